@@ -3,8 +3,7 @@ import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { PlanLine } from '../reconcile/dataplane.ts'
-import { type Difference, differenceOf } from '../reconcile/difference.ts'
+import { type Difference, differenceOf, type PlanLine } from '../reconcile/dataplane.ts'
 
 /**
  * Computes what `run` would change in this machine's kernel, in the configured mode. Throws if the mode cannot run

@@ -1,7 +1,6 @@
 import { count } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
-import type { PlanLine } from '../reconcile/dataplane.ts'
-import { COMMITS_MAX } from '../reconcile/difference.ts'
+import { COMMITS_MAX, type PlanLine } from '../reconcile/dataplane.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLines } from './kernel-difference.ts'

@@ -3,7 +3,7 @@ import { count, nearest, oneLine } from '../base/text.ts'
 import { quote } from '../config/flag.ts'
 import { HERE, openNetfilter } from '../daemon/open.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
-import { watchPacketTrace } from '../kernel/nft/packet-trace.ts'
+import { watchPacketTrace } from '../kernel/nft/monitor.ts'
 import { familyName, isOfService, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import {

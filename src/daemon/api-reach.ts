@@ -15,8 +15,7 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFT_TABLE_F_OWNER,
 } from '../kernel/nft/constants.ts'
-import type { Expression } from '../kernel/nft/expression.ts'
-import type { ChainHook } from '../kernel/nft/state.ts'
+import type { ChainHook, Expression } from '../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../kernel/nft/transaction.ts'
 import { type ApiEndpoint, sortedEndpoints } from '../model/reserved.ts'
 import {

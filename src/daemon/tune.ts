@@ -1,6 +1,10 @@
 import type { Config } from '../config/config.ts'
-import { tuneConntrack } from '../kernel/conntrack/sysctls.ts'
-import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
+import {
+  type SysctlWrite,
+  type TuneOptions,
+  type TuneReport,
+  tuneConntrack,
+} from '../kernel/sysctl/sysctls.ts'
 import type { KernelAccess } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 

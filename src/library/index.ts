@@ -82,6 +82,8 @@ export {
   commitsBetween,
   counterOf,
   type Dataplane,
+  type DryRunOptions,
+  dryRun,
   type Generation,
   type GenerationWatch,
   generationOf,
@@ -93,7 +95,6 @@ export {
   type RenderOptions,
   type WriterCommit,
 } from '../reconcile/dataplane.ts'
-export { type DryRunOptions, dryRun } from '../reconcile/difference.ts'
 export type { PassReason, QuarantineEntry, ReconcilerEvent } from '../reconcile/pass.ts'
 export {
   type Held,

@@ -19,7 +19,6 @@ export * from '../kernel/nft/constants.ts'
 export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
-export type { CompiledRule, Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
 export type { OperationFailure } from '../kernel/nft/failures.ts'
 export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipsets.ts'
 export {
@@ -33,17 +32,21 @@ export { type DescribeOptions, describeOperation, printRuleset } from '../kernel
 export type {
   Chain,
   ChainHook,
+  CompiledRule,
   Element,
   ElementData,
   ElementGroup,
+  Expression,
   NftFamily,
   NftSet,
   Observed,
   ObservedChain,
   ObservedRule,
   ObservedTable,
+  Rule,
   Ruleset,
   Table,
+  Verdict,
 } from '../kernel/nft/state.ts'
 export type {
   Operation,

@@ -10,9 +10,17 @@ import {
   NFT_SET_MAP,
 } from '../kernel/nft/constants.ts'
 import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
-import type { Rule } from '../kernel/nft/expression.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
-import type { Chain, Element, NftFamily, NftSet, Ruleset, Table, TableName } from '../kernel/nft/state.ts'
+import type {
+  Chain,
+  Element,
+  NftFamily,
+  NftSet,
+  Rule,
+  Ruleset,
+  Table,
+  TableName,
+} from '../kernel/nft/state.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import {

@@ -8,8 +8,13 @@ import { systemClock } from '../../src/base/clock.ts'
 import { FlowGroups } from '../../src/cli/flow-groups.ts'
 import { namesOfRows } from '../../src/cli/flow-names.ts'
 import { FlowWatch } from '../../src/cli/flow-watch.ts'
-import { type Flow, familyNumber, messageType } from '../../src/kernel/conntrack/flow.ts'
-import { IPCTNL_MSG_CT_DELETE, REST } from '../../src/kernel/conntrack/schema.ts'
+import {
+  type Flow,
+  familyNumber,
+  IPCTNL_MSG_CT_DELETE,
+  messageType,
+  REST,
+} from '../../src/kernel/conntrack/flow.ts'
 import { AttributeWriter, ByteWriter } from '../../src/netlink/attribute.ts'
 import { NETLINK_NETFILTER, NLM_F_REQUEST } from '../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../src/netlink/message.ts'

@@ -9,8 +9,10 @@ import {
   IP_VS_SVC_F_PERSISTENT,
   IP_VS_SVC_F_SCHED2,
   IPVS_CMD_NEW_SERVICE,
-} from '../../src/kernel/ipvs/schema.ts'
-import { printSave, serverKey, type VirtualServer } from '../../src/kernel/ipvs/state.ts'
+  printSave,
+  serverKey,
+  type VirtualServer,
+} from '../../src/kernel/ipvs/state.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { findFamily } from '../../src/netlink/genetlink.ts'
 import type { Transport } from '../../src/netlink/transport.ts'

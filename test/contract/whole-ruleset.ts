@@ -1,6 +1,5 @@
 import { PersistentMap } from '../../src/base/collections.ts'
-import type { Rule } from '../../src/kernel/nft/expression.ts'
-import type { Chain, Element, NftSet, Ruleset, Table } from '../../src/kernel/nft/state.ts'
+import type { Chain, Element, NftSet, Rule, Ruleset, Table } from '../../src/kernel/nft/state.ts'
 
 const MARK_BYTE_ORDER = '\x00\x04\x01\0\0\0'
 

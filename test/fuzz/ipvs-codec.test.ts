@@ -8,9 +8,9 @@ import {
   decodeServer,
   decodeTimeouts,
 } from '../../src/kernel/ipvs/messages.ts'
-import { IP_VS_SVC_F_HASHED } from '../../src/kernel/ipvs/schema.ts'
 import {
   destinationKey,
+  IP_VS_SVC_F_HASHED,
   type IpvsStats,
   type RealServer,
   serverKey,

@@ -1,6 +1,6 @@
 import type { Octets } from '../../src/base/octets.ts'
-import type { Expression } from '../../src/kernel/nft/expression.ts'
 import { attributesOf } from '../../src/kernel/nft/expression-attributes.ts'
+import type { Expression } from '../../src/kernel/nft/state.ts'
 import { dumpedExpressions } from './fake-kernel/as-dumped.ts'
 
 export function compiledOf(expressions: readonly Expression[]): Octets {

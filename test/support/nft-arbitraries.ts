@@ -1,9 +1,8 @@
 import * as fc from 'fast-check'
 import type { Octets } from '../../src/base/octets.ts'
 import { NFT_DATA_VERDICT } from '../../src/kernel/nft/constants.ts'
-import type { Expression, Verdict } from '../../src/kernel/nft/expression.ts'
 import { EXPRESSIONS } from '../../src/kernel/nft/schema.ts'
-import type { Element, NftSet } from '../../src/kernel/nft/state.ts'
+import type { Element, Expression, NftSet, Verdict } from '../../src/kernel/nft/state.ts'
 import type { Operation } from '../../src/kernel/nft/transaction.ts'
 import { columns } from './owned.ts'
 

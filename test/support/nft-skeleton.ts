@@ -2,8 +2,16 @@ import { PersistentMap } from '../../src/base/collections.ts'
 import { type Octets, u16be, u32be, u32host, zeros } from '../../src/base/octets.ts'
 import * as nft from '../../src/kernel/nft/constants.ts'
 import * as types from '../../src/kernel/nft/datatypes.ts'
-import type { Expression, Rule } from '../../src/kernel/nft/expression.ts'
-import type { Chain, ChainHook, Element, NftFamily, NftSet, Table } from '../../src/kernel/nft/state.ts'
+import type {
+  Chain,
+  ChainHook,
+  Element,
+  Expression,
+  NftFamily,
+  NftSet,
+  Rule,
+  Table,
+} from '../../src/kernel/nft/state.ts'
 import type { Transaction } from '../../src/kernel/nft/transaction.ts'
 import { encodeUserdata } from '../../src/kernel/nft/userdata.ts'
 import { columns } from './owned.ts'

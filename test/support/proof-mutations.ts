@@ -1,7 +1,6 @@
 import { PersistentMap } from '../../src/base/collections.ts'
 import { NF_DROP, NF_INET_PRE_ROUTING, NFT_PAYLOAD_TRANSPORT_HEADER } from '../../src/kernel/nft/constants.ts'
-import type { Expression, Rule } from '../../src/kernel/nft/expression.ts'
-import type { Chain, Element, ElementGroup, Table } from '../../src/kernel/nft/state.ts'
+import type { Chain, Element, ElementGroup, Expression, Rule, Table } from '../../src/kernel/nft/state.ts'
 
 /** A changed state of the kernel, and what was changed. */
 export interface Mutation {

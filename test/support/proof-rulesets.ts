@@ -15,8 +15,16 @@ import {
   NFTA_FIB_F_SADDR,
   RTN_LOCAL,
 } from '../../src/kernel/nft/constants.ts'
-import type { Expression, Rule, Verdict } from '../../src/kernel/nft/expression.ts'
-import type { Chain, Element, ElementGroup, NftSet, Table } from '../../src/kernel/nft/state.ts'
+import type {
+  Chain,
+  Element,
+  ElementGroup,
+  Expression,
+  NftSet,
+  Rule,
+  Table,
+  Verdict,
+} from '../../src/kernel/nft/state.ts'
 import { DESTINATION, DESTINATION_PORT, PRIORITY, PROTOCOL, typedSet } from '../../src/kernel/nft/userdata.ts'
 import { prefixMask } from '../../src/modes/common/rules.ts'
 

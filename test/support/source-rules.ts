@@ -138,10 +138,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // Kernel settings that have no netlink: /proc/sys and /sys.
   // How many messages a socket lost.
   'kernel/conntrack/record.ts': ['node:fs'],
-  'kernel/conntrack/sysctls.ts': ['node:fs/promises', 'node:os'],
-  'kernel/ipvs/sysctls.ts': ['node:fs/promises'],
   'kernel/socket/listeners.ts': ['node:fs'],
-  'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises'],
+  'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises', 'node:os'],
   // Listens where a node of userspace mode did, in a namespace of its own.
   'cli/replay.ts': ['node:dgram', 'node:events', 'node:fs/promises', 'node:net'],
   config: ['node:fs/promises', 'yaml'],

@@ -5,7 +5,7 @@ import { sendEach } from '../../netlink/batch.ts'
 import { Connection, type Sender } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import type { Message } from '../../netlink/message.ts'
+import { type Message, nfSpan } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import {
@@ -17,19 +17,16 @@ import {
   type Flow,
   type FlowFilter,
   familyNumber,
-  messageType,
-  protocolNumber,
-  spanOf,
-  writeDelete,
-} from './flow.ts'
-import {
   IPCTNL_MSG_CT_GET,
   IPCTNL_MSG_CT_GET_STATS,
   IPCTNL_MSG_CT_GET_STATS_CPU,
   IPCTNL_MSG_CT_NEW,
+  messageType,
+  protocolNumber,
   STATS_CPU,
   STATS_GLOBAL,
-} from './schema.ts'
+  writeDelete,
+} from './flow.ts'
 
 /** A client for the kernel's connection tracking, with the operations that kprobe uses. */
 export interface ConntrackClient {
@@ -233,7 +230,7 @@ async function readStatistics(connection: Connection): Promise<ConntrackStatisti
     ...STATISTICS,
     build: sequence => encodeRequest(IPCTNL_MSG_CT_GET_STATS, 0, sequence),
     onMessage: (view, message) => {
-      const read = readAttributes(view, STATS_GLOBAL, spanOf(message))
+      const read = readAttributes(view, STATS_GLOBAL, nfSpan(message))
       entries = read.entries ?? 0
       entriesMax = read.entriesMax
     },
@@ -253,7 +250,7 @@ async function dumpStatistics(
   await connection.dump({
     ...STATISTICS,
     build: sequence => encodeRequest(IPCTNL_MSG_CT_GET_STATS_CPU, NLM_F_DUMP, sequence),
-    onMessage: (view, message) => take(readAttributes(view, STATS_CPU, spanOf(message))),
+    onMessage: (view, message) => take(readAttributes(view, STATS_CPU, nfSpan(message))),
   })
 }
 

@@ -7,10 +7,9 @@ import { messageReceiver } from '../../netlink/batch.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLA_F_NESTED, NLA_HDRLEN, NLM_F_REQUEST, NLMSG_MIN_TYPE } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import { encodeMessage, type Message, NFGENMSG_LENGTH, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { messageType, spanOf } from './flow.ts'
 import {
   CONNTRACK,
   CTA_IP_V4_DST,
@@ -28,13 +27,14 @@ import {
   IPPROTO_SCTP,
   IPPROTO_TCP,
   IPPROTO_UDP,
+  messageType,
   NFNLGRP_CONNTRACK_DESTROY,
   NFNLGRP_CONNTRACK_NEW,
   NFPROTO_IPV4,
   NFPROTO_IPV6,
   RECORD,
   type TUPLE,
-} from './schema.ts'
+} from './flow.ts'
 
 /** Protocols whose connections have ports. */
 export type PortProtocol = 'TCP' | 'UDP' | 'SCTP'
@@ -75,7 +75,7 @@ export interface Volume {
 
 /** Decodes an entry of a dump or an event; undefined for a protocol without ports, such as ICMP. */
 export function decodeRecord(view: ByteView, message: Message): FlowRecord | undefined {
-  const { original, reply, sent, received, time } = readAttributes(view, RECORD, spanOf(message))
+  const { original, reply, sent, received, time } = readAttributes(view, RECORD, nfSpan(message))
   const [asked, answer] = [headOf(original), headOf(reply)]
   const protocol = PORT_PROTOCOLS.get(asked?.protocol ?? -1)
   if (protocol === undefined || asked?.ports === undefined || answer?.ports === undefined) return undefined
@@ -308,7 +308,7 @@ export function findTracked(connection: Connection, head: PacketHead): Tracked |
           writeAttributes(out, CONNTRACK, { original: tupleOf(head) })
         }),
       onMessage(view, message) {
-        found = trackedOf(readAttributes(view, CONNTRACK, spanOf(message)))
+        found = trackedOf(readAttributes(view, CONNTRACK, nfSpan(message)))
       },
     })
   } catch (error) {

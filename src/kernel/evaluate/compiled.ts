@@ -18,15 +18,17 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
 } from '../nft/constants.ts'
 import {
+  type AnyTable,
+  type Chain,
   COMMENT_MATCH,
   type Expression,
   hasEffect,
   isLogOnly,
   isNote,
+  type NftFamily,
   type Rule,
   targetsOf,
-} from '../nft/expression.ts'
-import type { AnyTable, Chain, NftFamily } from '../nft/state.ts'
+} from '../nft/state.ts'
 import { decodeExtension, type Extension, type ExtensionContext } from './extensions.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import type { ClassMachine } from './machine.ts'

@@ -1,7 +1,7 @@
 import { unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from '../nft/constants.ts'
-import { COMMENT_MATCH, type Expression } from '../nft/expression.ts'
+import { COMMENT_MATCH, type Expression } from '../nft/state.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { compareRolled, eachRolled, found, knownOf, lookupRolled, store, translate } from './random.ts'
 import { splitCompare, splitLookup } from './split.ts'

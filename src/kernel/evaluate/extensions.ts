@@ -6,9 +6,11 @@ import {
   NFTA_FIB_F_SADDR,
   RTN_LOCAL,
 } from '../nft/constants.ts'
-import type { Expression } from '../nft/expression.ts'
 import { registerNumber } from '../nft/expression-attributes.ts'
-import type { NftFamily } from '../nft/state.ts'
+import type { Expression, NftFamily } from '../nft/state.ts'
+import { comparedIn } from '../xt/expressions.ts'
+import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../xt/foreign.ts'
+import { readMatch } from '../xt/match.ts'
 import {
   ADDRESS_TYPES,
   NFT_CMP_GT,
@@ -22,11 +24,10 @@ import {
   XT_CONNTRACK_STATE_NEW,
   XT_CONNTRACK_STATE_SNAT,
   XT_STATISTIC_UNITS,
-} from '../xt/constants.ts'
-import { comparedIn } from '../xt/expressions.ts'
-import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../xt/foreign.ts'
-import { readMatch } from '../xt/match.ts'
-import type { XtMatch, XtPorts, XtTarget } from '../xt/rule.ts'
+  type XtMatch,
+  type XtPorts,
+  type XtTarget,
+} from '../xt/rule.ts'
 import { readTarget } from '../xt/target.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import { type ClassMachine, type Effect, NotTogether } from './machine.ts'

@@ -1,6 +1,6 @@
 import { difference, includes, onlyValue, point, union } from '../../base/region.ts'
 import { NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_GOTO, NFT_JUMP, NFT_RETURN } from '../nft/constants.ts'
-import type { Verdict } from '../nft/expression.ts'
+import type { Verdict } from '../nft/state.ts'
 import {
   type CompiledChain,
   type CompiledRule,

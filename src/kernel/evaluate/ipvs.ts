@@ -2,11 +2,12 @@ import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
 import { entryKey, type Ipset, type IpsetEntry } from '../ipset/state.ts'
-import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../ipvs/schema.ts'
 import {
   destinationKey,
   type HeldIpset,
   type HeldServer,
+  IP_VS_CONN_F_FWD_MASK,
+  IP_VS_CONN_F_MASQ,
   type IpvsChange,
   type IpvsHeld,
   isPersistent,

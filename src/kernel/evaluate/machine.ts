@@ -22,7 +22,7 @@ import {
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
 } from '../nft/constants.ts'
-import type { Verdict } from '../nft/expression.ts'
+import type { Verdict } from '../nft/state.ts'
 import {
   type ClassSets,
   enlist,

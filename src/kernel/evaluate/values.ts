@@ -10,8 +10,7 @@ import {
   NF_INET_PRE_ROUTING,
   RTN_LOCAL,
 } from '../nft/constants.ts'
-import type { Expression } from '../nft/expression.ts'
-import type { ElementData } from '../nft/state.ts'
+import type { ElementData, Expression } from '../nft/state.ts'
 
 /* What packets have in their fields, and what rules hold in registers. */
 

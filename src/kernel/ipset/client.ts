@@ -19,7 +19,6 @@ import {
   type ListRequest,
   type Piece,
 } from './messages.ts'
-import { INDEX, IPSET_FLAG_LIST_HEADER, IPSET_FLAG_LIST_SETNAME } from './schema.ts'
 import {
   failureFrom,
   failureOf,
@@ -31,7 +30,17 @@ import {
   sendPieces,
   sharedRevision,
 } from './send.ts'
-import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetOperation, IpsetType } from './state.ts'
+import {
+  INDEX,
+  IPSET_FLAG_LIST_HEADER,
+  IPSET_FLAG_LIST_SETNAME,
+  type Ipset,
+  type IpsetEntry,
+  type IpsetHeader,
+  type IpsetListing,
+  type IpsetOperation,
+  type IpsetType,
+} from './state.ts'
 
 /** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
 export interface IpsetClient {

@@ -1,6 +1,11 @@
 import { NetlinkError, type NetlinkErrorDetails } from '../../netlink/errors.ts'
-import { IPSET_ERR_FIND_TYPE } from './schema.ts'
-import { entryText, type IpsetEntry, type IpsetOperation, type IpsetType } from './state.ts'
+import {
+  entryText,
+  IPSET_ERR_FIND_TYPE,
+  type IpsetEntry,
+  type IpsetOperation,
+  type IpsetType,
+} from './state.ts'
 
 type Meaning = NonNullable<NetlinkErrorDetails['meaning']>
 

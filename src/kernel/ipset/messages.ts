@@ -14,29 +14,27 @@ import {
   writeAttributes,
   writerOf,
 } from '../../netlink/schema.ts'
-import * as ipset from './schema.ts'
+import * as ipset from './state.ts'
 import {
   type ADDRESS,
+  BITMAP_ELEMENTS_MAX,
   ENTRIES,
   type ENTRY,
-  INDEX,
-  KIND_OF_SET,
-  LIST_ENTRY,
-  SET,
-  SWAP,
-  TYPE,
-} from './schema.ts'
-import {
-  BITMAP_ELEMENTS_MAX,
   familyFromNumber,
   familyNumber,
+  INDEX,
   type Ipset,
   type IpsetEntry,
   type IpsetHeader,
   type IpsetOperation,
   type IpsetType,
+  KIND_OF_SET,
+  LIST_ENTRY,
+  SET,
   SET_TYPES,
+  SWAP,
   setTypeOf,
+  TYPE,
 } from './state.ts'
 
 /** The protocol version that every kernel with ipsets supports. */

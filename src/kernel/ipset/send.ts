@@ -18,8 +18,15 @@ import {
   whyNotEntry,
   writePiece,
 } from './messages.ts'
-import { IPSET_ERR_FIND_TYPE, REFUSED, TYPE } from './schema.ts'
-import { type Ipset, type IpsetOperation, type IpsetType, SET_TYPES } from './state.ts'
+import {
+  IPSET_ERR_FIND_TYPE,
+  type Ipset,
+  type IpsetOperation,
+  type IpsetType,
+  REFUSED,
+  SET_TYPES,
+  TYPE,
+} from './state.ts'
 
 /** The errors of a datagram repeat its messages, and must fit into a receive buffer that cannot be forced. */
 const DATAGRAM_BYTES_MAX = 64 * 1024

@@ -14,18 +14,23 @@ import {
   writeAttributes,
   writerOf,
 } from '../../netlink/schema.ts'
-import * as ipvs from './schema.ts'
-import { COMMAND, type DESTINATION, INFO, type SERVICE, STATS, type STATS64 } from './schema.ts'
-import type {
-  IpvsInfo,
-  IpvsOperation,
-  IpvsProtocol,
-  IpvsStats,
-  IpvsTimeouts,
-  ListedDestination,
-  RealServer,
-  VirtualAddress,
-  VirtualServer,
+import * as ipvs from './state.ts'
+import {
+  COMMAND,
+  type DESTINATION,
+  INFO,
+  type IpvsInfo,
+  type IpvsOperation,
+  type IpvsProtocol,
+  type IpvsStats,
+  type IpvsTimeouts,
+  type ListedDestination,
+  type RealServer,
+  type SERVICE,
+  STATS,
+  type STATS64,
+  type VirtualAddress,
+  type VirtualServer,
 } from './state.ts'
 
 const PROTOCOL_NUMBERS: Readonly<Record<IpvsProtocol, number>> = {

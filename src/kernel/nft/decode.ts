@@ -15,7 +15,6 @@ import {
   NFTNL_UDATA_SET_ELEM_COMMENT,
   NFTNL_UDATA_TABLE_COMMENT,
 } from './datatypes.ts'
-import type { CompiledRule, Rule } from './expression.ts'
 import { expressionOf, verdictOf } from './expression-attributes.ts'
 import type { NameOfIpset } from './ipsets.ts'
 import {
@@ -31,7 +30,17 @@ import {
   TABLE,
   TABLE_MEMBER,
 } from './schema.ts'
-import type { Chain, ChainHook, Element, ElementData, HookFamily, NftSet, Table } from './state.ts'
+import type {
+  Chain,
+  ChainHook,
+  CompiledRule,
+  Element,
+  ElementData,
+  HookFamily,
+  NftSet,
+  Rule,
+  Table,
+} from './state.ts'
 import { commentOf } from './userdata.ts'
 
 /* Decoders from messages of dumps to values. They drop everything that the kernel adds to a value, so that a value

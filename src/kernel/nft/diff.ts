@@ -3,8 +3,17 @@ import { PersistentMap } from '../../base/collections.ts'
 import * as nft from './constants.ts'
 import { NFT_SET_ANONYMOUS } from './constants.ts'
 import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
-import { type Expression, type Rule, targetsOf } from './expression.ts'
-import type { Chain, Element, ElementGroup, NftSet, Ruleset, Table } from './state.ts'
+import {
+  type Chain,
+  type Element,
+  type ElementGroup,
+  type Expression,
+  type NftSet,
+  type Rule,
+  type Ruleset,
+  type Table,
+  targetsOf,
+} from './state.ts'
 import type { Operation, TableOperation, Transaction } from './transaction.ts'
 import { sameUserdata } from './userdata.ts'
 

@@ -16,7 +16,6 @@ import {
   NFTNL_UDATA_SET_ELEM_COMMENT,
   NFTNL_UDATA_TABLE_COMMENT,
 } from './datatypes.ts'
-import { type CompiledRule, isCompiled, type Rule } from './expression.ts'
 import { attributesOf } from './expression-attributes.ts'
 import type { IndexOfIpset } from './ipsets.ts'
 import {
@@ -29,7 +28,15 @@ import {
   SET_ELEMENTS,
   TABLE,
 } from './schema.ts'
-import type { Chain, Element, NftFamily, NftSet } from './state.ts'
+import {
+  type Chain,
+  type CompiledRule,
+  type Element,
+  isCompiled,
+  type NftFamily,
+  type NftSet,
+  type Rule,
+} from './state.ts'
 import {
   addsRule,
   type ElementOperation,

@@ -2,9 +2,9 @@ import { unreachable } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import type { Expression, Verdict } from './expression.ts'
 import { type IndexOfIpset, ipsetMatchOf, matchAttributesOf, type NameOfIpset } from './ipsets.ts'
 import { type DATA, EXPRESSION, type EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
+import type { Expression, Verdict } from './state.ts'
 
 type Values<Name extends keyof typeof EXPRESSIONS> = ValuesOf<(typeof EXPRESSIONS)[Name]>
 

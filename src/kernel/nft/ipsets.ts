@@ -2,7 +2,7 @@ import { type Octets, zeros } from '../../base/octets.ts'
 import { errnoNumber, NetlinkError, unencodable } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import { IPSET_DIM_MAX, IPSET_DIM_ONE_SRC, IPSET_INV_MATCH } from './constants.ts'
-import { type Expression, isCompiled } from './expression.ts'
+import { type Expression, isCompiled } from './state.ts'
 import { addsRule, type Operation, type RuleAddition, type Transaction } from './transaction.ts'
 
 export type IpsetMatch = Extract<Expression, { readonly kind: 'ipset' }>

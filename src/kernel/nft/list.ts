@@ -15,7 +15,6 @@ import {
   familyOf,
 } from './decode.ts'
 import { type Attempt, dumpRequest, getRequest, readSettled, type Settled } from './dump.ts'
-import type { Rule } from './expression.ts'
 import { type IpsetNames, type NameOfIpset, rememberIpsets } from './ipsets.ts'
 import { dumpChain } from './list-chains.ts'
 import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
@@ -26,6 +25,7 @@ import type {
   ElementGroup,
   HookFamily,
   NftSet,
+  Rule,
   Ruleset,
   Table,
   TableName,

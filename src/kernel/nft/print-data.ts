@@ -11,8 +11,7 @@ import {
   TYPE_MARK,
   TYPE_NFPROTO,
 } from './datatypes.ts'
-import type { Verdict } from './expression.ts'
-import type { Element, ElementData, NftSet } from './state.ts'
+import type { Element, ElementData, NftSet, Verdict } from './state.ts'
 
 /** The name and notation of a datatype in nft 1.0.6, for the types that our sets have. */
 interface Datatype {

@@ -10,9 +10,8 @@ import {
   TYPE_MARK,
   TYPE_NFPROTO,
 } from './datatypes.ts'
-import { COMMENT_MATCH, type Expression, type Rule } from './expression.ts'
 import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
-import type { NftFamily, NftSet } from './state.ts'
+import { COMMENT_MATCH, type Expression, type NftFamily, type NftSet, type Rule } from './state.ts'
 
 interface RuleContext {
   readonly family: NftFamily

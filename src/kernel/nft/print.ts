@@ -11,7 +11,6 @@ import {
 } from './constants.ts'
 import * as nft from './datatypes.ts'
 import { readCompiled } from './decode.ts'
-import { isCompiled } from './expression.ts'
 import {
   flagNames,
   formatComment,
@@ -22,7 +21,15 @@ import {
   formatType,
 } from './print-data.ts'
 import { formatRule, metaSource } from './print-rule.ts'
-import type { Chain, ChainHook, Element, NftSet, Ruleset, Table } from './state.ts'
+import {
+  type Chain,
+  type ChainHook,
+  type Element,
+  isCompiled,
+  type NftSet,
+  type Ruleset,
+  type Table,
+} from './state.ts'
 import { addsRule, isOnElements, type Operation, wordsOf } from './transaction.ts'
 import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, decodeUserdata, SOURCE } from './userdata.ts'
 

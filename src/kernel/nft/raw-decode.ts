@@ -4,11 +4,10 @@ import { type Message, nfSpan } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { decodeChain, decodeElements, decodeRule, decodeSet, decodeTable, familyOf } from './decode.ts'
-import type { Rule } from './expression.ts'
 import type { NameOfIpset } from './ipsets.ts'
 import { type RawObject, readObjects } from './raw.ts'
 import { SET_ELEMENTS } from './schema.ts'
-import type { AnyTable, Chain, Element, ElementGroup, NftSet } from './state.ts'
+import type { AnyTable, Chain, Element, ElementGroup, NftSet, Rule } from './state.ts'
 import { familyName, type SurveyedChain } from './survey.ts'
 
 interface TableDraft extends Pick<AnyTable, 'family' | 'name' | 'flags' | 'comment'> {

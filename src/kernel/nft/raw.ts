@@ -26,8 +26,8 @@ import { type AttributeSet, type Fields, readAttributes, writeAttributes } from 
 import * as nft from './constants.ts'
 import { decodeRule } from './decode.ts'
 import { getRequest, readSettled } from './dump.ts'
-import type { Rule } from './expression.ts'
 import { CHAIN, OBJECT, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
+import type { Rule } from './state.ts'
 import { familyName } from './survey.ts'
 
 /* The nf_tables rules of all programs as the kernel lists them: messages NFT_MSG_NEW*, one behind the other, in the order in

@@ -9,10 +9,16 @@ import * as nft from './constants.ts'
 import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
 import { decodeChain } from './decode.ts'
 import { dumpRequest, getRequest } from './dump.ts'
-import { COMMENT_MATCH, type Expression, targetsOf } from './expression.ts'
 import { expressionOf } from './expression-attributes.ts'
 import { RULE, TABLE_MEMBER } from './schema.ts'
-import type { Chain, HookFamily, NftFamily } from './state.ts'
+import {
+  type Chain,
+  COMMENT_MATCH,
+  type Expression,
+  type HookFamily,
+  type NftFamily,
+  targetsOf,
+} from './state.ts'
 import type { Operation, Transaction } from './transaction.ts'
 import { commentOf } from './userdata.ts'
 

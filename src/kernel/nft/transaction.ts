@@ -10,8 +10,7 @@ import {
   NFTA_RULE_EXPRESSIONS,
   NFTA_SET_ELEM_LIST_ELEMENTS,
 } from './constants.ts'
-import type { CompiledRule, Rule } from './expression.ts'
-import type { Chain, Element, HookFamily, NftFamily, NftSet } from './state.ts'
+import type { Chain, CompiledRule, Element, HookFamily, NftFamily, NftSet, Rule } from './state.ts'
 
 /** One step of a transaction, in nft's verbs. The order within a transaction matters to the kernel. */
 export type Operation = TableOperation &

@@ -2,10 +2,8 @@ import { formatIp } from '../../base/ip.ts'
 import { type Octets, u16be, u32host } from '../../base/octets.ts'
 import { NetlinkError, unencodable } from '../../netlink/errors.ts'
 import * as nft from '../nft/constants.ts'
-import type { CompiledRule } from '../nft/expression.ts'
 import { type IndexOfIpset, matchAttributesOf } from '../nft/ipsets.ts'
-import type { NftFamily } from '../nft/state.ts'
-import { NFT_CMP_GT, NFT_CMP_LTE, NFT_RANGE_EQ, NFT_RANGE_NEQ } from './constants.ts'
+import type { CompiledRule, NftFamily } from '../nft/state.ts'
 import {
   cmp,
   compat,
@@ -21,15 +19,19 @@ import {
   ZERO_COUNTER,
 } from './expressions.ts'
 import * as match from './match.ts'
-import type {
-  XtAddress,
-  XtInterface,
-  XtMatch,
-  XtPorts,
-  XtProtocol,
-  XtRule,
-  XtTarget,
-  XtUnknown,
+import {
+  NFT_CMP_GT,
+  NFT_CMP_LTE,
+  NFT_RANGE_EQ,
+  NFT_RANGE_NEQ,
+  type XtAddress,
+  type XtInterface,
+  type XtMatch,
+  type XtPorts,
+  type XtProtocol,
+  type XtRule,
+  type XtTarget,
+  type XtUnknown,
 } from './rule.ts'
 import { octetsOfText } from './struct.ts'
 import * as target from './target.ts'

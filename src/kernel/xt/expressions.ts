@@ -18,7 +18,7 @@ import {
 } from '../../netlink/schema.ts'
 import * as nft from '../nft/constants.ts'
 import { EXPRESSION_FIELDS, EXPRESSIONS, RANGE } from '../nft/schema.ts'
-import { NFT_CMP_GT, NFT_CMP_GTE, NFT_CMP_LT, NFT_CMP_LTE } from './constants.ts'
+import { NFT_CMP_GT, NFT_CMP_GTE, NFT_CMP_LT, NFT_CMP_LTE } from './rule.ts'
 
 /**
  * Expressions of nf_tables as the kernel lists them: no flags on the types of attributes, attributes in the order of

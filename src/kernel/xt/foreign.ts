@@ -1,7 +1,7 @@
 import type { Ip } from '../../base/ip.ts'
 import * as nft from '../nft/constants.ts'
 import type { NftFamily } from '../nft/state.ts'
-import * as xt from './constants.ts'
+import * as xt from './rule.ts'
 import * as structs from './struct.ts'
 import { decoderOf, isZero, type ReadStruct, structReader } from './struct.ts'
 

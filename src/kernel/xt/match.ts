@@ -2,10 +2,9 @@ import type { Octets } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
 import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
-import * as xt from './constants.ts'
-import { ADDRESS_TYPES, STATES } from './constants.ts'
 import { attributesOf, limit, type RawExpression, rawExpression } from './expressions.ts'
-import type { XtMatch, XtPorts } from './rule.ts'
+import * as xt from './rule.ts'
+import { ADDRESS_TYPES, STATES, type XtMatch, type XtPorts } from './rule.ts'
 import * as structs from './struct.ts'
 import {
   beforeNul,

@@ -3,18 +3,20 @@ import { hex, type Octets } from '../../base/octets.ts'
 import { NF_DROP } from '../nft/constants.ts'
 import type { NameOfIpset } from '../nft/ipsets.ts'
 import type { NftFamily, Observed, ObservedChain, ObservedTable } from '../nft/state.ts'
-import { ADDRESS_TYPES, protocolWord, STATES } from './constants.ts'
 import type { MatchOf } from './match.ts'
 import { readRule } from './read.ts'
-import type {
-  XtAddress,
-  XtInterface,
-  XtMatch,
-  XtPorts,
-  XtProtocol,
-  XtRule,
-  XtTarget,
-  XtUnknown,
+import {
+  ADDRESS_TYPES,
+  protocolWord,
+  STATES,
+  type XtAddress,
+  type XtInterface,
+  type XtMatch,
+  type XtPorts,
+  type XtProtocol,
+  type XtRule,
+  type XtTarget,
+  type XtUnknown,
 } from './rule.ts'
 import { builtinChains } from './scope.ts'
 

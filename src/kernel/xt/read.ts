@@ -4,7 +4,6 @@ import { ipsetMatchOf, type NameOfIpset } from '../nft/ipsets.ts'
 import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
 import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'
-import * as xt from './constants.ts'
 import { attributesOf, comparedIn, type RawExpression, splitExpressions } from './expressions.ts'
 import { askedPorts, portsMatch, readLimit, readMatch } from './match.ts'
 import type {
@@ -17,6 +16,7 @@ import type {
   XtTarget,
   XtUnknown,
 } from './rule.ts'
+import * as xt from './rule.ts'
 import { isZero, textOfOctets } from './struct.ts'
 import { readLog, readTarget } from './target.ts'
 

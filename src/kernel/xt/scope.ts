@@ -1,8 +1,16 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
 import * as nft from '../nft/constants.ts'
 import { readCompiled } from '../nft/decode.ts'
-import { type Expression, isNote, type Rule } from '../nft/expression.ts'
-import type { AnyTable, Chain, ChainHook, NftFamily, ObservedRule } from '../nft/state.ts'
+import {
+  type AnyTable,
+  type Chain,
+  type ChainHook,
+  type Expression,
+  isNote,
+  type NftFamily,
+  type ObservedRule,
+  type Rule,
+} from '../nft/state.ts'
 import { compileRule } from './compile.ts'
 import type { XtRule } from './rule.ts'
 

@@ -1,7 +1,7 @@
 import { type Octets, readU16be, readU32host, u16be, u32host, zeros } from '../../base/octets.ts'
 import type { NftFamily } from '../nft/state.ts'
-import { NFACCT_NAME_MAX, XT_RECENT_NAME_LEN } from './constants.ts'
 import { compatHead } from './expressions.ts'
+import { NFACCT_NAME_MAX, XT_RECENT_NAME_LEN } from './rule.ts'
 
 /**
  * Structures of xtables as tables: the position and the encoding of each field. Numbers are in host order

@@ -1,7 +1,6 @@
 import type { FlagReader, FlagSpec } from '../../config/flag.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
-import type { Expression, Rule } from '../../kernel/nft/expression.ts'
-import type { Chain, Table } from '../../kernel/nft/state.ts'
+import type { Chain, Expression, Rule, Table } from '../../kernel/nft/state.ts'
 import {
   CHAIN_FIREWALL,
   CHAIN_LATE_OUTPUT,

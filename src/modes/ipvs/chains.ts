@@ -3,10 +3,15 @@ import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
-import { XT_ADDRTYPE_LOCAL, XT_CONNTRACK_STATE_DNAT } from '../../kernel/xt/constants.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
-import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
+import {
+  XT_ADDRTYPE_LOCAL,
+  XT_CONNTRACK_STATE_DNAT,
+  type XtMatch,
+  type XtRule,
+  type XtTarget,
+} from '../../kernel/xt/rule.ts'
 import {
   placeOfTable,
   type ScopeOperations,

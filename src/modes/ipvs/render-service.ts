@@ -1,8 +1,10 @@
 import { anyContains, type Cidr, FAMILIES, type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { entryKey, type IpsetEntry } from '../../kernel/ipset/state.ts'
-import { IP_VS_CONN_F_MASQ, IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED2 } from '../../kernel/ipvs/schema.ts'
 import {
   destinationKey,
+  IP_VS_CONN_F_MASQ,
+  IP_VS_SVC_F_PERSISTENT,
+  IP_VS_SVC_F_SCHED2,
   type RealServer,
   type ServerKey,
   sameDestination,
@@ -13,8 +15,7 @@ import {
   WHOLE_ADDRESS,
 } from '../../kernel/ipvs/state.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import type { Verdict } from '../../kernel/nft/expression.ts'
-import type { Element, NftFamily } from '../../kernel/nft/state.ts'
+import type { Element, NftFamily, Verdict } from '../../kernel/nft/state.ts'
 import { objectText, type Refusal } from '../../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'

@@ -1,7 +1,6 @@
 import { type Cidr, familyOf } from '../../base/ip.ts'
 import * as nft from '../../kernel/nft/constants.ts'
-import type { Expression, Rule } from '../../kernel/nft/expression.ts'
-import type { Chain, ChainHook, NftFamily } from '../../kernel/nft/state.ts'
+import type { Chain, ChainHook, Expression, NftFamily, Rule } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
 import {

@@ -1,6 +1,5 @@
 import { NFT_JUMP } from '../../kernel/nft/constants.ts'
-import type { Rule } from '../../kernel/nft/expression.ts'
-import type { Chain, Table } from '../../kernel/nft/state.ts'
+import type { Chain, Rule, Table } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
 import { withLogs } from '../common/logs.ts'
 import {

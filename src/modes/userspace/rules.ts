@@ -1,8 +1,7 @@
 import { type Cidr, familyOf } from '../../base/ip.ts'
 import { hex, u32host } from '../../base/octets.ts'
 import { IPS_DST_NAT, NF_INET_LOCAL_IN, NFT_CT_STATUS, NFT_RETURN } from '../../kernel/nft/constants.ts'
-import type { Expression, Rule } from '../../kernel/nft/expression.ts'
-import type { Chain } from '../../kernel/nft/state.ts'
+import type { Chain, Expression, Rule } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import {
   CHAIN_FIREWALL,

@@ -1,4 +1,4 @@
-import { INDEX, TYPE } from '../../../src/kernel/ipset/schema.ts'
+import { INDEX, TYPE } from '../../../src/kernel/ipset/state.ts'
 import { viewOf } from '../../../src/netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'

@@ -1,4 +1,4 @@
-import { SET } from '../../../src/kernel/ipset/schema.ts'
+import { SET } from '../../../src/kernel/ipset/state.ts'
 import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { NLM_F_MULTI, NLMSG_ERROR } from '../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../src/netlink/message.ts'

@@ -15,8 +15,8 @@ import {
   IPVS_CMD_SET_DEST,
   IPVS_CMD_SET_INFO,
   IPVS_CMD_SET_SERVICE,
-} from '../../../src/kernel/ipvs/schema.ts'
-import type { IpvsTimeouts } from '../../../src/kernel/ipvs/state.ts'
+  type IpvsTimeouts,
+} from '../../../src/kernel/ipvs/state.ts'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_MULTI } from '../../../src/netlink/constants.ts'
 import {

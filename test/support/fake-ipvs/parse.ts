@@ -8,7 +8,7 @@ import {
   IP_VS_SCHEDNAME_MAXLEN,
   IPPROTO_TCP,
   type SERVICE,
-} from '../../../src/kernel/ipvs/schema.ts'
+} from '../../../src/kernel/ipvs/state.ts'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import { genericSpan } from '../../../src/netlink/genetlink.ts'

@@ -5,11 +5,11 @@ import {
   IPVS_CMD_NEW_DEST,
   IPVS_CMD_NEW_SERVICE,
   IPVS_GENL_VERSION,
+  type IpvsStats,
   SERVICE,
   STATS,
   STATS64,
-} from '../../../src/kernel/ipvs/schema.ts'
-import type { IpvsStats } from '../../../src/kernel/ipvs/state.ts'
+} from '../../../src/kernel/ipvs/state.ts'
 import { AttributeWriter, ByteWriter, nestedOctets } from '../../../src/netlink/attribute.ts'
 import { writeGenlMsgHdr } from '../../../src/netlink/genetlink.ts'
 import { closeMessage, openMessage } from '../../../src/netlink/message.ts'

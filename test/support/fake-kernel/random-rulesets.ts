@@ -1,7 +1,14 @@
 import fc from 'fast-check'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
-import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
+import type {
+  Chain,
+  Element,
+  Expression,
+  NftSet,
+  Rule,
+  Ruleset,
+  Table,
+} from '../../../src/kernel/nft/state.ts'
 
 /** Small tables that collide a lot: few names, few keys, few groups. */
 export const LATE_SETS: ReadonlySet<string> = new Set(['slots', 'dispatch'])

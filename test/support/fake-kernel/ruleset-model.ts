@@ -1,8 +1,14 @@
 import { PersistentMap } from '../../../src/base/collections.ts'
 import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import { ruleKey } from '../../../src/kernel/nft/diff.ts'
-import { isCompiled } from '../../../src/kernel/nft/expression.ts'
-import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
+import {
+  type Chain,
+  type Element,
+  isCompiled,
+  type NftSet,
+  type Ruleset,
+  type Table,
+} from '../../../src/kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
 
 /**

@@ -9,7 +9,7 @@ import {
   type TracedPacket,
 } from '../../../src/cli/packet-story.ts'
 
-import type { TraceEvent } from '../../../src/kernel/nft/packet-trace.ts'
+import type { TraceEvent } from '../../../src/kernel/nft/monitor.ts'
 import { ip } from '../../support/addresses.ts'
 
 const HEAD: PacketHead = {

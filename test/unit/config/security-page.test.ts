@@ -1,7 +1,6 @@
 import { expect, it } from 'vitest'
 import { RUN_FLAGS } from '../../../src/config/flags.ts'
-import { SYSCTLS } from '../../../src/kernel/conntrack/sysctls.ts'
-import { ipvsSysctls } from '../../../src/kernel/ipvs/sysctls.ts'
+import { ipvsSysctls, SYSCTLS } from '../../../src/kernel/sysctl/sysctls.ts'
 import { securityEntries } from '../../support/security-page.ts'
 
 const FIRST_RELEASE_OF_REUSE = '5.4.0'

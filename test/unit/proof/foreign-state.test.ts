@@ -17,15 +17,14 @@ import {
   RTN_LOCAL,
 } from '../../../src/kernel/nft/constants.ts'
 import { readCompiled } from '../../../src/kernel/nft/decode.ts'
-import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
-import type { AnyTable, NftFamily } from '../../../src/kernel/nft/state.ts'
+import type { AnyTable, Expression, NftFamily, Rule } from '../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../src/kernel/xt/compile.ts'
 import {
   XT_CONNTRACK_STATE_INVALID,
   XT_CONNTRACK_STATE_NEW,
   XT_STATISTIC_UNITS,
-} from '../../../src/kernel/xt/constants.ts'
-import type { XtMatch } from '../../../src/kernel/xt/rule.ts'
+  type XtMatch,
+} from '../../../src/kernel/xt/rule.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
 import { DROP, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'

@@ -15,8 +15,7 @@ import {
   NFT_SET_EVAL,
   NFT_TABLE_F_DORMANT,
 } from '../../../src/kernel/nft/constants.ts'
-import type { Expression } from '../../../src/kernel/nft/expression.ts'
-import type { AnyTable, ElementGroup, NftSet } from '../../../src/kernel/nft/state.ts'
+import type { AnyTable, ElementGroup, Expression, NftSet } from '../../../src/kernel/nft/state.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { prove } from '../../../src/proof/prove.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
 import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
-import type { Rule } from '../../../src/kernel/nft/expression.ts'
-import type { Chain } from '../../../src/kernel/nft/state.ts'
+import type { Chain, Rule } from '../../../src/kernel/nft/state.ts'
 import { CHAIN_EARLY_POSTROUTING } from '../../../src/modes/common/rules.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'

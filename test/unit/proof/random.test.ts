@@ -19,8 +19,7 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   RTN_LOCAL,
 } from '../../../src/kernel/nft/constants.ts'
-import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
-import type { ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
+import type { ElementGroup, Expression, Rule, Table } from '../../../src/kernel/nft/state.ts'
 import { DESTINATION, DESTINATION_PORT, PRIORITY, typedSet } from '../../../src/kernel/nft/userdata.ts'
 import { ip } from '../../support/pipeline.ts'
 import { runs } from '../../support/runs.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { isLogOnly } from '../../../src/kernel/nft/expression.ts'
+import { isLogOnly } from '../../../src/kernel/nft/state.ts'
 import { logGroupOf } from '../../../src/modes/common/logs.ts'
 import type { IptablesState } from '../../../src/modes/iptables/state.ts'
 import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, NFTABLES } from '../../support/pipeline.ts'

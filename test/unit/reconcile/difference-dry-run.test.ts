@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
-import { dryRun } from '../../../src/reconcile/difference.ts'
+import { dryRun } from '../../../src/reconcile/dataplane.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { tableOf } from '../../support/tables.ts'
 

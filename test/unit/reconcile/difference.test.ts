@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
-import { COMMITS_MAX, differenceOf } from '../../../src/reconcile/difference.ts'
+import { COMMITS_MAX, differenceOf } from '../../../src/reconcile/dataplane.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { service, table } from '../modes/nftables/frontends.ts'
 

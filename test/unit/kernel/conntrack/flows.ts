@@ -1,20 +1,18 @@
 import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
 import { bytesFromOctets, octetsFromBytes } from '../../../../src/base/octets.ts'
 import {
+  CONNTRACK,
   type Flow,
   type FlowProtocol,
   familyNumber,
-  messageType,
-  protocolNumber,
-} from '../../../../src/kernel/conntrack/flow.ts'
-import {
-  CONNTRACK,
   IPCTNL_MSG_CT_NEW,
   IPS_ASSURED,
   IPS_CONFIRMED,
   IPS_SEEN_REPLY,
+  messageType,
+  protocolNumber,
   TUPLE,
-} from '../../../../src/kernel/conntrack/schema.ts'
+} from '../../../../src/kernel/conntrack/flow.ts'
 import { AttributeWriter, ByteWriter, octets, u16be, viewOf } from '../../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'

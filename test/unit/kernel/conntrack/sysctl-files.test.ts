@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type ConntrackSettings, SYSCTLS, tuneConntrack } from '../../../../src/kernel/conntrack/sysctls.ts'
+import { type ConntrackSettings, SYSCTLS, tuneConntrack } from '../../../../src/kernel/sysctl/sysctls.ts'
 
 const SETTINGS: ConntrackSettings = {
   maxPerCore: 100_000,

@@ -3,9 +3,10 @@ import {
   CONNTRACK_MAX,
   type ConntrackSettings,
   conntrackSysctls,
+  planSysctls,
   SYSCTLS,
-} from '../../../../src/kernel/conntrack/sysctls.ts'
-import { planSysctls, type SysctlPlan } from '../../../../src/kernel/sysctl/sysctls.ts'
+  type SysctlPlan,
+} from '../../../../src/kernel/sysctl/sysctls.ts'
 
 /** kube-proxy's defaults. */
 const DEFAULTS: ConntrackSettings = {

@@ -3,7 +3,7 @@ import { u32host } from '../../../../src/base/octets.ts'
 import type { DynamicElements } from '../../../../src/kernel/evaluate/single.ts'
 import { createTracer } from '../../../../src/kernel/evaluate/trace.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
-import type { Expression } from '../../../../src/kernel/nft/expression.ts'
+import type { Expression } from '../../../../src/kernel/nft/state.ts'
 import { ip } from '../../../support/pipeline.ts'
 import {
   type Chains,

@@ -1,11 +1,20 @@
 import { PersistentMap } from '../../../../src/base/collections.ts'
 import { type Octets, u16be, u32host, zeros } from '../../../../src/base/octets.ts'
-import type { TracePacket, TraceSurroundings } from '../../../../src/kernel/evaluate/trace.ts'
-import { createTracer } from '../../../../src/kernel/evaluate/trace.ts'
+import {
+  createTracer,
+  type TracePacket,
+  type TraceSurroundings,
+} from '../../../../src/kernel/evaluate/trace.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
 import { TYPE_IPADDR, TYPE_MARK } from '../../../../src/kernel/nft/datatypes.ts'
-import type { Expression } from '../../../../src/kernel/nft/expression.ts'
-import type { Chain, ChainHook, Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
+import type {
+  Chain,
+  ChainHook,
+  Element,
+  Expression,
+  NftSet,
+  Ruleset,
+} from '../../../../src/kernel/nft/state.ts'
 import { ip } from '../../../support/pipeline.ts'
 
 const HOOKS: Readonly<Record<string, ChainHook>> = {

@@ -6,8 +6,7 @@ import {
   type NumberedEntry,
   whyNotEntry,
 } from '../../../../src/kernel/ipset/messages.ts'
-import { ENTRY } from '../../../../src/kernel/ipset/schema.ts'
-import type { Ipset, IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
+import { ENTRY, type Ipset, type IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import { AttributeWriter, ByteWriter } from '../../../../src/netlink/attribute.ts'
 import { writeAttributes } from '../../../../src/netlink/schema.ts'
 import { anyEntry, anySet, setOf } from '../../../support/fake-ipset/arbitraries.ts'

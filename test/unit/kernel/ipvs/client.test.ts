@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
-import { IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/schema.ts'
+import { IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/state.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { FakeIpvs, type FakeIpvsOptions, serverIn } from '../../../support/fake-ipvs/kernel.ts'

@@ -6,7 +6,7 @@ import {
   decodeServer,
   decodeTimeouts,
 } from '../../../../src/kernel/ipvs/messages.ts'
-import { IPVS_CMD_NEW_DEST, IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/schema.ts'
+import { IPVS_CMD_NEW_DEST, IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/state.ts'
 import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { attribute, datagram, message, u16, u32 } from '../../../support/scripted-transport.ts'

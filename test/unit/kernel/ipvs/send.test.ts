@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { followUp, lastFailures, type Refusal } from '../../../../src/kernel/ipvs/client.ts'
 import { firstStep } from '../../../../src/kernel/ipvs/messages.ts'
 import {
   IPVS_CMD_DEL_DEST,
@@ -7,9 +8,8 @@ import {
   IPVS_CMD_NEW_SERVICE,
   IPVS_CMD_SET_DEST,
   IPVS_CMD_SET_SERVICE,
-} from '../../../../src/kernel/ipvs/schema.ts'
-import { followUp, lastFailures, type Refusal } from '../../../../src/kernel/ipvs/send.ts'
-import type { IpvsOperation } from '../../../../src/kernel/ipvs/state.ts'
+  type IpvsOperation,
+} from '../../../../src/kernel/ipvs/state.ts'
 import {
   changeDestination,
   changeServer,

@@ -2,8 +2,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { ipvsSysctls, tuneIpvs } from '../../../../src/kernel/ipvs/sysctls.ts'
-import { planSysctls } from '../../../../src/kernel/sysctl/sysctls.ts'
+import { ipvsSysctls, planSysctls, tuneIpvs } from '../../../../src/kernel/sysctl/sysctls.ts'
 
 function namesOf(release: string, strictArp = false): readonly string[] {
   return ipvsSysctls({ strictArp }, release).map(({ sysctl, value }) => `${sysctl.name}=${value}`)

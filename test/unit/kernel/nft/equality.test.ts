@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { octetsFromBytes } from '../../../../src/base/octets.ts'
 import { ruleKey, sameDeclaration } from '../../../../src/kernel/nft/diff.ts'
-import type { Expression, Rule } from '../../../../src/kernel/nft/expression.ts'
+import type { Expression, Rule } from '../../../../src/kernel/nft/state.ts'
 import { DESTINATION, DESTINATION_PORT, typedSet } from '../../../../src/kernel/nft/userdata.ts'
 
 const lookup = { kind: 'lookup', set: 's', sreg: 1, dreg: undefined, inverted: false } as const

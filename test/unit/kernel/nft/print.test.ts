@@ -1,10 +1,9 @@
 import { describe, expect, test } from 'vitest'
 import { PersistentMap } from '../../../../src/base/collections.ts'
-import type { Expression, Rule } from '../../../../src/kernel/nft/expression.ts'
 import { describeOperation, printRuleset, rulesetToJson } from '../../../../src/kernel/nft/print.ts'
 import { formatElementKey } from '../../../../src/kernel/nft/print-data.ts'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
-import type { Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
+import type { Element, Expression, NftSet, Rule, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { columns } from '../../../support/owned.ts'
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
-import type { CompiledRule } from '../../../../src/kernel/nft/expression.ts'
+import type { CompiledRule } from '../../../../src/kernel/nft/state.ts'
 import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'
 import type { XtMatch, XtRule } from '../../../../src/kernel/xt/rule.ts'

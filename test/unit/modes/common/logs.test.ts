@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { NF_DROP } from '../../../../src/kernel/nft/constants.ts'
-import { isLogOnly } from '../../../../src/kernel/nft/expression.ts'
+import { isLogOnly } from '../../../../src/kernel/nft/state.ts'
 import { isLogging, nameOfPrefix, withLogs } from '../../../../src/modes/common/logs.ts'
 import { dropCounted, goTo, matches, rule } from '../../../../src/modes/common/rules.ts'
 

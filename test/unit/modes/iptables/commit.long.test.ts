@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
-import { isCompiled } from '../../../../src/kernel/nft/expression.ts'
+import { isCompiled } from '../../../../src/kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'

@@ -1,8 +1,12 @@
 import { describe, expect, it } from 'vitest'
 import { serviceNames } from '../../../../src/cli/admin-client.ts'
 import type { IpsetListing } from '../../../../src/kernel/ipset/state.ts'
-import { IP_VS_SVC_F_PERSISTENT } from '../../../../src/kernel/ipvs/schema.ts'
-import type { IpvsProtocol, ListedDestination, VirtualServer } from '../../../../src/kernel/ipvs/state.ts'
+import {
+  IP_VS_SVC_F_PERSISTENT,
+  type IpvsProtocol,
+  type ListedDestination,
+  type VirtualServer,
+} from '../../../../src/kernel/ipvs/state.ts'
 import { namesOfElements } from '../../../../src/modes/common/show.ts'
 import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/dump.ts'
 import { ip } from '../../../support/addresses.ts'
