@@ -5,10 +5,10 @@ import {
   type FlowEventKind,
   type FlowRecord,
   isPlain,
-  type PortProtocol,
   readPlain,
   type Volume,
 } from '../kernel/conntrack/record.ts'
+import type { PortProtocol } from '../kernel/nft/constants.ts'
 import { isOfService } from '../modes/common/show.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'

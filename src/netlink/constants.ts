@@ -1,4 +1,8 @@
-/** linux/netlink.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
+/** linux/socket.h, linux/netlink.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
+
+export const AF_UNSPEC = 0
+export const AF_INET = 2
+export const AF_INET6 = 10
 
 export const NETLINK_ROUTE = 0
 export const NETLINK_SOCK_DIAG = 4

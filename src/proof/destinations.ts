@@ -1,7 +1,8 @@
 import type { Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { difference, everything, point, prefix, type Region, union } from '../base/region.ts'
-import { type Box, type Hook, NUMBERS, regionOfIps } from '../kernel/evaluate/values.ts'
+import { type Box, type Hook, regionOfIps } from '../kernel/evaluate/values.ts'
+import { PROTOCOL_NUMBERS } from '../kernel/nft/constants.ts'
 import type { Protocol } from '../model/service.ts'
 import { PASS, type Place, portKey } from './meaning.ts'
 import { type PacketClass, PROTOCOLS } from './packet-class.ts'
@@ -19,7 +20,7 @@ export class Destinations {
   at(destination: Region, { protocol, port }: Place): Destination {
     const key = `${protocol}${port}`
     const known = this.#points.get(key) ?? {
-      protocol: point(String.fromCharCode(NUMBERS[protocol])),
+      protocol: point(String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
       destinationPort: point(u16be(port)),
     }
     this.#points.set(key, known)
@@ -64,7 +65,7 @@ export function* untaken(
   }
 }
 
-const OCTETS = PROTOCOLS.map(protocol => String.fromCharCode(NUMBERS[protocol]))
+const OCTETS = PROTOCOLS.map(protocol => String.fromCharCode(PROTOCOL_NUMBERS[protocol]))
 /** Undefined for all that Services cannot have. */
 const PROTOCOL_REGIONS: readonly (readonly [Protocol | undefined, Region])[] = [
   ...PROTOCOLS.map((protocol, index) => [protocol, point(OCTETS[index] ?? '')] as const),

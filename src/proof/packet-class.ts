@@ -1,8 +1,8 @@
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
 import { type Octets, readU16be, u32host } from '../base/octets.ts'
 import { onlyValue, type Region } from '../base/region.ts'
-import { type Box, type Hook, NUMBERS } from '../kernel/evaluate/values.ts'
-import { RTN_LOCAL } from '../kernel/nft/constants.ts'
+import type { Box, Hook } from '../kernel/evaluate/values.ts'
+import { PROTOCOL_NUMBERS, RTN_LOCAL } from '../kernel/nft/constants.ts'
 import type { Protocol } from '../model/service.ts'
 import { type Fate, type Place, placeKey } from './meaning.ts'
 
@@ -60,14 +60,14 @@ export function addressOf(endpoint: Octets): Ip {
 /** Gives the protocol that all packets of a class have, if Services can have it. */
 export function protocolOf(box: Box): Protocol | undefined {
   const number = onlyValue(box.protocol)?.charCodeAt(0)
-  return PROTOCOLS.find(its => NUMBERS[its] === number)
+  return PROTOCOLS.find(its => PROTOCOL_NUMBERS[its] === number)
 }
 
 /** One packet of a class, for people. */
 export function exampleOf(hook: Hook, box: Box): string {
   const [source, destination] = [exampleIp(box.source), exampleIp(box.destination)]
   const protocol = (onlyValue(box.protocol) ?? box.protocol[0]?.from ?? '\0').charCodeAt(0)
-  const name = PROTOCOLS.find(its => NUMBERS[its] === protocol) ?? `protocol ${protocol}`
+  const name = PROTOCOLS.find(its => PROTOCOL_NUMBERS[its] === protocol) ?? `protocol ${protocol}`
   const port = readU16be(box.destinationPort[0]?.from ?? '\0\0')
   const isOwn = onlyValue(box.sourceType) === u32host(RTN_LOCAL)
   const client = `${formatIp(source)}${isOwn ? ' (an address of this node)' : ''}`

@@ -4,8 +4,6 @@ import { u32be } from '../../src/base/octets.ts'
 import { createIpvsClient, type IpvsClient, type IpvsResult } from '../../src/kernel/ipvs/client.ts'
 import { encodeCommand, encodeListServers } from '../../src/kernel/ipvs/messages.ts'
 import {
-  AF_INET,
-  AF_INET6,
   IP_VS_SVC_F_PERSISTENT,
   IP_VS_SVC_F_SCHED2,
   IPVS_CMD_NEW_SERVICE,
@@ -14,6 +12,7 @@ import {
   type VirtualServer,
 } from '../../src/kernel/ipvs/state.ts'
 import { Connection } from '../../src/netlink/connection.ts'
+import { AF_INET, AF_INET6 } from '../../src/netlink/constants.ts'
 import { findFamily } from '../../src/netlink/genetlink.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import {

@@ -1,6 +1,6 @@
 import { describe } from 'vitest'
 import { formatIp, parseIp } from '../../src/base/ip.ts'
-import { AF_INET, AF_INET6 } from '../../src/kernel/link/links.ts'
+import { AF_INET, AF_INET6 } from '../../src/netlink/constants.ts'
 import { FakeLinks } from '../support/fake-link/kernel.ts'
 import { type LinkTarget, linkSuite } from './link-suite.ts'
 

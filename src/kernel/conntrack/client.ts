@@ -8,6 +8,7 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, nfSpan } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
+import { PROTOCOL_NUMBERS } from '../nft/constants.ts'
 import {
   decodeFlow,
   decodeHead,
@@ -22,7 +23,6 @@ import {
   IPCTNL_MSG_CT_GET_STATS_CPU,
   IPCTNL_MSG_CT_NEW,
   messageType,
-  protocolNumber,
   STATS_CPU,
   STATS_GLOBAL,
   writeDelete,
@@ -193,7 +193,7 @@ async function warmedUp(connection: Connection): Promise<Connection> {
 /** Visits the entries that match the filter, also where the kernel did not compare all of it. */
 function acceptor(filter: FlowFilter, { isWanted, visit }: FlowVisitor) {
   const { family, protocol, destination, destinationPort } = filter
-  const [wantedFamily, wantedProtocol] = [familyNumber(family), protocolNumber(protocol)]
+  const [wantedFamily, wantedProtocol] = [familyNumber(family), PROTOCOL_NUMBERS[protocol]]
   const newType = messageType(IPCTNL_MSG_CT_NEW)
   return (view: ByteView, message: Message): void => {
     if (message.type !== newType) return

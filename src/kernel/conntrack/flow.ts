@@ -21,6 +21,7 @@ import {
   writeNfGenMsg,
 } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC, PROTOCOL_NUMBERS } from '../nft/constants.ts'
 
 /** linux/netfilter/nfnetlink_conntrack.h and related headers, under their own names. */
 
@@ -49,14 +50,6 @@ export const IPS_SEEN_REPLY = 2
 export const IPS_ASSURED = 4
 export const IPS_CONFIRMED = 8
 export const IPS_DST_NAT = 32
-
-export const NFPROTO_UNSPEC = 0
-export const NFPROTO_IPV4 = 2
-export const NFPROTO_IPV6 = 10
-
-export const IPPROTO_TCP = 6
-export const IPPROTO_UDP = 17
-export const IPPROTO_SCTP = 132
 
 export const NFNLGRP_CONNTRACK_NEW = 1
 export const NFNLGRP_CONNTRACK_DESTROY = 3
@@ -267,10 +260,6 @@ const CTA_FILTER_F_CTA_IP_DST = 1 << 1
 const CTA_FILTER_F_CTA_PROTO_NUM = 1 << 3
 const CTA_FILTER_F_CTA_PROTO_DST_PORT = 1 << 5
 
-export function protocolNumber(protocol: FlowProtocol): number {
-  return protocol === 'TCP' ? IPPROTO_TCP : IPPROTO_UDP
-}
-
 export function messageType(type: number): number {
   return (NFNL_SUBSYS_CTNETLINK << 8) | type
 }
@@ -294,7 +283,7 @@ export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
   if (destinationPort !== undefined) flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT
   const original: ValuesOf<typeof TUPLE> = {
     ip: destination === undefined ? undefined : { v4Destination: destination },
-    proto: { number: protocolNumber(protocol), destinationPort },
+    proto: { number: PROTOCOL_NUMBERS[protocol], destinationPort },
   }
   const head = { type: messageType(IPCTNL_MSG_CT_GET), flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
   return encodeMessage(head, out => {

@@ -10,6 +10,7 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import { encodeMessage, type Message, NFGENMSG_LENGTH, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6, type PortProtocol, portProtocolOf } from '../nft/constants.ts'
 import {
   CONNTRACK,
   CTA_IP_V4_DST,
@@ -24,27 +25,12 @@ import {
   IPCTNL_MSG_CT_DELETE,
   IPCTNL_MSG_CT_GET,
   IPCTNL_MSG_CT_NEW,
-  IPPROTO_SCTP,
-  IPPROTO_TCP,
-  IPPROTO_UDP,
   messageType,
   NFNLGRP_CONNTRACK_DESTROY,
   NFNLGRP_CONNTRACK_NEW,
-  NFPROTO_IPV4,
-  NFPROTO_IPV6,
   RECORD,
   type TUPLE,
 } from './flow.ts'
-
-/** Protocols whose connections have ports. */
-export type PortProtocol = 'TCP' | 'UDP' | 'SCTP'
-
-/** Protocols by their numbers. */
-const PORT_PROTOCOLS: ReadonlyMap<number, PortProtocol> = new Map([
-  [IPPROTO_TCP, 'TCP'],
-  [IPPROTO_UDP, 'UDP'],
-  [IPPROTO_SCTP, 'SCTP'],
-])
 
 /** A tracked connection for people: who talks to whom, and how much where the kernel counts. */
 export interface FlowRecord {
@@ -77,7 +63,7 @@ export interface Volume {
 export function decodeRecord(view: ByteView, message: Message): FlowRecord | undefined {
   const { original, reply, sent, received, time } = readAttributes(view, RECORD, nfSpan(message))
   const [asked, answer] = [headOf(original), headOf(reply)]
-  const protocol = PORT_PROTOCOLS.get(asked?.protocol ?? -1)
+  const protocol = portProtocolOf(asked?.protocol)
   if (protocol === undefined || asked?.ports === undefined || answer?.ports === undefined) return undefined
   return {
     protocol,

@@ -16,7 +16,7 @@ import {
   type VirtualAddress,
   WHOLE_ADDRESS,
 } from '../ipvs/state.ts'
-import { NF_ACCEPT } from '../nft/constants.ts'
+import { NF_ACCEPT, PROTOCOL_NUMBERS } from '../nft/constants.ts'
 import { descend, type Index, keyOf, plant, Tree } from './field-trees.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { balance, byRolled, eachRolled } from './random.ts'
@@ -27,7 +27,6 @@ import {
   chosenTo,
   type Field,
   type Known,
-  NUMBERS,
   type Of,
   ROLLED_MAX,
   type Word,
@@ -262,10 +261,10 @@ function fieldsOf(type: Ipset['type'], [first, second, third]: Of<'ipset'>['dime
 }
 
 /** A bitmap of ports matches TCP and UDP. */
-const BITMAP_PROTOCOLS: readonly Octets[] = [NUMBERS.TCP, NUMBERS.UDP].map(number =>
+const BITMAP_PROTOCOLS: readonly Octets[] = [PROTOCOL_NUMBERS.TCP, PROTOCOL_NUMBERS.UDP].map(number =>
   String.fromCharCode(number),
 )
-const WITH_PORTS: readonly number[] = Object.values(NUMBERS)
+const WITH_PORTS: readonly number[] = Object.values(PROTOCOL_NUMBERS)
 
 function pathsOf(
   { ip = '', protocol = 0, port = 0, ip2 = '' }: IpsetEntry,
@@ -281,7 +280,7 @@ function pathsOf(
 }
 
 function pathOfServer({ ip, protocol, port }: VirtualAddress): readonly Octets[] {
-  return [ip, String.fromCharCode(NUMBERS[protocol]), u16be(port)]
+  return [ip, String.fromCharCode(PROTOCOL_NUMBERS[protocol]), u16be(port)]
 }
 
 interface MemberChange {

@@ -1,7 +1,6 @@
 import type { Ip } from '../../base/ip.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
 import { type Interval, point, prefix, type Region, union } from '../../base/region.ts'
-import type { IpvsProtocol } from '../ipvs/state.ts'
 import {
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
@@ -190,9 +189,6 @@ export const TRANSPORT: HeaderLayout = [
 export function fieldAt(layout: HeaderLayout, offset: number, length: number): HeaderField | undefined {
   return layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
 }
-
-/** IPPROTO_* of the protocols that Services and virtual servers have. */
-export const NUMBERS: Readonly<Record<IpvsProtocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 }
 
 export const LOCAL = point(u32host(RTN_LOCAL))
 

@@ -14,6 +14,7 @@ import {
   writeAttributes,
   writerOf,
 } from '../../netlink/schema.ts'
+import { NFPROTO_UNSPEC } from '../nft/constants.ts'
 import * as ipset from './state.ts'
 import {
   type ADDRESS,
@@ -112,7 +113,7 @@ function openIpsetMessage(batch: Batch<unknown>, command: number, flags = 0): vo
   writeNfGenMsg(batch.out.out, HEAD)
 }
 
-const HEAD = { family: ipset.NFPROTO_UNSPEC, resourceId: 0 } as const
+const HEAD = { family: NFPROTO_UNSPEC, resourceId: 0 } as const
 
 interface Head {
   /** IPSET_CMD_*. */

@@ -2,14 +2,11 @@ import { type Family, formatIp, type Ip } from '../../base/ip.ts'
 import { octets, string, u8, u16be, u32be } from '../../netlink/attribute.ts'
 import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from '../nft/constants.ts'
 
 /** linux/netfilter/ipset/{ip_set,ip_set_hash,ip_set_bitmap}.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
 
 export const NFNL_SUBSYS_IPSET = 6
-
-export const NFPROTO_UNSPEC = 0
-export const NFPROTO_IPV4 = 2
-export const NFPROTO_IPV6 = 10
 
 export const IPSET_CMD_CREATE = 2
 export const IPSET_CMD_DESTROY = 3

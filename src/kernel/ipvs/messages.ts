@@ -2,7 +2,7 @@ import { unreachable } from '../../base/errors.ts'
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { type Octets, readU32be, readU32host, u32be, u32host } from '../../base/octets.ts'
 import { type AttributeWriter, type ByteView, viewOf } from '../../netlink/attribute.ts'
-import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { AF_INET, AF_INET6, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { genericSpan, readGenlMsgHdr, writeGenlMsgHdr } from '../../netlink/genetlink.ts'
 import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
@@ -14,6 +14,7 @@ import {
   writeAttributes,
   writerOf,
 } from '../../netlink/schema.ts'
+import { PROTOCOL_NUMBERS, portProtocolOf } from '../nft/constants.ts'
 import * as ipvs from './state.ts'
 import {
   COMMAND,
@@ -21,7 +22,6 @@ import {
   INFO,
   type IpvsInfo,
   type IpvsOperation,
-  type IpvsProtocol,
   type IpvsStats,
   type IpvsTimeouts,
   type ListedDestination,
@@ -32,12 +32,6 @@ import {
   type VirtualAddress,
   type VirtualServer,
 } from './state.ts'
-
-const PROTOCOL_NUMBERS: Readonly<Record<IpvsProtocol, number>> = {
-  TCP: ipvs.IPPROTO_TCP,
-  UDP: ipvs.IPPROTO_UDP,
-  SCTP: ipvs.IPPROTO_SCTP,
-}
 
 /** An operation and the command that sends it. */
 export interface Step {
@@ -180,18 +174,12 @@ function encode(
 }
 
 function familyNumber(ip: Ip): number {
-  return ip.length === 4 ? ipvs.AF_INET : ipvs.AF_INET6
+  return ip.length === 4 ? AF_INET : AF_INET6
 }
 
 function netmaskOctets({ ip, netmask }: VirtualServer): Octets {
   return familyOf(ip) === 'IPv4' ? u32be(netmask) : u32host(netmask)
 }
-
-const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
-  [ipvs.IPPROTO_TCP, 'TCP'],
-  [ipvs.IPPROTO_UDP, 'UDP'],
-  [ipvs.IPPROTO_SCTP, 'SCTP'],
-])
 
 /** Decodes a virtual server; undefined for one of a mark, an unknown family or protocol. Throws NetlinkError. */
 export function decodeServer(view: ByteView, message: Message): VirtualServer | undefined {
@@ -207,7 +195,7 @@ export function decodeServer(view: ByteView, message: Message): VirtualServer | 
     throw malformed('a virtual server without its address', message.start)
   if (flags === undefined || timeoutS === undefined || netmask?.length !== 4)
     throw malformed('a virtual server without its settings', message.start)
-  const protocol = PROTOCOLS.get(protocolNumber)
+  const protocol = portProtocolOf(protocolNumber)
   if (protocol === undefined) return undefined
   return {
     protocol,
@@ -281,8 +269,8 @@ function familyOfServer({ family, address = '' }: HasFamily): Family | undefined
 }
 
 function familyOfNumber(family: number): Family | undefined {
-  if (family === ipvs.AF_INET) return 'IPv4'
-  return family === ipvs.AF_INET6 ? 'IPv6' : undefined
+  if (family === AF_INET) return 'IPv4'
+  return family === AF_INET6 ? 'IPv6' : undefined
 }
 
 function ipOf(address: Octets, family: Family): Ip {

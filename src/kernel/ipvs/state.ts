@@ -15,17 +15,11 @@ import {
 import { malformed } from '../../netlink/errors.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import type { Ipset, IpsetEntry } from '../ipset/state.ts'
+import type { PortProtocol } from '../nft/constants.ts'
 
 /** linux/ip_vs.h, linux/in.h and linux/socket.h, under the headers' own names. */
 
 export const IPVS_GENL_VERSION = 1
-
-export const AF_INET = 2
-export const AF_INET6 = 10
-
-export const IPPROTO_TCP = 6
-export const IPPROTO_UDP = 17
-export const IPPROTO_SCTP = 132
 
 export const IPVS_CMD_NEW_SERVICE = 1
 export const IPVS_CMD_SET_SERVICE = 2
@@ -146,7 +140,7 @@ export const INFO = attributeSet({
 })
 
 /** The IPVS state as values; numbers are as in linux/ip_vs.h. */
-export type IpvsProtocol = 'TCP' | 'UDP' | 'SCTP'
+export type IpvsProtocol = PortProtocol
 
 /** The address, protocol and port of a virtual server. */
 export interface VirtualAddress {

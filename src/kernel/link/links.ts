@@ -3,7 +3,16 @@ import { cidrOf, contains, formatCidr, type Ip } from '../../base/ip.ts'
 import { type ByteView, type ByteWriter, octets, string } from '../../netlink/attribute.ts'
 import { watchGroups } from '../../netlink/batch.ts'
 import { Connection } from '../../netlink/connection.ts'
-import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import {
+  AF_INET,
+  AF_INET6,
+  AF_UNSPEC,
+  NLM_F_ACK,
+  NLM_F_CREATE,
+  NLM_F_DUMP,
+  NLM_F_EXCL,
+  NLM_F_REQUEST,
+} from '../../netlink/constants.ts'
 import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
 import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
@@ -17,10 +26,6 @@ export const RTM_GETLINK = 18
 export const RTM_NEWADDR = 20
 export const RTM_DELADDR = 21
 export const RTM_GETADDR = 22
-
-export const AF_UNSPEC = 0
-export const AF_INET = 2
-export const AF_INET6 = 10
 
 export const IFA_F_SECONDARY = 0x01
 export const IFA_F_NODAD = 0x02

@@ -3,21 +3,17 @@ import { type Ip, isIpv4Mapped, isUnspecified } from '../../base/ip.ts'
 import { octetsFromBytes } from '../../base/octets.ts'
 import { type ByteView, type ByteWriter, u8 } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { AF_INET, AF_INET6, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import { encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, readAttributes } from '../../netlink/schema.ts'
+import { IPPROTO_TCP, IPPROTO_UDP } from '../nft/constants.ts'
 
 /** linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h, under the headers' own names. */
 
 export const SOCK_DIAG_BY_FAMILY = 20
 export const INET_DIAG_SKV6ONLY = 11
 export const INET_DIAG_NOCOOKIE = 0xffff_ffff
-
-export const AF_INET = 2
-export const AF_INET6 = 10
-export const IPPROTO_TCP = 6
-export const IPPROTO_UDP = 17
 
 /** Bits by state: TCP_LISTEN, and TCP_CLOSE, which sockets of UDP have while they are not connected. */
 export const TCPF_LISTEN = 1 << 10

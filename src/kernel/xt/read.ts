@@ -376,9 +376,9 @@ function isWithin(ip: Octets, mask: Octets): boolean {
 }
 
 const PORTS_OF: ReadonlyMap<number, 'tcp' | 'udp' | 'sctp'> = new Map([
-  [xt.IPPROTO_TCP, 'tcp'],
-  [xt.IPPROTO_UDP, 'udp'],
-  [xt.IPPROTO_SCTP, 'sctp'],
+  [nft.IPPROTO_TCP, 'tcp'],
+  [nft.IPPROTO_UDP, 'udp'],
+  [nft.IPPROTO_SCTP, 'sctp'],
 ])
 
 function portField(

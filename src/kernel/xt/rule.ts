@@ -117,10 +117,6 @@ export function targetChain({ target }: XtRule): string | undefined {
 
 /** Constants of the kernel headers under linux/netfilter, under their own names. */
 
-export const IPPROTO_TCP = 6
-export const IPPROTO_UDP = 17
-export const IPPROTO_SCTP = 132
-
 /** nf_tables.h: expressions that only iptables writes, or that only rules of other programs have. */
 export const NFT_CMP_LT = 2
 export const NFT_CMP_LTE = 3

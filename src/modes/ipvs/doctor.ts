@@ -2,7 +2,7 @@ import { errorOf, failureText } from '../../base/errors.ts'
 import { FAMILIES } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import type { IpsetType } from '../../kernel/ipset/state.ts'
-import { AF_INET, AF_INET6 } from '../../kernel/link/links.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6 } from '../../kernel/nft/constants.ts'
 import { hasXtExtension } from '../../kernel/nft/probe.ts'
 import { ipvsSysctls } from '../../kernel/sysctl/sysctls.ts'
 import { Connection } from '../../netlink/connection.ts'
@@ -62,7 +62,9 @@ async function xtSetFinding({ sockets, clock }: Look): Promise<Finding> {
   const subject = 'nf_tables rules about ipsets'
   try {
     const connection = new Connection({ transport, clock })
-    const has = [AF_INET, AF_INET6].every(family => hasXtExtension(connection, { ...XT_SET, family }))
+    const has = [NFPROTO_IPV4, NFPROTO_IPV6].every(family =>
+      hasXtExtension(connection, { ...XT_SET, family }),
+    )
     return has
       ? { kind: 'ok', subject, text: 'nft_compat and xt_set' }
       : {

@@ -1,5 +1,6 @@
 import type { Cidr, Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
+import { PROTOCOL_NUMBERS } from '../../kernel/nft/constants.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import * as xt from '../../kernel/xt/rule.ts'
@@ -27,9 +28,9 @@ export function comment(text: string): XtMatch {
 }
 
 export const PROTOCOLS: Readonly<Record<Protocol, XtProtocol>> = {
-  TCP: { number: xt.IPPROTO_TCP, inverted: false },
-  UDP: { number: xt.IPPROTO_UDP, inverted: false },
-  SCTP: { number: xt.IPPROTO_SCTP, inverted: false },
+  TCP: { number: PROTOCOL_NUMBERS.TCP, inverted: false },
+  UDP: { number: PROTOCOL_NUMBERS.UDP, inverted: false },
+  SCTP: { number: PROTOCOL_NUMBERS.SCTP, inverted: false },
 }
 
 const MATCH_KINDS: Readonly<Record<Protocol, 'tcp' | 'udp' | 'sctp'>> = {

@@ -1,15 +1,14 @@
 import { type Octets, readU32host } from '../../../src/base/octets.ts'
 import {
-  AF_INET,
-  AF_INET6,
   COMMAND,
   type DESTINATION,
   IP_VS_CONN_F_FWD_MASK,
   IP_VS_SCHEDNAME_MAXLEN,
-  IPPROTO_TCP,
   type SERVICE,
 } from '../../../src/kernel/ipvs/state.ts'
+import { IPPROTO_TCP } from '../../../src/kernel/nft/constants.ts'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
+import { AF_INET, AF_INET6 } from '../../../src/netlink/constants.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import { genericSpan } from '../../../src/netlink/genetlink.ts'
 import type { Message } from '../../../src/netlink/message.ts'

@@ -1,7 +1,6 @@
 import type { Ip } from '../../../src/base/ip.ts'
 import {
   ADDRESS,
-  AF_INET,
   IFADDRMSG_LENGTH,
   IFINFOMSG_LENGTH,
   type IfAddrMsg,
@@ -19,6 +18,7 @@ import {
 } from '../../../src/kernel/link/links.ts'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import {
+  AF_INET,
   NLM_F_CREATE,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,

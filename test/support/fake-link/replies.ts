@@ -1,12 +1,6 @@
-import {
-  ADDRESS,
-  AF_INET,
-  LINK,
-  RTM_NEWLINK,
-  writeIfAddrMsg,
-  writeIfInfoMsg,
-} from '../../../src/kernel/link/links.ts'
+import { ADDRESS, LINK, RTM_NEWLINK, writeIfAddrMsg, writeIfInfoMsg } from '../../../src/kernel/link/links.ts'
 import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
+import { AF_INET } from '../../../src/netlink/constants.ts'
 import { closeMessage, type MessageHead, openMessage } from '../../../src/netlink/message.ts'
 import { writeAttributes } from '../../../src/netlink/schema.ts'
 import type { FakeAddress, FakeLink } from './kernel.ts'

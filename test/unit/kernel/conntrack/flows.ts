@@ -10,9 +10,9 @@ import {
   IPS_CONFIRMED,
   IPS_SEEN_REPLY,
   messageType,
-  protocolNumber,
   TUPLE,
 } from '../../../../src/kernel/conntrack/flow.ts'
+import { PROTOCOL_NUMBERS } from '../../../../src/kernel/nft/constants.ts'
 import { AttributeWriter, ByteWriter, octets, u16be, viewOf } from '../../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'
@@ -90,7 +90,7 @@ function tuple(from: Socket, to: Socket, protocol: FlowProtocol): ValuesOf<typeo
       from.ip.length === 4
         ? { v4Source: from.ip, v4Destination: to.ip }
         : { v6Source: from.ip, v6Destination: to.ip },
-    proto: { number: protocolNumber(protocol), sourcePort: from.port, destinationPort: to.port },
+    proto: { number: PROTOCOL_NUMBERS[protocol], sourcePort: from.port, destinationPort: to.port },
   }
 }
 
