@@ -43,6 +43,12 @@ export function formatIp(ip: Ip): string {
   return `${hexGroups(groups, 0, gap.start)}::${hexGroups(groups, gap.start + gap.length, 8)}`
 }
 
+/** Formats as inet_ntop(3) does: IPv4-compatible addresses (::/96) end in IPv4 notation, too. */
+export function formatIpAsC(ip: Ip): string {
+  const isCompatible = ip.length === 16 && ip.startsWith('\0'.repeat(12)) && ip.slice(12, 14) !== '\0\0'
+  return isCompatible ? `::${formatIp(ip.slice(12))}` : formatIp(ip)
+}
+
 /** `192.0.2.1:80`, `[2001:db8::1]:80`. */
 export function formatIpPort(ip: Ip, port: number): string {
   return ip.length === 4 ? `${formatIp(ip)}:${port}` : `[${formatIp(ip)}]:${port}`

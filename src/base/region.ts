@@ -31,6 +31,18 @@ export function prefix(value: Octets, bits: number): Interval {
   return { from, to }
 }
 
+/** Gives the number of leading ones of a mask; undefined where ones follow a zero. */
+export function prefixBits(mask: Octets): number | undefined {
+  let bits = 0
+  while (bits < mask.length * 8 && isOne(mask, bits)) bits++
+  for (let at = bits; at < mask.length * 8; at++) if (isOne(mask, at)) return undefined
+  return bits
+}
+
+function isOne(mask: Octets, bit: number): boolean {
+  return (mask.charCodeAt(bit >> 3) & (0x80 >> (bit & 7))) !== 0
+}
+
 /** Gives the only value of a region; undefined where there are more or none. */
 export function onlyValue(region: Region): Octets | undefined {
   const [first, second] = region

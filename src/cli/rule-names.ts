@@ -4,7 +4,7 @@ import type { PacketHead } from '../base/ip-packet.ts'
 import { openNetfilter, openRoute } from '../daemon/open.ts'
 import { findTracked, type Tracked } from '../kernel/conntrack/record.ts'
 import type { Trace, TraceStep } from '../kernel/evaluate/trace.ts'
-import { listAddressesNow, nameOfLink } from '../kernel/link/links.ts'
+import { findLink, listAddressesNow } from '../kernel/link/links.ts'
 import { generationReader } from '../kernel/nft/dump.ts'
 import { type HandledRule, listHandles } from '../kernel/nft/list.ts'
 import { formatVerdict } from '../kernel/nft/print-data.ts'
@@ -92,7 +92,7 @@ export class RuleNames {
   }
 
   interfaceName = (index: number): string => {
-    const known = this.#links.get(index) ?? nameOfLink(this.#route, index)
+    const known = this.#links.get(index) ?? findLink(this.#route, index)?.name
     if (known === undefined) return `interface ${index}`
     this.#links.set(index, known)
     return known

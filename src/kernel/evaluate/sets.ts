@@ -2,6 +2,7 @@ import { finish, Pauses, type Steps } from '../../base/clock.ts'
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../nft/constants.ts'
+import { sameElementData } from '../nft/diff-elements.ts'
 import type { Element, ElementData, ElementGroup, NftSet } from '../nft/state.ts'
 import {
   BeyondEvaluator,
@@ -172,7 +173,7 @@ export class ClassSets {
         if (pauses.due(1 / 8)) yield
         if (this.#isFilledByPackets(set)) continue
         const known = this.#elements.get(set)?.get(key)
-        if (known === undefined || !isSameData(known.data, data)) return false
+        if (known === undefined || !sameElementData(known.data, data)) return false
         counts.set(set, (counts.get(set) ?? 0) + 1)
       }
     return [...this.#elements].every(
@@ -233,7 +234,7 @@ export class ClassSets {
       const known = this.#elements.get(element.set)?.get(element.key)
       gone.get(element.set)?.delete(element.key)
       if (pauses.due(1 / 8)) yield
-      if (known !== undefined && isSameData(known.data, element.data)) continue
+      if (known !== undefined && sameElementData(known.data, element.data)) continue
       changed.push(element)
       this.#put(element.set, element.key, element)
     }
@@ -340,11 +341,6 @@ function partOf(key: Octets, pattern: number, words = Math.ceil(key.length / 4))
   for (let at = 0; at < words; at++)
     if ((pattern >> at) & 1) part += key.slice(at * 4, at * 4 + 4).padEnd(4, '\0')
   return part
-}
-
-function isSameData(a: ElementData, b: ElementData): boolean {
-  if (a === b) return true
-  return typeof a === 'object' && typeof b === 'object' && a.code === b.code && a.chain === b.chain
 }
 
 /** Entries of sets that packets fill are told apart by the first word of their key, which no packet chooses. */

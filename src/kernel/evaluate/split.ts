@@ -6,6 +6,7 @@ import {
   intersection,
   meets,
   prefix,
+  prefixBits,
   type Region,
   union,
 } from '../../base/region.ts'
@@ -134,21 +135,6 @@ const FIELD_LENGTHS: Readonly<Partial<Record<Field, number>>> = {
   interface: 16,
   sourceType: 4,
   destinationType: 4,
-}
-
-/** Gives the number of leading ones; undefined where ones follow a zero. */
-function prefixBits(mask: Octets): number | undefined {
-  let bits = 0
-  let ended = false
-  for (let at = 0; at < mask.length; at++) {
-    for (let bit = 7; bit >= 0; bit--) {
-      const isSet = (mask.charCodeAt(at) & (1 << bit)) !== 0
-      if (isSet && ended) return undefined
-      if (isSet) bits++
-      else ended = true
-    }
-  }
-  return bits
 }
 
 type Wish = Wishes['wishes'][number]

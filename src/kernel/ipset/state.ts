@@ -1,4 +1,4 @@
-import { type Family, formatIp, type Ip } from '../../base/ip.ts'
+import { type Family, formatIpAsC, type Ip } from '../../base/ip.ts'
 import { octets, string, u8, u16be, u32be } from '../../netlink/attribute.ts'
 import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
@@ -262,15 +262,15 @@ export function entryText({ type }: Pick<Ipset, 'type'>, entry: IpsetEntry): str
     case 'bitmap:port':
       return String(port)
     case 'hash:ip':
-      return addressText(ip)
+      return formatIpAsC(ip)
     case 'hash:ip,port':
-      return `${addressText(ip)},${protocolText(protocol)}:${port}`
+      return `${formatIpAsC(ip)},${protocolText(protocol)}:${port}`
     case 'hash:ip,port,ip':
-      return `${addressText(ip)},${protocolText(protocol)}:${port},${addressText(ip2)}`
+      return `${formatIpAsC(ip)},${protocolText(protocol)}:${port},${formatIpAsC(ip2)}`
     case 'hash:ip,port,net': {
       const isHost = prefix2 === undefined || prefix2 === ip2.length * 8
-      const net = `${addressText(ip2)}${isHost ? '' : `/${prefix2}`}`
-      return `${addressText(ip)},${protocolText(protocol)}:${port},${net}${nomatch === true ? ' nomatch' : ''}`
+      const net = `${formatIpAsC(ip2)}${isHost ? '' : `/${prefix2}`}`
+      return `${formatIpAsC(ip)},${protocolText(protocol)}:${port},${net}${nomatch === true ? ' nomatch' : ''}`
     }
   }
 }
@@ -280,12 +280,4 @@ const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'tcp', 17: 'udp', 132: 
 /** Returns the name of a protocol with ports; other protocols, which have no ports in a set, by number. */
 export function protocolText(protocol: number): string {
   return PROTOCOLS[protocol] ?? String(protocol)
-}
-
-const ZEROS_12 = '\0'.repeat(12)
-
-/** Formats an address as inet_ntop(3) does: IPv4-compatible addresses (::/96) end in IPv4 notation, too. */
-function addressText(ip: Ip): string {
-  const isCompatible = ip.length === 16 && ip.startsWith(ZEROS_12) && (ip[12] !== '\0' || ip[13] !== '\0')
-  return isCompatible ? `::${formatIp(ip.slice(12))}` : formatIp(ip)
 }

@@ -14,7 +14,7 @@ import {
   NLM_F_REQUEST,
 } from '../../netlink/constants.ts'
 import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
-import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
+import { type Batch, encodeMessage, type Message, type Request } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
 
@@ -103,61 +103,39 @@ export function readIfInfoMsg(view: ByteView, { start, end }: Message): number {
 /** A device of this network namespace. */
 export interface Link {
   readonly index: number
+  readonly name: string
   /** `dummy`, `veth`; undefined for hardware and the loopback device. */
   readonly kind: string | undefined
 }
 
-/** Finds a device by its name; undefined when there is none. Throws what roundTrip throws. */
-export function findLink(connection: Connection, name: string): Link | undefined {
-  const found: Link[] = []
+/** Finds a device by its name or its index; undefined when there is none. Throws what roundTrip throws. */
+export function findLink(connection: Connection, key: string | number): Link | undefined {
+  let found: Link | undefined
+  const [name, index] = typeof key === 'string' ? [key, 0] : [undefined, key]
   try {
     connection.roundTrip({
       operation: 'read',
-      object: `device ${name}`,
-      build: sequence => encodeGetLink({ name }, sequence),
+      object: `device ${key}`,
+      build: sequence =>
+        encodeMessage({ type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
+          writeIfInfoMsg(out.out, index)
+          writeAttributes(out, LINK, { name })
+        }),
       onMessage(view, message) {
-        if (message.type === RTM_NEWLINK) found.push(decodeLink(view, message))
-      },
-    })
-  } catch (error) {
-    if (error instanceof NetlinkError && error.code === 'ENODEV') return undefined
-    throw error
-  }
-  return found[0]
-}
-
-/** Reads the name of a device; undefined when there is none. Throws what roundTrip throws. */
-export function nameOfLink(connection: Connection, index: number): string | undefined {
-  let name: string | undefined
-  try {
-    connection.roundTrip({
-      operation: 'read',
-      object: `device ${index}`,
-      build: sequence => encodeGetLink({ index }, sequence),
-      onMessage(view, message) {
-        const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
-        if (message.type === RTM_NEWLINK) name = readAttributes(view, LINK, span).name
+        if (message.type === RTM_NEWLINK) found = decodeLink(view, message)
       },
     })
   } catch (error) {
     if (!(error instanceof NetlinkError) || error.code !== 'ENODEV') throw error
   }
-  return name
-}
-
-function encodeGetLink(
-  link: { readonly name: string } | { readonly index: number },
-  sequence: number,
-): Uint8Array {
-  return encodeMessage({ type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
-    writeIfInfoMsg(out.out, 'index' in link ? link.index : 0)
-    writeAttributes(out, LINK, 'name' in link ? { name: link.name } : {})
-  })
+  return found
 }
 
 function decodeLink(view: ByteView, message: Message): Link {
+  const index = readIfInfoMsg(view, message)
   const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
-  return { index: readIfInfoMsg(view, message), kind: readAttributes(view, LINK, span).info?.kind }
+  const { name = '', info } = readAttributes(view, LINK, span)
+  return { index, name, kind: info?.kind }
 }
 
 /** Encodes a request to create a device; it stays down. */
@@ -223,14 +201,7 @@ export async function listAddresses(
 ): Promise<readonly LinkAddress[]> {
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     const found: LinkAddress[] = []
-    const whole = await connection.dump({
-      ...WORDS,
-      build: encodeGetAddresses,
-      onMessage(view, message) {
-        const address = decodeAddress(view, message)
-        if (address !== undefined) found.push(address)
-      },
-    })
+    const whole = await connection.dump(addressesInto(found))
     if (whole && !isTorn()) return found
     await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * attempt, resolve))
   }
@@ -241,15 +212,18 @@ export async function listAddresses(
 /** Lists the same synchronously, as `dumpNow`; undefined where the list changed during the read. */
 export function listAddressesNow(connection: Connection): readonly LinkAddress[] | undefined {
   const found: LinkAddress[] = []
-  const whole = connection.dumpNow({
+  return connection.dumpNow(addressesInto(found)) ? found : undefined
+}
+
+function addressesInto(found: LinkAddress[]): Request {
+  return {
     ...WORDS,
     build: encodeGetAddresses,
     onMessage(view, message) {
       const address = decodeAddress(view, message)
       if (address !== undefined) found.push(address)
     },
-  })
-  return whole ? found : undefined
+  }
 }
 
 /** Returns the addresses sorted, without duplicates. */

@@ -12,7 +12,6 @@ import {
   type Words,
   writeNfGenMsg,
 } from '../../netlink/message.ts'
-import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import type { Repetition, Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_GETGEN, NFT_MSG_NEWGEN } from './constants.ts'
 import { decodeGeneration, familyOf } from './decode.ts'
@@ -97,22 +96,24 @@ export class GenerationWatch {
 }
 
 /** A dump of objects of one table, or of one family. */
-interface Dump<F extends Fields> {
+interface Dump {
   /** NFT_MSG_GET*. */
   readonly type: number
   /** For errors: `rules of table`. */
   readonly what: string
   readonly table: { readonly family: HookFamily; readonly name: string }
-  readonly set: AttributeSet<F>
-  /** Kernels that do not know the filter ignore it. */
-  readonly filter: Attributes<F>
+  /**
+   * The table, then the chain or the set: attributes 1 and 2 of every message. Kernels that do not know the filter
+   * ignore it.
+   */
+  readonly within?: readonly string[]
 }
 
 export type OnMessage = (view: ByteView, message: Message) => void
 
 /** Creates the request of a dump. It skips messages of other families. */
-export function dumpRequest<F extends Fields>(
-  { type, what, table: { family, name }, set, filter }: Dump<F>,
+export function dumpRequest(
+  { type, what, table: { family, name }, within = [] }: Dump,
   onMessage: OnMessage,
 ): Request {
   return {
@@ -120,7 +121,7 @@ export function dumpRequest<F extends Fields>(
     object: `${what} ${family} ${name}`,
     build: sequence =>
       getRequest({ type, flags: NLM_F_DUMP, family: familyNumber(family), sequence }, out =>
-        writeAttributes(out, set, filter),
+        within.forEach((its, index) => void out.string(index + 1, its)),
       ),
     onMessage(view, message) {
       if (familyOf(view, message) === family) onMessage(view, message)
@@ -228,7 +229,7 @@ export class Attempt {
     return this.#isOver
   }
 
-  async dump<F extends Fields>(dump: Dump<F>, onMessage: OnMessage): Promise<void> {
+  async dump(dump: Dump, onMessage: OnMessage): Promise<void> {
     try {
       this.note(await this.connection.dump(dumpRequest(dump, onMessage)))
     } catch (error) {

@@ -9,7 +9,7 @@ import { writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { decodeChain, decodeTable } from './decode.ts'
 import { type Attempt, dumpRequest, getRequest, type OnMessage, readSettled, type Settled } from './dump.ts'
-import { CHAIN, RULE, TABLE } from './schema.ts'
+import { RULE } from './schema.ts'
 import type {
   AnyTable,
   HookFamily,
@@ -108,7 +108,7 @@ export async function dumpChain(
 
 function chainDump(table: Pick<AnyTable, 'family' | 'name'>, chain: string) {
   const what = `rules of ${chain} in table`
-  return { type: nft.NFT_MSG_GETRULE, what, table, set: RULE, filter: { table: table.name, chain } }
+  return { type: nft.NFT_MSG_GETRULE, what, table, within: [table.name, chain] }
 }
 
 /** Reads the bytes of one rule; undefined when it, its chain or its table is gone. Synchronous, under 20 us. */
@@ -162,12 +162,12 @@ async function readWanted(
   const table = { family, name: [...names].join(', ') }
   return await attempt.steadily(async () => {
     const tables = new Map<string, Found>()
-    const tableDump = { type: nft.NFT_MSG_GETTABLE, what: 'table', table, set: TABLE, filter: {} }
+    const tableDump = { type: nft.NFT_MSG_GETTABLE, what: 'table', table }
     await attempt.dump(tableDump, (view, message) => {
       const { name } = decodeTable(view, message)
       if (names.has(name)) tables.set(name, { chains: new Map(), use: 0, wantedUse: 0 })
     })
-    const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, set: CHAIN, filter: {} }
+    const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table }
     await attempt.dump(chainDump, (view, message) => {
       const { table: of, value, use } = decodeChain(view, message)
       const found = tables.get(of)
@@ -193,11 +193,8 @@ async function readRules(attempt: Attempt, table: TableName, found: Found): Prom
     const words = { operation: 'list', object: 'rules chain by chain' }
     attempt.note(await attempt.connection.dumps(words, requests(), { throughout: attempt.unsettled }))
   } else {
-    const filter = { table: table.name }
-    await attempt.dump(
-      { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, set: RULE, filter },
-      onMessage,
-    )
+    const ruleDump = { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, within: [table.name] }
+    await attempt.dump(ruleDump, onMessage)
   }
 }
 

@@ -17,7 +17,6 @@ import {
 import { type Attempt, dumpRequest, getRequest, readSettled, type Settled } from './dump.ts'
 import { type IpsetNames, type NameOfIpset, rememberIpsets } from './ipsets.ts'
 import { dumpChain } from './list-chains.ts'
-import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
 import type {
   AnyTable,
   Chain,
@@ -122,7 +121,7 @@ type AnyTableName = Pick<AnyTable, 'family' | 'name'>
 
 /** Reads the tables of a family, which errors call `what`. */
 function readHeads<T extends AnyTableName>(attempt: Attempt, table: T, what: string) {
-  const dump = { type: nft.NFT_MSG_GETTABLE, what, table, set: TABLE, filter: {} }
+  const dump = { type: nft.NFT_MSG_GETTABLE, what, table }
   return attempt.steadily(async () => {
     const heads: (Omit<TableHead, 'family'> & Pick<T, 'family'>)[] = []
     await attempt.dump(dump, (view, message) => {
@@ -148,7 +147,7 @@ async function readChains(
   table: AnyTableName,
   nameOf: NameOfIpset,
 ): Promise<ReadonlyMap<string, Chain>> {
-  const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, set: CHAIN, filter: {} }
+  const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table }
   const chains = await attempt.steadily(async () => {
     const found = new Map<string, Chain & { readonly rules: Rule[] }>()
     await attempt.dump(chainDump, (view, message) => {
@@ -157,8 +156,7 @@ async function readChains(
     })
     return found
   })
-  const filter = { table: table.name }
-  const ruleDump = { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, set: RULE, filter }
+  const ruleDump = { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, within: [table.name] }
   await attempt.dump(ruleDump, (view, message) => {
     const rule = decodeRule(view, message, nameOf)
     if (rule.table === table.name) chains.get(rule.chain)?.rules.push(rule.value)
@@ -168,8 +166,7 @@ async function readChains(
 
 async function readSets(attempt: Attempt, table: AnyTableName): Promise<ReadonlyMap<string, NftSet>> {
   const sets = new Map<string, NftSet>()
-  const filter = { table: table.name }
-  const dump = { type: nft.NFT_MSG_GETSET, what: 'sets of table', table, set: SET, filter }
+  const dump = { type: nft.NFT_MSG_GETSET, what: 'sets of table', table, within: [table.name] }
   await attempt.dump(dump, (view, message) => {
     const set = decodeSet(view, message)
     if (set.table === table.name) sets.set(set.value.name, set.value)
@@ -179,10 +176,9 @@ async function readSets(attempt: Attempt, table: AnyTableName): Promise<Readonly
 
 async function readElements(attempt: Attempt, table: AnyTableName, set: NftSet): Promise<ElementGroup> {
   const found: Element[] = []
-  const filter = { table: table.name, set: set.name }
   const what = `elements of ${set.name} in table`
   const expirations = (set.flags & nft.NFT_SET_EVAL) !== 0
-  const dump = { type: nft.NFT_MSG_GETSETELEM, what, table, set: SET_ELEMENTS, filter }
+  const dump = { type: nft.NFT_MSG_GETSETELEM, what, table, within: [table.name, set.name] }
   await attempt.dump(dump, (view, message) => {
     for (const element of decodeElements(view, message, { expirations }).value) found.push(element)
   })
@@ -198,14 +194,8 @@ export function readCounters(
   { table, set }: { readonly table: TableName; readonly set: string },
   onCounter: (key: Octets, packets: bigint) => void,
 ): Promise<boolean> {
-  const filter = { table: table.name, set }
-  const dump = {
-    type: nft.NFT_MSG_GETSETELEM,
-    what: `counters of ${set} in table`,
-    table,
-    set: SET_ELEMENTS,
-    filter,
-  }
+  const what = `counters of ${set} in table`
+  const dump = { type: nft.NFT_MSG_GETSETELEM, what, table, within: [table.name, set] }
   const request = dumpRequest(dump, (view, message) => {
     for (const [key, packets] of decodeCounters(view, message).value) onCounter(key, packets)
   })

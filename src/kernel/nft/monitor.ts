@@ -28,7 +28,7 @@ import {
 import { decodeChain, decodeGeneration, decodeRulePlace, decodeTableName } from './decode.ts'
 import { TRACE } from './schema.ts'
 import type { Verdict } from './state.ts'
-import { decodeForeignRule, FAMILY_NAMES } from './survey.ts'
+import { decodeForeignRule, familyName } from './survey.ts'
 
 /** A commit by another program, as the kernel announced it. */
 export interface ForeignCommit {
@@ -164,7 +164,7 @@ class CommitCollector {
 }
 
 function touchedBy(view: ByteView, message: Message): Touched {
-  const family = familyName(readNfGenMsg(view, message).family)
+  const family = familyOfTable(readNfGenMsg(view, message).family)
   const place = { family, table: decodeTableName(view, message), handle: undefined, targets: () => [] }
   switch (message.type & 0xff) {
     case NFT_MSG_NEWRULE:
@@ -180,7 +180,7 @@ function touchedBy(view: ByteView, message: Message): Touched {
   }
 }
 
-function familyName(family: number): string {
+function familyOfTable(family: number): string {
   if (family === NFPROTO_IPV4) return 'ip'
   return family === NFPROTO_IPV6 ? 'ip6' : `family ${family}`
 }
@@ -246,11 +246,10 @@ function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
   if (table === undefined || chain === undefined || id === undefined)
     throw malformed('a step of a packet without its table, chain or id', message.start)
   if (type === undefined) return undefined
-  const { family } = readNfGenMsg(view, message)
   const { code = policy, chain: target } = step.verdict ?? {}
   return {
     id,
-    family: FAMILY_NAMES[family] ?? String(family),
+    family: familyName(view, message),
     table,
     chain,
     type,

@@ -1,5 +1,6 @@
 import { unreachable } from '../../base/errors.ts'
 import { cString, hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
+import { prefixBits } from '../../base/region.ts'
 import * as nft from './constants.ts'
 import {
   TYPE_CLASSID,
@@ -169,7 +170,7 @@ function comparison(source: Source, expression: Extract<Expression, { kind: 'cmp
   const not = op === 'neq' ? '!= ' : ''
   if (source.text.startsWith('fib ')) return `${source.text} ${not}${addressType(data)}`
   if (source.text.startsWith('ct status &') && op === 'neq' && every(data, 0)) return ctStatus(source)
-  const bits = masked === undefined ? undefined : prefixLength(masked.mask)
+  const bits = masked === undefined ? undefined : prefixBits(masked.mask)
   if (masked !== undefined && bits !== undefined && source.prefixes === true) {
     return `${masked.text} ${not}${constant(source, data)}/${bits}`
   }
@@ -238,12 +239,6 @@ function fibFlags(flags: number): string {
     [nft.NFTA_FIB_F_IIF, 'iif'],
   ])
   return names.join(' . ')
-}
-
-/** Returns the number of leading ones if only zeros follow. */
-function prefixLength(mask: Octets): number | undefined {
-  const bits = [...mask].map(octet => octet.charCodeAt(0).toString(2).padStart(8, '0')).join('')
-  return /^1*0*$/.test(bits) ? bits.lastIndexOf('1') + 1 : undefined
 }
 
 function zip(a: Octets, b: Octets, combine: (a: number, b: number) => number): Octets {

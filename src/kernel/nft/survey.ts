@@ -10,7 +10,7 @@ import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
 import { decodeChain } from './decode.ts'
 import { dumpRequest, getRequest } from './dump.ts'
 import { expressionOf } from './expression-attributes.ts'
-import { RULE, TABLE_MEMBER } from './schema.ts'
+import { RULE } from './schema.ts'
 import {
   type Chain,
   COMMENT_MATCH,
@@ -31,7 +31,7 @@ export interface SurveyedChain {
 }
 
 /** linux/netfilter.h, NFPROTO_*. */
-export const FAMILY_NAMES: Readonly<Record<number, string>> = {
+const FAMILY_NAMES: Readonly<Record<number, string>> = {
   1: 'inet',
   2: 'ip',
   3: 'arp',
@@ -102,10 +102,9 @@ export async function surveyTable<F extends HookFamily>(
   connection: Connection,
   table: Pick<ForeignTable<F>, 'family' | 'name'>,
 ): Promise<ForeignTable<F>> {
-  const set = TABLE_MEMBER
-  const filter = { table: table.name }
+  const within = [table.name]
   const chains = new Map<string, ForeignChain & { readonly rules: ForeignRule[] }>()
-  const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, set, filter }
+  const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, within }
   const chainRequest = dumpRequest(chainDump, (view, message) => {
     const { table: of, value } = decodeChain(view, message)
     if (of === table.name)
@@ -113,7 +112,7 @@ export async function surveyTable<F extends HookFamily>(
   })
   await connection.dump(chainRequest)
   if (chains.size === 0) return { ...table, chains: [] }
-  const ruleDump = { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, set, filter }
+  const ruleDump = { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, within }
   const ruleRequest = dumpRequest(ruleDump, (view, message) => {
     const { table: of, chain, rule } = decodeForeignRule(view, message)
     if (of === table.name) chains.get(chain)?.rules.push(rule)

@@ -1,5 +1,6 @@
-import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
-import { hex, type Octets } from '../../base/octets.ts'
+import { formatIp, formatIpAsC, formatIpPort } from '../../base/ip.ts'
+import { hex } from '../../base/octets.ts'
+import { prefixBits } from '../../base/region.ts'
 import { NF_DROP } from '../nft/constants.ts'
 import type { NameOfIpset } from '../nft/ipsets.ts'
 import type { NftFamily, Observed, ObservedChain, ObservedTable } from '../nft/state.ts'
@@ -50,32 +51,9 @@ function printProtocol({ number, inverted }: XtProtocol): string {
 }
 
 function printAddress(option: string, { ip, mask, inverted }: XtAddress): string {
-  const bits = prefixLength(mask)
+  const bits = prefixBits(mask)
   if (bits === 0 && !inverted) return ''
-  return `${not(inverted)}${option} ${printIp(ip)}/${bits ?? printIp(mask)}`
-}
-
-/** Returns the prefix length of a mask; undefined for a mask that is not a prefix. */
-function prefixLength(mask: Octets): number | undefined {
-  let bits = 0
-  let ended = false
-  for (let at = 0; at < mask.length * 8; at++) {
-    const isSet = (mask.charCodeAt(at >> 3) & (0x80 >> (at & 7))) !== 0
-    if (isSet && ended) return undefined
-    if (isSet) bits++
-    else ended = true
-  }
-  return bits
-}
-
-const COMPATIBLE = '\0'.repeat(12)
-
-/**
- * Formats an address as inet_ntop does: an address with only zeros before its last four bytes ends in IPv4 notation.
- */
-function printIp(ip: Ip): string {
-  const isCompatible = ip.length === 16 && ip.startsWith(COMPATIBLE) && ip.slice(12, 14) !== '\0\0'
-  return isCompatible ? `::${formatIp(ip.slice(12))}` : formatIp(ip)
+  return `${not(inverted)}${option} ${formatIpAsC(ip)}/${bits ?? formatIpAsC(mask)}`
 }
 
 function printMatch(match: XtMatch, family: NftFamily): string {
@@ -174,9 +152,9 @@ function printTypes(types: number): string {
 /** iptables prints the protocol as --proto, an option that it does not accept; it reads --vproto. */
 function printIpvs({ vproto, vaddr, vport }: MatchOf<'ipvs'>): string {
   const protocol = vproto === undefined ? '' : ` --proto ${vproto}`
-  const bits = prefixLength(vaddr.mask)
-  const mask = bits === vaddr.mask.length * 8 ? '' : `/${bits ?? printIp(vaddr.mask)}`
-  return `-m ipvs${protocol} ${not(vaddr.inverted)}--vaddr ${printIp(vaddr.ip)}${mask} --vport ${vport}`
+  const bits = prefixBits(vaddr.mask)
+  const mask = bits === vaddr.mask.length * 8 ? '' : `/${bits ?? formatIpAsC(vaddr.mask)}`
+  return `-m ipvs${protocol} ${not(vaddr.inverted)}--vaddr ${formatIpAsC(vaddr.ip)}${mask} --vport ${vport}`
 }
 
 function printTarget(target: XtTarget): string {
