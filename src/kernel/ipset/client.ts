@@ -5,7 +5,6 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Request } from '../../netlink/message.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import type { IpsetFailure } from './errors.ts'
 import {
   appendEntries,
   decodeAs,
@@ -36,6 +35,7 @@ import {
   IPSET_FLAG_LIST_SETNAME,
   type Ipset,
   type IpsetEntry,
+  type IpsetFailure,
   type IpsetHeader,
   type IpsetListing,
   type IpsetOperation,

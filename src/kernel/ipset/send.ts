@@ -6,7 +6,6 @@ import { NLM_F_CAPPED, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
-import { describeIpsetOperation, type IpsetFailure, ipsetError } from './errors.ts'
 import {
   bytesMax,
   decodeAs,
@@ -19,10 +18,13 @@ import {
   writePiece,
 } from './messages.ts'
 import {
+  describeIpsetOperation,
   IPSET_ERR_FIND_TYPE,
   type Ipset,
+  type IpsetFailure,
   type IpsetOperation,
   type IpsetType,
+  ipsetError,
   REFUSED,
   SET_TYPES,
   TYPE,

@@ -2,7 +2,7 @@ import { Pauses, type Steps } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
 import { type AttributeWriter, ByteWriter } from '../../netlink/attribute.ts'
 import * as netlink from '../../netlink/constants.ts'
-import { Batch, writeNfGenMsg } from '../../netlink/message.ts'
+import { writeNfGenMsg } from '../../netlink/message.ts'
 import {
   type SourcesOf,
   type ValuesOf,
@@ -45,7 +45,6 @@ import {
   elementRunAt,
   familyNumber,
   isOnElements,
-  type MessageTag,
   type Operation,
   type Segment,
   segmentsOf,
@@ -80,10 +79,13 @@ const PIECE_ELEMENTS = 2048
  * for batch end). Throws NetlinkError for a value that does not fit its attribute, and for an ipset without a number.
  */
 export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<EncodedTransaction> {
-  const { out = new ByteWriter(0) } = options
+  const { out = new ByteWriter(0), firstSequence, generation, indexOfIpset } = options
+  const listBytesMax = Math.min(options.elementListBytesMax ?? ELEMENT_LIST_BYTES_MAX, ELEMENT_LIST_BYTES_MAX)
   out.reserve(expectedBytes(transaction))
-  const batch = new TransactionWriter(out, options)
-  batch.begin(options.generation)
+  const batch = new EncodedTransaction(firstSequence, out)
+  openBorder(batch, netlink.NFNL_MSG_BATCH_BEGIN)
+  if (generation !== undefined) batch.out.u32be(netlink.NFNL_BATCH_GENID, generation)
+  batch.close(undefined)
   const pauses = new Pauses()
   let setId = 0
   for (let i = 0; i < transaction.length; ) {
@@ -91,16 +93,19 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
     if (operation === undefined) break
     if (isOnElements(operation)) {
       const run = elementRunAt(transaction, i)
-      for (const segment of segmentsOf(run)) yield* encodeElements(batch, segment)
+      for (const segment of segmentsOf(run)) yield* encodeElements(batch, segment, listBytesMax)
       i += run.length
     } else {
       if (operation.verb === 'add-set') setId++
-      encodeObject(batch, operation, { setId, indexOfIpset: options.indexOfIpset })
+      encodeObject(batch, operation, { setId, indexOfIpset })
       i++
       if (pauses.due()) yield
     }
   }
-  return batch.end()
+  if (batch.messages > 1) batch.acknowledgeLast()
+  openBorder(batch, netlink.NFNL_MSG_BATCH_END)
+  batch.close(undefined)
+  return batch
 }
 
 function compiledBytesOf(operation: Operation): number {
@@ -122,49 +127,19 @@ function expectedBytes(transaction: Transaction): number {
   return bytes
 }
 
-/** Writes the batch, with its begin and end messages. */
-class TransactionWriter {
-  readonly out: AttributeWriter
-  readonly elementListBytesMax: number
-  readonly #batch: Batch<MessageTag>
-
-  constructor(out: ByteWriter, options: EncodeOptions) {
-    const { firstSequence, elementListBytesMax = ELEMENT_LIST_BYTES_MAX } = options
-    this.#batch = new Batch(firstSequence, out)
-    this.out = this.#batch.out
-    this.elementListBytesMax = Math.min(elementListBytesMax, ELEMENT_LIST_BYTES_MAX)
-  }
-
-  begin(generation: number | undefined): void {
-    this.#openBorder(netlink.NFNL_MSG_BATCH_BEGIN)
-    if (generation !== undefined) this.out.u32be(netlink.NFNL_BATCH_GENID, generation)
-    this.close(undefined)
-  }
-
-  open(message: number, flags: number, family: NftFamily): void {
-    this.#batch.open((netlink.NFNL_SUBSYS_NFTABLES << 8) | message, flags)
-    writeNfGenMsg(this.out.out, { family: familyNumber(family), resourceId: 0 })
-  }
-
-  close(tag: MessageTag): void {
-    this.#batch.close(tag)
-  }
-
-  end(): EncodedTransaction {
-    if (this.#batch.messages > 1) this.#batch.acknowledgeLast()
-    this.#openBorder(netlink.NFNL_MSG_BATCH_END)
-    this.close(undefined)
-    return new EncodedTransaction(this.#batch)
-  }
-
-  #openBorder(type: number): void {
-    this.#batch.open(type)
-    writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
-  }
+/** Opens the message that begins or ends a batch. */
+function openBorder(batch: EncodedTransaction, type: number): void {
+  batch.open(type)
+  writeNfGenMsg(batch.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
 }
 
-function* encodeElements(batch: TransactionWriter, segment: Segment): Steps<void> {
-  const message = new ElementMessage(batch, segment[0])
+function openMessage(batch: EncodedTransaction, message: number, flags: number, family: NftFamily): void {
+  batch.open((netlink.NFNL_SUBSYS_NFTABLES << 8) | message, flags)
+  writeNfGenMsg(batch.out.out, { family: familyNumber(family), resourceId: 0 })
+}
+
+function* encodeElements(batch: EncodedTransaction, segment: Segment, listBytesMax: number): Steps<void> {
+  const message = new ElementMessage(batch, segment[0], listBytesMax)
   for (const operation of segment) {
     const { length } = operation.elements
     for (let from = 0; from < length; from += PIECE_ELEMENTS) {
@@ -180,13 +155,15 @@ const CLOSED = -1
 
 /** The message that receives the elements of a segment; a new one begins when it is full. */
 class ElementMessage {
-  readonly #batch: TransactionWriter
+  readonly #batch: EncodedTransaction
+  readonly #listBytesMax: number
   readonly #head: ElementOperation
   #runs: ElementRun[] = []
   /** Position from which another element may not fit; CLOSED without an open message. */
   #full = CLOSED
 
-  constructor(batch: TransactionWriter, head: ElementOperation) {
+  constructor(batch: EncodedTransaction, head: ElementOperation, listBytesMax: number) {
+    this.#listBytesMax = listBytesMax
     this.#batch = batch
     this.#head = head
   }
@@ -216,12 +193,13 @@ class ElementMessage {
   }
 
   #open(): void {
-    const { out, elementListBytesMax } = this.#batch
+    const { out } = this.#batch
     const { verb, family, table, set } = this.#head
-    if (verb === 'add-elements') this.#batch.open(nft.NFT_MSG_NEWSETELEM, netlink.NLM_F_CREATE, family)
-    else this.#batch.open(nft.NFT_MSG_DELSETELEM, 0, family)
+    if (verb === 'add-elements')
+      openMessage(this.#batch, nft.NFT_MSG_NEWSETELEM, netlink.NLM_F_CREATE, family)
+    else openMessage(this.#batch, nft.NFT_MSG_DELSETELEM, 0, family)
     writeAttributes(out, SET_ELEMENTS, { table, set: set.name })
-    this.#full = out.out.length + elementListBytesMax - ELEMENT_BYTES_MAX
+    this.#full = out.out.length + this.#listBytesMax - ELEMENT_BYTES_MAX
     out.openNest(nft.NFTA_SET_ELEM_LIST_ELEMENTS)
   }
 
@@ -234,10 +212,10 @@ class ElementMessage {
   }
 }
 
-function encodeObject(batch: TransactionWriter, operation: ObjectOperation, context: ObjectContext): void {
+function encodeObject(batch: EncodedTransaction, operation: ObjectOperation, context: ObjectContext): void {
   const { type, flags } = OBJECT_MESSAGES[operation.verb]
   const echoes = 'echo' in operation && operation.echo === true
-  batch.open(type, echoes ? flags | netlink.NLM_F_ECHO : flags, operation.family)
+  openMessage(batch, type, echoes ? flags | netlink.NLM_F_ECHO : flags, operation.family)
   writeObject(batch.out, operation, context)
   batch.close(operation)
 }

@@ -1,6 +1,6 @@
 import { forEachAttribute, string, viewOf } from '../../netlink/attribute.ts'
 import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
-import { type Batch, type BatchMessage, NFGENMSG_LENGTH, type Words } from '../../netlink/message.ts'
+import { Batch, type BatchMessage, NFGENMSG_LENGTH, type Words } from '../../netlink/message.ts'
 import {
   NFPROTO_INET,
   NFPROTO_IPV4,
@@ -188,41 +188,20 @@ export interface ElementRun {
 export type MessageTag = Operation | { readonly runs: readonly ElementRun[] } | undefined
 
 /** A transaction as one datagram. It can name the part that the kernel rejected. */
-export class EncodedTransaction {
-  readonly #batch: Batch<MessageTag>
-  readonly bytes: Uint8Array
-
-  constructor(batch: Batch<MessageTag>) {
-    this.#batch = batch
-    this.bytes = batch.bytes
-  }
-
-  get messages(): number {
-    return this.#batch.messages
-  }
-
-  get firstSequence(): number {
-    return this.#batch.firstSequence
-  }
-
-  /** Returns whether one of its messages has the sequence number. */
-  has(sequence: number): boolean {
-    return this.#batch.has(sequence)
-  }
-
+export class EncodedTransaction extends Batch<MessageTag> {
   /**
    * Returns the operation of a message; undefined for batch begin and end. `offset` (into the message) selects one of
    * the merged operations.
    */
   operationAt(sequence: number, offset?: number): Operation | undefined {
-    const tag = this.#batch.tagOf(sequence)
+    const tag = this.tagOf(sequence)
     if (tag === undefined || 'verb' in tag) return tag
     return (this.#culpritAt(sequence, offset) ?? tag.runs[0])?.operation
   }
 
   /** Returns the element at `offset` of the message, or all its elements if there is none at that offset. */
   elementsAt(sequence: number, offset?: number): readonly OwnedElement[] {
-    const tag = this.#batch.tagOf(sequence)
+    const tag = this.tagOf(sequence)
     if (tag === undefined || 'verb' in tag) return []
     const culprit = this.#culpritAt(sequence, offset)
     return culprit === undefined ? tag.runs.flatMap(ownedBy) : ownedBy(culprit)
@@ -230,7 +209,7 @@ export class EncodedTransaction {
 
   /** Returns the kernel's name of the expression at `offset` of a rule message. */
   expressionAt(sequence: number, offset: number): string | undefined {
-    const message = this.#batch.at(sequence)
+    const message = this.at(sequence)
     const tag = message?.tag
     if (message === undefined || tag === undefined || !('verb' in tag) || !addsRule(tag)) return undefined
     return expressionNameAt(this.bytes, message, message.start + offset)
@@ -238,7 +217,7 @@ export class EncodedTransaction {
 
   /** Returns a run of only the element at `offset` of a message. */
   #culpritAt(sequence: number, offset: number | undefined): ElementRun | undefined {
-    const message = this.#batch.at(sequence)
+    const message = this.at(sequence)
     if (offset === undefined || message?.tag === undefined || 'verb' in message.tag) return undefined
     let index = elementIndexAt(this.bytes, message, message.start + offset)
     if (index === undefined) return undefined

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import * as conntrack from '../../../src/kernel/conntrack/flow.ts'
-import { COMMON, OF_BITMAPS, OF_HASHES } from '../../../src/kernel/ipset/errors.ts'
 import * as ipset from '../../../src/kernel/ipset/state.ts'
+import { COMMON, OF_BITMAPS, OF_HASHES } from '../../../src/kernel/ipset/state.ts'
 import * as ipvs from '../../../src/kernel/ipvs/state.ts'
 import * as link from '../../../src/kernel/link/links.ts'
 import * as nft from '../../../src/kernel/nft/constants.ts'

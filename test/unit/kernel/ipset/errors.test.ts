@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { COMMON, ipsetError, OF_BITMAPS, OF_HASHES } from '../../../../src/kernel/ipset/errors.ts'
+import { COMMON, ipsetError, OF_BITMAPS, OF_HASHES } from '../../../../src/kernel/ipset/state.ts'
 
 const NUMBERS = [...COMMON, ...OF_HASHES, ...OF_BITMAPS].map(([errno, { code }]) => [code, errno] as const)
 
