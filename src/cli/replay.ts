@@ -10,12 +10,12 @@ import { count, oneLine } from '../base/text.ts'
 import { quote } from '../config/flag.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { KERNEL, openNetfilter, withNetfilter } from '../daemon/open.ts'
-import { createIpsetClient } from '../kernel/ipset/client.ts'
+import { IpsetClient } from '../kernel/ipset/client.ts'
 import type { Ipset, IpsetOperation } from '../kernel/ipset/state.ts'
 import { createIpvsClient } from '../kernel/ipvs/client.ts'
 import type { HeldIpset, HeldServer, IpvsOperation } from '../kernel/ipvs/state.ts'
-import { createDummyClient } from '../kernel/link/dummy.ts'
-import { createNfacctClient } from '../kernel/nfacct/client.ts'
+import { DummyClient } from '../kernel/link/dummy.ts'
+import { NfacctClient } from '../kernel/nfacct/client.ts'
 import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
 import { SYSCTLS, writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
@@ -197,7 +197,7 @@ async function loadRules({ files }: Bundle): Promise<readonly string[]> {
 
 /** Makes counters that rules refer to. A kernel without them says so of these rules. */
 async function makeAccounts(names: ReadonlySet<string>): Promise<void> {
-  const client = createNfacctClient({ transport: openNetfilter(), clock: systemClock })
+  const client = new NfacctClient({ transport: openNetfilter(), clock: systemClock })
   await lent(client, () => {
     for (const name of names) client.ensure(name)
   })
@@ -265,7 +265,7 @@ async function loadSets({ names }: OutsideFile, held: readonly HeldIpset[]): Pro
     }),
   ]
   if (operations.length === 0) return []
-  const client = createIpsetClient({ transport: KERNEL.netfilter(), clock: systemClock })
+  const client = new IpsetClient({ transport: KERNEL.netfilter(), clock: systemClock })
   return errorsOf(await lent(client, () => client.commit(operations)))
 }
 
@@ -281,7 +281,7 @@ function errorsOf({ unknown, failures }: Answers): readonly Error[] {
 async function loadAddresses(ips: readonly Ip[]): Promise<readonly Error[]> {
   const device = MODE_DEVICE
   if (ips.length === 0 || device === undefined) return []
-  const client = createDummyClient({ transport: KERNEL.route(), clock: systemClock })
+  const client = new DummyClient({ transport: KERNEL.route(), clock: systemClock })
   return await lent(client, async () => {
     client.ensure(device)
     return errorsOf(await client.commit(device, { add: ips, remove: [] }))

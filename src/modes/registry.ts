@@ -1,7 +1,7 @@
 import type { Config } from '../config/config.ts'
 import type { FlagReader } from '../config/flag.ts'
 import type { Settings } from '../config/settings.ts'
-import { createIpsetClient } from '../kernel/ipset/client.ts'
+import { IpsetClient } from '../kernel/ipset/client.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { NftFamily, Table } from '../kernel/nft/state.ts'
 import { readLogGroup } from './common/logs.ts'
@@ -112,7 +112,7 @@ export async function readTables({
   sockets,
   clock,
 }: WhatToRead): Promise<readonly Table[]> {
-  const ipsets = createIpsetClient({ transport: sockets.netfilter(), clock })
+  const ipsets = new IpsetClient({ transport: sockets.netfilter(), clock })
   const client = createNftClient({ transport: sockets.netfilter(), clock, ipsets })
   try {
     const names = MODES.flatMap(({ tableName }) => tableName(proxyName) ?? [])

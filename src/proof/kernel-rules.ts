@@ -1,6 +1,6 @@
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
-import { createIpsetClient, type IpsetClient } from '../kernel/ipset/client.ts'
+import { IpsetClient } from '../kernel/ipset/client.ts'
 import { entryKey } from '../kernel/ipset/state.ts'
 import { createIpvsClient, type IpvsClient } from '../kernel/ipvs/client.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
@@ -172,7 +172,7 @@ export async function withOutside<R>(
   { clock, device: except }: Pick<RulesReading, 'clock' | 'device'>,
   use: (clients: OutsideClients) => Promise<R>,
 ): Promise<R> {
-  const ipset = createIpsetClient({ transport: netfilter(), clock })
+  const ipset = new IpsetClient({ transport: netfilter(), clock })
   const addresses = createAddressReader({ openTransport, clock })
   const ownAddresses = createAddressReader({ openTransport, clock, except })
   let ipvs: IpvsClient | undefined

@@ -4,10 +4,15 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { performance } from 'node:perf_hooks'
 import { systemClock } from '../../src/base/clock.ts'
-import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { capacityFor } from '../../src/kernel/ipset/grow.ts'
-import type { Ipset, IpsetEntry, IpsetOperation } from '../../src/kernel/ipset/state.ts'
-import { createText, entryText } from '../../src/kernel/ipset/state.ts'
+import {
+  createText,
+  entryText,
+  type Ipset,
+  type IpsetEntry,
+  type IpsetOperation,
+} from '../../src/kernel/ipset/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
@@ -51,7 +56,7 @@ function entriesOf(count: number): readonly IpsetEntry[] {
 /** A process of its own, so that the first load meets code that nobody has compiled. */
 async function measure(count: number): Promise<void> {
   const transport = openNetlink({ protocol: NETLINK_NETFILTER })
-  const client = createIpsetClient({ transport, clock: systemClock })
+  const client = new IpsetClient({ transport, clock: systemClock })
   const set = setFor(count)
   const entries = entriesOf(count)
   const load: IpsetOperation[] = [
@@ -106,7 +111,7 @@ async function sentAgain(load: readonly IpsetOperation[]): Promise<number> {
     leave: group => transport.leave(group),
     close: () => transport.close(),
   }
-  const client = createIpsetClient({ transport: recording, clock: systemClock })
+  const client = new IpsetClient({ transport: recording, clock: systemClock })
   await committed(client, load)
   const datagrams = sent.filter(({ length }) => length > SMALL_BYTES)
   const name = load[0]?.verb === 'create' ? load[0].set.name : ''

@@ -1,7 +1,7 @@
 import { finish, systemClock } from '../../src/base/clock.ts'
-import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
-import { createDummyClient } from '../../src/kernel/link/dummy.ts'
+import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import { parseObject } from '../../src/model/parse.ts'
@@ -73,10 +73,10 @@ export function createIpvsPipeline(): IpvsPipeline {
     const transport = openNetlink({ protocol })
     return overheard(transport, () => count++)
   }
-  const ipset = createIpsetClient({ transport: open(NETLINK_NETFILTER), clock })
+  const ipset = new IpsetClient({ transport: open(NETLINK_NETFILTER), clock })
   const nft = createNftClient({ transport: open(NETLINK_NETFILTER), clock, ipsets: ipset })
   const ipvs = createIpvsClient({ transport: open(NETLINK_GENERIC), clock })
-  const dummy = createDummyClient({ transport: open(NETLINK_ROUTE), clock })
+  const dummy = new DummyClient({ transport: open(NETLINK_ROUTE), clock })
   const plane = new IpvsPlane({ nft, ipset, ipvs, dummy, clock, options: DEFAULT_IPVS_OPTIONS })
   const close = async (): Promise<void> => {
     await plane.close()

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { growthOf } from '../../src/kernel/ipset/grow.ts'
 import {
   entryKey,
@@ -37,7 +37,7 @@ export function ipsetClientSuite(factory: IpsetTargetFactory): void {
   let bench: Bench
   beforeEach(() => {
     const target = factory()
-    bench = { target, client: createIpsetClient({ transport: target.open(), clock: systemClock }) }
+    bench = { target, client: new IpsetClient({ transport: target.open(), clock: systemClock }) }
   })
   afterEach(() => bench.client.close())
   const at: At = () => bench

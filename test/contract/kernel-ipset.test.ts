@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import {
   createText,
   entryKey,
@@ -64,7 +64,7 @@ function judged(): void {
   let client: IpsetClient
   beforeEach(() => {
     freshNetns()
-    client = createIpsetClient({ transport: open(), clock: systemClock })
+    client = new IpsetClient({ transport: open(), clock: systemClock })
   })
 
   const NAMES = ['A', 'KUBE-6-LOAD-BALANCER-SOURCE-IP']

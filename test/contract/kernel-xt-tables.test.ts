@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createNfacctClient } from '../../src/kernel/nfacct/client.ts'
+import { NfacctClient } from '../../src/kernel/nfacct/client.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { NftFamily } from '../../src/kernel/nft/state.ts'
 import { compileRule } from '../../src/kernel/xt/compile.ts'
@@ -29,7 +29,7 @@ describe('whole tables', () => {
     asking = open()
     names = ipsetNames(asking)
     client = createNftClient({ transport: open(), clock: systemClock })
-    const accounts = createNfacctClient({ transport: open(), clock: systemClock })
+    const accounts = new NfacctClient({ transport: open(), clock: systemClock })
     accounts.ensure('ct_state_invalid_dropped_pkts')
     await accounts.close()
   })

@@ -2,7 +2,7 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { hex } from '../../src/base/octets.ts'
-import { createNfacctClient } from '../../src/kernel/nfacct/client.ts'
+import { NfacctClient } from '../../src/kernel/nfacct/client.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../src/kernel/nft/state.ts'
 import type { Operation } from '../../src/kernel/nft/transaction.ts'
@@ -47,7 +47,7 @@ for (const family of ['ip', 'ip6'] as const) {
           'maxelem',
           `${at + 9}`,
         ])
-      const accounts = createNfacctClient({ transport: open(), clock: systemClock })
+      const accounts = new NfacctClient({ transport: open(), clock: systemClock })
       for (const name of COUNTERS) accounts.ensure(name)
       await accounts.close()
       client = createNftClient({ transport: open(), clock: systemClock, ipsets: names })

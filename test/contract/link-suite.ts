@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { formatIp, type Ip, parseIp } from '../../src/base/ip.ts'
-import { createDummyClient, type DummyClient } from '../../src/kernel/link/dummy.ts'
+import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createAddressReader } from '../../src/kernel/link/links.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 
@@ -39,7 +39,7 @@ export function linkSuite(factory: () => LinkTarget): void {
   let client: DummyClient
   beforeEach(() => {
     target = factory()
-    client = createDummyClient({ transport: target.open(), clock: systemClock })
+    client = new DummyClient({ transport: target.open(), clock: systemClock })
   })
   afterEach(() => client.close())
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createNfacctClient } from '../../src/kernel/nfacct/client.ts'
+import { NfacctClient } from '../../src/kernel/nfacct/client.ts'
 import { FakeNfacct } from '../support/fake-nfacct/kernel.ts'
 import { type NfacctTarget, nfacctSuite } from './nfacct-suite.ts'
 
@@ -27,7 +27,7 @@ describe('counters in memory', () => {
 
   test('a kernel without them has none', async () => {
     const kernel = new FakeNfacct({ supported: false })
-    const client = createNfacctClient({ transport: kernel.open(), clock: systemClock })
+    const client = new NfacctClient({ transport: kernel.open(), clock: systemClock })
     expect(client.ensure('one')).toBe(false)
     expect(client.read('one')).toBeUndefined()
     expect(client.delete('one')).toBe(true)
@@ -37,7 +37,7 @@ describe('counters in memory', () => {
   test('an answer that is lost is no absence', async () => {
     const kernel = new FakeNfacct()
     const socket = kernel.open({ faults: { onReceive: () => undefined } })
-    const client = createNfacctClient({ transport: socket, clock: systemClock })
+    const client = new NfacctClient({ transport: socket, clock: systemClock })
     expect(() => client.ensure('one')).toThrow('ETIMEDOUT')
     expect(() => client.read('one')).toThrow('ETIMEDOUT')
     await client.close()

@@ -2,14 +2,13 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import {
   type AccountCounts,
-  createNfacctClient,
   decodeAccount,
   encodeAccount,
   NFNL_MSG_ACCT_DEL,
   NFNL_MSG_ACCT_GET,
   NFNL_MSG_ACCT_GET_CTRZERO,
   NFNL_MSG_ACCT_NEW,
-  type NfacctClient,
+  NfacctClient,
 } from '../../src/kernel/nfacct/client.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_EXCL } from '../../src/netlink/constants.ts'
@@ -34,7 +33,7 @@ export function nfacctSuite(factory: () => NfacctTarget): void {
   let raw: Connection
   beforeEach(() => {
     target = factory()
-    client = createNfacctClient({ transport: target.open(), clock: systemClock })
+    client = new NfacctClient({ transport: target.open(), clock: systemClock })
     raw = new Connection({ transport: target.open(), clock: systemClock })
   })
   afterEach(async () => {

@@ -3,7 +3,7 @@ import { createServer } from 'node:net'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { parseIp } from '../../src/base/ip.ts'
-import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { growthOf, leftoversOf } from '../../src/kernel/ipset/grow.ts'
 import type { IpsetEntry, IpsetOperation } from '../../src/kernel/ipset/state.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
@@ -21,7 +21,7 @@ let client: IpsetClient
 beforeEach(() => {
   freshNetns()
   execFileSync('ip', ['link', 'set', 'lo', 'up'])
-  client = createIpsetClient({ transport: openNetfilter(), clock: systemClock })
+  client = new IpsetClient({ transport: openNetfilter(), clock: systemClock })
 })
 
 afterEach(() => client.close())

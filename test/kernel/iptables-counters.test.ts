@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createNfacctClient } from '../../src/kernel/nfacct/client.ts'
+import { NfacctClient } from '../../src/kernel/nfacct/client.ts'
 import { openIptables } from '../../src/modes/iptables/mode.ts'
 import { NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from '../../src/modes/iptables/settings.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
@@ -23,7 +23,7 @@ it('rules come back when whoever flushed them removed the counters of nfacct, to
     clock: systemClock,
     sockets: SOCKETS,
   })
-  const nfacct = createNfacctClient({ transport: SOCKETS.netfilter(), clock: systemClock })
+  const nfacct = new NfacctClient({ transport: SOCKETS.netfilter(), clock: systemClock })
   start()
   const rig = new PlaneRig({ plane, clock: systemClock })
   try {

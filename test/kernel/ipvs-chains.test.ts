@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { finish, slicingOf, systemClock } from '../../src/base/clock.ts'
-import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { commitScope } from '../../src/kernel/xt/scope-commit.ts'
 import { HandleCache } from '../../src/kernel/xt/scope-handles.ts'
@@ -49,7 +49,7 @@ function rules(tool: 'iptables' | 'ip6tables', table: string): readonly string[]
 beforeEach(() => {
   execFileSync('nft', ['flush', 'ruleset'])
   const open = () => openNetlink({ protocol: NETLINK_NETFILTER })
-  ipset = createIpsetClient({ transport: open(), clock: systemClock })
+  ipset = new IpsetClient({ transport: open(), clock: systemClock })
   nft = createNftClient({ transport: open(), clock: systemClock, ipsets: ipset })
   createSets(computeIn(IPVS_CHAINS, {}, LOCAL_IPS).state.sets)
 })

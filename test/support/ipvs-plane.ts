@@ -1,7 +1,7 @@
 import { systemClock } from '../../src/base/clock.ts'
-import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient, type IpvsClient } from '../../src/kernel/ipvs/client.ts'
-import { createDummyClient } from '../../src/kernel/link/dummy.ts'
+import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { IpvsPlane } from '../../src/modes/ipvs/plane.ts'
 import type { IpvsOptions } from '../../src/modes/ipvs/settings.ts'
@@ -21,14 +21,14 @@ export interface OpenIpvsPlane {
  */
 export function openIpvsPlane(config: PipelineConfig, more: Partial<IpvsOptions> = {}): OpenIpvsPlane {
   const clock = systemClock
-  const ipset = createIpsetClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock })
+  const ipset = new IpsetClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock })
   const nft = createNftClient({
     transport: openNetlink({ protocol: NETLINK_NETFILTER }),
     clock,
     ipsets: ipset,
   })
   const ipvs = createIpvsClient({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock })
-  const dummy = createDummyClient({ transport: openNetlink({ protocol: NETLINK_ROUTE }), clock })
+  const dummy = new DummyClient({ transport: openNetlink({ protocol: NETLINK_ROUTE }), clock })
   const options = { ...ipvsOptionsOf(config), ...more }
   const plane = new IpvsPlane({ nft, ipset, ipvs, dummy, clock, options })
   return {

@@ -1,7 +1,7 @@
 import { parseIp } from '../../src/base/ip.ts'
-import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
-import { createDummyClient } from '../../src/kernel/link/dummy.ts'
+import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createAddressReader } from '../../src/kernel/link/links.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { IpvsKernel } from '../../src/modes/ipvs/kernel.ts'
@@ -31,12 +31,12 @@ export const NODE_IP = '192.168.77.1'
 
 /** The clients of one process on a node in memory. */
 export function ipvsKernelOf(node: IpvsNode, clock: FakeClock): IpvsKernel {
-  const ipset = createIpsetClient({ transport: node.open('ipset'), clock })
+  const ipset = new IpsetClient({ transport: node.open('ipset'), clock })
   return {
     ipset,
     nft: createNftClient({ transport: node.open('nft'), clock, ipsets: ipset }),
     ipvs: createIpvsClient({ transport: node.open('ipvs'), clock }),
-    dummy: createDummyClient({ transport: node.open('link'), clock }),
+    dummy: new DummyClient({ transport: node.open('link'), clock }),
   }
 }
 

@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createDummyClient, type DummyClient } from '../../src/kernel/link/dummy.ts'
+import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { NETLINK_ROUTE } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
@@ -89,7 +89,7 @@ describe('a device that is down', () => {
   })
   afterAll(() => batch(['link del wire0', `netns del ${NETNS}`]))
   beforeEach(() => {
-    client = createDummyClient({ transport: open(), clock: systemClock })
+    client = new DummyClient({ transport: open(), clock: systemClock })
   })
 
   /** Whether one of five packets is answered: an emulated machine may take longer than ping waits. */

@@ -42,27 +42,6 @@ import {
   type IpsetType,
 } from './state.ts'
 
-/** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
-export interface IpsetClient {
-  /** Returns the newest revision of a type that kernel and kprobe know; undefined where the kernel lacks the type. */
-  revision(type: IpsetType, family: 'IPv4' | 'IPv6'): number | undefined
-  /** Lists the headers of all sets. Sets of a type or revision that kprobe does not know are in `foreign`. */
-  headers(): Promise<IpsetHeaders>
-  /** Reads whole sets by name. Skips sets that do not exist and sets of a type that kprobe does not use. */
-  list(names: readonly string[]): Promise<readonly IpsetListing[]>
-  /**
-   * Sends the operations in order in few datagrams. Creating a set that exists with the same type and family is no
-   * failure, whatever its size; destroying a set that is gone is none either. The result has the kernel's answers;
-   * only a bug of ours throws.
-   */
-  commit(operations: readonly IpsetOperation[]): Promise<Answers<IpsetFailure>>
-  /** Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no set. */
-  indexOf(name: string): number | undefined
-  /** IPSET_CMD_GET_BYINDEX. */
-  nameOf(index: number): string | undefined
-  close(): Promise<void>
-}
-
 interface IpsetHeaders {
   readonly headers: readonly IpsetHeader[]
   /** Names of sets of a type that kprobe does not use. */
@@ -77,11 +56,8 @@ interface IpsetClientOptions {
   readonly timeoutMs?: number
 }
 
-export function createIpsetClient(options: IpsetClientOptions): IpsetClient {
-  return new NetlinkIpsetClient(options)
-}
-
-class NetlinkIpsetClient implements IpsetClient {
+/** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
+export class IpsetClient {
   readonly #connection: Connection
   readonly #clock: Clock
   readonly #revisions = new Map<string, Revisions>()
@@ -91,11 +67,13 @@ class NetlinkIpsetClient implements IpsetClient {
     this.#clock = clock
   }
 
+  /** Returns the newest revision of a type that kernel and kprobe know; undefined where the kernel lacks the type. */
   revision(type: IpsetType, family: Ipset['family']): number | undefined {
     const revisions = this.#revisionsOf({ type, family })
     return revisions && sharedRevision(type, revisions)
   }
 
+  /** Lists the headers of all sets. Sets of a type or revision that kprobe does not know are in `foreign`. */
   async headers(): Promise<IpsetHeaders> {
     const found = await readHeaders(this.#connection)
     return {
@@ -104,6 +82,7 @@ class NetlinkIpsetClient implements IpsetClient {
     }
   }
 
+  /** Reads whole sets by name. Skips sets that do not exist and sets of a type that kprobe does not use. */
   async list(names: readonly string[]): Promise<readonly IpsetListing[]> {
     const listings: IpsetListing[] = []
     for (const name of names) {
@@ -113,6 +92,11 @@ class NetlinkIpsetClient implements IpsetClient {
     return listings
   }
 
+  /**
+   * Sends the operations in order in few datagrams. Creating a set that exists with the same type and family is no
+   * failure, whatever its size; destroying a set that is gone is none either. The result has the kernel's answers;
+   * only a bug of ours throws.
+   */
   async commit(operations: readonly IpsetOperation[]): Promise<Answers<IpsetFailure>> {
     const link = { connection: this.#connection, clock: this.#clock }
     const failures: IpsetFailure[] = []
@@ -133,6 +117,7 @@ class NetlinkIpsetClient implements IpsetClient {
     return { unknown: undefined, failures, bytes, messages }
   }
 
+  /** Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no set. */
   indexOf(name: string): number | undefined {
     return this.#ask({
       operation: 'look up',
@@ -141,6 +126,7 @@ class NetlinkIpsetClient implements IpsetClient {
     }).index
   }
 
+  /** IPSET_CMD_GET_BYINDEX. */
   nameOf(index: number): string | undefined {
     return this.#ask({
       operation: 'look up',

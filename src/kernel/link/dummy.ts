@@ -17,25 +17,6 @@ import {
   writeChange,
 } from './links.ts'
 
-/** A client for a device without a wire. Its addresses make the node accept packets (kube-ipvs0). */
-export interface DummyClient {
-  /** Reads the addresses of the device; undefined when it does not exist. Rejects when it is not a dummy device. */
-  addresses(name: string): Promise<readonly Ip[] | undefined>
-  /**
-   * Creates the device if necessary and leaves it down. Throws NetlinkError: EOPNOTSUPP where the kernel has no dummy
-   * devices, EEXIST where the name belongs to another kind of device.
-   */
-  ensure(name: string): void
-  /** Removes the device with all its addresses, if it exists. Throws when it is not a dummy device. */
-  remove(name: string): void
-  /**
-   * Adds (/32 or /128, without duplicate address detection), then removes. It is idempotent; removing from a device
-   * that is gone succeeds. Rejects when the device is not a dummy: then nothing was done.
-   */
-  commit(name: string, changes: AddressChanges): Promise<Answers<AddressFailure>>
-  close(): Promise<void>
-}
-
 interface AddressChanges {
   readonly add: readonly Ip[]
   readonly remove: readonly Ip[]
@@ -62,11 +43,8 @@ const CHANGES_PER_DATAGRAM = 200
 /** This many take a fraction of a millisecond on a device with few addresses; each walks its whole list. */
 const SYNC_CHANGES_MAX = 32
 
-export function createDummyClient(options: DummyClientOptions): DummyClient {
-  return new RouteDummyClient(options)
-}
-
-class RouteDummyClient implements DummyClient {
+/** A client for a device without a wire. Its addresses make the node accept packets (kube-ipvs0). */
+export class DummyClient {
   readonly #connection: Connection
   readonly #clock: Clock
 
@@ -75,6 +53,7 @@ class RouteDummyClient implements DummyClient {
     this.#clock = clock
   }
 
+  /** Reads the addresses of the device; undefined when it does not exist. Rejects when it is not a dummy device. */
   async addresses(name: string): Promise<readonly Ip[] | undefined> {
     const link = this.#find('list addresses of', name)
     if (link === undefined) return undefined
@@ -82,6 +61,10 @@ class RouteDummyClient implements DummyClient {
     return ipsOf(all.filter(({ index }) => index === link.index))
   }
 
+  /**
+   * Creates the device if necessary and leaves it down. Throws NetlinkError: EOPNOTSUPP where the kernel has no dummy
+   * devices, EEXIST where the name belongs to another kind of device.
+   */
   ensure(name: string): void {
     if (this.#find('add', name) !== undefined) return
     try {
@@ -94,6 +77,7 @@ class RouteDummyClient implements DummyClient {
     }
   }
 
+  /** Removes the device with all its addresses, if it exists. Throws when it is not a dummy device. */
   remove(name: string): void {
     const link = this.#find('delete', name)
     if (link === undefined) return
@@ -106,6 +90,10 @@ class RouteDummyClient implements DummyClient {
     }
   }
 
+  /**
+   * Adds (/32 or /128, without duplicate address detection), then removes. It is idempotent; removing from a device
+   * that is gone succeeds. Rejects when the device is not a dummy: then nothing was done.
+   */
   async commit(name: string, { add, remove }: AddressChanges): Promise<Answers<AddressFailure>> {
     const changes = [...add.map(ip => changeOf('add', ip)), ...remove.map(ip => changeOf('remove', ip))]
     if (changes.length === 0) return NOTHING

@@ -33,28 +33,10 @@ export const ACCOUNT = attributeSet({
   use: [NFACCT_USE, u32be],
 })
 
-/** A client for the named counters of iptables rules (`-m nfacct`): nfnetlink subsystem NFNL_SUBSYS_ACCT. */
-export interface NfacctClient {
-  /**
-   * Creates the counter if necessary; an existing one keeps its counts. Returns false where the kernel has no such
-   * counters. Throws NetlinkError: EPERM, ENOMEM.
-   */
-  ensure(name: string): boolean
-  /** Reads a counter; undefined when it does not exist, or the kernel has no counters. Throws NetlinkError. */
-  read(name: string): AccountCounts | undefined
-  /** Deletes a counter. Returns false if a rule uses it: it stays. Throws NetlinkError. */
-  delete(name: string): boolean
-  close(): Promise<void>
-}
-
 interface NfacctClientOptions {
   /** A NETLINK_NETFILTER socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
-}
-
-export function createNfacctClient(options: NfacctClientOptions): NfacctClient {
-  return new NetlinkNfacctClient(new Connection(options))
 }
 
 /** The errors of nfnetlink without the subsystem. */
@@ -62,13 +44,18 @@ const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'EOPNOTSUPP', 'EPROTONOSU
 const THERE: ReadonlySet<string> = new Set(['EEXIST', 'EBUSY'])
 const GONE: ReadonlySet<string> = new Set(['ENOENT', ...ABSENT])
 
-class NetlinkNfacctClient implements NfacctClient {
+/** A client for the named counters of iptables rules (`-m nfacct`): nfnetlink subsystem NFNL_SUBSYS_ACCT. */
+export class NfacctClient {
   readonly #connection: Connection
 
-  constructor(connection: Connection) {
-    this.#connection = connection
+  constructor(options: NfacctClientOptions) {
+    this.#connection = new Connection(options)
   }
 
+  /**
+   * Creates the counter if necessary; an existing one keeps its counts. Returns false where the kernel has no such
+   * counters. Throws NetlinkError: EPERM, ENOMEM.
+   */
   ensure(name: string): boolean {
     const error = this.#ask('create', { message: NFNL_MSG_ACCT_NEW, flags: NLM_F_CREATE | NLM_F_ACK, name })
     if (error === undefined || THERE.has(error.code)) return true
@@ -76,6 +63,7 @@ class NetlinkNfacctClient implements NfacctClient {
     throw error
   }
 
+  /** Reads a counter; undefined when it does not exist, or the kernel has no counters. Throws NetlinkError. */
   read(name: string): AccountCounts | undefined {
     let counts: AccountCounts | undefined
     const error = this.#ask('read', { message: NFNL_MSG_ACCT_GET, flags: 0, name }, found => {
@@ -85,6 +73,7 @@ class NetlinkNfacctClient implements NfacctClient {
     return counts
   }
 
+  /** Deletes a counter. Returns false if a rule uses it: it stays. Throws NetlinkError. */
   delete(name: string): boolean {
     const error = this.#ask('delete', { message: NFNL_MSG_ACCT_DEL, flags: NLM_F_ACK, name })
     if (error === undefined || GONE.has(error.code)) return true

@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Family } from '../../base/ip.ts'
-import { createNfacctClient } from '../../kernel/nfacct/client.ts'
+import { NfacctClient } from '../../kernel/nfacct/client.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
@@ -173,7 +173,7 @@ export function openNfacctCounters(
   clock: Clock,
   localhost: boolean,
 ): NfacctCounters {
-  const client = createNfacctClient({ transport: netfilter(), clock })
+  const client = new NfacctClient({ transport: netfilter(), clock })
   const packetsOf = (name: string): number | undefined => {
     const packets = client.read(name)?.packets
     return packets === undefined ? undefined : Number(packets)

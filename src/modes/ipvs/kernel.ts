@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
-import { createIpsetClient, type IpsetClient } from '../../kernel/ipset/client.ts'
+import { IpsetClient } from '../../kernel/ipset/client.ts'
 import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
-import { createDummyClient, type DummyClient } from '../../kernel/link/dummy.ts'
+import { DummyClient } from '../../kernel/link/dummy.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { tablesNamed, withNftClient } from '../common/writers.ts'
 import type { KernelAccess, KernelSockets } from '../mode.ts'
@@ -25,10 +25,10 @@ interface OpenKernel {
 /** Makes clients for four subsystems of the kernel, each with a socket of its own. Throws SystemError. */
 export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
   const transport = netfilter()
-  const ipset = createIpsetClient({ transport: netfilter(), clock })
+  const ipset = new IpsetClient({ transport: netfilter(), clock })
   const nft = createNftClient({ transport, clock, ipsets: ipset })
   const ipvs = createIpvsClient({ transport: generic(), clock })
-  const dummy = createDummyClient({ transport: route(), clock })
+  const dummy = new DummyClient({ transport: route(), clock })
   return {
     kernel: { nft, ipset, ipvs, dummy },
     ownPortId: transport.portId,

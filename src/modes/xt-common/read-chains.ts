@@ -1,4 +1,4 @@
-import { createIpsetClient } from '../../kernel/ipset/client.ts'
+import { IpsetClient } from '../../kernel/ipset/client.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
 import type { NameOfIpset } from '../../kernel/nft/ipsets.ts'
@@ -173,7 +173,7 @@ async function observeIptables<T>(
   read: (observed: Observed, nameOfIpset: NameOfIpset) => T,
 ): Promise<T> {
   const client = createNftClient({ transport: sockets.netfilter(), clock })
-  const ipset = createIpsetClient({ transport: sockets.netfilter(), clock })
+  const ipset = new IpsetClient({ transport: sockets.netfilter(), clock })
   try {
     return read((await client.listChains(placesOf(families))).observed, index => ipset.nameOf(index))
   } finally {

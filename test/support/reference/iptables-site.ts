@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
 import { finish, systemClock } from '../../../src/base/clock.ts'
 import { assert } from '../../../src/base/errors.ts'
-import { createNfacctClient } from '../../../src/kernel/nfacct/client.ts'
+import { NfacctClient } from '../../../src/kernel/nfacct/client.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { IptablesPlane } from '../../../src/modes/iptables/plane.ts'
@@ -40,7 +40,7 @@ export class IptablesSite {
     const home = openSync(NETNS, 'r')
     freshNetns()
     const own = openSync(NETNS, 'r')
-    const accounts = createNfacctClient({ transport: open(), clock: systemClock })
+    const accounts = new NfacctClient({ transport: open(), clock: systemClock })
     const client = openNft()
     enterNetns(fileOf(home))
     for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED])

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { createIpsetClient, type IpsetClient } from '../../../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../../../src/kernel/ipset/client.ts'
 import type { Ipset, IpsetOperation } from '../../../../src/kernel/ipset/state.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
@@ -18,7 +18,7 @@ function create(set: Ipset): IpsetOperation {
 
 function start(options: FakeIpsetOptions = {}, socket: SocketOptions = {}) {
   const kernel = new FakeIpsetKernel(options)
-  const client = createIpsetClient({ transport: kernel.open(socket), clock: systemClock })
+  const client = new IpsetClient({ transport: kernel.open(socket), clock: systemClock })
   return { kernel, client }
 }
 
@@ -55,7 +55,7 @@ it('F109: says which revisions a kernel has, when it has newer ones alone', asyn
 it('finds a type that comes later, and asks no more then', async () => {
   const { kernel, client } = start({ types: {} })
   expect(client.revision('hash:ip', 'IPv4')).toBeUndefined()
-  const later = createIpsetClient({ transport: new FakeIpsetKernel().open(), clock: systemClock })
+  const later = new IpsetClient({ transport: new FakeIpsetKernel().open(), clock: systemClock })
   expect([later.revision('hash:ip', 'IPv4'), later.revision('hash:ip', 'IPv4')]).toEqual([6, 6])
   expect(client.revision('hash:ip', 'IPv4')).toBeUndefined()
   expect(kernel.handled).toHaveLength(2)
@@ -137,7 +137,7 @@ it('is patient with a send that may work later', async () => {
     return datagram
   }
   const kernel = new FakeIpsetKernel()
-  const client = createIpsetClient({ transport: kernel.open({ faults: { onSend } }), clock })
+  const client = new IpsetClient({ transport: kernel.open({ faults: { onSend } }), clock })
   const work = client.commit([create(A), add({ set: A, entries: manyEntries(100) })])
   for (let i = 0; i < 20; i++) await clock.advance(10)
   expect(await work).toMatchObject({ failures: [], unknown: undefined })

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { createIpsetClient } from '../../../../src/kernel/ipset/client.ts'
+import { IpsetClient } from '../../../../src/kernel/ipset/client.ts'
 import { entryKey } from '../../../../src/kernel/ipset/state.ts'
 import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
@@ -12,7 +12,7 @@ import { runs } from '../../../support/runs.ts'
 function connect(faults: SocketFaults) {
   const kernel = new FakeIpsetKernel()
   const transport = kernel.open({ faults })
-  return { kernel, client: createIpsetClient({ transport, clock: systemClock, timeoutMs: 200 }) }
+  return { kernel, client: new IpsetClient({ transport, clock: systemClock, timeoutMs: 200 }) }
 }
 
 describe('a list', () => {
@@ -23,7 +23,7 @@ describe('a list', () => {
         fc.integer({ min: 100, max: 9000 }),
         async (filled, dumpBytesMax) => {
           const kernel = new FakeIpsetKernel()
-          const client = createIpsetClient({ transport: kernel.open({ dumpBytesMax }), clock: systemClock })
+          const client = new IpsetClient({ transport: kernel.open({ dumpBytesMax }), clock: systemClock })
           await client.commit([{ verb: 'create', set: filled.set }, add(filled)])
           const [listing] = await client.list(['S'])
           expect(listing?.entries.map(entry => entryKey('', entry))).toEqual(

@@ -1,10 +1,9 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { formatIp, type Ip } from '../../../../src/base/ip.ts'
-import { createDummyClient } from '../../../../src/kernel/link/dummy.ts'
+import { DummyClient } from '../../../../src/kernel/link/dummy.ts'
 import { OutcomeUnknownError } from '../../../../src/netlink/errors.ts'
-import type { SocketFaults } from '../../../support/fake-kernel/socket.ts'
-import { systemError } from '../../../support/fake-kernel/socket.ts'
+import { type SocketFaults, systemError } from '../../../support/fake-kernel/socket.ts'
 import { FakeLinks } from '../../../support/fake-link/kernel.ts'
 import {
   attribute,
@@ -28,7 +27,7 @@ function manyIps(count: number): readonly Ip[] {
 
 function start(faults: SocketFaults = {}) {
   const kernel = new FakeLinks()
-  const client = createDummyClient({
+  const client = new DummyClient({
     transport: kernel.open({ faults }),
     clock: systemClock,
     timeoutMs: 1_000,
@@ -51,7 +50,7 @@ describe('what is sent', () => {
 
   it('makes a device with its kind, unless it is there', () => {
     const transport = answering(false)
-    createDummyClient({ transport, clock: systemClock }).ensure(NAME)
+    new DummyClient({ transport, clock: systemClock }).ensure(NAME)
     const payload = '\0'.repeat(16) + attribute(3, `${NAME}\0`) + nest(18, attribute(1, 'dummy\0'))
     const sequence = sequenceOf(lastSent(transport))
     expect(lastSent(transport)).toEqual(
@@ -61,7 +60,7 @@ describe('what is sent', () => {
 
   it('adds and removes addresses, of which the last asks for an acknowledgement', async () => {
     const transport = answering(true)
-    const client = createDummyClient({ transport, clock: systemClock })
+    const client = new DummyClient({ transport, clock: systemClock })
     await client.commit(NAME, { add: [V4, V6], remove: [V4, V6] })
     const first = sequenceOf(lastSent(transport))
     const changes = [

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { compatRequest, hasXtExtension } from '../../../../src/kernel/nft/probe.ts'
+import { compatRequest, hasXtExtension } from '../../../../src/kernel/xt/probe.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { errnoNumber } from '../../../../src/netlink/errors.ts'
 import {
