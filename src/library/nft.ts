@@ -16,11 +16,10 @@ export {
   type TableName,
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'
-export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
+export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/expression-attributes.ts'
 export type { OperationFailure } from '../kernel/nft/failures.ts'
-export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipsets.ts'
 export {
   type ForeignCommit,
   type ForeignCommits,
@@ -56,6 +55,7 @@ export type {
   TableOperation,
   Transaction,
 } from '../kernel/nft/transaction.ts'
+export * from '../kernel/nft/userdata.ts'
 export type { Detector } from '../modes/common/rules.ts'
 export {
   askMasquerade,

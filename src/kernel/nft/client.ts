@@ -9,14 +9,15 @@ import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
 import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
 import { encodeBatch } from './encode.ts'
-import { failuresOf, isStale, type OperationFailure, type Replies } from './failures.ts'
+import { type IndexOfIpset, type IpsetNames, rememberIpsets } from './expression-attributes.ts'
 import {
-  type IndexOfIpset,
-  type IpsetNames,
-  rememberIpsets,
+  failuresOf,
+  isStale,
+  type OperationFailure,
+  type Replies,
   type UnwritableRule,
   unwritableRules,
-} from './ipsets.ts'
+} from './failures.ts'
 import { type Listing, listTables, readCounters } from './list.ts'
 import {
   type ChainListing,

@@ -2,6 +2,8 @@ import { unreachable } from '../../base/errors.ts'
 import { cString, hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { prefixBits } from '../../base/region.ts'
 import * as nft from './constants.ts'
+import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
+import { COMMENT_MATCH, type Expression, type NftFamily, type NftSet, type Rule } from './state.ts'
 import {
   TYPE_CLASSID,
   TYPE_INET_PROTOCOL,
@@ -10,9 +12,7 @@ import {
   TYPE_IPADDR,
   TYPE_MARK,
   TYPE_NFPROTO,
-} from './datatypes.ts'
-import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
-import { COMMENT_MATCH, type Expression, type NftFamily, type NftSet, type Rule } from './state.ts'
+} from './userdata.ts'
 
 interface RuleContext {
   readonly family: NftFamily

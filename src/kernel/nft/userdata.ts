@@ -8,8 +8,60 @@ import {
   NFT_SET_MAP,
   NFT_USERDATA_MAXLEN,
 } from './constants.ts'
-import * as nft from './datatypes.ts'
 import type { NftFamily, NftSet } from './state.ts'
+
+/**
+ * Numbers of nft (include/datatype.h, include/rule.h) and libnftnl (include/libnftnl/udata.h) for data that the
+ * kernel only stores. They decide how `nft list` prints kprobe's tables.
+ */
+export const TYPE_NFPROTO = 2
+export const TYPE_INTEGER = 4
+export const TYPE_IPADDR = 7
+export const TYPE_IP6ADDR = 8
+export const TYPE_INET_PROTOCOL = 12
+export const TYPE_INET_SERVICE = 13
+export const TYPE_MARK = 19
+export const TYPE_CLASSID = 23
+const TYPE_BITS = 6
+
+/** Returns the type number of a concatenation, first field first; a single type is its own number. */
+export function concatenatedType(...types: readonly number[]): number {
+  return types.reduce((number, type) => (number << TYPE_BITS) | type, 0)
+}
+
+export const NFTNL_UDATA_TABLE_COMMENT = 0
+export const NFTNL_UDATA_RULE_COMMENT = 0
+export const NFTNL_UDATA_SET_ELEM_COMMENT = 0
+export const NFTNL_UDATA_SET_KEYBYTEORDER = 0
+export const NFTNL_UDATA_SET_DATABYTEORDER = 1
+export const NFTNL_UDATA_SET_KEY_TYPEOF = 3
+export const NFTNL_UDATA_SET_DATA_TYPEOF = 4
+export const NFTNL_UDATA_SET_DATA_INTERVAL = 6
+export const BYTEORDER_INVALID = 0
+export const BYTEORDER_HOST_ENDIAN = 1
+export const BYTEORDER_BIG_ENDIAN = 2
+
+/** enum expr_types */
+export const EXPR_VERDICT = 1
+export const EXPR_PAYLOAD = 7
+export const EXPR_META = 9
+export const EXPR_CONCAT = 13
+export const EXPR_NUMGEN = 23
+/** enum proto_bases, enum proto_desc_id (include/proto.h), and fields of the headers. */
+export const PROTO_BASE_NETWORK_HDR = 2
+export const PROTO_BASE_TRANSPORT_HDR = 3
+export const PROTO_DESC_UDP = 6
+export const PROTO_DESC_TCP = 8
+export const PROTO_DESC_SCTP = 10
+export const PROTO_DESC_TH = 11
+export const PROTO_DESC_IP = 12
+export const PROTO_DESC_IP6 = 13
+/** The same for TCP, UDP and SCTP. */
+export const THDR_DPORT = 2
+export const IPHDR_SADDR = 11
+export const IPHDR_DADDR = 12
+export const IP6HDR_SADDR = 8
+export const IP6HDR_DADDR = 9
 
 /** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it without parsing it. */
 interface UserdataItem {
@@ -101,75 +153,75 @@ function header(
 ): TypeofField {
   return {
     ...of,
-    byteOrder: nft.BYTEORDER_BIG_ENDIAN,
-    expression: expression(nft.EXPR_PAYLOAD, numbers(desc, field)),
+    byteOrder: BYTEORDER_BIG_ENDIAN,
+    expression: expression(EXPR_PAYLOAD, numbers(desc, field)),
   }
 }
 
-const ADDRESS_4 = { type: nft.TYPE_IPADDR, length: 4 } as const
-const ADDRESS_6 = { type: nft.TYPE_IP6ADDR, length: 16 } as const
+const ADDRESS_4 = { type: TYPE_IPADDR, length: 4 } as const
+const ADDRESS_6 = { type: TYPE_IP6ADDR, length: 16 } as const
 
 /** `ip saddr` and `ip6 saddr`. */
 export const SOURCE: Readonly<Record<NftFamily, TypeofField>> = {
-  ip: header(nft.PROTO_DESC_IP, nft.IPHDR_SADDR, ADDRESS_4),
-  ip6: header(nft.PROTO_DESC_IP6, nft.IP6HDR_SADDR, ADDRESS_6),
+  ip: header(PROTO_DESC_IP, IPHDR_SADDR, ADDRESS_4),
+  ip6: header(PROTO_DESC_IP6, IP6HDR_SADDR, ADDRESS_6),
 }
 
 /** `ip daddr` and `ip6 daddr`. */
 export const DESTINATION: Readonly<Record<NftFamily, TypeofField>> = {
-  ip: header(nft.PROTO_DESC_IP, nft.IPHDR_DADDR, ADDRESS_4),
-  ip6: header(nft.PROTO_DESC_IP6, nft.IP6HDR_DADDR, ADDRESS_6),
+  ip: header(PROTO_DESC_IP, IPHDR_DADDR, ADDRESS_4),
+  ip6: header(PROTO_DESC_IP6, IP6HDR_DADDR, ADDRESS_6),
 }
 
 function port(desc: number): TypeofField {
-  return header(desc, nft.THDR_DPORT, { type: nft.TYPE_INET_SERVICE, length: 2 })
+  return header(desc, THDR_DPORT, { type: TYPE_INET_SERVICE, length: 2 })
 }
 
 /** `th dport` */
-export const DESTINATION_PORT = port(nft.PROTO_DESC_TH)
+export const DESTINATION_PORT = port(PROTO_DESC_TH)
 
 /** `tcp dport` and the like. nft turns a rule that looks one up, or has it as data, into a rule of that protocol. */
 export const DESTINATION_PORTS: Readonly<Record<'TCP' | 'UDP' | 'SCTP', TypeofField>> = {
-  TCP: port(nft.PROTO_DESC_TCP),
-  UDP: port(nft.PROTO_DESC_UDP),
-  SCTP: port(nft.PROTO_DESC_SCTP),
+  TCP: port(PROTO_DESC_TCP),
+  UDP: port(PROTO_DESC_UDP),
+  SCTP: port(PROTO_DESC_SCTP),
 }
 
 /** `meta l4proto` */
 export const PROTOCOL: TypeofField = {
-  type: nft.TYPE_INET_PROTOCOL,
+  type: TYPE_INET_PROTOCOL,
   length: 1,
-  byteOrder: nft.BYTEORDER_HOST_ENDIAN,
-  expression: expression(nft.EXPR_META, numbers(NFT_META_L4PROTO)),
+  byteOrder: BYTEORDER_HOST_ENDIAN,
+  expression: expression(EXPR_META, numbers(NFT_META_L4PROTO)),
 }
 
 /** `meta priority` */
 export const PRIORITY: TypeofField = {
-  type: nft.TYPE_CLASSID,
+  type: TYPE_CLASSID,
   length: 4,
-  byteOrder: nft.BYTEORDER_HOST_ENDIAN,
-  expression: expression(nft.EXPR_META, numbers(NFT_META_PRIORITY)),
+  byteOrder: BYTEORDER_HOST_ENDIAN,
+  expression: expression(EXPR_META, numbers(NFT_META_PRIORITY)),
 }
 
 /** `numgen random mod 65536`; a lookup with any other modulus fits, too. */
 export const RANDOM: TypeofField = {
-  type: nft.TYPE_INTEGER,
+  type: TYPE_INTEGER,
   length: 4,
-  byteOrder: nft.BYTEORDER_HOST_ENDIAN,
-  expression: expression(nft.EXPR_NUMGEN, numbers(NFT_NG_RANDOM, 65_536, 0)),
+  byteOrder: BYTEORDER_HOST_ENDIAN,
+  expression: expression(EXPR_NUMGEN, numbers(NFT_NG_RANDOM, 65_536, 0)),
 }
 
 /** `@nh,OFFSET,LENGTH`: bytes of a header that are not a named field. */
 export function rawPayload(base: number, offset: number, length: number): TypeofField {
   return {
-    type: nft.TYPE_INTEGER,
+    type: TYPE_INTEGER,
     length,
-    byteOrder: nft.BYTEORDER_BIG_ENDIAN,
-    expression: expression(nft.EXPR_PAYLOAD, numbers(0, 0, base, offset * 8, length * 8)),
+    byteOrder: BYTEORDER_BIG_ENDIAN,
+    expression: expression(EXPR_PAYLOAD, numbers(0, 0, base, offset * 8, length * 8)),
   }
 }
 
-/** Returns whether two sets' userdata say the same to nft. */
+/** Returns whether two sets' userdata say the same to  */
 export function sameUserdata(a: Octets, b: Octets): boolean {
   return a === b || described(a) === described(b)
 }
@@ -184,12 +236,12 @@ function described(userdata: Octets): Octets {
 }
 
 function isTypeof({ type }: UserdataItem): boolean {
-  return type === nft.NFTNL_UDATA_SET_KEY_TYPEOF || type === nft.NFTNL_UDATA_SET_DATA_TYPEOF
+  return type === NFTNL_UDATA_SET_KEY_TYPEOF || type === NFTNL_UDATA_SET_DATA_TYPEOF
 }
 
 function isBare(description: Octets): boolean {
   const [kind, fields] = decodeUserdata(description)
-  if (kind?.value !== u32host(nft.EXPR_CONCAT) || fields === undefined) return false
+  if (kind?.value !== u32host(EXPR_CONCAT) || fields === undefined) return false
   return (decodeUserdata(fields.value)[0]?.value ?? '') === ''
 }
 
@@ -205,15 +257,15 @@ interface SetTypes {
 /** Creates a set, or with `data` a map, whose nft listing nft can parse. */
 export function typedSet(name: string, { size, key, data, bare = false }: SetTypes): NftSet {
   const set = { name, keyType: typeOf(key), keyLength: lengthOf(key), size, timeoutMs: 0 }
-  const keyOrder = { type: nft.NFTNL_UDATA_SET_KEYBYTEORDER, value: u32host(byteOrderOf(key)) }
-  const keyTypeof = { type: nft.NFTNL_UDATA_SET_KEY_TYPEOF, value: typeofOf(key, bare) }
+  const keyOrder = { type: NFTNL_UDATA_SET_KEYBYTEORDER, value: u32host(byteOrderOf(key)) }
+  const keyTypeof = { type: NFTNL_UDATA_SET_KEY_TYPEOF, value: typeofOf(key, bare) }
   if (data === undefined) {
     const userdata = encodeUserdata([keyOrder, keyTypeof])
     return { ...set, flags: 0, dataType: undefined, dataLength: undefined, userdata }
   }
   const isVerdict = data === 'verdict'
-  const dataOrder = isVerdict ? nft.BYTEORDER_INVALID : byteOrderOf(data)
-  const dataTypeof = isVerdict ? expression(nft.EXPR_VERDICT, '') : typeofOf(data, bare)
+  const dataOrder = isVerdict ? BYTEORDER_INVALID : byteOrderOf(data)
+  const dataTypeof = isVerdict ? expression(EXPR_VERDICT, '') : typeofOf(data, bare)
   return {
     ...set,
     flags: NFT_SET_MAP,
@@ -221,16 +273,16 @@ export function typedSet(name: string, { size, key, data, bare = false }: SetTyp
     dataLength: isVerdict ? undefined : lengthOf(data),
     userdata: encodeUserdata([
       keyOrder,
-      { type: nft.NFTNL_UDATA_SET_DATABYTEORDER, value: u32host(dataOrder) },
+      { type: NFTNL_UDATA_SET_DATABYTEORDER, value: u32host(dataOrder) },
       keyTypeof,
-      { type: nft.NFTNL_UDATA_SET_DATA_TYPEOF, value: dataTypeof },
-      { type: nft.NFTNL_UDATA_SET_DATA_INTERVAL, value: u32host(0) },
+      { type: NFTNL_UDATA_SET_DATA_TYPEOF, value: dataTypeof },
+      { type: NFTNL_UDATA_SET_DATA_INTERVAL, value: u32host(0) },
     ]),
   }
 }
 
 function typeOf(fields: readonly TypeofField[]): number {
-  return nft.concatenatedType(...fields.map(({ type }) => type))
+  return concatenatedType(...fields.map(({ type }) => type))
 }
 
 /** Each field of a concatenation fills whole registers; a single field does not. */
@@ -240,12 +292,12 @@ function lengthOf(fields: readonly TypeofField[]): number {
 }
 
 function byteOrderOf(fields: readonly TypeofField[]): number {
-  return fields.length === 1 ? (fields[0]?.byteOrder ?? nft.BYTEORDER_INVALID) : nft.BYTEORDER_INVALID
+  return fields.length === 1 ? (fields[0]?.byteOrder ?? BYTEORDER_INVALID) : BYTEORDER_INVALID
 }
 
 function typeofOf(fields: readonly TypeofField[], bare: boolean): Octets {
   const [first, ...more] = fields
-  if (bare) return expression(nft.EXPR_CONCAT, '')
+  if (bare) return expression(EXPR_CONCAT, '')
   if (first !== undefined && more.length === 0) return first.expression
-  return expression(nft.EXPR_CONCAT, inOrder(fields.map(({ expression: member }) => member)))
+  return expression(EXPR_CONCAT, inOrder(fields.map(({ expression: member }) => member)))
 }

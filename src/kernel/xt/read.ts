@@ -1,6 +1,6 @@
 import { type Octets, readU16be, readU32host, u16be } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
-import { ipsetMatchOf, type NameOfIpset } from '../nft/ipsets.ts'
+import { ipsetMatchOf, type NameOfIpset } from '../nft/expression-attributes.ts'
 import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
 import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'

@@ -1,7 +1,7 @@
 import { IpsetClient } from '../../kernel/ipset/client.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
-import type { NameOfIpset } from '../../kernel/nft/ipsets.ts'
+import type { NameOfIpset } from '../../kernel/nft/expression-attributes.ts'
 import type { NftFamily, Observed, ObservedChain } from '../../kernel/nft/state.ts'
 import { printRule, printTables } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
