@@ -103,7 +103,6 @@ class LazyChains extends Map<string, CompiledChain> {
   }
 }
 
-/** Compiles the chains of a table. */
 export function* compileTable(
   table: AnyTable,
   { ownName, owns, log, family, ipvs, isLazy = false }: CompileOptions,

@@ -27,7 +27,6 @@ import {
 
 /* Decisions about classes of packets: a comparison or a lookup of a field divides the class where packets differ. */
 
-/** Divides a class by a comparison. */
 export function splitCompare(machine: ClassMachine, words: readonly Word[], expression: Of<'cmp'>): Effect {
   const { op } = expression
   const [equal, other]: readonly Effect[] = op === 'eq' ? ['next', 'break'] : ['break', 'next']

@@ -167,7 +167,6 @@ interface HeaderField {
   readonly offset: number
   readonly length: number
 }
-/** Where fields are in a header. */
 export type HeaderLayout = readonly HeaderField[]
 
 export const HEADER_4: HeaderLayout = [

@@ -76,7 +76,6 @@ export function encodeNameOf(index: number, sequence: number): Uint8Array {
   return request(head, INDEX, { protocol: IPSET_PROTOCOL, index })
 }
 
-/** An operation that carries no entries. */
 type SetOperation = Exclude<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
 
 /**

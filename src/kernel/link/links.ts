@@ -157,7 +157,6 @@ export interface AddressChange {
   readonly ip: Ip
 }
 
-/** Maximum bytes of one change. */
 export const CHANGE_BYTES_MAX = 64
 
 /** Appends the message of a change to the device with this index. */

@@ -85,7 +85,6 @@ export async function listTableNames(connection: Connection): Promise<readonly T
 interface AllTablesOptions extends ListContext {
   /** As in readSettled. */
   readonly attemptsMax?: number
-  /** Gives a table that is known and need not be read. */
   readonly known?: (table: AnyTableName) => AnyTable | undefined
 }
 

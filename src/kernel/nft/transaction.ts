@@ -123,7 +123,6 @@ function isOnSet({ set, family, table }: ElementOperation, other: ElementOperati
   return set.name === other.set.name && family === other.family && table === other.table
 }
 
-/** Returns whether an operation adds a rule. */
 export function addsRule(operation: Operation): operation is RuleOperation {
   return operation.verb === 'add-rule' || operation.verb === 'insert-rule'
 }

@@ -54,7 +54,6 @@ function expression(value: Tagged<typeof TABLES>): Octets {
   return octetsFromBytes(out.written())
 }
 
-/** Encodes an expression of any name. */
 export function rawExpression({ name, data }: RawExpression): Octets {
   return expression({ tag: 'unknown', name, octets: data })
 }
@@ -142,7 +141,6 @@ export function jump(code: typeof nft.NFT_JUMP | typeof nft.NFT_GOTO, octets: Oc
 
 export const ZERO_COUNTER = expression({ tag: 'counter', data: { bytes: 0n, packets: 0n } })
 
-/** Encodes a limit of packets a second. */
 export function limit(perSecond: number, burst: number): Octets {
   const data = { rate: BigInt(perSecond), unit: 1n, burst, type: nft.NFT_LIMIT_PKTS, flags: 0 }
   return expression({ tag: 'limit', data })

@@ -1,6 +1,8 @@
 import type { Ip } from '../../base/ip.ts'
+import type { Octets } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
 import type { NftFamily } from '../nft/state.ts'
+import { readMark } from './match.ts'
 import * as xt from './rule.ts'
 import * as structs from './struct.ts'
 import { decoderOf, isZero, type ReadStruct, structReader } from './struct.ts'
@@ -61,41 +63,26 @@ const STATISTIC = structReader(structs.STATISTIC_NTH, (info, fields): ForeignMat
   return { kind: 'statistic', share: flags === 0 ? share : 1 - share }
 })
 
-const CONNMARK_MATCH = structReader(
-  structs.CONNMARK_MATCH,
-  (info, { mark, mask, invert }): ForeignMatch | undefined => {
-    const inverted = invert.get(info)
-    if (inverted > 1) return undefined
-    return { kind: 'connmark', mark: mark.get(info), mask: mask.get(info), inverted: inverted === 1 }
-  },
+const CONNMARK_MATCH = structReader(structs.CONNMARK_MATCH, (info, fields): ForeignMatch | undefined =>
+  readMark('connmark', info, fields),
 )
 
 const MODES = ['set', 'save', 'restore'] as const
 
 function connmark(
-  mode: number,
-  marks: { readonly mark: number; readonly connectionMask: number; readonly packetMask: number },
+  info: Octets,
+  { ctmark, ctmask, nfmask, mode }: typeof structs.CONNMARK_V1.fields,
 ): ForeignTarget | undefined {
-  const name = MODES[mode]
-  return name === undefined ? undefined : { kind: 'CONNMARK', mode: name, ...marks }
+  const name = MODES[mode.get(info)]
+  if (name === undefined) return undefined
+  const [mark, connectionMask, packetMask] = [ctmark.get(info), ctmask.get(info), nfmask.get(info)]
+  return { kind: 'CONNMARK', mode: name, mark, connectionMask, packetMask }
 }
 
 const CONNMARKS: Parameters<typeof decoderOf<ForeignTarget>>[0] = [
-  structReader(structs.CONNMARK_V1, (info, { ctmark, ctmask, nfmask, mode }) =>
-    connmark(mode.get(info), {
-      mark: ctmark.get(info),
-      connectionMask: ctmask.get(info),
-      packetMask: nfmask.get(info),
-    }),
-  ),
-  structReader(structs.CONNMARK_V2, (info, { ctmark, ctmask, nfmask, shiftBits, mode }) =>
-    shiftBits.get(info) !== 0
-      ? undefined
-      : connmark(mode.get(info), {
-          mark: ctmark.get(info),
-          connectionMask: ctmask.get(info),
-          packetMask: nfmask.get(info),
-        }),
+  structReader(structs.CONNMARK_V1, connmark),
+  structReader(structs.CONNMARK_V2, (info, fields) =>
+    fields.shiftBits.get(info) === 0 ? connmark(info, fields) : undefined,
   ),
 ]
 

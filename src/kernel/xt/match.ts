@@ -114,12 +114,15 @@ const OLD_MARK = codec('mark', structs.MARK_MATCH, {
     fields.mask.put(mask),
     fields.invert.put(inverted ? 1 : 0),
   ],
-  read(info, { mark, mask, invert }) {
-    const inverted = invert.get(info)
-    if (inverted > 1) return undefined
-    return { kind: 'mark', mark: mark.get(info), mask: mask.get(info), inverted: inverted === 1 }
-  },
+  read: (info, fields) => readMark('mark', info, fields),
 })
+
+/** Reads the structures of `mark` and `connmark`, which have the same fields. */
+export function readMark<K>(kind: K, info: Octets, fields: typeof structs.MARK_MATCH.fields) {
+  const inverted = fields.invert.get(info)
+  if (inverted > 1) return undefined
+  return { kind, mark: fields.mark.get(info), mask: fields.mask.get(info), inverted: inverted === 1 }
+}
 
 export const ADDRTYPE = codec('addrtype', structs.ADDRTYPE, {
   write({ sourceTypes, destinationTypes, sourceInverted, destinationInverted }, { source, dest, flags }) {
@@ -145,13 +148,9 @@ export const ADDRTYPE = codec('addrtype', structs.ADDRTYPE, {
 
 const ALL_PORTS: XtPorts = { from: 0, to: 0xffff, inverted: false }
 
-function areAllPorts({ from, to, inverted }: XtPorts): boolean {
-  return from === 0 && to === 0xffff && !inverted
-}
-
 /** Returns the ports if they restrict a packet; undefined otherwise. */
 export function askedPorts(ports: XtPorts | undefined): XtPorts | undefined {
-  return ports === undefined || areAllPorts(ports) ? undefined : ports
+  return ports?.from === 0 && ports.to === 0xffff && !ports.inverted ? undefined : ports
 }
 
 interface PortMatch<K> {
@@ -162,10 +161,7 @@ interface PortMatch<K> {
 
 export function portsMatch<K extends 'tcp' | 'udp' | 'sctp'>(
   kind: K,
-  {
-    source,
-    destination,
-  }: { readonly source?: XtPorts | undefined; readonly destination?: XtPorts | undefined },
+  { source, destination }: { readonly [K in 'source' | 'destination']?: XtPorts | undefined },
 ): PortMatch<K> {
   return {
     kind,
@@ -194,17 +190,12 @@ function portsWays<K extends 'tcp' | 'udp'>(kind: K): Ways<PortMatch<K>, typeof 
     read(info, fields) {
       const flags = fields.invflags.get(info)
       if (flags > (xt.XT_TCP_INV_SRCPT | xt.XT_TCP_INV_DSTPT)) return undefined
-      const source = {
-        from: fields.sourceFrom.get(info),
-        to: fields.sourceTo.get(info),
-        inverted: (flags & xt.XT_TCP_INV_SRCPT) !== 0,
-      }
-      const destination = {
-        from: fields.destFrom.get(info),
-        to: fields.destTo.get(info),
-        inverted: (flags & xt.XT_TCP_INV_DSTPT) !== 0,
-      }
-      return portsMatch(kind, { source: askedPorts(source), destination: askedPorts(destination) })
+      const ports = (from: number, to: number, flag: number) =>
+        askedPorts({ from, to, inverted: (flags & flag) !== 0 })
+      return portsMatch(kind, {
+        source: ports(fields.sourceFrom.get(info), fields.sourceTo.get(info), xt.XT_TCP_INV_SRCPT),
+        destination: ports(fields.destFrom.get(info), fields.destTo.get(info), xt.XT_TCP_INV_DSTPT),
+      })
     },
   }
 }
