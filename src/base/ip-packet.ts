@@ -79,3 +79,18 @@ export function endText(head: PacketHead, side: 'source' | 'destination'): strin
   const ip = head[side]
   return head.ports === undefined ? formatIp(ip) : formatIpPort(ip, head.ports[side])
 }
+
+export type PortProtocol = 'TCP' | 'UDP' | 'SCTP'
+/** IPPROTO_* of the protocols that Services and virtual servers have. */
+export const PROTOCOL_NUMBERS: Readonly<Record<PortProtocol, number>> = {
+  TCP: 6,
+  UDP: 17,
+  SCTP: 132,
+}
+
+/** The protocol of a number; undefined for a protocol that no Service has. */
+export function portProtocolOf(number: number | undefined): PortProtocol | undefined {
+  if (number === PROTOCOL_NUMBERS.TCP) return 'TCP'
+  if (number === PROTOCOL_NUMBERS.UDP) return 'UDP'
+  return number === PROTOCOL_NUMBERS.SCTP ? 'SCTP' : undefined
+}

@@ -1,4 +1,5 @@
 import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../base/ip.ts'
+import type { PortProtocol } from '../base/ip-packet.ts'
 import {
   addedVolume,
   decodeRecord,
@@ -8,7 +9,6 @@ import {
   readPlain,
   type Volume,
 } from '../kernel/conntrack/record.ts'
-import type { PortProtocol } from '../kernel/nft/constants.ts'
 import { isOfService } from '../modes/common/show.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'

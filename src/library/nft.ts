@@ -16,6 +16,7 @@ export {
   type TableName,
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'
+export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
 export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/expression-attributes.ts'
@@ -55,7 +56,6 @@ export type {
   TableOperation,
   Transaction,
 } from '../kernel/nft/transaction.ts'
-export * from '../kernel/nft/userdata.ts'
 export type { Detector } from '../modes/common/rules.ts'
 export {
   askMasquerade,

@@ -1,13 +1,13 @@
 /** linux/socket.h, linux/netlink.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
 
-export const AF_UNSPEC = 0
-export const AF_INET = 2
-export const AF_INET6 = 10
-
 export const NETLINK_ROUTE = 0
 export const NETLINK_SOCK_DIAG = 4
 export const NETLINK_NETFILTER = 12
 export const NETLINK_GENERIC = 16
+
+export const AF_UNSPEC = 0
+export const AF_INET = 2
+export const AF_INET6 = 10
 
 export const NLM_F_REQUEST = 0x01
 export const NLM_F_MULTI = 0x02

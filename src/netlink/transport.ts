@@ -31,6 +31,7 @@ export interface Transport {
   /** Joins a multicast group (NFNLGRP_*). */
   join(group: number): void
   leave(group: number): void
+  /** This socket's netlink port id. */
   readonly portId: number
   /** Maximum bytes of a datagram that the kernel accepts; a longer one fails with EMSGSIZE and changes nothing. */
   readonly sendLimitBytes: number

@@ -1,6 +1,7 @@
 import { PersistentMap } from '../../src/base/collections.ts'
 import { type Octets, u16be, u32be, u32host, zeros } from '../../src/base/octets.ts'
 import * as nft from '../../src/kernel/nft/constants.ts'
+import * as types from '../../src/kernel/nft/datatypes.ts'
 import type {
   Chain,
   ChainHook,
@@ -12,7 +13,6 @@ import type {
   Table,
 } from '../../src/kernel/nft/state.ts'
 import type { Transaction } from '../../src/kernel/nft/transaction.ts'
-import * as types from '../../src/kernel/nft/userdata.ts'
 import { encodeUserdata } from '../../src/kernel/nft/userdata.ts'
 import { columns } from './owned.ts'
 

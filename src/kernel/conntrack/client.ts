@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { sendEach } from '../../netlink/batch.ts'
 import { Connection, type Sender } from '../../netlink/connection.ts'
@@ -8,7 +9,6 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, nfSpan } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { PROTOCOL_NUMBERS } from '../nft/constants.ts'
 import {
   decodeFlow,
   decodeHead,

@@ -1,4 +1,5 @@
 import type { Family, Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, u16be as octetsOfPort } from '../../base/octets.ts'
 import {
   type ByteView,
@@ -21,7 +22,7 @@ import {
   writeNfGenMsg,
 } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
-import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC, PROTOCOL_NUMBERS } from '../nft/constants.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from '../nft/constants.ts'
 
 /** linux/netfilter/nfnetlink_conntrack.h and related headers, under their own names. */
 

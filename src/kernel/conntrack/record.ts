@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
-import type { PacketHead } from '../../base/ip-packet.ts'
+import { type PacketHead, type PortProtocol, portProtocolOf } from '../../base/ip-packet.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { messageReceiver } from '../../netlink/batch.ts'
 import type { Connection } from '../../netlink/connection.ts'
@@ -10,7 +10,7 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import { encodeMessage, type Message, NFGENMSG_LENGTH, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { NFPROTO_IPV4, NFPROTO_IPV6, type PortProtocol, portProtocolOf } from '../nft/constants.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6 } from '../nft/constants.ts'
 import {
   CONNTRACK,
   CTA_IP_V4_DST,

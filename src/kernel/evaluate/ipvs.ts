@@ -1,4 +1,5 @@
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
 import { entryKey, type Ipset, type IpsetEntry } from '../ipset/state.ts'
@@ -16,7 +17,7 @@ import {
   type VirtualAddress,
   WHOLE_ADDRESS,
 } from '../ipvs/state.ts'
-import { NF_ACCEPT, PROTOCOL_NUMBERS } from '../nft/constants.ts'
+import { NF_ACCEPT } from '../nft/constants.ts'
 import { descend, type Index, keyOf, plant, Tree } from './field-trees.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { balance, byRolled, eachRolled } from './random.ts'

@@ -1,4 +1,5 @@
 import { compareIps, type Family, familyOf, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import type { PortProtocol } from '../../base/ip-packet.ts'
 import { readU32host, u32be } from '../../base/octets.ts'
 import { compareTexts } from '../../base/text.ts'
 import {
@@ -15,7 +16,6 @@ import {
 import { malformed } from '../../netlink/errors.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import type { Ipset, IpsetEntry } from '../ipset/state.ts'
-import type { PortProtocol } from '../nft/constants.ts'
 
 /** linux/ip_vs.h, linux/in.h and linux/socket.h, under the headers' own names. */
 

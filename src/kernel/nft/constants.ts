@@ -22,20 +22,6 @@ export const IPPROTO_TCP = 6
 export const IPPROTO_UDP = 17
 export const IPPROTO_ICMPV6 = 58
 export const IPPROTO_SCTP = 132
-export type PortProtocol = 'TCP' | 'UDP' | 'SCTP'
-/** The protocols that Services and virtual servers have. */
-export const PROTOCOL_NUMBERS: Readonly<Record<PortProtocol, number>> = {
-  TCP: IPPROTO_TCP,
-  UDP: IPPROTO_UDP,
-  SCTP: IPPROTO_SCTP,
-}
-
-/** Returns the protocol of a number; undefined for a protocol that no Service has. */
-export function portProtocolOf(number: number | undefined): PortProtocol | undefined {
-  if (number === IPPROTO_TCP) return 'TCP'
-  if (number === IPPROTO_UDP) return 'UDP'
-  return number === IPPROTO_SCTP ? 'SCTP' : undefined
-}
 
 export const NF_DROP = 0
 export const NF_ACCEPT = 1

@@ -10,6 +10,11 @@ import {
   type ValuesOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
+import {
+  NFTNL_UDATA_RULE_COMMENT,
+  NFTNL_UDATA_SET_ELEM_COMMENT,
+  NFTNL_UDATA_TABLE_COMMENT,
+} from './datatypes.ts'
 import { expressionOf, type NameOfIpset, verdictOf } from './expression-attributes.ts'
 import {
   CHAIN,
@@ -35,12 +40,7 @@ import type {
   Rule,
   Table,
 } from './state.ts'
-import {
-  commentOf,
-  NFTNL_UDATA_RULE_COMMENT,
-  NFTNL_UDATA_SET_ELEM_COMMENT,
-  NFTNL_UDATA_TABLE_COMMENT,
-} from './userdata.ts'
+import { commentOf } from './userdata.ts'
 
 /* Decoders from messages of dumps to values. They drop everything that the kernel adds to a value, so that a value
    read back equals the one written. All of them throw NetlinkError for bytes that are not such a message. */

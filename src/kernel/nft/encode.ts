@@ -11,6 +11,11 @@ import {
   writerOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
+import {
+  NFTNL_UDATA_RULE_COMMENT,
+  NFTNL_UDATA_SET_ELEM_COMMENT,
+  NFTNL_UDATA_TABLE_COMMENT,
+} from './datatypes.ts'
 import { attributesOf, type IndexOfIpset } from './expression-attributes.ts'
 import {
   CHAIN,
@@ -44,12 +49,7 @@ import {
   segmentsOf,
   type Transaction,
 } from './transaction.ts'
-import {
-  commentUserdata,
-  NFTNL_UDATA_RULE_COMMENT,
-  NFTNL_UDATA_SET_ELEM_COMMENT,
-  NFTNL_UDATA_TABLE_COMMENT,
-} from './userdata.ts'
+import { commentUserdata } from './userdata.ts'
 
 interface EncodeOptions {
   /** Sequence number of the batch's first message; later messages count up. */

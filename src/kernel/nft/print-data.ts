@@ -1,7 +1,6 @@
 import { formatIp } from '../../base/ip.ts'
 import { hex, type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import * as nft from './constants.ts'
-import type { Element, ElementData, NftSet, Verdict } from './state.ts'
 import {
   TYPE_CLASSID,
   TYPE_INET_PROTOCOL,
@@ -11,7 +10,8 @@ import {
   TYPE_IPADDR,
   TYPE_MARK,
   TYPE_NFPROTO,
-} from './userdata.ts'
+} from './datatypes.ts'
+import type { Element, ElementData, NftSet, Verdict } from './state.ts'
 
 /** The name and notation of a datatype in nft 1.0.6, for the types that our sets have. */
 interface Datatype {

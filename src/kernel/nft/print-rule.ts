@@ -2,8 +2,6 @@ import { unreachable } from '../../base/errors.ts'
 import { cString, hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { prefixBits } from '../../base/region.ts'
 import * as nft from './constants.ts'
-import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
-import { COMMENT_MATCH, type Expression, type NftFamily, type NftSet, type Rule } from './state.ts'
 import {
   TYPE_CLASSID,
   TYPE_INET_PROTOCOL,
@@ -12,7 +10,9 @@ import {
   TYPE_IPADDR,
   TYPE_MARK,
   TYPE_NFPROTO,
-} from './userdata.ts'
+} from './datatypes.ts'
+import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
+import { COMMENT_MATCH, type Expression, type NftFamily, type NftSet, type Rule } from './state.ts'
 
 interface RuleContext {
   readonly family: NftFamily

@@ -9,6 +9,7 @@ import {
   NFT_TABLE_F_OWNER,
   NFT_TABLE_F_PERSIST,
 } from './constants.ts'
+import * as nft from './datatypes.ts'
 import { readCompiled } from './decode.ts'
 import {
   flagNames,
@@ -30,7 +31,6 @@ import {
   type Table,
 } from './state.ts'
 import { addsRule, isOnElements, type Operation, wordsOf } from './transaction.ts'
-import * as nft from './userdata.ts'
 import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, decodeUserdata, SOURCE } from './userdata.ts'
 
 /**

@@ -6,6 +6,7 @@ import { malformed } from '../../netlink/errors.ts'
 import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
+import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
 import { decodeChain } from './decode.ts'
 import { dumpRequest, getRequest } from './dump.ts'
 import { expressionOf } from './expression-attributes.ts'
@@ -19,7 +20,7 @@ import {
   targetsOf,
 } from './state.ts'
 import type { Operation, Transaction } from './transaction.ts'
-import { commentOf, NFTNL_UDATA_RULE_COMMENT } from './userdata.ts'
+import { commentOf } from './userdata.ts'
 
 /** A chain of any program. */
 export interface SurveyedChain {

@@ -3,6 +3,7 @@ import type { Family } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
+import { concatenatedType, TYPE_IP6ADDR, TYPE_IPADDR } from '../../kernel/nft/datatypes.ts'
 import { sameElement } from '../../kernel/nft/diff-elements.ts'
 import type { OperationFailure } from '../../kernel/nft/failures.ts'
 import { describeOperation } from '../../kernel/nft/print.ts'
@@ -14,7 +15,6 @@ import {
   type Operation,
   type Transaction,
 } from '../../kernel/nft/transaction.ts'
-import { concatenatedType, TYPE_IP6ADDR, TYPE_IPADDR } from '../../kernel/nft/userdata.ts'
 import type { FrontendTable, PortFrontends } from '../../model/frontend.ts'
 import type { Protocol, ServiceKey } from '../../model/service.ts'
 import {

@@ -1,12 +1,12 @@
 import { PersistentMap } from '../../base/collections.ts'
 import { NFT_SET_EVAL, NFT_SET_MAP, NFT_SET_TIMEOUT } from '../../kernel/nft/constants.ts'
+import { PROTO_BASE_NETWORK_HDR } from '../../kernel/nft/datatypes.ts'
 import type { Chain, NftFamily, NftSet, Ruleset } from '../../kernel/nft/state.ts'
 import {
   DESTINATION,
   DESTINATION_PORT,
   DESTINATION_PORTS,
   PRIORITY,
-  PROTO_BASE_NETWORK_HDR,
   PROTOCOL,
   RANDOM,
   rawPayload,

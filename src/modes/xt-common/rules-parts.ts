@@ -1,6 +1,6 @@
 import type { Cidr, Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import type { Octets } from '../../base/octets.ts'
-import { PROTOCOL_NUMBERS } from '../../kernel/nft/constants.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import * as xt from '../../kernel/xt/rule.ts'

@@ -1,4 +1,5 @@
 import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../../../src/base/ip-packet.ts'
 import { bytesFromOctets, octetsFromBytes } from '../../../../src/base/octets.ts'
 import {
   CONNTRACK,
@@ -12,7 +13,6 @@ import {
   messageType,
   TUPLE,
 } from '../../../../src/kernel/conntrack/flow.ts'
-import { PROTOCOL_NUMBERS } from '../../../../src/kernel/nft/constants.ts'
 import { AttributeWriter, ByteWriter, octets, u16be, viewOf } from '../../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'

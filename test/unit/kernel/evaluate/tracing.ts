@@ -6,6 +6,7 @@ import {
   type TraceSurroundings,
 } from '../../../../src/kernel/evaluate/trace.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
+import { TYPE_IPADDR, TYPE_MARK } from '../../../../src/kernel/nft/datatypes.ts'
 import type {
   Chain,
   ChainHook,
@@ -14,7 +15,6 @@ import type {
   NftSet,
   Ruleset,
 } from '../../../../src/kernel/nft/state.ts'
-import { TYPE_IPADDR, TYPE_MARK } from '../../../../src/kernel/nft/userdata.ts'
 import { ip } from '../../../support/pipeline.ts'
 
 const HOOKS: Readonly<Record<string, ChainHook>> = {
