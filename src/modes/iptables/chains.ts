@@ -19,14 +19,14 @@ import {
   NEW,
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
-import { optimizeFixed } from './optimize/optimize.ts'
+import { divideFixed } from './optimize/dispatch.ts'
 import { NFACCT_INVALID_DROPPED } from './settings.ts'
 import type { Statics } from './state.ts'
 
 /** Makes the chains of both families that exist without Services. Some of them also hold entries of Services. */
 export function fixedChains(statics: Statics): readonly XtChain[] {
   const chains = NFT_FAMILIES.flatMap(family => chainsOf(statics, family))
-  return statics.options.optimize ? optimizeFixed(chains, statics) : chains
+  return statics.options.optimize ? divideFixed(chains, statics) : chains
 }
 
 function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
