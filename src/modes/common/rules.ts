@@ -225,8 +225,6 @@ function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undef
   }
 }
 
-export const TABLE_COMMENT = 'rules of kprobe'
-
 /** Names of the chains that the tables of every mode have. */
 export const CHAIN_PREROUTING = 'nat-prerouting'
 export const CHAIN_OUTPUT = 'nat-output'

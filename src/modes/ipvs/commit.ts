@@ -15,8 +15,9 @@ import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
-import { refusalOf, serviceOfGroup } from '../common/tables.ts'
-import type { IpvsKernel } from './kernel.ts'
+import { serviceOfGroup } from '../common/tables.ts'
+import { refusalOf } from '../common/writers.ts'
+import type { IpvsKernel } from './observe.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './plan.ts'
 
 interface CommitterOptions {

@@ -7,7 +7,7 @@ import { AF_INET, AF_INET6 } from '../../kernel/link/links.ts'
 import { hasXtExtension } from '../../kernel/nft/probe.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Finding, Look, ReadText } from '../mode.ts'
-import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
+import { type IpvsKernel, withIpvsKernel } from './observe.ts'
 
 /** Checks what IPVS mode needs besides nf_tables, one finding for each requirement. Changes nothing. */
 export async function ipvsFindings(config: Config, look: Look): Promise<readonly Finding[]> {

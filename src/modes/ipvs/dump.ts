@@ -16,9 +16,8 @@ import {
 } from '../../kernel/ipvs/state.ts'
 import { familyName, isOfService, type ServiceNames } from '../common/show.ts'
 import type { DumpFilter, KernelAccess, ModeDump } from '../mode.ts'
-import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { allSetNames } from './layout.ts'
-import { observeKernel } from './observe.ts'
+import { type IpvsKernel, observeKernel, withIpvsKernel } from './observe.ts'
 import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState } from './state.ts'
 

@@ -5,8 +5,15 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { ListName, Relay } from '../common/relay/relay.ts'
 import { GROUP_NODEPORT_IPS, GROUP_UNKNOWN, LAYOUTS, portData, protocolOfKey } from '../common/tables.ts'
-import { LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
-import { EMPTY_STATE, type ListenerSymbol, type PortOf, symbolOf, type UserspaceState } from './state.ts'
+import {
+  EMPTY_STATE,
+  type ListenerSymbol,
+  LOCAL_SUFFIX,
+  type PortOf,
+  REDIRECT_MAPS,
+  symbolOf,
+  type UserspaceState,
+} from './state.ts'
 
 /** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>

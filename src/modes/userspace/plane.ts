@@ -15,15 +15,15 @@ import {
   type Receipt,
   type RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { relayContext } from '../common/relay/context.ts'
-import type { RelayEvent } from '../common/relay/limits.ts'
+import { type RelayEvent, relayContext } from '../common/relay/context.ts'
 import type { Relay } from '../common/relay/relay.ts'
 import { type OpenFailure, type RelayCounts, RelaySet } from '../common/relay/relay-set.ts'
-import { LAYOUTS, NFT_FAMILIES, portKey, receiptOf } from '../common/tables.ts'
+import { LAYOUTS, NFT_FAMILIES, portKey } from '../common/tables.ts'
 import {
   bothNamed,
   deleteTables,
   inTables,
+  receiptOf,
   type WatchedSocket,
   type Watches,
   watchesOf,

@@ -8,7 +8,6 @@ import type { Element, NftFamily, NftSet, Table } from '../../kernel/nft/state.t
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { TableDraft } from '../common/elements.ts'
 import { type ListName, type Relay, sameRelay } from '../common/relay/relay.ts'
 import { CHAIN_REJECT } from '../common/rules.ts'
 import {
@@ -19,12 +18,23 @@ import {
   LAYOUTS,
   NFT_FAMILIES,
   portKey,
+  TableDraft,
   tableOf,
 } from '../common/tables.ts'
-import { declareFixedSet, declareRanges, FIXED_SETS, LOCAL_SUFFIX, rangeBits, rangesSet } from './layout.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
 import type { UserspaceOptions } from './settings.ts'
-import { type PlaceKey, symbolOf, type TableTally, type UserspaceState } from './state.ts'
+import {
+  declareFixedSet,
+  declareRanges,
+  FIXED_SETS,
+  LOCAL_SUFFIX,
+  type PlaceKey,
+  rangeBits,
+  rangesSet,
+  symbolOf,
+  type TableTally,
+  type UserspaceState,
+} from './state.ts'
 
 /** Renders the wanted state of kernel and process: what changed since a rendered base. */
 export function* renderUserspaceState(

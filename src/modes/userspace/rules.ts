@@ -37,8 +37,8 @@ import {
   WORK,
 } from '../common/rules.ts'
 import type { FamilyLayout } from '../common/tables.ts'
-import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
 import type { UserspaceOptions } from './settings.ts'
+import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './state.ts'
 
 /** The inputs of the chains of one table. */
 interface RuleInputs extends RuleContext {

@@ -4,14 +4,15 @@ import { systemClock } from '../../../../../src/base/clock.ts'
 import { type Ip, parseIp } from '../../../../../src/base/ip.ts'
 import type { Backend } from '../../../../../src/model/frontend.ts'
 import {
+  DEFAULT_LIMITS,
   type Listener,
   type RelayContext,
+  type RelayEvent,
+  type RelayLimits,
   type RelayPort,
   ReportLimit,
   relayContext,
 } from '../../../../../src/modes/common/relay/context.ts'
-import type { RelayEvent } from '../../../../../src/modes/common/relay/limits.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../../../../../src/modes/common/relay/limits.ts'
 import { Balancer } from '../../../../../src/modes/common/relay/relay.ts'
 import { openTcpListener } from '../../../../../src/modes/common/relay/tcp.ts'
 import { openUdpListener } from '../../../../../src/modes/common/relay/udp.ts'
