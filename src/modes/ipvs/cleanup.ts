@@ -23,7 +23,6 @@ import { deleteTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, Freed, ModeContext, Retired } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/layout.ts'
 import { NO_LATE_SETS } from './diff.ts'
-import { readIpvsState } from './dump.ts'
 import { setName } from './layout.ts'
 import {
   clusterIpsIn,
@@ -31,6 +30,7 @@ import {
   type IpvsKernel,
   type ObserveOptions,
   observeKernel,
+  readIpvsState,
   withIpvsKernel,
 } from './observe.ts'
 import { IpvsPlane } from './plane.ts'

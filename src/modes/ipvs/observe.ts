@@ -147,6 +147,11 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   }
 }
 
+/** Reads all objects of IPVS mode that are ours, in a process that has none of its own. */
+export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
+  return (await observeKernel(kernel, DEFAULT_IPVS_OPTIONS)).state
+}
+
 const RECORDS: ReadonlySet<string> = new Set(FAMILIES.map(family => setName('IPVS-IPS', family)))
 
 function placeEntries(sets: readonly IpsetListing[]): PersistentMap<PlacedEntry> {

@@ -4,7 +4,7 @@ import type { IpsetListing } from '../../../../src/kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../../../../src/kernel/ipvs/schema.ts'
 import type { IpvsProtocol, ListedDestination, VirtualServer } from '../../../../src/kernel/ipvs/state.ts'
 import { namesOfElements } from '../../../../src/modes/common/show.ts'
-import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/dump.ts'
+import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/show.ts'
 import { ip } from '../../../support/addresses.ts'
 import {
   backends,
