@@ -126,6 +126,9 @@ export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
   SCTP: nft.IPPROTO_SCTP,
 }
 
+/** The most frequent one first. */
+export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
+
 /** Encodes protocol and port: the last 8 bytes of a frontends key, and all of a nodeports key. */
 export function portKey(protocol: Protocol, port: number): Octets {
   return String.fromCharCode(PROTOCOL_NUMBERS[protocol], 0, 0, 0, port >>> 8, port & 255, 0, 0)

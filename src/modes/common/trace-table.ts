@@ -4,7 +4,7 @@ import { u32host } from '../../base/octets.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
-import type { Expression, Rule } from '../../kernel/nft/expression.ts'
+import type { Rule } from '../../kernel/nft/expression.ts'
 import { constant } from '../../kernel/nft/expression-attributes.ts'
 import { listTableNames } from '../../kernel/nft/list.ts'
 import type { Chain, Element, NftFamily, NftSet } from '../../kernel/nft/state.ts'
@@ -16,6 +16,7 @@ import {
   compare,
   destinationAddress,
   type Expressions,
+  end,
   goTo,
   inPrefix,
   maskBytes,
@@ -67,7 +68,7 @@ const SET_PLACES = 'places'
 const SET_NODE_PORTS = 'node-ports'
 const SET_PROTOCOLS = 'with-ports'
 const SET_EXCEPT = 'except'
-const LEAVE: Expression = { kind: 'verdict', verdict: { code: nft.NFT_RETURN, chain: undefined } }
+const LEAVE = end(nft.NFT_RETURN)
 
 /** Gives the name of the tables of the process whose socket has this port id: no two sockets of a network namespace share it. */
 export function traceTableName(portId: number): string {

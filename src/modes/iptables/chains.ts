@@ -2,7 +2,7 @@ import { isLoopback } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
-import { LOOPBACKS } from '../common/rules.ts'
+import { LOOPBACKS, markOf } from '../common/rules.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
 import { type ChainNames, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import {
@@ -34,7 +34,7 @@ function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
     return { family, table, name, rules, last: NONE }
   }
   const { names, masqueradeBit } = statics.options
-  const mark = (1 << masqueradeBit) >>> 0
+  const mark = markOf(masqueradeBit)
   return [
     chain('filter', names.services),
     chain('filter', names.externalServices),

@@ -9,6 +9,7 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import { tableContext } from '../common/rules.ts'
 import {
   changedServices,
   type FamilyLayout,
@@ -29,7 +30,7 @@ import {
   takenBy,
 } from './places.ts'
 import { renderService, type ServiceRendering, sameServer } from './render-service.ts'
-import { chainKey, ruleInputs, rulesOf } from './rules.ts'
+import { chainKey, rulesOf } from './rules.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer, Rendering } from './state.ts'
 
 /**
@@ -207,7 +208,7 @@ class StateDraft {
       const chains =
         continuing && base !== undefined
           ? base.chains
-          : chainsFrom(base, rulesOf(options.rules, ruleInputs(family, options, frontends)))
+          : chainsFrom(base, rulesOf(options.rules, tableContext(layout, options, frontends)))
       return draft.finish({ chains, sets: setsFrom(base, layout, draft.counts) })
     })
     const isSame =

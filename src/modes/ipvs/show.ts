@@ -39,7 +39,7 @@ import {
   type ServiceRow,
   tableObstacle,
 } from '../common/show.ts'
-import { LAYOUTS, PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/tables.ts'
+import { LAYOUTS, PROTOCOL_NUMBERS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
 import type { DumpFilter, HeldMode, KernelAccess, KernelRead, ModeDump } from '../mode.ts'
 import { KUBE_LOAD_BALANCER } from '../xt-common/layout.ts'
 import { type ReadChain, traceable } from '../xt-common/read-chains.ts'
@@ -136,7 +136,6 @@ function unboundOf(state: IpvsState, { ip }: VirtualServer): Pick<ServiceRow, 'p
   return { problem: `${NOT_REACHED} from prerouting: ${formatIp(ip)} is not an address of ${DUMMY_DEVICE}` }
 }
 
-const PROTOCOLS = ['TCP', 'UDP', 'SCTP'] as const
 const RECORDS: readonly (readonly [SetStem, type: string])[] = [
   ['CLUSTER-IP', 'ClusterIP'],
   ['EXTERNAL-IP', 'External'],

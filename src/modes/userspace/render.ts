@@ -2,14 +2,12 @@ import type { Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, formatIp, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import type { Verdict } from '../../kernel/nft/expression.ts'
 import type { Element, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { type ListName, type Relay, sameRelay } from '../common/relay/relay.ts'
-import { CHAIN_REJECT } from '../common/rules.ts'
+import { DROP, REJECT } from '../common/rules.ts'
 import {
   changedServices,
   commentOf,
@@ -295,9 +293,6 @@ class Made implements ServiceElements {
         this.elements.push({ set: rangesSet(bits), key: key + ip, data: undefined, comment: '' })
   }
 }
-
-const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
-const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
 /** The listeners of a frontend: for pods and processes of this node, if it differs, and for all clients. */
 interface Targets {
