@@ -205,11 +205,6 @@ function detailOf(operation: IpvsOperation): readonly string[] {
   return timeoutS === 0 ? [scheduler] : [scheduler, `persistent ${timeoutS}`]
 }
 
-interface SplitTransaction {
-  readonly add: Transaction
-  readonly remove: Transaction
-}
-
 /** The state before the transaction. */
 interface Started {
   readonly ruleset: Ruleset
@@ -217,92 +212,84 @@ interface Started {
   readonly observed: boolean
 }
 
-type DeleteElements = Extract<Operation, { readonly verb: 'delete-elements' }>
+type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
+
+interface Split {
+  readonly add: Operation[]
+  readonly remove: Operation[]
+}
 
 /**
  * Splits a transaction into additions and removals, each in its order, so that virtual servers can be changed
  * in between. An element or chain that changes keeps its old form together with the new one. All operations
  * on a replaced table stay together as well.
  */
-export function splitTransaction(transaction: Transaction, from: Started): SplitTransaction {
-  const split: Split = {
-    addedKeys: keysAdded(transaction),
-    from,
-    add: [],
-    remove: [],
-  }
-  const { add, remove } = split
-  const anew = tablesMade(transaction)
-  const filled = chainsNamed(transaction, 'add-rule')
-  const remade = chainsNamed(transaction, 'add-chain')
+export function splitTransaction(
+  transaction: Transaction,
+  from: Started,
+): Readonly<Record<keyof Split, Transaction>> {
+  const split: Split = { add: [], remove: [] }
+  const additions = new Set(transaction.map(additionOf))
+  const addedKeys = keysAdded(transaction)
   for (const operation of transaction) {
-    if (anew.has(tableKey(operation))) add.push(operation)
-    else if (operation.verb === 'delete-elements') splitElements(operation, split)
-    else if (operation.verb === 'flush-chain') {
-      const into = filled.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
-      into.push(operation)
-    } else if (operation.verb === 'delete-chain') {
-      const into = remade.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
-      into.push(operation)
-    } else if (GOING.has(operation.verb)) remove.push(operation)
-    else add.push(operation)
+    const isOfNewTable = additions.has(tableKey(operation))
+    if (operation.verb === 'delete-elements' && !isOfNewTable)
+      splitElements(operation, { again: addedKeys.get(setKey(operation)) ?? NO_KEYS, from, ...split })
+    else (isOfNewTable || goesFirst(operation, additions) ? split.add : split.remove).push(operation)
   }
-  return { add, remove }
+  return split
 }
 
-const GOING: ReadonlySet<Operation['verb']> = new Set(['delete-table', 'delete-set'])
+/** Names the table or chain that an operation makes or fills. */
+function additionOf(operation: Operation): string | undefined {
+  const table = tableKey(operation)
+  if (operation.verb === 'add-table') return table
+  if (operation.verb === 'add-rule') return `rules of ${table} ${operation.chain}`
+  return operation.verb === 'add-chain' ? `chain ${table} ${operation.chain.name}` : undefined
+}
+
+function goesFirst(operation: Operation, additions: ReadonlySet<string | undefined>): boolean {
+  switch (operation.verb) {
+    case 'flush-chain':
+      return additions.has(`rules of ${tableKey(operation)} ${operation.chain}`)
+    case 'delete-chain':
+      return additions.has(`chain ${tableKey(operation)} ${operation.chain}`)
+    default:
+      return operation.verb !== 'delete-table' && operation.verb !== 'delete-set'
+  }
+}
 
 function tableKey({ family, table }: Operation): string {
   return `${family} ${table}`
 }
 
-function tablesMade(transaction: Transaction): ReadonlySet<string> {
-  return new Set(transaction.filter(({ verb }) => verb === 'add-table').map(tableKey))
+function setKey(operation: ElementOperation): string {
+  return `${tableKey(operation)} ${operation.set.name}`
 }
 
-function chainsNamed(transaction: Transaction, verb: 'add-rule' | 'add-chain'): ReadonlySet<string> {
-  const named = new Set<string>()
-  for (const operation of transaction) {
-    if (operation.verb !== verb) continue
-    const { chain } = operation
-    named.add(`${tableKey(operation)} ${typeof chain === 'string' ? chain : chain.name}`)
-  }
-  return named
-}
-
-type KeysBySet = ReadonlyMap<string, ReadonlySet<string>>
-
-function keysAdded(transaction: Transaction): KeysBySet {
+/** Gives the keys of added elements, by set, of the sets that also lose elements. */
+function keysAdded(transaction: Transaction): ReadonlyMap<string, ReadonlySet<string>> {
   const added = new Map<string, Set<string>>()
-  const leaving = new Set<string>()
   for (const operation of transaction)
-    if (operation.verb === 'delete-elements') leaving.add(setKey(operation))
+    if (operation.verb === 'delete-elements') added.set(setKey(operation), new Set())
   for (const operation of transaction) {
-    if (operation.verb !== 'add-elements' || !leaving.has(setKey(operation))) continue
-    const keys = added.get(setKey(operation)) ?? new Set<string>()
-    for (const { key } of operation.elements) keys.add(key)
-    added.set(setKey(operation), keys)
+    const keys = operation.verb === 'add-elements' ? added.get(setKey(operation)) : undefined
+    if (operation.verb === 'add-elements') for (const { key } of operation.elements) keys?.add(key)
   }
   return added
 }
 
-function setKey(operation: Extract<Operation, { readonly set: { readonly name: string } }>): string {
-  return `${tableKey(operation)} ${operation.set.name}`
-}
-
-interface Split {
-  readonly addedKeys: KeysBySet
+interface Splitting extends Split {
+  /** The keys of elements that the transaction also adds. */
+  readonly again: ReadonlySet<string>
   readonly from: Started
-  readonly add: Operation[]
-  readonly remove: Operation[]
 }
 
 /**
  * Splits deletions. Old forms of elements that are added again are deleted first, the rest last. Where old
  * and new elements do not fit together (ENFILE), all old elements are deleted first.
  */
-function splitElements(operation: DeleteElements, { addedKeys, from, add, remove }: Split): void {
-  const again = addedKeys.get(setKey(operation)) ?? NO_KEYS
+function splitElements(operation: ElementOperation, { again, from, add, remove }: Splitting): void {
   const mayCrowd = from.observed || again.size * CROWD_SHARE > operation.set.size
   const isCrowded = mayCrowd && countElements(from.ruleset, operation) + again.size > operation.set.size
   const isFirst = operation.elements.map(({ key }) => isCrowded || again.has(key))
@@ -321,7 +308,7 @@ const NO_KEYS: ReadonlySet<string> = new Set()
 /** If additions are less than 1/16 of a set's size, the present elements need not be counted. */
 const CROWD_SHARE = 16
 
-function countElements({ tables }: Ruleset, { family, table, set }: DeleteElements): number {
+function countElements({ tables }: Ruleset, { family, table, set }: ElementOperation): number {
   let count = 0
   const from = tables.find(each => each.family === family && each.name === table)
   for (const group of from?.elements.values() ?? [])

@@ -315,15 +315,11 @@ class UsersDraft<T extends Used> {
 
   finish(): PersistentMap<T> {
     const base = this.#base
-    if (this.#continuing) {
+    if (!this.#continuing)
+      for (const key of base.keys()) if (!this.#changes.has(key)) this.#changes.set(key, undefined)
+    if (base.size > 0)
       for (const [key, after] of this.#changes) this.#changes.set(key, kept(base.get(key), after))
-      return base.withOwn(this.#changes)
-    }
-    if (base.size === 0) return base.withOwn(this.#changes)
-    const all = new Map<string, T | undefined>()
-    for (const key of base.keys()) if (!this.#changes.has(key)) all.set(key, undefined)
-    for (const [key, after] of this.#changes) all.set(key, kept(base.get(key), after))
-    return base.withOwn(all)
+    return base.withOwn(this.#changes)
   }
 }
 
