@@ -8,7 +8,7 @@ import { createTracer, type Trace, type TracePacket, type Tracer } from '../../k
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
-import { limitsWithin, relayModeEvent } from '../common/relay/context.ts'
+import { limitsWithin } from '../common/relay/context.ts'
 import { endpointText, type ListName, type Relay } from '../common/relay/relay.ts'
 import { relayMetrics } from '../common/relay/relay-set.ts'
 import { elementExtent, LAYOUTS, PROTOCOL_NUMBERS } from '../common/tables.ts'
@@ -75,7 +75,7 @@ export function openUserspace({
     clock,
     options,
     writers: { openTransport: sockets.netfilter, own: transport.portId },
-    report: event => tell?.(relayModeEvent(event)),
+    report: tell,
   })
   return {
     plane,

@@ -15,7 +15,7 @@ import {
   type Receipt,
   type RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { type RelayEvent, relayContext } from '../common/relay/context.ts'
+import { relayContext } from '../common/relay/context.ts'
 import type { Relay } from '../common/relay/relay.ts'
 import { type OpenFailure, type RelayCounts, RelaySet } from '../common/relay/relay-set.ts'
 import { LAYOUTS, NFT_FAMILIES, portKey } from '../common/tables.ts'
@@ -28,6 +28,7 @@ import {
   type Watches,
   watchesOf,
 } from '../common/writers.ts'
+import type { ModeContext } from '../mode.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
@@ -45,7 +46,7 @@ interface UserspacePlaneOptions {
   readonly options: UserspaceOptions
   /** See watchesOf. */
   readonly writers?: WatchedSocket
-  readonly report?: (event: RelayEvent) => void
+  readonly report?: ModeContext['tell']
 }
 
 /** The data plane of kube-proxy's oldest mode: see README.md. */

@@ -179,48 +179,6 @@ function textOf(namespace: string): string {
   return `namespace ${namespace}`
 }
 
-/** A failure of a relay that an operator may want to know. */
-export type RelayEvent =
-  | (Exhaustion & { readonly kind: 'exhausted' })
-  /** An endpoint did not accept a connection; reported once a minute. */
-  | { readonly kind: 'unreachable'; readonly port: string; readonly endpoint: string; readonly error: Error }
-  /** No descriptor, port or memory is left for a connection to an endpoint; reported once a minute. */
-  | { readonly kind: 'starved'; readonly port: string; readonly error: Error }
-  /** A connection of this process came back to it, and was refused; reported once a minute. */
-  | { readonly kind: 'loop'; readonly port: string }
-  /** An open listener failed. */
-  | { readonly kind: 'broken'; readonly port: string; readonly error: Error }
-
-/** Makes the log message of an event. */
-export function relayModeEvent(event: RelayEvent): ModeEvent {
-  switch (event.kind) {
-    case 'exhausted': {
-      const { resource, limit, holder } = event
-      const text =
-        resource === 'connections'
-          ? 'too many relayed connections; new ones are refused'
-          : 'too many relayed UDP clients; datagrams of new ones are dropped'
-      return { kind: 'notice', level: 'warn', text, facts: { limit, share: holder ?? 'all Services' } }
-    }
-    case 'unreachable': {
-      const { port: servicePort, endpoint, error } = event
-      const text = 'endpoint does not accept connections; trying others'
-      return { kind: 'notice', level: 'info', text, facts: { servicePort, endpoint, error: error.message } }
-    }
-    case 'starved': {
-      const { port: servicePort, error } = event
-      const text = 'cannot open a socket to an endpoint; the client is refused'
-      return { kind: 'notice', level: 'warn', text, facts: { servicePort, error: error.message } }
-    }
-    case 'loop': {
-      const text = 'refused a connection that this process made to itself'
-      return { kind: 'notice', level: 'warn', text, facts: { servicePort: event.port } }
-    }
-    case 'broken':
-      return { kind: 'failed', error: new Error(`relay of ${event.port}: ${event.error.message}`) }
-  }
-}
-
 /** The state that all relays of one process share. */
 export interface RelayContext {
   readonly clock: Clock
@@ -230,7 +188,8 @@ export interface RelayContext {
   readonly own: OwnSockets
   /** Whether our own rules catch packets to this place. A connection there would be relayed a second time. */
   readonly isCaptured: (backend: Backend, protocol: 'TCP' | 'UDP') => boolean
-  readonly report: (event: RelayEvent) => void
+  /** Gets failures that an operator may want to know. */
+  readonly report: (event: ModeEvent) => void
 }
 
 type ContextOptions = Pick<RelayContext, 'clock' | 'limits' | 'isCaptured' | 'report'>
@@ -238,14 +197,27 @@ type ContextOptions = Pick<RelayContext, 'clock' | 'limits' | 'isCaptured' | 're
 /** Makes the state of a process that relays nothing yet. */
 export function relayContext(options: ContextOptions): RelayContext {
   const { limits, report } = options
-  const usage = (resource: 'connections' | 'sessions') =>
-    new Usage(resource, limits[resource], exhaustion => report({ kind: 'exhausted', ...exhaustion }))
+  const usage = (resource: Resource) =>
+    new Usage(resource, limits[resource], ({ limit, holder: share = 'all Services' }) =>
+      report(notice('warn', EXHAUSTED[resource], { limit, share })),
+    )
   return {
     ...options,
     connections: usage('connections'),
     sessions: usage('sessions'),
     own: new OwnSockets(),
   }
+}
+
+type Notice = Extract<ModeEvent, { readonly kind: 'notice' }>
+
+function notice(level: Notice['level'], text: string, facts: Notice['facts']): Notice {
+  return { kind: 'notice', level, text, facts }
+}
+
+const EXHAUSTED: Readonly<Record<Resource, string>> = {
+  connections: 'too many relayed connections; new ones are refused',
+  sessions: 'too many relayed UDP clients; datagrams of new ones are dropped',
 }
 
 /** The state that the two listeners of one Service port share. */
@@ -266,21 +238,34 @@ export const OWN_ERRORS: ReadonlySet<string> = new Set([
   'EADDRNOTAVAIL',
 ])
 
-/** Reports that an endpoint could not be reached, and whether the endpoint or this process failed. */
+const UNREACHABLE = 'endpoint does not accept connections; trying others'
+const STARVED = 'cannot open a socket to an endpoint; the client is refused'
+const LOOP = 'refused a connection that this process made to itself'
+
+/** Reports once a minute that an endpoint could not be reached, and whether the endpoint or this process failed. */
 export function reportUnreached(
   { report }: Pick<RelayContext, 'report'>,
-  { key: port, reports }: RelayPort,
-  { endpoint, error }: { readonly endpoint: string; readonly error: NodeJS.ErrnoException },
+  { key: servicePort, reports }: RelayPort,
+  {
+    endpoint,
+    error: { code, message: error },
+  }: { readonly endpoint: string; readonly error: NodeJS.ErrnoException },
 ): void {
-  const isOurs = OWN_ERRORS.has(error.code ?? '')
+  const isOurs = OWN_ERRORS.has(code ?? '')
   if (!reports.isDue(isOurs ? '' : endpoint)) return
-  report(isOurs ? { kind: 'starved', port, error } : { kind: 'unreachable', port, endpoint, error })
+  if (isOurs) report(notice('warn', STARVED, { servicePort, error }))
+  else report(notice('info', UNREACHABLE, { servicePort, endpoint, error }))
 }
 
-/** Counts and reports a connection of this process that came back to it. */
-export function reportLoop({ own, report }: RelayContext, { key: port, reports }: RelayPort): void {
+/** Counts a connection of this process that came back to it, and reports it once a minute. */
+export function reportLoop({ own, report }: RelayContext, { key: servicePort, reports }: RelayPort): void {
   own.countLoop()
-  if (reports.isDue('loop')) report({ kind: 'loop', port })
+  if (reports.isDue('loop')) report(notice('warn', LOOP, { servicePort }))
+}
+
+/** Reports that an open listener failed. */
+export function reportBroken({ report }: RelayContext, { key }: RelayPort, { message }: Error): void {
+  report({ kind: 'failed', error: new Error(`relay of ${key}: ${message}`) })
 }
 
 /** A socket that clients are redirected to. */
