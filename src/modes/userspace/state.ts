@@ -98,6 +98,11 @@ export const CHAIN_INPUT = 'filter-input'
 /** The comment suffix of a place that leads only to endpoints of this node: `ns/web:http local`. */
 export const LOCAL_SUFFIX = ' local'
 
+/** Gives the Service port in the comment of an element of either list: `ns/web:http`. */
+export function portName(comment: string): string {
+  return comment.endsWith(LOCAL_SUFFIX) ? comment.slice(0, -LOCAL_SUFFIX.length) : comment
+}
+
 /** All that this plane keeps, in the kernel and in this process. Immutable. */
 export interface UserspaceState {
   /** Tables `ip` and `ip6`, with symbols for the addresses and ports of listeners: see ListenerSymbol. */
