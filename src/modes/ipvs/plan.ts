@@ -105,78 +105,39 @@ export function makePlan(
     complete,
     // IPVS keeps its own persistence, and virtual servers are changed in place.
     rebuilds: false,
-    describe: () => sharedFirst(linesOfAll(phases, after.ruleset), ({ service }) => service),
+    describe: () =>
+      sharedFirst(
+        phases.flatMap(phase => [...linesOf(phase, after.ruleset)]),
+        ({ service }) => service,
+      ),
   }
 }
 
 /** Counts the objects that a phase adds, changes or removes. */
 function changesOf(phase: Phase): number {
-  switch (phase.kind) {
-    case 'add-sets':
-      return phase.sets.length
-    case 'remove-sets':
-      return phase.names.length
-    case 'add-entries':
-    case 'remove-entries':
-      return phase.lists.reduce((count, { entries }) => count + entries.length, 0)
-    case 'add-rules':
-    case 'remove-rules':
-    case 'add-redirects':
-    case 'remove-redirects':
-      return countChanges(phase.transaction)
-    case 'add-chains':
-    case 'take-chains':
-    case 'remove-chains':
-      return countScopeChanges(phase.operations)
-    case 'add-device':
-    case 'remove-device':
-      return 1
-    case 'add-servers':
-    case 'remove-servers':
-      return phase.operations.length
-    case 'add-addresses':
-    case 'remove-addresses':
-      return phase.addresses.length
-  }
-}
-
-function* linesOfAll(phases: readonly Phase[], after: Ruleset): IterableIterator<PlanLine> {
-  for (const phase of phases) yield* linesOf(phase, after)
+  if ('sets' in phase) return phase.sets.length
+  if ('names' in phase) return phase.names.length
+  if ('lists' in phase) return phase.lists.reduce((count, { entries }) => count + entries.length, 0)
+  if ('transaction' in phase) return countChanges(phase.transaction)
+  if ('nameOfIpset' in phase) return countScopeChanges(phase.operations)
+  if ('operations' in phase) return phase.operations.length
+  return 'addresses' in phase ? phase.addresses.length : 1
 }
 
 function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {
   const verb = phase.kind.startsWith('remove-') ? 'remove' : 'add'
   const shared = (object: string): PlanLine => ({ verb, object, service: undefined })
-  switch (phase.kind) {
-    case 'add-sets':
-      return phase.sets.map(setLine)
-    case 'remove-sets':
-      return phase.names.map(name => shared(`ipset ${name}`))
-    case 'add-entries':
-    case 'remove-entries':
-      return phase.lists.flatMap(list => entryLines(verb, list))
-    case 'add-rules':
-    case 'remove-rules':
-    case 'add-redirects':
-    case 'remove-redirects':
-      return describeTransaction(phase.transaction, after)
-    case 'add-chains':
-    case 'take-chains':
-    case 'remove-chains':
-      return describeScope(phase.operations, phase.nameOfIpset)
-    case 'add-device':
-    case 'remove-device':
-      return [shared(`link ${DUMMY_DEVICE} type dummy`)]
-    case 'add-servers':
-    case 'remove-servers':
-      return phase.operations.map(serverLine)
-    case 'add-addresses':
-    case 'remove-addresses':
-      return phase.addresses.map(({ ip, services }) => {
-        const prefix = familyOf(ip) === 'IPv4' ? 32 : 128
-        return { verb, object: `address ${formatIp(ip)}/${prefix} dev ${DUMMY_DEVICE}`, service: services[0] }
-      })
-  }
+  if ('sets' in phase) return phase.sets.map(setLine)
+  if ('names' in phase) return phase.names.map(name => shared(`ipset ${name}`))
+  if ('lists' in phase) return phase.lists.flatMap(list => entryLines(verb, list))
+  if ('transaction' in phase) return describeTransaction(phase.transaction, after)
+  if ('nameOfIpset' in phase) return describeScope(phase.operations, phase.nameOfIpset)
+  if ('operations' in phase) return phase.operations.map(serverLine)
+  if (!('addresses' in phase)) return [shared(`link ${DUMMY_DEVICE} type dummy`)]
+  return phase.addresses.map(({ ip, services }) => {
+    const prefix = familyOf(ip) === 'IPv4' ? 32 : 128
+    return { verb, object: `address ${formatIp(ip)}/${prefix} dev ${DUMMY_DEVICE}`, service: services[0] }
+  })
 }
 
 function setLine({ set, replaces }: SetChange): PlanLine {
