@@ -15,8 +15,15 @@ import type { Touched } from '../kernel/nft/monitor.ts'
 import type { Chain, Element, NftFamily, NftSet, Ruleset, Table, TableName } from '../kernel/nft/state.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, plainSet } from '../modes/common/tables.ts'
-import { commitWith, deleteTables, transactionPlan, watchesOf } from '../modes/common/writers.ts'
+import {
+  commitWith,
+  type FamilyLayout,
+  LAYOUTS,
+  NFT_FAMILIES,
+  plainSet,
+  transactionPlan,
+} from '../modes/common/tables.ts'
+import { deleteTables, watchesOf } from '../modes/common/writers.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'

@@ -17,8 +17,8 @@ import type {
   Receipt,
   RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { NFT_FAMILIES } from '../common/tables.ts'
-import { refusalTo, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
+import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
+import { type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import { isOurChain, isServiceChain, touchesUs } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'

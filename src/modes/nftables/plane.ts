@@ -2,14 +2,8 @@ import { type Clock, finishInSlices, slicingOf, systemClock } from '../../base/c
 import { PersistentMap } from '../../base/collections.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
-import {
-  bothNamed,
-  commitWith,
-  deleteTables,
-  inTables,
-  type WatchedSocket,
-  watchesOf,
-} from '../common/writers.ts'
+import { commitWith } from '../common/tables.ts'
+import { bothNamed, deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
 import type { LocalhostRelays } from './localhost.ts'
 import { adoptRuleset } from './observe.ts'

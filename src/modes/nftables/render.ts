@@ -19,8 +19,8 @@ import {
   sameGroup,
   TABLE_COMMENT,
   tableOf,
+  transactionPlan,
 } from '../common/tables.ts'
-import { transactionPlan } from '../common/writers.ts'
 import { chooseChains, makeChains } from './chains.ts'
 import {
   CODE_DROP,

@@ -17,8 +17,7 @@ import {
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Relay, RelayChanges } from '../common/relay/relay.ts'
-import type { FamilyLayout } from '../common/tables.ts'
-import type { TransactionPlan } from '../common/writers.ts'
+import type { FamilyLayout, TransactionPlan } from '../common/tables.ts'
 import {
   CLIENT_6_LENGTH,
   type Codes,

@@ -27,12 +27,12 @@ import {
   portData,
   portKey,
   protocolOfKey,
+  receiptOf,
 } from '../common/tables.ts'
 import {
   bothNamed,
   deleteTables,
   inTables,
-  receiptOf,
   type WatchedSocket,
   type Watches,
   watchesOf,

@@ -6,6 +6,7 @@ import type { Element, NftFamily, NftSet, Table } from '../../kernel/nft/state.t
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import { TableDraft } from '../common/elements.ts'
 import { type ListName, type Relay, sameRelay } from '../common/relay/relay.ts'
 import { DROP, REJECT } from '../common/rules.ts'
 import {
@@ -16,7 +17,6 @@ import {
   LAYOUTS,
   NFT_FAMILIES,
   portKey,
-  TableDraft,
   tableOf,
 } from '../common/tables.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'

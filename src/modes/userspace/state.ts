@@ -24,8 +24,14 @@ import {
   type RelayChanges,
   type RelayKey,
 } from '../common/relay/relay.ts'
-import { type FamilyLayout, LAYOUTS, portData, portKey } from '../common/tables.ts'
-import { countChanges, describeTransaction } from '../common/writers.ts'
+import {
+  countChanges,
+  describeTransaction,
+  type FamilyLayout,
+  LAYOUTS,
+  portData,
+  portKey,
+} from '../common/tables.ts'
 
 const REDIRECTS = ['inside', 'nodeports-inside', 'frontends', 'nodeports'] as const
 /** A map whose data is the address and port of a listener. */

@@ -9,7 +9,7 @@ import {
   type ScopeOperations,
 } from '../../kernel/xt/scope.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
-import { sharedFirst } from '../common/writers.ts'
+import { sharedFirst } from '../common/tables.ts'
 
 /** Counts changes. A chain that is rewritten is one change. */
 export function countScopeChanges(operations: ScopeOperations): number {
