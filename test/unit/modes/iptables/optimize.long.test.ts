@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { TracePacket, Way } from '../../../../src/kernel/evaluate/trace.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
+import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../nftables/frontends.ts'
@@ -213,8 +214,26 @@ describe('the optimizer', () => {
   it('keeps a list apart that masquerades for its own address', () => {
     const chosen = { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll: true }
     const { chains } = draft(many(50), optimized(chosen), false)
-    const lists = [...chains.values()].filter(({ name }) => /^KUBE-SVC-[A-Z2-7]{16}$/.test(name))
-    expect(lists.length).toBe(50)
+    const lists = (all: Drafted['chains']) =>
+      [...all.keys()].filter(key => /KUBE-SVC-[A-Z2-7]{16}$/.test(key))
+    expect(lists(chains).length).toBe(50)
+    expect(lists(chains).sort()).toEqual(lists(draft(many(50), chosen, false).chains).sort())
+  })
+
+  it('has a chain, and an entry, once where two ports of a Service need it', () => {
+    const cluster = [{ ip: ip4(10, 21, 0, 1), port: 8080, local: false }]
+    const ports = [80, 81].map(port => ({
+      name: `p${port}`,
+      frontends: [clusterIp(ip4(10, 96, 0, 1), port)],
+      cluster,
+    }))
+    const checked = { ...service('ns/s', ports), healthCheck: { port: 32_000, local: {} } }
+    const rules = (chosen: IptablesOptions) => {
+      const { chains, entries } = rulesOfService(checked, draft(table([checked]), chosen, false).statics)
+      return [chains.length, entries.filter(({ table: name }) => name === 'filter').length]
+    }
+    expect(rules(DEFAULT_IPTABLES_OPTIONS)).toEqual([4, 2])
+    expect(rules(optimized(DEFAULT_IPTABLES_OPTIONS))).toEqual([2, 1])
   })
 
   it('keeps the chains of Services that remember clients', () => {
