@@ -136,18 +136,16 @@ export interface ModeTracer extends Tracer {
 export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
 
 /** The result of `retire` for a mode that is not in use. */
-export type Retired = 'nothing' | 'removed' | Kept
+export type Retired =
+  | 'nothing'
+  | 'removed'
+  /** Objects stay, because they may be another program's: why, and how to remove them. */
+  | { readonly kept: string }
 
 /** The objects that `free` removed, for the log. */
 export interface Freed {
   readonly facts: Readonly<Record<string, readonly string[]>>
   readonly text: string
-}
-
-/** Objects that stay, because they may be another program's. */
-interface Kept {
-  /** Why they stay, and how to remove them. */
-  readonly kept: string
 }
 
 /** The settings that every mode has: the fields of the file, in its own section or that of another mode, and the flags. */

@@ -1,7 +1,12 @@
 import { type Clock, pause } from '../base/clock.ts'
 import { watchedIdentity } from '../model/parse.ts'
-import type { Exchange } from '../source/kube/exchange.ts'
-import { type Failure, FailureError, failureOfError, failureOfStatus } from '../source/kube/exchange.ts'
+import {
+  type Exchange,
+  type Failure,
+  FailureError,
+  failureOfError,
+  failureOfStatus,
+} from '../source/kube/exchange.ts'
 import { compareVersions, isOlder, isPosition, versionOf } from '../source/kube/object-index.ts'
 import { watchQuery } from '../source/kube/reflector-state.ts'
 import { type Resource, requestPath } from '../source/kube/resources.ts'

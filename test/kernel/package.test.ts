@@ -142,9 +142,8 @@ describe('the packed package', () => {
     write(
       'layers.ts',
       `import { Connection, NETLINK_GENERIC, findFamily, NetlinkError, openNetlink } from 'kprobe/netlink'
-import { systemClock } from 'kprobe'
+import { systemClock, finish } from 'kprobe'
 import { openNftClient, LAYOUTS, makeTable, natChains, type Ruleset, diffRulesets, printRuleset } from 'kprobe/nft'
-import { finish } from 'kprobe'
 const generic = new Connection({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock: systemClock })
 const family: number = findFamily(generic, 'nlctrl')
 try { findFamily(generic, 'nobody') } catch (error) { console.log(error instanceof NetlinkError && error.code) }

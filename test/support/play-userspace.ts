@@ -1,6 +1,6 @@
 import { expect } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../../src/modes/common/relay/limits.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from '../../src/modes/common/relay/context.ts'
 import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { parseEndpoint } from './lab/address.ts'

@@ -1,7 +1,7 @@
+import { createUserspaceTracer } from '../../src/modes/userspace/mode.ts'
 import { renderUserspaceState } from '../../src/modes/userspace/render.ts'
 import { DEFAULT_USERSPACE_OPTIONS, type UserspaceOptions } from '../../src/modes/userspace/settings.ts'
 import { EMPTY_STATE, type UserspaceState } from '../../src/modes/userspace/state.ts'
-import { createUserspaceTracer } from '../../src/modes/userspace/trace.ts'
 import { type ModeDifference, withDifferences } from './mode-differences.ts'
 import { type Mode, nftablesOptionsOf, type PipelineConfig } from './pipeline.ts'
 import type { Player } from './players.ts'

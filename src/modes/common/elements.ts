@@ -1,8 +1,7 @@
 import { PersistentMap } from '../../base/collections.ts'
 import type { Ip } from '../../base/ip.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
-import { TABLE_COMMENT } from './rules.ts'
-import { GROUP_NODEPORT_IPS, sameGroup } from './tables.ts'
+import { GROUP_NODEPORT_IPS, sameGroup, TABLE_COMMENT } from './tables.ts'
 
 type OfSet = (set: string) => boolean
 

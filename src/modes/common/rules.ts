@@ -2,7 +2,7 @@ import { type Cidr, type Family, familyOf } from '../../base/ip.ts'
 import { hex, type Octets, u32host, zeros } from '../../base/octets.ts'
 import type { DetectLocal } from '../../config/config.ts'
 import * as nft from '../../kernel/nft/constants.ts'
-import type { Chain, Expression, NftFamily, Rule } from '../../kernel/nft/state.ts'
+import type { Chain, Expression, NftFamily, Rule, Verdict } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import type { FamilyLayout } from './tables.ts'
 
@@ -22,16 +22,57 @@ export interface RuleContext {
   readonly logGroup?: number
 }
 
+/** The inputs of the chains of one table that several modes have. */
+export interface TableContext extends RuleContext {
+  readonly masqueradeAll: boolean
+  readonly nodePorts: NodePortAddresses
+  readonly serviceCidrs: readonly Cidr[]
+}
+
+interface ContextOptions {
+  readonly masqueradeBit: number
+  readonly masqueradeAll: boolean
+  readonly detector: Detectors
+}
+
+export function tableContext(
+  layout: FamilyLayout,
+  { masqueradeBit, masqueradeAll, detector }: ContextOptions,
+  { nodePorts, serviceCidrs, node }: FrontendTable,
+): TableContext {
+  return {
+    layout,
+    masqueradeMark: markOf(masqueradeBit),
+    masqueradeAll,
+    detector: detectorFor(layout.model, { detector }, node),
+    nodePorts: nodePorts[layout.model],
+    serviceCidrs: serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
+  }
+}
+
+/** Gives the mark with this bit alone, 0 to 31. */
+export function markOf(bit: number): number {
+  return (1 << bit) >>> 0
+}
+
+/** Gives equal values for contexts of the same options that make equal rules. */
+export function contextKey({ detector, nodePorts, serviceCidrs }: TableContext): readonly unknown[] {
+  const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
+  return [detectorKey(detector), answers, serviceCidrs.map(cidrKey)]
+}
+
 /** Makes a rule. Expressions run in order; the first that does not match ends the rule. */
 export function rule(expressions: Expressions, comment = ''): Rule {
   return { expressions, comment }
 }
 
+/** Ends the traversal of a chain, or of all. */
+export function end(code: number): Expression {
+  return { kind: 'verdict', verdict: { code, chain: undefined } }
+}
+
 /** Counts and drops the packet. */
-export const dropCounted: Expressions = [
-  { kind: 'counter' },
-  { kind: 'verdict', verdict: { code: nft.NF_DROP, chain: undefined } },
-]
+export const dropCounted: Expressions = [{ kind: 'counter' }, end(nft.NF_DROP)]
 
 /** Continues in another chain without return. */
 export function goTo(chain: string): Expression {
@@ -120,10 +161,10 @@ export function askMasquerade(context: RuleContext): Expressions {
 }
 
 /** Matches packets that the detector assigns to pods of this node, or all others. */
-export function fromPod(context: RuleContext, detector: Detector, negated: boolean): Expressions {
+function fromPod({ layout }: RuleContext, detector: Detector, negated: boolean): Expressions {
   const op = negated ? 'neq' : 'eq'
   if (detector.kind === 'cidr') {
-    return inPrefix(context.layout, 'source', { ...detector.cidr, op })
+    return inPrefix(layout, 'source', { ...detector.cidr, op })
   }
   // A comparison of fewer than the 16 bytes of a name matches a prefix.
   const name = detector.kind === 'interface' ? detector.name.padEnd(16, '\0') : detector.prefix
@@ -149,6 +190,21 @@ export function inPrefix(
   if (bits > 0 && Number.isInteger(length) && load.kind === 'payload')
     return [{ ...load, length }, compare(op, WORK, ip.slice(0, length))]
   return [load, maskBytes(WORK, prefixMask(bits, layout.addressLength)), compare(op, WORK, ip)]
+}
+
+/** Makes the rules for clients inside: pods of this node, and its processes. Policy Local sends both everywhere. */
+export function insideRules(context: RuleContext, ofPods: Expressions, ofNode: Expressions): readonly Rule[] {
+  const { detector } = context
+  const pods = detector === undefined ? [] : [rule([...fromPod(context, detector, false), ...ofPods])]
+  return [...pods, rule([...fromThisNode, ...ofNode])]
+}
+
+/** Masquerades clients outside the cluster on their way to a ClusterIP, so that replies come back through this node. */
+export function offClusterRules(context: TableContext, toClusterIp: Expressions): readonly Rule[] {
+  const { masqueradeAll, detector } = context
+  const mark = [...toClusterIp, ...askMasquerade(context)]
+  if (masqueradeAll) return [rule(mark)]
+  return detector === undefined ? [] : [rule([...fromPod(context, detector, true), ...mark])]
 }
 
 /** Continues only if the source address is one of this node. */
@@ -224,8 +280,6 @@ function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undef
   }
 }
 
-export const TABLE_COMMENT = 'rules of kprobe'
-
 /** Names of the chains that the tables of every mode have. */
 export const CHAIN_PREROUTING = 'nat-prerouting'
 export const CHAIN_OUTPUT = 'nat-output'
@@ -241,6 +295,9 @@ export const CHAIN_REJECT = 'refuse'
 export const CHAIN_FIREWALL = 'firewall-check'
 /** This chain exists where a relay of the daemon serves node ports at localhost. */
 export const CHAIN_LOCALHOST = 'localhost-nodeports'
+
+export const REJECT: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_REJECT }
+export const DROP: Verdict = { code: nft.NF_DROP, chain: undefined }
 
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = nft.NF_IP_PRI_NAT_DST
@@ -286,23 +343,19 @@ export function rejectChain(layout: FamilyLayout): Chain {
  * named proxy has translated what it serves. `except` comes first.
  */
 export function unallocatedChains(
-  layout: FamilyLayout,
-  serviceCidrs: readonly Cidr[],
+  { layout, serviceCidrs }: TableContext,
   except: readonly Rule[] = [],
 ): readonly Chain[] {
   if (serviceCidrs.length === 0) return []
-  const rules = [...except, ...unallocatedRules(layout, serviceCidrs)]
+  const drops = serviceCidrs.map(cidr => {
+    const match = inPrefix(layout, 'destination', { ...cidr, op: 'eq' })
+    return rule([...match, ...dropCounted], 'no such ClusterIP')
+  })
+  const rules = [...except, ...drops]
   return [
     natChain(CHAIN_LATE_PREROUTING, nft.NF_INET_PRE_ROUTING, LATE_NAT_PRIORITY, rules),
     natChain(CHAIN_LATE_OUTPUT, nft.NF_INET_LOCAL_OUT, LATE_NAT_PRIORITY, rules),
   ]
-}
-
-function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Cidr[]): readonly Rule[] {
-  return serviceCidrs.map(cidr => {
-    const match = inPrefix(layout, 'destination', { ...cidr, op: 'eq' })
-    return rule([...match, ...dropCounted], 'no such ClusterIP')
-  })
 }
 
 /** Gives the connection the address of the interface that it leaves by, and a random port. */
@@ -331,16 +384,11 @@ export function detectorKey(detector: Detector | undefined): unknown {
   return { kind: detector.kind, cidr: cidrKey(detector.cidr) }
 }
 
-interface NodePortPlace {
-  readonly layout: FamilyLayout
-  readonly nodePorts: NodePortAddresses
-}
-
 /**
  * Matches node-port addresses. Node ports are never served on loopback addresses, because the reply could not
  * leave the node.
  */
-export function toNodePortAddress({ layout, nodePorts }: NodePortPlace): Expressions {
+export function toNodePortAddress({ layout, nodePorts }: TableContext): Expressions {
   if (nodePorts.kind === 'only') return [destinationAddress(layout, WORK), matches('nodeport-ips')]
   const local: Expressions = [
     { kind: 'fib', flags: nft.NFTA_FIB_F_DADDR, dreg: WORK },

@@ -80,6 +80,8 @@ export function forFamilies<T>(make: (family: NftFamily) => T): Readonly<Record<
   return { ip: make('ip'), ip6: make('ip6') }
 }
 
+export const TABLE_COMMENT = 'rules of kprobe'
+
 const GROUP_LENGTH_MAX = 64
 
 /**
@@ -142,6 +144,9 @@ export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
   UDP: nft.IPPROTO_UDP,
   SCTP: nft.IPPROTO_SCTP,
 }
+
+/** The most frequent one first. */
+export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 
 /** Encodes protocol and port: the last 8 bytes of a frontends key, and all of a nodeports key. */
 export function portKey(protocol: Protocol, port: number): Octets {

@@ -6,7 +6,7 @@ import * as nft from '../../kernel/nft/constants.ts'
 import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import { constant } from '../../kernel/nft/expression-attributes.ts'
 import { listTableNames } from '../../kernel/nft/list.ts'
-import type { Chain, Element, Expression, NftFamily, NftSet, Rule } from '../../kernel/nft/state.ts'
+import type { Chain, Element, NftFamily, NftSet, Rule } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { Protocol } from '../../model/service.ts'
 import { Connection } from '../../netlink/connection.ts'
@@ -15,6 +15,7 @@ import {
   compare,
   destinationAddress,
   type Expressions,
+  end,
   goTo,
   inPrefix,
   maskBytes,
@@ -66,7 +67,7 @@ const SET_PLACES = 'places'
 const SET_NODE_PORTS = 'node-ports'
 const SET_PROTOCOLS = 'with-ports'
 const SET_EXCEPT = 'except'
-const LEAVE: Expression = { kind: 'verdict', verdict: { code: nft.NFT_RETURN, chain: undefined } }
+const LEAVE = end(nft.NFT_RETURN)
 
 /** Gives the name of the tables of the process whose socket has this port id: no two sockets of a network namespace share it. */
 export function traceTableName(portId: number): string {

@@ -2,7 +2,7 @@ import { isLoopback } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
-import { LOOPBACKS } from '../common/rules.ts'
+import { LOOPBACKS, markOf } from '../common/rules.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
 import { type ChainNames, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import {
@@ -19,14 +19,14 @@ import {
   NEW,
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
-import { optimizeFixed } from './optimize/optimize.ts'
+import { divideFixed } from './optimize/dispatch.ts'
 import { NFACCT_INVALID_DROPPED } from './settings.ts'
 import type { Statics } from './state.ts'
 
 /** Makes the chains of both families that exist without Services. Some of them also hold entries of Services. */
 export function fixedChains(statics: Statics): readonly XtChain[] {
   const chains = NFT_FAMILIES.flatMap(family => chainsOf(statics, family))
-  return statics.options.optimize ? optimizeFixed(chains, statics) : chains
+  return statics.options.optimize ? divideFixed(chains, statics) : chains
 }
 
 function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
@@ -34,7 +34,7 @@ function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
     return { family, table, name, rules, last: NONE }
   }
   const { names, masqueradeBit } = statics.options
-  const mark = (1 << masqueradeBit) >>> 0
+  const mark = markOf(masqueradeBit)
   return [
     chain('filter', names.services),
     chain('filter', names.externalServices),

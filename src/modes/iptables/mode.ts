@@ -10,7 +10,7 @@ import { appliedScope, chainKey, type XtChain } from '../../kernel/xt/scope.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
 import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
-import { createXtTracer } from '../xt-common/trace.ts'
+import { createXtTracer } from '../xt-common/read-chains.ts'
 import { jumpsOf } from './chains.ts'
 import {
   cleanIptables,

@@ -8,18 +8,12 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import { cidrKey } from '../common/rules.ts'
 import { changedServices } from '../common/tables.ts'
 import { addressOf, comment, FROM_LOCAL, fromPods, jump, NO_MATCHES } from '../xt-common/rules-parts.ts'
 import { fixedChains, jumpsOf } from './chains.ts'
-import { optimizeService } from './optimize/optimize.ts'
-import {
-  captureEntries,
-  endpointChains,
-  healthCheckEntry,
-  natChain,
-  type PortRules,
-  portRules,
-} from './rules.ts'
+import { placeEntries } from './optimize/dispatch.ts'
+import { captureEntries, healthCheckEntry, natChain, type PortRules, portRules } from './rules.ts'
 import type { IptablesOptions } from './settings.ts'
 import { type IptablesState, LARGE_ENDPOINTS, type RenderedState, type Statics, staticsOf } from './state.ts'
 
@@ -127,10 +121,12 @@ export function rulesOfService(service: ServiceFrontends, statics: Statics): Ask
       entries.push(healthCheckEntry(port, service.healthCheck.port))
     }
     for (const chain of externalChains(port)) chains.push(chain)
-    for (const chain of endpointChains(port)) chains.push(chain)
+    for (const chain of port.lists) chains.push(chain)
   }
-  const rules: Asked = { chains, entries }
-  return statics.options.optimize ? optimizeService(rules, statics) : rules
+  if (!statics.options.optimize) return { chains, entries }
+  // Two ports of the Service may share a chain as well.
+  const once = new Map(chains.map(chain => [chainKey(chain, chain.name), chain]))
+  return { chains: [...once.values()], entries: placeEntries(entries, statics) }
 }
 
 /**
@@ -201,12 +197,12 @@ function localRules({ port, chains, uses, ofFamily, statics }: PortRules): reado
 function firewallChain(port: PortRules, clients: readonly Cidr[]): XtChain {
   const { displayName } = port.port
   const { fw, ext } = port.chains
+  const { names, optimize } = port.statics.options
   const matches = [comment(`${displayName} loadbalancer IP`)]
-  const others = comment(
-    `other traffic to ${displayName} will be dropped by ${port.statics.options.names.proxyFirewall}`,
-  )
-  return natChain(port, fw, [
-    ...clients.map(client => ({ source: addressOf(client), matches, target: jump(ext) })),
-    { matches: [others], target: undefined },
-  ])
+  const toExt = (client: Cidr): XtRule => ({ source: addressOf(client), matches, target: jump(ext) })
+  // Without rules that do nothing: a range that a Service lists twice, and a rule that only counts.
+  if (optimize)
+    return natChain(port, fw, [...new Map(clients.map(client => [cidrKey(client), toExt(client)])).values()])
+  const others = comment(`other traffic to ${displayName} will be dropped by ${names.proxyFirewall}`)
+  return natChain(port, fw, [...clients.map(toExt), { matches: [others], target: undefined }])
 }

@@ -1,10 +1,20 @@
 import { type Cidr, cidrOf, formatIpPort, type Ip } from '../../base/ip.ts'
+import { readU32be } from '../../base/octets.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
 import type { Backend, Frontend, PortFrontends, Route } from '../../model/frontend.ts'
+import type { Protocol } from '../../model/service.ts'
 import type { VerdictReason } from '../common/logs.ts'
-import { type ChainNames, endpointChain, type PortChains, portChains } from '../xt-common/layout.ts'
+import {
+  base32,
+  base32Hash,
+  type ChainNames,
+  endpointChain,
+  type PortChains,
+  portChains,
+  serviceChain,
+} from '../xt-common/layout.ts'
 import {
   ACCEPT,
   addressOf,
@@ -24,13 +34,18 @@ import { NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 import type { FamilyStatics, Statics } from './state.ts'
 
 /** One port of one Service in one family, with the inputs of its rules. */
-export interface PortRules {
+interface PortInputs {
   readonly port: PortFrontends
   readonly family: NftFamily
   readonly statics: Statics
   readonly ofFamily: FamilyStatics
-  readonly chains: PortChains
   readonly uses: Uses
+  readonly chains: PortChains
+}
+
+export interface PortRules extends PortInputs {
+  /** KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
+  readonly lists: readonly XtChain[]
 }
 
 /** The chains that a port needs: those that a frontend leads to. */
@@ -48,13 +63,21 @@ interface Uses {
 
 export function portRules(port: PortFrontends, statics: Statics): PortRules {
   const family = port.family === 'IPv4' ? 'ip' : 'ip6'
+  const chains = portChains(statics.options.names, port.displayName, port.protocol)
+  const uses = usesOf(port)
+  const inputs = { port, family, statics, ofFamily: statics.families[family], uses, chains } as const
+  const places = placesOf(inputs)
+  const cluster = uses.cluster ? listChain(inputs, 'cluster', places.cluster) : undefined
+  const local = uses.local ? listChain(inputs, 'local', places.local) : undefined
   return {
-    port,
-    family,
-    statics,
-    ofFamily: statics.families[family],
-    chains: portChains(statics.options.names, port.displayName, port.protocol),
-    uses: usesOf(port),
+    ...inputs,
+    // Lists that Services share are named by their content.
+    chains: { ...chains, svc: cluster?.name ?? chains.svc, svl: local?.name ?? chains.svl },
+    lists: [
+      cluster ?? [],
+      local ?? [],
+      distinct(places.cluster, places.local).map(({ chain }) => chain),
+    ].flat(),
   }
 }
 
@@ -84,7 +107,7 @@ function usesOf({ frontends, cluster, local }: PortFrontends): Uses {
   }
 }
 
-export function natChain({ family }: PortRules, name: string, rules: readonly XtRule[]): XtChain {
+export function natChain({ family }: PortInputs, name: string, rules: readonly XtRule[]): XtChain {
   return { family, table: 'nat', name, rules, last: NO_RULES }
 }
 
@@ -110,7 +133,7 @@ export function healthCheckEntry(port: PortRules, number: number): XtEntry {
   })
 }
 
-function namesOf({ statics }: PortRules): ChainNames {
+function namesOf({ statics }: PortInputs): ChainNames {
   return statics.options.names
 }
 
@@ -228,32 +251,18 @@ function nodePortEntries(port: PortRules, { port: number, route }: Frontend): re
 }
 
 interface Place {
-  readonly backend: Backend
   /** `10.180.0.1:80` */
   readonly text: string
-  readonly chain: string
-}
-
-/** Makes KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
-export function endpointChains(port: PortRules): readonly XtChain[] {
-  const { uses, chains } = port
-  const { cluster, local } = placesOf(port)
-  const lists: XtChain[] = []
-  if (uses.cluster) lists.push(listChain(port, chains.svc, cluster))
-  if (uses.local) lists.push(listChain(port, chains.svl, local))
-  return [...lists, ...distinct(cluster, local).map(place => placeChain(port, place))]
+  readonly chain: XtChain
 }
 
 /** Returns the endpoints of both lists, as far as they are in use, sorted by text. */
-function placesOf(rules: PortRules): {
-  readonly cluster: readonly Place[]
-  readonly local: readonly Place[]
-} {
-  const { port, uses } = rules
-  const cluster = uses.cluster ? port.cluster.map(backend => placeOf(rules, backend)) : NO_PLACES
+function placesOf(inputs: PortInputs): Readonly<Record<'cluster' | 'local', readonly Place[]>> {
+  const { port, uses } = inputs
+  const cluster = uses.cluster ? port.cluster.map(backend => placeOf(inputs, backend)) : NO_PLACES
   if (!uses.local) return { cluster: sorted(cluster), local: NO_PLACES }
   const byText = new Map(cluster.map(place => [place.text, place]))
-  const local = port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(rules, backend))
+  const local = port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(inputs, backend))
   return { cluster: sorted(cluster), local: sorted(local) }
 }
 
@@ -261,13 +270,6 @@ const NO_PLACES: readonly Place[] = []
 
 function textOf({ ip, port }: Backend): string {
   return formatIpPort(ip, port)
-}
-
-function placeOf({ port, statics }: PortRules, backend: Backend): Place {
-  const { displayName, protocol } = port
-  const text = textOf(backend)
-  const chain = endpointChain(statics.options.names, { displayName, protocol, ipPort: text })
-  return { backend, text, chain }
 }
 
 /** Sorts by text, as kube-proxy does: 10.0.0.10 comes before 10.0.0.9. */
@@ -278,30 +280,53 @@ function sorted(places: readonly Place[]): readonly Place[] {
 function distinct(cluster: readonly Place[], local: readonly Place[]): readonly Place[] {
   if (local.length === 0) return cluster
   const known = new Set(cluster)
-  const rest = local.filter(place => !known.has(place))
-  return rest.length === 0 ? cluster : [...cluster, ...rest]
+  return [...cluster, ...local.filter(place => !known.has(place))]
+}
+
+/**
+ * Whether Services share chains with equal rules (optimize/README.md). With session affinity they do not: lists of
+ * `recent` belong to one Service.
+ */
+function mayShare({ port, statics }: PortInputs): boolean {
+  return statics.options.optimize && port.affinityTimeoutS === 0
+}
+
+/** Makes a chain that other Services may want, too. The end of its name identifies its rules. */
+function sharedChain(
+  inputs: PortInputs,
+  kind: 'SVC' | 'SEP',
+  rules: readonly XtRule[],
+  end?: string,
+): XtChain {
+  const name = serviceChain(namesOf(inputs), kind, end ?? base32Hash(JSON.stringify(rules)))
+  return { ...natChain(inputs, name, rules), shared: true }
 }
 
 /**
  * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each rule
  * takes one connection in n.
  */
-function listChain(port: PortRules, name: string, places: readonly Place[]): XtChain {
-  const { displayName, affinityTimeoutS: seconds } = port.port
-  const about = places.map(({ text }) => aboutEndpoint(port, `${displayName} -> ${text}`))
-  const rules: XtRule[] = [...masqueradeRules(port, name)]
+function listChain(inputs: PortInputs, over: 'cluster' | 'local', places: readonly Place[]): XtChain {
+  const { displayName, affinityTimeoutS: seconds } = inputs.port
+  const masquerading = masqueradeRules(inputs, over)
+  const isShared = mayShare(inputs) && masquerading.length === 0
+  const about = places.map(({ text }) =>
+    isShared ? NO_MATCHES : aboutEndpoint(inputs, `${displayName} -> ${text}`),
+  )
+  const rules: XtRule[] = [...masquerading]
   if (seconds > 0) {
-    places.forEach(({ chain }, index) => {
-      const known: XtMatch = { kind: 'recent', mode: 'rcheck', name: chain, seconds, reap: true }
-      rules.push({ matches: [...(about[index] ?? NO_MATCHES), known], target: jump(chain) })
+    places.forEach(({ chain: { name } }, index) => {
+      const known: XtMatch = { kind: 'recent', mode: 'rcheck', name, seconds, reap: true }
+      rules.push({ matches: [...(about[index] ?? NO_MATCHES), known], target: jump(name) })
     })
   }
-  places.forEach(({ chain }, index) => {
+  places.forEach(({ chain: { name } }, index) => {
     const left = places.length - index
     const words = about[index] ?? NO_MATCHES
-    rules.push({ matches: left === 1 ? words : [...words, oneOf(left)], target: jump(chain) })
+    rules.push({ matches: left === 1 ? words : [...words, oneOf(left)], target: jump(name) })
   })
-  return natChain(port, name, rules)
+  if (isShared) return sharedChain(inputs, 'SVC', rules)
+  return natChain(inputs, over === 'local' ? inputs.chains.svl : inputs.chains.svc, rules)
 }
 
 /**
@@ -315,57 +340,75 @@ function oneOf(count: number): XtMatch {
  * Makes the comment of an endpoint's rules. In clusters with very many endpoints there is none, because comments
  * would take a large share of the kernel's memory.
  */
-function aboutEndpoint({ statics }: PortRules, text: string): readonly XtMatch[] {
+function aboutEndpoint({ statics }: PortInputs, text: string): readonly XtMatch[] {
   return statics.large ? NO_MATCHES : [comment(text)]
 }
 
 /**
  * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through this node.
  */
-function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
-  const { displayName, protocol, frontends } = port.port
-  return frontends.flatMap(frontend => {
-    const { ip, port: number } = frontend
-    if (ip === undefined || chainOf(port, frontend) !== name) return []
-    const who = whoIsMasqueraded(port)
-    if (who === undefined) return []
+function masqueradeRules(inputs: PortInputs, over: 'cluster' | 'local'): readonly XtRule[] {
+  const { displayName, protocol, frontends } = inputs.port
+  const who = whoIsMasqueraded(inputs)
+  if (who === undefined) return NO_RULES
+  return frontends.flatMap(({ kind, ip, port: number, route }) => {
+    const isOfList = kind === 'ClusterIP' && route.kind === 'internal' && route.over === over
+    if (ip === undefined || !isOfList) return []
     return {
       ...who,
       protocol: PROTOCOLS[protocol],
       destination: hostAddress(ip),
       matches: [comment(`${displayName} cluster IP`), transport(protocol, number)],
-      target: jump(port.statics.options.names.markMasq),
+      target: jump(namesOf(inputs).markMasq),
     }
   })
-}
-
-function chainOf({ chains }: PortRules, { kind, route }: Frontend): string | undefined {
-  if (kind !== 'ClusterIP' || route.kind !== 'internal') return undefined
-  return route.over === 'local' ? chains.svl : chains.svc
 }
 
 /** Returns the condition for masquerading; undefined when nothing is masqueraded. */
 function whoIsMasqueraded({
   statics,
   ofFamily,
-}: PortRules): Pick<XtRule, 'source' | 'inInterface'> | undefined {
+}: PortInputs): Pick<XtRule, 'source' | 'inInterface'> | undefined {
   if (statics.options.masqueradeAll) return {}
   return ofFamily.detector === undefined ? undefined : fromPods(ofFamily.detector, true)
 }
 
-function placeChain(port: PortRules, { backend, chain }: Place): XtChain {
-  const { markMasq } = port.statics.options.names
-  const { displayName, protocol, affinityTimeoutS } = port.port
-  const about = aboutEndpoint(port, displayName)
-  const remember: XtMatch = { kind: 'recent', mode: 'set', name: chain, seconds: 0, reap: false }
+function placeOf(inputs: PortInputs, backend: Backend): Place {
+  const { displayName, protocol, affinityTimeoutS } = inputs.port
+  const text = textOf(backend)
+  if (mayShare(inputs)) {
+    const rules = endpointRules(inputs, backend, NO_MATCHES, NO_MATCHES)
+    return { text, chain: sharedChain(inputs, 'SEP', rules, shortName(protocol, backend)) }
+  }
+  const name = endpointChain(namesOf(inputs), { displayName, protocol, ipPort: text })
+  const about = aboutEndpoint(inputs, displayName)
+  const remember: XtMatch = { kind: 'recent', mode: 'set', name, seconds: 0, reap: false }
   const remembering = affinityTimeoutS > 0 ? [...about, remember] : about
-  return natChain(port, chain, [
+  return { text, chain: natChain(inputs, name, endpointRules(inputs, backend, about, remembering)) }
+}
+
+function endpointRules(
+  inputs: PortInputs,
+  { ip, port }: Backend,
+  about: readonly XtMatch[],
+  remembering: readonly XtMatch[],
+): readonly XtRule[] {
+  const { protocol } = inputs.port
+  return [
     // Without this, an endpoint that connects to itself would reply to itself directly, past the translation.
-    { source: hostAddress(backend.ip), matches: about, target: jump(markMasq) },
+    { source: hostAddress(ip), matches: about, target: jump(namesOf(inputs).markMasq) },
     {
       protocol: PROTOCOLS[protocol],
       matches: [...remembering, transport(protocol)],
-      target: { kind: 'DNAT', ip: backend.ip, port: backend.port },
+      target: { kind: 'DNAT', ip, port },
     },
-  ])
+  ]
+}
+
+/** Encodes an endpoint of IPv4, because a hash takes longer, and chains of endpoints are the most numerous. */
+function shortName(protocol: Protocol, { ip, port }: Backend): string | undefined {
+  if (ip.length !== 4) return undefined
+  const address = readU32be(ip)
+  const high = (PROTOCOLS[protocol].number << 24) | (port << 8) | (address >>> 24)
+  return base32(high, (address >>> 16) & 255) + base32(address << 16, 0)
 }

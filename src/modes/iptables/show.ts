@@ -21,8 +21,14 @@ import {
   isServiceChain,
   serviceChainKind,
 } from '../xt-common/layout.ts'
-import { type ReadChain, type ReadRule, readIptables, saveIptables } from '../xt-common/read-chains.ts'
-import { createXtTracer, traceable } from '../xt-common/trace.ts'
+import {
+  createXtTracer,
+  type ReadChain,
+  type ReadRule,
+  readIptables,
+  saveIptables,
+  traceable,
+} from '../xt-common/read-chains.ts'
 
 export function iptablesHeld({ chains, proxy }: KernelRead): Promise<HeldMode | undefined> {
   return Promise.resolve(heldIn(chains, chainNames(proxy)))

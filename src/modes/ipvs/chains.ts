@@ -22,8 +22,8 @@ import {
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import { Committed, commonOf, heldInKernel, NOTHING_COMMON } from '../../kernel/xt/scope-held.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { type Detector, detectorFor, LOOPBACKS } from '../common/rules.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
+import { type Detector, detectorFor, LOOPBACKS, markOf } from '../common/rules.ts'
+import { LAYOUTS, NFT_FAMILIES, PROTOCOLS as PROTOCOL_NAMES } from '../common/tables.ts'
 import {
   isIpvsChain,
   isOurChain,
@@ -78,7 +78,7 @@ function chainsOf(inputs: ChainInputs): readonly XtChain[] {
   const chain = (table: XtTableName, name: string, rules: readonly XtRule[]): XtChain => {
     return { family, table, name, rules, last: [] }
   }
-  const portal = new Words(inputs)
+  const portal = wordsOf(family)
   return [
     chain('nat', KUBE_CHAINS.services, servicesRules(inputs, portal)),
     chain('nat', KUBE_CHAINS.postrouting, [
@@ -149,31 +149,24 @@ const FROM = ['dst', 'dst', 'src'] as const
 type Dimensions = readonly ('src' | 'dst')[]
 
 /** Makes rules that match with the sets of one family. */
-class Words {
-  readonly #family: NftFamily
-
-  constructor({ family }: ChainInputs) {
-    this.#family = family
+function wordsOf(family: NftFamily) {
+  const inSet = (stem: SetStem, dimensions: Dimensions): XtMatch => {
+    return { kind: 'set', set: setName(stem, LAYOUTS[family].model), dimensions, inverted: false }
   }
-
-  inSet(stem: SetStem, dimensions: Dimensions): XtMatch {
-    const set = setName(stem, LAYOUTS[this.#family].model)
-    return { kind: 'set', set, dimensions, inverted: false }
-  }
-
   /** Makes a match with a set, with kube-proxy's comment for the set. */
-  matches(stem: SetStem, dimensions: Dimensions): readonly XtMatch[] {
-    return [comment(commentOfSet(stem)), this.inSet(stem, dimensions)]
+  const matches = (stem: SetStem, dimensions: Dimensions): readonly XtMatch[] => {
+    return [comment(commentOfSet(stem)), inSet(stem, dimensions)]
   }
-
-  named(stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule {
-    return { matches: this.matches(stem, dimensions), target }
+  const named = (stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule => {
+    return { matches: matches(stem, dimensions), target }
   }
-
-  plain(stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule {
-    return { matches: [this.inSet(stem, dimensions)], target }
+  const plain = (stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule => {
+    return { matches: [inSet(stem, dimensions)], target }
   }
+  return { inSet, matches, named, plain }
 }
+
+type Words = ReturnType<typeof wordsOf>
 
 function servicesRules(inputs: ChainInputs, portal: Words): readonly XtRule[] {
   return [
@@ -212,7 +205,7 @@ function externalRules(matches: readonly XtMatch[]): readonly XtRule[] {
 }
 
 function nodePortRules(portal: Words): readonly XtRule[] {
-  return (['TCP', 'UDP', 'SCTP'] as const).flatMap(protocol => {
+  return PROTOCOL_NAMES.flatMap(protocol => {
     const { all, local } = NODE_PORT_SETS[protocol]
     const dimensions = protocol === 'SCTP' ? BOTH : PORT
     return [
@@ -253,7 +246,7 @@ export function wantedChains(options: IpvsOptions, frontends: FrontendTable, bef
   const { rules, masqueradeAll, masqueradeBit } = options
   const inputs = NFT_FAMILIES.map((family): ChainInputs => {
     const detector = detectorFor(LAYOUTS[family].model, options, frontends.node)
-    return { family, masqueradeAll, masqueradeMark: (1 << masqueradeBit) >>> 0, detector }
+    return { family, masqueradeAll, masqueradeMark: markOf(masqueradeBit), detector }
   })
   const key = rules === 'iptables' ? JSON.stringify(inputs) : ''
   if (before.kind === 'wanted' && before.key === key) return before

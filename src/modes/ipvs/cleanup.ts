@@ -23,10 +23,16 @@ import { deleteTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, Freed, ModeContext, Retired } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/layout.ts'
 import { NO_LATE_SETS } from './diff.ts'
-import { readIpvsState } from './dump.ts'
-import { hasIpvsTable, type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { setName } from './layout.ts'
-import { clusterIpsIn, type ObserveOptions, observeKernel } from './observe.ts'
+import {
+  clusterIpsIn,
+  hasIpvsTable,
+  type IpvsKernel,
+  type ObserveOptions,
+  observeKernel,
+  readIpvsState,
+  withIpvsKernel,
+} from './observe.ts'
 import { IpvsPlane } from './plane.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions, ipvsOptions } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'

@@ -16,7 +16,7 @@ import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { refusalOf, serviceOfGroup } from '../common/tables.ts'
-import type { IpvsKernel } from './kernel.ts'
+import type { IpvsKernel } from './observe.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './plan.ts'
 
 interface CommitterOptions {
@@ -134,36 +134,19 @@ export class Committer {
   }
 
   #perform(phase: Phase): Promise<Step> | Step {
-    switch (phase.kind) {
-      case 'add-sets':
-        return this.#changeSets(phase.sets)
-      case 'remove-sets':
-        return this.#destroySets(phase.names)
-      case 'add-entries':
-      case 'remove-entries':
-        return this.#changeEntries(phase)
-      case 'add-rules':
-      case 'remove-rules':
-      case 'remove-redirects':
-        return this.#changeRules(phase.transaction)
-      case 'add-redirects':
-        return this.#changeRules(this.#unfailedOf(phase.transaction))
-      case 'add-chains':
-      case 'take-chains':
-      case 'remove-chains':
-        return this.#changeChains(phase.operations)
-      case 'add-device':
-        this.#options.kernel.dummy.ensure(DUMMY_DEVICE)
-        return { ...NOTHING, messages: 1 }
-      case 'remove-device':
-        return this.#removeDevice()
-      case 'add-servers':
-      case 'remove-servers':
-        return this.#changeServers(phase.operations)
-      case 'add-addresses':
-      case 'remove-addresses':
-        return this.#changeAddresses(phase)
+    if ('sets' in phase) return this.#changeSets(phase.sets)
+    if ('names' in phase) return this.#destroySets(phase.names)
+    if ('lists' in phase) return this.#changeEntries(phase)
+    if ('transaction' in phase) {
+      const isRedirects = phase.kind === 'add-redirects'
+      return this.#changeRules(isRedirects ? this.#unfailedOf(phase.transaction) : phase.transaction)
     }
+    if ('nameOfIpset' in phase) return this.#changeChains(phase.operations)
+    if ('operations' in phase) return this.#changeServers(phase.operations)
+    if ('addresses' in phase) return this.#changeAddresses(phase)
+    if (phase.kind === 'remove-device') return this.#removeDevice()
+    this.#options.kernel.dummy.ensure(DUMMY_DEVICE)
+    return { ...NOTHING, messages: 1 }
   }
 
   async #changeSets(sets: readonly SetChange[]): Promise<Step> {

@@ -17,7 +17,7 @@ import type { NftSetName } from './layout.ts'
 import { groupOf, type IpvsPlan, makePlan, type Phase, type SetChange, splitTransaction } from './plan.ts'
 import type { IpvsOptions } from './settings.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer } from './state.ts'
-import { countEntries, type SetCounts } from './upkeep.ts'
+import { countEntries } from './upkeep.ts'
 
 export const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
@@ -222,23 +222,41 @@ type EntryPiles = ReadonlyMap<string, EntryPile>
 
 function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
   const { added, removed } = yield* diffEntries(from, to)
-  const changes = changesOf(from, to, added)
+  const counts = countEntries(from)
+  const after = new Map(to.sets)
   const add: SetChange[] = []
-  for (const { set, replaces } of changes) {
-    if (replaces === undefined) add.push({ set, replaces })
-    else {
-      const growth = growthOf({ set, ...entriesOf(from, set.name) })
-      add.push({ set: growth.set, replaces: { set: replaces, growth } })
-      yield
+  for (const name of from.sets === to.sets ? added.keys() : to.sets.keys()) {
+    const [present, wanted] = [from.sets.get(name), to.sets.get(name)]
+    if (wanted === undefined) continue
+    // The kernel rejects a set beside one of another type with the same name. Another program may need that set.
+    if (present === undefined || !isOfOneKind(present, wanted)) {
+      add.push({ set: wanted, replaces: undefined })
+      continue
     }
+    // The added entries are in the set beside those that are deleted later.
+    const count = (counts.get(name) ?? 0) + (added.get(name)?.entries.length ?? 0)
+    const maxElements = Math.max(wanted.maxElements, count)
+    if (maxElements <= present.maxElements) {
+      if (present.maxElements > wanted.maxElements) after.set(name, present)
+      continue
+    }
+    const larger = { ...wanted, maxElements: 2 ** Math.ceil(Math.log2(maxElements)) }
+    const growth = growthOf({ set: larger, ...entriesOf(from, name) })
+    add.push({ set: growth.set, replaces: { set: present, growth } })
+    after.set(name, growth.set)
+    yield
   }
   return {
     add,
     addEntries: grouped(added, to.sets),
     removeEntries: grouped(removed, to.sets),
     remove: [...from.sets.keys()].filter(name => !to.sets.has(name)),
-    after: setsAfter(from, to, add),
+    after: [...after].every(([name, set]) => to.sets.get(name) === set) ? to.sets : after,
   }
+}
+
+function isOfOneKind(a: Ipset, b: Ipset): boolean {
+  return a.type === b.type && a.family === b.family
 }
 
 function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: EntryPiles; removed: EntryPiles }> {
@@ -255,11 +273,8 @@ function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: EntryPiles
 }
 
 function put(piles: Map<string, EntryPile>, { set, entry, services }: PlacedEntry): void {
-  let pile = piles.get(set)
-  if (pile === undefined) {
-    pile = { entries: [], groups: [] }
-    piles.set(set, pile)
-  }
+  const pile = piles.get(set) ?? { entries: [], groups: [] }
+  piles.set(set, pile)
   pile.entries.push(entry)
   pile.groups.push(groupOf(services))
 }
@@ -271,61 +286,8 @@ function grouped(piles: EntryPiles, sets: ReadonlyMap<string, Ipset>): readonly 
   })
 }
 
-interface SizedChange {
-  readonly set: Ipset
-  readonly replaces: Ipset | undefined
-}
-
-/** Gives the sets that are missing, and those too small for the added entries beside those deleted later. */
-function changesOf(from: IpvsState, to: IpvsState, added: EntryPiles): readonly SizedChange[] {
-  const before: SetCounts = countEntries(from)
-  const touched = from.sets === to.sets ? added.keys() : to.sets.keys()
-  const changes: SizedChange[] = []
-  for (const name of touched) {
-    const [present, wanted] = [from.sets.get(name), to.sets.get(name)]
-    if (wanted === undefined) continue
-    if (present === undefined || !isOfOneKind(present, wanted)) {
-      // The kernel rejects a set beside one of another type with the same name. Another program may need that
-      // set.
-      changes.push({ set: wanted, replaces: undefined })
-      continue
-    }
-    const count = (before.get(name) ?? 0) + (added.get(name)?.entries.length ?? 0)
-    const maxElements = Math.max(wanted.maxElements, count)
-    if (maxElements <= present.maxElements) continue
-    const set = { ...wanted, maxElements: 2 ** Math.ceil(Math.log2(maxElements)) }
-    changes.push({ set, replaces: present })
-  }
-  return changes
-}
-
-function isOfOneKind(a: Ipset, b: Ipset): boolean {
-  return a.type === b.type && a.family === b.family
-}
-
-function setsAfter(
-  from: IpvsState,
-  to: IpvsState,
-  changes: readonly SetChange[],
-): ReadonlyMap<string, Ipset> {
-  if (from.sets === to.sets && changes.length === 0) return to.sets
-  const after = new Map(to.sets)
-  for (const [name, wanted] of to.sets) {
-    const present = from.sets.get(name)
-    if (present !== undefined && isOfOneKind(present, wanted) && present.maxElements > wanted.maxElements)
-      after.set(name, present)
-  }
-  for (const { set } of changes) after.set(set.name, set)
-  for (const [name, set] of after) if (to.sets.get(name) !== set) return after
-  return to.sets
-}
-
 function entriesOf({ entries }: IpvsState, name: string): EntryPile {
-  const pile: EntryPile = { entries: [], groups: [] }
-  for (const { set, entry, services } of entries.values()) {
-    if (set !== name) continue
-    pile.entries.push(entry)
-    pile.groups.push(groupOf(services))
-  }
-  return pile
+  const piles = new Map<string, EntryPile>()
+  for (const placed of entries.values()) if (placed.set === name) put(piles, placed)
+  return piles.get(name) ?? { entries: [], groups: [] }
 }

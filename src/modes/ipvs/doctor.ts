@@ -7,7 +7,7 @@ import { ipvsSysctls } from '../../kernel/sysctl/sysctls.ts'
 import { hasXtExtension } from '../../kernel/xt/probe.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Finding, Look, ReadText } from '../mode.ts'
-import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
+import { type IpvsKernel, withIpvsKernel } from './observe.ts'
 
 /** Checks what IPVS mode needs besides nf_tables, one finding for each requirement. Changes nothing. */
 export async function ipvsFindings(config: Config, look: Look): Promise<readonly Finding[]> {

@@ -1,7 +1,10 @@
+import type { Clock } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { anyContains, type Cidr, FAMILIES, type Family, familyOf, type Ip } from '../../base/ip.ts'
+import { IpsetClient } from '../../kernel/ipset/client.ts'
 import { leftoversOf } from '../../kernel/ipset/grow.ts'
 import { entryKey, type IpsetEntry, type IpsetListing } from '../../kernel/ipset/state.ts'
+import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
 import {
   destinationKey,
   type ListedDestination,
@@ -11,10 +14,13 @@ import {
   type VirtualAddress,
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
+import { DummyClient } from '../../kernel/link/dummy.ts'
+import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { NFT_FAMILIES, tableOf } from '../common/tables.ts'
+import { tablesNamed, withNftClient } from '../common/writers.ts'
+import type { KernelAccess, KernelSockets } from '../mode.ts'
 import { observeChains } from './chains.ts'
-import type { IpvsKernel } from './kernel.ts'
 import {
   allSetNames,
   entryAt,
@@ -24,7 +30,7 @@ import {
   type SetStem,
   setName,
 } from './layout.ts'
-import type { IpvsOptions } from './settings.ts'
+import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from './settings.ts'
 import {
   EMPTY_STATE,
   type IpvsState,
@@ -32,6 +38,54 @@ import {
   type PlacedEntry,
   type PlacedServer,
 } from './state.ts'
+
+/** The subsystems of the kernel that this mode writes to. */
+export interface IpvsKernel {
+  readonly nft: NftClient
+  readonly ipset: IpsetClient
+  readonly ipvs: IpvsClient
+  readonly dummy: DummyClient
+}
+
+interface OpenKernel {
+  readonly kernel: IpvsKernel
+  /** The port id of the socket that commits to nf_tables. */
+  readonly ownPortId: number
+  readonly close: () => Promise<void>
+}
+
+/** Makes clients for four subsystems of the kernel, each with a socket of its own. Throws SystemError. */
+export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
+  const transport = netfilter()
+  const ipset = new IpsetClient({ transport: netfilter(), clock })
+  const nft = createNftClient({ transport, clock, ipsets: ipset })
+  const ipvs = createIpvsClient({ transport: generic(), clock })
+  const dummy = new DummyClient({ transport: route(), clock })
+  return {
+    kernel: { nft, ipset, ipvs, dummy },
+    ownPortId: transport.portId,
+    close: async () => void (await Promise.all([nft.close(), ipset.close(), ipvs.close(), dummy.close()])),
+  }
+}
+
+/** Makes the clients for the duration of `use`. */
+export async function withIpvsKernel<T>(
+  { sockets, clock }: KernelAccess,
+  use: (kernel: IpvsKernel) => Promise<T>,
+): Promise<T> {
+  const { kernel, close } = openIpvsKernel(sockets, clock)
+  try {
+    return await use(kernel)
+  } finally {
+    await close()
+  }
+}
+
+/** Whether our own table exists, which no other program makes: the mode runs, or ran and left its objects. */
+export async function hasIpvsTable(context: KernelAccess): Promise<boolean> {
+  const { tableName } = DEFAULT_IPVS_OPTIONS
+  return await withNftClient(context, async client => (await tablesNamed(client, tableName)).length > 0)
+}
 
 export interface Seen {
   readonly state: IpvsState
@@ -91,6 +145,11 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
     generation: listing.generation,
     unsettled: listing.unsettled || chains.unsettled || chains.generation !== listing.generation,
   }
+}
+
+/** Reads all objects of IPVS mode that are ours, in a process that has none of its own. */
+export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
+  return (await observeKernel(kernel, DEFAULT_IPVS_OPTIONS)).state
 }
 
 const RECORDS: ReadonlySet<string> = new Set(FAMILIES.map(family => setName('IPVS-IPS', family)))

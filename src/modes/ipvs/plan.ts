@@ -104,78 +104,39 @@ export function makePlan(
     complete,
     // IPVS keeps its own persistence, and virtual servers are changed in place.
     rebuilds: false,
-    describe: () => sharedFirst(linesOfAll(phases, after.ruleset), ({ service }) => service),
+    describe: () =>
+      sharedFirst(
+        phases.flatMap(phase => [...linesOf(phase, after.ruleset)]),
+        ({ service }) => service,
+      ),
   }
 }
 
 /** Counts the objects that a phase adds, changes or removes. */
 function changesOf(phase: Phase): number {
-  switch (phase.kind) {
-    case 'add-sets':
-      return phase.sets.length
-    case 'remove-sets':
-      return phase.names.length
-    case 'add-entries':
-    case 'remove-entries':
-      return phase.lists.reduce((count, { entries }) => count + entries.length, 0)
-    case 'add-rules':
-    case 'remove-rules':
-    case 'add-redirects':
-    case 'remove-redirects':
-      return countChanges(phase.transaction)
-    case 'add-chains':
-    case 'take-chains':
-    case 'remove-chains':
-      return countScopeChanges(phase.operations)
-    case 'add-device':
-    case 'remove-device':
-      return 1
-    case 'add-servers':
-    case 'remove-servers':
-      return phase.operations.length
-    case 'add-addresses':
-    case 'remove-addresses':
-      return phase.addresses.length
-  }
-}
-
-function* linesOfAll(phases: readonly Phase[], after: Ruleset): IterableIterator<PlanLine> {
-  for (const phase of phases) yield* linesOf(phase, after)
+  if ('sets' in phase) return phase.sets.length
+  if ('names' in phase) return phase.names.length
+  if ('lists' in phase) return phase.lists.reduce((count, { entries }) => count + entries.length, 0)
+  if ('transaction' in phase) return countChanges(phase.transaction)
+  if ('nameOfIpset' in phase) return countScopeChanges(phase.operations)
+  if ('operations' in phase) return phase.operations.length
+  return 'addresses' in phase ? phase.addresses.length : 1
 }
 
 function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {
   const verb = phase.kind.startsWith('remove-') ? 'remove' : 'add'
   const shared = (object: string): PlanLine => ({ verb, object, service: undefined })
-  switch (phase.kind) {
-    case 'add-sets':
-      return phase.sets.map(setLine)
-    case 'remove-sets':
-      return phase.names.map(name => shared(`ipset ${name}`))
-    case 'add-entries':
-    case 'remove-entries':
-      return phase.lists.flatMap(list => entryLines(verb, list))
-    case 'add-rules':
-    case 'remove-rules':
-    case 'add-redirects':
-    case 'remove-redirects':
-      return describeTransaction(phase.transaction, after)
-    case 'add-chains':
-    case 'take-chains':
-    case 'remove-chains':
-      return describeScope(phase.operations, phase.nameOfIpset)
-    case 'add-device':
-    case 'remove-device':
-      return [shared(`link ${DUMMY_DEVICE} type dummy`)]
-    case 'add-servers':
-    case 'remove-servers':
-      return phase.operations.map(serverLine)
-    case 'add-addresses':
-    case 'remove-addresses':
-      return phase.addresses.map(({ ip, services }) => {
-        const prefix = familyOf(ip) === 'IPv4' ? 32 : 128
-        return { verb, object: `address ${formatIp(ip)}/${prefix} dev ${DUMMY_DEVICE}`, service: services[0] }
-      })
-  }
+  if ('sets' in phase) return phase.sets.map(setLine)
+  if ('names' in phase) return phase.names.map(name => shared(`ipset ${name}`))
+  if ('lists' in phase) return phase.lists.flatMap(list => entryLines(verb, list))
+  if ('transaction' in phase) return describeTransaction(phase.transaction, after)
+  if ('nameOfIpset' in phase) return describeScope(phase.operations, phase.nameOfIpset)
+  if ('operations' in phase) return phase.operations.map(serverLine)
+  if (!('addresses' in phase)) return [shared(`link ${DUMMY_DEVICE} type dummy`)]
+  return phase.addresses.map(({ ip, services }) => {
+    const prefix = familyOf(ip) === 'IPv4' ? 32 : 128
+    return { verb, object: `address ${formatIp(ip)}/${prefix} dev ${DUMMY_DEVICE}`, service: services[0] }
+  })
 }
 
 function setLine({ set, replaces }: SetChange): PlanLine {
@@ -204,11 +165,6 @@ function detailOf(operation: IpvsOperation): readonly string[] {
   return timeoutS === 0 ? [scheduler] : [scheduler, `persistent ${timeoutS}`]
 }
 
-interface SplitTransaction {
-  readonly add: Transaction
-  readonly remove: Transaction
-}
-
 /** The state before the transaction. */
 interface Started {
   readonly ruleset: Ruleset
@@ -216,92 +172,84 @@ interface Started {
   readonly observed: boolean
 }
 
-type DeleteElements = Extract<Operation, { readonly verb: 'delete-elements' }>
+type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
+
+interface Split {
+  readonly add: Operation[]
+  readonly remove: Operation[]
+}
 
 /**
  * Splits a transaction into additions and removals, each in its order, so that virtual servers can be changed
  * in between. An element or chain that changes keeps its old form together with the new one. All operations
  * on a replaced table stay together as well.
  */
-export function splitTransaction(transaction: Transaction, from: Started): SplitTransaction {
-  const split: Split = {
-    addedKeys: keysAdded(transaction),
-    from,
-    add: [],
-    remove: [],
-  }
-  const { add, remove } = split
-  const anew = tablesMade(transaction)
-  const filled = chainsNamed(transaction, 'add-rule')
-  const remade = chainsNamed(transaction, 'add-chain')
+export function splitTransaction(
+  transaction: Transaction,
+  from: Started,
+): Readonly<Record<keyof Split, Transaction>> {
+  const split: Split = { add: [], remove: [] }
+  const additions = new Set(transaction.map(additionOf))
+  const addedKeys = keysAdded(transaction)
   for (const operation of transaction) {
-    if (anew.has(tableKey(operation))) add.push(operation)
-    else if (operation.verb === 'delete-elements') splitElements(operation, split)
-    else if (operation.verb === 'flush-chain') {
-      const into = filled.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
-      into.push(operation)
-    } else if (operation.verb === 'delete-chain') {
-      const into = remade.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
-      into.push(operation)
-    } else if (GOING.has(operation.verb)) remove.push(operation)
-    else add.push(operation)
+    const isOfNewTable = additions.has(tableKey(operation))
+    if (operation.verb === 'delete-elements' && !isOfNewTable)
+      splitElements(operation, { again: addedKeys.get(setKey(operation)) ?? NO_KEYS, from, ...split })
+    else (isOfNewTable || goesFirst(operation, additions) ? split.add : split.remove).push(operation)
   }
-  return { add, remove }
+  return split
 }
 
-const GOING: ReadonlySet<Operation['verb']> = new Set(['delete-table', 'delete-set'])
+/** Names the table or chain that an operation makes or fills. */
+function additionOf(operation: Operation): string | undefined {
+  const table = tableKey(operation)
+  if (operation.verb === 'add-table') return table
+  if (operation.verb === 'add-rule') return `rules of ${table} ${operation.chain}`
+  return operation.verb === 'add-chain' ? `chain ${table} ${operation.chain.name}` : undefined
+}
+
+function goesFirst(operation: Operation, additions: ReadonlySet<string | undefined>): boolean {
+  switch (operation.verb) {
+    case 'flush-chain':
+      return additions.has(`rules of ${tableKey(operation)} ${operation.chain}`)
+    case 'delete-chain':
+      return additions.has(`chain ${tableKey(operation)} ${operation.chain}`)
+    default:
+      return operation.verb !== 'delete-table' && operation.verb !== 'delete-set'
+  }
+}
 
 function tableKey({ family, table }: Operation): string {
   return `${family} ${table}`
 }
 
-function tablesMade(transaction: Transaction): ReadonlySet<string> {
-  return new Set(transaction.filter(({ verb }) => verb === 'add-table').map(tableKey))
+function setKey(operation: ElementOperation): string {
+  return `${tableKey(operation)} ${operation.set.name}`
 }
 
-function chainsNamed(transaction: Transaction, verb: 'add-rule' | 'add-chain'): ReadonlySet<string> {
-  const named = new Set<string>()
-  for (const operation of transaction) {
-    if (operation.verb !== verb) continue
-    const { chain } = operation
-    named.add(`${tableKey(operation)} ${typeof chain === 'string' ? chain : chain.name}`)
-  }
-  return named
-}
-
-type KeysBySet = ReadonlyMap<string, ReadonlySet<string>>
-
-function keysAdded(transaction: Transaction): KeysBySet {
+/** Gives the keys of added elements, by set, of the sets that also lose elements. */
+function keysAdded(transaction: Transaction): ReadonlyMap<string, ReadonlySet<string>> {
   const added = new Map<string, Set<string>>()
-  const leaving = new Set<string>()
   for (const operation of transaction)
-    if (operation.verb === 'delete-elements') leaving.add(setKey(operation))
+    if (operation.verb === 'delete-elements') added.set(setKey(operation), new Set())
   for (const operation of transaction) {
-    if (operation.verb !== 'add-elements' || !leaving.has(setKey(operation))) continue
-    const keys = added.get(setKey(operation)) ?? new Set<string>()
-    for (const { key } of operation.elements) keys.add(key)
-    added.set(setKey(operation), keys)
+    const keys = operation.verb === 'add-elements' ? added.get(setKey(operation)) : undefined
+    if (operation.verb === 'add-elements') for (const { key } of operation.elements) keys?.add(key)
   }
   return added
 }
 
-function setKey(operation: Extract<Operation, { readonly set: { readonly name: string } }>): string {
-  return `${tableKey(operation)} ${operation.set.name}`
-}
-
-interface Split {
-  readonly addedKeys: KeysBySet
+interface Splitting extends Split {
+  /** The keys of elements that the transaction also adds. */
+  readonly again: ReadonlySet<string>
   readonly from: Started
-  readonly add: Operation[]
-  readonly remove: Operation[]
 }
 
 /**
  * Splits deletions. Old forms of elements that are added again are deleted first, the rest last. Where old
  * and new elements do not fit together (ENFILE), all old elements are deleted first.
  */
-function splitElements(operation: DeleteElements, { addedKeys, from, add, remove }: Split): void {
-  const again = addedKeys.get(setKey(operation)) ?? NO_KEYS
+function splitElements(operation: ElementOperation, { again, from, add, remove }: Splitting): void {
   const mayCrowd = from.observed || again.size * CROWD_SHARE > operation.set.size
   const isCrowded = mayCrowd && countElements(from.ruleset, operation) + again.size > operation.set.size
   const isFirst = operation.elements.map(({ key }) => isCrowded || again.has(key))
@@ -320,7 +268,7 @@ const NO_KEYS: ReadonlySet<string> = new Set()
 /** If additions are less than 1/16 of a set's size, the present elements need not be counted. */
 const CROWD_SHARE = 16
 
-function countElements({ tables }: Ruleset, { family, table, set }: DeleteElements): number {
+function countElements({ tables }: Ruleset, { family, table, set }: ElementOperation): number {
   let count = 0
   const from = tables.find(each => each.family === family && each.name === table)
   for (const group of from?.elements.values() ?? [])

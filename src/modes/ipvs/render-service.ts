@@ -14,12 +14,11 @@ import {
   type VirtualServer,
   WHOLE_ADDRESS,
 } from '../../kernel/ipvs/state.ts'
-import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Verdict } from '../../kernel/nft/state.ts'
 import { objectText, type Refusal } from '../../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { CHAIN_REJECT } from '../common/rules.ts'
+import { DROP, REJECT } from '../common/rules.ts'
 import { commentOf, LAYOUTS, NFT_FAMILIES, portData, portKey } from '../common/tables.ts'
 import { entryAt, NODE_PORT_SETS, nodePortEntry, type SetStem, setName } from './layout.ts'
 import { type Place, type PlacedPort, type Placing, placePorts, type Surroundings } from './places.ts'
@@ -205,9 +204,6 @@ export function sameServer(a: PlacedServer, b: PlacedServer): boolean {
   }
   return true
 }
-
-const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
-const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
 /** Makes the elements of a port in the sets and maps of our own table. */
 function elementsOf(placed: PlacedPort): readonly Element[] {

@@ -10,6 +10,7 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { TableDraft } from '../common/elements.ts'
+import { tableContext } from '../common/rules.ts'
 import {
   changedServices,
   type FamilyLayout,
@@ -29,7 +30,7 @@ import {
   takenBy,
 } from './places.ts'
 import { renderService, type ServiceRendering, sameServer } from './render-service.ts'
-import { chainKey, ruleInputs, rulesOf } from './rules.ts'
+import { chainKey, rulesOf } from './rules.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer, Rendering } from './state.ts'
 
 /**
@@ -45,47 +46,24 @@ export function* renderIpvsState(
   const surroundings = surroundingsOf(frontends, options)
   const continuing = base.frontends !== undefined && base.rendering?.surroundings === surroundings.key
   const draft = new StateDraft({ base, continuing, options, surroundings })
-  const changes = changesOf(frontends, { base, without, continuing })
+  const changes = new Map<ServiceKey, ServiceChange>()
+  const change = (key: ServiceKey, before: ServiceChange['before'] | 'same') => {
+    const after = without.has(key) ? undefined : frontends.services.get(key)
+    changes.set(key, { key, before: before === 'same' ? after : before, after })
+  }
+  for (const key of continuing ? changedServices(frontends, base, without) : frontends.services.keys()) {
+    const wasIn = continuing && !base.without.has(key)
+    change(key, wasIn ? base.frontends?.services.get(key) : undefined)
+  }
   const taken = takenBy(changes.values(), continuing ? base : undefined, surroundings)
-  for (const key of taken.touched) if (!changes.has(key)) changes.set(key, unchanged(key, frontends, without))
-  for (const change of changes.values()) {
-    draft.replace(change, taken)
+  // Services that did not change themselves, but whose neighbors did.
+  for (const key of taken.touched) if (!changes.has(key)) change(key, 'same')
+  for (const each of changes.values()) {
+    draft.replace(each, taken)
     yield
   }
   yield
   return yield* draft.finish(frontends, without)
-}
-
-function changesOf(
-  frontends: FrontendTable,
-  known: {
-    readonly base: IpvsState
-    readonly without: ReadonlySet<ServiceKey>
-    readonly continuing: boolean
-  },
-): Map<ServiceKey, ServiceChange> {
-  const { base, without, continuing } = known
-  const keys = continuing ? changedServices(frontends, base, without) : frontends.services.keys()
-  const changes = new Map<ServiceKey, ServiceChange>()
-  for (const key of keys) {
-    const wasIn = continuing && !base.without.has(key)
-    changes.set(key, {
-      key,
-      before: wasIn ? base.frontends?.services.get(key) : undefined,
-      after: without.has(key) ? undefined : frontends.services.get(key),
-    })
-  }
-  return changes
-}
-
-/** Makes the change of a Service that itself did not change, but whose neighbors did. */
-function unchanged(
-  key: ServiceKey,
-  frontends: FrontendTable,
-  without: ReadonlySet<ServiceKey>,
-): ServiceChange {
-  const service = without.has(key) ? undefined : frontends.services.get(key)
-  return { key, before: service, after: service }
 }
 
 interface DraftOptions {
@@ -151,6 +129,8 @@ class StateDraft {
     const counts = this.#countEntries(entries)
     yield
     const { ruleset, elements } = this.#finishTables(frontends)
+    const textOf = (refusals: IpvsState['refusals']) => JSON.stringify([...refusals])
+    const isSame = continuing && textOf(base.refusals) === textOf(this.#refusals)
     const rendering: Rendering = { surroundings: surroundings.key, entries: counts, elements }
     return {
       servers,
@@ -163,7 +143,7 @@ class StateDraft {
       frontends,
       without,
       missingSchedulers: surroundings.missingSchedulers,
-      refusals: continuing && sameRefusals(base.refusals, this.#refusals) ? base.refusals : this.#refusals,
+      refusals: isSame ? base.refusals : this.#refusals,
       rendering,
     }
   }
@@ -207,7 +187,7 @@ class StateDraft {
       const chains =
         continuing && base !== undefined
           ? base.chains
-          : chainsFrom(base, rulesOf(options.rules, ruleInputs(family, options, frontends)))
+          : chainsFrom(base, rulesOf(options.rules, tableContext(layout, options, frontends)))
       return draft.finish({ chains, sets: setsFrom(base, layout, draft.counts) })
     })
     const isSame =
@@ -230,13 +210,6 @@ function finishSets(
   )
   const isSame = base.size === sets.length && sets.every(set => base.get(set.name) === set)
   return isSame ? base : new Map(sets.map(set => [set.name, set]))
-}
-
-function sameRefusals(
-  a: ReadonlyMap<ServiceKey, readonly Refusal[]>,
-  b: ReadonlyMap<ServiceKey, readonly Refusal[]>,
-): boolean {
-  return JSON.stringify([...a]) === JSON.stringify([...b])
 }
 
 /** Makes the chains of a table; those of the base where they are equal. */
@@ -314,15 +287,11 @@ class UsersDraft<T extends Used> {
 
   finish(): PersistentMap<T> {
     const base = this.#base
-    if (this.#continuing) {
+    if (!this.#continuing)
+      for (const key of base.keys()) if (!this.#changes.has(key)) this.#changes.set(key, undefined)
+    if (base.size > 0)
       for (const [key, after] of this.#changes) this.#changes.set(key, kept(base.get(key), after))
-      return base.withOwn(this.#changes)
-    }
-    if (base.size === 0) return base.withOwn(this.#changes)
-    const all = new Map<string, T | undefined>()
-    for (const key of base.keys()) if (!this.#changes.has(key)) all.set(key, undefined)
-    for (const [key, after] of this.#changes) all.set(key, kept(base.get(key), after))
-    return base.withOwn(all)
+    return base.withOwn(this.#changes)
   }
 }
 

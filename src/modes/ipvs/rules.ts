@@ -1,8 +1,5 @@
-import { type Cidr, familyOf } from '../../base/ip.ts'
 import * as nft from '../../kernel/nft/constants.ts'
-import type { Chain, ChainHook, Expression, NftFamily, Rule } from '../../kernel/nft/state.ts'
-import type { FrontendTable } from '../../model/frontend.ts'
-import type { Protocol } from '../../model/service.ts'
+import type { Chain, ChainHook, Expression, Rule } from '../../kernel/nft/state.ts'
 import {
   askMasquerade,
   CHAIN_FIREWALL,
@@ -13,30 +10,30 @@ import {
   CHAIN_SERVICES,
   compare,
   destinationAddress,
-  detectorFor,
   dropCounted,
   type Expressions,
-  fromPod,
-  fromThisNode,
+  end,
   goTo,
   hookChains,
+  insideRules,
   jumpTo,
   mapped,
   maskNumber,
   masquerade,
   masqueradeMarked,
   matches,
+  offClusterRules,
   portOfPacket,
-  type RuleContext,
   readMark,
   rejectChain,
   rule,
+  type TableContext,
   translate,
   unallocatedChains,
   WORK,
   writeMark,
 } from '../common/rules.ts'
-import { LAYOUTS, PROTOCOL_NUMBERS } from '../common/tables.ts'
+import { PROTOCOL_NUMBERS, PROTOCOLS } from '../common/tables.ts'
 import {
   CHAIN_CLUSTER_LIST,
   CHAIN_EXTERNAL,
@@ -47,36 +44,19 @@ import {
   type SetStem,
   setName,
 } from './layout.ts'
-import type { IpvsOptions, RuleWriter } from './settings.ts'
-
-/** The inputs of the chains of one table. */
-export interface RuleInputs extends RuleContext {
-  readonly masqueradeAll: boolean
-  readonly serviceCidrs: readonly Cidr[]
-}
-
-export function ruleInputs(family: NftFamily, options: IpvsOptions, frontends: FrontendTable): RuleInputs {
-  const layout = LAYOUTS[family]
-  return {
-    layout,
-    masqueradeMark: (1 << options.masqueradeBit) >>> 0,
-    masqueradeAll: options.masqueradeAll,
-    detector: detectorFor(layout.model, options, frontends.node),
-    serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
-  }
-}
+import type { RuleWriter } from './settings.ts'
 
 /**
  * Makes all chains of one of our tables. Beside kube-proxy's chains (chains.ts) the table has only what these
  * cannot express, or apply too late: source ranges must be checked before verdicts and redirects.
  */
-export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[] {
+export function rulesOf(writer: RuleWriter, inputs: TableContext): readonly Chain[] {
   const { layout } = inputs
   const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
   const isWhole = writer === 'nftables'
   return [
     ...(isWhole ? hookChains([masqueradeMarked(inputs), hairpinRule(inputs)]) : earlyChains(inputs)),
-    ...unallocatedChains(layout, inputs.serviceCidrs, [
+    ...unallocatedChains(inputs, [
       // The set of bound addresses does not contain an address that another device has.
       rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
       rule([inSet(inputs, 'IPVS-IPS', 'dst'), accept], 'a bound address'),
@@ -100,7 +80,7 @@ export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[
  * also mark it. Packets that ours let pass are marked by theirs. The chains of iptables masquerade hairpin
  * connections and leave the mark set, so the postrouting chain here clears it.
  */
-function earlyChains(inputs: RuleInputs): readonly Chain[] {
+function earlyChains(inputs: TableContext): readonly Chain[] {
   const chain = (name: string, hook: Omit<ChainHook, 'type'>, its: Rule): Chain => {
     return { name, hook: { type: 'nat', ...hook }, rules: [its] }
   }
@@ -118,19 +98,19 @@ function earlyChains(inputs: RuleInputs): readonly Chain[] {
   ]
 }
 
-const accept: Expression = { kind: 'verdict', verdict: { code: nft.NF_ACCEPT, chain: undefined } }
-const giveBack: Expression = { kind: 'verdict', verdict: { code: nft.NFT_RETURN, chain: undefined } }
+const accept = end(nft.NF_ACCEPT)
+const giveBack = end(nft.NFT_RETURN)
 
 type Side = 'src' | 'dst'
 
-function inSet({ layout }: RuleContext, stem: SetStem, ...dimensions: readonly Side[]): Expression {
+function inSet({ layout }: TableContext, stem: SetStem, ...dimensions: readonly Side[]): Expression {
   return { kind: 'ipset', set: setName(stem, layout.model), dimensions, inverted: false }
 }
 
-function servicesRules(inputs: RuleInputs): readonly Rule[] {
+function servicesRules(inputs: TableContext): readonly Rule[] {
   const clusterIp = inSet(inputs, 'CLUSTER-IP', 'dst', 'dst')
   return [
-    ...offClusterRules(inputs, clusterIp),
+    ...offClusterRules(inputs, [clusterIp]),
     // The node sends to a bound address from that same address, to which no endpoint can reply.
     rule([clusterIp, inSet(inputs, 'IPVS-IPS', 'src'), ...askMasquerade(inputs)], "the node's own"),
     ...frontendRules(inputs),
@@ -139,7 +119,7 @@ function servicesRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-function frontendRules(inputs: RuleInputs): readonly Rule[] {
+function frontendRules(inputs: TableContext): readonly Rule[] {
   const at = (stem: SetStem) => inSet(inputs, stem, 'dst', 'dst')
   return [
     rule([at('LOAD-BALANCER-FW'), jumpTo(CHAIN_FIREWALL)]),
@@ -154,7 +134,7 @@ function frontendRules(inputs: RuleInputs): readonly Rule[] {
 }
 
 /** Makes the rules beside kube-proxy's chains, which handle the bound addresses. */
-function redirectRules(inputs: RuleInputs): readonly Rule[] {
+function redirectRules(inputs: TableContext): readonly Rule[] {
   return [
     ...frontendRules(inputs),
     rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
@@ -162,15 +142,7 @@ function redirectRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/** Masquerades clients outside the cluster on their way to a ClusterIP, so that replies come back through this node. */
-function offClusterRules(inputs: RuleInputs, clusterIp: Expression): readonly Rule[] {
-  const { masqueradeAll, detector } = inputs
-  if (masqueradeAll) return [rule([clusterIp, ...askMasquerade(inputs)])]
-  if (detector === undefined) return []
-  return [rule([...fromPod(inputs, detector, true), clusterIp, ...askMasquerade(inputs)])]
-}
-
-function firewallRules(inputs: RuleInputs): readonly Rule[] {
+function firewallRules(inputs: TableContext): readonly Rule[] {
   const from = (stem: SetStem) => rule([inSet(inputs, stem, 'dst', 'dst', 'src'), giveBack])
   return [
     from('LOAD-BALANCER-SOURCE-CIDR'),
@@ -179,10 +151,8 @@ function firewallRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
-
 /** Makes the rules of node ports. A bitmap of ports has no protocols, so the rule matches the protocol. */
-function nodePortRules(inputs: RuleInputs): readonly Rule[] {
+function nodePortRules(inputs: TableContext): readonly Rule[] {
   return PROTOCOLS.flatMap(protocol => {
     const sides: readonly Side[] = protocol === 'SCTP' ? ['dst', 'dst'] : ['dst']
     const of = (stem: SetStem, chain: string) =>
@@ -198,13 +168,10 @@ function nodePortRules(inputs: RuleInputs): readonly Rule[] {
 }
 
 /** Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints everywhere. */
-function externalLocalRules(inputs: RuleInputs): readonly Rule[] {
-  const { detector } = inputs
+function externalLocalRules(inputs: TableContext): readonly Rule[] {
   const inside = goTo(CHAIN_CLUSTER_LIST)
-  const pods = detector === undefined ? [] : [rule([...fromPod(inputs, detector, false), inside])]
   return [
-    ...pods,
-    rule([...fromThisNode, ...askMasquerade(inputs), inside]),
+    ...insideRules(inputs, [inside], [...askMasquerade(inputs), inside]),
     rule([...keyOfPacket(inputs), matches('no-local'), ...dropCounted], 'no endpoint on this node'),
     rule(toList(inputs, 'local-lists')),
     rule([accept], 'IPVS has the endpoints'),
@@ -212,18 +179,18 @@ function externalLocalRules(inputs: RuleInputs): readonly Rule[] {
 }
 
 /** Loads destination, protocol and port of the packet in the format of our sets' keys. */
-function keyOfPacket({ layout }: RuleContext): Expressions {
+function keyOfPacket({ layout }: TableContext): Expressions {
   return [destinationAddress(layout, WORK), ...portOfPacket(WORK + layout.addressRegs)]
 }
 
 const TARGET = 0
 
 /** Redirects the packet to the virtual server that has the list for its destination, if that is another one. */
-function toList(inputs: RuleContext, map: NftSetName): Expressions {
+function toList(inputs: TableContext, map: NftSetName): Expressions {
   return [...keyOfPacket(inputs), mapped(map, WORK, TARGET), translate(inputs.layout, TARGET)]
 }
 
-function hairpinRule(inputs: RuleContext): Rule {
+function hairpinRule(inputs: TableContext): Rule {
   return rule([inSet(inputs, 'LOOP-BACK', 'dst', 'dst', 'src'), masquerade], 'endpoint to itself')
 }
 

@@ -1,18 +1,17 @@
-import { NFT_JUMP } from '../../kernel/nft/constants.ts'
 import type { Chain, Rule, Table } from '../../kernel/nft/state.ts'
-import type { Protocol } from '../../model/service.ts'
 import { withLogs } from '../common/logs.ts'
 import {
   askMasquerade,
   CHAIN_FIREWALL,
   CHAIN_REJECT,
   dropCounted,
-  fromPod,
-  fromThisNode,
   goTo,
+  insideRules,
+  jumpTo,
   type RuleContext,
   rule,
 } from '../common/rules.ts'
+import { PROTOCOLS } from '../common/tables.ts'
 import type { CodeDraft, Codes } from './layout.ts'
 import { pickKnown, pickNew, pickSlot } from './rules.ts'
 
@@ -153,10 +152,7 @@ function rulesOf(spec: ChainSpec, context: RuleContext): readonly Rule[] {
     case 'external-local':
       return externalLocalRules(spec, context)
     case 'firewall':
-      return [
-        rule([{ kind: 'verdict', verdict: { code: NFT_JUMP, chain: CHAIN_FIREWALL } }]),
-        rule([goTo(spec.target)]),
-      ]
+      return [rule([jumpTo(CHAIN_FIREWALL)]), rule([goTo(spec.target)])]
   }
 }
 
@@ -187,9 +183,6 @@ function affinityRules({ local, count, timeoutS }: PickSpec, { layout }: RuleCon
   })
 }
 
-/** The order of the rules of a chain, the most frequent protocol first. */
-const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
-
 /**
  * Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints
  * everywhere.
@@ -200,10 +193,8 @@ function externalLocalRules(
 ): readonly Rule[] {
   const { cluster, local, timeoutS } = spec
   const inside = goTo(cluster > 0 ? pickChain(false, cluster, timeoutS) : CHAIN_REJECT)
-  const { detector } = context
-  const pods = detector === undefined ? [] : [rule([...fromPod(context, detector, false), inside])]
   const outside = local > 0 ? [goTo(pickChain(true, local, timeoutS))] : dropCounted
-  return [...pods, rule([...fromThisNode, ...askMasquerade(context), inside]), rule(outside)]
+  return [...insideRules(context, [inside], [...askMasquerade(context), inside]), rule(outside)]
 }
 
 /** Each count up to this one has a chain of its own. */

@@ -3,8 +3,7 @@ import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, formatIpPort } from '../../base/ip.ts'
 import type { Backend, FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
-import { relayContext } from '../common/relay/context.ts'
-import { type RelayLimits, relayModeEvent } from '../common/relay/limits.ts'
+import { type RelayLimits, relayContext } from '../common/relay/context.ts'
 import {
   diffRelays,
   type ListName,
@@ -146,7 +145,7 @@ export class LocalhostRelays {
         limits,
         // Our rules lead to no listener of ours.
         isCaptured: () => false,
-        report: event => report(relayModeEvent(event)),
+        report,
       }),
     )
     this.#retries = new Pacer({ clock, run: () => this.#retry() })

@@ -9,7 +9,7 @@ import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '.
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
+import { CHAIN_REJECT } from '../common/rules.ts'
 import {
   changedServices,
   type FamilyLayout,
@@ -17,6 +17,7 @@ import {
   LAYOUTS,
   NFT_FAMILIES,
   sameGroup,
+  TABLE_COMMENT,
   tableOf,
   transactionPlan,
 } from '../common/tables.ts'

@@ -1,25 +1,21 @@
-import { type Cidr, familyOf } from '../../base/ip.ts'
-import { hex, u32host } from '../../base/octets.ts'
+import { u32host } from '../../base/octets.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import type { Chain, Rule } from '../../kernel/nft/state.ts'
-import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
 import { logTo, withLogs } from '../common/logs.ts'
 import {
-  askMasquerade,
   CHAIN_EARLY_POSTROUTING,
   CHAIN_FIREWALL,
   CHAIN_LOCALHOST,
   CHAIN_REJECT,
   CHAIN_SERVICES,
-  cidrKey,
   compare,
+  contextKey,
   destinationAddress,
-  detectorFor,
-  detectorKey,
   dropCounted,
   type Expressions,
-  fromPod,
+  end,
   goTo,
   hookChains,
   mapped,
@@ -28,13 +24,15 @@ import {
   masquerade,
   masqueradeMarked,
   matches,
+  offClusterRules,
   portOfPacket,
   prefixMask,
-  type RuleContext,
   readPriority,
   rejectChain,
   rule,
   sourceAddress,
+  type TableContext,
+  tableContext,
   toLoopback,
   toNodePortAddress,
   translate,
@@ -194,11 +192,8 @@ export function pickNew(
 }
 
 /** The inputs of the fixed chains of one table. */
-export interface Skeleton extends RuleContext {
-  readonly masqueradeAll: boolean
+export interface Skeleton extends TableContext {
   readonly natPriority: number
-  readonly nodePorts: NodePortAddresses
-  readonly serviceCidrs: readonly Cidr[]
   /** The lengths of the source ranges in use, longest first. */
   readonly prefixLengths: readonly number[]
   /** A relay serves node ports at localhost. */
@@ -209,17 +204,11 @@ export interface Skeleton extends RuleContext {
 export function skeletonOf(
   layout: FamilyLayout,
   options: NftablesOptions,
-  inputs: { frontends: FrontendTable; prefixLengths: readonly number[] },
+  { frontends, prefixLengths }: { frontends: FrontendTable; prefixLengths: readonly number[] },
 ): Skeleton {
-  const { frontends, prefixLengths } = inputs
   return {
-    layout,
-    masqueradeMark: (1 << options.masqueradeBit) >>> 0,
-    masqueradeAll: options.masqueradeAll,
+    ...tableContext(layout, options, frontends),
     natPriority: options.natPriority,
-    detector: detectorFor(layout.model, options, frontends.node),
-    nodePorts: frontends.nodePorts[layout.model],
-    serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
     prefixLengths,
     localhost: frontends.relayedAtLocalhost?.includes(layout.model) === true,
     logGroup: options.logGroup,
@@ -228,17 +217,15 @@ export function skeletonOf(
 
 /** Gives equal keys for skeletons with equal chains and sets, including on-demand chains. */
 export function skeletonKey(skeleton: Skeleton): string {
-  const { detector, nodePorts, serviceCidrs, prefixLengths, localhost, logGroup } = skeleton
-  const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
-  const cidrs = serviceCidrs.map(cidrKey)
-  return JSON.stringify([detectorKey(detector), answers, cidrs, prefixLengths, localhost, logGroup])
+  const { prefixLengths, localhost, logGroup } = skeleton
+  return JSON.stringify([...contextKey(skeleton), prefixLengths, localhost, logGroup])
 }
 
 export function fixedChains(skeleton: Skeleton): readonly Chain[] {
   const chains = [
     ...hookChains([masqueradeMarked(skeleton), hairpinRule(skeleton)], skeleton.natPriority),
     earlyPostrouting,
-    ...unallocatedChains(skeleton.layout, skeleton.serviceCidrs),
+    ...unallocatedChains(skeleton),
     { name: CHAIN_SERVICES, hook: undefined, rules: servicesRules(skeleton) },
     rejectChain(skeleton.layout),
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },
@@ -268,19 +255,17 @@ const earlyPostrouting: Chain = {
 }
 
 function servicesRules(skeleton: Skeleton): readonly Rule[] {
-  const { layout, detector } = skeleton
+  const { layout, localhost } = skeleton
   const toClusterIp: Expressions = [destinationAddress(layout, WORK), matches('cluster-ips')]
-  const rules: Rule[] = []
-  if (skeleton.masqueradeAll) rules.push(rule([...toClusterIp, ...askMasquerade(skeleton)]))
-  else if (detector !== undefined)
-    rules.push(rule([...fromPod(skeleton, detector, true), ...toClusterIp, ...askMasquerade(skeleton)]))
-  rules.push(...droppedByDispatch(skeleton, 'frontends'))
-  rules.push(rule(dispatch(layout, 'frontends')))
-  rules.push(...droppedByDispatch(skeleton, 'nodeports'))
-  rules.push(rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]))
-  if (skeleton.localhost) rules.push(rule([...toLoopback(layout, 'eq'), goTo(CHAIN_LOCALHOST)]))
-  rules.push(rule([...toClusterIp, goTo(CHAIN_REJECT)], 'no such port'))
-  return rules
+  return [
+    ...offClusterRules(skeleton, toClusterIp),
+    ...droppedByDispatch(skeleton, 'frontends'),
+    rule(dispatch(layout, 'frontends')),
+    ...droppedByDispatch(skeleton, 'nodeports'),
+    rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]),
+    ...(localhost ? [rule([...toLoopback(layout, 'eq'), goTo(CHAIN_LOCALHOST)])] : []),
+    rule([...toClusterIp, goTo(CHAIN_REJECT)], 'no such port'),
+  ]
 }
 
 /** Logs packets that the map of verdicts drops: such an element has no rule of its own. */
@@ -327,7 +312,7 @@ function firewallRules({ layout, prefixLengths }: Skeleton): readonly Rule[] {
       sourceAddress(layout, WORK + 1),
       ...masked,
       matches('ranges'),
-      { kind: 'verdict', verdict: { code: nft.NFT_RETURN, chain: undefined } },
+      end(nft.NFT_RETURN),
     ])
   })
   return [...rules, rule(dropCounted, 'source not in loadBalancerSourceRanges')]

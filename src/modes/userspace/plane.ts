@@ -1,9 +1,10 @@
-import { type Clock, finishInSlices, Mutex, type Steps, slicingOf } from '../../base/clock.ts'
-import { PersistentMap } from '../../base/collections.ts'
+import { type Clock, finishInSlices, Mutex, Pauses, type Steps, slicingOf } from '../../base/clock.ts'
+import { append, PersistentMap } from '../../base/collections.ts'
 import { assert } from '../../base/errors.ts'
-import { type Ip, isLoopback } from '../../base/ip.ts'
+import { formatIp, type Ip, isLoopback } from '../../base/ip.ts'
+import { type Octets, readU16be } from '../../base/octets.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
-import type { Table } from '../../kernel/nft/state.ts'
+import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
 import {
   type CommitOptions,
@@ -16,10 +17,18 @@ import {
   type RenderOptions,
 } from '../../reconcile/dataplane.ts'
 import { relayContext } from '../common/relay/context.ts'
-import type { RelayEvent } from '../common/relay/limits.ts'
-import type { Relay } from '../common/relay/relay.ts'
+import type { ListName, Relay } from '../common/relay/relay.ts'
 import { type OpenFailure, type RelayCounts, RelaySet } from '../common/relay/relay-set.ts'
-import { LAYOUTS, NFT_FAMILIES, portKey, receiptOf } from '../common/tables.ts'
+import {
+  GROUP_NODEPORT_IPS,
+  GROUP_UNKNOWN,
+  LAYOUTS,
+  NFT_FAMILIES,
+  portData,
+  portKey,
+  protocolOfKey,
+  receiptOf,
+} from '../common/tables.ts'
 import {
   bothNamed,
   deleteTables,
@@ -28,13 +37,18 @@ import {
   type Watches,
   watchesOf,
 } from '../common/writers.ts'
-import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
+import type { ModeContext } from '../mode.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
 import {
   diffStates,
   EMPTY_STATE,
+  type ListenerSymbol,
+  type PortOf,
+  portName,
+  REDIRECT_MAPS,
   resolveTransaction,
+  symbolOf,
   type UserspacePlan,
   type UserspaceState,
 } from './state.ts'
@@ -45,7 +59,7 @@ interface UserspacePlaneOptions {
   readonly options: UserspaceOptions
   /** See watchesOf. */
   readonly writers?: WatchedSocket
-  readonly report?: (event: RelayEvent) => void
+  readonly report?: ModeContext['tell']
 }
 
 /** The data plane of kube-proxy's oldest mode: see README.md. */
@@ -209,4 +223,96 @@ function nodePortIps(frontends: FrontendTable | undefined): ReadonlySet<Ip> {
 /** Whether a table is ours: no other program makes these sets. */
 export function isOurs({ sets }: Table): boolean {
   return sets.has('listeners') && sets.has('frontends') && sets.has('inside')
+}
+
+/** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
+type ListenerBook = ReadonlyMap<string, ListenerSymbol>
+
+/** Makes the book of a process that has these relays open. */
+export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {
+  const book = new Map<string, ListenerSymbol>()
+  for (const relay of relays.values()) {
+    for (const list of relay.lists) {
+      const port = portOf(relay.key, list)
+      if (port !== undefined)
+        book.set(placeKey(relay.protocol, relay.address + portData(port)), symbolOf(relay, list))
+    }
+  }
+  return book
+}
+
+function placeKey(protocol: string, place: Octets): string {
+  return protocol + place
+}
+
+/**
+ * Makes a state from what the kernel holds: the address and port of a listener become its symbol. Elements
+ * that lead to no listener of the book stay unchanged and equal no wanted element. The diff therefore
+ * replaces leftovers of a process that has ended.
+ */
+export function* adoptRuleset(
+  ruleset: Ruleset,
+  { relays, book }: { readonly relays: PersistentMap<Relay>; readonly book: ListenerBook },
+): Steps<UserspaceState> {
+  const tables: Table[] = []
+  for (const table of ruleset.tables) {
+    const { addressLength } = LAYOUTS[table.family]
+    const groups = new Map<string, Element[]>()
+    const pauses = new Pauses()
+    for (const list of table.elements.values()) {
+      for (const found of list) {
+        if (pauses.due()) yield
+        const element = symbolised(found, addressLength, book)
+        const group = groupOf(element)
+        append(groups, group, element)
+      }
+    }
+    tables.push({ ...table, elements: PersistentMap.owning(groups) })
+  }
+  return { ...EMPTY_STATE, ruleset: { tables }, relays }
+}
+
+function symbolised(element: Element, addressLength: number, book: ListenerBook): Element {
+  const { set, key, data } = element
+  const protocol = protocolOfKey(key) ?? ''
+  if (REDIRECT_MAPS.has(set) && typeof data === 'string')
+    return { ...element, data: book.get(placeKey(protocol, data)) ?? data }
+  if (set !== 'listeners') return element
+  const place = key.slice(0, addressLength) + portData(readU16be(key, addressLength + 4))
+  return { ...element, key: book.get(placeKey(protocol, place)) ?? key }
+}
+
+function groupOf({ set, comment }: Element): string {
+  if (set === 'nodeport-ips') return GROUP_NODEPORT_IPS
+  const name = portName(comment)
+  const colon = name.indexOf(':')
+  const service = colon < 0 ? name : name.slice(0, colon)
+  return /^[^/@]+\/[^/]+$/.test(service) ? service : GROUP_UNKNOWN
+}
+
+/** Makes the book of another process from its rules. A listener with contradictory comments is ignored. */
+export function bookFromComments({ tables }: Ruleset): ListenerBook {
+  const book = new Map<string, ListenerSymbol>()
+  const places = new Map<ListenerSymbol, string>()
+  for (const { family, elements } of tables) {
+    const { addressLength, model } = LAYOUTS[family]
+    for (const group of elements.values()) {
+      for (const { set, key, data, comment } of group) {
+        const protocol = protocolOfKey(key)
+        const known = protocol === 'TCP' || protocol === 'UDP'
+        if (!REDIRECT_MAPS.has(set) || typeof data !== 'string' || !known || comment === '') continue
+        const address = data.slice(0, addressLength)
+        const name = portName(comment)
+        const list: ListName = name === comment ? 'cluster' : 'local'
+        const port = name.includes(':') ? name : `${name}:`
+        const relayKey = `${port}/${protocol}/${model} ${formatIp(address)}`
+        const symbol = symbolOf({ key: relayKey, address, protocol }, list)
+        const place = placeKey(protocol, data)
+        if ((places.get(symbol) ?? place) !== place) book.delete(place)
+        else book.set(place, symbol)
+        places.set(symbol, place)
+      }
+    }
+  }
+  return book
 }

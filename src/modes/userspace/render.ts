@@ -2,14 +2,13 @@ import type { Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, formatIp, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import type { Element, NftFamily, NftSet, Table, Verdict } from '../../kernel/nft/state.ts'
+import type { Element, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { TableDraft } from '../common/elements.ts'
 import { type ListName, type Relay, sameRelay } from '../common/relay/relay.ts'
-import { CHAIN_REJECT } from '../common/rules.ts'
+import { DROP, REJECT } from '../common/rules.ts'
 import {
   changedServices,
   commentOf,
@@ -20,10 +19,20 @@ import {
   portKey,
   tableOf,
 } from '../common/tables.ts'
-import { declareFixedSet, declareRanges, FIXED_SETS, LOCAL_SUFFIX, rangeBits, rangesSet } from './layout.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
 import type { UserspaceOptions } from './settings.ts'
-import { type PlaceKey, symbolOf, type TableTally, type UserspaceState } from './state.ts'
+import {
+  declareFixedSet,
+  declareRanges,
+  FIXED_SETS,
+  LOCAL_SUFFIX,
+  type PlaceKey,
+  rangeBits,
+  rangesSet,
+  symbolOf,
+  type TableTally,
+  type UserspaceState,
+} from './state.ts'
 
 /** Renders the wanted state of kernel and process: what changed since a rendered base. */
 export function* renderUserspaceState(
@@ -284,9 +293,6 @@ class Made implements ServiceElements {
         this.elements.push({ set: rangesSet(bits), key: key + ip, data: undefined, comment: '' })
   }
 }
-
-const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
-const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
 /** The listeners of a frontend: for pods and processes of this node, if it differs, and for all clients. */
 interface Targets {

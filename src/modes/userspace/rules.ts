@@ -1,24 +1,21 @@
-import { type Cidr, familyOf } from '../../base/ip.ts'
-import { hex, u32host } from '../../base/octets.ts'
+import { u32host } from '../../base/octets.ts'
 import { IPS_DST_NAT, NF_INET_LOCAL_IN, NFT_CT_STATUS, NFT_RETURN } from '../../kernel/nft/constants.ts'
-import type { Chain, Expression, Rule } from '../../kernel/nft/state.ts'
-import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
+import type { Chain, Rule } from '../../kernel/nft/state.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import {
   CHAIN_FIREWALL,
   CHAIN_POSTROUTING,
   CHAIN_REJECT,
   CHAIN_SERVICES,
-  cidrKey,
   compare,
+  contextKey,
   destinationAddress,
-  detectorFor,
-  detectorKey,
   dropCounted,
   type Expressions,
-  fromPod,
-  fromThisNode,
+  end,
   goTo,
   hookChains,
+  insideRules,
   jumpTo,
   mapped,
   maskBytes,
@@ -26,50 +23,44 @@ import {
   matches,
   portOfPacket,
   prefixMask,
-  type RuleContext,
   rejectChain,
   rule,
   sourceAddress,
+  type TableContext,
+  tableContext,
   toNodePortAddress,
   translate,
   unallocatedChains,
   WORK,
 } from '../common/rules.ts'
 import type { FamilyLayout } from '../common/tables.ts'
-import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
 import type { UserspaceOptions } from './settings.ts'
+import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './state.ts'
 
 /** The inputs of the chains of one table. */
-interface RuleInputs extends RuleContext {
+interface RuleInputs extends TableContext {
   readonly natPriority: number
-  readonly nodePorts: NodePortAddresses
-  readonly serviceCidrs: readonly Cidr[]
   /** The lengths of the source ranges in use, longest first. */
   readonly prefixLengths: readonly number[]
 }
 
+/** Every connection reaches its endpoint from this process, so there is nothing to masquerade. */
+const NO_MASQUERADE = { masqueradeAll: false, masqueradeBit: 0 } as const
+
 export function ruleInputs(
   layout: FamilyLayout,
-  options: UserspaceOptions,
-  inputs: { readonly frontends: FrontendTable; readonly prefixLengths: readonly number[] },
-): RuleInputs {
-  const { frontends, prefixLengths } = inputs
-  return {
-    layout,
-    // Every connection reaches its endpoint from this process, so there is nothing to masquerade.
-    masqueradeMark: 0,
-    natPriority: options.natPriority,
-    detector: detectorFor(layout.model, options, frontends.node),
-    nodePorts: frontends.nodePorts[layout.model],
-    serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
+  { natPriority, detector }: UserspaceOptions,
+  {
+    frontends,
     prefixLengths,
-  }
+  }: { readonly frontends: FrontendTable; readonly prefixLengths: readonly number[] },
+): RuleInputs {
+  return { ...tableContext(layout, { ...NO_MASQUERADE, detector }, frontends), natPriority, prefixLengths }
 }
 
 /** Gives equal keys for inputs that give equal chains and sets. */
-export function ruleInputsKey({ detector, nodePorts, serviceCidrs, prefixLengths }: RuleInputs): string {
-  const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
-  return JSON.stringify([detectorKey(detector), answers, serviceCidrs.map(cidrKey), prefixLengths])
+export function ruleInputsKey(inputs: RuleInputs): string {
+  return JSON.stringify([...contextKey(inputs), inputs.prefixLengths])
 }
 
 /** Makes all chains of one table. Of the Services, only the lengths of source ranges change them. */
@@ -77,7 +68,7 @@ export function chainsOf(inputs: RuleInputs): readonly Chain[] {
   const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
   return [
     ...hookChains([], inputs.natPriority).filter(({ name }) => name !== CHAIN_POSTROUTING),
-    ...unallocatedChains(inputs.layout, inputs.serviceCidrs),
+    ...unallocatedChains(inputs),
     inputChain(inputs),
     plain(CHAIN_SERVICES, servicesRules(inputs)),
     plain(CHAIN_NODE_PORTS, placeRules(inputs, NODE_PORTS)),
@@ -119,14 +110,11 @@ function servicesRules(inputs: RuleInputs): readonly Rule[] {
 
 /** Makes the rules of frontends. Pods and processes of this node are inside: policy Local sends them everywhere. */
 function placeRules(inputs: RuleInputs, places: Places): readonly Rule[] {
-  const { layout, detector } = inputs
+  const { layout } = inputs
   const key = placeOfPacket(layout, places.hasAddress)
   const to = (map: RedirectMap): Expressions => [...key, mapped(map, KEY, WORK), translate(layout, WORK)]
-  const pods =
-    detector === undefined ? [] : [rule([...fromPod(inputs, detector, false), ...to(places.inside)])]
   return [
-    ...pods,
-    rule([...fromThisNode, ...to(places.inside)]),
+    ...insideRules(inputs, to(places.inside), to(places.inside)),
     rule([...key, mapped(places.verdicts, KEY, 'verdict')]),
     rule(to(places.redirects)),
   ]
@@ -141,12 +129,11 @@ function placeOfPacket(layout: FamilyLayout, hasAddress: boolean): Expressions {
 
 function firewallRules({ layout, prefixLengths }: RuleInputs): readonly Rule[] {
   const source = KEY + layout.addressRegs + 2
-  const giveBack: Expression = { kind: 'verdict', verdict: { code: NFT_RETURN, chain: undefined } }
   const rules = prefixLengths.map(bits => {
     const isWhole = bits === layout.addressLength * 8
     const masked = isWhole ? [] : [maskBytes(source, prefixMask(bits, layout.addressLength))]
     const key = [...placeOfPacket(layout, true), sourceAddress(layout, source), ...masked]
-    return rule([...key, matches(rangesSet(bits), KEY), giveBack])
+    return rule([...key, matches(rangesSet(bits), KEY), end(NFT_RETURN)])
   })
   return [...rules, rule(dropCounted, 'source not in loadBalancerSourceRanges')]
 }

@@ -1,6 +1,6 @@
 import type { Config } from '../../config/config.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../common/relay/limits.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from '../common/relay/context.ts'
 import { type Detectors, detectorsOf, NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
 

@@ -18,9 +18,8 @@ import {
 } from '../common/show.ts'
 import { type FamilyLayout, LAYOUTS, protocolOfKey } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
-import { CHAIN_INPUT, rangeBits } from './layout.ts'
-import { portName } from './observe.ts'
 import { proxyOfTable, tableNameOf } from './settings.ts'
+import { CHAIN_INPUT, portName, rangeBits } from './state.ts'
 
 /** Reads what the tables of this mode do. */
 export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<HeldMode | undefined> {

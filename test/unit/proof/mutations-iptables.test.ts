@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { printRule } from '../../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../../src/kernel/xt/rule.ts'
-import { createXtTracer } from '../../../src/modes/xt-common/trace.ts'
+import { createXtTracer } from '../../../src/modes/xt-common/read-chains.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'

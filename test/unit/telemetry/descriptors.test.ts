@@ -12,7 +12,7 @@ const PROGRAM = `
 const ports = process.argv.slice(2).map(Number)
 import { systemClock } from './src/base/clock.ts'
 import { PersistentMap } from './src/base/collections.ts'
-import { ServiceHealth } from './src/telemetry/service-health.ts'
+import { ServiceHealth } from '../../../src/telemetry/service-health.ts'
 const clock = { ...systemClock, after: (delayMs, run) => systemClock.after(delayMs / 50, run) }
 const listening = []
 const failures = new Set()

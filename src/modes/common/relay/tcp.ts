@@ -7,6 +7,7 @@ import {
   OWN_ERRORS,
   type RelayContext,
   type RelayPort,
+  reportBroken,
   reportLoop,
   reportUnreached,
 } from './context.ts'
@@ -75,7 +76,7 @@ class TcpListener implements Listener {
       )
     })
     const { context, port } = this.#options
-    server.on('error', error => context.report({ kind: 'broken', port: port.key, error }))
+    server.on('error', error => reportBroken(context, port, error))
     const bound = server.address()
     if (bound !== null && typeof bound === 'object') this.#port = bound.port
   }

@@ -2,7 +2,7 @@ import { createSocket, type RemoteInfo, type Socket } from 'node:dgram'
 import type { Cancel } from '../../../base/clock.ts'
 import { familyOf, formatIp, type Ip } from '../../../base/ip.ts'
 import type { Backend } from '../../../model/frontend.ts'
-import { type Listener, type RelayContext, reportLoop, reportUnreached } from './context.ts'
+import { type Listener, type RelayContext, reportBroken, reportLoop, reportUnreached } from './context.ts'
 import { endpointText, type ListName } from './relay.ts'
 import type { ListenerOptions } from './tcp.ts'
 
@@ -51,7 +51,7 @@ class UdpListener implements Listener {
         resolve()
       })
     })
-    socket.on('error', error => context.report({ kind: 'broken', port: port.key, error }))
+    socket.on('error', error => reportBroken(context, port, error))
     socket.on('message', (datagram, from) => this.#received(datagram, from))
     this.#port = socket.address().port
   }

@@ -5,9 +5,9 @@ import type { NftClient } from '../../../kernel/nft/client.ts'
 import type { CompiledRule } from '../../../kernel/nft/state.ts'
 import type { Operation } from '../../../kernel/nft/transaction.ts'
 import { readRule } from '../../../kernel/xt/read.ts'
-import type { XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
+import type { XtRule } from '../../../kernel/xt/rule.ts'
 import type { ChainNames } from '../../xt-common/layout.ts'
-import { type EntryChain, entryChains } from './dispatch.ts'
+import { destinationPorts, type EntryChain, entryChains, isSingle } from './dispatch.ts'
 
 interface BusiestFirstOptions {
   /** The client of the plane, so that commits count as our own. */
@@ -229,23 +229,15 @@ function partsOf(
   const parts = new Map<string, Part>()
   for (const [index, entry] of counted.entries()) {
     const rule = readRule(entry.compiled, family)
-    const key = JSON.stringify([rule.protocol, singleAddress(rule), rule.matches.flatMap(destinationPorts)])
+    const { protocol, destination, matches } = rule
+    const address = destination !== undefined && isSingle(destination) ? destination.ip : undefined
+    const key = JSON.stringify([protocol, address, matches.flatMap(destinationPorts)])
     const part = parts.get(key) ?? { rules: [], rate: 0 }
     part.rules.push({ counted: entry, rule })
     part.rate += rates[index] ?? 0
     parts.set(key, part)
   }
   return [...parts.values()]
-}
-
-function singleAddress({ destination }: XtRule): string | undefined {
-  const isSingle = destination?.inverted === false && /^\xff+$/.test(destination.mask)
-  return isSingle ? destination.ip : undefined
-}
-
-function destinationPorts(match: XtRule['matches'][number]): readonly XtPorts[] {
-  const hasPorts = match.kind === 'tcp' || match.kind === 'udp'
-  return hasPorts && match.destinationPorts !== undefined ? [match.destinationPorts] : []
 }
 
 function movesOf(chain: EntryChain, parts: readonly Part[], movesMax: number): Moves {

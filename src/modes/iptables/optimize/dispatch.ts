@@ -19,41 +19,41 @@ export interface List {
 }
 
 type Division =
+  /**
+   * By the last byte of the address: first by its low four bits, then by its high ones. ClusterIPs are assigned at
+   * random or in sequence, and either way this byte is spread evenly. One level has 16 chains of entries, two have 256.
+   */
   | { readonly kind: 'address'; readonly prefix: string; readonly levels: 1 | 2 }
+  /** By ranges of ports, because iptables has no mask over ports. */
   | { readonly kind: 'port'; readonly prefix: string; readonly protocol: PortProtocol }
 
 type PortProtocol = Extract<Protocol, 'TCP' | 'UDP'>
 
 export function listsOf(names: ChainNames): readonly List[] {
-  const prefixes = dispatchNames(names.prefix)
-  const filtered = (chain: string, prefix: string): List => {
-    return { table: 'filter', chain, by: [{ kind: 'address', prefix, levels: 1 }], onlyLarge: true }
-  }
+  const { natAddresses, natPorts, services, externalServices, proxyFirewall, healthPorts } = dispatchNames(
+    names.prefix,
+  )
+  const address = (prefix: string, levels: 1 | 2): Division => ({ kind: 'address', prefix, levels })
+  const port = (prefix: string, protocol: PortProtocol): Division => ({ kind: 'port', prefix, protocol })
+  const nat = (chain: string, by: readonly Division[]): List => ({
+    table: 'nat',
+    chain,
+    by,
+    onlyLarge: false,
+  })
+  const filter = (chain: string, by: Division): List => ({
+    table: 'filter',
+    chain,
+    by: [by],
+    onlyLarge: true,
+  })
   return [
-    {
-      table: 'nat',
-      chain: names.services,
-      by: [{ kind: 'address', prefix: prefixes.natAddresses, levels: 2 }],
-      onlyLarge: false,
-    },
-    {
-      table: 'nat',
-      chain: names.nodePorts,
-      by: [
-        { kind: 'port', prefix: prefixes.natPorts.TCP, protocol: 'TCP' },
-        { kind: 'port', prefix: prefixes.natPorts.UDP, protocol: 'UDP' },
-      ],
-      onlyLarge: false,
-    },
-    filtered(names.services, prefixes.services),
-    filtered(names.externalServices, prefixes.externalServices),
-    filtered(names.proxyFirewall, prefixes.proxyFirewall),
-    {
-      table: 'filter',
-      chain: names.nodePorts,
-      by: [{ kind: 'port', prefix: prefixes.healthPorts, protocol: 'TCP' }],
-      onlyLarge: true,
-    },
+    nat(names.services, [address(natAddresses, 2)]),
+    nat(names.nodePorts, [port(natPorts.TCP, 'TCP'), port(natPorts.UDP, 'UDP')]),
+    filter(names.services, address(services, 1)),
+    filter(names.externalServices, address(externalServices, 1)),
+    filter(names.proxyFirewall, address(proxyFirewall, 1)),
+    filter(names.nodePorts, port(healthPorts, 'TCP')),
   ]
 }
 
@@ -63,26 +63,32 @@ interface Dividing {
   readonly large: boolean
 }
 
-/** Moves an entry into the chain in which packets meet it. */
-export function placeEntry(entry: XtEntry, statics: Dividing): XtEntry {
-  const list = statics.lists.find(({ table, chain }) => table === entry.table && chain === entry.chain)
-  if (list === undefined || !isDivided(list, statics)) return entry
-  for (const division of list.by) {
-    const chain = leafOf(division, entry.rule)
-    if (chain !== undefined) return { ...entry, chain }
+/** Moves entries into the chains in which packets meet them. Of entries that differ by their comments, the first stays. */
+export function placeEntries(entries: readonly XtEntry[], statics: Dividing): readonly XtEntry[] {
+  const placed = new Map<string, XtEntry>()
+  for (const entry of entries) {
+    const { family, table, chain, rule } = entry
+    const leaf = divisionsOf({ table, name: chain }, statics)
+      .map(division => leafOf(division, rule))
+      .find(name => name !== undefined)
+    const at = leaf === undefined ? entry : { ...entry, chain: leaf }
+    const matches = rule.matches.filter(({ kind }) => kind !== 'comment')
+    const key = `${family} ${table} ${at.chain} ${JSON.stringify({ ...rule, matches })}`
+    if (!placed.has(key)) placed.set(key, at)
   }
-  return entry
+  return [...placed.values()]
 }
 
-/** Makes the chains that entries are divided among, and the chains that lead to them. */
-export function dividedChains(statics: Dividing): readonly XtChain[] {
-  return NFT_FAMILIES.flatMap(family =>
-    statics.lists
-      .filter(list => isDivided(list, statics))
-      .flatMap(list =>
-        treesOf(list, { family, table: list.table }).flatMap(({ tree }) => [...tree.chains, tree.root]),
-      ),
-  )
+/** Adds the chains among which the lists of the fixed chains are divided, and the rules that lead there. */
+export function divideFixed(chains: readonly XtChain[], statics: Dividing): readonly XtChain[] {
+  const fixed = chains.map(chain => {
+    const ways = divisionsOf(chain, statics).map((division): XtRule => {
+      const { match, name } = treeOf(division, chain.family)
+      return { ...match, target: jump(name) }
+    })
+    return ways.length === 0 ? chain : { ...chain, rules: [...chain.rules, ...ways] }
+  })
+  return [...fixed, ...dividedChains(statics)]
 }
 
 export interface EntryChain extends XtPlace {
@@ -96,74 +102,85 @@ export function entryChains(names: ChainNames): readonly EntryChain[] {
     .map(({ family, table, name }) => ({ family, table, chain: name }))
 }
 
-/** Makes the rules before the entries of a chain: jumps to the entries in other chains. */
-export function waysFrom(chain: XtChain, statics: Dividing): readonly XtRule[] {
-  const list = statics.lists.find(({ table, chain: name }) => table === chain.table && name === chain.name)
-  if (list === undefined || !isDivided(list, statics)) return NO_RULES
-  return treesOf(list, { family: chain.family, table: chain.table }).map(({ way }) => way)
-}
-
-const NO_RULES: readonly XtRule[] = []
-
-function isDivided({ onlyLarge }: List, { large }: Pick<Dividing, 'large'>): boolean {
-  return large || !onlyLarge
-}
-
-function leafOf(division: Division, rule: XtRule): string | undefined {
-  return division.kind === 'address'
-    ? addressLeaf(division.prefix, division.levels, rule.destination)
-    : portLeaf(division.prefix, division.protocol, rule)
-}
-
-function treesOf({ by }: List, place: XtPlace): readonly { readonly tree: Tree; readonly way: XtRule }[] {
-  return by.map(division => {
-    if (division.kind === 'address') {
-      const tree = addressTree(place, division.prefix, division.levels)
-      return { tree, way: { matches: NO_MATCHES, target: jump(tree.root.name) } }
-    }
-    const tree = portTree(place, division.prefix, division.protocol)
-    return { tree, way: portWay(tree, division.protocol) }
-  })
-}
-
-/** A chain that sends each packet to the one chain whose entries may match it, and all the chains below it. */
-interface Tree {
-  readonly root: XtChain
-  readonly chains: readonly XtChain[]
-}
-
-/**
- * Makes the chains of a tree of rules about single destination addresses. They are divided by the last byte of the
- * address: first by its low four bits, then by its high ones. ClusterIPs are assigned at random or in sequence, and
- * either way this byte is spread evenly. `levels` is the number of nibbles that the tree matches: 16 chains of entries
- * with one, 256 with two.
- */
-function addressTree(place: XtPlace, prefix: string, levels: 1 | 2): Tree {
-  const low = NIBBLES.map(nibble => leafName(prefix, nibble, 1))
-  const root = chain(
-    place,
-    prefix,
-    waysTo(place.family, low, nibble => [nibble, 0x0f]),
+/** Makes the chains that entries are divided among, and the chains that lead to them. */
+function dividedChains(statics: Dividing): readonly XtChain[] {
+  return NFT_FAMILIES.flatMap(family =>
+    statics.lists.flatMap(({ table, chain }) =>
+      divisionsOf({ table, name: chain }, statics).flatMap(division =>
+        chainsOf(treeOf(division, family), { family, table }),
+      ),
+    ),
   )
-  if (levels === 1) return { root, chains: low.map(name => chain(place, name)) }
-  const inner = NIBBLES.flatMap(nibble => {
-    const leaves = NIBBLES.map(high => leafName(prefix, (high << 4) | nibble, 2))
-    const ways = waysTo(place.family, leaves, high => [high << 4, 0xf0])
-    return [...leaves.map(name => chain(place, name)), chain(place, leafName(prefix, nibble, 1), ways)]
-  })
-  return { root, chains: inner }
 }
 
-/** Returns the chain for a rule about `destination`; undefined when the rule is not about one single address. */
-function addressLeaf(prefix: string, levels: 1 | 2, destination: XtAddress | undefined): string | undefined {
-  if (destination === undefined || destination.inverted) return undefined
-  const { ip, mask } = destination
-  if (mask !== ALL_BITS.slice(0, ip.length)) return undefined
-  return leafName(prefix, ip.charCodeAt(ip.length - 1), levels)
+const NOT_DIVIDED: readonly Division[] = []
+
+function divisionsOf(at: Pick<XtChain, 'table' | 'name'>, { lists, large }: Dividing): readonly Division[] {
+  const list = lists.find(({ table, chain }) => table === at.table && chain === at.name)
+  return list === undefined || (list.onlyLarge && !large) ? NOT_DIVIDED : list.by
 }
 
-const ALL_BITS = '\xff'.repeat(16)
+/** A chain that entries are divided among; with branches, it sends a packet to the only one that may match it. */
+interface Branch {
+  readonly name: string
+  /** The packets that belong here. */
+  readonly match: Omit<XtRule, 'target'>
+  readonly below: readonly Branch[]
+}
+
+/** Gives the chains of a tree, the root last. By goto, a packet that one branch does not match meets no other one. */
+function chainsOf({ name, below }: Branch, place: XtPlace): readonly XtChain[] {
+  const rules = below.map(({ match, name: chain }): XtRule => ({ ...match, target: { kind: 'goto', chain } }))
+  return [...below.flatMap(branch => chainsOf(branch, place)), { ...place, name, rules, last: [] }]
+}
+
+function treeOf(division: Division, family: NftFamily): Branch {
+  return division.kind === 'address' ? addressTree(division, family) : portTree(division)
+}
+
+/** Returns the chain for a rule; undefined when the rule is not about one single address, or port of the range. */
+function leafOf(division: Division, { destination, protocol, matches }: XtRule): string | undefined {
+  if (division.kind === 'address') {
+    if (destination === undefined || !isSingle(destination)) return undefined
+    return leafName(division.prefix, destination.ip.charCodeAt(destination.ip.length - 1), division.levels)
+  }
+  const [ports] = matches.flatMap(destinationPorts)
+  if (protocol?.number !== PROTOCOLS[division.protocol].number || protocol.inverted) return undefined
+  if (ports === undefined || ports.inverted || ports.from !== ports.to) return undefined
+  if (ports.from < ALL.from || ports.from > ALL.to) return undefined
+  return rangeName(division.prefix, around(around(ALL, OUTER, ports.from), INNER, ports.from))
+}
+
+/** Whether a rule about this address is about no other. */
+export function isSingle({ mask, inverted }: XtAddress): boolean {
+  return !inverted && /^\xff+$/.test(mask)
+}
+
+export function destinationPorts(match: XtMatch): readonly XtPorts[] {
+  const hasPorts = match.kind === 'tcp' || match.kind === 'udp'
+  return hasPorts && match.destinationPorts !== undefined ? [match.destinationPorts] : []
+}
+
 const NIBBLES = Array.from({ length: 16 }, (_, nibble) => nibble)
+
+function addressTree({ prefix, levels }: Division & { kind: 'address' }, family: NftFamily): Branch {
+  const rest = '\0'.repeat(family === 'ip' ? 3 : 15)
+  const branch = (
+    name: string,
+    bits: readonly [value: number, mask: number],
+    below: readonly Branch[],
+  ): Branch => {
+    const [ip = '', mask = ''] = bits.map(byte => rest + String.fromCharCode(byte))
+    return { name, match: { destination: { ip, mask, inverted: false }, matches: [] }, below }
+  }
+  const inner = (low: number): readonly Branch[] =>
+    NIBBLES.map(high => branch(leafName(prefix, (high << 4) | low, 2), [high << 4, 0xf0], []))
+  return {
+    name: prefix,
+    match: { matches: NO_MATCHES },
+    below: NIBBLES.map(low => branch(leafName(prefix, low, 1), [low, 0x0f], levels === 1 ? [] : inner(low))),
+  }
+}
 
 /**
  * Names a chain: `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end in that
@@ -174,95 +191,29 @@ function leafName(prefix: string, byte: number, digits: 1 | 2): string {
   return `${prefix}-${value.toString(16).toUpperCase().padStart(digits, '0')}`
 }
 
-function chain(place: XtPlace, name: string, rules: readonly XtRule[] = []): Tree['root'] {
-  return { ...place, name, rules, last: [] }
-}
-
-/**
- * Makes the rules that lead to chains. They use goto, because a packet that one of the chains does not match
- * matches none of the others.
- */
-function waysTo(
-  family: NftFamily,
-  chains: readonly string[],
-  bits: (nibble: number) => readonly [value: number, mask: number],
-): readonly XtRule[] {
-  const rest = '\0'.repeat(family === 'ip' ? 3 : 15)
-  return chains.map((chain, nibble) => {
-    const [value, mask] = bits(nibble)
-    return {
-      destination: {
-        ip: rest + String.fromCharCode(value),
-        mask: rest + String.fromCharCode(mask),
-        inverted: false,
-      },
-      matches: [],
-      target: { kind: 'goto', chain },
-    }
-  })
-}
-
-/** The default range of node ports of API servers; other ports stay in the list. */
-const FIRST_PORT = 30_000
-const LAST_PORT = 32_767
-/** The size of the 16 outer ranges; each has 4 parts. */
-const OUTER = 173
-const INNER = 44
-
-/**
- * Makes the chains of a tree of rules about single destination ports. They are divided by ranges of ports, because
- * iptables has no mask over ports.
- */
-function portTree(place: XtPlace, prefix: string, protocol: PortProtocol): Tree {
-  const chain = (range: Range, rules: readonly XtRule[] = []): Tree['root'] => {
-    return { ...place, name: rangeName(prefix, range), rules, last: [] }
-  }
-  const all: Range = { from: FIRST_PORT, to: LAST_PORT }
-  const ways = (ranges: readonly Range[]): readonly XtRule[] =>
-    ranges.map(range => ({
-      protocol: PROTOCOLS[protocol],
-      matches: [atPorts(protocol, range)],
-      target: { kind: 'goto', chain: rangeName(prefix, range) },
-    }))
-  const outer = split(all, OUTER)
-  const chains = outer.flatMap(range => {
-    const inner = split(range, INNER)
-    return [...inner.map(leaf => chain(leaf)), chain(range, ways(inner))]
-  })
-  return { root: chain(all, ways(outer)), chains }
-}
-
-function portWay(tree: Tree, protocol: PortProtocol): XtRule {
-  return {
-    protocol: PROTOCOLS[protocol],
-    matches: [atPorts(protocol, { from: FIRST_PORT, to: LAST_PORT })],
-    target: { kind: 'jump', chain: tree.root.name },
-  }
-}
-
-/** Returns the chain for a rule; undefined when the rule is not about one single port of the range. */
-function portLeaf(prefix: string, protocol: PortProtocol, rule: XtRule): string | undefined {
-  if (rule.protocol?.number !== PROTOCOLS[protocol].number || rule.protocol.inverted) return undefined
-  const ports = rule.matches.flatMap(portsOf)[0]
-  if (ports === undefined || ports.inverted || ports.from !== ports.to) return undefined
-  const port = ports.from
-  if (port < FIRST_PORT || port > LAST_PORT) return undefined
-  const outer = around({ from: FIRST_PORT, to: LAST_PORT }, OUTER, port)
-  return rangeName(prefix, around(outer, INNER, port))
-}
-
 interface Range {
   readonly from: number
   readonly to: number
 }
 
-function portsOf(match: XtMatch): readonly XtPorts[] {
-  if (match.kind !== 'tcp' && match.kind !== 'udp') return []
-  return match.destinationPorts === undefined ? [] : [match.destinationPorts]
-}
+/** The default range of node ports of API servers; other ports stay in the list. */
+const ALL: Range = { from: 30_000, to: 32_767 }
+/** The size of the 16 outer ranges; each has 4 parts. */
+const OUTER = 173
+const INNER = 44
 
-function atPorts(protocol: PortProtocol, { from, to }: Range): XtMatch {
-  return { kind: protocol === 'TCP' ? 'tcp' : 'udp', destinationPorts: { from, to, inverted: false } }
+function portTree({ prefix, protocol }: Division & { kind: 'port' }): Branch {
+  const kind = protocol === 'TCP' ? 'tcp' : 'udp'
+  const branch = (range: Range, below: readonly Branch[]): Branch => {
+    const matches: readonly XtMatch[] = [{ kind, destinationPorts: { ...range, inverted: false } }]
+    return { name: rangeName(prefix, range), match: { protocol: PROTOCOLS[protocol], matches }, below }
+  }
+  const outer = split(ALL, OUTER)
+  const inner = (range: Range) => split(range, INNER).map(leaf => branch(leaf, []))
+  return branch(
+    ALL,
+    outer.map(range => branch(range, inner(range))),
+  )
 }
 
 function split(range: Range, size: number): readonly Range[] {

@@ -1,7 +1,13 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import type { IpsetEntry, IpsetType } from '../../../../src/kernel/ipset/state.ts'
-import { createText, entryText, printSets, protocolText } from '../../../../src/kernel/ipset/state.ts'
+import {
+  createText,
+  entryText,
+  type IpsetEntry,
+  type IpsetType,
+  printSets,
+  protocolText,
+} from '../../../../src/kernel/ipset/state.ts'
 import { ip } from '../../../support/addresses.ts'
 import { anyFilledSet, type FilledSet, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { readSaved } from '../../../support/fake-ipset/saved.ts'

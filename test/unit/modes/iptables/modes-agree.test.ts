@@ -9,8 +9,7 @@ import {
   type Ip,
   isLoopback,
 } from '../../../../src/base/ip.ts'
-import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
-import { createTracer, type Tracer } from '../../../../src/kernel/evaluate/trace.ts'
+import { createTracer, type TracePacket, type Tracer } from '../../../../src/kernel/evaluate/trace.ts'
 import type { Frontend, FrontendTable, Route } from '../../../../src/model/frontend.ts'
 import { createIptablesTracer } from '../../../../src/modes/iptables/mode.ts'
 import { PROTOCOL_NUMBER } from '../../../support/lab/probe.ts'

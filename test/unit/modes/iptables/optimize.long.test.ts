@@ -1,9 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { TracePacket, Way } from '../../../../src/kernel/evaluate/trace.ts'
-import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
-import { withoutIdle } from '../../../../src/modes/iptables/optimize/optimize.ts'
+import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../nftables/frontends.ts'
@@ -215,8 +214,26 @@ describe('the optimizer', () => {
   it('keeps a list apart that masquerades for its own address', () => {
     const chosen = { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll: true }
     const { chains } = draft(many(50), optimized(chosen), false)
-    const lists = [...chains.values()].filter(({ name }) => /^KUBE-SVC-[A-Z2-7]{16}$/.test(name))
-    expect(lists.length).toBe(50)
+    const lists = (all: Drafted['chains']) =>
+      [...all.keys()].filter(key => /KUBE-SVC-[A-Z2-7]{16}$/.test(key))
+    expect(lists(chains).length).toBe(50)
+    expect(lists(chains).sort()).toEqual(lists(draft(many(50), chosen, false).chains).sort())
+  })
+
+  it('has a chain, and an entry, once where two ports of a Service need it', () => {
+    const cluster = [{ ip: ip4(10, 21, 0, 1), port: 8080, local: false }]
+    const ports = [80, 81].map(port => ({
+      name: `p${port}`,
+      frontends: [clusterIp(ip4(10, 96, 0, 1), port)],
+      cluster,
+    }))
+    const checked = { ...service('ns/s', ports), healthCheck: { port: 32_000, local: {} } }
+    const rules = (chosen: IptablesOptions) => {
+      const { chains, entries } = rulesOfService(checked, draft(table([checked]), chosen, false).statics)
+      return [chains.length, entries.filter(({ table: name }) => name === 'filter').length]
+    }
+    expect(rules(DEFAULT_IPTABLES_OPTIONS)).toEqual([4, 2])
+    expect(rules(optimized(DEFAULT_IPTABLES_OPTIONS))).toEqual([2, 1])
   })
 
   it('keeps the chains of Services that remember clients', () => {
@@ -251,48 +268,6 @@ describe('the optimizer', () => {
       [...chains.values()].find(({ name }) => name.startsWith('KUBE-FW-'))?.rules.length
     expect(rules(draft(frontends, DEFAULT_IPTABLES_OPTIONS, false))).toBe(3)
     expect(rules(draft(frontends, optimized(DEFAULT_IPTABLES_OPTIONS), false))).toBe(1)
-  })
-})
-
-describe('a rule goes', () => {
-  const mark = { kind: 'MARK', value: 0x4000, mask: 0 } as const
-  const masquerade = { kind: 'jump', chain: 'KUBE-MARK-MASQ' } as const
-  const text = (of: string) => ({ kind: 'comment', text: of }) as const
-  const twice = (rule: XtRule) => withoutIdle([rule, rule], KUBE_CHAINS).length
-
-  it('when it repeats one that had its say, whatever their comments', () => {
-    const accept = { matches: [text('a')], target: { kind: 'ACCEPT' } } as const
-    expect(withoutIdle([accept, { ...accept, matches: [text('b')] }], KUBE_CHAINS)).toEqual([accept])
-    expect(twice({ matches: [], target: masquerade })).toBe(1)
-    expect(twice({ matches: [], target: { kind: 'DNAT', ip: ip4(10, 0, 0, 1), port: 1 } })).toBe(1)
-    const rules = [
-      {
-        matches: [],
-        target: masquerade,
-        source: { ip: ip4(10, 0, 0, 1), mask: '\xff\xff\xff\xff', inverted: false },
-      },
-      { matches: [], target: masquerade },
-    ]
-    expect(withoutIdle(rules, KUBE_CHAINS)).toEqual(rules)
-  })
-
-  it('but not when a second time makes a difference', () => {
-    expect(twice({ matches: [], target: mark })).toBe(2)
-    expect(twice({ matches: [], target: { kind: 'jump', chain: 'SOMEBODYS' } })).toBe(2)
-    expect(twice({ matches: [{ kind: 'statistic', probability: 2 ** 30 }], target: { kind: 'DROP' } })).toBe(
-      2,
-    )
-    expect(twice({ matches: [{ kind: 'nfacct', name: 'n' }], target: { kind: 'DROP' } })).toBe(2)
-    expect(
-      twice({ matches: [{ kind: 'mark', mark: 1, mask: 1, inverted: false }], target: masquerade }),
-    ).toBe(2)
-  })
-
-  it('when it only counts, unless somebody sees that it did', () => {
-    expect(twice({ matches: [text('a')], target: undefined })).toBe(0)
-    const remember = { kind: 'recent', mode: 'set', name: 'n', seconds: 0, reap: false } as const
-    expect(twice({ matches: [remember], target: undefined })).toBe(2)
-    expect(twice({ matches: [{ kind: 'nfacct', name: 'n' }], target: undefined })).toBe(2)
   })
 })
 

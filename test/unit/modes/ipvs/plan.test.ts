@@ -91,6 +91,13 @@ describe('a transaction is split', () => {
       { ...TARGET, verb: 'flush-chain', chain: 'old' },
       { ...TARGET, verb: 'delete-chain', chain: 'old' },
     ]
-    expect(splitTransaction([...refill, ...retire], RENDERED)).toEqual({ add: refill, remove: retire })
+    const remake: Operation[] = [
+      { ...TARGET, verb: 'delete-chain', chain: 'hooked' },
+      { ...TARGET, verb: 'add-chain', chain: { name: 'hooked', hook: undefined, rules: [] } },
+    ]
+    expect(splitTransaction([...refill, ...remake, ...retire], RENDERED)).toEqual({
+      add: [...refill, ...remake],
+      remove: retire,
+    })
   })
 })

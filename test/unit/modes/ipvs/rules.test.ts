@@ -1,26 +1,28 @@
 import { describe, expect, it } from 'vitest'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { NftFamily } from '../../../../src/kernel/nft/state.ts'
+import type { TableContext } from '../../../../src/modes/common/rules.ts'
 import { LAYOUTS } from '../../../../src/modes/common/tables.ts'
 import { declareNftSet, NFT_SET_NAMES } from '../../../../src/modes/ipvs/layout.ts'
-import { type RuleInputs, rulesOf } from '../../../../src/modes/ipvs/rules.ts'
+import { rulesOf } from '../../../../src/modes/ipvs/rules.ts'
 import type { RuleWriter } from '../../../../src/modes/ipvs/settings.ts'
 import { ip4, ip6 } from '../nftables/frontends.ts'
 
 const PODS = { kind: 'cidr', cidr: { ip: ip4(10, 20, 0, 0), bits: 16 } } as const
 
-function inputs(family: NftFamily, more: Partial<RuleInputs> = {}): RuleInputs {
+function inputs(family: NftFamily, more: Partial<TableContext> = {}): TableContext {
   return {
     layout: LAYOUTS[family],
     masqueradeMark: 0x4000,
     masqueradeAll: false,
     detector: undefined,
+    nodePorts: { kind: 'all' },
     serviceCidrs: [],
     ...more,
   }
 }
 
-function text(its: RuleInputs, chain: string, writer: RuleWriter = 'nftables'): string[] {
+function text(its: TableContext, chain: string, writer: RuleWriter = 'nftables'): string[] {
   const { family } = its.layout
   const sets = new Map(NFT_SET_NAMES.map(name => [name, declareNftSet(name, 64, its.layout)] as const))
   const found = rulesOf(writer, its).find(({ name }) => name === chain)

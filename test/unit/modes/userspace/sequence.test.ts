@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Table } from '../../../../src/kernel/nft/state.ts'
-import { adoptRuleset, bookOf } from '../../../../src/modes/userspace/observe.ts'
+import { adoptRuleset, bookOf } from '../../../../src/modes/userspace/plane.ts'
 import { renderUserspaceState } from '../../../../src/modes/userspace/render.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
 import {

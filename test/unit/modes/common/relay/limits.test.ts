@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { DEFAULT_LIMITS, limitsWithin } from '../../../../../src/modes/common/relay/limits.ts'
+import { DEFAULT_LIMITS, limitsWithin } from '../../../../../src/modes/common/relay/context.ts'
 import type { ProcessRoom } from '../../../../../src/modes/mode.ts'
 
 const GIB = 2 ** 30

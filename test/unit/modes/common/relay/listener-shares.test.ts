@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { beyondShares } from '../../../../../src/modes/common/relay/limits.ts'
+import { beyondShares } from '../../../../../src/modes/common/relay/context.ts'
 
 const services = (namespace: string, count: number, each: number): [string, number][] =>
   Array.from({ length: count }, (_, at) => [`${namespace}/${at}`, each])

@@ -4,17 +4,18 @@ import { systemClock } from '../../../../../src/base/clock.ts'
 import { type Ip, parseIp } from '../../../../../src/base/ip.ts'
 import type { Backend } from '../../../../../src/model/frontend.ts'
 import {
+  DEFAULT_LIMITS,
   type Listener,
   type RelayContext,
+  type RelayLimits,
   type RelayPort,
   ReportLimit,
   relayContext,
 } from '../../../../../src/modes/common/relay/context.ts'
-import type { RelayEvent } from '../../../../../src/modes/common/relay/limits.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../../../../../src/modes/common/relay/limits.ts'
 import { Balancer } from '../../../../../src/modes/common/relay/relay.ts'
 import { openTcpListener } from '../../../../../src/modes/common/relay/tcp.ts'
 import { openUdpListener } from '../../../../../src/modes/common/relay/udp.ts'
+import type { ModeEvent } from '../../../../../src/modes/mode.ts'
 import { eventually } from '../../../../support/patience.ts'
 import { freePorts } from '../../../../support/reference/ports.ts'
 
@@ -22,13 +23,13 @@ export const LOOPBACK: Ip = parseIp('127.0.0.1') ?? ''
 
 /** Relays of a test, all on loopback. */
 export class RelayRig {
-  readonly events: RelayEvent[] = []
+  readonly events: ModeEvent[] = []
   readonly context: RelayContext
   readonly #closers: (() => void)[] = []
 
   constructor(limits: Partial<RelayLimits> = {}) {
     const all = { ...DEFAULT_LIMITS, ...limits }
-    const report = (event: RelayEvent) => void this.events.push(event)
+    const report = (event: ModeEvent) => void this.events.push(event)
     this.context = relayContext({ clock: systemClock, limits: all, isCaptured: () => false, report })
   }
 

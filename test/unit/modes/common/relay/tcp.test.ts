@@ -76,7 +76,7 @@ it('tries the next endpoint when one refuses, and says so once', async () => {
   const { port } = await rig.tcp(rig.port([...dead, await rig.server(named('alive'))]))
   expect(await answers(port, 9)).toEqual(Array.from({ length: 9 }, () => 'alive'))
   expect(rig.events).toMatchObject(
-    dead.map(each => ({ kind: 'unreachable', endpoint: `127.0.0.1:${each.port}` })),
+    dead.map(each => ({ level: 'info', facts: { endpoint: `127.0.0.1:${each.port}` } })),
   )
 })
 
@@ -96,7 +96,14 @@ it('tells of itself when it lacks what a connection takes, and of no endpoint', 
   const error = Object.assign(new Error('connect EMFILE'), { code: 'EMFILE' })
   const port = rig.port([])
   for (const endpoint of ['10.0.0.1:80', '10.0.0.2:80']) reportUnreached(context, port, { endpoint, error })
-  expect(events).toEqual([{ kind: 'starved', port: port.key, error }])
+  expect(events).toEqual([
+    {
+      kind: 'notice',
+      level: 'warn',
+      text: 'cannot open a socket to an endpoint; the client is refused',
+      facts: { servicePort: port.key, error: error.message },
+    },
+  ])
 })
 
 it('tries four endpoints for one connection, no more, and resets it then', async () => {
@@ -112,7 +119,7 @@ it('gives up on an endpoint that does not answer in time', async () => {
   const silent = { ip: String.fromCharCode(192, 0, 2, 1), port: 80, local: false }
   const { port } = await rig.tcp(rig.port([silent, await rig.server(named('second'))]))
   expect(await answers(port, 1)).toEqual(['second'])
-  expect(rig.events).toMatchObject([{ kind: 'unreachable', endpoint: '192.0.2.1:80' }])
+  expect(rig.events).toMatchObject([{ level: 'info', facts: { endpoint: '192.0.2.1:80' } }])
 })
 
 it('comes back to the only endpoint there is when that was silent, for longer each time', async () => {
@@ -212,7 +219,12 @@ it('refuses connections beyond the limit, each of them counted and all of them t
   // One Service port has half of all.
   await until(() => rig.context.connections.refused === 96)
   expect(rig.context.connections.held).toBe(4)
-  expect(rig.events).toEqual([{ kind: 'exhausted', resource: 'connections', limit: 4, holder: 'ns/web' }])
+  expect(rig.events).toMatchObject([
+    {
+      text: 'too many relayed connections; new ones are refused',
+      facts: { limit: 4, share: 'ns/web' },
+    },
+  ])
   for (const client of clients) client.end()
   await until(() => clients.filter(({ destroyed }) => destroyed).length >= 96)
   expect(
@@ -255,7 +267,7 @@ it('refuses a connection of its own that came back, each time it is tried', asyn
   await until(() => rig.context.connections.held === 0)
   const { connectTimeoutsMs } = rig.context.limits
   await until(() => rig.context.own.loops === connectTimeoutsMs.length)
-  expect(rig.events.filter(({ kind }) => kind === 'loop')).toHaveLength(1)
+  expect(rig.events.filter(event => 'text' in event && /made to itself/.test(event.text))).toHaveLength(1)
   expect(rig.context.connections.refused).toBe(0)
 })
 

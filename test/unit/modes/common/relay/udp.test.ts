@@ -121,7 +121,7 @@ it('moves a client on when its endpoint is gone, or refuses', async () => {
   const client = await socket()
   client.send('lost', listener.port, '127.0.0.1')
   await until(() => rig.events.length === 1)
-  expect(rig.events).toMatchObject([{ kind: 'unreachable', endpoint: `127.0.0.1:${dead.port}` }])
+  expect(rig.events).toMatchObject([{ level: 'info', facts: { endpoint: `127.0.0.1:${dead.port}` } }])
   expect(await ask(client, listener.port, '1')).toBe('alive 1')
   relay.balancer.update({ affinityTimeoutS: 0, cluster: [other], local: [] })
   listener.changed()
@@ -140,7 +140,12 @@ it('keeps a flood of clients within its bound, and serves those who were there',
   }
   await until(() => rig.context.sessions.refused === 91)
   expect(rig.context.sessions.held).toBe(10)
-  expect(rig.events).toEqual([{ kind: 'exhausted', resource: 'sessions', limit: 10, holder: 'ns/web' }])
+  expect(rig.events).toMatchObject([
+    {
+      text: 'too many relayed UDP clients; datagrams of new ones are dropped',
+      facts: { limit: 10, share: 'ns/web' },
+    },
+  ])
   expect(await ask(first, port, 'again')).toBe('a again')
 })
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type Exhaustion, type Holder, Usage } from '../../../../../src/modes/common/relay/limits.ts'
+import { type Exhaustion, type Holder, Usage } from '../../../../../src/modes/common/relay/context.ts'
 
 /** Takes as much as it gets. */
 function flood(usage: Usage, holder: Holder): number {

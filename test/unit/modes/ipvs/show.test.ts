@@ -8,7 +8,7 @@ import {
   type VirtualServer,
 } from '../../../../src/kernel/ipvs/state.ts'
 import { namesOfElements } from '../../../../src/modes/common/show.ts'
-import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/dump.ts'
+import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/show.ts'
 import { ip } from '../../../support/addresses.ts'
 import {
   backends,
