@@ -4,9 +4,8 @@ import { backoffMs, type Clock, pause } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { signalGroup } from '../base/process-group.ts'
-import type { ApiFeed } from './feed.ts'
 import { inChunks, stateLines } from './lines.ts'
-import type { ApiState } from './state.ts'
+import type { ApiFeed, ApiState } from './state.ts'
 
 export interface ProgramOptions {
   /** The name that the user gave. */

@@ -1,8 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { append } from '../base/collections.ts'
 import { inPieces } from '../base/text.ts'
-import type { ApiFeed } from './feed.ts'
-import { type ApiObject, type ApiOperation, type ApiState, difference } from './state.ts'
+import { type ApiFeed, type ApiObject, type ApiOperation, type ApiState, difference } from './state.ts'
 
 /**
  * The whole state as KPNG's JSON back ends print it: one line a Service, with its endpoints; both sorted by path. An

@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { Pauses, type Steps } from '../base/clock.ts'
 import { errorOf, errorText } from '../base/errors.ts'
 import { isJson, type Json } from '../model/fields.ts'
-import { savedEvent, savedObjects } from '../model/saved-objects.ts'
 import {
   applyEventsInSteps,
   EMPTY_SNAPSHOT,
@@ -13,6 +12,7 @@ import {
   type SnapshotEvent,
   ValuePool,
 } from '../model/snapshot.ts'
+import { savedEvent, savedObjects } from '../model/snapshot-json.ts'
 
 /*
  * A saved state is lines of JSON: a header with the version and the owner, an object a line, and a last line with the

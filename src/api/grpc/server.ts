@@ -1,10 +1,15 @@
 import type { OverShare } from '../../base/shares.ts'
-import type { ApiFeed, FeedStatus } from '../feed.ts'
 import { status as statusMessages } from '../schema.ts'
-import { type GrpcServerOptions, startGrpcServer } from './grpc-server.ts'
+import type { ApiFeed, FeedStatus } from '../state.ts'
+import {
+  definitions,
+  GrpcHealth,
+  type GrpcServerOptions,
+  reflectionMethod,
+  startGrpcServer,
+} from './grpc-server.ts'
 import { type Call, type CallHandler, type Methods, unary } from './rpc.ts'
 import { Sets, type SetsCounts } from './sets.ts'
-import { definitions, GrpcHealth, reflectionMethod } from './standard-services.ts'
 
 export interface ApiServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
   readonly feed: ApiFeed

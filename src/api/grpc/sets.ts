@@ -1,9 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
-import type { ApiFeed } from '../feed.ts'
 import { localv1 } from '../schema.ts'
-import type { ApiState } from '../state.ts'
+import type { ApiFeed, ApiState } from '../state.ts'
 import {
   type Call,
   type CallHandler,

@@ -2,9 +2,9 @@ import type { Cancel, Clock } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
+import { type Resource, requestPath } from './api-client.ts'
 import { type Exchange, type Failure, failureOfError } from './exchange.ts'
 import { isOlder, type ObjectIndex, type Version, versionOf } from './object-index.ts'
-import { type Resource, requestPath } from './resources.ts'
 
 interface ConsistencyCheckOptions {
   readonly resource: Resource

@@ -22,6 +22,7 @@ import {
 import { watchedIdentity } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
+import type { Resource } from './api-client.ts'
 import {
   isOlder,
   ObjectIndex,
@@ -30,7 +31,6 @@ import {
   type Version,
   versionIn,
 } from './object-index.ts'
-import type { Resource } from './resources.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject<E extends Change = SourceEvent> = (

@@ -4,9 +4,10 @@ import type { Refusal, WatchedKind } from '../../model/fields.ts'
 import type { CountedEvent, PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { isMostGone, type SourceObservation } from '../source.ts'
-import { Attempt, WatchBackoff } from './attempt.ts'
+import { type Resource, requestPath } from './api-client.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
 import {
+  Attempt,
   type Exchange,
   type Failure,
   FailureError,
@@ -14,6 +15,7 @@ import {
   failureOfStatus,
   type Opening,
   readPages,
+  WatchBackoff,
   type WatchStream,
   type WholeList,
 } from './exchange.ts'
@@ -36,7 +38,6 @@ import {
   watchQuery,
   watchSeconds,
 } from './reflector-state.ts'
-import { type Resource, requestPath } from './resources.ts'
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
 
