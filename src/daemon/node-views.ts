@@ -1,5 +1,5 @@
 import { type Call, type CallHandler, RESOURCE_EXHAUSTED, RpcError } from '../api/grpc/rpc.ts'
-import { Sets } from '../api/grpc/sets.ts'
+import { Sets } from '../api/grpc/server.ts'
 import { NodeState, SharedState } from '../api/next-state.ts'
 import { ApiFeed } from '../api/state.ts'
 import { type Cancel, type Clock, finishInSlices, Slice, slicingOf } from '../base/clock.ts'

@@ -1,9 +1,8 @@
 import { mkdir } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
-import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIp } from '../../base/ip.ts'
-import type { Crowd, OverShare } from '../../base/shares.ts'
+import type { OverShare } from '../../base/shares.ts'
 import { listenAtUnixSocket } from '../../base/unix-socket.ts'
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
 import { list, type MessageOf, message, table, text } from '../../wire/protobuf/table.ts'
@@ -24,7 +23,6 @@ import {
   type Call,
   type CallHandler,
   framed,
-  type Methods,
   NOT_FOUND,
   OK,
   RESOURCE_EXHAUSTED,
@@ -33,28 +31,18 @@ import {
 } from './rpc.ts'
 import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 
-export interface GrpcServerOptions {
+type Defaulted = 'crowded' | 'connectionsMax' | 'callsMax'
+
+/** At a time, 2,048 connections and 4,096 calls by default. */
+export interface GrpcServerOptions
+  extends Omit<RpcServerOptions, 'http' | Defaulted>,
+    Partial<Pick<RpcServerOptions, Defaulted>> {
   /** For messages: `the API`. */
   readonly what: string
-  readonly methods: Methods
   /** `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090`; port 0 lets the kernel choose. */
   readonly address: string
   /** Needed at every address that is not loopback, and refused at a unix socket. */
   readonly tls?: ApiTls | undefined
-  readonly clock: Clock
-  /** An error of ours, or a listener that has trouble; others go on. */
-  readonly failed: (error: Error) => void
-  /** Connections were closed because there are too many; said once a minute at most. */
-  readonly crowded?: (crowd: Crowd) => void
-  /** At a time; 2,048 and 4,096 by default. */
-  readonly connectionsMax?: number
-  readonly callsMax?: number
-  /** Longest message of a client; 4 KiB by default. */
-  readonly requestBytesMax?: number
-  /** Of all messages that are not whole yet, together; 64 MiB by default. */
-  readonly partialBytesMax?: number
-  /** A call whose first message has not come for so long ends; no limit unless given. */
-  readonly firstMessageMs?: number
 }
 
 export interface GrpcServer {
@@ -113,7 +101,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     },
     close() {
       stopRenewing()
-      closing ??= closeAll({ rpc, listener, removeFile })
+      closing ??= closeAll(rpc, listener, removeFile)
       return closing
     },
   }
@@ -132,13 +120,7 @@ function checkTls(address: ApiAddress, tls: ApiTls | undefined): void {
     )
 }
 
-interface RenewingServer {
-  readonly http: RpcServerOptions['http']
-  readonly stopRenewing: () => void
-  readonly expiresMs: () => number | undefined
-}
-
-async function httpServer({ clock, failed, tls }: GrpcServerOptions): Promise<RenewingServer> {
+async function httpServer({ clock, failed, tls }: GrpcServerOptions) {
   const nothing = () => undefined
   if (tls === undefined) return { http: plainServer(), stopRenewing: nothing, expiresMs: nothing }
   const pems = await readTls(tls)
@@ -184,13 +166,7 @@ function withPort(address: ApiAddress, server: NetServer): ApiAddress {
     : address
 }
 
-interface Serving {
-  readonly rpc: RpcServer
-  readonly listener: NetServer
-  readonly removeFile: () => Promise<void>
-}
-
-async function closeAll({ rpc, listener, removeFile }: Serving): Promise<void> {
+async function closeAll(rpc: RpcServer, listener: NetServer, removeFile: () => Promise<void>): Promise<void> {
   // At once: the next process may make its own. And first: as long as the socket is there, no other file has its number.
   try {
     await removeFile()
@@ -206,7 +182,7 @@ const { SERVING, NOT_SERVING, SERVICE_UNKNOWN } = health.ServingStatus
 /** `grpc.health.v1.Health`: everything is served once there is a state. */
 export class GrpcHealth {
   readonly #services: ReadonlySet<string>
-  readonly #watchers = new Set<HealthWatcher>()
+  readonly #watchers = new Set<() => void>()
   #isServing = false
 
   /** The whole server is asked for as ''. */
@@ -217,7 +193,7 @@ export class GrpcHealth {
   set isServing(value: boolean) {
     if (this.#isServing === value) return
     this.#isServing = value
-    for (const watcher of this.#watchers) watcher.publish()
+    for (const publish of this.#watchers) publish()
   }
 
   readonly check: (call: Call) => CallHandler = unary(
@@ -230,53 +206,36 @@ export class GrpcHealth {
     },
   )
 
+  /** Sends the status whenever it changed: a change that was undone before the client has read is none. */
   readonly watch = (call: Call): CallHandler => {
-    const watcher = new HealthWatcher(call, service => this.#statusOf(service))
-    this.#watchers.add(watcher)
+    let service: string | undefined
+    let sent: number | undefined
+    let isFull = false
+    const publish = (): void => {
+      if (service === undefined || isFull) return
+      const status = this.#statusOf(service)
+      if (status !== sent) isFull = !call.write(framed(HealthCheckResponse, { status }))
+      sent = status
+    }
+    this.#watchers.add(publish)
     return {
-      message: bytes => watcher.message(bytes),
+      message(bytes) {
+        service ??= decodeMessage(HealthCheckRequest, bytes).service ?? ''
+        publish()
+      },
       // The client has said all; the answers go on until it hangs up.
       ended: () => undefined,
-      drained: () => watcher.drained(),
-      closed: () => this.#watchers.delete(watcher),
+      drained() {
+        isFull = false
+        publish()
+      },
+      closed: () => this.#watchers.delete(publish),
     }
   }
 
   #statusOf(service: string): number {
     if (!this.#services.has(service)) return SERVICE_UNKNOWN
     return this.#isServing ? SERVING : NOT_SERVING
-  }
-}
-
-class HealthWatcher {
-  readonly #call: Call
-  readonly #statusOf: (service: string) => number
-  #service: string | undefined
-  #sent: number | undefined
-  #isFull = false
-
-  constructor(call: Call, statusOf: (service: string) => number) {
-    this.#call = call
-    this.#statusOf = statusOf
-  }
-
-  message(bytes: Buffer): void {
-    this.#service ??= decodeMessage(HealthCheckRequest, bytes).service ?? ''
-    this.publish()
-  }
-
-  drained(): void {
-    this.#isFull = false
-    this.publish()
-  }
-
-  /** Sends the status if it changed: a change that was undone meanwhile is none. */
-  publish(): void {
-    if (this.#service === undefined || this.#isFull) return
-    const status = this.#statusOf(this.#service)
-    if (status === this.#sent) return
-    this.#sent = status
-    this.#isFull = !this.#call.write(framed(HealthCheckResponse, { status }))
   }
 }
 

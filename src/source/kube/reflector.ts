@@ -5,7 +5,6 @@ import type { CountedEvent, PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { isMostGone, type SourceObservation } from '../source.ts'
 import { type Resource, requestPath } from './api-client.ts'
-import { ConsistencyCheck } from './consistency-check.ts'
 import {
   Attempt,
   type Exchange,
@@ -20,7 +19,7 @@ import {
   type WholeList,
 } from './exchange.ts'
 import { type Change, Intake, type Listing, type ParseObject, type SkipReason } from './intake.ts'
-import { isOlder, isPosition } from './object-index.ts'
+import { ConsistencyCheck, isOlder, isPosition } from './object-index.ts'
 import {
   type Attempted,
   afterList,
