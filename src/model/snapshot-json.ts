@@ -1,17 +1,10 @@
 import type { Steps } from '../base/clock.ts'
-import { type Cidr, type Family, formatCidr, formatIp, parseIp } from '../base/ip.ts'
-import { isJson, type Refusal } from './fields.ts'
-import type { Backend, Frontend, FrontendKind, Route, ServiceFrontends, WholeAddresses } from './frontend.ts'
+import { type Cidr, formatCidr, formatIp, parseIp } from '../base/ip.ts'
+import { isJson } from './fields.ts'
+import type { Backend, Frontend, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { sharedConditions } from './parse.ts'
 import type { ApiEndpoint } from './reserved.ts'
-import {
-  type Endpoint,
-  type EndpointSlice,
-  type EndpointTraits,
-  NO_HINTS,
-  type Protocol,
-  type Service,
-} from './service.ts'
+import { type Endpoint, type EndpointSlice, type EndpointTraits, NO_HINTS, type Service } from './service.ts'
 import {
   applyEventsInSteps,
   EMPTY_SNAPSHOT,
@@ -19,12 +12,6 @@ import {
   type SnapshotEvent,
   type ValuePool,
 } from './snapshot.ts'
-
-/** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
-interface SnapshotJson {
-  readonly number: number
-  readonly events: Iterable<unknown>
-}
 
 /** Labels, annotations and host names stay behind: nothing that reads this asks for them, and they may hold secrets. */
 const LEFT_OUT: ReadonlySet<string> = new Set(['details', 'hostnames'])
@@ -39,19 +26,26 @@ const IP_FIELDS: ReadonlySet<string> = new Set([
   'localIps',
 ])
 
-export function snapshotJson(snapshot: Snapshot): SnapshotJson {
+/** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
+export function snapshotJson(snapshot: Snapshot) {
   return { number: snapshot.number, events: eventsOf(snapshot) }
 }
 
 function* eventsOf(snapshot: Snapshot): Generator<unknown> {
-  const { services, sliceByKey, serviceCidrs, node, localIps, apiEndpoints, listeners } = snapshot
-  yield { kind: 'LocalIps', localIps: localIps.map(formatIp) }
+  yield { kind: 'LocalIps', localIps: snapshot.localIps.map(formatIp) }
+  yield* objectsOf(snapshot, written)
+  for (const [key, value] of snapshot.listeners.entries())
+    yield { kind: 'Listeners', key, value: written(value) }
+}
+
+function* objectsOf(snapshot: Snapshot, sliceJson: (slice: EndpointSlice) => unknown): Generator<unknown> {
+  const { services, sliceByKey, serviceCidrs, node, apiEndpoints } = snapshot
   if (apiEndpoints.length > 0) yield { kind: 'ApiEndpoints', apiEndpoints: written(apiEndpoints) }
   if (node !== undefined) yield { kind: 'Node', key: node.name, value: written(node) }
   for (const [key, value] of serviceCidrs.entries()) yield { kind: 'ServiceCIDR', key, value: written(value) }
   for (const [key, value] of services.entries()) yield { kind: 'Service', key, value: written(value) }
-  for (const [key, value] of listeners.entries()) yield { kind: 'Listeners', key, value: written(value) }
-  for (const [key, value] of sliceByKey.entries()) yield { kind: 'EndpointSlice', key, value: written(value) }
+  for (const [key, value] of sliceByKey.entries())
+    yield { kind: 'EndpointSlice', key, value: sliceJson(value) }
 }
 
 /** Gives plain data for JSON, with addresses as text. */
@@ -109,7 +103,15 @@ function isApiEndpoints(event: unknown): event is { readonly apiEndpoints: reado
 /** The lists that each kind of object must have; the daemon has parsed everything in them. */
 const LISTS: Readonly<Record<string, readonly string[]>> = {
   Node: ['ips', 'podCidrs'],
-  Service: ['clusterIps', 'ports', 'externalIps', 'loadBalancerIps', 'sourceRanges', 'refusals'],
+  Service: [
+    'clusterIps',
+    'ports',
+    'externalIps',
+    'loadBalancerIps',
+    'sourceRanges',
+    'writtenRanges',
+    'refusals',
+  ],
   EndpointSlice: ['ports', 'endpoints', 'refusals'],
   Listeners: ['taken'],
 }
@@ -118,57 +120,19 @@ function isEvent(event: unknown): event is SnapshotEvent {
   if (!isJson(event) || typeof event.kind !== 'string' || typeof event.key !== 'string') return false
   const { kind, value } = event
   if (kind === 'ServiceCIDR') return Array.isArray(value)
-  const lists = LISTS[kind]
+  return hasLists(value, LISTS[kind])
+}
+
+function hasLists(value: unknown, lists: readonly string[] | undefined): boolean {
   return lists !== undefined && isJson(value) && lists.every(name => Array.isArray(value[name]))
 }
 
-/* What a Service asks of this node, as the daemon's /state sends it. Equal values give equal JSON. */
-
-interface ServiceJson {
-  readonly service: string
-  readonly ports: readonly PortJson[]
-  /** Absent unless external addresses are served as a whole. */
-  readonly wholes?: readonly WholeJson[]
-  readonly refusals: readonly Refusal[]
-}
-
-interface PortJson {
-  /** `namespace/name:port`, or `namespace/name` when the port has no name. */
-  readonly name: string
-  readonly family: Family
-  readonly protocol: Protocol
-  readonly affinitySeconds: number
-  /** Absent for the default one. */
-  readonly scheduler?: string
-  readonly frontends: readonly FrontendJson[]
-  readonly cluster: readonly BackendJson[]
-  readonly local: readonly BackendJson[]
-}
-
-interface FrontendJson {
-  readonly kind: FrontendKind
-  /** Absent for a NodePort. */
-  readonly ip?: string
-  readonly port: number
-  readonly route: Route
-  /** Absent when every client may connect. */
-  readonly sourceRanges?: readonly string[]
-}
-
-interface BackendJson {
-  readonly ip: string
-  readonly port: number
-  readonly local: boolean
-}
-
-interface WholeJson {
-  readonly ips: readonly string[]
-  readonly route: Route
-  readonly cluster: readonly BackendJson[]
-  readonly local: readonly BackendJson[]
-}
-
-export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends): ServiceJson {
+/**
+ * What a Service asks of this node, as the daemon's /state sends it, with addresses as text. Equal values give equal JSON.
+ * Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, the `ip` of a NodePort, and
+ * `sourceRanges` where every client may connect.
+ */
+export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends) {
   return {
     service,
     ports: ports.map(port => ({
@@ -186,7 +150,7 @@ export function serviceJson({ service, ports, refusals, wholes }: ServiceFronten
   }
 }
 
-function frontendJson({ kind, ip, port, route, sourceRanges }: Frontend): FrontendJson {
+function frontendJson({ kind, ip, port, route, sourceRanges }: Frontend) {
   return {
     kind,
     ...(ip === undefined ? {} : { ip: formatIp(ip) }),
@@ -196,7 +160,7 @@ function frontendJson({ kind, ip, port, route, sourceRanges }: Frontend): Fronte
   }
 }
 
-function wholeJson({ ips, route, cluster, local }: WholeAddresses): WholeJson {
+function wholeJson({ ips, route, cluster, local }: WholeAddresses) {
   return {
     ips: ips.map(formatIp),
     route,
@@ -205,7 +169,7 @@ function wholeJson({ ips, route, cluster, local }: WholeAddresses): WholeJson {
   }
 }
 
-function backendJson({ ip, port, local }: Backend): BackendJson {
+function backendJson({ ip, port, local }: Backend) {
   return { ip: formatIp(ip), port, local }
 }
 
@@ -214,13 +178,8 @@ function backendJson({ ip, port, local }: Backend): BackendJson {
  * each process finds out itself, its addresses and listeners. The endpoints of the API server stay: before they are known
  * again, no Service may capture them.
  */
-export function* savedObjects(snapshot: Snapshot): Generator<unknown> {
-  const { services, sliceByKey, serviceCidrs, node, apiEndpoints } = snapshot
-  if (apiEndpoints.length > 0) yield { kind: 'ApiEndpoints', apiEndpoints: written(apiEndpoints) }
-  if (node !== undefined) yield { kind: 'Node', key: node.name, value: written(node) }
-  for (const [key, value] of serviceCidrs.entries()) yield { kind: 'ServiceCIDR', key, value: written(value) }
-  for (const [key, value] of services.entries()) yield { kind: 'Service', key, value: written(value) }
-  for (const [key, value] of sliceByKey.entries()) yield { kind: 'EndpointSlice', key, value: compact(value) }
+export function savedObjects(snapshot: Snapshot): Iterable<unknown> {
+  return objectsOf(snapshot, compact)
 }
 
 /** A slice whose endpoints are addresses, and for each the number of its traits in a list: a third of the size. */
@@ -274,24 +233,15 @@ export function savedEvent(json: unknown, pool: ValuePool): SnapshotEvent {
   throw new Error(`not a ${kind}: ${key}`)
 }
 
-const SERVICE_LISTS: readonly (keyof Service)[] = [
-  'clusterIps',
-  'ports',
-  'externalIps',
-  'loadBalancerIps',
-  'sourceRanges',
-  'writtenRanges',
-  'refusals',
-]
 const SLICE_LISTS: readonly (keyof SavedSlice)[] = ['ips', 'traits', 'at', 'ports', 'refusals']
 
 /** Addresses in it are text. */
 function isService(value: unknown): value is Service {
-  return isJson(value) && SERVICE_LISTS.every(name => Array.isArray(value[name]))
+  return hasLists(value, LISTS.Service)
 }
 
 function isSlice(value: unknown): value is SavedSlice {
-  return isJson(value) && SLICE_LISTS.every(name => Array.isArray(value[name]))
+  return hasLists(value, SLICE_LISTS)
 }
 
 /** Every field, as the parser gives them: JSON has no undefined, and a copied object would take more time and memory. */

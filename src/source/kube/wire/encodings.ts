@@ -19,7 +19,6 @@ import {
   type Message,
   type ReaderOptions,
   STATUS,
-  type TypeMeta,
   tableFor,
   UNKNOWN,
   UNKNOWN_RAW,
@@ -245,14 +244,8 @@ function hasMagic(bytes: Buffer, at = 0): boolean {
   return MAGIC.every((byte, index) => bytes[at + index] === byte)
 }
 
-interface Enveloped {
-  readonly type: TypeMeta
-  /** The object's own bytes. */
-  readonly raw: Buffer
-}
-
-/** Throws WireError for anything but an object in protobuf. */
-function openEnvelope(decoder: ProtobufDecoder, bytes: Buffer): Enveloped {
+/** The type of an object in protobuf and its own bytes. Throws WireError for anything else. */
+function openEnvelope(decoder: ProtobufDecoder, bytes: Buffer) {
   if (!hasMagic(bytes)) throw new WireError('protobuf without its first four bytes, k8s and NUL')
   const unknown = decoder.decode(UNKNOWN, { bytes, start: MAGIC.length, end: bytes.length })
   refuseEncodings(unknown)
