@@ -24,12 +24,12 @@ function makeReference() {
 }
 
 function readEntry(modules, name, path) {
-  const found = new Map()
-  for (const [exported, from] of read(modules, path).reexports)
-    found.set(exported, declarationOf(modules, from, exported))
-  for (const from of read(modules, path).stars)
+  const { about, declarations, reexports, stars } = read(modules, path)
+  const found = new Map([...declarations].filter(([, { isExported }]) => isExported))
+  for (const [exported, from] of reexports) found.set(exported, declarationOf(modules, from, exported))
+  for (const from of stars)
     for (const [each, declaration] of read(modules, from).declarations) found.set(each, declaration)
-  return { name, about: read(modules, path).about, found }
+  return { name, about, found }
 }
 
 /** Where it is declared, across modules that hand it on. */
@@ -91,6 +91,7 @@ function declarationsIn(text) {
     const end = endOf(lines, at, head[2])
     const code = lines.slice(at, end + 1).join('\n')
     found.set(head[3], {
+      isExported: head[1] !== undefined,
       kind: head[2],
       code: plain(code),
       about: commentText(comment),

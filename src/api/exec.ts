@@ -4,9 +4,7 @@ import { backoffMs, type Clock, pause } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { signalGroup } from '../base/process-group.ts'
-import type { ApiFeed } from './feed.ts'
-import { inChunks, stateLines } from './lines.ts'
-import type { ApiState } from './state.ts'
+import { type ApiFeed, type ApiState, inChunks, stateLines } from './state.ts'
 
 export interface ProgramOptions {
   /** The name that the user gave. */
@@ -231,16 +229,13 @@ async function pauseAfter(
   const leastMs = Math.min(delayMs, BACKOFF.minMs)
   await pause(clock, leastMs, signal)
   const over = new AbortController()
-  const end = () => over.abort()
-  const cancel = clock.after(delayMs - leastMs, end)
-  signal.addEventListener('abort', end, { once: true })
+  const cancel = clock.after(delayMs - leastMs, () => over.abort())
   try {
     signal.throwIfAborted()
-    await feed.newer(tried.number, over.signal)
+    await feed.newer(tried.number, AbortSignal.any([signal, over.signal]))
   } catch (error) {
     if (signal.aborted || !over.signal.aborted) throw error
   } finally {
     cancel()
-    signal.removeEventListener('abort', end)
   }
 }

@@ -1,19 +1,32 @@
 import { Pauses, type Steps } from '../base/clock.ts'
-import { PersistentMap } from '../base/collections.ts'
+import { append, PersistentMap } from '../base/collections.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
-import type { ServiceKey } from '../model/service.ts'
-import type { Snapshot } from '../model/snapshot.ts'
+import { type NodeContext, nodeContextOf, type ResolveOptions } from '../model/node-context.ts'
+import { API_SERVICE } from '../model/reserved.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
+import type { ServiceKey, SliceList } from '../model/service.ts'
+import { isNamedIn, NO_NODE, nodesOf, resolveFor } from '../model/shared-view.ts'
+import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import { ProtobufEncoder } from '../wire/protobuf/encoder.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
-import { changedAddresses, endpointKeys, endpointsOfService } from './endpoints.ts'
 import { FrameEncoder } from './grpc/rpc.ts'
-import { isReached, isSameMessage, type ServiceView, serviceMessage } from './objects.ts'
+import {
+  changedAddresses,
+  endpointKeys,
+  endpointsOfService,
+  isReached,
+  isSameMessage,
+  type ServiceView,
+  serviceMessage,
+} from './messages.ts'
 import { localv1 } from './schema.ts'
 import {
   type ApiObject,
   type ApiRef,
   type ApiState,
   type Frame,
+  isSameFrame,
+  type OwnObjects,
   type Run,
   SET_ENDPOINTS,
   SET_SERVICES,
@@ -58,7 +71,7 @@ interface ObjectChanges {
  * Computes how the objects of these Services differ from the shared ones where their frontends are others: those of a
  * node. Costs what differs, and a comparison of each back end.
  */
-export function* objectsBeside(
+function* objectsBeside(
   shared: ApiProjection,
   frontends: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
 ): Steps<ObjectChanges> {
@@ -98,7 +111,7 @@ function stateAfter({ before, maker, services, endpoints }: Draft): ApiState {
 }
 
 /** Services whose object, whose frontends or whose slices are others. */
-export function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Iterable<ServiceKey> {
+function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Iterable<ServiceKey> {
   if (from === undefined) return to.table.services.keys()
   return new Set([
     ...PersistentMap.changes(from.table.services, to.table.services),
@@ -211,4 +224,167 @@ export class ObjectMaker {
     last.operations++
     return { memory: last.memory, start, end: last.end }
   }
+}
+
+interface ResolvedProjection extends ApiProjection {
+  readonly resolved: Resolved
+}
+
+/** What nodes share now, and how it differs from what they shared before. */
+interface SharedStep {
+  readonly before: ResolvedProjection | undefined
+  readonly now: ResolvedProjection
+  /** Services that have changed, with the nodes from whose point of view they differ; empty at the first step. */
+  readonly touched: ReadonlyMap<ServiceKey, ReadonlySet<string>>
+}
+
+/** What every node of a zone publishes, but for the endpoints that are its own. */
+export class SharedState {
+  readonly #options: ResolveOptions
+  readonly #node: NodeInfo
+  #lender: SharedState | undefined
+  step: SharedStep | undefined
+
+  /** `node` is the point of view: see nobodyIn(). Objects that `lender` has already are not made again. */
+  constructor(options: ResolveOptions, node: NodeInfo, lender?: SharedState) {
+    this.#options = { ...options, nodeName: NO_NODE }
+    this.#node = { ...node, name: NO_NODE }
+    this.#lender = lender
+  }
+
+  *next(shared: Snapshot): Steps<void> {
+    const before = this.step?.now
+    if (before?.resolved.snapshot.number === shared.number) return
+    const snapshot = { ...shared, node: this.#node }
+    const lent = before ?? lentBy(this.#lender?.step?.now)
+    const resolved = yield* resolve(this.#options, lent?.resolved, snapshot)
+    const now = { state: (yield* nextApiState(lent, resolved)).state, resolved }
+    const touched = new Map<ServiceKey, ReadonlySet<string>>()
+    const pauses = new Pauses()
+    if (before !== undefined)
+      for (const key of touchedBetween(before.resolved, resolved)) {
+        const slices = [before.resolved, resolved].map(
+          ({ snapshot }) => snapshot.slices.get(key) ?? NO_SLICES,
+        )
+        touched.set(key, nodesOf(slices.flat()))
+        if (pauses.due(touched.get(key)?.size)) yield
+      }
+    this.#lender = undefined
+    this.step = { before, now, touched }
+  }
+}
+
+const NO_SLICES: SliceList = []
+
+/** The same in maps of its own: versions of one map that are read in turn would be turned into each other. */
+function lentBy(lender: ResolvedProjection | undefined): ResolvedProjection | undefined {
+  if (lender === undefined) return undefined
+  const { state, resolved } = lender
+  const { number, services, endpoints } = state
+  return {
+    state: { number, services: copyOf(services), endpoints: copyOf(endpoints) },
+    resolved: {
+      ...resolved,
+      table: {
+        ...resolved.table,
+        services: copyOf(resolved.table.services),
+        localBackends: PersistentMap.empty(),
+      },
+      memo: { ...resolved.memo, merges: PersistentMap.empty() },
+    },
+  }
+}
+
+function copyOf<V>(map: PersistentMap<V>): PersistentMap<V> {
+  return PersistentMap.from(map.entries())
+}
+
+const NO_OBJECTS: OwnObjects = { services: PersistentMap.empty(), endpoints: PersistentMap.empty() }
+
+/** What one node publishes, as a difference from what its zone shares: it costs the Services that name the node. */
+export class NodeState {
+  readonly #options: ResolveOptions
+  #shared: ResolvedProjection | undefined
+  #node: NodeInfo | undefined
+  #here: NodeContext | undefined
+  #apiSlices: SliceList | undefined
+  /** Paths of its own endpoints by Service: only Services that name the node have some. */
+  #paths = new Map<ServiceKey, string[]>()
+  /** Undefined before the first step. */
+  state: ApiState | undefined
+
+  constructor(options: ResolveOptions) {
+    this.#options = options
+  }
+
+  /** Follows a step of what it shares: another SharedState where the node has moved, or its addresses matter. */
+  *next({ before, now, touched }: SharedStep, node: NodeInfo | undefined): Steps<void> {
+    if (this.#shared === now) return
+    const isNext = before !== undefined && this.#shared === before
+    const { nodeName } = this.#options
+    const named = isNext
+      ? [...touched].flatMap(([key, nodes]) => (nodes.has(nodeName) ? [key] : []))
+      : yield* servicesNaming(nodeName, now.resolved.snapshot)
+    const here = this.#hereOf(now.resolved.snapshot, node)
+    if (!isNext) this.#paths = new Map()
+    const known = (isNext ? this.state?.own : undefined) ?? NO_OBJECTS
+    if (named.length === 0) this.#become(now, known)
+    else {
+      const own = yield* objectsBeside(now, yield* resolveFor(here, now.resolved, named))
+      this.#become(now, this.#restated(known, named, own))
+    }
+    this.#shared = now
+    this.#node = node
+  }
+
+  #hereOf(snapshot: Snapshot, node: NodeInfo | undefined): NodeContext {
+    const apiSlices = snapshot.slices.get(API_SERVICE)
+    if (this.#here === undefined || this.#node !== node || this.#apiSlices !== apiSlices)
+      this.#here = nodeContextOf(this.#options, { ...snapshot, node })
+    this.#apiSlices = apiSlices
+    return this.#here
+  }
+
+  /** Of these Services, what there was goes. */
+  #restated(
+    known: OwnObjects,
+    named: readonly ServiceKey[],
+    objects: { readonly [Set in keyof OwnObjects]: ReadonlyMap<string, ApiObject | undefined> },
+  ): OwnObjects {
+    const services = new Map<string, ApiObject | null | undefined>(named.map(key => [key, undefined]))
+    const endpoints = new Map<string, ApiObject | null | undefined>()
+    for (const key of named) {
+      for (const path of this.#paths.get(key) ?? []) endpoints.set(path, undefined)
+      this.#paths.delete(key)
+    }
+    const settled = (was: ApiObject | null | undefined, now: ApiObject | undefined): ApiObject | null =>
+      now !== undefined && was && isSameFrame(was, now) ? was : (now ?? null)
+    for (const [path, object] of objects.services)
+      services.set(path, settled(known.services.get(path), object))
+    for (const [path, object] of objects.endpoints) {
+      endpoints.set(path, settled(known.endpoints.get(path), object))
+      append(this.#paths, path.split('/', 2).join('/'), path)
+    }
+    return { services: known.services.withOwn(services), endpoints: known.endpoints.withOwn(endpoints) }
+  }
+
+  #become({ state: { services, endpoints } }: ResolvedProjection, own: OwnObjects): void {
+    const was = this.state
+    const isSame =
+      was?.services === services &&
+      was.endpoints === endpoints &&
+      was.own?.services === own.services &&
+      was.own.endpoints === own.endpoints
+    if (!isSame) this.state = { number: (was?.number ?? 0) + 1, services, endpoints, own }
+  }
+}
+
+function* servicesNaming(node: string, { slices }: Snapshot): Steps<readonly ServiceKey[]> {
+  const keys: ServiceKey[] = []
+  const pauses = new Pauses()
+  for (const [key, list] of slices.entries()) {
+    if (isNamedIn(list, node)) keys.push(key)
+    if (pauses.due()) yield
+  }
+  return keys
 }

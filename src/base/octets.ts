@@ -121,3 +121,28 @@ export class Rest {
 const EMPTY: Readonly<Buffer> = Buffer.alloc(0)
 /** Room that is kept although nothing is left. */
 const KEPT_MAX = 256 * 1024
+
+const CHUNK_BYTES = 256 * 1024
+
+/** A FileHandle of node:fs/promises. */
+interface OpenFile {
+  read(
+    into: Uint8Array,
+    offset: number,
+    length: number,
+    position: null,
+  ): Promise<{ readonly bytesRead: number }>
+}
+
+/** Reads a file of about `size` bytes to its end; undefined for more than `bytesMax`. */
+export async function readToEnd(file: OpenFile, bytesMax: number, size = 0): Promise<Buffer | undefined> {
+  let bytes = Buffer.allocUnsafe(Math.min(size, bytesMax) + CHUNK_BYTES)
+  let length = 0
+  while (Math.max(size, length) <= bytesMax) {
+    if (bytes.length - length < CHUNK_BYTES) bytes = Buffer.concat([bytes], 2 * bytes.length)
+    const { bytesRead } = await file.read(bytes, length, CHUNK_BYTES, null)
+    if (bytesRead === 0) return bytes.subarray(0, length)
+    length += bytesRead
+  }
+  return undefined
+}

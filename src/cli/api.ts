@@ -1,7 +1,7 @@
 import { access, constants, stat } from 'node:fs/promises'
 import { runProgram } from '../api/exec.ts'
 import { type ApiServer, startApiServer } from '../api/grpc/server.ts'
-import { printFeed } from '../api/lines.ts'
+import { printFeed } from '../api/state.ts'
 import { systemClock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'

@@ -1,6 +1,6 @@
-import { ApiFeed, type FeedSource, type FeedStatus } from '../api/feed.ts'
 import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grpc/server.ts'
 import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next-state.ts'
+import { ApiFeed, type FeedSource, type FeedStatus } from '../api/state.ts'
 import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'

@@ -1,8 +1,10 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
 import type { Cancel, Clock } from '../base/clock.ts'
-import { errorOf } from '../base/errors.ts'
+import { codeOf, errorOf } from '../base/errors.ts'
 import { parseIp } from '../base/ip.ts'
 import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } from '../base/shares.ts'
 
@@ -186,25 +188,13 @@ async function send(response: ServerResponse, { status, headers, body }: HttpAns
     return
   }
   response.writeHead(status, headers)
-  if (response.req.method !== 'HEAD')
-    for await (const piece of body) if (!(await written(response, piece))) return
-  response.end()
-}
-
-/** Writes a piece, and waits for room. Gives false if the client has gone. */
-function written(response: ServerResponse, piece: string): Promise<boolean> {
-  if (response.destroyed) return Promise.resolve(false)
-  if (response.write(piece)) return Promise.resolve(true)
-  return new Promise(resolve => {
-    const drained = () => settle(true)
-    const closed = () => settle(false)
-    const settle = (alive: boolean) => {
-      response.off('drain', drained)
-      response.off('close', closed)
-      resolve(alive)
-    }
-    response.once('drain', drained)
-    response.once('close', closed)
+  if (response.req.method === 'HEAD') {
+    response.end()
+    return
+  }
+  await pipeline(Readable.from(body), response).catch(error => {
+    // The client has gone.
+    if (!codeOf(error).startsWith('ERR_STREAM_')) throw error
   })
 }
 

@@ -1,13 +1,5 @@
-import type { Family, Ip } from '../base/ip.ts'
-import {
-  clusterVerdict,
-  localVerdict,
-  nodeContextOf,
-  type ResolveOptions,
-  survey,
-  type TopologyMode,
-  type Verdict,
-} from './node-context.ts'
+import type { Family } from '../base/ip.ts'
+import { clusterVerdict, localVerdict, nodeContextOf, type ResolveOptions, survey } from './node-context.ts'
 import { candidatesOf } from './port-endpoints.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'
@@ -21,29 +13,11 @@ interface ExplainQuery {
   readonly family: Family
 }
 
-/** Why one endpoint is, or is not, in the two lists of a port. */
-interface EndpointExplanation {
-  readonly ip: Ip
-  readonly port: number
-  /** `namespace/name` of the slice that speaks for it. */
-  readonly slice: string
-  /** The name as the slice has it: untrusted text. */
-  readonly nodeName: string
-  readonly local: boolean
-  /** Whether it is in the list for traffic policy Cluster. */
-  readonly cluster: Verdict
-  /** Whether it is in the list for traffic policy Local. */
-  readonly localList: Verdict
-}
-
-interface PortExplanation {
-  readonly topology: TopologyMode
-  /** Sorted by address and port, as in PortFrontends. */
-  readonly endpoints: readonly EndpointExplanation[]
-}
-
-/** How resolve chose among the endpoints of a port: the same predicates, with their reasons. */
-export function explainEndpoints(query: ExplainQuery): PortExplanation | undefined {
+/**
+ * How resolve chose among the endpoints of a port: the same predicates, with their reasons. The endpoints are sorted by
+ * address and port, as in PortFrontends.
+ */
+export function explainEndpoints(query: ExplainQuery) {
   const { snapshot, family } = query
   const service = snapshot.services.get(query.service)
   const port = service?.ports.find(
@@ -60,10 +34,14 @@ export function explainEndpoints(query: ExplainQuery): PortExplanation | undefin
   const endpoints = candidates.map(({ endpoint, port: number, slice }) => ({
     ip: endpoint.ip,
     port: number,
+    /** `namespace/name` of the slice that speaks for it. */
     slice: slice.key,
+    /** The name as the slice has it: untrusted text. */
     nodeName: endpoint.traits.nodeName,
     local: endpoint.traits.nodeName === here.nodeName,
+    /** Whether it is in the list for traffic policy Cluster. */
     cluster: clusterVerdict(endpoint.traits, found, here),
+    /** Whether it is in the list for traffic policy Local. */
     localList: localVerdict(endpoint.traits, found, here),
   }))
   return { topology: found.topology, endpoints }

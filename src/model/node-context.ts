@@ -212,7 +212,7 @@ function usablePrimary(here: NodeContext, family: Family): Ip | undefined {
 }
 
 /** How hints narrow the ready endpoints (KEP-2433, KEP-3015). */
-export type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
+type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
 
 /** The node and zone from which endpoints are chosen. */
 interface Place {
@@ -392,12 +392,6 @@ function hintVerdict({ hints }: EndpointTraits, found: Survey, place: Place): Ve
   }
 }
 
-/** The two lists a port may need; a list that no frontend uses stays empty. */
-interface BackendLists {
-  readonly cluster: readonly Backend[]
-  readonly local: readonly Backend[]
-}
-
 interface Selecting {
   readonly among: PortEndpoints
   readonly found: Survey
@@ -406,7 +400,11 @@ interface Selecting {
   readonly former: readonly Backend[]
 }
 
-export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendLists {
+/** The two lists a port may need; a list that no frontend uses stays empty. */
+export function selectBackends(
+  selecting: Selecting,
+  needs: ListNeeds,
+): Pick<PortFrontends, 'cluster' | 'local'> {
   const { among, found, place, former } = selecting
   const { endpoints } = among
   const cluster = listFor<Backend>(needs.cluster ? endpoints.length : 0)

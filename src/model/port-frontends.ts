@@ -387,13 +387,11 @@ function countLists(deltas: Map<Ip, number>, before = NO_BACKENDS, now = NO_BACK
   if (from < endNow) countList(deltas, now, { from, to: endNow, by: 1 })
 }
 
-interface Part {
-  readonly from: number
-  readonly to: number
-  readonly by: number
-}
-
-function countList(deltas: Map<Ip, number>, backends: readonly Backend[], { from, to, by }: Part): void {
+function countList(
+  deltas: Map<Ip, number>,
+  backends: readonly Backend[],
+  { from, to, by }: Readonly<Record<'from' | 'to' | 'by', number>>,
+): void {
   for (let index = from; index < to; index++) {
     const backend = backends[index]
     if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)

@@ -292,14 +292,6 @@ function serviceCidrsOf({ options }: NodeContext, snapshot: Snapshot): readonly 
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
 }
 
-/** A Service whose ports are resolved one after the other. */
-interface OpenService {
-  readonly work: ServiceWork
-  readonly places: readonly PortPlace[]
-  /** So many endpoints that each port takes a while. */
-  readonly isLong: boolean
-}
-
 /** One of its ports in one family. */
 interface PortPlace extends Wanted {
   readonly port: ServicePortSpec
@@ -307,12 +299,11 @@ interface PortPlace extends Wanted {
   readonly clusterIp: Ip | undefined
 }
 
-/** Undefined when the Service asks nothing of this node, and there is nothing to say about it. */
-function openService(
-  ownership: AddressOwnership,
-  service: Service,
-  slices: SliceList,
-): OpenService | undefined {
+/**
+ * A Service whose ports are resolved one after the other; undefined when it asks nothing of this node, and there is
+ * nothing to say about it. Long: it has so many endpoints that each port takes a while.
+ */
+function openService(ownership: AddressOwnership, service: Service, slices: SliceList) {
   if (!isServed(ownership, service)) return undefined
   return { work: begin(ownership, service, slices), places: placesOf(service), isLong: isLarge(slices) }
 }

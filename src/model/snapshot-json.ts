@@ -1,16 +1,17 @@
 import type { Steps } from '../base/clock.ts'
-import { type Family, formatCidr, formatIp, parseIp } from '../base/ip.ts'
-import { isJson, type Refusal } from './fields.ts'
-import type { Backend, Frontend, FrontendKind, Route, ServiceFrontends, WholeAddresses } from './frontend.ts'
+import { type Cidr, formatCidr, formatIp, parseIp } from '../base/ip.ts'
+import { isJson } from './fields.ts'
+import type { Backend, Frontend, ServiceFrontends, WholeAddresses } from './frontend.ts'
+import { sharedConditions } from './parse.ts'
 import type { ApiEndpoint } from './reserved.ts'
-import type { Protocol } from './service.ts'
-import { applyEventsInSteps, EMPTY_SNAPSHOT, type Snapshot, type SnapshotEvent } from './snapshot.ts'
-
-/** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
-interface SnapshotJson {
-  readonly number: number
-  readonly events: Iterable<unknown>
-}
+import { type Endpoint, type EndpointSlice, type EndpointTraits, NO_HINTS, type Service } from './service.ts'
+import {
+  applyEventsInSteps,
+  EMPTY_SNAPSHOT,
+  type Snapshot,
+  type SnapshotEvent,
+  type ValuePool,
+} from './snapshot.ts'
 
 /** Labels, annotations and host names stay behind: nothing that reads this asks for them, and they may hold secrets. */
 const LEFT_OUT: ReadonlySet<string> = new Set(['details', 'hostnames'])
@@ -25,23 +26,30 @@ const IP_FIELDS: ReadonlySet<string> = new Set([
   'localIps',
 ])
 
-export function snapshotJson(snapshot: Snapshot): SnapshotJson {
+/** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
+export function snapshotJson(snapshot: Snapshot) {
   return { number: snapshot.number, events: eventsOf(snapshot) }
 }
 
 function* eventsOf(snapshot: Snapshot): Generator<unknown> {
-  const { services, sliceByKey, serviceCidrs, node, localIps, apiEndpoints, listeners } = snapshot
-  yield { kind: 'LocalIps', localIps: localIps.map(formatIp) }
+  yield { kind: 'LocalIps', localIps: snapshot.localIps.map(formatIp) }
+  yield* objectsOf(snapshot, written)
+  for (const [key, value] of snapshot.listeners.entries())
+    yield { kind: 'Listeners', key, value: written(value) }
+}
+
+function* objectsOf(snapshot: Snapshot, sliceJson: (slice: EndpointSlice) => unknown): Generator<unknown> {
+  const { services, sliceByKey, serviceCidrs, node, apiEndpoints } = snapshot
   if (apiEndpoints.length > 0) yield { kind: 'ApiEndpoints', apiEndpoints: written(apiEndpoints) }
   if (node !== undefined) yield { kind: 'Node', key: node.name, value: written(node) }
   for (const [key, value] of serviceCidrs.entries()) yield { kind: 'ServiceCIDR', key, value: written(value) }
   for (const [key, value] of services.entries()) yield { kind: 'Service', key, value: written(value) }
-  for (const [key, value] of listeners.entries()) yield { kind: 'Listeners', key, value: written(value) }
-  for (const [key, value] of sliceByKey.entries()) yield { kind: 'EndpointSlice', key, value: written(value) }
+  for (const [key, value] of sliceByKey.entries())
+    yield { kind: 'EndpointSlice', key, value: sliceJson(value) }
 }
 
 /** Gives plain data for JSON, with addresses as text. */
-export function written(value: unknown): unknown {
+function written(value: unknown): unknown {
   return withIps(value, text => formatIp(text))
 }
 
@@ -58,7 +66,7 @@ function* eventsIn(list: readonly unknown[]): Generator<SnapshotEvent> {
 }
 
 /** Reads an event that snapshotJson() has written. Throws when the value is something else. */
-export function eventIn(json: unknown): SnapshotEvent {
+function eventIn(json: unknown): SnapshotEvent {
   const event = withIps(json, readIp)
   if (isLocalIps(event)) return { kind: 'LocalIps', value: event.localIps }
   if (isApiEndpoints(event)) return { kind: 'ApiEndpoints', value: event.apiEndpoints }
@@ -67,7 +75,7 @@ export function eventIn(json: unknown): SnapshotEvent {
 }
 
 /** Reads an address. Throws when the text is none. */
-export function readIp(text: string): string {
+function readIp(text: string): string {
   const ip = parseIp(text)
   if (ip === undefined) throw new Error(`not an address: ${text.slice(0, 100)}`)
   return ip
@@ -95,7 +103,15 @@ function isApiEndpoints(event: unknown): event is { readonly apiEndpoints: reado
 /** The lists that each kind of object must have; the daemon has parsed everything in them. */
 const LISTS: Readonly<Record<string, readonly string[]>> = {
   Node: ['ips', 'podCidrs'],
-  Service: ['clusterIps', 'ports', 'externalIps', 'loadBalancerIps', 'sourceRanges', 'refusals'],
+  Service: [
+    'clusterIps',
+    'ports',
+    'externalIps',
+    'loadBalancerIps',
+    'sourceRanges',
+    'writtenRanges',
+    'refusals',
+  ],
   EndpointSlice: ['ports', 'endpoints', 'refusals'],
   Listeners: ['taken'],
 }
@@ -104,57 +120,19 @@ function isEvent(event: unknown): event is SnapshotEvent {
   if (!isJson(event) || typeof event.kind !== 'string' || typeof event.key !== 'string') return false
   const { kind, value } = event
   if (kind === 'ServiceCIDR') return Array.isArray(value)
-  const lists = LISTS[kind]
+  return hasLists(value, LISTS[kind])
+}
+
+function hasLists(value: unknown, lists: readonly string[] | undefined): boolean {
   return lists !== undefined && isJson(value) && lists.every(name => Array.isArray(value[name]))
 }
 
-/* What a Service asks of this node, as the daemon's /state sends it. Equal values give equal JSON. */
-
-interface ServiceJson {
-  readonly service: string
-  readonly ports: readonly PortJson[]
-  /** Absent unless external addresses are served as a whole. */
-  readonly wholes?: readonly WholeJson[]
-  readonly refusals: readonly Refusal[]
-}
-
-interface PortJson {
-  /** `namespace/name:port`, or `namespace/name` when the port has no name. */
-  readonly name: string
-  readonly family: Family
-  readonly protocol: Protocol
-  readonly affinitySeconds: number
-  /** Absent for the default one. */
-  readonly scheduler?: string
-  readonly frontends: readonly FrontendJson[]
-  readonly cluster: readonly BackendJson[]
-  readonly local: readonly BackendJson[]
-}
-
-interface FrontendJson {
-  readonly kind: FrontendKind
-  /** Absent for a NodePort. */
-  readonly ip?: string
-  readonly port: number
-  readonly route: Route
-  /** Absent when every client may connect. */
-  readonly sourceRanges?: readonly string[]
-}
-
-interface BackendJson {
-  readonly ip: string
-  readonly port: number
-  readonly local: boolean
-}
-
-interface WholeJson {
-  readonly ips: readonly string[]
-  readonly route: Route
-  readonly cluster: readonly BackendJson[]
-  readonly local: readonly BackendJson[]
-}
-
-export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends): ServiceJson {
+/**
+ * What a Service asks of this node, as the daemon's /state sends it, with addresses as text. Equal values give equal JSON.
+ * Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, the `ip` of a NodePort, and
+ * `sourceRanges` where every client may connect.
+ */
+export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends) {
   return {
     service,
     ports: ports.map(port => ({
@@ -172,7 +150,7 @@ export function serviceJson({ service, ports, refusals, wholes }: ServiceFronten
   }
 }
 
-function frontendJson({ kind, ip, port, route, sourceRanges }: Frontend): FrontendJson {
+function frontendJson({ kind, ip, port, route, sourceRanges }: Frontend) {
   return {
     kind,
     ...(ip === undefined ? {} : { ip: formatIp(ip) }),
@@ -182,7 +160,7 @@ function frontendJson({ kind, ip, port, route, sourceRanges }: Frontend): Fronte
   }
 }
 
-function wholeJson({ ips, route, cluster, local }: WholeAddresses): WholeJson {
+function wholeJson({ ips, route, cluster, local }: WholeAddresses) {
   return {
     ips: ips.map(formatIp),
     route,
@@ -191,6 +169,137 @@ function wholeJson({ ips, route, cluster, local }: WholeAddresses): WholeJson {
   }
 }
 
-function backendJson({ ip, port, local }: Backend): BackendJson {
+function backendJson({ ip, port, local }: Backend) {
   return { ip: formatIp(ip), port, local }
+}
+
+/**
+ * The objects of a Snapshot as plain data that outlives this process: without labels, annotations, host names, and what
+ * each process finds out itself, its addresses and listeners. The endpoints of the API server stay: before they are known
+ * again, no Service may capture them.
+ */
+export function savedObjects(snapshot: Snapshot): Iterable<unknown> {
+  return objectsOf(snapshot, compact)
+}
+
+/** A slice whose endpoints are addresses, and for each the number of its traits in a list: a third of the size. */
+interface SavedSlice extends Omit<EndpointSlice, 'endpoints' | 'hostnames'> {
+  readonly ips: readonly string[]
+  readonly traits: readonly SavedTraits[]
+  readonly at: readonly number[]
+}
+
+/** Conditions as the bits 4 (ready), 2 (serving) and 1 (terminating). */
+interface SavedTraits {
+  readonly node: string
+  readonly is: number
+  readonly zones?: readonly string[]
+  readonly nodes?: readonly string[]
+}
+
+function compact({ endpoints, hostnames: _, ...slice }: EndpointSlice): SavedSlice {
+  const numbers = new Map<EndpointTraits, number>()
+  const at = endpoints.map(({ traits }) => {
+    const number = numbers.get(traits) ?? numbers.size
+    numbers.set(traits, number)
+    return number
+  })
+  const ips = endpoints.map(({ ip }) => formatIp(ip))
+  return { ...slice, ips, traits: [...numbers.keys()].map(compactTraits), at }
+}
+
+function compactTraits({ nodeName, conditions, hints }: EndpointTraits): SavedTraits {
+  const { ready, serving, terminating } = conditions
+  const is = (ready ? 4 : 0) | (serving ? 2 : 0) | (terminating ? 1 : 0)
+  const { forZones, forNodes } = hints
+  return {
+    node: nodeName,
+    is,
+    ...(forZones.length === 0 ? {} : { zones: forZones }),
+    ...(forNodes.length === 0 ? {} : { nodes: forNodes }),
+  }
+}
+
+/**
+ * Reads an object that savedObjects() has given. It equals the parsed one, so that a list that says the same changes
+ * nothing, and shares values with others. Throws when the value is something else.
+ */
+export function savedEvent(json: unknown, pool: ValuePool): SnapshotEvent {
+  const { kind, key, value } = isJson(json) ? json : {}
+  if (kind !== 'Service' && kind !== 'EndpointSlice') return eventIn(json)
+  if (typeof key !== 'string') throw new Error(`a ${kind} without a key`)
+  if (kind === 'Service' && isService(value)) return { kind, key, value: serviceIn(value, pool) }
+  if (kind === 'EndpointSlice' && isSlice(value)) return { kind, key, value: sliceIn(value, pool) }
+  throw new Error(`not a ${kind}: ${key}`)
+}
+
+const SLICE_LISTS: readonly (keyof SavedSlice)[] = ['ips', 'traits', 'at', 'ports', 'refusals']
+
+/** Addresses in it are text. */
+function isService(value: unknown): value is Service {
+  return hasLists(value, LISTS.Service)
+}
+
+function isSlice(value: unknown): value is SavedSlice {
+  return hasLists(value, SLICE_LISTS)
+}
+
+/** Every field, as the parser gives them: JSON has no undefined, and a copied object would take more time and memory. */
+function serviceIn(saved: Service, pool: ValuePool): Service {
+  const service: Service = {
+    key: saved.key,
+    uid: saved.uid,
+    creationTimestamp: saved.creationTimestamp,
+    type: saved.type,
+    clusterIps: saved.clusterIps.map(readIp),
+    ports: pool.servicePorts(saved.ports),
+    externalIps: saved.externalIps.map(readIp),
+    loadBalancerIps: saved.loadBalancerIps.map(readIp),
+    sourceRanges: saved.sourceRanges.map(cidrIn),
+    writtenRanges: saved.writtenRanges.map(cidrIn),
+    internalTrafficPolicy: saved.internalTrafficPolicy,
+    externalTrafficPolicy: saved.externalTrafficPolicy,
+    affinityTimeoutS: saved.affinityTimeoutS,
+    healthCheckNodePort: saved.healthCheckNodePort,
+    tcpDrainMs: saved.tcpDrainMs,
+    ipvsScheduler: saved.ipvsScheduler,
+    proxyName: saved.proxyName,
+    headless: saved.headless,
+    refusals: saved.refusals,
+  }
+  return saved.leftOut === undefined ? service : { ...service, leftOut: saved.leftOut }
+}
+
+function cidrIn(saved: Cidr): Cidr {
+  return { ...saved, ip: readIp(saved.ip) }
+}
+
+function sliceIn(saved: SavedSlice, pool: ValuePool): EndpointSlice {
+  const { ips, at, targetNames, targetUids, leftOut } = saved
+  const traits = saved.traits.map(each => traitsIn(each, pool))
+  const endpoints = ips.map((text, index): Endpoint => {
+    const its = traits[at[index] ?? -1]
+    if (its === undefined) throw new Error('an endpoint without traits')
+    return { ip: readIp(text), traits: its }
+  })
+  return {
+    key: saved.key,
+    service: saved.service,
+    family: saved.family,
+    triggerTimeMs: saved.triggerTimeMs,
+    ports: pool.endpointPorts(saved.ports),
+    endpoints,
+    refusals: saved.refusals,
+    ...(targetNames === undefined ? {} : { targetNames }),
+    ...(targetUids === undefined ? {} : { targetUids }),
+    ...(leftOut === undefined ? {} : { leftOut }),
+  }
+}
+
+function traitsIn({ node, is, zones = [], nodes = [] }: SavedTraits, pool: ValuePool): EndpointTraits {
+  const conditions = { ready: (is & 4) !== 0, serving: (is & 2) !== 0, terminating: (is & 1) !== 0 }
+  const forZones = zones.map(name => pool.name(name))
+  const forNodes = nodes.map(name => pool.name(name))
+  const hints = zones.length + nodes.length === 0 ? NO_HINTS : { forZones, forNodes }
+  return pool.traits(pool.name(node), sharedConditions(conditions), hints)
 }

@@ -1,5 +1,6 @@
 import { type Clock, pause } from '../base/clock.ts'
 import { watchedIdentity } from '../model/parse.ts'
+import { type Resource, requestPath } from '../source/kube/api-client.ts'
 import {
   type Exchange,
   type Failure,
@@ -9,7 +10,6 @@ import {
 } from '../source/kube/exchange.ts'
 import { compareVersions, isOlder, isPosition, versionOf } from '../source/kube/object-index.ts'
 import { watchQuery } from '../source/kube/reflector-state.ts'
-import { type Resource, requestPath } from '../source/kube/resources.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
 import type { Change, Collection } from './collection.ts'

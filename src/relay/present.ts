@@ -1,6 +1,6 @@
 import { type Clock, pause } from '../base/clock.ts'
+import { type Resource, requestPath } from '../source/kube/api-client.ts'
 import type { Exchange } from '../source/kube/exchange.ts'
-import { type Resource, requestPath } from '../source/kube/resources.ts'
 
 interface PresentOptions {
   readonly clock: Clock

@@ -1,6 +1,10 @@
-import { type GrpcServer, type GrpcServerOptions, startGrpcServer } from '../api/grpc/grpc-server.ts'
+import {
+  GrpcHealth,
+  type GrpcServer,
+  type GrpcServerOptions,
+  startGrpcServer,
+} from '../api/grpc/grpc-server.ts'
 import { type Call, type CallHandler, type Methods, PERMISSION_DENIED, RpcError } from '../api/grpc/rpc.ts'
-import { GrpcHealth } from '../api/grpc/standard-services.ts'
 import { admitting, type TokenReviews, type TokenVerdict } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
 import { type NodeSetsOptions, nodeSets } from './node-sets.ts'

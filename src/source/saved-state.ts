@@ -4,8 +4,8 @@ import { type FileHandle, mkdir, open, rename, rm, stat, utimes } from 'node:fs/
 import { join } from 'node:path'
 import { Pauses, type Steps } from '../base/clock.ts'
 import { errorOf, errorText } from '../base/errors.ts'
+import { readToEnd } from '../base/octets.ts'
 import { isJson, type Json } from '../model/fields.ts'
-import { savedEvent, savedObjects } from '../model/saved-objects.ts'
 import {
   applyEventsInSteps,
   EMPTY_SNAPSHOT,
@@ -13,6 +13,7 @@ import {
   type SnapshotEvent,
   ValuePool,
 } from '../model/snapshot.ts'
+import { savedEvent, savedObjects } from '../model/snapshot-json.ts'
 
 /*
  * A saved state is lines of JSON: a header with the version and the owner, an object a line, and a last line with the
@@ -302,15 +303,9 @@ async function readWhole(file: FileHandle, path: string): Promise<StateBytes> {
   const stats = await file.stat()
   if (!stats.isFile()) throw new SavedStateError('foreign', 'it is not a regular file')
   checkOwnership(path, stats)
-  if (stats.size > STATE_BYTES_MAX) throw new SavedStateError('too-large', tooLarge(stats.size))
-  const bytes = Buffer.alloc(stats.size)
-  let length = 0
-  while (length < bytes.length) {
-    const { bytesRead } = await file.read(bytes, length, bytes.length - length, length)
-    if (bytesRead === 0) break
-    length += bytesRead
-  }
-  return { bytes: bytes.subarray(0, length), confirmedWallMs: stats.mtimeMs }
+  const bytes = await readToEnd(file, STATE_BYTES_MAX, stats.size)
+  if (bytes === undefined) throw new SavedStateError('too-large', tooLarge(stats.size))
+  return { bytes, confirmedWallMs: stats.mtimeMs }
 }
 
 async function writeNew(path: string, chunks: Iterable<Buffer>): Promise<number> {

@@ -1,5 +1,4 @@
-import { type ApiProjection, nextApiState } from '../../src/api/next-state.ts'
-import { NodeState, SharedState } from '../../src/api/node-state.ts'
+import { type ApiProjection, NodeState, nextApiState, SharedState } from '../../src/api/next-state.ts'
 import { finish } from '../../src/base/clock.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { nobodyIn } from '../../src/model/shared-view.ts'

@@ -117,6 +117,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'source/kube/client': [
     'node:crypto',
     'node:dns',
+    'node:events',
     'node:fs/promises',
     'node:http',
     'node:http2',
@@ -128,7 +129,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   ],
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
   http: ['node:http', 'node:net'],
-  'http/connections.ts': ['node:crypto', 'node:http', 'node:net'],
+  'http/connections.ts': ['node:crypto', 'node:http', 'node:net', 'node:stream', 'node:stream/promises'],
   'relay/admission.ts': ['node:crypto'],
   'relay/connection.ts': ['node:http2', 'node:net'],
   'relay/open.ts': ['node:dns/promises', 'node:fs/promises'],

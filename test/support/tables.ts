@@ -1,6 +1,6 @@
 import { finish } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/collections.ts'
-import { DEFAULT_RESOLVE_OPTIONS } from '../../src/library/run-dataplane.ts'
+import { DEFAULT_RESOLVE_OPTIONS } from '../../src/library/index.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../src/model/frontend.ts'
 import { type Memo, resolve } from '../../src/model/resolve.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'

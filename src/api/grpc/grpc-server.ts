@@ -1,10 +1,12 @@
 import { mkdir } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
-import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIp } from '../../base/ip.ts'
-import type { Crowd, OverShare } from '../../base/shares.ts'
+import type { OverShare } from '../../base/shares.ts'
 import { listenAtUnixSocket } from '../../base/unix-socket.ts'
+import { decodeMessage } from '../../wire/protobuf/decoder.ts'
+import { list, type MessageOf, message, table, text } from '../../wire/protobuf/table.ts'
+import { DESCRIPTORS, health, reflection } from '../schema.ts'
 import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
 import {
   type ApiTls,
@@ -17,31 +19,30 @@ import {
   type TlsPems,
   tlsServer,
 } from './http-server.ts'
-import type { Methods } from './rpc.ts'
+import {
+  type Call,
+  type CallHandler,
+  framed,
+  NOT_FOUND,
+  OK,
+  RESOURCE_EXHAUSTED,
+  RpcError,
+  unary,
+} from './rpc.ts'
 import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 
-export interface GrpcServerOptions {
+type Defaulted = 'crowded' | 'connectionsMax' | 'callsMax'
+
+/** At a time, 2,048 connections and 4,096 calls by default. */
+export interface GrpcServerOptions
+  extends Omit<RpcServerOptions, 'http' | Defaulted>,
+    Partial<Pick<RpcServerOptions, Defaulted>> {
   /** For messages: `the API`. */
   readonly what: string
-  readonly methods: Methods
   /** `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090`; port 0 lets the kernel choose. */
   readonly address: string
   /** Needed at every address that is not loopback, and refused at a unix socket. */
   readonly tls?: ApiTls | undefined
-  readonly clock: Clock
-  /** An error of ours, or a listener that has trouble; others go on. */
-  readonly failed: (error: Error) => void
-  /** Connections were closed because there are too many; said once a minute at most. */
-  readonly crowded?: (crowd: Crowd) => void
-  /** At a time; 2,048 and 4,096 by default. */
-  readonly connectionsMax?: number
-  readonly callsMax?: number
-  /** Longest message of a client; 4 KiB by default. */
-  readonly requestBytesMax?: number
-  /** Of all messages that are not whole yet, together; 64 MiB by default. */
-  readonly partialBytesMax?: number
-  /** A call whose first message has not come for so long ends; no limit unless given. */
-  readonly firstMessageMs?: number
 }
 
 export interface GrpcServer {
@@ -100,7 +101,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     },
     close() {
       stopRenewing()
-      closing ??= closeAll({ rpc, listener, removeFile })
+      closing ??= closeAll(rpc, listener, removeFile)
       return closing
     },
   }
@@ -119,13 +120,7 @@ function checkTls(address: ApiAddress, tls: ApiTls | undefined): void {
     )
 }
 
-interface RenewingServer {
-  readonly http: RpcServerOptions['http']
-  readonly stopRenewing: () => void
-  readonly expiresMs: () => number | undefined
-}
-
-async function httpServer({ clock, failed, tls }: GrpcServerOptions): Promise<RenewingServer> {
+async function httpServer({ clock, failed, tls }: GrpcServerOptions) {
   const nothing = () => undefined
   if (tls === undefined) return { http: plainServer(), stopRenewing: nothing, expiresMs: nothing }
   const pems = await readTls(tls)
@@ -171,13 +166,7 @@ function withPort(address: ApiAddress, server: NetServer): ApiAddress {
     : address
 }
 
-interface Serving {
-  readonly rpc: RpcServer
-  readonly listener: NetServer
-  readonly removeFile: () => Promise<void>
-}
-
-async function closeAll({ rpc, listener, removeFile }: Serving): Promise<void> {
+async function closeAll(rpc: RpcServer, listener: NetServer, removeFile: () => Promise<void>): Promise<void> {
   // At once: the next process may make its own. And first: as long as the socket is there, no other file has its number.
   try {
     await removeFile()
@@ -185,4 +174,172 @@ async function closeAll({ rpc, listener, removeFile }: Serving): Promise<void> {
     listener.close()
     await rpc.close()
   }
+}
+
+const { HealthCheckRequest, HealthCheckResponse } = health
+const { SERVING, NOT_SERVING, SERVICE_UNKNOWN } = health.ServingStatus
+
+/** `grpc.health.v1.Health`: everything is served once there is a state. */
+export class GrpcHealth {
+  readonly #services: ReadonlySet<string>
+  readonly #watchers = new Set<() => void>()
+  #isServing = false
+
+  /** The whole server is asked for as ''. */
+  constructor(services: readonly string[]) {
+    this.#services = new Set(['', ...services])
+  }
+
+  set isServing(value: boolean) {
+    if (this.#isServing === value) return
+    this.#isServing = value
+    for (const publish of this.#watchers) publish()
+  }
+
+  readonly check: (call: Call) => CallHandler = unary(
+    HealthCheckRequest,
+    HealthCheckResponse,
+    ({ service = '' }) => {
+      if (!this.#services.has(service))
+        throw new RpcError(NOT_FOUND, `unknown service ${JSON.stringify(service.slice(0, 200))}`)
+      return { status: this.#statusOf(service) }
+    },
+  )
+
+  /** Sends the status whenever it changed: a change that was undone before the client has read is none. */
+  readonly watch = (call: Call): CallHandler => {
+    let service: string | undefined
+    let sent: number | undefined
+    let isFull = false
+    const publish = (): void => {
+      if (service === undefined || isFull) return
+      const status = this.#statusOf(service)
+      if (status !== sent) isFull = !call.write(framed(HealthCheckResponse, { status }))
+      sent = status
+    }
+    this.#watchers.add(publish)
+    return {
+      message(bytes) {
+        service ??= decodeMessage(HealthCheckRequest, bytes).service ?? ''
+        publish()
+      },
+      // The client has said all; the answers go on until it hangs up.
+      ended: () => undefined,
+      drained() {
+        isFull = false
+        publish()
+      },
+      closed: () => this.#watchers.delete(publish),
+    }
+  }
+
+  #statusOf(service: string): number {
+    if (!this.#services.has(service)) return SERVICE_UNKNOWN
+    return this.#isServing ? SERVING : NOT_SERVING
+  }
+}
+
+/** What reflection publishes. */
+interface Definitions {
+  /** Full names: `localv1.Sets`. */
+  readonly services: readonly string[]
+  /** Encoded google.protobuf.FileDescriptorProto. */
+  readonly byFileName: ReadonlyMap<string, Buffer>
+  /** Files by the full names of their messages, enums, services and methods, without a leading dot. */
+  readonly bySymbol: ReadonlyMap<string, Buffer>
+}
+
+const NAMED = list(message(table({ name: [1, text] })))
+const SERVICES = list(message(table({ name: [1, text], methods: [2, NAMED] })))
+/** The names in a google.protobuf.FileDescriptorProto. */
+const FILE = table({
+  name: [1, text],
+  package: [2, text],
+  messages: [4, NAMED],
+  enums: [5, NAMED],
+  services: [6, SERVICES],
+})
+
+export function definitions(): Definitions {
+  const services: string[] = []
+  const byFileName = new Map<string, Buffer>()
+  const bySymbol = new Map<string, Buffer>()
+  for (const text of DESCRIPTORS) {
+    const encoded = Buffer.from(text, 'base64')
+    const file = decodeMessage(FILE, encoded)
+    byFileName.set(file.name ?? '', encoded)
+    for (const { name } of [...(file.messages ?? []), ...(file.enums ?? [])])
+      bySymbol.set(`${file.package}.${name}`, encoded)
+    for (const { name, methods = [] } of file.services ?? []) {
+      const service = `${file.package}.${name}`
+      services.push(service)
+      bySymbol.set(service, encoded)
+      for (const method of methods) bySymbol.set(`${service}.${method.name}`, encoded)
+    }
+  }
+  return { services, byFileName, bySymbol }
+}
+
+/** Requests that wait for a client which does not read. */
+const WAITING_MAX = 64
+
+type Request = MessageOf<typeof reflection.ServerReflectionRequest>
+type Response = MessageOf<typeof reflection.ServerReflectionResponse>
+
+/** `ServerReflection/ServerReflectionInfo`, which is the same in v1 and v1alpha. */
+export function reflectionMethod(its: Definitions): (call: Call) => CallHandler {
+  return call => {
+    const waiting: Request[] = []
+    let isFull = false
+    let hasEnded = false
+    const answerAll = (): void => {
+      for (let request = isFull ? undefined : waiting.shift(); request !== undefined; ) {
+        const response = { original_request: request, ...answer(its, request) }
+        isFull = !call.write(framed(reflection.ServerReflectionResponse, response))
+        request = isFull ? undefined : waiting.shift()
+      }
+      if (hasEnded && waiting.length === 0) call.end(OK)
+    }
+    return {
+      message(bytes) {
+        if (waiting.length >= WAITING_MAX)
+          throw new RpcError(RESOURCE_EXHAUSTED, `${WAITING_MAX} requests already wait for answers`)
+        waiting.push(decodeMessage(reflection.ServerReflectionRequest, bytes))
+        answerAll()
+      },
+      ended() {
+        hasEnded = true
+        answerAll()
+      },
+      drained() {
+        isFull = false
+        answerAll()
+      },
+    }
+  }
+}
+
+function answer(its: Definitions, request: Request): Response {
+  const {
+    list_services,
+    file_by_filename: file,
+    file_containing_symbol: symbol,
+    all_extension_numbers_of_type: extended,
+  } = request
+  if (list_services !== undefined)
+    return { list_services_response: { service: its.services.map(name => ({ name })) } }
+  if (file !== undefined) return fileOr(its.byFileName.get(file), file)
+  if (symbol !== undefined) return fileOr(its.bySymbol.get(symbol.replace(/^\./, '')), symbol)
+  if (extended !== undefined && its.bySymbol.has(extended.replace(/^\./, '')))
+    return { all_extension_numbers_response: { base_type_name: extended } }
+  return failure('not found')
+}
+
+function fileOr(file: Buffer | undefined, name: string): Response {
+  if (file === undefined) return failure(`there is no ${JSON.stringify(name.slice(0, 200))}`)
+  return { file_descriptor_response: { file_descriptor_proto: [file] } }
+}
+
+function failure(error_message: string): Response {
+  return { error_response: { error_code: NOT_FOUND, error_message } }
 }

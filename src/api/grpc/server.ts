@@ -1,10 +1,28 @@
-import type { OverShare } from '../../base/shares.ts'
-import type { ApiFeed, FeedStatus } from '../feed.ts'
-import { status as statusMessages } from '../schema.ts'
-import { type GrpcServerOptions, startGrpcServer } from './grpc-server.ts'
-import { type Call, type CallHandler, type Methods, unary } from './rpc.ts'
-import { Sets, type SetsCounts } from './sets.ts'
-import { definitions, GrpcHealth, reflectionMethod } from './standard-services.ts'
+import type { Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/errors.ts'
+import { decodeMessage } from '../../wire/protobuf/decoder.ts'
+import { localv1, status as statusMessages } from '../schema.ts'
+import type { ApiFeed, ApiState, FeedStatus } from '../state.ts'
+import {
+  definitions,
+  GrpcHealth,
+  type GrpcServer,
+  type GrpcServerOptions,
+  reflectionMethod,
+  startGrpcServer,
+} from './grpc-server.ts'
+import {
+  type Call,
+  type CallHandler,
+  FAILED_PRECONDITION,
+  framed,
+  type Methods,
+  OK,
+  RESOURCE_EXHAUSTED,
+  RpcError,
+  unary,
+} from './rpc.ts'
+import { type Reader, type Transfer, Transfers } from './transfers.ts'
 
 export interface ApiServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
   readonly feed: ApiFeed
@@ -20,14 +38,8 @@ export interface ApiServerCounts extends SetsCounts {
   readonly refused: number
 }
 
-export interface ApiServer {
-  /** The given address, with the port that the kernel chose. */
-  readonly address: string
+export interface ApiServer extends Pick<GrpcServer, 'address' | 'overShare' | 'close'> {
   counts(): ApiServerCounts
-  /** Connections that were over their share. */
-  readonly overShare: OverShare
-  /** Ends every call with UNAVAILABLE, at the latest after 2 s; removes the socket file. Idempotent. */
-  close(): Promise<void>
 }
 
 const { GetRequest, GetResponse } = statusMessages
@@ -90,13 +102,10 @@ function serveHealth(health: GrpcHealth, feed: ApiFeed): AbortController {
   return following
 }
 
-interface ServerStatus extends FeedStatus {
-  readonly nodeName: string
-  readonly counts: SetsCounts
-}
-
 /** `kprobe.v1.Status/Get`. */
-function statusMethod(status: () => ServerStatus): (call: Call) => CallHandler {
+function statusMethod(
+  status: () => FeedStatus & { readonly nodeName: string; readonly counts: SetsCounts },
+): (call: Call) => CallHandler {
   return unary(GetRequest, GetResponse, () => {
     const { nodeName, number, services, endpoints, sinceMs, silentMs, counts, ...its } = status()
     return {
@@ -112,4 +121,261 @@ function statusMethod(status: () => ServerStatus): (call: Call) => CallHandler {
       waiting: counts.waiting,
     }
   })
+}
+
+/** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
+const UNANSWERED_MAX = 16
+
+/** Since the start of a server. */
+interface Sent {
+  /** Set and Delete. */
+  operations: number
+  syncs: number
+  bytes: number
+}
+
+interface WatcherOptions {
+  /** The node whose state is served. */
+  readonly nodeName: string
+  readonly feed: ApiFeed
+  readonly transfers: Transfers
+  readonly sent: Sent
+  readonly closed: () => void
+}
+
+/** One stream of `localv1.Sets/Watch`. */
+export class Watcher implements CallHandler, Reader {
+  readonly #call: Call
+  readonly #options: WatcherOptions
+  /** The state that the client has: at its last Sync, or the whole state that it gets before one. Held. */
+  #position: ApiState | undefined
+  #transfer: Transfer | undefined
+  #nextBlock = 0
+  #unanswered = 0
+  /** What was written waits for the client to read. */
+  #isFull = false
+  #mustForget = false
+  #hasEnded = false
+  #isClosed = false
+
+  constructor(call: Call, options: WatcherOptions) {
+    this.#call = call
+    this.#options = options
+  }
+
+  get isWaiting(): boolean {
+    return this.#unanswered > 0 && this.#transfer === undefined
+  }
+
+  message(bytes: Buffer): void {
+    const { nodeName } = this.#options
+    const { NodeName: asked = '' } = decodeMessage(localv1.WatchReq, bytes)
+    // Names of nodes are in lower case; those of hosts, which a client may send, need not be.
+    if (asked !== '' && asked.toLowerCase() !== nodeName)
+      throw new RpcError(
+        FAILED_PRECONDITION,
+        `this server computes only the state of node ${JSON.stringify(nodeName)}: ` +
+          `NodeName ${JSON.stringify(asked.slice(0, 253))}`,
+      )
+    if (this.#unanswered >= UNANSWERED_MAX)
+      throw new RpcError(RESOURCE_EXHAUSTED, `${UNANSWERED_MAX} requests already wait for answers`)
+    this.#unanswered++
+    this.#answer()
+  }
+
+  ended(): void {
+    this.#hasEnded = true
+    if (this.#unanswered === 0) this.#call.end(OK)
+  }
+
+  drained(): void {
+    this.#isFull = false
+    if (this.#transfer === undefined) this.#answer()
+    else {
+      this.#options.transfers.progressed(this.#transfer)
+      this.#send(this.#transfer)
+    }
+  }
+
+  closed(): void {
+    this.#isClosed = true
+    this.#letGo()
+    this.#options.closed()
+  }
+
+  /** There is another state. */
+  moved(): void {
+    this.#call.attempt(() => this.#answer())
+  }
+
+  /** Blocks hold whole messages: between two of them a Reset may stand. */
+  evicted(): void {
+    this.#mustForget = true
+    this.#letGo()
+  }
+
+  /** Begins the answer to the oldest request if there is a change, and the client has read the last answer. */
+  #answer(): void {
+    const { feed, transfers } = this.#options
+    const { current } = feed
+    if (this.#isClosed || this.#isFull || !this.isWaiting) return
+    if (current === undefined || current === this.#position) return
+    const transfer = transfers.open(this.#position, current, this)
+    if (transfer.isEmpty && this.#position !== undefined) {
+      this.#arrive(transfer)
+      return
+    }
+    if (this.#mustForget) this.#write(framed(localv1.OpItem, { Reset: {} }))
+    this.#mustForget = false
+    this.#begin(transfer)
+  }
+
+  #begin(transfer: Transfer): void {
+    this.#transfer = transfer
+    this.#nextBlock = 0
+    this.#send(transfer)
+  }
+
+  /** Sends as far as the client reads, and continues when it has read. */
+  #send(transfer: Transfer): void {
+    for (;;) {
+      const block = transfer.block(this.#nextBlock)
+      if (block === undefined) break
+      this.#nextBlock++
+      this.#options.sent.operations += block.operations
+      if (!this.#write(block.frames)) return
+    }
+    this.#transfer = undefined
+    this.#arrive(transfer)
+    if (transfer.isWhole) this.#goOn()
+    else this.#answered()
+  }
+
+  /** Continues after a whole state with the changes since then, or only the Sync. */
+  #goOn(): void {
+    const { feed, transfers } = this.#options
+    const { current } = feed
+    if (current !== undefined) this.#begin(transfers.open(this.#position, current, this))
+  }
+
+  #answered(): void {
+    this.#unanswered--
+    this.#options.sent.syncs++
+    if (this.#unanswered > 0) this.#answer()
+    else if (this.#hasEnded) this.#call.end(OK)
+  }
+
+  #write(frames: Buffer): boolean {
+    this.#options.sent.bytes += frames.length
+    this.#isFull = !this.#call.write(frames)
+    return !this.#isFull
+  }
+
+  #arrive(transfer: Transfer): void {
+    const { feed, transfers } = this.#options
+    feed.hold(transfer.to)
+    if (this.#position !== undefined) feed.release(this.#position)
+    this.#position = transfer.to
+    transfers.close(transfer, this)
+  }
+
+  #letGo(): void {
+    const { feed, transfers } = this.#options
+    if (this.#transfer !== undefined) transfers.close(this.#transfer, this)
+    if (this.#position !== undefined) feed.release(this.#position)
+    this.#transfer = undefined
+    this.#position = undefined
+  }
+}
+
+/** Streams that are served before the event loop has its turn, which writes: what they need is in the caches until then. */
+const STREAMS_PER_TURN = 16
+
+interface SetsOptions {
+  readonly feed: ApiFeed
+  readonly clock: Clock
+  /** The node whose state is served: requests for other nodes are rejected. */
+  readonly nodeName: string
+  /** An error of ours; what there is goes on being served. */
+  readonly failed: (error: Error) => void
+  /** False: whole states are made when clients want them. */
+  readonly keepsWhole?: boolean
+}
+
+interface SetsCounts {
+  /** Streams that are open, and those of them that wait for the next change. */
+  readonly streams: number
+  readonly waiting: number
+  /** Since the start: Set and Delete operations, and Syncs. */
+  readonly operations: number
+  readonly syncs: number
+  readonly bytes: number
+  /** Bytes of blocks that are in transfer, or kept for the next client. */
+  readonly heldBytes: number
+}
+
+/** `localv1.Sets/Watch`: each stream has one position, the state of its last Sync, and there is no queue. */
+export class Sets {
+  readonly #options: SetsOptions
+  readonly #watchers = new Set<Watcher>()
+  readonly #sent: Sent = { operations: 0, syncs: 0, bytes: 0 }
+  readonly #transfers: Transfers
+  readonly #following = new AbortController()
+
+  constructor(options: SetsOptions) {
+    this.#options = options
+    this.#transfers = new Transfers(options)
+    void this.#follow(this.#following.signal)
+  }
+
+  watch(call: Call): CallHandler {
+    const { feed, nodeName } = this.#options
+    const watcher: Watcher = new Watcher(call, {
+      nodeName,
+      feed,
+      transfers: this.#transfers,
+      sent: this.#sent,
+      closed: () => this.#watchers.delete(watcher),
+    })
+    this.#watchers.add(watcher)
+    return watcher
+  }
+
+  counts(): SetsCounts {
+    const streams = this.#watchers.size
+    let waiting = 0
+    for (const watcher of this.#watchers) if (watcher.isWaiting) waiting++
+    return { streams, waiting, ...this.#sent, heldBytes: this.#transfers.heldBytes }
+  }
+
+  close(): void {
+    this.#following.abort()
+    this.#transfers.end()
+  }
+
+  async #follow(signal: AbortSignal): Promise<void> {
+    const { feed, clock } = this.#options
+    for (let seen = 0; !signal.aborted; ) {
+      const state = await feed.newer(seen, signal).catch(() => undefined)
+      if (state === undefined) return
+      seen = state.number
+      this.#move()
+      let turn = 0
+      for (const watcher of [...this.#watchers]) {
+        if (!watcher.isWaiting) continue
+        watcher.moved()
+        if (++turn % STREAMS_PER_TURN === 0) await clock.breathe()
+        if (signal.aborted) return
+      }
+    }
+  }
+
+  /** Whatever happens, the waiting clients get an answer. */
+  #move(): void {
+    try {
+      this.#transfers.moved()
+    } catch (thrown) {
+      this.#options.failed(errorOf(thrown))
+    }
+  }
 }

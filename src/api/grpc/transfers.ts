@@ -1,8 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
-import type { ApiFeed } from '../feed.ts'
 import { localv1 } from '../schema.ts'
 import {
+  type ApiFeed,
   type ApiObject,
   type ApiState,
   changesBetween,

@@ -26,19 +26,24 @@ interface Entry {
   gone: boolean
 }
 
+interface Draft {
+  readonly events: ObjectEvent[]
+  readonly conflicts: Conflict[]
+}
+
+const NOBODY: readonly string[] = []
+
 /**
  * Which file says what. Turns the new content of a file into the differences that it makes to the whole: the object that
  * the first file by name describes counts, and files that still exist come before those that are gone.
  */
 export class Catalogue {
   readonly #files = new Map<string, Entry>()
-  /** The file whose description counts, by object id. */
-  readonly #owners = new Map<string, string>()
-  /** The other files that describe an object; nearly always empty. */
-  readonly #others = new Map<string, Set<string>>()
+  /** The files that describe an object, by its id, in the order of names. One that is gone is alone. */
+  readonly #holders = new Map<string, readonly string[]>()
 
   get size(): number {
-    return this.#owners.size
+    return this.#holders.size
   }
 
   objectsOf(file: string): number {
@@ -48,95 +53,74 @@ export class Catalogue {
   /** Takes the content of a file, new or changed. Keeps `objects`. Nothing else may be asked before it has ended. */
   *put(file: string, objects: Map<string, ObjectEvent>): Steps<CatalogueChange> {
     const before = this.#files.get(file)?.objects ?? new Map<string, ObjectEvent>()
-    const events: ObjectEvent[] = []
-    const conflicts: Conflict[] = []
+    const draft: Draft = { events: [], conflicts: [] }
     this.#files.set(file, { objects, gone: false })
     const pauses = new Pauses()
     for (const [id, event] of objects) {
       if (pauses.due()) yield
       const old = before.get(id)
+      if (old === undefined) this.#hold(draft, file, { id, event })
       // The old value is the one that everybody shares already.
-      if (old !== undefined && isSame(old, event)) objects.set(id, old)
-      const owner = this.#owners.get(id)
-      if (owner === undefined || owner === file) {
-        this.#owners.set(id, file)
-        if (objects.get(id) !== old) events.push(event)
-      } else events.push(...this.#contest(file, { id, event, owner, known: old !== undefined }, conflicts))
+      else if (isSame(old, event)) objects.set(id, old)
+      else if (this.#holders.get(id)?.[0] === file) draft.events.push(event)
     }
     for (const [id, event] of before) {
       if (pauses.due()) yield
-      if (!objects.has(id)) events.push(...this.#release(file, id, event))
+      if (!objects.has(id)) this.#release(draft, file, { id, event })
     }
-    return { events, conflicts }
+    return draft
   }
 
   /** The file is no longer there: what it said stays valid, but gives way to any file that exists. */
   vanish(file: string): CatalogueChange {
+    const draft: Draft = { events: [], conflicts: [] }
     const entry = this.#files.get(file)
-    const events: ObjectEvent[] = []
-    if (entry === undefined) return { events, conflicts: [] }
+    if (entry === undefined) return draft
     entry.gone = true
     for (const [id, event] of entry.objects) {
-      const others = this.#others.get(id)
-      if (others === undefined) continue
+      if (this.#holders.get(id)?.length === 1) continue
       entry.objects.delete(id)
-      events.push(...this.#release(file, id, event))
+      this.#release(draft, file, { id, event })
     }
     if (entry.objects.size === 0) this.#files.delete(file)
-    return { events, conflicts: [] }
+    return draft
   }
 
-  #contest(
-    file: string,
-    claim: {
-      readonly id: string
-      readonly event: ObjectEvent
-      readonly owner: string
-      readonly known: boolean
-    },
-    conflicts: Conflict[],
-  ): ObjectEvent[] {
-    const { id, event, owner, known } = claim
-    const holder = this.#files.get(owner)
-    const counted = holder?.objects.get(id)
-    const wins = holder?.gone === true || file < owner
-    const [kept, ignored] = wins ? [file, owner] : [owner, file]
-    if (wins) this.#owners.set(id, kept)
-    if (holder?.gone === true) {
-      holder.objects.delete(id)
-      if (holder.objects.size === 0) this.#files.delete(owner)
-    } else {
-      const others = this.#others.get(id) ?? new Set()
-      this.#others.set(id, others.add(ignored))
-      others.delete(kept)
-      if (!known) conflicts.push({ id, kept, ignored })
-    }
-    return wins && !isSame(counted, event) ? [event] : []
+  /** `file` describes an object that it did not describe before. */
+  #hold({ events, conflicts }: Draft, file: string, { id, event }: Held): void {
+    const holders = this.#holders.get(id) ?? NOBODY
+    const [first = file] = holders
+    const before = holders.length === 0 ? undefined : this.#files.get(first)
+    const counted = before?.objects.get(id)
+    const others = before?.gone === true ? NOBODY : holders
+    const now = [...others, file].sort()
+    this.#holders.set(id, now)
+    if (before?.gone === true && before.objects.delete(id) && before.objects.size === 0)
+      this.#files.delete(first)
+    const wins = now[0] === file
+    if (others.length > 0) conflicts.push({ id, kept: wins ? file : first, ignored: wins ? first : file })
+    if (wins && !isSame(counted, event)) events.push(event)
   }
 
   /** `file` describes the object no longer. */
-  #release(file: string, id: string, event: ObjectEvent): ObjectEvent[] {
-    const others = this.#others.get(id)
-    if (this.#owners.get(id) !== file) {
-      others?.delete(file)
-      if (others?.size === 0) this.#others.delete(id)
-      return []
-    }
-    const heir = others === undefined ? undefined : firstOf(others)
+  #release({ events }: Draft, file: string, { id, event }: Held): void {
+    const holders = this.#holders.get(id) ?? NOBODY
+    const others = holders.filter(each => each !== file)
+    const [heir] = others
     if (heir === undefined) {
-      this.#owners.delete(id)
-      return [{ ...event, value: undefined }]
+      this.#holders.delete(id)
+      events.push({ ...event, value: undefined })
+      return
     }
-    this.#owners.set(id, heir)
-    others?.delete(heir)
-    if (others?.size === 0) this.#others.delete(id)
-    const next = this.#files.get(heir)?.objects.get(id)
-    return next === undefined || isSame(next, event) ? [] : [next]
+    this.#holders.set(id, others)
+    const next = holders[0] === file ? this.#files.get(heir)?.objects.get(id) : undefined
+    if (next !== undefined && !isSame(next, event)) events.push(next)
   }
 }
 
-function firstOf(names: ReadonlySet<string>): string | undefined {
-  return [...names].sort()[0]
+interface Held {
+  readonly id: string
+  readonly event: ObjectEvent
 }
 
 /** A file as one look found it. */

@@ -82,45 +82,27 @@ function nearKind(kind: string): string | undefined {
 
 function unknownFields(object: Json, fields: ApiFields, subject: string): readonly ObjectDoubt[] {
   const doubts: ObjectDoubt[] = []
-  const walk = new FieldWalk((path, names) => {
+  visit(object, fields, [], (path, names) => {
     const near = nearest(String(path.at(-1)), names)
     const hint = near === undefined ? '' : `; did you mean ${near}?`
     doubts.push({ path, text: `${subject}: unknown field ${fieldText(path)} ignored${hint}` })
   })
-  walk.visit(object, fields)
   return doubts
 }
 
 type Found = (path: ObjectPath, names: readonly string[]) => void
 
-/** One path for the whole walk, since nearly all objects have no unknown field. */
-class FieldWalk {
-  readonly #found: Found
-  readonly #path: (string | number)[] = []
-
-  constructor(found: Found) {
-    this.#found = found
-  }
-
-  visit(value: unknown, fields: ApiFields): void {
-    if (Array.isArray(value))
-      for (let index = 0; index < value.length; index++) this.#item(value, index, fields)
-    else if (isJson(value)) for (const name of Object.keys(value)) this.#field(value, name, fields)
-  }
-
-  #item(list: readonly unknown[], index: number, fields: ApiFields): void {
-    this.#path.push(index)
-    this.visit(list[index], fields)
-    this.#path.pop()
-  }
-
-  #field(object: Json, name: string, fields: ApiFields): void {
-    const below = Object.hasOwn(fields, name) ? fields[name] : undefined
-    if (below === true) return
-    this.#path.push(name)
-    if (below === undefined) this.#found([...this.#path], Object.keys(fields))
-    else this.visit(object[name], below)
-    this.#path.pop()
+/** Finds unknown fields. One `path` serves the whole walk, since nearly all objects have no unknown field. */
+function visit(value: unknown, fields: ApiFields, path: (string | number)[], found: Found): void {
+  if (!Array.isArray(value) && !isJson(value)) return
+  for (const [step, item] of Array.isArray(value) ? value.entries() : Object.entries(value)) {
+    const known = typeof step === 'string' && Object.hasOwn(fields, step) ? fields[step] : undefined
+    const below = typeof step === 'number' ? fields : known
+    if (below === true) continue
+    path.push(step)
+    if (below === undefined) found([...path], Object.keys(fields))
+    else visit(item, below, path, found)
+    path.pop()
   }
 }
 

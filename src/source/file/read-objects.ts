@@ -2,6 +2,7 @@ import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import { type Clock, Slice, slicingOf } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
+import { readToEnd } from '../../base/octets.ts'
 import { isJson, type Json, printable, type Refusal } from '../../model/fields.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
@@ -166,14 +167,8 @@ async function readYaml(handle: FileHandle, size: number, collector: Collector):
 
 /** The size is what the file had when it was opened: a file that grows meanwhile is read no further than any other. */
 async function readText(handle: FileHandle, size: number): Promise<string> {
-  let buffer = Buffer.allocUnsafe(Math.min(size, YAML_BYTES_MAX) + CHUNK_BYTES)
-  let length = 0
-  while (Math.max(size, length) <= YAML_BYTES_MAX) {
-    if (buffer.length - length < CHUNK_BYTES) buffer = Buffer.concat([buffer], 2 * buffer.length)
-    const { bytesRead } = await handle.read(buffer, length, CHUNK_BYTES, null)
-    if (bytesRead === 0) return buffer.toString('utf8', 0, length)
-    length += bytesRead
-  }
+  const text = await readToEnd(handle, YAML_BYTES_MAX, size)
+  if (text !== undefined) return text.toString('utf8')
   const bytes = size > YAML_BYTES_MAX ? `${size}` : `more than ${YAML_BYTES_MAX}`
   throw new FileError(
     `the file has ${bytes} bytes, and ${YAML_BYTES_MAX} of YAML are read; JSON may be longer`,

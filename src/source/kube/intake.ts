@@ -8,7 +8,7 @@ import {
   type WatchedIdentity,
   type WatchedKind,
 } from '../../model/fields.ts'
-import { namespaceOf } from '../../model/memory-shares.ts'
+import { namespaceOf, ObjectShares } from '../../model/memory-shares.ts'
 import {
   type CountedEvent,
   isCounted,
@@ -22,15 +22,8 @@ import {
 import { watchedIdentity } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
-import {
-  isOlder,
-  ObjectIndex,
-  ObjectShares,
-  type PutVerdict,
-  type Version,
-  versionIn,
-} from './object-index.ts'
-import type { Resource } from './resources.ts'
+import type { Resource } from './api-client.ts'
+import { isOlder, ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject<E extends Change = SourceEvent> = (

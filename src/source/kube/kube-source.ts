@@ -11,12 +11,11 @@ import type {
   SourceProblem,
   SourceStatus,
 } from '../source.ts'
-import type { ApiClient } from './api-client.ts'
+import { type ApiClient, type Resource, watchedResources } from './api-client.ts'
 import { Exchange, type Failure } from './exchange.ts'
 import { deletion } from './intake.ts'
 import { Reflector, type ReflectorOptions, type ReflectorSink } from './reflector.ts'
 import type { Trouble } from './reflector-state.ts'
-import { type Resource, watchedResources } from './resources.ts'
 
 export interface KubeSourceOptions {
   /** Stays open: its owner closes it, after stop(). */

@@ -4,9 +4,9 @@ import type { Refusal, WatchedKind } from '../../model/fields.ts'
 import type { CountedEvent, PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { isMostGone, type SourceObservation } from '../source.ts'
-import { Attempt, WatchBackoff } from './attempt.ts'
-import { ConsistencyCheck } from './consistency-check.ts'
+import { type Resource, requestPath } from './api-client.ts'
 import {
+  Attempt,
   type Exchange,
   type Failure,
   FailureError,
@@ -14,11 +14,12 @@ import {
   failureOfStatus,
   type Opening,
   readPages,
+  WatchBackoff,
   type WatchStream,
   type WholeList,
 } from './exchange.ts'
 import { type Change, Intake, type Listing, type ParseObject, type SkipReason } from './intake.ts'
-import { isOlder, isPosition } from './object-index.ts'
+import { ConsistencyCheck, isOlder, isPosition } from './object-index.ts'
 import {
   type Attempted,
   afterList,
@@ -36,7 +37,6 @@ import {
   watchQuery,
   watchSeconds,
 } from './reflector-state.ts'
-import { type Resource, requestPath } from './resources.ts'
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
 

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { changedAddresses } from '../../../src/api/endpoints.ts'
-import type { ServiceView } from '../../../src/api/objects.ts'
+import { changedAddresses, type ServiceView } from '../../../src/api/messages.ts'
 import { finish } from '../../../src/base/clock.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { draftsOf, hostnamesOf } from '../../../src/api/endpoints.ts'
+import { draftsOf, hostnamesOf } from '../../../src/api/messages.ts'
 import { finish } from '../../../src/base/clock.ts'
 import type { Ip } from '../../../src/base/ip.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'

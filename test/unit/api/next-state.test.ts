@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it, vi } from 'vitest'
-import { ApiFeed } from '../../../src/api/feed.ts'
 import { nextApiState, ObjectMaker } from '../../../src/api/next-state.ts'
 import {
+  ApiFeed,
   type ApiObject,
   type ApiOperation,
   type ApiState,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { isSameMessage } from '../../../src/api/objects.ts'
+import { isSameMessage } from '../../../src/api/messages.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { cidr } from '../../support/addresses.ts'
 import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'

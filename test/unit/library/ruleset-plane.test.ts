@@ -9,7 +9,7 @@ import {
   makeTable,
   natChains,
   type RulesetPlaneOptions,
-} from '../../../src/library/ruleset-plane.ts'
+} from '../../../src/library/nft.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { destinationAddress, mapped, rule, translateAddress } from '../../../src/modes/common/rules.ts'

@@ -1,7 +1,7 @@
 import { Writable } from 'node:stream'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
-import { runDataplane } from '../../../src/library/run-dataplane.ts'
+import { runDataplane } from '../../../src/library/index.ts'
 import { isRefusal } from '../../../src/model/fields.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'

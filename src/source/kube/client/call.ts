@@ -237,18 +237,12 @@ export interface Answer {
   readonly body: Body
 }
 
-interface AnswerOptions {
+interface AnswerOptions extends Omit<BodyOptions, 'cut'> {
   readonly status: number
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, unknown>>
-  readonly stream: Readable
-  readonly call: Call
-  readonly clock: Clock
-  readonly idleMs: number | undefined
   /** Whether an end of the stream may be the end of the response. */
   readonly whole: () => boolean
-  readonly cancel: () => void
-  readonly pulse?: Pulse | undefined
 }
 
 /** Repetitive lists shrink by less than 100; a bomb by 1,000. */

@@ -12,7 +12,7 @@ import {
 import type { Socket } from 'node:net'
 import { ApiError } from '../api-client.ts'
 import { type Answer, answerOf, type Call, cutOff, Pulse, silence } from './call.ts'
-import { exchangeFailure, KEEP_ALIVE_MS, TurnedDown } from './dial.ts'
+import { arrival, exchangeFailure, KEEP_ALIVE_MS, TurnedDown } from './dial.ts'
 import { type ConnectionContext, type HttpConnection, isWatch, mutable, type Outgoing } from './pool.ts'
 
 /**
@@ -60,22 +60,12 @@ export async function openHttp2(options: Http2Options): Promise<HttpConnection> 
 }
 
 async function settingsOf(session: ClientHttp2Session, { socket, signal }: Http2Options): Promise<void> {
-  let aborted: (() => void) | undefined
   try {
-    await new Promise<void>((resolve, reject) => {
-      aborted = () => reject(signal.reason)
-      signal.addEventListener('abort', aborted)
-      if (signal.aborted) aborted()
-      session.once('remoteSettings', () => resolve())
-      session.once('error', error => reject(exchangeFailure(error)))
-      session.once('close', () => reject(cutOff()))
-    })
+    await arrival(session, 'remoteSettings', { signal, closed: cutOff() })
   } catch (error) {
     session.destroy()
     socket.destroy()
-    throw error
-  } finally {
-    if (aborted !== undefined) signal.removeEventListener('abort', aborted)
+    throw signal.aborted ? signal.reason : exchangeFailure(error)
   }
 }
 
@@ -153,12 +143,9 @@ class Http2Connection implements HttpConnection {
   }
 
   close(): Promise<void> {
-    const { socket } = this.#options
-    return new Promise(resolve => {
-      if (socket.closed) resolve()
-      else socket.once('close', () => resolve())
-      this.#end(cutOff())
-    })
+    const closed = endOf(this.#options.socket)
+    this.#end(cutOff())
+    return closed
   }
 
   #begin(outgoing: Outgoing): ClientHttp2Stream {
@@ -232,11 +219,15 @@ function streamFailure({ rstCode }: ClientHttp2Stream, error: unknown): ApiError
   return new TurnedDown('lost', 'the server rejected the request unprocessed', { cause: error })
 }
 
-interface Http1Options extends ConnectionContext {
-  /** Connected, with TLS where the server has it. */
-  readonly socket: Socket
-  readonly authority: string
+function endOf(socket: Socket): Promise<void> {
+  return new Promise(resolve => {
+    if (socket.closed) resolve()
+    else socket.once('close', () => resolve())
+  })
 }
+
+/** The socket is connected, with TLS where the server has it. */
+type Http1Options = Omit<Http2Options, 'signal'>
 
 export function openHttp1(options: Http1Options): HttpConnection {
   return new Http1Connection(options)
@@ -300,12 +291,9 @@ class Http1Connection implements HttpConnection {
   }
 
   close(): Promise<void> {
-    const { socket } = this.#options
-    return new Promise(resolve => {
-      if (socket.closed) resolve()
-      else socket.once('close', () => resolve())
-      this.#end(cutOff())
-    })
+    const closed = endOf(this.#options.socket)
+    this.#end(cutOff())
+    return closed
   }
 
   #response(sent: ClientRequest, outgoing: Outgoing, call: Call): Promise<Answer> {

@@ -1,4 +1,5 @@
 import { lookup as systemLookup } from 'node:dns'
+import { type EventEmitter, once } from 'node:events'
 import { request } from 'node:http'
 import { connect as connectTcp, isIP, type LookupFunction, type Socket } from 'node:net'
 import { connect as connectTls, createSecureContext, type SecureContext, type TLSSocket } from 'node:tls'
@@ -42,13 +43,10 @@ interface DialOptions {
   readonly signal: AbortSignal
 }
 
-interface Dialed {
-  readonly socket: Socket
-  readonly protocol: 'h2' | 'http/1.1'
-}
-
 /** Makes one connection; the server chooses HTTP/2 or HTTP/1.1 by ALPN. Throws ApiError. */
-export async function dial(options: DialOptions): Promise<Dialed> {
+export async function dial(
+  options: DialOptions,
+): Promise<{ readonly socket: Socket; readonly protocol: 'h2' | 'http/1.1' }> {
   const { address, signal } = options
   try {
     const tcp =
@@ -175,36 +173,38 @@ function contextOf({ ca, cert, key, where }: TlsMaterial): SecureContext {
   }
 }
 
+const CLOSED = 'the server closed the connection at once'
+
 /** The socket once it is connected. Whatever ends the wait otherwise closes it. */
-function settled<T extends Socket>(
+async function settled<T extends Socket>(
   socket: T,
   event: 'connect' | 'secureConnect',
   signal: AbortSignal,
 ): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const done = (): void => {
-      socket.removeListener('error', failed)
-      socket.removeListener('close', closed)
-      signal.removeEventListener('abort', aborted)
-    }
-    const failed = (error: unknown): void => {
-      done()
-      // An error may follow the first one, which was reported.
-      socket.on('error', () => undefined)
-      socket.destroy()
-      reject(error)
-    }
-    const closed = (): void => failed(new ApiError('unreachable', 'the server closed the connection at once'))
-    const aborted = (): void => failed(signal.reason)
-    socket.once(event, () => {
-      done()
-      resolve(socket)
-    })
-    socket.once('error', failed)
-    socket.once('close', closed)
-    signal.addEventListener('abort', aborted)
-    if (signal.aborted) aborted()
-  })
+  try {
+    await arrival(socket, event, { signal, closed: new ApiError('unreachable', CLOSED) })
+    return socket
+  } catch (error) {
+    // An error may follow the first one, which is reported.
+    socket.on('error', () => undefined)
+    socket.destroy()
+    throw error
+  }
+}
+
+/** Waits for an event. Throws the reason of the signal, and `closed` where the connection ends first. */
+export async function arrival(
+  of: EventEmitter,
+  event: string,
+  { signal, closed }: { readonly signal: AbortSignal; readonly closed: ApiError },
+): Promise<void> {
+  const closing = new AbortController()
+  of.once('close', () => closing.abort(closed))
+  try {
+    await once(of, event, { signal: AbortSignal.any([signal, closing.signal]) })
+  } catch (error) {
+    throw error instanceof Error && error.name === 'AbortError' ? error.cause : error
+  }
 }
 
 /** A plain HTTP proxy. The headers may hold a password: never to be printed. */
@@ -319,9 +319,7 @@ export function parseServer(text: string, where: string, secureByDefault: boolea
  */
 export function dependsOnServices(serverHost: string, clusterIps: Iterable<Ip>): boolean {
   const host = parseIp(serverHost.replace(/^\[|\]$/g, ''))
-  if (host === undefined) return false
-  for (const clusterIp of clusterIps) if (clusterIp === host) return true
-  return false
+  return host !== undefined && [...clusterIps].includes(host)
 }
 
 /** Loopback addresses and `localhost`. */

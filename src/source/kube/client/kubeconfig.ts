@@ -3,6 +3,7 @@ import { isIP } from 'node:net'
 import { dirname, isAbsolute, join } from 'node:path'
 import type { Clock } from '../../../base/clock.ts'
 import { codeOf } from '../../../base/errors.ts'
+import { readToEnd } from '../../../base/octets.ts'
 import { oneLine, PLACEHOLDER_REASON, placeholderIn } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
@@ -98,13 +99,7 @@ function parse({ path, text }: KubeconfigFile): Json {
   throw new ApiError('credentials', `kubeconfig ${path}: not a mapping`)
 }
 
-interface Names {
-  readonly where: string
-  readonly cluster: string
-  readonly user: string
-}
-
-function currentNames(root: Json, { path, master, context: asked }: KubeconfigFile): Names {
+function currentNames(root: Json, { path, master, context: asked }: KubeconfigFile) {
   const where = `kubeconfig ${path}`
   const read = { where, folder: '' }
   const name = asked ?? text(root, 'current-context', read)
@@ -302,7 +297,9 @@ async function readSmallFile(path: string, what: string): Promise<string> {
   try {
     const file = await open(path)
     try {
-      return await readUpTo(file, path, what)
+      const bytes = await readToEnd(file, BYTES_MAX)
+      if (bytes === undefined) throw new ApiError('credentials', `${what} ${path} is larger than 1 MiB`)
+      return new TextDecoder().decode(bytes)
     } finally {
       await file.close()
     }
@@ -310,18 +307,6 @@ async function readSmallFile(path: string, what: string): Promise<string> {
     if (error instanceof ApiError) throw error
     throw new ApiError('credentials', `cannot read ${what} ${path}: ${codeOf(error)}`, { cause: error })
   }
-}
-
-async function readUpTo(file: Awaited<ReturnType<typeof open>>, path: string, what: string): Promise<string> {
-  const buffer = new Uint8Array(BYTES_MAX + 1)
-  let length = 0
-  while (length < buffer.length) {
-    const { bytesRead } = await file.read(buffer, length)
-    if (bytesRead === 0) break
-    length += bytesRead
-  }
-  if (length > BYTES_MAX) throw new ApiError('credentials', `${what} ${path} is larger than 1 MiB`)
-  return new TextDecoder().decode(buffer.subarray(0, length))
 }
 
 /** As client-go: projected tokens are replaced when they have a fifth of their time left, which is minutes. */

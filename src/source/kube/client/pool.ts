@@ -228,17 +228,8 @@ export class RateLimit {
   /** Resolves when it is the caller's turn, or as soon as the caller has failed. */
   async turn(leaver: Leaver): Promise<void> {
     if (this.#qps <= 0) return
-    this.#fill()
-    if (this.#waiting.size === 0 && this.#tokens >= 1) {
-      this.#tokens--
-      return
-    }
     assert(this.#waiting.size < WAITING_MAX, `more than ${WAITING_MAX} requests wait for their turn`)
-    await this.#wait(leaver)
-  }
-
-  #wait(leaver: Leaver): Promise<void> {
-    return new Promise(resolve => {
+    await new Promise<void>(resolve => {
       const go = (): void => {
         leave()
         resolve()
@@ -246,37 +237,29 @@ export class RateLimit {
       this.#waiting.add(go)
       const leave = leaver.onFail(() => {
         this.#waiting.delete(go)
-        if (this.#waiting.size === 0) this.#stopTimer()
+        this.#serve()
         resolve()
       })
-      this.#arm()
-    })
-  }
-
-  #arm(): void {
-    if (this.#cancelTimer !== undefined || this.#waiting.size === 0) return
-    const missing = Math.max(0, 1 - this.#tokens)
-    this.#cancelTimer = this.#clock.after(Math.ceil((missing * 1000) / this.#qps), () => {
-      this.#cancelTimer = undefined
       this.#serve()
     })
   }
 
   #serve(): void {
-    this.#fill()
+    const nowMs = this.#clock.nowMs()
+    this.#tokens = Math.min(this.#burst, this.#tokens + ((nowMs - this.#filledMs) * this.#qps) / 1000)
+    this.#filledMs = nowMs
     for (const go of this.#waiting) {
       if (this.#tokens < 1) break
       this.#tokens--
       this.#waiting.delete(go)
       go()
     }
-    this.#arm()
-  }
-
-  #fill(): void {
-    const nowMs = this.#clock.nowMs()
-    this.#tokens = Math.min(this.#burst, this.#tokens + ((nowMs - this.#filledMs) * this.#qps) / 1000)
-    this.#filledMs = nowMs
+    if (this.#waiting.size === 0) this.#stopTimer()
+    else
+      this.#cancelTimer ??= this.#clock.after(Math.ceil(((1 - this.#tokens) * 1000) / this.#qps), () => {
+        this.#cancelTimer = undefined
+        this.#serve()
+      })
   }
 
   #stopTimer(): void {

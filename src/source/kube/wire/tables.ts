@@ -107,7 +107,7 @@ const API_VERSIONS: Readonly<Record<ApiKind, readonly [string, ...string[]]>> = 
 }
 
 /** What says of which type an object is; unchecked. */
-export interface TypeMeta {
+interface TypeMeta {
   readonly apiVersion?: unknown
   readonly kind?: unknown
 }

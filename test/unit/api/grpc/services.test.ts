@@ -1,7 +1,7 @@
 import protobuf from 'protobufjs'
 import descriptor from 'protobufjs/ext/descriptor/index.js'
 import { afterEach, describe, expect, it } from 'vitest'
-import { definitions } from '../../../../src/api/grpc/standard-services.ts'
+import { definitions } from '../../../../src/api/grpc/grpc-server.ts'
 import { LOCALV1_ROOT } from '../../../support/api/localv1.ts'
 import { type ApiRig, apiRig } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf, largeState } from '../../../support/api/states.ts'

@@ -1,6 +1,6 @@
 import { expect, it, vi } from 'vitest'
 import type { Call } from '../../../../src/api/grpc/rpc.ts'
-import { Watcher } from '../../../../src/api/grpc/sets.ts'
+import { Watcher } from '../../../../src/api/grpc/server.ts'
 import { Transfers } from '../../../../src/api/grpc/transfers.ts'
 import type { ApiState } from '../../../../src/api/state.ts'
 import { encodeLocalv1, framed } from '../../../support/api/localv1.ts'

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
+import { ObjectShares } from '../../../../src/model/memory-shares.ts'
 import { PartsRoom } from '../../../../src/model/object-budget.ts'
-import { ObjectShares } from '../../../../src/source/kube/object-index.ts'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
 import { service, type Written } from '../../../support/scripted-api.ts'

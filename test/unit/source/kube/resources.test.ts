@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { requestPath, watchedResources } from '../../../../src/source/kube/resources.ts'
+import { requestPath, watchedResources } from '../../../../src/source/kube/api-client.ts'
 
 function paths(serviceProxyName?: string): string[] {
   return watchedResources({ nodeName: 'n1', serviceProxyName }).map(resource =>

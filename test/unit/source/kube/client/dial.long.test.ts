@@ -222,26 +222,36 @@ describe('a connection', () => {
     expect(accepted).toBe(1)
   })
 
-  it('that speaks HTTP/2 without SETTINGS is given 10 s, too', async () => {
+  async function openingAt(port: number) {
     const { openHttp2 } = await import('../../../../../src/source/kube/client/connections.ts')
     const { connect } = await import('node:net')
-    const { port } = await rig().listen(socket => socket.on('error', () => undefined))
     const socket = connect(port, '127.0.0.1')
     const controller = new AbortController()
-    const clock = new FakeClock()
+    const { signal } = controller
     const changed = (): void => undefined
     const opening = openHttp2({
       socket,
       authority: 'a',
-      clock,
+      clock: new FakeClock(),
       identity: '',
       changed,
-      signal: controller.signal,
+      signal,
     })
-    const failure = failureOf(opening)
+    return { socket, controller, failure: failureOf(opening) }
+  }
+
+  it('that speaks HTTP/2 without SETTINGS is given 10 s, too', async () => {
+    const { port } = await rig().listen(socket => socket.on('error', () => undefined))
+    const { socket, controller, failure } = await openingAt(port)
     controller.abort(new Error('too late'))
     expect((await failure).message).toBe('too late')
     await until(() => socket.closed)
+  })
+
+  it('that ends before the SETTINGS of HTTP/2, without an error, is lost', async () => {
+    const { port } = await rig().listen(socket => socket.once('data', () => socket.end()))
+    const { failure } = await openingAt(port)
+    expect(await failure).toMatchObject({ kind: 'lost' })
   })
 
   it('F91: 1,000 of them leave no descriptor behind', async () => {

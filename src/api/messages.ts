@@ -1,12 +1,19 @@
 import { Pauses, type Steps } from '../base/clock.ts'
-import { compareIps, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { compareIps, FAMILIES, type Family, familyOf, formatCidr, formatIp, type Ip } from '../base/ip.ts'
 import { isSame } from '../model/fields.ts'
-import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '../model/frontend.ts'
+import type {
+  Backend,
+  Frontend,
+  FrontendKind,
+  PortFrontends,
+  Route,
+  ServiceFrontends,
+} from '../model/frontend.ts'
+import { targetKey } from '../model/parse-service.ts'
 import { positionOf } from '../model/port-endpoints.ts'
-import type { Service, SliceList } from '../model/service.ts'
+import type { Service, ServicePortSpec, SliceList } from '../model/service.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
-import { type ServiceView, targetOf } from './objects.ts'
-import type { localv1 } from './schema.ts'
+import { localv1 } from './schema.ts'
 
 type EndpointMessage = MessageOf<typeof localv1.Endpoint>
 type PortName = MessageOf<typeof localv1.PortName>
@@ -300,4 +307,133 @@ function* inPairs<T>(from: readonly T[], to: readonly T[], { order, visit }: Pai
     if (first >= 0) right++
     if (pauses.due()) yield
   }
+}
+
+type ServiceMessage = MessageOf<typeof localv1.Service>
+type PortMapping = MessageOf<typeof localv1.PortMapping>
+type IpFilter = MessageOf<typeof localv1.IPFilter>
+type IpSet = MessageOf<typeof localv1.IPSet>
+
+/** A Service as this node sees it: its object, what was resolved from it, and its slices. */
+export interface ServiceView {
+  readonly service: Service
+  readonly frontends: ServiceFrontends
+  readonly slices: SliceList
+}
+
+/** A number, or the name of a port that each pod has a number of its own for. */
+function targetOf(service: Service, { name, protocol, port }: ServicePortSpec): number | string {
+  return service.details?.targetPorts[targetKey(name, protocol)] ?? port
+}
+
+/** Whether an address of the Service is its own on this node: else nothing leads to it. */
+export function isReached({ ports, wholes = [] }: ServiceFrontends): boolean {
+  return ports.some(({ frontends }) => frontends.length > 0) || wholes.some(({ ips }) => ips.length > 0)
+}
+
+/** Whether serviceMessage() of both says the same, as it does when only endpoints differ; makes neither. */
+export function isSameMessage(a: ServiceView, b: ServiceView): boolean {
+  return a.service === b.service && isSame(reachOf(a.frontends), reachOf(b.frontends))
+}
+
+/** All that serviceMessage() reads of frontends. */
+function reachOf({ ports, wholes = [] }: ServiceFrontends): readonly unknown[] {
+  return [
+    ports.map(({ key, frontends }) => [
+      key,
+      ...frontends.flatMap(({ kind, ip, sourceRanges }) => [kind, ip, sourceRanges === undefined]),
+    ]),
+    wholes.map(({ ips }) => ips),
+  ]
+}
+
+/** The addresses of a kind that lead to at least one port of the Service. */
+function addressesOf({ ports }: ServiceFrontends, wanted: FrontendKind): readonly Ip[] {
+  const frontends = ports.flatMap(port => port.frontends)
+  return [...new Set(frontends.flatMap(({ kind, ip }) => (kind === wanted ? (ip ?? []) : [])))]
+}
+
+/** ClusterIPs and ExternalIPs are always there, empty where there are none: back ends in Go read them without a check. */
+export function serviceMessage(view: ServiceView): ServiceMessage {
+  const { service } = view
+  const { wholes = [] } = view.frontends
+  const external = [...wholes.flatMap(({ ips }) => ips), ...addressesOf(view.frontends, 'ExternalIP')]
+  const balanced = addressesOf(view.frontends, 'LoadBalancerIP')
+  const { details, affinityTimeoutS, healthCheckNodePort } = service
+  const [namespace, name] = service.key.split('/')
+  return {
+    Namespace: namespace,
+    Name: name,
+    Type: service.type,
+    IPs: {
+      ClusterIPs: ipSet(addressesOf(view.frontends, 'ClusterIP')),
+      ExternalIPs: ipSet(external),
+      Headless: service.headless !== undefined || undefined,
+      LoadBalancerIPs: balanced.length === 0 ? undefined : ipSet(balanced),
+    },
+    MapIP: wholes.length > 0 || undefined,
+    Ports: filled(portsOf(view)),
+    ExternalTrafficToLocal: service.externalTrafficPolicy === 'Local' || undefined,
+    Labels: filled(details?.labels ?? {}),
+    Annotations: filled(details?.annotations ?? {}),
+    IPFilters: filled(filtersOf(view, balanced)),
+    ClientIP: affinityTimeoutS === 0 ? undefined : { TimeoutSeconds: affinityTimeoutS },
+    InternalTrafficToLocal: service.internalTrafficPolicy === 'Local' || undefined,
+    HealthCheckNodePort: healthCheckNodePort || undefined,
+  }
+}
+
+/** Undefined where it is empty: JSON leaves it out then, as protobuf does. */
+function filled<T extends object>(value: T): T | undefined {
+  return Object.keys(value).length === 0 ? undefined : value
+}
+
+function ipSet(ips: readonly Ip[]): IpSet {
+  return { V4: filled(textsOf(ips, 'IPv4')), V6: filled(textsOf(ips, 'IPv6')) }
+}
+
+function textsOf(ips: readonly Ip[], family: Family): readonly string[] {
+  return ips.filter(ip => familyOf(ip) === family).map(formatIp)
+}
+
+/** The ports with at least one frontend. */
+function portsOf({ service, frontends }: ServiceView): readonly PortMapping[] {
+  const served = new Map<string, readonly Frontend[]>()
+  for (const port of frontends.ports) {
+    const key = `${port.displayName}/${port.protocol}`
+    served.set(key, [...(served.get(key) ?? []), ...port.frontends])
+  }
+  return service.ports.flatMap(port => {
+    const its = served.get(
+      `${port.name === '' ? service.key : `${service.key}:${port.name}`}/${port.protocol}`,
+    )
+    return its === undefined ? [] : [portMapping(service, port, its)]
+  })
+}
+
+function portMapping(service: Service, spec: ServicePortSpec, frontends: readonly Frontend[]): PortMapping {
+  const { name, protocol, port, nodePort } = spec
+  const target = targetOf(service, spec)
+  return {
+    Name: name || undefined,
+    Protocol: localv1.Protocol[protocol],
+    Port: port,
+    NodePort: frontends.some(({ kind }) => kind === 'NodePort') ? nodePort : undefined,
+    TargetPort: typeof target === 'number' ? target : undefined,
+    TargetPortName: typeof target === 'string' ? target : undefined,
+  }
+}
+
+/** The source ranges of the load-balancer addresses of a family, where they are restricted. */
+function filtersOf({ service, frontends }: ServiceView, ips: readonly Ip[]): readonly IpFilter[] {
+  if (service.sourceRanges.length === 0 || ips.length === 0) return []
+  const guarded = new Set<Ip>()
+  for (const port of frontends.ports)
+    for (const { kind, ip, sourceRanges } of port.frontends)
+      if (kind === 'LoadBalancerIP' && ip !== undefined && sourceRanges !== undefined) guarded.add(ip)
+  return FAMILIES.flatMap(family => {
+    const targets = [...guarded].filter(ip => familyOf(ip) === family)
+    const ranges = service.sourceRanges.filter(({ ip }) => familyOf(ip) === family)
+    return targets.length === 0 ? [] : [{ TargetIPs: ipSet(targets), SourceRanges: ranges.map(formatCidr) }]
+  })
 }
