@@ -8,7 +8,7 @@ import { isJson, type Json } from '../model/fields.ts'
 import type { Difference } from '../reconcile/difference.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
-import type { NodeConditionMetrics } from '../telemetry/work-metrics.ts'
+import type { NodeConditionMetrics } from '../telemetry/metrics.ts'
 import type { ApiAnswer, ApiQuestion } from './cluster.ts'
 
 interface NodeConditionOptions {

@@ -5,7 +5,7 @@ import { rfc3339 } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { readState, SavedStateError, StateFile, type StateOwner, stateChunks } from '../source/saved-state.ts'
-import type { SavedStateMetrics } from '../telemetry/work-metrics.ts'
+import type { SavedStateMetrics } from '../telemetry/metrics.ts'
 import type { Intake } from './intake.ts'
 
 /** Makes the SavedState of a daemon; undefined where nothing is kept: without --state-dir, and with files as the source. */

@@ -25,7 +25,7 @@ import {
   type ProcessStatus,
   statuszText,
 } from '../telemetry/metrics-server.ts'
-import type { ServersState } from '../telemetry/server-metrics.ts'
+import type { ServersState } from '../telemetry/process-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
