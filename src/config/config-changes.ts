@@ -1,7 +1,8 @@
 import type { Clock } from '../base/clock.ts'
 import { FollowedText, type ReadResult } from '../base/followed-text.ts'
+import type { Log } from '../base/log.ts'
 import { isSame } from '../model/fields.ts'
-import { MODE_NAMES } from '../modes/registry.ts'
+import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import type { Config } from './config.ts'
 import { ConfigFileError, readConfigFileAgain } from './config-document.ts'
 import { FIELD_PATHS, type FieldPath } from './fields.ts'
@@ -71,7 +72,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
 }
 
 /** Names of changed fields, by the way to apply them. */
-export type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)[]>>
+type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)[]>>
 
 export function configChanges(before: Config, after: Config): ConfigChanges {
   const modes = [before.proxyMode, after.proxyMode]
@@ -172,5 +173,42 @@ async function read(path: string): Promise<ReadResult<readonly ConfigError[]>> {
   } catch (error) {
     if (error instanceof ConfigFileError) return { error: [{ path, message: error.message }] }
     throw error
+  }
+}
+
+/* Parts of the daemon that depend on fields of the configuration, which may change at run time. */
+
+/** Fields that kernel settings depend on. */
+const TUNING_FIELDS: readonly (keyof Config)[] = ['conntrack', 'proxyMode', 'nodePortAddresses']
+
+/** Fields that a data plane and its reconciler depend on. */
+const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
+  'proxyMode',
+  'detectLocal',
+  'masqueradeAll',
+  'nodePortAddresses',
+  'minSyncPeriodMs',
+  'syncPeriodMs',
+  'allowedExternalCidrs',
+  'allowedLoadBalancerCidrs',
+  'allowServiceExternalIps',
+]
+
+/** TUNING_FIELDS and those of the mode. */
+export function tuningFields({ proxyMode }: Config): readonly (keyof Config)[] {
+  return [...TUNING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
+}
+
+/** PROGRAMMING_FIELDS and those of the mode. */
+export function programmingFields({ proxyMode }: Config): readonly (keyof Config)[] {
+  return [...PROGRAMMING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
+}
+
+/** Logs of each field whether its change is applied now. */
+export function logFieldChanges(log: Log, changes: ConfigChanges, fields: readonly FieldChange[]): void {
+  for (const { field, from, to } of fields) {
+    if (needsRestart(changes, field))
+      log.warn({ field, from, to }, 'configuration field changed; takes effect after a restart')
+    else log.info({ field, from, to }, 'configuration field changed')
   }
 }

@@ -1,8 +1,13 @@
-import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { privilegeHint } from '../base/errors.ts'
 import { FAMILIES } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
-import { configChanges, type FieldChange } from '../config/config-changes.ts'
+import {
+  configChanges,
+  type FieldChange,
+  logFieldChanges,
+  programmingFields,
+  tuningFields,
+} from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PartsRoom } from '../model/object-budget.ts'
 import { findMode } from '../modes/registry.ts'
@@ -16,20 +21,17 @@ import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { type Flows, flowsOf } from './flows.ts'
-import { logFieldChanges, programmingFields, tuningFields } from './followed-fields.ts'
-import { mayServe } from './held-services.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
 import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
-import { type NodeCondition, nodeConditionOf } from './node-condition.ts'
 import { nodeListenersOf } from './node-listeners.ts'
-import { NodeWatch } from './node-watch.ts'
+import { type NodeCondition, NodeWatch, nodeConditionOf } from './node-object.ts'
 import { Observer } from './observer.ts'
 import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
-import { daemonDescriptors, partsRoomOf } from './process-room.ts'
+import { type DescriptorBudget, daemonDescriptors, partsRoomOf } from './process-room.ts'
 import type { Prover } from './prover.ts'
-import { type SavedState, savedStateOf } from './saved-state.ts'
+import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
 import { type Servers, serversOf } from './servers.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'

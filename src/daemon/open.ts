@@ -1,5 +1,4 @@
 import { type Clock, systemClock } from '../base/clock.ts'
-import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/links.ts'
@@ -23,7 +22,7 @@ import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.t
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
-import { partsMax, processRoom, relayRoom } from './process-room.ts'
+import { type DescriptorBudget, partsMax, processRoom, relayRoom } from './process-room.ts'
 import type { Prover, ProverOptions } from './prover.ts'
 
 /** Opens the data plane while `use` runs. Throws if the kernel lacks a feature that the mode needs. */

@@ -1,6 +1,5 @@
 import { buildText } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
-import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
@@ -33,6 +32,7 @@ import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
 import { openUiServer, PageServer, type UiServer } from './page.ts'
+import type { DescriptorBudget } from './process-room.ts'
 
 interface ServersOptions {
   readonly clock: Clock
