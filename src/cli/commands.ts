@@ -1,6 +1,6 @@
 import { buildInfo } from '../base/build-info.ts'
 import { nearest } from '../base/text.ts'
-import { helpText, wrapLines } from '../config/help.ts'
+import { helpText, manualPage, wrapLines } from '../config/help.ts'
 import type { Completed } from './completion.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { command as versionCommand } from './version.ts'
@@ -124,7 +124,6 @@ async function help(words: readonly string[], io: Io): Promise<number> {
 
 /** Gives the manual page of a command, or that of kprobe. */
 async function manual(entry: Entry | undefined): Promise<string> {
-  const { manualPage } = await import('./manual.ts')
   const { version, date } = buildInfo()
   const names = ['kprobe', ...COMMANDS.map(({ name }) => `kprobe-${name}`)]
   const of = entry ?? { name: '', summary: SUMMARY }

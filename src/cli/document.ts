@@ -1,7 +1,8 @@
+import { stringify } from 'yaml'
 import { errorOf } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flag, quote } from '../config/flag.ts'
-import type { Io } from './io.ts'
+import { type Io, tableText } from './io.ts'
 import {
   fillTemplate,
   type JsonPath,
@@ -11,7 +12,6 @@ import {
   select,
   valuesText,
 } from './jsonpath.ts'
-import { tableText } from './output.ts'
 
 /** The formats of a command that prints one result. */
 export const OUTPUTS = ['text', 'json', 'yaml'] as const
@@ -79,9 +79,7 @@ export async function writeDocument(value: unknown, format: DocumentFormat, io: 
     io.out(`${JSON.stringify(value, undefined, 2)}\n`)
     return
   }
-  // The package is CommonJS: only a module of kprobe's own keeps its export names in a bundle that loads it late.
-  const { yamlText } = await import('./yaml-text.ts')
-  io.out(yamlText(value))
+  io.out(stringify(value, { lineWidth: 0, aliasDuplicateObjects: false }))
 }
 
 /** A column of `-o custom-columns=HEADING:PATH,…`. */

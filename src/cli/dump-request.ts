@@ -1,5 +1,5 @@
 import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
-import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../config/own-flags.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { DEFAULT_MODE, MODES } from '../modes/registry.ts'

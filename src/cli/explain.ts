@@ -2,8 +2,8 @@ import { oneLine } from '../base/text.ts'
 import { OUTPUTS, writeDocument } from './document.ts'
 import type { ExplainedEndpoint } from './explain-reasons.ts'
 import { type Explanation, questionCommand } from './explanation.ts'
+import { tableText } from './io.ts'
 import type { KernelOutcome, Outcome } from './outcome.ts'
-import { tableText } from './output.ts'
 
 export const command = questionCommand({
   name: 'explain',

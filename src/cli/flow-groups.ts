@@ -12,7 +12,7 @@ import {
 import { isOfService } from '../modes/common/show.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'
-import type { FlowNames } from './flow-names.ts'
+import type { FlowNames } from './flow-reading.ts'
 import { isTarget, type TargetFilter } from './peers.ts'
 
 /** Selects connections. */

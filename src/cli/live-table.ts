@@ -1,6 +1,5 @@
 import { oneLine } from '../base/text.ts'
-import type { Io } from './io.ts'
-import { BOLD } from './output.ts'
+import { BOLD, type Io } from './io.ts'
 
 /** How the user looks at a table. */
 export interface TableView<S extends string> {

@@ -1,10 +1,10 @@
 import { pause, systemClock } from '../base/clock.ts'
+import { secondsText } from '../base/duration.ts'
 import { failureText } from '../base/errors.ts'
 import { listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { compareTexts, oneLine } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
-import { secondsText } from './flow-text.ts'
-import type { Io } from './io.ts'
+import { type Io, tableText } from './io.ts'
 import {
   columnLines,
   firstView,
@@ -26,7 +26,6 @@ import {
   type Target,
   totalText,
 } from './node-pods.ts'
-import { tableText } from './output.ts'
 
 import { rateText } from './top-view.ts'
 

@@ -7,7 +7,7 @@ import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } fro
 import { isJson } from '../model/fields.ts'
 import { PAGE_PATH } from '../telemetry/admin-server.ts'
 import { TokenBucket } from '../telemetry/events.ts'
-import { FlowNames } from './flow-names.ts'
+import { FlowNames } from './flow-reading.ts'
 import { pathOf, servicesPage } from './page-services.ts'
 import { TopSampler } from './top-sampler.ts'
 import { FIRST_VIEW, rowsOf, SORTS, type TopState } from './top-view.ts'

@@ -12,8 +12,7 @@ import { MODES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
 import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
-import type { FlowNames } from './flow-names.ts'
-import { FlowWatch, readFlowSettings } from './flow-watch.ts'
+import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
 import type { DaemonState, TopRow, TopState } from './top-view.ts'
 
 interface TopSamplerOptions {

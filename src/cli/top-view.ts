@@ -1,5 +1,5 @@
+import { secondsText } from '../base/duration.ts'
 import { compareTexts, oneLine } from '../base/text.ts'
-import { secondsText } from './flow-text.ts'
 import {
   columnLines,
   firstView,

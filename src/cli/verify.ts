@@ -22,10 +22,9 @@ import { askDaemon } from './admin-client.ts'
 import { type Bundle, RULES_FILE } from './bundle.ts'
 import { openBundle, outsideIn, withDaemon } from './bundle-kernel.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io, tableText } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { type Loaded, withLoaded } from './load.ts'
-import { tableText } from './output.ts'
 import { type ModelRequest, modelCommand, namesSource, orFailed } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [

@@ -5,9 +5,8 @@ import { ruleLines } from './explain.ts'
 import { outText, rounded, shareByDestination } from './explain-reasons.ts'
 
 import { type Asked, type Explanation, questionCommand } from './explanation.ts'
-import type { Io } from './io.ts'
+import { BOLD, type Io } from './io.ts'
 import { missingIn, type Outcome, shownOf } from './outcome.ts'
-import { BOLD } from './output.ts'
 import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml', 'mermaid', 'dot', 'svg'] as const
