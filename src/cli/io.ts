@@ -3,6 +3,7 @@ import type { Writable } from 'node:stream'
 import { type Cancel, type Clock, within } from '../base/clock.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { HelpPage } from '../config/help.ts'
+import type { PlanLine } from '../reconcile/dataplane.ts'
 
 /** The parts of the process that a command may use. */
 export interface Io {
@@ -141,6 +142,31 @@ export function tableText(
       .trimEnd()
   const [on, off] = options.color ? BOLD : ['', '']
   return [on + line(heading) + off, ...clean.map(line), ''].join('\n')
+}
+
+const SIGNS: Readonly<Record<PlanLine['verb'], string>> = { add: '+', change: '~', remove: '-' }
+const LINES_PER_TEXT = 1_000
+
+/** Formats a plan as text: a heading for each Service, a line for each object. Gives texts of many lines. */
+export function* planLines(lines: Iterable<PlanLine>): Generator<string> {
+  let text: string[] = []
+  let heading: string | undefined
+  for (const line of lines) {
+    const { service } = line
+    const title = service === undefined ? 'shared by all Services' : `Service ${oneLine(service)}`
+    if (title !== heading) text.push(`${title}:\n`)
+    heading = title
+    text.push(`  ${planLine(line)}\n`)
+    if (text.length < LINES_PER_TEXT) continue
+    yield text.join('')
+    text = []
+  }
+  if (text.length > 0) yield text.join('')
+}
+
+/** Formats one operation: `+ element ip kube-proxy ...`. */
+export function planLine({ verb, object }: Pick<PlanLine, 'verb' | 'object'>): string {
+  return `${SIGNS[verb]} ${oneLine(object)}`
 }
 
 /** Time before the first report, and between two. */

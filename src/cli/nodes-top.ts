@@ -26,7 +26,6 @@ import {
   type Target,
   totalText,
 } from './node-pods.ts'
-
 import { rateText } from './top-view.ts'
 
 /** What `kprobe top` says of one node. Values that are not known are undefined. */

@@ -36,7 +36,7 @@ import { behindDashes, ownCommand } from './request.ts'
 /** The commands that ask a daemon and the kernel, both of which a bundle stands for. */
 const COMMANDS: Readonly<Record<string, () => Promise<{ readonly command: Command }>>> = {
   dump: () => import('./dump.ts'),
-  explain: () => import('./explain.ts'),
+  explain: async () => ({ command: (await import('./why.ts')).explainCommand }),
   plan: () => import('./plan.ts'),
   verify: () => import('./verify.ts'),
   why: () => import('./why.ts'),

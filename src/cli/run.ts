@@ -1,4 +1,4 @@
-import { buildInfo } from '../base/build-info.ts'
+import { buildInfo, versionText } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { errorOf, failureText } from '../base/errors.ts'
@@ -20,11 +20,9 @@ import { engine, setOomScoreAdj, tuneKernel, tuneMode, writeRecord } from '../da
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
 import { removeTraceTables } from '../modes/common/trace-table.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io, writeWholeFile } from './io.ts'
-import { planLines } from './kernel-difference.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io, planLines, writeWholeFile } from './io.ts'
 import { usageErrors } from './request.ts'
 import { nodePortText, serviceRows, serviceTable } from './service-rows.ts'
-import { printVersion } from './version.ts'
 
 export const command: Command = {
   help: () =>
@@ -45,7 +43,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = parsed.value
   switch (request.action) {
     case 'version':
-      printVersion(io, request.rawVersion)
+      io.out(versionText(request.rawVersion))
       return EXIT_FINE
     case 'write-config':
       return await writeConfig(request, io)

@@ -8,7 +8,6 @@ import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { EXIT_FINE, type Io, lent } from './io.ts'
 import { LiveTable } from './live-table.ts'
 import { NAMESPACE_FLAG, ownCommand, readNamespace } from './request.ts'
-
 import { TopSampler } from './top-sampler.ts'
 import {
   FIRST_VIEW,

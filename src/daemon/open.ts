@@ -1,8 +1,9 @@
-import { type Clock, systemClock } from '../base/clock.ts'
+import { type Clock, slicingOf, systemClock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/links.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
 import { ValuePool } from '../model/snapshot.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
@@ -12,6 +13,7 @@ import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } 
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
+import { type Difference, differenceOf } from '../reconcile/difference.ts'
 import { FileSource } from '../source/file/file-source.ts'
 import { objectDoubts } from '../source/file/object-doubts.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -40,6 +42,16 @@ async function untilDone<State, P extends Plan<State>, R>(
   } finally {
     await opened.close()
   }
+}
+
+/**
+ * Computes what `run` would change in this machine's kernel, in the configured mode. Throws if the mode cannot run
+ * here.
+ */
+export async function kernelDifference(config: Config, table: FrontendTable): Promise<Difference> {
+  return await withPlane<Difference>({ config, ...HERE }, ({ plane }) =>
+    differenceOf(plane, table, slicingOf(systemClock)),
+  )
 }
 
 /** Opens a socket to nf_tables. Throws if the addon is missing or the kernel denies the socket. */
