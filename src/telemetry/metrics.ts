@@ -1,5 +1,5 @@
 import type { BuildInfo } from '../base/build-info.ts'
-import { FAMILIES, type Family } from '../base/ip.ts'
+import type { Family } from '../base/ip.ts'
 import type { SourceObservation } from '../source/source.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { LabelValues, type ModeMetric, ModeMetrics, metricSet, Registry } from './metric-set.ts'
@@ -8,27 +8,16 @@ import {
   addApiMetrics,
   addProcessMetrics,
   addServerMetrics,
-  type ComponentMetrics,
   createComponentMetrics,
   type FeatureState,
   type ServersState,
 } from './process-metrics.ts'
-import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
+import { createProxyMetrics } from './proxy-metrics.ts'
 
 /** The metrics of the daemon. The daemon reports values as they change; a scrape reads the others. */
-export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, ConntrackMetrics {
-  /** kube-proxy's metrics. */
-  readonly proxy: ProxyMetrics
-  readonly savedState: SavedStateMetrics
-  readonly nodeCondition: NodeConditionMetrics
-  readonly proof: ProofMetrics
-  /** Gives all metrics in Prometheus' text format. */
-  text(): Promise<string>
-}
+export type Metrics = ReturnType<typeof createMetrics>
 
 export interface MetricsOptions {
-  /** The families that this process programs. */
-  readonly families: readonly Family[]
   readonly build: BuildInfo
   readonly features: readonly FeatureState[]
   /** Seconds since the last message of the source. */
@@ -45,7 +34,6 @@ export interface MetricsOptions {
 }
 
 const NOTHING: MetricsOptions = {
-  families: FAMILIES,
   build: { version: '0.0.0', commit: '', date: '' },
   features: [],
   staleS: () => undefined,
@@ -56,9 +44,9 @@ const NOTHING: MetricsOptions = {
   api: undefined,
 }
 
-export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
+export function createMetrics(options: Partial<MetricsOptions> = {}) {
   const all = { ...NOTHING, ...options }
-  const { families, build, features, servers, connections, ofMode, api } = all
+  const { build, features, servers, connections, ofMode, api } = all
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
@@ -70,18 +58,18 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     ...createConntrackMetrics(registry),
     ...createSourceMetrics(registry, all),
     ...createComponentMetrics(registry, build, features),
-    proxy: createProxyMetrics(registry, families),
+    /** kube-proxy's metrics. */
+    proxy: createProxyMetrics(registry),
     savedState: createSavedStateMetrics(registry),
     nodeCondition: createNodeConditionMetrics(registry),
     proof: createProofMetrics(registry),
+    /** Gives all metrics in Prometheus' text format. */
     text: async () => {
       modeMetrics.take(await ofMode())
       return await registry.text()
     },
   }
 }
-
-type WorkMetrics = ReturnType<typeof createWorkMetrics>
 
 /** Creates kprobe's own metrics of its work on the kernel. */
 function createWorkMetrics(registry: Registry) {
@@ -190,8 +178,6 @@ interface SourceAnswers {
   readonly staleS: () => number | undefined
   readonly isDirect: () => boolean | undefined
 }
-
-type SourceMetrics = ReturnType<typeof createSourceMetrics>
 
 /**
  * `staleS` gives the seconds since the last message of the part that has been silent longest; `isDirect` whether a source of
@@ -321,8 +307,6 @@ interface ConntrackTable {
   readonly dropped: number
   readonly droppedEarly: number
 }
-
-type ConntrackMetrics = ReturnType<typeof createConntrackMetrics>
 
 /** Creates metrics of the table's usage, and of packets lost because it is full or in races of translation (I-22, I-24). */
 export function createConntrackMetrics(registry: Registry) {

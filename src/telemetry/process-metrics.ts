@@ -3,8 +3,6 @@ import type { BuildInfo } from '../base/build-info.ts'
 import type { OverShare } from '../base/shares.ts'
 import { LabelValues, metricSet, Registry } from './metric-set.ts'
 
-export type ComponentMetrics = ReturnType<typeof createComponentMetrics>
-
 interface ApiRequest {
   readonly method: string
   /** Host and port of the API server. */
