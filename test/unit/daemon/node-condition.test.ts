@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
-import { whyNotConditionType } from '../../../src/config/complete-settings.ts'
+import { whyNotConditionType } from '../../../src/config/read-config.ts'
 import type { ApiAnswer, ApiQuestion } from '../../../src/daemon/cluster.ts'
 import { conditionPatch, conditionState, NodeCondition } from '../../../src/daemon/node-object.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
-import { whyNotConditionType } from '../../../src/config/complete-settings.ts'
+import { whyNotConditionType } from '../../../src/config/read-config.ts'
 import { FIELD_PATHS } from '../../../src/config/fields.ts'
 import { MODES } from '../../../src/modes/registry.ts'
 
