@@ -22,11 +22,12 @@ import {
   type BundleFile,
   encodeBundle,
   FILE_BYTES_MAX,
+  KERNEL_FILE,
+  kernelText,
   type Missing,
   RULES_FILE,
   writeBundle,
 } from './bundle.ts'
-import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
 import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 import { failWord, orFailed, ownCommand } from './request.ts'

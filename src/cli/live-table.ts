@@ -361,3 +361,7 @@ export function fitted(text: string, columns: number, side: 'left' | 'right' = '
   }
   return `${cut}…${' '.repeat(columns - 1 - used)}`
 }
+
+export function rateText(perSecond: number): string {
+  return perSecond >= 100 ? perSecond.toFixed(0) : perSecond.toFixed(1)
+}

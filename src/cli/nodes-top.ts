@@ -13,6 +13,7 @@ import {
   type LiveColumn,
   LiveTable,
   type Picture,
+  rateText,
   type Size,
   scrollMax,
   type TableView,
@@ -26,7 +27,6 @@ import {
   type Target,
   totalText,
 } from './node-pods.ts'
-import { rateText } from './top-view.ts'
 
 /** What `kprobe top` says of one node. Values that are not known are undefined. */
 interface NodeRow extends NodeResult {

@@ -9,8 +9,7 @@ import { PAGE_PATH } from '../telemetry/admin-server.ts'
 import { TokenBucket } from '../telemetry/events.ts'
 import { FlowNames } from './flow-reading.ts'
 import { pathOf, servicesPage } from './page-services.ts'
-import { TopSampler } from './top-sampler.ts'
-import { FIRST_VIEW, rowsOf, SORTS, type TopState } from './top-view.ts'
+import { FIRST_VIEW, rowsOf, SORTS, TopSampler, type TopState } from './top-sampler.ts'
 
 /** A script of another origin, an inline one and a frame around the page are refused by the browser. */
 const SAFE_HEADERS = {

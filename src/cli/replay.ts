@@ -21,15 +21,17 @@ import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
 import { writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { findMode, MODE_DEVICE, MODE_NAMES } from '../modes/registry.ts'
-import { type Bundle, FILE_BYTES_MAX, RULES_FILE } from './bundle.ts'
 import {
+  type Bundle,
+  FILE_BYTES_MAX,
   type HeldListener,
   type OutsideFile,
   openBundle,
   outsideIn,
+  RULES_FILE,
   recordIn,
   withDaemon,
-} from './bundle-kernel.ts'
+} from './bundle.ts'
 import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
 import { behindDashes, ownCommand } from './request.ts'
 

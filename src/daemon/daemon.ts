@@ -6,7 +6,7 @@ import {
   logFieldChanges,
   programmingFields,
   tuningFields,
-} from '../config/config-changes.ts'
+} from '../config/effective-config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PartsRoom } from '../model/object-budget.ts'
 import type { KernelSockets } from '../modes/mode.ts'
