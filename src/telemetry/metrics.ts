@@ -8,14 +8,27 @@ import {
   addApiMetrics,
   addProcessMetrics,
   addServerMetrics,
+  type ComponentMetrics,
   createComponentMetrics,
   type FeatureState,
   type ServersState,
 } from './process-metrics.ts'
-import { createProxyMetrics } from './proxy-metrics.ts'
+import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
 
 /** The metrics of the daemon. The daemon reports values as they change; a scrape reads the others. */
-export type Metrics = ReturnType<typeof createMetrics>
+export interface Metrics
+  extends ReturnType<typeof createWorkMetrics>,
+    ReturnType<typeof createSourceMetrics>,
+    ReturnType<typeof createConntrackMetrics>,
+    ComponentMetrics {
+  /** kube-proxy's metrics. */
+  readonly proxy: ProxyMetrics
+  readonly savedState: ReturnType<typeof createSavedStateMetrics>
+  readonly nodeCondition: ReturnType<typeof createNodeConditionMetrics>
+  readonly proof: ReturnType<typeof createProofMetrics>
+  /** Gives all metrics in Prometheus' text format. */
+  text(): Promise<string>
+}
 
 export interface MetricsOptions {
   readonly build: BuildInfo
@@ -44,7 +57,7 @@ const NOTHING: MetricsOptions = {
   api: undefined,
 }
 
-export function createMetrics(options: Partial<MetricsOptions> = {}) {
+export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   const all = { ...NOTHING, ...options }
   const { build, features, servers, connections, ofMode, api } = all
   const registry = new Registry()
@@ -58,12 +71,10 @@ export function createMetrics(options: Partial<MetricsOptions> = {}) {
     ...createConntrackMetrics(registry),
     ...createSourceMetrics(registry, all),
     ...createComponentMetrics(registry, build, features),
-    /** kube-proxy's metrics. */
     proxy: createProxyMetrics(registry),
     savedState: createSavedStateMetrics(registry),
     nodeCondition: createNodeConditionMetrics(registry),
     proof: createProofMetrics(registry),
-    /** Gives all metrics in Prometheus' text format. */
     text: async () => {
       modeMetrics.take(await ofMode())
       return await registry.text()

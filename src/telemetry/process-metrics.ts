@@ -19,6 +19,8 @@ export interface FeatureState {
   readonly enabled: boolean
 }
 
+export type ComponentMetrics = ReturnType<typeof createComponentMetrics>
+
 /** Creates the metrics of every Kubernetes component (component-base): build, features, and API requests. */
 export function createComponentMetrics(
   registry: Registry,

@@ -28,6 +28,8 @@ function linear({
   return Array.from({ length: count }, (_, k) => start + k * width)
 }
 
+export type ProxyMetrics = ReturnType<typeof createProxyMetrics>
+
 /**
  * Creates the metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
  * (pkg/proxy/metrics/metrics.go). One pass programs both families, so its values count for each family.
