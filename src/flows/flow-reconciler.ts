@@ -12,7 +12,6 @@ import {
 } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { errorOf } from '../base/errors.ts'
-import type { Family } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { Flow } from '../kernel/conntrack/flow.ts'
@@ -236,20 +235,7 @@ type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain' | 'removal'
 /** What the flow reconciler reports: values for metrics and logs. */
 export type FlowEvent =
   /** One family was checked; families that needed no check report nothing. */
-  | {
-      readonly kind: 'reconciled'
-      readonly family: Family
-      readonly reason: FlowReason
-      /** Entries that the kernel listed. */
-      readonly examined: number
-      /** Stale UDP entries removed. */
-      readonly deleted: number
-      /** TCP connections cut, as their Service's drain policy says. */
-      readonly cut: number
-      /** TCP entries removed that had no answer from an endpoint that is gone. */
-      readonly halfOpen: number
-      readonly durationMs: number
-    }
+  | ({ readonly kind: 'reconciled'; readonly reason: FlowReason } & FamilyResult)
   /** A pass did not get through and is tried again; what it has removed is removed. */
   | { readonly kind: 'failed'; readonly error: Error; readonly retryMs: number }
 
