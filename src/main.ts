@@ -2,8 +2,7 @@ import { close as closeInspector, url as inspectorUrl } from 'node:inspector'
 import { hostname } from 'node:os'
 import { systemClock } from './base/clock.ts'
 import { runCommand } from './cli/commands.ts'
-import { EXIT_FAILED, type Io } from './cli/io.ts'
-import { Outlet } from './cli/output.ts'
+import { EXIT_FAILED, type Io, Outlet } from './cli/io.ts'
 
 /** The process exits at once on a second signal, or this long after the first. */
 const PATIENCE_MS = 4_500

@@ -20,3 +20,19 @@ export function buildInfo(): BuildInfo {
 export function buildText({ version, commit }: BuildInfo): string {
   return commit === '' ? version : `${version} (commit ${commit})`
 }
+
+/** Gives the version, on one line; for programs all that is known of the build and the runtime, a line each. */
+export function versionText(isForPrograms = false): string {
+  if (!isForPrograms) return `kprobe ${buildText(buildInfo())}\n`
+  return Object.entries(buildFacts())
+    .map(([name, value]) => `${name}: ${value}\n`)
+    .join('')
+}
+
+/** Gives the known facts of the build and the runtime. */
+export function buildFacts(): Readonly<Record<string, string>> {
+  const { version, commit, date } = buildInfo()
+  const platform = `${process.platform}/${process.arch}`
+  const facts = { version, commit, date, node: process.version, platform }
+  return Object.fromEntries(Object.entries(facts).filter(([, value]) => value !== ''))
+}

@@ -70,3 +70,12 @@ export function parseDurationMs(text: string): number | undefined {
 export function nsToMs(ns: bigint): number {
   return Number(ns) / NS_PER_MS
 }
+
+/** `0.350s`, `12.3s`, `4m10s`. */
+export function secondsText(ms: number): string {
+  if (ms < 10_000) return `${(ms / 1000).toFixed(ms < 1000 ? 3 : 1)}s`
+  const seconds = Math.round(ms / 1000)
+  if (seconds < 60) return `${seconds}s`
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)}m${seconds % 60}s`
+  return `${Math.floor(seconds / 3_600)}h${Math.floor((seconds % 3_600) / 60)}m`
+}

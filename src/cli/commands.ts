@@ -1,9 +1,11 @@
-import { buildInfo } from '../base/build-info.ts'
+import { buildFacts, buildInfo, versionText } from '../base/build-info.ts'
 import { nearest } from '../base/text.ts'
-import { helpText, wrapLines } from '../config/help.ts'
+import { flag } from '../config/flag.ts'
+import { helpText, manualPage, wrapLines } from '../config/help.ts'
 import type { Completed } from './completion.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
-import { command as versionCommand } from './version.ts'
+import { ownCommand } from './request.ts'
 
 interface Entry {
   readonly name: string
@@ -33,7 +35,10 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     'say in one sentence what becomes of a connection, then its path and every endpoint',
     () => import('./why.ts'),
   ],
-  explain: ['trace one packet through the rules; print where it goes and why', () => import('./explain.ts')],
+  explain: [
+    'trace one packet through the rules; print where it goes and why',
+    async () => ({ command: (await import('./why.ts')).explainCommand }),
+  ],
   trace: [
     'trace real packets through the rules, live: the rule that decided, and what became of them',
     () => import('./trace.ts'),
@@ -65,7 +70,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
   ],
   init: ['set sysctls and probe the kernel, then exit; for an init container', () => import('./init.ts')],
   cleanup: ["remove kprobe's objects from the kernel", () => import('./cleanup.ts')],
-  version: ['print the version', () => import('./version.ts')],
+  version: ['print the version', async () => ({ command: versionCommand })],
   completion: [
     'print a script with which bash, zsh or fish completes commands, flags and values',
     async () => ({ command: (await import('./completion.ts')).completionCommand(completed) }),
@@ -77,6 +82,23 @@ const COMMANDS: readonly Entry[] = Object.entries(TABLE).map(([name, [summary, l
   summary,
   load,
 }))
+
+/** Also `kprobe --version[=raw]`. */
+const versionCommand = ownCommand({
+  name: 'version',
+  description:
+    'Prints the version of this build; as JSON or YAML, also those of the runtime and the platform.',
+  flags: [outputFlag(OUTPUTS), flag('--version = true', 'true, or raw for one field a line')],
+  read: reader => ({
+    output: readOutput(reader, OUTPUTS, 'text'),
+    isRaw: reader.oneOf('version', ['true', 'raw'], 'true') === 'raw',
+  }),
+  async run({ output, isRaw }, io) {
+    if (output === 'text') io.out(versionText(isRaw))
+    else await writeDocument(buildFacts(), output, io)
+    return EXIT_FINE
+  },
+})
 
 /** Loads all commands, and gives what a shell may complete. */
 function completed(): Promise<readonly Completed[]> {
@@ -124,7 +146,6 @@ async function help(words: readonly string[], io: Io): Promise<number> {
 
 /** Gives the manual page of a command, or that of kprobe. */
 async function manual(entry: Entry | undefined): Promise<string> {
-  const { manualPage } = await import('./manual.ts')
   const { version, date } = buildInfo()
   const names = ['kprobe', ...COMMANDS.map(({ name }) => `kprobe-${name}`)]
   const of = entry ?? { name: '', summary: SUMMARY }

@@ -1,6 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { type FlagSpec, quote } from '../config/flag.ts'
-import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { MODEL_SOCKET_FLAG } from '../config/flags.ts'
 import { askDaemon, usualSocket } from './admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { failWord, ownCommand } from './request.ts'

@@ -6,7 +6,7 @@ import { failureText } from '../base/errors.ts'
 import { listAt } from '../base/plain-data.ts'
 import { bytesText, count, oneLine, rfc3339 } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
-import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { MODEL_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { withNetfilter } from '../daemon/open.ts'
@@ -22,11 +22,12 @@ import {
   type BundleFile,
   encodeBundle,
   FILE_BYTES_MAX,
+  KERNEL_FILE,
+  kernelText,
   type Missing,
   RULES_FILE,
   writeBundle,
 } from './bundle.ts'
-import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
 import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 import { failWord, orFailed, ownCommand } from './request.ts'

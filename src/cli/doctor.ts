@@ -14,8 +14,7 @@ import { ipvsTexts, lookElsewhere, neighborsOf } from '../modes/foreign/leftover
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent } from './io.ts'
-import { tableText } from './output.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, tableText } from './io.ts'
 import { damageFindings } from './programmed.ts'
 import { flaggedCommand } from './request.ts'
 

@@ -2,7 +2,7 @@ import { systemClock } from '../base/clock.ts'
 import { isSelected } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
-import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
 import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
@@ -23,19 +23,12 @@ import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { type ReadModes, readModes } from '../modes/registry.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
-import { EXIT_FINE, type Io, lent } from './io.ts'
-import { writeWarnings } from './output.ts'
+import { EXIT_FINE, type Io, lent, writeWarnings } from './io.ts'
 import { factsOf, factsText, type PacketFacts } from './packet-story.ts'
 import { isTarget, type Peers, resolvePeers } from './peers.ts'
 import { ownCommand } from './request.ts'
 import { RuleNames } from './rule-names.ts'
-import {
-  PACKET_FLAGS,
-  PacketPrinter,
-  type PacketRequest,
-  readPacketRequest,
-  untilOver,
-} from './trace-request.ts'
+import { PACKET_FLAGS, PacketPrinter, type PacketRequest, readPacketRequest, untilOver } from './trace.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,

@@ -1,10 +1,17 @@
 import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
-import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../config/own-flags.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
-import { type Column, CUSTOM_COLUMNS, outputFlag, readColumns, readOutput, readSortPath } from './document.ts'
-import type { JsonPath } from './jsonpath.ts'
+import {
+  type Column,
+  CUSTOM_COLUMNS,
+  type JsonPath,
+  outputFlag,
+  readColumns,
+  readOutput,
+  readSortPath,
+} from './document.ts'
 import { NAMESPACE_FLAG, readNamespace } from './request.ts'
 
 /** Object kinds that modes list, each with its mode. */

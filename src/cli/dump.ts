@@ -10,9 +10,8 @@ import { type ReadModes, readModes, readTables } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
 import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
 import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
-import { EXIT_FAILED, EXIT_FINE, type Io, lent } from './io.ts'
+import { EXIT_FAILED, EXIT_FINE, type Io, lent, tableText, writeWarnings } from './io.ts'
 import { runNft } from './libnftables.ts'
-import { tableText, writeWarnings } from './output.ts'
 import {
   damageText,
   isRelayed,

@@ -1,5 +1,4 @@
-import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../base/ip.ts'
-import type { PortProtocol } from '../base/ip-packet.ts'
+import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected, type PortProtocol } from '../base/ip.ts'
 import {
   addedVolume,
   decodeRecord,
@@ -12,7 +11,7 @@ import {
 import { isOfService } from '../modes/common/show.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'
-import type { FlowNames } from './flow-names.ts'
+import type { FlowNames } from './flow-reading.ts'
 import { isTarget, type TargetFilter } from './peers.ts'
 
 /** Selects connections. */

@@ -1,12 +1,11 @@
 import type { Clock } from '../base/clock.ts'
 import { type IpFilter, parseIp } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
-import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { isPort } from '../model/fields.ts'
 import { type FlowFilter, GROUPINGS } from './flow-groups.ts'
-import type { FlowNames } from './flow-names.ts'
-import type { FlowSettings } from './flow-watch.ts'
+import type { FlowNames, FlowSettings } from './flow-reading.ts'
 import type { Io } from './io.ts'
 import {
   checkAddresses,

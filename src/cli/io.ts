@@ -1,5 +1,9 @@
 import { open, readFile, rm, stat } from 'node:fs/promises'
+import type { Writable } from 'node:stream'
+import { type Cancel, type Clock, within } from '../base/clock.ts'
+import { count, oneLine } from '../base/text.ts'
 import type { HelpPage } from '../config/help.ts'
+import type { PlanLine } from '../reconcile/dataplane.ts'
 
 /** The parts of the process that a command may use. */
 export interface Io {
@@ -86,4 +90,225 @@ export async function writeWholeFile(path: string, text: string): Promise<void> 
 async function writeAt(file: Awaited<ReturnType<typeof open>>, bytes: Buffer): Promise<void> {
   for (let at = 0; at < bytes.length; )
     at += (await file.write(bytes, at, bytes.length - at, at)).bytesWritten
+}
+
+/**
+ * Prints warnings after the results: in one terminal or pipe, those would push them out of sight. `rest` ends a list
+ * that is cut short.
+ */
+export async function writeWarnings(
+  warnings: readonly string[],
+  io: Io,
+  { max = Number.POSITIVE_INFINITY, rest = '' } = {},
+): Promise<void> {
+  if (warnings.length === 0) return
+  await io.outWritten()
+  for (const warning of warnings.slice(0, max)) io.err(`${oneLine(warning)}\n`)
+  const more = warnings.length - max
+  if (more > 0) io.err(`and ${count(more, 'more warning')}; ${rest}\n`)
+}
+
+const GAP = '   '
+/** Turns bold letters on and off. */
+export const BOLD = ['\u001b[1m', '\u001b[22m'] as const
+
+export interface TableOptions {
+  readonly color: boolean
+  /**
+   * Maximum width of a column: a longer cell does not widen its column, but shifts the rest of its row. Unset: no
+   * limit.
+   */
+  readonly widest?: number
+}
+
+/** Formats aligned columns with a heading, one line a row; cells from outside cannot break the lines. */
+export function tableText(
+  heading: readonly string[],
+  rows: readonly (readonly string[])[],
+  options: TableOptions,
+): string {
+  const clean = rows.map(row => row.map(oneLine))
+  const { widest = Number.POSITIVE_INFINITY } = options
+  const widths = heading.map((title, column) =>
+    clean
+      .map(row => row[column]?.length ?? 0)
+      .filter(length => length <= widest)
+      .reduce((width, length) => Math.max(width, length), title.length),
+  )
+  const line = (cells: readonly string[]) =>
+    cells
+      .map((cell, column) => cell.padEnd(column === cells.length - 1 ? 0 : (widths[column] ?? 0)))
+      .join(GAP)
+      .trimEnd()
+  const [on, off] = options.color ? BOLD : ['', '']
+  return [on + line(heading) + off, ...clean.map(line), ''].join('\n')
+}
+
+const SIGNS: Readonly<Record<PlanLine['verb'], string>> = { add: '+', change: '~', remove: '-' }
+const LINES_PER_TEXT = 1_000
+
+/** Formats a plan as text: a heading for each Service, a line for each object. Gives texts of many lines. */
+export function* planLines(lines: Iterable<PlanLine>): Generator<string> {
+  let text: string[] = []
+  let heading: string | undefined
+  for (const line of lines) {
+    const { service } = line
+    const title = service === undefined ? 'shared by all Services' : `Service ${oneLine(service)}`
+    if (title !== heading) text.push(`${title}:\n`)
+    heading = title
+    text.push(`  ${planLine(line)}\n`)
+    if (text.length < LINES_PER_TEXT) continue
+    yield text.join('')
+    text = []
+  }
+  if (text.length > 0) yield text.join('')
+}
+
+/** Formats one operation: `+ element ip kube-proxy ...`. */
+export function planLine({ verb, object }: Pick<PlanLine, 'verb' | 'object'>): string {
+  return `${SIGNS[verb]} ${oneLine(object)}`
+}
+
+/** Time before the first report, and between two. */
+const PERIOD_MS = 2_000
+/** A cluster of fewer objects needs no report. */
+const QUIET_BELOW = 1_000
+
+/** Reports the progress of a command on standard error every 2 s, from 2 s on, if it reads many objects. */
+export class Progress {
+  readonly #clock: Clock
+  readonly #err: Io['err']
+  #timer: Cancel
+  #objects = 0
+  #doing = ''
+
+  constructor(clock: Clock, { err }: Pick<Io, 'err'>) {
+    this.#clock = clock
+    this.#err = err
+    this.#timer = this.#schedule()
+  }
+
+  /** Adds to the number of objects that were read. */
+  read(objects: number): void {
+    this.#objects += objects
+  }
+
+  /** Begins the step after reading. */
+  begin(doing: string): void {
+    this.#doing = doing
+  }
+
+  end(): void {
+    this.#timer()
+  }
+
+  #schedule(): Cancel {
+    return this.#clock.after(PERIOD_MS, () => {
+      if (this.#objects >= QUIET_BELOW) this.#err(`${this.#text}\n`)
+      this.#timer = this.#schedule()
+    })
+  }
+
+  get #text(): string {
+    const objects = `${this.#objects.toLocaleString('en-US')} objects`
+    return this.#doing === '' ? `reading the source: ${objects} so far` : `${this.#doing} (${objects})`
+  }
+}
+
+/** Time for a reader to read the rest once the process is to end. A reader that works needs less. */
+const PATIENCE_MS = 300
+
+/**
+ * A standard stream whose reader may go away (`kprobe dump | head`) or whose file may fail (a full disk). After a
+ * failure it drops all output: the command runs to its end, and a daemon serves on.
+ */
+export class Outlet {
+  readonly #stream: Writable
+  readonly #lost = new AbortController()
+  #used = false
+  #failure: NodeJS.ErrnoException | undefined
+
+  constructor(stream: Writable) {
+    this.#stream = stream
+    stream.on('error', (error: NodeJS.ErrnoException) => this.#lose(error))
+  }
+
+  /** Aborted when writing fails, with the error as its reason. */
+  get lost(): AbortSignal {
+    return this.#lost.signal
+  }
+
+  /** The reason why writing failed; undefined if the reader merely closed the pipe (EPIPE). */
+  get failure(): Error | undefined {
+    return this.#failure?.code === 'EPIPE' ? undefined : this.#failure
+  }
+
+  /** Written bytes that the reader has not read yet; a reader may be slow, or stall. */
+  get backlogBytes(): number {
+    return this.#stream.writableLength
+  }
+
+  write(text: string | Uint8Array): void {
+    if (this.#failure !== undefined) return
+    this.#used = true
+    try {
+      this.#stream.write(text)
+    } catch (error) {
+      // Node 20 throws errors of writes to a file.
+      if (!isErrno(error)) throw error
+      this.#lose(error)
+    }
+  }
+
+  /** Resolves when all output is written or lost, or `stop` is aborted. */
+  async written(stop: AbortSignal): Promise<void> {
+    if (this.#used && this.#failure === undefined) await unlessAborted(this.#taken(), stop)
+  }
+
+  /** Waits in the same way. Gives a stalled reader a moment more after `stop`, and then records a failure. */
+  async drained({ stop, clock }: { readonly stop: AbortSignal; readonly clock: Clock }): Promise<void> {
+    if (!this.#used || this.#failure !== undefined) return
+    const taken = this.#taken()
+    await unlessAborted(taken, stop)
+    if (!(await within(clock, PATIENCE_MS, taken)))
+      this.#failure ??= new Error(`reader stopped with ${this.backlogBytes} bytes unwritten`)
+    // Node reports an error one turn after the write has ended.
+    await new Promise(done => setImmediate(done))
+  }
+
+  /** An empty write ends after those before it. */
+  #taken(): Promise<void> {
+    return new Promise(done => this.#stream.write('', () => done()))
+  }
+
+  #lose(error: NodeJS.ErrnoException): void {
+    if (this.#failure !== undefined) return
+    this.#failure = error
+    this.#lost.abort(error)
+  }
+}
+
+/** Waits for the work or the signal. Nothing of it stays at the signal, which lives for as long as the process. */
+function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    const end = (): void => {
+      signal.removeEventListener('abort', end)
+      resolve()
+    }
+    signal.addEventListener('abort', end)
+    void work.then(end)
+    if (signal.aborted) end()
+  })
+}
+
+/** Resolves when the signal is aborted. */
+export function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    signal.addEventListener('abort', () => resolve(), { once: true })
+    if (signal.aborted) resolve()
+  })
+}
+
+function isErrno(error: unknown): error is NodeJS.ErrnoException {
+  return error instanceof Error && 'code' in error
 }

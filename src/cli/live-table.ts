@@ -1,6 +1,5 @@
 import { oneLine } from '../base/text.ts'
-import type { Io } from './io.ts'
-import { BOLD } from './output.ts'
+import { BOLD, type Io } from './io.ts'
 
 /** How the user looks at a table. */
 export interface TableView<S extends string> {
@@ -361,4 +360,8 @@ export function fitted(text: string, columns: number, side: 'left' | 'right' = '
     used += next
   }
   return `${cut}…${' '.repeat(columns - 1 - used)}`
+}
+
+export function rateText(perSecond: number): string {
+  return perSecond >= 100 ? perSecond.toFixed(0) : perSecond.toFixed(1)
 }

@@ -21,8 +21,7 @@ import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses, LocatedRefusal, Source } from '../source/source.ts'
 import { type RefusedSince, refusalIdentity } from '../telemetry/refusal-log.ts'
 import { askDaemon } from './admin-client.ts'
-import type { Io } from './io.ts'
-import { Progress, writeWarnings } from './output.ts'
+import { type Io, Progress, writeWarnings } from './io.ts'
 import type { ModelRequest } from './request.ts'
 
 interface Reading {

@@ -1,10 +1,10 @@
 import { pause, systemClock } from '../base/clock.ts'
+import { secondsText } from '../base/duration.ts'
 import { failureText } from '../base/errors.ts'
 import { listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { compareTexts, oneLine } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
-import { secondsText } from './flow-text.ts'
-import type { Io } from './io.ts'
+import { type Io, tableText } from './io.ts'
 import {
   columnLines,
   firstView,
@@ -13,6 +13,7 @@ import {
   type LiveColumn,
   LiveTable,
   type Picture,
+  rateText,
   type Size,
   scrollMax,
   type TableView,
@@ -26,9 +27,6 @@ import {
   type Target,
   totalText,
 } from './node-pods.ts'
-import { tableText } from './output.ts'
-
-import { rateText } from './top-view.ts'
 
 /** What `kprobe top` says of one node. Values that are not known are undefined. */
 interface NodeRow extends NodeResult {

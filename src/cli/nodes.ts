@@ -7,7 +7,7 @@ import type { Json } from '../model/fields.ts'
 import { ApiError } from '../source/kube/api-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from './bundle.ts'
 import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io, lent } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io, lent, tableText } from './io.ts'
 import {
   NodePods,
   type NodeResult,
@@ -18,7 +18,6 @@ import {
   totalText,
 } from './node-pods.ts'
 import { NODE_SORTS, type NodeSort, NodesTop, nodesText, showNodes, sortedRows } from './nodes-top.ts'
-import { tableText } from './output.ts'
 import { failWord, ownCommand } from './request.ts'
 
 const MARKS: Readonly<Record<NodeResult['result'], string>> = {

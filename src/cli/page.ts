@@ -7,10 +7,9 @@ import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } fro
 import { isJson } from '../model/fields.ts'
 import { PAGE_PATH } from '../telemetry/admin-server.ts'
 import { TokenBucket } from '../telemetry/events.ts'
-import { FlowNames } from './flow-names.ts'
+import { FlowNames } from './flow-reading.ts'
 import { pathOf, servicesPage } from './page-services.ts'
-import { TopSampler } from './top-sampler.ts'
-import { FIRST_VIEW, rowsOf, SORTS, type TopState } from './top-view.ts'
+import { FIRST_VIEW, rowsOf, SORTS, TopSampler, type TopState } from './top-sampler.ts'
 
 /** A script of another origin, an inline one and a frame around the page are refused by the browser. */
 const SAFE_HEADERS = {

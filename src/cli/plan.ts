@@ -1,9 +1,9 @@
 import { count } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
+import { kernelDifference } from '../daemon/open.ts'
 import { COMMITS_MAX, type PlanLine } from '../reconcile/dataplane.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
-import { kernelDifference, planLines } from './kernel-difference.ts'
+import { EXIT_DIFFERENT, EXIT_FINE, type Io, planLines } from './io.ts'
 import { refusalText, withLoaded } from './load.ts'
 import { modelCommand } from './request.ts'
 

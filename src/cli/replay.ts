@@ -20,22 +20,24 @@ import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
 import { SYSCTLS, writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { findMode, MODE_DEVICE, MODE_NAMES } from '../modes/registry.ts'
-import { type Bundle, FILE_BYTES_MAX, RULES_FILE } from './bundle.ts'
 import {
+  type Bundle,
+  FILE_BYTES_MAX,
   type HeldListener,
   type OutsideFile,
   openBundle,
   outsideIn,
+  RULES_FILE,
   recordIn,
   withDaemon,
-} from './bundle-kernel.ts'
+} from './bundle.ts'
 import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
 import { behindDashes, ownCommand } from './request.ts'
 
 /** The commands that ask a daemon and the kernel, both of which a bundle stands for. */
 const COMMANDS: Readonly<Record<string, () => Promise<{ readonly command: Command }>>> = {
   dump: () => import('./dump.ts'),
-  explain: () => import('./explain.ts'),
+  explain: async () => ({ command: (await import('./why.ts')).explainCommand }),
   plan: () => import('./plan.ts'),
   verify: () => import('./verify.ts'),
   why: () => import('./why.ts'),

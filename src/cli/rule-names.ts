@@ -1,6 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { formatIpPort, type Ip } from '../base/ip.ts'
-import type { PacketHead } from '../base/ip-packet.ts'
+import { formatIpPort, type Ip, type PacketHead } from '../base/ip.ts'
 import { openNetfilter, openRoute } from '../daemon/open.ts'
 import { findTracked, type Tracked } from '../kernel/conntrack/record.ts'
 import type { Trace, TraceStep } from '../kernel/evaluate/trace.ts'

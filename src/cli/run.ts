@@ -1,31 +1,27 @@
-import { buildInfo } from '../base/build-info.ts'
+import { buildInfo, versionText } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { errorOf, failureText } from '../base/errors.ts'
 import { type AdjustableLog, type Log, openLog } from '../base/log.ts'
 import { bytesText, count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { fieldChanges, watchConfig } from '../config/config-changes.ts'
 import { readConfigFile } from '../config/config-document.ts'
+import { fieldChanges, publishedConfig, watchConfig, writtenConfig } from '../config/effective-config.ts'
 import { HELP_FLAG, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { type LoadOptions, loadConfig, parseRequest, type RunRequest } from '../config/load-config.ts'
 import type { Settings } from '../config/settings.ts'
-import { publishedConfig, writtenConfig } from '../config/written-config.ts'
 import { totalsOf } from '../daemon/banner.ts'
 import { type DaemonIo, runDaemon, type Sync, type Written } from '../daemon/daemon.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { KERNEL, openClient, openNetfilter, openSockDiag } from '../daemon/open.ts'
-import { engine, setOomScoreAdj } from '../daemon/process-room.ts'
-import { tuneKernel, tuneMode, writeRecord } from '../daemon/tune.ts'
+import { engine, setOomScoreAdj, tuneKernel, tuneMode, writeRecord } from '../daemon/process-room.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
 import { removeTraceTables } from '../modes/common/trace-table.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io, writeWholeFile } from './io.ts'
-import { planLines } from './kernel-difference.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io, planLines, writeWholeFile } from './io.ts'
 import { usageErrors } from './request.ts'
 import { nodePortText, serviceRows, serviceTable } from './service-rows.ts'
-import { printVersion } from './version.ts'
 
 export const command: Command = {
   help: () =>
@@ -46,7 +42,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = parsed.value
   switch (request.action) {
     case 'version':
-      printVersion(io, request.rawVersion)
+      io.out(versionText(request.rawVersion))
       return EXIT_FINE
     case 'write-config':
       return await writeConfig(request, io)

@@ -3,7 +3,7 @@ import { compareTexts } from '../base/text.ts'
 import type { Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/show.ts'
-import { type TableOptions, tableText } from './output.ts'
+import { type TableOptions, tableText } from './io.ts'
 
 /** Makes rows in the order of sortedRows. */
 export function serviceRows(

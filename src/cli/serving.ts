@@ -6,7 +6,7 @@ import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
-import type { ServerOverShare } from '../telemetry/server-metrics.ts'
+import type { ServerOverShare } from '../telemetry/process-metrics.ts'
 import type { Io } from './io.ts'
 
 /** The commands that serve, and are no daemon of a node. */

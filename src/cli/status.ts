@@ -2,7 +2,7 @@ import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
-import { RELAY_CLIENT_FLAGS } from '../config/flag-tables.ts'
+import { RELAY_CLIENT_FLAGS } from '../config/flags.ts'
 import { readRelays } from '../config/own-flags.ts'
 import { isDnsLabel } from '../model/fields.ts'
 import { askStatus, type RelayAnswer } from '../relay/ask-status.ts'
@@ -18,8 +18,7 @@ import {
 import { openLinks } from '../relay/open.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import { isDocument, outputFlag, readOutput, writeDocument } from './document.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { tableText } from './output.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, tableText } from './io.ts'
 import { ownCommand } from './request.ts'
 
 const OUTPUTS = ['text', 'wide', 'json', 'yaml'] as const

@@ -1,6 +1,7 @@
 import { type Clock, restMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
+import { compareTexts } from '../base/text.ts'
 import { HERE } from '../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../kernel/conntrack/client.ts'
 import { listHandles } from '../kernel/nft/list.ts'
@@ -12,9 +13,126 @@ import { MODES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
 import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
-import type { FlowNames } from './flow-names.ts'
-import { FlowWatch, readFlowSettings } from './flow-watch.ts'
-import type { DaemonState, TopRow, TopState } from './top-view.ts'
+import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
+import { firstView, type TableView } from './live-table.ts'
+
+/** Connections of one Service, or of one of its endpoints. */
+export interface TopRow {
+  readonly service: string
+  readonly protocol: string
+  /** Empty for a whole Service. */
+  readonly endpoint: string
+  /** New connections a second in the last interval. */
+  readonly perSecond: number
+  /** New connections since the start of the command. */
+  readonly total: number
+  /** Entries of the connection table; undefined until it was read. */
+  readonly open: number | undefined
+}
+
+/** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
+export interface TopState {
+  readonly time: string
+  readonly rows: readonly TopRow[]
+  readonly perSecond: number
+  /** Packets a second that kprobe's rules reject; undefined where the rules do not count them. */
+  readonly rejectsPerSecond: number | undefined
+  readonly table: { readonly entries: number; readonly entriesMax: number | undefined } | undefined
+  /** The Services with most entries of the connection table, the largest first. */
+  readonly largest: readonly { readonly service: string; readonly open: number }[]
+  readonly daemon: DaemonState | undefined
+  /** Events that the kernel dropped since the start. */
+  readonly lost: number
+  /** What keeps something from being shown. */
+  readonly notices: readonly string[]
+}
+
+export interface DaemonState {
+  readonly mode: string
+  readonly services: number | undefined
+  readonly quarantined: number
+  /** Time since the last message of the source. */
+  readonly sourceAgeMs: number | undefined
+  readonly error: string | undefined
+  readonly repairs: number
+  readonly commits: readonly { readonly time: string; readonly reason: string; readonly changes: number }[]
+}
+
+export const SORTS = ['rate', 'total', 'open', 'name'] as const
+export type TopSort = (typeof SORTS)[number]
+
+/** How the user looks at it; the filter is for the Service or endpoint. */
+export interface TopView extends TableView<TopSort> {
+  readonly by: 'service' | 'endpoint'
+}
+
+export const FIRST_VIEW: TopView = { by: 'service', ...firstView('rate') }
+
+/** Sorts and filters rows; a Service's row adds up its endpoints. Gives the first `max` of them. */
+export function rowsOf(state: Pick<TopState, 'rows'>, view: TopView, max = Number.POSITIVE_INFINITY) {
+  return firstSorted(filteredRows(state, view), comparison(view), max)
+}
+
+export function filteredRows({ rows }: Pick<TopState, 'rows'>, { by, filter }: TopView): readonly TopRow[] {
+  const all = by === 'endpoint' ? rows : summed(rows)
+  if (filter === '') return all
+  return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
+}
+
+export function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
+  const byName = (a: TopRow, b: TopRow) =>
+    compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
+  const bySort: Readonly<Record<TopSort, (a: TopRow, b: TopRow) => number>> = {
+    rate: (a, b) => b.perSecond - a.perSecond || b.total - a.total,
+    total: (a, b) => b.total - a.total,
+    open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
+    name: byName,
+  }
+  return (a, b) => bySort[view.sort](a, b) || byName(a, b)
+}
+
+/** Lists that are cut by less are sorted as a whole. */
+const CUT_MIN = 8
+
+/** Gives the first `max` items of the sorted list. To find the few that a screen shows takes far less than to sort all. */
+export function firstSorted<T>(
+  items: readonly T[],
+  compare: (a: T, b: T) => number,
+  max: number,
+): readonly T[] {
+  if (max * CUT_MIN > items.length) return [...items].sort(compare).slice(0, max)
+  const first: T[] = []
+  for (const item of items) {
+    const last = first[max - 1]
+    if (last !== undefined && compare(item, last) >= 0) continue
+    const at = first.findIndex(each => compare(item, each) < 0)
+    first.splice(at < 0 ? first.length : at, 0, item)
+    if (first.length > max) first.pop()
+  }
+  return first
+}
+
+function summed(rows: readonly TopRow[]): readonly TopRow[] {
+  const sums: { -readonly [K in keyof TopRow]: TopRow[K] }[] = []
+  // Names are keys as they are: to join them with the protocol would take longer than all the rest.
+  const byProtocol = new Map<string, Map<string, (typeof sums)[number]>>()
+  for (const row of rows) {
+    const { protocol, service, perSecond, total, open } = row
+    const byService = byProtocol.get(protocol) ?? new Map<string, (typeof sums)[number]>()
+    if (byService.size === 0) byProtocol.set(protocol, byService)
+    const sum = byService.get(service)
+    if (sum === undefined) {
+      const first = { protocol, service, endpoint: '', perSecond, total, open }
+      byService.set(service, first)
+      sums.push(first)
+      continue
+    }
+    sum.perSecond += perSecond
+    sum.total += total
+    if (open !== undefined) sum.open = (sum.open ?? 0) + open
+  }
+  return sums
+}
 
 interface TopSamplerOptions {
   readonly clock: Clock

@@ -1,26 +1,40 @@
 import { pause, systemClock } from '../base/clock.ts'
+import { secondsText } from '../base/duration.ts'
 import { oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { FlowNames } from './flow-names.ts'
+import { FlowNames } from './flow-reading.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { EXIT_FINE, type Io, lent } from './io.ts'
-import { LiveTable } from './live-table.ts'
-import { NAMESPACE_FLAG, ownCommand, readNamespace } from './request.ts'
-
-import { TopSampler } from './top-sampler.ts'
 import {
+  columnLines,
+  type KeyResult,
+  keyPressed,
+  keysHelp,
+  type LiveColumn,
+  LiveTable,
+  type Picture,
+  rateText,
+  type Size,
+  scrollMax,
+  tablePicture,
+} from './live-table.ts'
+import { NAMESPACE_FLAG, ownCommand, readNamespace } from './request.ts'
+import {
+  comparison,
+  type DaemonState,
   FIRST_VIEW,
-  offsetMaxOf,
+  filteredRows,
+  firstSorted,
   rowsOf,
   SORTS,
+  type TopRow,
+  TopSampler,
+  type TopSort,
   type TopState,
   type TopView,
-  topKeyPressed,
-  topPicture,
-  topText,
-} from './top-view.ts'
+} from './top-sampler.ts'
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
@@ -135,4 +149,124 @@ async function showLive(
       await pause(systemClock, intervalMs, stop)
     }
   })
+}
+
+/** Lays everything out for a terminal. Pure. */
+export function topPicture(state: TopState, view: TopView, size: Size): Picture {
+  const rows = filteredRows(state, view)
+  const content = {
+    name: 'kprobe top',
+    head: headLines(state),
+    count: rows.length,
+    lines: (offset: number, room: number) => {
+      const shown = firstSorted(rows, comparison(view), offset + room)
+      return tableLines(shown.slice(offset), view, size.columns)
+    },
+    help: HELP,
+    keys: 'q quit  s sort  e endpoints',
+  }
+  return tablePicture(content, view, size)
+}
+
+/** How many rows can be scrolled away. Pure. */
+export function offsetMaxOf(state: TopState, view: TopView, size: Size): number {
+  return scrollMax({ head: headLines(state), count: filteredRows(state, view).length }, size)
+}
+
+/** Formats it for a pipe: all rows, in full width. */
+export function topText(
+  state: TopState,
+  view: TopView,
+  { limit, columns }: { readonly limit: number; readonly columns: number },
+): string {
+  const list = rowsOf(state, view)
+  const more = list.length > limit ? [`and ${list.length - limit} more rows; --limit prints more`] : []
+  const lines = [...headLines(state), ...tableLines(list.slice(0, limit), view, columns), ...more]
+  return `${lines.map(line => line.trimEnd()).join('\n')}\n`
+}
+
+function headLines(state: TopState): readonly string[] {
+  const { daemon, table, largest, lost, notices } = state
+  const lines = [
+    [
+      `kprobe top ${state.time}`,
+      ...(daemon === undefined
+        ? []
+        : [
+            `${daemon.mode} mode`,
+            ...(daemon.services === undefined ? [] : [`${daemon.services} Services`]),
+            ...(daemon.sourceAgeMs === undefined ? [] : [`source ${secondsText(daemon.sourceAgeMs)} ago`]),
+          ]),
+    ],
+    [
+      `${rateText(state.perSecond)} new/s`,
+      ...(state.rejectsPerSecond === undefined ? [] : [`${rateText(state.rejectsPerSecond)} rejects/s`]),
+      ...(table === undefined ? [] : [`table ${tableUse(table)}`]),
+    ],
+    ...(largest.length === 0
+      ? []
+      : [[`most connections: ${largest.map(({ service, open }) => `${service} ${open}`).join(', ')}`]]),
+    ...(daemon === undefined ? [] : [daemonTexts(daemon)]),
+    ...(lost === 0 ? [] : [[`${lost} events lost: rates are too low`]]),
+    ...notices.map(notice => [notice]),
+  ]
+  return lines.map(parts => oneLine(parts.join(' | ')))
+}
+
+function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): readonly string[] {
+  const last = commits.at(-1)
+  return [
+    ...(error === undefined ? [] : [`sync fails: ${error}`]),
+    ...(quarantined === 0 ? [] : [`${quarantined} quarantined`]),
+    `repairs ${repairs}`,
+    ...(last === undefined
+      ? []
+      : [`last commit ${last.time.slice(11, 19)} (${last.reason}, ${last.changes} changes)`]),
+  ]
+}
+
+function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): string {
+  if (entriesMax === undefined || entriesMax === 0) return `${entries}`
+  return `${entries} of ${entriesMax} (${((entries / entriesMax) * 100).toFixed(1)} %)`
+}
+
+const NUMBER = 9
+/** From here on there is room for the total and for the protocol. */
+const WITH_TOTAL = 60
+const ENDPOINT = 22
+const GAP = 1
+
+/** Formats a heading and a line for each row. */
+function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: number): readonly string[] {
+  const isWide = columns >= WITH_TOTAL
+  const numbers = isWide ? 3 : 2
+  const rest = columns - numbers * (NUMBER + GAP) - (isWide ? 5 : 0)
+  const endpoint = by === 'endpoint' ? Math.min(ENDPOINT, Math.floor(rest / 2)) : 0
+  const name = rest - (endpoint === 0 ? 0 : endpoint + GAP)
+  const number = { width: NUMBER, side: 'right' } as const
+  const shown: readonly LiveColumn<TopRow, TopSort>[] = [
+    { heading: 'SERVICE', sort: 'name', width: name, cell: row => row.service },
+    ...(endpoint === 0
+      ? []
+      : [{ heading: 'ENDPOINT', width: endpoint, cell: (row: TopRow) => row.endpoint }]),
+    ...(isWide ? [{ heading: '', width: 4, cell: (row: TopRow) => row.protocol }] : []),
+    { heading: 'NEW/S', sort: 'rate', ...number, cell: row => rateText(row.perSecond) },
+    { heading: 'OPEN', sort: 'open', ...number, cell: ({ open }) => (open === undefined ? '-' : `${open}`) },
+    ...(isWide
+      ? [{ heading: 'TOTAL', sort: 'total', ...number, cell: (row: TopRow) => `${row.total}` } as const]
+      : []),
+  ]
+  return columnLines(shown, rows, sort)
+}
+
+const HELP: readonly string[] = [
+  'e           Services, or their endpoints',
+  ...keysHelp(['new/s', 'total', 'open', 'name']),
+]
+
+/** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Pure. */
+export function topKeyPressed(view: TopView, key: string, offsetMax: number): KeyResult<TopView> {
+  if (key === 'e' && view.pane !== 'filter')
+    return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
+  return keyPressed(view, key, { sorts: SORTS, offsetMax })
 }

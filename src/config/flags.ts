@@ -1,6 +1,180 @@
-import { MODES } from '../modes/registry.ts'
-import { type ExplainFlag, type FlagSpec, flag, flagGroup, grouped } from './flag.ts'
-import { DAEMON_FLAGS, RELAY_CLIENT_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS, UI_FLAGS } from './flag-tables.ts'
+import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
+import { type ExplainFlag, type FlagSpec, flag, flagGroup, flags, grouped } from './flag.ts'
+
+/** Joins words: `a, b or c`. */
+function listOf(words: readonly string[], last: 'and' | 'or'): string {
+  return words.join(', ').replace(/, (?!.*, )/, ` ${last} `)
+}
+
+const EVERY_ADDRESS = listOf(
+  MODES.filter(({ settings }) => settings.everyAddress).map(({ title }) => title),
+  'and',
+)
+
+export const RELAY_CLIENT_FLAGS = flagGroup('Source and node', {
+  '--relay-tls-ca FILE':
+    'CA certificates that the certificates of relays must be signed by (PEM); needed at every address that is not loopback',
+  '--relay-tls-server-name NAME':
+    'DNS name in the certificates of relays; empty: the names of dns:///NAME:PORT, otherwise their IP addresses',
+  '--relay-tls-cert FILE': 'certificate of this node for relays, of group system:nodes (PEM)',
+  '--relay-tls-key FILE': 'key of that certificate (PEM)',
+  '--relay-token-file FILE':
+    'ServiceAccount token for relays, instead of a certificate; kprobe reads the file for each stream, so that it may rotate',
+  '--relay-zone ZONE':
+    'zone of this node: kprobe asks the relays of --source=relay:ADDRESS@ZONE of this zone first',
+})
+
+const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
+  ...flags({
+    '--source SOURCE = kube':
+      'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],...',
+    '--relay-fallback SOURCE':
+      'kube: read from the API server while no relay has answered for 30 to 60 s; empty: keep the last known state and wait for a relay',
+  }),
+  ...RELAY_CLIENT_FLAGS,
+  ...flags({
+    '--config FILE':
+      'KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1). With --config all other kube-proxy flags are ignored except logging, --hostname-override, --master and those that `kprobe run --help` lists under "What to do"',
+    '--hostname-override NAME = the host name': 'name of the Node object of this machine',
+    '--service-proxy-name NAME':
+      'handle only Services with this value in the label service.kubernetes.io/service-proxy-name, including headless ones with externalIPs; empty: Services without the label. Proxies of several names run beside each other (not in IPVS mode)',
+    '--bind-address IP = 0.0.0.0':
+      "node IP to use instead of the Node object's; also sets the primary IP family. kprobe does not listen on it. An unspecified address has no effect",
+    '--kubeconfig FILE': 'kubeconfig file; empty: the credentials of this pod',
+    '--master URL': 'API server URL; overrides that of the kubeconfig',
+    '--kube-api-content-type TYPE = application/vnd.kubernetes.protobuf':
+      'content type to request from the API server',
+    '--kube-api-qps RATE = 5': 'requests per second to the API server, on average; negative: no limit',
+    '--kube-api-burst COUNT = 10': 'requests to the API server that may be sent in a burst',
+    '--feature-gates NAME=BOOL,...':
+      'Kubernetes feature gates; AllowServiceExternalIPs=false ignores externalIPs',
+  }),
+])
+
+/** Flags that decide the path of packets. */
+const TRAFFIC_FLAGS = flagGroup('Traffic', {
+  [`--proxy-mode MODE = ${DEFAULT_MODE}`]: listOf(
+    MODES.map(({ name, purpose }) => (purpose === undefined ? name : `${name} (${purpose})`)),
+    'or',
+  ),
+  '--detect-local-mode MODE = ClusterCIDR':
+    'how traffic from pods of this node is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix',
+  '--cluster-cidr CIDR[,CIDR]': 'pod CIDR, at most one per IP family (for ClusterCIDR)',
+  '--pod-bridge-interface NAME': 'bridge that pods are attached to (for BridgeInterface)',
+  '--pod-interface-name-prefix PREFIX': 'name prefix of pod interfaces (for InterfaceNamePrefix)',
+  '--masquerade-all': 'masquerade all traffic to cluster IPs',
+  '--masquerade-bit BIT = 14': 'bit of the packet mark that requests masquerading, 0 to 31',
+  '--nodeport-addresses CIDR,... = primary': `node addresses that accept NodePort traffic: CIDRs, primary (the Node's first of each family), localhost and all, in any mixture; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
+  '--allowed-external-cidrs CIDR,...':
+    'ignore externalIPs outside these ranges; unset: allow all except addresses of this node',
+  '--allowed-load-balancer-cidrs CIDR,...': 'ignore load-balancer IPs outside these ranges; unset: allow all',
+  '--connection-metrics-max COUNT = 0':
+    'count new connections per Service and endpoint while there are at most this many time series; 0 disables it',
+})
+
+const PACE_FLAGS = flagGroup('Pace', {
+  '--min-sync-period DURATION = 20ms': 'minimum time between two commits; 0 means the default',
+  '--sync-period DURATION = 10m': 'maximum interval between full resyncs; unset in IPVS mode: 30s',
+})
+
+/** Heading of the flags that choose what `kprobe run` does. */
+export const PROCESS_GROUP = 'What to do'
+
+const PROCESS_FLAGS = flagGroup(PROCESS_GROUP, {
+  '--backend BACKEND = netlink': 'netlink (write to the kernel) or dry-run (print the plan, write nothing)',
+  '--once': 'sync once, report, and exit 0 if the kernel holds the desired state',
+  '--init-only': 'do what needs full privileges, then exit; afterwards the daemon needs only CAP_NET_ADMIN',
+  '--cleanup': "remove kprobe's objects from the kernel, then exit",
+  '--write-config-to FILE': 'write the effective KubeProxyConfiguration to this file, then exit',
+  '--node-condition':
+    'set the condition ServiceProxyReady of this Node once Services are verified in the kernel; --node-condition=TYPE sets that one. Needs the right to patch nodes/status',
+  '--state-dir DIR':
+    'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
+  '--prove':
+    'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables, iptables and IPVS mode',
+  '--version': 'print the version, then exit; --version=raw prints one field a line',
+  '--oom-score-adj SCORE = -999': 'oom_score_adj of this process, -1000 to 1000',
+})
+
+const UI_ADDRESS_FLAG = flag(
+  '--ui-address [IP:]PORT',
+  'serve a web page for people at this address; a port alone is on loopback, any other address needs a token or client certificates; empty disables it',
+)
+
+/** Flags that mean something beside --ui-address alone. */
+export const UI_FLAGS: readonly FlagSpec[] = flags({
+  '--ui-token-file FILE':
+    'file of the token that the web page demands, as a bearer token or as the password of any user',
+  '--ui-tls-cert FILE': 'server certificate of the web page (PEM)',
+  '--ui-tls-key FILE': 'server key of the web page (PEM)',
+  '--ui-tls-client-ca FILE': 'CA certificates that the certificates of its viewers must be signed by (PEM)',
+})
+
+/** The flag for the daemon's socket, also of commands that query the daemon. */
+export const ADMIN_SOCKET_FLAG = flag(
+  '--admin-socket PATH',
+  'unix socket that other kprobe commands query; empty disables it',
+)
+
+/** The flag for the daemon's socket, of commands that compute the daemon's state. */
+export const MODEL_SOCKET_FLAG: FlagSpec = {
+  ...ADMIN_SOCKET_FLAG,
+  default: '/run/kprobe/admin.sock',
+  help: 'unix socket of the daemon whose configuration and objects are used; it is an error when no daemon answers at a given socket; with --service-proxy-name=NAME the default is /run/kprobe/admin-NAME.sock',
+}
+
+const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs', [
+  ...flags({
+    '--healthz-bind-address IP[:PORT] = 0.0.0.0:10256':
+      'address for /healthz and /livez; an address alone gets port 10256',
+    '--healthz-port PORT = 10256': [
+      '0: no health server; another port only goes to an address that has none (deprecated)',
+      { hidden: true },
+    ],
+    '--metrics-bind-address IP[:PORT] = 127.0.0.1:10249':
+      'address for /metrics, /configz, /flagz, /statusz, /proxyMode; an address alone gets port 10249',
+    '--metrics-port PORT = 10249': [
+      'a port other than 0 only goes to an address that has none (deprecated)',
+      { hidden: true },
+    ],
+    '--bind-address-hard-fail': 'exit if the health or metrics address is in use, instead of retrying',
+  }),
+  ADMIN_SOCKET_FLAG,
+  ...flags({
+    '--logging-format FORMAT = text': 'text or json',
+    '-v, --v LEVEL = 0':
+      'log level: 0 logs problems and state changes, 1 prints the table of Services and its changes without a terminal, too, ' +
+      '2 adds commits, drift and API server lists, 4 adds the metrics at exit',
+  }),
+])
+
+const CONNTRACK_FLAGS = flagGroup('Connection tracking', {
+  '--conntrack-max-per-core COUNT = 32768':
+    'conntrack entries per core; 0 keeps nf_conntrack_max and ignores --conntrack-min',
+  '--conntrack-min COUNT = 131072': 'minimum nf_conntrack_max',
+  '--conntrack-tcp-timeout-established DURATION = 24h':
+    "nf_conntrack_tcp_timeout_established; 0 keeps the kernel's value",
+  '--conntrack-tcp-timeout-close-wait DURATION = 1h':
+    "nf_conntrack_tcp_timeout_close_wait; 0 keeps the kernel's value",
+  '--conntrack-tcp-timeout-fin-wait DURATION = 0s':
+    "nf_conntrack_tcp_timeout_fin_wait; 0 keeps the kernel's value",
+  '--conntrack-tcp-timeout-time-wait DURATION = 0s':
+    "nf_conntrack_tcp_timeout_time_wait; 0 keeps the kernel's value",
+  '--conntrack-tcp-be-liberal': 'accept TCP segments outside the window (nf_conntrack_tcp_be_liberal)',
+  '--conntrack-udp-timeout DURATION = 0s': "nf_conntrack_udp_timeout; 0 keeps the kernel's value",
+  '--conntrack-udp-timeout-stream DURATION = 0s':
+    "nf_conntrack_udp_timeout_stream; 0 keeps the kernel's value",
+  '--conntrack-lower': 'also lower conntrack values that an operator has raised, as kube-proxy does',
+})
+
+/** Flags that only the daemon uses. */
+const DAEMON_FLAGS: readonly FlagSpec[] = [
+  ...PACE_FLAGS,
+  ...PROCESS_FLAGS,
+  ...TELEMETRY_FLAGS,
+  ...grouped('Web page', [UI_ADDRESS_FLAG, ...UI_FLAGS]),
+  ...CONNTRACK_FLAGS,
+]
 
 export const API_FLAGS = flagGroup('API', {
   '--listen ADDRESS = unix:///run/kprobe/api.sock':

@@ -95,16 +95,23 @@ function sorted({ title, flags }: FlagGroup): FlagGroup {
 }
 
 function flagLines(flag: FlagSpec, width: number): string[] {
-  const short = flag.short === undefined || flag.short === flag.name ? '' : `-${flag.short}, `
-  const dashes = flag.name.length === 1 ? '-' : '--'
-  const placeholder = flag.placeholder === undefined ? '' : ` ${flag.placeholder}`
-  const fallback = flag.default === undefined ? '' : ` (default ${flag.default})`
-  const label = `  ${short}${dashes}${flag.name}${placeholder}`
+  const label = `  ${usageOf(flag)}`
   const column = width < WIDTH.narrow ? COLUMN.narrow : COLUMN.wide
-  const lines = wrap(`${flag.help}${fallback}`, width - column).map(line => ' '.repeat(column) + line)
+  const lines = wrap(meaningOf(flag), width - column).map(line => ' '.repeat(column) + line)
   if (label.length > column - 2) return [label, ...lines]
   const [first = '', ...rest] = lines
   return [label + first.slice(label.length), ...rest]
+}
+
+/** `-o, --output FORMAT`. */
+function usageOf({ name, short, placeholder }: FlagSpec): string {
+  const long = `${name.length === 1 ? '-' : '--'}${name}`
+  const names = short === undefined || short === name ? long : `-${short}, ${long}`
+  return placeholder === undefined ? names : `${names} ${placeholder}`
+}
+
+function meaningOf({ help, default: fallback }: FlagSpec): string {
+  return fallback === undefined ? help : `${help} (default ${fallback})`
 }
 
 /** Wraps a line that is too long. Below `  words   meaning`, continuation lines align with the meaning. */
@@ -126,4 +133,64 @@ function wrap(text: string, width: number): string[] {
   }
   lines.push(line)
   return lines
+}
+
+/** What a manual page says of a command. */
+interface Manual {
+  /** Empty for the page of kprobe itself. */
+  readonly name: string
+  readonly summary: string
+  readonly help: HelpPage
+}
+
+interface PageOf {
+  readonly version: string
+  /** RFC 3339; empty if unknown. */
+  readonly date: string
+  readonly names: readonly string[]
+}
+
+/** Formats the manual page of a command (man(7), section 1), with what its help says and all of its flags. */
+export function manualPage({ name, summary, help }: Manual, { version, date, names }: PageOf): string {
+  const { usage, description, details = [] } = help.text
+  const title = name === '' ? 'kprobe' : `kprobe-${name}`
+  return [
+    `.TH ${title.toUpperCase()} 1 "${date.slice(0, 10)}" "kprobe ${escaped(version)}" "kprobe"`,
+    '.SH NAME',
+    `${escaped(title)} \\- ${escaped(summary)}`,
+    '.SH SYNOPSIS',
+    `.B ${escaped(usage)}`,
+    '.SH DESCRIPTION',
+    ...description.split('\n\n').flatMap(text => ['.PP', line(text.replaceAll('\n', ' '))]),
+    ...details.flatMap(detailLines),
+    ...(help.flags.length === 0 ? [] : ['.SH OPTIONS', ...help.flags.flatMap(optionLines)]),
+    '.SH SEE ALSO',
+    names
+      .filter(each => each !== title)
+      .map(each => `.BR ${escaped(each)} (1)`)
+      .join(',\n'),
+    '',
+  ].join('\n')
+}
+
+/** `  words   meaning` becomes an entry of a list, a line with a margin an example, and any other a paragraph. */
+function detailLines(text: string): readonly string[] {
+  const [, term, meaning] = /^ +(\S+(?: \S+)*) {2,}(.+)$/.exec(text) ?? []
+  if (term !== undefined && meaning !== undefined) return ['.TP', `.B ${escaped(term)}`, line(meaning)]
+  if (text === '') return []
+  return text.startsWith(' ') ? ['.IP', line(text.trim())] : ['.PP', line(text)]
+}
+
+function optionLines(flag: FlagSpec): readonly string[] {
+  return ['.TP', `.B ${escaped(usageOf(flag))}`, line(meaningOf(flag))]
+}
+
+/** A line of text: a period or a quote at its begin would be a request. */
+function line(text: string): string {
+  return escaped(text).replace(/^([.'])/, '\\&$1')
+}
+
+/** Escapes what roff reads: backslashes, and hyphens that stand for the ASCII character. */
+function escaped(text: string): string {
+  return text.replaceAll('\\', '\\e').replaceAll('-', '\\-')
 }

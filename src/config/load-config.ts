@@ -1,6 +1,5 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import { findMode, MODES, readModeOptions, relaysAny, whyNotProvable } from '../modes/registry.ts'
-import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
 import {
   API_VERSION,
@@ -16,6 +15,9 @@ import { readOwnSettings, refuseIdleApi, whyNotInstance } from './own-flags.ts'
 import { readConfig } from './read-config.ts'
 import type { Settings } from './settings.ts'
 import {
+  completeFileAddresses,
+  completeFlagAddresses,
+  completeSettings,
   foldPorts,
   modeOf,
   overlayHostName,

@@ -21,8 +21,7 @@ import type {
   UiConfig,
 } from './config.ts'
 import { type FlagReader, flag, quote, readCidrs } from './flag.ts'
-import { RELAY_CLIENT_FLAGS, UI_FLAGS } from './flag-tables.ts'
-import { API_TLS_FLAGS } from './flags.ts'
+import { API_TLS_FLAGS, RELAY_CLIENT_FLAGS, UI_FLAGS } from './flags.ts'
 import { readBindAddress } from './settings-from-flags.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */

@@ -10,7 +10,6 @@ import {
   whyNotIp,
 } from '../base/ip.ts'
 import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
-import { checkSettings, whyNotConditionType } from './complete-settings.ts'
 import {
   type BindAddress,
   type ClientConfig,
@@ -22,8 +21,8 @@ import {
   type Proving,
   type ProxyMode,
 } from './config.ts'
-import { type FeatureGates, isGateOn } from './feature-gates.ts'
-import type { PathOf } from './fields.ts'
+import { type FeatureGates, isGateOn, whyNotGate } from './feature-gates.ts'
+import { type PathOf, parseQuantity } from './fields.ts'
 import { quote, readCidrs } from './flag.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
@@ -233,4 +232,110 @@ function readConntrack(settings: Settings, lower: boolean): ConntrackConfig {
     udpStreamTimeoutMs: timeoutMs('conntrack.udpStreamTimeout'),
     lower,
   }
+}
+
+/** Ranges that kube-proxy checks in every mode. */
+const RANGES: readonly { readonly path: PathOf<'int32'>; readonly min: number; readonly max: number }[] = [
+  { path: 'clientConnection.burst', min: 0, max: Number.POSITIVE_INFINITY },
+  { path: 'conntrack.maxPerCore', min: 0, max: Number.POSITIVE_INFINITY },
+  { path: 'conntrack.min', min: 0, max: Number.POSITIVE_INFINITY },
+  { path: 'iptables.masqueradeBit', min: 0, max: 31 },
+  { path: 'nftables.masqueradeBit', min: 0, max: 31 },
+  { path: 'oomScoreAdj', min: -1_000, max: 1_000 },
+]
+
+const NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
+  'conntrack.tcpCloseWaitTimeout',
+  'conntrack.tcpEstablishedTimeout',
+  'conntrack.tcpFinWaitTimeout',
+  'conntrack.tcpTimeWaitTimeout',
+  'conntrack.udpStreamTimeout',
+  'conntrack.udpTimeout',
+]
+
+const POSITIVE: readonly PathOf<'duration' | 'flush'>[] = ['configSyncPeriod', 'logging.flushFrequency']
+
+/** The minor version of Kubernetes before that of the kube-proxy that kprobe replaces. */
+const PREVIOUS_MINOR = '1.35'
+
+/** Applies the checks of kube-proxy that reading a value does not include. Errors go into `settings.errors`. */
+function checkSettings(settings: Settings): void {
+  for (const { path, min, max } of RANGES) {
+    const value = settings.number(path)
+    if (value < min || value > max)
+      settings.fail(path, max < Number.POSITIVE_INFINITY ? `${value} is not from ${min} to ${max}` : NEGATIVE)
+  }
+  const { minSyncPeriod, syncPeriod, notNegative: ofMode = [] } = modeSettingsOf(settings)
+  for (const path of [...NOT_NEGATIVE, ...ofMode, minSyncPeriod])
+    if (settings.duration(path) < 0n) settings.fail(path, NEGATIVE)
+  for (const path of [...POSITIVE, syncPeriod])
+    if (settings.duration(path) <= 0n) settings.fail(path, 'must be longer than 0')
+  checkPeriods(settings)
+  checkGates(settings)
+  checkLogging(settings)
+  const version = settings.text('showHiddenMetricsForVersion')
+  if (version !== '' && version !== PREVIOUS_MINOR)
+    settings.fail(
+      'showHiddenMetricsForVersion',
+      `${quote(version)} is not the previous minor version, ${PREVIOUS_MINOR}`,
+    )
+}
+
+const NEGATIVE = 'cannot be negative'
+
+function checkPeriods(settings: Settings): void {
+  const { minSyncPeriod: min, syncPeriod: sync } = modeSettingsOf(settings)
+  if (settings.duration(sync) > 0n && settings.duration(min) > settings.duration(sync))
+    settings.fail(min, `cannot be longer than ${settings.label(sync)}`)
+}
+
+function checkGates(settings: Settings): void {
+  for (const [index, [name, value]] of Object.entries(settings.gates()).entries()) {
+    const why = whyNotGate(name, value)
+    if (why !== undefined) settings.fail('featureGates', `${quote(name)}: ${why}`, index)
+  }
+}
+
+function checkLogging(settings: Settings): void {
+  const format = settings.text('logging.format')
+  if (format !== 'text' && format !== 'json')
+    settings.fail('logging.format', `${quote(format)} is not one of text, json`)
+  const vmodule = settings.vmodule()
+  if (format === 'json' && vmodule.length > 0)
+    settings.fail('logging.vmodule', 'is for the log format text only')
+  for (const [index, { filePattern }] of vmodule.entries())
+    if (filePattern === '' || /[=,]/.test(filePattern))
+      settings.fail('logging.vmodule', `${quote(filePattern)} is not a file pattern`, index)
+  if (!isGateOn(settings.gates(), 'LoggingAlphaOptions')) checkAlphaLogging(settings)
+}
+
+function checkAlphaLogging(settings: Settings): void {
+  for (const format of ['text', 'json'] as const) {
+    const split = `logging.options.${format}.splitStream` as const
+    if (settings.bool(split)) settings.fail(split, NEEDS_GATE)
+    const size = `logging.options.${format}.infoBufferSize` as const
+    const { bytes } = parseQuantity(settings.text(size)) ?? { bytes: 0n }
+    if (bytes !== 0n) settings.fail(size, NEEDS_GATE)
+  }
+}
+
+const NEEDS_GATE = 'needs the feature gate LoggingAlphaOptions'
+
+/** Conditions that kubelet, or the cloud's controller, sets itself. */
+const TAKEN: readonly string[] = [
+  'Ready',
+  'MemoryPressure',
+  'DiskPressure',
+  'PIDPressure',
+  'NetworkUnavailable',
+]
+const TYPE_LENGTH_MAX = 316
+const TYPE = /^([a-z0-9]([-a-z0-9.]*[a-z0-9])?\/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$/
+
+/** Gives the reason why a text cannot be the type of the condition; undefined if it can. */
+export function whyNotConditionType(type: string): string | undefined {
+  if (TAKEN.includes(type)) return 'is a condition that kubelet or a cloud controller sets; use another type'
+  return TYPE.test(type) && type.length <= TYPE_LENGTH_MAX
+    ? undefined
+    : 'is not the type of a condition, such as ServiceProxyReady or example.com/ServiceProxyReady'
 }

@@ -1,4 +1,4 @@
-import { parseIp, whyNotIp } from '../base/ip.ts'
+import { familyOf, parseIp, whyNotIp } from '../base/ip.ts'
 import type { ModeFields, ModeSettings } from '../modes/mode.ts'
 import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
 import type { BindAddress, ProxyMode } from './config.ts'
@@ -13,11 +13,11 @@ import {
   type VmoduleItem,
   whyNotValue,
 } from './fields.ts'
-import { type FlagReader, quote } from './flag.ts'
+import { type FlagReader, parseBool, quote } from './flag.ts'
 import { Settings } from './settings.ts'
 
-export const HEALTHZ_PORT = 10_256
-export const METRICS_PORT = 10_249
+const HEALTHZ_PORT = 10_256
+const METRICS_PORT = 10_249
 
 /** Gives the flags that kube-proxy maps to a field that depends on the mode. */
 function pairingsOf({
@@ -128,13 +128,13 @@ function setGates(settings: Settings, reader: FlagReader): void {
 }
 
 /** A flag that sets a field which the table of fields does not pair it with. */
-export interface Pairing {
+interface Pairing {
   readonly path: FieldPath
   readonly flag: string
   readonly kind: ScalarKind
 }
 
-export function setScalar(settings: Settings, reader: FlagReader, { path, flag, kind }: Pairing): void {
+function setScalar(settings: Settings, reader: FlagReader, { path, flag, kind }: Pairing): void {
   const value = readScalar(reader, flag, kind)
   if (value !== undefined) settings.set(path, { value, label: `--${flag}`, exact: true })
 }
@@ -202,7 +202,7 @@ function splitHostPort(text: string): { readonly host: string; readonly port: st
 }
 
 /** Adds a port to an address without one. An invalid text passes unchanged, for a later check to refuse. */
-export function withPort(text: string, port: number): string {
+function withPort(text: string, port: number): string {
   if (splitHostPort(text) !== undefined || parseIp(text) === undefined) return text
   return text.includes(':') ? `[${text}]:${port}` : `${text}:${port}`
 }
@@ -218,4 +218,121 @@ export function readBindAddress(
   const port = /^\d{1,5}$/.test(parts.port) ? Number(parts.port) : 0
   if (port < 1 || port > 65_535) return { problem: `${quote(parts.port)} is not a port from 1 to 65535` }
   return { address: { ip, port } }
+}
+
+/** Gives the flags that kube-proxy names after a mode, or does not have; they also override a file. */
+function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): readonly Pairing[] {
+  return [
+    { path: masqueradeBit, flag: 'masquerade-bit', kind: 'int32' },
+    { path: minSyncPeriod, flag: 'min-sync-period', kind: 'duration' },
+    { path: syncPeriod, flag: 'sync-period', kind: 'duration' },
+    { path: 'conntrack.tcpFinWaitTimeout', flag: 'conntrack-tcp-timeout-fin-wait', kind: 'duration' },
+    { path: 'conntrack.tcpTimeWaitTimeout', flag: 'conntrack-tcp-timeout-time-wait', kind: 'duration' },
+    { path: 'stateDir', flag: 'state-dir', kind: 'text' },
+  ]
+}
+
+/** kprobe's default, also for a zero: commits cost little. */
+const MIN_SYNC_PERIOD_NS = 20_000_000n
+
+/**
+ * Completes the addresses of a file. An address gets its default port. An empty one gets the default for the family of
+ * bindAddress.
+ */
+export function completeFileAddresses(settings: Settings): void {
+  const bind = parseIp(settings.text('bindAddress'))
+  const v6 = bind === undefined || familyOf(bind) === 'IPv6'
+  const defaults = v6 ? { healthz: '[::]', metrics: '[::1]' } : { healthz: '0.0.0.0', metrics: '127.0.0.1' }
+  completeAddress(settings, 'healthzBindAddress', { host: defaults.healthz, port: HEALTHZ_PORT })
+  completeAddress(settings, 'metricsBindAddress', { host: defaults.metrics, port: METRICS_PORT })
+}
+
+/** Completes the addresses of flags, before the flags for ports. The family of --bind-address has no effect here. */
+export function completeFlagAddresses(settings: Settings): void {
+  if (!settings.says('healthzBindAddress'))
+    setQuietly(settings, 'healthzBindAddress', `0.0.0.0:${HEALTHZ_PORT}`)
+  if (!settings.says('metricsBindAddress'))
+    setQuietly(settings, 'metricsBindAddress', `127.0.0.1:${METRICS_PORT}`)
+}
+
+function completeAddress(
+  settings: Settings,
+  path: 'healthzBindAddress' | 'metricsBindAddress',
+  fallback: { readonly host: string; readonly port: number },
+): void {
+  const text = settings.text(path)
+  const value = text === '' ? `${fallback.host}:${fallback.port}` : withPort(text, fallback.port)
+  settings.set(path, { value, label: settings.label(path) })
+}
+
+/**
+ * Fills in the defaults of kprobe after file or flags are read. An empty mode means nftables here. kube-proxy reads the
+ * iptables section for an empty mode, so that this section applies where the nftables section is unset.
+ */
+export function completeSettings(settings: Settings, reader: FlagReader): void {
+  if (settings.text('mode') === '') {
+    setQuietly(settings, 'mode', DEFAULT_MODE)
+    settings.inherit('nftables.masqueradeAll', 'iptables.masqueradeAll')
+    settings.inherit('nftables.masqueradeBit', 'iptables.masqueradeBit')
+    settings.inherit('nftables.minSyncPeriod', 'iptables.minSyncPeriod')
+    settings.inherit('nftables.syncPeriod', 'iptables.syncPeriod')
+  }
+  for (const pairing of ownPairings(modeSettingsOf(settings))) setOwn(settings, reader, pairing)
+  setSwitch(settings, reader, {
+    path: 'nodeCondition',
+    flag: 'node-condition',
+    meant: DEFAULT_CONDITION,
+    none: '',
+  })
+  setSwitch(settings, reader, { path: 'prove', flag: 'prove', meant: 'changes', none: 'off' })
+  completePeriods(settings)
+  if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
+  if (settings.texts('nodePortAddresses').length === 0 && modeSettingsOf(settings).everyAddress !== true)
+    setQuietly(settings, 'nodePortAddresses', ['primary'])
+}
+
+/** Sets a field by a flag that stands for `meant` if it has no value of its own, and for `none` if it is false. */
+function setSwitch(
+  settings: Settings,
+  reader: FlagReader,
+  {
+    path,
+    flag,
+    meant,
+    none,
+  }: { readonly path: FieldPath; readonly flag: string } & Record<'meant' | 'none', string>,
+): void {
+  const text = reader.text(flag)
+  if (text === undefined) return
+  const isOn = parseBool(text)
+  const value = isOn === true ? meant : isOn === false ? none : text
+  settings.set(path, { value, label: `--${flag}`, exact: true })
+}
+
+/** The type that sig-network's documents name for a service proxy. */
+const DEFAULT_CONDITION = 'ServiceProxyReady'
+
+function completePeriods(settings: Settings): void {
+  const { minSyncPeriod, syncPeriod, defaultSyncPeriod } = modeSettingsOf(settings)
+  if (!settings.says(syncPeriod)) setQuietly(settings, syncPeriod, defaultSyncPeriod)
+  if (settings.duration(minSyncPeriod) !== 0n) return
+  const syncNs = settings.duration(syncPeriod)
+  const least = syncNs > 0n && syncNs < MIN_SYNC_PERIOD_NS ? syncNs : MIN_SYNC_PERIOD_NS
+  setQuietly(settings, minSyncPeriod, least)
+}
+
+/** Sets a field that two flags name. Both may be given if they agree; a flag overrides a file. */
+function setOwn(settings: Settings, reader: FlagReader, pairing: Pairing): void {
+  const { path, flag } = pairing
+  const theirs = settings.label(path)
+  const given = settings.says(path) && reader.given(flag)
+  const before = settings.value(path)
+  setScalar(settings, reader, pairing)
+  if (given && theirs.startsWith('--') && before !== settings.value(path))
+    reader.fail(`--${flag}`, `means the same as ${theirs} and differs from it`)
+}
+
+/** Sets a default. Errors still use the label of the unset field. */
+function setQuietly(settings: Settings, path: FieldPath, value: string | bigint | readonly string[]): void {
+  settings.set(path, { value, label: settings.label(path), exact: true, filledIn: true })
 }

@@ -2,7 +2,6 @@ import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grp
 import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next-state.ts'
 import { ApiFeed, type FeedSource, type FeedStatus } from '../api/state.ts'
 import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
-import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
@@ -16,7 +15,7 @@ import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 import { Cluster } from './cluster.ts'
 import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
-import { partsRoomOf, processRoom, servicesBytes } from './process-room.ts'
+import { type DescriptorBudget, partsRoomOf, processRoom, servicesBytes } from './process-room.ts'
 import { logCrowd } from './servers.ts'
 
 interface ApiServiceOptions {

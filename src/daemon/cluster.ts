@@ -40,6 +40,11 @@ export interface ApiQuestion {
   readonly contentType?: string
 }
 
+interface Sent extends Pick<ApiRequest, 'method' | 'path' | 'contentType'> {
+  readonly body?: unknown
+  readonly accept?: string
+}
+
 export type ApiAnswer =
   | { readonly kind: 'taken'; readonly value: unknown }
   /** `text` says why, in the words of the server where it has answered. */
@@ -118,32 +123,18 @@ export class Cluster {
 
   /** Reads the names of a few Nodes for a log message. Throws ApiError, or SyntaxError if the answer is not a list. */
   async nodeNames(): Promise<readonly string[]> {
-    const response = await this.#client.send({
-      method: 'GET',
-      path: `/api/v1/nodes?limit=${NODE_NAMES}`,
-      accept: 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json',
-      idleMs: EVENT_IDLE_MS,
-      longLived: false,
-      signal: this.#stop.signal,
-    })
+    const path = `/api/v1/nodes?limit=${NODE_NAMES}`
+    const accept = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json'
+    const response = await this.#send({ method: 'GET', path, accept })
     const list: unknown = JSON.parse(await textOf(response))
     const items = isJson(list) && Array.isArray(list.items) ? list.items : []
     return items.flatMap(item => (isJson(item) && isJson(item.metadata) ? [String(item.metadata.name)] : []))
   }
 
   /** Reads or changes one object. Never rejects: the caller may send it again. */
-  async ask({ method, path, body, contentType }: ApiQuestion): Promise<ApiAnswer> {
+  async ask(question: ApiQuestion): Promise<ApiAnswer> {
     try {
-      const response = await this.#client.send({
-        method,
-        path,
-        accept: 'application/json',
-        ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-        ...(contentType === undefined ? {} : { contentType }),
-        idleMs: EVENT_IDLE_MS,
-        longLived: false,
-        signal: this.#stop.signal,
-      })
+      const response = await this.#send(question)
       const text = await textOf(response)
       if (response.status >= 200 && response.status < 300) return { kind: 'taken', value: JSON.parse(text) }
       const status = readStatus(response.contentType, Buffer.from(text))
@@ -157,18 +148,8 @@ export class Cluster {
   /** Sends an event. Never rejects: the caller may send a failed event again. */
   async post({ method, path, body }: EventWrite, log: Log): Promise<PostResult> {
     const contentType = method === 'POST' ? 'application/json' : 'application/merge-patch+json'
-    const request: ApiRequest = {
-      method,
-      path,
-      accept: 'application/json',
-      body: JSON.stringify(body),
-      contentType,
-      idleMs: EVENT_IDLE_MS,
-      longLived: false,
-      signal: this.#stop.signal,
-    }
     try {
-      const response = await this.#client.send(request)
+      const response = await this.#send({ method, path, body, contentType })
       if (response.status === 403) await this.#forbid(response, log)
       else await drain(response)
       const result = resultOf(method, response.status)
@@ -179,6 +160,17 @@ export class Cluster {
       log.debug({ err }, 'cannot send event; retrying')
       return 'retry'
     }
+  }
+
+  async #send({ body, ...request }: Sent): Promise<ApiResponse> {
+    return await this.#client.send({
+      accept: 'application/json',
+      ...request,
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      idleMs: EVENT_IDLE_MS,
+      longLived: false,
+      signal: this.#stop.signal,
+    })
   }
 
   /** Logs the warning once, and again only if the server has accepted an event in between. */

@@ -1,35 +1,37 @@
-import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { privilegeHint } from '../base/errors.ts'
-import { FAMILIES } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
-import { configChanges, type FieldChange } from '../config/config-changes.ts'
+import {
+  configChanges,
+  type FieldChange,
+  logFieldChanges,
+  programmingFields,
+  tuningFields,
+} from '../config/effective-config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PartsRoom } from '../model/object-budget.ts'
+import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { type LocalAddresses, problemText, type Source, type SourceProblem } from '../source/source.ts'
-import { conntrackFull } from '../telemetry/event.ts'
+import { conntrackFull, type EventFact } from '../telemetry/event.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { type Flows, flowsOf } from './flows.ts'
-import { logFieldChanges, programmingFields, tuningFields } from './followed-fields.ts'
-import { mayServe } from './held-services.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
 import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
-import { type NodeCondition, nodeConditionOf } from './node-condition.ts'
 import { nodeListenersOf } from './node-listeners.ts'
-import { NodeWatch } from './node-watch.ts'
+import { type NodeCondition, NodeWatch, nodeConditionOf } from './node-object.ts'
 import { Observer } from './observer.ts'
 import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
-import { daemonDescriptors, partsRoomOf } from './process-room.ts'
+import { type DescriptorBudget, daemonDescriptors, partsRoomOf } from './process-room.ts'
 import type { Prover } from './prover.ts'
-import { type SavedState, savedStateOf } from './saved-state.ts'
-import { type Servers, serversOf } from './servers.ts'
+import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
+import { Servers } from './servers.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 
@@ -46,6 +48,7 @@ export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
 class Daemon {
   readonly #io: DaemonIo
   readonly #descriptors: DescriptorBudget
+  readonly #sockets: KernelSockets
   readonly #observer: Observer
   readonly #intake: Intake
   readonly #api: ApiService | undefined
@@ -77,10 +80,11 @@ class Daemon {
       this.#finish = (code, why) => resolve({ code, why })
     })
     this.#descriptors = daemonDescriptors(io.room?.(), config)
+    this.#sockets = socketsOf(io, this.#descriptors)
     this.#api = apiOf(config, { ...io, descriptors: this.#descriptors }, () => this.#intake.status)
     this.#observer = this.#observe()
     this.#reach = apiReachOf(config, io, {
-      sockets: socketsOf(io, this.#descriptors),
+      sockets: this.#sockets,
       changed: endpoints => this.#intake.takeApiEndpoints(endpoints),
     })
     this.#node = new NodeWatch({
@@ -177,24 +181,21 @@ class Daemon {
     this.#saved = this.#openSavedState(config)
     this.#condition = this.#openCondition(config)
     this.#prover = await openProver(config, {
-      ...this.#io,
-      sockets: socketsOf(this.#io, this.#descriptors),
-      activeMode: () => this.#activeMode,
-      tell: fact => this.#recorder?.record(fact),
+      ...this.#parts,
       metrics: this.#observer.metrics.proof,
       health: this.#observer.health,
     })
-    this.#servers = serversOf(config, this.#io, {
+    if (!this.#io.listens) return true
+    this.#servers = new Servers({
+      ...this.#parts,
       descriptors: this.#descriptors,
       api: this.#api,
       observer: this.#observer,
       intake: this.#intake,
       config: () => this.#config,
-      activeMode: () => this.#activeMode,
-      tell: fact => this.#recorder?.record(fact),
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
-    await this.#servers?.follow(config)
+    await this.#servers.follow(config)
     return true
   }
 
@@ -221,10 +222,9 @@ class Daemon {
     const { nodeName, syncPeriodMs, featureGates, allowServiceExternalIps } = this.#config
     const gates = { ...featureGates, AllowServiceExternalIPs: allowServiceExternalIps }
     return new Observer({
-      ...this.#io,
+      ...this.#parts,
       nodeName,
       syncPeriodMs,
-      families: FAMILIES,
       // Files may omit all Nodes. Nodes of other names show that this node's name is wrong.
       eligibleWithoutNode: () =>
         this.#config.source.kind === 'file' && (this.#intake.status?.otherNodes ?? []).length === 0,
@@ -233,7 +233,6 @@ class Daemon {
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
-      tell: fact => this.#recorder?.record(fact),
       mode: () => findMode(this.#activeMode?.mode ?? this.#config.proxyMode),
       ofMode: async () => (await this.#switcher?.metrics()) ?? [],
       api: this.#api?.numbers,
@@ -245,22 +244,24 @@ class Daemon {
     return this.#switcher?.current
   }
 
+  /** Gives what parts of the daemon use of its surroundings and of each other. */
+  get #parts() {
+    const [sockets, activeMode] = [this.#sockets, () => this.#activeMode]
+    return { ...this.#io, sockets, activeMode, tell: (fact: EventFact) => this.#recorder?.record(fact) }
+  }
+
   #program(config: Config): ModeSwitcher {
-    const { clock, log, random, planned } = this.#io
     const api = this.#api
     return new ModeSwitcher(config, {
-      clock,
-      log,
-      random,
-      sockets: socketsOf(this.#io, this.#descriptors),
-      planned,
+      ...this.#parts,
       report: event => this.#report(event),
       // Back ends get more of an object than a saved state has.
       resolved: api && (its => (this.#intake.isStale(its.snapshot) ? undefined : api.offer(its))),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
       unsupported: list => {
-        for (const refusal of list) log.warn(refusal, 'skipped: not supported by this kernel or proxy mode')
+        for (const refusal of list)
+          this.#io.log.warn(refusal, 'skipped: not supported by this kernel or proxy mode')
       },
     })
   }
@@ -311,12 +312,11 @@ class Daemon {
   }
 
   #openSavedState(config: Config): SavedState | undefined {
-    const kernel = { clock: this.#io.clock, sockets: socketsOf(this.#io, this.#descriptors) }
     return savedStateOf(config, {
       ...this.#io,
       owner: async () => await this.#cluster?.owner(this.#config),
       intake: this.#intake,
-      mayServe: snapshot => mayServe(snapshot, { config: this.#config, ...kernel }, this.#activeMode),
+      mayServe: snapshot => mayServe(snapshot, { ...this.#parts, config: this.#config }, this.#activeMode),
       metrics: this.#observer.metrics.savedState,
     })
   }

@@ -16,8 +16,8 @@ import { type Difference, differenceOf, dryRun, type Plan } from '../reconcile/d
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { isMostGone } from '../source/source.ts'
-import type { TrafficCount } from '../telemetry/connection-totals.ts'
-import type { ModeMetric } from '../telemetry/mode-metrics.ts'
+import type { TrafficCount } from '../telemetry/connection-metrics.ts'
+import type { ModeMetric } from '../telemetry/metric-set.ts'
 import { servicesBytes } from './process-room.ts'
 import { modesOf, Retirement } from './retirement.ts'
 

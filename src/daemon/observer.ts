@@ -1,7 +1,5 @@
-import type { BuildInfo } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
 import { privilegeHint } from '../base/errors.ts'
-import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { rfc3339 } from '../base/text.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -23,16 +21,13 @@ import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/m
 import { LocalPolicyCounter, PendingChanges, programmingLatencies } from '../telemetry/proxy-metrics.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 
-interface ObserverOptions {
+interface ObserverOptions extends Omit<MetricsOptions, 'staleS' | 'isDirect'> {
   readonly log: Log
   readonly clock: Clock
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly nodeName: string
-  /** The families that are programmed. */
-  readonly families: readonly Family[]
   readonly syncPeriodMs: number
-  readonly build: BuildInfo
   readonly source: () => SourceStatus | undefined
   /** Seconds since a source confirmed the saved state that is served; undefined while none is. */
   readonly servedStaleS?: (() => number | undefined) | undefined
@@ -40,11 +35,6 @@ interface ObserverOptions {
   readonly quarantined: () => number
   /** Whether load balancers may use this node while its Node object is unknown. */
   readonly eligibleWithoutNode: () => boolean
-  readonly servers: MetricsOptions['servers']
-  readonly features: MetricsOptions['features']
-  readonly connections: MetricsOptions['connections']
-  readonly api: MetricsOptions['api']
-  readonly ofMode: MetricsOptions['ofMode']
   /** The mode that programs the kernel now. */
   readonly mode: () => Pick<Mode, 'countsFailures'>
   /** Gets each fact that deserves an event at its object. */
@@ -84,21 +74,12 @@ export class Observer {
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
-    const { families, clock, wallMs, syncPeriodMs, build, source, eligibleWithoutNode, servedStaleS } =
-      options
-    const { servers, features, connections, ofMode, api } = options
+    const { clock, wallMs, source } = options
     this.#options = options
     this.#refusals = new RefusalLog(wallMs)
     this.startedWallMs = wallMs()
     this.offers = new Offers({ clock, wallMs, full: () => this.#countOffers() })
-    this.#health = new HealthTracker({
-      families,
-      clock,
-      wallMs,
-      syncPeriodMs,
-      eligibleWithoutNode,
-      servedStaleS,
-    })
+    this.#health = new HealthTracker(options)
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
     // The staleness of a source without data counts from the start, and that of a new source from the last data of the
@@ -107,18 +88,7 @@ export class Observer {
       this.#heardMs = source()?.heardMs ?? this.#heardMs
       return (clock.nowMs() - this.#heardMs) / 1000
     }
-    const isDirect = () => source()?.isDirect
-    const metrics = createMetrics({
-      families,
-      staleS,
-      isDirect,
-      servers,
-      features,
-      connections,
-      ofMode,
-      api,
-      build,
-    })
+    const metrics = createMetrics({ ...options, staleS, isDirect: () => source()?.isDirect })
     const text = () => {
       this.#countOffers()
       return metrics.text()

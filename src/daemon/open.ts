@@ -1,9 +1,9 @@
-import { type Clock, systemClock } from '../base/clock.ts'
-import type { DescriptorBudget } from '../base/descriptor-budget.ts'
+import { type Clock, slicingOf, systemClock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/links.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
 import { ValuePool } from '../model/snapshot.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
@@ -12,7 +12,7 @@ import { Connection } from '../netlink/connection.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
-import type { Plan } from '../reconcile/dataplane.ts'
+import { type Difference, differenceOf, type Plan } from '../reconcile/dataplane.ts'
 import { FileSource } from '../source/file/file-source.ts'
 import { objectDoubts } from '../source/file/object-doubts.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -27,7 +27,7 @@ import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.t
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
-import { partsMax, processRoom, relayRoom } from './process-room.ts'
+import { type DescriptorBudget, partsMax, processRoom, relayRoom } from './process-room.ts'
 import type { Prover, ProverOptions } from './prover.ts'
 
 /** Opens the data plane while `use` runs. Throws if the kernel lacks a feature that the mode needs. */
@@ -45,6 +45,16 @@ async function untilDone<State, P extends Plan<State>, R>(
   } finally {
     await opened.close()
   }
+}
+
+/**
+ * Computes what `run` would change in this machine's kernel, in the configured mode. Throws if the mode cannot run
+ * here.
+ */
+export async function kernelDifference(config: Config, table: FrontendTable): Promise<Difference> {
+  return await withPlane<Difference>({ config, ...HERE }, ({ plane }) =>
+    differenceOf(plane, table, slicingOf(systemClock)),
+  )
 }
 
 /** Opens a socket to nf_tables. Throws if the addon is missing or the kernel denies the socket. */

@@ -3,12 +3,17 @@ import { writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { getHeapStatistics, setFlagsFromString } from 'node:v8'
 import type { Clock } from '../base/clock.ts'
-import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
+import {
+  type SysctlWrite,
+  type TuneOptions,
+  type TuneReport,
+  tuneConntrack,
+} from '../kernel/sysctl/sysctls.ts'
 import { PartsRoom } from '../model/object-budget.ts'
-import type { ProcessRoom } from '../modes/mode.ts'
-import { relaysAny } from '../modes/registry.ts'
+import type { KernelAccess, ProcessRoom } from '../modes/mode.ts'
+import { findMode, relaysAny } from '../modes/registry.ts'
 import { releasePages } from '../netlink/native.ts'
 
 /** Reads the limits of this process, synchronously. */
@@ -254,4 +259,113 @@ export async function setOomScoreAdj(
   } catch (err) {
     log.info({ err }, `cannot set oom_score_adj=${value} (needs CAP_SYS_RESOURCE); continuing`)
   }
+}
+
+/** Sets the kernel settings that the configuration and its mode need. Does not reject. */
+export async function tuneKernel(config: Config, options: TuneOptions = {}): Promise<TuneReport> {
+  const reports = [await tuneConntrack(config.conntrack, options), await tuneMode(config, options)]
+  return {
+    written: reports.flatMap(({ written }) => written),
+    left: reports.flatMap(({ left }) => left),
+    failed: reports.flatMap(({ failed }) => failed),
+  }
+}
+
+/** Sets only the settings that the mode cannot run without. */
+export async function tuneMode(config: Config, options: TuneOptions = {}): Promise<TuneReport> {
+  return (await findMode(config.proxyMode).tune?.(config, options)) ?? NOTHING
+}
+
+/** Throws if the kernel rejects the record. */
+export async function writeRecord(
+  config: Config,
+  written: readonly SysctlWrite[],
+  kernel: KernelAccess,
+): Promise<void> {
+  await findMode(config.proxyMode).record?.(config, written, kernel)
+}
+
+const NOTHING: TuneReport = { written: [], left: [], failed: [] }
+
+/** Descriptors that each part of a process may have open. */
+export interface DescriptorBudget {
+  /** Connections to the health port. */
+  readonly healthz: number
+  /** Connections to the metrics port. */
+  readonly metrics: number
+  /** Connections to health check node ports. */
+  readonly healthChecks: number
+  /** Sockets of health check node ports that listen. */
+  readonly healthCheckListeners: number
+  /** Connections to the API for back ends. */
+  readonly api: number
+  /** Everything of the userspace relay. */
+  readonly relay: number
+}
+
+export type DescriptorUse = keyof DescriptorBudget
+
+/** Descriptors for connections to the API server, netlink, listening servers, files and pipes. */
+const RESERVE = 128
+
+interface Claim {
+  readonly use: DescriptorUse
+  readonly most: number
+  readonly weight: number
+}
+
+/** What each part needs at most, and its part where there is not enough for all. */
+const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly weight: number }>> = {
+  healthz: { most: 512, weight: 1 },
+  metrics: { most: 512, weight: 1 },
+  healthChecks: { most: 1_024, weight: 2 },
+  // Kubernetes supports no cluster with more Services of that kind.
+  healthCheckListeners: { most: 8_192, weight: 6 },
+  api: { most: 2_048, weight: 2 },
+  relay: { most: 20_480, weight: 6 },
+}
+
+/** The same of a part that may be used later. */
+const LATER = { most: 256, weight: 1 } as const
+
+/**
+ * Divides the descriptors of a process (undefined where the limit is unknown) between the parts that it uses, beyond a reserve of
+ * 128, or of half where that is less. What a part does not need is for the others. Parts of `later` get 256 at most, and those
+ * that are not used now get what all others leave as well.
+ */
+export function descriptorBudget(
+  limit: number | undefined,
+  uses: readonly DescriptorUse[],
+  later: readonly DescriptorUse[] = [],
+): DescriptorBudget {
+  const room = (limit ?? Infinity) - Math.min(RESERVE, (limit ?? Infinity) / 2)
+  const claims = uses.map(use => ({ use, ...CLAIMS[use] }))
+  const used = divide(room, [...claims, ...later.map(use => ({ use, ...LATER }))])
+  const rest = room - [...used.values()].reduce((sum, part) => sum + part, 0)
+  const part = (use: DescriptorUse) => {
+    const its = used.get(use) ?? 0
+    return uses.includes(use) ? its : Math.floor(Math.min(CLAIMS[use].most, its + rest))
+  }
+  return {
+    healthz: part('healthz'),
+    metrics: part('metrics'),
+    healthChecks: part('healthChecks'),
+    healthCheckListeners: part('healthCheckListeners'),
+    api: part('api'),
+    relay: part('relay'),
+  }
+}
+
+/** Serves the parts that need least for their weight first, and divides what they leave. */
+function divide(room: number, claims: readonly Claim[]): ReadonlyMap<DescriptorUse, number> {
+  let left = room
+  let weights = claims.reduce((sum, { weight }) => sum + weight, 0)
+  const parts = new Map<DescriptorUse, number>()
+  for (const { use, most, weight } of claims.toSorted((a, b) => a.most / a.weight - b.most / b.weight)) {
+    const part = Math.min(most, Math.floor((left * weight) / weights))
+    parts.set(use, part)
+    left -= part
+    weights -= weight
+  }
+  return parts
 }

@@ -15,7 +15,7 @@ import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { KernelState } from '../source/source.ts'
 import { type EventFact, packetsAsWanted, packetsDiffer } from '../telemetry/event.ts'
 import type { HealthCheck, HealthTracker } from '../telemetry/health.ts'
-import type { ProofMetrics } from '../telemetry/work-metrics.ts'
+import type { ProofMetrics } from '../telemetry/metrics.ts'
 import type { ActiveMode, HeldRules } from './mode-switcher.ts'
 
 export interface ProverOptions {

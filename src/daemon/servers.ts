@@ -1,7 +1,4 @@
 import { buildText } from '../base/build-info.ts'
-import type { Clock } from '../base/clock.ts'
-import type { DescriptorBudget } from '../base/descriptor-budget.ts'
-import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { rfc3339 } from '../base/text.ts'
@@ -22,10 +19,9 @@ import {
   type Flags,
   flagzText,
   openMetricsServer,
-  type ProcessStatus,
   statuszText,
 } from '../telemetry/metrics-server.ts'
-import type { ServersState } from '../telemetry/server-metrics.ts'
+import type { ServersState } from '../telemetry/process-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
@@ -33,61 +29,18 @@ import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
 import { openUiServer, PageServer, type UiServer } from './page.ts'
+import type { DescriptorBudget } from './process-room.ts'
 
-interface ServersOptions {
-  readonly clock: Clock
-  readonly log: Log
-  readonly families: readonly Family[]
+interface ServersOptions
+  extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'openPage' | 'wallMs' | 'build'>,
+    Pick<PagesOptions, 'intake' | 'config' | 'activeMode'> {
   readonly descriptors: DescriptorBudget
   /** The back-end API, which listens by itself. */
   readonly api: { readonly overShare: OverShare } | undefined
   readonly observer: Observer
-  /** Gives the configuration as kube-proxy's API type. */
-  readonly configz: () => unknown
-  readonly flags: Flags
-  readonly status: ProcessStatus
-  readonly wallMs: () => number
-  readonly pages: AdminPages
-  /** The web page; undefined for none. */
-  readonly page: PageServer | undefined
   readonly tell: (fact: EventFact) => void
-  /** Gives the mode that programs the kernel now. */
-  readonly proxyMode: () => string
   /** A server could not listen, and --bind-address-hard-fail is set. */
   readonly failed: () => void
-}
-
-interface DaemonParts
-  extends Pick<ServersOptions, 'descriptors' | 'api' | 'observer' | 'tell' | 'failed'>,
-    Pick<PagesOptions, 'intake' | 'config' | 'activeMode'> {}
-
-/** Makes the servers of a daemon; undefined if it does not listen. */
-export function serversOf(
-  { nodeName }: Pick<Config, 'nodeName'>,
-  io: Pick<DaemonIo, 'clock' | 'log' | 'listens' | 'configz' | 'flags' | 'openPage' | 'wallMs' | 'build'>,
-  { intake, config, activeMode, ...parts }: DaemonParts,
-): Servers | undefined {
-  const { clock, log, listens, configz, flags = new Map(), openPage, wallMs, build } = io
-  if (!listens) return undefined
-  const { observer } = parts
-  const version = buildText(build)
-  const nowMs = () => clock.nowMs()
-  const pages = adminPages({ activeMode, config, version, intake, nowMs, observer, configz })
-  const source = { ...pages, clock, wallMs, version, config, flags, configz }
-  const held = () => activeMode()?.status
-  return new Servers({
-    ...parts,
-    clock,
-    log,
-    families: FAMILIES,
-    configz,
-    flags,
-    status: { startedWallMs: observer.startedWallMs, version, nodeName },
-    wallMs,
-    pages,
-    page: openPage === undefined ? undefined : new PageServer(openPage, { ...source, held }),
-    proxyMode: () => activeMode()?.mode ?? config().proxyMode,
-  })
 }
 
 /** The servers of the daemon: health, metrics, the Services' health check node ports, and the admin socket. */
@@ -95,6 +48,11 @@ export class Servers {
   readonly #options: ServersOptions
   readonly #services: ServiceHealth
   readonly #slis = createSliMetrics()
+  readonly #flags: Flags
+  readonly #version: string
+  readonly #pages: AdminPages
+  /** The web page; undefined for none. */
+  readonly #page: PageServer | undefined
   #health: HttpServer | undefined
   #metrics: HttpServer | undefined
   #admin: HttpServer | undefined
@@ -104,10 +62,14 @@ export class Servers {
 
   constructor(options: ServersOptions) {
     this.#options = options
-    const { clock, families, observer, descriptors } = options
+    const { clock, observer, descriptors, activeMode, openPage, flags = new Map() } = options
+    this.#flags = flags
+    this.#version = buildText(options.build)
+    this.#pages = adminPages({ ...options, version: this.#version, nowMs: () => clock.nowMs() })
+    const source = { ...this.#pages, ...options, version: this.#version, flags }
+    this.#page = openPage && new PageServer(openPage, { ...source, held: () => activeMode()?.status })
     this.#services = new ServiceHealth({
       clock,
-      families,
       healthy: () => observer.health.healthy,
       listenersMax: descriptors.healthCheckListeners,
       connectionsMax: descriptors.healthChecks,
@@ -155,7 +117,7 @@ export class Servers {
     void this.#ui?.close()
     this.#services.close()
     await this.#admin?.close()
-    await this.#options.page?.close()
+    await this.#page?.close()
   }
 
   #followHealth(config: Config): void {
@@ -180,7 +142,7 @@ export class Servers {
   }
 
   #followMetrics(config: Config): void {
-    const { clock, observer, configz, flags, proxyMode } = this.#options
+    const { clock, observer, configz } = this.#options
     const { metricsBindAddress, bindAddressHardFail, featureGates } = config
     void this.#metrics?.close()
     this.#metrics = openMetricsServer({
@@ -188,18 +150,24 @@ export class Servers {
       clock,
       connectionsMax: this.#options.descriptors.metrics,
       hardFail: bindAddressHardFail,
-      proxyMode,
+      proxyMode: () => this.#proxyMode,
       metrics: () => observer.metrics.text(),
       slis: this.#slis,
       configz,
-      flagz: isGateOn(featureGates, 'ComponentFlagz') ? () => flagzText(flags) : undefined,
+      flagz: isGateOn(featureGates, 'ComponentFlagz') ? () => flagzText(this.#flags) : undefined,
       statusz: isGateOn(featureGates, 'ComponentStatusz') ? paths => this.#statusz(paths) : undefined,
       report: news => this.#serverNews('metrics', config, news),
     })
   }
 
+  /** The mode that programs the kernel now. */
+  get #proxyMode(): string {
+    const { activeMode, config } = this.#options
+    return activeMode()?.mode ?? config().proxyMode
+  }
+
   #statusz(paths: readonly string[]): string {
-    const { observer, proxyMode, status, wallMs } = this.#options
+    const { observer, wallMs } = this.#options
     const { code, body } = observer.health.readiness()
     const lastSync = Object.fromEntries(
       Object.entries(body.status).map(([family, { lastUpdated }]) => [family, lastUpdated]),
@@ -207,26 +175,34 @@ export class Servers {
     const work = {
       wallMs: wallMs(),
       paths,
-      mode: proxyMode(),
+      mode: this.#proxyMode,
       table: this.#table,
       ready: code === 200,
       lastSync,
       staleSeconds: body.staleSeconds,
     }
-    return statuszText(status, work)
+    const { startedWallMs, nodeName } = observer
+    return statuszText({ startedWallMs, version: this.#version, nodeName }, work)
   }
 
   async #followAdmin({ adminSocket }: Config): Promise<void> {
-    const { clock, pages, page } = this.#options
+    const { clock } = this.#options
     await this.#admin?.close()
     this.#admin = undefined
     if (adminSocket === '') return
     const report = (news: ServerNews) => this.#logServer('admin', 'admin-socket', news)
-    this.#admin = openAdminServer({ ...pages, path: adminSocket, clock, report, page: page?.atSocket })
+    this.#admin = openAdminServer({
+      ...this.#pages,
+      path: adminSocket,
+      clock,
+      report,
+      page: this.#page?.atSocket,
+    })
   }
 
   #openUi({ ui }: Config): void {
-    const { clock, page, log } = this.#options
+    const { clock, log } = this.#options
+    const page = this.#page
     if (ui === undefined || page === undefined) return
     const report = (news: ServerNews) => this.#logServer('ui', 'ui-address', news)
     this.#ui = openUiServer(ui, { clock, page, log, report })

@@ -28,9 +28,13 @@ interface PassWork {
 
 export interface FamilyResult {
   readonly family: Family
+  /** Entries that the kernel listed. */
   readonly examined: number
+  /** Stale UDP entries removed. */
   readonly deleted: number
+  /** TCP connections cut, as their Service's drain policy says. */
   readonly cut: number
+  /** TCP entries removed that had no answer from an endpoint that is gone. */
   readonly halfOpen: number
   readonly durationMs: number
 }

@@ -1,5 +1,4 @@
-import type { Ip } from '../base/ip.ts'
-import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
+import { type Ip, PROTOCOL_NUMBERS } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { difference, everything, point, prefix, type Region, union } from '../base/region.ts'
 import { type Box, type Hook, regionOfIps } from '../kernel/evaluate/values.ts'

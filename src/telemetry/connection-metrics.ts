@@ -1,5 +1,4 @@
 import { errorOf } from '../base/errors.ts'
-import { ConnectionTotals, labelsOf, type Traffic, type TrafficCount } from './connection-totals.ts'
 import { type Counter, metricSet, type Registry } from './metric-set.ts'
 
 export interface ConnectionMetricsOptions {
@@ -111,5 +110,160 @@ function readerOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): 
       running = update()
     }
     return running
+  }
+}
+
+/** The counts of one kernel object since its creation. */
+export interface TrafficCount {
+  /** Identifies the object while it exists. */
+  readonly element: string
+  /** `namespace/name:port/PROTOCOL/FAMILY`. */
+  readonly port: string
+  /** `10.0.0.1:8080`. */
+  readonly endpoint: string
+  readonly connections: bigint
+  /** Packets and bytes to the endpoint and from it, if the kernel counts them. */
+  readonly volume?: Volume<bigint>
+}
+
+interface Volume<N> {
+  readonly packetsIn: N
+  readonly packetsOut: N
+  readonly bytesIn: N
+  readonly bytesOut: N
+}
+
+/** Counts of one port, or one endpoint. */
+interface Traffic extends Volume<number> {
+  readonly connections: number
+}
+
+interface EndpointTraffic {
+  readonly port: string
+  readonly endpoint: string
+  readonly traffic: Traffic
+}
+
+interface Seen extends EndpointTraffic {
+  /** The number of the last read with this element. */
+  read: number
+}
+
+/** Reads without an element until its count is forgotten: a list that changes while it is read may omit an element. */
+const MISSES_MAX = 2
+/** Series of each port and endpoint: one of connections, and packets and bytes in two directions each. */
+const SERIES_OF_CONNECTIONS = 1
+const SERIES_OF_VOLUME = 4
+
+/**
+ * Sums the traffic of ports and endpoints from counters that start at zero with each kernel element. A sum never falls
+ * while its port or endpoint exists.
+ */
+export class ConnectionTotals {
+  readonly #seen = new Map<string, Seen>()
+  readonly #ports = new Map<string, Traffic>()
+  readonly #endpoints = new Map<string, EndpointTraffic>()
+  #reads = 0
+  #hasVolume = false
+
+  /** Traffic by port: `namespace/name:port/PROTOCOL/FAMILY`. */
+  get ports(): ReadonlyMap<string, Traffic> {
+    return this.#ports
+  }
+
+  /** Traffic by endpoint of a port, for elements of the last reads. */
+  get endpoints(): Iterable<EndpointTraffic> {
+    return this.#endpoints.values()
+  }
+
+  /** The kernel also counts packets and bytes. */
+  get hasVolume(): boolean {
+    return this.#hasVolume
+  }
+
+  /** Number of series of ports, and of ports and endpoints. */
+  get series(): { readonly ports: number; readonly all: number } {
+    const each = SERIES_OF_CONNECTIONS + (this.#hasVolume ? SERIES_OF_VOLUME : 0)
+    const ports = this.#ports.size * each
+    return { ports, all: ports + this.#endpoints.size * each }
+  }
+
+  take(counts: Iterable<TrafficCount>): void {
+    this.#reads++
+    for (const count of counts) this.#add(count)
+    const alive = new Set<string>()
+    for (const [element, { read, port, endpoint }] of this.#seen) {
+      if (this.#reads - read >= MISSES_MAX) this.#seen.delete(element)
+      else alive.add(port).add(endpointKey(port, endpoint))
+    }
+    for (const key of this.#ports.keys()) if (!alive.has(key)) this.#ports.delete(key)
+    for (const key of this.#endpoints.keys()) if (!alive.has(key)) this.#endpoints.delete(key)
+  }
+
+  #add({ element, port, endpoint, connections, volume }: TrafficCount): void {
+    if (volume !== undefined) this.#hasVolume = true
+    const traffic: Traffic = {
+      connections: Number(connections),
+      packetsIn: Number(volume?.packetsIn ?? 0n),
+      packetsOut: Number(volume?.packetsOut ?? 0n),
+      bytesIn: Number(volume?.bytesIn ?? 0n),
+      bytesOut: Number(volume?.bytesOut ?? 0n),
+    }
+    const before = this.#seen.get(element)
+    const isSame = before?.port === port && before.endpoint === endpoint && isReached(before.traffic, traffic)
+    const news = isSame ? combine(traffic, before.traffic, (a, b) => a - b) : traffic
+    this.#seen.set(element, { port, endpoint, traffic, read: this.#reads })
+    const plus = (sum = NOTHING) => combine(sum, news, (a, b) => a + b)
+    this.#ports.set(port, plus(this.#ports.get(port)))
+    const key = endpointKey(port, endpoint)
+    this.#endpoints.set(key, { port, endpoint, traffic: plus(this.#endpoints.get(key)?.traffic) })
+  }
+}
+
+const FIELDS = ['connections', 'packetsIn', 'packetsOut', 'bytesIn', 'bytesOut'] as const
+const NOTHING: Traffic = { connections: 0, packetsIn: 0, packetsOut: 0, bytesIn: 0, bytesOut: 0 }
+
+function endpointKey(port: string, endpoint: string): string {
+  return `${port} ${endpoint}`
+}
+
+/** Tests whether no counter fell: a counter that fell belongs to another object. */
+function isReached(before: Traffic, now: Traffic): boolean {
+  return FIELDS.every(field => before[field] <= now[field])
+}
+
+function combine(a: Traffic, b: Traffic, by: (a: number, b: number) => number): Traffic {
+  return {
+    connections: by(a.connections, b.connections),
+    packetsIn: by(a.packetsIn, b.packetsIn),
+    packetsOut: by(a.packetsOut, b.packetsOut),
+    bytesIn: by(a.bytesIn, b.bytesIn),
+    bytesOut: by(a.bytesOut, b.bytesOut),
+  }
+}
+
+interface PortLabels {
+  readonly namespace: string
+  readonly service: string
+  /** `namespace/name`, which `service` was up to 0.1; kept for one more release. */
+  readonly service_key: string
+  /** Name of the port; may be empty. */
+  readonly port: string
+  readonly protocol: string
+  readonly ip_family: string
+}
+
+export function labelsOf(key: string): PortLabels {
+  const colon = key.indexOf(':')
+  const serviceKey = key.slice(0, colon)
+  const slash = serviceKey.indexOf('/')
+  const [port = '', protocol = '', family = ''] = key.slice(colon + 1).split('/')
+  return {
+    namespace: serviceKey.slice(0, slash),
+    service: serviceKey.slice(slash + 1),
+    service_key: serviceKey,
+    port,
+    protocol,
+    ip_family: family,
   }
 }

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import type { Family } from '../base/ip.ts'
+import { FAMILIES, type Family } from '../base/ip.ts'
 import { NEVER, oneLine, rfc3339 } from '../base/text.ts'
 import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND, PLAIN } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
@@ -35,8 +35,6 @@ export interface HealthAnswer {
 }
 
 interface HealthTrackerOptions {
-  /** The families that this process programs. */
-  readonly families: readonly Family[]
   readonly clock: Clock
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
@@ -154,7 +152,7 @@ export class HealthTracker {
     const currentTime = rfc3339(this.#options.wallMs())
     const programmed = this.#programmed === undefined ? NEVER : rfc3339(this.#programmed.wallMs)
     const family = { lastUpdated: programmed, healthy: isWell }
-    const status = Object.fromEntries(this.#options.families.map(name => [name, family]))
+    const status = Object.fromEntries(FAMILIES.map(name => [name, family]))
     const { staleSeconds, ...rest } = its
     const stale = staleSeconds === undefined ? {} : { staleSeconds }
     const body = { lastUpdated: isFine ? currentTime : programmed, currentTime, ...rest, status, ...stale }
@@ -169,7 +167,7 @@ export class HealthTracker {
   }
 
   #whyNotHealthy(): string {
-    if (!this.hasSynced) return `not programmed yet: ${this.#options.families.join(', ')}`
+    if (!this.hasSynced) return `not programmed yet: ${FAMILIES.join(', ')}`
     return `changes have waited ${Math.round(this.#waitedMs(this.#pendingMs) / 1000)} s to be programmed`
   }
 

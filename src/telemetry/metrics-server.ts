@@ -114,7 +114,7 @@ export function createSliMetrics(): SliSource {
 export type Flags = ReadonlyMap<string, string>
 
 /** Facts about the process for /statusz. */
-export interface ProcessStatus {
+interface ProcessStatus {
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
   readonly version: string

@@ -1,10 +1,8 @@
 import { PersistentMap } from '../base/collections.ts'
-import type { Family } from '../base/ip.ts'
+import { FAMILIES, type Family } from '../base/ip.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { metricSet, type Registry } from './metric-set.ts'
-
-export type ProxyMetrics = ReturnType<typeof createProxyMetrics>
 
 /** 1 ms to 16.384 s, doubling. */
 const SYNC_BUCKETS: readonly number[] = Array.from({ length: 15 }, (_, k) => 0.001 * 2 ** k)
@@ -30,12 +28,14 @@ function linear({
   return Array.from({ length: count }, (_, k) => start + k * width)
 }
 
+export type ProxyMetrics = ReturnType<typeof createProxyMetrics>
+
 /**
  * Creates the metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
  * (pkg/proxy/metrics/metrics.go). One pass programs both families, so its values count for each family.
  */
-export function createProxyMetrics(registry: Registry, families: readonly Family[]) {
-  const sync = syncMetrics(registry, families)
+export function createProxyMetrics(registry: Registry) {
+  const sync = syncMetrics(registry)
   const changes = changeMetrics(registry)
   const { counter, levels, histogram } = metricSet(registry, 'kubeproxy_')
   // Values that change with every sync become metrics when the metrics are read.
@@ -46,7 +46,7 @@ export function createProxyMetrics(registry: Registry, families: readonly Family
     {
       labelNames: ['traffic_policy', 'ip_family'],
       fill: gauge => {
-        for (const family of noLocal === undefined ? [] : families) {
+        for (const family of noLocal === undefined ? [] : FAMILIES) {
           gauge.set({ traffic_policy: 'internal', ip_family: family }, noLocal?.internal[family] ?? 0)
           gauge.set({ traffic_policy: 'external', ip_family: family }, noLocal?.external[family] ?? 0)
         }
@@ -86,7 +86,7 @@ interface ConntrackPass {
   readonly deleted: number
 }
 
-function syncMetrics(registry: Registry, families: readonly Family[]) {
+function syncMetrics(registry: Registry) {
   const { counter, histogram } = metricSet(registry, 'kubeproxy_')
   const labelNames = ['ip_family'] as const
   const timed = (name: string, help: string) =>
@@ -98,9 +98,9 @@ function syncMetrics(registry: Registry, families: readonly Family[]) {
   )
   const partial = timed('sync_partial_proxy_rules', 'Duration of a sync that sends changes only.')
   const each = (set: (labels: { readonly ip_family: Family }) => void) => {
-    for (const family of families) set({ ip_family: family })
+    for (const family of FAMILIES) set({ ip_family: family })
   }
-  const times = syncTimes(registry, families)
+  const times = syncTimes(registry)
   const failures = counter('sync_proxy_rules_nftables_sync_failures_total', 'Failed syncs.', labelNames)
   const cleanups = counter(
     'sync_proxy_rules_nftables_cleanup_failures_total',
@@ -142,7 +142,7 @@ interface SyncTimes {
 }
 
 /** Makes metrics of the times that the caller writes into the result. */
-function syncTimes(registry: Registry, families: readonly Family[]): SyncTimes {
+function syncTimes(registry: Registry): SyncTimes {
   const { levels } = metricSet(registry, 'kubeproxy_')
   const times: SyncTimes = {}
   const time = (which: keyof SyncTimes, name: string, help: string) =>
@@ -151,7 +151,7 @@ function syncTimes(registry: Registry, families: readonly Family[]): SyncTimes {
       fill: gauge => {
         const wallMs = times[which]
         if (wallMs === undefined) return
-        for (const family of families) gauge.set({ ip_family: family }, wallMs / 1000)
+        for (const family of FAMILIES) gauge.set({ ip_family: family }, wallMs / 1000)
       },
     })
   time('syncedWallMs', 'sync_proxy_rules_last', 'Time of the last successful sync, in Unix time.')

@@ -1,6 +1,6 @@
 import { type Clock, Pacer } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
-import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
+import { FAMILIES, type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { type ConnectionLimits, type Crowd, type OverShare, Shares, sharesOf } from '../base/shares.ts'
 import { count } from '../base/text.ts'
 import { type HttpAnswer, HttpConnections, JSON_TYPE } from '../http/connections.ts'
@@ -26,8 +26,6 @@ export type ServiceHealthNews =
 
 interface ServiceHealthOptions {
   readonly clock: Clock
-  /** The families that this process programs. */
-  readonly families: readonly Family[]
   /** Tests whether this proxy is healthy, regardless of its Node. */
   readonly healthy: () => boolean
   /** Maximum number of listening sockets. Above it, Services of the namespace with the most sockets wait. */
@@ -214,7 +212,7 @@ export class ServiceHealth {
   /** Gives the addresses to listen at: those of node ports, in the families of the Service. */
   #placesOf(check: HealthCheck, { nodePorts }: FrontendTable): ReadonlyMap<string, Where> {
     const places = new Map<string, Where>()
-    for (const family of this.#options.families) {
+    for (const family of FAMILIES) {
       if (check.local[family] === undefined) continue
       for (const ip of ipsOf(nodePorts[family], family))
         places.set(formatIpPort(ip, check.port), { family, ip })

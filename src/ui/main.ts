@@ -1,12 +1,9 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { textAt } from '../base/plain-data.ts'
-import { configuration } from './configuration.ts'
-import { element, replaceChildren } from './dom.ts'
-import { overview, receipts, timeline } from './overview.ts'
+import { ask, DaemonAway, element, NoAnswer, replaceChildren, type View } from './dom.ts'
+import { configuration, overview, receipts, timeline } from './overview.ts'
 import { servicePath } from './path.ts'
-import { rates } from './rates.ts'
-import { services } from './services.ts'
-import { ask, DaemonAway, NoAnswer, type View } from './view.ts'
+import { rates, services } from './services.ts'
 
 const VIEWS: readonly { readonly id: string; readonly title: string; readonly open: () => View }[] = [
   { id: 'overview', title: 'Overview', open: overview },

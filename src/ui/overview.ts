@@ -1,7 +1,19 @@
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { count } from '../base/text.ts'
-import { type Column, element, facts, replaceChildren, svgElement, Table } from './dom.ts'
-import { ageText, ask, numberText, type View } from './view.ts'
+import {
+  ageText,
+  ask,
+  type Column,
+  element,
+  facts,
+  filterField,
+  numberText,
+  replaceChildren,
+  searchForm,
+  svgElement,
+  Table,
+  type View,
+} from './dom.ts'
 
 /** What the daemon is, how well it knows its objects, and its last commits. */
 export function overview(): View {
@@ -21,18 +33,6 @@ export function overview(): View {
     },
   }
 }
-
-const COMMIT_COLUMNS = [
-  { title: 'Time', cell: (line: unknown) => textAt(line, 'time') },
-  { title: 'Reason', cell: (line: unknown) => textAt(line, 'reason') },
-  { title: 'Outcome', cell: (line: unknown) => textAt(line, 'outcome') },
-  { title: 'Changes', isNumber: true, cell: (line: unknown) => numberText(numberAt(line, 'changes')) },
-  {
-    title: 'Took, ms',
-    isNumber: true,
-    cell: (line: unknown) => numberAt(line, 'durationMs')?.toFixed(1) ?? '',
-  },
-] as const
 
 /** Terms and values, in words. Pure. */
 function statusFacts(status: unknown): readonly (readonly [string, string])[] {
@@ -97,6 +97,9 @@ const COLUMNS: readonly Column<unknown>[] = [
   { title: 'Took, ms', isNumber: true, cell: line => numberAt(line, 'durationMs')?.toFixed(1) ?? '' },
   { title: 'Rejected', cell: line => listAt(line, 'refusals').map(refusalText).join('; ') },
 ]
+
+/** What the overview shows of them. */
+const COMMIT_COLUMNS = COLUMNS.filter(({ title }) => !['Bytes', 'Messages', 'Rejected'].includes(title))
 
 function refusalText(refusal: unknown): string {
   return `${listAt(refusal, 'services').map(String).join(', ')}: ${textAt(refusal, 'error')}`
@@ -177,5 +180,51 @@ function stripOf(lines: readonly unknown[]): SVGElement {
     { viewBox: `0 0 ${width} ${height}`, width: `${width}`, height: `${height}`, 'aria-hidden': 'true' },
     line,
     ...marks,
+  )
+}
+
+type Pair = readonly [string, string]
+
+/** The flags as they hold, and the configuration as kube-proxy's API type. */
+export function configuration(): View {
+  let wanted = ''
+  let flags: readonly Pair[] = []
+  let fields: readonly Pair[] = []
+  const columns = [
+    { title: 'Name', cell: ([name]: Pair) => name },
+    { title: 'Value', cell: ([, value]: Pair) => value },
+  ]
+  const flagTable = new Table<Pair>({ caption: 'Flags', empty: 'no flag matches', columns })
+  const fieldTable = new Table<Pair>({ caption: 'Configuration', empty: 'no field matches', columns })
+  const show = () => {
+    const isWanted = (pair: Pair) => pair.some(text => text.toLowerCase().includes(wanted))
+    flagTable.show(flags.filter(isWanted))
+    fieldTable.show(fields.filter(isWanted))
+  }
+  const tools = searchForm(
+    'Configuration',
+    filterField('Filter', text => {
+      wanted = text.trim().toLowerCase()
+      show()
+    }),
+  )
+  return {
+    node: element('div', {}, tools, flagTable.node, fieldTable.node),
+    everyMs: 10_000,
+    async refresh() {
+      const config = await ask('config')
+      flags = pairsOf(fieldOf(config, 'flags')).map(([name, value]): Pair => [`--${name}`, value])
+      fields = pairsOf(fieldOf(config, 'configuration'))
+      show()
+    },
+  }
+}
+
+/** Leaves of a tree, by their paths: `conntrack.maxPerCore`. Pure. */
+function pairsOf(tree: unknown, path = ''): readonly Pair[] {
+  if (typeof tree !== 'object' || tree === null || Array.isArray(tree))
+    return [[path, typeof tree === 'string' ? tree : (JSON.stringify(tree) ?? '')]]
+  return Object.entries(tree).flatMap(([name, value]) =>
+    pairsOf(value, path === '' ? name : `${path}.${name}`),
   )
 }

@@ -1,6 +1,15 @@
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { element, facts, replaceChildren, svgElement, Table } from './dom.ts'
-import { ask, NoAnswer, numberText, type View } from './view.ts'
+import {
+  ask,
+  element,
+  facts,
+  NoAnswer,
+  numberText,
+  replaceChildren,
+  svgElement,
+  Table,
+  type View,
+} from './dom.ts'
 
 /** A keyboard can scroll it. */
 const PICTURE = {

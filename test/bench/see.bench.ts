@@ -6,8 +6,7 @@ import { performance } from 'node:perf_hooks'
 import { setTimeout as pause } from 'node:timers/promises'
 import { systemClock } from '../../src/base/clock.ts'
 import { FlowGroups } from '../../src/cli/flow-groups.ts'
-import { namesOfRows } from '../../src/cli/flow-names.ts'
-import { FlowWatch } from '../../src/cli/flow-watch.ts'
+import { FlowWatch, namesOfRows } from '../../src/cli/flow-reading.ts'
 import {
   type Flow,
   familyNumber,

@@ -34,7 +34,6 @@ export async function playUpstream(
 ): Promise<void> {
   const health = new ServiceHealth({
     clock: systemClock,
-    families: ['IPv4'],
     healthy: () => true,
     listenersMax: 16,
     connectionsMax: 64,

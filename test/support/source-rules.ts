@@ -52,8 +52,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'config/flag.ts',
     'config/settings.ts',
     // What a mode measures.
-    'telemetry/connection-totals.ts',
-    'telemetry/mode-metrics.ts',
+    'telemetry/connection-metrics.ts',
+    'telemetry/metric-set.ts',
   ],
   // Bytes of messages, to typed values and back.
   wire: ['base'],
@@ -133,7 +133,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'relay/admission.ts': ['node:crypto'],
   'relay/connection.ts': ['node:http2', 'node:net'],
   'relay/open.ts': ['node:dns/promises', 'node:fs/promises'],
-  'telemetry/component-metrics.ts': ['node:fs/promises'],
+  'telemetry/process-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/layout.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
@@ -150,18 +150,17 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/network-lock.ts': ['node:fs/promises', 'node:net'],
   'daemon/page.ts': ['node:fs/promises'],
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
-  cli: ['node:stream', 'yaml'],
+  cli: ['yaml'],
   'cli/admin-client.ts': ['node:http'],
   'cli/api.ts': ['node:fs/promises'],
   // A file for a bug report.
-  'cli/bundle.ts': ['node:fs/promises', 'node:zlib'],
+  'cli/bundle.ts': ['node:fs/promises', 'node:os', 'node:path', 'node:zlib'],
   'cli/debug.ts': ['node:crypto', 'node:fs/promises'],
   'cli/page.ts': ['node:fs/promises', 'node:url'],
   'cli/nodes.ts': ['node:os', 'node:path'],
   'cli/redaction.ts': ['node:crypto'],
-  'cli/bundle-kernel.ts': ['node:fs/promises', 'node:os', 'node:path'],
   'cli/doctor.ts': ['node:fs/promises'],
-  'cli/io.ts': ['node:fs/promises'],
+  'cli/io.ts': ['node:fs/promises', 'node:stream'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.

@@ -1,5 +1,4 @@
-import type { Family, Ip } from '../../base/ip.ts'
-import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
+import { type Family, type Ip, PROTOCOL_NUMBERS } from '../../base/ip.ts'
 import { type Octets, u16be as octetsOfPort } from '../../base/octets.ts'
 import {
   type ByteView,

@@ -7,7 +7,7 @@ import { destinationKey, type IpvsTimeouts, type ServerKey, serverKey } from '..
 import { createAddressReader } from '../../kernel/link/links.ts'
 import { missingFails, tuneIpvs } from '../../kernel/sysctl/sysctls.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import type { TrafficCount } from '../../telemetry/connection-totals.ts'
+import type { TrafficCount } from '../../telemetry/connection-metrics.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import type { Extent, KernelSockets, Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { SAME_CHAINS } from '../xt-common/layout.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type DescriptorUse, descriptorBudget } from '../../../src/base/descriptor-budget.ts'
+import { type DescriptorUse, descriptorBudget } from '../../../src/daemon/process-room.ts'
 
 const DAEMON: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
 const ALL: readonly DescriptorUse[] = [...DAEMON, 'api', 'relay']

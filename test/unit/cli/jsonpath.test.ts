@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { writeDocument } from '../../../src/cli/document.ts'
-import { fillTemplate, parseTemplate } from '../../../src/cli/jsonpath.ts'
+import { fillTemplate, parseTemplate, writeDocument } from '../../../src/cli/document.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 const DOCUMENT = {

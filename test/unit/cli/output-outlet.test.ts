@@ -2,7 +2,7 @@ import { getEventListeners } from 'node:events'
 import { Writable } from 'node:stream'
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
-import { Outlet } from '../../../src/cli/output.ts'
+import { Outlet } from '../../../src/cli/io.ts'
 
 /** A stream that takes so many writes, and answers the others as `fail` says. */
 function streamThatFails(after: number, fail: (done: (error: Error) => void) => void): Writable {

@@ -7,7 +7,7 @@ import { finish } from '../../../src/base/clock.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../../../src/base/plain-data.ts'
 import { openPage, PageRates, type Timed } from '../../../src/cli/page.ts'
 
-import type { TopState } from '../../../src/cli/top-view.ts'
+import type { TopState } from '../../../src/cli/top-sampler.ts'
 import { resolveOptions } from '../../../src/config/daemon-config.ts'
 import type { PageSource } from '../../../src/daemon/page.ts'
 import type { HttpAnswer } from '../../../src/http/connections.ts'

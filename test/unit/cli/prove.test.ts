@@ -1,6 +1,5 @@
 import { expect, it } from 'vitest'
-import { RULES_FILE } from '../../../src/cli/bundle.ts'
-import { KERNEL_FILE } from '../../../src/cli/bundle-kernel.ts'
+import { KERNEL_FILE, RULES_FILE } from '../../../src/cli/bundle.ts'
 import { proveKernel } from '../../../src/cli/verify.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { computeIn, NFTABLES } from '../../support/pipeline.ts'

@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { failureText } from '../../../src/base/errors.ts'
-import { planLines } from '../../../src/cli/kernel-difference.ts'
-import { tableText } from '../../../src/cli/output.ts'
+import { planLines, tableText } from '../../../src/cli/io.ts'
 import { syncText } from '../../../src/cli/run.ts'
 import type { Sync } from '../../../src/daemon/daemon.ts'
 import { parseObject } from '../../../src/model/parse.ts'

@@ -1,18 +1,16 @@
 import { describe, expect, it } from 'vitest'
 import type { FlowGroup } from '../../../src/cli/flow-groups.ts'
 import { fitted, textWidth } from '../../../src/cli/live-table.ts'
-import { daemonState, TopRows } from '../../../src/cli/top-sampler.ts'
+import { offsetMaxOf, topKeyPressed, topPicture, topText } from '../../../src/cli/top.ts'
 import {
+  daemonState,
   FIRST_VIEW,
-  offsetMaxOf,
   rowsOf,
   type TopRow,
+  TopRows,
   type TopState,
   type TopView,
-  topKeyPressed,
-  topPicture,
-  topText,
-} from '../../../src/cli/top-view.ts'
+} from '../../../src/cli/top-sampler.ts'
 
 const ESCAPE = String.fromCharCode(27)
 const RIGHT_TO_LEFT_MARK = String.fromCodePoint(0x200f)

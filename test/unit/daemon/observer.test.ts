@@ -1,5 +1,4 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { FAMILIES } from '../../../src/base/ip.ts'
 import { createLog } from '../../../src/base/log.ts'
 import { Observer } from '../../../src/daemon/observer.ts'
 import { findMode } from '../../../src/modes/registry.ts'
@@ -25,7 +24,6 @@ beforeEach(() => {
     clock,
     wallMs: () => 0,
     nodeName: 'node',
-    families: FAMILIES,
     syncPeriodMs: 30_000,
     build: { version: '0.0.0', commit: '', date: '' },
     source: () => status,

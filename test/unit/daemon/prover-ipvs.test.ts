@@ -71,7 +71,6 @@ class World {
       tell: () => undefined,
       metrics: this.metrics.proof,
       health: new HealthTracker({
-        families: ['IPv4'],
         clock: this.clock,
         wallMs: () => 0,
         syncPeriodMs: SYNC_PERIOD_MS,

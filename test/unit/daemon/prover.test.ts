@@ -74,7 +74,6 @@ class World {
   readonly other: NftClient = createNftClient({ transport: this.kernel.open(), clock: this.clock })
   readonly metrics = createMetrics()
   readonly health = new HealthTracker({
-    families: ['IPv4'],
     clock: this.clock,
     wallMs: () => 0,
     syncPeriodMs: SYNC_PERIOD_MS,

@@ -2,8 +2,8 @@ import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
-import { whyNotConditionType } from '../../../src/config/complete-settings.ts'
 import { FIELD_PATHS } from '../../../src/config/fields.ts'
+import { whyNotConditionType } from '../../../src/config/read-config.ts'
 import { MODES } from '../../../src/modes/registry.ts'
 
 /* What is right about the chart without helm; test/reference/chart.long.test.ts renders it. */

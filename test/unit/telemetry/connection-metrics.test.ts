@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { ConnectionTotals, labelsOf, type TrafficCount } from '../../../src/telemetry/connection-totals.ts'
+import { ConnectionTotals, labelsOf, type TrafficCount } from '../../../src/telemetry/connection-metrics.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 
 const PORT = 'ns/web:http/TCP/IPv4'

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { createRelayMetrics, type RelayNumbers } from '../../../src/telemetry/server-metrics.ts'
+import { createRelayMetrics, type RelayNumbers } from '../../../src/telemetry/process-metrics.ts'
 
 const DEPLOY = new URL('../../../deploy/', import.meta.url)
 const [dashboard, alerts] = ['grafana-dashboard.json', 'helm/kprobe/alerts.yaml'].map(name =>

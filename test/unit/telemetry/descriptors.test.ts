@@ -20,7 +20,7 @@ const report = news => {
   if (news.kind === 'listening') listening.push(news.service)
   if (news.kind === 'failed') failures.add(news.error.code)
 }
-const health = new ServiceHealth({ clock, families: ['IPv4'], healthy: () => true, listenersMax: 1000, connectionsMax: 100, report })
+const health = new ServiceHealth({ clock, healthy: () => true, listenersMax: 1000, connectionsMax: 100, report })
 const names = ports.map((_, at) => 'ns/s' + at)
 const service = name => ({ service: name, clusterIps: [], ports: [], refusals: [], healthCheck: { port: ports[names.indexOf(name)], local: { IPv4: 1 } } })
 const nodePorts = { IPv4: { kind: 'only', ips: ['\\x7f\\x00\\x00\\x01'] }, IPv6: { kind: 'all' } }

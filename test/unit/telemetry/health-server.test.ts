@@ -9,7 +9,7 @@ describe('openHealthServer', () => {
   it('answers any method, turns green with the first pass, and counts', async () => {
     const clock = new FakeClock()
     const wallMs = () => 1_800_000_000_000
-    const health = new HealthTracker({ families: ['IPv4'], clock, wallMs, syncPeriodMs: 30_000 })
+    const health = new HealthTracker({ clock, wallMs, syncPeriodMs: 30_000 })
     const metrics = createMetrics()
     const server = openHealthServer({
       at: { ip: LOOPBACK, port: 0 },

@@ -1,15 +1,14 @@
 import { describe, expect, it } from 'vitest'
-import type { Family } from '../../../src/base/ip.ts'
 import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 const START_MS = Date.parse('2026-11-21T10:00:00.000Z')
 const NEVER = '0001-01-01T00:00:00Z'
 
-function tracker(families: readonly Family[] = ['IPv4', 'IPv6'], syncPeriodMs = 30_000) {
+function tracker(syncPeriodMs = 30_000) {
   const clock = new FakeClock()
   const wall = { ms: START_MS }
-  const health = new HealthTracker({ families, clock, wallMs: () => wall.ms, syncPeriodMs })
+  const health = new HealthTracker({ clock, wallMs: () => wall.ms, syncPeriodMs })
   const pass = async (ms: number) => {
     wall.ms += ms
     await clock.advance(ms)
@@ -56,7 +55,6 @@ describe('readiness', () => {
     const clock = new FakeClock()
     let staleS: number | undefined = 41.6
     const health = new HealthTracker({
-      families: ['IPv4'],
       clock,
       wallMs: () => START_MS,
       syncPeriodMs: 30_000,
@@ -90,7 +88,7 @@ describe('readiness', () => {
   })
 
   it('ends when a change waits for twice the sync period, and comes back with the next pass', async () => {
-    const { health, pass } = settled(['IPv4'])
+    const { health, pass } = settled()
     health.queued(2)
     await pass(20_000)
     health.queued(3)
@@ -151,10 +149,10 @@ describe('readiness', () => {
   })
 
   it('F43: names a Node that was deleted, families that are not programmed, and changes that wait', async () => {
-    const { health, pass } = settled(['IPv4'])
+    const { health, pass } = settled()
     health.node(false, true)
     expect(health.readiness().body.reason).toBe('the Node object of this machine was deleted')
-    expect(tracker(['IPv4', 'IPv6']).health.readiness().body.reason).toBe('not programmed yet: IPv4, IPv6')
+    expect(tracker().health.readiness().body.reason).toBe('not programmed yet: IPv4, IPv6')
     health.queued(2)
     await pass(75_400)
     expect(health.readiness().body.reason).toBe('changes have waited 75 s to be programmed')
@@ -181,13 +179,13 @@ describe('readiness', () => {
 
 describe('liveness', () => {
   it('has no say about the node, and is true before the first pass', () => {
-    expect(tracker(['IPv4']).health.liveness()).toEqual({
+    expect(tracker().health.liveness()).toEqual({
       code: 200,
       body: {
         lastUpdated: '2026-11-21T10:00:00Z',
         currentTime: '2026-11-21T10:00:00Z',
         healthy: true,
-        status: { IPv4: { lastUpdated: NEVER, healthy: true } },
+        status: { IPv4: { lastUpdated: NEVER, healthy: true }, IPv6: { lastUpdated: NEVER, healthy: true } },
       },
     })
   })
@@ -216,7 +214,7 @@ describe('liveness', () => {
   })
 
   it('waits twice a sync period that is longer', async () => {
-    const { health, pass } = settled(['IPv4'], 300_000)
+    const { health, pass } = settled(300_000)
     health.queued(2)
     await pass(599_999)
     expect(health.liveness().code).toBe(200)

@@ -6,7 +6,7 @@ import {
   createApiMetrics,
   createRelayMetrics,
   type RelayNumbers,
-} from '../../../src/telemetry/server-metrics.ts'
+} from '../../../src/telemetry/process-metrics.ts'
 
 const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
 

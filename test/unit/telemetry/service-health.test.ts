@@ -31,10 +31,8 @@ interface Opening {
 function open({ healthy = () => true, listenersMax = 100, connectionsMax = 100 }: Opening = {}) {
   const clock = new FakeClock()
   const news: ServiceHealthNews[] = []
-  const families: readonly Family[] = ['IPv4', 'IPv6']
   const health = new ServiceHealth({
     clock,
-    families,
     healthy,
     listenersMax,
     connectionsMax,

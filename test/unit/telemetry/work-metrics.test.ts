@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { Registry } from '../../../src/telemetry/metric-set.ts'
-import { createConntrackMetrics } from '../../../src/telemetry/work-metrics.ts'
+import { createConntrackMetrics } from '../../../src/telemetry/metrics.ts'
 
 const TABLE = { entries: 7, entriesMax: 100, insertFailed: 40, dropped: 2, droppedEarly: 0 }
 

@@ -1,5 +1,11 @@
-import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
-import { PROTOCOL_NUMBERS } from '../../../../src/base/ip-packet.ts'
+import {
+  type Family,
+  familyOf,
+  formatIpPort,
+  type Ip,
+  PROTOCOL_NUMBERS,
+  parseIp,
+} from '../../../../src/base/ip.ts'
 import { bytesFromOctets, octetsFromBytes } from '../../../../src/base/octets.ts'
 import {
   CONNTRACK,
