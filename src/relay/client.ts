@@ -11,9 +11,9 @@ import { isOlder } from '../source/kube/object-index.ts'
 import type { KernelState } from '../source/source.ts'
 import { type RelayLink, relayName } from './connection.ts'
 import type { RelayNames } from './names.ts'
+import { inOrderFor } from './names.ts'
+import { ReportSender } from './node-report.ts'
 import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
-import { inOrderFor } from './rendezvous.ts'
-import { ReportSender } from './report-sender.ts'
 import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES } from './types.ts'
 
 interface RelayClientOptions {

@@ -11,9 +11,8 @@ import {
   NODE_STATES,
   type NodeState,
   PROGRAMMED_KINDS,
-  SILENT_MS,
 } from './judgement.ts'
-import { decodeReport, type NodeReport, REPORT_SPACING_MS } from './node-report.ts'
+import { decodeReport, type NodeReport, REPORT_SPACING_MS, SILENT_MS } from './node-report.ts'
 import { ChangeTimes, ProgrammingLatencies, type ProgrammingLatency } from './programming.ts'
 import type { status } from './schema.ts'
 import { RELAYED_TYPES } from './types.ts'

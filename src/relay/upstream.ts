@@ -10,12 +10,11 @@ import { type Resource, watchedResources } from '../source/kube/resources.ts'
 import type { ApiObject } from '../source/kube/wire/tables.ts'
 import type { SourceObservation, SourceProblem, SourceStatus } from '../source/source.ts'
 import { encodeMessage } from '../wire/protobuf/encoder.ts'
-import { Backfill } from './backfill.ts'
 import type { Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
 import { isProgrammed } from './judgement.ts'
-import { Present } from './present.ts'
 import { discovery } from './schema.ts'
+import { SourceQuestions } from './source-questions.ts'
 import type { RelayState } from './state.ts'
 import { RELAYED_TYPES, type RelayedType } from './types.ts'
 
@@ -61,8 +60,7 @@ export class Upstream {
   readonly #options: UpstreamOptions
   readonly #troubles: Troubles
   readonly #parts: readonly Part[]
-  readonly #backfills = new Map<Collection, Backfill>()
-  readonly #presents = new Map<Collection, Present>()
+  readonly #questions = new Map<Collection, SourceQuestions>()
   /** Encoded forms of objects that were just read. */
   readonly #encoded = new WeakMap<object, Buffer>()
   readonly #exchange: Exchange
@@ -81,8 +79,8 @@ export class Upstream {
     this.#parts = relayedResources(state.proxyName).map(resource => this.#part(resource, traits))
     state.heardMs = () => this.status.heardMs
     state.isPast = async (collection, revision) =>
-      isOlder((await this.#presents.get(collection)?.ask()) ?? '', revision)
-    state.backfill = async (collection, revision) => await this.#backfills.get(collection)?.ask(revision)
+      isOlder((await this.#questions.get(collection)?.present()) ?? '', revision)
+    state.backfill = async (collection, revision) => await this.#questions.get(collection)?.readBack(revision)
   }
 
   get status(): SourceStatus {
@@ -102,7 +100,7 @@ export class Upstream {
   }
 
   async stop(): Promise<void> {
-    for (const each of [...this.#backfills.values(), ...this.#presents.values()]) each.stop()
+    for (const each of this.#questions.values()) each.stop()
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
@@ -161,8 +159,10 @@ export class Upstream {
     const part: Part = { name: resource.name, reflector, listed: false }
     if (isRelay) return part
     // A relay sends removals with the revision before them, and what it has is no proof of what the API server has.
-    this.#backfills.set(collection, new Backfill({ clock, collection, read: this.#reader(resource, type) }))
-    this.#presents.set(collection, new Present({ clock, resource, exchange: this.#exchange }))
+    const toEntry = (object: ApiObject, name: string, version: string): Entry =>
+      entryOf(type, { name, version, value: this.#bytesOf(object) })
+    const asked = { clock, collection, exchange: this.#exchange, resource, toEntry }
+    this.#questions.set(collection, new SourceQuestions(asked))
     return part
   }
 
@@ -182,14 +182,6 @@ export class Upstream {
     const bytes = this.#encoded.get(object)
     if (bytes === undefined) throw new Error('the source sends it in another encoding than protobuf')
     return bytes
-  }
-
-  /** Reads changes from a revision on, as the source has them. */
-  #reader(resource: Resource, type: RelayedType) {
-    const parts = { exchange: this.#exchange, resource }
-    const toEntry = (object: ApiObject, name: string, version: string): Entry =>
-      entryOf(type, { name, version, value: this.#bytesOf(object) })
-    return { ...parts, toEntry }
   }
 }
 

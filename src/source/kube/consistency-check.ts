@@ -1,4 +1,4 @@
-import type { Cancel, Clock } from '../../base/clock.ts'
+import { type Cancel, type Clock, runWithin } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
@@ -116,18 +116,10 @@ export class ConsistencyCheck {
 
   async #page(token: string): Promise<Awaited<ReturnType<Exchange['metadata']>>> {
     const { resource, exchange, clock } = this.#options
-    const controller = new AbortController()
-    const abort = () => controller.abort()
-    const cancel = clock.after(REQUEST_MS_MAX, abort)
-    this.#stop.signal.addEventListener('abort', abort, { once: true })
-    try {
-      const path = requestPath(resource, { limit: PAGE_OBJECTS, continue: token })
-      return await exchange.metadata({ kind: resource.kind, path, signal: controller.signal })
-    } finally {
-      cancel()
-      abort()
-      this.#stop.signal.removeEventListener('abort', abort)
-    }
+    const path = requestPath(resource, { limit: PAGE_OBJECTS, continue: token })
+    return await runWithin(clock, { limitMs: REQUEST_MS_MAX, signal: this.#stop.signal }, signal =>
+      exchange.metadata({ kind: resource.kind, path, signal }),
+    )
   }
 
   #take(comparison: Comparison, item: unknown): void {

@@ -2,8 +2,12 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { type Call, framed } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode } from '../../../src/relay/judgement.ts'
-import { decodeReport, encodeReport } from '../../../src/relay/node-report.ts'
-import { type ReportCall, ReportForwarder } from '../../../src/relay/report-forwarder.ts'
+import {
+  decodeReport,
+  encodeReport,
+  type ReportCall,
+  ReportForwarder,
+} from '../../../src/relay/node-report.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { RelayState } from '../../../src/relay/state.ts'
 import { METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'

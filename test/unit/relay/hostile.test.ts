@@ -10,13 +10,13 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { parseApiAddress } from '../../../src/api/grpc/address.ts'
 import { type CallHandler, compressedFrame, framed, MessageReader } from '../../../src/api/grpc/rpc.ts'
 import { systemClock } from '../../../src/base/clock.ts'
-import { askStatus } from '../../../src/relay/ask-status.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { encodeReport } from '../../../src/relay/node-report.ts'
 import { openLink, openRelayClient } from '../../../src/relay/open.ts'
 import { discovery, status } from '../../../src/relay/schema.ts'
 import { type RelayServer, type RelayServerOptions, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
+import { askStatus } from '../../../src/relay/status.ts'
 import {
   DELTA_METHOD,
   HEALTH_METHOD,
