@@ -14,7 +14,7 @@ import type { RelayNames } from './names.ts'
 import { inOrderFor } from './names.ts'
 import { ReportSender } from './node-report.ts'
 import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
-import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES } from './types.ts'
+import { FRESH, METADATA, PROTOCOL, RELAYED, RELAYED_TYPES } from './types.ts'
 
 interface RelayClientOptions {
   readonly relays: readonly RelayAddress[]
@@ -65,7 +65,6 @@ const PATIENCE_MS = 30_000
 const FIRST_PATIENCE_MS = 3_000
 /** By this a relay answers that it serves, but not from where the node is. */
 const ANOTHER_HISTORY_STATUS = 410
-const SERVICES_PATH = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.path ?? ''
 /** Mean time between two looks whether a relay answers again. */
 const PROBE_MS = 60_000
 const REST = { minMs: 500, maxMs: 30_000 } as const
@@ -99,7 +98,7 @@ export class RelayClient implements ApiClient {
     this.#options = options
     this.#reports = new ReportSender({
       ...options,
-      cluster: () => this.#clusters.get(SERVICES_PATH) ?? '',
+      cluster: () => this.#clusters.get(RELAYED.Service.path) ?? '',
       isDirect: () => this.#isDirect,
       send: text => this.reporting?.report(text),
     })
@@ -154,7 +153,7 @@ export class RelayClient implements ApiClient {
   /** The watch that reports go with: that of Services, or else another one. */
   get reporting(): Reading | undefined {
     const watches = [...this.#readings].filter(({ isWatch }) => isWatch)
-    return watches.find(({ path }) => path === SERVICES_PATH) ?? watches[0]
+    return watches.find(({ path }) => path === RELAYED.Service.path) ?? watches[0]
   }
 
   async send(request: ApiRequest): Promise<ApiResponse> {
@@ -336,10 +335,8 @@ export class RelayClient implements ApiClient {
 
   /** Reads the Node of this node, as a reflector would: a relay that refuses that would refuse the rest as well. */
   async #serves(peer: Peer): Promise<boolean> {
-    const type = RELAYED_TYPES.find(({ kind }) => kind === 'Node')
-    if (type === undefined) return false
     const name = this.#options.nodeName
-    const wanted: Wanted = { type, name, what: 'list', revision: '', seconds: undefined }
+    const wanted: Wanted = { type: RELAYED.Node, name, what: 'list', revision: '', seconds: undefined }
     const { signal } = new AbortController()
     try {
       const { status } = await this.#reading(peer, { wanted, isFresh: true, isProbe: true }, signal).open()

@@ -16,7 +16,7 @@ import { isProgrammed } from './judgement.ts'
 import { discovery } from './schema.ts'
 import { SourceQuestions } from './source-questions.ts'
 import type { RelayState } from './state.ts'
-import { RELAYED_TYPES, type RelayedType } from './types.ts'
+import { RELAYED, type RelayedType } from './types.ts'
 
 interface UpstreamOptions {
   /** Stays open: its owner closes it, after stop(). */
@@ -106,9 +106,8 @@ export class Upstream {
 
   #part(resource: Resource, traits: { streamsLists: boolean }): Part {
     const { clock, random, state, observed, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
-    const type = typeOf(resource)
-    const collection = state.collections.get(type.typeUrl)
-    if (collection === undefined) throw new Error(`no collection for ${type.typeUrl}`)
+    const type = RELAYED[resource.kind]
+    const collection = state.collections[resource.kind]
     const told = {
       watch: isRelay ? 'difference' : 'changes',
       list: 'difference',
@@ -146,7 +145,7 @@ export class Upstream {
           part.listed = true
           if (reflector.isAbsent) collection.absent()
           // Readers of all types wait until it is known which cluster this is.
-          if (type.kind === 'Service') for (const each of state.collections.values()) each.tell()
+          if (type.kind === 'Service') for (const each of Object.values(state.collections)) each.tell()
         },
         trouble: trouble => {
           this.#troubles.set(resource.name, trouble)
@@ -240,10 +239,4 @@ function relayedResources(proxyName: string): readonly Resource[] {
   return watchedResources({ nodeName: '', serviceProxyName }).map(resource =>
     resource.kind === 'Node' ? { ...resource, fieldSelector: '', only: undefined } : resource,
   )
-}
-
-function typeOf({ kind }: Resource): RelayedType {
-  const type = RELAYED_TYPES.find(each => each.kind === kind)
-  if (type === undefined) throw new Error(`${kind}s are not relayed`)
-  return type
 }
