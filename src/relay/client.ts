@@ -13,7 +13,7 @@ import { type RelayLink, relayName } from './connection.ts'
 import type { RelayNames } from './names.ts'
 import { inOrderFor } from './names.ts'
 import { ReportSender } from './node-report.ts'
-import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
+import { Reading, RelayRefusal, statusResponse, type Wanted } from './reading.ts'
 import { FRESH, METADATA, PROTOCOL, RELAYED, RELAYED_TYPES } from './types.ts'
 
 interface RelayClientOptions {
@@ -348,6 +348,11 @@ export class RelayClient implements ApiClient {
   }
 }
 
+/** The metadata by which a node resumes. */
+function tokenOf(revision: string, cluster: string): Readonly<Record<string, string>> {
+  return revision === '' ? {} : { [METADATA.revision]: revision, [METADATA.cluster]: cluster }
+}
+
 /** What a request asks relays for; undefined for what they do not serve. */
 function wantedOf({ method, path, accept }: ApiRequest): Wanted | 'metadata' | undefined {
   const [collection, query = ''] = path.split('?')
@@ -389,18 +394,10 @@ function endingBody(body: ApiBody, isOurs: () => boolean, left: () => void): Api
   }
 }
 
-function statusResponse(code: number, reason: string, causes: readonly object[] = []): ApiResponse {
-  const status = { kind: 'Status', apiVersion: 'v1', code, reason, message: reason, details: { causes } }
-  const bytes = Buffer.from(JSON.stringify(status))
-  const body = {
-    async *[Symbol.asyncIterator]() {
-      yield bytes
-    },
-  }
-  return { status: code, contentType: 'application/json', retryAfterMs: undefined, body }
-}
-
 /** The node compares nothing itself. */
-const UNSERVED = statusResponse(503, 'ServiceUnavailable')
+const UNSERVED = statusResponse({ code: 503, reason: 'ServiceUnavailable', message: 'ServiceUnavailable' })
 /** Every relay is older than what the node holds. */
-const TOO_LARGE = statusResponse(504, 'Timeout', [{ reason: 'ResourceVersionTooLarge' }])
+const TOO_LARGE = statusResponse({
+  ...{ code: 504, reason: 'Timeout', message: 'Timeout' },
+  details: { causes: [{ reason: 'ResourceVersionTooLarge' }] },
+})
