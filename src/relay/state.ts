@@ -140,10 +140,6 @@ export class OwnFrames {
     this.#bytesMax = bytesMax
   }
 
-  get bytes(): number {
-    return this.#bytes
-  }
-
   hold(reader: OwnReader, bytes: number): void {
     const held = this.#held.get(reader) ?? { bytes: 0, sinceMs: this.#clock.nowMs() }
     held.bytes += bytes
