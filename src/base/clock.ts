@@ -33,6 +33,26 @@ export async function within(clock: Clock, limitMs: number, work: Promise<void>)
   }
 }
 
+/** Runs with a signal that aborts with another one, after this time, and at the end of the run. */
+export async function runWithin<T>(
+  clock: Clock,
+  { limitMs, signal }: { readonly limitMs: number; readonly signal: AbortSignal },
+  run: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const controller = new AbortController()
+  const abort = () => controller.abort()
+  const cancel = clock.after(limitMs, abort)
+  signal.addEventListener('abort', abort)
+  if (signal.aborted) abort()
+  try {
+    return await run(controller.signal)
+  } finally {
+    cancel()
+    signal.removeEventListener('abort', abort)
+    abort()
+  }
+}
+
 /** Waits for this long, or until the signal aborts. */
 export function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {

@@ -19,11 +19,10 @@ import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { TokenReviews } from '../relay/admission.ts'
 import { RelayClient } from '../relay/client.ts'
-import { ReportForwarder } from '../relay/report-forwarder.ts'
+import { ReportForwarder } from '../relay/node-report.ts'
 import { type RelayServer, startRelayServer } from '../relay/server.ts'
 import { RelayState } from '../relay/state.ts'
 import { StateSource } from '../relay/state-source.ts'
-import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
@@ -231,9 +230,9 @@ class Session {
     const heardMs = state.heardMs()
     return {
       ...server.counts,
-      collections: RELAYED_TYPES.map(({ kind, typeUrl }) => ({
+      collections: Object.entries(state.collections).map(([kind, { size }]) => ({
         kind,
-        objects: state.collections.get(typeUrl)?.size ?? 0,
+        objects: size,
       })),
       historyBytes: state.historyBytes,
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,

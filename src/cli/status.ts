@@ -5,7 +5,6 @@ import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/fl
 import { RELAY_CLIENT_FLAGS } from '../config/flags.ts'
 import { readRelays } from '../config/own-flags.ts'
 import { isDnsLabel } from '../model/fields.ts'
-import { askStatus, type RelayAnswer } from '../relay/ask-status.ts'
 import type { Http2Link } from '../relay/connection.ts'
 import {
   type Goal,
@@ -16,6 +15,7 @@ import {
   newest,
 } from '../relay/judgement.ts'
 import { openLinks } from '../relay/open.ts'
+import { askStatus, type RelayAnswer } from '../relay/status.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import { isDocument, outputFlag, readOutput, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, tableText } from './io.ts'

@@ -7,7 +7,13 @@ import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { QuarantineEntry, ReconcilerEvent } from '../reconcile/pass.ts'
-import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
+import {
+  type ApiClient,
+  ApiError,
+  type ApiRequest,
+  type ApiResponse,
+  collect,
+} from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/dial.ts'
 import { failureOfStatus } from '../source/kube/exchange.ts'
 import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
@@ -194,14 +200,10 @@ function resultOf(method: EventWrite['method'], status: number): PostResult {
   return status === 429 || status >= 500 ? 'retry' : 'refused'
 }
 
-async function textOf({ body }: ApiResponse): Promise<string> {
-  const decoder = new TextDecoder()
-  let text = ''
-  for await (const chunk of body) {
-    text += decoder.decode(chunk, { stream: true })
-    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'the answer is too long')
-  }
-  return text
+async function textOf(response: ApiResponse): Promise<string> {
+  const body = await collect(response, NODES_BYTES_MAX)
+  if (body === undefined) throw new ApiError('protocol', 'the answer is too long')
+  return body.toString()
 }
 
 async function drain({ body }: ApiResponse): Promise<void> {

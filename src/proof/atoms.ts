@@ -1,14 +1,24 @@
 import { append } from '../base/collections.ts'
 import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { difference, everything, intersection, point, type Region } from '../base/region.ts'
+import { difference, everything, intersection, point, type Region, union } from '../base/region.ts'
 import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/values.ts'
-import { BehindSpace } from './atoms-behind.ts'
-import { type AtPort, classOf, Destinations, grouped, untaken } from './destinations.ts'
-import { DROP, type FamilyMeaning, type Fate, PASS, type Place, REJECT } from './meaning.ts'
+import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE, REJECT } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
 import type { Elsewhere } from './reads.ts'
-import { NOT_LOCAL, regionOf, Sources, TYPES } from './sources.ts'
+import {
+  type AtPort,
+  classOf,
+  type Destination,
+  Destinations,
+  grouped,
+  NOT_LOCAL,
+  regionOf,
+  type Source,
+  Sources,
+  TYPES,
+  untaken,
+} from './sides.ts'
 
 export const HOOKS: readonly Hook[] = ['prerouting', 'output']
 
@@ -197,4 +207,198 @@ interface Group {
   readonly closed: string | undefined
   readonly ports: readonly AtPort[]
   readonly type: Region
+}
+
+/**
+ * The packets of a family, divided by what they are sent to, for a mode that refuses packets behind the translation of
+ * destinations. What a Service refuses stays sent to its address: a node port of the same number takes it, and chains
+ * that only some packets meet refuse it.
+ */
+class BehindSpace {
+  readonly #meaning: FamilyMeaning
+  readonly #addresses: Region
+  readonly #loopback: Region
+  readonly #sources: Sources
+  readonly #destinations = new Destinations()
+  /** Addresses of node ports: all but loopback ones where nothing lists them. */
+  readonly #listed: Region | undefined
+  readonly #served: Region
+  /** Loopback addresses to which packets from others may be dropped: kubelet drops them, too. */
+  readonly #guarded: Region
+  /** They are dropped. */
+  readonly #isGuarded: boolean
+  readonly #nodePorts: ReadonlyMap<string, Place>
+
+  constructor(meaning: FamilyMeaning) {
+    const { family, nodePortAddresses, nodePorts, promises } = meaning
+    const length = family === 'IPv4' ? 4 : 16
+    this.#meaning = meaning
+    this.#addresses = everything(length)
+    this.#loopback = loopback(length)
+    this.#sources = new Sources(meaning)
+    this.#listed = nodePortAddresses && regionOfIps(nodePortAddresses)
+    const answers = family === 'IPv4' && promises.answersAtLoopback
+    const isAtLoopback =
+      answers && (this.#listed === undefined || intersection(this.#listed, this.#loopback).length > 0)
+    const withoutLoopback = difference(this.#listed ?? this.#addresses, this.#loopback)
+    this.#served = isAtLoopback ? (this.#listed ?? this.#addresses) : withoutLoopback
+    this.#guarded = family === 'IPv4' ? this.#loopback : []
+    this.#isGuarded = isAtLoopback
+    this.#nodePorts = new Map([...nodePorts].map(place => [portKey(place), place]))
+  }
+
+  *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+    const { ip } = place
+    assert(ip !== undefined, 'a place has an address')
+    const to = this.#destinations.at(point(ip), place)
+    for (const from of this.#sources.at(hook, place)) {
+      if (from.fate.kind === 'endpoints') yield classOf(hook, place, to, from)
+      else
+        for (const type of [LOCAL, NOT_LOCAL])
+          for (const its of this.#refused(hook, { place, ip, type }, from))
+            yield classOf(hook, place, { ...to, destinationType: type }, its)
+    }
+  }
+
+  /** Divides packets that a Service refuses at an address by what else becomes of them. */
+  #refused(
+    hook: Hook,
+    { place, ip, type }: { readonly place: Place; readonly ip: Ip; readonly type: Region },
+    from: Source,
+  ): readonly Source[] {
+    const own = this.#isMet(hook, place, { ip, type, from }) ? from.fate : PASS
+    const nodePort = type === LOCAL ? this.#nodePorts.get(portKey(place)) : undefined
+    if (nodePort === undefined) return [{ ...from, fate: own }]
+    const isServed = intersection(this.#served, point(ip)).length > 0
+    return this.#nodePortSources(hook, nodePort, isServed).flatMap(its => {
+      const source = intersection(from.source, its.source)
+      const sourceType = intersection(from.sourceType, its.sourceType)
+      const name = intersection(from.interface, its.interface)
+      const fate = its.fate.kind === 'endpoints' ? its.fate : both(own, its.fate)
+      const isEmpty = source.length === 0 || sourceType.length === 0 || name.length === 0
+      return isEmpty ? [] : [{ source, sourceType, interface: name, fate }]
+    })
+  }
+
+  /** Whether packets meet the chain that refuses them. */
+  #isMet(
+    hook: Hook,
+    { allowed }: Place,
+    { ip, type, from }: { readonly ip: Ip; readonly type: Region; readonly from: Source },
+  ): boolean {
+    const isDenied = allowed !== undefined && intersection(from.source, regionOf(allowed)).length === 0
+    if (isDenied) return true
+    if (this.#meaning.isClusterIp(ip)) return hook === 'output' || type === NOT_LOCAL
+    return hook === 'prerouting' || type === LOCAL
+  }
+
+  #nodePortSources(hook: Hook, place: Place, isServed: boolean): readonly Source[] {
+    if (isServed) return this.#sources.at(hook, place)
+    const { other } = place
+    return [this.#sources.anyone(hook, other.kind === 'endpoints' ? PASS : other)]
+  }
+
+  /** Places hide node ports of the same number; what they refuse is theirs, too. */
+  *atNodePort(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+    const hidden = regionOfIps(this.#meaning.addressesAt(place))
+    for (const [addresses, isServed] of [
+      [difference(this.#served, hidden), true],
+      [difference(this.#addresses, union([...this.#served, ...hidden])), false],
+    ] as const)
+      for (const from of this.#nodePortSources(hook, place, isServed))
+        yield* this.#guardedClasses(hook, place, {
+          to: { ...this.#destinations.at(addresses, place), destinationType: LOCAL },
+          from,
+        })
+    if (this.#listed === undefined) return
+    const addresses = difference(this.#served, hidden)
+    for (const from of this.#sources.at(hook, place)) {
+      const fate = from.fate.kind === 'endpoints' ? from.fate : PASS
+      const to = { ...this.#destinations.at(addresses, place), destinationType: NOT_LOCAL }
+      yield* this.#guardedClasses(hook, place, { to, from: { ...from, fate } })
+    }
+  }
+
+  /** Packets to loopback addresses that nothing translates come from loopback addresses. */
+  *#guardedClasses(
+    hook: Hook,
+    at: Place | string,
+    { to, from }: { readonly to: Destination; readonly from: Source },
+  ): Generator<PacketClass, void, undefined> {
+    const { kind } = from.fate
+    const isRefusal = kind === 'reject' || kind === 'drop' || kind === 'refuse'
+    const mayDrop = isRefusal || (this.#isGuarded && kind !== 'endpoints')
+    const isGuarded = mayDrop && (hook === 'output' || to.destinationType === LOCAL)
+    const inside = isGuarded ? intersection(to.destination, this.#guarded) : []
+    const outside = inside.length === 0 ? to.destination : difference(to.destination, inside)
+    if (outside.length > 0) yield classOf(hook, at, { ...to, destination: outside }, from)
+    if (inside.length === 0) return
+    const near = intersection(from.source, this.#loopback)
+    const far = difference(from.source, this.#loopback)
+    const guarded = { ...to, destination: inside }
+    if (near.length > 0) yield classOf(hook, at, guarded, { ...from, source: near })
+    if (far.length > 0)
+      yield classOf(hook, at, guarded, { ...from, source: far, fate: both(from.fate, DROP) })
+  }
+
+  /** Everything that is sent to no service port. */
+  *elsewhere(hook: Hook): Generator<PacketClass, void, undefined> {
+    yield* this.#unserved(hook, this.#groups())
+  }
+
+  /** The same at one address, at one port of it, or at one port of all addresses. `ports` has those of the address. */
+  *elsewhereAt(
+    hook: Hook,
+    { ip, at }: Elsewhere,
+    ports: readonly AtPort[],
+  ): Generator<PacketClass, void, undefined> {
+    const hidden = ip !== undefined || at === undefined ? [] : regionOfIps(this.#meaning.addressesAt(at))
+    const addresses = ip === undefined ? difference(this.#addresses, hidden) : point(ip)
+    yield* this.#unserved(hook, this.#byListing({ addresses, ports }), at)
+  }
+
+  *#unserved(
+    hook: Hook,
+    groups: Iterable<ListedGroup>,
+    at?: AtPort,
+  ): Generator<PacketClass, void, undefined> {
+    const from = this.#sources.anyone(hook, PASS)
+    for (const { addresses, ports, isListed } of groups)
+      for (const type of [LOCAL, NOT_LOCAL]) {
+        const taken = type === LOCAL || isListed ? [...ports, ...this.#nodePorts.values()] : ports
+        for (const its of untaken(taken, at)) {
+          const to = { destination: addresses, destinationType: type, ...its }
+          yield* this.#guardedClasses(hook, 'no Service', { to, from })
+        }
+      }
+  }
+
+  /** Addresses with the same ports, together. */
+  *#groups(): Generator<ListedGroup, void, undefined> {
+    const byAddress = new Map<Ip, AtPort[]>()
+    for (const place of this.#meaning.places) if (place.ip !== undefined) append(byAddress, place.ip, place)
+    for (const group of grouped(this.#addresses, byAddress)) yield* this.#byListing(group)
+  }
+
+  /** Where the list has addresses, all node ports are taken at them, whatever their type. */
+  *#byListing({ addresses, ports }: Omit<ListedGroup, 'isListed'>): Generator<ListedGroup, void, undefined> {
+    const listed = this.#listed === undefined ? [] : this.#served
+    const inside = intersection(addresses, listed)
+    const outside = difference(addresses, listed)
+    if (inside.length > 0) yield { addresses: inside, ports, isListed: true }
+    if (outside.length > 0) yield { addresses: outside, ports, isListed: false }
+  }
+}
+
+interface ListedGroup {
+  readonly addresses: Region
+  readonly ports: readonly AtPort[]
+  /** Node ports are served whatever type the addresses have. */
+  readonly isListed: boolean
+}
+
+/** The fate of packets that two rules may refuse. */
+function both(a: Fate, b: Fate): Fate {
+  if (a === PASS || a.kind === b.kind) return b
+  return b === PASS ? a : REFUSE
 }

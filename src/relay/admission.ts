@@ -13,7 +13,7 @@ import { errorOf } from '../base/errors.ts'
 import { type Origin, ownersOf, Shares } from '../base/shares.ts'
 import { oneLine } from '../base/text.ts'
 import { isJson } from '../model/fields.ts'
-import type { ApiBody, ApiClient } from '../source/kube/api-client.ts'
+import { type ApiClient, collect } from '../source/kube/api-client.ts'
 
 interface TokenReviewsOptions {
   readonly client: ApiClient
@@ -138,7 +138,7 @@ export class TokenReviews {
     const { client, clock, audience } = this.#options
     const cancel = clock.after(ANSWER_MS_MAX, () => controller.abort())
     try {
-      const { status, body } = await client.send({
+      const response = await client.send({
         method: 'POST',
         path: PATH,
         accept: 'application/json',
@@ -151,9 +151,10 @@ export class TokenReviews {
         longLived: false,
         signal: controller.signal,
       })
-      const answer = await textOf(body)
-      if (status !== 200 && status !== 201) throw new Error(`status ${status}`)
-      const review: unknown = JSON.parse(answer)
+      const answer = await collect(response, ANSWER_BYTES_MAX)
+      if (answer === undefined) throw new Error('the answer is too long')
+      if (response.status !== 200 && response.status !== 201) throw new Error(`status ${response.status}`)
+      const review: unknown = JSON.parse(answer.toString())
       if (!isJson(review) || !isJson(review.status)) throw new Error('the answer is no TokenReview')
       return review.status
     } finally {
@@ -184,17 +185,6 @@ function nodeOf(user: unknown): string | undefined {
   const extra = isJson(user) && isJson(user.extra) ? user.extra[NODE_NAME] : undefined
   const [name]: readonly unknown[] = Array.isArray(extra) ? extra : []
   return typeof name === 'string' ? name : undefined
-}
-
-async function textOf(body: ApiBody): Promise<string> {
-  const pieces: Uint8Array[] = []
-  let bytes = 0
-  for await (const piece of body) {
-    bytes += piece.length
-    if (bytes > ANSWER_BYTES_MAX) throw new Error('the answer is too long')
-    pieces.push(piece)
-  }
-  return Buffer.concat(pieces).toString()
 }
 
 type Method = (call: Call) => CallHandler

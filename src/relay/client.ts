@@ -10,11 +10,10 @@ import {
 import { isOlder } from '../source/kube/object-index.ts'
 import type { KernelState } from '../source/source.ts'
 import { type RelayLink, relayName } from './connection.ts'
-import type { RelayNames } from './names.ts'
-import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
-import { inOrderFor } from './rendezvous.ts'
-import { ReportSender } from './report-sender.ts'
-import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES } from './types.ts'
+import { inOrderFor, type RelayNames } from './names.ts'
+import { ReportSender } from './node-report.ts'
+import { Reading, RelayRefusal, statusResponse, type Wanted } from './reading.ts'
+import { FRESH, METADATA, PROTOCOL, RELAYED, RELAYED_TYPES } from './types.ts'
 
 interface RelayClientOptions {
   readonly relays: readonly RelayAddress[]
@@ -65,7 +64,6 @@ const PATIENCE_MS = 30_000
 const FIRST_PATIENCE_MS = 3_000
 /** By this a relay answers that it serves, but not from where the node is. */
 const ANOTHER_HISTORY_STATUS = 410
-const SERVICES_PATH = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.path ?? ''
 /** Mean time between two looks whether a relay answers again. */
 const PROBE_MS = 60_000
 const REST = { minMs: 500, maxMs: 30_000 } as const
@@ -99,7 +97,7 @@ export class RelayClient implements ApiClient {
     this.#options = options
     this.#reports = new ReportSender({
       ...options,
-      cluster: () => this.#clusters.get(SERVICES_PATH) ?? '',
+      cluster: () => this.#clusters.get(RELAYED.Service.path) ?? '',
       isDirect: () => this.#isDirect,
       send: text => this.reporting?.report(text),
     })
@@ -154,7 +152,7 @@ export class RelayClient implements ApiClient {
   /** The watch that reports go with: that of Services, or else another one. */
   get reporting(): Reading | undefined {
     const watches = [...this.#readings].filter(({ isWatch }) => isWatch)
-    return watches.find(({ path }) => path === SERVICES_PATH) ?? watches[0]
+    return watches.find(({ path }) => path === RELAYED.Service.path) ?? watches[0]
   }
 
   async send(request: ApiRequest): Promise<ApiResponse> {
@@ -336,10 +334,8 @@ export class RelayClient implements ApiClient {
 
   /** Reads the Node of this node, as a reflector would: a relay that refuses that would refuse the rest as well. */
   async #serves(peer: Peer): Promise<boolean> {
-    const type = RELAYED_TYPES.find(({ kind }) => kind === 'Node')
-    if (type === undefined) return false
     const name = this.#options.nodeName
-    const wanted: Wanted = { type, name, what: 'list', revision: '', seconds: undefined }
+    const wanted: Wanted = { type: RELAYED.Node, name, what: 'list', revision: '', seconds: undefined }
     const { signal } = new AbortController()
     try {
       const { status } = await this.#reading(peer, { wanted, isFresh: true, isProbe: true }, signal).open()
@@ -349,6 +345,11 @@ export class RelayClient implements ApiClient {
       throw error
     }
   }
+}
+
+/** The metadata by which a node resumes. */
+function tokenOf(revision: string, cluster: string): Readonly<Record<string, string>> {
+  return revision === '' ? {} : { [METADATA.revision]: revision, [METADATA.cluster]: cluster }
 }
 
 /** What a request asks relays for; undefined for what they do not serve. */
@@ -392,18 +393,10 @@ function endingBody(body: ApiBody, isOurs: () => boolean, left: () => void): Api
   }
 }
 
-function statusResponse(code: number, reason: string, causes: readonly object[] = []): ApiResponse {
-  const status = { kind: 'Status', apiVersion: 'v1', code, reason, message: reason, details: { causes } }
-  const bytes = Buffer.from(JSON.stringify(status))
-  const body = {
-    async *[Symbol.asyncIterator]() {
-      yield bytes
-    },
-  }
-  return { status: code, contentType: 'application/json', retryAfterMs: undefined, body }
-}
-
 /** The node compares nothing itself. */
-const UNSERVED = statusResponse(503, 'ServiceUnavailable')
+const UNSERVED = statusResponse({ code: 503, reason: 'ServiceUnavailable', message: 'ServiceUnavailable' })
 /** Every relay is older than what the node holds. */
-const TOO_LARGE = statusResponse(504, 'Timeout', [{ reason: 'ResourceVersionTooLarge' }])
+const TOO_LARGE = statusResponse({
+  ...{ code: 504, reason: 'Timeout', message: 'Timeout' },
+  details: { causes: [{ reason: 'ResourceVersionTooLarge' }] },
+})

@@ -130,6 +130,10 @@ export class Collection {
     return this.#state.get(name)
   }
 
+  names(): Iterable<string> {
+    return this.#state.keys()
+  }
+
   entries(): Iterable<readonly [string, Entry]> {
     return this.#state
   }

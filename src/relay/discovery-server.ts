@@ -15,7 +15,7 @@ import type { MessageOf } from '../wire/protobuf/table.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
 import { type Beginning, Subscription, tooMuch } from './subscription.ts'
-import { FRESH, METADATA, PROTOCOL, WILDCARD } from './types.ts'
+import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES, WILDCARD } from './types.ts'
 
 type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
 
@@ -190,15 +190,15 @@ class DeltaStream implements CallHandler {
 
   #subscribe(request: Request, typeUrl: string): void {
     const { state, clock, evicted } = this.#options
-    const collection = state.collections.get(typeUrl)
-    if (collection === undefined)
+    const type = RELAYED_TYPES.find(each => each.typeUrl === typeUrl)
+    if (type === undefined)
       throw new RpcError(INVALID_ARGUMENT, `unknown type ${JSON.stringify(typeUrl.slice(0, 200))}`)
     this.#check()
     const names = request.resource_names_subscribe ?? []
     refuseMany(names.length)
     const subscription = new Subscription({
       state,
-      collection,
+      collection: state.collections[type.kind],
       clock,
       call: this.#call,
       beginning: this.#beginning(request),

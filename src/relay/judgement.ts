@@ -1,6 +1,6 @@
 import { compareVersions, isOlder } from '../source/kube/object-index.ts'
 import type { Revisions } from '../source/source.ts'
-import type { NodeReport } from './node-report.ts'
+import { type NodeReport, SILENT_MS } from './node-report.ts'
 
 export const PROGRAMMED_KINDS = ['Service', 'EndpointSlice'] as const
 
@@ -42,9 +42,6 @@ export interface NodeVerdict {
   readonly sinceMs: number | undefined
   readonly report: NodeReport | undefined
 }
-
-/** A node that repeats its report every 30 s, or its question while it reads from the API server every 90 s, is not silent. */
-export const SILENT_MS = 100_000
 
 /** Says whether the kernel of a node holds what is wanted. It never says so for want of news. */
 export function judgeNode(node: KnownNode, goal: Goal): NodeVerdict {

@@ -1,3 +1,4 @@
+import type { Cancel, Clock } from '../base/clock.ts'
 import { oneLine } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { KernelState, Revisions } from '../source/source.ts'
@@ -17,6 +18,8 @@ export interface NodeReport extends KernelState {
 export const REPORT_SPACING_MS = 250
 /** Time until a node repeats its report. */
 export const REPORT_PERIOD_MS = 30_000
+/** A node that repeats its report every 30 s, or its question while it reads from the API server every 90 s, is not silent. */
+export const SILENT_MS = 100_000
 /** Maximum length of a report, characters. */
 const REPORT_LENGTH_MAX = 8_192
 const LACKING_MAX = 8
@@ -105,4 +108,142 @@ function isCount(value: unknown): value is number {
 /** One line of text that a terminal may show. */
 function short(text: string, length = TEXT_LENGTH_MAX): string {
   return oneLine(text.slice(0, length)).slice(0, length)
+}
+
+interface ReportSenderOptions {
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  /** See NodeReport. */
+  readonly startedMs: number
+  readonly cluster: () => string
+  readonly isDirect: () => boolean
+  /** Hands a report to a relay, if one is read from. */
+  readonly send: (text: string) => void
+}
+
+/** While changes keep coming, the time between two reports doubles up to this: 2,000 nodes would send 8,000 a second. */
+const STEADY_MS = 1_000
+
+/** Reports of this node: the newest one alone, 250 ms to 1 s apart, and again every 30 s. */
+export class ReportSender {
+  readonly #options: ReportSenderOptions
+  #state: KernelState | undefined
+  #number = 0
+  #sentMs = Number.NEGATIVE_INFINITY
+  #spacingMs = REPORT_SPACING_MS
+  /** When the next report is due. */
+  #dueMs = Number.POSITIVE_INFINITY
+  #cancel: Cancel = () => undefined
+
+  constructor(options: ReportSenderOptions) {
+    this.#options = options
+  }
+
+  update(state: KernelState): void {
+    this.#state = state
+    this.#dueAt(Math.max(this.#options.clock.nowMs(), this.#sentMs + this.#spacingMs))
+  }
+
+  /** The newest report with a number of its own; undefined before the first. */
+  text(): string | undefined {
+    const { startedMs, cluster, isDirect } = this.#options
+    if (this.#state === undefined) return undefined
+    return encodeReport({
+      ...this.#state,
+      startedMs,
+      number: ++this.#number,
+      cluster: cluster(),
+      isDirect: isDirect(),
+    })
+  }
+
+  stop(): void {
+    this.#cancel()
+    this.#state = undefined
+    this.#dueMs = Number.NEGATIVE_INFINITY
+  }
+
+  #dueAt(ms: number): void {
+    if (ms >= this.#dueMs) return
+    this.#cancel()
+    this.#dueMs = ms
+    this.#cancel = this.#options.clock.after(ms - this.#options.clock.nowMs(), () => this.#send())
+  }
+
+  #send(): void {
+    const { clock, random, send } = this.#options
+    const text = this.text()
+    if (text === undefined) return
+    const isSteady = clock.nowMs() - this.#sentMs <= this.#spacingMs
+    this.#spacingMs = isSteady ? Math.min(STEADY_MS, 2 * this.#spacingMs) : REPORT_SPACING_MS
+    this.#sentMs = clock.nowMs()
+    this.#dueMs = Number.POSITIVE_INFINITY
+    send(text)
+    this.#dueAt(this.#sentMs + REPORT_PERIOD_MS * (0.8 + 0.4 * random()))
+  }
+}
+
+/** The call at which reports are handed on. */
+export interface ReportCall {
+  /** What was said last is not sent yet. */
+  readonly isFull: boolean
+  report(text: string, node: string): void
+}
+
+interface ReportForwarderOptions {
+  readonly clock: Clock
+  /** Gives each report that was taken. */
+  readonly reports: { taken: (node: string, text: string) => void }
+  /** Undefined while no relay is read from. */
+  readonly call: () => ReportCall | undefined
+}
+
+/** Reports that go together: 16,000 nodes take 16 s. */
+const REPORTS_MAX = 256
+
+/**
+ * Hands the reports of the nodes that read from a relay on to the relay that it reads from: each whole, the newest of each
+ * node alone. A relay that has not heard of a node before hears of it when the node repeats its report.
+ */
+export class ReportForwarder {
+  readonly #options: ReportForwarderOptions
+  readonly #waiting = new Map<string, { readonly text: string; readonly heardMs: number }>()
+  #cancel: Cancel | undefined
+
+  constructor(options: ReportForwarderOptions) {
+    this.#options = options
+    options.reports.taken = (node, text) => {
+      this.#waiting.set(node, { text, heardMs: options.clock.nowMs() })
+      this.#cancel ??= this.#later()
+    }
+  }
+
+  stop(): void {
+    this.#options.reports.taken = () => undefined
+    this.#cancel?.()
+  }
+
+  #later(): Cancel {
+    return this.#options.clock.after(REPORT_SPACING_MS, () => {
+      this.#cancel = undefined
+      this.#send()
+      if (this.#waiting.size > 0) this.#cancel = this.#later()
+    })
+  }
+
+  #send(): void {
+    const call = this.#options.call()
+    const nowMs = this.#options.clock.nowMs()
+    let room = call === undefined || call.isFull ? 0 : REPORTS_MAX
+    for (const [node, { text, heardMs }] of this.#waiting) {
+      // The relay above would take it for news of a node that is silent.
+      const isOld = nowMs - heardMs > SILENT_MS
+      if (!isOld && room === 0) continue
+      this.#waiting.delete(node)
+      if (isOld) continue
+      room--
+      call?.report(text, node)
+    }
+  }
 }

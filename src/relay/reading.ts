@@ -3,13 +3,15 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { type ApiBody, ApiError, type ApiResponse } from '../source/kube/api-client.ts'
 import { ANOTHER_HISTORY } from '../source/kube/exchange.ts'
+import { compareVersions } from '../source/kube/object-index.ts'
+import { UNKNOWN, WATCH_EVENT } from '../source/kube/wire/tables.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
-import type { MessageOf } from '../wire/protobuf/table.ts'
+import { encodeMessage } from '../wire/protobuf/encoder.ts'
+import { bytes, list, type MessageOf, message, table, text } from '../wire/protobuf/table.ts'
 import type { RelayCall, RelayLink } from './connection.ts'
 import { discovery } from './schema.ts'
 import { STALE_MS } from './state.ts'
 import { DELTA_METHOD, METADATA, type RelayedType, WILDCARD } from './types.ts'
-import { additions, bookmark, changes, endOfList, LIST_TYPE, WATCH_TYPE, wholeList } from './watch-bytes.ts'
 
 /** What a reflector asks the API server for. */
 export interface Wanted {
@@ -192,9 +194,9 @@ export class Reading implements ApiBody {
 
   #message(bytes: Buffer): void {
     if (this.#isOver) return
-    let response: Response
+    let heard: Response
     try {
-      response = decodeMessage(discovery.DeltaDiscoveryResponse, bytes)
+      heard = decodeMessage(discovery.DeltaDiscoveryResponse, bytes)
     } catch (error) {
       this.#ended(UNAVAILABLE, `cannot read a response: ${errorOf(error).message}`)
       return
@@ -202,13 +204,13 @@ export class Reading implements ApiBody {
     this.#hear()
     const { wanted } = this.#options
     const { typeUrl } = wanted.type
-    const { type_url: itsType = typeUrl, nonce = '' } = response
+    const { type_url: itsType = typeUrl, nonce = '' } = heard
     if (itsType !== typeUrl) {
       // Of a type that was not asked for, as a later version may have some.
       this.#acknowledge(nonce, itsType)
       return
     }
-    const foreign = response.resources?.find(its => (its.resource?.type_url ?? typeUrl) !== typeUrl)
+    const foreign = heard.resources?.find(its => (its.resource?.type_url ?? typeUrl) !== typeUrl)
     if (foreign !== undefined) {
       const what = JSON.stringify(foreign.resource?.type_url?.slice(0, 200))
       this.#ended(
@@ -217,17 +219,17 @@ export class Reading implements ApiBody {
       )
       return
     }
-    const isLast = (response.system_version_info ?? '') !== ''
+    const isLast = (heard.system_version_info ?? '') !== ''
     this.#gatheredBytes = isLast ? 0 : this.#gatheredBytes + bytes.length
     if (this.#gatheredBytes > (this.#options.gatheredBytesMax ?? GATHERED_BYTES_MAX)) {
       this.#ended(UNAVAILABLE, 'the relay sends a list or a difference without an end')
       return
     }
-    this.#options.cluster(response.control_plane?.identifier ?? '')
-    if (wanted.what === 'list') this.#gather(response)
+    this.#options.cluster(heard.control_plane?.identifier ?? '')
+    if (wanted.what === 'list') this.#gather(heard)
     else {
-      this.#opened(this.#response(200, WATCH_TYPE, this))
-      this.#put(this.#isInitial ? this.#initial(response) : this.#live(response), nonce)
+      this.#opened(response(200, WATCH_TYPE, this))
+      this.#put(this.#isInitial ? this.#initial(heard) : this.#live(heard), nonce)
     }
   }
 
@@ -250,7 +252,7 @@ export class Reading implements ApiBody {
     this.#acknowledge(nonce)
     if (revision === '') return
     const { type } = this.#options.wanted
-    this.#opened(this.#response(200, LIST_TYPE, once(wholeList(type, this.#resources, revision))))
+    this.#opened(response(200, LIST_TYPE, bodyOf(wholeList(type, this.#resources, revision))))
     this.#over(undefined)
   }
 
@@ -260,7 +262,7 @@ export class Reading implements ApiBody {
     if (revision === '') return added
     this.#isInitial = false
     this.#revision = revision
-    return Buffer.concat([added, endOfList(type, revision)])
+    return Buffer.concat([added, bookmark(type, revision, END_OF_LIST)])
   }
 
   /** Nothing of a difference is passed on before all of it is there. */
@@ -278,7 +280,7 @@ export class Reading implements ApiBody {
     this.#revision = revision
     this.#options.advanced(revision)
     if (sets.length === 0 && gone.length === 0) return bookmark(type, revision)
-    return changes(type, { resources: sets, removed: gone, before, revision })
+    return changes(type, { resources: sets, removed: gone }, [before, revision])
   }
 
   #put(bytes: Buffer, nonce: string): void {
@@ -295,10 +297,7 @@ export class Reading implements ApiBody {
     if (this.#isOver) return
     const status = statusOf(code)
     if (code === DATA_LOSS) this.#options.isElsewhere()
-    if (status !== undefined) {
-      const body = JSON.stringify({ kind: 'Status', apiVersion: 'v1', message: text, ...status })
-      this.#opened(this.#response(status.code, 'application/json', once(Buffer.from(body))))
-    }
+    if (status !== undefined) this.#opened(statusResponse({ message: text, ...status }))
     const refusal = new RelayRefusal(text)
     // Each is heard only by whoever still waits for the answer.
     this.#fail(refusal, status === undefined ? refusal : undefined)
@@ -320,10 +319,23 @@ export class Reading implements ApiBody {
     this.#call.cancel()
     this.#options.ended(why)
   }
+}
 
-  #response(status: number, contentType: string, body: ApiBody): ApiResponse {
-    return { status, contentType, retryAfterMs: undefined, body }
-  }
+function response(status: number, contentType: string, body: ApiBody): ApiResponse {
+  return { status, contentType, retryAfterMs: undefined, body }
+}
+
+interface Status {
+  readonly code: number
+  readonly reason: string
+  readonly message: string
+  readonly details?: { readonly causes: readonly object[] }
+}
+
+/** A refusal in the words of the API server. */
+export function statusResponse(status: Status): ApiResponse {
+  const bytes = Buffer.from(JSON.stringify({ kind: 'Status', apiVersion: 'v1', ...status }))
+  return response(status.code, 'application/json', bodyOf(bytes))
 }
 
 function statusOf(code: number): { readonly code: number; readonly reason: string } | undefined {
@@ -332,11 +344,95 @@ function statusOf(code: number): { readonly code: number; readonly reason: strin
   return code === NOT_FOUND ? { code: 404, reason: 'NotFound' } : undefined
 }
 
-async function* once(bytes: Buffer): AsyncGenerator<Uint8Array, void, undefined> {
-  yield bytes
+function bodyOf(bytes: Buffer): ApiBody {
+  return {
+    async *[Symbol.asyncIterator]() {
+      yield bytes
+    },
+  }
 }
 
-/** The metadata by which a node resumes. */
-export function tokenOf(revision: string, cluster: string): Readonly<Record<string, string>> {
-  return revision === '' ? {} : { [METADATA.revision]: revision, [METADATA.cluster]: cluster }
+/*
+ * What a relay says, in the words of the API server: bodies of lists and watches in protobuf. By that a node reads from a relay
+ * as it reads from the API server, and judges both alike.
+ */
+
+const LIST_TYPE = 'application/vnd.kubernetes.protobuf'
+const WATCH_TYPE = 'application/vnd.kubernetes.protobuf;stream=watch'
+
+/** What every body in protobuf begins with: `k8s` and a NUL. */
+const MAGIC: readonly number[] = [0x6b, 0x38, 0x73, 0]
+const META = table({
+  name: [1, text],
+  namespace: [3, text],
+  resourceVersion: [6, text],
+  annotations: [12, list(message(table({ key: [1, text], value: [2, text] })))],
+})
+const BARE = table({ metadata: [1, message(META)] })
+const WHOLE_LIST = table({
+  metadata: [1, message(table({ resourceVersion: [2, text] }))],
+  items: [2, list(bytes)],
+})
+const END_OF_LIST: readonly { readonly key: string; readonly value: string }[] = [
+  { key: 'k8s.io/initial-events-end', value: 'true' },
+]
+
+/** Events of a whole state, in parts: none of them says how far the watch is. */
+function additions(type: RelayedType, resources: readonly Resource[]): Buffer {
+  return Buffer.concat(resources.map(its => event(type, 'ADDED', its.resource?.value)))
+}
+
+/**
+ * Events of a whole difference. Wherever a reader stops, the version that it has heard last says what it knows: deletions come
+ * first, with the version before, then objects in the order of their versions.
+ */
+function changes(
+  type: RelayedType,
+  { resources, removed }: { readonly resources: readonly Resource[]; readonly removed: readonly string[] },
+  [before, revision]: readonly [before: string, revision: string],
+): Buffer {
+  const inOrder = [...resources].sort((a, b) => compareVersions(a.version ?? '', b.version ?? '') ?? 0)
+  return Buffer.concat([
+    ...removed.map(name => event(type, 'DELETED', bareObject(name, before))),
+    ...inOrder.map(its => event(type, 'MODIFIED', its.resource?.value)),
+    bookmark(type, revision),
+  ])
+}
+
+/** Says how far the watch is; with END_OF_LIST, also that the whole state was sent. */
+function bookmark(type: RelayedType, resourceVersion: string, annotations: typeof END_OF_LIST = []): Buffer {
+  return event(type, 'BOOKMARK', encodeMessage(BARE, { metadata: { resourceVersion, annotations } }))
+}
+
+/** The body of a list. */
+function wholeList(type: RelayedType, resources: readonly Resource[], resourceVersion: string): Buffer {
+  const items = resources.flatMap(its => its.resource?.value ?? [])
+  return envelope(
+    { ...type, kind: `${type.kind}List` },
+    encodeMessage(WHOLE_LIST, { metadata: { resourceVersion }, items }),
+  )
+}
+
+function bareObject(key: string, resourceVersion: string): Buffer {
+  const slash = key.indexOf('/')
+  const namespace = slash < 0 ? '' : key.slice(0, slash)
+  return encodeMessage(BARE, { metadata: { name: key.slice(slash + 1), namespace, resourceVersion } })
+}
+
+const LENGTH_BYTES = 4
+
+function event(type: RelayedType, what: string, object: Buffer | undefined): Buffer {
+  const raw = envelope(type, object ?? Buffer.alloc(0))
+  const frame = encodeMessage(WATCH_EVENT, { type: what, object: { raw } }, LENGTH_BYTES)
+  frame.writeUInt32BE(frame.length - LENGTH_BYTES, 0)
+  return frame
+}
+
+function envelope(
+  { apiVersion, kind }: { readonly apiVersion: string; readonly kind: string },
+  raw: Buffer,
+): Buffer {
+  const unknown = encodeMessage(UNKNOWN, { typeMeta: { apiVersion, kind }, raw }, MAGIC.length)
+  unknown.set(MAGIC)
+  return unknown
 }

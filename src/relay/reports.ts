@@ -11,12 +11,10 @@ import {
   NODE_STATES,
   type NodeState,
   PROGRAMMED_KINDS,
-  SILENT_MS,
 } from './judgement.ts'
-import { decodeReport, type NodeReport, REPORT_SPACING_MS } from './node-report.ts'
+import { decodeReport, type NodeReport, REPORT_SPACING_MS, SILENT_MS } from './node-report.ts'
 import { ChangeTimes, ProgrammingLatencies, type ProgrammingLatency } from './programming.ts'
 import type { status } from './schema.ts'
-import { RELAYED_TYPES } from './types.ts'
 
 type RelayStatus = MessageOf<typeof status.RelayStatus>
 type Kind = (typeof PROGRAMMED_KINDS)[number]
@@ -26,7 +24,7 @@ interface Reported {
   readonly cluster: string
   readonly isComplete: boolean
   readonly isStale: boolean
-  readonly collections: ReadonlyMap<string, Collection>
+  readonly collections: Readonly<Record<ApiKind, Collection>>
 }
 
 interface ReportsOptions {
@@ -144,7 +142,8 @@ export class NodeReports {
       return
     }
     if (report.held !== undefined) this.#latencies.advanced(known?.report.held, report.held)
-    if (known === undefined && this.#collection('Node')?.get(name) === undefined) this.#strangers.add(name)
+    if (known === undefined && this.#options.state.collections.Node.get(name) === undefined)
+      this.#strangers.add(name)
     this.#entries.set(name, { report, text, heardMs: nowMs, budget: budgetOf(known, nowMs) })
     this.#count(nowMs)
     this.#latencies.settle(this.#reporting, nowMs)
@@ -230,7 +229,7 @@ export class NodeReports {
     }))
     const kinds = PROGRAMMED_KINDS.map(kind => ({
       kind,
-      revision: this.#collection(kind)?.revision ?? '',
+      revision: this.#options.state.collections[kind].revision ?? '',
       changed: this.#times[kind].changed,
     }))
     const status = {
@@ -253,8 +252,8 @@ export class NodeReports {
   #hasPlaceFor(name: string, nowMs: number): boolean {
     if (this.#entries.size >= NODES_MAX) this.#count(nowMs)
     if (this.#entries.size < NODES_MAX) return true
-    const nodes = this.#collection('Node')
-    if (nodes?.get(name) === undefined) return false
+    const { Node: nodes } = this.#options.state.collections
+    if (nodes.get(name) === undefined) return false
     for (const other of this.#strangers) {
       if (nodes.get(other) === undefined) return this.#forget(other)
       this.#strangers.delete(other)
@@ -280,7 +279,7 @@ export class NodeReports {
       kind =>
         isOlder(report.held?.[kind] ?? '', held?.[kind] ?? '') &&
         !this.#isElsewhere(kind, held?.[kind] ?? '') &&
-        !isOlder(this.#collection(kind)?.revision ?? '', held?.[kind] ?? ''),
+        !isOlder(this.#options.state.collections[kind].revision ?? '', held?.[kind] ?? ''),
     )
     return isBack ? 'backwards' : undefined
   }
@@ -289,10 +288,10 @@ export class NodeReports {
   #count(nowMs: number): void {
     if (nowMs - this.#countedMs < COUNT_MS) return
     this.#countedMs = nowMs
-    const nodes = this.#collection('Node')
+    const { Node: nodes } = this.#options.state.collections
     this.#reporting = 0
     for (const [name, { heardMs }] of this.#entries) {
-      const isGone = nodes?.revision !== undefined && nodes.get(name) === undefined
+      const isGone = nodes.revision !== undefined && nodes.get(name) === undefined
       const isSilent = nowMs - heardMs > SILENT_MS
       if (isGone) this.#strangers.add(name)
       if (isGone && isSilent) this.#forget(name)
@@ -307,25 +306,13 @@ export class NodeReports {
   }
 
   #isElsewhere(kind: Kind, revision: string): boolean {
-    return this.#collection(kind)?.positionOf(revision) === 'another'
+    return this.#options.state.collections[kind].positionOf(revision) === 'another'
   }
 
   #nodeNames(): Iterable<string> | undefined {
-    const nodes = this.#collection('Node')
-    return nodes?.revision === undefined ? undefined : namesOf(nodes)
+    const { Node: nodes } = this.#options.state.collections
+    return nodes.revision === undefined ? undefined : nodes.names()
   }
-
-  #collection(kind: ApiKind): Collection | undefined {
-    return this.#options.state.collections.get(TYPE_URLS.get(kind) ?? '')
-  }
-}
-
-const TYPE_URLS: ReadonlyMap<ApiKind, string> = new Map(
-  RELAYED_TYPES.map(({ kind, typeUrl }) => [kind, typeUrl]),
-)
-
-function* namesOf(collection: Collection): Generator<string, undefined, undefined> {
-  for (const [name] of collection.entries()) yield name
 }
 
 function decrease(counts: Map<string, number>, key: string): void {

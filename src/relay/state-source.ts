@@ -7,11 +7,9 @@ import { type NodeInfo, type SourceEvent, ValuePool } from '../model/snapshot.ts
 import { type ApiKind, tableFor, withType } from '../source/kube/wire/tables.ts'
 import type { Source, SourceHandlers, SourceStatus } from '../source/source.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
-import type { Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
-import { RELAYED_TYPES } from './types.ts'
 
 interface StateSourceOptions {
   readonly clock: Clock
@@ -52,14 +50,18 @@ export class StateSource implements Source {
     }
   }
 
+  get #collections(): RelayState['collections'] {
+    return this.#options.state.collections
+  }
+
   start(handlers: SourceHandlers): Promise<void> {
     this.#handlers = handlers
     for (const kind of KINDS) {
-      const collection = this.#collection(kind)
+      const collection = this.#collections[kind]
       this.#put(kind, collection.entries())
       collection.published = changes => this.#put(kind, changes)
     }
-    this.#collection('Node').published = () => {
+    this.#collections.Node.published = () => {
       this.#wake()
       this.#options.nodesChanged()
     }
@@ -68,7 +70,7 @@ export class StateSource implements Source {
 
   reread(objects: readonly LeftOut[]): void {
     for (const kind of KINDS) {
-      const collection = this.#collection(kind)
+      const collection = this.#collections[kind]
       const keys = objects.flatMap(object => (object.kind === kind ? [object.key] : []))
       this.#put(
         kind,
@@ -79,13 +81,13 @@ export class StateSource implements Source {
 
   async stop(): Promise<void> {
     this.#isStopped = true
-    for (const kind of [...KINDS, 'Node'] as const) this.#collection(kind).published = () => undefined
+    for (const kind of [...KINDS, 'Node'] as const) this.#collections[kind].published = () => undefined
     await this.#working
   }
 
   /** Undefined for one that does not exist, or cannot be read. */
   nodeOf(name: string): NodeInfo | undefined {
-    const entry = this.#collection('Node').get(name)
+    const entry = this.#collections.Node.get(name)
     if (entry === undefined) return undefined
     const known = this.#nodes.get(entry)
     if (known !== undefined) return known
@@ -105,7 +107,7 @@ export class StateSource implements Source {
   }
 
   get #isWhole(): boolean {
-    return [...KINDS, 'Node' as const].every(kind => this.#collection(kind).revision !== undefined)
+    return [...KINDS, 'Node' as const].every(kind => this.#collections[kind].revision !== undefined)
   }
 
   async #work(): Promise<void> {
@@ -151,12 +153,5 @@ export class StateSource implements Source {
       if (!(error instanceof WireError)) throw error
     }
     return { kind, key, value: undefined }
-  }
-
-  #collection(kind: ApiKind): Collection {
-    const { typeUrl = '' } = RELAYED_TYPES.find(each => each.kind === kind) ?? {}
-    const collection = this.#options.state.collections.get(typeUrl)
-    if (collection === undefined) throw new Error(`${kind}s are not relayed`)
-    return collection
   }
 }

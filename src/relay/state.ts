@@ -1,8 +1,8 @@
 import type { Clock } from '../base/clock.ts'
+import type { ApiKind } from '../source/kube/wire/tables.ts'
 import { Collection } from './collection.ts'
-import { OwnFrames } from './own-frames.ts'
 import { NodeReports } from './reports.ts'
-import { RELAYED_TYPES } from './types.ts'
+import { RELAYED, type RelayedType } from './types.ts'
 
 interface RelayStateOptions {
   readonly clock: Clock
@@ -29,12 +29,10 @@ const REST_MS = 2
 /** A process that does not come to rest is busy with other things than rounds, or has too many readers. */
 const BUSY_MS_MAX = 180
 
-const SERVICES = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.typeUrl ?? ''
-
 /** What a relay holds: a collection for each type, and what is known of where they come from. */
 export class RelayState {
   readonly proxyName: string
-  readonly collections: ReadonlyMap<string, Collection>
+  readonly collections: Readonly<Record<ApiKind, Collection>>
   readonly reports: NodeReports
   readonly ownFrames: OwnFrames
   #cluster = ''
@@ -59,9 +57,13 @@ export class RelayState {
     this.reports = new NodeReports({ clock, wallMs, state: this })
     this.proxyName = proxyName
     const shared = { ...limits, clock, cpuMs, identifier: () => this.cluster, spacingMs }
-    this.collections = new Map(
-      RELAYED_TYPES.map(({ typeUrl }) => [typeUrl, new Collection({ ...shared, typeUrl })]),
-    )
+    const collectionOf = ({ typeUrl }: RelayedType): Collection => new Collection({ ...shared, typeUrl })
+    this.collections = {
+      Service: collectionOf(RELAYED.Service),
+      EndpointSlice: collectionOf(RELAYED.EndpointSlice),
+      Node: collectionOf(RELAYED.Node),
+      ServiceCIDR: collectionOf(RELAYED.ServiceCIDR),
+    }
   }
 
   /** The identity of the cluster; empty until it is known. */
@@ -71,9 +73,8 @@ export class RelayState {
 
   /** The Service that names the cluster was read, or does not exist. */
   get isIdentified(): boolean {
-    if (this.#cluster !== '') return true
-    const services = this.collections.get(SERVICES)
-    return services?.revision !== undefined || services?.isAbsent === true
+    const { revision, isAbsent } = this.collections.Service
+    return this.#cluster !== '' || revision !== undefined || isAbsent
   }
 
   /** Of another cluster no reader goes on from what it has. */
@@ -81,12 +82,12 @@ export class RelayState {
     if (cluster === this.#cluster) return
     const isAnother = this.#cluster !== ''
     this.#cluster = cluster
-    if (isAnother) for (const collection of this.collections.values()) collection.restart()
+    if (isAnother) for (const collection of Object.values(this.collections)) collection.restart()
   }
 
   /** Every collection was listed once, or does not exist. */
   get isComplete(): boolean {
-    return [...this.collections.values()].every(
+    return Object.values(this.collections).every(
       ({ revision, isAbsent }) => revision !== undefined || isAbsent,
     )
   }
@@ -97,7 +98,7 @@ export class RelayState {
   }
 
   get historyBytes(): number {
-    return [...this.collections.values()].reduce((sum, { historyBytes }) => sum + historyBytes, 0)
+    return Object.values(this.collections).reduce((sum, { historyBytes }) => sum + historyBytes, 0)
   }
 }
 
@@ -108,4 +109,59 @@ export class RelayState {
 function spacingMs(cpuMs: number): number {
   const apartMs = Math.min(cpuMs / CPU_SHARE, SPACING_MS_MAX)
   return Math.max(SPACING_MS_MIN, apartMs, Math.min(cpuMs + REST_MS, BUSY_MS_MAX))
+}
+
+/** A reader that is sent responses of its own. */
+interface OwnReader {
+  /** Its call and its connection end. */
+  dropped(): void
+}
+
+interface Held {
+  bytes: number
+  readonly sinceMs: number
+}
+
+/** Bytes of all of them: 256 responses that are as large as a response gets before its next object. */
+const BYTES_MAX = 64 * 1024 * 1024
+
+/**
+ * Bounds what is written for one reader alone and may still be in this process. Beyond, the reader that holds most for longest
+ * is dropped: one that reads holds a response for milliseconds.
+ */
+export class OwnFrames {
+  readonly #clock: Clock
+  readonly #bytesMax: number
+  readonly #held = new Map<OwnReader, Held>()
+  #bytes = 0
+
+  constructor(clock: Clock, bytesMax = BYTES_MAX) {
+    this.#clock = clock
+    this.#bytesMax = bytesMax
+  }
+
+  hold(reader: OwnReader, bytes: number): void {
+    const held = this.#held.get(reader) ?? { bytes: 0, sinceMs: this.#clock.nowMs() }
+    held.bytes += bytes
+    this.#held.set(reader, held)
+    this.#bytes += bytes
+    while (this.#bytes > this.#bytesMax) this.#dropWorst(reader)
+  }
+
+  /** It has read everything, or is gone. */
+  release(reader: OwnReader): void {
+    this.#bytes -= this.#held.get(reader)?.bytes ?? 0
+    this.#held.delete(reader)
+  }
+
+  #dropWorst(worst: OwnReader): void {
+    const nowMs = this.#clock.nowMs()
+    let most = -1
+    for (const [reader, { bytes, sinceMs }] of this.#held) {
+      const weight = bytes * (nowMs - sinceMs)
+      if (weight > most) [worst, most] = [reader, weight]
+    }
+    this.release(worst)
+    worst.dropped()
+  }
 }

@@ -14,13 +14,24 @@ function relayed(kind: ApiKind, group: string, apiVersion: string, path: string)
   return { kind, typeUrl: `type.googleapis.com/k8s.io.api.${group}.v1.${kind}`, apiVersion, path }
 }
 
+export const RELAYED: Readonly<Record<ApiKind, RelayedType>> = {
+  Service: relayed('Service', 'core', 'v1', '/api/v1/services'),
+  EndpointSlice: relayed(
+    'EndpointSlice',
+    'discovery',
+    'discovery.k8s.io/v1',
+    '/apis/discovery.k8s.io/v1/endpointslices',
+  ),
+  Node: relayed('Node', 'core', 'v1', '/api/v1/nodes'),
+  ServiceCIDR: relayed(
+    'ServiceCIDR',
+    'networking',
+    'networking.k8s.io/v1',
+    '/apis/networking.k8s.io/v1/servicecidrs',
+  ),
+}
 /** What a node needs, in the order in which kprobe lists it. */
-export const RELAYED_TYPES: readonly RelayedType[] = [
-  relayed('Service', 'core', 'v1', '/api/v1/services'),
-  relayed('EndpointSlice', 'discovery', 'discovery.k8s.io/v1', '/apis/discovery.k8s.io/v1/endpointslices'),
-  relayed('Node', 'core', 'v1', '/api/v1/nodes'),
-  relayed('ServiceCIDR', 'networking', 'networking.k8s.io/v1', '/apis/networking.k8s.io/v1/servicecidrs'),
-]
+export const RELAYED_TYPES: readonly RelayedType[] = Object.values(RELAYED)
 
 /** Method of incremental xDS. */
 export const DELTA_METHOD = '/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources'

@@ -9,14 +9,13 @@ import { Reflector } from '../source/kube/reflector.ts'
 import type { ApiObject } from '../source/kube/wire/tables.ts'
 import type { SourceObservation, SourceProblem, SourceStatus } from '../source/source.ts'
 import { encodeMessage } from '../wire/protobuf/encoder.ts'
-import { Backfill } from './backfill.ts'
 import type { Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
 import { isProgrammed } from './judgement.ts'
-import { Present } from './present.ts'
 import { discovery } from './schema.ts'
+import { SourceQuestions } from './source-questions.ts'
 import type { RelayState } from './state.ts'
-import { RELAYED_TYPES, type RelayedType } from './types.ts'
+import { RELAYED, type RelayedType } from './types.ts'
 
 interface UpstreamOptions {
   /** Stays open: its owner closes it, after stop(). */
@@ -60,8 +59,7 @@ export class Upstream {
   readonly #options: UpstreamOptions
   readonly #troubles: Troubles
   readonly #parts: readonly Part[]
-  readonly #backfills = new Map<Collection, Backfill>()
-  readonly #presents = new Map<Collection, Present>()
+  readonly #questions = new Map<Collection, SourceQuestions>()
   /** Encoded forms of objects that were just read. */
   readonly #encoded = new WeakMap<object, Buffer>()
   readonly #exchange: Exchange
@@ -80,8 +78,8 @@ export class Upstream {
     this.#parts = relayedResources(state.proxyName).map(resource => this.#part(resource, traits))
     state.heardMs = () => this.status.heardMs
     state.isPast = async (collection, revision) =>
-      isOlder((await this.#presents.get(collection)?.ask()) ?? '', revision)
-    state.backfill = async (collection, revision) => await this.#backfills.get(collection)?.ask(revision)
+      isOlder((await this.#questions.get(collection)?.present()) ?? '', revision)
+    state.backfill = async (collection, revision) => await this.#questions.get(collection)?.readBack(revision)
   }
 
   get status(): SourceStatus {
@@ -101,15 +99,14 @@ export class Upstream {
   }
 
   async stop(): Promise<void> {
-    for (const each of [...this.#backfills.values(), ...this.#presents.values()]) each.stop()
+    for (const each of this.#questions.values()) each.stop()
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
   #part(resource: Resource, traits: { streamsLists: boolean }): Part {
     const { clock, random, state, observed, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
-    const type = typeOf(resource)
-    const collection = state.collections.get(type.typeUrl)
-    if (collection === undefined) throw new Error(`no collection for ${type.typeUrl}`)
+    const type = RELAYED[resource.kind]
+    const collection = state.collections[resource.kind]
     const told = {
       watch: isRelay ? 'difference' : 'changes',
       list: 'difference',
@@ -147,7 +144,7 @@ export class Upstream {
           part.listed = true
           if (reflector.isAbsent) collection.absent()
           // Readers of all types wait until it is known which cluster this is.
-          if (type.kind === 'Service') for (const each of state.collections.values()) each.tell()
+          if (type.kind === 'Service') for (const each of Object.values(state.collections)) each.tell()
         },
         trouble: trouble => {
           this.#troubles.set(resource.name, trouble)
@@ -160,8 +157,10 @@ export class Upstream {
     const part: Part = { name: resource.name, reflector, listed: false }
     if (isRelay) return part
     // A relay sends removals with the revision before them, and what it has is no proof of what the API server has.
-    this.#backfills.set(collection, new Backfill({ clock, collection, read: this.#reader(resource, type) }))
-    this.#presents.set(collection, new Present({ clock, resource, exchange: this.#exchange }))
+    const toEntry = (object: ApiObject, name: string, version: string): Entry =>
+      entryOf(type, { name, version, value: this.#bytesOf(object) })
+    const asked = { clock, collection, exchange: this.#exchange, resource, toEntry }
+    this.#questions.set(collection, new SourceQuestions(asked))
     return part
   }
 
@@ -181,14 +180,6 @@ export class Upstream {
     const bytes = this.#encoded.get(object)
     if (bytes === undefined) throw new Error('the source sends it in another encoding than protobuf')
     return bytes
-  }
-
-  /** Reads changes from a revision on, as the source has them. */
-  #reader(resource: Resource, type: RelayedType) {
-    const parts = { exchange: this.#exchange, resource }
-    const toEntry = (object: ApiObject, name: string, version: string): Entry =>
-      entryOf(type, { name, version, value: this.#bytesOf(object) })
-    return { ...parts, toEntry }
   }
 }
 
@@ -247,10 +238,4 @@ function relayedResources(proxyName: string): readonly Resource[] {
   return watchedResources({ nodeName: '', serviceProxyName }).map(resource =>
     resource.kind === 'Node' ? { ...resource, fieldSelector: '', only: undefined } : resource,
   )
-}
-
-function typeOf({ kind }: Resource): RelayedType {
-  const type = RELAYED_TYPES.find(each => each.kind === kind)
-  if (type === undefined) throw new Error(`${kind}s are not relayed`)
-  return type
 }

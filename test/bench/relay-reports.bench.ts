@@ -11,7 +11,7 @@ import { encodeReport } from '../../src/relay/node-report.ts'
 import { discovery, status } from '../../src/relay/schema.ts'
 import { startRelayServer } from '../../src/relay/server.ts'
 import { RelayState } from '../../src/relay/state.ts'
-import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../src/relay/types.ts'
+import { DELTA_METHOD, METADATA, RELAYED } from '../../src/relay/types.ts'
 import { encodeMessage } from '../../src/wire/protobuf/encoder.ts'
 import { print } from './report.ts'
 
@@ -22,7 +22,7 @@ import { print } from './report.ts'
 
 const NODES = Number(process.env.KPROBE_READERS ?? 500)
 const ROUNDS = 30
-const TYPE = RELAYED_TYPES[0]?.typeUrl ?? ''
+const TYPE = RELAYED.Service.typeUrl
 const names = Array.from({ length: NODES }, (_, index) => `node-${index}`)
 
 function reportText(number: number): string {
@@ -72,9 +72,9 @@ function cpuMs(): number {
 
 function relayState(): RelayState {
   const state = new RelayState({ clock: systemClock, proxyName: '' })
-  const nodes = state.collections.get(RELAYED_TYPES.find(({ kind }) => kind === 'Node')?.typeUrl ?? '')
-  for (const name of names) nodes?.put(name, { version: '1', resource: Buffer.alloc(0) })
-  for (const collection of state.collections.values()) collection.seal('1')
+  const nodes = state.collections.Node
+  for (const name of names) nodes.put(name, { version: '1', resource: Buffer.alloc(0) })
+  for (const collection of Object.values(state.collections)) collection.seal('1')
   return state
 }
 

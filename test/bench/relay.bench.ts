@@ -13,7 +13,7 @@ import type { Entry } from '../../src/relay/frames.ts'
 import { discovery } from '../../src/relay/schema.ts'
 import { type RelayServer, startRelayServer } from '../../src/relay/server.ts'
 import { RelayState } from '../../src/relay/state.ts'
-import { RELAYED_TYPES } from '../../src/relay/types.ts'
+import { RELAYED } from '../../src/relay/types.ts'
 import { encodeMessage } from '../../src/wire/protobuf/encoder.ts'
 import { encodeObject } from '../support/apiserver/encode-protobuf.ts'
 import { sliceOf } from '../support/apiserver/generator.ts'
@@ -34,7 +34,7 @@ const ENDPOINTS = 10
 const PER_SECOND = 100
 const SECONDS = Number(process.env.KPROBE_SECONDS ?? 20)
 const ACCEPTS = process.env.KPROBE_ACCEPTS === 'identity' ? 'identity' : 'gzip'
-const TYPE = RELAYED_TYPES[1]?.typeUrl ?? ''
+const TYPE = RELAYED.EndpointSlice.typeUrl
 /** Readers that come before the memory of the others is measured, so that what a process has once is not divided among them. */
 const WARM = 500
 
@@ -262,8 +262,7 @@ class Relay {
   readonly #objects: number
 
   constructor(objects: number) {
-    const collection = this.state.collections.get(TYPE)
-    if (collection === undefined) throw new Error('no collection')
+    const { EndpointSlice: collection } = this.state.collections
     this.#collection = collection
     this.#objects = objects
     this.state.heardMs = () => systemClock.nowMs()

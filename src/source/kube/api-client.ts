@@ -37,6 +37,18 @@ export interface ApiBody extends AsyncIterable<Uint8Array> {
   arrived?(): Uint8Array | undefined
 }
 
+/** Reads a whole body. Undefined when it is larger. */
+export async function collect({ body }: ApiResponse, bytesMax: number): Promise<Buffer | undefined> {
+  const pieces: Uint8Array[] = []
+  let bytes = 0
+  for await (const piece of body) {
+    bytes += piece.length
+    if (bytes > bytesMax) return undefined
+    pieces.push(piece)
+  }
+  return Buffer.concat(pieces)
+}
+
 /**
  * Speaks with one API server over one HTTP/2 connection, or HTTP/1.1 where the server has no other. Credentials,
  * certificates and their rotation, redials and dead-peer detection are its business; retries are the caller's, except

@@ -2,7 +2,7 @@ import { type Cancel, type Clock, Slice, type Slicing } from '../../base/clock.t
 import { WireError } from '../../base/errors.ts'
 import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
-import { type ApiClient, ApiError, type ApiResponse } from './api-client.ts'
+import { type ApiClient, ApiError, type ApiResponse, collect } from './api-client.ts'
 import { type ApiStatus, createListReader, createWatchReader, readStatus } from './wire/encodings.ts'
 import {
   type ApiKind,
@@ -181,18 +181,6 @@ function metadataPage(body: Buffer): MetadataPage {
   if (!isJson(metadata) || (items !== null && !Array.isArray(items)))
     throw new WireError('a page of metadata is not a list')
   return { items: items ?? [], ...listMetaIn({ metadata }) }
-}
-
-/** Undefined when it is larger. */
-async function collect({ body }: ApiResponse, bytesMax: number): Promise<Buffer | undefined> {
-  const pieces: Uint8Array[] = []
-  let bytes = 0
-  for await (const piece of body) {
-    bytes += piece.length
-    if (bytes > bytesMax) return undefined
-    pieces.push(piece)
-  }
-  return Buffer.concat(pieces)
 }
 
 export type FailureKind =

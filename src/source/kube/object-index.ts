@@ -1,4 +1,4 @@
-import { type Cancel, type Clock, pause } from '../../base/clock.ts'
+import { type Cancel, type Clock, pause, runWithin } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson, type Json } from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
@@ -288,16 +288,10 @@ export class ConsistencyCheck {
 
   async #page(token: string): Promise<Awaited<ReturnType<Exchange['metadata']>>> {
     const { resource, exchange, clock } = this.#options
-    const controller = new AbortController()
-    const cancel = clock.after(REQUEST_MS_MAX, () => controller.abort())
-    try {
-      const path = requestPath(resource, { limit: PAGE_OBJECTS, continue: token })
-      const signal = AbortSignal.any([this.#stop.signal, controller.signal])
-      return await exchange.metadata({ kind: resource.kind, path, signal })
-    } finally {
-      cancel()
-      controller.abort()
-    }
+    const path = requestPath(resource, { limit: PAGE_OBJECTS, continue: token })
+    return await runWithin(clock, { limitMs: REQUEST_MS_MAX, signal: this.#stop.signal }, signal =>
+      exchange.metadata({ kind: resource.kind, path, signal }),
+    )
   }
 
   #take(comparison: Comparison, item: unknown): void {

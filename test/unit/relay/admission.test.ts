@@ -3,27 +3,21 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { parseApiAddress } from '../../../src/api/grpc/address.ts'
-import { type Call, type CallHandler, framed, UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
+import { type CallHandler, UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { openClient } from '../../../src/daemon/open.ts'
 import { admitting, TokenReviews } from '../../../src/relay/admission.ts'
 import { Http2Link, type RelayTlsPems } from '../../../src/relay/connection.ts'
 import { encodeReport } from '../../../src/relay/node-report.ts'
-import { discovery } from '../../../src/relay/schema.ts'
 import { type RelayServer, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import {
-  DELTA_METHOD,
-  METADATA,
-  RELAYED_TYPES,
-  SETS_METHOD,
-  STATUS_METHOD,
-} from '../../../src/relay/types.ts'
+import { DELTA_METHOD, METADATA, RELAYED, SETS_METHOD, STATUS_METHOD } from '../../../src/relay/types.ts'
 import type { ApiClient } from '../../../src/source/kube/api-client.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { REPORT } from '../../support/node-report.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
+import { framedRequest, KeptCall } from '../../support/relay-call.ts'
 import { type Asked, ScriptedApi } from '../../support/scripted-api.ts'
 import { createAuthority } from '../../support/tls.ts'
 
@@ -187,12 +181,7 @@ describe('tokens at a relay', () => {
   })
 
   it('F204: what strangers say before they are admitted is bounded, and keeps no node out', () => {
-    const call: Call = {
-      organizations: [],
-      write: () => true,
-      end: () => undefined,
-      attempt: () => undefined,
-    }
+    const call = new KeptCall()
     const waiting = admitting(
       () => expect.fail('nobody was admitted'),
       () => new Promise(() => undefined),
@@ -260,9 +249,8 @@ describe('a relay that takes tokens', () => {
 
   /** How a request for an unknown type ends: who is let in hears that it is unknown. */
   function answer(pems: Partial<RelayTlsPems>, token?: string, id = ''): Promise<string> {
-    const fields = [{ key: METADATA.report, value: { string_value: BYTES } }]
-    const node = id === '' ? undefined : { id, metadata: { fields } }
-    const request = framed(discovery.DeltaDiscoveryRequest, { node, type_url: 'unknown' })
+    const metadata = id === '' ? {} : { [METADATA.report]: BYTES }
+    const request = framedRequest({ id, metadata, type_url: 'unknown' })
     return endOf(DELTA_METHOD, request, pems, token)
   }
 
@@ -400,7 +388,7 @@ describe('a relay that takes tokens', () => {
     const ask = () =>
       client.send({
         method: 'GET',
-        path: RELAYED_TYPES[0]?.path ?? '',
+        path: RELAYED.Service.path,
         accept: '',
         idleMs: 1_000,
         longLived: false,

@@ -1,16 +1,20 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { type Call, framed } from '../../../src/api/grpc/rpc.ts'
+import type { Call } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode } from '../../../src/relay/judgement.ts'
-import { decodeReport, encodeReport } from '../../../src/relay/node-report.ts'
-import { type ReportCall, ReportForwarder } from '../../../src/relay/report-forwarder.ts'
-import { discovery } from '../../../src/relay/schema.ts'
+import {
+  decodeReport,
+  encodeReport,
+  type ReportCall,
+  ReportForwarder,
+} from '../../../src/relay/node-report.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { METADATA } from '../../../src/relay/types.ts'
 import { serviceOf } from '../../support/apiserver/generator.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { REPORT } from '../../support/node-report.ts'
 import { MemoryRelay, RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
+import { KeptCall, requestOf } from '../../support/relay-call.ts'
 import { ReportingNode } from '../../support/relay-node.ts'
 
 const stop: (() => Promise<void>)[] = []
@@ -44,15 +48,15 @@ async function begin(options: RelayWorldOptions = {}) {
 
 it('F217: a relay looks at no other node for a report, also where every place is taken', () => {
   const state = new RelayState({ clock: new FakeClock(), proxyName: '' })
-  const nodes = state.collections.get(RELAYED_TYPES.find(({ kind }) => kind === 'Node')?.typeUrl ?? '')
+  const nodes = state.collections.Node
   for (let index = 0; index < 16_400; index++)
-    nodes?.put(`node-${index}`, { version: '1', resource: Buffer.alloc(0) })
-  nodes?.seal('1')
+    nodes.put(`node-${index}`, { version: '1', resource: Buffer.alloc(0) })
+  nodes.seal('1')
   const text = encodeReport(REPORT)
   for (let index = 0; index < 16_384; index++) state.reports.take(`node-${index}`, text)
   let looks = 0
-  const get = nodes?.get.bind(nodes)
-  Object.assign(nodes ?? {}, { get: (name: string) => looks++ >= 0 && get?.(name) })
+  const get = nodes.get.bind(nodes)
+  Object.assign(nodes, { get: (name: string) => looks++ >= 0 && get(name) })
   state.reports.take('node-16390', text)
   expect(state.reports.refused.get('too-many')).toBe(1)
   expect(looks).toBeLessThan(5)
@@ -207,19 +211,10 @@ describe('a relay behind a relay', () => {
     const state = new RelayState({ clock, proxyName: '' })
     const trustedAs = ({ commonName }: Pick<Call, 'commonName'>) => commonName
     const { deltas } = new DiscoveryServer({ state, clock, trustedAs })
-    const handler = deltas({
-      commonName: 'a',
-      organizations: [],
-      write: () => true,
-      end: () => undefined,
-      attempt: step => step(),
-    })
-    const [{ typeUrl: type_url } = { typeUrl: '' }] = RELAYED_TYPES
-    const fields = [{ key: METADATA.report, value: { string_value: encodeReport(REPORT) } }]
+    const handler = deltas(new KeptCall('a'))
+    const metadata = { [METADATA.report]: encodeReport(REPORT) }
     for (const id of ['node-1', 'x'.repeat(254), 'two words', '', 'node-2'])
-      handler.message(
-        framed(discovery.DeltaDiscoveryRequest, { node: { id, metadata: { fields } }, type_url }).subarray(5),
-      )
+      handler.message(requestOf({ id, metadata }))
     expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(['node-1', 'node-2'])
     expect(state.reports.refused.get('other-node')).toBe(3)
     let most = 0

@@ -3,7 +3,6 @@ import { runInNewContext } from 'node:vm'
 import { describe, expect, it } from 'vitest'
 import { Collection } from '../../../src/relay/collection.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 function collectionAt(...revisions: readonly string[]): Collection {
@@ -70,9 +69,7 @@ describe('RelayState: rounds', () => {
     const clock = new FakeClock()
     let [spentMs, backlogMs] = [0, 0]
     const state = new RelayState({ clock, proxyName: '', cpuMs: () => spentMs })
-    const { typeUrl = '' } = RELAYED_TYPES[0] ?? {}
-    const collection = state.collections.get(typeUrl)
-    if (collection === undefined) throw new Error('no collection')
+    const { Service: collection } = state.collections
     const began: number[] = []
     let head = 0
     for (let revision = 1; clock.nowMs() < 1_000; revision++) {

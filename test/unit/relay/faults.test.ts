@@ -1,10 +1,8 @@
 import { afterEach, describe, expect, it, vi } from 'vitest'
-import { framed, MessageReader, RpcError } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
-import { discovery as deltas } from '../../../src/relay/schema.ts'
-import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
-import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
+import { DELTA_METHOD, METADATA } from '../../../src/relay/types.ts'
 import { RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
+import { KeptCall, requestOf } from '../../support/relay-call.ts'
 
 const stop: (() => Promise<void>)[] = []
 
@@ -46,39 +44,15 @@ const STARTS = ['endpointslices start', 'nodes start', 'servicecidrs start', 'se
 /** A reader by hand. */
 function reader(world: RelayWorld, metadata: Readonly<Record<string, string>> = {}) {
   const [relay] = world.relays
-  const written: { nonce?: string | undefined; revision?: string | undefined }[] = []
-  const ended: string[] = []
-  const requests = new MessageReader(1 << 20)
-  const call = {
-    organizations: [],
-    write(frames: Buffer): boolean {
-      requests.read(frames, bytes => {
-        const { nonce, system_version_info: revision } = decodeMessage(deltas.DeltaDiscoveryResponse, bytes)
-        written.push({ nonce, revision })
-      })
-      return true
-    },
-    end(code: number, text = ''): void {
-      ended.push(`${code} ${text}`)
+  const call = new (class extends KeptCall {
+    override end(code: number, text?: string): void {
+      super.end(code, text)
       handler?.closed?.()
-    },
-    attempt(step: () => void): void {
-      try {
-        step()
-      } catch (error) {
-        if (!(error instanceof RpcError)) throw error
-        call.end(error.code, error.message)
-      }
-    },
-  }
+    }
+  })()
   const handler = relay?.handlerOf(DELTA_METHOD, call)
-  const fields = Object.entries(metadata).map(([key, value]) => ({ key, value: { string_value: value } }))
-  const request = framed(deltas.DeltaDiscoveryRequest, {
-    node: { id: 'by-hand', metadata: { fields } },
-    type_url: RELAYED_TYPES[0]?.typeUrl,
-  })
-  call.attempt(() => handler?.message(request.subarray(5)))
-  return { written, ended }
+  call.attempt(() => handler?.message(requestOf({ metadata })))
+  return call
 }
 
 describe('relay: faults', () => {
@@ -216,20 +190,11 @@ describe('relay: faults', () => {
     if (relay === undefined) throw new Error('no relay')
     const said: string[] = []
     const discovery = new DiscoveryServer({ state: relay.state, clock, rejected: text => said.push(text) })
-    const call = {
-      organizations: [],
-      write: () => true,
-      end: () => undefined,
-      attempt: (step: () => void) => step(),
-    }
-    const handler = discovery.deltas(call)
-    const request = framed(deltas.DeltaDiscoveryRequest, {
-      type_url: RELAYED_TYPES[0]?.typeUrl,
-      error_detail: { message: `a\nb${'c'.repeat(9_999)}` },
-    })
-    for (let time = 0; time < 100; time++) handler.message(request.subarray(5))
+    const handler = discovery.deltas(new KeptCall())
+    const request = requestOf({ error_detail: { message: `a\nb${'c'.repeat(9_999)}` } })
+    for (let time = 0; time < 100; time++) handler.message(request)
     await clock.advance(20_000)
-    handler.message(request.subarray(5))
+    handler.message(request)
     expect(discovery.counts.rejected).toBe(101)
     expect(said).toHaveLength(2)
     expect(said[0]).toMatch(/^a\\u\{a\}bc{100,200}$/)

@@ -10,22 +10,15 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { parseApiAddress } from '../../../src/api/grpc/address.ts'
 import { type CallHandler, compressedFrame, framed, MessageReader } from '../../../src/api/grpc/rpc.ts'
 import { systemClock } from '../../../src/base/clock.ts'
-import { askStatus } from '../../../src/relay/ask-status.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { encodeReport } from '../../../src/relay/node-report.ts'
 import { openLink, openRelayClient } from '../../../src/relay/open.ts'
 import { discovery, status } from '../../../src/relay/schema.ts'
 import { type RelayServer, type RelayServerOptions, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import {
-  DELTA_METHOD,
-  HEALTH_METHOD,
-  METADATA,
-  RELAYED_TYPES,
-  STATUS_METHOD,
-} from '../../../src/relay/types.ts'
+import { askStatus } from '../../../src/relay/status.ts'
+import { DELTA_METHOD, HEALTH_METHOD, METADATA, RELAYED, STATUS_METHOD } from '../../../src/relay/types.ts'
 import { encodeMessage } from '../../../src/wire/protobuf/encoder.ts'
-import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
 import {
   DATA,
   END_HEADERS,
@@ -38,9 +31,10 @@ import {
 import { FakeClock } from '../../support/fake-clock.ts'
 import { REPORT } from '../../support/node-report.ts'
 import { eventually } from '../../support/patience.ts'
+import { KeptCall, requestOf } from '../../support/relay-call.ts'
 import { createAuthority } from '../../support/tls.ts'
 
-const TYPE = RELAYED_TYPES[0]?.typeUrl ?? ''
+const TYPE = RELAYED.Service.typeUrl
 /** TLS handshakes, connections without a call, and calls without a request. */
 const PATIENCE_MS = 30_000
 
@@ -66,15 +60,15 @@ async function relay(
   const state = new RelayState({ clock, proxyName: '', ownBytesMax })
   state.heardMs = () => clock.nowMs()
   state.identify('cluster')
-  const collection = state.collections.get(TYPE)
+  const collection = state.collections.Service
   const value = Buffer.alloc(4_000, 'object')
   const resource = encodeMessage(discovery.Resource, {
     version: '7',
     name: 'a/b',
     resource: { type_url: TYPE, value },
   })
-  collection?.put('a/b', { version: '7', resource })
-  collection?.seal('7')
+  collection.put('a/b', { version: '7', resource })
+  collection.seal('7')
   const server = await startRelayServer({
     state,
     address: `unix://${folder}/relay.sock`,
@@ -222,24 +216,19 @@ describe('F204: readers that say much', () => {
     const state = new RelayState({ clock: systemClock, proxyName: '' })
     const deltas = new DiscoveryServer({ state, clock: systemClock })
     ends.push(() => deltas.close())
-    const open = () =>
-      deltas.deltas({ organizations: [], write: () => true, end: () => undefined, attempt: step => step() })
-    const bytesOf = (request: MessageOf<typeof discovery.DeltaDiscoveryRequest>) =>
-      encodeMessage(discovery.DeltaDiscoveryRequest, { type_url: TYPE, ...request })
-    return { state, open, bytesOf }
+    return { state, open: () => deltas.deltas(new KeptCall()) }
   }
 
   it('leave nothing of it in the relay that it does not need', () => {
     setFlagsFromString('--expose-gc')
     const gc: () => void = runInNewContext('gc')
-    const { state, open, bytesOf } = client()
-    state.collections.get(RELAYED_TYPES[0]?.typeUrl ?? '')?.seal('7')
+    const { state, open } = client()
+    state.collections.Service.seal('7')
     const text = 'x'.repeat(200_000)
-    const fields = ['kprobe.io/report', 'more'].map(key => ({ key, value: { string_value: text } }))
     const initial_resource_versions = Object.fromEntries(
       [...Array(2_000).keys()].map(at => [`n/s-${at}`, '7']),
     )
-    const bytes = bytesOf({ node: { id: 'n', metadata: { fields } }, initial_resource_versions })
+    const bytes = requestOf({ metadata: { [METADATA.report]: text, more: text }, initial_resource_versions })
     gc()
     const before = process.memoryUsage().heapUsed
     const streams = [...Array(100)].map(open)
@@ -247,16 +236,14 @@ describe('F204: readers that say much', () => {
     gc()
     expect(state.readers).toBe(100)
     expect(process.memoryUsage().heapUsed - before).toBeLessThan(10_000_000)
-    const long = [{ key: METADATA.proxy, value: { string_value: text } }]
-    expect(() => open().message(bytesOf({ node: { metadata: { fields: long } } }))).toThrow(
-      'more than 1024 characters',
-    )
+    const long = requestOf({ metadata: { [METADATA.proxy]: text } })
+    expect(() => open().message(long)).toThrow('more than 1024 characters')
   })
 
   it('subscribe to so many names together, and keep nobody from a few', () => {
-    const { state, open, bytesOf } = client()
+    const { state, open } = client()
     const names = [...Array(1_024).keys()].map(at => `${at}`.padEnd(900, '.'))
-    const many = bytesOf({ resource_names_subscribe: names })
+    const many = requestOf({ resource_names_subscribe: names })
     const streams: CallHandler[] = []
     const flood = (): void => {
       for (let at = 0; at < 100; at++) {
@@ -266,8 +253,8 @@ describe('F204: readers that say much', () => {
       }
     }
     expect(flood).toThrow('clients subscribe to too many names')
-    open().message(bytesOf({ resource_names_subscribe: ['shop/cart'] }))
-    streams[0]?.message(bytesOf({ resource_names_unsubscribe: names }))
+    open().message(requestOf({ resource_names_subscribe: ['shop/cart'] }))
+    streams[0]?.message(requestOf({ resource_names_unsubscribe: names }))
     for (const stream of streams) stream.closed?.()
     expect(state.nameBytes).toBe('shop/cart'.length + 128)
   })

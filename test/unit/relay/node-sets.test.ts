@@ -3,16 +3,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type * as grpc from '@grpc/grpc-js'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import type { Call } from '../../../src/api/grpc/rpc.ts'
 import type { Clock } from '../../../src/base/clock.ts'
 import { runCommand } from '../../../src/cli/commands.ts'
 import { NodeViews } from '../../../src/daemon/node-views.ts'
 import { isJson } from '../../../src/model/fields.ts'
 import { PartsRoom } from '../../../src/model/object-budget.ts'
-import { nodeSets } from '../../../src/relay/node-sets.ts'
+import { nodeSets } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
 import { StateSource } from '../../../src/relay/state-source.ts'
-import { RELAYED_TYPES } from '../../../src/relay/types.ts'
 import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 import { encodeLocalv1 } from '../../support/api/localv1.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
@@ -23,6 +21,7 @@ import { FakeClock } from '../../support/fake-clock.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { eventually } from '../../support/patience.ts'
 import { RelayWorld } from '../../support/relay.ts'
+import { KeptCall } from '../../support/relay-call.ts'
 import { OPTIONS } from '../model/objects.ts'
 
 describe('Sets of a relay', () => {
@@ -136,38 +135,10 @@ function raise(): never {
   throw new Error('missing')
 }
 
-interface Ended {
-  code: number | undefined
-  text: string
-  /** What was written. */
-  bytes: string
-}
-
-/** A call that keeps its answers. */
-function callOf(facts: Partial<Call> = {}): Call & Ended {
-  const call: Call & Ended = {
-    organizations: [],
-    code: undefined,
-    text: '',
-    bytes: '',
-    write(frames) {
-      this.bytes += frames.toString('latin1')
-      return true
-    },
-    end(code, text = '') {
-      if (this.code === undefined) this.text = text
-      this.code ??= code
-    },
-    attempt: step => step(),
-    ...facts,
-  }
-  return call
-}
-
 it('F216: the source of Sets is synced also when its last collection becomes whole while a pass waits', async () => {
   const clock = new FakeClock()
   const state = new RelayState({ clock, proxyName: '' })
-  const seal = (typeUrl: string): void => state.collections.get(typeUrl)?.seal('5')
+  const { Service, EndpointSlice, ServiceCIDR, Node } = state.collections
   const heard: string[] = []
   let taken = (): void => undefined
   const source = new StateSource({ clock, state, nodesChanged: () => undefined })
@@ -182,14 +153,11 @@ it('F216: the source of Sets is synced also when its last collection becomes who
     refusals: () => undefined,
     problem: () => undefined,
   })
-  for (const { kind, typeUrl } of RELAYED_TYPES) {
-    if (kind === 'Service')
-      state.collections.get(typeUrl)?.put('shop/cart', { version: '5', resource: Buffer.alloc(0) })
-    if (kind !== 'Node') seal(typeUrl)
-  }
+  Service.put('shop/cart', { version: '5', resource: Buffer.alloc(0) })
+  for (const collection of [Service, EndpointSlice, ServiceCIDR]) collection.seal('5')
   await clock.advance(1)
   expect(heard).toEqual(['Service'])
-  for (const { kind, typeUrl } of RELAYED_TYPES) if (kind === 'Node') seal(typeUrl)
+  Node.seal('5')
   taken()
   await clock.advance(1)
   expect(heard).toEqual(['Service', 'synced'])
@@ -211,9 +179,9 @@ describe('F205: a client of a relay', () => {
   })
 
   it('gets the Sets of its own node, and of others only if it is trusted', () => {
-    method(callOf({ commonName: 'n1' })).message(request('N1'))
-    method(callOf({ commonName: 'n1' })).message(request(''))
-    method(callOf({ commonName: 'relay' })).message(request('n2'))
+    method(new KeptCall('n1')).message(request('N1'))
+    method(new KeptCall('n1')).message(request(''))
+    method(new KeptCall('relay')).message(request('n2'))
     expect(watched).toEqual(['n1', 'n1', 'n2'])
     for (const [commonName, node, why] of [
       ['n1', 'n2', /may ask for node "n1" only/],
@@ -221,7 +189,7 @@ describe('F205: a client of a relay', () => {
       [undefined, '', /NodeName "" is no name of a node/],
       ['relay', '../n', /no name of a node/],
     ] as const)
-      expect(() => method(callOf({ commonName })).message(request(node))).toThrow(why)
+      expect(() => method(new KeptCall(commonName)).message(request(node))).toThrow(why)
     expect(watched).toHaveLength(3)
   })
 })
@@ -266,8 +234,8 @@ describe('F206: Sets of many nodes', () => {
       },
       failed: error => errors.push(error),
     })
-    const ask = (node: string): ReturnType<typeof callOf> & { again: () => void; leave: () => void } => {
-      const call = callOf()
+    const ask = (node: string): KeptCall & { again: () => void; leave: () => void } => {
+      const call = new KeptCall()
       const handler = views.watch(node, call)
       const again = (): void => handler.message(request(node))
       again()
@@ -295,7 +263,7 @@ describe('F206: Sets of many nodes', () => {
     const again = ask('node-7')
     await world.clock.advance(100)
     expect(views.counts).toEqual({ nodes: 1, shared: 1 })
-    expect(again.code).toBeUndefined()
+    expect(again.ended).toEqual([])
     await end()
   })
 
@@ -304,8 +272,8 @@ describe('F206: Sets of many nodes', () => {
     const calls = Array.from({ length: 40 }, (_, index) => ask(`node-${5 + index}`))
     await world.clock.advance(100)
     expect(views.counts).toEqual({ nodes: 32, shared: 32 })
-    expect(calls.filter(({ code }) => code === 8)).toHaveLength(8)
-    expect(calls.find(({ code }) => code === 8)?.text).toMatch(/^32 zones/)
+    expect(calls.filter(({ ended }) => ended[0]?.startsWith('8 ') === true)).toHaveLength(8)
+    expect(calls.find(({ ended }) => ended.length > 0)?.ended[0]).toMatch(/^8 32 zones/)
     await end()
   })
 
@@ -318,14 +286,14 @@ describe('F206: Sets of many nodes', () => {
     await world.clock.advance(1_000)
     for (const call of calls) call.again()
     await world.clock.advance(100)
-    expect(calls.map(({ code }) => code)).toEqual(calls.map(() => undefined))
-    for (const { bytes } of calls) expect(bytes).toContain('service-77')
+    expect(calls.flatMap(({ ended }) => ended)).toEqual([])
+    for (const { text } of calls) expect(text).toContain('service-77')
     expect(views.counts).toEqual({ nodes: 32, shared: 32 })
     calls[0]?.leave()
     const last = ask('node-50')
     await world.clock.advance(100)
-    expect(last.code).toBeUndefined()
-    expect(last.bytes).toContain('service-77')
+    expect(last.ended).toEqual([])
+    expect(last.text).toContain('service-77')
     expect(views.counts).toEqual({ nodes: 32, shared: 32 })
     await end()
   })
@@ -376,7 +344,7 @@ describe('F206: Sets of many nodes', () => {
     const names = ['node-4', 'node-5', 'node-6']
     const before = names.map(ask)
     await world.clock.advance(100)
-    expect(before[2]?.bytes).toBe('')
+    expect(before[2]?.text).toBe('')
     for (const call of before) call.leave()
     await world.clock.advance(61_000)
     expect(views.counts).toEqual({ nodes: 0, shared: 0 })
@@ -388,12 +356,12 @@ describe('F206: Sets of many nodes', () => {
     goOn()
     await world.clock.advance(1_000)
     expect(views.counts).toEqual({ nodes: 3, shared: 2 })
-    for (const { bytes } of after) expect(bytes).toContain('service-77')
+    for (const { text } of after) expect(text).toContain('service-77')
     world.store.create('services', serviceOf(78, { namespaces: 1 }))
     await world.clock.advance(1_000)
     for (const call of after) call.again()
     await world.clock.advance(100)
-    for (const { bytes } of after) expect(bytes).toContain('service-78')
+    for (const { text } of after) expect(text).toContain('service-78')
     await end()
   })
 
@@ -413,7 +381,7 @@ describe('F206: Sets of many nodes', () => {
     const first = ask('node-40')
     expect(views.counts.nodes).toBe(1_024)
     await world.clock.advance(1_000)
-    expect(back?.code).toBe(8)
+    expect(back?.ended[0]).toMatch(/^8 /)
     await end()
   })
 })

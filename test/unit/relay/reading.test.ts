@@ -5,18 +5,13 @@ import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { Reading, RelayRefusal } from '../../../src/relay/reading.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { METADATA, RELAYED_TYPES, type RelayedType } from '../../../src/relay/types.ts'
+import { METADATA, RELAYED } from '../../../src/relay/types.ts'
 import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
 import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { KeptCall, requestOf } from '../../support/relay-call.ts'
 
 type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
-
-function typeOf(kind: string): RelayedType {
-  const type = RELAYED_TYPES.find(each => each.kind === kind)
-  if (type === undefined) throw new Error(kind)
-  return type
-}
 
 const nothing = () => undefined
 
@@ -33,7 +28,7 @@ function reading(what: 'list' | 'watch') {
   }
   const ended: (string | undefined)[] = []
   const its = new Reading({
-    wanted: { type: typeOf('Service'), name: undefined, what, revision: '', seconds: undefined },
+    wanted: { type: RELAYED.Service, name: undefined, what, revision: '', seconds: undefined },
     link: {
       call: (_method: string, handlers: RelayCallHandlers) => {
         made.push(handlers)
@@ -69,7 +64,7 @@ it('F181: a node gives up a list without an end', async () => {
 })
 
 describe('F197: a relay of a newer version', () => {
-  const { typeUrl } = typeOf('Service')
+  const { typeUrl } = RELAYED.Service
   const value = Buffer.from('object')
 
   it('may send fields and types that a node does not know', async () => {
@@ -111,41 +106,18 @@ describe('F197: a relay of a newer version', () => {
 it('F185: no reader begins before it is known which cluster a relay is of', async () => {
   const clock = new FakeClock()
   const state = new RelayState({ clock, proxyName: '' })
-  const [services, slices] = ['Service', 'EndpointSlice'].map(kind => {
-    const collection = state.collections.get(typeOf(kind).typeUrl)
-    if (collection === undefined) throw new Error(kind)
-    return collection
-  })
-  slices?.seal('10')
-  const ended: number[] = []
-  let written = 0
-  const call = {
-    organizations: [],
-    write: () => ++written > 0,
-    end: (code: number) => void ended.push(code),
-    attempt: (step: () => void) => {
-      try {
-        step()
-      } catch (error) {
-        ended.push(Object(error).code)
-      }
-    },
-  }
+  const { Service, EndpointSlice } = state.collections
+  EndpointSlice.seal('10')
+  const call = new KeptCall()
   const server = new DiscoveryServer({ state, clock })
-  const fields = Object.entries({ [METADATA.revision]: '10', [METADATA.cluster]: 'a' }).map(
-    ([key, value]) => ({ key, value: { string_value: value } }),
-  )
-  const request = framed(discovery.DeltaDiscoveryRequest, {
-    node: { id: 'node', metadata: { fields } },
-    type_url: typeOf('EndpointSlice').typeUrl,
-  })
-  server.deltas(call).message(request.subarray(5))
+  const metadata = { [METADATA.revision]: '10', [METADATA.cluster]: 'a' }
+  server.deltas(call).message(requestOf({ metadata, type_url: RELAYED.EndpointSlice.typeUrl }))
   await clock.advance(100)
-  expect([written, ended]).toEqual([0, []])
+  expect([call.text, call.ended]).toEqual(['', []])
   state.identify('b')
-  services?.seal('20')
-  for (const each of state.collections.values()) each.tell()
+  Service.seal('20')
+  for (const each of Object.values(state.collections)) each.tell()
   await clock.advance(100)
-  expect([written, ended]).toEqual([0, [15]])
+  expect([call.text, call.ended]).toEqual(['', ['15 this is cluster b, not a']])
   server.close()
 })

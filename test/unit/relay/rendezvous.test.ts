@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { formatApiAddress, parseRelayAddress } from '../../../src/api/grpc/address.ts'
-import { inOrderFor } from '../../../src/relay/rendezvous.ts'
+import { inOrderFor } from '../../../src/relay/names.ts'
 
 const RELAYS = ['a', 'a', 'b', 'b', 'c'].map((zone, index) => `tcp://10.0.0.${index}:1@${zone}`)
 const NODES = Array.from({ length: 900 }, (_, index) => ({

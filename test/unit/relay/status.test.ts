@@ -1,15 +1,14 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { framed, RpcError } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode, type NodeVerdict } from '../../../src/relay/judgement.ts'
 import { decodeReport, encodeReport, type NodeReport } from '../../../src/relay/node-report.ts'
 import type { ProgrammingLatency } from '../../../src/relay/programming.ts'
-import { discovery as deltas } from '../../../src/relay/schema.ts'
-import { METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { METADATA } from '../../../src/relay/types.ts'
 import { serviceOf, sliceOf } from '../../support/apiserver/generator.ts'
 import { createRandom } from '../../support/apiserver/random.ts'
 import { REPORT } from '../../support/node-report.ts'
 import { type MemoryRelay, RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
+import { KeptCall, requestOf } from '../../support/relay-call.ts'
 import { ReportingNode } from '../../support/relay-node.ts'
 
 const stop: (() => Promise<void>)[] = []
@@ -302,22 +301,8 @@ describe('relay: status of nodes', () => {
     const { state } = relay
     const said = (id: string, certified: string | undefined): void => {
       const discovery = new DiscoveryServer({ state, clock, nodeOf: () => certified })
-      const call = {
-        organizations: [],
-        write: () => true,
-        end: () => undefined,
-        attempt(step: () => void): void {
-          try {
-            step()
-          } catch (error) {
-            if (!(error instanceof RpcError)) throw error
-          }
-        },
-      }
-      const fields = [{ key: METADATA.report, value: { string_value: encodeReport(HELD) } }]
-      const request = { node: { id, metadata: { fields } }, type_url: RELAYED_TYPES[0]?.typeUrl }
-      const handler = discovery.deltas(call)
-      handler.message(framed(deltas.DeltaDiscoveryRequest, request).subarray(5))
+      const handler = discovery.deltas(new KeptCall())
+      handler.message(requestOf({ id, metadata: { [METADATA.report]: encodeReport(HELD) } }))
       handler.closed?.()
       discovery.close()
     }

@@ -1,4 +1,4 @@
-import { type Clock, pause } from '../base/clock.ts'
+import { type Clock, pause, runWithin } from '../base/clock.ts'
 import { watchedIdentity } from '../model/parse.ts'
 import { type Resource, requestPath } from '../source/kube/api-client.ts'
 import {
@@ -15,70 +15,63 @@ import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
 import type { Change, Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
 
-interface BackfillOptions {
+interface SourceQuestionsOptions {
   readonly clock: Clock
   readonly collection: Collection
-  readonly read: {
-    readonly exchange: Exchange
-    readonly resource: Resource
-    readonly toEntry: (object: ApiObject, name: string, version: string) => Entry
-  }
-}
-
-interface Question {
-  readonly revision: string
-  readonly answered: () => void
+  readonly exchange: Exchange
+  readonly resource: Resource
+  readonly toEntry: (object: ApiObject, name: string, version: string) => Entry
 }
 
 /** Readers of a relay that restarts come at about the same time: one request is for all of them. */
 const GATHER_MS = 100
 /** The API server sends a bookmark 2 s before the end of a watch: it says that all changes up to then were sent. */
 const WATCH_SECONDS = 3
-const WATCH_MS_MAX = 8_000
+const ANSWER_MS_MAX = 8_000
 /** Further attempts with a newer revision, where the oldest one is too old for the source. */
 const ATTEMPTS_MAX = 3
 /** More belong into a whole state. */
 const CHANGES_MAX = 20_000
+/** Minimum time between two requests for the present revision: what readers claim costs the source no more than that. */
+const PRESENT_MS = 1_000
 
-/**
- * Reads the changes before the first list of a relay from the source, which remembers the recent past: by that readers resume
- * at a relay that has just started.
- */
-export class Backfill {
-  readonly #options: BackfillOptions
+/** Asks the API server about a collection for the readers of a relay that has less than they hold, or less of the past. */
+export class SourceQuestions {
+  readonly #options: SourceQuestionsOptions
   readonly #stop = new AbortController()
-  #questions: Question[] = []
-  #isRunning = false
+  /** Revisions that the next request is for. */
+  readonly #revisions: string[] = []
+  #running: Promise<void> | undefined
+  #next: Promise<void> | undefined
+  #present: Promise<string> | undefined
   /** The source does not know the changes since then. */
   #failed = ''
 
-  constructor(options: BackfillOptions) {
+  constructor(options: SourceQuestionsOptions) {
     this.#options = options
-  }
-
-  /** Resolves when the source was asked. */
-  ask(revision: string): Promise<void> {
-    if (this.#stop.signal.aborted || this.#isHopeless(revision)) return Promise.resolve()
-    return new Promise(answered => {
-      this.#questions.push({ revision, answered })
-      if (!this.#isRunning) void this.#run()
-    })
   }
 
   stop(): void {
     this.#stop.abort()
   }
 
-  async #run(): Promise<void> {
-    this.#isRunning = true
-    while (this.#questions.length > 0) {
-      await pause(this.#options.clock, GATHER_MS, this.#stop.signal)
-      const questions = this.#questions
-      this.#questions = []
-      await this.#answer(questions.map(({ revision }) => revision))
-      for (const { answered } of questions) answered()
-    }
-    this.#isRunning = false
+  /**
+   * Reads the changes before the first list of the relay, which the source remembers: by that readers resume at a relay that
+   * has just started. Resolves when the source was asked.
+   */
+  readBack(revision: string): Promise<void> {
+    if (this.#stop.signal.aborted || this.#isHopeless(revision)) return Promise.resolve()
+    this.#revisions.push(revision)
+    this.#next ??= this.#readBackNext()
+    return this.#next
+  }
+
+  async #readBackNext(): Promise<void> {
+    await this.#running
+    await pause(this.#options.clock, GATHER_MS, this.#stop.signal)
+    this.#running = this.#next
+    this.#next = undefined
+    await this.#answer(this.#revisions.splice(0))
   }
 
   /** Begins with the oldest. One that lies about its revision does not keep the others from theirs. */
@@ -101,20 +94,13 @@ export class Backfill {
   async #attempt(from: string): Promise<boolean> {
     const { clock, collection } = this.#options
     const floor = collection.floor
-    const controller = new AbortController()
-    const abort = (): void => controller.abort()
-    const cancel = clock.after(WATCH_MS_MAX, abort)
-    this.#stop.signal.addEventListener('abort', abort)
     try {
-      const changes = await this.#read({ from, to: floor }, controller.signal)
+      const limits = { limitMs: ANSWER_MS_MAX, signal: this.#stop.signal }
+      const changes = await runWithin(clock, limits, signal => this.#read({ from, to: floor }, signal))
       return changes !== undefined && collection.prepend(changes, from, floor)
     } catch (error) {
       if (failureOfError(error).kind === 'expired') this.#failed = from
       return false
-    } finally {
-      cancel()
-      this.#stop.signal.removeEventListener('abort', abort)
-      controller.abort()
     }
   }
 
@@ -123,8 +109,7 @@ export class Backfill {
     { from, to }: { readonly from: string; readonly to: string },
     signal: AbortSignal,
   ): Promise<readonly Change[] | undefined> {
-    const { collection, read } = this.#options
-    const { exchange, resource } = read
+    const { collection, exchange, resource } = this.#options
     const path = requestPath(resource, watchQuery(from, WATCH_SECONDS))
     const stream = await exchange.watch({ kind: resource.kind, path, signal })
     const changes: Change[] = []
@@ -147,7 +132,28 @@ export class Backfill {
     if (type === 'BOOKMARK') return undefined
     const name = watchedIdentity(object)?.key ?? ''
     if (type === 'DELETED') return { revision, name, entry: undefined }
-    return { revision, name, entry: this.#options.read.toEntry(object, name, revision) }
+    return { revision, name, entry: this.#options.toEntry(object, name, revision) }
+  }
+
+  /** Gives the revision that the source has at a time after the question; empty if it does not answer. */
+  present(): Promise<string> {
+    this.#present ??= this.#readPresent()
+    return this.#present
+  }
+
+  async #readPresent(): Promise<string> {
+    const { clock, exchange, resource } = this.#options
+    await pause(clock, PRESENT_MS, this.#stop.signal)
+    // An answer that was begun says nothing to later questions.
+    this.#present = undefined
+    // Without a resourceVersion the list is consistent: no API server may answer from an old cache.
+    const path = requestPath(resource, { limit: '1' })
+    const list = (signal: AbortSignal) =>
+      exchange.list({ kind: resource.kind, path, signal }, () => undefined)
+    return await runWithin(clock, { limitMs: ANSWER_MS_MAX, signal: this.#stop.signal }, list).then(
+      ({ resourceVersion }) => resourceVersion,
+      () => '',
+    )
   }
 }
 
