@@ -270,15 +270,24 @@ export function forEachAttribute(
   end: number,
   visit: (type: number, start: number, end: number) => void,
 ): void {
-  let at = start
-  while (at < end) {
-    if (end - at < NLA_HDRLEN) throw malformed(`${end - at} stray bytes after the attributes`, at)
-    const length = view.data.getUint16(at, true)
-    if (length < NLA_HDRLEN || length > end - at) throw malformed(`an attribute of ${length} bytes`, at)
-    const type = view.data.getUint16(at + 2, true) & NLA_TYPE_MASK
-    visit(type, at + NLA_HDRLEN, at + length)
+  for (let at = start; at < end; ) {
+    const length = attributeLength(view, at, end)
+    visit(attributeType(view, at), at + NLA_HDRLEN, at + length)
     at += (length + 3) & ~3
   }
+}
+
+/** Returns the length of the attribute at `at`, with its header; throws NetlinkError where it does not end before `end`. */
+export function attributeLength(view: ByteView, at: number, end: number): number {
+  if (end - at < NLA_HDRLEN) throw malformed(`${end - at} stray bytes after the attributes`, at)
+  const length = view.data.getUint16(at, true)
+  if (length < NLA_HDRLEN || length > end - at) throw malformed(`an attribute of ${length} bytes`, at)
+  return length
+}
+
+/** Returns the type of the attribute at `at`, without NLA_F_*. */
+export function attributeType(view: ByteView, at: number): number {
+  return view.data.getUint16(at + 2, true) & NLA_TYPE_MASK
 }
 
 /**

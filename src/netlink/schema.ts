@@ -2,6 +2,9 @@ import { type Octets, octetsFromBytes } from '../base/octets.ts'
 import {
   ATTRIBUTE_LENGTH_MAX,
   AttributeWriter,
+  align4,
+  attributeLength,
+  attributeType,
   type ByteView,
   ByteWriter,
   type Codec,
@@ -79,10 +82,12 @@ export function readAttributes<F extends Fields>(
   const depth = span.depth ?? 0
   if (depth > NESTING_MAX) throw malformed('attributes are nested too deep', span.start)
   const values: Record<string, unknown> = {}
-  forEachAttribute(view, span.start, span.end, (type, start, end) => {
-    const column = set.byNumber[type]
-    if (column !== undefined) values[column.name] = column.codec.read(view, start, end, depth)
-  })
+  for (let at = span.start; at < span.end; ) {
+    const end = at + attributeLength(view, at, span.end)
+    const column = set.byNumber[attributeType(view, at)]
+    if (column !== undefined) values[column.name] = column.codec.read(view, at + NLA_HDRLEN, end, depth)
+    at = align4(end)
+  }
   return values as Attributes<F>
 }
 

@@ -1,12 +1,14 @@
 import { bytesFromOctets, type Octets, octetsFromBytes, zeros } from '../../base/octets.ts'
 import {
   AttributeWriter,
+  align4,
+  attributeLength,
+  attributeType,
   type ByteView,
   ByteWriter,
-  forEachAttribute,
   viewOf,
 } from '../../netlink/attribute.ts'
-import { NLA_TYPE_MASK } from '../../netlink/constants.ts'
+import { NLA_HDRLEN, NLA_TYPE_MASK } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import {
   type AttributeSet,
@@ -29,8 +31,8 @@ export interface RawExpression {
   readonly name: string
   /** NFTA_EXPR_DATA: attributes. */
   readonly data: Octets
-  /** Where they are among the bytes of a rule. */
-  readonly place?: { readonly view: ByteView; readonly start: number; readonly end: number }
+  /** Where they are in the rule that was split last. */
+  readonly place?: Span | undefined
 }
 
 const TABLES = { ...EXPRESSIONS, range: RANGE } as const
@@ -164,39 +166,57 @@ export function compatHead(
   return compat(kind, name, revision, zeros(size)).slice(0, -size)
 }
 
-/** Splits a rule into expressions. Trailing bytes that are not an expression become the last one, without a name. */
+/**
+ * Splits a rule into expressions. Trailing bytes that are not an expression become the last one, without a name. The
+ * places are valid until the next rule is split.
+ */
 export function splitExpressions(compiled: Octets): readonly RawExpression[] {
   const expressions: RawExpression[] = []
-  const view = viewOf(bytesFromOctets(compiled))
+  const view = ruleView(compiled)
   let at = 0
-  const isWhole = isRead(() => {
-    forEachAttribute(view, 0, compiled.length, (_, start, end) => {
-      let [name, data] = ['', '']
-      let place = { view, start, end: start }
-      forEachAttribute(view, start, end, (type, from, to) => {
-        if (type === EXPRESSION_FIELDS.tag[0]) name = compiled.slice(from, to - 1)
-        else if (type === EXPRESSION_FIELDS.data[0]) {
-          data = compiled.slice(from, to)
-          place = { view, start: from, end: to }
-        }
-      })
-      if (name === '') throw malformed('an expression without a name', start)
-      expressions.push({ name, data, place })
-      at = (end + 3) & ~3
-    })
-  })
-  if (!isWhole) expressions.push({ name: '', data: compiled.slice(at) })
+  try {
+    while (at < compiled.length) {
+      const end = at + attributeLength(view, at, compiled.length)
+      expressions.push(expressionAt(compiled, view, { start: at + NLA_HDRLEN, end }))
+      at = align4(end)
+    }
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error
+    expressions.push({ name: '', data: compiled.slice(at), place: undefined })
+  }
   return expressions
 }
 
-function isRead(read: () => void): boolean {
-  try {
-    read()
-    return true
-  } catch (error) {
-    if (error instanceof NetlinkError) return false
-    throw error
+interface Span {
+  readonly start: number
+  readonly end: number
+}
+
+function expressionAt(compiled: Octets, view: ByteView, { start, end }: Span): RawExpression {
+  let [name, data] = ['', '']
+  let place = { start, end: start }
+  for (let at = start; at < end; ) {
+    const next = at + attributeLength(view, at, end)
+    const type = attributeType(view, at)
+    const from = at + NLA_HDRLEN
+    if (type === EXPRESSION_FIELDS.tag[0]) name = compiled.slice(from, next - 1)
+    else if (type === EXPRESSION_FIELDS.data[0]) {
+      data = compiled.slice(from, next)
+      place = { start: from, end: next }
+    }
+    at = align4(next)
   }
+  if (name === '') throw malformed('an expression without a name', start)
+  return { name, data, place }
+}
+
+/** The rule that was split last: a view of its own for each costs more than reading it. */
+let rule = viewOf(new Uint8Array(4_096))
+
+function ruleView(compiled: Octets): ByteView {
+  if (compiled.length > rule.bytes.length) rule = viewOf(new Uint8Array(2 * compiled.length))
+  rule.bytes.write(compiled, 'latin1')
+  return rule
 }
 
 /** Reads the attributes of an expression; undefined where its bytes are not attributes of the table. */
@@ -204,12 +224,13 @@ export function attributesOf<F extends Fields>(
   set: AttributeSet<F>,
   { data, place }: RawExpression,
 ): Attributes<F> | undefined {
-  const { view, ...span } = place ?? { view: viewOf(bytesFromOctets(data)), start: 0, end: data.length }
-  let values: Attributes<F> | undefined
-  isRead(() => {
-    values = readAttributes(view, set, span)
-  })
-  return values
+  try {
+    if (place !== undefined) return readAttributes(rule, set, place)
+    return readAttributes(viewOf(bytesFromOctets(data)), set, { start: 0, end: data.length })
+  } catch (error) {
+    if (error instanceof NetlinkError) return undefined
+    throw error
+  }
 }
 
 /** A comparison with a value, or with a range, which has other operations. */

@@ -29,8 +29,9 @@ export function readRule(compiled: Octets, family: NftFamily, nameOfIpset?: Name
 }
 
 /** Fields of a rule under construction. */
-type Draft = { -readonly [K in Exclude<keyof XtRule, 'matches'>]?: XtRule[K] } & {
+type Draft = { -readonly [K in Exclude<keyof XtRule, 'matches' | 'target'>]?: XtRule[K] } & {
   readonly matches: XtMatch[]
+  target: XtTarget | undefined
 }
 
 /** Matches with side effects in the kernel, or unknown ones: their order matters. */
@@ -40,8 +41,7 @@ class RuleReader {
   readonly #expressions: readonly RawExpression[]
   readonly #family: NftFamily
   readonly #nameOfIpset: NameOfIpset | undefined
-  readonly #draft: Draft = { matches: [] }
-  #target: XtTarget | undefined
+  readonly #draft: Draft = { matches: [], target: undefined }
   #counted = false
 
   constructor(
@@ -57,7 +57,7 @@ class RuleReader {
   read(): XtRule {
     let at = 0
     while (at < this.#expressions.length) at += this.#take(at)
-    return { ...this.#draft, target: this.#target }
+    return this.#draft
   }
 
   /** Decodes the expressions at `at`; returns how many it used. */
@@ -74,12 +74,12 @@ class RuleReader {
 
   /** Decodes an expression that has a meaning by itself. Nothing may follow the target. */
   #takeWhole(one: RawExpression): boolean {
-    if (this.#target !== undefined) return false
+    if (this.#draft.target !== undefined) return false
     if (one.name === 'match') return this.#addMatch(this.#matchOf(one))
     if (one.name === 'counter') return this.#count()
     if (one.name === 'limit') return this.#addMatch(readLimit(one))
-    this.#target = one.name === 'target' ? this.#targetOf(one) : (verdictOf(one) ?? readLog(one))
-    return this.#target !== undefined
+    this.#draft.target = one.name === 'target' ? this.#targetOf(one) : (verdictOf(one) ?? readLog(one))
+    return this.#draft.target !== undefined
   }
 
   #addMatch(match: XtMatch | undefined): boolean {
@@ -252,10 +252,12 @@ function testOf(
 ): (Test & { readonly length: number }) | undefined {
   const first = comparisonOf(expressions[at], loaded)
   if (first === undefined) return undefined
-  const { limit, ...test } = first
+  const { limit, from, to, inverted } = first
   const second = limit === undefined ? undefined : comparisonOf(expressions[at + 1], loaded)
-  if (second?.limit === undefined || second.limit === limit) return { ...test, length: 1 }
-  return limit === 'from' ? { ...test, to: second.to, length: 2 } : { ...test, from: second.from, length: 2 }
+  if (second?.limit === undefined || second.limit === limit) return { from, to, inverted, length: 1 }
+  return limit === 'from'
+    ? { from, to: second.to, inverted, length: 2 }
+    : { from: second.from, to, inverted, length: 2 }
 }
 
 function comparisonOf(one: RawExpression | undefined, { register, width }: Loaded): Comparison | undefined {

@@ -96,20 +96,20 @@ function layOut({ size }: { readonly size: number }, parts: readonly Part[]): Oc
 /** Longer than any gap of a structure. */
 const NOTHING = zeros(512)
 
-/** Returns whether `info` has the structure's size and is zero wherever the table has no field. */
-function fits<F extends Fields>({ size, fields }: Struct<F>, info: Octets): boolean {
-  if (info.length !== size) return false
+/** Returns a test whether bytes have the structure's size and are zero wherever the table has no field. */
+function fitter<F extends Fields>({ size, fields }: Struct<F>): (info: Octets) => boolean {
+  const gaps: (readonly [from: number, to: number])[] = []
   let at = 0
-  for (const { offset, length } of Object.values(fields)) {
-    if (!isZero(info, at, offset)) return false
+  for (const { offset, length } of [...Object.values(fields), { offset: size, length: 0 }]) {
+    if (offset > at) gaps.push([at, offset])
     at = offset + length
   }
-  return isZero(info, at, size)
+  return info => info.length === size && gaps.every(([from, to]) => isZero(info, from, to))
 }
 
 export function isZero(info: Octets, from: number, to: number): boolean {
-  for (let at = from; at < to; at++) if (info.charCodeAt(at) !== 0) return false
-  return true
+  const length = to - from
+  return info.slice(from, to) === (length > NOTHING.length ? zeros(length) : NOTHING.slice(0, length))
 }
 
 /** Codec between a match or target as a value and its expression. */
@@ -138,7 +138,7 @@ export function structCodec<V, F extends Fields>(
   return {
     struct,
     write: (value, family) => head + layOut(struct, ways.write(value, fields, family)),
-    read: (info, family) => (fits(struct, info) ? ways.read(info, fields, family) : undefined),
+    read: structReader(struct, ways.read).read,
   }
 }
 
@@ -148,9 +148,10 @@ export function structReader<V, F extends Fields>(
   read: Ways<V, F>['read'],
 ): Pick<Codec<V>, 'struct' | 'read'> {
   const { fields } = struct
+  const fits = fitter(struct)
   return {
     struct,
-    read: (info, family) => (fits(struct, info) ? read(info, fields, family) : undefined),
+    read: (info, family) => (fits(info) ? read(info, fields, family) : undefined),
   }
 }
 
