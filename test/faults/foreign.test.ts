@@ -66,7 +66,7 @@ it('F61: nft flush ruleset in the middle of a sync is repaired at its end', asyn
     site.write(services(count))
     await new Promise(resolve => setTimeout(resolve, delayMs))
     nft('flush ruleset')
-    await daemon.until(() => daemon.said('committed').length > commits)
+    await daemon.logged('committed', commits + 1)
     await eventually(() => isThere(count))
     expect(await differences(services(count))).toEqual([])
   }
@@ -109,7 +109,7 @@ it('F63: damage to chains, elements, policies and tables of ours is repaired at 
   for (const [index, [what, damage]] of DAMAGES.entries()) {
     nft(damage)
     await repaired(10)
-    await daemon.until(() => daemon.said('repaired foreign changes').length > index)
+    await daemon.logged('repaired foreign changes', index + 1)
     expect(daemon.said('committed'), what).toHaveLength(index + 2)
     // A chain that was made anew comes last.
     expect(listRuleset().split('\n').sort(), what).toEqual(before)
@@ -134,7 +134,7 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     nft(damage)
     await eventually(() => listRuleset() === before)
   }
-  await daemon.until(() => daemon.said('repaired foreign changes').length === 6)
+  await daemon.logged('repaired foreign changes', 6)
   const named = daemon.said("another process changes kprobe's tables")
   expect(named.length).toBeGreaterThanOrEqual(1)
   expect(named[0]?.process).toMatch(/^nft \(pid \d+\)$/)
@@ -216,10 +216,10 @@ it.each([
     for (const more of [1, 2, 3]) {
       const commits = daemon.said('committed').length
       site.write(services(count + more))
-      await daemon.until(() => daemon.said('committed').length > commits)
+      await daemon.logged('committed', commits + 1)
     }
     nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)
-    await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
+    await daemon.logged('repaired foreign changes')
     await eventually(() => committer.commits > 200, { progress: () => committer.commits })
   } finally {
     await committer.stop()

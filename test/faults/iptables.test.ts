@@ -170,7 +170,7 @@ it('F62, F63: flushed tables and damaged chains are repaired, and what is not ou
     const { foreign } = saved()
     daemon.kill('SIGCONT')
     await eventuallySaved(ours)
-    await daemon.until(() => daemon.said('repaired foreign changes').length > index)
+    await daemon.logged('repaired foreign changes', index + 1)
     // Chains of iptables itself come back with the jumps that stand in them.
     const rules = (lines: readonly string[]) => lines.filter(line => / -A |:CNI|CANARY/.test(line))
     expect(rules(saved().foreign), what).toEqual(rules(foreign))
@@ -188,7 +188,7 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     iptables('-t', 'nat', '-D', 'KUBE-POSTROUTING', '1')
     await eventually(() => saved().ours.length === ours.length)
   }
-  await daemon.until(() => daemon.said('repaired foreign changes').length === 6)
+  await daemon.logged('repaired foreign changes', 6)
   const named = daemon.said("another process changes kprobe's tables")
   expect(named.length).toBeGreaterThanOrEqual(1)
   expect(named[0]?.process).toMatch(/^iptables-nft|^xtables-nft|^iptables \(pid \d+\)$/)
@@ -205,12 +205,12 @@ it('F51: edits and repairs come through while nft commits 200 times a second', a
     for (const count of [203, 150, 201]) {
       const commits = daemon.said('committed').length
       site.write(services(count))
-      await daemon.until(() => daemon.said('committed').length > commits)
+      await daemon.logged('committed', commits + 1)
     }
     // A commit of the last change would repair the chain as well, and count as a change.
     await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(200)}/32 `)))
     iptables('-w', '10', '-t', 'nat', '-F', chainNamed(/-A (KUBE-SEP-\S+) .*10\.1\.3\.1:8080/))
-    await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
+    await daemon.logged('repaired foreign changes')
     await eventually(() => committer.commits > 200, { progress: () => committer.commits })
   } finally {
     await committer.stop()
@@ -250,7 +250,7 @@ it('F49: a chain that a rule of somebody else leads to holds up nothing but itse
   const { foreign } = saved()
   const commits = daemon.said('committed').length
   site.write([...services(5), ...service(7)])
-  await daemon.until(() => daemon.said('committed').length > commits)
+  await daemon.logged('committed', commits + 1)
   await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(7)}/32 -p tcp`)))
   expect(saved().ours.filter(line => line.includes(clusterIp(gone)))).toEqual([])
   expect(saved().foreign).toEqual(foreign)
@@ -267,7 +267,7 @@ it('F83: killed in the middle of what it writes, it is followed by one that comp
   for (const [round, waitMs] of [0, 20, 60, 120, 200].entries()) {
     site.write(services(400 - 50 * round))
     const daemon = site.daemon(MODE)
-    await daemon.until(() => daemon.said('session affinity remembers').length > 0)
+    await daemon.logged('session affinity remembers')
     await new Promise(resolve => setTimeout(resolve, waitMs))
     process.kill(daemon.pid, 'SIGKILL')
     await daemon.ended()

@@ -351,7 +351,7 @@ describe('a daemon that changes its mode', () => {
     await kprobe('run', '--once', ...SOURCE)
     const before = saved()
     const daemon = await daemons.running({ source: EXAMPLES, args: ['--hostname-override=example-node'] })
-    await daemon.until(() => daemon.said('iptables-mode chains found').length > 0, STEP_MS)
+    await daemon.logged('iptables-mode chains found', 1, STEP_MS)
     expect(saved()).toBe(before)
   })
 })

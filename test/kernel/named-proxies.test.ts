@@ -277,7 +277,7 @@ describe('two of three proxies on one node', () => {
 
   test('say which flag moves a server whose place is taken', async () => {
     const blue = await node.start('blue', '--healthz-bind-address=127.0.0.1:10256')
-    await blue.until(() => blue.said('change with --healthz-bind-address').length > 0)
+    await blue.logged('change with --healthz-bind-address')
     await node.expectPackets(BLUE)
   })
 

@@ -148,7 +148,7 @@ export function writeMode(config: string, mode: string): void {
 export async function changeMode({ daemon, config }: SwitchedDaemon, mode: string): Promise<void> {
   const before = daemon.said('switched from').length
   writeMode(config, mode)
-  await daemon.until(() => daemon.said('switched from').length > before, STEP_MS)
+  await daemon.logged('switched from', before + 1, STEP_MS)
 }
 
 /** Resolves when the same mode has been begun anew, with other fields of the configuration. */
@@ -159,7 +159,7 @@ export async function beginAnew(
 ): Promise<void> {
   const before = daemon.said('committed').length
   write(config, configuration(mode, fields))
-  await daemon.until(() => daemon.said('committed').length > before, STEP_MS)
+  await daemon.logged('committed', before + 1, STEP_MS)
 }
 
 /** No request failed since the clients were started. */

@@ -28,7 +28,7 @@ it.each<readonly [Where, How, readonly string[], readonly string[]]>([
     await rig.captured('ipvs', [rig.thief(), ...slices], before)
     cluster.put(rig.thief(), ...slices)
     const daemon = await cluster.running({ args })
-    await daemon.until(() => daemon.said('refused').length > 0)
+    await daemon.logged('refused')
     await eventually(() => rig.isOpen())
     const bound = daemon.said('removed the address').flatMap(({ addresses }) => addresses)
     // An address that another device has is never bound.

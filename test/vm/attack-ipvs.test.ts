@@ -41,7 +41,7 @@ it('F131: IPVS mode: a node whose API server a Service has captured frees itself
   cluster.put(rig.thief())
   const daemon = await cluster.running({ args: IPVS })
   expect(daemon.said('removed the address from kube-ipvs0')).toMatchObject([{ addresses: [API_ADDRESS] }])
-  await daemon.until(() => daemon.said('refused').length > 0)
+  await daemon.logged('refused')
   await eventually(() => rig.isOpen())
   cluster.server.cut()
   cluster.put(serviceOf('next', '172.30.1.7'), sliceOf('next', ['10.0.77.1']))

@@ -80,7 +80,7 @@ test.each(['nftables', 'ipvs', 'iptables', 'userspace'])(
       source: { kind: 'kube', kubeconfig: kubeconfig() },
       args: [`--state-dir=${await savedFolder()}`, `--proxy-mode=${mode}`],
     })
-    await daemon.until(() => daemon.said('kprobe serves the saved state until it does').length > 0)
+    await daemon.logged('kprobe serves the saved state until it does')
     await daemon.synced()
     const where = { destination: clusterIp(1), port: 80, rate: 10 }
     const clients = [

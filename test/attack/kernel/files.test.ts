@@ -183,7 +183,7 @@ describe('the admin socket', () => {
     const source = objects()
     const daemon: Daemon = site.daemons.start({ source, args: [`--admin-socket=${path}`] })
     await daemon.synced()
-    await daemon.until(() => daemon.said('admin: cannot listen').length > 0)
+    await daemon.logged('admin: cannot listen')
     const [line] = daemon.said('admin: cannot listen')
     expect(JSON.stringify(line)).toContain(bad.reason)
     expect(line?.msg).toContain(path)
@@ -191,7 +191,7 @@ describe('the admin socket', () => {
     new Tally(task).add('sockets', 1)
     if (bad.mend === undefined || (!IS_LONG && bad !== BAD_PLACES[0])) return
     bad.mend(path)
-    await daemon.until(() => daemon.said('admin: listening').length > 0)
+    await daemon.logged('admin: listening')
     expect(readdirSync(dirname(path)).filter(name => name.startsWith('.k'))).toEqual([])
     expect((await daemon.stop()).code).toBe(0)
     expect(existsSync(path)).toBe(false)
