@@ -40,6 +40,7 @@ describe('a history that is gone', () => {
       await eventually(() => frontendNames().size === 20 + events)
       expect(removals.lines).toEqual([])
       await keepsUp()
+      await daemon.caughtUp()
       expect(daemon.strayLines).toEqual([])
     },
   )
@@ -173,6 +174,7 @@ describe('a state that cannot be true', () => {
     lagging.faults.clear()
     lagging.cut()
     await keepsUp()
+    await daemon.caughtUp()
     expect(daemon.said('fault')).toEqual([])
   })
 
@@ -246,6 +248,7 @@ describe('bytes that nobody can read', () => {
     const removals = await Removals.begin()
     const warnings = () => daemon.records.filter(({ level }) => level === 'warn').length
     for (const [round, [what, fault]] of UNREADABLE.entries()) {
+      await daemon.caughtUp()
       const [warned, before] = [warnings(), memoryOf(daemon.pid)]
       const lift = cluster.server.faults.add({ resource: 'services', verb: 'watch', faults: [fault] })
       const requests = cluster.server.log.length

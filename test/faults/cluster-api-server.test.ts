@@ -41,8 +41,7 @@ describe('F131: a Service that asks for the address and port of the API server',
       const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=0.0.0.0/0']
       const daemon = await cluster.running({ args })
       cluster.put(rig.thief())
-      await daemon.logged('refused')
-      expect(daemon.said('refused')).toMatchObject([
+      expect(await daemon.logged('refused')).toMatchObject([
         {
           object: 'Service ns/thief',
           field: 'spec.externalIPs',
@@ -60,6 +59,7 @@ describe('F131: a Service that asks for the address and port of the API server',
       await eventually(() => JSON.stringify(cluster.server.store.list('events')).includes(`${API_ADDRESS}:`))
       await daemon.stop()
       const second = await cluster.running({ args })
+      await second.caughtUp()
       expect(second.said('bypass')).toEqual([])
       expect(await rig.isOpen()).toBe(true)
     },
@@ -177,6 +177,7 @@ describe('F131: a node whose rules capture the API server already', () => {
     ip(['link set api0 up'])
     await daemon.synced()
     await eventually(() => !listRuleset().includes('kprobe-api'))
+    await daemon.caughtUp()
     expect(daemon.said('reached the API server past')).toEqual([])
   })
 })

@@ -69,7 +69,7 @@ describe('a Service that needs more memory than there is', () => {
     }
     await daemon.logged('refused')
     await servesOthers(cluster, daemon, '12 Services of 290 ports with 1,000 endpoints each')
-    await eventually(() => daemon.said('refused').length >= 9)
+    await daemon.logged('refused', 9)
     expect(frontendNames().has('ns/large-0')).toBe(true)
   })
 })

@@ -138,11 +138,10 @@ describe('F43: the Node', () => {
     cluster.remove(node())
     cluster.put({ apiVersion: 'v1', kind: 'Node', metadata: { name: 'another-node' } })
     const daemon = await cluster.running()
-    await daemon.logged('Node not found')
-    expect(daemon.said('Node not found')).toMatchObject([
+    expect(await daemon.logged('Node not found')).toMatchObject([
       { level: 'warn', node: NODE_NAME, nameFrom: '--hostname-override', nodes: ['another-node'] },
     ])
-    expect(daemon.said('first sync complete')).toMatchObject([{ nodePorts: { IPv4: [], IPv6: [] } }])
+    expect(await daemon.logged('first sync complete')).toMatchObject([{ nodePorts: { IPv4: [], IPv6: [] } }])
     expect(await reached(NODE, onNode)).toBe('PASS')
     expect(JSON.parse((await ask('/healthz')).body)).toMatchObject({
       nodeEligible: false,
@@ -205,6 +204,7 @@ describe('F43: the Node', () => {
       ...onNode,
     } as const
     await eventually(async () => (await cluster.lab.trace([flow]))[0]?.endpoints.has(`${A}:8080`) ?? false)
+    await daemon.caughtUp()
     expect(daemon.said('cannot read the addresses')).toEqual([])
   })
 })

@@ -298,11 +298,8 @@ describe('a daemon whose configuration changes', () => {
 
 describe('a daemon that changes its mode', () => {
   async function change(daemon: Daemon, file: string, mode: string): Promise<void> {
-    const [taken, gone] = ['switched from', 'removed leftovers of']
-    const before = [taken, gone].map(text => daemon.said(text ?? '').length)
-    write(file, configuration(mode))
-    await daemon.until(() => daemon.said(taken ?? '').length > (before[0] ?? 0), STEP_MS)
-    await daemon.until(() => daemon.said(gone ?? '').length > (before[1] ?? 0), STEP_MS)
+    const change = () => daemon.loggedAfter('switched from', () => write(file, configuration(mode)), STEP_MS)
+    await daemon.loggedAfter('removed leftovers of', change, STEP_MS)
   }
 
   const hasChains = (): boolean => saved().includes(':KUBE-SERVICES ')

@@ -277,7 +277,7 @@ it('F99: serves what it can while another process has a port, and the rest when 
     ...objects('more', { nodePort: 30_081, pods: [0] }),
   )
   const daemon = await site.run()
-  expect(daemon.said('node ports are not served at localhost')).toMatchObject([
+  expect(await daemon.logged('node ports are not served at localhost')).toMatchObject([
     { servicePort: 'ns/web:tcp', listeners: 1, error: 'cannot listen on 127.0.0.1:30080: EADDRINUSE' },
   ])
   expect(await askTcp('127.0.0.1', 30_080)).toBe('127.0.0.1')

@@ -112,6 +112,7 @@ describe('proxies of several names on one node', () => {
       `${PLAIN}${RED.replaceAll('10.180.0.2:', '10.180.0.24:').replace('pod 10.180.0.2 ', 'pod 10.180.0.24 ')}${BLUE}`,
     )
     for (const name of NAMES) {
+      await node.daemon(name).caughtUp()
       const bad = node.daemon(name).records.filter(({ level }) => level === 'warn' || level === 'error')
       expect(bad, `what ${name} complains of`).toEqual([])
     }

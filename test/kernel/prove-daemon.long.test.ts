@@ -28,8 +28,7 @@ it('finds a rule of another program in a shared table, and follows the repair of
   await until(async () => (await wholes()) === 2)
   expect(await metric('differences')).toBe(0)
   nft('insert', 'rule', 'ip', 'filter', 'FORWARD', 'udp', 'dport', '53', 'drop')
-  await daemon.logged(DIFFERS)
-  expect(daemon.said(DIFFERS)[0]).toMatchObject({
+  expect((await daemon.logged(DIFFERS))[0]).toMatchObject({
     level: 'warn',
     name: expect.stringMatching(/^kube-system\/kube-dns:dns at .*:53\/UDP$/),
     kernel: expect.stringContaining('drop'),

@@ -64,8 +64,7 @@ describe('kprobe run', () => {
   it('logs its state at SIGUSR2, as often as it is asked', async () => {
     const { daemon } = await start()
     daemon.kill('SIGUSR2')
-    await daemon.logged('state')
-    expect(daemon.said('state')[0]).toMatchObject({
+    expect((await daemon.logged('state'))[0]).toMatchObject({
       mode: 'nftables',
       services: 10,
       quarantined: 0,
@@ -92,6 +91,7 @@ describe('kprobe run', () => {
     daemon.kill('SIGUSR2')
     await daemon.logged('state')
     expect(listeners(daemon.daemonPid)).not.toContain(DEBUGGER_PORT)
+    await daemon.caughtUp()
     expect(daemon.strayLines).toEqual([])
   })
 

@@ -78,8 +78,7 @@ async function grant(): Promise<void> {
 test("kube-proxy's rights are not enough: one line says so, and Services are served", async () => {
   const daemon = start('proxy')
   await daemon.synced()
-  await daemon.logged('cannot set the node condition')
-  expect(daemon.said('cannot set the node condition')[0]?.msg).toMatch(
+  expect((await daemon.logged('cannot set the node condition'))[0]?.msg).toMatch(
     /nodes "[^"]+" is forbidden: User "system:kube-proxy" cannot patch resource "nodes\/status"/,
   )
   expect(await condition()).toBeUndefined()
@@ -103,6 +102,7 @@ test('a restart writes nothing: the condition and the time of its last change st
   const after = start('proxy')
   await after.synced()
   await new Promise(resolve => setTimeout(resolve, 1_000))
+  await after.caughtUp()
   expect(after.said('node condition set')).toEqual([])
   expect(await condition()).toEqual(before)
 })

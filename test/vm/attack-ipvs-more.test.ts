@@ -30,6 +30,7 @@ it.each<readonly [Where, How, readonly string[], readonly string[]]>([
     const daemon = await cluster.running({ args })
     await daemon.logged('refused')
     await eventually(() => rig.isOpen())
+    await daemon.caughtUp()
     const bound = daemon.said('removed the address').flatMap(({ addresses }) => addresses)
     // An address that another device has is never bound.
     expect(bound).toEqual(where === 'apart' ? [API_ADDRESS] : [])

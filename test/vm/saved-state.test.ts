@@ -91,6 +91,7 @@ test.each(['nftables', 'ipvs', 'iptables', 'userspace'])(
       await eventually(async () => (await client.report()).ok >= 20, { limitMs: 120_000 })
     const reports = await Promise.all(clients.map(client => client.stop()))
     expect(reports).toMatchObject(clients.map(() => ({ refused: 0, timeouts: 0, other: 0 })))
+    await daemon.caughtUp()
     expect(daemon.said('the API server answers')).toEqual([])
     await daemon.stop()
     await servers.close()
