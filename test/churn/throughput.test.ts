@@ -43,6 +43,7 @@ test('1,000 endpoint changes a second reach the kernel as fast as they come, and
   await cluster.converged()
   // Nothing was missed and listed again, and nothing went wrong.
   expect(cluster.asked(asked).filter(each => each.startsWith('list'))).toEqual([])
+  await daemon.caughtUp()
   expect(daemon.records.filter(({ level }) => level === 'error' || level === 'warn')).toEqual([])
 })
 

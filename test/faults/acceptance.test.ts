@@ -21,11 +21,9 @@ it('starts no process through a start, an edit and a healing, as strace sees it'
   const calls = 'trace=execve,execveat,fork,vfork,clone,clone3'
   const wrapper = ['strace', '-f', '--seccomp-bpf', '-o', trace, '-e', calls]
   const daemon = await site.running(services(3), { wrapper })
-  const commits = daemon.said('committed').length
-  site.write(services(4))
-  await daemon.until(() => daemon.said('committed').length > commits)
+  await daemon.loggedAfter('committed', () => site.write(services(4)))
   nft('flush ruleset')
-  await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
+  await daemon.logged('repaired foreign changes')
   await daemon.stop()
   const lines = processLines(readFileSync(trace, 'utf8'))
   expect(lines).toHaveLength(1)

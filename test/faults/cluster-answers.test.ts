@@ -40,6 +40,7 @@ describe('a history that is gone', () => {
       await eventually(() => frontendNames().size === 20 + events)
       expect(removals.lines).toEqual([])
       await keepsUp()
+      await daemon.caughtUp()
       expect(daemon.strayLines).toEqual([])
     },
   )
@@ -60,11 +61,11 @@ describe('credentials and certificates', () => {
     tokens.delete(first)
     tokens.set(second, { name: 'kprobe' })
     cluster.server.cut()
-    await daemon.until(() => daemon.said('Unauthorized').length > 0)
+    await daemon.logged('Unauthorized')
     expect(listRuleset()).toBe(before)
     writeFileSync(tokenFile, second)
     await keepsUp()
-    await daemon.until(() => daemon.said('answers again').length > 0)
+    await daemon.logged('answers again')
     await daemon.stop()
     const said = [JSON.stringify(daemon.records), daemon.out, ...daemon.strayLines].join()
     for (const secret of [first, second]) expect(said).not.toContain(secret)
@@ -173,6 +174,7 @@ describe('a state that cannot be true', () => {
     lagging.faults.clear()
     lagging.cut()
     await keepsUp()
+    await daemon.caughtUp()
     expect(daemon.said('fault')).toEqual([])
   })
 
@@ -246,6 +248,7 @@ describe('bytes that nobody can read', () => {
     const removals = await Removals.begin()
     const warnings = () => daemon.records.filter(({ level }) => level === 'warn').length
     for (const [round, [what, fault]] of UNREADABLE.entries()) {
+      await daemon.caughtUp()
       const [warned, before] = [warnings(), memoryOf(daemon.pid)]
       const lift = cluster.server.faults.add({ resource: 'services', verb: 'watch', faults: [fault] })
       const requests = cluster.server.log.length
@@ -273,7 +276,7 @@ describe('bytes that nobody can read', () => {
     await eventually(() => cluster.server.openCount >= 4)
     cluster.put(...service(30))
     await eventually(() => frontendNames().has(nameOf(30)))
-    await daemon.until(() => daemon.said('the streaming list did not end').length > 0, 120_000)
+    await daemon.logged('the streaming list did not end', 1, 120_000)
     await keepsUp()
     expect(await metric('kprobe_source_lists_total', 'endpointslices')).toBeGreaterThanOrEqual(2)
   })

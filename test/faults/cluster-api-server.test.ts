@@ -41,8 +41,7 @@ describe('F131: a Service that asks for the address and port of the API server',
       const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=0.0.0.0/0']
       const daemon = await cluster.running({ args })
       cluster.put(rig.thief())
-      await daemon.until(() => daemon.said('refused').length > 0)
-      expect(daemon.said('refused')).toMatchObject([
+      expect(await daemon.logged('refused')).toMatchObject([
         {
           object: 'Service ns/thief',
           field: 'spec.externalIPs',
@@ -60,6 +59,7 @@ describe('F131: a Service that asks for the address and port of the API server',
       await eventually(() => JSON.stringify(cluster.server.store.list('events')).includes(`${API_ADDRESS}:`))
       await daemon.stop()
       const second = await cluster.running({ args })
+      await second.caughtUp()
       expect(second.said('bypass')).toEqual([])
       expect(await rig.isOpen()).toBe(true)
     },
@@ -72,7 +72,7 @@ describe('F131: a Service that asks for the address and port of the API server',
     const port = cluster.server.port
     const ports = [{ name: 'http', port, protocol: 'TCP' }]
     cluster.put(serviceOf('vip', '172.30.9.9', { ...spec, ports }, status))
-    await daemon.until(() => daemon.said('refused').length === 1)
+    await daemon.logged('refused')
     expect(await rig.isOpen()).toBe(true)
     cluster.put(sliceOf('vip', [API_ADDRESS], { ports: [{ name: 'http', port, protocol: 'TCP' }] }))
     await eventually(() => /frontends[^}]*198\.51\.100\.1 /s.test(listRuleset()))
@@ -91,7 +91,7 @@ describe('F131: a Service that asks for the address and port of the API server',
     cluster.put(serviceOf('thief', '172.30.9.9', { externalIPs: ['198.51.100.9'], ports }))
     await eventually(() => listRuleset().includes('198.51.100.9'))
     cluster.put({ ...slice, metadata: { namespace, name: 'kubernetes', labels } })
-    await daemon.until(() => daemon.said('refused').length > 0)
+    await daemon.logged('refused')
     await eventually(() => !listRuleset().includes('198.51.100.9'))
   })
 })
@@ -114,7 +114,7 @@ describe('F131: a node whose rules capture the API server already', () => {
       await rig.captured(mode, [rig.thief(), ...slices])
       cluster.put(rig.thief(), ...slices)
       const daemon = await cluster.running({ args: [`--proxy-mode=${mode}`] })
-      await daemon.until(() => daemon.said('reached the API server past').length > 0)
+      await daemon.logged('reached the API server past')
       expect(await rig.isOpen()).toBe(true)
       await eventually(() => !listRuleset().includes('kprobe-api'))
       cluster.server.cut()
@@ -130,7 +130,7 @@ describe('F131: a node whose rules capture the API server already', () => {
       rejecting('kube-proxy')
       expect(await rig.isOpen()).toBe(false)
       const daemon = await cluster.running()
-      await daemon.until(() => daemon.said('reached the API server past').length > 0)
+      await daemon.logged('reached the API server past')
       expect(await rig.isOpen()).toBe(true)
       await eventually(() => !listRuleset().includes('kprobe-api'))
     },
@@ -140,7 +140,7 @@ describe('F131: a node whose rules capture the API server already', () => {
     await open('apart')
     rejecting('other-proxy')
     const daemon = await cluster.running()
-    await daemon.until(() => daemon.said('still capture it').length > 0)
+    await daemon.logged('still capture it')
     const requests = cluster.server.log.length
     cluster.server.cut()
     cluster.put(serviceOf('next', '172.30.1.7', { externalIPs: ['198.51.100.77'], ports: PORTS }))
@@ -163,7 +163,7 @@ describe('F131: a node whose rules capture the API server already', () => {
     ip([`route add ${clusterIp}/32 dev api0`])
     cluster.configure({ server: `https://${clusterIp}`, tlsServerName: 'not-its-name' })
     const daemon = cluster.daemon({ args: ['--v=2'] })
-    await daemon.until(() => daemon.said('bypasses the Service rules').length > 0)
+    await daemon.logged('bypasses the Service rules')
     const during = listRuleset()
     expect(await rig.isOpen(clusterIp, 443)).toBe(true)
     expect(during).toContain('kprobe-api')
@@ -173,10 +173,11 @@ describe('F131: a node whose rules capture the API server already', () => {
     await open('apart')
     ip(['link set api0 down'])
     const daemon = cluster.daemon({ args: ['--v=2'] })
-    await daemon.until(() => daemon.said('bypasses the Service rules').length > 0)
+    await daemon.logged('bypasses the Service rules')
     ip(['link set api0 up'])
     await daemon.synced()
     await eventually(() => !listRuleset().includes('kprobe-api'))
+    await daemon.caughtUp()
     expect(daemon.said('reached the API server past')).toEqual([])
   })
 })

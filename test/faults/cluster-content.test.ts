@@ -130,6 +130,7 @@ describe('who has an address', () => {
     expect(await reached(VIP)).toBe(`${B}:8080`)
     expect(await reached('172.30.1.3')).toBe(`${A}:8080`)
     expect(wordsOf((await cluster.lab.trace([flow(OTHER)]))[0])).not.toContain(':8080')
+    await daemon.caughtUp()
     expect(daemon.said('sync failed; retrying')).toEqual([])
   })
 

@@ -67,9 +67,9 @@ describe('a Service that needs more memory than there is', () => {
         slice ?? {},
       )
     }
-    await daemon.until(() => daemon.said('refused').length > 0)
+    await daemon.logged('refused')
     await servesOthers(cluster, daemon, '12 Services of 290 ports with 1,000 endpoints each')
-    await eventually(() => daemon.said('refused').length >= 9)
+    await daemon.logged('refused', 9)
     expect(frontendNames().has('ns/large-0')).toBe(true)
   })
 })

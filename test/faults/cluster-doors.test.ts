@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { grpcClient, WatchClient } from '../support/api/watch-client.ts'
+import type { Daemon } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
 import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT, metric } from './cluster.ts'
@@ -56,7 +57,7 @@ describe('connections of one party', () => {
     await answered(200, '/livez')
     await answered(200, '/healthz')
     expect(await overShare('healthz')).toBeGreaterThan(0)
-    expect(daemon.said('too many connections')[0]).toMatchObject({ client: 'loopback' })
+    expect((await daemon.logged('too many connections'))[0]).toMatchObject({ client: 'loopback' })
   })
 
   it('F132: the probes of the node are answered while 8 addresses outside hold 640 connections', async () => {
@@ -87,7 +88,10 @@ describe('connections of one party', () => {
     await answered(503, '/', 31_002, host)
     await answered(503, '/', 31_001, host)
     expect(await overShare('health_check_node_ports')).toBeGreaterThan(0)
-    expect(daemon.said('too many connections')[0]).toMatchObject({ client: 'loopback', service: 'ns/s1' })
+    expect((await daemon.logged('too many connections'))[0]).toMatchObject({
+      client: 'loopback',
+      service: 'ns/s1',
+    })
     expect(await metric('kprobe_health_check_listeners')).toBe(2)
   })
 
@@ -96,7 +100,7 @@ describe('connections of one party', () => {
     const wrapper = ['prlimit', `--nofile=${LIMIT}:${LIMIT}`]
     const daemon = await cluster.running({ wrapper, args: ['--api=tcp://127.0.0.1:12090'] })
     await crowd({ port: 12_090, sources: LOCAL, count: 40 })
-    await daemon.until(() => daemon.said('api: too many connections').length > 0)
+    await daemon.logged('api: too many connections')
     const client = grpcClient('tcp://127.0.0.1:12090')
     try {
       expect(await new WatchClient(client).ask()).toBe(1)
@@ -153,7 +157,10 @@ describe('descriptors', () => {
     const listening = (await metric('kprobe_relay_listeners')) ?? 0
     expect(listening).toBeGreaterThan(100)
     expect(await metric('kprobe_quarantined_services')).toBe(300 - listening)
-    const refused = daemon.records.find(({ err }) => JSON.stringify(err)?.includes('RLIMIT_NOFILE'))
+    const isOfLimit = ({ err }: Daemon['records'][number]) =>
+      JSON.stringify(err)?.includes('RLIMIT_NOFILE') === true
+    await daemon.until(() => daemon.records.some(isOfLimit))
+    const refused = daemon.records.find(isOfLimit)
     expect(refused).toMatchObject({ service: expect.stringMatching(/^ns\/s/) })
     const posted = () => cluster.server.store.list('events').map(({ reason }) => reason)
     await eventually(() => posted().includes('ServiceQuarantined'))
@@ -166,6 +173,7 @@ describe('descriptors', () => {
     expect(descriptorsOf(daemon.pid)).toBeLessThan(LIMIT - 300)
     // A namespace that has nothing yet gets its share of a full relay.
     const quarantined = () => daemon.said('rejects a Service')
+    await daemon.caughtUp()
     const before = quarantined().length
     const late = service(400).map(object => {
       const { metadata } = Object(object)
@@ -174,6 +182,7 @@ describe('descriptors', () => {
     cluster.put(...late)
     await daemon.until(() => quarantined().length > before)
     await eventually(async () => (await metric('kprobe_quarantined_services')) === 300 - listening)
+    await daemon.caughtUp()
     expect(quarantined().filter(({ service: its }) => its === 'late/s400')).toEqual([])
     expect(await metric('kprobe_relay_listeners')).toBe(listening)
   })

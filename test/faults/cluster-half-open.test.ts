@@ -40,6 +40,7 @@ it('F03: a connection that is half open while idle: a change made meanwhile is a
   await cluster.converged()
   expect(removals.lines).toEqual([])
   expect(cluster.asked(requests).filter(asked => asked.startsWith('list'))).toEqual([])
+  await daemon.caughtUp()
   expect(daemon.said('fault')).toEqual([])
 })
 

@@ -95,6 +95,7 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     await eventually(async () => (await heard(BRIDGE, 7001)) === 'ECONNREFUSED')
     for (const port of [7001, 5353, HEALTH_PORT])
       await eventually(() => new RegExp(`172\\.17\\.0\\.1 \\. tcp \\. ${port} `).test(listRuleset()))
+    await daemon.caughtUp()
     expect(daemon.said('refused')).toHaveLength(4)
   })
 
@@ -113,6 +114,7 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     } as const
     await eventually(async () => (await cluster.lab.trace([flow]))[0]?.verdict === 'DNAT')
     expect(await heard(VIP, 7001)).toBe('the node')
+    await daemon.caughtUp()
     expect(daemon.said('refused')).toHaveLength(1)
   })
 
@@ -122,6 +124,7 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     cluster.put(ask('s1', '10.0.5.1', 10_250), ask('s2', '10.0.6.1', 10_250))
     await refused('s1', '10.0.5.1', 'within the pod CIDR of this node')
     await eventually(() => listRuleset().includes('10.0.6.1 '))
+    await daemon.caughtUp()
     expect(daemon.said('refused')).toHaveLength(1)
   })
 
@@ -139,6 +142,7 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     server.close()
     // A full resync has looked.
     await eventually(() => isServed(BRIDGE, 9001))
+    await daemon.caughtUp()
     expect(daemon.said('refused')).toHaveLength(1)
     expect([isServed(BRIDGE, 9000), isServed(VIP, 9002)]).toEqual([true, true])
     expect(await heard(BRIDGE, 9000)).toBe('ECONNREFUSED')
@@ -163,6 +167,7 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     daemon = await cluster.running({ args: [`--allowed-external-cidrs=${BRIDGE}/32`] })
     cluster.put(ask('s1', BRIDGE, 8443))
     await eventually(async () => (await heard(BRIDGE, 8443)) === 'ECONNREFUSED')
+    await daemon.caughtUp()
     expect(daemon.said('refused')).toEqual([])
   })
 })

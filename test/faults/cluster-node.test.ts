@@ -95,7 +95,7 @@ it('F41: hostile texts stay texts, and secrets beside our fields are nowhere to 
     args: ['-v=5', `--admin-socket=${socket}`],
   })
   expect(await reached(VIP)).toBe(`${A}:8080`)
-  await daemon.until(() => daemon.said('refused').length > 0)
+  await daemon.logged('refused')
   const pages = await Promise.all(
     ['/state', '/plan', '/receipts', '/config', '/snapshot'].map(path => askSocket(socket, path)),
   )
@@ -138,11 +138,10 @@ describe('F43: the Node', () => {
     cluster.remove(node())
     cluster.put({ apiVersion: 'v1', kind: 'Node', metadata: { name: 'another-node' } })
     const daemon = await cluster.running()
-    await daemon.until(() => daemon.said('Node not found').length > 0)
-    expect(daemon.said('Node not found')).toMatchObject([
+    expect(await daemon.logged('Node not found')).toMatchObject([
       { level: 'warn', node: NODE_NAME, nameFrom: '--hostname-override', nodes: ['another-node'] },
     ])
-    expect(daemon.said('first sync complete')).toMatchObject([{ nodePorts: { IPv4: [], IPv6: [] } }])
+    expect(await daemon.logged('first sync complete')).toMatchObject([{ nodePorts: { IPv4: [], IPv6: [] } }])
     expect(await reached(NODE, onNode)).toBe('PASS')
     expect(JSON.parse((await ask('/healthz')).body)).toMatchObject({
       nodeEligible: false,
@@ -152,7 +151,7 @@ describe('F43: the Node', () => {
     expect(await metric('kprobe_node_known')).toBe(0)
     cluster.put(node())
     expect(await reached(NODE, onNode)).toBe(`${A}:8080`)
-    await daemon.until(() => daemon.said('Node found').length > 0)
+    await daemon.logged('Node found')
     expect(await metric('kprobe_node_known')).toBe(1)
   })
 
@@ -205,6 +204,7 @@ describe('F43: the Node', () => {
       ...onNode,
     } as const
     await eventually(async () => (await cluster.lab.trace([flow]))[0]?.endpoints.has(`${A}:8080`) ?? false)
+    await daemon.caughtUp()
     expect(daemon.said('cannot read the addresses')).toEqual([])
   })
 })
@@ -241,12 +241,12 @@ describe('F44: the configuration file', () => {
     const daemon = await cluster.running({ args: [`--config=${write({})}`] })
     const before = listRuleset()
     write({ nftables: { masqueradeAll: 'perhaps' } })
-    await daemon.until(() => daemon.said('the last valid configuration stays in use').length > 0, 30_000)
+    await daemon.logged('the last valid configuration stays in use', 1, 30_000)
     expect(listRuleset()).toBe(before)
     cluster.put(...service(9))
     await cluster.converged()
     write({ nftables: { masqueradeAll: true } })
-    await daemon.until(() => daemon.said('configuration applied').length > 0, 30_000)
+    await daemon.logged('configuration applied', 1, 30_000)
     await eventually(() => listRuleset() !== before)
     expect(daemon.hasExited).toBe(false)
   })

@@ -127,6 +127,7 @@ describe('the environment', () => {
     cluster.put(...service(9))
     await cluster.converged()
     expect(listening()).not.toContain('9229')
+    await daemon.caughtUp()
     expect(daemon.strayLines).toEqual([])
   })
 
@@ -134,6 +135,7 @@ describe('the environment', () => {
     const daemon = cluster.daemon({ env: { NODE_OPTIONS: '--inspect=127.0.0.1:9229' } })
     await daemon.synced()
     expect(listening()).not.toContain('9229')
+    await daemon.caughtUp()
     expect(daemon.strayLines.join('\n')).toContain('closed the debugger that --inspect opened')
   })
 
@@ -142,8 +144,8 @@ describe('the environment', () => {
     if (certificate === undefined) throw new Error('the server has no authority')
     await cluster.replaceServer({ certificate })
     const daemon = cluster.daemon({ env: { NODE_TLS_REJECT_UNAUTHORIZED: '0' } })
-    await daemon.until(() => daemon.said('certificate is refused').length > 0)
-    expect(daemon.said('NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored')).toHaveLength(1)
+    await daemon.logged('certificate is refused')
+    expect(await daemon.logged('NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored')).toHaveLength(1)
     expect(cluster.server.log).toEqual([])
     await cluster.replaceServer()
     await cluster.converged()

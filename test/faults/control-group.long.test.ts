@@ -47,7 +47,7 @@ describe.skipIf(typeof group === 'string')('in a control group with the memory l
     async (shape, objects) => {
       const [limited, daemon] = await inGroup()
       cluster.put(...objects)
-      await daemon.until(() => daemon.said('refused').length > 0)
+      await daemon.logged('refused')
       await servesOthers(cluster, daemon, shape)
       expect(limited.killed).toBe(0)
     },
@@ -58,7 +58,7 @@ describe.skipIf(typeof group === 'string')('in a control group with the memory l
     async (shape, objects) => {
       cluster.put(...objects)
       const [limited, daemon] = await inGroup()
-      await daemon.until(() => daemon.said('refused').length > 0)
+      await daemon.logged('refused')
       await servesOthers(cluster, daemon, shape)
       expect(limited.killed).toBe(0)
     },

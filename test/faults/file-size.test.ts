@@ -58,7 +58,7 @@ it('F141: what cannot be read in parts is refused with file and figure, and its 
   write('small.yaml', small(1))
   const nodes = Array.from({ length: 200_000 }, (_, number) => `{a: ${number}}`)
   write('small.yaml', `apiVersion: v1\nkind: List\nitems: [${nodes.join(', ')}]\n`)
-  await daemon.until(() => daemon.said('characters, and 1048576 are read in one piece').length > 0)
+  await daemon.logged('characters, and 1048576 are read in one piece')
   const [said] = daemon.said('are read in one piece')
   expect(said).toMatchObject({ location: expect.stringContaining('small.yaml:1:1') })
   expect(await metric('kprobe_source_problems_total')).toBeGreaterThan(0)
@@ -77,7 +77,7 @@ it('F141: more objects than the memory is enough for are refused, and those of o
   })
   const items = Array.from({ length: 160 }, (_, number) => JSON.stringify(slice(number)))
   write('many.json', `{"apiVersion": "v1", "kind": "List", "items": [${items.join(',')}]}`)
-  await daemon.until(() => daemon.said('too large for the memory limit').length > 0)
+  await daemon.logged('too large for the memory limit')
   await servesTheRest('1,600,000 endpoints')
 })
 

@@ -62,11 +62,12 @@ it('F61: nft flush ruleset in the middle of a sync is repaired at its end', asyn
   const moments = [0, 20, 60, 120]
   for (const [round, delayMs] of moments.entries()) {
     const count = round % 2 === 0 ? 1_500 : 10
+    await daemon.caughtUp()
     const commits = daemon.said('committed').length
     site.write(services(count))
     await new Promise(resolve => setTimeout(resolve, delayMs))
     nft('flush ruleset')
-    await daemon.until(() => daemon.said('committed').length > commits)
+    await daemon.logged('committed', commits + 1)
     await eventually(() => isThere(count))
     expect(await differences(services(count))).toEqual([])
   }
@@ -98,6 +99,7 @@ it("F62: reloading and flushing others' tables leaves ours as they are, and us w
   }
   // Two looks at the generation later whatever was to be noticed has been.
   await new Promise(resolve => setTimeout(resolve, 300))
+  await daemon.caughtUp()
   expect(daemon.said('committed')).toHaveLength(1)
   expect(daemon.said('repaired foreign changes')).toEqual([])
   expect(await differences(services(20))).toEqual([])
@@ -109,7 +111,8 @@ it('F63: damage to chains, elements, policies and tables of ours is repaired at 
   for (const [index, [what, damage]] of DAMAGES.entries()) {
     nft(damage)
     await repaired(10)
-    await daemon.until(() => daemon.said('repaired foreign changes').length > index)
+    await daemon.logged('repaired foreign changes', index + 1)
+    await daemon.caughtUp()
     expect(daemon.said('committed'), what).toHaveLength(index + 2)
     // A chain that was made anew comes last.
     expect(listRuleset().split('\n').sort(), what).toEqual(before)
@@ -134,9 +137,8 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     nft(damage)
     await eventually(() => listRuleset() === before)
   }
-  await daemon.until(() => daemon.said('repaired foreign changes').length === 6)
-  const named = daemon.said("another process changes kprobe's tables")
-  expect(named.length).toBeGreaterThanOrEqual(1)
+  await daemon.logged('repaired foreign changes', 6)
+  const named = await daemon.logged("another process changes kprobe's tables")
   expect(named[0]?.process).toMatch(/^nft \(pid \d+\)$/)
 })
 
@@ -214,16 +216,15 @@ it.each([
     await new Promise(resolve => setTimeout(resolve, 500))
     // As the daemon says: a listing by nft may never end while others commit faster than it can list.
     for (const more of [1, 2, 3]) {
-      const commits = daemon.said('committed').length
-      site.write(services(count + more))
-      await daemon.until(() => daemon.said('committed').length > commits)
+      await daemon.loggedAfter('committed', () => site.write(services(count + more)))
     }
     nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)
-    await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
+    await daemon.logged('repaired foreign changes')
     await eventually(() => committer.commits > 200, { progress: () => committer.commits })
   } finally {
     await committer.stop()
   }
   await repaired(count + 3)
+  await daemon.caughtUp()
   expect(daemon.said('sync failed; retrying')).toEqual([])
 })

@@ -132,6 +132,7 @@ it("F62: reloading others' chains leaves ours as they are, and us without a comm
     await new Promise(resolve => setTimeout(resolve, 50))
   }
   await new Promise(resolve => setTimeout(resolve, 300))
+  await daemon.caughtUp()
   expect(daemon.said('committed')).toHaveLength(1)
   expect(daemon.said('repaired foreign changes')).toEqual([])
   expect(saved()).toEqual(before)
@@ -170,7 +171,7 @@ it('F62, F63: flushed tables and damaged chains are repaired, and what is not ou
     const { foreign } = saved()
     daemon.kill('SIGCONT')
     await eventuallySaved(ours)
-    await daemon.until(() => daemon.said('repaired foreign changes').length > index)
+    await daemon.logged('repaired foreign changes', index + 1)
     // Chains of iptables itself come back with the jumps that stand in them.
     const rules = (lines: readonly string[]) => lines.filter(line => / -A |:CNI|CANARY/.test(line))
     expect(rules(saved().foreign), what).toEqual(rules(foreign))
@@ -188,9 +189,8 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     iptables('-t', 'nat', '-D', 'KUBE-POSTROUTING', '1')
     await eventually(() => saved().ours.length === ours.length)
   }
-  await daemon.until(() => daemon.said('repaired foreign changes').length === 6)
-  const named = daemon.said("another process changes kprobe's tables")
-  expect(named.length).toBeGreaterThanOrEqual(1)
+  await daemon.logged('repaired foreign changes', 6)
+  const named = await daemon.logged("another process changes kprobe's tables")
   expect(named[0]?.process).toMatch(/^iptables-nft|^xtables-nft|^iptables \(pid \d+\)$/)
 })
 
@@ -203,19 +203,18 @@ it('F51: edits and repairs come through while nft commits 200 times a second', a
     await new Promise(resolve => setTimeout(resolve, 500))
     // Entries that go are deleted by their handles, each batch against the generation that was looked at.
     for (const count of [203, 150, 201]) {
-      const commits = daemon.said('committed').length
-      site.write(services(count))
-      await daemon.until(() => daemon.said('committed').length > commits)
+      await daemon.loggedAfter('committed', () => site.write(services(count)))
     }
     // A commit of the last change would repair the chain as well, and count as a change.
     await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(200)}/32 `)))
     iptables('-w', '10', '-t', 'nat', '-F', chainNamed(/-A (KUBE-SEP-\S+) .*10\.1\.3\.1:8080/))
-    await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
+    await daemon.logged('repaired foreign changes')
     await eventually(() => committer.commits > 200, { progress: () => committer.commits })
   } finally {
     await committer.stop()
   }
   await eventually(agrees)
+  await daemon.caughtUp()
   expect(daemon.said('sync failed; retrying')).toEqual([])
 })
 
@@ -248,9 +247,7 @@ it('F49: a chain that a rule of somebody else leads to holds up nothing but itse
   const chain = chainNamed(new RegExp(`-d ${clusterIp(gone).replaceAll('.', '\\.')}/32 .*-j (KUBE-SVC-\\S+)`))
   iptables('-t', 'nat', '-A', 'CNI-HOSTPORT-DNAT', '-p', 'tcp', '--dport', '9999', '-j', chain)
   const { foreign } = saved()
-  const commits = daemon.said('committed').length
-  site.write([...services(5), ...service(7)])
-  await daemon.until(() => daemon.said('committed').length > commits)
+  await daemon.loggedAfter('committed', () => site.write([...services(5), ...service(7)]))
   await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(7)}/32 -p tcp`)))
   expect(saved().ours.filter(line => line.includes(clusterIp(gone)))).toEqual([])
   expect(saved().foreign).toEqual(foreign)
@@ -267,7 +264,7 @@ it('F83: killed in the middle of what it writes, it is followed by one that comp
   for (const [round, waitMs] of [0, 20, 60, 120, 200].entries()) {
     site.write(services(400 - 50 * round))
     const daemon = site.daemon(MODE)
-    await daemon.until(() => daemon.said('session affinity remembers').length > 0)
+    await daemon.logged('session affinity remembers')
     await new Promise(resolve => setTimeout(resolve, waitMs))
     process.kill(daemon.pid, 'SIGKILL')
     await daemon.ended()

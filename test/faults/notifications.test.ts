@@ -138,9 +138,10 @@ it('F68: a daemon whose objects change logs one commit for each edit, and no for
   const daemon = await site.running(services(10))
   for (let count = 11; count < 21; count++) {
     site.write(services(count))
-    await daemon.until(() => daemon.said('committed').length === count - 9)
+    await daemon.logged('committed', count - 9)
   }
   await new Promise(resolve => setTimeout(resolve, 500))
+  await daemon.caughtUp()
   expect(daemon.said('committed')).toHaveLength(11)
   expect(daemon.said('another process')).toEqual([])
   expect(daemon.said('repaired')).toEqual([])

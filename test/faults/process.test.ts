@@ -132,6 +132,7 @@ it('F86: of two daemons one works; the other ends with a reason, and nothing fli
   expect(await generation()).toBe(before)
   site.write(services(11))
   await eventually(() => frontendNames().size === 11)
+  await first.caughtUp()
   expect(first.said('another process')).toEqual([])
 })
 

@@ -183,6 +183,7 @@ test("a running kprobe's Services are served beside it, and neither touches the 
   expect(tables('kube-proxy')).toBe(changed)
   write('endpoints.yaml', slices)
   await expect.poll(() => tables('all-ip')).toBe(before.allIp)
+  await kprobe.caughtUp()
   for (const text of ["another process changes kprobe's tables", 'repaired'])
     expect(kprobe.said(text), text).toEqual([])
   expect(allIp.said).not.toContain('another program')

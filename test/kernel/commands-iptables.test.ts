@@ -298,11 +298,8 @@ describe('a daemon whose configuration changes', () => {
 
 describe('a daemon that changes its mode', () => {
   async function change(daemon: Daemon, file: string, mode: string): Promise<void> {
-    const [taken, gone] = ['switched from', 'removed leftovers of']
-    const before = [taken, gone].map(text => daemon.said(text ?? '').length)
-    write(file, configuration(mode))
-    await daemon.until(() => daemon.said(taken ?? '').length > (before[0] ?? 0), STEP_MS)
-    await daemon.until(() => daemon.said(gone ?? '').length > (before[1] ?? 0), STEP_MS)
+    const change = () => daemon.loggedAfter('switched from', () => write(file, configuration(mode)), STEP_MS)
+    await daemon.loggedAfter('removed leftovers of', change, STEP_MS)
   }
 
   const hasChains = (): boolean => saved().includes(':KUBE-SERVICES ')
@@ -351,7 +348,7 @@ describe('a daemon that changes its mode', () => {
     await kprobe('run', '--once', ...SOURCE)
     const before = saved()
     const daemon = await daemons.running({ source: EXAMPLES, args: ['--hostname-override=example-node'] })
-    await daemon.until(() => daemon.said('iptables-mode chains found').length > 0, STEP_MS)
+    await daemon.logged('iptables-mode chains found', 1, STEP_MS)
     expect(saved()).toBe(before)
   })
 })

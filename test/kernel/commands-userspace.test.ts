@@ -116,7 +116,7 @@ it('take out what a daemon has left', async () => {
 
 it('say once of each Service what the mode has no place for', async () => {
   const daemon = await daemons.running({ source: EXAMPLES, args: MODE })
-  const refused = daemon.said('skipped: not supported by this kernel or proxy mode')
+  const refused = await daemon.logged('skipped: not supported by this kernel or proxy mode', 4)
   expect(refused.map(({ object, field }) => `${object} ${field}`).toSorted()).toEqual([
     'Service edge/signalling spec.ports.protocol',
     'Service edge/video spec.ipFamilies',

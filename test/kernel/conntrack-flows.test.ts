@@ -250,7 +250,8 @@ describe('a sender that never stops, from one port', () => {
 
 it('F74 ten restarts under steady senders delete nothing and move nobody', async () => {
   await world.program([dns(), slice({ [A]: READY, [B]: READY })])
-  const senders = Array.from({ length: 8 }, (_, n) => ({ sourcePort: 5000 + n }))
+  // So many that both endpoints have some: of 8, one run in 128 has them all at one.
+  const senders = Array.from({ length: 32 }, (_, n) => ({ sourcePort: 5000 + n }))
   const before = []
   for (const sender of senders) before.push(await world.send(sender))
   expect(new Set(before)).toEqual(new Set([AT_A, AT_B]))
@@ -370,8 +371,8 @@ describe('an established TCP connection', () => {
     if (child.stdout !== null) await once(child.stdout, 'data')
   }
 
-  async function open(): Promise<Socket> {
-    const socket = connect({ host: VIP, port: 80, localAddress: NODE })
+  async function open(where = { host: VIP, port: 80 }): Promise<Socket> {
+    const socket = connect({ ...where, localAddress: NODE })
     onTestFinished(() => {
       socket.destroy()
     })
@@ -413,6 +414,26 @@ describe('an established TCP connection', () => {
     await world.program([webSlice({ [B]: READY })])
     await eventually(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
     expect(await said(socket, 'two')).toBe('ECONNRESET')
+  })
+
+  it('F218 is cut at a node port, and not at a ClusterIP whose port has the number of that node port', async () => {
+    await world.close()
+    world = await World.open({ nodePortAddresses: ['0.0.0.0/0'] })
+    await echo()
+    const ports = [{ ...WEB, nodePort: NODE_PORT }]
+    const drain = { 'kprobe.io/tcp-drain': 'cut' }
+    const host = '172.30.0.99'
+    const metadata = { namespace: 'ns1', name: 'other' }
+    const other = serviceOf('other', host, { ports: [{ ...WEB, port: NODE_PORT }] }, { metadata })
+    const its = { name: 'other-a', ports: [{ ...WEB, port: 8080 }] }
+    const otherSlice = sliceOf('ns1/other', [endpoint(A, READY)], its)
+    await world.program([other, otherSlice, dns({ type: 'NodePort', ports }, drain)])
+    await world.program([webSlice({ [A]: READY })])
+    const [cut, kept] = [await open({ host: NODE, port: NODE_PORT }), await open({ host, port: NODE_PORT })]
+    expect([await said(cut, 'one'), await said(kept, 'one')]).toEqual(['one', 'one'])
+    await world.program([webSlice({ [B]: READY })])
+    await eventually(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
+    expect([await said(cut, 'two'), await said(kept, 'two')]).toEqual(['ECONNRESET', 'two'])
   })
 
   it('is cut after the time that the Service gives it', async () => {

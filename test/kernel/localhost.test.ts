@@ -277,7 +277,7 @@ it('F99: serves what it can while another process has a port, and the rest when 
     ...objects('more', { nodePort: 30_081, pods: [0] }),
   )
   const daemon = await site.run()
-  expect(daemon.said('node ports are not served at localhost')).toMatchObject([
+  expect(await daemon.logged('node ports are not served at localhost')).toMatchObject([
     { servicePort: 'ns/web:tcp', listeners: 1, error: 'cannot listen on 127.0.0.1:30080: EADDRINUSE' },
   ])
   expect(await askTcp('127.0.0.1', 30_080)).toBe('127.0.0.1')
@@ -288,7 +288,7 @@ it('F99: serves what it can while another process has a port, and the rest when 
   expect(await metric(FAILURES)).toContain(`${FAILURES}{ip_family="IPv6"} 0`)
   expect(await metric(`${FAILURES}{ip_family="IPv4"}`)).not.toContain(`${FAILURES}{ip_family="IPv4"} 0`)
   other.close()
-  await daemon.until(() => daemon.said('node ports are served at localhost again').length > 0)
+  await daemon.logged('node ports are served at localhost again')
   expect(await askTcp('127.0.0.1', 30_080)).toBe('10.180.0.1')
   expect(await metric(LISTENERS)).toContain(`${LISTENERS}{ip_family="IPv4"} 4`)
 })
@@ -318,7 +318,7 @@ it('closes its ports for another mode, and opens them when it comes back', async
   const lasting = client('127.0.0.1', 30_080)
   expect(String((await once(lasting, 'data'))[0])).toBe('10.180.0.1')
   site.configure(['primary', 'localhost'], 'userspace')
-  await daemon.until(() => daemon.said('switched from nftables to userspace').length > 0)
+  await daemon.logged('switched from nftables to userspace')
   await eventually(async () => (await askTcp('127.0.0.1', 30_080)) === 'ECONNREFUSED', {})
   expect(await askTcp('192.168.0.2', 30_080)).toBe('10.180.0.1')
   lasting.write('still here')

@@ -112,6 +112,7 @@ describe('proxies of several names on one node', () => {
       `${PLAIN}${RED.replaceAll('10.180.0.2:', '10.180.0.24:').replace('pod 10.180.0.2 ', 'pod 10.180.0.24 ')}${BLUE}`,
     )
     for (const name of NAMES) {
+      await node.daemon(name).caughtUp()
       const bad = node.daemon(name).records.filter(({ level }) => level === 'warn' || level === 'error')
       expect(bad, `what ${name} complains of`).toEqual([])
     }
@@ -277,7 +278,7 @@ describe('two of three proxies on one node', () => {
 
   test('say which flag moves a server whose place is taken', async () => {
     const blue = await node.start('blue', '--healthz-bind-address=127.0.0.1:10256')
-    await blue.until(() => blue.said('change with --healthz-bind-address').length > 0)
+    await blue.logged('change with --healthz-bind-address')
     await node.expectPackets(BLUE)
   })
 

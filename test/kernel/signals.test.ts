@@ -64,8 +64,7 @@ describe('kprobe run', () => {
   it('logs its state at SIGUSR2, as often as it is asked', async () => {
     const { daemon } = await start()
     daemon.kill('SIGUSR2')
-    await daemon.until(() => daemon.said('state').length === 1)
-    expect(daemon.said('state')[0]).toMatchObject({
+    expect((await daemon.logged('state'))[0]).toMatchObject({
       mode: 'nftables',
       services: 10,
       quarantined: 0,
@@ -73,7 +72,7 @@ describe('kprobe run', () => {
       missing: [],
     })
     daemon.kill('SIGUSR2')
-    await daemon.until(() => daemon.said('state').length === 2)
+    await daemon.logged('state', 2)
   })
 
   it('removes its socket though SIGUSR2 and SIGHUP come until the end', async () => {
@@ -90,8 +89,9 @@ describe('kprobe run', () => {
     const { daemon } = await start()
     daemon.kill('SIGUSR1')
     daemon.kill('SIGUSR2')
-    await daemon.until(() => daemon.said('state').length === 1)
+    await daemon.logged('state')
     expect(listeners(daemon.daemonPid)).not.toContain(DEBUGGER_PORT)
+    await daemon.caughtUp()
     expect(daemon.strayLines).toEqual([])
   })
 
@@ -102,13 +102,13 @@ describe('kprobe run', () => {
     writeFileSync(config, `${head}hostnameOverride: example-node\n`)
     const { daemon } = await start(`--config=${config}`)
     daemon.kill('SIGHUP')
-    await daemon.until(() => daemon.said('configuration unchanged').length === 1)
+    await daemon.logged('configuration unchanged')
     writeFileSync(
       config,
       `${head}hostnameOverride: other\nnftables:\n  masqueradeAll: true\n  syncPeriod: 10s\n`,
     )
     daemon.kill('SIGHUP')
-    await daemon.until(() => daemon.said('configuration applied').length === 1)
+    await daemon.logged('configuration applied')
     const read = daemon.said('SIGHUP: reading the configuration file again')
     expect(read).toMatchObject([{ config }, { config }])
     expect(daemon.said('configuration field changed')).toMatchObject([
@@ -121,7 +121,7 @@ describe('kprobe run', () => {
   it('serves on at SIGHUP without a configuration file, and says that there is none', async () => {
     const { daemon } = await start()
     daemon.kill('SIGHUP')
-    await daemon.until(() => daemon.said('SIGHUP ignored').length === 1)
+    await daemon.logged('SIGHUP ignored')
     expect((await daemon.stop()).code).toBe(0)
   })
 })

@@ -94,18 +94,18 @@ describe("from kube-proxy's nftables mode", () => {
       await rig.setEndpoints(ENDPOINTS.slice(0, 2 + (change % 2)))
       await sleep(200)
     }
-    await daemon.until(() => daemon.said("another process changes kprobe's tables").length > 0)
+    await daemon.logged("another process changes kprobe's tables")
     console.log(`both at once: ${windowText(await clients.stop())}`)
     await clients.expectNoFailure()
-    expect(daemon.said("repaired foreign changes to kprobe's tables").length).toBeGreaterThan(3)
+    await daemon.logged("repaired foreign changes to kprobe's tables", 4)
     // kube-proxy writes through children of its own.
     for (const { process } of daemon.said("another process changes kprobe's tables"))
       expect(process).toMatch(/^nft \(pid \d+\)$/)
     // Its ports are taken, which stops nothing; kprobe listens as soon as they are free.
-    const listening = () => daemon.said('metrics: listening').length
-    expect(listening()).toBe(0)
+    await daemon.caughtUp()
+    expect(daemon.said('metrics: listening')).toEqual([])
     await peer.stop()
-    await daemon.until(() => listening() > 0)
+    await daemon.logged('metrics: listening')
     await rig.expectGood()
   })
 
@@ -234,6 +234,7 @@ describe.skipIf(!HAS_IPTABLES)("from kube-proxy's iptables mode", () => {
     expect(out).toMatch(/^removed \d+ chains and \d+ rules that led to them in table ip nat$/m)
     expect(execFileSync('iptables-nft-save', { encoding: 'utf8' })).not.toMatch(/KUBE-(?!FIREWALL)/)
     await clients.work()
+    await daemon.caughtUp()
     expect(daemon.said('repaired foreign changes')).toEqual([])
     await clients.expectNothingNoticed()
   })

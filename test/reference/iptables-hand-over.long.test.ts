@@ -90,6 +90,7 @@ describe.skipIf(!HAS_IPTABLES)("kube-proxy's iptables mode and ours", () => {
     await clients.work()
     // The record of iptables mode, a table of its own.
     expect(await generation()).toBe(before + 1)
+    await daemon.caughtUp()
     expect(daemon.said('committed')).toEqual([])
     expect(saved()).toEqual(theirs)
     await daemon.stop()
@@ -163,6 +164,7 @@ describe.skipIf(!HAS_IPTABLES)("kube-proxy's iptables mode and ours", () => {
     await lasting.work()
     kprobe('cleanup', '--proxy-mode=nftables')
     await lasting.work()
+    await daemon.caughtUp()
     expect(daemon.said('repaired foreign changes')).toEqual([])
     await lasting.expectNothingNoticed()
   })

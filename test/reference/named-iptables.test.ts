@@ -125,6 +125,7 @@ describe.skipIf(!HAS_IPTABLES).each([
     await rig.startKubeProxy(config)
     await expectBothServed()
     expect(saved().filter(isOfRed)).toEqual(ours)
+    await daemon.caughtUp()
     expect(daemon.said('repaired foreign changes')).toEqual([])
     await daemon.stop()
     const held = theirs()

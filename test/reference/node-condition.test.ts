@@ -78,8 +78,7 @@ async function grant(): Promise<void> {
 test("kube-proxy's rights are not enough: one line says so, and Services are served", async () => {
   const daemon = start('proxy')
   await daemon.synced()
-  await daemon.until(() => daemon.said('cannot set the node condition').length > 0)
-  expect(daemon.said('cannot set the node condition')[0]?.msg).toMatch(
+  expect((await daemon.logged('cannot set the node condition'))[0]?.msg).toMatch(
     /nodes "[^"]+" is forbidden: User "system:kube-proxy" cannot patch resource "nodes\/status"/,
   )
   expect(await condition()).toBeUndefined()
@@ -87,9 +86,9 @@ test("kube-proxy's rights are not enough: one line says so, and Services are ser
 
 test('the rights of the component are enough, also while the daemon runs; other conditions stay', async () => {
   const daemon = start('proxy')
-  await daemon.until(() => daemon.said('cannot set the node condition').length > 0)
+  await daemon.logged('cannot set the node condition')
   await grant()
-  await daemon.until(() => daemon.said('node condition set').length > 0)
+  await daemon.logged('node condition set')
   expect(await condition()).toMatchObject({ status: 'True', reason: 'Programmed' })
   expect((await conditions()).map(({ type }) => type)).toContain('Ready')
   expect(daemon.said('cannot set the node condition')).toHaveLength(1)
@@ -103,6 +102,7 @@ test('a restart writes nothing: the condition and the time of its last change st
   const after = start('proxy')
   await after.synced()
   await new Promise(resolve => setTimeout(resolve, 1_000))
+  await after.caughtUp()
   expect(after.said('node condition set')).toEqual([])
   expect(await condition()).toEqual(before)
 })
@@ -112,13 +112,13 @@ test('a Node that is made anew gets the condition anew', async () => {
   await daemon.synced()
   await plane.api.remove('v1', 'Node', { name: NODE_NAME })
   await plane.api.put(NODE)
-  await daemon.until(() => daemon.said('node condition set').length > 0)
+  await daemon.logged('node condition set')
   await eventually(async () => (await condition())?.status === 'True')
 })
 
 test('another type is another condition', async () => {
   const type = 'example.com/ProxyReady'
   const daemon = start('proxy', `--node-condition=${type}`)
-  await daemon.until(() => daemon.said('node condition set').length > 0)
+  await daemon.logged('node condition set')
   expect((await conditions()).find(each => each.type === type)).toMatchObject({ status: 'True' })
 })

@@ -59,6 +59,7 @@ test('the kernel keeps up with every change that the API server accepts', async 
   )
   expect(changes).toBeGreaterThan(0)
   expect(lagMs).toBeLessThan(patientMs(LAG_MAX_MS))
+  await daemon.caughtUp()
   expect(daemon.records.filter(({ level }) => level === 'error')).toEqual([])
 })
 

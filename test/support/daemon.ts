@@ -68,16 +68,20 @@ export class Daemon {
     const env = { ...process.env, ...options.env }
     this.#isWrapped = wrapper.length > 0
     this.#child = spawn(file, rest, { stdio: ['ignore', 'pipe', errFd], env })
-    this.#child.stdout?.on('data', chunk => {
-      this.out += chunk
-    })
-    this.#child.stderr?.on('data', chunk => this.#read(String(chunk)))
+    this.#child.stdout?.on('data', chunk =>
+      late(() => {
+        this.out += chunk
+      }),
+    )
+    this.#child.stderr?.on('data', chunk => late(() => this.#read(String(chunk))))
     this.#exited = new Promise((resolve, reject) => {
       this.#child.on('error', reject)
-      this.#child.on('close', (code, signal) => {
-        this.#exit = { code, signal }
-        resolve(this.#exit)
-      })
+      this.#child.on('close', (code, signal) =>
+        late(() => {
+          this.#exit = { code, signal }
+          resolve(this.#exit)
+        }),
+      )
     })
   }
 
@@ -99,9 +103,33 @@ export class Daemon {
     return this.#exit !== undefined
   }
 
-  /** Log records with this text in the message. */
+  /**
+   * Gives the log records with this text in the message that were read so far. The log takes a way of its own: a test
+   * that has seen something elsewhere waits with `logged` for what the daemon says of it.
+   */
   said(text: string): readonly LogRecord[] {
     return this.records.filter(({ msg }) => msg.includes(text))
+  }
+
+  /** Waits until at least `count` log records have this text in the message; gives all that have it then. */
+  async logged(text: string, count = 1, limitMs = LIMIT_MS): Promise<readonly LogRecord[]> {
+    await this.until(() => this.said(text).length >= count, limitMs)
+    return this.said(text)
+  }
+
+  /** Does `act`, and waits until the daemon has logged this text once more than before. */
+  async loggedAfter(text: string, act: () => unknown, limitMs = LIMIT_MS): Promise<readonly LogRecord[]> {
+    await this.caughtUp()
+    const before = this.said(text).length
+    await act()
+    return await this.logged(text, before + 1, limitMs)
+  }
+
+  /** Waits until all is read that a daemon that runs has logged so far. What is missing then was not logged. */
+  async caughtUp(): Promise<void> {
+    const before = this.said(STATE).length
+    this.kill('SIGUSR2')
+    await this.until(() => this.said(STATE).length > before)
   }
 
   /** Resolves with the milliseconds it took until the daemon has programmed everything once. */
@@ -171,6 +199,17 @@ export class Daemon {
     const log = this.records.slice(-5).map(record => JSON.stringify(record))
     return [this.out.slice(-300), ...log, ...this.strayLines.slice(-5)].join('\n')
   }
+}
+
+/** Message of the answer to SIGUSR2. */
+const STATE = 'state'
+
+/** Delay of all that tests read of a daemon, to find those that expect it before it must be there. */
+const LATE_MS = Number(process.env.KPROBE_LATE_MS ?? 0)
+
+function late(read: () => void): void {
+  if (LATE_MS > 0) setTimeout(read, LATE_MS)
+  else read()
 }
 
 const FLAGS = [

@@ -146,9 +146,7 @@ export function writeMode(config: string, mode: string): void {
 
 /** Resolves when the other mode has taken over. */
 export async function changeMode({ daemon, config }: SwitchedDaemon, mode: string): Promise<void> {
-  const before = daemon.said('switched from').length
-  writeMode(config, mode)
-  await daemon.until(() => daemon.said('switched from').length > before, STEP_MS)
+  await daemon.loggedAfter('switched from', () => writeMode(config, mode), STEP_MS)
 }
 
 /** Resolves when the same mode has been begun anew, with other fields of the configuration. */
@@ -157,9 +155,7 @@ export async function beginAnew(
   mode: string,
   fields: Readonly<Record<string, unknown>>,
 ): Promise<void> {
-  const before = daemon.said('committed').length
-  write(config, configuration(mode, fields))
-  await daemon.until(() => daemon.said('committed').length > before, STEP_MS)
+  await daemon.loggedAfter('committed', () => write(config, configuration(mode, fields)), STEP_MS)
 }
 
 /** No request failed since the clients were started. */

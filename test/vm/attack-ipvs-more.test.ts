@@ -28,8 +28,9 @@ it.each<readonly [Where, How, readonly string[], readonly string[]]>([
     await rig.captured('ipvs', [rig.thief(), ...slices], before)
     cluster.put(rig.thief(), ...slices)
     const daemon = await cluster.running({ args })
-    await daemon.until(() => daemon.said('refused').length > 0)
+    await daemon.logged('refused')
     await eventually(() => rig.isOpen())
+    await daemon.caughtUp()
     const bound = daemon.said('removed the address').flatMap(({ addresses }) => addresses)
     // An address that another device has is never bound.
     expect(bound).toEqual(where === 'apart' ? [API_ADDRESS] : [])

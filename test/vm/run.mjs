@@ -52,7 +52,7 @@ async function main(args) {
   try {
     return await runCommand(
       kernel,
-      `KPROBE_VM_PART=${part} NO_COLOR=1 exec node ${NODE_OPTIONS} ${quoted(script)}`,
+      `KPROBE_LATE_MS=${Number(process.env.KPROBE_LATE_MS ?? 0)} KPROBE_VM_PART=${part} NO_COLOR=1 exec node ${NODE_OPTIONS} ${quoted(script)}`,
       original,
     )
   } finally {

@@ -80,7 +80,7 @@ test.each(['nftables', 'ipvs', 'iptables', 'userspace'])(
       source: { kind: 'kube', kubeconfig: kubeconfig() },
       args: [`--state-dir=${await savedFolder()}`, `--proxy-mode=${mode}`],
     })
-    await daemon.until(() => daemon.said('kprobe serves the saved state until it does').length > 0)
+    await daemon.logged('kprobe serves the saved state until it does')
     await daemon.synced()
     const where = { destination: clusterIp(1), port: 80, rate: 10 }
     const clients = [
@@ -91,6 +91,7 @@ test.each(['nftables', 'ipvs', 'iptables', 'userspace'])(
       await eventually(async () => (await client.report()).ok >= 20, { limitMs: 120_000 })
     const reports = await Promise.all(clients.map(client => client.stop()))
     expect(reports).toMatchObject(clients.map(() => ({ refused: 0, timeouts: 0, other: 0 })))
+    await daemon.caughtUp()
     expect(daemon.said('the API server answers')).toEqual([])
     await daemon.stop()
     await servers.close()

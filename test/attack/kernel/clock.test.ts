@@ -85,6 +85,7 @@ describe('a clock that jumps', () => {
     // Endpoints that are replaced leave; nothing else does.
     expect(removals.lines.filter(line => line.includes(' frontends '))).toEqual([])
     expect(runs()).toBe(1)
+    await daemon.caughtUp()
     expect(daemon.said('fault')).toEqual([])
     expect(daemon.hasExited).toBe(false)
   })
