@@ -276,10 +276,6 @@ describe('when a contest changes', () => {
     ])
   })
 
-  it('a loser that goes leaves the winner as it is', () => {
-    expect(step([a, b], [gone('ns/b')]).changed).toEqual(['ns/b'])
-  })
-
   it('the winner that gives up one address promotes the loser', () => {
     const { table } = step([a, b], eventsOf([service('a', {}, at('1', MONDAY))]))
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
@@ -292,33 +288,6 @@ describe('when a contest changes', () => {
     }
     const { table } = step([a, b], eventsOf([external('a', '10.96.0.1', { metadata })]))
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
-  })
-
-  it('an external address is lost when it becomes a ClusterIP, and comes back', () => {
-    const thief = service('new', { clusterIP: '192.0.2.1', ports: [{ port: 9 }] })
-    const { table, changed } = step([a], eventsOf([thief]))
-    expect(changed).toEqual(['ns/a', 'ns/new'])
-    expect(standing(table).refusals).toEqual([
-      'Service ns/a: spec.externalIPs = 192.0.2.1: the ClusterIP of Service ns/new',
-    ])
-    expect(step([a, thief], [gone('ns/new')]).changed).toEqual(['ns/a', 'ns/new'])
-  })
-
-  it('an address asked for in both ways is noticed when it becomes a ClusterIP, though neither way is granted', () => {
-    const options = { ...OPTIONS, allowedLoadBalancerCidrs: [{ ip: '\n\0\0\0', bits: 8 }] }
-    const both = service(
-      'both',
-      { clusterIP: '10.96.0.1', externalIPs: ['192.0.2.1'] },
-      { status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } } },
-    )
-    const before = snapshotOf([both])
-    const first = finish(resolve(options, undefined, before))
-    const snapshot = applyEvents(before, eventsOf([service('new', { clusterIP: '192.0.2.1' })]))
-    const { table: next } = finish(resolve(options, first, snapshot))
-    expect(plain(next)).toEqual(plain(finish(resolve(options, undefined, snapshot)).table))
-    expect(refusalLines(next.services.get('ns/both'))).toContain(
-      'Service ns/both: spec.externalIPs = 192.0.2.1: the ClusterIP of Service ns/new',
-    )
   })
 
   it('a ClusterIP moves between Services in one step (F34)', () => {

@@ -35,24 +35,6 @@ function printed(table: FrontendTable, key = 'ns/web'): ReturnType<typeof printe
 }
 
 describe('a headless Service of a named proxy', () => {
-  it('is reached at its external addresses, in each family', () => {
-    const table = tableOf([node(), headless('web', BOTH), ...PODS], MINE)
-    expect(shown(table, 'ns/web')).toEqual({
-      'ns/web:/TCP/IPv4': {
-        frontends: ['192.0.2.1:80 external-cluster'],
-        cluster: ['10.1.0.1:8080 local', '10.1.0.2:8080'],
-        local: [],
-      },
-      'ns/web:/TCP/IPv6': {
-        frontends: ['[2001:db8::1]:80 external-cluster'],
-        cluster: ['[fd00:1::1]:8080'],
-        local: [],
-      },
-    })
-    expect(table.services.get('ns/web')).toMatchObject({ clusterIps: [], refusals: [] })
-    expect(table.services.get('ns/web')).not.toHaveProperty('wholes')
-  })
-
   it.each<[string, Fields, Fields | undefined]>([
     ['without a name', {}, undefined],
     ['of another name', {}, { serviceProxyName: 'other' }],

@@ -24,48 +24,6 @@ function refused(object: Fields): Refusal {
 const one = (fields: Fields) => parsed(slice('web-1', 'web', [fields]))
 
 describe('parseEndpointSlice', () => {
-  it('reads a slice as the API server stores it', () => {
-    const object = slice(
-      'web-1',
-      'web',
-      [
-        {
-          addresses: ['10.1.0.1', '10.1.0.2'],
-          conditions: { ready: false, serving: true, terminating: true },
-          nodeName: 'node-1',
-          zone: 'a',
-          targetRef: { kind: 'Pod', uid: 'u1' },
-          hints: { forZones: [{ name: 'a' }, { name: 'b' }], forNodes: [{ name: 'node-1' }] },
-        },
-      ],
-      {
-        metadata: {
-          annotations: { 'endpoints.kubernetes.io/last-change-trigger-time': '1970-01-01T00:00:01.5Z' },
-        },
-        ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-      },
-    )
-    expect(parsed(object)).toEqual({
-      key: 'ns/web-1',
-      service: 'ns/web',
-      family: 'IPv4',
-      triggerTimeMs: 1500,
-      ports: [{ name: 'http', protocol: 'TCP', port: 8080 }],
-      endpoints: [
-        {
-          ip: ip('10.1.0.1'),
-          traits: {
-            nodeName: 'node-1',
-            conditions: { ready: false, serving: true, terminating: true },
-            hints: { forZones: ['a', 'b'], forNodes: ['node-1'] },
-          },
-        },
-      ],
-      targetUids: 'u1',
-      refusals: [],
-    })
-  })
-
   it('reads absent conditions, hints and targets as no trouble', () => {
     expect(one({ addresses: ['10.1.0.1'] }).endpoints).toEqual([
       {

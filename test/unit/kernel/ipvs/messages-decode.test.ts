@@ -65,14 +65,6 @@ describe('a virtual server', () => {
     })
   })
 
-  it('has the length of a prefix in IPv6', () => {
-    const prefix = attribute(9, u32(64))
-    expect(service(V6, TCP, attribute(3, IP6), PORT, SETTINGS, prefix)).toMatchObject({
-      ip: IP6,
-      netmask: 64,
-    })
-  })
-
   it('F105 without an address family is one of its address', () => {
     expect(service(TCP, attribute(3, IP6), PORT, SETTINGS, attribute(9, u32(128)))).toMatchObject({
       ip: IP6,

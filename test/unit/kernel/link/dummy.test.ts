@@ -48,16 +48,6 @@ describe('what is sent', () => {
     })
   const lastSent = (transport: ScriptedTransport) => Buffer.from(transport.sent.at(-1) ?? [])
 
-  it('makes a device with its kind, unless it is there', () => {
-    const transport = answering(false)
-    new DummyClient({ transport, clock: systemClock }).ensure(NAME)
-    const payload = '\0'.repeat(16) + attribute(3, `${NAME}\0`) + nest(18, attribute(1, 'dummy\0'))
-    const sequence = sequenceOf(lastSent(transport))
-    expect(lastSent(transport)).toEqual(
-      Buffer.from(datagram(message({ type: 16, flags: 0x605, sequence, payload }))),
-    )
-  })
-
   it('adds and removes addresses, of which the last asks for an acknowledgement', async () => {
     const transport = answering(true)
     const client = new DummyClient({ transport, clock: systemClock })
@@ -90,12 +80,6 @@ describe('what is sent', () => {
 })
 
 describe('what goes wrong', () => {
-  it('is a kernel without dummy devices', () => {
-    const { kernel, client } = start()
-    kernel.kinds.delete('dummy')
-    expect(() => client.ensure(NAME)).toThrow(/add device kube-ipvs0: EOPNOTSUPP/)
-  })
-
   it('is no device that somebody else makes at the same time', () => {
     const made = (kind: string): SocketFaults => ({
       onSend(sent) {

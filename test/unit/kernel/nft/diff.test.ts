@@ -79,12 +79,6 @@ describe('diffing', () => {
     expect(diff(from, to).transaction).toEqual([])
   })
 
-  test('replaces the data of a key by deleting it first', () => {
-    const from = rulesetOf({ groups: { a: [slot('k', 'x')] } })
-    const to = rulesetOf({ groups: { a: [slot('k', 'y')] } })
-    expect(verbs(diff(from, to))).toEqual(['delete-elements slots k', 'add-elements slots k'])
-  })
-
   test('turns a move between groups with other data into one replacement', () => {
     const from = rulesetOf({ groups: { a: [slot('k', 'x')], b: [slot('l', 'x')] } })
     const to = rulesetOf({ groups: { a: [slot('l', 'x')], b: [slot('k', 'y')] } })
@@ -122,20 +116,6 @@ describe('diffing', () => {
     expect(verbs(diff(rulesetOf({}), to))).toEqual(['add-elements slots k l', 'add-elements services s'])
   })
 
-  test('empties a chain first and deletes it one transaction later when an element led to it', () => {
-    const lead: Element = { set: 'dispatch', key: 'd', data: { code: -4, chain: 'old' }, comment: '' }
-    const old: Chain = {
-      name: 'old',
-      hook: undefined,
-      rules: [{ expressions: [{ kind: 'counter' }], comment: '' }],
-    }
-    const from = rulesetOf({ groups: { d: [lead] }, chains: [old] })
-    const to = rulesetOf({})
-    const first = diff(from, to)
-    expect(verbs(first)).toEqual(['delete-elements dispatch d', 'flush-chain'])
-    expect(verbs(diff(first.after, to))).toEqual(['delete-chain'])
-  })
-
   test('leaves a chain as it is while an element that leads to it waits', () => {
     const lead: Element = { set: 'dispatch', key: 'd', data: { code: -4, chain: 'old' }, comment: '' }
     const counter = { expressions: [{ kind: 'counter' as const }], comment: '' }
@@ -153,30 +133,6 @@ describe('diffing', () => {
     const second = diff(first.after, to)
     expect(verbs(second)).toEqual(['delete-elements dispatch d', 'flush-chain', 'flush-chain'])
     expect(verbs(diff(second.after, to))).toEqual(['delete-chain', 'delete-chain'])
-  })
-
-  test('empties and deletes at once a chain that nothing led to', () => {
-    const alone: Chain = {
-      name: 'x',
-      hook: undefined,
-      rules: [{ expressions: [{ kind: 'counter' }], comment: '' }],
-    }
-    const first = diff(rulesetOf({ chains: [alone] }), rulesetOf({}))
-    expect(verbs(first)).toEqual(['flush-chain', 'delete-chain'])
-    expect(first.complete).toBe(true)
-  })
-
-  test.each([
-    ['priority differs', { priority: -90 }],
-    ['policy somebody changed', { policy: 0 }],
-  ])('remakes a base chain whose %s', (_, other) => {
-    const base = (hook: object): Chain => ({
-      name: 'base',
-      hook: { type: 'nat', hooknum: 0, priority: -100, ...hook },
-      rules: [],
-    })
-    const change = diff(rulesetOf({ chains: [base(other)] }), rulesetOf({ chains: [base({})] }))
-    expect(verbs(change)).toEqual(['delete-chain', 'add-chain'])
   })
 
   test('replaces a table whose set is declared otherwise, and keeps what packets made', () => {

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { u16be, u32be, u32host } from '../../../../src/base/octets.ts'
+import { u16be, u32be } from '../../../../src/base/octets.ts'
 import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from '../../../../src/kernel/nft/encode.ts'
 import { SET_ELEMENT } from '../../../../src/kernel/nft/schema.ts'
 import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
@@ -46,14 +46,6 @@ describe('an element', () => {
           attribute(6, '\0\x08ns1/web\0'),
         ),
       ),
-    )
-  })
-
-  it('of a verdict map has the verdict and its chain', () => {
-    const element = { set: 'dispatch', key: u32host(16), data: { code: -4, chain: 'mod-3' }, comment: '' }
-    const verdict = nest(2, attribute(1, be32(-4)), attribute(2, 'mod-3\0'))
-    expect(write(out => writeElement(out, SET, element))).toEqual(
-      datagram(nest(1, nest(1, attribute(1, '\x10\0\0\0')), nest(2, verdict))),
     )
   })
 

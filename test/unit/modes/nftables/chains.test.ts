@@ -140,20 +140,6 @@ describe('rules', () => {
     ])
   })
 
-  it('of loc-N-0 drop what comes from outside', () => {
-    expect(text('loc-3-0').at(-1)).toBe('counter drop')
-  })
-
-  it('of loc-0-M reject what comes from inside', () => {
-    expect(text('loc-0-2', { ...CONTEXT, detector: PODS })[0]).toBe('ip saddr 10.20.0.0/16 goto refuse')
-    expect(text('loc-0-2').at(-1)).toBe('goto lmod-2')
-  })
-
-  it('of fw-X check the source first', () => {
-    expect(text('fw-ext-3')).toEqual(['jump firewall-check', 'goto ext-3'])
-    expect(text('fw-refuse')).toEqual(['jump firewall-check', 'goto refuse'])
-  })
-
   it('of aff-N-T know a client, else remember it, else serve it all the same', () => {
     const rules = text('aff-2-60')
     expect(rules).toHaveLength(12)
