@@ -60,15 +60,6 @@ beforeEach(async () => {
 const names = (snapshot: Snapshot | undefined) => [...(snapshot?.services.keys() ?? [])].sort()
 
 describe('Intake', () => {
-  it('passes nothing on before the source has told everything', async () => {
-    await source.tell(service('a'))
-    expect([passed.length, intake.complete]).toEqual([0, false])
-    source.synced()
-    expect(passed.map(names)).toEqual([['ns/a']])
-    await source.tell(service('b'))
-    expect(passed.map(names)).toEqual([['ns/a'], ['ns/a', 'ns/b']])
-  })
-
   it('waits for the addresses of this machine where they matter, and names them as missing', async () => {
     intake.awaitIps()
     await source.tell(service('a'))
@@ -97,48 +88,6 @@ describe('Intake', () => {
     await intake.stop()
     await settle()
     expect(taken).toBe(2)
-  })
-
-  it('has the status of a source from its takeover on, before the one before it has stopped', async () => {
-    await source.tell(service('a'))
-    source.synced()
-    Object.assign(source, { status: { missing: [], heardMs: 7, trouble: undefined } })
-    expect(intake.status?.heardMs).toBe(7)
-    const following = intake.follow(new HandSource())
-    expect(intake.status).toMatchObject({ missing: ['services'], heardMs: undefined })
-    await following
-    expect(source.stopped).toBe(true)
-  })
-
-  it('keeps what is known while another source takes over, and then lets go of what is gone', async () => {
-    await source.tell(service('a'), service('b'), slice('a-1', 'a', ['10.0.0.1']))
-    source.synced()
-    const before = passed.at(-1)
-    const next = new HandSource()
-    await intake.follow(next)
-    expect(source.stopped).toBe(true)
-    await next.tell(service('b'), service('c'))
-    expect(passed).toHaveLength(1)
-    next.synced()
-    const after = passed.at(-1)
-    expect(names(after)).toEqual(['ns/b', 'ns/c'])
-    expect(after?.sliceByKey.size).toBe(0)
-    expect(after?.services.get('ns/b')).toBe(before?.services.get('ns/b'))
-    expect(after?.number).toBeGreaterThan(before?.number ?? 0)
-    await next.events({ kind: 'Service', key: 'ns/c', value: undefined })
-    expect(names(passed.at(-1))).toEqual(['ns/b'])
-  })
-
-  it('keeps a batch that was under way when the source that took over became complete', async () => {
-    await source.tell(service('a'))
-    source.synced()
-    const next = new HandSource()
-    await intake.follow(next)
-    await next.tell(service('a'))
-    const taking = next.tell(service('b'))
-    next.synced()
-    await taking
-    expect(names(passed.at(-1))).toEqual(['ns/a', 'ns/b'])
   })
 
   it('forgets what a source has told that did not get to its end before another took over', async () => {
@@ -291,25 +240,6 @@ describe('saved objects that stand in for a source', () => {
   ])
   const agree = () => Promise.resolve(true)
 
-  it('are offered at once, and replaced in one change by the first list, with what is equal as it was', async () => {
-    await source.tell(service('new'))
-    expect(await intake.standIn(saved, agree)).toBe('stands')
-    const stale = passed.at(-1)
-    expect(passed.map(names)).toEqual([['ns/gone', 'ns/kept']])
-    expect(stale && intake.isStale(stale)).toBe(true)
-    await source.tell(service('kept'), slice('kept-1', 'kept', [endpoint('10.1.0.1')]))
-    expect(passed).toHaveLength(1)
-    source.synced()
-    const after = passed.at(-1)
-    expect(passed.map(names)).toEqual([
-      ['ns/gone', 'ns/kept'],
-      ['ns/kept', 'ns/new'],
-    ])
-    expect(after?.services.get('ns/kept')).toBe(stale?.services.get('ns/kept'))
-    expect(after?.sliceByKey.get('ns/kept-1')).toBe(stale?.sliceByKey.get('ns/kept-1'))
-    expect([after && intake.isStale(after), stale && intake.isStale(stale)]).toEqual([false, true])
-  })
-
   it('are confirmed by a Snapshot of its own when the list says the same', async () => {
     const same = snapshotOf([service('kept')])
     await intake.standIn(same, agree)
@@ -318,16 +248,6 @@ describe('saved objects that stand in for a source', () => {
     expect(passed).toHaveLength(2)
     expect(passed[1]?.services).toBe(passed[0]?.services)
     expect(passed[1] && intake.isStale(passed[1])).toBe(false)
-  })
-
-  it('lose nothing to a batch that was under way when they came', async () => {
-    const taking = source.tell(service('new'))
-    const standing = intake.standIn(saved, agree)
-    await Promise.all([taking, standing])
-    expect(names(passed.at(-1))).toEqual(['ns/gone', 'ns/kept'])
-    await source.tell(service('kept'))
-    source.synced()
-    expect(names(passed.at(-1))).toEqual(['ns/kept', 'ns/new'])
   })
 
   it('are not needed once the source is complete, also when it gets so while the kernel is read', async () => {

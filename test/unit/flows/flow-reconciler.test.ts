@@ -103,23 +103,11 @@ describe('FlowReconciler', () => {
     })
   })
 
-  it('deletes what a change made stale, and nothing else', async () => {
-    await started()
-    await offer(changed({ [B]: READY }))
-    expect(texts()).toEqual([flowText(FOREIGN)])
-    expect(events.at(-1)).toMatchObject({ reason: 'change', deleted: 1, examined: 2 })
-  })
-
   it('asks the kernel nothing when a change leaves no flow behind', async () => {
     await started()
     const before = kernel.dumps.length
     await offer(changed({ [A]: READY, [B]: READY }))
     expect(kernel.dumps.length).toBe(before)
-  })
-
-  it('asks the kernel nothing for Services without UDP', async () => {
-    await offer(view([dns({ ports: [{ port: 80 }] })]))
-    expect([kernel.dumps, events]).toEqual([[], []])
   })
 
   it('I-14 finds stale flows by state, without events in between', async () => {
@@ -130,26 +118,6 @@ describe('FlowReconciler', () => {
     )
     await offer(unseen)
     expect(texts()).toEqual([flowText(FOREIGN)])
-  })
-
-  it('makes one pass of many changes', async () => {
-    await started()
-    const before = events.length
-    for (let round = 0; round < 50; round++) {
-      now = changed({ [`10.2.1.${round}`]: READY })
-      reconciler.offer(now.snapshot, now.table)
-    }
-    await clock.advance(1_000)
-    expect(events.length - before).toBe(1)
-    expect(texts()).toEqual([flowText(FOREIGN)])
-  })
-
-  it('knows the endpoints of a Service that is deleted', async () => {
-    await started()
-    const other = flow('10.1.0.6:4000', '10.96.0.10:53', '10.9.9.9:53')
-    kernel.flows.push(other)
-    await offer(view([], now, { remove: ['ns/dns'] }))
-    expect(texts()).toEqual([FOREIGN, other].map(flowText))
   })
 
   it('looks at everything again after its period', async () => {
@@ -225,16 +193,6 @@ describe('FlowReconciler', () => {
     await offer(view([], now, { localIps: ['192.0.2.7'] }))
     expect(kernel.dumps.length).toBe(before + 1)
   })
-
-  it('lists everything when many addresses are concerned', async () => {
-    await started()
-    const many = Array.from({ length: 20 }, (_, n) => ({
-      ...dns({ clusterIP: `10.96.1.${n}` }),
-      metadata: { namespace: 'ns', name: `dns-${n}` },
-    }))
-    await offer(view(many, now))
-    expect(kernel.dumps.at(-1)).toEqual({ family: 'IPv4', protocol: 'UDP' })
-  })
 })
 
 describe('connections of TCP', () => {
@@ -259,20 +217,6 @@ describe('connections of TCP', () => {
     expect(texts()).toEqual([])
     expect(events.at(-1)).toMatchObject({ reason: 'drain', cut: 1, deleted: 0 })
   })
-
-  it('are cut at once when there is no time', async () => {
-    await offer(withDrain('cut'))
-    await offer(view([sliceOf({ [B]: READY })], now))
-    expect(texts()).toEqual([])
-  })
-
-  it('go on when their endpoint comes back in time', async () => {
-    await offer(withDrain('30s'))
-    await offer(view([sliceOf({ [B]: READY })], now))
-    await offer(view([sliceOf({ [A]: READY, [B]: READY })], now))
-    await clock.advance(60_000)
-    expect(texts()).toEqual([flowText(tcp)])
-  })
 })
 
 describe('connection attempts', () => {
@@ -285,8 +229,6 @@ describe('connection attempts', () => {
   const tcp = (isHalfOpen: boolean) =>
     flow(CLIENT, '10.96.0.10:53', `${A}:1053`, { protocol: 'TCP', isHalfOpen })
   const [attempt, open] = [tcp(true), tcp(false)]
-  const TO_B = flow(CLIENT, '10.96.0.10:53', `${B}:1053`, { protocol: 'TCP', isHalfOpen: true })
-
   beforeEach(async () => {
     kernel.flows = [attempt, open]
     await offer(web({ [A]: READY, [B]: READY }))
@@ -310,41 +252,11 @@ describe('connection attempts', () => {
     expect(events).toEqual([0, 1].map(halfOpen => expect.objectContaining({ ...result, halfOpen })))
   })
 
-  it('are kept when the answer took most of a second, and when the endpoint came back with a new attempt', async () => {
-    await offer(web({ [B]: READY }), 1_100)
-    const [answered, later] = [open, { ...attempt, id: attempt.id + 1 }]
-    kernel.flows = [answered, later]
-    await clock.advance(200)
-    expect([kernel.dumps.length, kernel.flows]).toEqual([2, [answered, later]])
-  })
-
   it('are kept when their endpoint comes back between the two reads', async () => {
     await offer(web({ [B]: READY }), 600)
     expect(kernel.dumps).toHaveLength(1)
     await offer(web({ [A]: READY, [B]: READY }), 6_000)
     expect(kernel.flows).toEqual([attempt, open])
-  })
-
-  it('lead to a rest of five seconds, whatever a pass waited for', async () => {
-    await offer(web({ [B]: READY, [C]: READY }), 1_200)
-    kernel.flows = [flow(CLIENT, '10.96.0.10:53', `${C}:1053`, { protocol: 'TCP', isHalfOpen: true })]
-    await offer(web({ [B]: READY }), 5_000 + 1_200)
-    expect(kernel.flows).toEqual([])
-  })
-
-  it('are looked for every five seconds while endpoints go, and not at all while they come', async () => {
-    for (let n = 0; n < 120; n++) await offer(web({ [A]: READY, [`10.2.1.${n}`]: READY }), 100)
-    expect([kernel.dumps.length, kernel.flows.length]).toEqual([3, 2])
-    await clock.advance(5_000)
-    const before = kernel.dumps.length
-    for (let n = 0; n < 30; n++)
-      await offer(
-        web({ [A]: READY, '10.2.1.119': READY, [`10.3.1.${n % 2}`]: READY, '10.3.1.0': READY }),
-        100,
-      )
-    expect(kernel.dumps.length - before).toBeLessThanOrEqual(1)
-    await offer(web({ '10.2.1.119': READY }), 6_000)
-    expect(kernel.flows).toEqual([open])
   })
 
   it('are deleted, however often the Service changed since the pass before', async () => {
@@ -370,18 +282,6 @@ describe('connection attempts', () => {
     expect(kernel.flows).toHaveLength(2)
     await clock.advance(6_000)
     expect(kernel.flows).toEqual([open])
-  })
-
-  it('are left to their timeout, with the versions of their Service, when passes fail for as long as a client tries', async () => {
-    kernel.failure = new Error('list flows: EPERM')
-    await offer(web({ [B]: READY }), 300_000)
-    kernel.failure = undefined
-    const dumps = kernel.dumps.length
-    await clock.advance(100_000)
-    expect([kernel.dumps.length - dumps, kernel.flows]).toEqual([0, [attempt, open]])
-    kernel.flows.push(TO_B)
-    await offer(web({ [C]: READY }), 6_000)
-    expect(kernel.flows).toEqual([attempt, open])
   })
 
   it('F215 are looked for again after a failure, and after the kernel has caught up', async () => {

@@ -8,7 +8,6 @@ import { dns, dnsSlice, type EndpointWords, READY, view } from './views.ts'
 const [A, B, C] = ['10.2.0.1', '10.2.0.2', '10.2.0.3']
 const PORTS = [{ name: 'dns', port: 53, protocol: 'TCP', nodePort: 30053 }]
 const SERVING = { ready: false, serving: true, terminating: true }
-const UNREADY = { ready: false, serving: false }
 
 const service = dns({ type: 'NodePort', externalIPs: ['192.0.2.9'], ports: PORTS })
 const slice = (endpoints: EndpointWords, name = 'dns-a', port = 1053) =>
@@ -50,29 +49,6 @@ function stale(before: readonly View[], now: View, isHalfOpen = true): readonly 
 const ALL_TO_A = ['10.96.0.10:53', '192.0.2.9:53', '192.168.1.7:30053'].map(to => `${to} = ${A}:1053`)
 
 describe('a connection attempt without an answer', () => {
-  it.each([
-    ['is gone', of(slice({ [B]: READY }))],
-    ['is neither ready nor serving', of(slice({ [A]: UNREADY, [B]: READY }))],
-    ['is gone with the last one', of(slice({}))],
-    ['is gone with its slice', of(slice({ [B]: READY }, 'dns-b'))],
-  ])('is stale at every address of the Service when its endpoint %s', (_, now) => {
-    expect(stale([both], now)).toEqual(expect.arrayContaining(ALL_TO_A))
-    expect(stale([both], now, false)).toEqual([])
-  })
-
-  it('is kept where the Service has left an address, which another one may have taken with the same endpoint', () => {
-    const inside = dns({ type: 'NodePort', ports: PORTS })
-    expect(stale([both], view([inside, slice({ [B]: READY })]))).toEqual([ALL_TO_A[0], ALL_TO_A[2]])
-  })
-
-  it('is kept to every endpoint that stays', () => {
-    expect(stale([both], of(slice({ [B]: READY, [C]: READY })))).toEqual(ALL_TO_A)
-  })
-
-  it('is stale when the last endpoint terminated while it served, and then went', () => {
-    expect(stale([of(slice({ [A]: SERVING }))], of(slice({})))).toEqual(ALL_TO_A)
-  })
-
   it('F218 is stale when its endpoint terminated as the last one of this node of a policy Local, and then went', () => {
     const local = dns({ type: 'NodePort', externalTrafficPolicy: 'Local', ports: PORTS })
     const [here, elsewhere] = [
@@ -92,36 +68,5 @@ describe('a connection attempt without an answer', () => {
     const spec = { clusterIP: '192.168.1.7', ports: [{ name: 'dns', port: 30053, protocol: 'TCP' }] }
     const now = view([service, slice({ [B]: READY }), { ...other, spec }])
     expect(stale([both], now)).toEqual(ALL_TO_A.slice(0, 2))
-  })
-
-  it('is not looked for when an endpoint goes that terminated beside one that is ready', () => {
-    const terminating = of(slice({ [A]: SERVING, [B]: READY }))
-    expect(looked([terminating], of(slice({ [B]: READY })))).toBeUndefined()
-    expect(stale([both, terminating], of(slice({ [B]: READY })))).toEqual(ALL_TO_A)
-  })
-
-  it('is stale when all endpoints listen at another port now', () => {
-    expect(stale([both], of(slice({ [A]: READY, [B]: READY }, 'dns-a', 9999)))).toContain(ALL_TO_A[0])
-  })
-
-  it('is stale when its endpoint came and went between two passes, and kept when it went and came', () => {
-    const [one, none] = [of(slice({ [B]: READY })), of(slice({}))]
-    expect(stale([one, both], one)).toEqual(ALL_TO_A)
-    expect(stale([both, none], both)).toEqual([])
-  })
-
-  it.each([
-    ['an endpoint was added', of(slice({ [A]: READY, [B]: READY, [C]: READY }))],
-    ['an endpoint terminates and serves', of(slice({ [A]: SERVING, [B]: READY }))],
-    ['an endpoint moved to another slice', of(slice({ [B]: READY }), slice({ [A]: READY }, 'dns-b'))],
-    ['the Service is gone', view([], both, { remove: ['ns/dns'] })],
-    ['the Service is elsewhere', view([dns({ clusterIP: '10.96.0.12', ports: PORTS })], both)],
-  ])('is not looked for when %s', (_, now) => {
-    expect(looked([both], now)).toBeUndefined()
-  })
-
-  it('is not looked for when an endpoint left one of the two slices that list it', () => {
-    const twice = of(slice({ [A]: READY }), slice({ [A]: READY }, 'dns-b'))
-    expect(looked([twice], view([slice({})], twice))).toBeUndefined()
   })
 })

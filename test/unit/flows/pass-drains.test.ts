@@ -41,16 +41,4 @@ describe('Drains', () => {
     pass(600, of('a', 1_000), of('b', 1_000))
     expect(pass(1_000, of('a', 1_000), of('b', 1_000))).toEqual([false, true])
   })
-
-  it('keeps what a pass about other Services did not look at', () => {
-    pass(0, of('a', 1_000))
-    drains.begin()
-    drains.finish(new Set(['ns/other']), 500)
-    expect(drains.size).toBe(1)
-  })
-
-  it('remembers no more than its bound', () => {
-    pass(0, ...Array.from({ length: 10_001 }, (_, n) => of(String(n), 1_000)))
-    expect(drains.size).toBe(10_000)
-  })
 })

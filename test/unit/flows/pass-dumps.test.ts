@@ -28,20 +28,9 @@ const UDP4 = { family: 'IPv4', protocol: 'UDP' } as const
 const UDP6 = { family: 'IPv6', protocol: 'UDP' } as const
 
 describe('dumpsFor', () => {
-  it('asks for one address and port where a Service has only these', () => {
-    const { ip } = socket('10.96.0.10:53')
-    expect(dumpsFor(book('IPv4', ['10.96.0.10:53']))).toEqual([
-      { ...UDP4, destination: ip, destinationPort: 53 },
-    ])
-  })
-
   it('asks once for an address of many ports', () => {
     const many = Array.from({ length: 500 }, (_, n) => `10.96.0.10:${1000 + n}`)
     expect(dumpsFor(book('IPv4', many))).toEqual([{ ...UDP4, destination: socket('10.96.0.10:1').ip }])
-  })
-
-  it('asks for a NodePort at any address', () => {
-    expect(dumpsFor(book('IPv4', [], [30053]))).toEqual([{ ...UDP4, destinationPort: 30053 }])
   })
 
   it('asks for IPv6 by port alone, once for all addresses', () => {
@@ -58,14 +47,5 @@ describe('dumpsFor', () => {
     expect(dumpsFor(book('IPv4', addresses))).toEqual([UDP4])
     expect(dumpsFor(book('IPv4', addresses.slice(1)))).toHaveLength(WALKS_MAX)
     expect(dumpsFor(book('IPv4', addresses.slice(1), [30053]))).toEqual([UDP4])
-  })
-
-  it('asks once for attempts without an answer, whatever their addresses', () => {
-    const { ip } = socket('10.96.0.10:53')
-    const asked = (...words: readonly string[]) => dumpsFor(book('IPv4', words, [], 'half-open'))
-    expect(asked('10.96.0.10:53')).toEqual([
-      { ...UDP4, destination: ip, destinationPort: 53, isHalfOpen: true },
-    ])
-    expect(asked('10.96.0.10:53', '10.96.0.11:53')).toEqual([{ ...UDP4, isHalfOpen: true }])
   })
 })

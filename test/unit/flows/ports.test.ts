@@ -36,23 +36,6 @@ describe('flows are looked at', () => {
   ])('when %s', (_, before, after) => {
     expect(isLooked(before, after)).toBe(true)
   })
-
-  it.each([
-    ['nothing changed', one, one],
-    ['an endpoint came to another', one, both],
-    [
-      'an endpoint is no longer ready but serves',
-      both,
-      view([dns(), dnsSlice({ [A]: READY, [B]: { ready: false, serving: true, terminating: true } })]),
-    ],
-    ['a policy changed', one, view([dns({ internalTrafficPolicy: 'Local' }), dnsSlice({ [A]: READY })])],
-  ])('not when %s', (_, before, after) => {
-    expect(isLooked(before, after)).toBe(false)
-  })
-
-  it('when an endpoint came and went between two looks', () => {
-    expect(finish(lookAt([of(one), of(both)], of(one)))).toBeDefined()
-  })
 })
 
 describe('isWatched', () => {

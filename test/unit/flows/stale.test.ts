@@ -26,25 +26,6 @@ const toVip = (answeredBy?: string) => flow(CLIENT, '10.96.0.10:53', answeredBy)
 const served = view([dns(), dnsSlice({ [A]: READY })])
 
 describe('a UDP flow to the address of a Service', () => {
-  it.each([
-    ['ready', READY],
-    ['terminating and serving', { ready: false, serving: true, terminating: true }],
-  ])('is kept while its endpoint is %s', (_, conditions) => {
-    const now = view([dns(), dnsSlice({ [A]: conditions, [B]: READY })])
-    expect(judged(toVip(`${A}:1053`), now)).toBe('keep')
-  })
-
-  it.each([
-    ['gone', {}],
-    ['not serving', { [A]: { ready: false, serving: false } }],
-  ])('is stale when its endpoint is %s', (_, endpoints) => {
-    expect(judged(toVip(`${A}:1053`), view([dns(), dnsSlice({ ...endpoints, [B]: READY })]))).toBe('stale')
-  })
-
-  it('is stale when its endpoint serves at another port now', () => {
-    expect(judged(toVip(`${A}:9999`), served)).toBe('stale')
-  })
-
   it('I-12 is stale when no endpoint is left at all', () => {
     expect(judged(toVip(`${A}:1053`), view([dns(), dnsSlice({})]))).toBe('stale')
     expect(judged(toVip(`${A}:1053`), view([dns()]))).toBe('stale')
@@ -54,56 +35,10 @@ describe('a UDP flow to the address of a Service', () => {
     expect(judged(toVip(), served)).toBe('stale')
   })
 
-  it('is kept whatever policies and topology say about new flows', () => {
-    const hints = { forZones: [{ name: 'elsewhere' }] }
-    const now = view([
-      dns({ internalTrafficPolicy: 'Local' }),
-      dnsSlice({}, { endpoints: [{ addresses: [A], conditions: READY, nodeName: 'other', hints }] }),
-    ])
-    expect(judged(toVip(`${A}:1053`), now)).toBe('keep')
-  })
-
   it('is not ours at another port or another address', () => {
     expect(judged(flow(CLIENT, '10.96.0.10:54', `${B}:1053`), served)).toBe('keep')
     expect(judged(flow(CLIENT, '10.96.0.11:53', `${B}:1053`), served)).toBe('keep')
     expect(judged(flow(CLIENT, '10.96.0.10:53', `${B}:1053`, { protocol: 'TCP' }), served)).toBe('keep')
-  })
-
-  it('is judged by family', () => {
-    const dual = view([
-      dns({ clusterIPs: ['10.96.0.10', 'fd00:96::10'] }),
-      dnsSlice({ [A]: READY }),
-      dnsSlice({ 'fd00:2::1': READY }, { addressType: 'IPv6', metadata: { name: 'dns-6' } }),
-    ])
-    expect(judged(flow('[fd00::5]:4000', '[fd00:96::10]:53', '[fd00:2::1]:1053'), dual)).toBe('keep')
-    expect(judged(flow('[fd00::5]:4000', '[fd00:96::10]:53', '[fd00:2::2]:1053'), dual)).toBe('stale')
-    expect(judged(toVip(`${A}:1053`), dual)).toBe('keep')
-  })
-
-  it('is judged at external and load-balancer addresses, too', () => {
-    const status = { loadBalancer: { ingress: [{ ip: '198.51.100.1' }] } }
-    const balanced = { ...dns({ type: 'LoadBalancer', externalIPs: ['192.0.2.9'] }), status }
-    const now = view([balanced, dnsSlice({ [A]: READY })])
-    for (const address of ['198.51.100.1:53', '192.0.2.9:53']) {
-      expect(judged(flow(CLIENT, address, `${A}:1053`), now)).toBe('keep')
-      expect(judged(flow(CLIENT, address, `${B}:1053`), now)).toBe('stale')
-    }
-  })
-})
-
-describe('a UDP flow to a Service that was deleted', () => {
-  const gone = view([], served, { remove: ['ns/dns'] })
-
-  it('is stale when an endpoint of it answers', () => {
-    expect(judged(toVip(`${A}:1053`), gone, [served])).toBe('stale')
-  })
-
-  it('is stale when it was not translated', () => {
-    expect(judged(toVip(), gone, [served])).toBe('stale')
-  })
-
-  it('is not ours when another address answers', () => {
-    expect(judged(toVip('10.9.9.9:53'), gone, [served])).toBe('keep')
   })
 })
 
@@ -111,12 +46,6 @@ describe('a UDP flow to a NodePort', () => {
   const spec = { type: 'NodePort', ports: [{ ...DNS_PORT, nodePort: 30053 }] }
   const objects = [dns(spec), dnsSlice({ [A]: READY }), node({ ips: ['192.168.1.7'] })]
   const primary = view(objects)
-
-  it('is judged at the addresses where NodePorts answer', () => {
-    expect(judged(flow(CLIENT, '192.168.1.7:30053', `${A}:1053`), primary)).toBe('keep')
-    expect(judged(flow(CLIENT, '192.168.1.7:30053', `${B}:1053`), primary)).toBe('stale')
-    expect(judged(flow(CLIENT, '192.168.1.7:30053'), primary)).toBe('stale')
-  })
 
   it('I-17 is not ours at any other address, whatever answers', () => {
     expect(judged(flow(CLIENT, '203.0.113.9:30053'), primary)).toBe('keep')
@@ -126,16 +55,6 @@ describe('a UDP flow to a NodePort', () => {
   it('I-17 is not ours at the numbers of other programs of the node', () => {
     for (const port of [8472, 500, 4500])
       expect(judged(flow('192.168.1.9:40000', `192.168.1.7:${port}`), primary)).toBe('keep')
-  })
-
-  it('is recognized by its endpoint where addresses of the node are unknown', () => {
-    const everywhere = view([dns(spec), dnsSlice({ [B]: READY })])
-    const before = view([dns(spec), dnsSlice({ [A]: READY })])
-    expect(everywhere.table.nodePorts.IPv4.kind).toBe('all')
-    expect(judged(flow(CLIENT, '203.0.113.9:30053'), everywhere, [before])).toBe('keep')
-    expect(judged(flow(CLIENT, '203.0.113.9:30053', '10.9.9.9:53'), everywhere, [before])).toBe('keep')
-    expect(judged(flow(CLIENT, '192.0.2.7:30053', `${A}:1053`), everywhere, [before])).toBe('stale')
-    expect(judged(flow(CLIENT, '192.0.2.7:30053', `${B}:1053`), everywhere, [before])).toBe('keep')
   })
 
   it('F218 is not ours at an address and port of another Service, which may have the same endpoint', () => {
@@ -173,16 +92,6 @@ describe('a TCP connection', () => {
 
   it('I-20 is left alone unless the Service says otherwise', () => {
     expect(judged(tcp(`${A}:1053`), view([dns({ ports }), sliceOf({ [B]: READY })]))).toBe('keep')
-  })
-
-  it('is drained when its endpoint has gone and the Service says so', () => {
-    expect(judged(tcp(`${A}:1053`), view([dns({ ports }, draining), sliceOf({ [B]: READY })]))).toBe('drain')
-  })
-
-  it('is kept while its endpoint is listed, serving or not', () => {
-    const conditions = { ready: false, serving: false, terminating: true }
-    const now = view([dns({ ports }, draining), sliceOf({ [A]: conditions, [B]: READY })])
-    expect(judged(tcp(`${A}:1053`), now)).toBe('keep')
   })
 
   it('is kept when it was not translated, or the Service is deleted', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { ConnectionTotals, labelsOf, type TrafficCount } from '../../../src/telemetry/connection-totals.ts'
+import { ConnectionTotals, type TrafficCount } from '../../../src/telemetry/connection-totals.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 
 const PORT = 'ns/web:http/TCP/IPv4'
@@ -7,55 +7,6 @@ const PORT = 'ns/web:http/TCP/IPv4'
 function count(element: string, connections: number, endpoint = `10.1.0.${element}:80`, port = PORT) {
   return { element, port, endpoint, connections: BigInt(connections) }
 }
-
-describe('ConnectionTotals', () => {
-  it('adds what is new at each look', () => {
-    const totals = new ConnectionTotals()
-    totals.take([count('1', 5), count('2', 1)])
-    totals.take([count('1', 7), count('2', 1)])
-    expect(totals.ports.get(PORT)?.connections).toBe(8)
-    expect([...totals.endpoints].map(({ traffic }) => traffic.connections)).toEqual([7, 1])
-  })
-
-  it('goes on when an element is made anew, for the same endpoint or another', () => {
-    const totals = new ConnectionTotals()
-    totals.take([count('1', 5)])
-    totals.take([count('1', 2)])
-    expect(totals.ports.get(PORT)?.connections).toBe(7)
-    totals.take([count('1', 9, '10.1.0.7:80')])
-    expect(totals.ports.get(PORT)?.connections).toBe(16)
-  })
-
-  it('does not count twice what one look has missed', () => {
-    const totals = new ConnectionTotals()
-    totals.take([count('1', 5), count('2', 1)])
-    totals.take([count('2', 1)])
-    totals.take([count('1', 6), count('2', 1)])
-    expect(totals.ports.get(PORT)?.connections).toBe(7)
-  })
-
-  it('forgets what is gone', () => {
-    const totals = new ConnectionTotals()
-    totals.take([count('1', 5)])
-    totals.take([])
-    totals.take([])
-    expect(totals.series).toEqual({ ports: 0, all: 0 })
-  })
-})
-
-describe('labelsOf', () => {
-  it('takes the key of a port apart', () => {
-    expect(labelsOf('ns/web:http/TCP/IPv6')).toEqual({
-      namespace: 'ns',
-      service: 'web',
-      service_key: 'ns/web',
-      port: 'http',
-      protocol: 'TCP',
-      ip_family: 'IPv6',
-    })
-    expect(labelsOf('ns/web:/UDP/IPv4')).toMatchObject({ service: 'web', port: '', protocol: 'UDP' })
-  })
-})
 
 describe('addConnectionMetrics', () => {
   function bench(seriesMax: number) {
@@ -90,32 +41,6 @@ describe('addConnectionMetrics', () => {
       'kprobe_endpoint_connections_total{namespace="ns",service="web",service_key="ns/web",port="http",protocol="TCP",ip_family="IPv4",endpoint="10.1.0.2:80"} 1',
       'kprobe_service_connections_total{namespace="ns",service="web",service_key="ns/web",port="http",protocol="TCP",ip_family="IPv4"} 6',
     ])
-  })
-
-  it('leaves out endpoints beyond the limit, and then Services, and says how many there would be', async () => {
-    const { series, later } = bench(2)
-    later([count('1', 5), count('2', 1)])
-    expect((await series()).map(line => line.split('{')[0])).toEqual([
-      'kprobe_service_connections_total',
-      'kprobe_connection_series 3',
-    ])
-    const many = Array.from({ length: 3 }, (_, at) => count(`${at}`, 1, '10.1.0.1:80', `ns/s${at}:/TCP/IPv4`))
-    later(many)
-    await series()
-    later(many)
-    expect(await series()).toEqual(['kprobe_connection_series 6'])
-  })
-
-  it('reads the kernel every five seconds at most', async () => {
-    const { series, later, looks } = bench(10)
-    later([count('1', 5)])
-    await series()
-    expect(await series()).toHaveLength(3)
-    expect(looks()).toBe(1)
-    later([count('1', 6)])
-    expect(await series()).toContain(
-      'kprobe_service_connections_total{namespace="ns",service="web",service_key="ns/web",port="http",protocol="TCP",ip_family="IPv4"} 6',
-    )
   })
 
   it('keeps its numbers when the kernel cannot be read', async () => {
