@@ -114,16 +114,6 @@ describe('reasonsOf', () => {
     expect(all.at(-1)).toBe('4 more parts of EndpointSlices of Service ns/web are ignored')
   })
 
-  it('is empty for a connection that finds an endpoint', () => {
-    expect(
-      reasons([service('web'), slice('web-1', 'web', [endpoint('10.1.0.1')])], { to: '10.96.0.1' }),
-    ).toEqual([])
-  })
-
-  it('names the Service that has no endpoints', () => {
-    expect(reasons([service('web')], { to: '10.96.0.1' })).toEqual(['Service ns/web has no endpoints'])
-  })
-
   it('names the Service whose endpoints cannot be used', () => {
     const unready = [
       endpoint('10.1.0.1', { conditions: UNREADY }),
@@ -138,65 +128,5 @@ describe('reasonsOf', () => {
         'Service ns/web has no usable endpoint on this node, and its traffic policy is Local (1 endpoint, listed below)',
       ],
     )
-  })
-
-  it('says that a client is outside the source ranges', () => {
-    const balanced = service(
-      'web',
-      { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] },
-      { status: { loadBalancer: { ingress: [{ ip: '192.0.2.10' }] } } },
-    )
-    const objects = [balanced, slice('web-1', 'web', [endpoint('10.1.0.1', POD)])]
-    expect(reasons(objects, { to: '192.0.2.10' })).toEqual([
-      '203.0.113.9 is outside the source ranges of Service ns/web: 10.0.0.0/8',
-    ])
-    expect(reasons(objects, { to: '192.0.2.10', from: '10.9.9.9' })).toEqual([])
-  })
-
-  it('names the ports of an address that is known', () => {
-    const web = service('web', {
-      ports: [
-        { name: 'http', port: 80 },
-        { name: 'dns', port: 53, protocol: 'UDP' },
-      ],
-    })
-    expect(reasons([web], { to: '10.96.0.1', port: 8080 })).toEqual([
-      '10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http), 53/UDP (dns)',
-    ])
-  })
-
-  it('names the proxy that serves the address', () => {
-    const labels = { 'service.kubernetes.io/service-proxy-name': 'mesh' }
-    const web = service('web', {}, { metadata: { labels } })
-    expect(reasons([web], { to: '10.96.0.1' })).toEqual([
-      '10.96.0.1 is an address of Service ns/web, which the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
-    ])
-  })
-
-  it('says who asked for an address that was refused, and why', () => {
-    expect(
-      reasons([service('evil', { externalIPs: ['127.0.0.1'] })], { to: '127.0.0.1', isLocal: true }),
-    ).toEqual([
-      'Service ns/evil requests 127.0.0.1 (spec.externalIPs[0]), which kprobe refuses: a loopback address, which every node has for itself',
-    ])
-  })
-
-  it('says who asked for the port of an address, or for a node port, that is served for another Service', () => {
-    const spec = { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }
-    const older = { metadata: { creationTimestamp: '2020-01-01T00:00:00Z' } }
-    const objects = [
-      service('web', spec, older),
-      service('late', { ...spec, externalIPs: ['192.0.2.1'] }),
-      slice('web-1', 'web', [endpoint('10.1.0.1')]),
-    ]
-    expect(reasons(objects, { to: '10.96.0.1' })).toEqual([
-      'Service ns/late requests 10.96.0.1:80/TCP (spec.clusterIPs), which kprobe refuses: already claimed by Service ns/web, which comes first',
-    ])
-    expect(reasons(objects, { to: '192.168.1.7', port: 30_080, isLocal: true })).toEqual([
-      expect.stringContaining(
-        'Service ns/late requests 30080/TCP (spec.ports[].nodePort), which kprobe refuses: ',
-      ),
-    ])
-    expect(reasons(objects, { to: '192.168.1.7', port: 30_080 })).toEqual([])
   })
 })
