@@ -26,6 +26,7 @@ export function clientSuite(factory: TargetFactory): void {
     () => client,
   )
   results(() => ({ target, client }))
+  failures(() => ({ client }))
 }
 
 function clientOf(target: Target): NftClient {
@@ -139,7 +140,9 @@ function results(at: () => { readonly target: Target; readonly client: NftClient
     })
     await other.close()
   })
+}
 
+function failures(at: () => { readonly client: NftClient }): void {
   test('every operation that fails has an error of its own, which names what is missing or busy', async () => {
     const { client } = at()
     const flush = { ...HERE, verb: 'flush-chain', chain: 'services' } as const
