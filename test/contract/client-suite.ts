@@ -122,7 +122,8 @@ function results(at: () => { readonly target: Target; readonly client: NftClient
     const { generation } = await client.list(ALL)
     const other = clientOf(target)
     await other.commit(plan(NOTHING, { tables: [tableOf('ip', [])] }))
-    expect(await client.commit(plan(NOTHING, WHOLE), { generation })).toMatchObject({ outcome: 'stale' })
+    const late = await client.commit(plan(NOTHING, WHOLE), { generation })
+    expect(late).toMatchObject({ outcome: 'stale', foreign: true, failures: [], generation: generation + 1 })
     expect((await client.list(ALL)).ruleset.tables).toHaveLength(1)
     await other.close()
   })
@@ -132,6 +133,7 @@ function results(at: () => { readonly target: Target; readonly client: NftClient
     client.generation()
     const own = await client.commit([{ ...HERE, verb: 'add-table', flags: 0, comment: undefined }])
     expect(own.foreign).toBe(false)
+    expect(await client.commit([])).toMatchObject({ outcome: 'committed', foreign: false, messages: 0 })
     const other = clientOf(target)
     await other.commit([{ ...HERE, family: 'ip6', verb: 'add-table', flags: 0, comment: undefined }])
     expect(await client.commit([{ ...HERE, verb: 'delete-table' }])).toMatchObject({
