@@ -1,17 +1,15 @@
 import fc from 'fast-check'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
-import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import type { Element, Ruleset } from '../../src/kernel/nft/state.ts'
-import type { Transaction } from '../../src/kernel/nft/transaction.ts'
 import { arbitraryRuleset } from '../support/fake-kernel/random-rulesets.ts'
 import { canonicalText } from '../support/fake-kernel/ruleset-model.ts'
 import { columns } from '../support/owned.ts'
 import { runs } from '../support/runs.ts'
+import { declare, ELEMENTS, NOTHING, plan, SETS, tableOf, WHOLE } from '../support/whole-ruleset.ts'
 import type { Target, TargetFactory } from './target.ts'
 import { walk } from './walk.ts'
-import { declare, ELEMENTS, NOTHING, SETS, tableOf, WHOLE } from './whole-ruleset.ts'
 
 /** The client over a kernel: what it writes it reads back, and what the kernel says arrives in the result. */
 export function clientSuite(factory: TargetFactory): void {
@@ -28,6 +26,7 @@ export function clientSuite(factory: TargetFactory): void {
     () => client,
   )
   results(() => ({ target, client }))
+  failures(() => ({ client }))
 }
 
 function clientOf(target: Target): NftClient {
@@ -39,9 +38,6 @@ const ALL = [
   { family: 'ip', name: 'kube-proxy' },
   { family: 'ip6', name: 'kube-proxy' },
 ] as const
-function plan(from: Ruleset, to: Ruleset): Transaction {
-  return finish(diffRulesets(from, to, { lateSets: new Set() })).transaction
-}
 
 function roundTrips(target: () => Target, client: () => NftClient): void {
   test('what is written is read back, equal in every part, so that the next difference is empty', async () => {
@@ -126,7 +122,8 @@ function results(at: () => { readonly target: Target; readonly client: NftClient
     const { generation } = await client.list(ALL)
     const other = clientOf(target)
     await other.commit(plan(NOTHING, { tables: [tableOf('ip', [])] }))
-    expect(await client.commit(plan(NOTHING, WHOLE), { generation })).toMatchObject({ outcome: 'stale' })
+    const late = await client.commit(plan(NOTHING, WHOLE), { generation })
+    expect(late).toMatchObject({ outcome: 'stale', foreign: true, failures: [], generation: generation + 1 })
     expect((await client.list(ALL)).ruleset.tables).toHaveLength(1)
     await other.close()
   })
@@ -136,6 +133,7 @@ function results(at: () => { readonly target: Target; readonly client: NftClient
     client.generation()
     const own = await client.commit([{ ...HERE, verb: 'add-table', flags: 0, comment: undefined }])
     expect(own.foreign).toBe(false)
+    expect(await client.commit([])).toMatchObject({ outcome: 'committed', foreign: false, messages: 0 })
     const other = clientOf(target)
     await other.commit([{ ...HERE, family: 'ip6', verb: 'add-table', flags: 0, comment: undefined }])
     expect(await client.commit([{ ...HERE, verb: 'delete-table' }])).toMatchObject({
@@ -144,11 +142,30 @@ function results(at: () => { readonly target: Target; readonly client: NftClient
     })
     await other.close()
   })
+}
 
-  test('what is missing is named: a table that somebody flushed, a chain', async () => {
+function failures(at: () => { readonly client: NftClient }): void {
+  test('every operation that fails has an error of its own, which names what is missing or busy', async () => {
     const { client } = at()
-    const result = await client.commit([{ ...HERE, verb: 'flush-chain', chain: 'services' }])
-    expect(result.outcome).toBe('refused')
-    expect(result.failures[0]?.error.message).toMatch(/flush chain ip kube-proxy services.*ENOENT/)
+    const flush = { ...HERE, verb: 'flush-chain', chain: 'services' } as const
+    const absent = await client.commit([flush])
+    expect(absent.outcome).toBe('refused')
+    expect(absent.failures[0]?.error.message).toMatch(/flush chain ip kube-proxy services.*ENOENT/)
+    await client.commit(plan(NOTHING, WHOLE))
+    const result = await client.commit([flush, { ...HERE, verb: 'delete-set', set: 'dispatch' }])
+    expect(result.failures.map(({ error }) => error.message)).toEqual([
+      'flush chain ip kube-proxy services: ENOENT (No such file or directory)',
+      'delete set ip kube-proxy dispatch: EBUSY (Device or resource busy)',
+    ])
+  })
+
+  test('whether a batch that changed nothing was committed is unknown', async () => {
+    const { client } = at()
+    await client.commit(plan(NOTHING, WHOLE))
+    const [element] = ELEMENTS
+    if (element === undefined) throw new Error('no element')
+    const set = SETS[0] ?? declare('members', {})
+    const again = { ...HERE, verb: 'add-elements', set, ...columns([{ element, group: '' }]) } as const
+    expect(await client.commit([again])).toMatchObject({ outcome: 'unknown', failures: [] })
   })
 }

@@ -17,10 +17,10 @@ import { type ByteView, viewOf } from '../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readDone, readError, readMessages, readNfGenMsg } from '../../src/netlink/message.ts'
 import * as arbitrary from '../support/nft-arbitraries.ts'
-import { creationOf, skeleton } from '../support/nft-skeleton.ts'
 import { columns } from '../support/owned.ts'
 import { IS_QUICK, runs } from '../support/runs.ts'
 import { attribute, datagram, message, nest } from '../support/scripted-transport.ts'
+import { NOTHING, plan, WHOLE } from '../support/whole-ruleset.ts'
 
 const DECODERS: readonly ((view: ByteView, message: Message) => unknown)[] = [
   familyOf,
@@ -54,9 +54,7 @@ function tolerant<T>(run: () => T): T | undefined {
 
 /** A recorded batch, small enough to be damaged in every place. */
 function recorded(): Uint8Array {
-  return finish(
-    encodeBatch(creationOf(skeleton('ip6', 4)), { firstSequence: 1, generation: 7 }),
-  ).bytes.slice()
+  return finish(encodeBatch(plan(NOTHING, WHOLE), { firstSequence: 1, generation: 7 })).bytes.slice()
 }
 
 const indexOfIpset = (name: string) => arbitrary.IPSETS.indexOf(name)

@@ -7,8 +7,8 @@ import { type ForeignCommit, type ForeignCommits, watchForeignCommits } from '..
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
-import { creationOf, skeleton } from '../support/nft-skeleton.ts'
 import { patientMs } from '../support/patience.ts'
+import { NOTHING, plan, WHOLE } from '../support/whole-ruleset.ts'
 
 let client: NftClient
 let ears: Transport
@@ -38,12 +38,12 @@ afterEach(async () => {
 })
 
 it('names the process that damages a table of ours, and leaves out our own commits', async () => {
-  await client.commit(creationOf(skeleton('ip6', 0)))
-  execFileSync('nft', ['delete', 'element', 'ip6', 'skeleton', 'dispatch', '{ 0x00000001 }'])
+  await client.commit(plan(NOTHING, WHOLE))
+  execFileSync('nft', ['delete', 'element', 'ip6', 'kube-proxy', 'members', '{ 0x61616161 }'])
   await vi.waitFor(() => expect(commits).toHaveLength(1), patientMs(20_000))
   expect(commits[0]).toMatchObject({
     processName: 'nft',
-    tables: ['ip6 skeleton'],
+    tables: ['ip6 kube-proxy'],
     generation: client.generation(),
   })
   expect(commits[0]?.processId).toBeGreaterThan(0)
@@ -86,7 +86,7 @@ it('says that the generation is not the expected one, and nothing while it is', 
     execFileSync('nft', ['add', 'table', 'ip', 'foreign'])
     await speaks()
     await isSilent()
-    await client.commit(creationOf(skeleton('ip6', 0)))
+    await client.commit(plan(NOTHING, WHOLE))
     await speaks()
     await isSilent()
   } finally {

@@ -20,44 +20,6 @@ function slowTaker() {
 }
 
 describe('batcher', () => {
-  it('has one batch under way and gathers the next', async () => {
-    const { batcher, batches, pending } = slowTaker()
-    const taken: string[] = []
-    void batcher.put([event('a'), event('b')]).then(() => taken.push('first'))
-    await settle()
-    void batcher.put([event('c')]).then(() => taken.push('second'))
-    void batcher.put([event('d')]).then(() => taken.push('third'))
-    await settle()
-    expect(batches).toEqual([['a', 'b']])
-    expect(taken).toEqual([])
-    pending[0]?.done()
-    await settle()
-    await settle()
-    expect(batches).toEqual([
-      ['a', 'b'],
-      ['c', 'd'],
-    ])
-    expect(taken).toEqual(['first'])
-    pending[1]?.done()
-    await settle()
-    expect(taken).toEqual(['first', 'second', 'third'])
-  })
-
-  it('adds to the batch that waits what the callers of the last one have at hand', async () => {
-    const { batcher, batches, pending } = slowTaker()
-    const more = async () => {
-      await batcher.put([event('a')])
-      await batcher.put([event('c')])
-    }
-    void more()
-    await settle()
-    void batcher.put([event('b')])
-    pending[0]?.done()
-    await settle()
-    await settle()
-    expect(batches).toEqual([['a'], ['b', 'c']])
-  })
-
   it('reports a failure to the callers whose events it concerns, and continues', async () => {
     const { batcher, batches, pending } = slowTaker()
     const first = batcher.put([event('a')])

@@ -3,9 +3,7 @@ import ipaddr from 'ipaddr.js'
 import { describe, expect, it } from 'vitest'
 import {
   compareIps,
-  familyOf,
   formatIp,
-  formatIpPort,
   isBroadcast,
   isIpv4Mapped,
   isLinkLocal,
@@ -18,11 +16,6 @@ import {
 import { ip } from '../../support/addresses.ts'
 import { runs } from '../../support/runs.ts'
 
-function bytesOf(text: string): number[] | undefined {
-  const ip = parseIp(text)
-  return ip === undefined ? undefined : [...ip].map(unit => unit.charCodeAt(0))
-}
-
 const ipBytes = fc.oneof(
   fc.uint8Array({ minLength: 4, maxLength: 4 }),
   fc.uint8Array({ minLength: 16, maxLength: 16 }),
@@ -33,16 +26,6 @@ const ipBytes = fc.oneof(
 )
 
 describe('parseIp', () => {
-  it.each([
-    ['10.0.0.1', [10, 0, 0, 1]],
-    ['255.255.255.255', [255, 255, 255, 255]],
-    ['010.0.0.1', [10, 0, 0, 1]],
-    ['192.168.009.010', [192, 168, 9, 10]],
-    ['0000000001.2.3.4', [1, 2, 3, 4]],
-  ])('reads %s in decimal, whatever zeros it starts with', (text, bytes) => {
-    expect(bytesOf(text)).toEqual(bytes)
-  })
-
   it.each([
     ['::', '::'],
     ['::1', '::1'],
@@ -178,20 +161,11 @@ describe('the kinds of addresses', () => {
     expect(found.map(([name]) => name)).toEqual(expected === undefined ? [] : [expected])
   })
 
-  it('derives the family from the length', () => {
-    expect([familyOf(ip('10.0.0.1')), familyOf(ip('::1'))]).toEqual(['IPv4', 'IPv6'])
-  })
-
   it('sorts IPv4 before IPv6 and each by value', () => {
     const sorted = ['::1', '10.0.0.2', '9.0.0.1', 'fd00::', '10.0.0.10']
       .map(ip)
       .sort(compareIps)
       .map(formatIp)
     expect(sorted).toEqual(['9.0.0.1', '10.0.0.2', '10.0.0.10', '::1', 'fd00::'])
-  })
-
-  it('puts IPv6 in brackets before a port', () => {
-    expect(formatIpPort(ip('10.0.0.1'), 80)).toBe('10.0.0.1:80')
-    expect(formatIpPort(ip('fd00::1'), 80)).toBe('[fd00::1]:80')
   })
 })

@@ -10,17 +10,6 @@ function logLines(options: Pick<LogOptions, 'format' | 'verbosity'>): {
 }
 
 describe('createLog', () => {
-  it('writes one JSON record a line', () => {
-    const { lines, log } = logLines({ format: 'json', verbosity: 0 })
-    log.info({ bytes: 3 }, 'committed')
-    expect(JSON.parse(lines.join(''))).toEqual({
-      level: 'info',
-      time: expect.any(String),
-      bytes: 3,
-      msg: 'committed',
-    })
-  })
-
   it('writes a line for people in the text format', () => {
     const { lines, log } = logLines({ format: 'text', verbosity: 0 })
     log.warn({ service: 'ns/web', value: 'two words' }, 'refused')

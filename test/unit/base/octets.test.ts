@@ -27,11 +27,6 @@ describe('octets', () => {
     )
   })
 
-  test('take only the part of a buffer that a view shows', () => {
-    const whole = Uint8Array.from([1, 2, 3, 4])
-    expect(octetsFromBytes(whole.subarray(1, 3))).toBe('\x02\x03')
-  })
-
   test('write numbers as a DataView does, and read them back', () => {
     fc.assert(
       fc.property(numbers, fc.nat(3), (value, padding) => {

@@ -19,12 +19,6 @@ function rig({ runMs = 0, run = () => undefined as number | undefined } = {}) {
 }
 
 describe('a pacer', () => {
-  it('begins a run before wake returns, if it may', () => {
-    const { begun, pacer } = rig()
-    pacer.wake()
-    expect(begun).toEqual([0])
-  })
-
   it('runs at the earliest of the requested times, and once', async () => {
     const { clock, begun, pacer } = rig()
     for (const withinMs of [50, 20, 80]) pacer.wake(withinMs)
@@ -230,28 +224,6 @@ describe('a pacer', () => {
     expect(clock.pending).toBe(0)
     await clock.advance(10)
     expect(begun).toEqual([])
-  })
-
-  it('runs again after a run that threw, and stops', async () => {
-    let runs = 0
-    const failing = () => {
-      if (++runs === 1) throw new Error('a run that throws')
-      return undefined
-    }
-    const clock = new FakeClock()
-    const rejections: unknown[] = []
-    const noted = (reason: unknown) => rejections.push(reason)
-    process.on('unhandledRejection', noted)
-    const pacer = new Pacer({ clock, run: async () => failing() })
-    pacer.wake()
-    await new Promise(resolve => setImmediate(resolve))
-    expect(rejections).toEqual([new Error('a run that throws')])
-    process.off('unhandledRejection', noted)
-    expect(pacer.isRunning).toBe(false)
-    pacer.wake()
-    await settle()
-    expect(runs).toBe(2)
-    await pacer.stop()
   })
 
   it('never runs before the requested time again and again while time stands still', async () => {

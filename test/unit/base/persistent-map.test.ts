@@ -61,21 +61,6 @@ describe('a persistent map', () => {
     )
   })
 
-  test('finds no difference between versions that were made apart with the same values', () => {
-    const entries: Entry[] = [
-      ['a', 1],
-      ['b', 2],
-    ]
-    const [one, other] = [
-      PersistentMap.from([
-        ['a', 1],
-        ['b', 2],
-      ]),
-      PersistentMap.empty<number>().with(entries),
-    ]
-    expect([...PersistentMap.changes(one, other)]).toEqual([])
-  })
-
   test('is itself when nothing changes: a value set again, an absent key removed', () => {
     const map = PersistentMap.from([['a', 1]])
     expect(
@@ -92,17 +77,6 @@ describe('a persistent map', () => {
     expect(map.withOwn(same)).toBe(map)
     expect(map.withOwn(new Map())).toBe(map)
     expect(PersistentMap.empty().withOwn(new Map([['b', undefined]])).size).toBe(0)
-  })
-
-  test('takes the last of several values for one key', () => {
-    const map = PersistentMap.empty<number>().with([
-      ['a', 1],
-      ['a', 2],
-      ['b', 1],
-      ['b', undefined],
-    ])
-    expect([...map.entries()]).toEqual([['a', 2]])
-    expect(map.size).toBe(1)
   })
 
   test('gives the one key in which two large versions differ', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { finish, finishInSlices, Pauses, Slice, type Steps } from '../../../src/base/clock.ts'
+import { finish, finishInSlices, Pauses, type Steps } from '../../../src/base/clock.ts'
 
 function* counting(pauses: number, onStep: (step: number) => void = () => undefined): Steps<string> {
   for (let step = 0; step < pauses; step++) {
@@ -15,11 +15,6 @@ function* failing(): Steps<string> {
 }
 
 describe('a computation in steps', () => {
-  test('gives its value when it runs in one go, pauses or not', () => {
-    expect(finish(counting(0))).toBe('after 0')
-    expect(finish(counting(1000))).toBe('after 1000')
-  })
-
   test('throws what it throws', async () => {
     expect(() => finish(failing())).toThrow('broken')
     const slicing = { sliceMs: 1, nowMs: () => 0, breathe: async () => undefined }
@@ -40,15 +35,6 @@ describe('a computation in steps', () => {
     // Three steps of 4 ms use up 10 ms; time spent breathing counts for no slice.
     expect(breaths).toEqual([12, 124, 236])
   })
-
-  test('does not breathe after its last step', async () => {
-    let breaths = 0
-    const breathe = async () => {
-      breaths++
-    }
-    await finishInSlices(counting(0), { sliceMs: 0, nowMs: () => 0, breathe })
-    expect(breaths).toBe(0)
-  })
 })
 
 describe('pauses', () => {
@@ -64,23 +50,5 @@ describe('pauses', () => {
     const pauses = new Pauses()
     expect(pauses.due(100_000)).toBe(true)
     expect(pauses.due(1)).toBe(false)
-  })
-})
-
-describe('a slice', () => {
-  test('is over when its time is, and begins anew after the pause', async () => {
-    let nowMs = 0
-    const breathe = async () => {
-      nowMs += 100
-    }
-    const slice = new Slice({ sliceMs: 10, nowMs: () => nowMs, breathe })
-    nowMs = 9
-    expect(slice.isOver).toBe(false)
-    nowMs = 10
-    expect(slice.isOver).toBe(true)
-    await slice.next()
-    expect(slice.isOver).toBe(false)
-    nowMs = 120
-    expect(slice.isOver).toBe(true)
   })
 })

@@ -26,15 +26,6 @@ function read(given: string, path?: string): Promise<ApiProgram> {
   return readApiProgram(given, { args: ['x', 'y z'], path: path ?? `/nowhere:${join(folder, 'bin')}`, fail })
 }
 
-it('is a program with its arguments: a path, a name in PATH, and one with blanks in its name', async () => {
-  for (const given of ['tool', 'c d', join(folder, 'a b'), '/bin/sh']) {
-    const found = await read(given)
-    expect(found).toEqual({ name: given, command: given, args: ['x', 'y z'] })
-    expect(isLine(found)).toBe(false)
-  }
-  expect(complaints).toEqual([])
-})
-
 it('is otherwise a line for the shell, when there are blanks in it', async () => {
   const long = `tool ${'x'.repeat(300)}`
   for (const given of ['tool -n', ' tool', '/bin/cat -n | wc', 'A=/b tool', long]) {
@@ -43,12 +34,6 @@ it('is otherwise a line for the shell, when there are blanks in it', async () =>
     expect(found).toEqual({ name: given, command: '/bin/sh', args: ['-c', line] })
     expect(isLine(found)).toBe(true)
   }
-  expect(complaints).toEqual([])
-})
-
-it('is looked for where the kernel looks without a PATH', async () => {
-  const fail = (message: string) => complaints.push(message)
-  await readApiProgram('sh', { args: [], path: undefined, fail })
   expect(complaints).toEqual([])
 })
 

@@ -78,23 +78,6 @@ const read = (name: string) => {
 }
 
 describe('kprobe api', () => {
-  it('prints the whole state once, with labels, target ports and hostnames', async () => {
-    expect(await api('--print')).toBe(0)
-    expect(lines().map(line => JSON.parse(line))).toEqual([
-      {
-        Service: {
-          Namespace: 'ns',
-          Name: 'web',
-          Type: 'ClusterIP',
-          IPs: { ClusterIPs: { V4: ['10.96.0.1'] }, ExternalIPs: {} },
-          Ports: [{ Protocol: 1, Port: 80, TargetPort: 80 }],
-          Labels: { app: 'web' },
-        },
-        Endpoints: [{ Hostname: 'web-0', IPs: { V4: ['10.1.0.1'] }, PortOverrides: [{ Port: 8080 }] }],
-      },
-    ])
-  })
-
   it('prints every state, or what changes, until it is told to stop', async () => {
     const watching = api('--print', '--watch')
     await eventually(() => lines().length === 1, 'the first state')
@@ -125,21 +108,6 @@ describe('kprobe api', () => {
     await eventually(() => lines().length === 1, 'the first state')
     lost.abort()
     expect(await watching).toBe(0)
-  })
-
-  it('starts several programs with the same arguments, and ends after one run of each', async () => {
-    const [one, two] = ['one', 'two'].map(name => {
-      const path = join(folder, name)
-      writeFileSync(path, `#!/bin/sh\ncat > ${path}.out\necho "$@" > ${path}.args\n`, { mode: 0o755 })
-      return path
-    })
-    expect(await api(`--exec=${one}`, `--exec=${two}`, '--once', '--', '--help', 'a b')).toBe(0)
-    for (const name of ['one', 'two']) {
-      expect(JSON.parse(read(`${name}.out`)).Service.Name).toBe('web')
-      expect(read(`${name}.args`)).toBe('--help a b\n')
-    }
-    expect(out).toBe('')
-    expect(await api('--exec=/bin/false', `--exec=${one}`, '--once')).toBe(1)
   })
 
   it('gives a line with blanks to the shell, which has arguments of its own', async () => {

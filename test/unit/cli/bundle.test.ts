@@ -10,7 +10,6 @@ import {
   decodeBundle,
   encodeBundle,
   FILE_BYTES_MAX,
-  jsonIn,
   readBundle,
   writeBundle,
 } from '../../../src/cli/bundle.ts'
@@ -41,21 +40,6 @@ function archive(entries: Readonly<Record<string, string>>): Buffer {
 const manifestOf = (facts: object) => JSON.stringify({ format: BUNDLE_FORMAT, files: [], ...facts })
 
 describe('a bundle', () => {
-  it('gives back its files, and says what is in it and what is not', () => {
-    const missing = [{ name: 'log.txt', why: 'nobody gave one' }]
-    const { bytes } = encodeBundle({ facts: FACTS, files: [file('a.json', '{"b":1}')], missing })
-    const bundle = decodeBundle(bytes)
-    expect(jsonIn(bundle, 'a.json')).toEqual({ b: 1 })
-    expect(jsonIn(bundle, 'other.json')).toBeUndefined()
-    expect(bundle.manifest).toEqual({
-      format: BUNDLE_FORMAT,
-      kprobe: '1.2.3',
-      bounds: { fileBytesMax: FILE_BYTES_MAX, bundleBytesMax: BUNDLE_BYTES_MAX },
-      files: [{ name: 'a.json', bytes: 7, about: 'a test' }],
-      missing,
-    })
-  })
-
   it('leaves out a file beyond the bound of one, and names it', () => {
     const files = [file('a.bin', Buffer.alloc(FILE_BYTES_MAX + 1)), file('b.txt', 'b')]
     const { bytes, missing } = encodeBundle({ facts: FACTS, files, missing: [] })

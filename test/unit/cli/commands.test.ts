@@ -51,11 +51,6 @@ describe('kprobe', () => {
     expect(io.stdout.split('\n').filter(line => line.length > 60)).toEqual([])
   })
 
-  it('names the command that was probably meant', async () => {
-    expect(await kprobe('dupm')).toBe(2)
-    expect(io.stderr).toBe('kprobe: no such command: "dupm"; did you mean dump?\nsee `kprobe --help`\n')
-  })
-
   it('begins the flags of a command with those that it has alone', async () => {
     expect(await kprobe('why', '--help')).toBe(0)
     expect(io.stdout).toMatch(/^Flags of this command:$[\s\S]*^ {2}--from [\s\S]*^Source and node:$/m)
@@ -64,11 +59,6 @@ describe('kprobe', () => {
   it('does not call a flag a command', async () => {
     expect(await kprobe('-v')).toBe(2)
     expect(io.stderr).toContain('kprobe: no such flag without a command: "-v"\n')
-  })
-
-  it('quotes a --service that dump cannot read', async () => {
-    expect(await kprobe('dump', '--service=storefront')).toBe(2)
-    expect(io.stderr).toContain('kprobe dump: --service: "storefront" is not written NAMESPACE/NAME\n')
   })
 
   it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup', 'version', 'completion'])(
@@ -82,20 +72,6 @@ describe('kprobe', () => {
       io.stdout = ''
       await kprobe('help', name)
       expect(io.stdout).toBe(viaTopic)
-    },
-  )
-
-  it.each(['plan', 'explain'])(
-    'lists for %s only flags that have an effect, and takes those of run',
-    async name => {
-      await kprobe(name, '--help-all')
-      for (const flag of ['--once', '--backend', '--sync-period', '--min-sync-period', '--logging-format'])
-        expect(io.stdout).not.toContain(flag)
-      expect(io.stdout).toContain('--masquerade-bit')
-      expect(io.stdout).toContain('Other flags of `kprobe run` are accepted')
-      await kprobe(name, ...EXAMPLE_FLAGS, '--once', '--sync-period=1h', '--nonsense')
-      expect(io.stderr.match(/^kprobe \w+: --.*$/gm)?.[0]).toContain('--nonsense: no such flag')
-      expect(io.stderr).not.toContain('--once')
     },
   )
 
@@ -121,19 +97,6 @@ describe('kprobe', () => {
         'kprobe version: "x": no such argument',
       ]),
     )
-  })
-
-  it('fits help to the terminal, with the rare flags on demand', async () => {
-    io = new FakeIo({ columns: 80 })
-    expect(await kprobe('run', '--help')).toBe(0)
-    const short = io.stdout.split('\n')
-    io.stdout = ''
-    expect(await kprobe('run', '--help-all')).toBe(0)
-    const long = io.stdout.split('\n')
-    expect(Math.max(...short.map(line => line.length), ...long.map(line => line.length))).toBeLessThanOrEqual(
-      80,
-    )
-    expect(long.length).toBeGreaterThan(2 * short.length)
   })
 
   it('prints a version', async () => {
@@ -190,67 +153,6 @@ describe('kprobe explain', () => {
     )
     expect(io.stdout).toMatch(/10\.244\.1\.12:8080 +other-node +out: not ready/)
     expect(io.stdout).toMatch(/ip kube-proxy services, rule \d+: /)
-  })
-
-  it('keeps the source address of a pod', async () => {
-    await explain('10.244.0.11', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')
-    expect(io.stdout).toContain('50%  would go to 10.244.1.11:8080, source address kept')
-  })
-
-  it('tells a process of the node from others, and a Local policy', async () => {
-    await explain('192.0.2.10', '198.51.100.22:443')
-    expect(io.stdout).toContain('a process of this node')
-    expect(io.stdout).toContain('10.244.1.31:8443, source address replaced')
-    io.stdout = ''
-    await explain('203.0.113.9', '198.51.100.22:443')
-    expect(io.stdout).toContain('100%  would go to 10.244.0.31:8443, source address kept')
-  })
-
-  it('takes the source that the kernel gives to a process of the node, where the mode binds the address', async () => {
-    const process = ['192.0.2.10', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16'] as const
-    await explain(...process, '--proxy-mode=ipvs')
-    expect(io.stdout).toContain('Its packets come from 10.96.1.1, which is bound to this node')
-    expect(io.stdout).toMatch(
-      /services, rule \d+: match-set KUBE-CLUSTER-IP dst,dst match-set KUBE-IPVS-IPS src .*mark/,
-    )
-    expect(io.stdout).toContain(
-      '50%  would go to 10.244.1.11:8080, source address replaced by one of the node',
-    )
-    io.stdout = ''
-    await explain(...process, '--proxy-mode=nftables')
-    expect(io.stdout).not.toContain('Its packets come from')
-    io.stdout = ''
-    await explain('10.244.0.11', '10.96.1.1:80', '--proxy-mode=ipvs', '-o', 'json')
-    expect(JSON.parse(io.stdout).connection).toMatchObject({ from: '10.244.0.11', source: '10.244.0.11' })
-  })
-
-  it('shows a firewall, a rejection and what is not ours', async () => {
-    await explain('192.0.2.77', '198.51.100.20:80')
-    expect(io.stdout).toContain('100%  would be dropped without an answer')
-    io.stdout = ''
-    await explain('203.0.113.9', '10.96.1.5:80')
-    expect(io.stdout).toContain('100%  would be rejected')
-    io.stdout = ''
-    await explain('203.0.113.9', '198.51.100.200:80')
-    expect(io.stdout).toContain('no Service has this address and port')
-    expect(io.stdout).toContain('100%  no kprobe rule would match')
-  })
-
-  it('finds NodePorts, and IPv6 over UDP', async () => {
-    await explain('2001:db8:100::5', '[2001:db8:feed::1]:443', '--proto', 'udp')
-    expect(io.stdout).toContain('Service: edge/video:quic (LoadBalancerIP)')
-    io.stdout = ''
-    await explain('203.0.113.9', '192.0.2.10:30080')
-    expect(io.stdout).toContain('Service: shop/cart:http (NodePort)')
-  })
-
-  it('prints the same for machines', async () => {
-    await explain('203.0.113.9', '10.96.1.5:80', '-o', 'json')
-    expect(JSON.parse(io.stdout)).toMatchObject({
-      connection: { protocol: 'TCP', from: '203.0.113.9', to: '10.96.1.5:80' },
-      service: 'shop/coming-soon:http',
-      outcomes: [{ verdict: 'reject', sourceReplaced: false, percent: 100 }],
-    })
   })
 
   it('fails with the reason when the source cannot be read', async () => {

@@ -47,12 +47,6 @@ describe('settingFindings', () => {
     ])
   })
 
-  it('does not call route_localnet needless where the iptables mode of kprobe has written', async () => {
-    expect(await found({ '/proc/sys/net/ipv4/conf/all/route_localnet': '1' }, true)).toContain(
-      "note net/ipv4/conf/all/route_localnet: 1: for node ports at 127.0.0.1 in kprobe's iptables mode",
-    )
-  })
-
   it('says of settings that IPVS needs what is still to be done, and what cannot be (I-23)', async () => {
     const files: Readonly<Record<string, string>> = {
       '/proc/sys/kernel/osrelease': '6.1.0-56-amd64',

@@ -28,12 +28,6 @@ function readerOf(from: string, to: string, rest: readonly string[] = []): FlagR
   return new FlagReader(readArguments(argv, QUESTION_FLAGS, () => undefined))
 }
 
-function otherNode(from: string): string | undefined {
-  const question = readQuestion(readerOf(from, 'ns/one'))
-  if (question === undefined) throw new Error(`${from} is not read`)
-  return resolveQuestion(question, SNAPSHOT).fromOtherNode
-}
-
 function asked(from: string, to: string, ...rest: readonly string[]): string {
   const reader = readerOf(from, to, rest)
   const question = readQuestion(reader)
@@ -119,14 +113,6 @@ describe('a question', () => {
     ],
   ])('cannot be answered: to %s', (to, message) => {
     expect(() => asked('192.0.2.1', to)).toThrow(message)
-  })
-
-  it('says on which other node the client is', () => {
-    expect([otherNode('pod/ns/web-b'), otherNode('pod/ns/web-a'), otherNode('outside')]).toEqual([
-      'there',
-      undefined,
-      undefined,
-    ])
   })
 
   it('names the family that a Service lacks', () => {

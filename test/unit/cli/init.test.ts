@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { command, type InitMachine, initCommand } from '../../../src/cli/init.ts'
 import { SYSCTLS } from '../../../src/kernel/sysctl/sysctls.ts'
-import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
+import type { Transport } from '../../../src/netlink/transport.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import {
@@ -59,10 +59,6 @@ function machine(): InitMachine {
   return machineOf(() => (opened++ === 0 ? kernel.open() : conntrack()))
 }
 
-const refusing: () => Transport = () => {
-  throw new SystemError('socket(AF_NETLINK, 12)', 1, 'EPERM')
-}
-
 function machineOf(netfilter: () => Transport): InitMachine {
   const unused = () => {
     throw new Error('no other part of the kernel is asked')
@@ -88,23 +84,6 @@ describe('kprobe init', () => {
       ].join('\n'),
     )
     expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('131072')
-  })
-
-  it('takes the flags of kube-proxy', async () => {
-    expect(
-      await init('--init-only', '--conntrack-max-per-core=100000', '--conntrack-tcp-timeout-established=1h'),
-    ).toBe(0)
-    expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('200000')
-    expect(readFileSync(root + SYSCTLS.tcpEstablished.path, 'utf8')).toBe('3600')
-  })
-
-  it('takes the configuration file of kube-proxy', async () => {
-    put(
-      'config.yaml',
-      'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: { min: 500000 }\n',
-    )
-    expect(await init(`--config=${root}config.yaml`)).toBe(0)
-    expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('500000')
   })
 
   it('prints the same for machines', async () => {
@@ -137,31 +116,6 @@ describe('kprobe init', () => {
     expect(io.stdout).toMatch(
       /^nf_conntrack_tcp_timeout_established +86400 +failed +E(ACCES|ROFS).*; run `kprobe init` as root/m,
     )
-  })
-
-  it('fails when the kernel cannot be spoken with, and has set what it could', async () => {
-    expect(await initCommand(machineOf(refusing)).run([], io)).toBe(1)
-    expect(io.stdout).toMatch(/^nf_tables +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
-    expect(io.stdout).toMatch(/^conntrack +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
-    expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('131072')
-  })
-
-  it('sets what IPVS mode needs, which is there once its module has been asked for', async () => {
-    const conntrack = 'proc/sys/net/ipv4/vs/conntrack'
-    const loading = () => {
-      put(conntrack, '0\n')
-      return refusing()
-    }
-    const sockets = { netfilter: () => new FakeKernel().open(), generic: loading, route: refusing }
-    await initCommand({ root, clock: systemClock, sockets }).run(['--proxy-mode=ipvs'], io)
-    expect(readFileSync(root + conntrack, 'utf8')).toBe('1')
-    expect(io.stdout).toMatch(/^net\/ipv4\/vs\/expire_nodest_conn +1 +failed +.*no such sysctl/m)
-  })
-
-  it('refuses what it does not know, and touches nothing', async () => {
-    expect(await init('--conntrack-min=-1', '--nonsense', '-o', 'xml')).toBe(2)
-    expect(io.stderr).toContain('--nonsense')
-    expect([io.stdout, readFileSync(root + SYSCTLS.max.path, 'utf8')]).toEqual(['', '65536\n'])
   })
 
   it('tells what it does', () => {

@@ -27,12 +27,4 @@ describe('Progress', () => {
     expect(said).toHaveLength(2)
     expect(clock.pending).toBe(0)
   })
-
-  it('says nothing about a small cluster, however slow the machine is', async () => {
-    const { clock, said, progress } = started()
-    progress.read(999)
-    await clock.advance(60_000)
-    expect(said).toEqual([])
-    progress.end()
-  })
 })

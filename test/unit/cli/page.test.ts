@@ -209,14 +209,6 @@ describe('the Services', () => {
       { problem: 'not served: it has too many ports' },
     ])
   })
-
-  it('are none before the daemon has read them', async () => {
-    const { data } = open({ held: () => undefined })
-    expect(await data('services')).toEqual({ matching: 0, total: 0, offset: 0, rows: [] })
-    expect(await data('path', { service: 'ns/web' })).toEqual({
-      error: 'the daemon has not read all objects yet',
-    })
-  })
 })
 
 describe('the path to a Service', () => {

@@ -4,8 +4,7 @@ import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../
 import { damageText, programmedModes, readListening, withRelays } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'
 import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
-import { NF_DROP } from '../../../src/kernel/nft/constants.ts'
-import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
+import type { Element, Table } from '../../../src/kernel/nft/state.ts'
 import type { ServiceRow } from '../../../src/modes/common/show.ts'
 import { balanced, serviceOf, sliceOf } from '../../support/objects.ts'
 import {
@@ -79,16 +78,6 @@ function emptied(table: Table, name: string): Table {
   return { ...table, chains: new Map([...table.chains, [name, { ...chain, rules: [] }]]) }
 }
 
-function dropping(table: Table, name: string): Table {
-  const chain = table.chains.get(name)
-  if (chain === undefined) throw new Error(`there is no chain ${name}`)
-  const drop = {
-    expressions: [{ kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }],
-    comment: '',
-  } as const
-  return { ...table, chains: new Map([...table.chains, [name, { ...chain, rules: [...chain.rules, drop] }]]) }
-}
-
 function withTables(read: ReadModes, change: (table: Table) => Table): ReadModes {
   return { ...read, nftables: read.nftables.map(change), userspace: read.userspace.map(change) }
 }
@@ -101,14 +90,6 @@ const problemsOf = (read: ReadModes) =>
 const ALL = 'NOT REACHED from prerouting and output:'
 
 describe('rows of nftables mode', () => {
-  it('are fine as they were written', () => {
-    expect(problemsOf(NFT)).toEqual([
-      'ClusterIP 10.96.0.1:80 fine',
-      'External 198.51.100.9:80 fine',
-      'NodePort 192.168.0.2:30080 fine',
-    ])
-  })
-
   it.each<[string, (table: Table) => Table, readonly string[]]>([
     [
       'an element of cluster-ips',
@@ -155,19 +136,6 @@ describe('rows of nftables mode', () => {
       problems,
     )
   })
-
-  it('cannot be checked where a rule has an expression that nobody can follow', () => {
-    const strange = withTables(NFT, table => {
-      const services = table.chains.get('services')
-      if (services === undefined) throw new Error('there is no chain services')
-      const rules: Chain['rules'] = [
-        { expressions: [{ kind: 'unknown', name: 'quota', data: '' }], comment: '' },
-      ]
-      const chain = { ...services, rules: [...rules, ...services.rules] }
-      return { ...table, chains: new Map([...table.chains, ['services', chain]]) }
-    })
-    expect(problemsOf(strange)[0]).toMatch(/the rules cannot be followed: cannot trace the expression quota/)
-  })
 })
 
 test.each([
@@ -180,13 +148,6 @@ test.each([
   expect(damageText(shown(damaged))).toContain('3 of 3 frontends are not reached or incomplete')
 })
 
-test('an empty chain that no frontend needs to be reached is damage as well', () => {
-  const damaged = withTables(NFT, table => emptied(table, 'nat-postrouting'))
-  expect(damageText(shown(damaged))).toMatch(
-    /^nftables mode: chain ip kube-proxy nat-postrouting is empty; packets reach all \d+ frontends that the kernel holds$/,
-  )
-})
-
 describe('rows of iptables mode', () => {
   const withoutRules = (name: string, builtin: boolean) => ({
     ...XT,
@@ -195,22 +156,6 @@ describe('rows of iptables mode', () => {
         ? { ...chain, rules: [] }
         : chain,
     ),
-  })
-
-  it('are fine as they were written', () => {
-    expect(problemsOf(XT)).toEqual([
-      'ClusterIP 10.96.0.1:80 fine',
-      'External 198.51.100.9:80 fine',
-      'NodePort 192.168.0.2:30080 fine',
-    ])
-  })
-
-  it('are of chains that no rule leads to', () => {
-    const problems = problemsOf(withoutRules('KUBE-SERVICES', false))
-    expect(problems.some(text => /^External chain KUBE-FW-.* no rule leads to KUBE-FW-/.test(text))).toBe(
-      true,
-    )
-    expect(problems.filter(text => !text.includes(ALL))).toEqual([])
   })
 
   it('name the hook whose chain has lost its jump', () => {
@@ -231,13 +176,6 @@ describe.each([
 ] as const)('rows of %s mode', (_, mode) => {
   const state = stateOf(mode)
 
-  it('have what is beside the virtual servers, too', () => {
-    const [cluster, external, nodePort] = shown(readIpvsMode(state)).flatMap(({ rows }) => rows)
-    expect(cluster).toMatchObject({ type: 'ClusterIP', action: 'balance' })
-    expect(external).toMatchObject({ type: 'External', allowedFrom: ['203.0.113.0/24'] })
-    expect(nodePort).toMatchObject({ type: 'NodePort', frontend: '192.168.0.2:30080' })
-  })
-
   it('are marked when an address is not bound, or not recorded', () => {
     const unbound = { ...state, addresses: PersistentMap.from([...state.addresses.entries()].slice(0, 0)) }
     const problems = problemsOf(readIpvsMode(unbound))
@@ -247,20 +185,6 @@ describe.each([
     const unlisted = [...state.entries.entries()].filter(([, { set }]) => set !== 'KUBE-CLUSTER-IP')
     const unrecorded = { ...state, entries: PersistentMap.from(unlisted) }
     expect(damageText(shown(readIpvsMode(unrecorded)))).toMatch(/ClusterIP|10\.96\.0\.1:80/)
-  })
-
-  it('are there for what the sets record and no virtual server answers', () => {
-    const served = readIpvsMode({ ...state, servers: PersistentMap.empty() })
-    expect(problemsOf(served)).toContain(
-      'ClusterIP 10.96.0.1:80 NOT REACHED from prerouting and output: there is no virtual server TCP 10.96.0.1:80',
-    )
-  })
-
-  it('are marked when our own rules are gone', () => {
-    const tables = state.ruleset.tables.map(table => emptied(table, 'nat-prerouting'))
-    expect(damageText(shown(readIpvsMode({ ...state, ruleset: { tables } })))).toMatch(
-      /^ipvs mode: chain ip kube-proxy-ipvs nat-prerouting is empty/,
-    )
   })
 })
 
@@ -285,17 +209,6 @@ describe('the outcome in the kernel', () => {
     expect(userspace).toEqual({ kind: 'same', listener: expect.stringMatching(/:30\d{3}$/) })
   })
 
-  it('is another one where they are damaged, with the reason', () => {
-    const damaged = withTables(NFT, table => emptied(table, 'services'))
-    expect(outcomeOf(damaged, 'nftables', question)).toEqual({
-      kind: 'different',
-      part: 'rules',
-      rules: [expect.objectContaining({ chain: 'ip kube-proxy nat-prerouting', text: 'jump services' })],
-      outcomes: [{ verdict: 'accept', sourceReplaced: false, percent: 100 }],
-      reason: 'chain ip kube-proxy services is empty',
-    })
-  })
-
   it('compares the path too where the verdict is the same', () => {
     const ways = createTracer({ tables: NFT.nftables }).ways(packet, { localIps })
     const asked = { ...question, ways }
@@ -308,33 +221,11 @@ describe('the outcome in the kernel', () => {
     })
   })
 
-  it('is different where damage leads to the same verdict', () => {
-    const drop = { verdict: 'drop', sourceReplaced: false, percent: 100 } as const
-    const damaged = withTables(NFT, table => dropping(emptied(table, 'services'), 'nat-prerouting'))
-    const ways = createTracer({ tables: NFT.nftables }).ways(packet, { localIps })
-    const lucky = ways.map(way => ({
-      ...way,
-      trace: { ...way.trace, verdict: 'drop' as const, masquerade: false },
-    }))
-    expect(outcomeOf(damaged, 'nftables', { packet, localIps, wanted: [drop], ways: lucky })).toMatchObject({
-      kind: 'different',
-      part: 'rules',
-      reason: 'chain ip kube-proxy services is empty',
-    })
-  })
-
   it('says that no rule is for the place', () => {
     const damaged = withTables(NFT, table => without(table, inSet('frontends')))
     expect(outcomeOf(damaged, 'nftables', question)).toMatchObject({
       kind: 'different',
       reason: 'no rule of nftables mode is for 10.96.0.1:80',
-    })
-  })
-
-  it('is none where another mode is programmed', () => {
-    expect(outcomeOf(XT, 'nftables', question)).toEqual({
-      kind: 'absent',
-      reason: 'rules of nftables mode are not in the kernel; those of iptables mode are',
     })
   })
 

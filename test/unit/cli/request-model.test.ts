@@ -105,11 +105,6 @@ describe('readModelRequest', () => {
     })
   })
 
-  it('reports errors of usage first', async () => {
-    expect(await read('--source=here')).toBe(EXIT_USAGE)
-    expect(io.stderr).not.toContain('no daemon')
-  })
-
   it.each<[object, string]>([
     [
       { version: '0.0.1' },

@@ -2,7 +2,6 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { EXIT_USAGE } from '../../../src/cli/io.ts'
 import { readRequest } from '../../../src/cli/request.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
@@ -32,10 +31,5 @@ describe('readRequest', () => {
     const request = await read(`--config=${configOf('clusterCIDRS: 10.0.0.0/8')}`)
     expect(request).toMatchObject({ config: { source: { kind: 'kube' } } })
     expect(io.stderr).toMatch(/^kprobe plan: .*clusterCIDRS/)
-  })
-
-  it('tells every error and gives the exit code', async () => {
-    expect(await read('--source=here', '--v=x')).toBe(EXIT_USAGE)
-    expect(io.stderr).toMatch(/kprobe plan: --source.*\n.*kprobe plan: .*v/s)
   })
 })

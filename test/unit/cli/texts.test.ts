@@ -8,37 +8,8 @@ import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { tableOf } from '../../support/tables.ts'
 
 describe('tableText', () => {
-  it('aligns columns and leaves no blanks at the ends of lines', () => {
-    const text = tableText(
-      ['A', 'LONG'],
-      [
-        ['wide cell', 'x'],
-        ['b', 'y'],
-      ],
-      { color: false },
-    )
-    expect(text).toBe('A           LONG\nwide cell   x\nb           y\n')
-  })
-
-  it('does not widen a column for a cell that is longer than the limit', () => {
-    const rows = [
-      ['net/ipv4/ip_forward', 'x'],
-      ['a description of rules', 'y'],
-    ]
-    expect(tableText(['SUBJECT', 'M'], rows, { color: false, widest: 20 }).split('\n')).toEqual([
-      'SUBJECT               M',
-      'net/ipv4/ip_forward   x',
-      'a description of rules   y',
-      '',
-    ])
-  })
-
   it('keeps hostile cells on their line', () => {
     expect(tableText(['A'], [['x\ny\u001b[31m']], { color: false })).toBe('A\nx\\u{a}y\\u{1b}[31m\n')
-  })
-
-  it('marks the heading in color only', () => {
-    expect(tableText(['A'], [], { color: true })).toBe('\u001b[1mA\u001b[22m\n')
   })
 })
 
@@ -56,13 +27,6 @@ describe('planLines', () => {
       'shared by all Services:\n  + table ip kube-proxy\n' +
         'Service ns/a:\n  ~ element a\n  - element b\nService ns/b:\n  - element c\n',
     )
-  })
-
-  it('hands over large plans in pieces', () => {
-    const line = { verb: 'add', object: 'element', service: 'ns/a' } as const
-    const texts = [...planLines(new Array<typeof line>(2_500).fill(line))]
-    expect(texts.length).toBeGreaterThan(2)
-    expect(texts.join('').split('\n')).toHaveLength(2_502)
   })
 })
 

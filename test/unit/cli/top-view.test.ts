@@ -62,21 +62,6 @@ const view = (more: Partial<TopView> = {}): TopView => ({ ...FIRST_VIEW, ...more
 
 describe('topPicture', () => {
   it.each([
-    [80, 24],
-    [40, 10],
-    [59, 11],
-    [60, 11],
-    [200, 60],
-  ])('fills %d columns and %d rows exactly', (columns, rows) => {
-    for (const by of ['service', 'endpoint'] as const)
-      for (const pane of ['table', 'filter'] as const) {
-        const { lines } = topPicture(MANY, view({ by, pane }), { columns, rows })
-        expect(lines).toHaveLength(rows)
-        expect(lines.map(textWidth)).toEqual(lines.map(() => columns))
-      }
-  })
-
-  it.each([
     [39, 24],
     [80, 9],
     [10, 2],
@@ -96,12 +81,6 @@ describe('topPicture', () => {
     expect(text).not.toContain('rejects')
     expect(text).not.toContain('last commit')
     expect(text).toMatch(/ns\/service-199:http +TCP +199 +- +398/)
-  })
-
-  it('does not scroll beyond the last row', () => {
-    const { lines } = topPicture(MANY, view({ offset: 10_000, sort: 'name' }), { columns: 80, rows: 24 })
-    expect(lines.join('\n')).toContain('ns/service-99:http')
-    expect(lines.at(-1)).toMatch(/-200 of 200/)
   })
 
   it('keeps the columns right with names of control, direction and wide characters', () => {

@@ -56,15 +56,6 @@ const start = (change: Partial<TraceEvent> = {}) =>
 const drop = { verdict: { code: 0, chain: undefined } } as const
 
 describe('PacketCollector', () => {
-  it('ends a packet with the rule or the policy that drops it', () => {
-    collector.take(start())
-    collector.take(step({ verdict: { code: -3, chain: 'x' } }))
-    collector.take(step({ type: 'return', handle: undefined }))
-    collector.take(step({ type: 'policy', handle: undefined, ...drop }))
-    expect(packets).toMatchObject([{ end: 'dropped', steps: [{ handle: 5n }, { handle: undefined }] }])
-    expect(collector.openPackets).toBe(0)
-  })
-
   it('ignores packets that another program traces', () => {
     collector.take(step({ head: HEAD }))
     collector.take(step(drop))

@@ -11,11 +11,6 @@ const same = new Map<string, unknown>([['ns/web', web === undefined ? {} : servi
 const line: PlanLine = { verb: 'add', object: 'element ip kube-proxy frontends', service: 'ns/web' }
 
 describe('disagreements', () => {
-  it('is empty when source, daemon and kernel agree, and without a daemon', () => {
-    expect(disagreements(table, same, [])).toEqual([])
-    expect(disagreements(table, undefined, [])).toEqual([])
-  })
-
   it('names the Service whose kernel objects differ, and shared rules first', () => {
     const shared = { ...line, service: undefined }
     expect(disagreements(table, same, [line, shared, line])).toEqual([

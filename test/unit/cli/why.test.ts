@@ -230,12 +230,6 @@ describe('the answer', () => {
   ])('is: %s', (expected, objects, asked = {}) => {
     expect(explain(objects, asked).answer).toBe(expected)
   })
-
-  it('leaves out the date of today', () => {
-    const objects = web([ready(1)], { externalIPs: ['192.168.1.7'] })
-    const { answer } = explain(objects, { to: '192.168.1.7:80', refusedMs: Date.UTC(2026, 6, 1, 7, 30) })
-    expect(answer).toMatch(/^refused since 07:30 UTC: /)
-  })
 })
 
 const ASKED = { from: 'outside', to: 'svc/ns/web' }

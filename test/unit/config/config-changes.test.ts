@@ -7,11 +7,6 @@ function configOf(...argv: string[]): Config {
   return configFrom(argv)
 }
 
-it('finds nothing between two readings of the same', () => {
-  const argv = ['--cluster-cidr=10.0.0.0/8', '--feature-gates=AllAlpha=true']
-  expect(configChanges(configOf(...argv), configOf(...argv))).toEqual({ live: [], restart: [], process: [] })
-})
-
 it('sorts what differs by what it takes to apply it', () => {
   const before = configOf()
   const after = configOf(

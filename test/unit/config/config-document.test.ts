@@ -42,15 +42,6 @@ logging:
     expect(settings.text('logging.options.text.infoBufferSize')).toBe('1536')
   })
 
-  it('reads JSON', () => {
-    const text = JSON.stringify({
-      kind: 'KubeProxyConfiguration',
-      apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
-      conntrack: { min: 5 },
-    })
-    expect(readConfigDocument(text, 'c.json').settings.number('conntrack.min')).toBe(5)
-  })
-
   it('reports all errors at once, each at its place', () => {
     expect(
       errorsOf(`${HEAD}conntrack:\n  maxPerCore: many\n  udpTimeout: 5\nclientConnection: [1]\nmode: on\n`),

@@ -31,10 +31,6 @@ describe('flags', () => {
     expect(period).toMatchObject({ kind: 'duration', placeholder: 'DURATION', default: '1m0s' })
     expect(isOn).toEqual({ name: 'on', kind: 'bool', default: 'true', help: 'on' })
   })
-
-  it('does not take anything else for a usage', () => {
-    expect(() => flags({ 'output FORMAT': 'the form' })).toThrow('output FORMAT')
-  })
 })
 
 describe('readArguments', () => {
@@ -54,15 +50,6 @@ describe('readArguments', () => {
     expect(reader('--on=false').bool('on')).toBe(false)
     expect(reader('--on=T').bool('on')).toBe(true)
     expect(read('--on', 'false').positionals).toEqual(['false'])
-  })
-
-  it('keeps an equals sign and a leading dash within a value', () => {
-    expect(reader('--name=a=b').text('name')).toBe('a=b')
-    expect(reader('--name', '-x').text('name')).toBe('-x')
-  })
-
-  it('joins lists over commas and occurrences', () => {
-    expect(reader('--some-list=a, b', '--some_list', 'c,').list('some-list')).toEqual(['a', 'b', 'c'])
   })
 
   it('takes everything after -- as arguments, and a single dash as one', () => {

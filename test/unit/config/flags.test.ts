@@ -106,16 +106,6 @@ describe('parseFlags', () => {
     ])
   })
 
-  it('names the place of a bad range in its list', () => {
-    expect(errorsOf('--allowed-external-cidrs=192.0.2.0/24,nonsense')).toEqual([
-      expect.stringMatching(/^--allowed-external-cidrs\[1\]: "nonsense" is not a CIDR/),
-    ])
-  })
-
-  it('checks the ranges of --cluster-cidr only in the mode that uses them', () => {
-    expect(errorsOf('--detect-local-mode=NodeCIDR', '--cluster-cidr=nonsense')).toEqual([])
-  })
-
   it.each([
     ['BridgeInterface', 'pod-bridge-interface'],
     ['InterfaceNamePrefix', 'pod-interface-name-prefix'],
@@ -209,12 +199,6 @@ describe('parseFlags', () => {
     expect(errorsOf(...argv)).toEqual([error])
   })
 
-  it('reports all errors at once', () => {
-    expect(
-      errorsOf('--nonsense', '--masquerade-bit=x', '--proxy-mode=iptable', '--sync-period=no'),
-    ).toHaveLength(4)
-  })
-
   it('watches the API server unless it is given files', () => {
     const parsed = parse()
     expect(parsed.kind === 'ok' && parsed.value.config.source).toEqual({ kind: 'kube' })
@@ -223,10 +207,6 @@ describe('parseFlags', () => {
       kind: 'errors',
       errors: [{ path: '--source', message: 'file: needs a path' }],
     })
-  })
-
-  it('reads no file', () => {
-    expect(errorsOf('--config=/etc/kube-proxy.yaml')).toEqual(['--config: is not read by this command'])
   })
 
   it.each(['--enable-dsr', '--network-name=x', '--windows-service'])(

@@ -51,13 +51,6 @@ describe('loadConfig', () => {
       errors: [{ path: '--config /nowhere', message: 'cannot be read (ENOENT)' }],
     })
   })
-
-  it('leaves a failure of another kind to its caller', async () => {
-    const options = { hostName: 'Host', readFile: () => Promise.reject(new Error('bug')) }
-    await expect(loadConfig(['--config=x'], options)).rejects.toThrow('bug')
-    const refusing = { hostName: 'Host', readFile: () => Promise.reject(new ConfigFileError('is odd')) }
-    await expect(loadConfig(['--config=x'], refusing)).resolves.toMatchObject({ kind: 'errors' })
-  })
 })
 
 describe('flags beside a file', () => {
@@ -238,12 +231,6 @@ describe('errors of a file', () => {
     ])
   })
 
-  it('name the field where the file says nothing', () => {
-    expect(errorsFrom([], 'detectLocalMode: BridgeInterface\n')).toEqual([
-      'c.yaml: detectLocal.bridgeInterface: is required with detectLocalMode BridgeInterface',
-    ])
-  })
-
   it('come with the unknown names', () => {
     expect(errorsFrom([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
       `c.yaml:4:7: mode: "other" is not one of ${MODE_NAMES.join(', ')}`,
@@ -260,21 +247,6 @@ describe('errors of a file', () => {
 })
 
 describe('zero', () => {
-  it('stands for nothing in a file, and for itself in a flag', () => {
-    expect(configFrom([], 'nftables: { syncPeriod: 0s }\nconfigSyncPeriod: 0s\n').syncPeriodMs).toBe(600_000)
-    expect(errorsFrom(['--iptables-sync-period=0', '--config-sync-period=0'])).toEqual([
-      '--config-sync-period: must be longer than 0',
-      '--iptables-sync-period: must be longer than 0',
-    ])
-  })
-
-  it('means our own least distance between commits, in both', () => {
-    expect(configFrom([], 'nftables: { minSyncPeriod: 0s }\n').minSyncPeriodMs).toBe(20)
-    expect(configFrom(['--iptables-min-sync-period=0']).minSyncPeriodMs).toBe(20)
-    expect(configFrom(['--iptables-min-sync-period=1s']).minSyncPeriodMs).toBe(1_000)
-    expect(configFrom([], 'mode: nftables\nnftables: { minSyncPeriod: 1s }\n').minSyncPeriodMs).toBe(1_000)
-  })
-
   it('of a conntrack timeout leaves the kernel alone', () => {
     const body = 'conntrack: { tcpEstablishedTimeout: 0s, maxPerCore: 0 }\n'
     expect(configFrom([], body).conntrack).toMatchObject({

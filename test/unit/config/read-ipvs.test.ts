@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/ip.ts'
 import { configChanges } from '../../../src/config/effective-config.ts'
-import { configFrom, errorsFrom, requestFrom } from '../../support/parse-flags.ts'
+import { configFrom, errorsFrom } from '../../support/parse-flags.ts'
 
 const DEFAULTS = {
   scheduler: 'rr',
@@ -130,23 +130,9 @@ describe('IPVS mode', () => {
 })
 
 describe('another mode', () => {
-  it('takes exception to nothing that is of ipvs, as kube-proxy does not', () => {
-    const flags = ['--ipvs-tcp-timeout=-1s', '--ipvs-exclude-cidrs=nonsense', '--ipvs-scheduler=A B']
-    const { config, warnings } = requestFrom(flags)
-    expect(config.ipvs).toEqual({ ...DEFAULTS, scheduler: 'A B' })
-    expect(warnings).toEqual([])
-  })
-
   it('knows what was excluded, for what IPVS has left', () => {
     const { excludeCidrs } = configFrom([], 'ipvs: { excludeCIDRs: [10.1.0.0/16] }\n').ipvs
     expect(excludeCidrs.map(formatCidr)).toEqual(['10.1.0.0/16'])
-  })
-
-  it('says that our own flags have no effect in it', () => {
-    expect(requestFrom(['--ipvs-drain-timeout=1m', '--ipvs-digest-period=2s']).warnings).toEqual([
-      'no effect in nftables mode: --ipvs-drain-timeout, --ipvs-digest-period',
-    ])
-    expect(requestFrom(['--proxy-mode=ipvs', '--ipvs-drain-timeout=1m']).warnings).toEqual([])
   })
 })
 
@@ -157,14 +143,6 @@ describe('changes', () => {
     const before = configFrom([], 'mode: ipvs\n')
     const after = configFrom([], 'mode: ipvs\nipvs: { scheduler: lc, strictARP: true }\n')
     expect(configChanges(before, after)).toEqual({ live: ['ipvs'], restart: [], process: [] })
-  })
-
-  it('of what ipvs has are none in another mode', () => {
-    expect(configChanges(configFrom([], ''), configFrom([], nftables))).toEqual({
-      live: [],
-      restart: [],
-      process: [],
-    })
   })
 
   it('of the mode bring what it has with them', () => {

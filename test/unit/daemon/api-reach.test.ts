@@ -32,13 +32,6 @@ describe('where the API server is reached', () => {
       ['192.0.2.1:6443', '192.0.2.2:6443', '[2001:db8::1]:443'],
     ])
   })
-
-  it('is no more than the last sixteen, of a name that always resolves to another', () => {
-    const { reach, told } = reachOf(undefined)
-    for (let last = 1; last <= 20; last++) reach.reaching([`192.0.2.${last}`], 6443)
-    expect(told.at(-1)).toHaveLength(16)
-    expect(told.at(-1)).toContain('192.0.2.20:6443')
-  })
 })
 
 describe('F131: addresses of a name that always resolves to another', () => {

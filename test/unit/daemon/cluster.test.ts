@@ -4,7 +4,6 @@ import { Cluster } from '../../../src/daemon/cluster.ts'
 import { ApiError, type ApiRequest } from '../../../src/source/kube/api-client.ts'
 import type { EventWrite } from '../../../src/telemetry/event.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { configFrom } from '../../support/parse-flags.ts'
 
 const POST: EventWrite = { method: 'POST', path: '/events', body: { note: 'a' } }
 const PATCH: EventWrite = { method: 'PATCH', path: '/events/a', body: {} }
@@ -128,25 +127,5 @@ describe('Cluster', () => {
       ['application/json', '{"note":"a"}'],
       ['application/merge-patch+json', '{}'],
     ])
-  })
-
-  it('says whether a client of relays reads from the API server', () => {
-    const client = {
-      server: 'https://192.0.2.1:6443',
-      close: () => Promise.resolve(),
-      send: () => Promise.reject(new ApiError('unreachable', 'nobody listens')),
-      isDirect: false,
-    }
-    const cluster = new Cluster({
-      client,
-      clock: new FakeClock(),
-      random: () => 0,
-      requested: () => undefined,
-    })
-    const { nodeName, serviceProxyName, client: config } = configFrom([])
-    const source = cluster.source({ nodeName, serviceProxyName, client: config })
-    expect(source.status.isDirect).toBe(false)
-    client.isDirect = true
-    expect(source.status.isDirect).toBe(true)
   })
 })

@@ -38,13 +38,6 @@ describe('the locks of a proxy', () => {
     expect(taken.size).toBe(0)
   })
 
-  it('keep another one of the same name away', async () => {
-    await lock('mesh', 'pid 1')
-    expect(await lock('mesh', 'pid 2')).toEqual({ kind: 'busy', holder: 'pid 1', of: 'name' })
-    expect(await lock('other', 'pid 3')).toMatchObject({ kind: 'held' })
-    expect(await lock(undefined, 'pid 4')).toMatchObject({ kind: 'held' })
-  })
-
   it('keep one away whose chains would have the same names, which then holds nothing', async () => {
     expect(instanceOf(ONE).objectsLock).toBe(instanceOf(SAME).objectsLock)
     await lock(ONE, 'pid 1')

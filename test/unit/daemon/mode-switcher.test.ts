@@ -163,16 +163,3 @@ test('what only the mode that takes over has resolved is told when it does', asy
   expect(told).toHaveLength(2)
   expect(told[1]).toBe(newer)
 })
-
-test('what the mode that takes over has resolved is not told when there is something newer', async () => {
-  const mine = switcher()
-  const [older, newer] = [{}, {}]
-  await mine.change(configOf('userspace'))
-  mine.offer(older as never)
-  begun[1]?.resolved(older)
-  mine.offer(newer as never)
-  begun[0]?.resolved(newer)
-  begun[1]?.report(SYNCED)
-  expect(told).toHaveLength(1)
-  expect(told[0]).toBe(newer)
-})

@@ -1,4 +1,3 @@
-import { connect } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type LockResult, takeLock } from '../../../src/daemon/network-lock.ts'
 
@@ -19,17 +18,5 @@ describe('takeLock', () => {
     expect((await take('a', 'first')).kind).toBe('held')
     expect(await take('a', 'second')).toEqual({ kind: 'busy', holder: 'first' })
     expect((await take('b', 'third')).kind).toBe('held')
-  })
-
-  it('gives the name away again after release', async () => {
-    const first = await take('c', 'first')
-    if (first.kind === 'held') await first.release()
-    expect((await take('c', 'second')).kind).toBe('held')
-  })
-
-  it('survives visitors that hang up at once', async () => {
-    await take('d', 'first')
-    for (let visit = 0; visit < 20; visit++) connect({ path: `\0kprobe-test/${process.pid}/d` }).destroy()
-    expect(await take('d', 'second')).toEqual({ kind: 'busy', holder: 'first' })
   })
 })

@@ -297,16 +297,6 @@ describe('the node condition', () => {
     })
   })
 
-  it('keeps the time of the last change while only the reason changes', () => {
-    const found = { type: TYPE, ...STALLED, message: 'other', lastTransitionTime: '2026-01-01T00:00:00Z' }
-    expect(patch(STALLED, nodeWith(found))).toMatchObject({
-      status: { conditions: [{ lastTransitionTime: '2026-01-01T00:00:00Z' }] },
-    })
-    expect(patch(GOOD, nodeWith(found))).toMatchObject({
-      status: { conditions: [{ lastTransitionTime: '2026-03-04T05:06:07Z' }] },
-    })
-  })
-
   it('is not patched where the Node says so, and is where the Node is odd', () => {
     expect(patch(GOOD, nodeWith({ type: TYPE, ...GOOD }))).toBeUndefined()
     for (const node of [undefined, {}, { status: { conditions: 'none' } }, { status: { conditions: [7] } }])

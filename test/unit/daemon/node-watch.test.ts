@@ -73,15 +73,6 @@ describe('a Node that is missing', () => {
     expect(await said(600_000)).toEqual(['I Node found node=here ips=["192.168.1.7"]\n'])
   })
 
-  it('is one warning where the Node came and went while the names were read', async () => {
-    open('--source=kube', '--hostname-override=wrong-node')
-    watch.follow(undefined)
-    watch.follow(node(['192.0.2.1']))
-    watch.follow(undefined)
-    const lines = await said(1_000)
-    expect(lines.filter(line => line.startsWith('W Node not found'))).toHaveLength(1)
-  })
-
   it('is no news where it is found at once, nor after stop()', async () => {
     open('--source=kube')
     watch.follow(node(['192.168.1.7']))
@@ -118,14 +109,6 @@ describe('a Node that is missing', () => {
     expect((await said())[0]).toMatch(/nodes=\[\] err="forbidden"\n$/)
   })
 
-  it('names what it changes with this configuration', async () => {
-    open('--source=kube', '--nodeport-addresses=10.0.0.0/8', '--detect-local-mode=NodeCIDR')
-    watch.follow(undefined)
-    const [line] = await said()
-    expect(line).toContain('Node not found: no pod counts as local to this node;')
-    expect(line).not.toContain('node ports')
-  })
-
   it('is one warning without repetition where files hold no Node at all', async () => {
     open('--source=file:/objects')
     names = []
@@ -134,23 +117,6 @@ describe('a Node that is missing', () => {
     expect(more).toEqual([])
     expect(line).toMatch(/^W no Node object in the files: node ports answer on no address; policy Local /)
     expect(line).toContain('add a Node object of this name, or set --nodeport-addresses')
-  })
-
-  it('is repeated where files hold other Nodes', async () => {
-    open('--source=file:/objects')
-    watch.follow(undefined)
-    const lines = await said(30_000)
-    expect(lines).toHaveLength(2)
-    expect(lines[0]).toContain('/healthz answers 503')
-  })
-
-  it('is a new warning once a file without Nodes gets one of another name', async () => {
-    open('--source=file:/objects')
-    names = []
-    watch.follow(undefined)
-    expect((await said(120_000)).join('')).not.toContain('/healthz')
-    names = ['one']
-    expect((await said(30_000)).join('')).toMatch(/^W Node not found: .*\/healthz answers 503;/)
   })
 })
 
@@ -192,10 +158,5 @@ describe('a Node with addresses of one family', () => {
     expect(line).toMatch(/^W Node has no address: node ports answer at localhost alone; /)
     watch.follow(undefined)
     expect((await said()).join('')).toContain('node ports answer at localhost alone; /healthz answers 503')
-  })
-
-  it('is nothing to say where --nodeport-addresses chooses', async () => {
-    open('--source=kube', '--nodeport-addresses=0.0.0.0/0,::/0')
-    expect(await lookedAt(['192.168.1.7'], nodePort('IPv4', 'IPv6'))).toEqual([])
   })
 })

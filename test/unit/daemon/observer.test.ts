@@ -48,15 +48,6 @@ const heard = (heardMs: number | undefined): SourceStatus => ({ missing: [], hea
 const STALE = 'kprobe_source_stale_seconds'
 
 describe('Observer', () => {
-  it('says whether a source of relays reads from the API server', async () => {
-    status = heard(0)
-    expect(await numberOf('kprobe_source_direct')).toBe(0)
-    status = { ...heard(0), isDirect: false }
-    expect(await numberOf('kprobe_source_direct')).toBe(0)
-    status = { ...heard(0), isDirect: true }
-    expect(await numberOf('kprobe_source_direct')).toBe(1)
-  })
-
   it('counts the silence of a source from the start while it was never heard', async () => {
     await clock.advance(400_000)
     expect(await numberOf(STALE)).toBe(400)
@@ -65,15 +56,6 @@ describe('Observer', () => {
     status = heard(clock.nowMs())
     await clock.advance(1_000)
     expect(await numberOf(STALE)).toBe(1)
-  })
-
-  it('goes on counting when a source takes over that was not heard yet', async () => {
-    status = heard(clock.nowMs())
-    await clock.advance(2_000)
-    expect(await numberOf(STALE)).toBe(2)
-    status = heard(undefined)
-    await clock.advance(1_000)
-    expect(await numberOf(STALE)).toBe(3)
   })
 
   it.each<[string, number]>([
@@ -117,14 +99,6 @@ describe('an offered Snapshot', () => {
   /** One more Service, and another object of the first one. */
   const second = snapshotOf([service('web'), service('shop')])
   const synced = { kind: 'synced', number: 1, reason: 'change', durationMs: 1, looked: false } as const
-
-  it('is counted by the next scrape, and no longer pending after a sync', async () => {
-    observer.offers.add(first)
-    observer.offers.add(second)
-    expect([await numberOf(total), await numberOf(pending)]).toEqual([3, 3])
-    observer.synced(synced, first, tableOf([service('web')]))
-    expect([await numberOf(total), await numberOf(pending)]).toEqual([3, 2])
-  })
 
   it('is counted by the sync that programs it', async () => {
     observer.offers.add(first)

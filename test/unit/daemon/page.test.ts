@@ -68,16 +68,6 @@ const get = (path: string, more: Partial<HttpRequest> = {}): HttpRequest => ({
 })
 
 describe('the page', () => {
-  it('is loaded with its first request, once, and ends with the daemon', async () => {
-    const { page, life } = pageServer()
-    await page.close()
-    expect(life).toEqual({ loaded: 0, closed: 0 })
-    const answers = await Promise.all([page.atSocket(get('/ui/')), page.atSocket(get('/ui/page.js'))])
-    expect(answers.map(({ body }) => body)).toEqual(['page /ui/', 'page /ui/page.js'])
-    await page.close()
-    expect(life).toEqual({ loaded: 1, closed: 1 })
-  })
-
   it('is loaded again after it could not be, and lets the daemon end', async () => {
     let isThere = false
     const open: OpenPage = async () => {
@@ -101,12 +91,6 @@ describe('the page', () => {
       expect(await page.atSocket(get('/ui/', { host: 'node-1:80' }))).toMatchObject({ status: 200 })
     },
   )
-
-  it('leads from / to itself, and takes no other method than GET and HEAD', async () => {
-    const { page } = pageServer()
-    expect(await page.at('')(get('/'))).toMatchObject({ status: 302, headers: { Location: '/ui/' } })
-    expect(await page.at('')(get('/ui/', { method: 'POST' }))).toMatchObject({ status: 405 })
-  })
 
   it('F187: demands the token of its file, also once that changes, and is closed while there is none', async () => {
     const { page, life } = pageServer()

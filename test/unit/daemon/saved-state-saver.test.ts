@@ -83,17 +83,6 @@ describe('StateSaver', () => {
     expect(writes).toHaveLength(2)
   })
 
-  it('gives the file the time of the last message from the source, each minute', async () => {
-    const { saver, confirms, advance, hear } = rig()
-    saver.offer(start)
-    await advance(2)
-    expect(confirms).toEqual([1_000_000])
-    await advance(50)
-    hear()
-    await advance(20)
-    expect(confirms).toEqual([1_000_000, 1_052_000])
-  })
-
   it('tries again after 10 s when the disk is full, and reports each failure to its reader', async () => {
     let isFull = true
     const { saver, writes, failures, advance } = rig({ failing: () => isFull })

@@ -31,14 +31,6 @@ function open(options: Partial<HttpServerOptions> = {}) {
 }
 
 describe('HttpServer', () => {
-  it('closes a listener that is about to listen', async () => {
-    const { server, news } = open()
-    await server.close()
-    await new Promise(resolve => setTimeout(resolve, 20))
-    expect(server.addresses).toEqual([])
-    expect(news).toEqual([])
-  })
-
   it('listens at one address, and says where', async () => {
     const { server, news } = open()
     await eventually(() => news.length === 1)

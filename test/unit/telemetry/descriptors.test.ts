@@ -12,8 +12,12 @@ const PROGRAM = `
 const ports = process.argv.slice(2).map(Number)
 import { systemClock } from './src/base/clock.ts'
 import { PersistentMap } from './src/base/collections.ts'
-import { ServiceHealth } from '../../../src/telemetry/service-health.ts'
-const clock = { ...systemClock, after: (delayMs, run) => systemClock.after(delayMs / 50, run) }
+import { ServiceHealth } from './src/telemetry/service-health.ts'
+const clock = {
+  ...systemClock,
+  nowMs: () => 50 * systemClock.nowMs(),
+  after: (delayMs, run) => systemClock.after(delayMs / 50, run),
+}
 const listening = []
 const failures = new Set()
 const report = news => {

@@ -168,16 +168,6 @@ describe('EventRecorder', () => {
     expect(writes).toHaveLength(3)
   })
 
-  it('begins a new event after six quiet minutes', async () => {
-    const { events, writes, clock } = recorder()
-    events.record(fact('web'))
-    await clock.advance(360_000)
-    events.record(fact('web'))
-    await settle()
-    expect(writes.map(({ method }) => method)).toEqual(['POST', 'POST'])
-    expect(writes[0]?.body).not.toEqual(writes[1]?.body)
-  })
-
   it('writes an event anew that the server has forgotten', async () => {
     const { events, writes, answers } = recorder()
     events.record(fact('web'))

@@ -42,37 +42,4 @@ describe('the text of metrics', () => {
     for (const each of bare) each.observe(0.3)
     expect(await ours.text()).toBe(await reference.metrics())
   })
-
-  it('has the values of the scrape alone where a scrape fills a metric', async () => {
-    const registry = new Registry()
-    const { filled, levels, asked } = metricSet(registry, 'x_')
-    let names = ['a', 'b']
-    const fill = (set: (labels: { readonly name: string }) => void) => {
-      for (const name of names) set({ name })
-    }
-    filled('one_total', HELP, { labelNames: ['name'], fill: counter => fill(labels => counter.inc(labels)) })
-    levels('two', HELP, { labelNames: ['name'], fill: gauge => fill(labels => gauge.set(labels, 2)) })
-    let now: number | undefined = 7
-    asked('three', HELP, () => now)
-    const values = async () => (await registry.text()).split('\n').filter(line => /^x_/.test(line))
-    expect(await values()).toEqual([
-      'x_one_total{name="a"} 1',
-      'x_one_total{name="b"} 1',
-      'x_two{name="a"} 2',
-      'x_two{name="b"} 2',
-      'x_three 7',
-    ])
-    names = ['b']
-    now = undefined
-    expect(await values()).toEqual(['x_one_total{name="b"} 1', 'x_two{name="b"} 2', 'x_three 7'])
-  })
-
-  it('refuses a counter that falls, a value that is none, and a name that exists', () => {
-    const { counter, histogram } = metricSet(new Registry(), 'x_')
-    expect(() => counter('a_total', HELP).inc(-1)).toThrow('x_a_total cannot fall')
-    expect(() => histogram('b', HELP, { buckets: BUCKETS }).observe(Number.NaN)).toThrow(
-      'x_b cannot hold NaN',
-    )
-    expect(() => counter('a_total', HELP)).toThrow('x_a_total exists')
-  })
 })

@@ -19,15 +19,6 @@ function pages(metrics = () => Promise.resolve('a 1\n')) {
 const get = (path: string, query = '') => ({ method: 'GET', path, query: new URLSearchParams(query) })
 
 describe('metricsHandler', () => {
-  it.each([
-    ['/healthz', '', 'ok'],
-    ['/healthz', 'verbose', '[+]ping ok\nhealthz check passed\n'],
-    ['/healthz/ping', '', 'ok'],
-    ['/proxyMode', '', 'nftables'],
-  ])('answers %s?%s in plain text', async (path, query, body) => {
-    expect(await pages()(get(path, query))).toEqual({ status: 200, headers: PLAIN, body })
-  })
-
   it('answers /metrics and /metrics/slis in the text format', async () => {
     const handle = pages()
     const headers = { 'Content-Type': 'text/plain; version=0.0.4; charset=utf-8' }
@@ -61,21 +52,6 @@ describe('metricsHandler', () => {
     const { paths } = JSON.parse(String(body))
     expect(paths).toEqual(['/configz', '/healthz', '/metrics', '/metrics/slis', '/proxyMode'])
     for (const path of paths) expect(await pages()(get(path))).toMatchObject({ status: 200 })
-  })
-
-  it('answers /flagz and /statusz while their feature gates are on', async () => {
-    const common = {
-      proxyMode: () => 'nftables',
-      metrics: () => Promise.resolve(''),
-      slis: createSliMetrics(),
-      configz: () => ({}),
-    }
-    const off = metricsHandler(common)
-    for (const path of ['/flagz', '/statusz']) expect(await off(get(path))).toMatchObject({ status: 404 })
-    const on = metricsHandler({ ...common, flagz: () => 'v=2\n', statusz: paths => paths.join(' ') })
-    expect(await on(get('/flagz'))).toEqual({ status: 200, headers: PLAIN, body: 'v=2\n' })
-    const { body } = await on(get('/statusz'))
-    for (const path of String(body).split(' ')) expect(await on(get(path))).toMatchObject({ status: 200 })
   })
 
   it('answers /readyz where the port has such a page', async () => {

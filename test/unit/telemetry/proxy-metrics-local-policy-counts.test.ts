@@ -40,16 +40,6 @@ describe('LocalPolicyCounter', () => {
     })
   })
 
-  it('leaves out Services without any endpoint, and those with one here', () => {
-    const objects = [
-      node(),
-      service('none', INTERNAL),
-      service('here', { ...INTERNAL, clusterIP: '10.96.0.2' }),
-      slice('here-1', 'here', [endpoint('10.1.0.1', { nodeName: 'here' })]),
-    ]
-    expect(new LocalPolicyCounter().update(tableOf(objects))).toEqual(NONE)
-  })
-
   it('follows changes', () => {
     const counter = new LocalPolicyCounter()
     const away = snapshotOf([

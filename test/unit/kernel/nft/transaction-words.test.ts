@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { errorWordsOf, type Operation, type OwnedElement } from '../../../../src/kernel/nft/transaction.ts'
-import { creationOf, skeleton } from '../../../support/nft-skeleton.ts'
+import { NOTHING, plan, WHOLE } from '../../../support/whole-ruleset.ts'
 
 const target = { family: 'ip6', table: 'kube-proxy' } as const
 
@@ -10,9 +10,9 @@ function textOf(operation: Operation, elements: readonly OwnedElement[] = []): s
 }
 
 it('names the verb and the object in nft’s words', () => {
-  const texts = creationOf(skeleton('ip', 0)).map(operation => textOf(operation))
-  expect(new Set(texts)).toContain('add set ip skeleton frontends')
-  expect(texts[0]).toBe('add table ip skeleton')
+  const texts = plan(NOTHING, WHOLE).map(operation => textOf(operation))
+  expect(new Set(texts)).toContain('add set ip kube-proxy endpoints')
+  expect(texts[0]).toBe('add table ip kube-proxy')
   expect(textOf({ ...target, verb: 'delete-table' })).toBe('delete table ip6 kube-proxy')
   expect(textOf({ ...target, verb: 'flush-chain', chain: 'c' })).toBe('flush chain ip6 kube-proxy c')
   const deletion = { ...target, verb: 'delete-rule', chain: 'c', handle: 7n } as const
@@ -21,7 +21,7 @@ it('names the verb and the object in nft’s words', () => {
 })
 
 it('names whom the elements serve, as long as they are few', () => {
-  const operation = creationOf(skeleton('ip', 30)).find(({ verb }) => verb === 'add-elements')
+  const operation = plan(NOTHING, WHOLE).find(({ verb }) => verb === 'add-elements')
   if (operation?.verb !== 'add-elements') throw new Error('no elements')
   const owned = (group: string): OwnedElement => ({
     element: { set: 's', key: group, data: undefined, comment: '' },

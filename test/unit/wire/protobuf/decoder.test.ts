@@ -147,13 +147,6 @@ describe('a message', () => {
     expect(() => decode(0x10, ...VARINT_MAX.slice(0, 9), 0x81, 0x00)).toThrow('more than 64 bits')
   })
 
-  it('is refused when a field has no number or a wire type that does not exist', () => {
-    expect(() => decode(0x00, 1)).toThrow('number 0')
-    expect(() => decode(...VARINT_MAX, 0)).toThrow('a field with the number')
-    expect(() => decode(0xfe, 0x07)).toThrow('wire type 6')
-    expect(() => decode(0xfc, 0x07)).toThrow('wire type 4')
-  })
-
   it('is refused when groups are nested too deep, long before the stack is full', () => {
     const nested = (depth: number): number[] => [
       ...new Array<number>(depth).fill(0x7b),

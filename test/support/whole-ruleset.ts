@@ -1,5 +1,8 @@
+import { finish } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/collections.ts'
+import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import type { Chain, Element, NftSet, Rule, Ruleset, Table } from '../../src/kernel/nft/state.ts'
+import type { Transaction } from '../../src/kernel/nft/transaction.ts'
 
 const MARK_BYTE_ORDER = '\x00\x04\x01\0\0\0'
 
@@ -115,3 +118,7 @@ export const ELEMENTS: readonly Element[] = [
 export const NOTHING: Ruleset = { tables: [] }
 /** Every kind of object, expression and element that the layout writes, in both families. */
 export const WHOLE: Ruleset = { tables: [tableOf('ip', ELEMENTS), tableOf('ip6', ELEMENTS)] }
+
+export function plan(from: Ruleset, to: Ruleset): Transaction {
+  return finish(diffRulesets(from, to, { lateSets: new Set() })).transaction
+}
