@@ -31,8 +31,8 @@ export interface RawExpression {
   readonly name: string
   /** NFTA_EXPR_DATA: attributes. */
   readonly data: Octets
-  /** Where they are in the rule that was split last. */
-  readonly place?: Span | undefined
+  /** Where they are among the bytes of a rule. */
+  readonly place?: Place | undefined
 }
 
 const TABLES = { ...EXPRESSIONS, range: RANGE } as const
@@ -166,13 +166,10 @@ export function compatHead(
   return compat(kind, name, revision, zeros(size)).slice(0, -size)
 }
 
-/**
- * Splits a rule into expressions. Trailing bytes that are not an expression become the last one, without a name. The
- * places are valid until the next rule is split.
- */
+/** Splits a rule into expressions. Trailing bytes that are not an expression become the last one, without a name. */
 export function splitExpressions(compiled: Octets): readonly RawExpression[] {
   const expressions: RawExpression[] = []
-  const view = ruleView(compiled)
+  const view = viewOf(bytesFromOctets(compiled))
   let at = 0
   try {
     while (at < compiled.length) {
@@ -187,14 +184,15 @@ export function splitExpressions(compiled: Octets): readonly RawExpression[] {
   return expressions
 }
 
-interface Span {
+interface Place {
+  readonly view: ByteView
   readonly start: number
   readonly end: number
 }
 
-function expressionAt(compiled: Octets, view: ByteView, { start, end }: Span): RawExpression {
+function expressionAt(compiled: Octets, view: ByteView, { start, end }: Omit<Place, 'view'>): RawExpression {
   let [name, data] = ['', '']
-  let place = { start, end: start }
+  let place = { view, start, end: start }
   for (let at = start; at < end; ) {
     const next = at + attributeLength(view, at, end)
     const type = attributeType(view, at)
@@ -202,21 +200,12 @@ function expressionAt(compiled: Octets, view: ByteView, { start, end }: Span): R
     if (type === EXPRESSION_FIELDS.tag[0]) name = compiled.slice(from, next - 1)
     else if (type === EXPRESSION_FIELDS.data[0]) {
       data = compiled.slice(from, next)
-      place = { start: from, end: next }
+      place = { view, start: from, end: next }
     }
     at = align4(next)
   }
   if (name === '') throw malformed('an expression without a name', start)
   return { name, data, place }
-}
-
-/** The rule that was split last: a view of its own for each costs more than reading it. */
-let rule = viewOf(new Uint8Array(4_096))
-
-function ruleView(compiled: Octets): ByteView {
-  if (compiled.length > rule.bytes.length) rule = viewOf(new Uint8Array(2 * compiled.length))
-  rule.bytes.write(compiled, 'latin1')
-  return rule
 }
 
 /** Reads the attributes of an expression; undefined where its bytes are not attributes of the table. */
@@ -225,7 +214,7 @@ export function attributesOf<F extends Fields>(
   { data, place }: RawExpression,
 ): Attributes<F> | undefined {
   try {
-    if (place !== undefined) return readAttributes(rule, set, place)
+    if (place !== undefined) return readAttributes(place.view, set, place)
     return readAttributes(viewOf(bytesFromOctets(data)), set, { start: 0, end: data.length })
   } catch (error) {
     if (error instanceof NetlinkError) return undefined
