@@ -1,6 +1,5 @@
-import { type Family, familyOf, type Ip } from '../base/ip.ts'
+import { type Family, familyOf, type Ip, PROTOCOL_NUMBERS } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
-import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import { isPort } from '../model/fields.ts'
 import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -60,12 +59,6 @@ export const QUESTION_FLAGS: readonly FlagSpec[] = [
   },
   flag('--interface NAME', 'interface that the packet arrives at, when pods are recognized by interface'),
 ]
-
-const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
-  TCP: IPPROTO_TCP,
-  UDP: IPPROTO_UDP,
-  SCTP: IPPROTO_SCTP,
-}
 
 /** Reads the question. Reports errors to the reader, and gives undefined then. */
 export function readQuestion(reader: FlagReader): NamedQuestion | undefined {

@@ -1,13 +1,21 @@
 import { systemClock } from '../base/clock.ts'
 import { errorOf, failureText } from '../base/errors.ts'
-import { type Family, familyOf, formatIpPort, type Ip, parseCidr, parseIp } from '../base/ip.ts'
+import {
+  type Family,
+  familyOf,
+  formatIpPort,
+  type Ip,
+  PROTOCOL_NUMBERS,
+  parseCidr,
+  parseIp,
+} from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import { KERNEL, openSockDiag } from '../daemon/open.ts'
 import type { Trace, TracePacket } from '../kernel/evaluate/trace.ts'
 import { type Listener, listListeners } from '../kernel/socket/listeners.ts'
 import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
 import { type Hook, isOfService, NOT_REACHED, type ReadRules, type ServiceRow } from '../modes/common/show.ts'
-import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
+import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { Finding, HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'

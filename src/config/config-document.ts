@@ -1,5 +1,6 @@
 import { open, stat } from 'node:fs/promises'
 import { codeOf } from '../base/errors.ts'
+import { readToEnd } from '../base/octets.ts'
 import { nearest, PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import {
   type FieldPath,
@@ -256,13 +257,8 @@ export async function readConfigFile(path: string): Promise<string> {
   try {
     const file = await open(path, 'r')
     try {
-      const chunks: Uint8Array[] = []
-      let bytes = 0
-      for await (const chunk of file.createReadStream({ end: CONFIG_BYTES_MAX, autoClose: false })) {
-        chunks.push(chunk)
-        bytes += chunk.length
-      }
-      if (bytes <= CONFIG_BYTES_MAX) return decode(Buffer.concat(chunks))
+      const bytes = await readToEnd(file, CONFIG_BYTES_MAX)
+      if (bytes !== undefined) return decode(bytes)
     } finally {
       await file.close()
     }

@@ -1,5 +1,5 @@
 import { append, PersistentMap } from '../../base/collections.ts'
-import type { Family } from '../../base/ip.ts'
+import { type Family, PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
@@ -139,12 +139,6 @@ export function plainSet(
   }
 }
 
-export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
-  TCP: nft.IPPROTO_TCP,
-  UDP: nft.IPPROTO_UDP,
-  SCTP: nft.IPPROTO_SCTP,
-}
-
 /** The most frequent one first. */
 export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 
@@ -155,10 +149,7 @@ export function portKey(protocol: Protocol, port: number): Octets {
 
 /** Gives the protocol of a key that ends in a portKey. */
 export function protocolOfKey(key: Octets): Protocol | undefined {
-  const number = key.charCodeAt(key.length - 8)
-  if (number === PROTOCOL_NUMBERS.TCP) return 'TCP'
-  if (number === PROTOCOL_NUMBERS.UDP) return 'UDP'
-  return number === PROTOCOL_NUMBERS.SCTP ? 'SCTP' : undefined
+  return portProtocolOf(key.charCodeAt(key.length - 8))
 }
 
 /** Encodes a port as the second half of an endpoint: two bytes and the padding of a 32-bit register. */

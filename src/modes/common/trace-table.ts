@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { type Cidr, familyOf, type Ip, type IpFilter } from '../../base/ip.ts'
+import { type Cidr, familyOf, type Ip, type IpFilter, PROTOCOL_NUMBERS } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
@@ -25,15 +25,7 @@ import {
   sourceAddress,
   WORK,
 } from './rules.ts'
-import {
-  type FamilyLayout,
-  LAYOUTS,
-  NFT_FAMILIES,
-  PROTOCOL_NUMBERS,
-  plainSet,
-  portData,
-  portKey,
-} from './tables.ts'
+import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, plainSet, portData, portKey } from './tables.ts'
 
 /** The packets whose steps `kprobe trace` reports. Fields that are absent match every packet. */
 export interface TraceMatch {

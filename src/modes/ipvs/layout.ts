@@ -1,11 +1,11 @@
-import { FAMILIES, type Family } from '../../base/ip.ts'
+import { FAMILIES, type Family, PROTOCOL_NUMBERS } from '../../base/ip.ts'
 import type { Ipset, IpsetEntry, IpsetType } from '../../kernel/ipset/state.ts'
 import type { VirtualAddress } from '../../kernel/ipvs/state.ts'
 import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'
 import { concatenatedType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
-import { type FamilyLayout, PROTOCOL_NUMBERS, plainSet, sizeToHold } from '../common/tables.ts'
+import { type FamilyLayout, plainSet, sizeToHold } from '../common/tables.ts'
 
 /** The sets of node ports of each protocol: all of them, and those of policy Local. */
 export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; readonly local: SetStem }>> =

@@ -1,3 +1,4 @@
+import { PROTOCOL_NUMBERS } from '../../base/ip.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import type { Chain, ChainHook, Expression, Rule } from '../../kernel/nft/state.ts'
 import {
@@ -33,7 +34,7 @@ import {
   WORK,
   writeMark,
 } from '../common/rules.ts'
-import { PROTOCOL_NUMBERS, PROTOCOLS } from '../common/tables.ts'
+import { PROTOCOLS } from '../common/tables.ts'
 import {
   CHAIN_CLUSTER_LIST,
   CHAIN_EXTERNAL,

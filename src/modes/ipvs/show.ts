@@ -1,4 +1,12 @@
-import { FAMILIES, familyOf, formatCidr, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import {
+  FAMILIES,
+  familyOf,
+  formatCidr,
+  formatIp,
+  formatIpPort,
+  type Ip,
+  PROTOCOL_NUMBERS,
+} from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { compareTexts } from '../../base/text.ts'
 import {
@@ -39,7 +47,7 @@ import {
   type ServiceRow,
   tableObstacle,
 } from '../common/show.ts'
-import { LAYOUTS, PROTOCOL_NUMBERS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
+import { LAYOUTS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
 import type { DumpFilter, HeldMode, KernelAccess, KernelRead, ModeDump } from '../mode.ts'
 import { KUBE_LOAD_BALANCER } from '../xt-common/layout.ts'
 import { type ReadChain, traceable } from '../xt-common/read-chains.ts'

@@ -1,3 +1,4 @@
+import { PROTOCOL_NUMBERS } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import type { Chain, Rule } from '../../kernel/nft/state.ts'
@@ -40,7 +41,7 @@ import {
   WORK,
   writePriority,
 } from '../common/rules.ts'
-import { type FamilyLayout, PROTOCOL_NUMBERS } from '../common/tables.ts'
+import type { FamilyLayout } from '../common/tables.ts'
 import {
   CLIENT_6_LENGTH,
   CODE_DROP,
