@@ -90,7 +90,7 @@ export async function askServiceNames(adminSocket: string): Promise<ServiceNames
   return serviceNames(answer.value)
 }
 
-/** Reads the answer of /state (ServiceJson) and skips entries of another shape. */
+/** Reads the answer of /state and skips entries of another shape. */
 export function serviceNames(state: unknown): ServiceNames {
   const found = noted()
   const { places, addresses, clusterIps } = found

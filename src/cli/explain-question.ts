@@ -1,4 +1,5 @@
-import { type Family, familyOf, type Ip, PROTOCOL_NUMBERS } from '../base/ip.ts'
+import { type Family, familyOf, type Ip } from '../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { isPort } from '../model/fields.ts'
 import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'

@@ -1,4 +1,5 @@
-import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected, type PortProtocol } from '../base/ip.ts'
+import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../base/ip.ts'
+import type { PortProtocol } from '../base/ip-packet.ts'
 import {
   addedVolume,
   decodeRecord,

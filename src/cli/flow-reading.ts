@@ -1,6 +1,7 @@
 import { type Clock, restMs } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import type { Ip, PortProtocol } from '../base/ip.ts'
+import type { Ip } from '../base/ip.ts'
+import type { PortProtocol } from '../base/ip-packet.ts'
 import { quote } from '../config/flag.ts'
 import { HERE } from '../daemon/open.ts'
 import {

@@ -1,6 +1,7 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { familyOf, formatIpPort, type Ip, PROTOCOL_NUMBERS } from '../base/ip.ts'
+import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { KERNEL, withNetfilter } from '../daemon/open.ts'

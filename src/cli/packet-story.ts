@@ -1,5 +1,6 @@
 import type { Clock } from '../base/clock.ts'
-import { endText, type Ip, type PacketHead, protocolText } from '../base/ip.ts'
+import type { Ip } from '../base/ip.ts'
+import { endText, type PacketHead, protocolText } from '../base/ip-packet.ts'
 import { rfc3339 } from '../base/text.ts'
 import type { Tracked } from '../kernel/conntrack/record.ts'
 import type { TraceStep } from '../kernel/evaluate/trace.ts'

@@ -1,14 +1,7 @@
 import { systemClock } from '../base/clock.ts'
 import { errorOf, failureText } from '../base/errors.ts'
-import {
-  type Family,
-  familyOf,
-  formatIpPort,
-  type Ip,
-  PROTOCOL_NUMBERS,
-  parseCidr,
-  parseIp,
-} from '../base/ip.ts'
+import { type Family, familyOf, formatIpPort, type Ip, parseCidr, parseIp } from '../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import type { Config } from '../config/config.ts'
 import { KERNEL, openSockDiag } from '../daemon/open.ts'
 import type { Trace, TracePacket } from '../kernel/evaluate/trace.ts'

@@ -1,5 +1,6 @@
 import type { Clock } from '../base/clock.ts'
-import { formatIpPort, type Ip, type PacketHead } from '../base/ip.ts'
+import { formatIpPort, type Ip } from '../base/ip.ts'
+import type { PacketHead } from '../base/ip-packet.ts'
 import { openNetfilter, openRoute } from '../daemon/open.ts'
 import { findTracked, type Tracked } from '../kernel/conntrack/record.ts'
 import type { Trace, TraceStep } from '../kernel/evaluate/trace.ts'
@@ -92,7 +93,7 @@ export class RuleNames {
 
   interfaceName = (index: number): string => {
     const known = this.#links.get(index) ?? findLink(this.#route, index)?.name
-    if (known === undefined) return `interface ${index}`
+    if (known === undefined || known === '') return `interface ${index}`
     this.#links.set(index, known)
     return known
   }

@@ -17,12 +17,8 @@ import { FileSource } from '../source/file/file-source.ts'
 import { objectDoubts } from '../source/file/object-doubts.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
-import {
-  type AddressHandlers,
-  type LocalAddresses,
-  type Source,
-  watchLocalAddresses,
-} from '../source/source.ts'
+import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
+import type { Source } from '../source/source.ts'
 import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.ts'
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'

@@ -5,15 +5,9 @@ import { getHeapStatistics, setFlagsFromString } from 'node:v8'
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
-import {
-  type SysctlWrite,
-  type TuneOptions,
-  type TuneReport,
-  tuneConntrack,
-} from '../kernel/sysctl/sysctls.ts'
 import { PartsRoom } from '../model/object-budget.ts'
-import type { KernelAccess, ProcessRoom } from '../modes/mode.ts'
-import { findMode, relaysAny } from '../modes/registry.ts'
+import type { ProcessRoom } from '../modes/mode.ts'
+import { relaysAny } from '../modes/registry.ts'
 import { releasePages } from '../netlink/native.ts'
 
 /** Reads the limits of this process, synchronously. */
@@ -260,32 +254,6 @@ export async function setOomScoreAdj(
     log.info({ err }, `cannot set oom_score_adj=${value} (needs CAP_SYS_RESOURCE); continuing`)
   }
 }
-
-/** Sets the kernel settings that the configuration and its mode need. Does not reject. */
-export async function tuneKernel(config: Config, options: TuneOptions = {}): Promise<TuneReport> {
-  const reports = [await tuneConntrack(config.conntrack, options), await tuneMode(config, options)]
-  return {
-    written: reports.flatMap(({ written }) => written),
-    left: reports.flatMap(({ left }) => left),
-    failed: reports.flatMap(({ failed }) => failed),
-  }
-}
-
-/** Sets only the settings that the mode cannot run without. */
-export async function tuneMode(config: Config, options: TuneOptions = {}): Promise<TuneReport> {
-  return (await findMode(config.proxyMode).tune?.(config, options)) ?? NOTHING
-}
-
-/** Throws if the kernel rejects the record. */
-export async function writeRecord(
-  config: Config,
-  written: readonly SysctlWrite[],
-  kernel: KernelAccess,
-): Promise<void> {
-  await findMode(config.proxyMode).record?.(config, written, kernel)
-}
-
-const NOTHING: TuneReport = { written: [], left: [], failed: [] }
 
 /** Descriptors that each part of a process may have open. */
 export interface DescriptorBudget {

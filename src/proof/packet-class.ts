@@ -1,4 +1,5 @@
-import { formatIp, formatIpPort, type Ip, PROTOCOL_NUMBERS } from '../base/ip.ts'
+import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import { type Octets, readU16be, u32host } from '../base/octets.ts'
 import { onlyValue, type Region } from '../base/region.ts'
 import type { Box, Hook } from '../kernel/evaluate/values.ts'

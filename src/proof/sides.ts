@@ -1,4 +1,5 @@
-import { type Cidr, type Ip, PROTOCOL_NUMBERS } from '../base/ip.ts'
+import type { Cidr, Ip } from '../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import { u16be } from '../base/octets.ts'
 import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
 import { type Box, type Hook, LOCAL, regionOfIps } from '../kernel/evaluate/values.ts'

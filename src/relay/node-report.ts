@@ -17,7 +17,7 @@ export interface NodeReport extends KernelState {
 /** Minimum time between two reports of a node; those that come with the requests of its watches aside. */
 export const REPORT_SPACING_MS = 250
 /** Time until a node repeats its report. */
-export const REPORT_PERIOD_MS = 30_000
+const REPORT_PERIOD_MS = 30_000
 /** A node that repeats its report every 30 s, or its question while it reads from the API server every 90 s, is not silent. */
 export const SILENT_MS = 100_000
 /** Maximum length of a report, characters. */

@@ -163,7 +163,7 @@ function nodeOfCertificate({ commonName }: Call): string | undefined {
   return commonName?.startsWith(NODE_PREFIX) ? commonName.slice(NODE_PREFIX.length) : undefined
 }
 
-export interface NodeSetsOptions {
+interface NodeSetsOptions {
   /** Begins a stream of `localv1.Sets/Watch` for a node. Throws RpcError where there is no room. */
   readonly watch: (node: string, call: Call) => CallHandler
   /** The Node that this client is; undefined for one that is none. */

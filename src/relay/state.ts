@@ -129,7 +129,7 @@ const BYTES_MAX = 64 * 1024 * 1024
  * Bounds what is written for one reader alone and may still be in this process. Beyond, the reader that holds most for longest
  * is dropped: one that reads holds a response for milliseconds.
  */
-export class OwnFrames {
+class OwnFrames {
   readonly #clock: Clock
   readonly #bytesMax: number
   readonly #held = new Map<OwnReader, Held>()

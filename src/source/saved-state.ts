@@ -304,7 +304,8 @@ async function readWhole(file: FileHandle, path: string): Promise<StateBytes> {
   if (!stats.isFile()) throw new SavedStateError('foreign', 'it is not a regular file')
   checkOwnership(path, stats)
   const bytes = await readToEnd(file, STATE_BYTES_MAX, stats.size)
-  if (bytes === undefined) throw new SavedStateError('too-large', tooLarge(stats.size))
+  if (bytes === undefined)
+    throw new SavedStateError('too-large', tooLarge(Math.max(stats.size, STATE_BYTES_MAX + 1)))
   return { bytes, confirmedWallMs: stats.mtimeMs }
 }
 

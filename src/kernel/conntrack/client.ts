@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
-import { type Ip, PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import type { Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { sendEach } from '../../netlink/batch.ts'
 import { Connection, type Sender } from '../../netlink/connection.ts'

@@ -1,4 +1,5 @@
-import { type Family, type Ip, PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import type { Family, Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, u16be as octetsOfPort } from '../../base/octets.ts'
 import {
   type ByteView,
@@ -25,7 +26,7 @@ import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from '../nft/constants.ts'
 
 /** linux/netfilter/nfnetlink_conntrack.h and related headers, under their own names. */
 
-export const NFNL_SUBSYS_CTNETLINK = 1
+const NFNL_SUBSYS_CTNETLINK = 1
 
 export const IPCTNL_MSG_CT_NEW = 0
 export const IPCTNL_MSG_CT_GET = 1

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import type { Cancel, Clock } from '../../base/clock.ts'
-import { type Ip, type PacketHead, type PortProtocol, portProtocolOf } from '../../base/ip.ts'
+import type { Ip } from '../../base/ip.ts'
+import { type PacketHead, type PortProtocol, portProtocolOf } from '../../base/ip-packet.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { messageReceiver } from '../../netlink/batch.ts'
 import type { Connection } from '../../netlink/connection.ts'

@@ -244,7 +244,7 @@ interface Entry extends Guard {
  * Finds the rules of a long chain that packets of a class may meet, without a test of each rule: nearly every rule of a
  * list compares the destination or its port with one value, before anything else happens.
  */
-export class RuleIndex {
+class RuleIndex {
   readonly #byDestination = new Map<Octets, Entry[]>()
   readonly #anyDestination: Entry[] = []
   /** The same rules by port. */

@@ -1,4 +1,5 @@
-import { type Family, familyOf, type Ip, PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import { type Family, familyOf, type Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
 import { entryKey, type Ipset, type IpsetEntry } from '../ipset/state.ts'

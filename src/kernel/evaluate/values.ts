@@ -66,7 +66,7 @@ export function newMemo(): Memo {
 }
 
 /** All numbers of a roll, and their words. */
-export interface Roll {
+interface Roll {
   readonly rolled: readonly number[]
   readonly word: Choice
 }

@@ -287,7 +287,7 @@ function resultOf(
   }
 }
 
-export interface SentSteps {
+interface SentSteps {
   readonly refusals: readonly Refusal[]
   /** Set when answers were lost; later steps were not sent. */
   readonly loss: Error | undefined
@@ -299,7 +299,7 @@ export interface SentSteps {
 const SYNC_MESSAGES_MAX = 64
 
 /** Sends steps, at most `messagesMax` per datagram; `family` is the number of the generic netlink family IPVS. */
-export async function sendSteps(
+async function sendSteps(
   sender: Sender,
   steps: readonly Step[],
   { family, messagesMax }: { readonly family: number; readonly messagesMax: number },

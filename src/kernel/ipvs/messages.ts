@@ -1,5 +1,6 @@
 import { unreachable } from '../../base/errors.ts'
-import { type Family, familyOf, type Ip, PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip.ts'
+import { type Family, familyOf, type Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip-packet.ts'
 import { type Octets, readU32be, readU32host, u32be, u32host } from '../../base/octets.ts'
 import { type AttributeWriter, type ByteView, viewOf } from '../../netlink/attribute.ts'
 import { AF_INET, AF_INET6, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'

@@ -1,12 +1,5 @@
-import {
-  compareIps,
-  type Family,
-  familyOf,
-  formatIp,
-  formatIpPort,
-  type Ip,
-  type PortProtocol,
-} from '../../base/ip.ts'
+import { compareIps, type Family, familyOf, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import type { PortProtocol } from '../../base/ip-packet.ts'
 import { readU32host, u32be } from '../../base/octets.ts'
 import { compareTexts } from '../../base/text.ts'
 import {

@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { type PacketHead, readPacketHead } from '../../base/ip.ts'
+import { type PacketHead, readPacketHead } from '../../base/ip-packet.ts'
 import { u32be } from '../../base/octets.ts'
 import { type ByteView, u32be as number32, octets, string, u8, u16be } from '../../netlink/attribute.ts'
 import { messageReceiver } from '../../netlink/batch.ts'

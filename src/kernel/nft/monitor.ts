@@ -1,4 +1,4 @@
-import { type PacketHead, readPacketHead } from '../../base/ip.ts'
+import { type PacketHead, readPacketHead } from '../../base/ip-packet.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { watchGroups } from '../../netlink/batch.ts'
 import {

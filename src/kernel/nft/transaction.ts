@@ -184,7 +184,7 @@ export interface ElementRun {
 }
 
 /** The content of a message: elements of several operations, or one other operation; undefined for begin and end. */
-export type MessageTag = Operation | { readonly runs: readonly ElementRun[] } | undefined
+type MessageTag = Operation | { readonly runs: readonly ElementRun[] } | undefined
 
 /** A transaction as one datagram. It can name the part that the kernel rejected. */
 export class EncodedTransaction extends Batch<MessageTag> {

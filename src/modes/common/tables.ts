@@ -1,5 +1,6 @@
 import { append, PersistentMap } from '../../base/collections.ts'
-import { type Family, PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip.ts'
+import type { Family } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip-packet.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'

@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
-import { type Cidr, familyOf, type Ip, type IpFilter, PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import { type Cidr, familyOf, type Ip, type IpFilter } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { u32host } from '../../base/octets.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'

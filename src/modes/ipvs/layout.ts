@@ -1,4 +1,5 @@
-import { FAMILIES, type Family, PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import { FAMILIES, type Family } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import type { Ipset, IpsetEntry, IpsetType } from '../../kernel/ipset/state.ts'
 import type { VirtualAddress } from '../../kernel/ipvs/state.ts'
 import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'

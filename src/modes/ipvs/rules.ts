@@ -1,4 +1,4 @@
-import { PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import type { Chain, ChainHook, Expression, Rule } from '../../kernel/nft/state.ts'
 import {

@@ -1,12 +1,5 @@
-import {
-  FAMILIES,
-  familyOf,
-  formatCidr,
-  formatIp,
-  formatIpPort,
-  type Ip,
-  PROTOCOL_NUMBERS,
-} from '../../base/ip.ts'
+import { FAMILIES, familyOf, formatCidr, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { compareTexts } from '../../base/text.ts'
 import {

@@ -294,7 +294,7 @@ function digestAddresses(
 }
 
 /** The number of entries by name of set. */
-export type SetCounts = ReadonlyMap<string, number>
+type SetCounts = ReadonlyMap<string, number>
 
 /** Gives the number of entries of each set: those of a state that was read are counted here. */
 export function countEntries({ entries, rendering }: IpvsState): SetCounts {

@@ -1,4 +1,4 @@
-import { PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { u32host } from '../../base/octets.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import type { Chain, Rule } from '../../kernel/nft/state.ts'

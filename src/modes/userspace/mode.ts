@@ -1,6 +1,7 @@
 import { finish } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
-import { formatIp, formatIpPort, type Ip, PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { readU16be } from '../../base/octets.ts'
 import type { Config } from '../../config/config.ts'
 import type { DynamicElements } from '../../kernel/evaluate/single.ts'

@@ -291,7 +291,7 @@ function groupOf({ set, comment }: Element): string {
 }
 
 /** Makes the book of another process from its rules. A listener with contradictory comments is ignored. */
-export function bookFromComments({ tables }: Ruleset): ListenerBook {
+function bookFromComments({ tables }: Ruleset): ListenerBook {
   const book = new Map<string, ListenerSymbol>()
   const places = new Map<ListenerSymbol, string>()
   for (const { family, elements } of tables) {

@@ -55,7 +55,8 @@ export function ruleInputs(
     prefixLengths,
   }: { readonly frontends: FrontendTable; readonly prefixLengths: readonly number[] },
 ): RuleInputs {
-  return { ...tableContext(layout, { ...NO_MASQUERADE, detector }, frontends), natPriority, prefixLengths }
+  const context = tableContext(layout, { ...NO_MASQUERADE, detector }, frontends)
+  return { ...context, masqueradeMark: 0, natPriority, prefixLengths }
 }
 
 /** Gives equal keys for inputs that give equal chains and sets. */

@@ -125,7 +125,7 @@ export function isServiceChain(names: ChainNames, table: XtTableName, name: stri
   return table === 'nat' && serviceChainKind(names, name) !== undefined
 }
 
-export type ServiceChainKind = 'SVC' | 'SVL' | 'EXT' | 'FW' | 'SEP'
+type ServiceChainKind = 'SVC' | 'SVL' | 'EXT' | 'FW' | 'SEP'
 
 const KINDS: readonly ServiceChainKind[] = ['SEP', 'SVC', 'SVL', 'EXT', 'FW']
 const HASH = /^[A-Z2-7]{16}$/

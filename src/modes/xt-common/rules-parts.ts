@@ -1,4 +1,5 @@
-import { type Cidr, type Ip, PROTOCOL_NUMBERS } from '../../base/ip.ts'
+import type { Cidr, Ip } from '../../base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { endText, protocolText, readPacketHead } from '../../../src/base/ip.ts'
+import { endText, protocolText, readPacketHead } from '../../../src/base/ip-packet.ts'
 import { u16be, zeros } from '../../../src/base/octets.ts'
 import { ip } from '../../support/addresses.ts'
 

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import type { PacketHead } from '../../../src/base/ip.ts'
+import type { PacketHead } from '../../../src/base/ip-packet.ts'
 import {
   PacketCollector,
   ServiceIndex,

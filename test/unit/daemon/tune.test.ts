@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
-import { tuneMode } from '../../../src/daemon/process-room.ts'
+import { tuneMode } from '../../../src/daemon/tune.ts'
 import { iptablesOptions } from '../../../src/modes/iptables/settings.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { formatIp, type Ip, parseIp } from '../../../src/base/ip.ts'
-import { type LocalAddresses, watchLocalAddresses } from '../../../src/source/source.ts'
+import { type LocalAddresses, watchLocalAddresses } from '../../../src/source/local-addresses.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 
 let clock: FakeClock

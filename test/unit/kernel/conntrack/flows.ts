@@ -1,11 +1,5 @@
-import {
-  type Family,
-  familyOf,
-  formatIpPort,
-  type Ip,
-  PROTOCOL_NUMBERS,
-  parseIp,
-} from '../../../../src/base/ip.ts'
+import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../../../src/base/ip-packet.ts'
 import { bytesFromOctets, octetsFromBytes } from '../../../../src/base/octets.ts'
 import {
   CONNTRACK,

@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
-import { PROTOCOL_NUMBERS, parseIp } from '../../../../src/base/ip.ts'
+import { parseIp } from '../../../../src/base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../../../src/base/ip-packet.ts'
 import { programmedModes } from '../../../../src/cli/programmed.ts'
 import { serviceRows } from '../../../../src/cli/service-rows.ts'
 import { createTracer } from '../../../../src/kernel/evaluate/trace.ts'

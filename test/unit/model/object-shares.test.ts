@@ -1,9 +1,10 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { ObjectShares } from '../../../../src/model/memory-shares.ts'
-import { PartsRoom } from '../../../../src/model/object-budget.ts'
-import { settle } from '../../../support/fake-clock.ts'
-import { ReflectorRig } from '../../../support/reflector-rig.ts'
-import { service, type Written } from '../../../support/scripted-api.ts'
+import { ObjectShares } from '../../../src/model/memory-shares.ts'
+import { PartsRoom } from '../../../src/model/object-budget.ts'
+import { settle } from '../../support/fake-clock.ts'
+import { ReflectorRig } from '../../support/reflector-rig.ts'
+import type { Written } from '../../support/scripted-api.ts'
+import { service } from '../../support/scripted-api.ts'
 
 /** Objects that a resource may have for PARTS parts. */
 const MAX = 10
