@@ -122,13 +122,14 @@ export function mutationsOf(path: string, text: string): readonly Mutation[] {
   const constants = new Map<string, Set<string>>()
   const found: Mutation[] = []
   const begins = new Set<number>()
+  const textOf = ({ start, end }: Node) => text.slice(start ?? 0, end ?? 0)
   visit(program, [], (node, parents) => {
     if (node.type === 'ExpressionStatement' && BLOCK.test(parents.at(-1)?.type ?? ''))
       begins.add(node.start ?? 0)
-    if (node.type === 'Identifier' && CONSTANT.test(node.name))
-      constants.set(prefixOf(node.name), (constants.get(prefixOf(node.name)) ?? new Set()).add(node.name))
+    if (node.type !== 'Identifier' || !CONSTANT.test(node.name)) return
+    const family = familyOf(node, { parent: parents.at(-1), textOf })
+    constants.set(family, (constants.get(family) ?? new Set()).add(node.name))
   })
-  const textOf = ({ start, end }: Node) => text.slice(start ?? 0, end ?? 0)
   visit(program, [], (node, parents) => {
     for (const [kind, its, after] of changesOf(node, { parent: parents.at(-1), textOf, text, constants }))
       found.push({
@@ -153,7 +154,7 @@ interface Around {
   readonly parent: Node | undefined
   readonly text: string
   readonly textOf: (node: Node) => string
-  /** All constants that the file names, by the first word of their names. */
+  /** All constants that the file names, by their families. */
   readonly constants: ReadonlyMap<string, ReadonlySet<string>>
 }
 
@@ -161,8 +162,20 @@ type Change = readonly [kind: Kind, node: Node, after: string]
 
 const CONSTANT = /^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$/
 
-function prefixOf(name: string): string {
-  return name.slice(0, name.indexOf('_'))
+/** The first word of a constant's name, behind the namespace that it is read from: `nft.NF`. */
+function familyOf(
+  node: Extract<Node, { type: 'Identifier' }>,
+  { parent, textOf }: Pick<Around, 'parent' | 'textOf'>,
+): string {
+  const space = isMember(node, parent) ? `${textOf(parent.object)}.` : ''
+  return space + node.name.slice(0, node.name.indexOf('_'))
+}
+
+function isMember(
+  node: Node,
+  parent: Node | undefined,
+): parent is Extract<Node, { type: 'MemberExpression' }> {
+  return parent?.type === 'MemberExpression' && parent.property === node && !parent.computed
 }
 
 const OPERATORS: Readonly<Record<string, readonly string[]>> = {
@@ -276,7 +289,7 @@ function operatorChanges(
 
 function constantChanges(
   node: Extract<Node, { type: 'Identifier' }>,
-  { parent, constants }: Around,
+  { parent, textOf, constants }: Around,
 ): readonly Change[] {
   const { name } = node
   const isNamed =
@@ -285,8 +298,10 @@ function constantChanges(
     parent?.type === 'ClassProperty' ||
     parent?.type === 'FunctionDeclaration'
   if (!CONSTANT.test(name) || isNamed) return []
-  const others = [...(constants.get(prefixOf(name)) ?? [])].filter(other => other !== name)
-  return others.map(other => ['constant', node, other] as const)
+  const family = constants.get(familyOf(node, { parent, textOf })) ?? []
+  const others = [...family].filter(other => other !== name)
+  if (!isMember(node, parent)) return others.map(other => ['constant', node, other] as const)
+  return others.map(other => ['constant', parent, `${textOf(parent.object)}.${other}`] as const)
 }
 
 function callChanges(

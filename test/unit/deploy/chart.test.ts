@@ -71,7 +71,7 @@ describe('the chart', () => {
     expect([...knownPaths(propertiesOf(schema).config)].sort()).toEqual([...fields].sort())
   })
 
-  it('takes every proxy mode', () => {
+  it('values.schema.json takes every proxy mode', () => {
     const modes = MODES.map(({ name }) => name)
     expect(propertiesOf(schema).mode).toEqual({ enum: expect.arrayContaining(modes) })
     expect(readJson(propertiesOf(schema).mode).enum).toHaveLength(modes.length)
