@@ -390,7 +390,7 @@ describe('a relay that takes tokens', () => {
         method: 'GET',
         path: RELAYED.Service.path,
         accept: '',
-        idleMs: 1_000,
+        idleMs: 30_000,
         longLived: false,
         signal: new AbortController().signal,
       })
