@@ -202,8 +202,13 @@ describe('what nobody has words for', () => {
     ],
     [
       'bytes that are no expression',
-      /^-j ACCEPT$|^\[nf_tables bytes 0x01020304\] -j ACCEPT$/,
+      /^\[nf_tables bytes 0x01020304\] -j ACCEPT$/,
       [accept, Buffer.from('01020304', 'hex')],
+    ],
+    [
+      'a structure with a byte where it has no field',
+      /^-p tcp \[/,
+      [...TCP, match('tcp', 0, '010002005000500000000002' + '00000001')],
     ],
   ]
   it.each(kept)('%s', (_, line, expressions) => {
