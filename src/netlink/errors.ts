@@ -68,8 +68,8 @@ export function unencodable(why: string): NetlinkError {
 }
 
 /**
- * The kernel's answer was lost: it dropped replies (ENOBUFS), or none arrived in time (ETIMEDOUT). The request may
- * have succeeded.
+ * The kernel's answer was lost: it dropped replies (ENOBUFS), none arrived in time (ETIMEDOUT), one cannot be read
+ * (EBADMSG), or the socket failed. The request may have succeeded.
  */
 export class OutcomeUnknownError extends NetlinkError {}
 
