@@ -4,7 +4,7 @@ import { type ByteView, ByteWriter } from '../../netlink/attribute.ts'
 import { Connection, sendDatagram } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import { type Burst, type Message, setSequence, unknownOutcome } from '../../netlink/message.ts'
+import { type Burst, type Message, setSequence } from '../../netlink/message.ts'
 import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
 import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
@@ -347,16 +347,15 @@ class NetlinkNftClient implements NftClient {
       },
     }
     const replies = await sendDatagram(link, burst, { pool, object })
-    const { unsent } = replies
-    let { loss } = replies
+    const { loss, unsent } = replies
     // A failed question says nothing about the part.
     const errors = replies.errors.filter(({ sequence }) => sequence !== question)
     try {
       generation ??= this.#readGeneration()
     } catch (error) {
       if (!isNetlinkFailure(error)) throw error
+      // Nothing proves the commit then.
       generation = before
-      loss ??= unknownOutcome({ operation: 'commit', object }, error.code, error)
     }
     this.#seen = generation
     if (unsent === undefined) return { errors, loss, generation }

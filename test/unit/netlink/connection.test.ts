@@ -96,6 +96,19 @@ describe('a round trip', () => {
     expect(clock.pending).toBe(0)
   })
 
+  it('ends at the first failure of a socket from which nothing can be received', async () => {
+    const { connection, transport } = connect(() => [])
+    let calls = 0
+    transport.receive = () => {
+      if (++calls > 5) return undefined
+      throw new SystemError('recvmsg', 9, 'EBADF')
+    }
+    const burst = { bytes: datagram(), has: () => true }
+    const { loss } = await connection.burst(burst, { pool: false, object: 'batch' })
+    // Once before the send, and once after it.
+    expect([loss?.code, calls]).toEqual(['EBADF', 2])
+  })
+
   it('numbers every request differently', () => {
     const { connection, transport } = connect(sent => [datagram(part(sequenceOf(sent), ''))])
     connection.roundTrip(collecting())

@@ -124,6 +124,8 @@ it('does not know what came of it when the kernel cannot be asked in between', a
   const result = await client.commit([create(A), entry, create(setOf('B', 'hash:ip'))])
   expect(result).toMatchObject({ unknown: { code: 'ENOMEM' }, messages: 2 })
   expect(kernel.set(A.name)?.elements.size).toBe(1)
+  sends = 3
+  await expect(client.commit([create(setOf('B', 'hash:ip'))])).rejects.toThrow('sendmsg: ENOMEM')
 })
 
 it('says that nothing was sent, of everything that was not', async () => {
