@@ -98,7 +98,8 @@ export class IpsetClient {
    * Rejects only when nothing was sent.
    */
   async commit(operations: readonly IpsetOperation[]): Promise<Answers<IpsetFailure>> {
-    const sum = { failures: [] as IpsetFailure[], bytes: 0, messages: 0 }
+    const failures: IpsetFailure[] = []
+    const sum = { failures, bytes: 0, messages: 0 }
     try {
       for (const run of runsOf(operations)) {
         const loss = await this.#commitRun(run, sum)
