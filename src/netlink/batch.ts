@@ -1,7 +1,7 @@
 import { Slice, slicingOf } from '../base/clock.ts'
 import { type ByteView, ByteWriter, viewOf } from './attribute.ts'
 import { type Connection, type Sender, sendDatagram } from './connection.ts'
-import { errnoNumber, NetlinkError } from './errors.ts'
+import { errnoNumber, type NetlinkError } from './errors.ts'
 import {
   type Acknowledgement,
   Batch,
@@ -11,7 +11,7 @@ import {
   readMessages,
   unknownOutcome,
 } from './message.ts'
-import { SystemError, type Transport } from './transport.ts'
+import { isNetlinkFailure, type Transport } from './transport.ts'
 
 /** How to write and send messages that the kernel carries out independently. */
 export interface Sending<T> {
@@ -166,7 +166,7 @@ export function messageReceiver({ transport, datagramBytes, take, lost }: Receiv
     try {
       return work()
     } catch (error) {
-      if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
+      if (!isNetlinkFailure(error)) throw error
       lost(error)
       return undefined
     }

@@ -2,7 +2,7 @@ import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
 import { type ByteView, viewOf } from './attribute.ts'
 import { NLMSG_OVERRUN } from './constants.ts'
-import { errnoNumber, NetlinkError, OutcomeUnknownError } from './errors.ts'
+import { errnoNumber, OutcomeUnknownError } from './errors.ts'
 import {
   type Acknowledgement,
   type Burst,
@@ -16,7 +16,7 @@ import {
   unknownOutcome,
   type Words,
 } from './message.ts'
-import { SystemError, type Transport } from './transport.ts'
+import { isNetlinkFailure, SystemError, type Transport } from './transport.ts'
 
 export interface ConnectionOptions {
   readonly transport: Transport
@@ -72,7 +72,8 @@ export class Connection {
     try {
       this.#transport.sendSync(request.build(conversation.sequence))
       while (!isOver()) {
-        if (!this.#receive() || this.#clock.nowMs() > deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
+        const isLate = !this.#receive() || this.#clock.nowMs() > deadlineMs
+        if (isLate && !isOver()) throw unknownOutcome(request, 'ETIMEDOUT')
       }
     } finally {
       this.#conversations.delete(conversation)
@@ -265,6 +266,7 @@ export class Connection {
     let deadlineMs = firstDeadlineMs
     while (!done()) {
       const received = this.#receive()
+      if (done()) return
       const nowMs = this.#clock.nowMs()
       if (received) deadlineMs = Math.min(nowMs + this.#timeoutMs, endMs)
       if (nowMs >= deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
@@ -295,7 +297,7 @@ export class Connection {
     while (this.#receive()) if (this.#clock.nowMs() > deadlineMs) return
   }
 
-  /** Receives one datagram and dispatches its messages; false when none is waiting. */
+  /** Receives one datagram and dispatches its messages; false when none is waiting, or none can be received. */
   #receive(): boolean {
     assert(!this.#routing, 'a netlink request was made inside the handler of another reply')
     this.#routing = true
@@ -305,6 +307,7 @@ export class Connection {
       for (const message of readMessages(this.#view, length)) this.#route(this.#view, message)
     } catch (error) {
       this.#lose(error)
+      return !(error instanceof SystemError) || PASSING_LOSSES.has(error.code)
     } finally {
       this.#routing = false
     }
@@ -320,20 +323,20 @@ export class Connection {
   }
 
   /**
-   * Informs every conversation about a datagram that was dropped, truncated or unreadable: it may have belonged to
-   * any of them.
+   * Informs every conversation about a datagram that was dropped, truncated or unreadable, or could not be received: it
+   * may have belonged to any of them.
    */
   #lose(error: unknown): void {
-    const isLoss = error instanceof NetlinkError || (error instanceof SystemError && LOSSES.has(error.code))
-    if (!isLoss) throw error
-    const loss = error instanceof NetlinkError ? error : unknownOutcome(RECEIVING, error.code, error)
+    // A transport that sends later reports a failed send here.
+    if (!isNetlinkFailure(error) || ('syscall' in error && error.syscall === 'sendmsg')) throw error
+    const loss = unknownOutcome(RECEIVING, error.code, error)
     for (const conversation of this.#conversations) conversation.lose(loss)
   }
 }
 
 const RECEIVING: Words = { operation: 'receive', object: '' }
-/** A transport reports EMSGSIZE for a datagram that did not fit the buffer. */
-const LOSSES: ReadonlySet<string> = new Set(['ENOBUFS', 'EMSGSIZE'])
+/** After these, more can be received. A transport reports EMSGSIZE for a datagram that did not fit the buffer. */
+const PASSING_LOSSES: ReadonlySet<string> = new Set(['ENOBUFS', 'EMSGSIZE'])
 
 /** The dependencies of a send. */
 export interface Sender {

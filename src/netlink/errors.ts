@@ -68,10 +68,21 @@ export function unencodable(why: string): NetlinkError {
 }
 
 /**
- * The kernel's answer was lost: it dropped replies (ENOBUFS), or none arrived in time (ETIMEDOUT). The request may
- * have succeeded.
+ * The kernel's answer was lost: it dropped replies (ENOBUFS), none arrived in time (ETIMEDOUT), one cannot be read
+ * (EBADMSG), or the socket failed. The request may have succeeded.
  */
 export class OutcomeUnknownError extends NetlinkError {}
+
+/** Maximum number of groups that an error names; beyond it the error counts them. */
+const GROUPS_MAX = 3
+
+/** Returns the groups of the objects among which the rejected one is: `(ns1/web, ns1/api)`; empty for none. */
+export function groupsText(groups: readonly string[], noun: string): string {
+  const distinct = new Set(groups.filter(group => group !== ''))
+  if (distinct.size === 0) return ''
+  if (distinct.size > GROUPS_MAX) return `(one of ${groups.length} ${noun} of ${distinct.size} groups)`
+  return `(${[...distinct].join(', ')})`
+}
 
 /** The errors of netlink: Linux's numbers (asm-generic), names and words. */
 const ERRORS: readonly (readonly [errno: number, name: string, words: string])[] = [

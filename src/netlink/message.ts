@@ -235,7 +235,8 @@ export interface Conversation {
 
 export function unknownOutcome(words: Words, code: string, cause?: unknown): OutcomeUnknownError {
   const { operation, object } = words
-  const extendedAck = "the kernel's reply was lost"
+  const isUnreadable = cause instanceof NetlinkError
+  const extendedAck = isUnreadable ? "the kernel's reply cannot be read" : "the kernel's reply was lost"
   return new OutcomeUnknownError({ operation, object, errno: errnoNumber(code), extendedAck, cause })
 }
 
@@ -263,10 +264,14 @@ export class RequestConversation implements Conversation {
   accept(view: ByteView, message: Message): void {
     if ((message.flags & netlink.NLM_F_DUMP_INTR) !== 0) this.interrupted = true
     this.answered = true
+    if (message.type === netlink.NLMSG_ERROR) this.#end(readError(view, message))
+    else if (message.type === netlink.NLMSG_DONE) this.#end(readDone(view, message))
+    else if (this.#failure === undefined) this.#take(view, message)
+  }
+
+  #take(view: ByteView, message: Message): void {
     try {
-      if (message.type === netlink.NLMSG_ERROR) this.#end(readError(view, message))
-      else if (message.type === netlink.NLMSG_DONE) this.#end(readDone(view, message))
-      else if (this.#failure === undefined) this.#request.onMessage(view, message)
+      this.#request.onMessage(view, message)
     } catch (error) {
       this.#fail(error)
     }

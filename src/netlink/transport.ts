@@ -1,3 +1,5 @@
+import { NetlinkError } from './errors.ts'
+
 /**
  * A netlink socket reduced to bytes; tests replace it by a fake kernel. Datagrams keep their boundaries. native.ts
  * implements it with the addon, and test/support with an in-memory kernel.
@@ -59,4 +61,9 @@ export class SystemError extends Error {
     this.errno = errno
     this.code = code
   }
+}
+
+/** Returns whether the kernel, its answer or the socket caused an error, and not a bug. */
+export function isNetlinkFailure(error: unknown): error is NetlinkError | SystemError {
+  return error instanceof NetlinkError || error instanceof SystemError
 }

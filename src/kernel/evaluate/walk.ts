@@ -358,9 +358,9 @@ const HOOKNUM: Readonly<Record<Hook, number>> = {
   output: NF_INET_LOCAL_OUT,
 }
 
-/** Where ip_vs_ops stand: in front of the nat chains of LOCAL_IN, and behind those of LOCAL_OUT. */
+/** Where ip_vs_in_hook stands: in front of the nat chains of LOCAL_IN, and behind those of LOCAL_OUT. */
 const IPVS_HOOKS: readonly (readonly [hooknum: number, priority: number])[] = [
-  [NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC - 2],
+  [NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC - 1],
   [NF_INET_LOCAL_OUT, NF_IP_PRI_NAT_DST + 2],
 ]
 

@@ -4,7 +4,7 @@ import { type Answers, Connection } from '../../netlink/connection.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Request } from '../../netlink/message.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
-import type { Transport } from '../../netlink/transport.ts'
+import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
 import {
   appendEntries,
   decodeAs,
@@ -94,27 +94,40 @@ export class IpsetClient {
 
   /**
    * Sends the operations in order in few datagrams. Creating a set that exists with the same type and family is no
-   * failure, whatever its size; destroying a set that is gone is none either. The result has the kernel's answers;
-   * only a bug of ours throws.
+   * failure, whatever its size; destroying a set that is gone is none either. The result has the kernel's answers.
+   * Rejects only when nothing was sent.
    */
   async commit(operations: readonly IpsetOperation[]): Promise<Answers<IpsetFailure>> {
-    const link = { connection: this.#connection, clock: this.#clock }
     const failures: IpsetFailure[] = []
-    let [bytes, messages] = [0, 0]
-    for (const run of runsOf(operations)) {
-      const pieces: Piece[] = []
-      for (const operation of run) {
-        const prepared = prepare(operation, set => this.#revisionsOf(set))
-        pieces.push(...prepared.pieces)
-        failures.push(...prepared.failures)
+    const sum = { failures, bytes: 0, messages: 0 }
+    try {
+      for (const run of runsOf(operations)) {
+        const loss = await this.#commitRun(run, sum)
+        if (loss !== undefined) return { unknown: loss, ...sum }
       }
-      const sent = await sendPieces(link, pieces)
-      bytes += sent.bytes
-      messages += sent.messages
-      for (const refusal of sent.refused) failures.push(...(await this.#failuresOf(refusal)))
-      if (sent.loss !== undefined) return { unknown: sent.loss, failures, bytes, messages }
+      return { unknown: undefined, ...sum }
+    } catch (error) {
+      if (sum.messages === 0 || !isNetlinkFailure(error)) throw error
+      return { unknown: error, ...sum }
     }
-    return { unknown: undefined, failures, bytes, messages }
+  }
+
+  /** Adds to `sum`. Returns why the outcome of some operations is unknown. */
+  async #commitRun(
+    run: readonly IpsetOperation[],
+    sum: { readonly failures: IpsetFailure[]; bytes: number; messages: number },
+  ): Promise<Error | undefined> {
+    const pieces: Piece[] = []
+    for (const operation of run) {
+      const prepared = prepare(operation, set => this.#revisionsOf(set))
+      pieces.push(...prepared.pieces)
+      sum.failures.push(...prepared.failures)
+    }
+    const sent = await sendPieces({ connection: this.#connection, clock: this.#clock }, pieces)
+    sum.bytes += sent.bytes
+    sum.messages += sent.messages
+    for (const refusal of sent.refused) sum.failures.push(...(await this.#failuresOf(refusal)))
+    return sent.loss
   }
 
   /** Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no set. */

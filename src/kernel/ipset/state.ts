@@ -1,7 +1,7 @@
 import { type Family, formatIpAsC, type Ip } from '../../base/ip.ts'
 import { octets, string, u8, u16be, u32be } from '../../netlink/attribute.ts'
 import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
-import { NetlinkError, type NetlinkErrorDetails } from '../../netlink/errors.ts'
+import { groupsText, NetlinkError, type NetlinkErrorDetails } from '../../netlink/errors.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
 import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from '../nft/constants.ts'
 
@@ -129,13 +129,11 @@ export interface Ipset {
   readonly hashSize: number
 }
 
-/** IPPROTO_*. */
-type IpsetProtocol = number
-
 /** An entry of a set; fields that the type does not use are undefined. */
 export interface IpsetEntry {
   readonly ip?: Ip
-  readonly protocol?: IpsetProtocol
+  /** IPPROTO_*. */
+  readonly protocol?: number
   readonly port?: number
   /** For hash:ip,port,ip and hash:ip,port,net. */
   readonly ip2?: Ip
@@ -359,15 +357,12 @@ export function describeIpsetOperation(operation: IpsetOperation, entries: Entri
   }
 }
 
-/** Maximum number of groups that an error names; beyond it the error counts them. */
-const OWNERS_MAX = 3
-
 function entryWords(set: Parameters<typeof entryText>[0], entries: Entries): readonly string[] {
   const [first, second] = entries
   const what = first !== undefined && second === undefined ? [entryText(set, first.entry)] : []
-  const groups = new Set(entries.map(({ group }) => group).filter(group => group !== ''))
-  if (groups.size === 0) return what
-  if (groups.size > OWNERS_MAX)
-    return [...what, `(one of ${entries.length} entries of ${groups.size} groups)`]
-  return [...what, `(${[...groups].join(', ')})`]
+  const groups = groupsText(
+    entries.map(({ group }) => group),
+    'entries',
+  )
+  return groups === '' ? what : [...what, groups]
 }

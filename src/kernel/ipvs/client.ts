@@ -8,7 +8,7 @@ import { NLM_F_ACK } from '../../netlink/constants.ts'
 import { errnoName, errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { findFamily } from '../../netlink/genetlink.ts'
 import type { Message, Words } from '../../netlink/message.ts'
-import type { Transport } from '../../netlink/transport.ts'
+import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
 import {
   decodeDestination,
   decodeInfo,
@@ -155,7 +155,13 @@ class NetlinkIpvsClient implements IpvsClient {
   async #sendFirst(steps: readonly Step[]): Promise<SentSteps> {
     const sent = await this.#send(steps)
     const mayBeStale = sent.loss === undefined && sent.refusals.some(({ code }) => code === 'ENOENT')
-    if (!mayBeStale || !this.#isStale()) return sent
+    if (!mayBeStale) return sent
+    try {
+      if (!this.#isStale()) return sent
+    } catch (error) {
+      if (isMissing(error) || !isNetlinkFailure(error)) throw error
+      return { ...sent, loss: error }
+    }
     return await this.#send(steps)
   }
 

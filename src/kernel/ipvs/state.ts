@@ -284,13 +284,8 @@ export interface IpvsChange {
   readonly why: string | undefined
 }
 
-interface PrintedServer {
-  readonly server: VirtualServer
-  readonly destinations: readonly RealServer[]
-}
-
 /** Prints the lines of `ipvsadm -S -n`, sorted by address. It omits the kind of a tunnel: -R reads it as IPIP. */
-export function printSave(servers: readonly PrintedServer[]): readonly string[] {
+export function printSave(servers: readonly HeldServer[]): readonly string[] {
   const sorted = [...servers].sort((a, b) => compareAddresses(a.server, b.server))
   return sorted.flatMap(({ server, destinations }) => [
     `-A ${printServer(server)}`,

@@ -5,7 +5,7 @@ import { Connection, sendDatagram } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Burst, type Message, setSequence } from '../../netlink/message.ts'
-import type { Transport } from '../../netlink/transport.ts'
+import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
 import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
 import { encodeBatch } from './encode.ts'
@@ -253,7 +253,7 @@ class NetlinkNftClient implements NftClient {
     for (const bytes of parts) {
       const before = sent.generation
       const pool = manyElements || bytes.length > SYNC_BYTES_MAX
-      const replies = await this.#send(batch, { bytes, pool, handles })
+      const replies = await this.#send(batch, { bytes, pool, handles, before })
       const { generation } = replies
       const outcome = outcomeOf(replies, { before, after: generation })
       const expected = outcome === 'committed' ? nextGeneration(before) : before
@@ -331,7 +331,8 @@ class NetlinkNftClient implements NftClient {
    * Sends one part, and asks for the generation right behind it. A send that fails for good counts as a rejection of
    * the whole batch.
    */
-  async #send(batch: EncodedTransaction, { bytes, pool, handles }: SentPart): Promise<SentReplies> {
+  async #send(batch: EncodedTransaction, part: SentPart): Promise<SentReplies> {
+    const { bytes, pool, handles, before } = part
     const object = `nf_tables batch of ${batch.messages} messages`
     const link = { connection: this.#connection, clock: this.#clock }
     const question = this.#connection.takeSequences(1)
@@ -349,7 +350,13 @@ class NetlinkNftClient implements NftClient {
     const { loss, unsent } = replies
     // A failed question says nothing about the part.
     const errors = replies.errors.filter(({ sequence }) => sequence !== question)
-    if (generation === undefined) generation = this.generation()
+    try {
+      generation ??= this.#readGeneration()
+    } catch (error) {
+      if (!isNetlinkFailure(error)) throw error
+      // Nothing proves the commit then.
+      generation = before
+    }
     this.#seen = generation
     if (unsent === undefined) return { errors, loss, generation }
     return { errors: [{ sequence: batch.firstSequence, ...unsent }], loss, generation }
@@ -367,6 +374,8 @@ interface SentPart {
   readonly pool: boolean
   /** Receives the handles that the kernel reports. */
   readonly handles: Map<Operation, bigint>
+  /** The generation before the part. */
+  readonly before: number
 }
 
 interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'handles'> {

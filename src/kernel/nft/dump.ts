@@ -229,9 +229,13 @@ export class Attempt {
     return this.#isOver
   }
 
-  async dump(dump: Dump, onMessage: OnMessage): Promise<void> {
+  dump(dump: Dump, onMessage: OnMessage): Promise<void> {
+    return this.list(dumpRequest(dump, onMessage))
+  }
+
+  async list(request: Request): Promise<void> {
     try {
-      this.note(await this.connection.dump(dumpRequest(dump, onMessage)))
+      this.note(await this.connection.dump(request))
     } catch (error) {
       // The listed object has been removed since.
       if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error

@@ -1,7 +1,7 @@
 import type { DatagramReplies } from '../../netlink/connection.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { BurstError } from '../../netlink/message.ts'
-import { SystemError } from '../../netlink/transport.ts'
+import { isNetlinkFailure, type SystemError } from '../../netlink/transport.ts'
 import { type IndexOfIpset, missingIpset } from './expression-attributes.ts'
 import { isCompiled, type NftFamily } from './state.ts'
 import {
@@ -138,7 +138,7 @@ function whyUnwritable({ rule }: RuleAddition, indexOf: IndexOfIpset): Unwritabl
     try {
       if (indexOf(expression.set) === undefined) return missingIpset(expression.set)
     } catch (error) {
-      if (error instanceof NetlinkError || error instanceof SystemError) return error
+      if (isNetlinkFailure(error)) return error
       throw error
     }
   }

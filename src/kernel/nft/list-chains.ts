@@ -1,8 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
-import type { ByteView } from '../../netlink/attribute.ts'
+import { attributeLength, attributeType, type ByteView } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NLA_HDRLEN, NLA_TYPE_MASK } from '../../netlink/constants.ts'
+import { NLA_HDRLEN } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
@@ -249,13 +249,13 @@ export class RuleSpans {
   end = 0
 
   /** Locates the parts. Throws NetlinkError when the message is not a rule, or lacks its table, chain or handle. */
-  walk({ data }: ByteView, message: Message): void {
+  walk(view: ByteView, message: Message): void {
     this.tableStart = this.chainStart = this.handleAt = this.start = this.end = 0
     const { end } = message
     for (let at = message.start + NFGENMSG_LENGTH; at < end; ) {
-      const length = lengthAt(data, at, end)
+      const length = attributeLength(view, at, end)
       const payload = at + NLA_HDRLEN
-      switch (typeAt(data, at)) {
+      switch (attributeType(view, at)) {
         case nft.NFTA_RULE_TABLE:
           this.tableStart = payload
           this.tableEnd = at + length - 1
@@ -297,12 +297,12 @@ export class RuleSpans {
   }
 
   /** Returns the sum of its counters. */
-  packets({ data }: ByteView): bigint {
+  packets(view: ByteView): bigint {
     let packets = 0n
-    for (let at = nextCounter(data, this.start, this.end); at !== NONE; ) {
-      const value = counterValue(data, at, nft.NFTA_COUNTER_PACKETS)
-      if (value !== NONE) packets += data.getBigUint64(value)
-      at = nextCounter(data, after(data, at), this.end)
+    for (let at = nextCounter(view, this.start, this.end); at !== NONE; ) {
+      const value = counterValue(view, at, nft.NFTA_COUNTER_PACKETS)
+      if (value !== NONE) packets += view.data.getBigUint64(value)
+      at = nextCounter(view, after(view, at), this.end)
     }
     return packets
   }
@@ -312,30 +312,19 @@ export class RuleSpans {
    * compiles has a state: the kernel lists what xtables' structures keep for themselves (statistic, nfacct) as zeros. A rule
    * with `quota`, `limit` or `connlimit` is not kprobe's, and never equal to one that is, whatever they count.
    */
-  compiled({ data, bytes }: ByteView): Octets {
-    for (let at = nextCounter(data, this.start, this.end); at !== NONE; ) {
-      clear(data, counterValue(data, at, nft.NFTA_COUNTER_PACKETS))
-      clear(data, counterValue(data, at, nft.NFTA_COUNTER_BYTES))
-      at = nextCounter(data, after(data, at), this.end)
+  compiled(view: ByteView): Octets {
+    for (let at = nextCounter(view, this.start, this.end); at !== NONE; ) {
+      clear(view, counterValue(view, at, nft.NFTA_COUNTER_PACKETS))
+      clear(view, counterValue(view, at, nft.NFTA_COUNTER_BYTES))
+      at = nextCounter(view, after(view, at), this.end)
     }
-    return bytes.toString('latin1', this.start, this.end)
+    return view.bytes.toString('latin1', this.start, this.end)
   }
 }
 
 const NONE = -1
 
-function lengthAt(data: DataView, at: number, end: number): number {
-  if (end - at < NLA_HDRLEN) throw malformed(`${end - at} stray bytes after the attributes`, at)
-  const length = data.getUint16(at, true)
-  if (length < NLA_HDRLEN || length > end - at) throw malformed(`an attribute of ${length} bytes`, at)
-  return length
-}
-
-function typeAt(data: DataView, at: number): number {
-  return data.getUint16(at + 2, true) & NLA_TYPE_MASK
-}
-
-function after(data: DataView, at: number): number {
+function after({ data }: ByteView, at: number): number {
   return at + ((data.getUint16(at, true) + 3) & ~3)
 }
 
@@ -345,9 +334,10 @@ const TER = 0x00726574
 const COUNTER_NAME_LENGTH = NLA_HDRLEN + 8
 
 /** Returns the position of the next list element that is a counter. */
-function nextCounter(data: DataView, from: number, end: number): number {
+function nextCounter(view: ByteView, from: number, end: number): number {
+  const { data } = view
   for (let at = from; at < end; ) {
-    const length = lengthAt(data, at, end)
+    const length = attributeLength(view, at, end)
     // The kernel writes the name first.
     const name = at + NLA_HDRLEN
     const isCounter =
@@ -362,15 +352,15 @@ function nextCounter(data: DataView, from: number, end: number): number {
 }
 
 /** Returns the position of the eight bytes of a counter's attribute. */
-function counterValue(data: DataView, at: number, wanted: number): number {
-  const end = at + data.getUint16(at, true)
+function counterValue(view: ByteView, at: number, wanted: number): number {
+  const end = at + view.data.getUint16(at, true)
   for (let outer = at + NLA_HDRLEN; outer < end; ) {
-    const length = lengthAt(data, outer, end)
-    if (typeAt(data, outer) === nft.NFTA_EXPR_DATA) {
+    const length = attributeLength(view, outer, end)
+    if (attributeType(view, outer) === nft.NFTA_EXPR_DATA) {
       const last = outer + length
       for (let inner = outer + NLA_HDRLEN; inner < last; ) {
-        const size = lengthAt(data, inner, last)
-        if (typeAt(data, inner) === wanted && size === NLA_HDRLEN + 8) return inner + NLA_HDRLEN
+        const size = attributeLength(view, inner, last)
+        if (attributeType(view, inner) === wanted && size === NLA_HDRLEN + 8) return inner + NLA_HDRLEN
         inner += (size + 3) & ~3
       }
     }
@@ -379,7 +369,7 @@ function counterValue(data: DataView, at: number, wanted: number): number {
   return NONE
 }
 
-function clear(data: DataView, at: number): void {
+function clear({ data }: ByteView, at: number): void {
   if (at === NONE) return
   data.setUint32(at, 0)
   data.setUint32(at + 4, 0)

@@ -121,7 +121,7 @@ export async function readRaw({ connection, clock, bytesMax }: RawOptions): Prom
         const places = 'list' in kind ? [undefined] : messages.sets
         for (const set of places) {
           const request = set === undefined && 'list' in kind ? kind.list : nft.NFT_MSG_GETSETELEM
-          const whole = await connection.dump({
+          await attempt.list({
             operation: 'list',
             object: kind.word,
             build: sequence =>
@@ -130,7 +130,6 @@ export async function readRaw({ connection, clock, bytesMax }: RawOptions): Prom
               }),
             onMessage: (view, message) => messages.add(view, message),
           })
-          attempt.note(whole)
         }
       }
       return messages.bytes

@@ -1,5 +1,6 @@
 import { forEachAttribute, string, viewOf } from '../../netlink/attribute.ts'
 import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
+import { groupsText } from '../../netlink/errors.ts'
 import { Batch, type BatchMessage, NFGENMSG_LENGTH, type Words } from '../../netlink/message.ts'
 import {
   NFPROTO_INET,
@@ -130,7 +131,10 @@ export function addsRule(operation: Operation): operation is RuleOperation {
 /** Returns the words for an operation in errors: `add element` and `ip kube-proxy frontends (ns1/web)`. */
 export function errorWordsOf(operation: Operation, elements: readonly OwnedElement[]): Words {
   const words = wordsOf(operation)
-  const owners = ownersOf(elements)
+  const owners = groupsText(
+    elements.map(({ group }) => group),
+    'elements',
+  )
   return owners === '' ? words : { ...words, object: `${words.object} ${owners}` }
 }
 
@@ -164,16 +168,6 @@ function objectOf(operation: Operation): string {
     case 'delete-elements':
       return operation.set.name
   }
-}
-
-/** Maximum number of groups that an error names; beyond it the error counts them. */
-const OWNERS_MAX = 3
-
-function ownersOf(elements: readonly OwnedElement[]): string {
-  const groups = new Set(elements.map(({ group }) => group).filter(group => group !== ''))
-  if (groups.size === 0) return ''
-  if (groups.size > OWNERS_MAX) return `(one of ${elements.length} elements of ${groups.size} groups)`
-  return `(${[...groups].join(', ')})`
 }
 
 /** Elements `from` (inclusive) to `to` (exclusive) of an operation in one message. */

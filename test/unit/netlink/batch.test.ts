@@ -232,6 +232,13 @@ describe('a datagram', () => {
     expect([sends, sent]).toEqual([4, 1])
   })
 
+  it('is not sent again when its answer cannot be received', async () => {
+    const { link, script } = connect(() => [new SystemError('recvmsg', 4, 'EINTR')])
+    const burst = { bytes: Uint8Array.of(1), has: () => false }
+    const replies = await sendDatagram(link, burst, { pool: false, object: 'things' })
+    expect([replies.unsent, replies.loss?.code, script.sent.length]).toEqual([undefined, 'EINTR', 1])
+  })
+
   it('is given up after four attempts', async () => {
     const { replies, sends, sent } = await send(['ENOMEM', 'ENOMEM', 'ENOMEM', 'ENOMEM'])
     expect(replies.unsent).toMatchObject({ errno: 12, extendedAck: 'nothing was sent (sendmsg: ENOMEM)' })

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import { Connection } from '../../../src/netlink/connection.ts'
-import { NetlinkError, OutcomeUnknownError } from '../../../src/netlink/errors.ts'
+import { OutcomeUnknownError } from '../../../src/netlink/errors.ts'
 import type { Message, Request } from '../../../src/netlink/message.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
@@ -64,14 +64,49 @@ describe('a round trip', () => {
     expect(() => lossy.connection.roundTrip(collecting())).toThrow(/ENOBUFS/)
   })
 
-  it('does not know the outcome when the answer cannot be read', () => {
-    const { connection } = connect(() => [datagram('nonsense')])
-    expect(() => connection.roundTrip(collecting())).toThrow(NetlinkError)
+  it.each([
+    ['datagram', () => datagram('nonsense')],
+    ['error', (sequence: number) => datagram(message({ type: 2, sequence, payload: '\0' }))],
+  ])('does not know the outcome when the %s cannot be read', (_, answer) => {
+    const { connection } = connect(sent => [answer(sequenceOf(sent))])
+    expect(() => connection.roundTrip(collecting())).toThrow(OutcomeUnknownError)
+    expect(() => connection.roundTrip(collecting())).toThrow(/EBADMSG .* cannot be read/)
   })
 
-  it('passes failures of the system on that are not about lost answers', () => {
-    const { connection } = connect(() => [new SystemError('recvmsg', 9, 'EBADF')])
-    expect(() => connection.roundTrip(collecting())).toThrow('recvmsg: EBADF')
+  it('reads the answer to a send that outlasted the limit', () => {
+    const { connection, clock } = connect(sent => {
+      const sentMs = clock.nowMs()
+      clock.nowMs = () => sentMs + 1001
+      return [datagram(part(sequenceOf(sent), 'late'))]
+    })
+    const request = collecting()
+    connection.roundTrip(request)
+    expect(request.payloads).toEqual(['late'])
+  })
+
+  it('passes a failed send on that the transport reports with the answer', () => {
+    const { connection } = connect(() => [new SystemError('sendmsg', 1, 'EPERM')])
+    expect(() => connection.roundTrip(collecting())).toThrow(SystemError)
+  })
+
+  it.each(['EINTR', 'EBADF'])('does not know the outcome when receiving fails with %s', async code => {
+    const { connection, clock } = connect(() => [new SystemError('recvmsg', 4, code)])
+    expect(() => connection.roundTrip(collecting())).toThrow(OutcomeUnknownError)
+    await expect(connection.dump(collecting())).rejects.toThrow(OutcomeUnknownError)
+    expect(clock.pending).toBe(0)
+  })
+
+  it('ends at the first failure of a socket from which nothing can be received', async () => {
+    const { connection, transport } = connect(() => [])
+    let calls = 0
+    transport.receive = () => {
+      if (++calls > 5) return undefined
+      throw new SystemError('recvmsg', 9, 'EBADF')
+    }
+    const burst = { bytes: datagram(), has: () => true }
+    const { loss } = await connection.burst(burst, { pool: false, object: 'batch' })
+    // Once before the send, and once after it.
+    expect([loss?.code, calls]).toEqual(['EBADF', 2])
   })
 
   it('numbers every request differently', () => {

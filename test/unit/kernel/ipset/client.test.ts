@@ -111,6 +111,23 @@ it('does not believe a datagram without an answer to its last message', async ()
   expect((await client.commit([add({ set: A, entries: manyEntries(1) })])).unknown).toBeDefined()
 })
 
+it('does not know what came of it when the kernel cannot be asked in between', async () => {
+  const faults: SocketFaults = {}
+  const { kernel, client } = lossy(faults)
+  let sends = 0
+  faults.onSend = datagram => {
+    // The revisions of a type, a set with its entry, and the revisions of another type.
+    if (++sends === 4) throw new SystemError('sendmsg', 12, 'ENOMEM')
+    return datagram
+  }
+  const entry = add({ set: A, entries: manyEntries(1) })
+  const result = await client.commit([create(A), entry, create(setOf('B', 'hash:ip'))])
+  expect(result).toMatchObject({ unknown: { code: 'ENOMEM' }, messages: 2 })
+  expect(kernel.set(A.name)?.elements.size).toBe(1)
+  sends = 3
+  await expect(client.commit([create(setOf('B', 'hash:ip'))])).rejects.toThrow('sendmsg: ENOMEM')
+})
+
 it('says that nothing was sent, of everything that was not', async () => {
   const faults: SocketFaults = {}
   const { client } = lossy(faults)

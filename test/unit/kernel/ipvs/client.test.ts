@@ -122,6 +122,19 @@ describe('a commit whose answers are lost', () => {
     expect(kernel.servers.size).toBe(1)
   })
 
+  it('is unknown when the family cannot be read again after a part of it', async () => {
+    const { client, transport, kernel } = start()
+    client.info()
+    let sends = 0
+    transport.faults.onSend = datagram => {
+      if (++sends === 2) throw new SystemError('sendmsg', 12, 'ENOMEM')
+      return datagram
+    }
+    const lacking = { ...virtual('10.96.0.2', 80), scheduler: 'nosuch' }
+    const { unknown } = await client.commit([newServer(A), newServer(lacking)])
+    expect([unknown, kernel.servers.size]).toEqual([expect.objectContaining({ code: 'ENOMEM' }), 1])
+  })
+
   it('is unknown when nothing comes for the last message', async () => {
     const { client, transport } = start()
     await client.commit([newServer(A)])

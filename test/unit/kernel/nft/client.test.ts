@@ -130,6 +130,17 @@ describe('a commit', () => {
     expect([question > 0, kernel.generation]).toEqual([true, 11])
   })
 
+  it('is unknown when the generation behind it cannot be read', async () => {
+    const { client, transport } = start()
+    client.generation()
+    const { sendSync } = transport
+    transport.sendSync = bytes => {
+      if (typeOf(bytes) === GETGEN) throw new SystemError('sendmsg', 12, 'ENOMEM')
+      sendSync.call(transport, bytes)
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'unknown', generation: 10 })
+  })
+
   it('is refused with an error for each message that failed', async () => {
     const { client, kernel } = start()
     const elements = addElements(3)
