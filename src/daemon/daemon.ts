@@ -206,13 +206,12 @@ class Daemon {
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#saved?.stop()
-    // Its request ends with the client.
-    const stopped = this.#condition?.stop()
+    // Their requests end with the client.
+    const stopped = Promise.all([this.#condition?.stop(), this.#recorder?.stop()])
     await this.#flows?.stop()
     await this.#prover?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
-    await this.#recorder?.stop()
     await this.#cluster?.close()
     await stopped
     await this.#reach.close()
