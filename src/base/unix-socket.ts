@@ -1,5 +1,6 @@
 import { chmod, link, lstat, mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises'
 import { createConnection, type Server } from 'node:net'
+import { codeOf } from './errors.ts'
 
 /** sun_path of unix(7), its NUL left aside. */
 const PATH_OCTETS_MAX = 107
@@ -109,7 +110,7 @@ async function removeDeadIn(lock: string): Promise<void> {
 /** Throws an error again that has none of these codes. */
 function unless(...codes: readonly string[]): (error: unknown) => undefined {
   return error => {
-    if (error instanceof Error && 'code' in error && codes.some(code => code === error.code)) return undefined
+    if (codes.includes(codeOf(error))) return undefined
     throw error
   }
 }

@@ -1,4 +1,5 @@
 import { buildText } from '../base/build-info.ts'
+import { codeOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { rfc3339 } from '../base/text.ts'
@@ -258,7 +259,7 @@ interface Failure {
 }
 
 function cannotListen(server: string, { address, error, retryMs }: Failure): string {
-  const why = 'code' in error && error.code === 'EADDRINUSE' ? ' (in use)' : ''
+  const why = codeOf(error) === 'EADDRINUSE' ? ' (in use)' : ''
   const retry = retryMs === undefined ? '' : `; retrying every ${retryMs / 1000} s`
   return `${server}: cannot listen on ${address}${why}${retry}`
 }
