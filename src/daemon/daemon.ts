@@ -194,7 +194,7 @@ class Daemon {
       config: () => this.#config,
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
-    await this.#servers.follow(config)
+    this.#servers.follow(config)
     return true
   }
 
@@ -354,7 +354,7 @@ class Daemon {
     if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
-    await this.#servers?.follow(after)
+    this.#servers?.follow(after)
     const isProgramming = programmingFields(after).some(field => changed.has(field))
     // The switcher may refuse the configuration: then none of the later parts has changed.
     if (isProgramming) await this.#switcher?.change(after)
