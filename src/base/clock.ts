@@ -349,6 +349,41 @@ export class Mutex {
   }
 }
 
+/** Works on items one at a time. Of those that arrive meanwhile, only the last one counts. */
+export class Newest<T> {
+  readonly #work: (item: T) => Promise<void>
+  #next: T | undefined
+  #working: Promise<void> | undefined
+
+  /** `work` must not reject. */
+  constructor(work: (item: T) => Promise<void>) {
+    this.#work = work
+  }
+
+  offer(item: T): void {
+    this.#next = item
+    this.#working ??= this.#run()
+  }
+
+  /** Drops what waits. */
+  drop(): void {
+    this.#next = undefined
+  }
+
+  /** Resolves when nothing waits and no work is in progress. */
+  async settled(): Promise<void> {
+    await this.#working
+  }
+
+  async #run(): Promise<void> {
+    for (let next = this.#next; next !== undefined; next = this.#next) {
+      this.#next = undefined
+      await this.#work(next)
+    }
+    this.#working = undefined
+  }
+}
+
 /**
  * Hands on items, one batch at a time. Items that arrive meanwhile form the next batch; a caller that brings them waits, so
  * that of each bringer at most what it had at hand is gathered.

@@ -1,3 +1,5 @@
+import { codeOf } from './errors.ts'
+
 /**
  * Signals a process group by the id of its first process. A group that is empty, or of which this process may signal
  * nobody, is left as it is.
@@ -6,10 +8,6 @@ export function signalGroup(pid: number, name: 'SIGTERM' | 'SIGKILL'): void {
   try {
     process.kill(-pid, name)
   } catch (error) {
-    if (!isGone(error)) throw error
+    if (!['ESRCH', 'EPERM'].includes(codeOf(error))) throw error
   }
-}
-
-function isGone(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && (error.code === 'ESRCH' || error.code === 'EPERM')
 }

@@ -1,5 +1,6 @@
 import { chmod, link, lstat, mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises'
 import { createConnection, type Server } from 'node:net'
+import { codeOf } from './errors.ts'
 
 /** sun_path of unix(7), its NUL left aside. */
 const PATH_OCTETS_MAX = 107
@@ -17,7 +18,7 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   checkLength(path)
   await deadSocketAt(path)
   // In a folder that other users cannot enter until the socket has its mode; then it takes its place in one step.
-  const folder = await mkdtemp(besideOf(path))
+  const folder = await mkdtemp(besideOf(path)).catch(error => failed(error, path))
   try {
     await listening(server, `${folder}/s`)
     await chmod(`${folder}/s`, 0o600)
@@ -26,15 +27,28 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
     return () => removeOurs(path, ours)
   } catch (error) {
     server.close()
-    throw error
+    return failed(error, path)
   } finally {
     await rm(folder, { recursive: true, force: true })
   }
 }
 
+/** An error of the system has a temporary name, another one each time: the folder says as much, and the same. */
+function failed(error: unknown, path: string): never {
+  const isOfSystem = error instanceof Error && 'syscall' in error
+  throw isOfSystem
+    ? new Error(`cannot make a socket in the folder ${folderOf(path)}: ${codeOf(error)}`)
+    : error
+}
+
 /** How names of ours in the folder of the path begin. */
 function besideOf(path: string): string {
-  return `${path.slice(0, path.lastIndexOf('/') + 1)}.k`
+  return `${folderOf(path)}/.k`
+}
+
+function folderOf(path: string): string {
+  const slash = path.lastIndexOf('/')
+  return slash < 0 ? '.' : path.slice(0, slash)
 }
 
 /** Clients cannot connect to a longer path; and the socket is made in a folder beside its place. */
@@ -109,7 +123,7 @@ async function removeDeadIn(lock: string): Promise<void> {
 /** Throws an error again that has none of these codes. */
 function unless(...codes: readonly string[]): (error: unknown) => undefined {
   return error => {
-    if (error instanceof Error && 'code' in error && codes.some(code => code === error.code)) return undefined
+    if (codes.includes(codeOf(error))) return undefined
     throw error
   }
 }

@@ -58,7 +58,6 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   allowServiceExternalIps: 'live',
   // Gates matter only at the start; the gate of externalIPs has a field of its own.
   featureGates: 'process',
-  adminSocket: 'restart',
   // The condition of the former type would stay at the Node as it was.
   nodeCondition: 'process',
   // A proof that began is kept from sync to sync.
@@ -69,7 +68,8 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   connectionMetricsMax: 'process',
   // The source keeps the fields that the API publishes from the start, or not at all.
   api: 'process',
-  // Flags alone set it.
+  // Flags alone set these.
+  adminSocket: 'process',
   ui: 'process',
 }
 

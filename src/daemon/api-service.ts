@@ -1,7 +1,7 @@
 import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grpc/server.ts'
 import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next-state.ts'
 import { ApiFeed, type FeedSource, type FeedStatus } from '../api/state.ts'
-import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
+import { type Clock, finishInSlices, Newest, slicingOf } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
@@ -51,12 +51,7 @@ export class ApiService {
 
   constructor(options: ApiServiceOptions) {
     this.#options = options
-    const { clock, log, source } = options
-    this.#publisher = new ApiPublisher({
-      clock,
-      source,
-      failed: err => log.error({ err }, 'cannot compute the API state; keeping the last one'),
-    })
+    this.#publisher = new ApiPublisher(options)
   }
 
   /** Listens. Gives false after a failure, which it logs. */
@@ -97,12 +92,7 @@ export class ApiService {
   }
 }
 
-interface ApiPublisherOptions {
-  readonly clock: Clock
-  readonly source: () => FeedSource | undefined
-  /** Reports an internal error; the last state stays published. */
-  readonly failed: (error: unknown) => void
-}
+type ApiPublisherOptions = Pick<ApiServiceOptions, 'clock' | 'log' | 'source'>
 
 /**
  * Computes the API state from resolved Snapshots and publishes it. Of several Snapshots that arrive during a
@@ -111,9 +101,8 @@ interface ApiPublisherOptions {
 export class ApiPublisher {
   readonly feed: ApiFeed
   readonly #options: ApiPublisherOptions
+  readonly #newest = new Newest<ResolvedView>(next => this.#publish(next))
   #projection: ApiProjection | undefined
-  #next: ResolvedView | undefined
-  #working: Promise<void> | undefined
 
   constructor(options: ApiPublisherOptions) {
     this.#options = options
@@ -121,28 +110,23 @@ export class ApiPublisher {
   }
 
   offer(resolved: ResolvedView): void {
-    this.#next = resolved
-    this.#working ??= this.#work()
+    this.#newest.offer(resolved)
   }
 
   /** Resolves when all offered states are published. */
-  async settled(): Promise<void> {
-    await this.#working
+  settled(): Promise<void> {
+    return this.#newest.settled()
   }
 
-  async #work(): Promise<void> {
-    const slicing = slicingOf(this.#options.clock)
-    for (let next = this.#next; next !== undefined; next = this.#next) {
-      this.#next = undefined
-      try {
-        const projection = await finishInSlices(nextApiState(this.#projection, next), slicing)
-        this.#projection = projection
-        this.feed.offer(projection.state)
-      } catch (error) {
-        this.#options.failed(error)
-      }
+  /** With an internal error, the last state stays published. */
+  async #publish(next: ResolvedView): Promise<void> {
+    const { clock, log } = this.#options
+    try {
+      this.#projection = await finishInSlices(nextApiState(this.#projection, next), slicingOf(clock))
+      this.feed.offer(this.#projection.state)
+    } catch (err) {
+      log.error({ err }, 'cannot compute the API state; keeping the last one')
     }
-    this.#working = undefined
   }
 }
 
@@ -169,17 +153,16 @@ export class ApiNode {
   readonly #refusals = new RefusalLog()
   readonly #sourceRefusals = new SourceRefusalLog()
   #cluster: Cluster | undefined
-  #next: Snapshot | undefined
+  readonly #newest = new Newest<Snapshot>(next => this.#resolve(next))
   #resolved: Resolved | undefined
-  #working: Promise<void> | undefined
 
   constructor(options: ApiNodeOptions) {
     this.#options = options
     const { clock, log, config } = options
     this.#publisher = new ApiPublisher({
       clock,
+      log,
       source: () => this.#intake.status,
-      failed: err => log.error({ err }, 'cannot compute the API state; keeping the last one'),
     })
     this.#partsRoom = config.source.kind === 'kube' ? partsRoomOf(processRoom()) : undefined
     this.#intake = new Intake({
@@ -191,12 +174,7 @@ export class ApiNode {
         problem: problem => this.#tellProblem(problem),
       },
     })
-    this.#intake.deliverTo({
-      offer: snapshot => {
-        this.#next = snapshot
-        this.#working ??= this.#work()
-      },
-    })
+    this.#intake.deliverTo(this.#newest)
   }
 
   /** The feed is empty until the source has delivered everything once; then it has the newest state. */
@@ -218,32 +196,23 @@ export class ApiNode {
 
   async stop(): Promise<void> {
     await this.#intake.stop()
-    this.#next = undefined
-    await this.#working
+    this.#newest.drop()
+    await this.#newest.settled()
     await this.#publisher.settled()
     await this.#cluster?.close()
   }
 
-  async #work(): Promise<void> {
-    const { log } = this.#options
-    for (let next = this.#next; next !== undefined; next = this.#next) {
-      this.#next = undefined
-      try {
-        await this.#resolve(next)
-      } catch (err) {
-        log.error({ err }, 'cannot resolve Services; keeping the last state')
-      }
-    }
-    this.#working = undefined
-  }
-
   async #resolve(snapshot: Snapshot): Promise<void> {
     const { config, clock, log } = this.#options
-    const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
-    this.#resolved = await finishInSlices(steps, slicingOf(clock))
-    this.#publisher.offer(this.#resolved)
-    for (const { refusals } of this.#refusals.update(this.#resolved.table).fresh)
-      for (const refusal of refusals) log.warn(refusal, 'refused')
+    try {
+      const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
+      this.#resolved = await finishInSlices(steps, slicingOf(clock))
+      this.#publisher.offer(this.#resolved)
+      for (const { refusals } of this.#refusals.update(this.#resolved.table).fresh)
+        for (const refusal of refusals) log.warn(refusal, 'refused')
+    } catch (err) {
+      log.error({ err }, 'cannot resolve Services; keeping the last state')
+    }
   }
 
   #tellRefusals(list: readonly LocatedRefusal[]): void {

@@ -28,6 +28,7 @@ import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { type NodeCondition, NodeWatch, nodeConditionOf } from './node-object.ts'
 import { Observer } from './observer.ts'
+import { OnceFailures } from './once.ts'
 import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
 import { type DescriptorBudget, daemonDescriptors, partsRoomOf } from './process-room.ts'
 import type { Prover } from './prover.ts'
@@ -35,9 +36,6 @@ import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
 import { Servers } from './servers.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
-
-/** Failed passes after which --once exits. */
-const ONCE_FAILURES_MAX = 3
 
 /** Runs until it is stopped; with --once, until the first sync. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
@@ -69,7 +67,7 @@ class Daemon {
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
-  #failures = 0
+  readonly #failures = new OnceFailures()
   readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied: ReadonlySet<keyof Config> = new Set()
@@ -196,7 +194,7 @@ class Daemon {
       config: () => this.#config,
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
-    await this.#servers.follow(config)
+    this.#servers.follow(config)
     return true
   }
 
@@ -206,13 +204,12 @@ class Daemon {
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#saved?.stop()
-    // Its request ends with the client.
-    const stopped = this.#condition?.stop()
+    // Their requests end with the client.
+    const stopped = Promise.all([this.#condition?.stop(), this.#recorder?.stop()])
     await this.#flows?.stop()
     await this.#prover?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
-    await this.#recorder?.stop()
     await this.#cluster?.close()
     await stopped
     await this.#reach.close()
@@ -357,7 +354,7 @@ class Daemon {
     if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
-    await this.#servers?.follow(after)
+    this.#servers?.follow(after)
     const isProgramming = programmingFields(after).some(field => changed.has(field))
     // The switcher may refuse the configuration: then none of the later parts has changed.
     if (isProgramming) await this.#switcher?.change(after)
@@ -405,15 +402,9 @@ class Daemon {
     this.#cluster?.takeEvent(event)
     if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
     else if (event.kind === 'synced') this.#synced(event)
-    else if (event.kind === 'failed') this.#failed(event.error)
+    else if (event.kind === 'failed' && this.#failures.failed(event.error) && this.#config.once)
+      this.#finish(1, '--once: the kernel could not be programmed')
     else if (event.kind === 'healed') this.#io.healed?.()
-  }
-
-  #failed(error: Error): void {
-    this.#failures++
-    // A retry does not gain a privilege.
-    const isHopeless = privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX
-    if (this.#config.once && isHopeless) this.#finish(1, '--once: the kernel could not be programmed')
   }
 
   #synced(event: Extract<ReconcilerEvent, { readonly kind: 'synced' }>): void {
@@ -439,7 +430,7 @@ class Daemon {
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table
     this.#written = NOTHING_WRITTEN
-    this.#failures = 0
+    this.#failures.succeeded()
     if (event.looked) this.#intake.refresh()
     this.#io.synced({ reason: event.reason, snapshot, table, quarantined, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return

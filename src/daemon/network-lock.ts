@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { connect, createServer, type Server } from 'node:net'
 import type { Clock } from '../base/clock.ts'
+import { codeOf } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
 import { socketsOfProcess } from '../kernel/socket/listeners.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
@@ -74,10 +75,13 @@ function socketsSeen(process: number): ReadonlySet<number> {
   try {
     return socketsOfProcess(process)
   } catch (error) {
-    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'EACCES'))
-      return NO_SOCKETS
+    if (isUnreadable(error)) return NO_SOCKETS
     throw error
   }
+}
+
+function isUnreadable(error: unknown): boolean {
+  return ['ENOENT', 'EACCES'].includes(codeOf(error))
 }
 
 /**
@@ -162,8 +166,7 @@ async function members(
   try {
     return membersOf(await listSockets(), mask)
   } catch (error) {
-    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'EACCES'))
-      return undefined
+    if (isUnreadable(error)) return undefined
     throw error
   }
 }

@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { getHeapStatistics, setFlagsFromString } from 'node:v8'
 import type { Clock } from '../base/clock.ts'
+import { codeOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { PartsRoom } from '../model/object-budget.ts'
@@ -232,12 +233,12 @@ function read(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')
   } catch (error) {
-    if (error instanceof Error && 'code' in error && ABSENT.has(String(error.code))) return undefined
+    if (ABSENT.includes(codeOf(error))) return undefined
     throw new Error(`cannot read ${path} to find the memory limit`, { cause: error })
   }
 }
 
-const ABSENT: ReadonlySet<string> = new Set(['ENOENT', 'ENOTDIR', 'EACCES', 'EPERM'])
+const ABSENT: readonly string[] = ['ENOENT', 'ENOTDIR', 'EACCES', 'EPERM']
 
 /**
  * Sets oom_score_adj of this process: -1000 (the kernel never kills it when memory runs out) to 1000. A lower value

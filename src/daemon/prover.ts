@@ -1,4 +1,4 @@
-import { type Clock, Pacer, pause, restMs, type Steps } from '../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, pause, restMs, type Steps, slicingOf } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import { compareIps } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
@@ -32,8 +32,6 @@ export interface ProverOptions {
 
 /** Maximum share of a core that proofs take, at any time but for single steps. */
 const SHARE = 0.1
-/** Time of work between two rests. */
-const SLICE_MS = 5
 /** A pass has just ended: the next one may begin at once. */
 const SETTLE_MS = 20
 /** Minimum time between two proofs, in which changes coalesce. */
@@ -339,15 +337,15 @@ export class Prover {
   async #finish<T>(steps: Steps<T>): Promise<T> {
     const { clock, activeMode } = this.#options
     let beganMs = clock.nowMs()
-    for (;;) {
-      const step = steps.next()
-      const tookMs = clock.nowMs() - beganMs
-      if (step.done === true || tookMs >= SLICE_MS) await this.#rest(tookMs)
-      if (step.done === true) return step.value
-      if (tookMs < SLICE_MS) continue
+    const rest = () => this.#rest(clock.nowMs() - beganMs)
+    const breathe = async () => {
+      await rest()
       while (activeMode()?.isPassing === true) await this.#pause(PASS_MS)
       beganMs = clock.nowMs()
     }
+    const value = await finishInSlices(steps, { ...slicingOf(clock), breathe })
+    await rest()
+    return value
   }
 
   async #rest(tookMs: number): Promise<void> {

@@ -1,4 +1,5 @@
 import { buildText } from '../base/build-info.ts'
+import { codeOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { rfc3339 } from '../base/text.ts'
@@ -94,15 +95,16 @@ export class Servers {
   }
 
   /** Listens at the addresses of `config`, and closes other listeners. */
-  async follow(config: Config): Promise<void> {
+  follow(config: Config): void {
     const before = this.#config
     this.#config = config
     const isSame = (field: 'healthzBindAddress' | 'metricsBindAddress') =>
       before?.bindAddressHardFail === config.bindAddressHardFail && isSamePlace(before[field], config[field])
     if (!isSame('healthzBindAddress')) this.#followHealth(config)
     if (!isSame('metricsBindAddress')) this.#followMetrics(config)
-    if (before === undefined || before.adminSocket !== config.adminSocket) await this.#followAdmin(config)
-    if (before === undefined) this.#openUi(config)
+    if (before !== undefined) return
+    this.#openAdmin(config)
+    this.#openUi(config)
   }
 
   /** Takes the frontends that the kernel holds. */
@@ -185,10 +187,8 @@ export class Servers {
     return statuszText({ startedWallMs, version: this.#version, nodeName }, work)
   }
 
-  async #followAdmin({ adminSocket }: Config): Promise<void> {
+  #openAdmin({ adminSocket }: Config): void {
     const { clock } = this.#options
-    await this.#admin?.close()
-    this.#admin = undefined
     if (adminSocket === '') return
     const report = (news: ServerNews) => this.#logServer('admin', 'admin-socket', news)
     this.#admin = openAdminServer({
@@ -258,7 +258,7 @@ interface Failure {
 }
 
 function cannotListen(server: string, { address, error, retryMs }: Failure): string {
-  const why = 'code' in error && error.code === 'EADDRINUSE' ? ' (in use)' : ''
+  const why = codeOf(error) === 'EADDRINUSE' ? ' (in use)' : ''
   const retry = retryMs === undefined ? '' : `; retrying every ${retryMs / 1000} s`
   return `${server}: cannot listen on ${address}${why}${retry}`
 }

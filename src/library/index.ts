@@ -3,11 +3,11 @@
  * a data plane in that state.
  */
 import { type Clock, systemClock } from '../base/clock.ts'
-import { privilegeHint } from '../base/errors.ts'
 import { createLog, type Log } from '../base/log.ts'
 import { Cluster } from '../daemon/cluster.ts'
 import { Intake } from '../daemon/intake.ts'
 import { systemLock } from '../daemon/network-lock.ts'
+import { OnceFailures } from '../daemon/once.ts'
 import { openClient, openFileSource } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
@@ -167,7 +167,6 @@ export const DEFAULT_RESOLVE_OPTIONS: Omit<ResolveOptions, 'nodeName'> = {
 const MIN_INTERVAL_MS = 1_000
 const HEAL_PERIOD_MS = 30_000
 const DRIFT_POLL_MS = 100
-const ONCE_FAILURES_MAX = 3
 
 /**
  * Keeps a data plane in the state that a source wants: source, Snapshot, resolve, Reconciler. It commits nothing before
@@ -199,7 +198,7 @@ class Run<State, P extends Plan<State>> {
   readonly #sourceRefusals = new SourceRefusalLog()
   readonly #done: Promise<void>
   #end: (error?: Error) => void = () => undefined
-  #failures = 0
+  readonly #failures = new OnceFailures()
 
   constructor(options: RunDataplaneOptions<State, P>) {
     this.#options = options
@@ -298,7 +297,7 @@ class Run<State, P extends Plan<State>> {
     { number, reason, durationMs }: Extract<ReconcilerEvent, { readonly kind: 'synced' }>,
     table: FrontendTable,
   ): void {
-    this.#failures = 0
+    this.#failures.succeeded()
     const facts = { number, reason, services: table.services.size, durationMs: Math.round(durationMs) }
     if (reason === 'start') this.#log.info(facts, 'sync complete')
     else this.#log.debug(facts, 'sync complete')
@@ -309,11 +308,8 @@ class Run<State, P extends Plan<State>> {
   }
 
   #failed({ error, retryMs }: Extract<ReconcilerEvent, { readonly kind: 'failed' }>): void {
-    this.#failures++
     this.#log.error({ err: error, retryMs }, 'sync failed; retrying')
-    if (this.#options.once !== true) return
-    // A retry does not gain a privilege.
-    if (privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX) this.#end(error)
+    if (this.#failures.failed(error) && this.#options.once === true) this.#end(error)
   }
 
   #logSourceRefusals(list: Parameters<SourceRefusalLog['update']>[0]): void {

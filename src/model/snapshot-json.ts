@@ -67,11 +67,19 @@ function* eventsIn(list: readonly unknown[]): Generator<SnapshotEvent> {
 
 /** Reads an event that snapshotJson() has written. Throws when the value is something else. */
 function eventIn(json: unknown): SnapshotEvent {
-  const event = withIps(json, readIp)
+  const event = withWrittenRanges(withIps(json, readIp))
   if (isLocalIps(event)) return { kind: 'LocalIps', value: event.localIps }
   if (isApiEndpoints(event)) return { kind: 'ApiEndpoints', value: event.apiEndpoints }
   if (isEvent(event)) return event
-  throw new Error(`not an object of a snapshot: ${JSON.stringify(json).slice(0, 100)}`)
+  const text = JSON.stringify(json).slice(0, 100)
+  throw new Error(`cannot read an object of another version of kprobe; use that version: ${text}`)
+}
+
+/** Early builds wrote no `writtenRanges`: the rules of their daemons have the `sourceRanges`. */
+function withWrittenRanges(event: unknown): unknown {
+  const value = isJson(event) && event.kind === 'Service' ? event.value : undefined
+  if (!isJson(event) || !isJson(value) || value.writtenRanges !== undefined) return event
+  return { ...event, value: { ...value, writtenRanges: value.sourceRanges } }
 }
 
 /** Reads an address. Throws when the text is none. */

@@ -73,7 +73,6 @@ export class StatusAnswers {
 /** What one relay knows of its nodes. */
 export interface RelayAnswer {
   readonly cluster: string
-  readonly upMs: number
   /** Its state is that of the API server, as far as it knows. */
   readonly isServing: boolean
   /** Nodes that are not listed do not exist. */
@@ -126,7 +125,6 @@ function read(bytes: Buffer): RelayAnswer {
   }
   return {
     cluster: message.cluster ?? '',
-    upMs: message.up_ms ?? 0,
     isServing: message.serving ?? false,
     knowsNodes: message.knows_nodes ?? false,
     revisions: revisionsOf('revision'),

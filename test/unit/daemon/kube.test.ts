@@ -200,10 +200,13 @@ describe('runDaemon with the API server', () => {
     await until(() => server.accepted > connections, 'another connection')
   })
 
-  it('ends while the API server leaves the write of the node condition unanswered', async () => {
-    silent = '/api/v1/nodes/node-1'
-    const end = start('--node-condition')
-    await until(() => asked > 0, 'the request for the Node')
+  it.each([
+    ['the write of the node condition', '/api/v1/nodes/node-1', ['--node-condition']],
+    ['an event', '/apis/events.k8s.io/v1/namespaces/default/events', []],
+  ])('ends while the API server leaves %s unanswered', async (_, path, flags) => {
+    silent = path
+    const end = start(...flags)
+    await until(() => asked > 0, 'the request')
     stop.abort()
     expect(await end).toBe(0)
   })

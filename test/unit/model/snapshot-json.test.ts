@@ -38,6 +38,15 @@ describe('readSnapshotJson', () => {
     expect(meaning(after)).toEqual(meaning(before))
   })
 
+  it('reads Services of a daemon that writes no ranges as they were given', () => {
+    const before = snapshotOf(OBJECTS)
+    const text = JSON.stringify(through(snapshotJson(before)), (name, value: unknown) =>
+      name === 'writtenRanges' ? undefined : value,
+    )
+    const { services } = finish(readSnapshotJson(JSON.parse(text)))
+    expect(services.entries()).toEqual(before.services.entries())
+  })
+
   it('writes addresses as text, and neither annotations, labels nor host names', () => {
     const metadata = {
       namespace: 'ns',
@@ -62,8 +71,14 @@ describe('readSnapshotJson', () => {
 
   it.each<[string, unknown]>([
     ['not a list of objects', { services: [] }],
-    ['not an object of a snapshot', { number: 1, events: [{ kind: 'Service', key: 'ns/web', value: {} }] }],
-    ['not an object of a snapshot', { number: 1, events: [{ kind: 'Pod', key: 'ns/web', value: {} }] }],
+    [
+      'another version of kprobe; use that version: {"kind"',
+      { number: 1, events: [{ kind: 'Service', key: 'ns/web', value: {} }] },
+    ],
+    [
+      'another version of kprobe; use that version: {"kind"',
+      { number: 1, events: [{ kind: 'Pod', key: 'ns/web', value: {} }] },
+    ],
     ['not an address: here', { number: 1, events: [{ kind: 'LocalIps', localIps: ['here'] }] }],
   ])('throws: %s', (message, value) => {
     expect(() => finish(readSnapshotJson(value))).toThrow(message)

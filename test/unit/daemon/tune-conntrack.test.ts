@@ -2,9 +2,11 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type ConntrackSettings, SYSCTLS, tuneConntrack } from '../../../../src/kernel/sysctl/sysctls.ts'
+import type { ConntrackConfig } from '../../../src/config/config.ts'
+import { tuneConntrack } from '../../../src/daemon/tune.ts'
+import { SYSCTLS } from '../../../src/kernel/sysctl/sysctls.ts'
 
-const SETTINGS: ConntrackSettings = {
+const SETTINGS: ConntrackConfig = {
   maxPerCore: 100_000,
   min: 1,
   tcpEstablishedTimeoutMs: 60_000,

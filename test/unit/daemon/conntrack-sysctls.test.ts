@@ -1,15 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import {
-  CONNTRACK_MAX,
-  type ConntrackSettings,
-  conntrackSysctls,
-  planSysctls,
-  SYSCTLS,
-  type SysctlPlan,
-} from '../../../../src/kernel/sysctl/sysctls.ts'
+import type { ConntrackConfig } from '../../../src/config/config.ts'
+import { CONNTRACK_MAX, conntrackSysctls } from '../../../src/daemon/tune.ts'
+import { planSysctls, SYSCTLS, type SysctlPlan } from '../../../src/kernel/sysctl/sysctls.ts'
 
 /** kube-proxy's defaults. */
-const DEFAULTS: ConntrackSettings = {
+const DEFAULTS: ConntrackConfig = {
   maxPerCore: 32_768,
   min: 131_072,
   tcpEstablishedTimeoutMs: 86_400_000,
@@ -50,7 +45,7 @@ const FRESH: Values = {
 }
 
 function planned(
-  settings: Partial<ConntrackSettings> = {},
+  settings: Partial<ConntrackConfig> = {},
   values: Partial<Values> = {},
   processors = 2,
 ): SysctlPlan {
