@@ -20,8 +20,6 @@ const ADDRESSES_MAX = 64
 const PERIOD_MS = 30_000
 /** Minimum time between two lookups when no relay answers. */
 const HURRY_MS = 5_000
-/** A lookup that takes longer no longer keeps the next one waiting. */
-const NEXT_MS = 1_000
 /** A lookup that takes longer is reported as failed. */
 const LATE_MS = 5_000
 /** So long a first request waits for the first answers. */
@@ -84,18 +82,9 @@ export class RelayNames {
     const inTurn = [...names.filter(isWell), ...names.filter(name => !isWell(name))]
     this.#cancel()
     this.#askedMs = clock.nowMs()
-    // libuv runs two lookups at a time, each until the resolver gives up, and the API server's name needs one of them: one
-    // that hangs goes on beside the others, and a second one keeps them waiting.
-    let hanging: Promise<void> | undefined
-    for (const name of inTurn) {
-      const lookup = this.#resolve(name)
-      if (hanging !== undefined || (await within(clock, NEXT_MS, lookup))) await lookup
-      else
-        hanging = lookup.then(() => {
-          hanging = undefined
-        })
-    }
-    await hanging
+    // libuv runs two lookups at a time, each until the resolver gives up; the API server's name needs one of them. So one
+    // that hangs comes last.
+    for (const name of inTurn) await this.#resolve(name)
     if (this.#isClosed) return
     this.#cancel = clock.after(PERIOD_MS * (0.8 + 0.4 * random()), () => void this.#ask())
   }
