@@ -15,7 +15,7 @@ import { SYSCTLS } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { MODES } from '../modes/registry.ts'
 import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
-import { askDaemon, usualSocket } from './admin-client.ts'
+import { demandAnswer, usualSocket, versionIn } from './admin-client.ts'
 import {
   BUNDLE_BYTES_MAX,
   type BundleFacts,
@@ -204,10 +204,12 @@ async function addPages(
   for (const { page, about } of PAGES) {
     const name = `${page}.json`
     await draft.add(name, about, async () => {
-      const answer = await askDaemon(socket, `/${page}`)
-      if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
-      if (page === 'config') config = answer.value
-      return JSON.stringify(answer.value)
+      const answer = await demandAnswer(socket, `/${page}`)
+      if (page === 'config') {
+        versionIn(answer, socket)
+        config = answer
+      }
+      return JSON.stringify(answer)
     })
     const [missing] = draft.missing
     if (isGiven && missing !== undefined && page === 'config') throw new Error(missing.why)

@@ -1,11 +1,11 @@
 import { type Cancel, pause, systemClock } from '../base/clock.ts'
 import { secondsText } from '../base/duration.ts'
 import { formatIpPort } from '../base/ip.ts'
+import { fieldOf } from '../base/plain-data.ts'
 import { bytesText, oneLine, rfc3339 } from '../base/text.ts'
 import { HERE } from '../daemon/open.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
 import { decodeRecord, type FlowEventKind, type Volume } from '../kernel/conntrack/record.ts'
-import { isJson } from '../model/fields.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'
 import { askDaemon } from './admin-client.ts'
@@ -290,9 +290,8 @@ class Follower {
 /** Reads the names again if Services changed; they stay as they are while the daemon is away. */
 async function refreshNames(names: FlowNames): Promise<void> {
   try {
-    const answer = names.socket === undefined ? undefined : await askDaemon(names.socket, '/status')
-    const status = answer?.kind === 'answer' ? answer.value : undefined
-    await names.refresh(isJson(status) ? status.synced : undefined)
+    const status = names.socket === undefined ? undefined : await askDaemon(names.socket, '/status')
+    await names.refresh(fieldOf(status, 'synced'))
   } catch {
     // The next tick asks again.
   }

@@ -21,7 +21,7 @@ import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { LocatedRefusal, Source } from '../source/source.ts'
 import { type RefusedSince, refusalIdentity } from '../telemetry/refusal-log.ts'
-import { askDaemon } from './admin-client.ts'
+import { askObjects } from './admin-client.ts'
 import { type Io, Progress, writeWarnings } from './io.ts'
 import type { ModelRequest } from './request.ts'
 
@@ -117,18 +117,15 @@ async function withListeners(
 /** Reads the objects of the daemon, with the daemon's memory limit: Services that exceed it are refused here, too. */
 async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<DaemonObjects> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
-  const answer = await askDaemon(socket, '/snapshot')
-  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
-  if (!isJson(answer.value) || answer.value.complete !== true)
-    throw new Error(`the daemon at ${socket} has not read all objects yet${lackText(answer.value)}`)
-  const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
+  const answer = await askObjects(socket)
+  const snapshot = await finishInSlices(readSnapshotJson(answer), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused } = answer.value
+  const { servicesBytes: bytes, refused } = answer
   return {
     snapshot,
     memoryBytes: typeof bytes === 'number' ? bytes : undefined,
     refused: refusedIn(refused),
-    ...knownIn(answer.value),
+    ...knownIn(answer),
   }
 }
 
@@ -146,13 +143,6 @@ export function knownIn({
     quarantined: quarantinedIn(quarantined),
     notKnown: notKnownIn(source),
   }
-}
-
-/** Says which objects the daemon waits for, and why. */
-function lackText(answer: unknown): string {
-  const { missing, trouble } = isJson(answer) && isJson(answer.source) ? answer.source : {}
-  const what = Array.isArray(missing) && missing.length > 0 ? `: it lacks ${missing.join(', ')}` : ''
-  return typeof trouble === 'string' ? `${what} (${trouble})` : what
 }
 
 /** Reads the times of refusals, and skips entries of another shape. */

@@ -257,9 +257,8 @@ export class TopSampler {
   async #status(): Promise<{ readonly synced: unknown; readonly daemon: DaemonState } | undefined> {
     const { socket } = this.#options.names
     if (socket === undefined) return undefined
-    const answer = await askDaemon(socket, '/status')
-    if (answer.kind === 'absent' || !isJson(answer.value)) return undefined
-    return { synced: answer.value.synced, daemon: daemonState(answer.value) }
+    const status = await askDaemon(socket, '/status')
+    return isJson(status) ? { synced: status.synced, daemon: daemonState(status) } : undefined
   }
 
   async #readTable(): Promise<void> {

@@ -1,9 +1,11 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer } from 'node:http'
+import { createServer as createStreamServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { askDaemon } from '../../../src/cli/admin-client.ts'
+import { failureText } from '../../../src/base/errors.ts'
+import { askDaemon, askServiceNames } from '../../../src/cli/admin-client.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'kprobe-admin-'))
 const socket = join(folder, 'admin.sock')
@@ -22,7 +24,7 @@ afterAll(() => {
 })
 
 it('reads long answers where there are any, and not at the pages of a few numbers', async () => {
-  expect(await askDaemon(socket, '/services')).toMatchObject({ kind: 'answer' })
+  expect(await askDaemon(socket, '/services')).toHaveLength(17 * 1024 * 1024)
   for (const path of ['/config', '/status'])
     await expect(askDaemon(socket, path)).rejects.toThrow(`${socket}: the answer to ${path} is too long`)
 })
@@ -31,4 +33,14 @@ it('ends an answer that comes octet by octet', async () => {
   await expect(askDaemon(socket, '/slow', { answerMs: 100 })).rejects.toThrow(
     `${socket}: the answer to /slow is not complete after 0.1 s`,
   )
+})
+
+it('names the socket of another program', async () => {
+  const other = join(folder, 'other.sock')
+  const stranger = createStreamServer(client => client.end('no HTTP'))
+  await new Promise<void>(listening => stranger.listen(other, listening))
+  const failure: unknown = await askDaemon(other, '/config').catch((error: unknown) => error)
+  expect(failureText(failure)).toMatch(`${other}: /config: Parse Error`)
+  stranger.close()
+  await expect(askServiceNames(socket)).rejects.toThrow(`${socket}: /state has no list of services`)
 })
