@@ -226,10 +226,15 @@ function placesOf(held: readonly HeldMode[], service: string): readonly TracePla
     throw new Error(
       'the kernel holds no rules of kprobe, so that --service has no addresses; use --from or --to',
     )
+  throw new Error(notHeldText(rows, service))
+}
+
+/** Says that no rule is for the Service. */
+export function notHeldText(rows: readonly ServiceRow[], service: string): string {
   const names = rows.map(row => (service.includes(':') ? row.service : row.service.replace(/:.*$/, '')))
   const near = nearest(service, names)
   const hint = near === undefined ? '' : `; did you mean ${near}?`
-  throw new Error(`the kernel holds nothing for the Service ${quote(service)}${hint}`)
+  return `the kernel holds nothing for the Service ${quote(service)}${hint}`
 }
 
 function tracePlaceOf(row: ServiceRow): TracePlace | undefined {

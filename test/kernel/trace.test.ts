@@ -380,6 +380,18 @@ describe('kprobe drops', () => {
     expect(tool('iptables-nft-save')).not.toContain('NFLOG')
   })
 
+  it('says that no rule is for the Service, and waits for one', async () => {
+    await program('nftables', ...LOGGED)
+    const { code, err } = await runInProcess(['drops', '--service=shop/wob', '--duration=1ms'])
+    expect([code, err.split('\n')[0]]).toEqual([
+      0,
+      'kprobe drops: the kernel holds nothing for the Service "shop/wob"; did you mean shop/web?',
+    ])
+    expect((await runInProcess(['drops', '--service=shop/web', '--duration=1ms'])).err).not.toContain(
+      'nothing',
+    )
+  })
+
   it('says what the limit of the kernel left out', async () => {
     await program('nftables', ...LOGGED)
     const reading = new Tracing(['--follow', '--service=shop/empty'], { command: 'drops', running })
