@@ -115,9 +115,22 @@ export function servicesIn(state: unknown, socketPath: string): readonly unknown
  * Reads the names of IPVS objects from the daemon: kernel objects of IPVS carry none. Undefined without a socket.
  * Throws if no daemon answers there, or on a malformed answer.
  */
-export async function askServiceNames(adminSocket: string): Promise<ServiceNames | undefined> {
+async function askServiceNames(adminSocket: string): Promise<ServiceNames | undefined> {
   if (adminSocket === '') return undefined
   return serviceNames(servicesIn(await demandAnswer(adminSocket, '/state'), adminSocket))
+}
+
+/** Reads the names again and again as askServiceNames does; while the daemon is away, the last ones stay. */
+export function serviceNamesReader(adminSocket: string): () => Promise<ServiceNames | undefined> {
+  let last: ServiceNames | undefined
+  return async () => {
+    try {
+      last = await askServiceNames(adminSocket)
+    } catch (error) {
+      if (last === undefined) throw error
+    }
+    return last
+  }
 }
 
 /** Reads the names of Services and skips entries of another shape. */

@@ -17,7 +17,7 @@ import {
 } from '../modes/common/trace-table.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/registry.ts'
-import { askServiceNames } from './admin-client.ts'
+import { serviceNamesReader } from './admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from './io.ts'
 import {
   isRefused,
@@ -246,10 +246,13 @@ function tracePlaceOf(row: ServiceRow): TracePlace | undefined {
 }
 
 async function trace(request: TraceRequest, io: Io): Promise<number> {
-  const serviceNames = await askServiceNames(request.adminSocket)
-  const { proxyName: proxy } = request
+  const { proxyName: proxy, adminSocket } = request
+  const readNames = serviceNamesReader(adminSocket)
   const what = { ...HERE, families: NFT_FAMILIES, proxyName: proxy }
-  const read = async () => (await readModes(what, () => serviceNames)).held
+  const read = async () => {
+    const serviceNames = await readNames()
+    return (await readModes(what, () => serviceNames)).held
+  }
   const names = new RuleNames({ clock: systemClock, proxy, read })
   await lent(names, async () => {
     const held = await names.load()

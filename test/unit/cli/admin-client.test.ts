@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { failureText } from '../../../src/base/errors.ts'
-import { askDaemon, askServiceNames } from '../../../src/cli/admin-client.ts'
+import { askDaemon, serviceNamesReader } from '../../../src/cli/admin-client.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'kprobe-admin-'))
 const socket = join(folder, 'admin.sock')
@@ -42,5 +42,27 @@ it('names the socket of another program', async () => {
   const failure: unknown = await askDaemon(other, '/config').catch((error: unknown) => error)
   expect(failureText(failure)).toMatch(`${other}: /config: Parse Error`)
   stranger.close()
-  await expect(askServiceNames(socket)).rejects.toThrow(`${socket}: /state has no list of services`)
+  await expect(serviceNamesReader(socket)()).rejects.toThrow(`${socket}: /state has no list of services`)
+})
+
+it('reads names anew, and keeps them while the daemon is away', async () => {
+  const path = join(folder, 'names.sock')
+  let service = 'shop/cart'
+  const port = () => ({
+    name: `${service}:http`,
+    protocol: 'TCP',
+    frontends: [{ ip: '10.96.0.1', port: 80 }],
+  })
+  const daemon = createServer((_, response) =>
+    response.end(JSON.stringify({ services: [{ service, ports: [port()] }] })),
+  )
+  const read = serviceNamesReader(path)
+  await expect(read()).rejects.toThrow(`no daemon answers at ${path}`)
+  await new Promise<void>(listening => daemon.listen(path, listening))
+  const nameNow = async () => (await read())?.at('TCP', '\n\x60\0\x01', 80)
+  expect(await nameNow()).toBe('shop/cart:http')
+  service = 'shop/mail'
+  expect(await nameNow()).toBe('shop/mail:http')
+  await new Promise(closed => daemon.close(closed))
+  expect(await nameNow()).toBe('shop/mail:http')
 })
