@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { open, readFile } from 'node:fs/promises'
+import { open } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
@@ -28,7 +28,7 @@ import {
   RULES_FILE,
   writeBundle,
 } from './bundle.ts'
-import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
+import { type Command, EXIT_FINE, type Io, lent, readText } from './io.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 import { failWord, orFailed, ownCommand } from './request.ts'
 
@@ -245,14 +245,6 @@ async function readSettings(): Promise<string> {
   for (const path of SETTINGS)
     values[path] = (await readText(path.startsWith('sys/module') ? `/${path}` : `/proc/${path}`)) ?? null
   return JSON.stringify(values, undefined, 2)
-}
-
-async function readText(path: string): Promise<string | undefined> {
-  try {
-    return (await readFile(path, 'utf8')).trim()
-  } catch {
-    return undefined
-  }
 }
 
 const LOG_BYTES_MAX = 4 * 1024 * 1024

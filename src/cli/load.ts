@@ -1,4 +1,5 @@
 import { type Clock, finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
+import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
@@ -10,7 +11,7 @@ import { NodeListeners } from '../daemon/node-listeners.ts'
 import { openClient, openFileSource, openRoute, openSockDiag, watchLocalIps } from '../daemon/open.ts'
 import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/listeners.ts'
-import { isJson, type Json, type Refusal } from '../model/fields.ts'
+import type { Refusal } from '../model/fields.ts'
 import type { MemoryLimit, ServiceMemory } from '../model/node-context.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
@@ -120,56 +121,52 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
   const answer = await askObjects(socket)
   const snapshot = await finishInSlices(readSnapshotJson(answer), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused } = answer
   return {
     snapshot,
-    memoryBytes: typeof bytes === 'number' ? bytes : undefined,
-    refused: refusedIn(refused),
+    memoryBytes: numberAt(answer, 'servicesBytes'),
+    refused: refusedIn(answer),
     ...knownIn(answer),
   }
 }
 
 /** Reads what the daemon's page /snapshot says besides the objects. */
-export function knownIn({
-  refusedSlices,
-  refusedSince,
-  source,
-  quarantined,
-}: Json): Omit<Loaded, keyof Resolved> {
-  const since = timesIn(refusedSince)
+export function knownIn(page: unknown): Omit<Loaded, keyof Resolved> {
+  const since = timesIn(page)
   return {
-    refusedSlices: Array.isArray(refusedSlices) ? refusedSlices.flatMap(refusalIn) : [],
+    refusedSlices: listAt(page, 'refusedSlices').flatMap(refusalIn),
     refusedSince: refusal => since.get(refusalIdentity(refusal)),
-    quarantined: quarantinedIn(quarantined),
-    notKnown: notKnownIn(source),
+    quarantined: new Map(
+      listAt(page, 'quarantined').map(entry => [textAt(entry, 'service'), textAt(entry, 'error')]),
+    ),
+    notKnown: notKnownIn(fieldOf(page, 'source')),
   }
 }
 
 /** Reads the times of refusals, and skips entries of another shape. */
-function timesIn(list: unknown): ReadonlyMap<string, RefusedSince> {
+function timesIn(page: unknown): ReadonlyMap<string, RefusedSince> {
   const times = new Map<string, RefusedSince>()
-  for (const entry of Array.isArray(list) ? list : []) {
-    const { object, field, value, reason, wallMs, orEarlier } = isJson(entry) ? entry : {}
-    if (typeof wallMs !== 'number' || !Number.isFinite(wallMs)) continue
-    const refusal = { object: `${object}`, field: `${field}`, value: `${value}`, reason: `${reason}` }
-    times.set(refusalIdentity(refusal), { wallMs, orEarlier: orEarlier === true })
+  for (const entry of listAt(page, 'refusedSince')) {
+    const wallMs = numberAt(entry, 'wallMs')
+    if (wallMs === undefined || !Number.isFinite(wallMs)) continue
+    times.set(refusalIdentity(refusalOf(entry)), { wallMs, orEarlier: fieldOf(entry, 'orEarlier') === true })
   }
   return times
 }
 
-/** Reads which Services the kernel rejects, and skips entries of another shape. */
-function quarantinedIn(list: unknown): ReadonlyMap<ServiceKey, string> {
-  const entries = (Array.isArray(list) ? list : []).map(entry => (isJson(entry) ? entry : {}))
-  return new Map(entries.map(({ service, error }) => [`${service}`, `${error}`]))
+function refusalOf(entry: unknown) {
+  const text = (field: string) => textAt(entry, field)
+  return { object: text('object'), field: text('field'), value: text('value'), reason: text('reason') }
 }
 
 /** Says what the daemon may have missed. */
 function notKnownIn(source: unknown): readonly string[] {
-  const { stale, trouble, silentMs } = isJson(source) ? source : {}
-  const why = typeof trouble === 'string' ? `: ${trouble}` : ''
-  if (stale === true) return [`what the source says now: the daemon serves the objects of its last run${why}`]
+  const trouble = textAt(source, 'trouble')
+  const why = trouble === '' ? '' : `: ${trouble}`
+  if (fieldOf(source, 'stale') === true)
+    return [`what the source says now: the daemon serves the objects of its last run${why}`]
   if (why === '') return []
-  const time = typeof silentMs === 'number' ? ` of the last ${Math.round(silentMs / 1000)} s` : ''
+  const silentMs = numberAt(source, 'silentMs')
+  const time = silentMs === undefined ? '' : ` of the last ${Math.round(silentMs / 1000)} s`
   return [`changes${time}: the daemon cannot read its source${why}`]
 }
 
@@ -181,18 +178,14 @@ interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'quarantined' | 'n
 }
 
 /** Reads a refusal that the daemon has written; empty for anything else. */
-function refusalIn(value: unknown): readonly Refusal[] {
-  const { object, field, value: text, reason, service } = isJson(value) ? value : {}
-  const isText = [object, field, text, reason, service].every(each => typeof each === 'string')
-  if (!isText) return []
-  return [
-    { object: `${object}`, field: `${field}`, value: `${text}`, reason: `${reason}`, service: `${service}` },
-  ]
+function refusalIn(entry: unknown): readonly Refusal[] {
+  const refusal = { ...refusalOf(entry), service: textAt(entry, 'service') }
+  return refusal.object === '' || refusal.service === '' ? [] : [refusal]
 }
 
-function refusedIn(list: unknown): ServiceMemory['refused'] {
+function refusedIn(page: unknown): ServiceMemory['refused'] {
   const refused = new Map<ServiceKey, MemoryLimit>()
-  for (const entry of Array.isArray(list) ? list : []) {
+  for (const entry of listAt(page, 'refused')) {
     const [key, limit]: unknown[] = Array.isArray(entry) ? entry : []
     if (typeof key === 'string' && (limit === 'Service' || limit === 'namespace')) refused.set(key, limit)
   }
