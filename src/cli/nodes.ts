@@ -178,7 +178,7 @@ async function ask(request: Request, pods: NodePods, io: Io): Promise<number> {
 
 async function top(request: Request, pods: NodePods, io: Io): Promise<number> {
   const { argv, output, once, sort, intervalMs } = request
-  const round = new NodesTop({ pods, argv, wallMs: Date.now })
+  const round = new NodesTop(pods, argv)
   if (!once && io.suspend !== undefined) {
     await showNodes(round, { io, suspend: io.suspend, sort, intervalMs })
     return EXIT_FINE
