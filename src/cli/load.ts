@@ -1,4 +1,4 @@
-import { type Clock, finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
+import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
@@ -27,7 +27,6 @@ import { type Io, Progress, writeWarnings } from './io.ts'
 import type { ModelRequest } from './request.ts'
 
 interface Reading {
-  readonly clock: Clock
   readonly io: Io
   readonly progress: Progress
   /** Takes a warning, which is printed after the results. */
@@ -65,7 +64,7 @@ export async function withLoaded<R>(
   const progress = new Progress(systemClock, io)
   const warnings: string[] = []
   const warn = (text: string) => void warnings.push(text)
-  const reading: Reading = { clock: systemClock, io, progress, warn, source: { refused: [] } }
+  const reading: Reading = { io, progress, warn, source: { refused: [] } }
   try {
     return await use(await load(request, reading), reading)
   } finally {
@@ -81,7 +80,7 @@ async function load(
   { config, daemon }: Pick<ModelRequest, 'config' | 'daemon'>,
   reading: Reading,
 ): Promise<Loaded> {
-  const { clock, progress, source } = reading
+  const { progress, source } = reading
   const { snapshot, memoryBytes, refused, refusedSlices, ...known } =
     daemon === undefined
       ? {
@@ -94,7 +93,7 @@ async function load(
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
   const options = resolveOptions(config, memoryBytes, refused)
-  const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
+  const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(systemClock))
   return {
     ...resolved,
     ...known,
@@ -106,20 +105,23 @@ async function load(
 async function withListeners(
   snapshot: Snapshot,
   { serviceProxyName }: Config,
-  { clock, ...reading }: Reading,
+  reading: Reading,
 ): Promise<Snapshot> {
   const warn = (facts: { readonly err: Error }, text: string) => reading.warn(`${text}: ${facts.err.message}`)
   const sockets = { diag: openSockDiag, route: openRoute }
   const ofDaemon = await holderSockets(instanceOf(serviceProxyName).lock)
   const ours = () => new Set([...ownSockets(), ...ofDaemon])
-  return new NodeListeners({ clock, warn, ownSockets: ours, sockets }).completed(snapshot, 'start')
+  return new NodeListeners({ clock: systemClock, warn, ownSockets: ours, sockets }).completed(
+    snapshot,
+    'start',
+  )
 }
 
 /** Reads the objects of the daemon, with the daemon's memory limit: Services that exceed it are refused here, too. */
-async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<DaemonObjects> {
+async function askSnapshot(socket: string, { progress }: Reading): Promise<DaemonObjects> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
   const answer = await askObjects(socket)
-  const snapshot = await finishInSlices(readSnapshotJson(answer), slicingOf(clock))
+  const snapshot = await finishInSlices(readSnapshotJson(answer), slicingOf(systemClock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
   return {
     snapshot,
@@ -193,18 +195,18 @@ function refusedIn(page: unknown): ServiceMemory['refused'] {
 }
 
 async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
-  const { clock, progress, warn } = reading
+  const { progress, warn } = reading
   const whole = { ...reading, config }
   if (config.source.kind === 'file') {
     const read = () => progress.read(1)
-    return await readWhole(openFileSource(config, clock, { read }), whole)
+    return await readWhole(openFileSource(config, systemClock, { read }), whole)
   }
   const dialed: ApiEndpoint[] = []
   const dials: DialWatch = {
     reaching: (addresses, port) => dialed.push(...dialedEndpoints(addresses, port)),
   }
-  const client = await openClient(config, { clock, env: process.env, warn, dials })
-  const cluster = new Cluster({ client, clock, random: Math.random, requested: () => undefined })
+  const client = await openClient(config, { clock: systemClock, env: process.env, warn, dials })
+  const cluster = new Cluster({ client, clock: systemClock, random: Math.random, requested: () => undefined })
   try {
     const snapshot = await readWhole(cluster.source(config), whole)
     return applyEvents(snapshot, [{ kind: 'ApiEndpoints', value: dialed }])
@@ -219,7 +221,7 @@ interface WholeReading extends Reading {
 
 async function readWhole(
   source: Source,
-  { config, clock, io, progress, warn, source: found }: WholeReading,
+  { config, io, progress, warn, source: found }: WholeReading,
 ): Promise<Snapshot> {
   let snapshot = EMPTY_SNAPSHOT
   let localIps: LocalAddresses | undefined
@@ -233,7 +235,7 @@ async function readWhole(
         missing.delete(what)
         if (missing.size === 0) complete()
       }
-      localIps = watchLocalIps(config, clock, {
+      localIps = watchLocalIps(config, systemClock, {
         changed: value => {
           snapshot = applyEvents(snapshot, [{ kind: 'LocalIps', value }])
           arrived('addresses')
