@@ -5,7 +5,7 @@ import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
 import { readFlags } from '../config/load-config.ts'
-import { KERNEL, kernelDifference } from '../daemon/open.ts'
+import { HERE, kernelDifference } from '../daemon/open.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import { decodeRaw } from '../kernel/nft/raw-decode.ts'
@@ -310,8 +310,7 @@ interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
 /** Reads the rules of this network namespace over sockets of its own. Throws where they never rest. */
 async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
   const held = await readRules({
-    sockets: KERNEL,
-    clock: systemClock,
+    ...HERE,
     usesIpsets: usesIpvs,
     usesIpvs,
     device: MODE_DEVICE,
