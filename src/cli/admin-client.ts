@@ -32,10 +32,8 @@ export function askDaemon(
 ): Promise<unknown> {
   const bytesMax = SHORT_PAGES.has(path) ? SHORT_ANSWER_BYTES_MAX : ANSWER_BYTES_MAX
   return new Promise((resolve, reject) => {
-    const fail = (error: Error) =>
-      reject(
-        error.message.includes(socketPath) ? error : new Error(`${socketPath}: ${path}`, { cause: error }),
-      )
+    const fail = (cause: Error, what: string) =>
+      reject(cause.message.includes(socketPath) ? cause : new Error(`${socketPath}: ${what}`, { cause }))
     const asked = request(
       // A kept connection may be closed by the daemon while the command works: each page has one of its own.
       { socketPath, path, agent: false, timeout: TIMEOUT_MS, ...(signal === undefined ? {} : { signal }) },
@@ -58,7 +56,7 @@ export function askDaemon(
               reject(new Error(`${socketPath}: the answer to ${path} is not JSON`, { cause: error }))
             }
         })
-        response.on('error', fail)
+        response.on('error', error => fail(error, `the answer to ${path} is not complete`))
       },
     )
     asked.on('timeout', () =>
@@ -73,7 +71,7 @@ export function askDaemon(
     asked.on('error', error => {
       const isAbsent = 'code' in error && (error.code === 'ENOENT' || error.code === 'ECONNREFUSED')
       if (isAbsent) resolve(undefined)
-      else fail(error)
+      else fail(error, path)
     })
     asked.end()
   })

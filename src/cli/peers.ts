@@ -77,7 +77,9 @@ export function parsePeer(text: string): Peer | undefined {
 
 /** Says why a text is no peer: a name gets no advice on how to write an address. */
 export function whyNotPeer(text: string): string {
-  return /^[a-z][a-z0-9-]*$/.test(text) ? 'a name without its kind or namespace' : whyNotIp(text)
+  if (/^[a-z][a-z0-9-]*$/.test(text)) return 'a name without its kind or namespace'
+  const isName = text.includes('/') && parseIp(text.slice(0, text.indexOf('/'))) === undefined
+  return isName ? 'neither an address nor the name of an object' : whyNotIp(text)
 }
 
 export function serviceAt({ services }: Snapshot, key: string): Service {

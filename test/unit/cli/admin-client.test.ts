@@ -11,6 +11,8 @@ const folder = mkdtempSync(join(tmpdir(), 'kprobe-admin-'))
 const socket = join(folder, 'admin.sock')
 const LONG = JSON.stringify('x'.repeat(17 * 1024 * 1024))
 const server = createServer(({ url }, response) => {
+  if (url === '/cut')
+    return response.writeHead(200, { 'Content-Length': 9 }).write('{', () => response.destroy())
   if (url !== '/slow') return response.end(LONG)
   const drip = setInterval(() => response.write(' '), 5)
   response.on('close', () => clearInterval(drip))
@@ -42,6 +44,7 @@ it('names the socket of another program', async () => {
   const failure: unknown = await askDaemon(other, '/config').catch((error: unknown) => error)
   expect(failureText(failure)).toMatch(`${other}: /config: Parse Error`)
   stranger.close()
+  await expect(askDaemon(socket, '/cut')).rejects.toThrow(`${socket}: the answer to /cut is not complete`)
   await expect(serviceNamesReader(socket)()).rejects.toThrow(`${socket}: /state has no list of services`)
 })
 

@@ -91,6 +91,7 @@ describe('the peers of kprobe trace', () => {
       '--from: "ns/web" is a Service; a client is an address, a CIDR, pod/NAMESPACE/NAME, node/NAME or outside',
     ],
     [['--from=10.0.0.0/99'], '--from: "10.0.0.0/99" is '],
+    [['--to=pod/ns/web/a'], '--to: "pod/ns/web/a" is neither an address nor the name of an object; give '],
     [['--to=10.96.0.1:99999'], '--to: "10.96.0.1:99999" has no port from 1 to 65535'],
     [['--to=ns/web:80/TCP'], '--to: "ns/web:80/TCP" has a protocol'],
     [['--from=10.1.0.9', '--to=fd00::1'], '--to: is IPv6 while --from is IPv4'],
