@@ -2,13 +2,8 @@ import { request } from 'node:http'
 import { systemClock } from '../base/clock.ts'
 import { formatIpPort, parseIp } from '../base/ip.ts'
 import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
+import { isJson, type Json } from '../model/fields.ts'
 import { namesIn, noted, type ServiceNames } from '../modes/common/show.ts'
-
-/** Answer of the daemon's admin socket. */
-type AdminAnswer =
-  | { readonly kind: 'answer'; readonly value: unknown }
-  /** No daemon listens there. */
-  | { readonly kind: 'absent' }
 
 /** Gives the socket path of the manifests, which is the default of the commands. */
 export function usualSocket(proxyName: string | undefined): string {
@@ -26,16 +21,19 @@ const SHORT_ANSWER_BYTES_MAX = 16 * 1024 * 1024
 const SHORT_PAGES: ReadonlySet<string> = new Set(['/config', '/status'])
 
 /**
- * Requests one page of this node's daemon, such as /state, until `signal` aborts. Rejects on a malformed or failed
- * answer, and on one that takes longer than `answerMs`.
+ * Requests one page of this node's daemon, such as /state, until `signal` aborts. Undefined if no daemon listens there.
+ * Rejects with an Error that names the socket on a malformed or failed answer, and on one that takes longer than
+ * `answerMs`.
  */
 export function askDaemon(
   socketPath: string,
   path: string,
   { signal, answerMs = ANSWER_MS_MAX }: { readonly signal?: AbortSignal; readonly answerMs?: number } = {},
-): Promise<AdminAnswer> {
+): Promise<unknown> {
   const bytesMax = SHORT_PAGES.has(path) ? SHORT_ANSWER_BYTES_MAX : ANSWER_BYTES_MAX
   return new Promise((resolve, reject) => {
+    const fail = (cause: Error, what: string) =>
+      reject(cause.message.includes(socketPath) ? cause : new Error(`${socketPath}: ${what}`, { cause }))
     const asked = request(
       // A kept connection may be closed by the daemon while the command works: each page has one of its own.
       { socketPath, path, agent: false, timeout: TIMEOUT_MS, ...(signal === undefined ? {} : { signal }) },
@@ -53,12 +51,12 @@ export function askDaemon(
             reject(new Error(`${socketPath}: ${path}: status ${response.statusCode}: ${text.slice(0, 200)}`))
           else
             try {
-              resolve({ kind: 'answer', value: JSON.parse(text) })
+              resolve(JSON.parse(text))
             } catch (error) {
               reject(new Error(`${socketPath}: the answer to ${path} is not JSON`, { cause: error }))
             }
         })
-        response.on('error', reject)
+        response.on('error', error => fail(error, `the answer to ${path} is not complete`))
       },
     )
     asked.on('timeout', () =>
@@ -72,29 +70,72 @@ export function askDaemon(
     asked.on('close', cancel)
     asked.on('error', error => {
       const isAbsent = 'code' in error && (error.code === 'ENOENT' || error.code === 'ECONNREFUSED')
-      if (isAbsent) resolve({ kind: 'absent' })
-      else reject(error)
+      if (isAbsent) resolve(undefined)
+      else fail(error, path)
     })
     asked.end()
   })
+}
+
+/** Requests a page as askDaemon does. Throws if no daemon listens there. */
+export async function demandAnswer(socketPath: string, path: string): Promise<unknown> {
+  const answer = await askDaemon(socketPath, path)
+  if (answer === undefined) throw new Error(`no daemon answers at ${socketPath}`)
+  return answer
+}
+
+/** Gives the version in an answer of /config. Throws where there is none. */
+export function versionIn(config: unknown, socketPath: string): string {
+  const version = textAt(config, 'version')
+  if (version === '') throw new Error(`${socketPath}: no daemon of kprobe answers: /config has no version`)
+  return version
+}
+
+/** Requests all objects, for readSnapshotJson. Throws where the daemon has not read all of them yet. */
+export async function askObjects(socketPath: string): Promise<Json> {
+  const answer = await demandAnswer(socketPath, '/snapshot')
+  if (isJson(answer) && answer.complete === true) return answer
+  const source = fieldOf(answer, 'source')
+  const missing = listAt(source, 'missing').join(', ')
+  const trouble = textAt(source, 'trouble')
+  const what = `${missing === '' ? '' : `: it lacks ${missing}`}${trouble === '' ? '' : ` (${trouble})`}`
+  throw new Error(`the daemon at ${socketPath} has not read all objects yet${what}`)
+}
+
+/** Gives the Services in an answer of /state. Throws where there is no list of them. */
+export function servicesIn(state: unknown, socketPath: string): readonly unknown[] {
+  const services = fieldOf(state, 'services')
+  if (!Array.isArray(services)) throw new Error(`${socketPath}: /state has no list of services`)
+  return services
 }
 
 /**
  * Reads the names of IPVS objects from the daemon: kernel objects of IPVS carry none. Undefined without a socket.
  * Throws if no daemon answers there, or on a malformed answer.
  */
-export async function askServiceNames(adminSocket: string): Promise<ServiceNames | undefined> {
+async function askServiceNames(adminSocket: string): Promise<ServiceNames | undefined> {
   if (adminSocket === '') return undefined
-  const answer = await askDaemon(adminSocket, '/state')
-  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${adminSocket}`)
-  return serviceNames(answer.value)
+  return serviceNames(servicesIn(await demandAnswer(adminSocket, '/state'), adminSocket))
 }
 
-/** Reads the answer of /state and skips entries of another shape. */
-export function serviceNames(state: unknown): ServiceNames {
+/** Reads the names again and again as askServiceNames does; while the daemon is away, the last ones stay. */
+export function serviceNamesReader(adminSocket: string): () => Promise<ServiceNames | undefined> {
+  let last: ServiceNames | undefined
+  return async () => {
+    try {
+      last = await askServiceNames(adminSocket)
+    } catch (error) {
+      if (last === undefined) throw error
+    }
+    return last
+  }
+}
+
+/** Reads the names of Services and skips entries of another shape. */
+export function serviceNames(services: readonly unknown[]): ServiceNames {
   const found = noted()
   const { places, addresses, clusterIps } = found
-  for (const service of listAt(state, 'services')) {
+  for (const service of services) {
     const name = textAt(service, 'service')
     for (const port of listAt(service, 'ports')) {
       const [display, protocol] = [textAt(port, 'name'), textAt(port, 'protocol')]

@@ -72,8 +72,7 @@ async function printServices(socket: string, io: Io): Promise<number> {
   const late = new AbortController()
   const cancel = systemClock.after(NAMES_LIMIT_MS, () => late.abort())
   try {
-    const answer = await askDaemon(socket, '/services', late)
-    const names: unknown = answer.kind === 'answer' ? answer.value : []
+    const names = await askDaemon(socket, '/services', late)
     const safe = (Array.isArray(names) ? names : []).filter(isSafeName).sort()
     io.out(
       safe

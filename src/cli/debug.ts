@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { open, readFile } from 'node:fs/promises'
+import { open } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
@@ -15,7 +15,7 @@ import { SYSCTLS } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { MODES } from '../modes/registry.ts'
 import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
-import { askDaemon, usualSocket } from './admin-client.ts'
+import { demandAnswer, usualSocket, versionIn } from './admin-client.ts'
 import {
   BUNDLE_BYTES_MAX,
   type BundleFacts,
@@ -28,7 +28,7 @@ import {
   RULES_FILE,
   writeBundle,
 } from './bundle.ts'
-import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
+import { type Command, EXIT_FINE, type Io, lent, readText } from './io.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 import { failWord, orFailed, ownCommand } from './request.ts'
 
@@ -204,10 +204,12 @@ async function addPages(
   for (const { page, about } of PAGES) {
     const name = `${page}.json`
     await draft.add(name, about, async () => {
-      const answer = await askDaemon(socket, `/${page}`)
-      if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
-      if (page === 'config') config = answer.value
-      return JSON.stringify(answer.value)
+      const answer = await demandAnswer(socket, `/${page}`)
+      if (page === 'config') {
+        versionIn(answer, socket)
+        config = answer
+      }
+      return JSON.stringify(answer)
     })
     const [missing] = draft.missing
     if (isGiven && missing !== undefined && page === 'config') throw new Error(missing.why)
@@ -243,14 +245,6 @@ async function readSettings(): Promise<string> {
   for (const path of SETTINGS)
     values[path] = (await readText(path.startsWith('sys/module') ? `/${path}` : `/proc/${path}`)) ?? null
   return JSON.stringify(values, undefined, 2)
-}
-
-async function readText(path: string): Promise<string | undefined> {
-  try {
-    return (await readFile(path, 'utf8')).trim()
-  } catch {
-    return undefined
-  }
 }
 
 const LOG_BYTES_MAX = 4 * 1024 * 1024

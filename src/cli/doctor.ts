@@ -1,4 +1,4 @@
-import { readdir, readFile } from 'node:fs/promises'
+import { readdir } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
@@ -15,7 +15,7 @@ import { ipvsTexts, lookElsewhere, neighborsOf } from '../modes/foreign/leftover
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, tableText } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, readText, tableText } from './io.ts'
 import { damageFindings } from './programmed.ts'
 import { flaggedCommand } from './request.ts'
 
@@ -131,17 +131,6 @@ async function kernelRelease(): Promise<string> {
 /** Reads the non-empty lines of a file of /proc; none if it does not exist. */
 export async function readLines(path: string): Promise<readonly string[]> {
   return (await readText(path))?.split('\n').filter(line => line !== '') ?? []
-}
-
-/** Reads a file; undefined if it does not exist or is not readable. Settings of an absent module are absent. */
-async function readText(path: string): Promise<string | undefined> {
-  try {
-    return (await readFile(path, 'utf8')).trim()
-  } catch (error) {
-    const isAbsent = error instanceof Error && 'code' in error
-    if (!isAbsent) throw error
-    return undefined
-  }
 }
 
 const MARKS: Readonly<Record<Finding['kind'], string>> = {
@@ -284,9 +273,5 @@ export async function processesNamed(name: string, proc = '/proc'): Promise<read
 
 /** Reads the name, of which the kernel keeps at most 15 bytes. Undefined if the process has ended. */
 async function nameOf(folder: string): Promise<string | undefined> {
-  try {
-    return (await readFile(`${folder}/comm`, 'utf8')).trim()
-  } catch {
-    return undefined
-  }
+  return await readText(`${folder}/comm`)
 }

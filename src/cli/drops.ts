@@ -28,7 +28,14 @@ import { factsOf, factsText, type PacketFacts } from './packet-story.ts'
 import { isTarget, type Peers, resolvePeers } from './peers.ts'
 import { ownCommand } from './request.ts'
 import { RuleNames } from './rule-names.ts'
-import { PACKET_FLAGS, PacketPrinter, type PacketRequest, readPacketRequest, untilOver } from './trace.ts'
+import {
+  notHeldText,
+  PACKET_FLAGS,
+  PacketPrinter,
+  type PacketRequest,
+  readPacketRequest,
+  untilOver,
+} from './trace.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
@@ -87,6 +94,9 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     await names.load()
     const { group, chains } = loggingOf(found)
     if (group === undefined) throw new Error(whyNoLog(found.held))
+    const rows = found.held.flatMap(mode => mode.rows)
+    if (request.service !== '' && !rows.some(({ service }) => isOfService([service], request.service)))
+      io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
     await follow(request, io, { names, group, chains })
   })
 }
@@ -154,9 +164,10 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
     })
     const before = await countRefused(chains)
     await untilOver(io, isEndless ? Number.POSITIVE_INFINITY : durationMs, () => printer.isFull)
+    // Before the end of reading: what is refused later is in neither count.
+    const refused = refusedBetween(before, await countRefused(chains))
     stop()
     await printer.written()
-    const refused = refusedBetween(before, await countRefused(chains))
     const { printed, dropped } = printer.counts
     const unlogged = refused === undefined ? 0 : Number(refused) - ours - lost
     await writeWarnings(

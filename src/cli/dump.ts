@@ -5,9 +5,9 @@ import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { Ruleset } from '../kernel/nft/state.ts'
 import { isOfService, namesOfElements, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
-import type { DumpFilter, KernelRead, Mode } from '../modes/mode.ts'
+import type { DumpFilter, Mode } from '../modes/mode.ts'
 import { type ReadModes, readModes, readTables } from '../modes/registry.ts'
-import { askServiceNames } from './admin-client.ts'
+import { serviceNamesReader } from './admin-client.ts'
 import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
 import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io, lent, tableText, writeWarnings } from './io.ts'
@@ -26,25 +26,24 @@ import { serviceTable, sortedRows } from './service-rows.ts'
 export const command = ownCommand({ ...DUMP_HELP, takesArguments: true, read: readRequest, run })
 
 async function run(request: Request, io: Io): Promise<number> {
-  const names = await askServiceNames(request.adminSocket)
-  const ask: KernelRead['names'] = isNeeded => daemonNames(request, names, isNeeded)
+  const readNames = serviceNamesReader(request.adminSocket)
   const dump = DUMPS.find(({ what }) => what === request.what)
-  if (dump !== undefined) return await dumpObjects(request, io, { dump, ask })
-  if (!request.isWatched) return (await dumpTables(request, io, ask)).code
+  if (dump !== undefined) return await dumpObjects(request, io, { dump, names: await readNames() })
+  const read = async () => await readKernel(request, await readNames())
+  if (!request.isWatched) return await dumpTables(request, io, await read())
   await watchRows(io, {
-    first: async () => rowsRead(request, (await dumpTables(request, io, ask)).dump),
-    read: async () => rowsRead(request, await readKernel(request, ask)),
+    first: async () => {
+      const held = await read()
+      await dumpTables(request, io, held)
+      return rowsRead(request, held)
+    },
+    read: async () => rowsRead(request, await read()),
     textOf: rows => rowsText(rows, request, io),
   })
   return EXIT_FINE
 }
 
-async function dumpTables(
-  request: Request,
-  io: Io,
-  ask: KernelRead['names'],
-): Promise<{ readonly code: number; readonly dump: Dump }> {
-  const dump = await readKernel(request, ask)
+async function dumpTables(request: Request, io: Io, dump: Dump): Promise<number> {
   if (isDocument(request.output)) await writeDocument(await documentOf(request, dump), request.output, io)
   else await writeText(request, dump, io)
   const missing = whatIsMissing(request, dump)
@@ -57,7 +56,7 @@ async function dumpTables(
     ...(damage === undefined ? [] : [`DAMAGED: ${damage}; ${remedyText(dump.modes)}`]),
   ]
   await writeWarnings(warnings, io)
-  return { code: damage === undefined ? exitOf(request, missing) : EXIT_FAILED, dump }
+  return damage === undefined ? exitOf(request, missing) : EXIT_FAILED
 }
 
 /** A requested Service that the kernel does not hold is a failure; an empty kernel is not. */
@@ -75,10 +74,11 @@ function modesText(modes: readonly ProgrammedMode[]): string {
 
 interface Asked {
   readonly dump: (typeof DUMPS)[number]
-  readonly ask: KernelRead['names']
+  /** Those of the daemon; undefined without a socket. */
+  readonly names: ServiceNames | undefined
 }
 
-async function dumpObjects(request: Request, io: Io, { dump, ask }: Asked): Promise<number> {
+async function dumpObjects(request: Request, io: Io, { dump, names: known }: Asked): Promise<number> {
   const { output, families, proxyName: proxy } = request
   const { saveTables } = dump
   if (output === dump.saveFormat && saveTables !== undefined) {
@@ -86,7 +86,9 @@ async function dumpObjects(request: Request, io: Io, { dump, ask }: Asked): Prom
     await writeWarnings(families.length > 1 ? [saveTables.note] : [], io)
     return EXIT_FINE
   }
-  const names = dump.isNamed ? NO_NAMES : (ask(true) ?? (await namesInTables(request, dump.mode)))
+  const names = dump.isNamed
+    ? NO_NAMES
+    : (daemonNames(request, known, true) ?? (await namesInTables(request, dump.mode)))
   const found = await dump.read(HERE, { ...filterOf(request, names), proxy })
   if (isDocument(output)) await writeDocument(found.value, output, io)
   else if (output === dump.saveFormat) writeLines(found.save, io)
@@ -131,8 +133,8 @@ interface Dump extends ReadModes {
   readonly modes: readonly ProgrammedMode[]
 }
 
-async function readKernel(request: Request, ask: KernelRead['names']): Promise<Dump> {
-  const read = await readModes({ ...HERE, ...request }, ask)
+async function readKernel(request: Request, names: ServiceNames | undefined): Promise<Dump> {
+  const read = await readModes({ ...HERE, ...request }, isNeeded => daemonNames(request, names, isNeeded))
   const modes = request.what === 'nft' ? [] : programmedModes(withRelays(read.held), request.service)
   return { ...read, names: read.held.find(mode => mode.names !== undefined)?.names, modes }
 }

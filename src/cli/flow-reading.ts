@@ -2,6 +2,7 @@ import { type Clock, restMs } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
 import type { PortProtocol } from '../base/ip-packet.ts'
+import { fieldOf } from '../base/plain-data.ts'
 import { quote } from '../config/flag.ts'
 import { HERE } from '../daemon/open.ts'
 import {
@@ -11,7 +12,6 @@ import {
   watchFlowEvents,
 } from '../kernel/conntrack/record.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
-import { isJson } from '../model/fields.ts'
 import { namesIn, noted, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { readModes } from '../modes/registry.ts'
@@ -20,7 +20,7 @@ import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import type { Message } from '../netlink/message.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
-import { askDaemon, serviceNames, usualSocket } from './admin-client.ts'
+import { askDaemon, serviceNames, servicesIn, usualSocket } from './admin-client.ts'
 import { checkDaemon } from './request.ts'
 
 interface FlowNamesOptions {
@@ -109,8 +109,8 @@ export class FlowNames {
    */
   async noticesAbout(service: string): Promise<readonly string[]> {
     if (service === '' || this.socket === undefined) return []
-    const answer = await askDaemon(this.socket, '/services')
-    const isKnown = answer.kind !== 'answer' || !Array.isArray(answer.value) || answer.value.includes(service)
+    const services = await askDaemon(this.socket, '/services')
+    const isKnown = !Array.isArray(services) || services.includes(service)
     return isKnown ? [] : [`the daemon has no Service ${quote(service)}`]
   }
 
@@ -148,10 +148,9 @@ export class FlowNames {
 
 /** Undefined if the daemon has gone. */
 async function namesOfDaemon(socket: string) {
-  const answer = await askDaemon(socket, '/state')
-  if (answer.kind === 'absent') return undefined
-  const { synced } = isJson(answer.value) ? answer.value : {}
-  return { names: serviceNames(answer.value), synced }
+  const state = await askDaemon(socket, '/state')
+  if (state === undefined) return undefined
+  return { names: serviceNames(servicesIn(state, socket)), synced: fieldOf(state, 'synced') }
 }
 
 /** Reads names from rows of `kprobe dump`. */

@@ -1,12 +1,9 @@
-import type { Clock } from '../base/clock.ts'
 import { type IpFilter, parseIp } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { isPort } from '../model/fields.ts'
 import { type FlowFilter, GROUPINGS } from './flow-groups.ts'
-import type { FlowNames, FlowSettings } from './flow-reading.ts'
-import type { Io } from './io.ts'
 import {
   checkAddresses,
   checkResolved,
@@ -71,17 +68,6 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
 
 /** What `kprobe flows` is to do. */
 export type FlowsRequest = ReturnType<typeof readFlowsRequest>
-
-/** The parts of the machine that a session uses. */
-export interface FlowsSession {
-  readonly request: FlowsRequest
-  readonly names: FlowNames
-  readonly settings: FlowSettings
-  readonly clock: Clock
-  /** Milliseconds since 1970. */
-  readonly wallMs: () => number
-  readonly io: Io
-}
 
 /** Reads the flags. Reports errors to the reader. */
 export function readFlowsRequest(reader: FlagReader) {

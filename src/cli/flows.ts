@@ -1,11 +1,11 @@
 import { type Cancel, pause, systemClock } from '../base/clock.ts'
 import { secondsText } from '../base/duration.ts'
 import { formatIpPort } from '../base/ip.ts'
+import { fieldOf } from '../base/plain-data.ts'
 import { bytesText, oneLine, rfc3339 } from '../base/text.ts'
 import { HERE } from '../daemon/open.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
 import { decodeRecord, type FlowEventKind, type Volume } from '../kernel/conntrack/record.ts'
-import { isJson } from '../model/fields.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'
 import { askDaemon } from './admin-client.ts'
@@ -18,14 +18,8 @@ import {
   namedFlow,
   summedCounts,
 } from './flow-groups.ts'
-import { FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
-import {
-  FLOWS_FLAGS,
-  type FlowsRequest,
-  type FlowsSession,
-  readFlowsRequest,
-  withPeers,
-} from './flow-request.ts'
+import { FlowNames, type FlowSettings, FlowWatch, readFlowSettings } from './flow-reading.ts'
+import { FLOWS_FLAGS, type FlowsRequest, readFlowsRequest, withPeers } from './flow-request.ts'
 import { aborted, EXIT_FINE, type Io, tableText, writeWarnings } from './io.ts'
 import { ownCommand } from './request.ts'
 
@@ -50,16 +44,25 @@ export const command = ownCommand({
   run,
 })
 
+interface Session {
+  readonly request: FlowsRequest
+  readonly names: FlowNames
+  readonly settings: FlowSettings
+  readonly io: Io
+}
+
 async function run(asked: FlowsRequest, io: Io): Promise<number> {
   const settings = readFlowSettings()
   const request = await withPeers(asked)
   const names = await FlowNames.open({ clock: systemClock, ...request })
-  const session = { request, names, settings, clock: systemClock, wallMs: Date.now, io }
+  const session = { request, names, settings, io }
   for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)
-  return request.follow ? await followFlows(session) : await listFlows(session)
+  if (!request.follow) return await listFlows(session)
+  if (settings.whyNoEvents !== undefined) throw new Error(settings.whyNoEvents)
+  return await new Follower(session).run()
 }
 
-async function noticesOf({ request, names, settings }: FlowsSession): Promise<readonly string[]> {
+async function noticesOf({ request, names, settings }: Session): Promise<readonly string[]> {
   return [
     ...(names.notice === undefined ? [] : [names.notice]),
     ...(await names.noticesAbout(request.filter.service)),
@@ -68,9 +71,9 @@ async function noticesOf({ request, names, settings }: FlowsSession): Promise<re
 }
 
 /** Prints the present table of connections. */
-async function listFlows({ request, names, settings, clock, wallMs, io }: FlowsSession): Promise<number> {
+async function listFlows({ request, names, settings, io }: Session): Promise<number> {
   const { filter, by, limit, output } = request
-  const client = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
+  const client = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock: systemClock })
   const flows: NamedFlow[] = []
   const withVolume = settings.hasVolume
   const groups = by === undefined ? undefined : new FlowGroups({ names, filter, by, withVolume })
@@ -85,13 +88,12 @@ async function listFlows({ request, names, settings, clock, wallMs, io }: FlowsS
       else more++
     })
     .finally(() => client.close())
-  const nowMs = wallMs()
+  const nowMs = Date.now()
   if (by !== undefined && groups !== undefined) {
     const largest = groups.largest()
     const counts = { by, of: 'open' } as const
     const shown = largest.slice(0, limit)
-    if (output === 'json')
-      for (const group of shown) io.out(`${JSON.stringify(groupJson(group, counts, nowMs))}\n`)
+    if (output === 'json') for (const group of shown) io.out(`${JSON.stringify(groupJson(group, counts))}\n`)
     else io.out(textOf(groupTable(shown, counts), io))
     more = largest.slice(limit).reduce((sum, { begun }) => sum + begun, groups.others.begun)
   } else if (output === 'json')
@@ -117,14 +119,8 @@ const NAMES_TICKS = 5
 const BACKLOG_BYTES_MAX = 8 << 20
 
 /** Prints connections, or counts of them, until the duration is over or the process is asked to end. */
-async function followFlows(session: FlowsSession): Promise<number> {
-  const { whyNoEvents } = session.settings
-  if (whyNoEvents !== undefined) throw new Error(whyNoEvents)
-  return await new Follower(session).run()
-}
-
 class Follower {
-  readonly #session: FlowsSession
+  readonly #session: Session
   readonly #groups: FlowGroups | undefined
   readonly #total = { new: 0, ended: 0, lost: 0, skipped: 0 }
   #watch: FlowWatch | undefined
@@ -135,7 +131,7 @@ class Follower {
   #ticks = 0
   #intervalStartMs = 0
 
-  constructor(session: FlowsSession) {
+  constructor(session: Session) {
     const { request, names, settings } = session
     const { filter, by } = request
     this.#session = session
@@ -144,36 +140,26 @@ class Follower {
   }
 
   async run(): Promise<number> {
-    const { request, clock, io } = this.#session
-    const startMs = clock.nowMs()
+    const { request, io } = this.#session
+    const startMs = systemClock.nowMs()
     this.#intervalStartMs = startMs
     const take = this.#groups === undefined ? this.#line : this.#count
-    const watch = new FlowWatch({ clock, kinds: request.events, take })
+    const watch = new FlowWatch({ clock: systemClock, kinds: request.events, take })
     this.#watch = watch
     io.err('kprobe flows: following connections; Ctrl-C ends\n')
-    const timers = [this.#every(TICK_MS, () => this.#tick())]
+    const timers = [every(TICK_MS, () => this.#tick())]
     if (this.#groups !== undefined && request.intervalMs > 0)
-      timers.push(this.#every(request.intervalMs, () => this.#printInterval()))
+      timers.push(every(request.intervalMs, () => this.#printInterval()))
     const stop = AbortSignal.any([io.signal, io.outLost])
-    await (request.durationMs > 0 ? pause(clock, request.durationMs, stop) : aborted(stop))
+    await (request.durationMs > 0 ? pause(systemClock, request.durationMs, stop) : aborted(stop))
     for (const cancel of timers) cancel()
     watch.stop()
     this.#report()
     if (this.#groups !== undefined) this.#printGroups()
     await watch.close()
     await io.outWritten()
-    io.err(`kprobe flows: ${this.#summary((clock.nowMs() - startMs) / 1000)}\n`)
+    io.err(`kprobe flows: ${this.#summary((systemClock.nowMs() - startMs) / 1000)}\n`)
     return EXIT_FINE
-  }
-
-  /** Runs `run` again and again. */
-  #every(ms: number, run: () => void): Cancel {
-    const { clock } = this.#session
-    let cancel = clock.after(ms, function again() {
-      run()
-      cancel = clock.after(ms, again)
-    })
-    return () => cancel()
   }
 
   readonly #count = (kind: FlowEventKind, view: ByteView, message: Message): void => {
@@ -181,7 +167,8 @@ class Follower {
   }
 
   readonly #line = (kind: FlowEventKind, view: ByteView, message: Message): void => {
-    const { request, names, io, wallMs } = this.#session
+    const { request, names, io } = this.#session
+    const wallMs = Date.now()
     const record = decodeRecord(view, message)
     const flow = record === undefined ? undefined : namedFlow(record, { names, filter: request.filter })
     if (flow === undefined) return
@@ -192,9 +179,7 @@ class Follower {
     }
     this.#printedInTick++
     const text =
-      request.output === 'json'
-        ? JSON.stringify(flowJson(kind, flow, wallMs()))
-        : flowLine(kind, flow, wallMs())
+      request.output === 'json' ? JSON.stringify(flowJson(kind, flow, wallMs)) : flowLine(kind, flow, wallMs)
     io.out(`${text}\n`)
   }
 
@@ -232,9 +217,9 @@ class Follower {
   }
 
   #say(event: 'lost' | 'skipped' | 'skipped-tables', count: number, text: string): void {
-    const { request, io, wallMs } = this.#session
+    const { request, io } = this.#session
     if (count === 0) return
-    if (request.output === 'json') io.out(`${JSON.stringify({ time: rfc3339(wallMs()), event, count })}\n`)
+    if (request.output === 'json') io.out(`${JSON.stringify({ time: rfc3339(Date.now()), event, count })}\n`)
     else io.err(`${count.toLocaleString('en-US')} ${text}\n`)
   }
 
@@ -245,7 +230,7 @@ class Follower {
   }
 
   #printGroups(): void {
-    const { request, io, clock, wallMs } = this.#session
+    const { request, io } = this.#session
     const { by, limit, output } = request
     const groups = this.#groups
     if (groups === undefined || by === undefined) return
@@ -253,7 +238,7 @@ class Follower {
     const { begun, ended } = summedCounts([...all, groups.others])
     this.#total.new += begun
     this.#total.ended += ended
-    const nowMs = clock.nowMs()
+    const nowMs = systemClock.nowMs()
     const seconds = (nowMs - this.#intervalStartMs) / 1000
     this.#intervalStartMs = nowMs
     const counts = { by, of: 'events' } as const
@@ -262,9 +247,8 @@ class Follower {
     const rest = { groups: all.length - shown.length, connections: hidden.begun, ended: hidden.ended }
     const hasRest = rest.connections + rest.ended > 0
     if (output === 'json') {
-      for (const group of shown)
-        io.out(`${JSON.stringify({ ...groupJson(group, counts, wallMs()), seconds })}\n`)
-      if (hasRest) io.out(`${JSON.stringify({ time: rfc3339(wallMs()), event: 'rest', ...rest })}\n`)
+      for (const group of shown) io.out(`${JSON.stringify({ ...groupJson(group, counts), seconds })}\n`)
+      if (hasRest) io.out(`${JSON.stringify({ time: rfc3339(Date.now()), event: 'rest', ...rest })}\n`)
     } else {
       io.out(`in ${seconds.toFixed(1)} s:\n${textOf(groupTable(shown, counts), io)}`)
       if (hasRest)
@@ -287,12 +271,20 @@ class Follower {
   }
 }
 
+/** Runs `run` again and again. */
+function every(ms: number, run: () => void): Cancel {
+  let cancel = systemClock.after(ms, function again() {
+    run()
+    cancel = systemClock.after(ms, again)
+  })
+  return () => cancel()
+}
+
 /** Reads the names again if Services changed; they stay as they are while the daemon is away. */
 async function refreshNames(names: FlowNames): Promise<void> {
   try {
-    const answer = names.socket === undefined ? undefined : await askDaemon(names.socket, '/status')
-    const status = answer?.kind === 'answer' ? answer.value : undefined
-    await names.refresh(isJson(status) ? status.synced : undefined)
+    const status = names.socket === undefined ? undefined : await askDaemon(names.socket, '/status')
+    await names.refresh(fieldOf(status, 'synced'))
   } catch {
     // The next tick asks again.
   }
@@ -414,10 +406,10 @@ function groupTable(groups: readonly FlowGroup[], { by, of }: GroupCounts) {
   }
 }
 
-function groupJson(group: FlowGroup, { of }: GroupCounts, wallMs: number): object {
+function groupJson(group: FlowGroup, { of }: GroupCounts): object {
   const { protocol, service, endpoint, client, begun, ended, volume } = group
   const counts = of === 'open' ? { open: begun } : { new: begun, ended }
-  return { time: rfc3339(wallMs), protocol, service, endpoint, client, ...counts, ...volume }
+  return { time: rfc3339(Date.now()), protocol, service, endpoint, client, ...counts, ...volume }
 }
 
 function textOf({ heading, rows }: ReturnType<typeof groupTable>, { color }: Pick<Io, 'color'>): string {

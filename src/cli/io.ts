@@ -62,6 +62,16 @@ export async function lent<T extends { close(): unknown }, R>(
   }
 }
 
+/** Reads a file; undefined if it does not exist or is not readable: settings of an absent module are absent. */
+export async function readText(path: string): Promise<string | undefined> {
+  try {
+    return (await readFile(path, 'utf8')).trim()
+  } catch (error) {
+    if (!isErrno(error)) throw error
+    return undefined
+  }
+}
+
 /**
  * Writes a text file. When that fails, as on a full disk, what a regular file held before is put back, and a file that
  * was not there is removed. Devices and pipes are written to as they are. Throws what the file system throws.

@@ -1,4 +1,5 @@
-import { type Clock, finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
+import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
+import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
@@ -10,7 +11,7 @@ import { NodeListeners } from '../daemon/node-listeners.ts'
 import { openClient, openFileSource, openRoute, openSockDiag, watchLocalIps } from '../daemon/open.ts'
 import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/listeners.ts'
-import { isJson, type Json, type Refusal } from '../model/fields.ts'
+import type { Refusal } from '../model/fields.ts'
 import type { MemoryLimit, ServiceMemory } from '../model/node-context.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
@@ -21,12 +22,11 @@ import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { LocatedRefusal, Source } from '../source/source.ts'
 import { type RefusedSince, refusalIdentity } from '../telemetry/refusal-log.ts'
-import { askDaemon } from './admin-client.ts'
+import { askObjects } from './admin-client.ts'
 import { type Io, Progress, writeWarnings } from './io.ts'
 import type { ModelRequest } from './request.ts'
 
 interface Reading {
-  readonly clock: Clock
   readonly io: Io
   readonly progress: Progress
   /** Takes a warning, which is printed after the results. */
@@ -64,7 +64,7 @@ export async function withLoaded<R>(
   const progress = new Progress(systemClock, io)
   const warnings: string[] = []
   const warn = (text: string) => void warnings.push(text)
-  const reading: Reading = { clock: systemClock, io, progress, warn, source: { refused: [] } }
+  const reading: Reading = { io, progress, warn, source: { refused: [] } }
   try {
     return await use(await load(request, reading), reading)
   } finally {
@@ -80,7 +80,7 @@ async function load(
   { config, daemon }: Pick<ModelRequest, 'config' | 'daemon'>,
   reading: Reading,
 ): Promise<Loaded> {
-  const { clock, progress, source } = reading
+  const { progress, source } = reading
   const { snapshot, memoryBytes, refused, refusedSlices, ...known } =
     daemon === undefined
       ? {
@@ -93,7 +93,7 @@ async function load(
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
   const options = resolveOptions(config, memoryBytes, refused)
-  const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
+  const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(systemClock))
   return {
     ...resolved,
     ...known,
@@ -105,81 +105,70 @@ async function load(
 async function withListeners(
   snapshot: Snapshot,
   { serviceProxyName }: Config,
-  { clock, ...reading }: Reading,
+  reading: Reading,
 ): Promise<Snapshot> {
   const warn = (facts: { readonly err: Error }, text: string) => reading.warn(`${text}: ${facts.err.message}`)
   const sockets = { diag: openSockDiag, route: openRoute }
   const ofDaemon = await holderSockets(instanceOf(serviceProxyName).lock)
   const ours = () => new Set([...ownSockets(), ...ofDaemon])
-  return new NodeListeners({ clock, warn, ownSockets: ours, sockets }).completed(snapshot, 'start')
+  return new NodeListeners({ clock: systemClock, warn, ownSockets: ours, sockets }).completed(
+    snapshot,
+    'start',
+  )
 }
 
 /** Reads the objects of the daemon, with the daemon's memory limit: Services that exceed it are refused here, too. */
-async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<DaemonObjects> {
+async function askSnapshot(socket: string, { progress }: Reading): Promise<DaemonObjects> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
-  const answer = await askDaemon(socket, '/snapshot')
-  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
-  if (!isJson(answer.value) || answer.value.complete !== true)
-    throw new Error(`the daemon at ${socket} has not read all objects yet${lackText(answer.value)}`)
-  const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
+  const answer = await askObjects(socket)
+  const snapshot = await finishInSlices(readSnapshotJson(answer), slicingOf(systemClock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused } = answer.value
   return {
     snapshot,
-    memoryBytes: typeof bytes === 'number' ? bytes : undefined,
-    refused: refusedIn(refused),
-    ...knownIn(answer.value),
+    memoryBytes: numberAt(answer, 'servicesBytes'),
+    refused: refusedIn(answer),
+    ...knownIn(answer),
   }
 }
 
 /** Reads what the daemon's page /snapshot says besides the objects. */
-export function knownIn({
-  refusedSlices,
-  refusedSince,
-  source,
-  quarantined,
-}: Json): Omit<Loaded, keyof Resolved> {
-  const since = timesIn(refusedSince)
+export function knownIn(page: unknown): Omit<Loaded, keyof Resolved> {
+  const since = timesIn(page)
   return {
-    refusedSlices: Array.isArray(refusedSlices) ? refusedSlices.flatMap(refusalIn) : [],
+    refusedSlices: listAt(page, 'refusedSlices').flatMap(refusalIn),
     refusedSince: refusal => since.get(refusalIdentity(refusal)),
-    quarantined: quarantinedIn(quarantined),
-    notKnown: notKnownIn(source),
+    quarantined: new Map(
+      listAt(page, 'quarantined').map(entry => [textAt(entry, 'service'), textAt(entry, 'error')]),
+    ),
+    notKnown: notKnownIn(fieldOf(page, 'source')),
   }
 }
 
-/** Says which objects the daemon waits for, and why. */
-function lackText(answer: unknown): string {
-  const { missing, trouble } = isJson(answer) && isJson(answer.source) ? answer.source : {}
-  const what = Array.isArray(missing) && missing.length > 0 ? `: it lacks ${missing.join(', ')}` : ''
-  return typeof trouble === 'string' ? `${what} (${trouble})` : what
-}
-
 /** Reads the times of refusals, and skips entries of another shape. */
-function timesIn(list: unknown): ReadonlyMap<string, RefusedSince> {
+function timesIn(page: unknown): ReadonlyMap<string, RefusedSince> {
   const times = new Map<string, RefusedSince>()
-  for (const entry of Array.isArray(list) ? list : []) {
-    const { object, field, value, reason, wallMs, orEarlier } = isJson(entry) ? entry : {}
-    if (typeof wallMs !== 'number' || !Number.isFinite(wallMs)) continue
-    const refusal = { object: `${object}`, field: `${field}`, value: `${value}`, reason: `${reason}` }
-    times.set(refusalIdentity(refusal), { wallMs, orEarlier: orEarlier === true })
+  for (const entry of listAt(page, 'refusedSince')) {
+    const wallMs = numberAt(entry, 'wallMs')
+    if (wallMs === undefined || !Number.isFinite(wallMs)) continue
+    times.set(refusalIdentity(refusalOf(entry)), { wallMs, orEarlier: fieldOf(entry, 'orEarlier') === true })
   }
   return times
 }
 
-/** Reads which Services the kernel rejects, and skips entries of another shape. */
-function quarantinedIn(list: unknown): ReadonlyMap<ServiceKey, string> {
-  const entries = (Array.isArray(list) ? list : []).map(entry => (isJson(entry) ? entry : {}))
-  return new Map(entries.map(({ service, error }) => [`${service}`, `${error}`]))
+function refusalOf(entry: unknown) {
+  const text = (field: string) => textAt(entry, field)
+  return { object: text('object'), field: text('field'), value: text('value'), reason: text('reason') }
 }
 
 /** Says what the daemon may have missed. */
 function notKnownIn(source: unknown): readonly string[] {
-  const { stale, trouble, silentMs } = isJson(source) ? source : {}
-  const why = typeof trouble === 'string' ? `: ${trouble}` : ''
-  if (stale === true) return [`what the source says now: the daemon serves the objects of its last run${why}`]
+  const trouble = textAt(source, 'trouble')
+  const why = trouble === '' ? '' : `: ${trouble}`
+  if (fieldOf(source, 'stale') === true)
+    return [`what the source says now: the daemon serves the objects of its last run${why}`]
   if (why === '') return []
-  const time = typeof silentMs === 'number' ? ` of the last ${Math.round(silentMs / 1000)} s` : ''
+  const silentMs = numberAt(source, 'silentMs')
+  const time = silentMs === undefined ? '' : ` of the last ${Math.round(silentMs / 1000)} s`
   return [`changes${time}: the daemon cannot read its source${why}`]
 }
 
@@ -191,18 +180,14 @@ interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'quarantined' | 'n
 }
 
 /** Reads a refusal that the daemon has written; empty for anything else. */
-function refusalIn(value: unknown): readonly Refusal[] {
-  const { object, field, value: text, reason, service } = isJson(value) ? value : {}
-  const isText = [object, field, text, reason, service].every(each => typeof each === 'string')
-  if (!isText) return []
-  return [
-    { object: `${object}`, field: `${field}`, value: `${text}`, reason: `${reason}`, service: `${service}` },
-  ]
+function refusalIn(entry: unknown): readonly Refusal[] {
+  const refusal = { ...refusalOf(entry), service: textAt(entry, 'service') }
+  return refusal.object === '' || refusal.service === '' ? [] : [refusal]
 }
 
-function refusedIn(list: unknown): ServiceMemory['refused'] {
+function refusedIn(page: unknown): ServiceMemory['refused'] {
   const refused = new Map<ServiceKey, MemoryLimit>()
-  for (const entry of Array.isArray(list) ? list : []) {
+  for (const entry of listAt(page, 'refused')) {
     const [key, limit]: unknown[] = Array.isArray(entry) ? entry : []
     if (typeof key === 'string' && (limit === 'Service' || limit === 'namespace')) refused.set(key, limit)
   }
@@ -210,18 +195,18 @@ function refusedIn(list: unknown): ServiceMemory['refused'] {
 }
 
 async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
-  const { clock, progress, warn } = reading
+  const { progress, warn } = reading
   const whole = { ...reading, config }
   if (config.source.kind === 'file') {
     const read = () => progress.read(1)
-    return await readWhole(openFileSource(config, clock, { read }), whole)
+    return await readWhole(openFileSource(config, systemClock, { read }), whole)
   }
   const dialed: ApiEndpoint[] = []
   const dials: DialWatch = {
     reaching: (addresses, port) => dialed.push(...dialedEndpoints(addresses, port)),
   }
-  const client = await openClient(config, { clock, env: process.env, warn, dials })
-  const cluster = new Cluster({ client, clock, random: Math.random, requested: () => undefined })
+  const client = await openClient(config, { clock: systemClock, env: process.env, warn, dials })
+  const cluster = new Cluster({ client, clock: systemClock, random: Math.random, requested: () => undefined })
   try {
     const snapshot = await readWhole(cluster.source(config), whole)
     return applyEvents(snapshot, [{ kind: 'ApiEndpoints', value: dialed }])
@@ -236,7 +221,7 @@ interface WholeReading extends Reading {
 
 async function readWhole(
   source: Source,
-  { config, clock, io, progress, warn, source: found }: WholeReading,
+  { config, io, progress, warn, source: found }: WholeReading,
 ): Promise<Snapshot> {
   let snapshot = EMPTY_SNAPSHOT
   let localIps: LocalAddresses | undefined
@@ -250,7 +235,7 @@ async function readWhole(
         missing.delete(what)
         if (missing.size === 0) complete()
       }
-      localIps = watchLocalIps(config, clock, {
+      localIps = watchLocalIps(config, systemClock, {
         changed: value => {
           snapshot = applyEvents(snapshot, [{ kind: 'LocalIps', value }])
           arrived('addresses')

@@ -1,5 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
+import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
 import { quote } from '../config/flag.ts'
 import { isJson, type Json } from '../model/fields.ts'
@@ -170,10 +171,8 @@ async function findPods(options: PodOptions, io: Io, signal: AbortSignal): Promi
       const body = parsed(Buffer.concat(chunks))
       if (response.status !== 200)
         throw new Error(`listing pods of ${namespace}: status ${response.status}: ${String(body.message)}`)
-      const items = Array.isArray(body.items) ? body.items.filter(isJson) : []
-      found.push(...items.flatMap(targetOf))
-      const after = partOf(body, 'metadata').continue
-      next = typeof after === 'string' && after !== '' ? after : undefined
+      found.push(...listAt(body, 'items').flatMap(targetOf))
+      next = textAt(fieldOf(body, 'metadata'), 'continue') || undefined
     }
   } finally {
     await client.close()
@@ -189,35 +188,29 @@ async function findPods(options: PodOptions, io: Io, signal: AbortSignal): Promi
 }
 
 /** A pod that ends is replaced by another on its node. Until then its node has none, nor where a pod is not scheduled. */
-function targetOf(pod: Json): readonly Target[] {
-  const { name, deletionTimestamp } = partOf(pod, 'metadata')
-  const { nodeName = plannedNode(pod) } = partOf(pod, 'spec')
-  const { conditions } = partOf(pod, 'status')
-  if (typeof name !== 'string' || typeof nodeName !== 'string') return []
-  if (deletionTimestamp !== undefined || partOf(pod, 'spec').nodeName === undefined)
-    return [{ node: nodeName, pod: undefined, isReady: false }]
-  const isReady =
-    Array.isArray(conditions) &&
-    conditions.some(each => isJson(each) && each.type === 'Ready' && each.status === 'True')
-  return [{ node: nodeName, pod: name, isReady }]
-}
-
-/** The node that the controller of a DaemonSet chose for a pod that is not scheduled; else the name of the pod, in words. */
-function plannedNode(pod: Json): string {
-  const affinity = partOf(partOf(partOf(pod, 'spec'), 'affinity'), 'nodeAffinity')
-  const { nodeSelectorTerms } = partOf(affinity, 'requiredDuringSchedulingIgnoredDuringExecution')
-  const terms = Array.isArray(nodeSelectorTerms) ? nodeSelectorTerms.filter(isJson) : []
-  const fields = terms.flatMap(({ matchFields }) =>
-    Array.isArray(matchFields) ? matchFields.filter(isJson) : [],
+function targetOf(pod: unknown): readonly Target[] {
+  const [metadata, spec] = [fieldOf(pod, 'metadata'), fieldOf(pod, 'spec')]
+  const [name, scheduled] = [textAt(metadata, 'name'), textAt(spec, 'nodeName')]
+  if (name === '') return []
+  const node = scheduled || plannedNode(spec) || `(pod ${name} is not scheduled)`
+  if (scheduled === '' || fieldOf(metadata, 'deletionTimestamp') !== undefined)
+    return [{ node, pod: undefined, isReady: false }]
+  const isReady = listAt(fieldOf(pod, 'status'), 'conditions').some(
+    each => textAt(each, 'type') === 'Ready' && textAt(each, 'status') === 'True',
   )
-  const values = fields.find(({ key }) => key === 'metadata.name')?.values
-  const [node]: unknown[] = Array.isArray(values) ? values : []
-  return typeof node === 'string' ? node : `(pod ${String(partOf(pod, 'metadata').name)} is not scheduled)`
+  return [{ node, pod: name, isReady }]
 }
 
-function partOf(value: Json, field: string): Json {
-  const part = value[field]
-  return isJson(part) ? part : {}
+/** The node that the controller of a DaemonSet chose for a pod that is not scheduled; empty where it chose none. */
+function plannedNode(spec: unknown): string {
+  const affinity = fieldOf(fieldOf(spec, 'affinity'), 'nodeAffinity')
+  const required = fieldOf(affinity, 'requiredDuringSchedulingIgnoredDuringExecution')
+  const fields = listAt(required, 'nodeSelectorTerms').flatMap(term => listAt(term, 'matchFields'))
+  const [node] = listAt(
+    fields.find(field => textAt(field, 'key') === 'metadata.name'),
+    'values',
+  )
+  return typeof node === 'string' ? node : ''
 }
 
 export function parsed(bytes: Buffer): Json {

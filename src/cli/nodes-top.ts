@@ -50,22 +50,18 @@ export type NodeSort = (typeof NODE_SORTS)[number]
 /** Maximum bytes that `kprobe top --once --limit=1` prints. */
 const OUTPUT_BYTES_MAX = 256 * 1024
 
-interface NodesTopOptions {
-  readonly pods: NodePods
-  /** The command, which prints a document of `kprobe top --once`. */
-  readonly argv: readonly string[]
-  readonly wallMs: () => number
-}
-
 /** Asks all nodes, round by round. */
 export class NodesTop {
-  readonly #options: NodesTopOptions
+  readonly #pods: NodePods
+  readonly #argv: readonly string[]
   readonly #rows = new Map<string, NodeRow>()
   /** Nodes of this round, and how many of them have answered. */
   progress = { nodes: 0, asked: 0 }
 
-  constructor(options: NodesTopOptions) {
-    this.#options = options
+  /** `argv` is the command, which prints a document of `kprobe top --once`. */
+  constructor(pods: NodePods, argv: readonly string[]) {
+    this.#pods = pods
+    this.#argv = argv
   }
 
   /** The last answer of each node. */
@@ -75,14 +71,14 @@ export class NodesTop {
 
   /** Asks every node once. */
   async ask(signal: AbortSignal): Promise<void> {
-    const { pods, argv, wallMs } = this.#options
-    const targets = await pods.targets(signal)
+    const targets = await this.#pods.targets(signal)
     const nodes = new Set(targets.map(({ node }) => node))
     for (const node of this.#rows.keys()) if (!nodes.has(node)) this.#rows.delete(node)
     this.progress = { nodes: targets.length, asked: 0 }
-    await pods.ask(targets, { argv, outputBytesMax: OUTPUT_BYTES_MAX, signal }, (target, answer) => {
+    const command = { argv: this.#argv, outputBytesMax: OUTPUT_BYTES_MAX, signal }
+    await this.#pods.ask(targets, command, (target, answer) => {
       this.progress.asked++
-      this.#rows.set(target.node, nodeRow(target, answer, new Date(wallMs()).toISOString().slice(11, 19)))
+      this.#rows.set(target.node, nodeRow(target, answer, new Date().toISOString().slice(11, 19)))
     })
   }
 }

@@ -1,6 +1,7 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { failureText } from '../base/errors.ts'
+import { listAt } from '../base/plain-data.ts'
 import { bytesText, compareTexts, count, oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import type { Json } from '../model/fields.ts'
@@ -177,7 +178,7 @@ async function ask(request: Request, pods: NodePods, io: Io): Promise<number> {
 
 async function top(request: Request, pods: NodePods, io: Io): Promise<number> {
   const { argv, output, once, sort, intervalMs } = request
-  const round = new NodesTop({ pods, argv, wallMs: Date.now })
+  const round = new NodesTop(pods, argv)
   if (!once && io.suspend !== undefined) {
     await showNodes(round, { io, suspend: io.suspend, sort, intervalMs })
     return EXIT_FINE
@@ -215,7 +216,7 @@ async function resultOf(
 function detailOf(action: Action, answer: Json): string {
   if (action === 'why') return String(answer.answer)
   if (action === 'status') return `kprobe ${String(answer.version)}`
-  const differences = Array.isArray(answer.differences) ? answer.differences.length : 0
+  const differences = listAt(answer, 'differences').length
   return differences === 0
     ? 'objects, daemon and kernel agree'
     : `${count(differences, 'difference')}; kprobe verify names them`

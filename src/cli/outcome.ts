@@ -1,10 +1,9 @@
-import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { KERNEL, withNetfilter } from '../daemon/open.ts'
+import { HERE, withNetfilter } from '../daemon/open.ts'
 import type { TracePacket, TraceStep, Way } from '../kernel/evaluate/trace.ts'
 import {
   NF_INET_FORWARD,
@@ -21,6 +20,7 @@ import { isTraceTable } from '../modes/common/trace-table.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { findMode, MODES, readModes } from '../modes/registry.ts'
 import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.ts'
+import { XT_TABLES } from '../modes/xt-common/read-chains.ts'
 import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
 
 /** One endpoint or verdict that connections may end in. */
@@ -140,8 +140,6 @@ async function readOthers(proxyName: string | undefined): Promise<readonly Surve
   })
 }
 
-const XT_TABLES = ['mangle', 'filter', 'nat'] as const
-
 /** Tests whether IP packets pass the chains of a family at the hooks of netfilter. */
 export function isHookFamily(family: string): family is HookFamily {
   return family === 'ip' || family === 'ip6' || family === 'inet'
@@ -173,14 +171,10 @@ function othersOnWay(
 /** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
 export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
   try {
-    const read = await readModes({
-      sockets: KERNEL,
-      clock: systemClock,
-      families: NFT_FAMILIES,
-      proxyName: config.serviceProxyName,
-    })
-    const found = kernelOutcome(read.held, config.proxyMode, question)
-    const others = othersOnWay(await readOthers(config.serviceProxyName), question)
+    const { serviceProxyName: proxyName, proxyMode } = config
+    const { held } = await readModes({ ...HERE, families: NFT_FAMILIES, proxyName })
+    const found = kernelOutcome(held, proxyMode, question)
+    const others = othersOnWay(await readOthers(proxyName), question)
     const outcome =
       found.kind === 'same' && found.listener !== undefined
         ? relayedOutcome(found, question, readListening())

@@ -3,7 +3,6 @@ import { formatIpPort } from '../base/ip.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
 import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import type { PageSource } from '../daemon/page.ts'
-import { isJson } from '../model/fields.ts'
 import type { PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { Memo } from '../model/resolve.ts'
 import type { Service, ServiceKey } from '../model/service.ts'
@@ -181,13 +180,12 @@ export function pathOf(source: PageSource, query: URLSearchParams): unknown {
     return { service: key, targets: listed, from, to, answer }
   }
   const question = questionOf(from, to)
-  const json = source.snapshot()
   const loaded = {
     snapshot,
     // The rules of one port: those of all would take their time, in which the daemon does nothing else.
     table: { ...table, services: PersistentMap.from([[key, { ...held, ports: [target.port] }]]) },
     memo,
-    ...knownIn(isJson(json) ? json : {}),
+    ...knownIn(source.snapshot()),
   }
   const explanation = explained(
     followed(resolveQuestion(question, snapshot), source.config(), loaded),

@@ -20,7 +20,7 @@ import { isPort } from '../model/fields.ts'
 import type { Endpoint, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { readSnapshotJson } from '../model/snapshot-json.ts'
-import { askDaemon, usualSocket } from './admin-client.ts'
+import { askObjects, usualSocket } from './admin-client.ts'
 import { checkDaemon } from './request.ts'
 
 /** A client or a destination as given, by address or by name. */
@@ -77,7 +77,9 @@ export function parsePeer(text: string): Peer | undefined {
 
 /** Says why a text is no peer: a name gets no advice on how to write an address. */
 export function whyNotPeer(text: string): string {
-  return /^[a-z][a-z0-9-]*$/.test(text) ? 'a name without its kind or namespace' : whyNotIp(text)
+  if (/^[a-z][a-z0-9-]*$/.test(text)) return 'a name without its kind or namespace'
+  const isName = text.includes('/') && parseIp(text.slice(0, text.indexOf('/'))) === undefined
+  return isName ? 'neither an address nor the name of an object' : whyNotIp(text)
 }
 
 export function serviceAt({ services }: Snapshot, key: string): Service {
@@ -203,7 +205,7 @@ function readFilterPeer(
 
 /**
  * Resolves the names of filters. Reads the objects of the daemon only where there is a name. Throws where no daemon of
- * this version answers, and for a name that no object has.
+ * this version answers or it has not read all objects yet, and for a name that no object has.
  */
 export class FilterNames {
   readonly #socket: string
@@ -244,10 +246,9 @@ export class FilterNames {
     if (this.#known !== undefined) return this.#known
     const socket = this.#socket
     const flags = await checkDaemon(socket, { otherwise: false })
-    const answer = flags === undefined ? undefined : await askDaemon(socket, '/snapshot')
-    if (flags === undefined || answer?.kind !== 'answer')
+    if (flags === undefined)
       throw new Error(`no daemon answers at ${socket}, which has ${what}; give addresses`)
-    this.#known = { snapshot: finish(readSnapshotJson(answer.value)), flags }
+    this.#known = { snapshot: finish(readSnapshotJson(await askObjects(socket))), flags }
     return this.#known
   }
 }

@@ -3,7 +3,7 @@ import { errorOf, failureText } from '../base/errors.ts'
 import { type Family, familyOf, formatIpPort, type Ip, parseCidr, parseIp } from '../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import type { Config } from '../config/config.ts'
-import { KERNEL, openSockDiag } from '../daemon/open.ts'
+import { HERE, openSockDiag } from '../daemon/open.ts'
 import type { Trace, TracePacket } from '../kernel/evaluate/trace.ts'
 import { type Listener, listListeners } from '../kernel/socket/listeners.ts'
 import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
@@ -122,15 +122,10 @@ export function remedyText(modes: readonly ProgrammedMode[]): string {
 }
 
 /** Checks whether packets reach the Services that the kernel holds rules for. No findings if it holds none. */
-export async function damageFindings({ serviceProxyName }: Config): Promise<readonly Finding[]> {
+export async function damageFindings({ serviceProxyName: proxyName }: Config): Promise<readonly Finding[]> {
   let modes: readonly ProgrammedMode[]
   try {
-    const { held } = await readModes({
-      sockets: KERNEL,
-      clock: systemClock,
-      families: NFT_FAMILIES,
-      proxyName: serviceProxyName,
-    })
+    const { held } = await readModes({ ...HERE, families: NFT_FAMILIES, proxyName })
     modes = programmedModes(withRelays(held.filter(mode => !isOfKubeProxy(mode))))
   } catch (error) {
     const text = `cannot be read: ${failureText(error)}`

@@ -6,6 +6,7 @@ import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { formatIp, type Ip } from '../base/ip.ts'
+import { listAt } from '../base/plain-data.ts'
 import { count, oneLine } from '../base/text.ts'
 import { quote } from '../config/flag.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
@@ -99,21 +100,21 @@ async function runCommand(name: string, argv: readonly string[], io: Io): Promis
 }
 
 function summaryOf({ manifest }: Bundle): string {
-  const { kprobe, daemon, created, node, kernel, redacted, notes, files, missing } = manifest
+  const { kprobe, daemon, created, node, kernel, redacted } = manifest
   const lines = [
     `bundle of node ${String(node)}, ${String(created)}${redacted === true ? ', names renamed' : ''}`,
     `written by kprobe ${String(kprobe)}; daemon: ${String(daemon)}; kernel ${String(kernel)}`,
-    ...(Array.isArray(notes) ? notes.map(note => `note: ${String(note)}`) : []),
-    ...itemsOf(files).map(
+    ...listAt(manifest, 'notes').map(note => `note: ${String(note)}`),
+    ...itemsAt(manifest, 'files').map(
       ({ name, bytes, about }) => `  ${String(name)}, ${String(bytes)} bytes: ${String(about)}`,
     ),
-    ...itemsOf(missing).map(({ name, why }) => `  not in it: ${String(name)}: ${String(why)}`),
+    ...itemsAt(manifest, 'missing').map(({ name, why }) => `  not in it: ${String(name)}: ${String(why)}`),
   ]
   return lines.map(line => `${oneLine(line)}\n`).join('')
 }
 
-function itemsOf(list: unknown): readonly Readonly<Record<string, unknown>>[] {
-  return Array.isArray(list) ? list.filter(isJson) : []
+function itemsAt(manifest: Bundle['manifest'], field: string) {
+  return listAt(manifest, field).filter(isJson)
 }
 
 /** Devices that a new network namespace has, all of them down. */
@@ -142,14 +143,14 @@ async function requirePrivate(): Promise<void> {
 function noticesOf(bundle: Bundle): readonly string[] {
   const { manifest } = bundle
   const ours = buildText(buildInfo())
-  const { kprobe, notes } = manifest
+  const { kprobe } = manifest
   return [
     ...(kprobe === ours
       ? []
       : [
           `the bundle is of kprobe ${String(kprobe)}, and this is ${ours}: answers may differ from those on the node`,
         ]),
-    ...(Array.isArray(notes) ? notes.map(String) : []),
+    ...listAt(manifest, 'notes').map(String),
   ]
 }
 

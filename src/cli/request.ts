@@ -10,7 +10,7 @@ import { helpText } from '../config/help.ts'
 import { loadConfig, type RunRequest, readFlags } from '../config/load-config.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { isDnsLabel, isJson } from '../model/fields.ts'
-import { askDaemon, usualSocket } from './admin-client.ts'
+import { askDaemon, usualSocket, versionIn } from './admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_USAGE, type Io } from './io.ts'
 
 interface RequestOptions {
@@ -144,12 +144,13 @@ export async function checkDaemon(
   { otherwise = true }: { readonly otherwise?: boolean } = {},
 ): Promise<FlagTexts | undefined> {
   const answer = await askDaemon(socket, '/config')
-  if (answer.kind === 'absent') return undefined
-  const { version, network, flags } = isJson(answer.value) ? answer.value : {}
+  if (answer === undefined) return undefined
+  const version = versionIn(answer, socket)
+  const { network, flags } = isJson(answer) ? answer : {}
   const ours = buildText(buildInfo())
   if (version !== ours)
     throw new Error(
-      `${socket}: the daemon is kprobe ${String(version)}, this command is ${ours}; run the daemon's own${otherwise ? ', or give --source' : ''}`,
+      `${socket}: the daemon is kprobe ${version}, this command is ${ours}; run the daemon's own${otherwise ? ', or give --source' : ''}`,
     )
   if (network !== (await networkNamespace()))
     throw new Error(

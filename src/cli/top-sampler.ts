@@ -162,6 +162,9 @@ export class TopSampler {
   readonly #rows = new TopRows()
   readonly #whyNoEvents: string | undefined
   #largest: TopState['largest'] = []
+  #namesVersion: number | undefined
+  /** Whether there is a Service of this name, as of that version of the names. */
+  #aboutService: readonly string[] = []
   #tableDueMs = Number.NEGATIVE_INFINITY
   #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
   #sampledMs: number
@@ -194,7 +197,7 @@ export class TopSampler {
 
   /** Measures the time since the last sample. */
   async sample(): Promise<TopState> {
-    const { clock, wallMs, names } = this.#options
+    const { clock, wallMs, names, service } = this.#options
     const notices = [
       ...(names.notice === undefined ? [] : [names.notice]),
       ...(this.#whyNoEvents === undefined ? [] : [this.#whyNoEvents]),
@@ -215,6 +218,11 @@ export class TopSampler {
     if (names.socket !== undefined && status === undefined)
       notices.push(`no daemon answers at ${names.socket}`)
     await tried(() => names.refresh(status?.synced))
+    if (this.#namesVersion !== names.version) {
+      this.#namesVersion = names.version
+      this.#aboutService = (await tried(() => names.noticesAbout(service))) ?? []
+    }
+    notices.push(...this.#aboutService)
     const table = await tried(() => this.#conntrack.statistics())
     await tried(() => this.#readTable())
     const rejectsPerSecond = await tried(() => this.#readRejects())
@@ -257,9 +265,8 @@ export class TopSampler {
   async #status(): Promise<{ readonly synced: unknown; readonly daemon: DaemonState } | undefined> {
     const { socket } = this.#options.names
     if (socket === undefined) return undefined
-    const answer = await askDaemon(socket, '/status')
-    if (answer.kind === 'absent' || !isJson(answer.value)) return undefined
-    return { synced: answer.value.synced, daemon: daemonState(answer.value) }
+    const status = await askDaemon(socket, '/status')
+    return isJson(status) ? { synced: status.synced, daemon: daemonState(status) } : undefined
   }
 
   async #readTable(): Promise<void> {

@@ -38,8 +38,8 @@ import {
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
-/** Width of a table that goes to no terminal. */
-const TEXT_COLUMNS = 100
+/** Width of a table that goes to no terminal; $COLUMNS may say anything. */
+const TEXT_COLUMNS = { min: 40, max: 1_000, fallback: 100 } as const
 
 const FLAGS: readonly FlagSpec[] = [
   SERVICE_FLAG,
@@ -105,8 +105,6 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
 
 async function run(request: TopRequest, io: Io): Promise<number> {
   const names = await FlowNames.open({ clock: systemClock, ...request })
-  if (request.once)
-    for (const notice of await names.noticesAbout(request.service)) io.err(`kprobe top: ${oneLine(notice)}\n`)
   const { suspend } = io
   await lent(new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request }), sampler =>
     request.once || suspend === undefined
@@ -126,7 +124,7 @@ async function printOnce(
   await pause(systemClock, intervalMs, io.signal)
   const state = await sampler.sample()
   if (output !== 'text') await writeDocument({ ...state, rows: rowsOf(state, view, limit) }, output, io)
-  else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS }))
+  else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS.fallback }))
 }
 
 async function showLive(
@@ -181,7 +179,8 @@ export function topText(
 ): string {
   const list = rowsOf(state, view)
   const more = list.length > limit ? [`and ${list.length - limit} more rows; --limit prints more`] : []
-  const lines = [...headLines(state), ...tableLines(list.slice(0, limit), view, columns), ...more]
+  const width = Math.min(Math.max(columns, TEXT_COLUMNS.min), TEXT_COLUMNS.max)
+  const lines = [...headLines(state), ...tableLines(list.slice(0, limit), view, width), ...more]
   return `${lines.map(line => line.trimEnd()).join('\n')}\n`
 }
 

@@ -17,7 +17,7 @@ import {
 } from '../modes/common/trace-table.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/registry.ts'
-import { askServiceNames } from './admin-client.ts'
+import { serviceNamesReader } from './admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from './io.ts'
 import {
   isRefused,
@@ -226,10 +226,15 @@ function placesOf(held: readonly HeldMode[], service: string): readonly TracePla
     throw new Error(
       'the kernel holds no rules of kprobe, so that --service has no addresses; use --from or --to',
     )
+  throw new Error(notHeldText(rows, service))
+}
+
+/** Says that no rule is for the Service. */
+export function notHeldText(rows: readonly ServiceRow[], service: string): string {
   const names = rows.map(row => (service.includes(':') ? row.service : row.service.replace(/:.*$/, '')))
   const near = nearest(service, names)
   const hint = near === undefined ? '' : `; did you mean ${near}?`
-  throw new Error(`the kernel holds nothing for the Service ${quote(service)}${hint}`)
+  return `the kernel holds nothing for the Service ${quote(service)}${hint}`
 }
 
 function tracePlaceOf(row: ServiceRow): TracePlace | undefined {
@@ -241,10 +246,13 @@ function tracePlaceOf(row: ServiceRow): TracePlace | undefined {
 }
 
 async function trace(request: TraceRequest, io: Io): Promise<number> {
-  const serviceNames = await askServiceNames(request.adminSocket)
-  const { proxyName: proxy } = request
+  const { proxyName: proxy, adminSocket } = request
+  const readNames = serviceNamesReader(adminSocket)
   const what = { ...HERE, families: NFT_FAMILIES, proxyName: proxy }
-  const read = async () => (await readModes(what, () => serviceNames)).held
+  const read = async () => {
+    const serviceNames = await readNames()
+    return (await readModes(what, () => serviceNames)).held
+  }
   const names = new RuleNames({ clock: systemClock, proxy, read })
   await lent(names, async () => {
     const held = await names.load()

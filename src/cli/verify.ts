@@ -1,10 +1,11 @@
 import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
+import { textAt } from '../base/plain-data.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
 import { readFlags } from '../config/load-config.ts'
-import { KERNEL, kernelDifference } from '../daemon/open.ts'
+import { HERE, kernelDifference } from '../daemon/open.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import { decodeRaw } from '../kernel/nft/raw-decode.ts'
@@ -18,7 +19,7 @@ import { assumptionsOf, demandSettled, type KernelRules, readRules } from '../pr
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
-import { askDaemon } from './admin-client.ts'
+import { demandAnswer, servicesIn } from './admin-client.ts'
 import { type Bundle, openBundle, outsideIn, RULES_FILE, withDaemon } from './bundle.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io, planLine, tableText } from './io.ts'
@@ -124,12 +125,8 @@ async function proof({ config, daemon }: ModelRequest, loaded: Loaded, bundle: B
 /** Reads each Service of the daemon's state; undefined without a socket. */
 async function daemonServices(socket: string): Promise<ReadonlyMap<string, unknown> | undefined> {
   if (socket === '') return undefined
-  const answer = await askDaemon(socket, '/state')
-  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
-  const services = isJson(answer.value) ? answer.value.services : undefined
-  if (!Array.isArray(services)) throw new Error(`${socket}: /state has no list of services`)
-  const list: readonly unknown[] = services
-  return new Map(list.map(each => [isJson(each) ? String(each.service) : '', each]))
+  const services = servicesIn(await demandAnswer(socket, '/state'), socket)
+  return new Map(services.map(each => [textAt(each, 'service'), each]))
 }
 
 /** Lists the differences by Service name; the shared rules come first. */
@@ -313,8 +310,7 @@ interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
 /** Reads the rules of this network namespace over sockets of its own. Throws where they never rest. */
 async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
   const held = await readRules({
-    sockets: KERNEL,
-    clock: systemClock,
+    ...HERE,
     usesIpsets: usesIpvs,
     usesIpvs,
     device: MODE_DEVICE,

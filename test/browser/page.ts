@@ -1,7 +1,7 @@
 import { createConnection, createServer } from 'node:net'
 import { join } from 'node:path'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
-import { askDaemon } from '../../src/cli/admin-client.ts'
+import { demandAnswer } from '../../src/cli/admin-client.ts'
 import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
@@ -69,9 +69,7 @@ export async function becomes(read: () => Promise<string>, isSo: (text: string) 
 
 /** Reads a page of the admin socket. */
 export async function truth(socket: string, path: string): Promise<unknown> {
-  const answer = await askDaemon(socket, path)
-  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
-  return answer.value
+  return await demandAnswer(socket, path)
 }
 
 /** Forwards a port to a unix socket, as `ssh -L 8080:/run/kprobe/admin.sock` does. Gives the port and the end of it. */

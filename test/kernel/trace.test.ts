@@ -260,8 +260,12 @@ describe('kprobe trace', () => {
       code: 1,
       err: 'kprobe trace: the kernel holds no rules of kprobe, so that --service has no addresses; use --from or --to\n',
     })
-    await program('nftables')
+    await program('nftables', '--log-rejects=7')
     expect((await runInProcess(['trace', '--service=shop/wob'])).err).toContain('did you mean shop/web?')
+    const drops = async (name: string) =>
+      (await runInProcess(['drops', `--service=${name}`, '--duration=1ms'])).err.split('\n')[0]
+    expect(await drops('shop/wob')).toMatch(/^kprobe drops: the kernel holds nothing .* mean shop\/web\?$/)
+    expect(await drops('shop/web')).toMatch(/^printed 0 packets/)
   })
 })
 

@@ -1,7 +1,11 @@
 import { spawnSync } from 'node:child_process'
+import { createServer } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { command as dump } from '../../src/cli/dump.ts'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { EXAMPLE_FLAGS } from '../support/daemon.ts'
+import { FakeIo } from '../support/fake-io.ts'
+import { eventually } from '../support/patience.ts'
 
 /* The commands in IPVS mode, on a kernel that has IPVS, beside the tools of the trade. */
 
@@ -68,6 +72,26 @@ describe('the commands in IPVS mode', () => {
       code: 1,
       err: 'kprobe dump: no daemon answers at /nobody.sock\n',
     })
+  })
+
+  it('dump names anew while it watches', async () => {
+    const socket = '/run/kprobe-names.sock'
+    const port = { name: 'kube-system/dns:dns', protocol: 'UDP', frontends: [{ ip: '10.96.0.10', port: 53 }] }
+    let services: readonly object[] = []
+    const daemon = createServer((_, response) => response.end(JSON.stringify({ services })))
+    await new Promise<void>(listening => daemon.listen(socket, listening))
+    const stop = new AbortController()
+    const io = new FakeIo({ signal: stop.signal })
+    const watching = dump.run(['--watch', `--admin-socket=${socket}`], io)
+    await eventually(() => io.stdout.includes('10.96.0.10:53/UDP'))
+    expect(io.stdout).not.toContain('kube-system/dns:dns')
+    services = [{ service: 'kube-system/dns', ports: [port] }]
+    await eventually(() => /^kube-system\/dns:dns +ClusterIP +10\.96\.0\.10:53\/UDP/m.test(io.stdout), {
+      describe: () => io.stdout,
+    })
+    stop.abort()
+    expect(await watching).toBe(0)
+    await new Promise(closed => daemon.close(closed))
   })
 
   it('name what somebody changed, and heal it', async () => {

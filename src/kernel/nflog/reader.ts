@@ -56,11 +56,13 @@ const PACKET_BYTES = 128
 const RECEIVE_BYTES = 64 * 1024
 /** Datagrams per turn of the event loop. */
 const MESSAGES_PER_TURN = 64
+/** Messages that are taken at the end, while rules may log further ones: more than a receive buffer holds. */
+const QUEUED_MAX = 4_096
 const SEQUENCE_MODULUS = 2 ** 32
 
 /**
- * Reads the packets of one NFLOG group, until the returned function is called. Throws NetlinkError: EBUSY where another
- * socket reads the group.
+ * Reads the packets of one NFLOG group, until the returned function is called, which takes what the kernel has queued.
+ * Throws NetlinkError: EBUSY where another socket reads the group.
  */
 export function readLog(options: LogOptions): () => void {
   const { transport, clock, group } = options
@@ -77,7 +79,11 @@ export function readLog(options: LogOptions): () => void {
     // The sequence number of the next packet gives the number of missing ones.
     lost: () => undefined,
   })
-  return transport.watch(() => receive(MESSAGES_PER_TURN))
+  const unwatch = transport.watch(() => receive(MESSAGES_PER_TURN))
+  return () => {
+    unwatch()
+    receive(QUEUED_MAX)
+  }
 }
 
 function encodeBind(group: number, sequence: number): Uint8Array {

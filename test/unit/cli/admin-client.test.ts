@@ -1,14 +1,18 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer } from 'node:http'
+import { createServer as createStreamServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { askDaemon } from '../../../src/cli/admin-client.ts'
+import { failureText } from '../../../src/base/errors.ts'
+import { askDaemon, serviceNamesReader } from '../../../src/cli/admin-client.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'kprobe-admin-'))
 const socket = join(folder, 'admin.sock')
 const LONG = JSON.stringify('x'.repeat(17 * 1024 * 1024))
 const server = createServer(({ url }, response) => {
+  if (url === '/cut')
+    return response.writeHead(200, { 'Content-Length': 9 }).write('{', () => response.destroy())
   if (url !== '/slow') return response.end(LONG)
   const drip = setInterval(() => response.write(' '), 5)
   response.on('close', () => clearInterval(drip))
@@ -22,7 +26,7 @@ afterAll(() => {
 })
 
 it('reads long answers where there are any, and not at the pages of a few numbers', async () => {
-  expect(await askDaemon(socket, '/services')).toMatchObject({ kind: 'answer' })
+  expect(await askDaemon(socket, '/services')).toHaveLength(17 * 1024 * 1024)
   for (const path of ['/config', '/status'])
     await expect(askDaemon(socket, path)).rejects.toThrow(`${socket}: the answer to ${path} is too long`)
 })
@@ -31,4 +35,37 @@ it('ends an answer that comes octet by octet', async () => {
   await expect(askDaemon(socket, '/slow', { answerMs: 100 })).rejects.toThrow(
     `${socket}: the answer to /slow is not complete after 0.1 s`,
   )
+})
+
+it('names the socket of another program', async () => {
+  const other = join(folder, 'other.sock')
+  const stranger = createStreamServer(client => client.end('no HTTP'))
+  await new Promise<void>(listening => stranger.listen(other, listening))
+  const failure: unknown = await askDaemon(other, '/config').catch((error: unknown) => error)
+  expect(failureText(failure)).toMatch(`${other}: /config: Parse Error`)
+  stranger.close()
+  await expect(askDaemon(socket, '/cut')).rejects.toThrow(`${socket}: the answer to /cut is not complete`)
+  await expect(serviceNamesReader(socket)()).rejects.toThrow(`${socket}: /state has no list of services`)
+})
+
+it('reads names anew, and keeps them while the daemon is away', async () => {
+  const path = join(folder, 'names.sock')
+  let service = 'shop/cart'
+  const port = () => ({
+    name: `${service}:http`,
+    protocol: 'TCP',
+    frontends: [{ ip: '10.96.0.1', port: 80 }],
+  })
+  const daemon = createServer((_, response) =>
+    response.end(JSON.stringify({ services: [{ service, ports: [port()] }] })),
+  )
+  const read = serviceNamesReader(path)
+  await expect(read()).rejects.toThrow(`no daemon answers at ${path}`)
+  await new Promise<void>(listening => daemon.listen(path, listening))
+  const nameNow = async () => (await read())?.at('TCP', '\n\x60\0\x01', 80)
+  expect(await nameNow()).toBe('shop/cart:http')
+  service = 'shop/mail'
+  expect(await nameNow()).toBe('shop/mail:http')
+  await new Promise(closed => daemon.close(closed))
+  expect(await nameNow()).toBe('shop/mail:http')
 })

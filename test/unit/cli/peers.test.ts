@@ -32,6 +32,7 @@ let daemon: Server
 let flags: Record<string, string>
 /** Pages that were asked for. */
 let pages: string[]
+let isComplete: boolean
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-peers-'))
@@ -40,10 +41,11 @@ beforeEach(async () => {
   flags = { 'cluster-cidr': '10.1.0.0/16' }
   const config = { version: buildText(buildInfo()), network: await networkNamespace(), flags }
   const { number, events } = snapshotJson(SNAPSHOT)
+  isComplete = true
   const objects = { number, events: [...events] }
   daemon = createServer(({ url = '' }, response) => {
     pages.push(url)
-    response.end(JSON.stringify(url === '/config' ? config : objects))
+    response.end(JSON.stringify(url === '/config' ? config : { ...objects, complete: isComplete }))
   })
   await new Promise<void>(listening => daemon.listen(socket, listening))
 })
@@ -89,12 +91,19 @@ describe('the peers of kprobe trace', () => {
       '--from: "ns/web" is a Service; a client is an address, a CIDR, pod/NAMESPACE/NAME, node/NAME or outside',
     ],
     [['--from=10.0.0.0/99'], '--from: "10.0.0.0/99" is '],
+    [['--to=pod/ns/web/a'], '--to: "pod/ns/web/a" is neither an address nor the name of an object; give '],
     [['--to=10.96.0.1:99999'], '--to: "10.96.0.1:99999" has no port from 1 to 65535'],
     [['--to=ns/web:80/TCP'], '--to: "ns/web:80/TCP" has a protocol'],
     [['--from=10.1.0.9', '--to=fd00::1'], '--to: is IPv6 while --from is IPv4'],
   ])('%j is wrong usage', async (argv, message) => {
     expect(await traced(...argv)).toContain(message)
     expect(pages).toEqual([])
+  })
+
+  it('are not those of a daemon that has read a part of the objects', async () => {
+    isComplete = false
+    for (const from of ['outside', 'pod/ns/web-a'])
+      await expect(traced(`--from=${from}`)).rejects.toThrow(`${socket} has not read all objects yet`)
   })
 
   it('cannot tell who is outside without the addresses of pods', async () => {

@@ -115,6 +115,7 @@ describe('readModelRequest', () => {
       'the daemon runs in another network namespace; give --source to read objects here',
     ],
     [{ flags: 1 }, '/config has no flags'],
+    [{ version: undefined }, 'no daemon of kprobe answers: /config has no version'],
   ])('fails for a daemon that cannot be compared: %j', async (changes, message) => {
     await daemon([], changes)
     expect(await read()).toBe(EXIT_FAILED)

@@ -106,6 +106,15 @@ describe('topText', () => {
     expect(lines.filter(line => line.includes('ns/service-') && line.includes('TCP'))).toHaveLength(10)
     expect(lines.at(-1)).toBe('and 190 more rows; --limit prints more')
   })
+
+  it.each([
+    [-5, 40],
+    [1e9, 1_000],
+  ])('is as wide as a name needs where $COLUMNS is %d', (columns, width) => {
+    const lines = topText(MANY, view(), { limit: 1, columns }).split('\n')
+    expect(lines.find(line => line.startsWith('SERVICE'))).toHaveLength(width)
+    expect(lines.some(line => line.includes('ns/ser'))).toBe(true)
+  })
 })
 
 describe('rowsOf', () => {

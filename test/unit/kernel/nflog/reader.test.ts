@@ -49,7 +49,7 @@ it('numbers packets that are not IP, too, and skips other messages', () => {
   expect(decoded((4 << 8) | 1, IPV4)).toBeUndefined()
 })
 
-it('counts as lost only what the kernel did not deliver', () => {
+it('counts as lost only what the kernel did not deliver, and takes what waits at the end', () => {
   const transport = new ScriptedTransport(datagram => [acknowledgment(datagram)])
   let [taken, lost] = [0, 0]
   const stop = readLog({
@@ -65,7 +65,9 @@ it('counts as lost only what the kernel did not deliver', () => {
   expect([taken, lost]).toEqual([3, 0])
   transport.arrive(bytesOf(4 << 8, IPV4, 6))
   expect([taken, lost]).toEqual([4, 2])
+  transport.arriveUnseen(bytesOf(4 << 8, IPV4, 7), bytesOf(4 << 8, IPV4, 8))
   stop()
+  expect([taken, lost, transport.watched]).toEqual([6, 2, false])
 })
 
 /** NLMSG_ERROR with the number 0. */

@@ -24,44 +24,42 @@ import {
 import { render } from './rendered.ts'
 
 /** As /state says it. */
-const STATE = {
-  services: [
-    {
-      service: 'ns/web',
-      ports: [
-        {
-          name: 'ns/web:http',
-          protocol: 'TCP',
-          frontends: [
-            { kind: 'ClusterIP', ip: '10.96.0.1', port: 80 },
-            { kind: 'NodePort', port: 30080 },
-            { kind: 'LoadBalancerIP', ip: '192.0.2.9', port: 80 },
-          ],
-          cluster: [
-            { ip: '10.0.0.1', port: 8080, local: true },
-            { ip: '10.0.0.2', port: 8080, local: false },
-          ],
-          local: [],
-        },
-        {
-          name: 'ns/web',
-          protocol: 'UDP',
-          frontends: [{ kind: 'ClusterIP', ip: 'fd00::1', port: 53, sourceRanges: ['fd00::/8'] }],
-          cluster: [],
-          local: [{ ip: 'fd01::1', port: 53, local: true }],
-        },
-      ],
-    },
-    {
-      service: 'ns/other',
-      ports: [{ name: 'ns/other:http', protocol: 'TCP', frontends: [{ kind: 'NodePort', port: 30081 }] }],
-    },
-    'nonsense',
-    { service: 'ns/odd', ports: [{ name: 5, frontends: [7] }] },
-  ],
-}
+const SERVICES = [
+  {
+    service: 'ns/web',
+    ports: [
+      {
+        name: 'ns/web:http',
+        protocol: 'TCP',
+        frontends: [
+          { kind: 'ClusterIP', ip: '10.96.0.1', port: 80 },
+          { kind: 'NodePort', port: 30080 },
+          { kind: 'LoadBalancerIP', ip: '192.0.2.9', port: 80 },
+        ],
+        cluster: [
+          { ip: '10.0.0.1', port: 8080, local: true },
+          { ip: '10.0.0.2', port: 8080, local: false },
+        ],
+        local: [],
+      },
+      {
+        name: 'ns/web',
+        protocol: 'UDP',
+        frontends: [{ kind: 'ClusterIP', ip: 'fd00::1', port: 53, sourceRanges: ['fd00::/8'] }],
+        cluster: [],
+        local: [{ ip: 'fd01::1', port: 53, local: true }],
+      },
+    ],
+  },
+  {
+    service: 'ns/other',
+    ports: [{ name: 'ns/other:http', protocol: 'TCP', frontends: [{ kind: 'NodePort', port: 30081 }] }],
+  },
+  'nonsense',
+  { service: 'ns/odd', ports: [{ name: 5, frontends: [7] }] },
+]
 
-const names = serviceNames(STATE)
+const names = serviceNames(SERVICES)
 
 function serverAt(protocol: IpvsProtocol, address: string, port: number): VirtualServer {
   return { protocol, ip: ip(address), port, scheduler: 'rr', flags: 0, timeoutS: 0, netmask: 0 }
@@ -83,7 +81,7 @@ describe('the name of a virtual server', () => {
 
   it('is empty when nobody says', () => {
     expect(nameOf(serverAt('TCP', '10.96.0.1', 80), namesOfElements([]))).toBe('')
-    expect(nameOf(serverAt('TCP', '10.96.0.1', 80), serviceNames(undefined))).toBe('')
+    expect(nameOf(serverAt('TCP', '10.96.0.1', 80), serviceNames([]))).toBe('')
   })
 })
 
