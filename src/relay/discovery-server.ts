@@ -217,6 +217,11 @@ class DeltaStream implements CallHandler {
       this.#subscriptions.delete(request.type_url ?? '')
       return
     }
+    if (!subscription.isWildcard && more.includes(WILDCARD)) {
+      subscription.close()
+      this.#subscribe(request, request.type_url ?? '')
+      return
+    }
     if (more.length === 0 && fewer.length === 0) return
     refuseMany(subscription.nameCount + more.length)
     subscription.unsubscribe(fewer)

@@ -240,6 +240,16 @@ describe('kprobe relay', () => {
     })
   })
 
+  it('serves all objects to a client that asked for single names before', async () => {
+    await relay(`--listen=${socket()}`)
+    const client = plainClient(socket())
+    client.say({ type_url: SERVICES, resource_names_subscribe: ['namespace-3/service-3'] })
+    await holds(() => expect(client.names()).toEqual(['namespace-3/service-3']))
+    client.say({ type_url: SERVICES, resource_names_subscribe: ['*'] })
+    await holds(() => expect(new Set(client.names()).size).toBe(20))
+    expect(client.responses.flatMap(({ removed_resources = [] }) => removed_resources)).toEqual([])
+  })
+
   it('serves single names, and refuses types that it does not have', async () => {
     await relay(`--listen=${socket()}`)
     const client = plainClient(socket(), false)
