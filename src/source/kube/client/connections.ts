@@ -54,14 +54,16 @@ export async function openHttp2(options: Http2Options): Promise<HttpConnection> 
     maxHeaderListPairs: HEAD_FIELDS_MAX,
     maxSessionMemory: SESSION_MEMORY_MAX,
   })
-  await settingsOf(session, options)
-  session.setLocalWindowSize(CONNECTION_WINDOW_BYTES)
+  await settle(session, options)
   return new Http2Connection(session, options)
 }
 
-async function settingsOf(session: ClientHttp2Session, { socket, signal }: Http2Options): Promise<void> {
+async function settle(session: ClientHttp2Session, { socket, signal }: Http2Options): Promise<void> {
+  // GOAWAY may come in one piece with the SETTINGS: its error then follows when nothing waits for the SETTINGS any more.
+  session.on('error', () => undefined)
   try {
     await arrival(session, 'remoteSettings', { signal, closed: cutOff() })
+    session.setLocalWindowSize(CONNECTION_WINDOW_BYTES)
   } catch (error) {
     session.destroy()
     socket.destroy()

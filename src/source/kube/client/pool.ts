@@ -1,7 +1,7 @@
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { assert } from '../../../base/errors.ts'
 import { ApiError } from '../api-client.ts'
-import type { Answer, Call } from './call.ts'
+import { type Answer, type Call, cutOff } from './call.ts'
 
 /** A request as it goes out, credentials included: never to be printed. */
 export interface Outgoing {
@@ -155,6 +155,7 @@ export class Pool {
         signal: controller.signal,
         changed: connection => this.#changed(connection),
       })
+      if (connection.closed) throw cutOff()
       this.#connections.add(connection)
       if (this.#closed) await connection.close()
     } catch (error) {
