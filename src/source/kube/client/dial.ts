@@ -222,13 +222,22 @@ export function parseProxy(text: string, where: string): HttpProxy {
     throw refused(where, `has the scheme ${url.protocol} where only plain http proxies (CONNECT) are known`)
   const headers: Record<string, string> = {}
   if (url.username !== '') {
-    const secret = `${decodeURIComponent(url.username)}:${decodeURIComponent(url.password)}`
+    const secret = decoded(`${url.username}:${url.password}`, where)
     headers['proxy-authorization'] = `Basic ${Buffer.from(secret).toString('base64')}`
   }
   return {
     host: url.hostname.replace(/^\[|\]$/g, ''),
     port: url.port === '' ? 80 : Number(url.port),
     headers,
+  }
+}
+
+function decoded(text: string, where: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    // The error of the platform names neither the variable nor the field.
+    throw refused(where, 'holds a user name or password with a bad % escape; write % as %25')
   }
 }
 
