@@ -13,7 +13,7 @@ import type { Socket } from 'node:net'
 import { ApiError } from '../api-client.ts'
 import { type Answer, answerOf, type Call, cutOff, Pulse, silence } from './call.ts'
 import { arrival, exchangeFailure, KEEP_ALIVE_MS, TurnedDown } from './dial.ts'
-import { type ConnectionContext, type HttpConnection, isWatch, mutable, type Outgoing } from './pool.ts'
+import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './pool.ts'
 
 /**
  * Lists arrive without waiting for window updates, and in pieces small enough that one is dealt with before the event loop
@@ -165,7 +165,7 @@ class Http2Connection implements HttpConnection {
       ':authority': this.#options.authority,
       // Never in a compression table (RFC 7541, 7.1).
       [sensitiveHeaders]: ['authorization'],
-      ...mutable(headers),
+      ...headers,
     }
   }
 
@@ -272,7 +272,7 @@ class Http1Connection implements HttpConnection {
       agent: this.#agent,
       method,
       path,
-      headers: { host: this.#options.authority, ...mutable(headers) },
+      headers: { host: this.#options.authority, ...headers },
       maxHeaderSize: HEAD_BYTES_MAX,
     })
     this.#call = call

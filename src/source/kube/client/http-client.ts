@@ -238,14 +238,11 @@ class HttpClient implements ApiClient {
   async #connect(context: PoolContext): Promise<HttpConnection> {
     const { address, credentials, proxy, connect } = this.#parts
     const tls = await credentials.tls()
-    const { insecure, tlsServerName } = credentials.access
-    const { signal } = context
     const lookup = this.#watchedLookup(proxy ?? address) ?? connect?.lookup
     const attempt = await this.#parts.dials?.dialling?.()
-    const from = attempt?.localPort === undefined ? {} : { localPort: attempt.localPort }
     try {
-      const way = { address, tls, tlsServerName, insecure, proxy, lookup, signal, ...from }
-      const { socket, protocol } = await dial(way)
+      const way = { address, tls, proxy, lookup, localPort: attempt?.localPort }
+      const { socket, protocol } = await dial({ ...way, signal: context.signal })
       const { remoteAddress = '', remotePort = 0 } = socket
       const open = { ...context, identity: tls.identity, socket, authority: address.authority }
       // First, because the connection takes the errors of its socket, which nobody else does.

@@ -9,20 +9,13 @@ export interface Outgoing {
   /** The path, with the server's base path. */
   readonly path: string
   /** Names in lower case. */
-  readonly headers: Readonly<Record<string, string | readonly string[]>>
+  readonly headers: Readonly<Record<string, string | string[]>>
   readonly body: string | undefined
   /** Longest silence between two pieces of the response's body, milliseconds; a watch has no such limit. */
   readonly idleMs: number
   readonly longLived: boolean
   /** The limit of a watch where the connection itself notices no dead peer (HTTP/1.1), milliseconds. */
   readonly watchIdleMs: number
-}
-
-/** Headers in the form that Node takes. */
-export function mutable(headers: Outgoing['headers']): Record<string, string | string[]> {
-  return Object.fromEntries(
-    Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : [...value]]),
-  )
 }
 
 /** Whether a response may be silent for as long as its connection lives: a watch that is refused has an end. */
