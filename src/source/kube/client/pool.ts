@@ -87,10 +87,6 @@ export class Pool {
     this.#options = options
   }
 
-  get size(): number {
-    return this.#connections.size
-  }
-
   /**
    * Runs `start` over a connection that has room, as soon as there is one, unless the call is over before. Requests that
    * find none wait in line; the rate limit and the callers bound how many.
