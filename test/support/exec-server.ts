@@ -106,32 +106,15 @@ export class ExecServer {
     }
     this.asked.push(asked)
     this.tokens.add(headers.authorization)
-    const {
-      stdout = '',
-      stderr = '',
-      code = 0,
-      failure,
-      isCut,
-      isSilent,
-      isHung,
-      status,
-      raw,
-      ...its
-    } = answer(asked)
+    const { stdout = '', stderr = '', code = 0, failure, isCut, isSilent, isHung, ...its } = answer(asked)
+    const { status, raw } = its
     if (isHung === true) return
     if (status !== undefined) {
       const body = JSON.stringify({ kind: 'Status', message: `${pod} is forbidden` })
       socket.end(`HTTP/1.1 ${status} No\r\nContent-Length: ${body.length}\r\n\r\n${body}`)
       return
     }
-    const right = createHash('sha1').update(
-      `${headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`,
-    )
-    const accept = its.accept ?? right.digest('base64')
-    const protocol = String(headers['sec-websocket-protocol']).split(',')[0]
-    socket.write(
-      `HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ${accept}\r\nSec-WebSocket-Protocol: ${protocol}\r\n\r\n`,
-    )
+    socket.write(upgradeText(headers, its.accept))
     if (raw !== undefined) {
       socket.write(raw)
       return
@@ -165,6 +148,21 @@ export class ExecServer {
       socket.write(frame(8, Buffer.from([3, 232])))
     }, this.#runMs)
   }
+}
+
+function upgradeText(headers: IncomingMessage['headers'], accept: string | undefined): string {
+  const right = createHash('sha1').update(
+    `${headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`,
+  )
+  const protocol = String(headers['sec-websocket-protocol']).split(',')[0]
+  const lines = [
+    'HTTP/1.1 101 Switching Protocols',
+    'Upgrade: websocket',
+    'Connection: Upgrade',
+    `Sec-WebSocket-Accept: ${accept ?? right.digest('base64')}`,
+    `Sec-WebSocket-Protocol: ${protocol}`,
+  ]
+  return `${lines.join('\r\n')}\r\n\r\n`
 }
 
 function isInfo(address: unknown): address is AddressInfo {
