@@ -337,8 +337,9 @@ export function isSameMessage(a: ServiceView, b: ServiceView): boolean {
 }
 
 /** All that serviceMessage() reads of frontends. */
-function reachOf({ ports, wholes = [] }: ServiceFrontends): readonly unknown[] {
+function reachOf({ ports, wholes = [], healthCheck }: ServiceFrontends): readonly unknown[] {
   return [
+    healthCheck?.port,
     ports.map(({ key, frontends }) => [
       key,
       ...frontends.flatMap(({ kind, ip, sourceRanges }) => [kind, ip, sourceRanges === undefined]),
@@ -356,10 +357,10 @@ function addressesOf({ ports }: ServiceFrontends, wanted: FrontendKind): readonl
 /** ClusterIPs and ExternalIPs are always there, empty where there are none: back ends in Go read them without a check. */
 export function serviceMessage(view: ServiceView): ServiceMessage {
   const { service } = view
-  const { wholes = [] } = view.frontends
+  const { wholes = [], healthCheck } = view.frontends
   const external = [...wholes.flatMap(({ ips }) => ips), ...addressesOf(view.frontends, 'ExternalIP')]
   const balanced = addressesOf(view.frontends, 'LoadBalancerIP')
-  const { details, affinityTimeoutS, healthCheckNodePort } = service
+  const { details, affinityTimeoutS } = service
   const [namespace, name] = service.key.split('/')
   return {
     Namespace: namespace,
@@ -379,7 +380,7 @@ export function serviceMessage(view: ServiceView): ServiceMessage {
     IPFilters: filled(filtersOf(view, balanced)),
     ClientIP: affinityTimeoutS === 0 ? undefined : { TimeoutSeconds: affinityTimeoutS },
     InternalTrafficToLocal: service.internalTrafficPolicy === 'Local' || undefined,
-    HealthCheckNodePort: healthCheckNodePort || undefined,
+    HealthCheckNodePort: healthCheck?.port,
   }
 }
 

@@ -3,7 +3,7 @@ import { constants, type Stats } from 'node:fs'
 import { type FileHandle, mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Pauses, type Steps } from '../base/clock.ts'
-import { errorOf, errorText } from '../base/errors.ts'
+import { codeOf, errorOf, errorText } from '../base/errors.ts'
 import { readToEnd } from '../base/octets.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import {
@@ -332,10 +332,6 @@ async function syncFolder(path: string): Promise<void> {
   } finally {
     await folder.close()
   }
-}
-
-function codeOf(error: unknown): unknown {
-  return error instanceof Error && 'code' in error ? error.code : undefined
 }
 
 function failure(thrown: unknown): SavedStateError {

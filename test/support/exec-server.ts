@@ -18,6 +18,10 @@ export interface ExecAnswer {
   readonly isHung?: boolean
   /** Refuses the upgrade with this status. */
   readonly status?: number
+  /** Key of the answer to the upgrade, instead of the one that it should have. */
+  readonly accept?: string
+  /** All that comes behind it. */
+  readonly raw?: Buffer
 }
 
 export interface ExecAsked {
@@ -102,20 +106,19 @@ export class ExecServer {
     }
     this.asked.push(asked)
     this.tokens.add(headers.authorization)
-    const { stdout = '', stderr = '', code = 0, failure, isCut, isSilent, isHung, status } = answer(asked)
+    const { stdout = '', stderr = '', code = 0, failure, isCut, isSilent, isHung, ...its } = answer(asked)
+    const { status, raw } = its
     if (isHung === true) return
     if (status !== undefined) {
       const body = JSON.stringify({ kind: 'Status', message: `${pod} is forbidden` })
       socket.end(`HTTP/1.1 ${status} No\r\nContent-Length: ${body.length}\r\n\r\n${body}`)
       return
     }
-    const accept = createHash('sha1')
-      .update(`${headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`)
-      .digest('base64')
-    const protocol = String(headers['sec-websocket-protocol']).split(',')[0]
-    socket.write(
-      `HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ${accept}\r\nSec-WebSocket-Protocol: ${protocol}\r\n\r\n`,
-    )
+    socket.write(upgradeText(headers, its.accept))
+    if (raw !== undefined) {
+      socket.write(raw)
+      return
+    }
     this.running++
     this.most = Math.max(this.most, this.running)
     let isOver = false
@@ -147,6 +150,21 @@ export class ExecServer {
   }
 }
 
+function upgradeText(headers: IncomingMessage['headers'], accept: string | undefined): string {
+  const right = createHash('sha1').update(
+    `${headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`,
+  )
+  const protocol = String(headers['sec-websocket-protocol']).split(',')[0]
+  const lines = [
+    'HTTP/1.1 101 Switching Protocols',
+    'Upgrade: websocket',
+    'Connection: Upgrade',
+    `Sec-WebSocket-Accept: ${accept ?? right.digest('base64')}`,
+    `Sec-WebSocket-Protocol: ${protocol}`,
+  ]
+  return `${lines.join('\r\n')}\r\n\r\n`
+}
+
 function isInfo(address: unknown): address is AddressInfo {
   return typeof address === 'object' && address !== null && 'port' in address
 }
@@ -160,7 +178,7 @@ function statusOf(code: number, failure: string | undefined) {
 }
 
 /** A frame of a server: whole, and not masked. */
-function frame(opcode: number, payload: Buffer): Buffer {
+export function frame(opcode: number, payload: Buffer): Buffer {
   const { length } = payload
   if (length < 126) return Buffer.concat([Buffer.from([0x80 | opcode, length]), payload])
   const head = Buffer.from([0x80 | opcode, 126, 0, 0])

@@ -38,6 +38,7 @@ export class ReflectorRig {
   readonly checks: (Failure | undefined)[] = []
   refusals: readonly Refusal[] = []
   listed = 0
+  onListed = (): void => undefined
   /** What taking a batch waits for. */
   take: (batch: readonly SourceEvent[]) => Promise<void> = async () => undefined
 
@@ -65,7 +66,10 @@ export class ReflectorRig {
         refusals: list => {
           this.refusals = list
         },
-        listed: () => this.listed++,
+        listed: () => {
+          this.listed++
+          this.onListed()
+        },
         trouble: trouble => this.troubles.push(trouble),
         checked: failure => this.checks.push(failure),
         observed: observation => this.observations.push(observation),

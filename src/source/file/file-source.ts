@@ -242,6 +242,7 @@ export class FileSource implements Source {
     record.refusals = content.refusals
     record.otherKinds = content.otherKinds
     record.otherNodes = content.otherNodes
+    if (content.parts < record.parts) this.#retryFailed()
     record.parts = content.parts
     if (record.failure === undefined) return
     record.failure = undefined
@@ -282,17 +283,20 @@ export class FileSource implements Source {
     record.missingSinceMs ??= now
     const restMs = record.missingSinceMs + RETRY_MS - now
     if (restMs > 0) return restMs
-    if (record.gone) return IDLE
+    if (!record.gone) this.#apply(this.#catalogue.vanish(record.path))
+    const left = this.#catalogue.objectsOf(record.path)
+    if (left === 0) {
+      this.#records.delete(record.path)
+      this.#retryFailed()
+    } else if (!record.gone)
+      this.#reportFailure(record.path, 'the file is gone', this.#meanwhile(left) + GONE_ADVICE)
     record.gone = true
-    const kept = this.#catalogue.objectsOf(record.path)
-    if (kept === 0) this.#records.delete(record.path)
-    else {
-      this.#apply(this.#catalogue.vanish(record.path))
-      const left = this.#catalogue.objectsOf(record.path)
-      if (left > 0) this.#reportFailure(record.path, 'the file is gone', this.#meanwhile(left) + GONE_ADVICE)
-      else this.#records.delete(record.path)
-    }
     return IDLE
+  }
+
+  /** There may be room now for a file that was too large beside the others. */
+  #retryFailed(): void {
+    for (const record of this.#records.values()) if (record.failure !== undefined) record.read = undefined
   }
 
   #found(record: FileRecord): void {

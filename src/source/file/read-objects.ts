@@ -120,7 +120,10 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
       const value = parseJson(text, line)
       const located: Located = { value, lineOf: path => lineInJson(text, line, path) }
       if (kind === 'document') {
-        for (const item of items) collector.take({ ...item, value: ofList(item.value, value) })
+        for (const item of items) {
+          collector.take({ ...item, value: ofList(item.value, value) })
+          await collector.breathe()
+        }
         items = []
         collector.take(located)
       } else if (isJson(value) && typeof value.kind === 'string') collector.take(located)

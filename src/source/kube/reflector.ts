@@ -208,7 +208,9 @@ export class Reflector<E extends Change = SourceEvent> {
         return page
       },
     })
-    return (await this.#land(list, attempt.beganMs)) ?? { kind: 'landed' }
+    const outcome = await this.#land(list, attempt.beganMs)
+    // Who hears of the list may want another one.
+    return outcome ?? attempt.result ?? { kind: 'landed' }
   }
 
   /** A watch, and the list before it when the server streams that as well. */
@@ -331,9 +333,9 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#repairs = 0
     this.#isListed = true
     this.#isAbsent = false
+    for (const resolve of this.#awaiting.splice(0)) resolve()
     this.#well()
     this.#tellListed()
-    for (const resolve of this.#awaiting.splice(0)) resolve()
   }
 
   async #untilTaken(taken: Promise<void> | undefined): Promise<void> {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { isSameMessage } from '../../../src/api/messages.ts'
+import type { ApiState } from '../../../src/api/state.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { cidr } from '../../support/addresses.ts'
 import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
@@ -13,7 +14,7 @@ import {
   REJECT,
   vip,
 } from '../modes/nftables/frontends.ts'
-import { shownObjects, stateOf } from './views.ts'
+import { detailed, shownObjects, stateOf, Viewer } from './views.ts'
 
 const HERE = { nodeName: 'here' }
 
@@ -94,6 +95,26 @@ describe('a Service as localv1 has it', () => {
         Scopes: { Internal: true, External: true },
       },
     })
+  })
+
+  it('has its health check node port once no older Service has it', () => {
+    const checked = (name: string, ip: string) =>
+      detailed(
+        service(name, {
+          type: 'LoadBalancer',
+          clusterIPs: [ip],
+          externalTrafficPolicy: 'Local',
+          healthCheckNodePort: 32000,
+        }),
+      )
+    const viewer = new Viewer()
+    const portsIn = (state: ApiState) =>
+      state.services.values().map(({ json }) => 'HealthCheckNodePort' in json && json.HealthCheckNodePort)
+    expect(portsIn(viewer.take([checked('a', '10.96.0.1'), checked('b', '10.96.0.2')]))).toEqual([
+      32000,
+      undefined,
+    ])
+    expect(portsIn(viewer.take([{ kind: 'Service', key: 'ns/a', value: undefined }]))).toEqual([32000])
   })
 
   it('has no more than it needs, but for the two sets of addresses that back ends rely on', () => {

@@ -13,7 +13,7 @@ import type { Socket } from 'node:net'
 import { ApiError } from '../api-client.ts'
 import { type Answer, answerOf, type Call, cutOff, Pulse, silence } from './call.ts'
 import { arrival, exchangeFailure, KEEP_ALIVE_MS, TurnedDown } from './dial.ts'
-import { type ConnectionContext, type HttpConnection, isWatch, mutable, type Outgoing } from './pool.ts'
+import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './pool.ts'
 
 /**
  * Lists arrive without waiting for window updates, and in pieces small enough that one is dealt with before the event loop
@@ -54,14 +54,16 @@ export async function openHttp2(options: Http2Options): Promise<HttpConnection> 
     maxHeaderListPairs: HEAD_FIELDS_MAX,
     maxSessionMemory: SESSION_MEMORY_MAX,
   })
-  await settingsOf(session, options)
-  session.setLocalWindowSize(CONNECTION_WINDOW_BYTES)
+  await settle(session, options)
   return new Http2Connection(session, options)
 }
 
-async function settingsOf(session: ClientHttp2Session, { socket, signal }: Http2Options): Promise<void> {
+async function settle(session: ClientHttp2Session, { socket, signal }: Http2Options): Promise<void> {
+  // GOAWAY may come in one piece with the SETTINGS: its error then follows when nothing waits for the SETTINGS any more.
+  session.on('error', () => undefined)
   try {
     await arrival(session, 'remoteSettings', { signal, closed: cutOff() })
+    session.setLocalWindowSize(CONNECTION_WINDOW_BYTES)
   } catch (error) {
     session.destroy()
     socket.destroy()
@@ -163,7 +165,7 @@ class Http2Connection implements HttpConnection {
       ':authority': this.#options.authority,
       // Never in a compression table (RFC 7541, 7.1).
       [sensitiveHeaders]: ['authorization'],
-      ...mutable(headers),
+      ...headers,
     }
   }
 
@@ -270,7 +272,7 @@ class Http1Connection implements HttpConnection {
       agent: this.#agent,
       method,
       path,
-      headers: { host: this.#options.authority, ...mutable(headers) },
+      headers: { host: this.#options.authority, ...headers },
       maxHeaderSize: HEAD_BYTES_MAX,
     })
     this.#call = call

@@ -23,7 +23,7 @@ export interface CredentialsOptions extends AccessOptions {
 
 /** What one request shows of us. Holds secrets: never to be printed. */
 export interface Pass {
-  readonly headers: Readonly<Record<string, string | readonly string[]>>
+  readonly headers: Readonly<Record<string, string | string[]>>
   /** Identifies the client certificate that belongs to the token. */
   readonly identity: string
   /** How many renewals came before. */
@@ -100,7 +100,9 @@ export class Credentials {
     this.#ca?.expire()
     // A plugin has run for the request that needs the connection.
     const exec = this.#exec ?? (await this.#fromPlugin())
-    return { ...(await this.#pair(exec)), ca: await this.#ca?.read(), where: this.#access.where }
+    const { where, tlsServerName, insecure } = this.#access
+    const pair = await this.#pair(exec)
+    return { ...pair, ca: await this.#ca?.read(), serverName: tlsServerName, insecure, where }
   }
 
   /**

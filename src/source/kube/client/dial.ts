@@ -22,6 +22,10 @@ export interface TlsMaterial {
   readonly key: string | undefined
   /** Changes with the client certificate. */
   readonly identity: string
+  /** The name that the certificate of the server has to be for, instead of the address's host. */
+  readonly serverName: string | undefined
+  /** The certificate of the server is not checked. */
+  readonly insecure: boolean
   /** Their origin, for messages. */
   readonly where: string
 }
@@ -29,14 +33,11 @@ export interface TlsMaterial {
 interface DialOptions {
   readonly address: ServerAddress
   readonly tls: TlsMaterial
-  /** The name that the certificate has to be for, instead of the address's host. */
-  readonly tlsServerName: string | undefined
-  readonly insecure: boolean
   readonly proxy: HttpProxy | undefined
   /** The system's resolver unless a test says otherwise; asked anew each time. */
-  readonly lookup: LookupFunction | undefined
+  readonly lookup?: LookupFunction | undefined
   /** The TCP port to connect from; the kernel's choice unless given. */
-  readonly localPort?: number
+  readonly localPort?: number | undefined
   /** Offers HTTP/1.1 alone: a connection that is to be upgraded. */
   readonly isUpgraded?: boolean
   /** Ends the attempt. */
@@ -137,16 +138,16 @@ function viaProxy(proxy: HttpProxy, why: string, cause?: unknown): ApiError {
 }
 
 async function secure(tcp: Socket, options: DialOptions): Promise<TLSSocket> {
-  const { address, tlsServerName, insecure, signal } = options
-  const servername = tlsServerName ?? (isIP(address.host) === 0 ? address.host : '')
+  const { address, tls, signal } = options
+  const servername = tls.serverName ?? (isIP(address.host) === 0 ? address.host : '')
   try {
     const socket = connectTls({
       socket: tcp,
       host: address.host,
       servername,
-      secureContext: contextOf(options.tls),
+      secureContext: contextOf(tls),
       // Said outright, or else NODE_TLS_REJECT_UNAUTHORIZED would decide.
-      rejectUnauthorized: !insecure,
+      rejectUnauthorized: !tls.insecure,
       ALPNProtocols: options.isUpgraded === true ? ['http/1.1'] : ['h2', 'http/1.1'],
     })
     tcp.on('error', error => socket.destroy(error))
@@ -222,13 +223,22 @@ export function parseProxy(text: string, where: string): HttpProxy {
     throw refused(where, `has the scheme ${url.protocol} where only plain http proxies (CONNECT) are known`)
   const headers: Record<string, string> = {}
   if (url.username !== '') {
-    const secret = `${decodeURIComponent(url.username)}:${decodeURIComponent(url.password)}`
+    const secret = decoded(`${url.username}:${url.password}`, where)
     headers['proxy-authorization'] = `Basic ${Buffer.from(secret).toString('base64')}`
   }
   return {
     host: url.hostname.replace(/^\[|\]$/g, ''),
     port: url.port === '' ? 80 : Number(url.port),
     headers,
+  }
+}
+
+function decoded(text: string, where: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    // The error of the platform names neither the variable nor the field.
+    throw refused(where, 'holds a user name or password with a bad % escape; write % as %25')
   }
 }
 

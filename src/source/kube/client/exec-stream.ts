@@ -7,7 +7,6 @@ import { type Credentials, openCredentials } from './credentials.ts'
 import { dial } from './dial.ts'
 import { type ClientOptions, wayTo } from './http-client.ts'
 import { SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
-import { mutable } from './pool.ts'
 
 /* Commands in containers, over WebSocket (RFC 6455) with the protocol v5.channel.k8s.io: the first byte of a message is its
    channel. */
@@ -60,27 +59,16 @@ async function exec(
   asked: ExecRequest,
   env: ExecOptions['env'],
 ): Promise<ExecEnded> {
-  const { access } = credentials
   const { headers } = await credentials.pass()
   const tls = await credentials.tls()
-  const { address, proxy } = wayTo(access, env)
-  const { tlsServerName, insecure } = access
+  const { address, proxy } = wayTo(credentials.access, env)
   const { signal } = asked
-  const dialed = await dial({
-    address,
-    tls,
-    tlsServerName,
-    insecure,
-    proxy,
-    lookup: undefined,
-    isUpgraded: true,
-    signal,
-  })
+  const dialed = await dial({ address, tls, proxy, isUpgraded: true, signal })
   const key = randomBytes(16).toString('base64')
   const upgraded = await upgrade(dialed.socket, {
     path: `${address.basePath}${pathOf(asked)}`,
     headers: {
-      ...mutable(headers),
+      ...headers,
       host: address.authority,
       connection: 'Upgrade',
       upgrade: 'websocket',

@@ -238,28 +238,21 @@ class HttpClient implements ApiClient {
   async #connect(context: PoolContext): Promise<HttpConnection> {
     const { address, credentials, proxy, connect } = this.#parts
     const tls = await credentials.tls()
-    const { insecure, tlsServerName } = credentials.access
-    const { signal } = context
     const lookup = this.#watchedLookup(proxy ?? address) ?? connect?.lookup
     const attempt = await this.#parts.dials?.dialling?.()
-    const from = attempt?.localPort === undefined ? {} : { localPort: attempt.localPort }
-    const dialed = await dial({
-      address,
-      tls,
-      tlsServerName,
-      insecure,
-      proxy,
-      lookup,
-      signal,
-      ...from,
-    }).catch(async (error: unknown) => {
+    try {
+      const way = { address, tls, proxy, lookup, localPort: attempt?.localPort }
+      const { socket, protocol } = await dial({ ...way, signal: context.signal })
+      const { remoteAddress = '', remotePort = 0 } = socket
+      const open = { ...context, identity: tls.identity, socket, authority: address.authority }
+      // First, because the connection takes the errors of its socket, which nobody else does.
+      const connection = protocol === 'h2' ? await openHttp2(open) : openHttp1(open)
+      await attempt?.connected(remoteAddress, remotePort)
+      return connection
+    } catch (error) {
       await attempt?.failed()
       throw error
-    })
-    const { remoteAddress = '', remotePort = 0 } = dialed.socket
-    await attempt?.connected(remoteAddress, remotePort)
-    const open = { ...context, identity: tls.identity, socket: dialed.socket, authority: address.authority }
-    return dialed.protocol === 'h2' ? openHttp2(open) : openHttp1(open)
+    }
   }
 }
 

@@ -30,7 +30,7 @@ export interface Access {
   readonly key: Material | undefined
   readonly exec: ExecConfig | undefined
   /** Impersonate-*: the identity that kprobe asks the server to use. */
-  readonly impersonation: Readonly<Record<string, string | readonly string[]>>
+  readonly impersonation: Readonly<Record<string, string | string[]>>
 }
 
 /** A credential plugin (client.authentication.k8s.io). */

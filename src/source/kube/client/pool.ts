@@ -1,7 +1,7 @@
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { assert } from '../../../base/errors.ts'
 import { ApiError } from '../api-client.ts'
-import type { Answer, Call } from './call.ts'
+import { type Answer, type Call, cutOff } from './call.ts'
 
 /** A request as it goes out, credentials included: never to be printed. */
 export interface Outgoing {
@@ -9,20 +9,13 @@ export interface Outgoing {
   /** The path, with the server's base path. */
   readonly path: string
   /** Names in lower case. */
-  readonly headers: Readonly<Record<string, string | readonly string[]>>
+  readonly headers: Readonly<Record<string, string | string[]>>
   readonly body: string | undefined
   /** Longest silence between two pieces of the response's body, milliseconds; a watch has no such limit. */
   readonly idleMs: number
   readonly longLived: boolean
   /** The limit of a watch where the connection itself notices no dead peer (HTTP/1.1), milliseconds. */
   readonly watchIdleMs: number
-}
-
-/** Headers in the form that Node takes. */
-export function mutable(headers: Outgoing['headers']): Record<string, string | string[]> {
-  return Object.fromEntries(
-    Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : [...value]]),
-  )
 }
 
 /** Whether a response may be silent for as long as its connection lives: a watch that is refused has an end. */
@@ -94,10 +87,6 @@ export class Pool {
     this.#options = options
   }
 
-  get size(): number {
-    return this.#connections.size
-  }
-
   /**
    * Runs `start` over a connection that has room, as soon as there is one, unless the call is over before. Requests that
    * find none wait in line; the rate limit and the callers bound how many.
@@ -155,6 +144,7 @@ export class Pool {
         signal: controller.signal,
         changed: connection => this.#changed(connection),
       })
+      if (connection.closed) throw cutOff()
       this.#connections.add(connection)
       if (this.#closed) await connection.close()
     } catch (error) {

@@ -3,10 +3,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
+import type { Refusal } from '../../../../src/model/fields.ts'
+import { OBJECT_PARTS } from '../../../../src/model/object-budget.ts'
 import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
 import type { FindDoubts } from '../../../../src/source/file/read-objects.ts'
-import { problemText, type SourceProblem } from '../../../../src/source/source.ts'
+import { type LocatedRefusal, problemText, type SourceProblem } from '../../../../src/source/source.ts'
 import { eventually, patientMs } from '../../../support/patience.ts'
 
 /** A second where the machine has nothing else to do, which test/faults/acceptance.test.ts holds the daemon to. */
@@ -18,6 +20,7 @@ let objects: Map<string, string>
 let batches: (readonly SourceEvent[])[]
 let problems: SourceProblem[]
 let synced: number
+let refused: LocatedRefusal[]
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-source-'))
@@ -25,6 +28,7 @@ beforeEach(() => {
   batches = []
   problems = []
   synced = 0
+  refused = []
 })
 
 afterEach(async () => {
@@ -33,12 +37,12 @@ afterEach(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-async function begin(path = folder, findDoubts?: FindDoubts): Promise<void> {
+async function begin(path = folder, options: object = {}): Promise<void> {
   source = new FileSource({
     path,
     parseObject: parseNamed,
     clock: systemClock,
-    ...(findDoubts === undefined ? {} : { findDoubts }),
+    ...options,
   })
   await source.start({
     events: async batch => {
@@ -50,15 +54,18 @@ async function begin(path = folder, findDoubts?: FindDoubts): Promise<void> {
       }
     },
     synced: () => synced++,
-    refusals: () => undefined,
+    refusals: list => refused.splice(0, refused.length, ...list),
     problem: problem => problems.push(problem),
   })
 }
 
+const REFUSED = 'refused'
+
 /** A Node is the smallest object: its zone stands for its content. */
-function parseNamed(object: unknown): SourceEvent | undefined {
+function parseNamed(object: unknown): SourceEvent | Refusal | undefined {
   const { name, zone } = Object(object)
   if (typeof name !== 'string') return undefined
+  if (zone === REFUSED) return { object: name, field: 'zone', value: zone, reason: 'not a zone' }
   const value: NodeInfo = {
     name,
     zone: String(zone),
@@ -115,13 +122,8 @@ describe('FileSource', () => {
   it('is complete at once when the folder is empty, and says that nothing was found', async () => {
     await begin()
     await until(() => synced === 1, 'synced')
-    expect(problems).toEqual([
-      {
-        kind: 'empty',
-        location: folder,
-        text: 'nothing found: the folder has no *.yaml, *.yml or *.json file',
-      },
-    ])
+    expect(said('empty', /: nothing found: the folder has no \*\.yaml, \*\.yml or \*\.json file$/)).toBe(1)
+    expect(problems).toHaveLength(1)
   })
 
   it('names what it skipped where it found nothing', async () => {
@@ -145,11 +147,35 @@ describe('FileSource', () => {
     ).toBe(1)
   })
 
+  it.each([
+    ['shrinks', { a: '1', d: '1', e: '1' }, () => write('a.yaml', { a: '1' })],
+    ['goes', { a: '1', b: '1', d: '1', e: '1' }, () => rmSync(join(folder, 'b.yaml'))],
+  ])('reads a file that was too large beside others once one of them %s', async (_, expected, change) => {
+    write('a.yaml', { a: '1', b: '1' })
+    write('b.yaml', { a: '1' })
+    write('c.yaml', { d: '1', e: '1' })
+    await rest(200)
+    await begin(folder, { partsMax: 4 * OBJECT_PARTS })
+    await until(() => said('failed', /c\.yaml: too large for the memory limit/) === 1, 'the failure')
+    change()
+    await reads(expected)
+  })
+
+  it('forgets what it refused of a file that is gone once another file has its objects', async () => {
+    write('a.yaml', { a: '1', x: REFUSED })
+    await begin()
+    await until(() => refused.length === 1, 'the refusal')
+    rmSync(join(folder, 'a.yaml'))
+    await until(() => said('failed', /a\.yaml: the file is gone/) === 1, 'the end of the file')
+    write('b.yaml', { a: '1' })
+    await until(() => refused.length === 0, 'no refusal')
+  })
+
   it('reports a doubt once, however often the file changes, and again after it was gone', async () => {
     const findDoubts: FindDoubts = object =>
       'zoen' in object ? [{ path: ['zoen'], text: 'zoen ignored' }] : []
     writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: 1\nzoen: 2\n')
-    await begin(folder, findDoubts)
+    await begin(folder, { findDoubts })
     await reads({ a: '1' })
     expect(problems).toEqual([
       { kind: 'doubtful', location: `${join(folder, 'a.yaml')}:3`, text: 'zoen ignored' },
@@ -400,11 +426,8 @@ describe('FileSource', () => {
   })
 
   it('does not finish a large file when it is stopped', async () => {
-    const items = Array.from({ length: 60_000 }, (_, i) => ({
-      kind: 'X',
-      name: `n${i}`,
-      filler: 'x'.repeat(300),
-    }))
+    const filler = 'x'.repeat(300)
+    const items = Array.from({ length: 60_000 }, (_, i) => ({ kind: 'X', name: `n${i}`, filler }))
     writeFileSync(join(folder, 'large.json'), JSON.stringify({ kind: 'List', items }))
     await begin()
     await rest(60)

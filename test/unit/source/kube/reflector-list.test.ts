@@ -309,6 +309,18 @@ describe('lists', () => {
     expect(rig.known.size).toBe(0)
   })
 
+  it('F29: a list that is asked for as soon as the first one has landed is another one', async () => {
+    let confirmed = 0
+    rig.onListed = () => void rig.reflector.relist().then(() => confirmed++)
+    await rig.start()
+    rig.api.take().list([], '100')
+    await settle()
+    expect([confirmed, rig.requests.at(-1)]).toEqual([0, 'list limit=500'])
+    rig.api.take().list(services(12), '100')
+    await settle()
+    expect([confirmed, rig.known.size]).toEqual([1, 12])
+  })
+
   it('F29: few objects, or half of them, may vanish at once', async () => {
     for (const [before, after] of [
       [9, 0],

@@ -17,6 +17,12 @@ describe('a proxy', () => {
     })
   })
 
+  it('with a password that is not escaped is refused', () => {
+    expect(() => parseProxy('http://me:100%@p.test', 'proxy-url')).toThrow(
+      /^proxy-url holds a user name or password with a bad % escape; write % as %25$/,
+    )
+  })
+
   it('of the environment is chosen by the scheme, in either case', () => {
     expect(chosen({ HTTPS_PROXY: 'http://p.test:3128' })).toBe('p.test:3128')
     expect(chosen({ https_proxy: 'p.test:3128' })).toBe('p.test:3128')

@@ -1,9 +1,11 @@
 import { readdir } from 'node:fs/promises'
+import { constants } from 'node:http2'
 import type { LookupFunction } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { FakeClock } from '../../../../support/fake-clock.ts'
 import { eventually } from '../../../../support/patience.ts'
 import { createAuthority } from '../../../../support/tls.ts'
+import { FRAME, frame, u32 } from './frames.ts'
 import {
   CANARY,
   clusterOf,
@@ -222,10 +224,13 @@ describe('a connection', () => {
     expect(accepted).toBe(1)
   })
 
-  async function openingAt(port: number) {
+  /** Begins once so many bytes have arrived. */
+  async function openingAt(port: number, bytes = 0) {
     const { openHttp2 } = await import('../../../../../src/source/kube/client/connections.ts')
     const { connect } = await import('node:net')
     const socket = connect(port, '127.0.0.1')
+    if (bytes > 0) socket.once('readable', () => undefined)
+    await until(() => socket.readableLength >= bytes)
     const controller = new AbortController()
     const { signal } = controller
     const changed = (): void => undefined
@@ -252,6 +257,30 @@ describe('a connection', () => {
     const { port } = await rig().listen(socket => socket.once('data', () => socket.end()))
     const { failure } = await openingAt(port)
     expect(await failure).toMatchObject({ kind: 'lost' })
+  })
+
+  it('that gets GOAWAY in one piece with the SETTINGS of HTTP/2 is lost', async () => {
+    const both = Buffer.concat([
+      frame(FRAME.settings, {}),
+      frame(FRAME.goaway, { payload: u32(0, constants.NGHTTP2_ENHANCE_YOUR_CALM) }),
+    ])
+    const { port } = await rig().listen(socket => socket.on('error', () => undefined).write(both))
+    const { socket, failure } = await openingAt(port, both.length)
+    expect(await failure).toMatchObject({ kind: 'lost' })
+    await until(() => socket.closed)
+  })
+
+  it.each(['h2', 'http/1.1'] as const)('that is reset before it is used is lost (%s)', async protocol => {
+    const server = await rig().serve({ protocol, handler: (_, response) => response.end('x') })
+    const connected = async () => {
+      await pause(20)
+      for (const socket of server.connections) socket.resetAndDestroy()
+      await pause(20)
+    }
+    const attempt = { localPort: undefined, connected, failed: async () => undefined }
+    const dials = { reaching: () => undefined, dialling: async () => attempt }
+    const client = await rig().openTo(server, { dials })
+    expect(await failureOf(getText(client, '/'))).toMatchObject({ kind: 'lost' })
   })
 
   it('F91: 1,000 of them leave no descriptor behind', async () => {
