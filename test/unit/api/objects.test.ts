@@ -2,7 +2,6 @@ import { describe, expect, it } from 'vitest'
 import { isSameMessage } from '../../../src/api/messages.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { cidr } from '../../support/addresses.ts'
-import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 import {
   backends,
   CLUSTER,
@@ -12,7 +11,8 @@ import {
   ip4,
   REJECT,
   vip,
-} from '../modes/nftables/frontends.ts'
+} from '../../support/frontends.ts'
+import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 import { shownObjects, stateOf } from './views.ts'
 
 const HERE = { nodeName: 'here' }
