@@ -1,11 +1,11 @@
-import { mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
+import { temporaryFolder } from '../../support/folder.ts'
 import { keepNewest } from '../../support/keep-newest.ts'
 
 it('keeps the files that were written last, and no folder is no error', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
+  const folder = temporaryFolder()
   for (const [age, name] of ['new', 'old', 'older'].entries()) {
     writeFileSync(join(folder, name), '')
     utimesSync(join(folder, name), 1_000 - age, 1_000 - age)
@@ -14,6 +14,5 @@ it('keeps the files that were written last, and no folder is no error', () => {
   expect(readdirSync(folder)).toHaveLength(3)
   keepNewest(folder, 1)
   expect(readdirSync(folder)).toEqual(['new'])
-  rmSync(folder, { recursive: true })
   keepNewest(folder, 1)
 })

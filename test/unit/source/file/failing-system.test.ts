@@ -1,11 +1,11 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
 import { problemText, type SourceProblem } from '../../../../src/source/source.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { temporaryFolder } from '../../../support/folder.ts'
 import { eventually } from '../../../support/patience.ts'
 
 /** What the system answers to open(2) instead of a file; as when the node is out of descriptors or its disk is ill. */
@@ -33,7 +33,7 @@ let synced: number
 
 beforeEach(() => {
   clock = new FakeClock()
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-failing-'))
+  folder = temporaryFolder()
   system.refusal = ''
   zones = []
   problems = []
@@ -42,7 +42,6 @@ beforeEach(() => {
 
 afterEach(async () => {
   await source.stop()
-  rmSync(folder, { recursive: true })
 })
 
 const path = () => join(folder, 'a.yaml')

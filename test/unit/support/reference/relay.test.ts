@@ -1,10 +1,9 @@
 import { once } from 'node:events'
-import { mkdtempSync, rmSync } from 'node:fs'
 import { createConnection, createServer, type Server, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { temporaryFolder } from '../../../support/folder.ts'
 import { eventually } from '../../../support/patience.ts'
 import { openOutlet, Relay } from '../../../support/reference/relay.ts'
 
@@ -111,7 +110,7 @@ test('refused connections end at once', async () => {
 })
 
 test('two halves meet at a unix socket', async () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-relay-'))
+  const folder = temporaryFolder()
   const path = join(folder, 'socket')
   const outlet = await openOutlet([{ listen: { path }, dial: { port: serverPort } }])
   const inner = await Relay.start({ listen: { port: 0 }, dial: { path } })
@@ -124,6 +123,5 @@ test('two halves meet at a unix socket', async () => {
   } finally {
     await inner.close()
     await outlet.close()
-    rmSync(folder, { recursive: true })
   }
 })
