@@ -1,11 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
+import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { IS_QUICK } from '../../support/runs.ts'
 import { endpoint, eventsOf, slice, snapshotOf } from './objects.ts'
-
-function keysOf(snapshot: Snapshot, service: string): string[] | undefined {
-  return snapshot.slices.get(service)?.map(its => its.key)
-}
 
 describe('the slices of a Service', () => {
   const web = ['web-c', 'web-a', 'web-b'].map(name => slice(name, 'web', [endpoint('10.1.0.1')]))
