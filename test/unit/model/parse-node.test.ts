@@ -90,6 +90,10 @@ describe('parseNode', () => {
     const value = parseNode({ metadata: { name: 'node-1', ...metadata }, spec: { taints } })
     expect(value).toMatchObject({ eligible })
   })
+
+  it('refuses a Node without a name', () => {
+    expect(parseNode({ metadata: {} })).toMatchObject({ object: 'Node nothing', field: 'metadata.name' })
+  })
 })
 
 describe('parseServiceCidr', () => {
