@@ -37,7 +37,6 @@ export class Relay {
   #faults: RelayFaults = {}
   #truncateLeft = Number.POSITIVE_INFINITY
   #received = 0
-  #sent = 0
 
   private constructor(server: Server, target: RelayEnd) {
     this.#server = server
@@ -62,11 +61,6 @@ export class Relay {
   /** Bytes from the server since the start, as on the wire. */
   get receivedBytes(): number {
     return this.#received
-  }
-
-  /** Bytes to the server. */
-  get sentBytes(): number {
-    return this.#sent
   }
 
   get connections(): number {
@@ -107,10 +101,7 @@ export class Relay {
 
   /** How many of these bytes go through before the cut. */
   #count(direction: Direction, bytes: number): number {
-    if (direction === 'up') {
-      this.#sent += bytes
-      return bytes
-    }
+    if (direction === 'up') return bytes
     const passed = Math.min(bytes, this.#truncateLeft)
     this.#truncateLeft -= passed
     this.#received += passed

@@ -56,6 +56,17 @@ describe('resolve', () => {
     ])
   })
 
+  it('reports what was refused of the Service and of its slices', () => {
+    const table = tableOf([
+      service('web', { externalIPs: ['127.0.0.1'] }),
+      slice('web-1', 'web', [endpoint('127.0.0.1')]),
+    ])
+    expect(complaints(table).map(line => line.split(':')[0])).toEqual([
+      'Service ns/web',
+      'EndpointSlice ns/web-1',
+    ])
+  })
+
   it('reports slices without a Service', () => {
     const cidrs = ['10.96.0.0/13', '10.104.0.0/13'].map((text, index) => ({
       apiVersion: 'networking.k8s.io/v1',
