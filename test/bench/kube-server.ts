@@ -12,8 +12,8 @@ import { type Changes, drive, replacements } from '../support/apiserver/churn.ts
 import { type ClusterShape, clusterOf, nodeOf, serviceOf, slicesOf } from '../support/apiserver/generator.ts'
 import { ApiServer } from '../support/apiserver/http-server.ts'
 import { createRandom } from '../support/apiserver/random.ts'
+import { kubeconfigText } from '../support/kubeconfig.ts'
 import { type Binaries, findBinaries } from '../support/reference/binaries.ts'
-import { kubeconfigText } from '../support/reference/kubeconfig.ts'
 import { freePorts } from '../support/reference/ports.ts'
 import { startApiServer, startEtcd } from '../support/reference/programs.ts'
 
@@ -279,6 +279,6 @@ export function writeKubeconfig(
   path: string,
   server: Pick<RunningServer, 'port' | 'certificateAuthority' | 'token'>,
 ): void {
-  const { port, certificateAuthority, token } = server
-  writeFileSync(path, kubeconfigText({ server: `https://127.0.0.1:${port}`, certificateAuthority, token }))
+  const { port, certificateAuthority: caFile, token } = server
+  writeFileSync(path, kubeconfigText({ server: `https://127.0.0.1:${port}`, caFile, token }))
 }

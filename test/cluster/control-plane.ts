@@ -2,8 +2,8 @@ import type { ChildProcess } from 'node:child_process'
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { kubeconfigText } from '../support/kubeconfig.ts'
 import { eventually } from '../support/patience.ts'
-import { kubeconfigText } from '../support/reference/kubeconfig.ts'
 import { etcdArgs } from '../support/reference/programs.ts'
 import { createAuthority } from '../support/tls.ts'
 import type { Binaries } from './binaries.ts'
@@ -72,10 +72,10 @@ export function writeIdentities(site: Site): void {
   ]
   const tokens = users.map(({ file, user, group }) => {
     const token = randomBytes(16).toString('hex')
-    const certificateAuthority = authoritiesFile(site)
+    const caFile = authoritiesFile(site)
     const certificate = { certFile: join(folder, 'pki/proxy.crt'), keyFile: join(folder, 'pki/proxy.key') }
     const who = user === PROXY ? { certificate } : { token }
-    const text = kubeconfigText({ server: site.apiUrl, certificateAuthority, ...who })
+    const text = kubeconfigText({ server: site.apiUrl, caFile, ...who })
     writeFileSync(kubeconfigOf(site, file), text, { mode: 0o600 })
     return [token, user, `${user}-uid`, ...(group === '' ? [] : [`"${group}"`])].join(',')
   })

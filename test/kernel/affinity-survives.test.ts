@@ -9,9 +9,9 @@ import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/settings.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { Pass, Quarantine, type ReconcilerEvent } from '../../src/reconcile/pass.ts'
+import { backends, clusterIp, ip4, service, table } from '../support/frontends.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { columns } from '../support/owned.ts'
-import { backends, clusterIp, ip4, service, table } from '../unit/modes/nftables/frontends.ts'
 
 let client: NftClient
 

@@ -6,9 +6,9 @@ import { finish } from '../../src/base/clock.ts'
 import type { Operation } from '../../src/kernel/nft/transaction.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
+import { backends, clusterIp, ip4, service, table } from '../support/frontends.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { openPlane } from '../support/pipeline.ts'
-import { backends, clusterIp, ip4, service, table } from '../unit/modes/nftables/frontends.ts'
 import { render } from '../unit/modes/nftables/inspect.ts'
 
 /**

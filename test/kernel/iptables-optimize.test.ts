@@ -15,8 +15,8 @@ import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
+import { table } from '../support/frontends.ts'
 import { everyKind, plainService } from '../support/services.ts'
-import { table } from '../unit/modes/nftables/frontends.ts'
 
 let client: NftClient
 let plain: IptablesPlane

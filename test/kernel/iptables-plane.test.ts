@@ -10,8 +10,8 @@ import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Generation, Receipt } from '../../src/reconcile/dataplane.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
+import { table } from '../support/frontends.ts'
 import { everyKind, plainService } from '../support/services.ts'
-import { table } from '../unit/modes/nftables/frontends.ts'
 
 let client: NftClient
 let plane: IptablesPlane

@@ -4,10 +4,10 @@ import { finish, systemClock } from '../../src/base/clock.ts'
 import type { Config } from '../../src/config/config.ts'
 import { KERNEL } from '../../src/daemon/open.ts'
 import { findMode } from '../../src/modes/registry.ts'
+import { backends, EXTERNAL, nodePort, service, table } from '../support/frontends.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { parseFlags } from '../support/parse-flags.ts'
 import { commitAll } from '../support/pipeline.ts'
-import { backends, EXTERNAL, nodePort, service, table } from '../unit/modes/nftables/frontends.ts'
 
 /* KEP-6032: the rules of nftables mode about node ports at localhost, with real packets and the real nft. */
 

@@ -9,8 +9,8 @@ import type { NftablesPlan, NftablesState } from '../../src/modes/nftables/state
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Dataplane, Receipt } from '../../src/reconcile/dataplane.ts'
+import { backends, clusterIp, ip4, ip6, service, table } from '../support/frontends.ts'
 import { everyKind, largeService } from '../support/services.ts'
-import { backends, clusterIp, ip4, ip6, service, table } from '../unit/modes/nftables/frontends.ts'
 
 type Plane = Dataplane<NftablesState, NftablesPlan>
 

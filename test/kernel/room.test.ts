@@ -7,8 +7,8 @@ import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/settings.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
+import { backends, clusterIp, ip4, service, table } from '../support/frontends.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { backends, clusterIp, ip4, service, table } from '../unit/modes/nftables/frontends.ts'
 
 const ENDPOINTS = 10
 let client: NftClient

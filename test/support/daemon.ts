@@ -149,17 +149,6 @@ export class Daemon {
     return eventually(holds, { limitMs, stepMs: 5, progress, describe: () => this.#lastWords() })
   }
 
-  /** Reads nothing of what the daemon writes any more: its pipes fill up. */
-  stopReading(): void {
-    this.#child.stdout?.pause()
-    this.#child.stderr?.pause()
-  }
-
-  readOn(): void {
-    this.#child.stdout?.resume()
-    this.#child.stderr?.resume()
-  }
-
   /** Nobody is at the other end of the daemon's pipes any more. */
   hangUp(): void {
     this.#child.stdout?.destroy()

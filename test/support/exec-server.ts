@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
-import { kubeconfigText } from './apiserver/kubeconfig.ts'
+import { kubeconfigText } from './kubeconfig.ts'
 
 /** What a container answers to a command. */
 export interface ExecAnswer {

@@ -11,7 +11,7 @@ import {
   REJECT,
   service,
   vip,
-} from '../unit/modes/nftables/frontends.ts'
+} from './frontends.ts'
 
 /** A Service of each kind, in one family. */
 export function everyKind(v6: boolean): ReturnType<typeof service>[] {

@@ -2,7 +2,7 @@
 // Lists the files of src/ that one EndpointSlice event passes from the socket of the API server to sendmsg:
 // npm run trip [-- MODE [--functions]]. Fails if nftables mode passes more than FILES_MAX.
 import { fork, spawnSync } from 'node:child_process'
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
@@ -15,6 +15,11 @@ const { values: options, positionals } = parseArgs({
   allowPositionals: true,
 })
 const [mode = 'nftables'] = positionals
+const built = join(root, 'build/Release/kprobe.node')
+if (!existsSync(built)) {
+  console.error('the native addon is not built; run: npm run build')
+  process.exit(1)
+}
 
 if (process.env.KPROBE_TRIP_INSIDE !== '1') {
   const { status } = spawnSync('unshare', ['-Urnm', process.execPath, ...process.argv.slice(1)], {
@@ -70,7 +75,7 @@ async function bundle(source, name) {
 
 /** Gives, for each event, the files of which a function ran, with the names of these functions. */
 async function recordTrips() {
-  copyFileSync(join(root, 'build/Release/kprobe.node'), addon)
+  copyFileSync(built, addon)
   const path = await bundle('src/main.ts', BUNDLE)
   const { startCluster } = await import(pathToFileURL(await bundle('test/trip/cluster.ts', 'cluster.mjs')))
   const kubeconfig = join(folder, 'kubeconfig')

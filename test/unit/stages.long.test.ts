@@ -1,7 +1,5 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { temporaryFolder } from '../support/folder.ts'
 import { eventually } from '../support/patience.ts'
 import { isRunning } from '../support/processes.ts'
 
@@ -108,22 +106,18 @@ describe('npm test', () => {
   })
 
   it('runs failed tests once more when that is asked for, and names those that pass then', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'kprobe-again-'))
+    const folder = temporaryFolder()
     const script = (passes: string) =>
       `if [ -e ${folder}/${passes} ] && [ "$0" = test/unit/a.test.ts ]; then exit 0; fi; touch ${folder}/once
        echo ' FAIL  |unit| test/unit/a.test.ts > one'; exit 1`
     const twice = async (again: boolean, passes = 'once') =>
       await run([shell('unit', script(passes), { script: 'test:unit' })], 1, undefined, again)
-    try {
-      expect((await twice(false)).failed).toBe(1)
-      const { failed, lines } = await twice(true)
-      expect(failed).toBe(0)
-      expect(lines).toContain('again unit: test/unit/a.test.ts')
-      expect(lines).toContain('unsteady: unit: failed, then passed alone: test/unit/a.test.ts > one')
-      expect((await twice(true, 'never')).failed).toBe(1)
-    } finally {
-      rmSync(folder, { recursive: true })
-    }
+    expect((await twice(false)).failed).toBe(1)
+    const { failed, lines } = await twice(true)
+    expect(failed).toBe(0)
+    expect(lines).toContain('again unit: test/unit/a.test.ts')
+    expect(lines).toContain('unsteady: unit: failed, then passed alone: test/unit/a.test.ts > one')
+    expect((await twice(true, 'never')).failed).toBe(1)
   })
 
   it('ends a stage that writes nothing for too long, with all that it started, and shows its last words', async () => {

@@ -9,12 +9,12 @@ import {
 import { createServer as createHttps } from 'node:https'
 import type { Server, Socket } from 'node:net'
 import { TLSSocket } from 'node:tls'
+import { type KubeconfigOptions, kubeconfigText } from '../kubeconfig.ts'
 import { type Authority, createAuthority } from '../tls.ts'
 import { serve } from './exchange.ts'
 import { FaultScript } from './faults.ts'
 import { Front } from './front.ts'
 import { HttpPort, type LogEntry } from './http-port.ts'
-import { type KubeconfigOptions, kubeconfigText } from './kubeconfig.ts'
 import { Semantics, type SemanticsOptions } from './semantics.ts'
 import type { Store } from './store.ts'
 

@@ -99,7 +99,6 @@ export class FakeIpvs implements SocketKernel {
   #familyId: number | undefined = FAMILY_ID_FIRST
   #loads = 0
   #ports = 1000
-  readonly #sockets = new Set<FakeSocket>()
   readonly #schedulers: ReadonlySet<string>
   readonly #hasIpv6: boolean
   readonly #isPrivileged: boolean
@@ -119,9 +118,7 @@ export class FakeIpvs implements SocketKernel {
 
   /** A socket of NETLINK_GENERIC with NETLINK_CAP_ACK and NETLINK_EXT_ACK. */
   open(options: SocketOptions = {}): FakeSocket {
-    const socket = new FakeSocket(this, ++this.#ports, options)
-    this.#sockets.add(socket)
-    return socket
+    return new FakeSocket(this, ++this.#ports, options)
   }
 
   /** Takes the module ip_vs out of the kernel; servers hold it. */
@@ -135,13 +132,8 @@ export class FakeIpvs implements SocketKernel {
     this.#familyId = FAMILY_ID_FIRST + ++this.#loads
   }
 
-  forget(socket: FakeSocket): void {
-    this.#sockets.delete(socket)
-  }
-
-  /** Sockets that nobody closed. */
-  get openSockets(): number {
-    return this.#sockets.size
+  forget(): void {
+    // A socket leaves nothing behind.
   }
 
   accept(datagram: Uint8Array, from: FakeSocket): void {

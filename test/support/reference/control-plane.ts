@@ -3,10 +3,10 @@ import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { kubeconfigText } from '../kubeconfig.ts'
 import { Api } from './api.ts'
 import { type Binaries, requireBinaries } from './binaries.ts'
 import { compactEtcd, etcdRevision } from './etcd.ts'
-import { kubeconfigText } from './kubeconfig.ts'
 import { freePorts } from './ports.ts'
 import type { Program } from './process.ts'
 import { startApiServer, startEtcd } from './programs.ts'
@@ -124,13 +124,6 @@ export class ControlPlane {
     return this.#site.tokens[user]
   }
 
-  /** Another one of the same user, which works after the next restart; the one before does not then. */
-  renewToken(user: User): string {
-    this.#site.tokens[user] = randomBytes(16).toString('hex')
-    writeTokens(this.#site)
-    return this.#site.tokens[user]
-  }
-
   /** Writes a kubeconfig and gives its path. `port` is that of a relay, if it is not the server's own. */
   kubeconfig(user: User, options: { readonly port?: number; readonly tokenFile?: string } = {}): string {
     const file = join(this.#site.folder, `kubeconfig-${user}-${randomBytes(4).toString('hex')}`)
@@ -140,7 +133,7 @@ export class ControlPlane {
       file,
       kubeconfigText({
         server: `https://127.0.0.1:${port}`,
-        certificateAuthority: this.certificate,
+        caFile: this.certificate,
         ...credentials,
       }),
       { mode: 0o600 },

@@ -16,8 +16,6 @@ interface RelayFaults {
   readonly refuse?: boolean
   /** Bytes are kept, in both directions, until this is lifted; connections are accepted. */
   readonly stall?: boolean
-  /** Each piece arrives so much later, milliseconds; both directions. */
-  readonly delayMs?: number
   /** From the server: so many bytes over all connections from now on, then the connection is cut. */
   readonly truncateAfterBytes?: number
 }
@@ -28,7 +26,7 @@ interface RelayOptions {
 }
 
 /**
- * A way to a server that can be cut, stalled, delayed and truncated, and that counts bytes. It listens where this
+ * A way to a server that can be cut, stalled and truncated, and that counts bytes. It listens where this
  * process is when it starts; a network namespace has no way to a server on the machine's loopback address, and a unix
  * socket is the way through: see openOutlet and openInlet.
  */
@@ -39,7 +37,6 @@ export class Relay {
   #faults: RelayFaults = {}
   #truncateLeft = Number.POSITIVE_INFINITY
   #received = 0
-  #sent = 0
 
   private constructor(server: Server, target: RelayEnd) {
     this.#server = server
@@ -64,11 +61,6 @@ export class Relay {
   /** Bytes from the server since the start, as on the wire. */
   get receivedBytes(): number {
     return this.#received
-  }
-
-  /** Bytes to the server. */
-  get sentBytes(): number {
-    return this.#sent
   }
 
   get connections(): number {
@@ -100,7 +92,6 @@ export class Relay {
       return
     }
     const connection = new Connection(near, dial(this.#dial), {
-      delayMs: () => this.#faults.delayMs ?? 0,
       passes: (direction, bytes) => this.#count(direction, bytes),
       ended: () => this.#connections.delete(connection),
     })
@@ -110,10 +101,7 @@ export class Relay {
 
   /** How many of these bytes go through before the cut. */
   #count(direction: Direction, bytes: number): number {
-    if (direction === 'up') {
-      this.#sent += bytes
-      return bytes
-    }
+    if (direction === 'up') return bytes
     const passed = Math.min(bytes, this.#truncateLeft)
     this.#truncateLeft -= passed
     this.#received += passed
@@ -124,7 +112,6 @@ export class Relay {
 type Direction = 'up' | 'down'
 
 interface ConnectionHooks {
-  delayMs(): number
   passes(direction: Direction, bytes: number): number
   ended(): void
 }
@@ -166,15 +153,12 @@ class Connection {
   }
 
   #pass(direction: Direction, from: Socket, to: Socket): void {
-    const later = inOrder(this.#hooks)
     from.on('data', (chunk: Buffer) => {
       const passed = this.#hooks.passes(direction, chunk.length)
-      later(() => {
-        if (!to.write(chunk.subarray(0, passed))) this.#waitFor(to, from)
-        if (passed < chunk.length) this.reset()
-      })
+      if (!to.write(chunk.subarray(0, passed))) this.#waitFor(to, from)
+      if (passed < chunk.length) this.reset()
     })
-    from.on('end', () => later(() => to.end()))
+    from.on('end', () => to.end())
   }
 
   #waitFor(to: Socket, from: Socket): void {
@@ -182,21 +166,6 @@ class Connection {
     to.once('drain', () => {
       if (!this.#stalled) from.resume()
     })
-  }
-}
-
-/** Runs things when their delay is over, and never before what came earlier. */
-function inOrder({ delayMs }: ConnectionHooks): (run: () => void) => void {
-  const waiting: Array<() => void> = []
-  return run => {
-    const wait = delayMs()
-    if (wait === 0 && waiting.length === 0) {
-      run()
-      return
-    }
-    waiting.push(run)
-    // Timers may overtake each other, so each runs whatever is first.
-    setTimeout(() => waiting.shift()?.(), wait)
   }
 }
 

@@ -3,7 +3,6 @@ import { changedAddresses, type ServiceView } from '../../../src/api/messages.ts
 import { finish } from '../../../src/base/clock.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
-import { endpoint, type Fields, service, slice, texts } from '../model/objects.ts'
 import {
   backends,
   clusterIp,
@@ -14,7 +13,8 @@ import {
   type PortSpec,
   REJECT,
   vip,
-} from '../modes/nftables/frontends.ts'
+} from '../../support/frontends.ts'
+import { endpoint, type Fields, service, slice, texts } from '../model/objects.ts'
 import { detailed } from './views.ts'
 
 const KEY = 'ns/web'

@@ -4,8 +4,8 @@ import { finish } from '../../../src/base/clock.ts'
 import type { Ip } from '../../../src/base/ip.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { backends, clusterIp, EXTERNAL, ip4, service, vip } from '../../support/frontends.ts'
 import { endpoint, slice } from '../model/objects.ts'
-import { backends, clusterIp, EXTERNAL, ip4, service, vip } from '../modes/nftables/frontends.ts'
 import { detailed } from './views.ts'
 
 const SLICE = 100

@@ -1,6 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { buildSync } from 'esbuild'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -8,6 +7,7 @@ import { type ProgramOptions, runProgram } from '../../../src/api/exec.ts'
 import { ApiFeed } from '../../../src/api/state.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { eventually, patientMs } from '../../support/patience.ts'
 import { endpoint, node, service, slice } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
@@ -19,7 +19,7 @@ let viewer = new Viewer()
 let feed = new ApiFeed({ clock: systemClock, source: () => undefined })
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'exec-'))
+  folder = temporaryFolder()
   records = []
   stop = new AbortController()
   viewer = new Viewer()
@@ -28,7 +28,6 @@ beforeEach(() => {
 
 afterEach(() => {
   stop.abort()
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function options(script: string, rest: Partial<ProgramOptions> = {}): ProgramOptions {

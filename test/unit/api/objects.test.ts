@@ -3,7 +3,6 @@ import { isSameMessage } from '../../../src/api/messages.ts'
 import type { ApiState } from '../../../src/api/state.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { cidr } from '../../support/addresses.ts'
-import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 import {
   backends,
   CLUSTER,
@@ -13,7 +12,8 @@ import {
   ip4,
   REJECT,
   vip,
-} from '../modes/nftables/frontends.ts'
+} from '../../support/frontends.ts'
+import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 import { detailed, shownObjects, stateOf, Viewer } from './views.ts'
 
 const HERE = { nodeName: 'here' }

@@ -1,6 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import fc from 'fast-check'
@@ -9,21 +8,18 @@ import { localv1 } from '../../../src/api/schema.ts'
 import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
 import { ProtobufEncoder } from '../../../src/wire/protobuf/encoder.ts'
 import { encodeLocalv1 } from '../../support/api/localv1.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { runs } from '../../support/runs.ts'
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
 
 it('the tables and descriptors are those of the .proto files: npm run protobuf writes them', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
-  try {
-    const made = join(folder, 'schema.ts')
-    const relay = join(folder, 'relay.ts')
-    execFileSync(process.execPath, [`${ROOT}deploy/protobuf.mjs`, made, relay])
-    expect(readFileSync(`${ROOT}src/api/schema.ts`, 'utf8')).toBe(readFileSync(made, 'utf8'))
-    expect(readFileSync(`${ROOT}src/relay/schema.ts`, 'utf8')).toBe(readFileSync(relay, 'utf8'))
-  } finally {
-    rmSync(folder, { recursive: true })
-  }
+  const folder = temporaryFolder()
+  const made = join(folder, 'schema.ts')
+  const relay = join(folder, 'relay.ts')
+  execFileSync(process.execPath, [`${ROOT}deploy/protobuf.mjs`, made, relay])
+  expect(readFileSync(`${ROOT}src/api/schema.ts`, 'utf8')).toBe(readFileSync(made, 'utf8'))
+  expect(readFileSync(`${ROOT}src/relay/schema.ts`, 'utf8')).toBe(readFileSync(relay, 'utf8'))
 })
 
 const word = fc.string({ minLength: 1, maxLength: 12, unit: 'grapheme' })

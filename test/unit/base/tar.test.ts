@@ -1,9 +1,9 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it, onTestFinished } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { readTar, tarEnd, tarHeader, tarPadding } from '../../../src/base/tar.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 function archive(...entries: readonly (readonly [path: string, text: string])[]): Buffer {
   const parts = entries.flatMap(([path, text]) => {
@@ -29,8 +29,7 @@ describe('a tar file', () => {
   })
 
   it('has a long path in two fields, which tar puts together', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'kprobe-tar-'))
-    onTestFinished(() => rmSync(folder, { recursive: true, force: true }))
+    const folder = temporaryFolder()
     const path = `${'folder/'.repeat(20)}${'name'.repeat(10)}`
     const file = join(folder, 'a.tar')
     writeFileSync(file, Buffer.concat([tarHeader({ kind: 'file', path, mode: 0o640, size: 0 }), tarEnd()]))

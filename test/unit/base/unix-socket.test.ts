@@ -1,22 +1,21 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, linkSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { existsSync, linkSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { createConnection, createServer, type Server, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { buildSync } from 'esbuild'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { listenAtUnixSocket } from '../../../src/base/unix-socket.ts'
 import { leaveDeadSocket } from '../../support/dead-socket.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 let folder = ''
 const servers: Server[] = []
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'unix-socket-'))
+  folder = temporaryFolder()
 })
 afterEach(() => {
   for (const server of servers.splice(0)) server.close()
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function newServer(): Server {

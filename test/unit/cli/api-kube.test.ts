@@ -1,10 +1,10 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { command } from '../../../src/cli/api.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 
@@ -14,7 +14,7 @@ let stop: AbortController
 let io: FakeIo
 
 beforeEach(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-api-kube-'))
+  folder = temporaryFolder()
   stop = new AbortController()
   server = await ApiServer.start()
   const spec = { clusterIPs: ['10.96.0.1'], ports: [{ port: 80, protocol: 'TCP', targetPort: 'web' }] }
@@ -29,7 +29,6 @@ beforeEach(async () => {
 afterEach(async () => {
   stop.abort()
   await server.close()
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function api(...argv: string[]): Promise<number> {

@@ -1,21 +1,19 @@
 import { spawnSync } from 'node:child_process'
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { beforeEach, expect, it } from 'vitest'
 import { type ApiProgram, isLine, readApiProgram } from '../../../src/cli/api.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 let folder = ''
 let complaints: string[] = []
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'program-'))
+  folder = temporaryFolder()
   complaints = []
   mkdirSync(join(folder, 'bin'))
   for (const name of ['bin/tool', 'a b', 'bin/c d']) program(name)
 })
-
-afterEach(() => rmSync(folder, { recursive: true, force: true }))
 
 function program(name: string): void {
   writeFileSync(join(folder, name), '#!/bin/sh\n', { mode: 0o755 })

@@ -1,11 +1,11 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { command } from '../../../src/cli/api.ts'
 import type { Io } from '../../../src/cli/io.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
 import { isRunning } from '../../support/processes.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
@@ -20,7 +20,7 @@ let err: string
 let take: (text: string) => void
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-api-'))
+  folder = temporaryFolder()
   stop = new AbortController()
   lost = new AbortController()
   out = ''
@@ -33,7 +33,6 @@ beforeEach(() => {
 
 afterEach(() => {
   stop.abort()
-  rmSync(folder, { recursive: true, force: true })
 })
 
 /** A Service with one endpoint, as files. */

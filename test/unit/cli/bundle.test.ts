@@ -1,8 +1,7 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createGzip, gunzipSync, gzipSync } from 'node:zlib'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { readTar, tarEnd, tarHeader, tarPadding } from '../../../src/base/tar.ts'
 import {
   BUNDLE_BYTES_MAX,
@@ -15,14 +14,13 @@ import {
 } from '../../../src/cli/bundle.ts'
 import { command as replay } from '../../../src/cli/replay.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 let folder: string
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-bundle-'))
+  folder = temporaryFolder()
 })
-afterEach(() => rmSync(folder, { recursive: true, force: true }))
-
 const FACTS = { kprobe: '1.2.3' }
 
 function file(name: string, data: string | Buffer) {

@@ -1,13 +1,13 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { command, type InitMachine, initCommand } from '../../../src/cli/init.ts'
 import { SYSCTLS } from '../../../src/kernel/sysctl/sysctls.ts'
 import type { Transport } from '../../../src/netlink/transport.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import {
   attribute,
   be32,
@@ -23,17 +23,13 @@ let root: string
 let io: FakeIo
 
 beforeEach(() => {
-  root = `${mkdtempSync(join(tmpdir(), 'init-'))}/`
+  root = `${temporaryFolder()}/`
   put('sys/devices/system/cpu/online', '0-1\n')
   put(SYSCTLS.max.path, '65536\n')
   put(SYSCTLS.hashSize.path, '16384\n')
   put(SYSCTLS.tcpEstablished.path, '432000\n')
   put(SYSCTLS.tcpCloseWait.path, '7200\n')
   io = new FakeIo()
-})
-
-afterEach(() => {
-  rmSync(root, { recursive: true })
 })
 
 function put(path: string, text: string): void {

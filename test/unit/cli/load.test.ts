@@ -1,11 +1,10 @@
-import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Loaded, withLoaded } from '../../../src/cli/load.ts'
 import { snapshotJson } from '../../../src/model/snapshot-json.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { service, snapshotOf } from '../model/objects.ts'
 
@@ -16,12 +15,11 @@ let folder: string
 let server: Server | undefined
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-load-'))
+  folder = temporaryFolder()
 })
 
 afterEach(() => {
   server?.close()
-  rmSync(folder, { recursive: true })
 })
 
 /** Loads what a daemon answers that adds `more` to its objects. */

@@ -1,5 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { firstView, textWidth } from '../../../src/cli/live-table.ts'
@@ -8,18 +7,18 @@ import { nodeRow, nodesPicture } from '../../../src/cli/nodes-top.ts'
 
 import { type ExecAnswer, type ExecAsked, ExecServer } from '../../support/exec-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
 
 let folder: string
 let server: ExecServer | undefined
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-nodes-'))
+  folder = temporaryFolder()
 })
 afterEach(async () => {
   await server?.close()
   server = undefined
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function podOn(node: string, isReady = true) {

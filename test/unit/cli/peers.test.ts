@@ -1,6 +1,4 @@
-import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
@@ -11,6 +9,7 @@ import { readTraceRequest, TRACE_FLAGS } from '../../../src/cli/trace.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
 import { networkNamespace } from '../../../src/daemon/instance-lock.ts'
 import { snapshotJson } from '../../../src/model/snapshot-json.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { endpoint, node, service, slice, snapshotOf } from '../model/objects.ts'
 
 const SNAPSHOT = snapshotOf([
@@ -35,7 +34,7 @@ let pages: string[]
 let isComplete: boolean
 
 beforeEach(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-peers-'))
+  folder = temporaryFolder()
   socket = join(folder, 'admin.sock')
   pages = []
   flags = { 'cluster-cidr': '10.1.0.0/16' }
@@ -51,7 +50,6 @@ beforeEach(async () => {
 })
 afterEach(async () => {
   await new Promise(done => daemon.close(done))
-  rmSync(folder, { recursive: true, force: true })
 })
 
 async function traced(...argv: readonly string[]): Promise<string> {

@@ -1,6 +1,4 @@
-import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
@@ -9,6 +7,7 @@ import { readModelRequest } from '../../../src/cli/request.ts'
 import { modelFlags } from '../../../src/config/daemon-config.ts'
 import { networkNamespace } from '../../../src/daemon/instance-lock.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 
 const VERSION = buildText(buildInfo())
@@ -19,14 +18,13 @@ let server: Server
 let io: FakeIo
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-model-'))
+  folder = temporaryFolder()
   socket = join(folder, 'admin.sock')
   io = new FakeIo()
 })
 
 afterEach(() => {
   server?.close()
-  rmSync(folder, { recursive: true })
 })
 
 /** A daemon that was started with these flags answers at the socket. */

@@ -1,19 +1,17 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { readRequest } from '../../../src/cli/request.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 let folder: string
 let io: FakeIo
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-request-'))
+  folder = temporaryFolder()
   io = new FakeIo()
 })
-
-afterEach(() => rmSync(folder, { recursive: true }))
 
 function read(...argv: readonly string[]) {
   return readRequest(argv, io, { command: 'plan', extra: [] })

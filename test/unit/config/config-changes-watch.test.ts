@@ -124,17 +124,6 @@ it('keeps the configuration in use when the file is gone, and reports its return
   expect(told.at(-1)).toBe('recovered')
 })
 
-it('does not mind a file that is away between two looks', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'one')
-  follow(path)
-  await rm(path)
-  await pass(500)
-  await writeFile(path, 'one')
-  await pass(1_000)
-  expect(told).toEqual([])
-})
-
 it('refuses a folder, and a file that is too large', async () => {
   follow(folder)
   await pass(1_000)
@@ -147,16 +136,6 @@ it('refuses a folder, and a file that is too large', async () => {
     'failed is not a regular file: changes cannot be followed',
     `failed is larger than ${CONFIG_BYTES_MAX} bytes`,
   ])
-})
-
-it('is silent once it has stopped', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'two')
-  follow(path)
-  await watch?.stop()
-  await clock.advance(5_000)
-  expect(clock.pending).toBe(0)
-  expect(told).toEqual([])
 })
 
 it('looks at once when it is asked to', async () => {

@@ -34,17 +34,6 @@ describe('flags', () => {
 })
 
 describe('readArguments', () => {
-  it.each([[['--name=x']], [['--name', 'x']], [['--name=y', '--name=x']]])('reads the value of %s', argv => {
-    expect(reader(...argv).text('name')).toBe('x')
-  })
-
-  it.each([[['-v4']], [['-v=4']], [['-v', '4']], [['--v=4']], [['--v', '4']]])(
-    'reads the level of %s',
-    argv => {
-      expect(reader(...argv).integer('v', { min: 0, max: 9, fallback: 0 })).toBe(4)
-    },
-  )
-
   it('reads booleans with and without a value, and never takes the next argument for one', () => {
     expect(reader('--on').bool('on')).toBe(true)
     expect(reader('--on=false').bool('on')).toBe(false)

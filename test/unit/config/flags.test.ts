@@ -48,10 +48,6 @@ describe('parseFlags', () => {
     expect(configOf('--service-proxy-name=mesh', '--proxy-mode=userspace').proxyMode).toBe('userspace')
   })
 
-  it.each(['nftables', 'iptables', 'userspace'])('takes a named proxy in the mode %s', mode => {
-    expect(errorsOf('--service-proxy-name=a', `--proxy-mode=${mode}`)).toEqual([])
-  })
-
   it.each([
     [['--service-proxy-name=Mesh'], '"Mesh" is not 1 to 63 lower-case letters'],
     [['--service-proxy-name=a.b'], '"a.b" is not 1 to 63 lower-case letters'],
@@ -85,12 +81,6 @@ describe('parseFlags', () => {
     expect(configOf('--hostname-override', ' Worker-1 ').nodeName).toBe('worker-1')
   })
 
-  it('reads a dual-stack pair of cluster ranges', () => {
-    const { detectLocal } = configOf('--cluster-cidr=10.244.0.0/16,fd00:244::/56')
-    const cidrs = detectLocal.kind === 'ClusterCIDR' ? detectLocal.cidrs.map(formatCidr) : []
-    expect(cidrs).toEqual(['10.244.0.0/16', 'fd00:244::/56'])
-  })
-
   it.each([['--cluster-cidr=10.0.0.0/8,192.168.0.0/16'], ['--cluster-cidr=10.0.0.0/8,fd00::/8,fd01::/16']])(
     'refuses %s, which has two ranges of one family or three ranges',
     flag => {
@@ -115,15 +105,6 @@ describe('parseFlags', () => {
     ])
     expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=sixteen-letters1`)).toHaveLength(1)
     expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=cni0`)).toEqual([])
-  })
-
-  it('lets NodePort addresses be ranges', () => {
-    const { nodePortAddresses } = configOf(
-      '--nodeport-addresses=192.0.2.0/24',
-      '--nodeport-addresses=2001:db8::/32',
-    )
-    expect(nodePortAddresses.primary).toBe(false)
-    expect(nodePortAddresses.cidrs.map(formatCidr)).toEqual(['192.0.2.0/24', '2001:db8::/32'])
   })
 
   it.each([
@@ -160,11 +141,6 @@ describe('parseFlags', () => {
     for (const more of [['--proxy-mode=iptables'], [off]])
       expect(configOf(...relayed, ...more).once, more.join()).toBe(true)
     expect(configOf('--once', '--nodeport-addresses=all').once).toBe(true)
-  })
-
-  it("takes kube-proxy's names for the periods", () => {
-    const config = configOf('--iptables-min-sync-period=1s', '--iptables-sync-period', '1m30s')
-    expect([config.minSyncPeriodMs, config.syncPeriodMs]).toEqual([1_000, 90_000])
   })
 
   it('refuses two names of one period that disagree', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { configChanges, publishedConfig } from '../../../src/config/effective-config.ts'
+import { publishedConfig } from '../../../src/config/effective-config.ts'
 import { answersAtLoopback } from '../../../src/modes/iptables/settings.ts'
 import { configFrom, errorsFrom, requestFrom } from '../../support/parse-flags.ts'
 
@@ -138,17 +138,5 @@ describe('our own flag in another mode', () => {
       'no effect in iptables mode: --connection-metrics-max',
     ])
     expect(requestFrom(['--connection-metrics-max=1000']).warnings).toEqual([])
-  })
-})
-
-describe('changes', () => {
-  it('of what the mode has are applied to a daemon that runs', () => {
-    const change = (mode: string) =>
-      configChanges(
-        configFrom([], `mode: ${mode}\n`),
-        configFrom([], `mode: ${mode}\niptables: { localhostNodePorts: false }\n`),
-      )
-    expect(change('iptables')).toEqual({ live: ['iptables'], restart: [], process: [] })
-    expect(change('nftables')).toEqual({ live: [], restart: [], process: [] })
   })
 })

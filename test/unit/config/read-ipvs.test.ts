@@ -137,20 +137,9 @@ describe('another mode', () => {
 })
 
 describe('changes', () => {
-  const nftables = 'ipvs: { scheduler: lc }\n'
-
   it('of what ipvs has are applied to a daemon that runs', () => {
     const before = configFrom([], 'mode: ipvs\n')
     const after = configFrom([], 'mode: ipvs\nipvs: { scheduler: lc, strictARP: true }\n')
     expect(configChanges(before, after)).toEqual({ live: ['ipvs'], restart: [], process: [] })
-  })
-
-  it('of the mode bring what it has with them', () => {
-    const after = configFrom([], `mode: ipvs\n${nftables}`)
-    expect(configChanges(configFrom([], nftables), after)).toEqual({
-      live: ['proxyMode', 'syncPeriodMs'],
-      restart: [],
-      process: [],
-    })
   })
 })

@@ -1,5 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
@@ -8,6 +7,7 @@ import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
@@ -20,7 +20,7 @@ let isBroken: boolean
 let running: Promise<number> | undefined
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-run-api-'))
+  folder = temporaryFolder()
   stop = new AbortController()
   logged = ''
   syncs = 0
@@ -32,7 +32,6 @@ beforeEach(() => {
 afterEach(async () => {
   stop.abort()
   await running
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function describeService(address: string): void {

@@ -1,5 +1,4 @@
-import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { copyFileSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
@@ -13,6 +12,7 @@ import { EXAMPLES } from '../../support/daemon.ts'
 import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 
@@ -34,7 +34,7 @@ let logState: () => void
 let running: Promise<number> | undefined
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-daemon-'))
+  folder = temporaryFolder()
   for (const name of readdirSync(EXAMPLES).filter(name => /^\d/.test(name)))
     copyFileSync(join(EXAMPLES, name), join(folder, name))
   kernel = new FakeKernel()
@@ -54,7 +54,6 @@ beforeEach(() => {
 afterEach(async () => {
   stop.abort()
   await running
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function configOf(...flags: string[]): Config {

@@ -1,5 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
@@ -14,6 +13,7 @@ import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { keyOf } from '../../support/apiserver/store.ts'
 import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 
@@ -31,7 +31,7 @@ let asked: number
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 
 beforeEach(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-kube-'))
+  folder = temporaryFolder()
   server = await ApiServer.start()
   for (const { resource, object } of clusterOf({ services: 20, endpointsPerService: 3, nodes: 3 }))
     server.store.create(resource, object)
@@ -50,7 +50,6 @@ afterEach(async () => {
   stop.abort()
   await running
   await server.close()
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function configOf(...flags: string[]): Config {

@@ -1,5 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
@@ -10,6 +9,7 @@ import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { patientMs } from '../../support/patience.ts'
 import {
@@ -42,7 +42,7 @@ let running: Promise<number>
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-local-ips-'))
+  folder = temporaryFolder()
   writeFileSync(join(folder, 'objects.yaml'), OBJECTS)
   kernel = new FakeKernel()
   stop = new AbortController()
@@ -55,7 +55,6 @@ beforeEach(() => {
 afterEach(async () => {
   stop.abort()
   await running
-  rmSync(folder, { recursive: true })
 })
 
 /** Tells nothing of changes, so that only looking again finds them. */

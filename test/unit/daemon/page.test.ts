@@ -1,7 +1,6 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { rmSync, writeFileSync } from 'node:fs'
 import { request } from 'node:https'
 import { connect, createServer, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
@@ -11,6 +10,7 @@ import { type OpenPage, openUiServer, PageServer, type UiServer } from '../../..
 import type { HttpRequest } from '../../../src/http/connections.ts'
 import type { ServerNews } from '../../../src/http/server.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { ip } from '../../support/pipeline.ts'
@@ -22,13 +22,12 @@ const servers: UiServer[] = []
 const sockets: Socket[] = []
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-page-'))
+  folder = temporaryFolder()
 })
 
 afterEach(() => {
   for (const server of servers.splice(0)) server.close()
   for (const socket of sockets.splice(0)) socket.destroy()
-  rmSync(folder, { recursive: true, force: true })
 })
 
 function file(name: string, text: string): string {

@@ -1,8 +1,7 @@
 import { spawnSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import {
   daemonDescriptors,
   heapLimit,
@@ -14,6 +13,7 @@ import {
   servicesBytes,
 } from '../../../src/daemon/process-room.ts'
 import { releasePages } from '../../../src/netlink/native.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { parseFlags } from '../../support/parse-flags.ts'
 
 const MIB = 1 << 20
@@ -38,11 +38,9 @@ describe('daemonDescriptors', () => {
 let root: string
 
 beforeEach(() => {
-  root = mkdtempSync(join(tmpdir(), 'kprobe-memory-'))
+  root = temporaryFolder()
   write('proc/meminfo', 'MemTotal:       24683520 kB\nMemFree: 1 kB\n')
 })
-
-afterEach(() => rmSync(root, { recursive: true, force: true }))
 
 function write(path: string, text: string | number): void {
   mkdirSync(dirname(join(root, path)), { recursive: true })

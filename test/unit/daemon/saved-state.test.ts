@@ -1,7 +1,6 @@
-import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import type { Intake } from '../../../src/daemon/intake.ts'
 import { SavedState } from '../../../src/daemon/saved-state.ts'
@@ -9,6 +8,7 @@ import type { Snapshot } from '../../../src/model/snapshot.ts'
 import { StateFile, type StateOwner, stateChunks } from '../../../src/source/saved-state.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
 import { service, snapshotOf } from '../model/objects.ts'
 
@@ -19,10 +19,8 @@ const CONFIRMED_MS = 1_700_000_000_000
 let folder: string
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-saved-'))
+  folder = temporaryFolder()
 })
-
-afterEach(() => rmSync(folder, { recursive: true, force: true }))
 
 async function save(snapshot: Snapshot = STATE): Promise<string> {
   const file = new StateFile(folder, '')

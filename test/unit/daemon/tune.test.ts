@@ -1,20 +1,18 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { beforeEach, describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { tuneMode } from '../../../src/daemon/tune.ts'
 import { iptablesOptions } from '../../../src/modes/iptables/settings.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 
 let root: string
 const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'
 
 beforeEach(() => {
-  root = `${mkdtempSync(join(tmpdir(), 'kprobe-tune-'))}/`
+  root = `${temporaryFolder()}/`
 })
-
-afterEach(() => rmSync(root, { recursive: true }))
 
 function put(path: string, text: string): void {
   mkdirSync(dirname(root + path), { recursive: true })

@@ -1,8 +1,8 @@
 import { execFileSync } from 'node:child_process'
-import { copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it, onTestFinished } from 'vitest'
+import { describe, expect, it } from 'vitest'
+import { temporaryFolder } from '../../support/folder.ts'
 
 const load = (name: string) => import(new URL(`../../../deploy/image/${name}.mjs`, import.meta.url).href)
 const { withFolders } = await load('layout')
@@ -12,8 +12,7 @@ const { readReference } = await load('reference')
 const { sbomOf } = await load('sbom')
 
 function scratch(): string {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-image-'))
-  onTestFinished(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = temporaryFolder()
   return folder
 }
 

@@ -1,5 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import * as k8s from '@kubernetes/client-node'
@@ -10,6 +9,7 @@ import type { Environment } from '../../../src/config/config-document.ts'
 import { RELAY_FLAGS } from '../../../src/config/flags.ts'
 import { parseRequest } from '../../../src/config/load-config.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 const KUBERNETES = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url))
 
@@ -250,13 +250,12 @@ describe('the components', () => {
 
     it('runs kprobe relay with flags that it takes, for the ServiceAccount of the nodes', async () => {
       const [map] = documents('base/config.yaml')
-      const folder = mkdtempSync(join(tmpdir(), 'kprobe-manifests-'))
+      const folder = temporaryFolder()
       const kubeconfig = join(folder, 'kubeconfig')
       writeFileSync(kubeconfig, String(text(map, 'data', 'kubeconfig.conf')))
       const argv = args(relay).map(arg => arg.replace('/var/lib/kprobe/kubeconfig.conf', kubeconfig))
       const io = new FakeIo({ signal: AbortSignal.abort() })
       const code = await runCommand(argv, io)
-      rmSync(folder, { recursive: true })
       // Its certificate is not here: everything before is right.
       expect([code, io.stderr]).toEqual([1, expect.stringMatching(/^kprobe relay: --api-tls-cert: ENOENT/)])
       const [account] = objects.filter(each => each.kind === 'ServiceAccount')

@@ -1,23 +1,14 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import {
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { expect, it, onTestFinished } from 'vitest'
+import { expect, it } from 'vitest'
+import { temporaryFolder } from '../../support/folder.ts'
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
 
 it('npm start serves a copy of the examples, and keeps what was edited there', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
-  onTestFinished(() => rmSync(folder, { recursive: true }))
+  const folder = temporaryFolder()
   mkdirSync(join(folder, 'deploy/examples/all-ip'), { recursive: true })
   for (const name of ['a.yaml', 'b.json', 'all-ip/c.yaml'])
     writeFileSync(join(folder, 'deploy/examples', name), 'shipped')
@@ -33,8 +24,7 @@ it('npm start serves a copy of the examples, and keeps what was edited there', (
 })
 
 it('npm start empties no folder that node_modules links to', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
-  onTestFinished(() => rmSync(folder, { recursive: true }))
+  const folder = temporaryFolder()
   for (const name of ['checkout', 'shared', 'bin']) mkdirSync(join(folder, name))
   writeFileSync(join(folder, 'checkout/package-lock.json'), '')
   writeFileSync(join(folder, 'bin/npm'), '#!/bin/sh\ntouch ran\n', { mode: 0o755 })

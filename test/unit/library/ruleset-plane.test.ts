@@ -15,8 +15,8 @@ import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { destinationAddress, mapped, rule, translateAddress } from '../../../src/modes/common/rules.ts'
 import { Reconciler } from '../../../src/reconcile/reconciler.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { backends, clusterIp, ip4, service, table } from '../../support/frontends.ts'
 import { NO_MEMO } from '../../support/tables.ts'
-import { backends, clusterIp, ip4, service, table } from '../modes/nftables/frontends.ts'
 
 /** Sends ClusterIPs to the first endpoint. */
 const render: RulesetPlaneOptions['render'] = (layout, { services }) => {

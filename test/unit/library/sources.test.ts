@@ -1,5 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
@@ -7,6 +6,7 @@ import { fileSource, kubeSource, runDataplane } from '../../../src/library/index
 import type { Source } from '../../../src/source/source.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 const NAME = 'mine'
 
@@ -76,8 +76,7 @@ async function nodesTold(source: Source): Promise<readonly string[]> {
 const NODES = ['node-1', 'node-2'].map(name => ({ apiVersion: 'v1', kind: 'Node', metadata: { name } }))
 
 function folder(): string {
-  const path = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
-  onTestFinished(() => rmSync(path, { recursive: true, force: true }))
+  const path = temporaryFolder()
   return path
 }
 

@@ -1,8 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { explainEndpoints } from '../../../src/model/explain.ts'
-import { ip } from '../../support/addresses.ts'
 import {
-  backends,
   DRAINING,
   endpoint,
   type Fields,
@@ -98,18 +96,6 @@ describe('explainEndpoints', () => {
     ],
   ])('says of endpoints that are %s why they are in or out', (_, endpoints, expected) => {
     expect(explained(endpoints)).toEqual(expected)
-  })
-
-  it('names the slice of each endpoint', () => {
-    const found = explainEndpoints({
-      ...QUERY,
-      snapshot: snapshotOf([service('web'), slice('web-1', 'web', [endpoint('10.1.0.1', LOCAL)])]),
-    })
-    expect(found).toMatchObject({
-      topology: 'none',
-      endpoints: [{ ip: ip('10.1.0.1'), port: 8080, slice: 'ns/web-1', nodeName: 'here', local: true }],
-    })
-    expect(backends([])).toEqual([])
   })
 
   it('knows nothing of Services and ports that are not there', () => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { isRefusal, printable } from '../../../src/model/fields.ts'
+import { printable } from '../../../src/model/fields.ts'
 
 describe('printable', () => {
   it.each([
@@ -36,13 +36,5 @@ describe('printable', () => {
         expect(printable(text)).not.toMatch(/["'`]/)
       }),
     )
-  })
-})
-
-describe('isRefusal', () => {
-  it('distinguishes a refusal from a parsed object', () => {
-    expect(isRefusal({ object: 'Service ns/a', field: '', value: '', reason: '' })).toBe(true)
-    expect(isRefusal({ key: 'ns/a', refusals: [] })).toBe(false)
-    expect(isRefusal([])).toBe(false)
   })
 })

@@ -49,20 +49,6 @@ describe('a headless Service of a named proxy', () => {
     expect(tableOf([node(), plain, ...PODS], MINE).services.size).toBe(0)
   })
 
-  it('is nothing without external addresses', () => {
-    expect(tableOf([node(), headless('web', {}), ...PODS], MINE).services.size).toBe(0)
-  })
-
-  it('keeps policy Local', () => {
-    const spec = { ...BOTH, externalTrafficPolicy: 'Local' }
-    const table = tableOf([node(), headless('web', spec), ...PODS], MINE)
-    expect(shown(table, 'ns/web')['ns/web:/TCP/IPv4']).toEqual({
-      frontends: ['192.0.2.1:80 external-local'],
-      cluster: ['10.1.0.1:8080 local', '10.1.0.2:8080'],
-      local: ['10.1.0.1:8080 local'],
-    })
-  })
-
   it('has no NodePort, even where an object lists one', () => {
     const ports = [{ port: 80, nodePort: 30080 }]
     const table = tableOf([node(), headless('web', { ...BOTH, ports }), ...PODS], MINE)
@@ -79,21 +65,6 @@ describe('a headless Service of a named proxy', () => {
     expect(refusalLines(table.services.get('ns/web'))).toEqual([
       expect.stringContaining('an IPv6 address of a Service that is not in that family (spec.ipFamilies)'),
       expect.stringContaining('it belongs to this node'),
-    ])
-  })
-
-  it('is in the families of its addresses where it names none', () => {
-    const table = tableOf([node(), headless('web', { externalIPs: BOTH.externalIPs }), ...PODS], MINE)
-    expect(Object.keys(shown(table, 'ns/web'))).toEqual(['ns/web:/TCP/IPv4', 'ns/web:/TCP/IPv6'])
-  })
-
-  it('yields an address and port to an older Service', () => {
-    const at = (day: number) => ({ creationTimestamp: `2026-01-0${day}T00:00:00Z` })
-    const table = tableOf([node(), headless('web', BOTH, at(2)), headless('old', BOTH, at(1)), ...PODS], MINE)
-    expect(printed(table)?.ports).toEqual([])
-    expect(refusalLines(table.services.get('ns/web'))).toEqual([
-      expect.stringContaining('already claimed by Service ns/old, which comes first'),
-      expect.stringContaining('already claimed by Service ns/old, which comes first'),
     ])
   })
 

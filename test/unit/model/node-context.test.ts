@@ -88,17 +88,6 @@ describe('nodePortAddresses', () => {
     ])
   })
 
-  it('takes the first Node address of each family as primary', () => {
-    expect(addresses({ primary: true, cidrs: [] }, ['192.168.1.7', '10.0.0.7'])).toEqual([
-      ['192.168.1.7'],
-      'all',
-    ])
-  })
-
-  it('drops a primary that is a loopback address, which leaves nothing and so everything', () => {
-    expect(addresses({ primary: true, cidrs: [] }, ['127.0.0.1', 'fd01::7'])).toEqual(['all', ['fd01::7']])
-  })
-
   it.each([
     ['the Node is not known', null],
     ['the Node has no address yet', []],

@@ -38,16 +38,4 @@ describe('the annotation kprobe.io/tcp-drain', () => {
       ),
     ])
   })
-
-  it('leaves connections alone where it is not there', () => {
-    for (const metadata of [
-      {},
-      { annotations: {} },
-      { annotations: null },
-      { annotations: { other: 'cut' } },
-    ]) {
-      const parsed = parseService(identityOf('Service', service('web', {}, { metadata })))
-      expect(parsed).toMatchObject({ tcpDrainMs: undefined, refusals: [] })
-    }
-  })
 })

@@ -124,14 +124,6 @@ describe('parseService', () => {
     expect(web({}, { metadata: { creationTimestamp } }).creationTimestamp).toBe(expected)
   })
 
-  it('hands the Service to another proxy by the label, whatever its value', () => {
-    const labels = (value: unknown) => ({
-      metadata: { labels: { 'service.kubernetes.io/service-proxy-name': value } },
-    })
-    expect(web({}, labels('other')).proxyName).toBe('other')
-    expect(web({}, labels('')).proxyName).toBe('')
-  })
-
   it('takes load-balancer addresses by their mode, and hostnames and nothing for nothing (I-04)', () => {
     const entries = [
       { hostname: 'a.example' },

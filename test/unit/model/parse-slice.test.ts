@@ -48,14 +48,6 @@ describe('parseEndpointSlice', () => {
     },
   )
 
-  it('reads slices without endpoints and ports', () => {
-    expect(parsed({ ...slice('web-1', 'web', []), endpoints: null, ports: null })).toMatchObject({
-      endpoints: [],
-      ports: [],
-      refusals: [],
-    })
-  })
-
   it('keeps the names of pods as one text, in the order of the endpoints', () => {
     const named = (address: string, name: unknown) => ({ addresses: [address], targetRef: { name } })
     const sorted = [named('10.1.0.1', 'a'), { addresses: [] }, named('10.1.0.2', 'b')]

@@ -30,12 +30,6 @@ describe('isSameService', () => {
     expect(isSameService(before, resolved())).toBe(true)
   })
 
-  it('distinguishes a Service from an absent one', () => {
-    expect(isSameService(undefined, undefined)).toBe(true)
-    expect(isSameService(before, undefined)).toBe(false)
-    expect(isSameService(undefined, before)).toBe(false)
-  })
-
   it.each([
     ['addresses', { ...before, clusterIps: [] }],
     ['refusals', { ...before, refusals: [{ object: '', field: '', value: '', reason: '' }] }],

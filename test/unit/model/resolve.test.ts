@@ -5,14 +5,12 @@ import { cidr, ip } from '../../support/addresses.ts'
 import { IS_QUICK } from '../../support/runs.ts'
 import {
   endpoint,
-  type Fields,
   node,
   OPTIONS,
   onlyPort,
   portShown,
   refusalLines,
   service,
-  shown,
   slice,
   tableOf,
   texts,
@@ -26,80 +24,6 @@ function complaints(table: FrontendTable, key = 'ns/web'): string[] {
 }
 
 describe('resolve', () => {
-  it('renders every kind of frontend of a dual-stack Service', () => {
-    const spec = {
-      type: 'LoadBalancer',
-      clusterIPs: ['10.96.0.1', 'fd00:96::1'],
-      ports: [{ name: 'http', port: 80, nodePort: 30080 }],
-      externalIPs: ['192.0.2.1', '2001:db8::1'],
-      sessionAffinity: 'ClientIP',
-    }
-    const ports = [{ name: 'http', port: 8080 }]
-    const table = tableOf([
-      node(),
-      service('web', spec, balanced('198.51.100.1', '2001:db8::2')),
-      slice('web-4', 'web', [endpoint('10.1.0.1')], { ports }),
-      slice('web-6', 'web', [endpoint('fd00:1::1')], { ports, addressType: 'IPv6' }),
-    ])
-    expect(shown(table, 'ns/web')).toEqual({
-      'ns/web:http/TCP/IPv4': {
-        frontends: [
-          '10.96.0.1:80 internal/cluster',
-          '*:30080 external-cluster',
-          '192.0.2.1:80 external-cluster',
-          '198.51.100.1:80 external-cluster',
-        ],
-        cluster: ['10.1.0.1:8080'],
-        local: [],
-      },
-      'ns/web:http/TCP/IPv6': {
-        frontends: [
-          '[fd00:96::1]:80 internal/cluster',
-          '*:30080 external-cluster',
-          '[2001:db8::1]:80 external-cluster',
-          '[2001:db8::2]:80 external-cluster',
-        ],
-        cluster: ['[fd00:1::1]:8080'],
-        local: [],
-      },
-    })
-    const [v4] = table.services.get('ns/web')?.ports ?? []
-    expect(v4).toMatchObject({
-      displayName: 'ns/web:http',
-      service: 'ns/web',
-      family: 'IPv4',
-      protocol: 'TCP',
-      affinityTimeoutS: 10800,
-    })
-    expect(texts(table.services.get('ns/web')?.clusterIps ?? [])).toEqual(['10.96.0.1', 'fd00:96::1'])
-    expect(complaints(table)).toEqual([])
-  })
-
-  it('names an unnamed port after its Service', () => {
-    expect(onlyPort(tableOf([service('web')]))).toMatchObject({
-      key: 'ns/web:/TCP/IPv4',
-      displayName: 'ns/web',
-    })
-  })
-
-  it.each<[string, Fields]>([
-    ['headless', { clusterIP: 'None' }],
-    ['an ExternalName', { type: 'ExternalName' }],
-  ])('leaves out a Service that is %s', (_, spec) => {
-    expect(tableOf([service('web', spec), POD]).services.size).toBe(0)
-  })
-
-  it('leaves a family without a ClusterIP out', () => {
-    const six = slice('web-6', 'web', [endpoint('fd00::1')], { addressType: 'IPv6' })
-    expect(Object.keys(shown(tableOf([service('web'), POD, six]), 'ns/web'))).toEqual(['ns/web:/TCP/IPv4'])
-  })
-
-  it('ignores slices of other Services and without a Service', () => {
-    const table = tableOf([service('web'), slice('api-1', 'api', [endpoint('10.1.0.9')])])
-    expect(portShown(onlyPort(table))).toMatchObject({ cluster: [] })
-    expect(table.services.has('ns/api')).toBe(false)
-  })
-
   it.each([
     [undefined, undefined, true],
     ['kprobe', undefined, false],
@@ -129,6 +53,17 @@ describe('resolve', () => {
     ])
     expect([...table.localBackends.entries()].map(([ip, count]) => [formatIp(ip), count])).toEqual([
       ['10.1.0.1', 3],
+    ])
+  })
+
+  it('reports what was refused of the Service and of its slices', () => {
+    const table = tableOf([
+      service('web', { externalIPs: ['127.0.0.1'] }),
+      slice('web-1', 'web', [endpoint('127.0.0.1')]),
+    ])
+    expect(complaints(table).map(line => line.split(':')[0])).toEqual([
+      'Service ns/web',
+      'EndpointSlice ns/web-1',
     ])
   })
 
@@ -273,20 +208,6 @@ describe('addresses that no Service may catch (I-02)', () => {
     )
   })
 
-  it('gives an address of this node to the older of two Services that balance on it', () => {
-    const of = (name: string, clusterIP: string, creationTimestamp: string) =>
-      service(name, { clusterIP }, { ...balanced('192.168.1.7'), metadata: { creationTimestamp } })
-    const table = tableOf([
-      node(),
-      of('new', '10.96.0.1', '2026-01-02T00:00:00Z'),
-      of('old', '10.96.0.2', '2026-01-01T00:00:00Z'),
-    ])
-    expect(complaints(table, 'ns/old')).toEqual([])
-    expect(complaints(table, 'ns/new')).toEqual([
-      'Service ns/new: status.loadBalancer.ingress = 192.168.1.7:80/TCP: already claimed by Service ns/old, which comes first',
-    ])
-  })
-
   it('refuses external IPs where the feature gate forbids them, and nothing else', () => {
     const objects = [service('web', { externalIPs: ['198.51.100.9'] }, balanced('198.51.100.8')), POD]
     const table = tableOf(objects, { allowServiceExternalIps: false })
@@ -352,17 +273,6 @@ describe('addresses that no Service may catch (I-02)', () => {
     const ranged = { externalIPs: ['192.0.2.1'], loadBalancerSourceRanges: ['203.0.113.0/24'] }
     const other = tableOf([service('web', ranged, balanced('192.0.2.1')), POD], options)
     expect(portShown(onlyPort(other)).frontends).toEqual(['10.96.0.1:80 internal/cluster'])
-  })
-
-  it('reports what was refused of the Service and of its slices', () => {
-    const table = tableOf([
-      service('web', { externalIPs: ['127.0.0.1'] }),
-      slice('web-1', 'web', [endpoint('127.0.0.1')]),
-    ])
-    expect(complaints(table).map(line => line.split(':')[0])).toEqual([
-      'Service ns/web',
-      'EndpointSlice ns/web-1',
-    ])
   })
 
   it('keeps a Service whose ClusterIP was refused for its refusals', () => {

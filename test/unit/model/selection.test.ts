@@ -254,14 +254,4 @@ describe('ports of slices', () => {
       '10.1.0.4:9090',
     ])
   })
-
-  it('give backends sorted by address and port as numbers', () => {
-    const endpoints = ['10.1.0.10', '10.1.0.9', '10.1.0.100', '9.255.0.1'].map(address => endpoint(address))
-    expect(portShown(onlyPort(tableOf([service('web'), slice('web-1', 'web', endpoints)]))).cluster).toEqual([
-      '9.255.0.1:8080',
-      '10.1.0.9:8080',
-      '10.1.0.10:8080',
-      '10.1.0.100:8080',
-    ])
-  })
 })

@@ -5,10 +5,10 @@ import { IS_QUICK } from '../../support/runs.ts'
 
 const READY: EndpointConditions = { ready: true, serving: true, terminating: false }
 
-function hints(prefix: string, count: number) {
+function hints(prefix: string, count: number, kind: keyof typeof NO_HINTS = 'forNodes') {
   return {
-    forZones: [],
-    forNodes: Array.from({ length: count }, (_, at) => `${prefix}-${at}-`.padEnd(253, 'x')),
+    ...NO_HINTS,
+    [kind]: Array.from({ length: count }, (_, at) => `${prefix}-${at}-`.padEnd(253, 'x')),
   }
 }
 
@@ -32,12 +32,12 @@ describe('a pool of values', () => {
   })
 
   // Whoever may write slices may write them again and again, with names that no object has any more.
-  it('holds fewer traits the more text is in them', () => {
+  it.each(['forZones', 'forNodes'] as const)('holds fewer traits the more text is in them %s', kind => {
     const pool = new ValuePool()
     const first = pool.traits('first', READY, NO_HINTS)
-    for (let at = 0; at < 500; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8))
+    for (let at = 0; at < 500; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8, kind))
     expect(pool.traits('first', READY, NO_HINTS)).toBe(first)
-    for (let at = 0; at < 2_000; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8))
+    for (let at = 0; at < 2_000; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8, kind))
     expect(pool.traits('first', READY, NO_HINTS)).not.toBe(first)
   })
 

@@ -2,7 +2,6 @@ import fc from 'fast-check'
 import type { Cidr } from '../../../src/base/ip.ts'
 import type { FrontendTable, Route, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { Protocol } from '../../../src/model/service.ts'
-import { runs } from '../../support/runs.ts'
 import {
   backends,
   CLUSTER,
@@ -18,7 +17,8 @@ import {
   service,
   table,
   vip,
-} from './nftables/frontends.ts'
+} from '../../support/frontends.ts'
+import { runs } from '../../support/runs.ts'
 
 /** What a Service may look like at one moment, as numbers that say little by themselves. */
 export interface Shape {

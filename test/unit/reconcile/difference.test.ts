@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { COMMITS_MAX, differenceOf } from '../../../src/reconcile/dataplane.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
-import { service, table } from '../modes/nftables/frontends.ts'
+import { service, table } from '../../support/frontends.ts'
 
 const SLICING = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
 const WANTED = table([service('ns/new', [])])

@@ -1,7 +1,6 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { connect as connectHttp2 } from 'node:http2'
 import { connect, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
@@ -29,6 +28,7 @@ import {
   PREFACE,
 } from '../../support/api/grpc-peer.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { REPORT } from '../../support/node-report.ts'
 import { eventually } from '../../support/patience.ts'
 import { KeptCall, requestOf } from '../../support/relay-call.ts'
@@ -42,13 +42,12 @@ let folder: string
 let ends: (() => unknown)[]
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-relay-'))
+  folder = temporaryFolder()
   ends = []
 })
 
 afterEach(async () => {
   for (const end of ends.reverse()) await end()
-  rmSync(folder, { recursive: true })
 })
 
 /** A relay that has one Service. */

@@ -1,5 +1,4 @@
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type * as grpc from '@grpc/grpc-js'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -19,6 +18,7 @@ import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { createRandom } from '../../support/apiserver/random.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
 import { RelayWorld } from '../../support/relay.ts'
 import { KeptCall } from '../../support/relay-call.ts'
@@ -31,7 +31,7 @@ describe('Sets of a relay', () => {
   let clients: grpc.Client[]
 
   beforeEach(async () => {
-    folder = mkdtempSync(join(tmpdir(), 'kprobe-sets-'))
+    folder = temporaryFolder()
     server = await ApiServer.start({ bookmarkEveryMs: 1_000 })
     for (const { resource, object } of clusterOf({ services: 30, endpointsPerService: 4, nodes: 6 }))
       server.store.create(resource, object)
@@ -44,7 +44,6 @@ describe('Sets of a relay', () => {
     for (const client of clients) client.close()
     for (const end of ends.reverse()) await end()
     await server.close()
-    rmSync(folder, { recursive: true, force: true })
   })
 
   /** A command of kprobe in this process, that listens at a socket of this name. */

@@ -1,7 +1,6 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { createServer as createHttp2, type ServerHttp2Session } from 'node:http2'
 import { connect, createServer } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type ApiAddress, parseApiAddress } from '../../../src/api/grpc/address.ts'
@@ -21,6 +20,7 @@ import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
 import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { Follower } from '../../support/follower.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
@@ -35,7 +35,7 @@ let folder: string
 let ends: (() => Promise<unknown>)[]
 
 beforeEach(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-relay-'))
+  folder = temporaryFolder()
   server = await ApiServer.start({ bookmarkEveryMs: 1_000 })
   for (const { resource, object } of clusterOf({ services: 20, endpointsPerService: 3, nodes: 3 }))
     server.store.create(resource, object)
@@ -46,7 +46,6 @@ beforeEach(async () => {
 afterEach(async () => {
   for (const end of ends.reverse()) await end()
   await server.close()
-  rmSync(folder, { recursive: true, force: true })
 })
 
 const kubeconfig = (): string => `--kubeconfig=${join(folder, 'kubeconfig')}`

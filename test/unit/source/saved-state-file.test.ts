@@ -2,7 +2,6 @@ import {
   chmodSync,
   existsSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
   rmSync,
@@ -11,22 +10,20 @@ import {
   truncateSync,
   writeFileSync,
 } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { SavedStateError, STATE_BYTES_MAX, StateFile } from '../../../src/source/saved-state.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 
 let parent: string
 let folder: string
 let file: StateFile
 
 beforeEach(() => {
-  parent = mkdtempSync(join(tmpdir(), 'kprobe-state-'))
+  parent = temporaryFolder()
   folder = join(parent, 'state')
   file = new StateFile(folder, '')
 })
-
-afterEach(() => rmSync(parent, { recursive: true, force: true }))
 
 const chunks = (...texts: readonly string[]) => texts.map(text => Buffer.from(text))
 

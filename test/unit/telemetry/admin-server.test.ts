@@ -1,4 +1,4 @@
-import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { chmod, mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -126,32 +126,6 @@ describe('openAdminServer', () => {
     await eventually(() => kinds().length === 1)
     expect(kinds()).toEqual(['listening'])
     expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({ status: 200 })
-  })
-
-  it('leaves the socket of a process that answers, and takes its place when that has gone', async () => {
-    const first = open()
-    await eventually(() => first.kinds().length === 1)
-    const second = open({ state: () => 'second' })
-    await eventually(() => second.kinds().length === 1)
-    expect(second.news[0]).toMatchObject({
-      kind: 'failed',
-      address: path,
-      error: { message: 'another process answers at this socket' },
-      retryMs: 5_000,
-    })
-    expect((await ask({ socketPath: path, path: '/state' })).body).toBe('{"services":1}')
-    await first.server.close()
-    await second.clock.advance(5_000)
-    await eventually(() => second.kinds().length === 2)
-    expect((await ask({ socketPath: path, path: '/state' })).body).toBe('"second"')
-  })
-
-  it('leaves a file alone that is no socket', async () => {
-    await writeFile(path, 'precious')
-    const { news } = open()
-    await eventually(() => news.length === 1)
-    expect(news[0]).toMatchObject({ kind: 'failed' })
-    expect((await stat(path)).isFile()).toBe(true)
   })
 
   it('says when its folder cannot be written, and goes on trying', async () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { ConnectionTotals, labelsOf, type TrafficCount } from '../../../src/telemetry/connection-metrics.ts'
+import { ConnectionTotals, type TrafficCount } from '../../../src/telemetry/connection-metrics.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 
 const PORT = 'ns/web:http/TCP/IPv4'
@@ -9,14 +9,6 @@ function count(element: string, connections: number, endpoint = `10.1.0.${elemen
 }
 
 describe('ConnectionTotals', () => {
-  it('adds what is new at each look', () => {
-    const totals = new ConnectionTotals()
-    totals.take([count('1', 5), count('2', 1)])
-    totals.take([count('1', 7), count('2', 1)])
-    expect(totals.ports.get(PORT)?.connections).toBe(8)
-    expect([...totals.endpoints].map(({ traffic }) => traffic.connections)).toEqual([7, 1])
-  })
-
   it('goes on when an element is made anew, for the same endpoint or another', () => {
     const totals = new ConnectionTotals()
     totals.take([count('1', 5)])
@@ -40,20 +32,6 @@ describe('ConnectionTotals', () => {
     totals.take([])
     totals.take([])
     expect(totals.series).toEqual({ ports: 0, all: 0 })
-  })
-})
-
-describe('labelsOf', () => {
-  it('takes the key of a port apart', () => {
-    expect(labelsOf('ns/web:http/TCP/IPv6')).toEqual({
-      namespace: 'ns',
-      service: 'web',
-      service_key: 'ns/web',
-      port: 'http',
-      protocol: 'TCP',
-      ip_family: 'IPv6',
-    })
-    expect(labelsOf('ns/web:/UDP/IPv4')).toMatchObject({ service: 'web', port: '', protocol: 'UDP' })
   })
 })
 

@@ -224,15 +224,6 @@ describe('EventRecorder', () => {
     expect(writes).toHaveLength(26)
   })
 
-  it('sends one at a time', async () => {
-    const { events, writes, answers } = recorder()
-    answers.push('retry')
-    for (let at = 0; at < 5; at++) events.record(fact(`s${at}`))
-    await settle()
-    expect(writes).toHaveLength(1)
-    expect(events.counts.waiting).toBe(5)
-  })
-
   it('stops with what waits', async () => {
     const { events, writes, answers, clock } = recorder()
     answers.push('retry')

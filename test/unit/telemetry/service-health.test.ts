@@ -198,17 +198,6 @@ describe('ServiceHealth', () => {
     expect(health.counts.listening).toBe(0)
   })
 
-  it('stops trying for a Service that is gone', async () => {
-    const { health, news } = open()
-    const other = await occupy()
-    const table = changed(EMPTY, { 'ns/web': { port: other.port, local: { IPv4: 1 } } })
-    health.update(table)
-    await eventually(() => news.length === 1)
-    health.update({ ...table, services: table.services.with([['ns/web', undefined]]) })
-    expect(health.counts.failed).toBe(0)
-    await other.leave()
-  })
-
   it('F91: opens no more sockets than it may, says so, and lets others in when some have gone', async () => {
     const { health, clock, places, news } = open({ listenersMax: 2 })
     const ports = await Promise.all(Array.from({ length: 3 }, freePort))

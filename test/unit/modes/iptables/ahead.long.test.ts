@@ -14,8 +14,8 @@ import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/setting
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { counterOf, generationOf } from '../../../../src/reconcile/dataplane.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { table } from '../../../support/frontends.ts'
 import { plainService } from '../../../support/services.ts'
-import { table } from '../nftables/frontends.ts'
 
 const MANY = Array.from({ length: 1600 }, (_, n) => plainService(n, 1))
 const FOREIGN: Transaction = [

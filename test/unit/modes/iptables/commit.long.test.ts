@@ -8,10 +8,10 @@ import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { table } from '../../../support/frontends.ts'
 import { serviceOf, sliceOf } from '../../../support/objects.ts'
 import { PlaneRig } from '../../../support/plane-rig.ts'
 import { plainService } from '../../../support/services.ts'
-import { table } from '../nftables/frontends.ts'
 
 /** Stands between the plane and the kernel. */
 interface Between {

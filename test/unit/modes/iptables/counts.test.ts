@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { endpointsOf } from '../../../../src/modes/iptables/render.ts'
+import { backends, clusterIp, ip4, ip6, service as made } from '../../../support/frontends.ts'
 import { endpoint, service, slice, tableOf } from '../../model/objects.ts'
-import { backends, clusterIp, ip4, ip6, service as made } from '../nftables/frontends.ts'
 import { fixedLines, jumpLines, serviceLines } from './rendered-text.ts'
 
 /** Of IPv4, as kube-proxy counts what it hands to iptables-restore. */

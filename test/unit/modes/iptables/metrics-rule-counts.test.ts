@@ -12,9 +12,9 @@ import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/
 import { EMPTY_STATE, type IptablesState, type RenderedState } from '../../../../src/modes/iptables/state.ts'
 import { KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { MARTIAN } from '../../../../src/modes/xt-common/rules-parts.ts'
+import { table } from '../../../support/frontends.ts'
 import { IS_QUICK, runs } from '../../../support/runs.ts'
 import { everyKind, plainService } from '../../../support/services.ts'
-import { table } from '../nftables/frontends.ts'
 
 const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 

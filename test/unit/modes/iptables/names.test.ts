@@ -15,8 +15,8 @@ import {
   namedPrefixOf,
   portChains,
 } from '../../../../src/modes/xt-common/layout.ts'
+import { table } from '../../../support/frontends.ts'
 import { everyKind } from '../../../support/services.ts'
-import { table } from '../nftables/frontends.ts'
 
 const ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
 

@@ -6,9 +6,9 @@ import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { table } from '../../../support/frontends.ts'
 import { ip } from '../../../support/pipeline.ts'
 import { everyKind } from '../../../support/services.ts'
-import { table } from '../nftables/frontends.ts'
 
 /** With NodePorts at these addresses, in this order. */
 function answeringAt(...addresses: readonly string[]): FrontendTable {

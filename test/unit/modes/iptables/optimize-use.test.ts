@@ -13,8 +13,8 @@ import {
 import { KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { hostAddress, jump, PROTOCOLS, transport } from '../../../../src/modes/xt-common/rules-parts.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { ip4 } from '../../../support/frontends.ts'
 import { runs } from '../../../support/runs.ts'
-import { ip4 } from '../nftables/frontends.ts'
 
 function singles(...rates: readonly number[]) {
   return rates.map(rate => ({ size: 1, rate }))

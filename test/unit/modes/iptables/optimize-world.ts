@@ -24,7 +24,7 @@ import {
   service,
   table,
   vip,
-} from '../nftables/frontends.ts'
+} from '../../../support/frontends.ts'
 
 /** Services of which several have the same endpoints, and addresses that end alike. */
 

@@ -5,7 +5,7 @@ import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
-import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../nftables/frontends.ts'
+import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../../../support/frontends.ts'
 import { type Drafted, draft, NODE_IP, options, shapes, worldOf } from './optimize-world.ts'
 
 const SURROUNDINGS = { localIps: new Set([NODE_IP, ip6(0x99, 0x21)]) }

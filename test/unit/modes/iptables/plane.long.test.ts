@@ -12,9 +12,9 @@ import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { commitsBetween } from '../../../../src/reconcile/dataplane.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { table } from '../../../support/frontends.ts'
 import { runs } from '../../../support/runs.ts'
 import { everyKind, plainService } from '../../../support/services.ts'
-import { table } from '../nftables/frontends.ts'
 
 interface World {
   readonly kernel: FakeKernel

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
-import { backends, clusterIp, ip4, service } from '../nftables/frontends.ts'
+import { backends, clusterIp, ip4, service } from '../../../support/frontends.ts'
 import { staticsIn } from './rendered-text.ts'
 
 const COUNT = 2_500

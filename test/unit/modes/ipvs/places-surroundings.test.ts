@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest'
 import type { Ip } from '../../../../src/base/ip.ts'
 import { type SurroundingsOptions, surroundingsOf } from '../../../../src/modes/ipvs/places.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
+import { table } from '../../../support/frontends.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
-import { table } from '../nftables/frontends.ts'
 
 const NODE_IPS = [ip('192.168.0.2'), ip('2001:db8::2')]
 

@@ -1,5 +1,14 @@
 import { expect, it } from 'vitest'
-import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from '../nftables/frontends.ts'
+import {
+  backends,
+  clusterIp,
+  EXTERNAL,
+  ip4,
+  nodePort,
+  service,
+  table,
+  vip,
+} from '../../../support/frontends.ts'
 import { everything, members, render, servers } from './rendered.ts'
 
 const IP = ip4(10, 96, 0, 1)

@@ -11,7 +11,7 @@ import {
   service,
   table,
   vip,
-} from '../nftables/frontends.ts'
+} from '../../../support/frontends.ts'
 import { lines, tableIn } from '../nftables/inspect.ts'
 import { render } from './rendered.ts'
 

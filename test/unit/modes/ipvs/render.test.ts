@@ -17,7 +17,7 @@ import {
   service,
   table,
   vip,
-} from '../nftables/frontends.ts'
+} from '../../../support/frontends.ts'
 import { lines, tableIn } from '../nftables/inspect.ts'
 import { addresses, complaints, members, render, servers } from './rendered.ts'
 

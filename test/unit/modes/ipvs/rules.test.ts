@@ -6,7 +6,7 @@ import { LAYOUTS } from '../../../../src/modes/common/tables.ts'
 import { declareNftSet, NFT_SET_NAMES } from '../../../../src/modes/ipvs/layout.ts'
 import { rulesOf } from '../../../../src/modes/ipvs/rules.ts'
 import type { RuleWriter } from '../../../../src/modes/ipvs/settings.ts'
-import { ip4, ip6 } from '../nftables/frontends.ts'
+import { ip4, ip6 } from '../../../support/frontends.ts'
 
 const PODS = { kind: 'cidr', cidr: { ip: ip4(10, 20, 0, 0), bits: 16 } } as const
 

@@ -20,7 +20,7 @@ import {
   service,
   table,
   vip,
-} from '../nftables/frontends.ts'
+} from '../../../support/frontends.ts'
 import { render } from './rendered.ts'
 
 /** As /state says it. */

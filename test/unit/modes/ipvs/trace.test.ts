@@ -14,7 +14,7 @@ import {
   service,
   table,
   vip,
-} from '../nftables/frontends.ts'
+} from '../../../support/frontends.ts'
 import { render } from './rendered.ts'
 
 const IP = ip4(10, 96, 0, 1)

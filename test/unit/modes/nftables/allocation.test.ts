@@ -20,8 +20,17 @@ import {
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { assignSlots, stableIds } from '../../../../src/modes/nftables/render-service.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
+import {
+  backends,
+  clusterIp,
+  EXTERNAL,
+  ip4,
+  nodePort,
+  service,
+  table,
+  vip,
+} from '../../../support/frontends.ts'
 import { IS_QUICK, runs } from '../../../support/runs.ts'
-import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from './frontends.ts'
 import { complaints, differences, lines, listing, render, routes, tableIn } from './inspect.ts'
 
 function web(n: number, count = 1, key = `ns/s${n}`): ServiceFrontends {

@@ -16,8 +16,8 @@ import {
 } from '../../../../src/modes/nftables/chains.ts'
 import { SET_NAMES } from '../../../../src/modes/nftables/layout.ts'
 import { declareSet } from '../../../../src/modes/nftables/state.ts'
+import { ip4 } from '../../../support/frontends.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
-import { ip4 } from './frontends.ts'
 
 const CONTEXT: RuleContext = { layout: LAYOUTS.ip, masqueradeMark: 0x4000, detector: undefined }
 const SETS = new Map(

@@ -12,7 +12,16 @@ import { renderState } from '../../../../src/modes/nftables/render.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/settings.ts'
 import { heldIn } from '../../../../src/modes/nftables/show.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
-import { backends, DROP, EXTERNAL, EXTERNAL_LOCAL, nodePort, REJECT, service, table } from './frontends.ts'
+import {
+  backends,
+  DROP,
+  EXTERNAL,
+  EXTERNAL_LOCAL,
+  nodePort,
+  REJECT,
+  service,
+  table,
+} from '../../../support/frontends.ts'
 
 /* KEP-6032: which relays node ports have at localhost, and what the kernel and the rows say of them. */
 

@@ -5,8 +5,8 @@ import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { ModeContext } from '../../../../src/modes/mode.ts'
 import { nftables, openNftables } from '../../../../src/modes/nftables/mode.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { backends, clusterIp, service, table } from '../../../support/frontends.ts'
 import { commitAll, ip } from '../../../support/pipeline.ts'
-import { backends, clusterIp, service, table } from './frontends.ts'
 
 const CONFIG = { proxyMode: 'nftables', detectLocal: { kind: 'NodeCIDR' } } as Config
 const kernel = new FakeKernel()

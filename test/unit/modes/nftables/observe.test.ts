@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
-import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table } from './frontends.ts'
+import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table } from '../../../support/frontends.ts'
 import { listing, render, tableIn } from './inspect.ts'
 
 describe('elements that the kernel holds', () => {

@@ -9,7 +9,7 @@ import { createNftablesPlane } from '../../../../src/modes/nftables/plane.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/settings.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
 import { generationOf } from '../../../../src/reconcile/dataplane.ts'
-import { backends, clusterIp, ip4, service, table } from './frontends.ts'
+import { backends, clusterIp, ip4, service, table } from '../../../support/frontends.ts'
 import { listing } from './inspect.ts'
 
 const COMMITTED: CommitResult = {

@@ -16,7 +16,7 @@ import {
   service,
   table,
   vip,
-} from './frontends.ts'
+} from '../../../support/frontends.ts'
 import { complaints, differences, elementsOf, lines, render, routes, rulesText, tableIn } from './inspect.ts'
 
 const IP = ip4(10, 96, 0, 1)

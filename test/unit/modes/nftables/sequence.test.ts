@@ -10,8 +10,8 @@ import {
 } from '../../../../src/modes/nftables/layout.ts'
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
+import { CLUSTER, EXTERNAL_LOCAL, LOCAL } from '../../../support/frontends.ts'
 import { atEachStep, atTheEnd, type World } from '../world.ts'
-import { CLUSTER, EXTERNAL_LOCAL, LOCAL } from './frontends.ts'
 import { complaints, differences, elementsOf, listing, render, routes, tableIn } from './inspect.ts'
 
 /** Endpoints that frontends lead to, read from elements alone: what packets would find. */

@@ -5,8 +5,8 @@ import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import type { ModeContext, ModeEvent } from '../../../../src/modes/mode.ts'
 import { openUserspace, userspace, userspaceTracer } from '../../../../src/modes/userspace/mode.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { backends, clusterIp, service, table } from '../../../support/frontends.ts'
 import { commitAll, ip } from '../../../support/pipeline.ts'
-import { backends, clusterIp, service, table } from '../nftables/frontends.ts'
 
 const CONFIG = { proxyMode: 'userspace', detectLocal: { kind: 'NodeCIDR' } } as Config
 const VIP = ip('10.96.0.1')

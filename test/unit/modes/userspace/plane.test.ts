@@ -8,8 +8,6 @@ import { UserspacePlane } from '../../../../src/modes/userspace/plane.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
 import { isSymbol, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
-import { commitAll } from '../../../support/pipeline.ts'
-import { fate, LOOPBACK, RelayRig, readAll } from '../common/relay/rig.ts'
 import {
   backends,
   clusterIp,
@@ -19,7 +17,9 @@ import {
   service,
   table,
   vip,
-} from '../nftables/frontends.ts'
+} from '../../../support/frontends.ts'
+import { commitAll } from '../../../support/pipeline.ts'
+import { fate, LOOPBACK, RelayRig, readAll } from '../common/relay/rig.ts'
 
 let kernel: FakeKernel
 let client: NftClient

@@ -1,10 +1,10 @@
-import { mkdtempSync, rmSync, type StatOptions, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { type StatOptions, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
+import { temporaryFolder } from '../../../support/folder.ts'
 import { patientMs } from '../../../support/patience.ts'
 
 /** Linux before 6.13 gives files the time of the last timer tick, of 4 or 10 ms; longer here, to hit one surely. */
@@ -27,13 +27,12 @@ let source: FileSource | undefined
 let zone: string
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-coarse-'))
+  folder = temporaryFolder()
   zone = ''
 })
 
 afterEach(async () => {
   await source?.stop()
-  rmSync(folder, { recursive: true })
 })
 
 const write = (content: number) => writeFileSync(join(folder, 'a.yaml'), `zone: ${content}\n`)

@@ -1,5 +1,4 @@
-import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
@@ -9,6 +8,7 @@ import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
 import type { FindDoubts } from '../../../../src/source/file/read-objects.ts'
 import { type LocatedRefusal, problemText, type SourceProblem } from '../../../../src/source/source.ts'
+import { temporaryFolder } from '../../../support/folder.ts'
 import { eventually, patientMs } from '../../../support/patience.ts'
 
 /** A second where the machine has nothing else to do, which test/faults/acceptance.test.ts holds the daemon to. */
@@ -23,7 +23,7 @@ let synced: number
 let refused: LocatedRefusal[]
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kprobe-source-'))
+  folder = temporaryFolder()
   objects = new Map()
   batches = []
   problems = []
@@ -34,7 +34,6 @@ beforeEach(() => {
 afterEach(async () => {
   await source?.stop()
   source = undefined
-  rmSync(folder, { recursive: true, force: true })
 })
 
 async function begin(path = folder, options: object = {}): Promise<void> {

@@ -1,12 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import { isRefusal } from '../../../../src/model/fields.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
-import { drive, flaps, replacements, rollingUpdate } from '../../../support/apiserver/churn.ts'
+import { rollingUpdate } from '../../../support/apiserver/churn.ts'
 import { clusterOf } from '../../../support/apiserver/generator.ts'
 import { createRandom } from '../../../support/apiserver/random.ts'
 import { Store } from '../../../support/apiserver/store.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
-import { IS_QUICK } from '../../../support/runs.ts'
 
 const SHAPE = { services: 6, endpointsPerService: 250, nodes: 4 }
 
@@ -37,30 +35,9 @@ describe('a synthetic cluster', () => {
         expect(parsed === undefined || isRefusal(parsed)).toBe(false)
       }
   })
-
-  it.skipIf(IS_QUICK)('carries what controllers leave behind', () => {
-    const [service] = filled().list('services')
-    expect(service?.metadata).toHaveProperty('managedFields')
-  })
 })
 
 describe('changes', () => {
-  it.skipIf(IS_QUICK)('at 1,000 a second come at that rate, the same for the same seed', async () => {
-    const runs: string[] = []
-    for (let run = 0; run < 2; run++) {
-      const [store, clock] = [filled(), new FakeClock()]
-      const before = store.version
-      const changes = replacements({ shape: SHAPE, random: createRandom(5) })
-      const stop = drive(changes, { store, clock, perSecond: 1_000 })
-      await clock.advance(500)
-      stop()
-      await clock.advance(500)
-      expect(store.version - before).toBe(500n)
-      runs.push(JSON.stringify(store.list('endpointslices')))
-    }
-    expect(runs[0] === runs[1]).toBe(true)
-  })
-
   it('of a rolling update leave no Service without endpoints, and none of the old ones', () => {
     const store = filled()
     const old = new Set(store.list('endpointslices').flatMap(addressesOf))
@@ -71,11 +48,5 @@ describe('changes', () => {
     const now = store.list('endpointslices').flatMap(addressesOf)
     expect(now).toHaveLength(6 * 250)
     expect(now.filter(address => !old.has(address))).toHaveLength(250)
-  })
-
-  it('of a flap take one endpoint away and bring it back', () => {
-    const changes = flaps({ shape: SHAPE, random: createRandom(1) }, 0)
-    const counts = Array.from({ length: 4 }, () => addressesOf(changes.next().value?.object).length)
-    expect(counts).toEqual([99, 100, 99, 100])
   })
 })

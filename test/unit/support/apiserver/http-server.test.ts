@@ -42,49 +42,9 @@ const VERSIONS: readonly [string, ApiServerOptions, (server: ApiServer) => Ask][
   ['HTTP/1.1 without relay', { relay: false, tls: false }, server => askHttp1.bind(undefined, server)],
 ]
 
-function items({ body }: Answer): readonly unknown[] {
-  return JSON.parse(body.toString()).items
-}
-
 const lines = (body: Buffer): number => body.toString().split('\n').length - 1
 
 describe.each(VERSIONS)('over %s', (_name, options, asking) => {
-  it('a list comes whole, and the log counts its bytes', async () => {
-    const server = await started(options)
-    const answer = await asking(server)(`${SERVICES}?limit=2`, { headers: { accept: 'application/json' } })
-    expect(answer).toMatchObject({ code: 200, headers: { 'content-type': 'application/json' } })
-    expect(items(answer)).toHaveLength(2)
-    expect(server.log).toMatchObject([
-      { method: 'GET', path: `${SERVICES}?limit=2`, code: 200, bytes: answer.body.length },
-    ])
-    expect(server.log[0]?.query.get('limit')).toBe('2')
-  })
-
-  it('a watch goes on as things change, and ends when the client goes', async () => {
-    const server = await started(options)
-    const answer = asking(server)(WATCH, {
-      enough: body => {
-        if (lines(body) === 3) server.store.delete('services', 'ns/a')
-        return lines(body) === 4
-      },
-    })
-    expect((await answer).body.toString()).toContain('"type":"DELETED"')
-    await expect.poll(() => server.openCount).toBe(0)
-  })
-
-  it('an object is made, changed and removed', async () => {
-    const server = await started(options)
-    const ask = asking(server)
-    const path = '/api/v1/namespaces/ns/services'
-    expect((await ask(path, { method: 'POST', body: JSON.stringify(service('d')) })).code).toBe(201)
-    const headers = { 'content-type': 'application/merge-patch+json' }
-    const body = JSON.stringify({ spec: { clusterIP: '10.96.9.9' } })
-    expect((await ask(`${path}/d`, { method: 'PATCH', headers, body })).code).toBe(200)
-    expect(server.store.get('services', 'ns/d')?.spec).toMatchObject({ clusterIP: '10.96.9.9' })
-    expect((await ask(`${path}/d`, { method: 'DELETE' })).code).toBe(200)
-    expect((await ask(`${path}/d`)).code).toBe(404)
-  })
-
   it('a response is cut by a reset (F05), and one without its end is cut short (F24)', async () => {
     const server = await started(options)
     const ask = asking(server)
@@ -95,9 +55,7 @@ describe.each(VERSIONS)('over %s', (_name, options, asking) => {
     server.faults.add({ faults: [{ kind: 'ending', ending: 'reset', at: { bytes: 40 } }] })
     expect((await ask(SERVICES)).error).toBeDefined()
   })
-})
 
-describe.each(VERSIONS)('over %s', (_name, options, asking) => {
   it('a request can get no answer at all', async () => {
     const server = await started(options)
     server.faults.add({ times: 1, faults: [{ kind: 'ending', ending: 'end', at: 'before' }] })
@@ -108,28 +66,6 @@ describe.each(VERSIONS)('over %s', (_name, options, asking) => {
 })
 
 describe('the server as a whole', () => {
-  it('refuses, and listens again on the same port', async () => {
-    const server = await started()
-    const { port } = server
-    await server.refuse()
-    expect((await askHttp1(server, SERVICES)).error).toMatchObject({ code: 'ECONNREFUSED' })
-    await server.listen()
-    expect(server.port).toBe(port)
-    expect((await askHttp1(server, SERVICES)).code).toBe(200)
-  })
-
-  it('cuts every connection', async () => {
-    const server = await started()
-    const answer = askHttp2(sessionWith(server), WATCH, {
-      enough: () => {
-        server.cut()
-        return false
-      },
-    })
-    expect((await answer).error).toBeDefined()
-    await expect.poll(() => server.connectionCount).toBe(0)
-  })
-
   it('leaves connections standing without a word, no answer to a PING either (F03, F27)', async () => {
     const server = await started()
     const on = sessionWith(server)
@@ -143,53 +79,6 @@ describe('the server as a whole', () => {
     )
     await server.listen()
     expect((await askHttp1(server, SERVICES)).code).toBe(200)
-  })
-
-  it('closes with requests under way, and leaves nothing open', async () => {
-    const server = await started()
-    let begun = () => undefined as unknown
-    const heard = new Promise<void>(resolve => {
-      begun = resolve
-    })
-    const answer = askHttp2(sessionWith(server), WATCH, { enough: () => begun() === 0 })
-    await heard
-    await server.close()
-    await server.close()
-    expect([server.openCount, server.connectionCount]).toEqual([0, 0])
-    await answer
-  })
-
-  it('compresses large lists for those who ask', async () => {
-    const server = await started()
-    server.store.create('services', service('large', { spec: { filler: 'x'.repeat(200_000) } }))
-    const { headers, body } = await askHttp1(server, SERVICES, { headers: { 'accept-encoding': 'gzip' } })
-    expect(headers['content-encoding']).toBe('gzip')
-    expect(JSON.parse(gunzipSync(body).toString()).items).toHaveLength(4)
-    expect(server.log[0]?.bytes).toBe(body.length)
-  })
-
-  it('knows users by token and by client certificate', async () => {
-    const server = await started()
-    const { access } = server.semantics
-    access.tokens.set('secret', { name: 'proxy' })
-    access.certificates.set('kube-proxy', { name: 'kube-proxy' })
-    expect((await askHttp1(server, SERVICES)).code).toBe(401)
-    const headers = { authorization: 'Bearer secret' }
-    expect((await askHttp1(server, SERVICES, { headers })).code).toBe(200)
-    const pair = server.authority?.issue({ commonName: 'kube-proxy' })
-    const on = session(server, { cert: pair?.certPem ?? '', key: pair?.keyPem ?? '' })
-    cleanups.push(() => on.destroy())
-    expect((await askHttp2(on, SERVICES)).code).toBe(200)
-  })
-
-  it('writes a kubeconfig that leads to it', async () => {
-    const server = await started()
-    const config = JSON.parse(server.kubeconfig({ token: 'secret' }))
-    expect(config.clusters[0].cluster.server).toBe(server.url)
-    expect(Buffer.from(config.clusters[0].cluster['certificate-authority-data'], 'base64').toString()).toBe(
-      server.authority?.caPem,
-    )
-    expect(config.users[0].user).toEqual({ token: 'secret' })
   })
 })
 
@@ -235,13 +124,6 @@ describe('faults of HTTP/2 (F27)', () => {
     })
     expect(await told).toBe(0)
     expect(lines((await answer).body)).toBe(4)
-  })
-
-  it('says how many streams it takes', async () => {
-    const server = await started({ maxConcurrentStreams: 1 })
-    const on = sessionWith(server)
-    await askHttp2(on, SERVICES)
-    expect(on.remoteSettings.maxConcurrentStreams).toBe(1)
   })
 })
 

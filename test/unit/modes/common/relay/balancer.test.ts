@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { Balancer, endpointText } from '../../../../../src/modes/common/relay/relay.ts'
-import { backends } from '../../nftables/frontends.ts'
+import { backends } from '../../../../support/frontends.ts'
 
 const anyone = () => true
 const cluster = backends(3)

@@ -1,5 +1,5 @@
-import { PersistentMap } from '../../../../src/base/collections.ts'
-import type { Cidr, Ip } from '../../../../src/base/ip.ts'
+import { PersistentMap } from '../../src/base/collections.ts'
+import type { Cidr, Ip } from '../../src/base/ip.ts'
 import type {
   Backend,
   Frontend,
@@ -7,8 +7,8 @@ import type {
   PortFrontends,
   Route,
   ServiceFrontends,
-} from '../../../../src/model/frontend.ts'
-import type { Protocol } from '../../../../src/model/service.ts'
+} from '../../src/model/frontend.ts'
+import type { Protocol } from '../../src/model/service.ts'
 
 /** Addresses of either family from a few numbers: enough for tests, without a parser. */
 export function ip4(a: number, b: number, c: number, d: number): Ip {
