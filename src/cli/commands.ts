@@ -25,7 +25,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     () => import('./relay.ts'),
   ],
   status: [
-    'ask relays which nodes hold the present state in their kernels, and wait for it',
+    'ask relays which nodes hold the current state in their kernels, and wait for it',
     () => import('./status.ts'),
   ],
   dump: ['print what the kernel holds, and for which Service', () => import('./dump.ts')],
@@ -155,7 +155,7 @@ async function manual(entry: Entry | undefined): Promise<string> {
 
 const SUMMARY = 'programs Kubernetes Services into the kernel of this node'
 const EXITS =
-  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor, status)'
+  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, nodes, doctor, status)'
 const OVERVIEW = helpText({
   usage: 'kprobe COMMAND [flags]',
   description: `kprobe ${SUMMARY}.`,

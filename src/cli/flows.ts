@@ -43,7 +43,7 @@ export const command = ownCommand({
     '',
     'The kernel counts bytes and packets where net.netfilter.nf_conntrack_acct is 1, and keeps times where net.netfilter.nf_conntrack_timestamp is 1, each for connections that begin after it is set.',
     'Since Linux 5.19, --follow reports the end only of connections that began while a program listened.',
-    'Events that the kernel had to drop are counted and named.',
+    'The command counts and names events that the kernel dropped.',
   ],
   flags: FLOWS_FLAGS,
   read: readFlowsRequest,

@@ -177,7 +177,8 @@ function quarantinedIn(list: unknown): ReadonlyMap<ServiceKey, string> {
 function notKnownIn(source: unknown): readonly string[] {
   const { stale, trouble, silentMs } = isJson(source) ? source : {}
   const why = typeof trouble === 'string' ? `: ${trouble}` : ''
-  if (stale === true) return [`what the source says now: the daemon serves the objects of its last run${why}`]
+  if (stale === true)
+    return [`the current objects of the source: the daemon serves those of its last run${why}`]
   if (why === '') return []
   const time = typeof silentMs === 'number' ? ` of the last ${Math.round(silentMs / 1000)} s` : ''
   return [`changes${time}: the daemon cannot read its source${why}`]

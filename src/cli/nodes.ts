@@ -49,7 +49,7 @@ const FLAGS: readonly FlagSpec[] = [
     '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
     '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
     '-c, --container NAME = kprobe': 'container with kprobe',
-    '--concurrency N = 20': 'nodes at once',
+    '--concurrency N = 20': 'maximum number of nodes at a time',
     '--timeout SECONDS = 60': 'limit for each node',
   }),
   outputFlag(OUTPUTS),
@@ -226,7 +226,7 @@ async function save(
   bytes: Buffer,
   { request, io }: { readonly request: Request; readonly io: Io },
 ): Promise<string> {
-  if (!/^[a-z0-9][a-z0-9.-]*$/.test(node)) throw new Error(`${quote(node)} is no name of a node`)
+  if (!/^[a-z0-9][a-z0-9.-]*$/.test(node)) throw new Error(`${quote(node)} is not a node name`)
   const path = join(request.folder, `kprobe-bundle-${node}.tar.gz`)
   await writeBundle(path, bytes, io.processId)
   return `${path}: ${bytesText(bytes.length)}`

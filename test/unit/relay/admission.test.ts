@@ -103,7 +103,7 @@ describe('tokens at a relay', () => {
     client.answer('tokenreviews', asked => asked.status(403, { reason: 'Forbidden' }))
     expect(await why('good')).toBe(`${UNAVAILABLE} the API server does not review the token: status 403`)
     client.answer('tokenreviews', asked => asked.body('{}'))
-    expect(await why('good')).toContain('the answer is no TokenReview')
+    expect(await why('good')).toContain('the response is not a TokenReview')
     client.answer('tokenreviews', asked => asked.body(JSON.stringify({ status: { x: 'x'.repeat(70_000) } })))
     expect(await why('good')).toContain('the answer is too long')
     client.answer('tokenreviews', undefined)
@@ -413,7 +413,7 @@ async function afterRest(ask: () => Promise<unknown>): Promise<unknown> {
       () => undefined,
       (error: Error) => error,
     )
-    return last === undefined || !last.message.includes('all of them rest')
+    return last === undefined || !last.message.includes('all of them wait for a retry')
   })
   if (last !== undefined) throw last
   return undefined
