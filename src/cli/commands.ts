@@ -32,7 +32,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
   plan: ['print what run would change; change nothing', () => import('./plan.ts')],
   verify: ['compare source, daemon and kernel; name every Service that differs', () => import('./verify.ts')],
   why: [
-    'say in one sentence what becomes of a connection, then its path and every endpoint',
+    'say in one sentence what happens to a connection, then its path and every endpoint',
     () => import('./why.ts'),
   ],
   explain: [
@@ -40,7 +40,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     async () => ({ command: (await import('./why.ts')).explainCommand }),
   ],
   trace: [
-    'trace real packets through the rules, live: the rule that decided, and what became of them',
+    'trace real packets through the rules, live: the rule that decided, and what happened to them',
     () => import('./trace.ts'),
   ],
   drops: [
@@ -48,7 +48,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     () => import('./drops.ts'),
   ],
   flows: [
-    'print who talks to what: connections with their Service, client and endpoint',
+    'print tracked connections with their Service, client and endpoint',
     () => import('./flows.ts'),
   ],
   top: ['show Services and endpoints by new connections a second, live', () => import('./top.ts')],

@@ -32,7 +32,7 @@ import { ownCommand } from './request.ts'
 export const command = ownCommand({
   name: 'flows',
   description:
-    'Prints who talks to what: the tracked connections of this network namespace with their Service, client and\n' +
+    'Prints the tracked connections of this network namespace with their Service, client and\n' +
     'endpoint. With --follow, connections as they begin and end. Reads the kernel, and the daemon for the names.',
   details: [
     'Example:',

@@ -65,7 +65,7 @@ export const command = ownCommand({
     'What:',
     '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
     '  verify   whether objects, daemon and kernel agree',
-    '  why      what becomes of a connection on each node: --from CLIENT --to TARGET',
+    '  why      what happens to a connection on each node: --from CLIENT --to TARGET',
     '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
     '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
     '',

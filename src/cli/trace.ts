@@ -201,7 +201,7 @@ export const command = ownCommand({
   name: 'trace',
   description:
     'Traces real packets through the rules of all programs in nf_tables, live: which rule decided at each step, the\n' +
-    'conntrack entry, and what became of the packet. Needs no daemon. Ends after --duration or --count packets.',
+    'conntrack entry, and what happened to the packet. Needs no daemon. Ends after --duration or --count packets.',
   details: [
     'Example:',
     '  kprobe trace --service shop/cart',
