@@ -1,4 +1,5 @@
 import { systemClock } from '../base/clock.ts'
+import { codeOf } from '../base/errors.ts'
 import { isSelected } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
@@ -128,6 +129,18 @@ interface Logging {
   readonly chains: readonly LoggingChain[]
 }
 
+/** The kernel answers EPERM where another socket reads the group. CAP_NET_ADMIN is there: the rules were read before. */
+function readGroup(options: Parameters<typeof readLog>[0]): () => void {
+  try {
+    return readLog(options)
+  } catch (error) {
+    if (codeOf(error) !== 'EPERM') throw error
+    throw new Error(
+      `another process reads NFLOG group ${options.group}: end it, or give the daemon another --log-rejects`,
+    )
+  }
+}
+
 async function follow(request: DropsRequest, io: Io, { names, group, chains }: Logging): Promise<void> {
   const { packets, durationMs, follow: isEndless } = request
   const printer = new PacketPrinter<LoggedPacket>(
@@ -138,7 +151,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
   let [ours, lost] = [0, 0]
   const transport = openNetfilter()
   try {
-    const stop = readLog({
+    const stop = readGroup({
       transport,
       clock: systemClock,
       group,

@@ -59,7 +59,7 @@ const MESSAGES_PER_TURN = 64
 const SEQUENCE_MODULUS = 2 ** 32
 
 /**
- * Reads the packets of one NFLOG group, until the returned function is called. Throws NetlinkError: EBUSY where another
+ * Reads the packets of one NFLOG group, until the returned function is called. Throws NetlinkError: EPERM where another
  * socket reads the group.
  */
 export function readLog(options: LogOptions): () => void {
