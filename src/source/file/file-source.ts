@@ -367,4 +367,4 @@ export class FileSource implements Source {
 }
 
 const GONE_ADVICE =
-  '. To remove that, put the file back without it (a file with only a comment is enough), or restart'
+  '. To remove these objects, put the file back without them (a file with only a comment is enough), or restart'
