@@ -144,7 +144,7 @@ const PAGES = [
   { page: 'snapshot', about: 'the objects as the daemon has parsed them, without labels and annotations' },
   { page: 'state', about: 'ports, frontends, endpoints and refusals of each Service' },
   { page: 'receipts', about: 'the last commits to the kernel' },
-  { page: 'plan', about: 'the changes of a pass that would run now' },
+  { page: 'plan', about: 'the changes that the daemon would make now' },
   { page: 'debug', about: 'the written configuration, health and metrics' },
 ] as const
 

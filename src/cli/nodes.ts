@@ -34,7 +34,7 @@ const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
 const FLAGS: readonly FlagSpec[] = [
   ...flags({
     '--node NAME': ['only these nodes; unset: all', { kind: 'list' }],
-    '--all': 'every node, which is what happens without --node',
+    '--all': 'every node, as without --node',
     '--from CLIENT': 'for why: the client, as `kprobe why` takes it',
     '--to TARGET': 'for why: the target',
     '--folder FOLDER = .': 'for bundle: where the files go, one a node',

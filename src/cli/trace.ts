@@ -49,7 +49,7 @@ export const PACKET_FLAGS = {
     'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
   ),
   to: flag('--to TARGET', `only packets to this destination: ${TARGETS}`, { namesService: true }),
-  count: flag(`--count N = ${COUNT.fallback}`, `end after so many packets, 1 to ${COUNT.max}`),
+  count: flag(`--count N = ${COUNT.fallback}`, `end after N packets, 1 to ${COUNT.max}`),
   duration: flag('--duration DURATION = 30s', 'end after this time, at most 1h'),
   output: flag('-o, --output FORMAT = text', 'text, or json: one object a line', { choices: OUTPUTS }),
 } as const satisfies Readonly<Record<string, FlagSpec>>
@@ -60,13 +60,13 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.to,
   ...flags({
     '--reject-only': 'print only packets that are rejected, dropped or lost; --count counts only these',
-    '--all-packets': 'trace every packet of TCP, and not only those that open a connection',
+    '--all-packets': 'trace all packets of TCP, not only those that open a connection',
   }),
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
   flag(
     `--rate N = ${RATE.fallback}`,
-    `packets a second in each address family that the kernel traces at most, 1 to ${RATE.max}`,
+    `maximum number of packets a second that the kernel traces in each address family, 1 to ${RATE.max}`,
   ),
   {
     ...ADMIN_SOCKET_FLAG,
