@@ -21,7 +21,7 @@ export const RELAY_CLIENT_FLAGS = flagGroup('Source and node', {
   '--relay-token-file FILE':
     'ServiceAccount token for relays, instead of a certificate; kprobe reads the file for each stream, so that it may rotate',
   '--relay-zone ZONE':
-    'zone of this node: kprobe asks the relays of --source=relay:ADDRESS@ZONE of this zone first',
+    'zone of this node; kprobe uses relays of this zone first (--source=relay:ADDRESS@ZONE)',
 })
 
 const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
