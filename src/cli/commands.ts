@@ -47,10 +47,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     "print packets that kprobe's rules reject or drop, live, with the reason (--log-rejects)",
     () => import('./drops.ts'),
   ],
-  flows: [
-    'print tracked connections with their Service, client and endpoint',
-    () => import('./flows.ts'),
-  ],
+  flows: ['print tracked connections with their Service, client and endpoint', () => import('./flows.ts')],
   top: ['show Services and endpoints by new connections a second, live', () => import('./top.ts')],
   doctor: [
     'check kernel features and settings; list other programs that change the same packets',

@@ -70,8 +70,7 @@ type Request = ReturnType<typeof read>
 
 function read(reader: FlagReader, io: Io) {
   const [what, ...more] = reader.positionals
-  if (what !== 'bundle')
-    failWord(reader, 'COMMAND', what, 'there is bundle: `kprobe debug bundle`')
+  if (what !== 'bundle') failWord(reader, 'COMMAND', what, 'there is bundle: `kprobe debug bundle`')
   for (const argument of more) reader.fail(quote(argument), 'no such argument')
   const output = reader.text('output')
   if (output === '' || output?.endsWith('/') === true)

@@ -208,7 +208,10 @@ function following(
           },
           failed: errors => {
             for (const { path, message } of errors)
-              log.error({ path }, `invalid configuration file: ${message}; the last valid configuration stays in use`)
+              log.error(
+                { path },
+                `invalid configuration file: ${message}; the last valid configuration stays in use`,
+              )
             refused()
           },
           recovered: () => log.info('configuration file is valid again'),

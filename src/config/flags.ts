@@ -302,8 +302,7 @@ export const RELAY_FLAGS = flagGroup('Relay', {
   '--token-service-accounts NAMESPACE/NAME,...':
     'ServiceAccounts whose tokens nodes may show instead of a certificate; the relay asks the API server (TokenReview)',
   '--token-audience NAME = kprobe-relay': 'audience that these tokens must be for',
-  '--sets':
-    'also serve localv1.Sets of any node, as `kprobe api` on that node does',
+  '--sets': 'also serve localv1.Sets of any node, as `kprobe api` on that node does',
   '--trusted-users NAME,...':
     'clients that may ask for Sets of any node, and report for any node as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
 })

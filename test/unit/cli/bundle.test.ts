@@ -112,7 +112,9 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
   it('with a link, whatever it leads to', () => {
     const path = 'kprobe-bundle/manifest.json'
     const link = tarHeader({ kind: 'link', path, mode: 0o777, size: 0, target: '/etc/shadow' })
-    expect(() => decodeBundle(gzipSync(Buffer.concat([link, tarEnd()])))).toThrow(`"${path}" is not a regular file`)
+    expect(() => decodeBundle(gzipSync(Buffer.concat([link, tarEnd()])))).toThrow(
+      `"${path}" is not a regular file`,
+    )
   })
 
   it('with more in it than any bundle has, before it is all unpacked', async () => {
