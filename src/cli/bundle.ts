@@ -94,17 +94,19 @@ export function encodeBundle({ facts, files, missing }: BundleContent): {
   return { bytes: gzipSync(tar, { level: constants.Z_DEFAULT_COMPRESSION }), missing: without }
 }
 
-/** Replaces a file as a whole. Only its owner may read it. Throws an Error that names the file. */
+/** Replaces a file as a whole; only its owner may read it. Writes to a device or a pipe as it is. Throws an Error that names the file. */
 export async function writeBundle(path: string, bytes: Buffer, processId: number): Promise<void> {
   const draft = `${path}.${processId}.tmp`
+  const found = await stat(path).catch(() => undefined)
+  const isReplaced = found === undefined || found.isFile()
   try {
-    await lent(await open(draft, 'wx', 0o600), async file => {
+    await lent(await (isReplaced ? open(draft, 'wx', 0o600) : open(path, 'w')), async file => {
       await file.writeFile(bytes)
-      await file.sync()
+      if (isReplaced) await file.sync()
     })
-    await rename(draft, path)
+    if (isReplaced) await rename(draft, path)
   } catch (error) {
-    await rm(draft, { force: true })
+    if (isReplaced) await rm(draft, { force: true })
     throw new Error(`cannot write ${path} (${codeOf(error)})`, { cause: error })
   }
 }

@@ -1,4 +1,6 @@
+import { once } from 'node:events'
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createGzip, gunzipSync, gzipSync } from 'node:zlib'
@@ -66,6 +68,15 @@ describe('a bundle', () => {
     symlinkSync(join(folder, 'elsewhere'), `${path}.2.tmp`)
     await expect(writeBundle(path, Buffer.from('x'), 2)).rejects.toThrow('EEXIST')
     expect(readdirSync(folder)).toEqual(['b.tar.gz'])
+  })
+
+  it('does not replace what is no regular file', async () => {
+    const path = join(folder, 'socket')
+    const server = createServer().listen(path)
+    await once(server, 'listening')
+    await expect(writeBundle(path, Buffer.from('x'), 1)).rejects.toThrow(`cannot write ${path} (ENXIO)`)
+    expect(statSync(path).isSocket()).toBe(true)
+    server.close()
   })
 })
 
