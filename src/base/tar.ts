@@ -114,7 +114,7 @@ function readHeader(header: Buffer, at: number) {
     return /^[0-7]+$/.test(digits) ? Number.parseInt(digits, 8) : undefined
   }
   if (!text(MAGIC).startsWith('ustar') || number(SUM) !== sumOf(header))
-    throw new Error(`no tar file: the header at byte ${at} is none`)
+    throw new Error(`not a tar file: the header at byte ${at} is invalid`)
   const prefix = text(MAGIC) === 'ustar' ? text(PREFIX) : ''
   const path = `${prefix === '' ? '' : `${prefix}/`}${text(NAME)}`
   const shown = JSON.stringify(path)
@@ -122,7 +122,7 @@ function readHeader(header: Buffer, at: number) {
   const size = number(SIZE)
   const isFolder = kind === KINDS.folder
   if (!isFolder && kind !== KINDS.file && kind !== '')
-    throw new Error(`${shown} is no file: type ${JSON.stringify(kind)}`)
+    throw new Error(`${shown} is not a regular file: type ${JSON.stringify(kind)}`)
   if (size === undefined) throw new Error(`${shown} has no valid size`)
   return { path, size: isFolder ? 0 : size, isFolder }
 }

@@ -94,17 +94,19 @@ export function encodeBundle({ facts, files, missing }: BundleContent): {
   return { bytes: gzipSync(tar, { level: constants.Z_DEFAULT_COMPRESSION }), missing: without }
 }
 
-/** Replaces a file as a whole. Only its owner may read it. Throws an Error that names the file. */
+/** Replaces a file as a whole; only its owner may read it. Writes to a device or a pipe as it is. Throws an Error that names the file. */
 export async function writeBundle(path: string, bytes: Buffer, processId: number): Promise<void> {
   const draft = `${path}.${processId}.tmp`
+  const found = await stat(path).catch(() => undefined)
+  const isReplaced = found === undefined || found.isFile()
   try {
-    await lent(await open(draft, 'wx', 0o600), async file => {
+    await lent(await (isReplaced ? open(draft, 'wx', 0o600) : open(path, 'w')), async file => {
       await file.writeFile(bytes)
-      await file.sync()
+      if (isReplaced) await file.sync()
     })
-    await rename(draft, path)
+    if (isReplaced) await rename(draft, path)
   } catch (error) {
-    await rm(draft, { force: true })
+    if (isReplaced) await rm(draft, { force: true })
     throw new Error(`cannot write ${path} (${codeOf(error)})`, { cause: error })
   }
 }
@@ -134,13 +136,13 @@ export function decodeBundle(bytes: Buffer): Bundle {
     files.set(name, data)
   }
   const text = files.get(MANIFEST)
-  if (text === undefined) throw new Error(`is no bundle of kprobe: it has no ${FOLDER}/${MANIFEST}`)
+  if (text === undefined) throw new Error(`is not a kprobe bundle: it lacks ${FOLDER}/${MANIFEST}`)
   const manifest = parsed(text, MANIFEST)
   if (!isJson(manifest) || typeof manifest.format !== 'number' || !Array.isArray(manifest.files))
-    throw new Error(`is no bundle of kprobe: ${MANIFEST} says nothing of its format`)
+    throw new Error(`is not a kprobe bundle: ${MANIFEST} has no format`)
   if (manifest.format > BUNDLE_FORMAT)
     throw new Error(
-      `has format ${manifest.format}, and this kprobe knows ${BUNDLE_FORMAT}: use kprobe ${String(manifest.kprobe)}, which wrote it`,
+      `has format ${manifest.format}, and this kprobe reads ${BUNDLE_FORMAT}: use kprobe ${String(manifest.kprobe)}, which wrote it`,
     )
   for (const { name, bytes } of manifest.files.filter(isJson)) {
     const length = files.get(String(name))?.length
@@ -158,7 +160,7 @@ function unpacked(bytes: Buffer): Buffer {
     const isTooLong = 'code' in error && error.code === 'ERR_BUFFER_TOO_LARGE'
     throw new Error(
       isTooLong
-        ? `takes more than ${bytesText(maxOutputLength)} unpacked, which no bundle does`
+        ? `is larger than ${bytesText(maxOutputLength)} unpacked, the maximum of a bundle`
         : `is not a complete gzip file: ${error.message}`,
     )
   }
@@ -168,7 +170,7 @@ function unpacked(bytes: Buffer): Buffer {
 function nameIn(path: string): string {
   const [, name] = /^(?:\.\/)?kprobe-bundle\/([a-z0-9_-]+\.[a-z]+)$/.exec(path) ?? []
   if (name === undefined)
-    throw new Error(`is no bundle of kprobe: it has ${JSON.stringify(path.slice(0, 200))}`)
+    throw new Error(`is not a kprobe bundle: it has ${JSON.stringify(path.slice(0, 200))}`)
   return name
 }
 
@@ -182,7 +184,7 @@ function parsed(data: Buffer, name: string): unknown {
   try {
     return JSON.parse(data.toString('utf8'))
   } catch (error) {
-    throw new Error(`has a ${name} that is no JSON: ${errorOf(error).message}`)
+    throw new Error(`has a ${name} that is not JSON: ${errorOf(error).message}`)
   }
 }
 

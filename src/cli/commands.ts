@@ -25,14 +25,14 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     () => import('./relay.ts'),
   ],
   status: [
-    'ask relays which nodes hold the present state in their kernels, and wait for it',
+    'ask relays which nodes hold the current state in their kernels, and wait for it',
     () => import('./status.ts'),
   ],
   dump: ['print what the kernel holds, and for which Service', () => import('./dump.ts')],
   plan: ['print what run would change; change nothing', () => import('./plan.ts')],
   verify: ['compare source, daemon and kernel; name every Service that differs', () => import('./verify.ts')],
   why: [
-    'say in one sentence what becomes of a connection, then its path and every endpoint',
+    'say in one sentence what happens to a connection, then its path and every endpoint',
     () => import('./why.ts'),
   ],
   explain: [
@@ -40,17 +40,14 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     async () => ({ command: (await import('./why.ts')).explainCommand }),
   ],
   trace: [
-    'trace real packets through the rules, live: the rule that decided, and what became of them',
+    'trace real packets through the rules, live: the rule that decided, and what happened to them',
     () => import('./trace.ts'),
   ],
   drops: [
     "print packets that kprobe's rules reject or drop, live, with the reason (--log-rejects)",
     () => import('./drops.ts'),
   ],
-  flows: [
-    'print who talks to what: connections with their Service, client and endpoint',
-    () => import('./flows.ts'),
-  ],
+  flows: ['print tracked connections with their Service, client and endpoint', () => import('./flows.ts')],
   top: ['show Services and endpoints by new connections a second, live', () => import('./top.ts')],
   doctor: [
     'check kernel features and settings; list other programs that change the same packets',
@@ -155,7 +152,7 @@ async function manual(entry: Entry | undefined): Promise<string> {
 
 const SUMMARY = 'programs Kubernetes Services into the kernel of this node'
 const EXITS =
-  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor, status)'
+  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, nodes, doctor, status)'
 const OVERVIEW = helpText({
   usage: 'kprobe COMMAND [flags]',
   description: `kprobe ${SUMMARY}.`,

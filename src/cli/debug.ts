@@ -49,7 +49,7 @@ export const command = ownCommand({
   usage: 'bundle [-o FILE] [flags]',
   description:
     'Writes one file for a bug report: what the daemon knows and did, what the kernel holds, what doctor says. `kprobe\n' +
-    'replay FILE` gives the same answers on another machine. Without a daemon, the bundle has the part of the kernel.\n' +
+    'replay FILE` gives the same answers on another machine. Without a daemon, it has the kernel state alone.\n' +
     'Changes nothing.',
   details: [
     'In it:',
@@ -141,9 +141,9 @@ interface Gathering {
 const PAGES = [
   { page: 'config', about: 'version and settings with which other commands compute the same state' },
   { page: 'snapshot', about: 'the objects as the daemon has parsed them, without labels and annotations' },
-  { page: 'state', about: 'what each Service asks of this node' },
+  { page: 'state', about: 'ports, frontends, endpoints and refusals of each Service' },
   { page: 'receipts', about: 'the last commits to the kernel' },
-  { page: 'plan', about: 'the changes of a pass that would run now' },
+  { page: 'plan', about: 'the changes that the daemon would make now' },
   { page: 'debug', about: 'the written configuration, health and metrics' },
 ] as const
 

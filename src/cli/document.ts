@@ -211,14 +211,14 @@ function parsePath(text: string): JsonPath {
     steps.push(step)
     rest = rest.slice(length)
   }
-  if (steps.length === 0 && !/^[$@]/.test(braced)) throw new Error(`${JSON.stringify(text)} is no path`)
+  if (steps.length === 0 && !/^[$@]/.test(braced)) throw new Error(`${JSON.stringify(text)} is not a path`)
   return steps
 }
 
 /** Gives the first step of a path, and its length. */
 function firstStep(rest: string, whole: string): readonly [Step, number] {
   const wrong = () =>
-    new Error(`${JSON.stringify(whole)} is no path: ${JSON.stringify(rest)} is not understood`)
+    new Error(`${JSON.stringify(whole)} is not a path: ${JSON.stringify(rest)} cannot be parsed`)
   if (rest.startsWith('[')) {
     const end = endOfBrackets(rest)
     if (end < 0) throw wrong()

@@ -1,4 +1,5 @@
 import { systemClock } from '../base/clock.ts'
+import { codeOf } from '../base/errors.ts'
 import { isSelected } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
@@ -41,12 +42,12 @@ const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.from,
   PACKET_FLAGS.to,
-  flag('-f, --follow', 'go on until Ctrl-C, whatever --count and --duration say'),
+  flag('-f, --follow', 'run until Ctrl-C; --count and --duration have no effect'),
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
   {
     ...ADMIN_SOCKET_FLAG,
-    help: 'unix socket of the daemon, which knows the addresses of names; unset: the usual one',
+    help: 'unix socket of the daemon, which knows the addresses of names; unset: /run/kprobe/admin.sock',
   },
   INSTANCE_FLAG,
   PACKET_FLAGS.output,
@@ -138,6 +139,18 @@ interface Logging {
   readonly chains: readonly LoggingChain[]
 }
 
+/** The kernel answers EPERM where another socket reads the group. CAP_NET_ADMIN is there: the rules were read before. */
+function readGroup(options: Parameters<typeof readLog>[0]): () => void {
+  try {
+    return readLog(options)
+  } catch (error) {
+    if (codeOf(error) !== 'EPERM') throw error
+    throw new Error(
+      `another process reads NFLOG group ${options.group}: end it, or give the daemon another --log-rejects`,
+    )
+  }
+}
+
 async function follow(request: DropsRequest, io: Io, { names, group, chains }: Logging): Promise<void> {
   const { packets, durationMs, follow: isEndless } = request
   const printer = new PacketPrinter<LoggedPacket>(
@@ -148,7 +161,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
   let [ours, lost] = [0, 0]
   const transport = openNetfilter()
   try {
-    const stop = readLog({
+    const stop = readGroup({
       transport,
       clock: systemClock,
       group,

@@ -51,7 +51,7 @@ const DUMP_FLAGS: readonly FlagSpec[] = [
     '--sort-by PATH':
       'order of the rows: the JSONPath of a field of -o json, such as .frontend or .endpoints[0]',
     '-w, --watch':
-      'print each row anew that is added or changes, until Ctrl-C; a row that goes has the endpoints "gone"',
+      'print each row that is added or changes, until Ctrl-C; a row that is removed has the endpoints "gone"',
   }),
   outputFlag(OUTPUTS, ['custom-columns=HEADING:PATH,...']),
 ]

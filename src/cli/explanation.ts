@@ -229,7 +229,7 @@ function notKnownOf(
     ...(alike.length === 0
       ? []
       : [
-          `what becomes of ${portsText(alike)}: this is about ${port}/${protocol.name}; --proto selects another`,
+          `what happens to ${portsText(alike)}: this is about ${port}/${protocol.name}; --proto selects another`,
         ]),
     ...(isFromOutside === true && hasRanges
       ? [

@@ -25,7 +25,7 @@ import { checkDaemon } from './request.ts'
 
 interface FlowNamesOptions {
   readonly clock: Clock
-  /** The given --admin-socket; empty for the usual one. */
+  /** The given --admin-socket; empty for the default one. */
   readonly adminSocket: string
   /** The name of the proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined

@@ -28,7 +28,7 @@ export const SERVICE_FLAG = flag('--service NAMESPACE/NAME', 'only connections t
 export const SOCKET_FLAG: FlagSpec = {
   ...ADMIN_SOCKET_FLAG,
   default: '/run/kprobe/admin.sock',
-  help: 'unix socket of the daemon, which names the Services; it is an error when no daemon answers at a given socket, and the rules in the kernel name them when none answers at the default',
+  help: 'unix socket of the daemon, which names the Services. Without a daemon at the default socket, the rules in the kernel name them; at a given socket that is an error',
 }
 
 export const FLOWS_FLAGS: readonly FlagSpec[] = [

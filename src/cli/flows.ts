@@ -26,7 +26,7 @@ import { ownCommand } from './request.ts'
 export const command = ownCommand({
   name: 'flows',
   description:
-    'Prints who talks to what: the tracked connections of this network namespace with their Service, client and\n' +
+    'Prints the tracked connections of this network namespace with their Service, client and\n' +
     'endpoint. With --follow, connections as they begin and end. Reads the kernel, and the daemon for the names.',
   details: [
     'Example:',
@@ -37,7 +37,7 @@ export const command = ownCommand({
     '',
     'The kernel counts bytes and packets where net.netfilter.nf_conntrack_acct is 1, and keeps times where net.netfilter.nf_conntrack_timestamp is 1, each for connections that begin after it is set.',
     'Since Linux 5.19, --follow reports the end only of connections that began while a program listened.',
-    'Events that the kernel had to drop are counted and named.',
+    'The command counts and names events that the kernel dropped.',
   ],
   flags: FLOWS_FLAGS,
   read: readFlowsRequest,

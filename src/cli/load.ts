@@ -165,7 +165,7 @@ function notKnownIn(source: unknown): readonly string[] {
   const trouble = textAt(source, 'trouble')
   const why = trouble === '' ? '' : `: ${trouble}`
   if (fieldOf(source, 'stale') === true)
-    return [`what the source says now: the daemon serves the objects of its last run${why}`]
+    return [`the current objects of the source: the daemon serves those of its last run${why}`]
   if (why === '') return []
   const silentMs = numberAt(source, 'silentMs')
   const time = silentMs === undefined ? '' : ` of the last ${Math.round(silentMs / 1000)} s`

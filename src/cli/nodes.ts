@@ -35,7 +35,7 @@ const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
 const FLAGS: readonly FlagSpec[] = [
   ...flags({
     '--node NAME': ['only these nodes; unset: all', { kind: 'list' }],
-    '--all': 'every node, which is what happens without --node',
+    '--all': 'every node, as without --node',
     '--from CLIENT': 'for why: the client, as `kprobe why` takes it',
     '--to TARGET': 'for why: the target',
     '--folder FOLDER = .': 'for bundle: where the files go, one a node',
@@ -50,7 +50,7 @@ const FLAGS: readonly FlagSpec[] = [
     '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
     '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
     '-c, --container NAME = kprobe': 'container with kprobe',
-    '--concurrency N = 20': 'nodes at once',
+    '--concurrency N = 20': 'maximum number of nodes at a time',
     '--timeout SECONDS = 60': 'limit for each node',
   }),
   outputFlag(OUTPUTS),
@@ -66,7 +66,7 @@ export const command = ownCommand({
     'What:',
     '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
     '  verify   whether objects, daemon and kernel agree',
-    '  why      what becomes of a connection on each node: --from CLIENT --to TARGET',
+    '  why      what happens to a connection on each node: --from CLIENT --to TARGET',
     '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
     '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
     '',
@@ -227,7 +227,7 @@ async function save(
   bytes: Buffer,
   { request, io }: { readonly request: Request; readonly io: Io },
 ): Promise<string> {
-  if (!/^[a-z0-9][a-z0-9.-]*$/.test(node)) throw new Error(`${quote(node)} is no name of a node`)
+  if (!/^[a-z0-9][a-z0-9.-]*$/.test(node)) throw new Error(`${quote(node)} is not a node name`)
   const path = join(request.folder, `kprobe-bundle-${node}.tar.gz`)
   await writeBundle(path, bytes, io.processId)
   return `${path}: ${bytesText(bytes.length)}`

@@ -129,7 +129,7 @@ function outcomeOf(packet: TracedPacket, facts: StoryFacts): StoryOutcome {
     case 'dropped':
       return endedOutcome(facts)
     case 'queued':
-      return { verdict: 'queue', answer: 'was given to a program (queue), which has not given it back' }
+      return { verdict: 'queue', answer: 'was queued to a program (NFQUEUE), which has not returned it' }
     case 'vanished':
       return vanishedOutcome(packet)
     case 'sent':

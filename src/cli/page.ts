@@ -71,7 +71,7 @@ const VIEWERS_MAX = 64
 const TOO_OFTEN: HttpAnswer = {
   status: 429,
   headers: { ...JSON_TYPE, 'Retry-After': '1' },
-  body: JSON.stringify({ error: 'this viewer asks more than the daemon answers; try again' }),
+  body: JSON.stringify({ error: 'this viewer sends too many requests; retry later' }),
 }
 
 /** Answers viewers, each within a budget of the daemon's time. */

@@ -278,7 +278,7 @@ function outsideOf({ snapshot, flags }: Known): IpFilter {
   const pods = (flags['cluster-cidr'] ?? '').split(',').flatMap(text => parseCidr(text) ?? [])
   if (pods.length === 0)
     throw new Error(
-      'outside: the daemon has no --cluster-cidr, and cannot tell pods of other nodes from clients outside; give a CIDR',
+      'outside: without --cluster-cidr the daemon cannot distinguish pods of other nodes from clients outside; give a CIDR',
     )
   const { node, services, sliceByKey, serviceCidrs, localIps } = snapshot
   const cidrs = [...EVERYWHERE, ...pods, ...(node?.podCidrs ?? []), ...[...serviceCidrs.values()].flat()]

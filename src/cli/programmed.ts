@@ -295,7 +295,7 @@ function outcomeText({ verdict, destination, steps }: Trace): string {
   const after = last === undefined ? '' : ` after ${last.chain}, rule ${last.rule}`
   switch (verdict) {
     case 'dnat':
-      return `the packet goes to ${formatIpPort(destination.ip, destination.port)}, which is no endpoint here`
+      return `the packet goes to ${formatIpPort(destination.ip, destination.port)}, which is not an endpoint of the Service`
     case 'drop':
       return `the packet is dropped${after}`
     case 'reject':

@@ -196,7 +196,7 @@ class Session {
       connectionsMax: this.#descriptors.api,
       failed: err => log.warn({ err }, 'relay server error'),
       crowded: crowd => logCrowd(log, 'relay', crowd),
-      rejected: reason => log.warn({ reason }, 'a reader could not use a response'),
+      rejected: reason => log.warn({ reason }, 'a reader rejected a response'),
     }).catch(thrown => {
       const { message } = errorOf(thrown)
       throw new Error(

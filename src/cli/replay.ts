@@ -50,8 +50,8 @@ export const command = behindDashes(([name, ...rest]) =>
     usage: 'FILE [flags] [-- COMMAND [flags]]',
     description:
       'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
-      'the objects are those of its daemon, and the rules are those of its kernel, damage included. Says what the kernel here\n' +
-      'did not take. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
+      'the objects are those of its daemon, and the rules are those of its kernel, damage included. Names what this kernel\n' +
+      'rejects. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
     details: [
       `Commands: ${Object.keys(COMMANDS).join(', ')}. Without one, it says what is in the bundle.`,
       '',
@@ -163,7 +163,7 @@ async function loadKernel(bundle: Bundle): Promise<readonly string[]> {
   const usesIpvs = mode?.device !== undefined
   return [
     ...(usesIpvs && file.ipvs === undefined
-      ? [`not loaded: the bundle says nothing of IPVS and ipsets: ${file.lacking}`]
+      ? [`not loaded: the bundle has no state of IPVS and ipsets: ${file.lacking}`]
       : []),
     ...(await loadOutside(file)),
     ...(await loadRules(bundle)),

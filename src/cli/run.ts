@@ -208,7 +208,10 @@ function following(
           },
           failed: errors => {
             for (const { path, message } of errors)
-              log.error({ path }, `${message}; the last valid configuration stays in use`)
+              log.error(
+                { path },
+                `invalid configuration file: ${message}; the last valid configuration stays in use`,
+              )
             refused()
           },
           recovered: () => log.info('configuration file is valid again'),
@@ -330,8 +333,8 @@ function nodePortLine(table: FrontendTable): string {
 async function removeTraces(log: Log): Promise<void> {
   try {
     const tables = await removeTraceTables({ openTransport: openNetfilter, clock: systemClock })
-    if (tables.length > 0) log.info({ tables }, 'removed what a killed `kprobe trace` left')
+    if (tables.length > 0) log.info({ tables }, 'removed leftovers of a killed `kprobe trace`')
   } catch (thrown) {
-    log.debug({ err: errorOf(thrown) }, 'cannot look for what a killed `kprobe trace` left')
+    log.debug({ err: errorOf(thrown) }, 'cannot check for leftovers of a killed `kprobe trace`')
   }
 }

@@ -32,7 +32,7 @@ const FLAGS: readonly FlagSpec[] = [
   ),
   ...RELAY_CLIENT_FLAGS.filter(({ name }) => name !== 'relay-zone'),
   ...flags({
-    '--wait': 'return when the nodes hold the state of the moment of the question',
+    '--wait': 'return when the nodes hold the state that the relays have now',
     '--service NAMESPACE/NAME': 'ask for this Service alone: a node that leaves out others holds it',
     '--revision REVISION': 'the state has to include this resourceVersion of a Service',
     '--at-least N|PERCENT% = 100%': 'nodes that have to hold the state',
@@ -44,8 +44,9 @@ const FLAGS: readonly FlagSpec[] = [
 export const command = ownCommand({
   name: 'status',
   description:
-    'Asks relays which nodes hold the present state of the cluster in their kernels, and prints those that do not, since\n' +
-    'when and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows.',
+    'Asks relays which nodes hold the current state of the cluster in their kernels, and prints those that do not, since\n' +
+    'when and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows that\n' +
+    'state.',
   details: [
     'A node is',
     '  holds        its kernel holds all changes that the relay has',
@@ -189,7 +190,7 @@ function goalOf(serving: readonly RelayAnswer[], { revision, service }: Request)
 }
 
 function whyNoGoal(serving: readonly RelayAnswer[], { revision }: Request): string {
-  if (serving.length === 0) return 'no relay knows the present state of the cluster'
+  if (serving.length === 0) return 'no relay knows the current state of the cluster'
   return `no relay has read revision ${revision} yet`
 }
 

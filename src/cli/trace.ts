@@ -49,7 +49,7 @@ export const PACKET_FLAGS = {
     'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
   ),
   to: flag('--to TARGET', `only packets to this destination: ${TARGETS}`, { namesService: true }),
-  count: flag(`--count N = ${COUNT.fallback}`, `end after so many packets, 1 to ${COUNT.max}`),
+  count: flag(`--count N = ${COUNT.fallback}`, `end after N packets, 1 to ${COUNT.max}`),
   duration: flag('--duration DURATION = 30s', 'end after this time, at most 1h'),
   output: flag('-o, --output FORMAT = text', 'text, or json: one object a line', { choices: OUTPUTS }),
 } as const satisfies Readonly<Record<string, FlagSpec>>
@@ -60,17 +60,17 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.to,
   ...flags({
     '--reject-only': 'print only packets that are rejected, dropped or lost; --count counts only these',
-    '--all-packets': 'trace every packet of TCP, and not only those that open a connection',
+    '--all-packets': 'trace all packets of TCP, not only those that open a connection',
   }),
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
   flag(
     `--rate N = ${RATE.fallback}`,
-    `packets a second in each address family that the kernel traces at most, 1 to ${RATE.max}`,
+    `maximum number of packets a second that the kernel traces in each address family, 1 to ${RATE.max}`,
   ),
   {
     ...ADMIN_SOCKET_FLAG,
-    help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to, and the addresses of names; unset: the usual one, for names alone',
+    help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to, and the addresses of names; unset: /run/kprobe/admin.sock, for addresses of names only',
   },
   INSTANCE_FLAG,
   PACKET_FLAGS.output,
@@ -201,14 +201,14 @@ export const command = ownCommand({
   name: 'trace',
   description:
     'Traces real packets through the rules of all programs in nf_tables, live: which rule decided at each step, the\n' +
-    'conntrack entry, and what became of the packet. Needs no daemon. Ends after --duration or --count packets.',
+    'conntrack entry, and what happened to the packet. Needs no daemon. Ends after --duration or --count packets.',
   details: [
     'Example:',
     '  kprobe trace --service shop/cart',
     '  kprobe trace --from 203.0.113.0/24 --reject-only --duration 5m',
     '',
-    'A table of its own starts the trace (`meta nftrace set 1`). The kernel removes it when the command ends, also after SIGKILL (Linux 5.12; before, `kprobe cleanup` and the next start of the daemon remove it). The kernel matches, and limits the rate: other packets and the rest of a flood only meet the lookup. What the limit leaves out and what the kernel lost is reported at the end.',
-    'The trace sees rules of nftables mode, of iptables-nft, and of IPVS and userspace mode. It does not see legacy iptables, tc, XDP, eBPF and IPVS itself: a packet that ends there is reported as not seen again. Places of --service are those at the start.',
+    'The command adds a table that starts the trace (`meta nftrace set 1`). The kernel removes the table when the command ends, also after SIGKILL (Linux 5.12; before, `kprobe cleanup` and the next start of the daemon remove it). The kernel selects the packets and limits their rate; every other packet meets one lookup. The last lines say what the limit left out and what the kernel lost.',
+    'The trace sees rules of nftables mode, of iptables-nft, and of IPVS and userspace mode. It does not see legacy iptables, tc, XDP, eBPF and IPVS itself: a packet that ends there is reported as not seen again. --service stands for the addresses that the Service has at the start.',
   ],
   flags: TRACE_FLAGS,
   read: readTraceRequest,

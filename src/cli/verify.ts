@@ -331,7 +331,7 @@ function kernelIn(bundle: Bundle, usesIpvs: boolean): HeldKernel {
   if (bytes === undefined) throw new Error(`--kernel: the bundle has no ${RULES_FILE}`)
   const { ipvs, ownAddresses, names, lacking } = outsideIn(bundle)
   if (usesIpvs && ipvs === undefined)
-    throw new Error(`--kernel: the bundle says nothing of IPVS and ipsets: ${lacking}`)
+    throw new Error(`--kernel: the bundle has no state of IPVS and ipsets: ${lacking}`)
   const { tables, chains } = decodeRaw(bytes, number => names.get(number))
   return {
     tables: tables.filter(({ name }) => !isTraceTable(name)),

@@ -21,7 +21,7 @@ export const RELAY_CLIENT_FLAGS = flagGroup('Source and node', {
   '--relay-token-file FILE':
     'ServiceAccount token for relays, instead of a certificate; kprobe reads the file for each stream, so that it may rotate',
   '--relay-zone ZONE':
-    'zone of this node: kprobe asks the relays of --source=relay:ADDRESS@ZONE of this zone first',
+    'zone of this node; kprobe uses relays of this zone first (--source=relay:ADDRESS@ZONE)',
 })
 
 const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
@@ -302,8 +302,7 @@ export const RELAY_FLAGS = flagGroup('Relay', {
   '--token-service-accounts NAMESPACE/NAME,...':
     'ServiceAccounts whose tokens nodes may show instead of a certificate; the relay asks the API server (TokenReview)',
   '--token-audience NAME = kprobe-relay': 'audience that these tokens must be for',
-  '--sets':
-    'also serve what `kprobe api` of each node would (localv1.Sets); computed for the nodes that are asked for',
+  '--sets': 'also serve localv1.Sets of any node, as `kprobe api` on that node does',
   '--trusted-users NAME,...':
     'clients that may ask for Sets of any node, and report for any node as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
 })

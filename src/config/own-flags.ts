@@ -100,7 +100,7 @@ const RELAYS_MAX = 64
 function readRelay(reader: FlagReader, text: string): RelaySourceConfig {
   const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
   const zone = reader.text('relay-zone') ?? ''
-  if (zone !== '' && !isZone(zone)) reader.fail('--relay-zone', `${quote(zone)} is not the value of a label`)
+  if (zone !== '' && !isZone(zone)) reader.fail('--relay-zone', `${quote(zone)} is not a label value`)
   return { ...readRelays(reader, 'source', text.split(',')), zone, fallsBack }
 }
 
@@ -212,7 +212,7 @@ export function refuseIdleApi(
   if (api !== undefined && once)
     reader.fail('--api', 'cannot be combined with --once, which exits before a client can connect')
   if (ui !== undefined && once)
-    reader.fail('--ui-address', 'cannot be combined with --once, which exits before anyone can look')
+    reader.fail('--ui-address', 'cannot be combined with --once, which exits before a browser can connect')
   for (const { name } of API_TLS_FLAGS)
     if (api === undefined && (reader.text(name) ?? '') !== '')
       reader.fail(`--${name}`, 'needs --api, which is not given')
@@ -269,7 +269,7 @@ export function readInstanceName(reader: FlagReader): string | undefined {
   if (name !== '' && !isDnsLabel(name))
     reader.fail(
       `--${FLAG}`,
-      `${quote(name)} is not 1 to 63 lower-case letters, digits and hyphens that begin and end with no hyphen`,
+      `${quote(name)} is not a DNS label: 1 to 63 lower-case letters, digits and inner hyphens`,
     )
   return name === '' ? undefined : name
 }

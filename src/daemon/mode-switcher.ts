@@ -429,7 +429,7 @@ export class ModeSwitcher {
       await this.#leaving
       const found = await findMode(mode).retire(context, signal, known !== undefined)
       if (signal.aborted) return
-      if (found === 'removed') log.info({ mode }, `removed leftovers of ${mode} mode`)
+      if (found === 'removed') log.info(`removed leftovers of ${mode} mode`)
       else if (found !== 'nothing') log.warn({ mode }, found.kept)
     } catch (thrown) {
       if (!signal.aborted)

@@ -155,7 +155,7 @@ function openDoor(files: ApiTls, { clock, log, opened }: DoorOptions): Cancel {
         if (pacer.isStopped) return
         const door = new TlsDoor(pems)
         const failed = (err: Error) =>
-          log.error({ err }, 'ui: cannot renew the certificates; the former ones stay')
+          log.error({ err }, 'ui: cannot renew the certificates; the last ones stay in use')
         unfollow = followTls(files, { clock, pems, changed: now => door.renew(now), failed })
         opened(door.enter.bind(door))
         return

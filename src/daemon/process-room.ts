@@ -46,7 +46,7 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
         try {
           releasePages(pagesOfFiles(readFileSync('/proc/self/smaps', 'latin1')))
         } catch (err) {
-          log.debug({ err }, 'cannot release memory of the start')
+          log.debug({ err }, 'cannot release memory after the start')
         }
       })
     },

@@ -248,7 +248,7 @@ const SERVING =
 const HELD_BACK =
   'the API server does not answer: the kernel serves Services that differ from the saved state and may be newer; kprobe changes nothing until the API server answers'
 const UNREADABLE =
-  'cannot tell whether the saved state may be served; retrying; nothing changes in the kernel'
+  'cannot check whether the saved state may be served; retrying; nothing changes in the kernel'
 
 interface StateSaverOptions {
   readonly clock: Clock

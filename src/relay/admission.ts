@@ -155,7 +155,7 @@ export class TokenReviews {
       if (answer === undefined) throw new Error('the answer is too long')
       if (response.status !== 200 && response.status !== 201) throw new Error(`status ${response.status}`)
       const review: unknown = JSON.parse(answer.toString())
-      if (!isJson(review) || !isJson(review.status)) throw new Error('the answer is no TokenReview')
+      if (!isJson(review) || !isJson(review.status)) throw new Error('the response is not a TokenReview')
       return review.status
     } finally {
       cancel()

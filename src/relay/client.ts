@@ -203,7 +203,10 @@ export class RelayClient implements ApiClient {
     this.#failed(reasons)
     if (this.#isDirect) return undefined
     if (asked > 0 && behind === asked) return TOO_LARGE
-    throw new ApiError('unreachable', `no relay answers: ${reasons.join('; ') || 'all of them rest'}`)
+    throw new ApiError(
+      'unreachable',
+      `no relay answers: ${reasons.join('; ') || 'all of them wait for a retry'}`,
+    )
   }
 
   #reading(peer: Peer, { wanted, isFresh, isProbe = false }: Question, signal: AbortSignal): Reading {

@@ -59,7 +59,8 @@ export function judgeNode(node: KnownNode, goal: Goal): NodeVerdict {
   if (held === undefined) return verdict('behind', 'its first sync is not complete', behindMs || undefined)
   if (cluster !== '' && goal.cluster !== '' && cluster !== goal.cluster)
     return verdict('behind', `holds the state of another cluster, ${cluster}`)
-  if (isElsewhere) return verdict('behind', 'holds a state of before the API server went back in time')
+  if (isElsewhere)
+    return verdict('behind', 'holds a state that the API server no longer has: its store was restored')
   const lacks = PROGRAMMED_KINDS.find(kind => !reaches(held[kind], goal.revisions[kind]))
   if (lacks !== undefined)
     return verdict(

@@ -238,7 +238,7 @@ export class Reading implements ApiBody {
     const { clock, random, wanted } = this.#options
     this.#cancelSilence()
     this.#cancelSilence = clock.after(STALE_MS * (1 + 0.4 * random()), () =>
-      this.#ended(UNAVAILABLE, 'the relay has said nothing for too long'),
+      this.#ended(UNAVAILABLE, 'the relay has sent nothing for too long'),
     )
     if (wanted.seconds === undefined || this.#isTimed) return
     this.#isTimed = true

@@ -109,7 +109,7 @@ export class NodeReports {
     return this.#refused
   }
 
-  /** Counts a report of another node than the one whose certificate came with it, or under what is no name of a node. */
+  /** Counts a report of another node than the one whose certificate came with it, or under what is not a node name. */
   refuseOther(): void {
     this.#refuse('other-node')
   }

@@ -183,7 +183,7 @@ export function nodeSets({ watch, nodeOf, isTrusted }: NodeSetsOptions): (call: 
       if (!isDnsSubdomain(node))
         throw new RpcError(
           INVALID_ARGUMENT,
-          `NodeName ${JSON.stringify(node.slice(0, 253))} is no name of a node`,
+          `NodeName ${JSON.stringify(node.slice(0, 253))} is not a node name`,
         )
       if (node !== own && !isTrusted(call))
         throw new RpcError(

@@ -64,7 +64,7 @@ export class StatusAnswers {
     const [oldest] = this.#unread
     if (oldest !== undefined && this.#unread.size >= UNREAD_MAX) {
       this.#unread.delete(oldest)
-      oldest.end(RESOURCE_EXHAUSTED, 'the answer was not read, and others ask')
+      oldest.end(RESOURCE_EXHAUSTED, 'the answer was not read, and other clients wait')
     }
     this.#unread.add(call)
   }
@@ -102,7 +102,7 @@ export function askStatus(link: RelayLink, clock: Clock): Promise<RelayAnswer> {
         if (code === OK && answer !== undefined) {
           cancel()
           resolve(answer)
-        } else end(code === UNIMPLEMENTED ? 'it is of a version that takes no reports' : text)
+        } else end(code === UNIMPLEMENTED ? 'its version takes no reports' : text)
       },
     })
     const end = (why: string): void => {

@@ -181,7 +181,7 @@ export class Subscription implements CollectionReader {
 
   evicted(): void {
     this.#options.evicted()
-    this.#options.call.end(ABORTED, 'evicted: reads too slowly; resume, or begin anew')
+    this.#options.call.end(ABORTED, 'evicted: reads too slowly; resume, or list again')
   }
 
   /** What was written for it has to leave the memory now: it goes with the connection alone. */

@@ -114,7 +114,7 @@ export function* readState(bytes: Buffer, owner: StateOwner): Steps<Snapshot> {
   try {
     return yield* applyEventsInSteps(EMPTY_SNAPSHOT, yield* eventsIn(bytes, end))
   } catch (thrown) {
-    throw new SavedStateError('foreign', 'it holds something else than objects of a kprobe', {
+    throw new SavedStateError('foreign', 'it holds no objects of kprobe', {
       cause: errorOf(thrown),
     })
   }

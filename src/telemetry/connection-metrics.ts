@@ -51,7 +51,7 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
   }
   asked(
     'connection_series',
-    'Series of the connection metrics, those beyond --connection-metrics-max included.',
+    'Time series of the connection metrics, including those beyond --connection-metrics-max.',
     async () => {
       await refresh()
       return totals.series.all

@@ -228,7 +228,7 @@ function checksOf({
   reason,
   staleSeconds,
 }: HealthBody): readonly HealthCheck[] {
-  const why = reason ?? 'no pass ends any more'
+  const why = reason ?? 'no pass has ended for too long'
   const families = Object.entries(status).map(([family, { healthy: isWell }]) => ({
     name: `programmed-${family.toLowerCase()}`,
     ...(isWell ? {} : { failure: why }),

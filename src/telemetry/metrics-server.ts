@@ -98,7 +98,7 @@ function json(value: unknown): HttpAnswer {
 export function createSliMetrics(): SliSource {
   const registry = new Registry()
   const { counter, gauge } = metricSet(registry, 'kubernetes_')
-  const last = gauge('healthcheck', 'Result of a health check: 1 is good.', ['name', 'type'])
+  const last = gauge('healthcheck', 'Result of a health check: 1 is success.', ['name', 'type'])
   const total = counter('healthchecks_total', 'Health checks by result.', ['name', 'type', 'status'])
   const check = { name: 'ping', type: 'healthz' } as const
   return {

@@ -125,10 +125,13 @@ function createWorkMetrics(registry: Registry) {
 function commitMetrics(registry: Registry) {
   const { counter, histogram } = metricSet(registry, 'kprobe_')
   const commits = counter('commits_total', 'Commits that the kernel accepted.')
-  const bytes = counter('commit_bytes_total', 'Bytes of netlink messages in these commits.')
+  const bytes = counter(
+    'commit_bytes_total',
+    'Bytes of netlink messages in the commits that the kernel accepted.',
+  )
   const changes = counter(
     'commit_changes_total',
-    'Kernel objects that these commits created, changed or removed.',
+    'Kernel objects that the accepted commits created, changed or removed.',
   )
   const duration = histogram(
     'commit_duration_seconds',
@@ -201,7 +204,7 @@ function createSourceMetrics(registry: Registry, { staleS, isDirect }: SourceAns
     'Time since the last message from the part of the source that has been silent longest.',
     staleS,
   )
-  asked('direct', 'Whether the API server is read because no relay answers: 1 or 0.', () =>
+  asked('direct', 'Whether the node reads from the API server because no relay answers: 1 or 0.', () =>
     isDirect() === true ? 1 : 0,
   )
   const problems = counter('problems_total', 'Failures of a part of the source.')
@@ -271,9 +274,7 @@ function createSavedStateMetrics(registry: Registry) {
     'Time since the API server confirmed the saved state that is served; 0 while none is.',
     () => read?.() ?? 0,
   )
-  const refused = counter('refused_total', 'Files of a saved state that were not used, by reason.', [
-    'reason',
-  ])
+  const refused = counter('refused_total', 'Files of a saved state that were ignored, by reason.', ['reason'])
   const saves = counter('saves_total', 'Writes of the saved state, by outcome.', ['outcome'])
   const bytes = gauge('bytes', 'Size of the saved state that was written last.')
   return {
@@ -296,10 +297,7 @@ export type NodeConditionMetrics = ReturnType<typeof createNodeConditionMetrics>
 /** Creates metrics of --node-condition. */
 function createNodeConditionMetrics(registry: Registry) {
   const { counter, gauge } = metricSet(registry, 'kprobe_node_condition_')
-  const now = gauge(
-    'status',
-    'Whether the Node has the condition of --node-condition with status True: 1 or 0.',
-  )
+  const now = gauge('status', 'Whether the condition of --node-condition is True: 1 or 0.')
   const patches = counter('patches_total', 'Attempts to set the condition of the Node, by outcome.', [
     'outcome',
   ])
@@ -360,7 +358,7 @@ function createProofMetrics(registry: Registry) {
   let read: (() => number) | undefined
   asked(
     'age_seconds',
-    'Time since the last proof of all classes of packets, or since the start; 0 without --prove, and in a mode that the daemon does not prove.',
+    'Time since the last proof of all packets, or since the start; 0 without --prove and in modes that the daemon does not prove.',
     () => read?.() ?? 0,
   )
   const classes = gauge('classes', 'Classes of packets in the last proof of all.')
@@ -369,14 +367,14 @@ function createProofMetrics(registry: Registry) {
     'differences',
     'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes says.',
   )
-  const duration = histogram('duration_seconds', 'Time that proofs worked, rests not counted.', {
+  const duration = histogram('duration_seconds', 'Time that proofs ran, pauses not counted.', {
     buckets: [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30],
     labelNames: ['kind'],
   })
   const failures = counter('failures_total', 'Proofs that failed and were retried.')
   const discarded = counter(
     'reads_discarded_total',
-    'Reads of the kernel that do not count because it changed meanwhile.',
+    'Reads of the kernel discarded because the kernel changed during them.',
   )
   return {
     /** Gives the seconds since the last whole proof. */

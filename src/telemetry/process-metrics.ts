@@ -39,10 +39,14 @@ export function createComponentMetrics(
     'method',
     'host',
   ])
-  const duration = histogram('request_duration_seconds', 'Time until the status of an answer.', {
-    buckets: [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60],
-    labelNames: ['verb', 'host'],
-  })
+  const duration = histogram(
+    'request_duration_seconds',
+    'Time from a request to the API server to the status of its response.',
+    {
+      buckets: [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60],
+      labelNames: ['verb', 'host'],
+    },
+  )
   const hosts = new LabelValues()
   return {
     apiRequest({ method, host, status, durationMs }: ApiRequest) {
@@ -88,7 +92,7 @@ export function addProcessMetrics(registry: Registry): void {
   const { filled, asked } = metricSet(registry, 'process_')
   const startedS = Math.round(Date.now() - process.uptime() * 1000) / 1000
   asked('start_time_seconds', 'When the process started, in Unix time.', () => startedS)
-  filled('cpu_seconds_total', 'User and system time on the processors, in seconds.', {
+  filled('cpu_seconds_total', 'User and system CPU time, in seconds.', {
     labelNames: [],
     fill: counter => {
       const { user, system } = process.cpuUsage()
@@ -173,7 +177,7 @@ export interface ServerOverShare extends OverShare {
 function addOverShareMetric(registry: Registry, read: () => readonly ServerOverShare[]): void {
   metricSet(registry, 'kprobe_').filled(
     'connections_over_share_total',
-    'Connections closed since the start because their client, its prefix or its Service was over its share of a server.',
+    'Connections closed since the start because their client, its prefix or its Service exceeded its share of a server.',
     {
       labelNames: ['server', 'outcome'],
       fill: counter => {
@@ -242,9 +246,12 @@ export function addApiMetrics(registry: Registry, read: () => ApiNumbers): void 
       'Number of the state that back ends receive; it grows with each change.',
       ({ number }) => number,
     ],
-    services: ['Services in that state.', ({ services }) => services],
-    endpoints: ['Endpoints in that state.', ({ endpoints }) => endpoints],
-    state_age_seconds: ['Time since that state changed.', ({ sinceMs }) => seconds(sinceMs)],
+    services: ['Services in the state that back ends receive.', ({ services }) => services],
+    endpoints: ['Endpoints in the state that back ends receive.', ({ endpoints }) => endpoints],
+    state_age_seconds: [
+      'Time since the state that back ends receive changed.',
+      ({ sinceMs }) => seconds(sinceMs),
+    ],
     source_silent_seconds: [SILENT, ({ silentMs }) => seconds(silentMs)],
     source_connected: [
       'Whether the source is complete and has no error.',
@@ -330,17 +337,17 @@ export function createRelayMetrics(
     connections: ['Open connections of readers.', its => its.connections],
     streams: ['Open streams of readers.', its => its.streams],
     subscriptions: ['Collections that readers follow, over all streams.', its => its.subscriptions],
-    evicted: ['Readers since the start that were too slow.', its => its.evicted],
-    rejected: ['Responses since the start that a reader could not use (NACK).', its => its.rejected],
+    evicted: ['Readers evicted since the start because they were too slow.', its => its.evicted],
+    rejected: ['Responses that readers rejected since the start (NACK).', its => its.rejected],
     unauthorized: [
-      'Calls since the start without a certificate of a node and without a valid token.',
+      'Calls rejected since the start because they had neither a certificate of a node nor a valid token.',
       its => its.unauthorized,
     ],
     refused: [REFUSED, its => its.refused],
-    history_bytes: ['Bytes of the changes that readers resume from.', its => its.historyBytes],
+    history_bytes: ['Bytes of the change history from which readers resume.', its => its.historyBytes],
     source_silent_seconds: [SILENT, its => seconds(its.silentMs)],
     serving: [
-      'Whether the relay is complete, and its source was heard of lately.',
+      'Whether the relay has all objects and its source sent something in the last 150 s: 1 or 0.',
       its => Number(its.isServing),
     ],
   })
@@ -348,7 +355,7 @@ export function createRelayMetrics(
   askedOf(read, {
     sets_nodes: ['Nodes whose Sets (localv1.Sets) are computed.', its => its.setsNodes],
     certificate_expiry_timestamp_seconds: [
-      'When the certificate that readers are shown expires, in seconds since 1970.',
+      'When the certificate of the relay expires, in Unix time.',
       its => seconds(its.expiresMs),
     ],
   })
@@ -364,7 +371,7 @@ function addNodeMetrics(
   const { filled, levels, histogram } = metricSet(registry, 'kprobe_relay_')
   levels(
     'nodes',
-    'Nodes by what their kernels hold of the state that the relay has; updating: they have lacked a change for less than 10 s.',
+    'Nodes by whether their kernels hold the state of the relay; updating: a change has been missing for less than 10 s.',
     {
       labelNames: ['state'],
       fill: gauge => {
@@ -372,7 +379,7 @@ function addNodeMetrics(
       },
     },
   )
-  filled('reports_refused', 'Reports of nodes that were not taken, since the start.', {
+  filled('reports_refused', 'Reports of nodes refused since the start, by reason.', {
     labelNames: ['reason'],
     fill: counter => {
       for (const [reason, reports] of read().reportsRefused) counter.inc({ reason }, reports)
@@ -380,7 +387,7 @@ function addNodeMetrics(
   })
   const latency = histogram(
     'network_programming_duration_seconds',
-    'Time from a change until the kernels of a share of all nodes held it, of one change a second and kind; since=trigger: from the time that the EndpointSlice bears; since=receipt: from its arrival at the relay.',
+    'Time from a change until a share of the nodes held it in their kernels; one change a second is measured for each kind. since=trigger starts at the trigger time of the EndpointSlice, since=receipt at its arrival at the relay.',
     { buckets: LATENCY_BUCKETS, labelNames: ['nodes', 'since'] },
   )
   follow(({ share, origin, seconds }) => latency.observe({ nodes: String(share), since: origin }, seconds))

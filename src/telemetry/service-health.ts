@@ -178,7 +178,7 @@ export class ServiceHealth {
   #noRoom(): Error {
     const room = count(this.#options.listenersMax, 'socket')
     return new Error(
-      `no room: this process has ${room} for health check node ports (more with a higher limit of open files, RLIMIT_NOFILE)`,
+      `no free descriptor: this process has ${room} for health check node ports; raise the limit of open files (RLIMIT_NOFILE)`,
     )
   }
 

@@ -237,7 +237,7 @@ describe('kprobe dump', () => {
     [['-n', 'shop', '-A'], /--all-namespaces: contradicts --namespace\n/],
     [['-n', 'shop', '--service=ops/x'], /--service: "ops\/x" is not in the namespace shop\n/],
     [['-n', 'a/b'], /--namespace: "a\/b" is not the name of a namespace\n/],
-    [['--sort-by=.['], /--sort-by: "\.\[" is no path/],
+    [['--sort-by=.['], /--sort-by: "\.\[" is not a path/],
     [['-o', 'custom-columns=NAME'], /--output: "NAME" in custom-columns is not written HEADING:PATH\n/],
     [['all', '-o', 'custom-columns=A:.a'], /--output: custom-columns is for `kprobe dump services`\n/],
     [['-o', 'jsonpath={.a'], /--output: \{ at character 1 is not closed\n/],

@@ -336,7 +336,7 @@ describe('kprobe verify --prove --kernel=FILE', () => {
     const torn = await refused(rules(Buffer.alloc(21)), ...SOURCE)
     expect(torn).toMatch(/^kprobe verify: .*netlink/)
     expect(await refused(whole, '--proxy-mode=ipvs', ...SOURCE)).toContain(
-      'the bundle says nothing of IPVS and ipsets: it has no kernel.json',
+      'the bundle has no state of IPVS and ipsets: it has no kernel.json',
     )
     const alone = await runInProcess(['verify', `--kernel=${path}`, ...SOURCE])
     expect(alone).toMatchObject({

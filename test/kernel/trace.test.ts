@@ -388,6 +388,11 @@ describe('kprobe drops', () => {
     await program('nftables', ...LOGGED)
     const reading = new Tracing(['--follow', '--service=shop/empty'], { command: 'drops', running })
     await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    const second = await runInProcess(['drops', '--duration=1s'])
+    expect(second).toMatchObject({
+      code: 1,
+      err: expect.stringMatching(/: another process reads NFLOG group 7: [^()]*$/),
+    })
     await lab.trace([flowTo('10.96.1.3', 80, { protocol: 'TCP', tries: 2_000 })])
     reading.child.kill('SIGINT')
     const drops = await reading.ended()

@@ -62,7 +62,7 @@ const SEQUENCE_MODULUS = 2 ** 32
 
 /**
  * Reads the packets of one NFLOG group, until the returned function is called, which takes what the kernel has queued.
- * Throws NetlinkError: EBUSY where another socket reads the group.
+ * Throws NetlinkError: EPERM where another socket reads the group.
  */
 export function readLog(options: LogOptions): () => void {
   const { transport, clock, group } = options

@@ -98,7 +98,7 @@ function readScheduler(settings: Settings, fail: Fail): string {
   if (!/^[a-z0-9_-]+$/.test(name) || name.length > SCHEDULER_NAME_MAX)
     fail(
       'ipvs.scheduler',
-      `${quote(name)} cannot be the name of a scheduler (at most ${SCHEDULER_NAME_MAX} small letters and digits)`,
+      `${quote(name)} cannot be the name of a scheduler (at most ${SCHEDULER_NAME_MAX} lower-case letters and digits)`,
     )
   return name
 }

@@ -254,7 +254,7 @@ export class FileSource implements Source {
       ...repeated.map(id => ({
         kind: 'duplicate' as const,
         location: record.path,
-        text: `${id} stands in this file more than once; the first one counts`,
+        text: `${id} is in this file more than once; the first one counts`,
       })),
       ...doubts.map(({ line, text }) => ({
         kind: 'doubtful' as const,
@@ -314,7 +314,7 @@ export class FileSource implements Source {
       this.#report(
         'duplicate',
         ignored,
-        `${id} stands in ${basename(kept)} too, which counts since it comes first by name`,
+        `${id} is also in ${basename(kept)}, which comes first by name and counts`,
       )
   }
 
@@ -371,4 +371,4 @@ export class FileSource implements Source {
 }
 
 const GONE_ADVICE =
-  '. To remove that, put the file back without it (a file with only a comment is enough), or restart'
+  '. To remove these objects, put the file back without them (a file with only a comment is enough), or restart'

@@ -49,7 +49,7 @@ describe('a tar file', () => {
 
   it('is refused with a link, naming it', () => {
     const link = tarHeader({ kind: 'link', path: 'a', mode: 0o777, size: 0, target: '/etc/passwd' })
-    expect(() => read(Buffer.concat([link, tarEnd()]))).toThrow('"a" is no file: type "2"')
+    expect(() => read(Buffer.concat([link, tarEnd()]))).toThrow('"a" is not a regular file: type "2"')
   })
 
   it('is refused when it is cut off at any byte', () => {
@@ -61,7 +61,7 @@ describe('a tar file', () => {
   it('is refused when one bit of a header differs', () => {
     const bytes = archive(['a', 'text'])
     bytes.writeUInt8(bytes.readUInt8(100) ^ 1, 100)
-    expect(() => read(bytes)).toThrow('no tar file: the header at byte 0')
+    expect(() => read(bytes)).toThrow('not a tar file: the header at byte 0')
   })
 
   it('is refused when an entry claims more bytes than there are', () => {

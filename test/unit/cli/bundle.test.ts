@@ -1,4 +1,6 @@
+import { once } from 'node:events'
 import { readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { createGzip, gunzipSync, gzipSync } from 'node:zlib'
 import { beforeEach, describe, expect, it } from 'vitest'
@@ -65,6 +67,15 @@ describe('a bundle', () => {
     await expect(writeBundle(path, Buffer.from('x'), 2)).rejects.toThrow('EEXIST')
     expect(readdirSync(folder)).toEqual(['b.tar.gz'])
   })
+
+  it('does not replace what is no regular file', async () => {
+    const path = join(folder, 'socket')
+    const server = createServer().listen(path)
+    await once(server, 'listening')
+    await expect(writeBundle(path, Buffer.from('x'), 1)).rejects.toThrow(`cannot write ${path} (ENXIO)`)
+    expect(statSync(path).isSocket()).toBe(true)
+    server.close()
+  })
 })
 
 describe('F175: a bundle that somebody else has made is refused:', () => {
@@ -73,8 +84,8 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
   it.each([
     ['no gzip', Buffer.from('text'), 'is not a complete gzip file'],
     ['torn', whole.subarray(0, whole.length - 9), 'is not a complete gzip file'],
-    ['no tar', gzipSync(Buffer.alloc(600, 1)), 'no tar file'],
-    ['empty', gzipSync(tarEnd()), 'it has no kprobe-bundle/manifest.json'],
+    ['no tar', gzipSync(Buffer.alloc(600, 1)), 'not a tar file'],
+    ['empty', gzipSync(tarEnd()), 'it lacks kprobe-bundle/manifest.json'],
     ['without entries', gzipSync(Buffer.alloc(0)), 'the archive ends within an entry'],
     ['a path above it', archive({ '../kprobe-bundle/a.json': '' }), 'it has "../kprobe-bundle/a.json"'],
     [
@@ -84,12 +95,12 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
     ],
     ['an absolute path', archive({ '/etc/passwd.txt': '' }), 'it has "/etc/passwd.txt"'],
     ['foreign', archive({ 'package/package.json': '{}' }), 'it has "package/package.json"'],
-    ['no JSON', archive({ 'kprobe-bundle/manifest.json': '{' }), 'has a manifest.json that is no JSON'],
-    ['no format', archive({ 'kprobe-bundle/manifest.json': '{}' }), 'says nothing of its format'],
+    ['no JSON', archive({ 'kprobe-bundle/manifest.json': '{' }), 'has a manifest.json that is not JSON'],
+    ['no format', archive({ 'kprobe-bundle/manifest.json': '{}' }), 'manifest.json has no format'],
     [
       'newer',
       archive({ 'kprobe-bundle/manifest.json': manifestOf({ format: BUNDLE_FORMAT + 1, kprobe: '9.0.0' }) }),
-      `has format ${BUNDLE_FORMAT + 1}, and this kprobe knows ${BUNDLE_FORMAT}: use kprobe 9.0.0`,
+      `has format ${BUNDLE_FORMAT + 1}, and this kprobe reads ${BUNDLE_FORMAT}: use kprobe 9.0.0`,
     ],
     [
       'without a file',
@@ -110,7 +121,9 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
   it('with a link, whatever it leads to', () => {
     const path = 'kprobe-bundle/manifest.json'
     const link = tarHeader({ kind: 'link', path, mode: 0o777, size: 0, target: '/etc/shadow' })
-    expect(() => decodeBundle(gzipSync(Buffer.concat([link, tarEnd()])))).toThrow(`"${path}" is no file`)
+    expect(() => decodeBundle(gzipSync(Buffer.concat([link, tarEnd()])))).toThrow(
+      `"${path}" is not a regular file`,
+    )
   })
 
   it('with more in it than any bundle has, before it is all unpacked', async () => {
@@ -123,7 +136,7 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
       if (!gzip.write(zeros)) await new Promise(done => gzip.once('drain', done))
     gzip.end()
     await ended
-    expect(() => decodeBundle(Buffer.concat(chunks))).toThrow('takes more than 193.0 MiB unpacked')
+    expect(() => decodeBundle(Buffer.concat(chunks))).toThrow('is larger than 193.0 MiB unpacked')
   })
 
   it('as a folder, and where there is none', async () => {

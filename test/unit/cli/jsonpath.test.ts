@@ -72,13 +72,13 @@ describe('a JSONPath template', () => {
   it.each<[string, string]>([
     ['{.total', '{ at character 1 is not closed'],
     ['a{"x}', '{ at character 2 is not closed'],
-    ['{.services[}', '".services[" is no path: "[" is not understood'],
-    ['{.a[b]}', '".a[b]" is no path: "[b]" is not understood'],
-    ['{.a b}', '".a b" is no path: " b" is not understood'],
+    ['{.services[}', '".services[" is not a path: "[" cannot be parsed'],
+    ['{.a[b]}', '".a[b]" is not a path: "[b]" cannot be parsed'],
+    ['{.a b}', '".a b" is not a path: " b" cannot be parsed'],
     ['{.a[?(@.x==y)]}', '"y" in a filter is no number, true, false or text in quotes'],
     ['{end}', '{end} without {range}'],
     ['{range .a}{.b}', '{range} without {end}'],
-    ['{}', '"" is no path'],
+    ['{}', '"" is not a path'],
   ])('%s is refused', (template, message) => {
     expect(() => parseTemplate(template)).toThrow(message)
   })

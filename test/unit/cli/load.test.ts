@@ -54,7 +54,7 @@ describe('what the daemon says beside its objects', () => {
     [
       'that its objects are those of its last run',
       { stale: true, silentMs: 5, trouble: 'ECONNREFUSED' },
-      ['what the source says now: the daemon serves the objects of its last run: ECONNREFUSED'],
+      ['the current objects of the source: the daemon serves those of its last run: ECONNREFUSED'],
     ],
     ['nothing where the answer has another shape', [7], []],
   ])('is %s', async (_, source, expected) => {

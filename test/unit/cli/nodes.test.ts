@@ -153,7 +153,7 @@ describe('kprobe nodes', () => {
     const { run } = await cluster([podOn('a'), podOn('../b')], () => ({ stdout: bytes, stderr: 'a note' }))
     const { code, out } = await run('bundle', `--folder=${folder}`, '--redact')
     expect(code).toBe(1)
-    expect(out).toContain('"../b" is no name of a node')
+    expect(out).toContain('"../b" is not a node name')
     const path = join(folder, 'kprobe-bundle-a.tar.gz')
     expect([readFileSync(path).equals(bytes), statSync(path).mode & 0o777]).toEqual([true, 0o600])
     expect(readdirSync(folder).sort()).toEqual(['kprobe-bundle-a.tar.gz', 'kubeconfig'])

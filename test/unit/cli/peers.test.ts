@@ -106,7 +106,7 @@ describe('the peers of kprobe trace', () => {
 
   it('cannot tell who is outside without the addresses of pods', async () => {
     delete flags['cluster-cidr']
-    await expect(traced('--from=outside')).rejects.toThrow('the daemon has no --cluster-cidr')
+    await expect(traced('--from=outside')).rejects.toThrow('without --cluster-cidr the daemon')
   })
 })
 

@@ -314,7 +314,7 @@ describe('the text', () => {
     }))
     const dns = [service('dns', { ports })]
     expect(explain(dns, { to: 'ns/dns:53' }).notKnown).toEqual([
-      'what becomes of 53/TCP (dns-tcp): this is about 53/UDP; --proto selects another',
+      'what happens to 53/TCP (dns-tcp): this is about 53/UDP; --proto selects another',
     ])
     expect(explain(dns, { to: 'ns/dns:53/TCP' }).notKnown).toEqual([])
     expect(explain(dns, { to: 'ns/dns:dns-tcp' }).notKnown).toEqual([])

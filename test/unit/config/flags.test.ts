@@ -49,10 +49,10 @@ describe('parseFlags', () => {
   })
 
   it.each([
-    [['--service-proxy-name=Mesh'], '"Mesh" is not 1 to 63 lower-case letters'],
-    [['--service-proxy-name=a.b'], '"a.b" is not 1 to 63 lower-case letters'],
-    [['--service-proxy-name=-a'], '"-a" is not 1 to 63 lower-case letters'],
-    [[`--service-proxy-name=${'a'.repeat(64)}`], 'is not 1 to 63 lower-case letters'],
+    [['--service-proxy-name=Mesh'], '"Mesh" is not a DNS label'],
+    [['--service-proxy-name=a.b'], '"a.b" is not a DNS label'],
+    [['--service-proxy-name=-a'], '"-a" is not a DNS label'],
+    [[`--service-proxy-name=${'a'.repeat(64)}`], 'is not a DNS label'],
     [['--service-proxy-name=ipvs'], '"ipvs" is reserved'],
     [['--service-proxy-name=userspace'], '"userspace" is reserved'],
     [

@@ -124,7 +124,7 @@ describe('--source=relay', () => {
     [[FAR, '--relay-tls-ca=ca', '--relay-tls-cert=c'], '--relay-tls-key: is missing'],
     [[FAR, '--relay-tls-ca=ca', '--relay-tls-key=k', '--relay-token-file=t'], '--relay-tls-cert: is missing'],
     [[FAR, '--relay-tls-server-name=n', '--relay-token-file=t'], '--relay-tls-ca: is missing'],
-    [['--source=relay:unix:///r', '--relay-zone=a b'], '--relay-zone: "a b" is not the value of a label'],
+    [['--source=relay:unix:///r', '--relay-zone=a b'], '--relay-zone: "a b" is not a label value'],
     [['--source=relay:tcp://127.0.0.1:1@'], '--source: relay: "tcp://127.0.0.1:1@": "" is not a zone'],
     [['--relay-token-file=t'], '--relay-token-file: needs --source=relay:ADDRESS'],
     [['--relay-zone=a'], '--relay-zone: needs --source=relay:ADDRESS'],

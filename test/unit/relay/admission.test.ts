@@ -105,7 +105,7 @@ describe('tokens at a relay', () => {
     client.answer('tokenreviews', asked => asked.status(403, { reason: 'Forbidden' }))
     expect(await why('good')).toBe(`${UNAVAILABLE} the API server does not review the token: status 403`)
     client.answer('tokenreviews', asked => asked.body('{}'))
-    expect(await why('good')).toContain('the answer is no TokenReview')
+    expect(await why('good')).toContain('the response is not a TokenReview')
     client.answer('tokenreviews', asked => asked.body(JSON.stringify({ status: { x: 'x'.repeat(70_000) } })))
     expect(await why('good')).toContain('the answer is too long')
     client.answer('tokenreviews', undefined)

@@ -185,8 +185,8 @@ describe('F205: a client of a relay', () => {
     for (const [commonName, node, why] of [
       ['n1', 'n2', /may ask for node "n1" only/],
       [undefined, 'n2', /may ask for node "" only/],
-      [undefined, '', /NodeName "" is no name of a node/],
-      ['relay', '../n', /no name of a node/],
+      [undefined, '', /NodeName "" is not a node name/],
+      ['relay', '../n', /is not a node name/],
     ] as const)
       expect(() => method(new KeptCall(commonName)).message(request(node))).toThrow(why)
     expect(watched).toHaveLength(3)

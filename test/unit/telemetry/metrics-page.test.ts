@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
+import { relayMetrics } from '../../../src/modes/common/relay/relay-set.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import {
   type ApiNumbers,
@@ -26,8 +27,12 @@ async function ownMetrics(): Promise<readonly string[]> {
     )(),
   ]
   const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
-  return [...new Set(found.map(([, line = '']) => line))]
+  const relayed = relayMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
+  const ofModes = relayed.map(({ name, help }) => `${name} ${help}`)
+  return [...new Set([...found.map(([, line = '']) => line), ...ofModes])]
 }
+
+const NONE = { held: 0, refused: 0 }
 
 const NUMBERS: ApiNumbers = {
   number: 0,

@@ -206,7 +206,9 @@ describe('ServiceHealth', () => {
     health.update(table)
     await eventually(() => places().length === 2)
     expect(news.find(({ kind }) => kind === 'failed')).toMatchObject({
-      error: { message: expect.stringMatching(/^no room: this process has 2 sockets for .*RLIMIT_NOFILE/) },
+      error: {
+        message: expect.stringMatching(/^no free descriptor: this process has 2 sockets for .*RLIMIT_NOFILE/),
+      },
     })
     const served = places()[0]
     const first = ports.findIndex(port => served === `127.0.0.1:${port}`)

@@ -217,7 +217,7 @@ export class RelaySet {
 
 function noRoom(listeners: number): Error {
   return new Error(
-    `no room: the relay has ${count(listeners, 'listener')} for all Services (more with a higher limit of open files, RLIMIT_NOFILE)`,
+    `no free listener: the relay has ${count(listeners, 'listener')} for all Services; raise the limit of open files (RLIMIT_NOFILE)`,
   )
 }
 

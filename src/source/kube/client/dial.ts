@@ -132,7 +132,7 @@ function throughProxy(proxy: HttpProxy, { address, signal, ...options }: DialOpt
 }
 
 function viaProxy(proxy: HttpProxy, why: string, cause?: unknown): ApiError {
-  return new ApiError('unreachable', `no way through the proxy ${proxy.host}:${proxy.port}: ${why}`, {
+  return new ApiError('unreachable', `cannot connect through the proxy ${proxy.host}:${proxy.port}: ${why}`, {
     cause,
   })
 }

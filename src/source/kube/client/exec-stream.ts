@@ -125,7 +125,7 @@ function upgrade(socket: Socket, { path, headers, accept, signal }: Upgrade): Pr
     asked.once('response', response => void refusalOf(response).then(text => fail('protocol', text)))
     asked.once('upgrade', (response, _, head) => {
       if (response.headers['sec-websocket-accept'] === accept) resolve({ socket, head })
-      else fail('protocol', 'the server answers with another key: it speaks no WebSocket')
+      else fail('protocol', 'the server does not support WebSocket: it answers with another key')
     })
     asked.end()
   })

@@ -127,7 +127,7 @@ it('F140: lets the Service with most listeners give way beyond the limit, whethe
   expect(events).toMatchObject([
     {
       level: 'warn',
-      facts: { servicePort: 'ns/greedy', listeners: 2, error: expect.stringMatching(/^no room/) },
+      facts: { servicePort: 'ns/greedy', listeners: 2, error: expect.stringMatching(/^no free listener/) },
     },
   ])
 })

@@ -212,7 +212,7 @@ it('F140: a Service with most listeners gives way to others, and is not served b
   expect(receipt.refusals).toMatchObject([
     {
       services: ['ns/greedy'],
-      error: { message: expect.stringMatching(/^Service ns\/greedy: no room.*4 listeners/) },
+      error: { message: expect.stringMatching(/^Service ns\/greedy: no free listener: .*4 listeners/) },
     },
   ])
   expect(small.counts.listeners).toBe(4)

@@ -419,7 +419,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     write('a.yaml', { a: 'a' })
     await reads({ a: 'a' })
-    expect(said('duplicate', /b\.yaml: Node\/a stands in a\.yaml too/)).toBe(1)
+    expect(said('duplicate', /b\.yaml: Node\/a is also in a\.yaml/)).toBe(1)
     write('a.yaml', { other: '1' })
     await reads({ a: 'b', other: '1' })
   })

@@ -360,7 +360,7 @@ describe('a proxy', () => {
     const error = await failed({ server: 'https://192.0.2.1', 'proxy-url': url })
     expect(error).toMatchObject({ kind: 'unreachable' })
     expect(error.message).toContain(
-      `no way through the proxy 127.0.0.1:${proxy.port}: it answers 403 to CONNECT`,
+      `cannot connect through the proxy 127.0.0.1:${proxy.port}: it answers 403 to CONNECT`,
     )
   })
 
