@@ -1,9 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
-import { IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/state.ts'
-import { SystemError } from '../../../../src/netlink/transport.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
 import { FakeIpvs, type FakeIpvsOptions, serverIn } from '../../../support/fake-ipvs/kernel.ts'
 import { FaultyTransport, messagesIn } from '../../../support/faulty-transport.ts'
 import {
@@ -81,12 +78,6 @@ describe('a commit', () => {
     expect(sent).toEqual([])
   })
 
-  it('counts the messages of both rounds', async () => {
-    const { client, kernel } = start()
-    expect(await client.commit([changeServer(A)])).toMatchObject({ failures: [], messages: 2 })
-    expect(kernel.commands.at(-1)).toBe(IPVS_CMD_NEW_SERVICE)
-  })
-
   it('tells failures in the order of the operations, whichever round they came of', async () => {
     const { client } = start()
     const lacking = { ...virtual('10.96.0.2', 80), scheduler: 'nosuch' }
@@ -110,60 +101,11 @@ describe('a commit', () => {
 })
 
 describe('a commit whose answers are lost', () => {
-  it('is unknown when the kernel says so, and what follows is not sent', async () => {
-    const { client, transport, kernel } = start({ messagesMax: 1 })
-    await client.commit([newServer(A)])
-    transport.faults.onReceive = () => {
-      throw new SystemError('recvmsg', 105, 'ENOBUFS')
-    }
-    const result = await client.commit([newServer(A), newServer(virtual('10.96.0.2', 80))])
-    expect(result.unknown?.message).toContain('ENOBUFS')
-    expect(result).toMatchObject({ failures: [], messages: 1 })
-    expect(kernel.servers.size).toBe(1)
-  })
-
   it('is unknown when nothing comes for the last message', async () => {
     const { client, transport } = start()
     await client.commit([newServer(A)])
     transport.faults.onReceive = () => undefined
     expect((await client.commit([newDestination(A, POD)])).unknown?.message).toContain('reply was lost')
-  })
-
-  it('is unknown when the send does not come back in time', async () => {
-    const clock = new FakeClock()
-    const { client, transport } = start({ clock, timeoutMs: 1_000 })
-    client.info()
-    let release = (): void => undefined
-    transport.faults.beforePoolSend = () =>
-      new Promise(resolve => {
-        release = resolve
-      })
-    const committing = client.commit([newServer(A)])
-    await clock.advance(1_000)
-    expect((await committing).unknown?.message).toContain('ETIMEDOUT')
-    release()
-    transport.faults.beforePoolSend = undefined
-    expect(await client.servers()).toHaveLength(1)
-  })
-})
-
-describe('a send that fails', () => {
-  it('fails for all that was not sent', async () => {
-    const { client, transport, kernel } = start({ messagesMax: 2 })
-    await client.commit([newServer(A)])
-    let sends = 0
-    transport.faults.onSend = datagram => {
-      if (++sends > 1) throw new SystemError('sendmsg', 90, 'EMSGSIZE')
-      return datagram
-    }
-    const servers = [1, 2, 3, 4, 5].map(port => virtual('10.96.0.1', port))
-    const { failures, unknown, messages } = await client.commit(servers.map(newServer))
-    expect(failures.map(({ operation, code }) => [operation.server.port, code])).toEqual([
-      [3, 'EMSGSIZE'],
-      [4, 'EMSGSIZE'],
-      [5, 'EMSGSIZE'],
-    ])
-    expect([unknown, messages, kernel.servers.size]).toEqual([undefined, 2, 3])
   })
 })
 
@@ -196,13 +138,6 @@ describe('a kernel without IPVS', () => {
     reload()
     expect(await client.commit([newServer(A), newDestination(A, POD)])).toMatchObject({ failures: [] })
     expect(kernel.servers.size).toBe(1)
-  })
-
-  it('that loses it under a commit is told', async () => {
-    const { client, kernel } = start()
-    client.info()
-    kernel.unload()
-    await expect(client.commit([newServer(A)])).rejects.toThrow('the kernel has no IPVS')
   })
 })
 

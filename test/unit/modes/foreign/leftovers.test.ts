@@ -56,20 +56,9 @@ describe("what is kube-proxy's", () => {
   })
 })
 
-const NOTHING: Leftovers = {
-  nftables: [],
-  iptables: [],
-  elsewhere: { legacyTables: [], virtualServers: [], ipsets: [], device: false },
-}
 const REMOVES = '`kprobe cleanup --leftovers-of=kube-proxy`'
 
 describe('the texts', () => {
-  it('are none where nothing is left', () => {
-    expect(leftoverTexts(NOTHING)).toEqual([])
-    expect(removedTexts(NOTHING)).toEqual([])
-    expect(keptTexts(NOTHING)).toEqual([])
-  })
-
   it('name everything with the command that removes it', () => {
     const found: Leftovers = {
       nftables: [{ family: 'ip6', name: 'kube-proxy' }],
@@ -217,19 +206,6 @@ describe('kprobe doctor', () => {
         advice: expect.stringContaining('connections that this NAT chain translates first'),
       },
     ])
-  })
-
-  it('does not say of chains that kprobe itself writes who wrote them', () => {
-    const chain = { name: 'KUBE-SERVICES', hook: undefined, rules: [] }
-    const [found, ...more] = neighborsOf({
-      chains: [{ family: 'ip', table: 'nat', chain }],
-      tableName: 'kube-proxy',
-      legacyTables: [],
-      virtualServers: [],
-      writesIptables: true,
-    })
-    expect(more).toEqual([])
-    expect(found).toMatchObject({ severity: 'note', what: 'chains of an iptables mode are in ip nat' })
   })
 
   it('does not call the table that its own jumps are in a stranger', () => {

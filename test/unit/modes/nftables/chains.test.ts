@@ -17,7 +17,6 @@ import {
 import { SET_NAMES } from '../../../../src/modes/nftables/layout.ts'
 import { declareSet } from '../../../../src/modes/nftables/state.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
-import { ip4 } from './frontends.ts'
 
 const CONTEXT: RuleContext = { layout: LAYOUTS.ip, masqueradeMark: 0x4000, detector: undefined }
 const SETS = new Map(
@@ -25,7 +24,6 @@ const SETS = new Map(
     name => [name, declareSet(name, { layout: LAYOUTS.ip, size: 1, connectionCounters: false })] as const,
   ),
 )
-const PODS = { kind: 'cidr', cidr: { ip: ip4(10, 20, 0, 0), bits: 16 } } as const
 
 function text(name: string, context: RuleContext = CONTEXT): string[] {
   const chain = makeChain(name, context)
@@ -34,16 +32,6 @@ function text(name: string, context: RuleContext = CONTEXT): string[] {
 }
 
 describe('counts', () => {
-  it('are exact up to 16 and then take eight steps per doubling', () => {
-    expect(Array.from({ length: 16 }, (_, i) => quantise(i + 1))).toEqual(
-      Array.from({ length: 16 }, (_, i) => i + 1),
-    )
-    const steps = new Set(Array.from({ length: 112 }, (_, i) => quantise(i + 17)))
-    expect([...steps]).toEqual([
-      18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 48, 52, 56, 60, 64, 72, 80, 88, 96, 104, 112, 120, 128,
-    ])
-  })
-
   it.skipIf(IS_QUICK)('never fall below the number of endpoints, nor more than an eighth above it', () => {
     for (let n = 1; n < 5000; n++) {
       expect(quantise(n)).toBeGreaterThanOrEqual(n)
@@ -132,14 +120,6 @@ describe('rules', () => {
     expect(text('ext-3-60')).toEqual(['meta mark set meta mark | 0x00004000 goto aff-3-60'])
   })
 
-  it('of loc-N-M send pods and this node to the cluster and others to local endpoints', () => {
-    expect(text('loc-3-2', { ...CONTEXT, detector: PODS })).toEqual([
-      'ip saddr 10.20.0.0/16 goto mod-3',
-      'fib saddr type local meta mark set meta mark | 0x00004000 goto mod-3',
-      'goto lmod-2',
-    ])
-  })
-
   it('of aff-N-T know a client, else remember it, else serve it all the same', () => {
     const rules = text('aff-2-60')
     expect(rules).toHaveLength(12)
@@ -148,18 +128,5 @@ describe('rules', () => {
     expect(rules[2]).toMatch(/numgen random mod 1 map @slots .*update @affinity/)
     expect(rules[3]).toMatch(/numgen random mod 2 map @slots/)
     expect(rules[3]).not.toContain('@affinity')
-  })
-
-  it('tell pods by interface or by the beginning of its name', () => {
-    const compared = (detector: NonNullable<RuleContext['detector']>) =>
-      makeChain('loc-1-1', { ...CONTEXT, detector })?.rules[0]?.expressions[1]
-    const name = 'cni0'.padEnd(16, '\0')
-    expect(compared({ kind: 'interface', name: 'cni0' })).toEqual({
-      kind: 'cmp',
-      op: 'eq',
-      sreg: 0,
-      data: name,
-    })
-    expect(compared({ kind: 'interface-prefix', prefix: 'veth' })).toMatchObject({ data: 'veth' })
   })
 })

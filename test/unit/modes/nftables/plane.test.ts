@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
-import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'
@@ -8,7 +7,6 @@ import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { createNftablesPlane } from '../../../../src/modes/nftables/plane.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/settings.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
-import { generationOf } from '../../../../src/reconcile/dataplane.ts'
 import { backends, clusterIp, ip4, service, table } from './frontends.ts'
 import { listing } from './inspect.ts'
 
@@ -141,14 +139,6 @@ describe('a plan', () => {
     expect(plan.complete).toBe(true)
     expect([...plan.describe()].map(({ verb }) => verb)).toEqual(['remove'])
   })
-
-  it('is empty between equal states', () => {
-    const { plane, render } = make()
-    const state = render(web(3))
-    const plan = finish(plane.diff(state, render(web(3), state)))
-    expect(plan.empty).toBe(true)
-    expect(plan.changes).toBe(0)
-  })
 })
 
 describe('the plane', () => {
@@ -159,22 +149,6 @@ describe('the plane', () => {
     const { state: observed, generation } = await plane.observe()
     expect(generation).toBe(7)
     expect(finish(plane.diff(observed, render(web(3), observed))).empty).toBe(true)
-  })
-
-  it('commits a plan against the generation asked for', async () => {
-    const { client, plane, render } = make()
-    const plan = finish(plane.diff(plane.empty, render(web(1))))
-    const receipt = await plane.commit(plan, { generation: generationOf(5) })
-    expect(client.commits).toEqual([{ transaction: plan.transaction, generation: 5 }])
-    expect(receipt).toEqual({
-      outcome: 'committed',
-      generation: 8,
-      foreign: false,
-      refusals: [],
-      bytes: 100,
-      messages: 3,
-      durationMs: 1,
-    })
   })
 
   it('names the Services of what the kernel refused', async () => {
@@ -214,33 +188,6 @@ describe('the plane', () => {
       failures: [{ operation, elements: [{ element, group: 'ns/a' }], code: 'ENFILE', error }],
     })
     expect((await plane.commit(plan, {})).refusals).toEqual([{ services: [], error }])
-  })
-
-  it('cleans up its tables in one commit, looks again when it was late, and does nothing when none is there', async () => {
-    const { client, plane, render } = make()
-    await plane.cleanup()
-    expect(client.commits).toEqual([])
-    client.ruleset = listing(render(web(1)).ruleset)
-    client.answers.push({ outcome: 'stale' })
-    await plane.cleanup()
-    expect(client.commits).toHaveLength(2)
-    const transaction = ['ip', 'ip6'].map(family => ({ verb: 'delete-table', family, name: 'kube-proxy' }))
-    expect(client.commits[1]).toMatchObject({
-      generation: 7,
-      transaction: transaction.map(({ verb, family, name }) => ({ verb, family, table: name })),
-    })
-  })
-
-  it('leaves a table of another proxy alone', async () => {
-    const { client, plane, render } = make()
-    const tables = render(web(1)).ruleset.tables.map(one => ({
-      ...one,
-      sets: new Map(),
-      elements: PersistentMap.empty<never>(),
-    }))
-    client.ruleset = { tables }
-    await plane.cleanup()
-    expect(client.commits).toEqual([])
   })
 
   it('leaves a table alone that kube-proxy has made its own, and takes one that only shows where it was', async () => {
