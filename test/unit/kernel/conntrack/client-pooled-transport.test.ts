@@ -31,6 +31,18 @@ describe('PooledTransport', () => {
     expect(pooled.receive(new Uint8Array(8))).toBeUndefined()
   })
 
+  it('wakes nobody who has stopped watching', async () => {
+    const inner = new ScriptedTransport(() => {
+      throw new SystemError('sendmsg', 1, 'EPERM')
+    })
+    const pooled = new PooledTransport(inner)
+    let woken = 0
+    pooled.watch(() => woken++)()
+    pooled.sendSync(ANSWER)
+    await settle()
+    expect([woken, inner.watched]).toEqual([0, false])
+  })
+
   it('is the socket in everything else', async () => {
     const inner = new ScriptedTransport(() => [])
     const pooled = new PooledTransport(inner)

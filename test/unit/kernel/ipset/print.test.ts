@@ -1,11 +1,32 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { entryText, type IpsetEntry, type IpsetType, printSets } from '../../../../src/kernel/ipset/state.ts'
+import {
+  createText,
+  entryText,
+  type IpsetEntry,
+  type IpsetType,
+  printSets,
+} from '../../../../src/kernel/ipset/state.ts'
 import { ip } from '../../../support/addresses.ts'
-import { anyFilledSet, type FilledSet } from '../../../support/fake-ipset/arbitraries.ts'
+import { anyFilledSet, type FilledSet, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { readSaved } from '../../../support/fake-ipset/saved.ts'
 
 describe('the text of `ipset save`', () => {
+  it('says how a set is made, with what the kernel tells of it', () => {
+    const set = setOf('KUBE-CLUSTER-IP', 'hash:ip,port')
+    const plain = 'create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem 65536'
+    expect(createText({ set })).toBe(plain)
+    expect(createText({ set, bucketSize: 12, initialValue: 0x0a1b2c })).toBe(
+      `${plain} bucketsize 12 initval 0x000a1b2c`,
+    )
+    expect(createText({ set: setOf('S', 'hash:ip', 'IPv6') })).toBe(
+      'create S hash:ip family inet6 hashsize 1024 maxelem 65536',
+    )
+    expect(createText({ set: setOf('KUBE-NODE-PORT-TCP', 'bitmap:port') })).toBe(
+      'create KUBE-NODE-PORT-TCP bitmap:port range 0-65535',
+    )
+  })
+
   const tcp = { protocol: 6, port: 80 }
   const cases: readonly [text: string, type: IpsetType, entry: IpsetEntry][] = [
     ['10.96.0.1', 'hash:ip', { ip: ip('10.96.0.1') }],

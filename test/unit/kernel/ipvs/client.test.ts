@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
+import { IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/state.ts'
+import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeIpvs, type FakeIpvsOptions, serverIn } from '../../../support/fake-ipvs/kernel.ts'
 import { FaultyTransport, messagesIn } from '../../../support/faulty-transport.ts'
 import {
@@ -78,6 +80,12 @@ describe('a commit', () => {
     expect(sent).toEqual([])
   })
 
+  it('counts the messages of both rounds', async () => {
+    const { client, kernel } = start()
+    expect(await client.commit([changeServer(A)])).toMatchObject({ failures: [], messages: 2 })
+    expect(kernel.commands.at(-1)).toBe(IPVS_CMD_NEW_SERVICE)
+  })
+
   it('tells failures in the order of the operations, whichever round they came of', async () => {
     const { client } = start()
     const lacking = { ...virtual('10.96.0.2', 80), scheduler: 'nosuch' }
@@ -106,6 +114,26 @@ describe('a commit whose answers are lost', () => {
     await client.commit([newServer(A)])
     transport.faults.onReceive = () => undefined
     expect((await client.commit([newDestination(A, POD)])).unknown?.message).toContain('reply was lost')
+  })
+})
+
+describe('a send that fails', () => {
+  it('fails for all that was not sent', async () => {
+    const { client, transport, kernel } = start({ messagesMax: 2 })
+    await client.commit([newServer(A)])
+    let sends = 0
+    transport.faults.onSend = datagram => {
+      if (++sends > 1) throw new SystemError('sendmsg', 90, 'EMSGSIZE')
+      return datagram
+    }
+    const servers = [1, 2, 3, 4, 5].map(port => virtual('10.96.0.1', port))
+    const { failures, unknown, messages } = await client.commit(servers.map(newServer))
+    expect(failures.map(({ operation, code }) => [operation.server.port, code])).toEqual([
+      [3, 'EMSGSIZE'],
+      [4, 'EMSGSIZE'],
+      [5, 'EMSGSIZE'],
+    ])
+    expect([unknown, messages, kernel.servers.size]).toEqual([undefined, 2, 3])
   })
 })
 

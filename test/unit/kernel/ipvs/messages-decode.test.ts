@@ -1,6 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { parseIp } from '../../../../src/base/ip.ts'
-import { decodeDestination, decodeInfo, decodeServer } from '../../../../src/kernel/ipvs/messages.ts'
+import {
+  decodeDestination,
+  decodeInfo,
+  decodeServer,
+  decodeTimeouts,
+} from '../../../../src/kernel/ipvs/messages.ts'
 import { IPVS_CMD_NEW_DEST, IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/state.ts'
 import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
@@ -70,6 +75,12 @@ describe('a virtual server', () => {
     })
   })
 
+  it('of a protocol or family that nobody knows is left out', () => {
+    const ah = attribute(2, u16(51))
+    expect(service(V4, ah, attribute(3, UNION), PORT, SETTINGS, MASK)).toBeUndefined()
+    expect(service(attribute(1, u16(1)), TCP, attribute(3, UNION), PORT, SETTINGS, MASK)).toBeUndefined()
+  })
+
   it.each([
     ['its address', V4 + TCP + PORT + SETTINGS + MASK],
     ['its protocol', V4 + attribute(3, UNION) + PORT + SETTINGS + MASK],
@@ -123,6 +134,14 @@ describe('a real server', () => {
 })
 
 describe('settings', () => {
+  it('are timeouts, 0 where the kernel lacks a protocol', () => {
+    expect(decodeTimeouts(...reply(12, attribute(4, u32(900)), attribute(5, u32(120))))).toEqual({
+      tcpS: 900,
+      tcpFinS: 120,
+      udpS: 0,
+    })
+  })
+
   it('are the version and the size of the table', () => {
     const answer = reply(14, attribute(1, u32(0x010201)), attribute(2, u32(4096)))
     expect(decodeInfo(...answer)).toEqual({ version: '1.2.1', connectionTableSize: 4096 })

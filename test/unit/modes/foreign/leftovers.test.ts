@@ -56,9 +56,20 @@ describe("what is kube-proxy's", () => {
   })
 })
 
+const NOTHING: Leftovers = {
+  nftables: [],
+  iptables: [],
+  elsewhere: { legacyTables: [], virtualServers: [], ipsets: [], device: false },
+}
 const REMOVES = '`kprobe cleanup --leftovers-of=kube-proxy`'
 
 describe('the texts', () => {
+  it('are none where nothing is left', () => {
+    expect(leftoverTexts(NOTHING)).toEqual([])
+    expect(removedTexts(NOTHING)).toEqual([])
+    expect(keptTexts(NOTHING)).toEqual([])
+  })
+
   it('name everything with the command that removes it', () => {
     const found: Leftovers = {
       nftables: [{ family: 'ip6', name: 'kube-proxy' }],

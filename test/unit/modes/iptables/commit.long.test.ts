@@ -110,6 +110,16 @@ describe('a commit of the iptables plane', () => {
     expect(count).toBe(6)
   })
 
+  it('comes through in the end when there is nothing in it that could go wrong', async () => {
+    const here = between()
+    const { plane, state, many } = await loaded(here, 3)
+    let count = 0
+    here.beforeCommit = () => LATER(here, `other-${count++}`)
+    const { plan } = planned(plane, state, table([...many, plainService(9, 1)]))
+    expect(await plane.commit(plan, {})).toMatchObject({ outcome: 'committed', foreign: true })
+    expect(count).toBe(6)
+  })
+
   it('is not sent where it was to be refused after somebody else’s', async () => {
     const here = between()
     const { plane, fewer } = await loaded(here, 3)

@@ -53,4 +53,10 @@ describe('settings', () => {
       'warning: 1: hosts of the network can reach sockets bound to 127.0.0.1; node ports do not answer there',
     )
   })
+
+  it('say how many clients an endpoint remembers', async () => {
+    expect((await findings({}))[1]).toMatch(/^note: an endpoint remembers the latest 100 \(default\) at most/)
+    const many = await findings({ '/sys/module/xt_recent/parameters/ip_list_tot': '5000' })
+    expect(many[1]).toMatch(/remembers the latest 5000 at most/)
+  })
 })

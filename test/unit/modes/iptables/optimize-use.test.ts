@@ -32,6 +32,17 @@ describe('the order of entries', () => {
     expect(orderByUse(singles(0, 0, 3_000, 0, 9_000), 4)).toEqual([4])
   })
 
+  it('moves no more than it may, and weighs rules that move together', () => {
+    const rates = [...Array.from({ length: 20 }, () => 0), 5_000, 50_000, 500_000]
+    expect(orderByUse(singles(...rates), 1)).toEqual([22])
+    expect(orderByUse(singles(...rates), 0)).toEqual([])
+    const pair = [
+      { size: 1, rate: 6_000 },
+      { size: 3, rate: 18_000 },
+    ]
+    expect(orderByUse(pair, 4)).toEqual([])
+  })
+
   it('comes to rest, and saves rules with each move', () => {
     const cost = (parts: readonly { readonly rate: number }[]) =>
       parts.reduce((sum, { rate }, index) => sum + rate * (index + 1), 0)

@@ -204,6 +204,26 @@ describe('the optimizer', () => {
       names(DEFAULT_IPTABLES_OPTIONS).toSorted(),
     )
   })
+
+  it('leaves out a rule that only counts, and one that is written twice', () => {
+    const ranges = [
+      { ip: ip4(203, 0, 113, 0), bits: 24 },
+      { ip: ip4(203, 0, 113, 0), bits: 24 },
+    ]
+    const frontend = {
+      kind: 'LoadBalancerIP',
+      ip: ip4(10, 200, 0, 1),
+      port: 80,
+      route: EXTERNAL,
+      sourceRanges: ranges,
+    } as const
+    const cluster = [{ ip: ip4(10, 21, 0, 1), port: 8080, local: false }]
+    const frontends = table([service('ns/s', [{ frontends: [frontend], cluster }])])
+    const rules = ({ chains }: Drafted) =>
+      [...chains.values()].find(({ name }) => name.startsWith('KUBE-FW-'))?.rules.length
+    expect(rules(draft(frontends, DEFAULT_IPTABLES_OPTIONS, false))).toBe(3)
+    expect(rules(draft(frontends, optimized(DEFAULT_IPTABLES_OPTIONS), false))).toBe(1)
+  })
 })
 
 /** Services with a ClusterIP and a NodePort each, and the same two endpoints. */

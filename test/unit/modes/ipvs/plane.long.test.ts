@@ -108,6 +108,23 @@ describe('an endpoint that goes', () => {
     expect(next.upkeep).toMatchObject([{ kind: 'expired', connections: 7 }])
   })
 
+  it.each([
+    { tcpDrain: 'cut', beforeMs: 0, afterMs: 3_000 },
+    { tcpDrain: '20s', beforeMs: 18_000, afterMs: 5_000 },
+  ])('is cut off when its Service says so: $tcpDrain', async ({ tcpDrain, beforeMs, afterMs }) => {
+    const { node, clock, start } = make()
+    const rig = start({ drainMs: 60_000 })
+    rig.plane.startUpkeep()
+    await rig.sync(serviceOf('web', { ...WEB, tcpDrain }))
+    destination(node, '10.1.0.1').activeConnections = 3
+    await rig.sync(serviceOf('web', { ...WEB, tcpDrain, endpoints: ['10.1.0.2'] }))
+    await clock.advance(beforeMs)
+    expect(destinations(node, '172.30.0.1')).toHaveLength(2)
+    await clock.advance(afterMs)
+    expect(destinations(node, '172.30.0.1')).toEqual(['10.1.0.2 weight 1'])
+    expect(rig.upkeep).toMatchObject([{ kind: 'expired', connections: 3 }])
+  })
+
   it('of SCTP is left to end, whatever its Service says of TCP', async () => {
     const { node, clock, start } = make()
     const rig = start({ drainMs: 60_000 })

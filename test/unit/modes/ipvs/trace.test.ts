@@ -73,6 +73,14 @@ describe('a packet in IPVS mode', () => {
     expect(steps.at(-1)).toMatchObject({ text: 'rr', elements: ['10.20.0.1:8080'] })
   })
 
+  it('reaches the health check node port at the address of a load balancer, and at no other bound one', () => {
+    const its = service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL)] }])
+    const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 0 } } }]))
+    const verdict = (ip: Ip) =>
+      createIpvsTracer(state).trace(packet(OUTSIDE, ip, { destinationPort: 31_000 }), AROUND).verdict
+    expect([verdict(VIP), verdict(IP)]).toEqual(['accept', 'reject'])
+  })
+
   it('does not reach a private virtual server by itself', () => {
     const direct = packet(OUTSIDE, IP, { destinationPort: 65_535 })
     expect(createIpvsTracer(local).trace(direct, AROUND).verdict).toBe('reject')

@@ -17,6 +17,7 @@ import {
 import { SET_NAMES } from '../../../../src/modes/nftables/layout.ts'
 import { declareSet } from '../../../../src/modes/nftables/state.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
+import { ip4 } from './frontends.ts'
 
 const CONTEXT: RuleContext = { layout: LAYOUTS.ip, masqueradeMark: 0x4000, detector: undefined }
 const SETS = new Map(
@@ -24,6 +25,7 @@ const SETS = new Map(
     name => [name, declareSet(name, { layout: LAYOUTS.ip, size: 1, connectionCounters: false })] as const,
   ),
 )
+const PODS = { kind: 'cidr', cidr: { ip: ip4(10, 20, 0, 0), bits: 16 } } as const
 
 function text(name: string, context: RuleContext = CONTEXT): string[] {
   const chain = makeChain(name, context)
@@ -118,6 +120,14 @@ describe('rules', () => {
   it('of ext-N masquerade', () => {
     expect(text('ext-3')).toEqual(['meta mark set meta mark | 0x00004000 goto mod-3'])
     expect(text('ext-3-60')).toEqual(['meta mark set meta mark | 0x00004000 goto aff-3-60'])
+  })
+
+  it('of loc-N-M send pods and this node to the cluster and others to local endpoints', () => {
+    expect(text('loc-3-2', { ...CONTEXT, detector: PODS })).toEqual([
+      'ip saddr 10.20.0.0/16 goto mod-3',
+      'fib saddr type local meta mark set meta mark | 0x00004000 goto mod-3',
+      'goto lmod-2',
+    ])
   })
 
   it('of aff-N-T know a client, else remember it, else serve it all the same', () => {

@@ -1,8 +1,11 @@
 import { expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
+import { parseIp } from '../../../../src/base/ip.ts'
+import { PROTOCOL_NUMBERS } from '../../../../src/base/ip-packet.ts'
 import { programmedModes } from '../../../../src/cli/programmed.ts'
 import { serviceRows } from '../../../../src/cli/service-rows.ts'
-import type { FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
+import { createTracer } from '../../../../src/kernel/evaluate/trace.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { endpointText } from '../../../../src/modes/common/relay/relay.ts'
 import { CHAIN_LOCALHOST } from '../../../../src/modes/common/rules.ts'
 import { renderState } from '../../../../src/modes/nftables/render.ts'
@@ -38,6 +41,10 @@ function web(route = EXTERNAL, count = 2): ServiceFrontends {
     { frontends, protocol: 'SCTP', cluster: backends(count) },
     { frontends, v6: true, cluster: backends(1, { v6: true }) },
   ])
+}
+
+function bothFamilies(port: PortFrontends): readonly PortFrontends[] {
+  return [port, { ...port, family: port.family === 'IPv4' ? 'IPv6' : 'IPv4', key: `${port.key}-other` }]
 }
 
 const TCP = 'ns/web:/TCP/IPv4 127.0.0.1:30080 -> '
@@ -105,4 +112,26 @@ it('shows whoever reads the kernel that there is a relay, and which endpoints it
   const wanted = serviceRows(table([web(EXTERNAL_LOCAL)], BOTH))
   const unmoded = atLocalhost.map(({ mode: _, ...each }) => each)
   expect(wanted.filter(({ frontend }) => frontend === v4)).toEqual(unmoded)
+})
+
+it.each([
+  ['IPv4', '127.0.0.1'],
+  ['IPv6', '::1'],
+] as const)('lets TCP and UDP pass to the listeners, and rejects SCTP at node ports alone: %s', (_, to) => {
+  const { ruleset } = render(table([{ ...web(), ports: web().ports.flatMap(bothFamilies) }], BOTH))
+  const tracer = createTracer(ruleset)
+  const verdict = (protocol: keyof typeof PROTOCOL_NUMBERS, destinationPort: number) =>
+    tracer.trace(
+      {
+        origin: 'process',
+        protocol: PROTOCOL_NUMBERS[protocol],
+        source: parseIp(to) ?? '',
+        sourcePort: 40_000,
+        destination: parseIp(to) ?? '',
+        destinationPort,
+      },
+      { localIps: new Set(), random: () => 0 },
+    ).verdict
+  expect([verdict('TCP', 30080), verdict('UDP', 30080)]).toEqual(['accept', 'accept'])
+  expect([verdict('SCTP', 30080), verdict('SCTP', 30081)]).toEqual(['reject', 'accept'])
 })
