@@ -40,7 +40,7 @@ export async function runTests(loaders: Loaders, options: RunOptions): Promise<v
   for (const path of Object.keys(loaders)) {
     // Where a process of its own would begin: rules of an earlier file would judge the packets of this one.
     enterNetns('/proc/1/ns/net')
-    execFileSync('nft', ['flush', 'ruleset'])
+    nft('flush ruleset')
     const began = performance.now()
     const ran = await startTests([path], runner)
     files.push(...ran)
@@ -53,6 +53,8 @@ export async function runTests(loaders: Loaders, options: RunOptions): Promise<v
 }
 
 function createRunner(loaders: Loaders, { pattern, retry, timeoutMs }: RunOptions): VitestRunner {
+  /** Tables before the first try of a test: those that a try that failed has added are not for the next one. */
+  let before: readonly string[] = []
   return {
     config: {
       root: '/',
@@ -74,7 +76,20 @@ function createRunner(loaders: Loaders, { pattern, retry, timeoutMs }: RunOption
     },
     importFile: path => loaders[path]?.(),
     onBeforeRunTask: test => console.log(`${PROGRESS}${test.file.filepath} > ${titleOf(test)}`),
+    onBeforeTryTask(_, { retry: tried }) {
+      if (tried === 0) before = tables()
+      else for (const table of tables().filter(its => !before.includes(its))) nft(`delete ${table}`)
+    },
   }
+}
+
+/** `table ip NAME` of each table of this network namespace. */
+function tables(): readonly string[] {
+  return nft('list tables').split('\n').slice(0, -1)
+}
+
+function nft(command: string): string {
+  return execFileSync('nft', command.split(' '), { encoding: 'utf8' })
 }
 
 function printFile(file: File, ms: number): void {

@@ -215,13 +215,6 @@ describe('dump', () => {
     expect((await dumped(client, UDP)).flows).toHaveLength(1)
     expect(opened.map(({ closed }) => closed)).toEqual([true, false])
   })
-
-  it("rejects with the kernel's words", async () => {
-    const { client } = worldOf(sent => [datagram(errorMessage(sequenceOf(sent), 1))])
-    await expect(dumped(client, UDP)).rejects.toThrow(
-      'list UDP flows of IPv4: EPERM (Operation not permitted)',
-    )
-  })
 })
 
 describe('delete', () => {
@@ -266,11 +259,6 @@ describe('delete', () => {
     await expect(client.delete(flows.slice(0, 5))).rejects.toThrow(
       'delete flows: EPERM (Operation not permitted)',
     )
-  })
-
-  it('rejects when the last answer is missing', async () => {
-    const { client } = worldOf(() => [])
-    await expect(client.delete(flows.slice(0, 5))).rejects.toThrow("the kernel's reply was lost")
   })
 
   it('rejects when answers were lost', async () => {

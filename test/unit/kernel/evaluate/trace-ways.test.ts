@@ -4,12 +4,10 @@ import type { DynamicElements } from '../../../../src/kernel/evaluate/single.ts'
 import { createTracer } from '../../../../src/kernel/evaluate/trace.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
 import type { Expression } from '../../../../src/kernel/nft/state.ts'
-import { ip } from '../../../support/pipeline.ts'
 import {
   type Chains,
   dnat,
   drop,
-  endpoint,
   find,
   is,
   PACKET,
@@ -42,17 +40,6 @@ describe('what packets remember', () => {
     return dynamic
   }
 
-  test('update writes once and never replaces, delete makes room', () => {
-    const update = { pre: [[key, value, dynset('update')]] }
-    expect(remember(update, [1, 1], [10, 20]).get('ip t memory')).toEqual(
-      new Map([[u32host(1), u32host(10)]]),
-    )
-    const replace = { pre: [[key, value, dynset('delete'), dynset('update')]] }
-    expect(remember(replace, [1, 1], [10, 20]).get('ip t memory')).toEqual(
-      new Map([[u32host(1), u32host(20)]]),
-    )
-  })
-
   test('a full set ends the rule', () => {
     const chains = { pre: [[key, value, dynset('update'), drop]] }
     const tracer = createTracer(ruleset(chains))
@@ -77,23 +64,6 @@ describe('what packets remember', () => {
 })
 
 describe('ways', () => {
-  test('every end is found, with its probability', () => {
-    const chains = {
-      pre: [
-        [roll(4), find('endpoints', 4), dnat],
-        [roll(2), find('endpoints', 4), dnat],
-      ],
-    }
-    const elements = [endpoint(0, '10.0.0.1', 80), endpoint(1, '10.0.0.2', 80), endpoint(2, '10.0.0.3', 80)]
-    const ways = createTracer(ruleset(chains, elements)).ways(PACKET, SURROUNDINGS)
-    const found = ways.map(({ trace, probability }) => [trace.destination.ip, probability])
-    expect(found).toEqual([
-      [ip('10.0.0.1'), 0.375],
-      [ip('10.0.0.2'), 0.375],
-      [ip('10.0.0.3'), 0.25],
-    ])
-  })
-
   test('numbers that a rule wrote before it ended stay several ways', () => {
     const pre = [
       [roll(4), writeMark, find('endpoints', 4), dnat],

@@ -3,7 +3,6 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { IpsetClient } from '../../../../src/kernel/ipset/client.ts'
 import type { Ipset, IpsetOperation } from '../../../../src/kernel/ipset/state.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
 import { add, manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { FakeIpsetKernel, type FakeIpsetOptions } from '../../../support/fake-ipset/kernel.ts'
 import { TYPES } from '../../../support/fake-ipset/sets.ts'
@@ -87,22 +86,6 @@ function lossy(faults: SocketFaults) {
   return start({}, { faults })
 }
 
-it.each([
-  ['answers are lost', new SystemError('recvmsg', 105, 'ENOBUFS')],
-  ['answers do not fit', new SystemError('recvmsg', 90, 'EMSGSIZE')],
-])('does not know what came of it when %s, and sends nothing more', async (_, loss) => {
-  const faults: SocketFaults = {}
-  const { kernel, client } = lossy(faults)
-  await client.commit([create(A)])
-  faults.onReceive = () => {
-    throw loss
-  }
-  const swap: IpsetOperation = { verb: 'swap', name: A.name, with: A.name }
-  const result = await client.commit([add({ set: A, entries: manyEntries(2000) }), swap])
-  expect(result.unknown?.message).toContain("the kernel's reply was lost")
-  expect(kernel.handled.filter(command => command === 6)).toEqual([])
-})
-
 it('does not believe a datagram without an answer to its last message', async () => {
   const faults: SocketFaults = {}
   const { client } = lossy(faults)
@@ -126,39 +109,6 @@ it('does not know what came of it when the kernel cannot be asked in between', a
   expect(kernel.set(A.name)?.elements.size).toBe(1)
   sends = 3
   await expect(client.commit([create(setOf('B', 'hash:ip'))])).rejects.toThrow('sendmsg: ENOMEM')
-})
-
-it('says that nothing was sent, of everything that was not', async () => {
-  const faults: SocketFaults = {}
-  const { client } = lossy(faults)
-  await client.commit([create(A)])
-  faults.onSend = () => {
-    throw new SystemError('sendmsg', 9, 'EBADF')
-  }
-  const { failures, unknown } = await client.commit([
-    add({ set: A, entries: manyEntries(600) }, ['ns/first']),
-  ])
-  expect(unknown).toBeUndefined()
-  expect(failures.map(({ code, entries }) => [code, entries.length])).toEqual([
-    ['EBADF', 500],
-    ['EBADF', 100],
-  ])
-  expect(failures[0]?.error.message).toContain('nothing was sent (sendmsg: EBADF)')
-})
-
-it('is patient with a send that may work later', async () => {
-  const clock = new FakeClock()
-  let refusals = 2
-  const onSend = (datagram: Uint8Array): Uint8Array => {
-    if (datagram.length > 500 && refusals-- > 0) throw new SystemError('sendmsg', 105, 'ENOBUFS')
-    return datagram
-  }
-  const kernel = new FakeIpsetKernel()
-  const client = new IpsetClient({ transport: kernel.open({ faults: { onSend } }), clock })
-  const work = client.commit([create(A), add({ set: A, entries: manyEntries(100) })])
-  for (let i = 0; i < 20; i++) await clock.advance(10)
-  expect(await work).toMatchObject({ failures: [], unknown: undefined })
-  expect(kernel.set(A.name)?.elements.size).toBe(100)
 })
 
 it('sends again what is behind an entry that was refused before anything that comes after it', async () => {

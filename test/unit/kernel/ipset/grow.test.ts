@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { capacityFor, growthOf, leftoversOf, temporaryName } from '../../../../src/kernel/ipset/grow.ts'
+import { capacityFor, growthOf, temporaryName } from '../../../../src/kernel/ipset/grow.ts'
 import { manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 
 const SET = setOf('KUBE-CLUSTER-IP', 'hash:ip,port')
@@ -9,16 +9,6 @@ describe('the size of a set', () => {
   it('is kube-proxy’s for few elements', () => {
     for (const elements of [0, 1, 1500, 2047])
       expect(capacityFor(elements)).toEqual({ maxElements: 65_536, hashSize: 1024 })
-  })
-
-  it.each([
-    [10_000, 65_536, 8192],
-    [32_768, 65_536, 32_768],
-    [32_769, 131_072, 32_768],
-    [100_000, 262_144, 65_536],
-    [1_000_000, 2_097_152, 524_288],
-  ])('for %i elements is %i in %i buckets', (elements, maxElements, hashSize) => {
-    expect(capacityFor(elements)).toEqual({ maxElements, hashSize })
   })
 
   it('leaves room for twice as many, in powers of two that the attributes hold', () => {
@@ -57,11 +47,6 @@ describe('build-and-swap', () => {
     expect(growthOf({ set: wide, entries: manyEntries(10), groups: [] }).set.maxElements).toBe(1 << 20)
   })
 
-  it('makes as many buckets as were asked for, for entries that come later', () => {
-    const wide = { ...SET, maxElements: 1 << 20, hashSize: 1 << 18 }
-    expect(growthOf({ set: wide, entries: manyEntries(10), groups: [] }).set.hashSize).toBe(1 << 18)
-  })
-
   it('keeps a set of ports as it is', () => {
     const ports = setOf('KUBE-NODE-PORT-TCP', 'bitmap:port')
     expect(growthOf({ set: ports, entries: [{ port: 80 }], groups: [] }).set).toEqual(ports)
@@ -74,12 +59,5 @@ describe('temporary names', () => {
     const temporary = names.map(temporaryName)
     expect(new Set(temporary).size).toBe(3)
     expect(temporary.map(name => name.length <= 31 && name.endsWith('-tmp'))).toEqual([true, true, true])
-  })
-
-  it('are recognized among the sets that are there', () => {
-    const names = ['KUBE-CLUSTER-IP', 'KUBE-6-LOAD-BALANCER-SOURCE-CID']
-    const existing = new Set([...names, ...names.map(temporaryName), 'foreign-tmp'])
-    expect(leftoversOf(names, existing)).toEqual(names.map(temporaryName))
-    expect(leftoversOf(names, new Set(names))).toEqual([])
   })
 })

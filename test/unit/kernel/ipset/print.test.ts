@@ -6,7 +6,6 @@ import {
   type IpsetEntry,
   type IpsetType,
   printSets,
-  protocolText,
 } from '../../../../src/kernel/ipset/state.ts'
 import { ip } from '../../../support/addresses.ts'
 import { anyFilledSet, type FilledSet, setOf } from '../../../support/fake-ipset/arbitraries.ts'
@@ -51,10 +50,6 @@ describe('the text of `ipset save`', () => {
   ]
   it.each(cases)('says %s', (text, type, entry) => {
     expect(entryText({ type }, entry)).toBe(text)
-  })
-
-  it('gives protocols without ports their numbers', () => {
-    expect([6, 17, 132, 136, 47].map(protocolText)).toEqual(['tcp', 'udp', 'sctp', 'udplite', '47'])
   })
 
   it('says everything there is to say', () => {

@@ -3,7 +3,6 @@ import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
 import { IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/state.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
 import { FakeIpvs, type FakeIpvsOptions, serverIn } from '../../../support/fake-ipvs/kernel.ts'
 import { FaultyTransport, messagesIn } from '../../../support/faulty-transport.ts'
 import {
@@ -110,18 +109,6 @@ describe('a commit', () => {
 })
 
 describe('a commit whose answers are lost', () => {
-  it('is unknown when the kernel says so, and what follows is not sent', async () => {
-    const { client, transport, kernel } = start({ messagesMax: 1 })
-    await client.commit([newServer(A)])
-    transport.faults.onReceive = () => {
-      throw new SystemError('recvmsg', 105, 'ENOBUFS')
-    }
-    const result = await client.commit([newServer(A), newServer(virtual('10.96.0.2', 80))])
-    expect(result.unknown?.message).toContain('ENOBUFS')
-    expect(result).toMatchObject({ failures: [], messages: 1 })
-    expect(kernel.servers.size).toBe(1)
-  })
-
   it('is unknown when the family cannot be read again after a part of it', async () => {
     const { client, transport, kernel } = start()
     client.info()
@@ -140,23 +127,6 @@ describe('a commit whose answers are lost', () => {
     await client.commit([newServer(A)])
     transport.faults.onReceive = () => undefined
     expect((await client.commit([newDestination(A, POD)])).unknown?.message).toContain('reply was lost')
-  })
-
-  it('is unknown when the send does not come back in time', async () => {
-    const clock = new FakeClock()
-    const { client, transport } = start({ clock, timeoutMs: 1_000 })
-    client.info()
-    let release = (): void => undefined
-    transport.faults.beforePoolSend = () =>
-      new Promise(resolve => {
-        release = resolve
-      })
-    const committing = client.commit([newServer(A)])
-    await clock.advance(1_000)
-    expect((await committing).unknown?.message).toContain('ETIMEDOUT')
-    release()
-    transport.faults.beforePoolSend = undefined
-    expect(await client.servers()).toHaveLength(1)
   })
 })
 
@@ -209,13 +179,6 @@ describe('a kernel without IPVS', () => {
     reload()
     expect(await client.commit([newServer(A), newDestination(A, POD)])).toMatchObject({ failures: [] })
     expect(kernel.servers.size).toBe(1)
-  })
-
-  it('that loses it under a commit is told', async () => {
-    const { client, kernel } = start()
-    client.info()
-    kernel.unload()
-    await expect(client.commit([newServer(A)])).rejects.toThrow('the kernel has no IPVS')
   })
 })
 

@@ -1,7 +1,6 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { u16be, u32be } from '../../../../src/base/octets.ts'
-import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from '../../../../src/kernel/nft/encode.ts'
+import { ELEMENT_BYTES_MAX, writeElement } from '../../../../src/kernel/nft/encode.ts'
 import { SET_ELEMENT } from '../../../../src/kernel/nft/schema.ts'
 import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
 import { commentUserdata } from '../../../../src/kernel/nft/userdata.ts'
@@ -30,38 +29,6 @@ function write(run: (out: AttributeWriter) => void): Uint8Array {
 }
 
 describe('an element', () => {
-  it('is a key, its data and a comment with its type, length and NUL', () => {
-    const element = {
-      set: 'frontends',
-      key: u32be(1),
-      data: `${u32be(2)}${u16be(80)}\0\0`,
-      comment: 'ns1/web',
-    }
-    expect(write(out => writeElement(out, SET, element))).toEqual(
-      datagram(
-        nest(
-          1,
-          nest(1, attribute(1, be32(1))),
-          nest(2, attribute(1, be32(2), '\0\x50\0\0')),
-          attribute(6, '\0\x08ns1/web\0'),
-        ),
-      ),
-    )
-  })
-
-  it('of a verdict map with a timeout has its verdict and its expiration', () => {
-    const data = { code: -4, chain: 'mod-3' }
-    const element = { set: 'dispatch', key: 'k', data, comment: '', expiresMs: 9000 }
-    const verdict = nest(2, attribute(1, be32(-4)), attribute(2, 'mod-3\0'))
-    expect(write(out => writeElement(out, SET, element))).toEqual(
-      datagram(nest(1, nest(1, attribute(1, 'k')), nest(2, verdict), attribute(5, be32(0), be32(9000)))),
-    )
-  })
-
-  it('to be deleted is a key alone', () => {
-    expect(write(out => writeElementKey(out, 'key'))).toEqual(datagram(nest(1, nest(1, attribute(1, 'key')))))
-  })
-
   it('that packets made has its expiration, and a timeout where that of the set is shorter', () => {
     const expiring = (expiresMs: number): Element => ({
       set: 'a',

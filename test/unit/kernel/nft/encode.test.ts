@@ -201,10 +201,6 @@ describe('an operation', () => {
     ])
   })
 
-  it('deletes a set by its name', () => {
-    expect(of({ ...target, verb: 'delete-set', set: 's' })).toEqual([11, 5, table + attribute(2, 's\0')])
-  })
-
   it('puts the elements of a set into one list', () => {
     const item = (key: number) => {
       const value = attribute(1, u32host(key))
@@ -286,13 +282,6 @@ describe('a refused message', () => {
   const elementsStart = 16 + 4 + 8 + 8 + 4
   const elementLength = 28
 
-  it('is found by its sequence number', () => {
-    expect(batch.operationAt(2)).toMatchObject({ verb: 'add-table' })
-    expect(batch.operationAt(1)).toBeUndefined()
-    expect(batch.operationAt(4)).toBeUndefined()
-    expect([0, 1, 4, 5].map(sequence => batch.has(sequence))).toEqual([false, true, true, false])
-  })
-
   it.each([0, 1, 2, 3])('is narrowed to element %i by any offset within it', index => {
     for (const inside of [0, 4, elementLength - 1]) {
       const offset = elementsStart + index * elementLength + inside
@@ -308,9 +297,4 @@ describe('a refused message', () => {
       expect(batch.operationAt(3, offset)).toBe(first)
     },
   )
-
-  it('of another kind has no elements', () => {
-    expect(batch.elementsAt(2, 20)).toEqual([])
-    expect(batch.elementsAt(99)).toEqual([])
-  })
 })

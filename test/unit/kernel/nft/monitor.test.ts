@@ -14,8 +14,6 @@ import {
   ScriptedTransport,
 } from '../../../support/scripted-transport.ts'
 
-const NFTABLES = 7
-
 function listen(concerns?: ForeignCommitsOptions['concerns']) {
   const commits: ForeignCommit[] = []
   const overruns: Error[] = []
@@ -41,34 +39,6 @@ function generation(id: number, name: string, portId = 5): string {
   const attributes = attribute(1, be32(id)) + attribute(2, be32(4242)) + attribute(3, `${name}\0`)
   return message({ type: 0x0a0f, portId, payload: `\0\0\0\0${attributes}` })
 }
-
-it('tells who committed, and every table it touched once', () => {
-  const { transport, commits } = listen()
-  transport.arrive(
-    datagram(touched(2, 'kube-proxy'), touched(2, 'kube-proxy')),
-    datagram(touched(10, 'kube-proxy'), touched(1, 'filter')),
-    datagram(generation(9, 'nft')),
-    datagram(touched(2, 'other'), generation(10, 'iptables-nft')),
-  )
-  expect(commits).toEqual([
-    {
-      processId: 4242,
-      processName: 'nft',
-      tables: ['ip kube-proxy', 'ip6 kube-proxy', 'family 1 filter'],
-      concerned: false,
-      complete: true,
-      generation: 9,
-    },
-    {
-      processId: 4242,
-      processName: 'iptables-nft',
-      tables: ['ip other'],
-      concerned: false,
-      complete: true,
-      generation: 10,
-    },
-  ])
-})
 
 /** NFT_MSG_NEWRULE of a rule that jumps. */
 function jump(chain: string, to: string, portId = 5): string {
@@ -158,13 +128,4 @@ it('says so when a commit touched more tables than it names', () => {
     [32, false],
     [32, true],
   ])
-})
-
-it('joins the group, and leaves it when it is stopped', () => {
-  const { transport, watch } = listen()
-  expect([...transport.joined]).toEqual([NFTABLES])
-  watch.stop()
-  watch.stop()
-  expect([...transport.joined]).toEqual([])
-  expect(transport.watched).toBe(false)
 })

@@ -196,12 +196,16 @@ describe('a rule is written as nft writes it', () => {
   test('with its jumps, its comment and what we do not know', () => {
     const rule: Rule = {
       expressions: [
+        { kind: 'payload', base: 1, offset: 9, length: 1, dreg: 8 },
+        { kind: 'cmp', op: 'eq', sreg: 8, data: '\x06' },
         { kind: 'unknown', name: 'quota', data: '\x01\x02' },
         { kind: 'verdict', verdict: { code: -4, chain: 'mod-1' } },
       ],
       comment: 'ns1/web',
     }
-    expect(formatRule(rule, { family: 'ip', sets: SETS })).toBe('[quota 0x0102] goto mod-1 comment "ns1/web"')
+    expect(formatRule(rule, { family: 'ip', sets: SETS })).toBe(
+      '@nh,72,8 0x06 [quota 0x0102] goto mod-1 comment "ns1/web"',
+    )
   })
 })
 

@@ -70,11 +70,6 @@ describe('planRemoval', () => {
     })
   })
 
-  it('does nothing where there is nothing of the owner', () => {
-    expect(steps(table({ PREROUTING: ['DOCKER'], DOCKER: ['-'] }))).toEqual([])
-    expect(steps(table({}))).toEqual([])
-  })
-
   it('keeps chains that chains of others lead to, with all they need, and empties none of them', () => {
     const given = table({
       PREROUTING: ['KUBE-SERVICES!', 'MINE'],

@@ -3,7 +3,7 @@ import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { u32be } from '../../../../src/base/octets.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
-import { type Element, isCompiled, type NftSet } from '../../../../src/kernel/nft/state.ts'
+import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
 import { type Operation, splitBatch } from '../../../../src/kernel/nft/transaction.ts'
 import { compiledOf } from '../../../support/compiled.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
@@ -126,37 +126,6 @@ describe('a batch that is longer than the socket takes', () => {
     const found = observed.get('ip kube-proxy')?.chains.get('a')?.rules ?? []
     expect(found.some(each => each.handle === handle)).toBe(true)
     expect(found.filter(({ compiled }) => compiled.includes('theirs'))).toHaveLength(4)
-  })
-
-  test('of rules as bytes ends up complete and in order, with the handles of all parts', async () => {
-    const kernel = new FakeKernel()
-    const client = createNftClient({ transport: kernel.open({ sendBytesMax: LIMIT }), clock: systemClock })
-    const chains = ['a', 'b'].map((name): Operation => {
-      return { ...TARGET, verb: 'add-chain', chain: { name, hook: undefined, rules: [] } }
-    })
-    const rules = Array.from({ length: 500 }, (_, i): Operation => {
-      const info = `number ${i}`.padEnd(256, '\0')
-      const compiled = compiledOf([{ kind: 'match', name: 'comment', revision: 0, info }])
-      const rule = { compiled, protocol: 0, protocolInverted: false }
-      return { ...TARGET, verb: 'add-rule', chain: i % 2 === 0 ? 'a' : 'b', rule, echo: true }
-    })
-    const result = await client.commit([...table, ...chains, ...rules])
-    expect(result).toMatchObject({ outcome: 'committed', foreign: false, failures: [] })
-    expect(result.bytes).toBeGreaterThan(4 * LIMIT)
-    const { observed } = await client.listChains([TARGET])
-    for (const [chain, odd] of [
-      ['a', 0],
-      ['b', 1],
-    ] as const) {
-      const found = observed.get('ip kube-proxy')?.chains.get(chain)?.rules
-      const wanted = rules.filter((_, i) => i % 2 === odd)
-      expect(found?.map(({ handle }) => handle)).toEqual(wanted.map(rule => result.handles.get(rule)))
-      expect(found?.map(({ compiled }) => compiled)).toEqual(
-        wanted.flatMap(each =>
-          each.verb === 'add-rule' && isCompiled(each.rule) ? [each.rule.compiled] : [],
-        ),
-      )
-    }
   })
 
   test('ends up complete in the kernel', async () => {

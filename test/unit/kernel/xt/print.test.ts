@@ -85,8 +85,4 @@ describe('tables as text', () => {
       ].join('\n'),
     )
   })
-
-  it('are nothing where there is none', () => {
-    expect(printTables(new Map(), 'ip')).toBe('')
-  })
 })

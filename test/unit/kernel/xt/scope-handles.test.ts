@@ -68,12 +68,6 @@ async function world(...rules: readonly (XtRule | CompiledRule)[]) {
 }
 
 describe('the number of a rule that goes', () => {
-  it('is the one that was learnt, as long as nobody else commits', async () => {
-    const { there, resolve, counts } = await world(returning('a'), returning('b'))
-    expect(await resolve(going(returning('b')))).toEqual([(await there())[1]?.handle])
-    expect(counts).toEqual({ asked: 0, listed: 0 })
-  })
-
   it('is looked up anew when another rule has it, since the table was made anew', async () => {
     const { there, remake, resolve, counts } = await world(returning('a'), returning('b'))
     const before = await there()

@@ -219,19 +219,6 @@ describe('kprobe doctor', () => {
     ])
   })
 
-  it('does not say of chains that kprobe itself writes who wrote them', () => {
-    const chain = { name: 'KUBE-SERVICES', hook: undefined, rules: [] }
-    const [found, ...more] = neighborsOf({
-      chains: [{ family: 'ip', table: 'nat', chain }],
-      tableName: 'kube-proxy',
-      legacyTables: [],
-      virtualServers: [],
-      writesIptables: true,
-    })
-    expect(more).toEqual([])
-    expect(found).toMatchObject({ severity: 'note', what: 'chains of an iptables mode are in ip nat' })
-  })
-
   it('does not call the table that its own jumps are in a stranger', () => {
     const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
     const chains = ['nat', 'other'].map(table => ({

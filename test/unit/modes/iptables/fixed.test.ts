@@ -43,11 +43,6 @@ describe('the chains that are always there', () => {
     `)
   })
 
-  it('leave packets in state INVALID alone where the kernel is liberal', () => {
-    const lines = fixedLines(staticsIn({ options: { tcpBeLiberal: true } }))
-    expect(lines.filter(line => line.includes('INVALID'))).toEqual([])
-  })
-
   it('use the mark that is asked for, the highest bit as well', () => {
     const lines = fixedLines(staticsIn({ options: { masqueradeBit: 31 } })).filter(IPV4_ONLY)
     expect(lines.filter(line => line.includes('mark'))).toMatchInlineSnapshot(`
@@ -112,15 +107,6 @@ describe('what leads to them', () => {
     const ofV6 = jumpLines().filter(line => !IPV4_ONLY(line))
     expect(ofV6.map(line => line.replace('ip6 ', ''))).toEqual(jumpLines().filter(IPV4_ONLY).slice(0, -1))
   })
-
-  it('keeps neighbors from loopback as long as NodePorts answer there', () => {
-    const keeps = (statics: ReturnType<typeof staticsIn>): boolean =>
-      jumpLines(statics).some(line => line.startsWith('filter KUBE-FIREWALL'))
-    expect(keeps(staticsIn({ options: { localhostNodePorts: false } }))).toBe(false)
-    expect(keeps(onAddresses(['192.168.1.7'], true))).toBe(false)
-    expect(keeps(onAddresses(['127.0.0.1'], true))).toBe(true)
-    expect(keeps(onAddresses(['127.0.0.1'], false))).toBe(false)
-  })
 })
 
 describe('isOurChain', () => {
@@ -143,17 +129,6 @@ describe('isOurChain', () => {
 })
 
 describe('staticsOf', () => {
-  it('tells what concerns the rules of Services from what does not', () => {
-    const statics = staticsIn()
-    const marked = staticsIn({ options: { masqueradeBit: 15 } })
-    expect(marked.key).not.toBe(statics.key)
-    expect(marked.serviceKey).toBe(statics.serviceKey)
-    const masquerading = staticsIn({ options: { masqueradeAll: true } })
-    expect(masquerading.serviceKey).not.toBe(statics.serviceKey)
-    expect(staticsIn({ large: true }).serviceKey).not.toBe(statics.serviceKey)
-    expect(staticsIn().key).toBe(statics.key)
-  })
-
   it('follows the node where its pods are told by the node', () => {
     const of = (podCIDRs: readonly string[]) => {
       const detector = { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } } as const

@@ -37,28 +37,4 @@ describe("kube-proxy's metrics of its iptables mode", () => {
     numbers = NUMBERS
     expect(await ofMode(metrics)).toEqual(lines)
   })
-
-  it('say what the mode says, as it is now', async () => {
-    let numbers = NUMBERS
-    const metrics = createMetrics({
-      ofMode: () => Promise.resolve(numbers === undefined ? [] : iptablesMetrics(numbers, FAMILIES)),
-    })
-    const values = async () => (await ofMode(metrics)).filter(line => !line.startsWith('#')).toSorted()
-    expect(await values()).toEqual([
-      'kubeproxy_iptables_ct_state_invalid_dropped_packets_total 5',
-      'kubeproxy_sync_proxy_rules_iptables_last{table="filter",ip_family="IPv4"} 1',
-      'kubeproxy_sync_proxy_rules_iptables_last{table="nat",ip_family="IPv6"} 6',
-      'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv4"} 2',
-      'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv6"} 2',
-      'kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"} 1',
-      'kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv6"} 1',
-      'kubeproxy_sync_proxy_rules_iptables_total{table="filter",ip_family="IPv4"} 20',
-      'kubeproxy_sync_proxy_rules_iptables_total{table="nat",ip_family="IPv6"} 40',
-    ])
-    numbers = { ...NUMBERS, rules: [{ table: 'nat', family: 'IPv6', total: 3, last: 0 }], invalidDropped: 6 }
-    const later = await values()
-    expect(later).toContain('kubeproxy_sync_proxy_rules_iptables_total{table="nat",ip_family="IPv6"} 3')
-    expect(later).toContain('kubeproxy_iptables_ct_state_invalid_dropped_packets_total 6')
-    expect(later).toHaveLength(7)
-  })
 })

@@ -4,7 +4,6 @@ import type { TracePacket, Way } from '../../../../src/kernel/evaluate/trace.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
-import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../../../support/frontends.ts'
 import { type Drafted, draft, NODE_IP, options, shapes, worldOf } from './optimize-world.ts'
 
@@ -137,27 +136,6 @@ describe('the optimizer', () => {
     expect(remembered).toBeGreaterThan(5)
   })
 
-  it('names its chains so that they are known as ours, and short enough', () => {
-    for (const large of [false, true]) {
-      const { chains } = draft(table([]), optimized(DEFAULT_IPTABLES_OPTIONS), large)
-      for (const { table: name, name: chain } of chains.values()) {
-        expect(isOurChain(KUBE_CHAINS, name, chain), `${name} ${chain}`).toBe(true)
-        expect(chain.length).toBeLessThanOrEqual(28)
-      }
-    }
-    for (const name of [
-      'KUBE-SVC-IP-',
-      'KUBE-SVC-IP-3f',
-      'KUBE-SVC-IP-333',
-      'KUBE-SVC-TCP-1',
-      'KUBE-FIREWALL',
-    ])
-      expect(isOurChain(KUBE_CHAINS, 'nat', name), name).toBe(false)
-    expect(isOurChain(KUBE_CHAINS, 'mangle', 'KUBE-SVC-IP-3F')).toBe(false)
-    expect(isOurChain(KUBE_CHAINS, 'filter', 'KUBE-SVC-IP-3F')).toBe(false)
-    expect(isOurChain(KUBE_CHAINS, 'filter', 'KUBE-SERVICES-IP-3')).toBe(true)
-  })
-
   it('begins the names of its chains in nat as kube-proxy begins those of Services, so that it removes them', () => {
     const plain = draft(table([]), DEFAULT_IPTABLES_OPTIONS, true).chains
     const { chains } = draft(table([]), optimized(DEFAULT_IPTABLES_OPTIONS), true)
@@ -186,29 +164,6 @@ describe('the optimizer', () => {
     expect(names(optimized(DEFAULT_IPTABLES_OPTIONS), 'KUBE-SEP-')).toBe(2)
     const lists = [...draft(many(50), optimized(DEFAULT_IPTABLES_OPTIONS), false).chains.values()]
     expect(lists.filter(({ name }) => /^KUBE-SVC-[A-Z2-7]{16}$/.test(name)).length).toBe(1)
-  })
-
-  it('gives every endpoint a chain of its own', () => {
-    const names = new Set<string>()
-    let count = 0
-    for (const protocol of ['TCP', 'UDP', 'SCTP'] as const)
-      for (const port of [1, 256, 8080, 65_535])
-        for (const ip of [
-          ip4(10, 21, 0, 1),
-          ip4(10, 21, 1, 0),
-          ip4(255, 0, 0, 1),
-          ip6(0x21, 1),
-          ip6(0x21, 2),
-        ]) {
-          const v6 = ip.length === 16
-          const frontends = [clusterIp(v6 ? ip6(96, 1) : ip4(10, 96, 0, 1), 80)]
-          const cluster = [{ ip, port, local: false }]
-          const frontend = table([service('ns/s', [{ v6, protocol, frontends, cluster }])])
-          for (const { name } of draft(frontend, optimized(DEFAULT_IPTABLES_OPTIONS), false).chains.values())
-            if (/^KUBE-SEP-[A-Z2-7]{16}$/.test(name)) names.add(name)
-          count++
-        }
-    expect(names.size).toBe(count)
   })
 
   it('keeps a list apart that masquerades for its own address', () => {

@@ -104,22 +104,6 @@ describe('a Service of type ClusterIP', () => {
     `)
   })
 
-  it('says nothing about single endpoints where there are very many', () => {
-    const lines = linesOf(web({}, ['10.1.0.1', '10.1.0.2']), { large: true })
-    expect(
-      short(lines).filter(line => /<web> -m statistic|<web> -j|^nat </.test(line)),
-    ).toMatchInlineSnapshot(`
-      [
-        "nat KUBE-SVC-<web> -m statistic --mode random --probability 0.50000000000 -j <10.1.0.1:8080>",
-        "nat KUBE-SVC-<web> -j <10.1.0.2:8080>",
-        "nat <10.1.0.1:8080> -s 10.1.0.1/32 -j KUBE-MARK-MASQ",
-        "nat <10.1.0.1:8080> -p tcp -m tcp -j DNAT --to-destination 10.1.0.1:8080",
-        "nat <10.1.0.2:8080> -s 10.1.0.2/32 -j KUBE-MARK-MASQ",
-        "nat <10.1.0.2:8080> -p tcp -m tcp -j DNAT --to-destination 10.1.0.2:8080",
-      ]
-    `)
-  })
-
   it('is written in the words of IPv6', () => {
     const [service, slice] = web({ clusterIP: 'fd00:96::1' }, ['fd00::1'])
     expect(short(linesOf([service, { ...Object(slice), addressType: 'IPv6' }]))).toMatchInlineSnapshot(`

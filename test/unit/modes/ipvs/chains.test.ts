@@ -97,16 +97,6 @@ describe("kube-proxy's chains before IPVS", () => {
     expect(chains(node)).toEqual(LEFT)
   })
 
-  it('stay as they are when Services come and go', async () => {
-    const { node, start } = make()
-    const rig = start('iptables')
-    await rig.sync(WEB)
-    const { generation } = node.nft
-    await rig.sync([...WEB, ...serviceOf('more', { ip: '172.30.0.2', endpoints: ['10.1.0.3'] })])
-    expect(node.nft.generation).toBe(generation)
-    expect(chains(node)).toEqual(BOTH)
-  })
-
   it('are healed, whatever of them is gone', async () => {
     const { node, clock, start } = make()
     const rig = start('iptables')

@@ -77,17 +77,6 @@ const ONE = real('10.1.0.1', 8080)
 const TWO = real('10.1.0.2', 8080)
 
 describe('the phases of a plan', () => {
-  it('put what comes in from the sets to the addresses', () => {
-    const { phases } = plan(EMPTY_STATE, stateOf([{ destinations: [ONE] }]))
-    expect(phases.map(({ kind }) => kind)).toEqual([
-      'add-sets',
-      'add-entries',
-      'add-device',
-      'add-servers',
-      'add-addresses',
-    ])
-  })
-
   it('take what goes out the other way round', () => {
     const { phases } = plan(stateOf([{ destinations: [ONE] }]), EMPTY_STATE)
     expect(phases.map(({ kind }) => kind)).toEqual([
@@ -161,40 +150,6 @@ describe('a real server that is not wanted any more', () => {
       { verb: 'set-destination', destination: ONE, isNew: false },
     ])
     expect(again.after).toBe(from)
-  })
-
-  it('goes with its virtual server', () => {
-    const operations = phase(
-      plan(stateOf([{ destinations: [ONE] }]), stateOf([])),
-      'remove-servers',
-    )?.operations
-    expect(operations?.map(({ verb }) => verb)).toEqual(['delete-server'])
-  })
-})
-
-describe('a comparison', () => {
-  it('of what was read with what was rendered sees no difference where there is none', () => {
-    const to = stateOf([{ destinations: [ONE, TWO] }])
-    const same = plan(stateOf([{ destinations: [TWO, ONE] }]), to)
-    expect(same.empty).toBe(true)
-    expect(same.after).toBe(to)
-  })
-
-  it('of two versions looks at what changed alone', () => {
-    const first = stateOf([{ destinations: [ONE] }])
-    const untouchable: PlacedServer = {
-      server: virtual('172.30.0.99', 80),
-      service: 'ns/other',
-      get destinations(): never {
-        throw new Error('nobody need look at this one')
-      },
-    }
-    const to = { ...first, servers: first.servers.with([['TCP 172.30.0.99:80', untouchable]]) }
-    const key = 'TCP 172.30.0.1:80'
-    const changed = stateOf([{ destinations: [ONE, TWO] }]).servers.get(key)
-    const next = { ...to, servers: to.servers.with([[key, changed]]) }
-    expect(plan(to, next).changes).toBe(1)
-    expect(() => plan(first, next)).toThrow('nobody need look')
   })
 })
 

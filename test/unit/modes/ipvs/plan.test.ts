@@ -41,15 +41,6 @@ function told(operations: readonly Operation[]): readonly string[] {
 }
 
 describe('a transaction is split', () => {
-  it('so that what goes comes later, each element with its group', () => {
-    const { add, remove } = splitTransaction(
-      [change('delete-elements', ['a']), change('add-elements', ['b'])],
-      RENDERED,
-    )
-    expect(told(add)).toEqual(['add-elements b'])
-    expect(remove).toEqual([change('delete-elements', ['a'])])
-  })
-
   it('but the old form of an element goes with the new one', () => {
     const { add, remove } = splitTransaction(
       [change('delete-elements', ['a', 'b', 'c']), change('add-elements', ['b'])],

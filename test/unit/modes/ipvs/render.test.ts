@@ -10,7 +10,6 @@ import {
   EXTERNAL,
   EXTERNAL_LOCAL,
   ip4,
-  ip6,
   LOCAL,
   nodePort,
   REJECT,
@@ -136,14 +135,6 @@ describe('what the sets of kube-proxy have', () => {
     expect(members(state, 'KUBE-HEALTH-CHECK-NODE-PORT')).toEqual(['31000'])
     expect(members(state, 'KUBE-6-HEALTH-CHECK-NODE-PORT')).toEqual([])
   })
-
-  it('is told apart by family', () => {
-    const six = ip6(0x96, 1)
-    const state = render(table([service('ns/a', [{ v6: true, frontends: [clusterIp(six, 80)] }])]))
-    expect(members(state, 'KUBE-6-CLUSTER-IP')).toEqual(['fd00:96::1,6:80'])
-    expect(members(state, 'KUBE-CLUSTER-IP')).toEqual([])
-    expect(servers(state)).toEqual(['TCP [fd00:96::1]:80 rr ->'])
-  })
 })
 
 describe('what the rules answer before IPVS is asked', () => {
@@ -250,11 +241,6 @@ describe('session affinity', () => {
         { localIps: [NODE_IP] },
       ),
     )
-
-  it('is persistence, by the whole address', () => {
-    const [first] = affine(CLUSTER, EXTERNAL).servers.values()
-    expect(first?.server).toMatchObject({ flags: 1, timeoutS: 600, netmask: 0xffff_ffff })
-  })
 
   it('is shared: every address leads to one virtual server of a list', () => {
     const shared = affine(CLUSTER, EXTERNAL)

@@ -73,27 +73,6 @@ describe('a packet in IPVS mode', () => {
     expect(steps.at(-1)).toMatchObject({ text: 'rr', elements: ['10.20.0.1:8080'] })
   })
 
-  it('takes the short way to the cluster list when it is from inside', () => {
-    const tracer = createIpvsTracer(local)
-    const ends = (source: Ip) =>
-      tracer.ways(packet(source, VIP), AROUND).map(({ trace, probability }) => ({
-        to: trace.destination,
-        masquerade: trace.masquerade,
-        probability,
-        server: trace.steps.find(({ chain }) => chain.startsWith('ipvs'))?.chain,
-      }))
-    const expected = (masquerade: boolean) =>
-      backends(2).map(({ ip, port }) => ({
-        to: { ip, port },
-        masquerade,
-        probability: 0.5,
-        server: 'ipvs TCP 10.96.0.1:65535',
-      }))
-    expect(ends(POD)).toEqual(expected(false))
-    expect(ends(NODE_IP)).toEqual(expected(true))
-    expect(ends(VIP)).toEqual(expected(true))
-  })
-
   it('reaches the health check node port at the address of a load balancer, and at no other bound one', () => {
     const its = service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL)] }])
     const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 0 } } }]))
@@ -129,13 +108,6 @@ describe('a client that IPVS remembers', () => {
     ]),
   )
   const first = createIpvsTracer(affine).trace(packet(POD, IP), { ...AROUND, random: () => 2 })
-
-  it('has the same real server again, and others have theirs', () => {
-    const again = (source: Ip) =>
-      createIpvsTracer(affine).trace(packet(source, IP), { ...AROUND, dynamic: first.dynamic }).destination.ip
-    expect(again(POD)).toBe(ip4(10, 21, 0, 3))
-    expect(again(OUTSIDE)).toBe(ip4(10, 21, 0, 1))
-  })
 
   it('is forgotten with a real server that drains', () => {
     const key = 'TCP 10.96.0.1:80'

@@ -52,15 +52,6 @@ describe('ids of service ports', () => {
     expect(idsOf(three)).toEqual({ 'ns/s2:/TCP/IPv4': before, 'ns/s3:/TCP/IPv4': 3 })
   })
 
-  it('are kept for a Service that the kernel refused', () => {
-    const one = render(table([web(1), web(2)]))
-    const without = render(table([web(1), web(2)]), one, { without: new Set(['ns/s1']) })
-    expect(routes(tableIn(without))).toHaveLength(1)
-    expect(idsOf(without)).toEqual(idsOf(one))
-    const again = render(table([web(1), web(2)]), without)
-    expect(differences(one, again)).toEqual([])
-  })
-
   it('that entries of clients still name are not given away', () => {
     const draft = new IdDraft(idsInUse(new Map([['a', 1]]), new Set([2, 4])))
     expect(['b', 'c', 'a', 'b'].map(port => draft.take(port))).toEqual([5, 6, 1, 5])
@@ -108,21 +99,6 @@ describe('chains made on demand', () => {
     expect(tableIn(two).chains.has('mod-5')).toBe(true)
     expect(tableIn(three).chains.get('mod-5')).toBe(tableIn(one).chains.get('mod-5'))
     expect(differences(two, three).join()).not.toContain('chain')
-  })
-
-  it.skipIf(IS_QUICK)('are all dropped, but those in use, when more than 64 are unused', () => {
-    let state = render(table([]))
-    for (let timeoutS = 1; timeoutS <= 66; timeoutS++) {
-      const port = {
-        affinityTimeoutS: timeoutS,
-        frontends: [clusterIp(ip4(10, 96, 0, 1), 80)],
-        cluster: backends(2),
-      }
-      state = render(table([service('ns/web', [port])]), state)
-      expect(complaints(state)).toEqual([])
-      const kept = [...tableIn(state).chains.keys()].filter(name => name.startsWith('aff-'))
-      expect(kept).toHaveLength(timeoutS < 66 ? timeoutS : 1)
-    }
   })
 
   it('give up their codes one render later than their place', () => {

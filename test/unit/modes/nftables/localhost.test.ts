@@ -57,16 +57,6 @@ function bothFamilies(port: PortFrontends): readonly PortFrontends[] {
 }
 
 const TCP = 'ns/web:/TCP/IPv4 127.0.0.1:30080 -> '
-const UDP = 'ns/web:/UDP/IPv4 127.0.0.1:30080 -> '
-const TCP_6 = 'ns/web:/TCP/IPv6 [::1]:30080 -> '
-
-it('relays TCP and UDP in each family that is asked for, and SCTP in none', () => {
-  const two = '10.21.0.1:8080 10.21.0.2:8080'
-  const v6 = '[fd00:21::1]:8080'
-  expect(relaysOf(render(table([web()], BOTH)))).toEqual([TCP + two, TCP_6 + v6, UDP + two])
-  expect(relaysOf(render(table([web()], { relayedAtLocalhost: ['IPv6'] })))).toEqual([TCP_6 + v6])
-  expect(relaysOf(render(table([web()])))).toEqual([])
-})
 
 it('uses endpoints of this node alone with policy Local, and has no relay without endpoints', () => {
   const lists = (one: ServiceFrontends) =>
@@ -153,9 +143,4 @@ it.each([
     ).verdict
   expect([verdict('TCP', 30080), verdict('UDP', 30080)]).toEqual(['accept', 'accept'])
   expect([verdict('SCTP', 30080), verdict('SCTP', 30081)]).toEqual(['reject', 'accept'])
-})
-
-it('writes nothing of it where localhost is not asked for', () => {
-  const { ruleset } = render(table([web()]))
-  expect(ruleset.tables.some(each => each.chains.has(CHAIN_LOCALHOST))).toBe(false)
 })

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
-import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'
@@ -141,14 +140,6 @@ describe('a plan', () => {
     expect(plan.complete).toBe(true)
     expect([...plan.describe()].map(({ verb }) => verb)).toEqual(['remove'])
   })
-
-  it('is empty between equal states', () => {
-    const { plane, render } = make()
-    const state = render(web(3))
-    const plan = finish(plane.diff(state, render(web(3), state)))
-    expect(plan.empty).toBe(true)
-    expect(plan.changes).toBe(0)
-  })
 })
 
 describe('the plane', () => {
@@ -214,33 +205,6 @@ describe('the plane', () => {
       failures: [{ operation, elements: [{ element, group: 'ns/a' }], code: 'ENFILE', error }],
     })
     expect((await plane.commit(plan, {})).refusals).toEqual([{ services: [], error }])
-  })
-
-  it('cleans up its tables in one commit, looks again when it was late, and does nothing when none is there', async () => {
-    const { client, plane, render } = make()
-    await plane.cleanup()
-    expect(client.commits).toEqual([])
-    client.ruleset = listing(render(web(1)).ruleset)
-    client.answers.push({ outcome: 'stale' })
-    await plane.cleanup()
-    expect(client.commits).toHaveLength(2)
-    const transaction = ['ip', 'ip6'].map(family => ({ verb: 'delete-table', family, name: 'kube-proxy' }))
-    expect(client.commits[1]).toMatchObject({
-      generation: 7,
-      transaction: transaction.map(({ verb, family, name }) => ({ verb, family, table: name })),
-    })
-  })
-
-  it('leaves a table of another proxy alone', async () => {
-    const { client, plane, render } = make()
-    const tables = render(web(1)).ruleset.tables.map(one => ({
-      ...one,
-      sets: new Map(),
-      elements: PersistentMap.empty<never>(),
-    }))
-    client.ruleset = { tables }
-    await plane.cleanup()
-    expect(client.commits).toEqual([])
   })
 
   it('leaves a table alone that kube-proxy has made its own, and takes one that only shows where it was', async () => {

@@ -109,22 +109,6 @@ describe('a Service with everything', () => {
     local: backends(1, { local: true }),
   }
 
-  it('keeps one id for all its frontends, and two lists under it', () => {
-    const ip = tableIn(render(table([service('ns/web', [port])])))
-    expect(routes(ip)).toEqual([
-      '10.96.0.1 . tcp . 443 -> mod-2',
-      '203.0.113.1 . tcp . 443 -> fw-loc-2-1',
-      'tcp . 30443 -> loc-2-1',
-    ])
-    expect(lines(ip, 'endpoints-tcp')).toEqual([
-      '8000:2000 . 0 : 10.21.0.1 . 8080',
-      '8000:2000 . 1 : 10.21.0.2 . 8080',
-      '8000:3000 . 0 : 10.20.0.1 . 8080',
-    ])
-    expect(lines(ip, 'ranges')).toEqual(['8000:2008 . 10.0.0.0', '8000:2010 . 192.168.0.0'])
-    expect(lines(ip, 'hairpin')).toEqual(['10.20.0.1 . 10.20.0.1'])
-  })
-
   it('with affinity, names endpoints by ids that are the same in both lists', () => {
     const local = backends(1, { local: true })
     const affine = { ...port, affinityTimeoutS: 60, cluster: [...local, ...backends(2)], local }
@@ -155,31 +139,10 @@ describe('the fixed chains', () => {
   ]
   const inputs = { serviceCidrs: cidrs, node: { ips: [], podCidrs } }
 
-  it('drop what is sent to addresses of a ServiceCIDR behind everybody who may know them', () => {
-    const { chains } = tableIn(render(table([], inputs)))
-    const late = [...chains.values()].filter(({ name }) => name.startsWith('late-'))
-    expect(late.map(({ name, hook }) => [name, hook?.type, hook?.hooknum, hook?.priority])).toEqual([
-      ['late-prerouting', 'nat', 0, -99],
-      ['late-output', 'nat', 3, -99],
-    ])
-    for (const { name } of late)
-      expect(rulesText(tableIn(render(table([], inputs))), name)).toEqual([
-        'ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"',
-      ])
-    expect(tableIn(render(table([], inputs)), 'ip6').chains.has('late-output')).toBe(false)
-  })
-
   it('serve IPv6 NodePorts on every address but ::1', () => {
     const rules = rulesText(tableIn(render(table([], inputs)), 'ip6'), 'services')
     expect(rules[0]).toContain('ip6 saddr != fd00:20::/64')
     expect(rules[2]).toMatch(/^fib daddr type local ip6 daddr != ::1 /)
-  })
-
-  it('masquerade all when asked, with another bit when asked', () => {
-    const options = { masqueradeAll: true, masqueradeBit: 31 }
-    const ip = tableIn(render(table([], inputs), undefined, { options }))
-    expect(rulesText(ip, 'services')[0]).toBe('ip daddr @cluster-ips meta mark set meta mark | 0x80000000')
-    expect(rulesText(ip, 'nat-postrouting')[0]).toContain('0x7fffffff masquerade')
   })
 
   it('are made anew when what they follow from changes, and only then', () => {

@@ -93,20 +93,6 @@ describe('kernelRows', () => {
 })
 
 describe('serviceTable', () => {
-  it('shows a policy Local, ranges and affinity in words', () => {
-    const text = serviceTable(serviceRows(tableOfExamples({ primary: true, cidrs: [] })), { color: false })
-    const line = (start: string) => text.split('\n').find(each => each.startsWith(start)) ?? ''
-    expect(line('shop/checkout:https            External ')).toMatch(
-      /10\.244\.0\.31:8443 \(from outside; pods and node: /,
-    )
-    expect(line('shop/cart:http')).toMatch(/\(sticky 1800s\)$/)
-    expect(line('shop/storefront:http           External ')).toMatch(
-      /only from 198\.51\.100\.128\/25, 203\.0\.113\.0\/24/,
-    )
-    expect(line('shop/coming-soon:http')).toMatch(/none: reject$/)
-    expect(line('edge/signalling:sctp')).toMatch(/10\.96\.2\.1:5060\/SCTP/)
-  })
-
   it('names three endpoints and counts the others', () => {
     const row: ServiceRow = {
       service: 'ns/a',

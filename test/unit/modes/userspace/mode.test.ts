@@ -25,24 +25,6 @@ function web(protocol: 'TCP' | 'SCTP' = 'TCP'): FrontendTable {
   return table([service('ns/web', [port])], { node: { ips: [ip('127.0.0.1')], podCidrs: [] } })
 }
 
-it('says what it costs, serves, and goes without a trace', async () => {
-  const kernel = new FakeKernel()
-  const told: ModeEvent[] = []
-  const { plane, start, close, unsupported } = openUserspace(contextOf(kernel, told))
-  start()
-  expect(told).toMatchObject([
-    { kind: 'notice', level: 'warn', text: expect.stringContaining('this process relays every connection') },
-  ])
-  const wanted = finish(plane.render(web(), { base: plane.empty, without: new Set() }))
-  const held = await commitAll(plane, plane.empty, wanted)
-  expect(unsupported(held)).toEqual([])
-  await close()
-  const { signal } = new AbortController()
-  expect(await userspace.retire(contextOf(kernel), signal, true)).toBe('removed')
-  expect(kernel.space.tables.size).toBe(0)
-  expect(await userspace.retire(contextOf(kernel), signal, true)).toBe('nothing')
-})
-
 it('relays no more than the process has room for', async () => {
   const told: ModeEvent[] = []
   const context = contextOf(new FakeKernel(), told)
@@ -61,21 +43,6 @@ it('leaves everything when it is called off', async () => {
   await close()
   expect(await userspace.retire(contextOf(kernel), AbortSignal.abort(), true)).toBe('removed')
   expect(kernel.space.tables.size).toBe(2)
-})
-
-it('is cleaned up, or says that it cannot be', async () => {
-  const kernel = new FakeKernel()
-  const { plane, start, close } = openUserspace(contextOf(kernel))
-  start()
-  await commitAll(plane, plane.empty, finish(plane.render(web(), { base: plane.empty, without: new Set() })))
-  await close()
-  const cleanup = () => userspace.cleanup({ ...contextOf(kernel), proxy: undefined })
-  kernel.forced.push({ matches: () => true, code: 'EPERM' })
-  await expect(cleanup()).rejects.toThrow(/^clean up: /)
-  kernel.forced.pop()
-  const removed = ['ip', 'ip6'].map(family => `table ${family} kube-proxy-userspace`)
-  expect(await cleanup()).toEqual({ removed, foreign: [] })
-  expect(await cleanup()).toEqual({ removed: [], foreign: [] })
 })
 
 it('tells which ports have no place in it', async () => {
