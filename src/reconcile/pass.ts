@@ -110,7 +110,7 @@ export class Pass<State, P extends Plan<State>> {
   #doubted = false
   /** The last observed state may be wrong where others changed our objects meanwhile. */
   #unsettled = false
-  /** Something of ours was in the kernel, so a difference found by a read is drift and not a first programming. */
+  /** The kernel has held what was wanted, so a difference found by a read is drift and not a first programming. */
   #programmed = false
 
   constructor(options: PassOptions<State, P>) {
@@ -163,6 +163,7 @@ export class Pass<State, P extends Plan<State>> {
       looked ||= observed
       if (plan.empty) {
         this.#hold(plan.after)
+        this.#programmed = true
         return { complete: true, looked }
       }
       if (observed && !this.#programmed && reason !== 'retry' && (await doubts?.(from, wanted)) === true) {
