@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { elementKey } from '../../../support/fake-ipset/sets.ts'
 import { DEVICE, IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
 import { IpvsRig, type IpvsRigOptions } from '../../../support/ipvs-rig.ts'
@@ -26,6 +27,9 @@ async function synced(
   await rig.wait(200)
   return { node, rig }
 }
+
+/** `ipset add KUBE-LOAD-BALANCER-SOURCE-CIDR 172.30.0.1,tcp:80,10.0.0.0/8 nomatch` */
+const EXCEPTION = { ip: ip('172.30.0.1'), protocol: 6, port: 80, ip2: ip('10.0.0.0'), prefix2: 8, flags: 4 }
 
 /** What somebody else may do to the node, and how it is told of. */
 const DAMAGE: readonly (readonly [name: string, tamper: (node: IpvsNode) => void, told: RegExp])[] = [
@@ -57,6 +61,11 @@ const DAMAGE: readonly (readonly [name: string, tamper: (node: IpvsNode) => void
     'a set is emptied',
     node => node.sets.set('KUBE-CLUSTER-IP')?.elements.clear(),
     /ipset KUBE-CLUSTER-IP has 0 entries instead of 1/,
+  ],
+  [
+    'an address is taken out of a set of ranges',
+    node => node.sets.set('KUBE-LOAD-BALANCER-SOURCE-CIDR')?.elements.set(elementKey(EXCEPTION), EXCEPTION),
+    /ipset KUBE-LOAD-BALANCER-SOURCE-CIDR has 1 entries instead of 0/,
   ],
   [
     'the record of what is ours is emptied',
