@@ -132,7 +132,8 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
     return this.#mutex.run(async () => {
       const { state, others, generation, unsettled } = await this.#read()
       this.#occupied = occupiedBy(others, this.#occupied)
-      this.#held = state
+      // A read for display must not make damage the state that upkeep expects.
+      this.#held ??= state
       this.#servers = state.servers
       this.#drains.adopt(state, this.#given.clock.nowMs())
       this.#reportedEpoch = this.#epoch

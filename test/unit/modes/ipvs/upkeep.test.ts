@@ -109,6 +109,15 @@ describe('drift that no kernel tells of', () => {
     },
   )
 
+  it('is healed when `kprobe plan` reads the kernel first', async () => {
+    const { node, rig } = await synced()
+    const before = node.dump()
+    node.ipvs.servers.clear()
+    await rig.plane.observe()
+    await rig.until(() => rig.of('healed').length > 0, 3_000)
+    expect(node.dump()).toEqual(before)
+  })
+
   it.skipIf(IS_QUICK)('is not what commits of our own do, however many there are', async () => {
     const { node, rig } = await synced()
     for (let round = 0; round < 40; round++) {
