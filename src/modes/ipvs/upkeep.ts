@@ -232,7 +232,7 @@ function digestServers(
     if (!sameSettings(left.server, server)) return `virtual server ${key} was changed`
     found++
   }
-  return found === servers.size ? undefined : `${servers.size - found} virtual servers were deleted`
+  return found === servers.size ? undefined : `virtual servers deleted: ${servers.size - found}`
 }
 
 /** Compares the sets. An exchange of entries for the same number of others is not detected. */
@@ -271,13 +271,15 @@ function digestAddresses(
   present: readonly Ip[] | undefined,
   ownership: Ownership,
 ): Digest {
-  if (present === undefined) return device ? 'the device was deleted' : undefined
+  if (present === undefined) return device ? `device ${DUMMY_DEVICE} was deleted` : undefined
   let found = 0
   for (const ip of present) {
     if (addresses.has(ip)) found++
-    else if (ownership.isOurAddress(ip)) return `address ${formatIp(ip)} was added`
+    else if (ownership.isOurAddress(ip)) return `address ${formatIp(ip)} was added to ${DUMMY_DEVICE}`
   }
-  return found === addresses.size ? undefined : `${addresses.size - found} addresses were deleted`
+  return found === addresses.size
+    ? undefined
+    : `addresses of ${DUMMY_DEVICE} deleted: ${addresses.size - found}`
 }
 
 /** The number of entries by name of set. */

@@ -146,6 +146,19 @@ describe('the iptables plane', () => {
     expect(commitsBetween(before, plane.generation())).toBe(2)
   })
 
+  it('reads the kernel back when the outcome of a cleanup is unknown', async () => {
+    const its = world()
+    await advance(its, its.plane.empty, table([plainService(1, 2)]))
+    const { client } = its
+    const commit = client.commit.bind(client)
+    client.commit = async (transaction, options) => {
+      const result = await commit(transaction, options)
+      return transaction.length === 0 ? result : { ...result, outcome: 'unknown' }
+    }
+    await its.plane.cleanup()
+    expect((await held(its)).filter(line => line.includes('KUBE-SERVICES'))).toEqual([])
+  })
+
   it('leaves Services out, and lets them in again', async () => {
     const all = world()
     const frontends = table([...everyKind(false), plainService(1, 2)])

@@ -216,7 +216,7 @@ describe('the plane', () => {
     expect((await plane.commit(plan, {})).refusals).toEqual([{ services: [], error }])
   })
 
-  it('cleans up its tables in one commit, looks again when it was late, and does nothing when none is there', async () => {
+  it('cleans up its tables in one commit, reads again when it was late, and does nothing when none is there', async () => {
     const { client, plane, render } = make()
     await plane.cleanup()
     expect(client.commits).toEqual([])
