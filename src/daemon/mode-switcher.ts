@@ -247,7 +247,9 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
 
   #report(event: ReconcilerEvent): void {
     const { rendered } = this.#reconciler
-    if (event.kind === 'committed' && rendered !== undefined) this.#notice(this.#opened.unsupported(rendered))
+    // A start that finds the wanted state in the kernel commits nothing.
+    const isNews = event.kind === 'committed' || event.kind === 'synced'
+    if (isNews && rendered !== undefined) this.#notice(this.#opened.unsupported(rendered))
     this.#options.report(event)
   }
 

@@ -76,7 +76,7 @@ interface Planned<State, P> {
   readonly observed: boolean
 }
 
-interface Goal {
+interface Goal<State> extends Pick<PassOptions<State, Plan<State>>, 'doubts'> {
   readonly table: FrontendTable
   readonly reason: PassReason
   /** The Services to leave out. */
@@ -110,7 +110,7 @@ export class Pass<State, P extends Plan<State>> {
   #doubted = false
   /** The last observed state may be wrong where others changed our objects meanwhile. */
   #unsettled = false
-  /** Something of ours was in the kernel, so a difference found by a read is drift and not a first programming. */
+  /** The kernel has held what was wanted, so a difference found by a read is drift and not a first programming. */
   #programmed = false
 
   constructor(options: PassOptions<State, P>) {
@@ -148,14 +148,15 @@ export class Pass<State, P extends Plan<State>> {
     // A rejection may only mean that another program changed our tables: it counts once it answers a plan of an observed state.
     const isProof = (observed: boolean, round: number): boolean =>
       observed && (!this.#unsettled || round > STALE_TRIES)
-    const outcome = await this.#commit({ table, reason, without, isProof })
+    const { doubts } = this.#options
+    const outcome = await this.#commit({ table, reason, without, isProof, doubts })
     const { rejection } = outcome
     return rejection === undefined ? outcome : await this.#exclude(table, reason, rejection, without)
   }
 
   /** Commits until the kernel holds `table` without these Services or rejects a plan, or throws. */
-  async #commit({ table, reason, without, isProof }: Goal): Promise<Outcome> {
-    const { plane, pace, report, doubts } = this.#options
+  async #commit({ table, reason, without, isProof, doubts }: Goal<State>): Promise<Outcome> {
+    const { plane, pace, report } = this.#options
     let looked = false
     for (let round = 1; round <= ROUNDS_MAX; round++) {
       if (round > 1) await pace()
@@ -163,9 +164,10 @@ export class Pass<State, P extends Plan<State>> {
       looked ||= observed
       if (plan.empty) {
         this.#hold(plan.after)
+        this.#programmed = true
         return { complete: true, looked }
       }
-      if (observed && !this.#programmed && reason !== 'retry' && (await doubts?.(from, wanted)) === true) {
+      if (observed && !this.#programmed && (await doubts?.(from, wanted)) === true) {
         // What the kernel holds lends its numbering, not what was nearly written.
         this.#base = undefined
         return { complete: false, looked }

@@ -18,14 +18,15 @@ export interface Bench {
   kinds(): string[]
 }
 
-interface Periods {
+interface Given {
   readonly healPeriodMs?: number
   readonly minIntervalMs?: number
+  readonly doubts?: (held: FakePlane['kernel'], wanted: FakePlane['kernel']) => Promise<boolean>
 }
 
 export function bench(
   plane = new FakePlane(),
-  { healPeriodMs = 600_000, minIntervalMs = 20 }: Periods = {},
+  { healPeriodMs = 600_000, minIntervalMs = 20, ...given }: Given = {},
 ): Bench {
   const clock = new FakeClock()
   const events: ReconcilerEvent[] = []
@@ -44,6 +45,7 @@ export function bench(
     minIntervalMs,
     healPeriodMs,
     driftPollMs: 250,
+    ...given,
     report: event => events.push(event),
   })
   return {

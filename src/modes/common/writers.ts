@@ -127,28 +127,45 @@ export interface AsRead<T> {
 
 /**
  * Commits the changes that `read` computes from what it reads from the kernel, in one transaction. Reads
- * again when another program committed in between. Gives the value of the read that the commit was based on.
- * Throws an error that begins with `what` when the kernel rejects the transaction, or when each try meets another commit.
+ * again when another program committed in between, or when the outcome of the commit is unknown. Gives the value of the
+ * read that the commit was based on. Throws an error that begins with `what` when the kernel rejects the transaction, or
+ * when each try meets another commit.
  */
 export async function commitAsRead<T>(
   client: NftClient,
   read: () => Promise<AsRead<T>>,
   what = 'clean up',
 ): Promise<T> {
+  let sent: AsRead<T> | undefined
   for (let tries = 1; tries <= TRIES; tries++) {
     const generation = client.generation()
-    const { value, transaction } = await read()
-    if (transaction.length === 0) return value
-    const result = await client.commit(transaction, { generation })
-    if (result.outcome === 'committed') return value
-    if (result.outcome !== 'stale') throw refusal(what, result)
+    const found = await read()
+    if (found.transaction.length === 0) return (sent ?? found).value
+    const result = await client.commit(found.transaction, { generation })
+    if (result.outcome === 'committed') return found.value
+    if (result.outcome === 'refused') throw commitError(what, result)
+    if (result.outcome === 'unknown') sent = found
   }
-  throw new Error(`${what}: the kernel's generation moved on before each of ${TRIES} commits`)
+  throw givenUp(what, TRIES)
 }
 
-function refusal(what: string, { outcome, failures }: CommitResult): Error {
-  const [first] = failures
-  return new Error(`${what}: ${first?.error.message ?? outcome}`, { cause: first?.error })
+/** Makes the error of a commit that did not happen, or of which that is unknown. It begins with `what`. */
+export function commitError(
+  what: string,
+  { outcome, failures: [first] }: Pick<CommitResult, 'outcome'> & { readonly failures: readonly Failure[] },
+): Error {
+  const why = outcome === 'unknown' ? 'the outcome of the commit is unknown' : `the commit is ${outcome}`
+  return new Error(`${what}: ${first?.error.message ?? why}`, { cause: first?.error })
+}
+
+interface Failure {
+  readonly error: Error
+}
+
+/** Makes the error of a cleanup that read and committed so often, each time in vain. */
+export function givenUp(what: string, tries: number): Error {
+  const why = "other programs committed in between, or the kernel's answer was lost"
+  return new Error(`${what}: gave up after ${tries} tries: ${why}`)
 }
 
 /** Deletes those of the tables that are ours. Gives their names with their families. Throws as commitAsRead does. */
@@ -175,8 +192,9 @@ export async function retireTables(
   { name, isOurs }: { readonly name: string; readonly isOurs: (table: Table) => boolean },
 ): Promise<'removed' | 'nothing'> {
   return await withNftClient(context, async client => {
-    if (!(await tablesNamed(client, name)).some(isOurs)) return 'nothing'
-    if (!signal.aborted) await deleteTables(client, bothNamed(name), isOurs)
+    const isThere = (await tablesNamed(client, name)).some(isOurs)
+    if (!isThere || signal.aborted) return 'nothing'
+    await deleteTables(client, bothNamed(name), isOurs)
     return 'removed'
   })
 }

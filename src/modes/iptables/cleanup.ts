@@ -5,7 +5,7 @@ import type { Observed } from '../../kernel/nft/state.ts'
 import type { Operation } from '../../kernel/nft/transaction.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/sysctls.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
-import { withNftClient } from '../common/writers.ts'
+import { commitError, withNftClient } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, CleanupRest, KernelAccess, ModeContext, Retired } from '../mode.ts'
 import {
   type ChainNames,
@@ -149,9 +149,9 @@ function commentOf(routeLocalnet: number | undefined): string {
   return `iptables mode of kprobe${former}`
 }
 
-function throwUnlessCommitted({ outcome, failures: [failure] }: CommitResult): void {
-  if (outcome !== 'committed')
-    throw new Error(`table ${RECORD.family} ${RECORD.table}: ${failure?.error.message ?? outcome}`)
+function throwUnlessCommitted(result: CommitResult): void {
+  if (result.outcome !== 'committed')
+    throw commitError(`write table ${RECORD.family} ${RECORD.table}`, result)
 }
 
 const NAME = `${RECORD.family} ${RECORD.table}`

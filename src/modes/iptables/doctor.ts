@@ -9,7 +9,7 @@ import {
 } from '../../kernel/xt/probe.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Finding, KernelSockets, Look, ReadText } from '../mode.ts'
-import { answersAtLoopback } from './settings.ts'
+import { answersAtLoopback, ROUTE_LOCALNET } from './settings.ts'
 
 /**
  * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes nothing.
@@ -39,14 +39,13 @@ export function extensionFindings(missing: readonly MissingExtension[]): readonl
   })
 }
 
-const ROUTE_LOCALNET = 'net/ipv4/conf/all/route_localnet'
 const LISTS_MAX = '/sys/module/xt_recent/parameters/ip_list_tot'
 
 /** Checks the sysctls that the mode sets, and the one that its rules depend on. */
 export async function iptablesSettingFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
   const clients = await read(LISTS_MAX)
   return [
-    routeLocalnet(answersAtLoopback(config), await read(`/proc/sys/${ROUTE_LOCALNET}`)),
+    routeLocalnet(answersAtLoopback(config), await read(`/${ROUTE_LOCALNET.sysctl.path}`)),
     {
       kind: 'note',
       subject: 'clients with session affinity',
@@ -59,7 +58,7 @@ const UNWANTED =
   '1: hosts of the network can reach sockets bound to 127.0.0.1; node ports do not answer there'
 
 function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
-  const subject = ROUTE_LOCALNET
+  const subject = ROUTE_LOCALNET.sysctl.name
   if (!wanted && now === '1') return { kind: 'warning', subject, text: UNWANTED }
   if (!wanted)
     return { kind: 'ok', subject, text: `${now ?? 'absent'}: node ports do not answer at 127.0.0.1` }

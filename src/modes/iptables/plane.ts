@@ -18,7 +18,7 @@ import type {
   RenderOptions,
 } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
-import { type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
+import { commitError, givenUp, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import { isOurChain, isServiceChain, touchesUs } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'
@@ -40,7 +40,7 @@ interface IptablesPlaneOptions {
 const PLACES = placesOf(NFT_FAMILIES)
 /**
  * The maximum number of tries. A cleanup names the generation that it read, and reads again when another program
- * commits in between.
+ * commits in between, or when the outcome of its commit is unknown.
  */
 const CLEANUP_TRIES = 16
 const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
@@ -122,15 +122,11 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
       const { state, generation } = await this.observe()
       const operations = removalOf(state.observed, owned, CODEC)
       if (operations.length === 0) return
-      const { outcome, failures } = await this.#commit(operations, { generation })
-      if (outcome === 'committed') return
-      const [first] = failures
-      if (outcome !== 'stale')
-        throw new Error(`remove chains: ${first?.error.message ?? outcome}`, { cause: first?.error })
+      const result = await this.#commit(operations, { generation })
+      if (result.outcome === 'committed') return
+      if (result.outcome === 'refused') throw commitError('remove chains', result)
     }
-    throw new Error(
-      `remove chains: other programs committed to nf_tables during each of ${CLEANUP_TRIES} tries`,
-    )
+    throw givenUp('remove chains', CLEANUP_TRIES)
   }
 
   #commit(operations: ScopeOperations, options: CommitOptions): Promise<ScopeCommit> {

@@ -29,6 +29,7 @@ import {
   saveIptables,
   traceable,
 } from '../xt-common/read-chains.ts'
+import { isSingle } from './optimize/dispatch.ts'
 
 export function iptablesHeld({ chains, proxy }: KernelRead): Promise<HeldMode | undefined> {
   return Promise.resolve(heldIn(chains, chainNames(proxy)))
@@ -166,9 +167,7 @@ type Addressed = XtRule & { readonly destination: NonNullable<XtRule['destinatio
 /** Returns whether a rule matches one address. Rules of node ports match addresses of the node, or all of loopback. */
 function isAddress(rule: XtRule): rule is Addressed {
   const { destination } = rule
-  return (
-    destination !== undefined && !destination.inverted && [...destination.mask].every(byte => byte === '\xff')
-  )
+  return destination !== undefined && isSingle(destination)
 }
 
 function typeOf(rule: XtRule): string {

@@ -19,7 +19,7 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT, goTo, rejectChain, rule } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
-import { deleteTable } from '../common/writers.ts'
+import { commitError, deleteTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, Freed, ModeContext, Retired } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/layout.ts'
 import { NO_LATE_SETS } from './diff.ts'
@@ -198,8 +198,8 @@ async function drainAll({ ipvs }: IpvsKernel, servers: readonly PlacedServer[]):
 async function shrink({ nft }: IpvsKernel, { tables }: Ruleset, { tableName }: IpvsOptions): Promise<void> {
   const transaction = tables.flatMap(({ family }) => guardOf(family, tableName))
   if (transaction.length === 0) return
-  const { outcome, failures } = await nft.commit(transaction, {})
-  if (outcome !== 'committed') throw failures[0]?.error ?? new Error(`shrink ${tableName}: ${outcome}`)
+  const result = await nft.commit(transaction, {})
+  if (result.outcome !== 'committed') throw commitError(`replace the rules of table ${tableName}`, result)
 }
 
 /** A priority behind the chains of the other mode, so that packets which these translated do not match. */

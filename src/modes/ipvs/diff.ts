@@ -265,11 +265,15 @@ function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: EntryPiles
   const pauses = new Pauses()
   for (const [, before, after] of PersistentMap.differences(from.entries, to.entries)) {
     if (pauses.due()) yield
-    // The kernel does not hold the users of an entry.
-    if (before === undefined && after !== undefined) put(added, after)
-    else if (before !== undefined && after === undefined) put(removed, before)
+    // The kernel does not hold the users of an entry. An addition makes an exception of another program an entry.
+    if (before !== undefined && after === undefined) put(removed, before)
+    else if (after !== undefined && (before === undefined || isException(before))) put(added, after)
   }
   return { added, removed }
+}
+
+function isException({ entry }: PlacedEntry): boolean {
+  return entry.nomatch === true
 }
 
 function put(piles: Map<string, EntryPile>, { set, entry, services }: PlacedEntry): void {
@@ -288,6 +292,6 @@ function grouped(piles: EntryPiles, sets: ReadonlyMap<string, Ipset>): readonly 
 
 function entriesOf({ entries }: IpvsState, name: string): EntryPile {
   const piles = new Map<string, EntryPile>()
-  for (const placed of entries.values()) if (placed.set === name) put(piles, placed)
+  for (const placed of entries.values()) if (placed.set === name && !isException(placed)) put(piles, placed)
   return piles.get(name) ?? { entries: [], groups: [] }
 }

@@ -156,11 +156,9 @@ const RECORDS: ReadonlySet<string> = new Set(FAMILIES.map(family => setName('IPV
 
 function placeEntries(sets: readonly IpsetListing[]): PersistentMap<PlacedEntry> {
   const placed = new Map<string, PlacedEntry>()
-  for (const { set, entries } of sets) {
-    // Exceptions are another program's.
-    for (const entry of entries.filter(its => its.nomatch !== true))
+  for (const { set, entries } of sets)
+    for (const entry of entries)
       placed.set(entryKey(set.name, entry), { set: set.name, entry, services: NO_SERVICES })
-  }
   return PersistentMap.owning(placed)
 }
 

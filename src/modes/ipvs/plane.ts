@@ -14,7 +14,7 @@ import type {
   Receipt,
   RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { inTables, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
+import { commitError, inTables, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import type { ModeContext } from '../mode.ts'
 import { isIpvsChain, touchesScope } from '../xt-common/layout.ts'
 import { codecOf } from './chains.ts'
@@ -132,7 +132,8 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
     return this.#mutex.run(async () => {
       const { state, others, generation, unsettled } = await this.#read()
       this.#occupied = occupiedBy(others, this.#occupied)
-      this.#held = state
+      // A read for display must not make damage the state that upkeep expects.
+      this.#held ??= state
       this.#servers = state.servers
       this.#drains.adopt(state, this.#given.clock.nowMs())
       this.#reportedEpoch = this.#epoch
@@ -168,10 +169,8 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
       for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
         const plan = finish(this.diff((await this.#read()).state, EMPTY_STATE))
         if (plan.empty) return
-        const { outcome, refusals } = await this.#run(plan, {})
-        if (outcome !== 'refused') continue
-        const [first] = refusals
-        throw new Error(`remove IPVS mode: ${first?.error.message ?? outcome}`, { cause: first?.error })
+        const { outcome, refusals: failures } = await this.#run(plan, {})
+        if (outcome === 'refused') throw commitError('remove IPVS mode', { outcome, failures })
       }
       throw new Error(`remove IPVS mode: objects remained after each of ${CLEANUP_TRIES} tries`)
     })

@@ -192,8 +192,9 @@ function readRules({ ruleset, entries }: IpvsState): Rules {
     }
   const ranges = new Map<string, string[]>()
   for (const { set, entry } of entries.values()) {
-    const { ip, protocol, port, ip2, prefix2 } = entry
-    if (!set.includes('LOAD-BALANCER-SOURCE') || ip === undefined || ip2 === undefined) continue
+    const { ip, protocol, port, ip2, prefix2, nomatch } = entry
+    const isRange = set.includes('LOAD-BALANCER-SOURCE') && nomatch !== true
+    if (!isRange || ip === undefined || ip2 === undefined) continue
     const text = prefix2 === undefined ? formatIp(ip2) : formatCidr({ ip: ip2, bits: prefix2 })
     const key = `${protocol} ${formatIpPort(ip, port ?? 0)}`
     ranges.set(key, [...(ranges.get(key) ?? []), text])

@@ -42,8 +42,6 @@ interface Drained {
   readonly connections: number
 }
 
-/** The period when digestMs is 0: only connections of draining real servers are counted then. */
-const DRAIN_PERIOD_MS = 1_000
 /** Maximum share of the time that checks take. */
 const CHECK_SHARE = 0.05
 /** The real servers of this many virtual servers are checked in one period, or of more if a round took too long. */
@@ -69,7 +67,6 @@ export class Upkeep {
   #drainingRound: ServerKey[] = []
   /** The counts for a state that does not contain them. */
   #counted: { readonly state: IpvsState; readonly counts: SetCounts } | undefined
-  #isStarted = false
 
   constructor(options: UpkeepOptions) {
     this.#options = options
@@ -79,11 +76,9 @@ export class Upkeep {
   }
 
   start(): void {
-    if (this.#isStarted || this.#checks.isStopped) return
-    this.#isStarted = true
-    const { watchAddresses } = this.#options
-    if (this.#digests) this.#unwatch = watchAddresses?.(() => this.#addressChecks.wake(HINT_DELAY_MS))
-    this.#checks.wake(this.#periodMs)
+    const { watchAddresses, options } = this.#options
+    this.#unwatch = watchAddresses?.(() => this.#addressChecks.wake(HINT_DELAY_MS))
+    this.#checks.wake(options.digestMs)
   }
 
   async close(): Promise<void> {
@@ -94,14 +89,6 @@ export class Upkeep {
     await this.#options.mutex.run(() => Promise.resolve())
   }
 
-  get #digests(): boolean {
-    return this.#options.options.digestMs > 0
-  }
-
-  get #periodMs(): number {
-    return this.#digests ? this.#options.options.digestMs : DRAIN_PERIOD_MS
-  }
-
   async #period(): Promise<number> {
     let tookMs = 0
     await this.#turn(async held => {
@@ -110,7 +97,7 @@ export class Upkeep {
       await this.#check(held)
       tookMs = clock.nowMs() - startMs
     })
-    return Math.max(this.#periodMs, restMs(tookMs, CHECK_SHARE))
+    return Math.max(this.#options.options.digestMs, restMs(tookMs, CHECK_SHARE))
   }
 
   async #recheckAddresses(): Promise<undefined> {
@@ -134,13 +121,13 @@ export class Upkeep {
   }
 
   async #check(held: IpvsState): Promise<void> {
-    if (this.#digests && this.#reportDrift(await this.#checkAll(held))) return
-    const keys = new Set([...this.#nextDraining(), ...(this.#digests ? this.#nextSlice(held) : [])])
+    if (this.#reportDrift(await this.#checkAll(held))) return
+    const keys = new Set([...this.#nextDraining(), ...this.#nextSlice(held)])
     const servers = [...keys].flatMap(key => held.servers.get(key) ?? [])
     if (servers.length === 0) return
     const lists = await this.#options.kernel.ipvs.destinations(servers.map(({ server }) => server))
     for (const [i, server] of servers.entries())
-      if (this.#digests && this.#reportDrift(digestDestinations(server, lists[i] ?? []))) return
+      if (this.#reportDrift(digestDestinations(server, lists[i] ?? []))) return
     await this.#retire(servers, lists)
   }
 
@@ -245,7 +232,7 @@ function digestServers(
     if (!sameSettings(left.server, server)) return `virtual server ${key} was changed`
     found++
   }
-  return found === servers.size ? undefined : `${servers.size - found} virtual servers were deleted`
+  return found === servers.size ? undefined : `virtual servers deleted: ${servers.size - found}`
 }
 
 /** Compares the sets. An exchange of entries for the same number of others is not detected. */
@@ -284,13 +271,15 @@ function digestAddresses(
   present: readonly Ip[] | undefined,
   ownership: Ownership,
 ): Digest {
-  if (present === undefined) return device ? 'the device was deleted' : undefined
+  if (present === undefined) return device ? `device ${DUMMY_DEVICE} was deleted` : undefined
   let found = 0
   for (const ip of present) {
     if (addresses.has(ip)) found++
-    else if (ownership.isOurAddress(ip)) return `address ${formatIp(ip)} was added`
+    else if (ownership.isOurAddress(ip)) return `address ${formatIp(ip)} was added to ${DUMMY_DEVICE}`
   }
-  return found === addresses.size ? undefined : `${addresses.size - found} addresses were deleted`
+  return found === addresses.size
+    ? undefined
+    : `addresses of ${DUMMY_DEVICE} deleted: ${addresses.size - found}`
 }
 
 /** The number of entries by name of set. */

@@ -1,6 +1,6 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
 import { type Family, formatIpPort } from '../../base/ip.ts'
-import type { Octets } from '../../base/octets.ts'
+import { readU16be } from '../../base/octets.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { TrafficCount } from '../../telemetry/connection-metrics.ts'
@@ -48,17 +48,11 @@ function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>
   for (const group of elements.values()) {
     for (const { set, key, data } of group) {
       if (!ENDPOINTS_MAPS.has(set) || typeof data !== 'string') continue
-      endpoints.set(`${set} ${key}`, endpointText(data))
+      endpoints.set(`${set} ${key}`, formatIpPort(data.slice(0, -4), readU16be(data, data.length - 4)))
       if (pauses.due()) yield
     }
   }
   return endpoints
-}
-
-/** Formats an address, a port, and two bytes of padding. */
-function endpointText(data: Octets): string {
-  const ip = data.slice(0, -4)
-  return formatIpPort(ip, (data.charCodeAt(ip.length) << 8) | data.charCodeAt(ip.length + 1))
 }
 
 /** Gives kube-proxy's metrics of node ports at localhost, and those of the relay; none where they are not served there. */

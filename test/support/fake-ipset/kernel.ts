@@ -122,7 +122,7 @@ export class FakeIpsetKernel implements SocketKernel {
         return true
       case 9:
       case 10:
-        return this.#entries(request, command === 9 ? 'add' : 'delete', from)
+        return this.#entries(request, command, from)
       case 13: {
         const { type, revision, revisionMin } = this.#typeAsked(request)
         const family = request.number(5) ?? 0
@@ -210,7 +210,7 @@ export class FakeIpsetKernel implements SocketKernel {
   }
 
   /** Goes through the elements up to the first that is refused, whose line then goes back with the whole message. */
-  #entries(request: FakeRequest, verb: 'add' | 'delete', from: FakeSocket): boolean {
+  #entries(request: FakeRequest, command: 9 | 10, from: FakeSocket): boolean {
     protocolOf(request)
     const lineAttribute = request.attribute(9)
     const list = request.attribute(8)
@@ -218,6 +218,7 @@ export class FakeIpsetKernel implements SocketKernel {
     if (lineAttribute === undefined) refuse(ERR.PROTOCOL)
     const set = this.#named(request, 2)
     const isExclusive = (request.message.flags & NLM_F_EXCL) !== 0
+    const verb = command === 10 ? 'delete' : isExclusive ? 'add' : 'replace'
     let culprit: { errno: number; line: number } | undefined
     request.forEach(list.start, list.end, (type, nest) => {
       if (culprit !== undefined) return

@@ -106,18 +106,23 @@ function masked(ip: string, bits: number): string {
   return text
 }
 
-function elementKey({ ip, protocol, port, ip2, prefix2 }: FakeElement): string {
+export function elementKey({ ip, protocol, port, ip2, prefix2 }: FakeElement): string {
   return JSON.stringify([ip, protocol, port, ip2, prefix2])
 }
 
 /** Changes the set, or gives the errno with which the kernel leaves the element. */
-export function addOrDelete(set: FakeIpset, element: FakeElement, verb: 'add' | 'delete'): number {
+export function addOrDelete(
+  set: FakeIpset,
+  element: FakeElement,
+  verb: 'add' | 'replace' | 'delete',
+): number {
   try {
     const value = normalized(set, element)
     const key = elementKey(value)
     if (verb === 'delete') return set.elements.delete(key) ? 0 : ERR.EXIST
-    if (set.elements.has(key)) return ERR.EXIST
-    if (set.type !== 'bitmap:port' && set.elements.size >= set.maxElements) return ERR.HASH_FULL
+    const isThere = set.elements.has(key)
+    if (isThere && verb === 'add') return ERR.EXIST
+    if (!isThere && set.type !== 'bitmap:port' && set.elements.size >= set.maxElements) return ERR.HASH_FULL
     set.elements.set(key, value)
     return 0
   } catch (error) {

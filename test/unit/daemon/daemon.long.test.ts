@@ -13,6 +13,7 @@ import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
 import { temporaryFolder } from '../../support/folder.ts'
+import { serviceOf } from '../../support/ipvs-services.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 
@@ -190,6 +191,18 @@ describe('runDaemon', () => {
   it('ends with 1 when it should sync once and the kernel refuses a Service', async () => {
     kernel.forced.push({ matches: message => message.type === 0x0a0c, code: 'EINVAL' })
     expect(await start('--once')).toBe(1)
+  })
+
+  it('ends with 1 each time when the mode does not support a Service, also with nothing to write', async () => {
+    for (const name of readdirSync(folder)) rmSync(join(folder, name))
+    // One more endpoint than a port with session affinity can have.
+    const endpoints = Array.from({ length: 8_193 }, (_, i) => `10.244.${i >> 8}.${i & 255}`)
+    const items = serviceOf('many', { ip: '10.96.9.9', endpoints, affinityS: 60 })
+    writeFileSync(join(folder, 'many.json'), JSON.stringify({ kind: 'List', apiVersion: 'v1', items }))
+    for (const round of [1, 2]) {
+      expect(await start('--once')).toBe(1)
+      expect(logged.filter(line => line.includes('skipped: not supported'))).toHaveLength(round)
+    }
   })
 
   it('plans and writes nothing with --backend=dry-run', async () => {

@@ -3,6 +3,32 @@ import { FakePlane } from '../../support/fake-plane.ts'
 import { bench } from '../../support/reconciler-bench.ts'
 import { IS_QUICK } from '../../support/runs.ts'
 
+describe('a doubt about what is wanted', () => {
+  it('is raised before the first commit, also when the kernel could not be read at first', async () => {
+    const plane = new FakePlane()
+    plane.kernel = new Map(['a', 'b', 'c'].map(key => [key, '1']))
+    const asked: (readonly [held: number, wanted: number])[] = []
+    const doubts: Doubts = (held, wanted) => {
+      asked.push([held.size, wanted.size])
+      return Promise.resolve(asked.length === 1)
+    }
+    plane.beforeObserve = () => {
+      plane.beforeObserve = undefined
+      throw new Error('ENOBUFS')
+    }
+    const { clock, offer } = bench(plane, { doubts })
+    offer({ a: '1' })
+    await clock.advance(1_000)
+    expect(asked).toEqual([
+      [3, 1],
+      [3, 1],
+    ])
+    expect([...plane.kernel.keys()]).toEqual(['a'])
+  })
+})
+
+type Doubts = NonNullable<NonNullable<Parameters<typeof bench>[1]>['doubts']>
+
 describe('quarantine', () => {
   it('leaves a refused Service out, names it, and lets all others in', async () => {
     const plane = new FakePlane()

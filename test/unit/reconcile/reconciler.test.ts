@@ -18,6 +18,16 @@ for (const { how, start } of [
       expect(events).toContainEqual({ kind: 'healed', changes: 1, objects: ['add b'] })
     })
 
+    it('reports the repair of what an earlier process had written', async () => {
+      const { clock, plane, offer, events } = start()
+      plane.kernel = new Map([['a', '1']])
+      offer({ a: '1' })
+      await clock.advance(100)
+      plane.tamper(new Map())
+      await clock.advance(250)
+      expect(events).toContainEqual({ kind: 'healed', changes: 1, objects: ['add a'] })
+    })
+
     it('makes no extra pass after commits of its own', async () => {
       const { clock, plane, offer } = await running(start())
       offer({ a: '2' })

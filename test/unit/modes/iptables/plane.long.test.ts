@@ -146,6 +146,19 @@ describe('the iptables plane', () => {
     expect(commitsBetween(before, plane.generation())).toBe(2)
   })
 
+  it('reads the kernel back when the outcome of a cleanup is unknown', async () => {
+    const its = world()
+    await advance(its, its.plane.empty, table([plainService(1, 2)]))
+    const { client } = its
+    const commit = client.commit.bind(client)
+    client.commit = async (transaction, options) => {
+      const result = await commit(transaction, options)
+      return transaction.length === 0 ? result : { ...result, outcome: 'unknown' }
+    }
+    await its.plane.cleanup()
+    expect((await held(its)).filter(line => line.includes('KUBE-SERVICES'))).toEqual([])
+  })
+
   it('sends as much for a changed endpoint among 100 Services as among 2,000', async () => {
     const sent: number[] = []
     for (const count of [100, 2_000]) {

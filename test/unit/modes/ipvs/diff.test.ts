@@ -13,7 +13,7 @@ import { diffStates } from '../../../../src/modes/ipvs/diff.ts'
 import { type IpvsPlan, PHASE_ORDER, type Phase } from '../../../../src/modes/ipvs/plan.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from '../../../../src/modes/ipvs/state.ts'
-import { real, virtual } from '../../../support/ipvs-objects.ts'
+import { ip, real, virtual } from '../../../support/ipvs-objects.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 
 const CLUSTER_IPS: Ipset = {
@@ -189,6 +189,29 @@ describe('a set', () => {
       expect(plan({ ...to, sets: grown.after.sets }, to).empty).toBe(true)
     },
   )
+
+  it('gets an entry back that another program made an exception, and loses other exceptions', () => {
+    const to = stateOf([{ destinations: [ONE] }])
+    const excepted = (state: IpvsState) =>
+      state.entries.entries().map(([key, placed]) => {
+        const entry = { ...placed.entry, nomatch: true as const }
+        return [key, { ...placed, entry, services: [] }] as const
+      })
+    const both = stateOf([{ destinations: [ONE] }, { destinations: [ONE] }])
+    const { phases } = plan({ ...to, entries: PersistentMap.from(excepted(both)) }, to)
+    expect(phases).toMatchObject([
+      { kind: 'add-entries', lists: [{ entries: [{ ip: ip('172.30.0.1') }] }] },
+      { kind: 'remove-entries', lists: [{ entries: [{ ip: ip('172.30.0.2') }] }] },
+    ])
+    const small: Ipset = { ...CLUSTER_IPS, maxElements: 1 }
+    const crowded = {
+      ...to,
+      entries: PersistentMap.from(excepted(both)),
+      sets: new Map([[small.name, small]]),
+    }
+    const growth = phase(plan(crowded, to), 'add-sets')?.sets[0]?.replaces?.growth
+    expect(growth?.build).toContainEqual(expect.objectContaining({ verb: 'add-entries', entries: [] }))
+  })
 
   it('of another type is for the kernel to refuse', () => {
     const other: Ipset = { ...CLUSTER_IPS, type: 'hash:ip' }

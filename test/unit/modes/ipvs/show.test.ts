@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import { serviceNames } from '../../../../src/cli/admin-client.ts'
 import type { IpsetListing } from '../../../../src/kernel/ipset/state.ts'
 import {
@@ -8,7 +9,7 @@ import {
   type VirtualServer,
 } from '../../../../src/kernel/ipvs/state.ts'
 import { namesOfElements } from '../../../../src/modes/common/show.ts'
-import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/show.ts'
+import { entryRows, heldIn, nameOf, serverRows } from '../../../../src/modes/ipvs/show.ts'
 import { ip } from '../../../support/addresses.ts'
 import {
   backends,
@@ -118,6 +119,19 @@ describe('without a daemon', () => {
     expect(nameOf(serverAt('TCP', address, port), names)).toBe(name)
     expect(names.isComplete).toBe(false)
   })
+})
+
+it('does not list an exception of another program among the clients that may connect', () => {
+  const ranges = [{ ip: ip('10.0.0.0'), bits: 8 }]
+  const frontends = [vip(ip('192.0.2.9'), 80, EXTERNAL_LOCAL, ranges)]
+  const state = render(table([service('ns/a', [{ frontends, cluster: backends(1), local: backends(1) }])]))
+  const rowsOf = (entries: typeof state.entries) =>
+    heldIn({ state: { ...state, entries }, names, localIps: [], chains: [] }, ['ip']).rows
+  expect(rowsOf(state.entries)).toMatchObject([{ allowedFrom: ['10.0.0.0/8'] }])
+  const excepted = state.entries.entries().map(([key, placed]) => {
+    return [key, { ...placed, entry: { ...placed.entry, nomatch: true as const } }] as const
+  })
+  expect(rowsOf(PersistentMap.from(excepted))).toMatchObject([{ allowedFrom: [] }])
 })
 
 it('shows virtual servers by Service, with what drains', () => {

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { elementKey } from '../../../support/fake-ipset/sets.ts'
 import { DEVICE, IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
 import { IpvsRig, type IpvsRigOptions } from '../../../support/ipvs-rig.ts'
@@ -27,9 +28,12 @@ async function synced(
   return { node, rig }
 }
 
+/** `ipset add KUBE-LOAD-BALANCER-SOURCE-CIDR 172.30.0.1,tcp:80,10.0.0.0/8 nomatch` */
+const EXCEPTION = { ip: ip('172.30.0.1'), protocol: 6, port: 80, ip2: ip('10.0.0.0'), prefix2: 8, flags: 4 }
+
 /** What somebody else may do to the node, and how it is told of. */
 const DAMAGE: readonly (readonly [name: string, tamper: (node: IpvsNode) => void, told: RegExp])[] = [
-  ['a virtual server is deleted', node => node.ipvs.servers.clear(), /1 virtual servers were deleted/],
+  ['a virtual server is deleted', node => node.ipvs.servers.clear(), /virtual servers deleted: 1/],
   [
     'a virtual server gets another scheduler',
     node => {
@@ -57,6 +61,11 @@ const DAMAGE: readonly (readonly [name: string, tamper: (node: IpvsNode) => void
     'a set is emptied',
     node => node.sets.set('KUBE-CLUSTER-IP')?.elements.clear(),
     /ipset KUBE-CLUSTER-IP has 0 entries instead of 1/,
+  ],
+  [
+    'an address is taken out of a set of ranges',
+    node => node.sets.set('KUBE-LOAD-BALANCER-SOURCE-CIDR')?.elements.set(elementKey(EXCEPTION), EXCEPTION),
+    /ipset KUBE-LOAD-BALANCER-SOURCE-CIDR has 1 entries instead of 0/,
   ],
   [
     'the record of what is ours is emptied',
@@ -96,9 +105,18 @@ describe('drift that no kernel tells of', () => {
       node.links.addAddress('lo', { family: 2, ip: ip('127.0.0.2'), prefixLength: 8, flags: 0 })
       await rig.until(() => rig.of('healed').length > 0, deaf ? 3_000 : 500)
       expect(node.addresses()).toEqual([ip('172.30.0.1')])
-      expect(rig.upkeep[0]).toMatchObject({ kind: 'drift', difference: '1 addresses were deleted' })
+      expect(rig.upkeep[0]).toMatchObject({ kind: 'drift', difference: 'addresses of kube-ipvs0 deleted: 1' })
     },
   )
+
+  it('is healed when `kprobe plan` reads the kernel first', async () => {
+    const { node, rig } = await synced()
+    const before = node.dump()
+    node.ipvs.servers.clear()
+    await rig.plane.observe()
+    await rig.until(() => rig.of('healed').length > 0, 3_000)
+    expect(node.dump()).toEqual(before)
+  })
 
   it.skipIf(IS_QUICK)('is not what commits of our own do, however many there are', async () => {
     const { node, rig } = await synced()

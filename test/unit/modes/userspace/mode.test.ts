@@ -41,7 +41,7 @@ it('leaves everything when it is called off', async () => {
   start()
   await commitAll(plane, plane.empty, finish(plane.render(web(), { base: plane.empty, without: new Set() })))
   await close()
-  expect(await userspace.retire(contextOf(kernel), AbortSignal.abort(), true)).toBe('removed')
+  expect(await userspace.retire(contextOf(kernel), AbortSignal.abort(), true)).toBe('nothing')
   expect(kernel.space.tables.size).toBe(2)
 })
 
