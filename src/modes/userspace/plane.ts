@@ -13,6 +13,7 @@ import {
   generationOf,
   guardOf,
   type Observation,
+  type ObserveOptions,
   type Receipt,
   type RenderOptions,
 } from '../../reconcile/dataplane.ts'
@@ -114,10 +115,10 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     return generationOf(this.#given.client.generation())
   }
 
-  observe(): Promise<Observation<UserspaceState>> {
+  observe(options?: ObserveOptions): Promise<Observation<UserspaceState>> {
     return this.#mutex.run(async () => {
       const { client, clock } = this.#given
-      const { ruleset, generation, unsettled } = await client.list(this.#tables)
+      const { ruleset, generation, unsettled } = await client.list(this.#tables, options)
       const relays = this.#applied
       const book = this.#isRelaying
         ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))

@@ -113,7 +113,7 @@ describe('drift that no kernel tells of', () => {
     const { node, rig } = await synced()
     const before = node.dump()
     node.ipvs.servers.clear()
-    await rig.plane.observe()
+    await rig.plane.observe({ aside: true })
     await rig.until(() => rig.of('healed').length > 0, 3_000)
     expect(node.dump()).toEqual(before)
   })
