@@ -19,7 +19,7 @@ import { createNftClient, type NftClient, type ReadOptions } from '../../kernel/
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { tableOf } from '../common/tables.ts'
 import { bothNamed, tablesNamed, withNftClient } from '../common/writers.ts'
-import type { KernelAccess, KernelSockets } from '../mode.ts'
+import { type KernelAccess, type KernelSockets, openAll } from '../mode.ts'
 import { observeChains } from './chains.ts'
 import {
   allSetNames,
@@ -55,12 +55,17 @@ interface OpenKernel {
 }
 
 /** Makes clients for four subsystems of the kernel, each with a socket of its own. Throws SystemError. */
-export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
-  const transport = netfilter()
-  const ipset = new IpsetClient({ transport: netfilter(), clock })
+export function openIpvsKernel(sockets: KernelSockets, clock: Clock): OpenKernel {
+  const [transport, sets, generic, route] = openAll(sockets, ({ netfilter, generic, route }) => [
+    netfilter(),
+    netfilter(),
+    generic(),
+    route(),
+  ])
+  const ipset = new IpsetClient({ transport: sets, clock })
   const nft = createNftClient({ transport, clock, ipsets: ipset })
-  const ipvs = createIpvsClient({ transport: generic(), clock })
-  const dummy = new DummyClient({ transport: route(), clock })
+  const ipvs = createIpvsClient({ transport: generic, clock })
+  const dummy = new DummyClient({ transport: route, clock })
   return {
     kernel: { nft, ipset, ipvs, dummy },
     ownPortId: transport.portId,
