@@ -54,6 +54,25 @@ export interface KernelSockets {
   readonly room?: () => ProcessRoom
 }
 
+/** Gives what `open` makes of sockets that it opens. When it throws, those that are open are closed. */
+export function openAll<T>(
+  { netfilter, generic, route }: KernelSockets,
+  open: (sockets: KernelSockets) => T,
+): T {
+  const opened: Transport[] = []
+  const noted = (openSocket: OpenSocket) => () => {
+    const transport = openSocket()
+    opened.push(transport)
+    return transport
+  }
+  try {
+    return open({ netfilter: noted(netfilter), generic: noted(generic), route: noted(route) })
+  } catch (error) {
+    for (const transport of opened) void transport.close()
+    throw error
+  }
+}
+
 /** What reading or writing the kernel needs. */
 export interface KernelAccess {
   readonly clock: Clock

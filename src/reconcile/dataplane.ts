@@ -53,7 +53,7 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   /** What to send to get from one state to the other. */
   diff(from: State, to: State): Steps<P>
   /** Reads the kernel. */
-  observe(): Promise<Observation<State>>
+  observe(options?: ObserveOptions): Promise<Observation<State>>
   /** Writes one plan. Never throws for what the kernel says: that is in the Receipt. */
   commit(plan: P, options: CommitOptions): Promise<Receipt>
   /** Cheap to read. Changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
@@ -87,6 +87,11 @@ export interface WriterCommit {
   readonly own: boolean
   /** It changed something of ours. */
   readonly touchesUs: boolean
+}
+
+export interface ObserveOptions {
+  /** Only shows what is there: nothing that the plane expects of the kernel, or reports of its commits, depends on it. */
+  readonly aside?: boolean
 }
 
 export interface RenderOptions<State> {
@@ -183,7 +188,7 @@ export async function differenceOf<State, P extends Plan<State>>(
   table: FrontendTable,
   slicing: Slicing,
 ): Promise<Difference> {
-  const { state } = await plane.observe()
+  const { state } = await plane.observe({ aside: true })
   const wanted = await finishInSlices(plane.render(table, { base: state, without: new Set() }), slicing)
   const lines: PlanLine[] = []
   let from = state

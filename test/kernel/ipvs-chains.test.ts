@@ -26,7 +26,7 @@ function wanted(config: PipelineConfig): Chains {
 }
 
 async function write(to: Chains, rules: RuleWriter = 'iptables'): Promise<number> {
-  const { observed } = await observeChains({ nft, ipset }, rules)
+  const { observed } = await observeChains({ nft, ipset }, { rules })
   const codec = codecOf(ipset)
   const { operations } = finish(diffChains({ kind: 'observed', observed }, to, codec))
   const { outcome, failures } = await commitScope(operations, {

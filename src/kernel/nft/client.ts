@@ -56,12 +56,12 @@ export interface NftClient {
    * meanwhile. Skips tables that do not exist. Elements come grouped by set; those of sets with NFT_SET_EVAL carry
    * expiresMs.
    */
-  list(tables: readonly TableName[]): Promise<Listing>
+  list(tables: readonly TableName[], options?: ReadOptions): Promise<Listing>
   /**
    * Reads chains of tables that other programs use as well, with the bytes of their rules (counters at zero) and
    * their handles, bracketed as `list`. An unsettled listing may lack rules where another program wrote to the table.
    */
-  listChains(places: readonly ChainPlace[]): Promise<ChainListing>
+  listChains(places: readonly ChainPlace[], options?: ReadOptions): Promise<ChainListing>
   /** Reads the bytes of one rule, counters at zero; undefined when it is gone. Synchronous, under 20 us. */
   rule(place: ChainName & { readonly handle: bigint }): Octets | undefined
   /** Reads the rules of one chain with their counts; none when the chain does not exist. */
@@ -72,6 +72,11 @@ export interface NftClient {
     onCounter: (key: Octets, packets: bigint) => void,
   ): Promise<boolean>
   close(): Promise<void>
+}
+
+export interface ReadOptions {
+  /** Only shows what is there: what other programs committed until then still counts as foreign at the next commit. */
+  readonly aside?: boolean
 }
 
 export interface CommitOptions {
@@ -153,16 +158,19 @@ class NetlinkNftClient implements NftClient {
     return this.#seen
   }
 
-  async list(tables: readonly TableName[]): Promise<Listing> {
+  async list(tables: readonly TableName[], { aside = false }: ReadOptions = {}): Promise<Listing> {
     const context = { connection: this.#connection, clock: this.#clock, ipsets: this.#ipsets }
     const listing = await listTables(context, tables)
-    this.#seen = listing.generation
+    if (!aside) this.#seen = listing.generation
     return listing
   }
 
-  async listChains(places: readonly ChainPlace[]): Promise<ChainListing> {
+  async listChains(
+    places: readonly ChainPlace[],
+    { aside = false }: ReadOptions = {},
+  ): Promise<ChainListing> {
     const listing = await listChains({ connection: this.#connection, clock: this.#clock }, places)
-    this.#seen = listing.generation
+    if (!aside) this.#seen = listing.generation
     return listing
   }
 

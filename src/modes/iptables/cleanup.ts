@@ -6,7 +6,15 @@ import type { Operation } from '../../kernel/nft/transaction.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/sysctls.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
 import { commitError, withNftClient } from '../common/writers.ts'
-import type { Cleaned, CleanupContext, CleanupRest, KernelAccess, ModeContext, Retired } from '../mode.ts'
+import {
+  type Cleaned,
+  type CleanupContext,
+  type CleanupRest,
+  type KernelAccess,
+  type ModeContext,
+  openAll,
+  type Retired,
+} from '../mode.ts'
 import {
   type ChainNames,
   chainNames,
@@ -27,7 +35,9 @@ import { DEFAULT_IPTABLES_OPTIONS, ROUTE_LOCALNET } from './settings.ts'
 export async function cleanIptables(context: CleanupContext): Promise<Cleaned> {
   const { sockets, clock, proxy } = context
   const isNamed = proxy !== undefined
-  const counters = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, clock, true)
+  const counters = isNamed
+    ? NO_NFACCT_COUNTERS
+    : openAll(sockets, open => openNfacctCounters(open, clock, true))
   try {
     const removed = await withNftClient(context, client => removeChains(client, chainNames(proxy)))
     counters.remove()

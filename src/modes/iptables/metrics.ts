@@ -166,7 +166,7 @@ interface NfacctCounters {
 
 /**
  * Opens the counters. `localhost` means that node ports are served at loopback, which the second counter is for.
- * Throws SystemError and NetlinkError.
+ * Throws SystemError and NetlinkError, and leaves the socket to openAll then.
  */
 export function openNfacctCounters(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
@@ -178,13 +178,9 @@ export function openNfacctCounters(
     const packets = client.read(name)?.packets
     return packets === undefined ? undefined : Number(packets)
   }
-  const available = { invalidDropped: false, localhostAccepted: false }
-  try {
-    available.invalidDropped = packetsOf(NFACCT_INVALID_DROPPED) !== undefined
-    available.localhostAccepted = localhost && packetsOf(NFACCT_LOCALHOST_ACCEPTED) !== undefined
-  } catch (error) {
-    void client.close()
-    throw error
+  const available = {
+    invalidDropped: packetsOf(NFACCT_INVALID_DROPPED) !== undefined,
+    localhostAccepted: localhost && packetsOf(NFACCT_LOCALHOST_ACCEPTED) !== undefined,
   }
   return {
     available,

@@ -8,7 +8,7 @@ import { printRule } from '../../kernel/xt/print.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
 import { appliedScope, chainKey, type XtChain } from '../../kernel/xt/scope.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
+import { type Mode, type ModeContext, type ModeTracer, type OpenPlane, openAll } from '../mode.ts'
 import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
 import { createXtTracer } from '../xt-common/read-chains.ts'
 import { jumpsOf } from './chains.ts'
@@ -78,10 +78,12 @@ export function openIptables({
   sockets,
   tell,
 }: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
-  // This read fails without privileges. At this point nothing else is open.
   const isNamed = config.serviceProxyName !== undefined
-  const nfacct = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, clock, answersAtLoopback(config))
-  const transport = sockets.netfilter()
+  const { nfacct, transport } = openAll(sockets, open => ({
+    // This read fails without privileges.
+    nfacct: isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(open, clock, answersAtLoopback(config)),
+    transport: open.netfilter(),
+  }))
   const client = createNftClient({ transport, clock })
   const writers = { openTransport: sockets.netfilter, own: transport.portId }
   const options = { ...iptablesOptions(config, sockets), nfacct: nfacct.available }

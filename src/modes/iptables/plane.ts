@@ -1,5 +1,6 @@
 import { type Clock, type Steps, slicingOf, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
+import type { Observed } from '../../kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
 import { chainKey, type IsOurs, type ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
@@ -13,6 +14,7 @@ import type {
   Dataplane,
   Generation,
   Observation,
+  ObserveOptions,
   Plan,
   Receipt,
   RenderOptions,
@@ -91,15 +93,19 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
     this.#reordered++
   }
 
-  async observe(): Promise<Observation<ObservedState>> {
-    this.#given.beforeObserve?.()
-    const { observed, generation, unsettled } = await this.#given.client.listChains(PLACES)
+  async observe({ aside = false }: ObserveOptions = {}): Promise<Observation<ObservedState>> {
+    if (!aside) this.#given.beforeObserve?.()
+    const { observed, generation, unsettled } = await this.#given.client.listChains(PLACES, { aside })
+    if (!aside) this.#learn(observed, unsettled ? undefined : generation)
+    const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
+    return { state, generation: this.#watches.shifted(generation), unsettled }
+  }
+
+  #learn(observed: Observed, generation: number | undefined): void {
     this.counts.observed(observed)
     // Service chains are only written and flushed whole.
     const isWanted: IsOurs = (table, name) => !isServiceChain(this.#given.options.names, table, name)
-    this.#handleCache.learnAll(observed, unsettled ? undefined : generation, isWanted)
-    const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
-    return { state, generation: this.#watches.shifted(generation), unsettled }
+    this.#handleCache.learnAll(observed, generation, isWanted)
   }
 
   async commit({ operations }: IptablesPlan, options: CommitOptions): Promise<Receipt> {

@@ -1,6 +1,6 @@
 import type { Steps } from '../../base/clock.ts'
 import type { IpsetClient } from '../../kernel/ipset/client.ts'
-import type { NftClient } from '../../kernel/nft/client.ts'
+import type { NftClient, ReadOptions } from '../../kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
 import { printRule } from '../../kernel/xt/print.ts'
@@ -266,16 +266,18 @@ interface ChainsSeen {
  */
 export async function observeChains(
   { nft, ipset }: { readonly nft: NftClient; readonly ipset: IpsetClient },
-  rules: RuleWriter,
+  { rules, aside = false }: ReadOptions & { readonly rules: RuleWriter },
 ): Promise<ChainsSeen> {
   if (rules === 'nftables') {
     const mark = await nft.listChains(
       NFT_FAMILIES.map(family => ({ family, table: 'filter', chains: name => name === KUBE_IPVS_FILTER })),
+      { aside },
     )
     if (!isOurs(mark.observed, ipset)) return { ...mark, observed: new Map() }
   }
   return await nft.listChains(
     PLACES.map(place => ({ ...place, chains: name => !isServiceChain(KUBE_CHAINS, place.table, name) })),
+    { aside },
   )
 }
 

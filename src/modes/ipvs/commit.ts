@@ -11,8 +11,8 @@ import { commitScope } from '../../kernel/xt/scope-commit.ts'
 import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Answers } from '../../netlink/connection.ts'
-import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
-import { SystemError } from '../../netlink/transport.ts'
+import { OutcomeUnknownError } from '../../netlink/errors.ts'
+import { isNetlinkFailure } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { refusalOf, serviceOfGroup } from '../common/tables.ts'
@@ -127,7 +127,7 @@ export class Committer {
     try {
       return await this.#perform(phase)
     } catch (error) {
-      if (!(error instanceof NetlinkError || error instanceof SystemError)) throw error
+      if (!isNetlinkFailure(error)) throw error
       if (error instanceof OutcomeUnknownError) return { ...NOTHING, ending: 'unknown' }
       return { ...NOTHING, refusals: [{ services: [], error }] }
     }

@@ -15,11 +15,11 @@ import {
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
 import { DummyClient } from '../../kernel/link/dummy.ts'
-import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
+import { createNftClient, type NftClient, type ReadOptions } from '../../kernel/nft/client.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
-import { NFT_FAMILIES, tableOf } from '../common/tables.ts'
-import { tablesNamed, withNftClient } from '../common/writers.ts'
-import type { KernelAccess, KernelSockets } from '../mode.ts'
+import { tableOf } from '../common/tables.ts'
+import { bothNamed, tablesNamed, withNftClient } from '../common/writers.ts'
+import { type KernelAccess, type KernelSockets, openAll } from '../mode.ts'
 import { observeChains } from './chains.ts'
 import {
   allSetNames,
@@ -55,12 +55,17 @@ interface OpenKernel {
 }
 
 /** Makes clients for four subsystems of the kernel, each with a socket of its own. Throws SystemError. */
-export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
-  const transport = netfilter()
-  const ipset = new IpsetClient({ transport: netfilter(), clock })
+export function openIpvsKernel(sockets: KernelSockets, clock: Clock): OpenKernel {
+  const [transport, sets, generic, route] = openAll(sockets, ({ netfilter, generic, route }) => [
+    netfilter(),
+    netfilter(),
+    generic(),
+    route(),
+  ])
+  const ipset = new IpsetClient({ transport: sets, clock })
   const nft = createNftClient({ transport, clock, ipsets: ipset })
-  const ipvs = createIpvsClient({ transport: generic(), clock })
-  const dummy = new DummyClient({ transport: route(), clock })
+  const ipvs = createIpvsClient({ transport: generic, clock })
+  const dummy = new DummyClient({ transport: route, clock })
   return {
     kernel: { nft, ipset, ipvs, dummy },
     ownPortId: transport.portId,
@@ -98,14 +103,15 @@ export interface Seen {
 
 export interface ObserveOptions
   extends Pick<IpvsOptions, 'rules' | 'tableName' | 'excludeCidrs'>,
-    Pick<Records, 'remembered' | 'servers'> {}
+    Pick<Records, 'remembered' | 'servers'>,
+    ReadOptions {}
 
 /** Reads all objects of ours, and only the names of other objects. */
 export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions): Promise<Seen> {
   const { nft, ipset, ipvs, dummy } = kernel
-  const { tableName: name, excludeCidrs } = options
-  const listing = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))
-  const chains = await observeChains(kernel, options.rules)
+  const { tableName: name, excludeCidrs, aside = false } = options
+  const listing = await nft.list(bothNamed(name), { aside })
+  const chains = await observeChains(kernel, options)
   const { headers } = await ipset.headers()
   const existing = new Set(headers.map(({ set }) => set.name))
   const names = allSetNames()

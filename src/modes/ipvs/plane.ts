@@ -11,6 +11,7 @@ import type {
   Generation,
   GenerationWatch,
   Observation,
+  ObserveOptions,
   Receipt,
   RenderOptions,
 } from '../../reconcile/dataplane.ts'
@@ -128,17 +129,20 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
     return { expect: generation => watch.expect(generation), stop }
   }
 
-  observe(): Promise<Observation<IpvsState>> {
+  observe(options?: ObserveOptions): Promise<Observation<IpvsState>> {
     return this.#mutex.run(async () => {
-      const { state, others, generation, unsettled } = await this.#read()
+      const { state, others, generation, unsettled } = await this.#read(options)
       this.#occupied = occupiedBy(others, this.#occupied)
-      // A read for display must not make damage the state that upkeep expects.
-      this.#held ??= state
-      this.#servers = state.servers
-      this.#drains.adopt(state, this.#given.clock.nowMs())
-      this.#reportedEpoch = this.#epoch
+      if (options?.aside !== true) this.#adopt(state)
       return { state, generation: this.#watches.shifted(generation), unsettled }
     })
+  }
+
+  #adopt(state: IpvsState): void {
+    this.#held = state
+    this.#servers = state.servers
+    this.#drains.adopt(state, this.#given.clock.nowMs())
+    this.#reportedEpoch = this.#epoch
   }
 
   commit(plan: IpvsPlan, options: CommitOptions): Promise<Receipt> {
@@ -186,11 +190,11 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
     return this.#upkeep.close()
   }
 
-  async #read(): Promise<Seen> {
-    const known = { remembered: this.#entries, servers: this.#servers }
+  async #read({ aside = false }: ObserveOptions = {}): Promise<Seen> {
+    const known = { remembered: this.#entries, servers: this.#servers, aside }
     const seen = await observeKernel(this.#given, { ...this.#given.options, ...known })
     const { state, generation, unsettled } = seen
-    if (state.chains.kind === 'observed')
+    if (!aside && state.chains.kind === 'observed')
       this.#handleCache.learnAll(state.chains.observed, unsettled ? undefined : generation)
     return seen
   }

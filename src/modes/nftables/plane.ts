@@ -38,8 +38,8 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     generation: () => generationOf(client.generation()),
     watchGeneration,
     watchWriters,
-    async observe() {
-      const { ruleset, generation, unsettled } = await client.list(names)
+    async observe(observeOptions) {
+      const { ruleset, generation, unsettled } = await client.list(names, observeOptions)
       const adopted = await finishInSlices(adoptRuleset(ruleset), slicingOf(clock))
       const state = relays === undefined ? adopted : { ...adopted, relays: relays.wanted }
       return { state, generation: generationOf(generation), unsettled }

@@ -13,6 +13,7 @@ import {
   generationOf,
   guardOf,
   type Observation,
+  type ObserveOptions,
   type Receipt,
   type RenderOptions,
 } from '../../reconcile/dataplane.ts'
@@ -74,6 +75,8 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
   #isRelaying = false
   /** The relays that the listeners use now. */
   #applied: PersistentMap<Relay> = PersistentMap.empty()
+  /** The kernel may lead to listeners of a commit whose outcome is unknown. */
+  #isUnsure = false
   #captured: Captured = { places: EMPTY_STATE.places, nodePortIps: new Set() }
 
   constructor(given: UserspacePlaneOptions) {
@@ -114,10 +117,10 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     return generationOf(this.#given.client.generation())
   }
 
-  observe(): Promise<Observation<UserspaceState>> {
+  observe(options?: ObserveOptions): Promise<Observation<UserspaceState>> {
     return this.#mutex.run(async () => {
       const { client, clock } = this.#given
-      const { ruleset, generation, unsettled } = await client.list(this.#tables)
+      const { ruleset, generation, unsettled } = await client.list(this.#tables, options)
       const relays = this.#applied
       const book = this.#isRelaying
         ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
@@ -144,13 +147,16 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
       const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
       this.#relays.admitClients()
       const result = await client.commit(transaction, guardOf(options))
-      if (result.outcome === 'committed') {
+      if (result.outcome === 'unknown') {
+        this.#relays.settle()
+        this.#isUnsure = true
+      } else if (result.outcome === 'committed') {
         this.#relays.settle()
         this.#apply(plan)
       }
       return receiptOf(result)
     } finally {
-      // The rules were committed: only listeners of a failed commit are left to discard.
+      // Only listeners to which no rule leads are left to discard.
       this.#relays.discard()
     }
   }
@@ -159,6 +165,8 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     this.#captured = { places: after.places, nodePortIps: nodePortIps(after.frontends) }
     for (const relay of put) this.#relays.update(relay)
     for (const { key } of remove) this.#relays.remove(key)
+    if (this.#isUnsure) this.#relays.retain(after.relays)
+    this.#isUnsure = false
     this.#applied = after.relays
   }
 
@@ -174,8 +182,8 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
 
   async cleanup(): Promise<void> {
     await this.#mutex.run(() => deleteTables(this.#given.client, this.#tables, isOurs))
-    for (const { key } of this.#applied.values()) this.#relays.remove(key)
     this.#applied = PersistentMap.empty()
+    this.#relays.retain(this.#applied)
   }
 
   /** Stops keeping the process alive. Listeners accept until the next process has redirected all clients. */

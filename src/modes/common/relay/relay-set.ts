@@ -1,4 +1,5 @@
 import type { Clock } from '../../../base/clock.ts'
+import type { PersistentMap } from '../../../base/collections.ts'
 import { errorOf } from '../../../base/errors.ts'
 import { formatIp, formatIpPort } from '../../../base/ip.ts'
 import { count } from '../../../base/text.ts'
@@ -134,7 +135,7 @@ export class RelaySet {
     for (const listener of this.#fresh.keys()) listener.setOpen(true)
   }
 
-  /** Keeps the new listeners, because the rules are in the kernel. */
+  /** Keeps the new listeners, because the rules are in the kernel, or may be. */
   settle(): void {
     this.#fresh.clear()
   }
@@ -177,6 +178,15 @@ export class RelaySet {
     listener.close()
     if (listener.isBusy()) this.#leaving.add(listener)
     for (const other of this.#leaving) if (!other.isBusy()) this.#leaving.delete(other)
+  }
+
+  /** Closes all listeners but those of `wanted`, also such as an earlier commit left. */
+  retain(wanted: PersistentMap<Relay>): void {
+    for (const key of this.#relays.keys()) {
+      const relay = wanted.get(key)
+      if (relay === undefined) this.remove(key)
+      else this.update(relay)
+    }
   }
 
   /** Releases the process: listeners accept for a while, connections continue until they or the process end. */

@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
+import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { elementKey } from '../../../support/fake-ipset/sets.ts'
 import { DEVICE, IpvsNode } from '../../../support/ipvs-node.ts'
@@ -113,7 +114,7 @@ describe('drift that no kernel tells of', () => {
     const { node, rig } = await synced()
     const before = node.dump()
     node.ipvs.servers.clear()
-    await rig.plane.observe()
+    await rig.plane.observe({ aside: true })
     await rig.until(() => rig.of('healed').length > 0, 3_000)
     expect(node.dump()).toEqual(before)
   })
@@ -134,6 +135,21 @@ describe('drift that no kernel tells of', () => {
     expect(rig.of('foreign-commit')).toEqual([])
     expect(rig.of('healed')).toEqual([])
     expect(node.complaints()).toEqual([])
+  })
+
+  it('is not what a commit of our own does that ends without a result', async () => {
+    const { node, rig } = await synced()
+    let state: 'waits' | 'armed' | 'over' = 'waits'
+    node.onSend.push(part => {
+      if (part === 'link' && state === 'waits') state = 'armed'
+      if (part !== 'nft' || state !== 'armed') return
+      state = 'over'
+      throw new SystemError('sendmsg', 12, 'ENOMEM')
+    })
+    await rig.sync([...WEB, ...serviceOf('more', { ip: '172.30.1.1', endpoints: ['10.1.0.1'] })])
+    await rig.wait(3_000)
+    expect(rig.of('failed')).toMatchObject([{ error: { message: 'sendmsg: ENOMEM' } }])
+    expect(rig.upkeep.filter(({ kind }) => kind === 'drift')).toEqual([])
   })
 
   it.skipIf(IS_QUICK)('looks at every real server within 60 periods, a slice at a time', async () => {

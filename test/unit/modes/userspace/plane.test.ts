@@ -114,7 +114,7 @@ it('opens no door before the rules are there, and closes what they do not lead t
   expect(await fate(rig.client(port))).toBe('ECONNREFUSED')
 })
 
-it('leaves no door open when nobody can tell what came of the rules', async () => {
+it('leaves no door open when the rules cannot be sent', async () => {
   const ports: number[] = []
   const silent: NftClient = {
     ...client,
@@ -139,6 +139,40 @@ it('leaves no door open when nobody can tell what came of the rules', async () =
   expect(unheard.counts.listeners).toBe(0)
   expect(ports).toHaveLength(1)
   expect(await fate(rig.client(ports[0] ?? 0))).toBe('ECONNREFUSED')
+})
+
+it('keeps listeners to which the kernel may lead, until a commit of known outcome', async () => {
+  const backend = await rig.server(socket => void socket.end('web'))
+  let isLost = true
+  const deaf: NftClient = {
+    ...client,
+    list: (tables, options) => client.list(tables, options),
+    generation: () => client.generation(),
+    commit: async (transaction, options) => {
+      const result = await client.commit(transaction, options)
+      return isLost ? { ...result, outcome: 'unknown' } : result
+    },
+  }
+  const unsure = new UserspacePlane({ client: deaf, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
+  unsure.startRelaying()
+  opened.push(() => unsure.destroy())
+  const planned = async (frontends: FrontendTable) => {
+    const { state } = await unsure.observe()
+    const wanted = finish(unsure.render(frontends, { base: state, without: new Set() }))
+    return await unsure.commit(finish(unsure.diff(state, wanted)), {})
+  }
+  expect((await planned(web([backend]))).outcome).toBe('unknown')
+  kernel.forced.push({ matches: () => true, code: 'EINVAL' })
+  isLost = false
+  expect((await planned(web([backend]))).outcome).toBe('refused')
+  kernel.forced.length = 0
+  const port = await listenerPort('frontends')
+  const connection = rig.client(port)
+  connection.end()
+  expect(await readAll(connection)).toBe('web')
+  expect((await planned(table([], NODE))).outcome).toBe('committed')
+  expect(unsure.counts.listeners).toBe(0)
+  expect(await fate(rig.client(port))).toBe('ECONNREFUSED')
 })
 
 it('replaces what a process that has ended left, in one transaction', async () => {
