@@ -81,8 +81,7 @@ export class Subscription implements CollectionReader {
 
   constructor({ beginning, before, names, ...options }: SubscriptionOptions) {
     this.#options = options
-    this.#awaited = before?.#awaited
-    this.#awaitedMs = before?.#awaitedMs ?? 0
+    if (before !== undefined) [this.#awaited, this.#awaitedMs] = [before.#awaited, before.#awaitedMs]
     this.#beginning = beginning
     this.#names = names === undefined ? undefined : new Set(names)
     this.#sent = names === undefined ? undefined : new Map()

@@ -250,7 +250,9 @@ describe('relay: faults', () => {
       responses()
         .at(-1)
         ?.resources?.map(({ name }) => name) ?? []
-    const say = (request: Parameters<typeof requestOf>[0]): void => handler?.message(requestOf(request))
+    // The node comes with the first request alone, as xDS has it.
+    const say = (request: Parameters<typeof requestOf>[0]): void =>
+      handler?.message(requestOf({ node: undefined, ...request }))
     const acknowledge = (): void => say({ response_nonce: responses().at(-1)?.nonce ?? '' })
     const all = [...(relays[0]?.state.collections.Service.entries() ?? [])].map(([name]) => name)
     const [one = '', two = ''] = all
@@ -258,7 +260,8 @@ describe('relay: faults', () => {
     world.change()
     await clock.advance(1_000)
     // It holds these names at the revision, and no others.
-    say({ metadata: { [METADATA.revision]: revision }, resource_names_subscribe: ['no/such', one] })
+    const fields = [{ key: METADATA.revision, value: { string_value: revision } }]
+    say({ node: { metadata: { fields } }, resource_names_subscribe: ['no/such', one] })
     expect(newest()).toEqual([])
     for (let time = 0; time < 9; time++) {
       say({ resource_names_subscribe: ['*'] })
