@@ -48,7 +48,7 @@ function besideOf(path: string): string {
 
 function folderOf(path: string): string {
   const slash = path.lastIndexOf('/')
-  return slash < 0 ? '.' : path.slice(0, slash)
+  return slash < 0 ? '.' : path.slice(0, slash) || '/'
 }
 
 /** Clients cannot connect to a longer path; and the socket is made in a folder beside its place. */

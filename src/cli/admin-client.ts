@@ -110,22 +110,25 @@ export function servicesIn(state: unknown, socketPath: string): readonly unknown
 }
 
 /**
- * Reads the names of IPVS objects from the daemon: kernel objects of IPVS carry none. Undefined without a socket.
- * Throws if no daemon answers there, or on a malformed answer.
+ * Reads the names of IPVS objects from the daemon, again and again: kernel objects of IPVS carry none. The last ones stay
+ * while the daemon has synced nothing since, and while it is away. Undefined without a socket. Throws if no daemon answers
+ * at first, or on a malformed answer.
  */
-async function askServiceNames(adminSocket: string): Promise<ServiceNames | undefined> {
-  if (adminSocket === '') return undefined
-  return serviceNames(servicesIn(await demandAnswer(adminSocket, '/state'), adminSocket))
-}
-
-/** Reads the names again and again as askServiceNames does; while the daemon is away, the last ones stay. */
 export function serviceNamesReader(adminSocket: string): () => Promise<ServiceNames | undefined> {
   let last: ServiceNames | undefined
+  let synced: unknown
   return async () => {
+    if (adminSocket === '') return undefined
     try {
-      last = await askServiceNames(adminSocket)
+      const status = synced === undefined ? undefined : await askDaemon(adminSocket, '/status')
+      if (synced !== undefined && fieldOf(status, 'synced') === synced) return last
+      const state = await demandAnswer(adminSocket, '/state')
+      last = serviceNames(servicesIn(state, adminSocket))
+      synced = fieldOf(state, 'synced')
     } catch (error) {
       if (last === undefined) throw error
+      // A daemon that comes back counts anew.
+      synced = undefined
     }
     return last
   }

@@ -72,7 +72,9 @@ function read(reader: FlagReader, io: Io) {
   const [what, ...more] = reader.positionals
   if (what !== 'bundle') failWord(reader, 'COMMAND', what, 'there is bundle: `kprobe debug bundle`')
   for (const argument of more) reader.fail(quote(argument), 'no such argument')
-  const output = reader.text('output')
+  const given = reader.text('output')
+  // A file beside it would take its place in /dev, and the report would follow the bundle.
+  const output = given === '/dev/stdout' ? '-' : given
   if (output === '' || output?.endsWith('/') === true)
     reader.fail('--output', `${quote(output)} names no file`)
   if (output === '-' && io.terminal)

@@ -150,8 +150,9 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
 
 const CONNTRACK_FLAGS = flagGroup('Connection tracking', {
   '--conntrack-max-per-core COUNT = 32768':
-    'conntrack entries per core; 0 keeps nf_conntrack_max and ignores --conntrack-min',
-  '--conntrack-min COUNT = 131072': 'minimum nf_conntrack_max',
+    'conntrack entries per core, at most 1048576 in all; 0 keeps nf_conntrack_max and ignores --conntrack-min',
+  '--conntrack-min COUNT = 131072':
+    'minimum nf_conntrack_max; has no effect where all cores together get more than 1048576',
   '--conntrack-tcp-timeout-established DURATION = 24h':
     "nf_conntrack_tcp_timeout_established; 0 keeps the kernel's value",
   '--conntrack-tcp-timeout-close-wait DURATION = 1h':

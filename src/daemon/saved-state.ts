@@ -67,6 +67,8 @@ export class SavedState {
   #isAnswered = false
   #phase: 'waiting' | 'held-back' | 'serving' | 'over' = 'waiting'
   #repeatMs = FIRST_REPEAT_MS
+  /** When a failed check is logged again. */
+  #warnMs = Number.NEGATIVE_INFINITY
   /** The failure to save that is in the log. */
   #failure = ''
 
@@ -154,9 +156,17 @@ export class SavedState {
       return await this.#serve(this.#loaded)
     } catch (thrown) {
       if (thrown instanceof SavedStateError) this.#refuse(thrown)
-      else this.#options.log.warn({ err: errorOf(thrown) }, UNREADABLE)
+      else this.#unreadable(errorOf(thrown))
       return thrown instanceof SavedStateError ? undefined : FIRST_REPEAT_MS
     }
+  }
+
+  /** Each failure of the source leads to another attempt, and the warnings come further and further apart. */
+  #unreadable(err: Error): void {
+    const { clock, log } = this.#options
+    if (clock.nowMs() < this.#warnMs) return
+    log.warn({ err }, UNREADABLE)
+    this.#warnMs = clock.nowMs() + this.#nextRepeatMs()
   }
 
   async #load(): Promise<Loaded | undefined> {
@@ -207,6 +217,10 @@ export class SavedState {
       slices: snapshot?.sliceByKey.size,
     }
     log.warn(facts, text)
+    return this.#nextRepeatMs()
+  }
+
+  #nextRepeatMs(): number {
     const repeatMs = this.#repeatMs
     this.#repeatMs = Math.min(2 * repeatMs, REPEAT_MS_MAX)
     return repeatMs

@@ -67,11 +67,11 @@ export function conntrackSysctls(settings: ConntrackConfig, processors: number):
   return list
 }
 
-/** Computes kube-proxy's getConntrackMax: the minimum is not capped. 0 keeps the kernel's value. */
+/** Computes kube-proxy's getConntrackMax: the minimum alone may exceed the cap. 0 keeps the kernel's value. */
 function conntrackMax({ maxPerCore, min }: ConntrackConfig, processors: number): number {
   if (maxPerCore <= 0) return 0
   const scaled = maxPerCore * processors
-  return scaled > min ? Math.min(scaled, CONNTRACK_MAX) : min
+  return scaled > CONNTRACK_MAX ? CONNTRACK_MAX : Math.max(scaled, min)
 }
 
 /** Sets the kernel's conntrack sysctls. Does not reject. */

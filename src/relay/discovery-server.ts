@@ -188,7 +188,8 @@ class DeltaStream implements CallHandler {
     this.#joined.clear()
   }
 
-  #subscribe(request: Request, typeUrl: string): void {
+  /** `before` is the subscription of this type that the client has ended on this stream. */
+  #subscribe(request: Request, typeUrl: string, before?: Subscription): void {
     const { state, clock, evicted } = this.#options
     const type = RELAYED_TYPES.find(each => each.typeUrl === typeUrl)
     if (type === undefined)
@@ -196,12 +197,15 @@ class DeltaStream implements CallHandler {
     this.#check()
     const names = request.resource_names_subscribe ?? []
     refuseMany(names.length)
+    const beginning = this.#beginning(request)
     const subscription = new Subscription({
       state,
       collection: state.collections[type.kind],
       clock,
       call: this.#call,
-      beginning: this.#beginning(request),
+      // The revision of the metadata is that of the first subscription: the client may hold less since.
+      beginning: before === undefined ? beginning : { ...beginning, token: undefined },
+      before,
       // A first request without names asks for all, as that of a client of the time before the wildcard had a name.
       names: names.length === 0 || names.includes(WILDCARD) ? undefined : new Set(names),
       evicted,
@@ -212,14 +216,10 @@ class DeltaStream implements CallHandler {
 
   #change(subscription: Subscription, request: Request): void {
     const { resource_names_subscribe: more = [], resource_names_unsubscribe: fewer = [] } = request
-    if (subscription.isWildcard && fewer.includes(WILDCARD)) {
-      subscription.close()
-      this.#subscriptions.delete(request.type_url ?? '')
-      return
-    }
-    if (!subscription.isWildcard && more.includes(WILDCARD)) {
-      subscription.close()
-      this.#subscribe(request, request.type_url ?? '')
+    const isEnded = subscription.isWildcard ? fewer.includes(WILDCARD) : more.includes(WILDCARD)
+    if (isEnded) subscription.close()
+    if (subscription.isClosed) {
+      if (more.length > 0) this.#subscribe(request, request.type_url ?? '', subscription)
       return
     }
     if (more.length === 0 && fewer.length === 0) return

@@ -32,6 +32,8 @@ interface SubscriptionOptions {
   readonly beginning: Beginning
   /** Undefined for all. */
   readonly names: ReadonlySet<string> | undefined
+  /** A closed subscription of this stream and collection, whose last response may lack its acknowledgement. */
+  readonly before?: Subscription | undefined
   readonly evicted: () => void
 }
 
@@ -52,7 +54,7 @@ const BOOKMARK_MS = 10_000
 
 /** One reader of one collection: its position, and what it has not acknowledged. */
 export class Subscription implements CollectionReader {
-  readonly #options: Omit<SubscriptionOptions, 'beginning' | 'names'>
+  readonly #options: Omit<SubscriptionOptions, 'beginning' | 'before' | 'names'>
   /** Undefined once it has begun: it may be long. */
   #beginning: Beginning | undefined
   /** Undefined until it has begun. */
@@ -77,8 +79,9 @@ export class Subscription implements CollectionReader {
   readonly #openedMs: number
   #cancelOpening: Cancel | undefined
 
-  constructor({ beginning, names, ...options }: SubscriptionOptions) {
+  constructor({ beginning, before, names, ...options }: SubscriptionOptions) {
     this.#options = options
+    if (before !== undefined) [this.#awaited, this.#awaitedMs] = [before.#awaited, before.#awaitedMs]
     this.#beginning = beginning
     this.#names = names === undefined ? undefined : new Set(names)
     this.#sent = names === undefined ? undefined : new Map()
@@ -162,8 +165,16 @@ export class Subscription implements CollectionReader {
     return this.#names === undefined
   }
 
+  get isClosed(): boolean {
+    return this.#isClosed
+  }
+
   get isStalled(): boolean {
-    return this.#awaited !== undefined && this.#options.clock.nowMs() - this.#awaitedMs > STALL_MS
+    return (
+      !this.#isClosed &&
+      this.#awaited !== undefined &&
+      this.#options.clock.nowMs() - this.#awaitedMs > STALL_MS
+    )
   }
 
   moved(): void {

@@ -48,24 +48,40 @@ it('names the socket of another program', async () => {
   await expect(serviceNamesReader(socket)()).rejects.toThrow(`${socket}: /state has no list of services`)
 })
 
-it('reads names anew, and keeps them while the daemon is away', async () => {
+it('reads names anew once the daemon has synced, and keeps them while it is away', async () => {
   const path = join(folder, 'names.sock')
   let service = 'shop/cart'
+  let synced = 1
+  let states = 0
   const port = () => ({
     name: `${service}:http`,
     protocol: 'TCP',
     frontends: [{ ip: '10.96.0.1', port: 80 }],
   })
-  const daemon = createServer((_, response) =>
-    response.end(JSON.stringify({ services: [{ service, ports: [port()] }] })),
-  )
+  const begin = async () => {
+    const daemon = createServer(({ url }, response) => {
+      if (url === '/state') states++
+      const services = url === '/state' ? [{ service, ports: [port()] }] : undefined
+      response.end(JSON.stringify({ synced, services }))
+    })
+    await new Promise<void>(listening => daemon.listen(path, listening))
+    return () => new Promise(closed => daemon.close(closed))
+  }
   const read = serviceNamesReader(path)
   await expect(read()).rejects.toThrow(`no daemon answers at ${path}`)
-  await new Promise<void>(listening => daemon.listen(path, listening))
+  const end = await begin()
   const nameNow = async () => (await read())?.at('TCP', '\n\x60\0\x01', 80)
   expect(await nameNow()).toBe('shop/cart:http')
+  expect(await nameNow()).toBe('shop/cart:http')
+  expect(states).toBe(1)
   service = 'shop/mail'
+  synced++
   expect(await nameNow()).toBe('shop/mail:http')
-  await new Promise(closed => daemon.close(closed))
+  await end()
   expect(await nameNow()).toBe('shop/mail:http')
+  // Another daemon has synced as often.
+  service = 'shop/post'
+  const endNext = await begin()
+  expect(await nameNow()).toBe('shop/post:http')
+  await endNext()
 })

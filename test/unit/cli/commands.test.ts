@@ -141,6 +141,14 @@ describe('kprobe', () => {
   })
 })
 
+it('writes a bundle to standard output under both of its names, and to no terminal', async () => {
+  for (const name of ['-', '/dev/stdout']) {
+    const terminal = new FakeIo({ terminal: true })
+    expect(await runCommand(['debug', 'bundle', '-o', name], terminal)).toBe(2)
+    expect(terminal.stderr).toContain('--output: standard output is a terminal')
+  }
+})
+
 describe('kprobe explain', () => {
   const explain = (from: string, to: string, ...more: string[]) =>
     kprobe('explain', ...EXAMPLE_FLAGS, '--from', from, '--to', to, ...more)

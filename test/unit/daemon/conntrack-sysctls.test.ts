@@ -79,8 +79,9 @@ describe('the conntrack sysctls', () => {
     ])
   })
 
-  it('does not cap the minimum', () => {
+  it('does not cap the minimum, unless the processors alone exceed the cap, as in kube-proxy 1.36', () => {
     expect(writes(planned({ min: 2_000_000 }))[0]).toBe('nf_conntrack_max=2000000')
+    expect(writes(planned({ min: 4_000_000 }, {}, 64))[0]).toBe(`nf_conntrack_max=${CONNTRACK_MAX}`)
   })
 
   it('leaves the size alone when maxPerCore is 0', () => {

@@ -30,7 +30,13 @@ async function save(snapshot: Snapshot = STATE): Promise<string> {
 }
 
 /** A SavedState 42 s after the file was confirmed, with an intake that takes everything. */
-function rig(options: { readonly mayServe?: () => boolean; readonly owner?: StateOwner } = {}) {
+function rig(
+  options: {
+    readonly mayServe?: () => boolean
+    readonly owner?: StateOwner
+    readonly isLocked?: () => boolean
+  } = {},
+) {
   const clock = new FakeClock()
   const lines: { readonly level: string; readonly msg: string; readonly reason?: string }[] = []
   const offered: Snapshot[] = []
@@ -55,7 +61,10 @@ function rig(options: { readonly mayServe?: () => boolean; readonly owner?: Stat
     wallMs: () => CONFIRMED_MS + 42_000 + clock.nowMs(),
     folder,
     proxy: '',
-    owner: () => Promise.resolve(options.owner ?? OWNER),
+    owner: async () => {
+      if (options.isLocked?.() === true) throw new Error('EACCES: token')
+      return options.owner ?? OWNER
+    },
     intake,
     mayServe: () => Promise.resolve(options.mayServe?.() ?? true),
     metrics: metrics.savedState,
@@ -177,6 +186,28 @@ describe('SavedState', () => {
     await eventually(() => offered.length === 1)
     expect(offered[0]?.services.has('ns/read-again')).toBe(true)
     await saved.stop()
+  })
+
+  it('serves soon after the credentials can be read again, and meanwhile warns at growing pauses', async () => {
+    await save()
+    let isLocked = true
+    let checks = 0
+    const { saved, clock, said, offered } = rig({ isLocked: () => ++checks > 0 && isLocked })
+    const warned = () => said('cannot check whether the saved state may be served')
+    saved.begin()
+    // The source fails now and then.
+    for (let time = 0; time < 40; time++) {
+      const before = checks
+      saved.troubled()
+      await eventually(() => checks > before)
+      await clock.advance(15_000)
+    }
+    expect(warned()).toHaveLength(5)
+    isLocked = false
+    await clock.advance(31_000)
+    await eventually(() => offered.length === 1)
+    await saved.stop()
+    expect(warned()).toHaveLength(5)
   })
 
   it.each([

@@ -1,6 +1,8 @@
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
+import { discovery } from '../../../src/relay/schema.ts'
 import { DELTA_METHOD, METADATA } from '../../../src/relay/types.ts'
+import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
 import { RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
 import { KeptCall, requestOf } from '../../support/relay-call.ts'
 
@@ -236,6 +238,48 @@ describe('relay: faults', () => {
     await clock.advance(20_000)
     agree()
     for (const { lists } of nodes) expect(lists.join()).toContain('services expired')
+  })
+
+  it('F183: a client that changes what it reads gets that as a whole, one response at a time', async () => {
+    const { world, clock, relays } = await begin({}, 0)
+    const call = new KeptCall()
+    const handler = relays[0]?.handlerOf(DELTA_METHOD, call)
+    const responses = () =>
+      call.written.map(frame => decodeMessage(discovery.DeltaDiscoveryResponse, frame.subarray(5)))
+    const newest = () =>
+      responses()
+        .at(-1)
+        ?.resources?.map(({ name }) => name) ?? []
+    // The node comes with the first request alone, as xDS has it.
+    const say = (request: Parameters<typeof requestOf>[0]): void =>
+      handler?.message(requestOf({ node: undefined, ...request }))
+    const acknowledge = (): void => say({ response_nonce: responses().at(-1)?.nonce ?? '' })
+    const all = [...(relays[0]?.state.collections.Service.entries() ?? [])].map(([name]) => name)
+    const [one = '', two = ''] = all
+    const revision = relays[0]?.state.collections.Service.revision ?? ''
+    world.change()
+    await clock.advance(1_000)
+    // It holds these names at the revision, and no others.
+    const fields = [{ key: METADATA.revision, value: { string_value: revision } }]
+    say({ node: { metadata: { fields } }, resource_names_subscribe: ['no/such', one] })
+    expect(newest()).toEqual([])
+    for (let time = 0; time < 9; time++) {
+      say({ resource_names_subscribe: ['*'] })
+      say({ resource_names_unsubscribe: ['*'], resource_names_subscribe: [two] })
+    }
+    expect(call.written).toHaveLength(1)
+    acknowledge()
+    expect(newest()).toEqual([two])
+    say({ resource_names_subscribe: ['*'] })
+    acknowledge()
+    expect(new Set(newest())).toEqual(new Set(all))
+    say({ resource_names_unsubscribe: ['*'] })
+    acknowledge()
+    world.change()
+    await clock.advance(1_000)
+    expect(call.written).toHaveLength(3)
+    expect(relays[0]?.discovery.counts.subscriptions).toBe(0)
+    expect(call.ended).toEqual([])
   })
 
   it('F184: a reader that lies about its revision is refused, and those that do not are served', async () => {
