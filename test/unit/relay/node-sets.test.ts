@@ -272,7 +272,9 @@ describe('F206: Sets of many nodes', () => {
     await world.clock.advance(100)
     expect(views.counts).toEqual({ nodes: 32, shared: 32 })
     expect(calls.filter(({ ended }) => ended[0]?.startsWith('8 ') === true)).toHaveLength(8)
-    expect(calls.find(({ ended }) => ended.length > 0)?.ended[0]).toMatch(/^8 the relay computes 32 other zones/)
+    expect(calls.find(({ ended }) => ended.length > 0)?.ended[0]).toMatch(
+      /^8 the relay computes 32 other zones/,
+    )
     await end()
   })
 
