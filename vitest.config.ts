@@ -21,6 +21,7 @@ const limits = {
  */
 const onTheKernel = {
   pool: 'forks',
+  globalSetup: 'test/support/require-build.mjs',
   fileParallelism: false,
   ...limits,
 } as const

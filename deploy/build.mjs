@@ -183,8 +183,10 @@ function checkCode() {
 
 function placeAddon() {
   const built = `${root}build/Release/kprobe.node`
-  if (!existsSync(built))
-    throw new Error('build/Release/kprobe.node is missing: run `npm run build:native` first')
+  if (!existsSync(built)) {
+    console.error('the native addon is not built (build/Release/kprobe.node); run: npm run build')
+    process.exit(1)
+  }
   const placed = `${root}dist/kprobe.node`
   // A kprobe that runs has the old file mapped: writing into it would end that process.
   copyFileSync(built, `${placed}.new`)

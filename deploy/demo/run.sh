@@ -73,4 +73,5 @@ A pod connects to them ten times a second. Try:
   nft flush chain ip kube-proxy services; kprobe why --from pod/shop/mail-a --to svc/shop/cart
 `exit` ends all of it. The log of kprobe is /run/kprobe/log.
 TEXT
-PS1='demo# ' sh -i || true
+# Commands from a pipe or a file need no prompt.
+if [ -t 0 ]; then PS1='demo# ' sh -i; else sh; fi || true

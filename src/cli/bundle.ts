@@ -107,7 +107,8 @@ export async function writeBundle(path: string, bytes: Buffer, processId: number
     if (isReplaced) await rename(draft, path)
   } catch (error) {
     if (isReplaced) await rm(draft, { force: true })
-    throw new Error(`cannot write ${path} (${codeOf(error)})`, { cause: error })
+    // Without the cause, whose message has the name of the draft.
+    throw new Error(`cannot write ${path} (${codeOf(error)})`)
   }
 }
 

@@ -207,7 +207,7 @@ export const command = ownCommand({
     '  kprobe trace --service shop/cart',
     '  kprobe trace --from 203.0.113.0/24 --reject-only --duration 5m',
     '',
-    'The command adds a table that starts the trace (`meta nftrace set 1`). The kernel removes the table when the command ends, also after SIGKILL (Linux 5.12; before, `kprobe cleanup` and the next start of the daemon remove it). The kernel selects the packets and limits their rate; every other packet meets one lookup. The last lines say what the limit left out and what the kernel lost.',
+    'The command adds a table that starts the trace (`meta nftrace set 1`). The kernel removes the table when the command ends, also after SIGKILL (Linux 5.12; before, `kprobe cleanup` and the next start of the daemon remove it). The kernel selects the packets and limits their rate; every other packet meets only the rules that select. The last lines say what the limit left out and what the kernel lost.',
     'The trace sees rules of nftables mode, of iptables-nft, and of IPVS and userspace mode. It does not see legacy iptables, tc, XDP, eBPF and IPVS itself: a packet that ends there is reported as not seen again. --service stands for the addresses that the Service has at the start.',
   ],
   flags: TRACE_FLAGS,

@@ -75,7 +75,11 @@ export class NodeViews {
     const { clock, failed, resolving } = this.#options
     if (this.#views.size >= NODES_MAX) {
       const idle = [...this.#views.values()].find(({ isIdle }) => isIdle)
-      if (idle === undefined) throw new RpcError(RESOURCE_EXHAUSTED, `${NODES_MAX} other nodes are asked for`)
+      if (idle === undefined)
+        throw new RpcError(
+          RESOURCE_EXHAUSTED,
+          `the relay serves the Sets of ${NODES_MAX} other nodes, its limit`,
+        )
       this.#drop(idle)
     }
     const view = new NodeView({
@@ -178,7 +182,7 @@ export class NodeViews {
       if (this.#views.get(view.name) === view && !(await follow(view)))
         this.#drop(
           view,
-          `${SHARED_MAX} zones, and nodes whose addresses Services want, are asked for already`,
+          `the relay computes ${SHARED_MAX} other zones, and nodes that share with no other, its limit`,
         )
     if (this.#run === run) this.#forgetUnused()
   }

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { requireBuild } from '../support/require-build.mjs'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const HERE = 'test/attack'
@@ -134,6 +135,7 @@ function tell(name, seed, { tests = [], why }, seconds) {
 }
 
 const { seed, minutes, chosen } = request()
+if (chosen.some(({ project }) => project === 'faults')) requireBuild()
 const endMs = performance.now() + minutes * 60_000
 const fallen = []
 for (const [index, attack] of chosen.entries()) {

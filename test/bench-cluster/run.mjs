@@ -10,12 +10,14 @@ import { cpus, release } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { build } from 'esbuild'
+import { requireBuild } from '../support/require-build.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
 const out = join(root, '.cache/bench-cluster')
 const bundle = join(out, 'cluster.mjs')
 
+requireBuild()
 const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
 if (reference.status !== 0) process.exit(reference.status ?? 1)
 

@@ -1,9 +1,11 @@
 import { copyFileSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { build } from 'esbuild'
+import { requireBuild } from '../support/require-build.mjs'
 
 /** Bundles a benchmark into `out`, with the addon beside it, and gives the file. */
 export async function bundle(source, { root, out, name }) {
+  requireBuild()
   mkdirSync(out, { recursive: true })
   copyFileSync(join(root, 'build/Release/kprobe.node'), join(out, 'kprobe.node'))
   const outfile = join(out, `${name}.mjs`)

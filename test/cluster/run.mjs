@@ -4,11 +4,16 @@ import { mkdirSync, renameSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
+import { requireBuild } from '../support/require-build.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
 const program = join(root, '.cache/cluster/cluster.mjs')
 const unfinished = `${program}.${process.pid}`
+const args = process.argv.slice(2)
+/** What starts no kprobe. */
+const UNBUILT = ['run', 'exec', 'down', 'load-balancer', 'traffic']
+if (!UNBUILT.includes(args[0]) && !args.some(word => word === '--help' || word === '-h')) requireBuild()
 
 mkdirSync(dirname(program), { recursive: true })
 await build({

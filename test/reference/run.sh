@@ -3,6 +3,7 @@
 # line that it skipped them where Go and the binaries are missing. PROJECT: only this project of vitest.config.ts.
 set -u
 cd "$(dirname "$0")/../.."
+node -e "import('./test/support/require-build.mjs').then(({ requireBuild }) => requireBuild())" || exit 1
 node test/reference/build.mjs
 case $? in
 0) ;;

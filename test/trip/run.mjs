@@ -2,11 +2,12 @@
 // Lists the files of src/ that one EndpointSlice event passes from the socket of the API server to sendmsg:
 // npm run trip [-- MODE [--functions]]. Fails if nftables mode passes more than FILES_MAX.
 import { fork, spawnSync } from 'node:child_process'
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
 import { build } from 'esbuild'
+import { requireBuild } from '../support/require-build.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
@@ -15,11 +16,8 @@ const { values: options, positionals } = parseArgs({
   allowPositionals: true,
 })
 const [mode = 'nftables'] = positionals
-const built = join(root, 'build/Release/kprobe.node')
-if (!existsSync(built)) {
-  console.error('the native addon is not built; run: npm run build')
-  process.exit(1)
-}
+const ADDON = 'build/Release/kprobe.node'
+requireBuild([ADDON])
 
 if (process.env.KPROBE_TRIP_INSIDE !== '1') {
   const { status } = spawnSync('unshare', ['-Urnm', process.execPath, ...process.argv.slice(1)], {
@@ -75,7 +73,7 @@ async function bundle(source, name) {
 
 /** Gives, for each event, the files of which a function ran, with the names of these functions. */
 async function recordTrips() {
-  copyFileSync(built, addon)
+  copyFileSync(join(root, ADDON), addon)
   const path = await bundle('src/main.ts', BUNDLE)
   const { startCluster } = await import(pathToFileURL(await bundle('test/trip/cluster.ts', 'cluster.mjs')))
   const kubeconfig = join(folder, 'kubeconfig')

@@ -4,7 +4,9 @@
 //   node test/vm/run.mjs --core | --rest          those that a change breaks first, or the others
 //   node test/vm/run.mjs [-t PATTERN] FILE...     these files, and of them tests with such a name
 //   node test/vm/run.mjs -- COMMAND...            a command, in the top folder
+import { existsSync } from 'node:fs'
 import { parseArgs } from 'node:util'
+import { requireBuild } from '../support/require-build.mjs'
 import { bundleTests } from './bundle.mjs'
 import { runInGuest } from './machine.mjs'
 import { createOutput } from './output.mjs'
@@ -46,6 +48,12 @@ async function main(args) {
     },
     allowPositionals: true,
   })
+  const absent = positionals.filter(path => !existsSync(path))
+  if (absent.length > 0) {
+    console.error(`no such test file: ${absent.join(', ')}; paths are relative to the top folder`)
+    return 2
+  }
+  requireBuild()
   const files = positionals.length > 0 ? positionals : testsForGuest(values)
   const part = values.core === true ? 'core' : values.rest === true ? 'rest' : 'all'
   const { script, original, remove } = await bundleTests(files, { ...TEST_OPTIONS, pattern: values.t })

@@ -73,8 +73,8 @@ export function isTraceTable(name: string): boolean {
 
 /**
  * Makes the tables that set the trace bit of packets. With `owned`, the kernel (5.12) removes them when the socket that
- * wrote them is closed, also by SIGKILL. Other packets meet the lookups of two rules. Families that nothing matches in
- * have no table.
+ * wrote them is closed, also by SIGKILL. Other packets meet only the rules that select: two lookups for places, and a
+ * comparison for each pair of prefixes. Families that nothing matches in have no table.
  */
 export function traceTables(
   name: string,

@@ -4,6 +4,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { createGzip, gunzipSync, gzipSync } from 'node:zlib'
 import { beforeEach, describe, expect, it } from 'vitest'
+import { failureText } from '../../../src/base/errors.ts'
 import { readTar, tarEnd, tarHeader, tarPadding } from '../../../src/base/tar.ts'
 import {
   BUNDLE_BYTES_MAX,
@@ -61,7 +62,8 @@ describe('a bundle', () => {
     await writeBundle(path, Buffer.from('after'), 1)
     expect([readFileSync(path, 'utf8'), statSync(path).mode & 0o777]).toEqual(['after', 0o600])
     const lost = join(folder, 'no/b')
-    await expect(writeBundle(lost, Buffer.from('x'), 1)).rejects.toThrow(`cannot write ${lost} (ENOENT)`)
+    const error: unknown = await writeBundle(lost, Buffer.from('x'), 1).catch((thrown: unknown) => thrown)
+    expect(failureText(error)).toBe(`cannot write ${lost} (ENOENT)`)
     // A link in the place of the draft leads nowhere.
     symlinkSync(join(folder, 'elsewhere'), `${path}.2.tmp`)
     await expect(writeBundle(path, Buffer.from('x'), 2)).rejects.toThrow('EEXIST')

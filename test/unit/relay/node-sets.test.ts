@@ -272,7 +272,9 @@ describe('F206: Sets of many nodes', () => {
     await world.clock.advance(100)
     expect(views.counts).toEqual({ nodes: 32, shared: 32 })
     expect(calls.filter(({ ended }) => ended[0]?.startsWith('8 ') === true)).toHaveLength(8)
-    expect(calls.find(({ ended }) => ended.length > 0)?.ended[0]).toMatch(/^8 32 zones/)
+    expect(calls.find(({ ended }) => ended.length > 0)?.ended[0]).toMatch(
+      /^8 the relay computes 32 other zones/,
+    )
     await end()
   })
 
@@ -301,7 +303,7 @@ describe('F206: Sets of many nodes', () => {
     const { views, ask, end } = await begin(() => 1)
     const first = ask('node-0')
     for (let index = 1; index < 1_024; index++) ask(`other-${index}`)
-    expect(() => ask('one-more')).toThrow('1024 other nodes are asked for')
+    expect(() => ask('one-more')).toThrow('the relay serves the Sets of 1024 other nodes, its limit')
     first.leave()
     ask('one-more')
     expect(views.counts.nodes).toBe(1_024)
