@@ -122,6 +122,16 @@ describe('a commit whose answers are lost', () => {
     expect([unknown, kernel.servers.size]).toEqual([expect.objectContaining({ code: 'ENOMEM' }), 1])
   })
 
+  it('does not go on with what was refused before the loss', async () => {
+    const { client, transport, kernel } = start({ messagesMax: 1 })
+    client.info()
+    let answers = 0
+    transport.faults.onReceive = datagram => (++answers > 1 ? undefined : datagram)
+    const { unknown } = await client.commit([changeServer(A), newServer(virtual('10.96.0.2', 80))])
+    expect(unknown?.message).toContain('reply was lost')
+    expect([...kernel.servers.values()].map(({ port }) => port)).toEqual([80])
+  })
+
   it('is unknown when nothing comes for the last message', async () => {
     const { client, transport } = start()
     await client.commit([newServer(A)])
