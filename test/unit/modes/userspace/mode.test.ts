@@ -32,7 +32,10 @@ it('relays no more than the process has room for', async () => {
   const room = () => ({ descriptors: 1_200, memoryBytes: undefined })
   const { start, close } = openUserspace({ ...context, sockets: { ...context.sockets, room } })
   start()
-  expect(told).toMatchObject([{ kind: 'notice', facts: { connections: 240, sessions: 240 } }])
+  const text = expect.stringContaining('this process relays every connection')
+  expect(told).toMatchObject([
+    { kind: 'notice', level: 'warn', text, facts: { connections: 240, sessions: 240 } },
+  ])
   await close()
 })
 
