@@ -173,6 +173,13 @@ describe('a kernel without IPVS', () => {
     expect(client.info().version).toBe('1.2.1')
   })
 
+  it('that loses it under a commit is told', async () => {
+    const { client, kernel } = start()
+    client.info()
+    kernel.unload()
+    await expect(client.commit([newServer(A)])).rejects.toThrow('the kernel has no IPVS')
+  })
+
   it('that gets it anew is spoken to by its new number', async () => {
     const { client, kernel } = start()
     const reload = (): void => {

@@ -13,6 +13,7 @@ import {
   message,
   ScriptedTransport,
   sequenceOf,
+  typeOf,
   u32,
 } from '../../../support/scripted-transport.ts'
 
@@ -123,6 +124,16 @@ describe('an excepted device', () => {
     kernel.add(NAME, 'dummy')
     kernel.addAddress(NAME, { family: 2, ip: OURS, prefixLength: 32, flags: 0 })
   }
+
+  it('may be made while addresses are listed: they are listed again', async () => {
+    let dumps = 0
+    const { reader } = start((sent, kernel) => {
+      if (typeOf(sent) === 22 && ++dumps === 1) bind(kernel)
+    })
+    expect(await reader.read()).toEqual([NODE])
+    expect(dumps).toBe(2)
+    await reader.close()
+  })
 
   it('gives its place to one of another index: changes of that one are told until it is known', async () => {
     const { kernel, reader } = start()

@@ -131,8 +131,8 @@ describe('a rule that is read as its bytes', () => {
     )
   })
 
-  it('is malformed without its handle', () => {
-    const { view, message } = messageOf(datagram(attribute(1, 'nat\0') + attribute(2, 'OUT\0')))
+  it.each(['', attribute(3, '\0\0\0\x11')])('is malformed without its handle of eight octets', handle => {
+    const { view, message } = messageOf(datagram(attribute(1, 'nat\0') + attribute(2, 'OUT\0') + handle))
     expect(() => new RuleSpans().walk(view, message)).toThrow('without its table, chain or handle')
   })
 })

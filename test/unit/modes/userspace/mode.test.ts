@@ -39,7 +39,7 @@ it('relays no more than the process has room for', async () => {
   await close()
 })
 
-it('leaves everything when it is called off', async () => {
+it('goes when it retires, and leaves everything when it is called off', async () => {
   const kernel = new FakeKernel()
   const { plane, start, close } = openUserspace(contextOf(kernel))
   start()
@@ -47,6 +47,9 @@ it('leaves everything when it is called off', async () => {
   await close()
   expect(await userspace.retire(contextOf(kernel), AbortSignal.abort(), true)).toBe('nothing')
   expect(kernel.space.tables.size).toBe(2)
+  const { signal } = new AbortController()
+  expect(await userspace.retire(contextOf(kernel), signal, true)).toBe('removed')
+  expect(kernel.space.tables.size).toBe(0)
 })
 
 it('is cleaned up beside a table of the name that is not ours, or says that it cannot be', async () => {
