@@ -101,6 +101,18 @@ async function loaded(here: Between, services: number) {
 }
 
 describe('a commit of the iptables plane', () => {
+  it('is sent again when somebody commits just before it, and says so', async () => {
+    const here = between()
+    const { plane, fewer } = await loaded(here, 3)
+    let left = 3
+    here.beforeCommit = async () => {
+      if (left-- > 0) await LATER(here, `other-${left}`)
+    }
+    here.transactions.length = 0
+    expect(await plane.commit(fewer.plan, {})).toMatchObject({ outcome: 'committed', foreign: true })
+    expect(here.transactions).toHaveLength(4)
+  })
+
   it('is given up when somebody always does, as long as rules go by their numbers', async () => {
     const here = between()
     const { plane, fewer } = await loaded(here, 3)
