@@ -121,6 +121,15 @@ describe('a commit', () => {
     expect([question > 0, kernel.generation]).toEqual([true, 11])
   })
 
+  it('is unknown when answers were dropped, although the generation moved', async () => {
+    const { client, kernel } = start()
+    kernel.batch = () => {
+      kernel.generation++
+      return [new SystemError('recvmsg', 105, 'ENOBUFS')]
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'unknown', generation: 11 })
+  })
+
   it('is unknown when the generation behind it cannot be read', async () => {
     const { client, transport } = start()
     client.generation()
