@@ -184,6 +184,18 @@ describe('a commit', () => {
     expect(batch?.subarray(20, 28)).toEqual(datagram(attribute(1, be32(9))))
   })
 
+  it('names a generation three times, and then none', async () => {
+    const { client, kernel, transport } = start()
+    const ERESTART = 85
+    kernel.batch = first => {
+      kernel.generation++
+      return [datagram(errorMessage(first, ERESTART))]
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'stale', foreign: true })
+    const batches = transport.sent.filter(sent => typeOf(sent) === BATCH_BEGIN)
+    expect(batches.map(batch => Buffer.from(batch).readUInt32BE(24))).toEqual([10, 11, 12, 0])
+  })
+
   it('notices that somebody committed before it, or beside it', async () => {
     const { client, kernel } = start()
     await client.commit([ADD_CHAIN])
