@@ -64,7 +64,7 @@ const LONG = Buffer.alloc(OUTPUT_BYTES_MAX + 2)
 const HALF = 'x'.repeat(200)
 
 it.each<[string, ExecAnswer, string]>([
-  ['another key', { accept: 'x' }, 'the server answers with another key: it speaks no WebSocket'],
+  ['another key', { accept: 'x' }, 'the server does not support WebSocket: it answers with another key'],
   ['a mask', { raw: Buffer.from([0x82, 0x81, 0, 0, 0, 0, 1]) }, 'the server masks its frames'],
   ['a long frame', { raw: frame(BINARY, LONG).subarray(0, 10) }, 'a frame of 302 bytes'],
   [
