@@ -42,20 +42,6 @@ export const arbitraryRuleset: fc.Arbitrary<Ruleset> = fc
   .chain(families => fc.tuple(...families.map(arbitraryTable)))
   .map(tables => ({ tables }))
 
-/** The same elements in other groups: equal to the kernel. */
-export function regroup(ruleset: Ruleset, groupOf: (element: Element) => string): Ruleset {
-  return {
-    tables: ruleset.tables.map(table => {
-      const elements = [...table.elements.values()].flat()
-      return {
-        ...table,
-        chains: new Map(table.chains),
-        elements: grouped(elements.map(e => [groupOf(e), e])),
-      }
-    }),
-  }
-}
-
 export function grouped(elements: readonly (readonly [string, Element])[]): Table['elements'] {
   const groups = new Map<string, Element[]>()
   for (const [group, element] of elements) {

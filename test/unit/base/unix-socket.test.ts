@@ -1,6 +1,15 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, linkSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
+import {
+  existsSync,
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createConnection, createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { buildSync } from 'esbuild'
@@ -34,6 +43,15 @@ it('removes its own file, and not the one that another has put there since', asy
   await removeSecond()
   expect(existsSync(path)).toBe(false)
   await removeSecond()
+})
+
+it('keeps a file that is not a socket', async () => {
+  const path = join(folder, 's')
+  writeFileSync(path, 'precious')
+  await expect(listenAtUnixSocket(newServer(), path)).rejects.toThrow(
+    'a file that is not a socket has this path',
+  )
+  expect(readFileSync(path, 'utf8')).toBe('precious')
 })
 
 it('takes no socket from a process that is too busy to answer', async () => {

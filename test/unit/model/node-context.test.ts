@@ -78,6 +78,10 @@ describe('nodePortAddresses', () => {
     expect(addresses(selection)).toEqual(expected)
   })
 
+  it('drops a primary that is a loopback address, which leaves nothing and so everything', () => {
+    expect(addresses({ primary: true, cidrs: [] }, ['127.0.0.1', 'fd01::7'])).toEqual(['all', ['fd01::7']])
+  })
+
   it('has loopback addresses of IPv4 for those who ask for them, if they are in a prefix', () => {
     const cidrs = only('127.0.0.0/8', '10.0.0.0/24', '::1/128', 'fd00::/16').cidrs
     const options = { ...OPTIONS, nodePortSelection: { primary: false, cidrs }, loopbackNodePorts: true }

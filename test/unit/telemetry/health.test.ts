@@ -26,6 +26,13 @@ function settled(...options: Parameters<typeof tracker>) {
 }
 
 describe('readiness', () => {
+  it('ends when drift cannot be repaired, even without a change', async () => {
+    const { health, pass } = settled()
+    health.failed()
+    await pass(60_000)
+    expect(health.readiness().code).toBe(503)
+  })
+
   it('is false until every family was programmed', async () => {
     const { health, pass } = tracker()
     health.node(true)

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { capacityFor, growthOf, temporaryName } from '../../../../src/kernel/ipset/grow.ts'
+import { capacityFor, growthOf, leftoversOf, temporaryName } from '../../../../src/kernel/ipset/grow.ts'
 import { manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 
 const SET = setOf('KUBE-CLUSTER-IP', 'hash:ip,port')
@@ -43,8 +43,8 @@ describe('build-and-swap', () => {
   })
 
   it('never makes a set smaller', () => {
-    const wide = { ...SET, maxElements: 1 << 20 }
-    expect(growthOf({ set: wide, entries: manyEntries(10), groups: [] }).set.maxElements).toBe(1 << 20)
+    const wide = { ...SET, maxElements: 1 << 20, hashSize: 1 << 18 }
+    expect(growthOf({ set: wide, entries: manyEntries(10), groups: [] }).set).toEqual(wide)
   })
 
   it('keeps a set of ports as it is', () => {
@@ -59,5 +59,12 @@ describe('temporary names', () => {
     const temporary = names.map(temporaryName)
     expect(new Set(temporary).size).toBe(3)
     expect(temporary.map(name => name.length <= 31 && name.endsWith('-tmp'))).toEqual([true, true, true])
+  })
+
+  it('are recognized among the sets that are there, and no others', () => {
+    const names = ['KUBE-CLUSTER-IP', 'KUBE-6-LOAD-BALANCER-SOURCE-CID']
+    const existing = new Set([...names, ...names.map(temporaryName), 'foreign-tmp'])
+    expect(leftoversOf(names, existing)).toEqual(names.map(temporaryName))
+    expect(leftoversOf(names, new Set(names))).toEqual([])
   })
 })

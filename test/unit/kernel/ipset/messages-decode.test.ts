@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { IpsetClient } from '../../../../src/kernel/ipset/client.ts'
 import { entryKey } from '../../../../src/kernel/ipset/state.ts'
+import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { FakeIpsetKernel } from '../../../support/fake-ipset/kernel.ts'
 import type { SocketFaults } from '../../../support/fake-kernel/socket.ts'
@@ -32,6 +33,56 @@ describe('a list', () => {
       ),
       { numRuns: runs(60) },
     )
+  })
+
+  const set = setOf('S', 'hash:ip,port,net')
+  const entry = { ip: '\x0a\0\0\x01', protocol: 6, port: 80, ip2: '\x0a\0\0\0', prefix2: 8 }
+  const many = Array.from({ length: 200 }, (_, port) => ({ ...entry, port }))
+
+  /** What becomes of bytes on their way: a list, or a NetlinkError, and never anything else. */
+  async function survives(change: (datagram: Buffer) => Uint8Array): Promise<'read' | 'refused'> {
+    const faults: SocketFaults = {}
+    const { client } = connect(faults)
+    await client.commit([{ verb: 'create', set }, add({ set, entries: many })])
+    faults.onReceive = datagram => change(Buffer.from(datagram))
+    try {
+      await client.list(['S'])
+      await client.headers()
+      return 'read'
+    } catch (error) {
+      expect(error).toBeInstanceOf(NetlinkError)
+      return 'refused'
+    }
+  }
+
+  it('that is torn anywhere is refused', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.double({ min: 0.001, max: 0.999, noNaN: true }), async share => {
+        const outcome = await survives(bytes => bytes.subarray(0, Math.floor(bytes.length * share)))
+        expect(outcome).toBe('refused')
+      }),
+      { numRuns: runs(40) },
+    )
+  })
+
+  it('with other bits is read or refused, and hangs nobody', async () => {
+    const flips = fc.array(fc.tuple(fc.nat(2000), fc.nat(255)), { minLength: 1, maxLength: 20 })
+    const outcomes = new Set<string>()
+    await fc.assert(
+      fc.asyncProperty(flips, async places => {
+        const change = (bytes: Buffer): Buffer => {
+          // The headers of messages are the connection's matter, which has a test like this one.
+          for (const [at, value] of places) {
+            const place = 20 + (at % Math.max(1, bytes.length - 20))
+            if (place < bytes.length) bytes[place] = value
+          }
+          return bytes
+        }
+        outcomes.add(await survives(change))
+      }),
+      { numRuns: runs(80) },
+    )
+    expect(outcomes.has('refused')).toBe(true)
   })
 })
 

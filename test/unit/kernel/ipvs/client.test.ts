@@ -122,6 +122,16 @@ describe('a commit whose answers are lost', () => {
     expect([unknown, kernel.servers.size]).toEqual([expect.objectContaining({ code: 'ENOMEM' }), 1])
   })
 
+  it('does not go on with what was refused before the loss', async () => {
+    const { client, transport, kernel } = start({ messagesMax: 1 })
+    client.info()
+    let answers = 0
+    transport.faults.onReceive = datagram => (++answers > 1 ? undefined : datagram)
+    const { unknown } = await client.commit([changeServer(A), newServer(virtual('10.96.0.2', 80))])
+    expect(unknown?.message).toContain('reply was lost')
+    expect([...kernel.servers.values()].map(({ port }) => port)).toEqual([80])
+  })
+
   it('is unknown when nothing comes for the last message', async () => {
     const { client, transport } = start()
     await client.commit([newServer(A)])
@@ -161,6 +171,13 @@ describe('a kernel without IPVS', () => {
     await expect(client.servers()).rejects.toThrow(words)
     kernel.load()
     expect(client.info().version).toBe('1.2.1')
+  })
+
+  it('that loses it under a commit is told', async () => {
+    const { client, kernel } = start()
+    client.info()
+    kernel.unload()
+    await expect(client.commit([newServer(A)])).rejects.toThrow('the kernel has no IPVS')
   })
 
   it('that gets it anew is spoken to by its new number', async () => {

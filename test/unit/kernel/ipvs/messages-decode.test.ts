@@ -40,6 +40,7 @@ const destination = (family: 'IPv4' | 'IPv6', ...attributes: readonly string[]) 
   decodeDestination(...reply(IPVS_CMD_NEW_DEST, attribute(2, ...attributes)), family)
 
 const V4 = attribute(1, u16(2))
+const V6 = attribute(1, u16(10))
 const TCP = attribute(2, u16(6))
 const STATS = attribute(
   10,
@@ -73,6 +74,10 @@ describe('a virtual server', () => {
       ip: IP,
       netmask: 0xffff_ffff,
     })
+  })
+
+  it('of a mark is skipped', () => {
+    expect(service(V6, attribute(5, u32(7)), SETTINGS, MASK)).toBeUndefined()
   })
 
   it('of a protocol or family that nobody knows is left out', () => {
@@ -113,6 +118,15 @@ describe('a real server', () => {
       activeConnections: 1,
       inactiveConnections: 2,
     })
+  })
+
+  it('of a family that nobody knows is left out', () => {
+    expect(destination('IPv4', attribute(1, UNION), REST, attribute(11, u16(1)))).toBeUndefined()
+  })
+
+  it('without its address or settings is EBADMSG', () => {
+    expect(() => destination('IPv4', REST)).toThrow('EBADMSG')
+    expect(() => destination('IPv4', attribute(1, UNION))).toThrow('EBADMSG')
   })
 
   it('has the numbers of 32 bits where there are no others (before Linux 4.1)', () => {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
+import { formatIp } from '../../../../src/base/ip.ts'
 import { createAddressReader } from '../../../../src/kernel/link/links.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
@@ -12,6 +13,7 @@ import {
   message,
   ScriptedTransport,
   sequenceOf,
+  typeOf,
   u32,
 } from '../../../support/scripted-transport.ts'
 
@@ -54,6 +56,11 @@ const whole: Answers = sent => {
 }
 
 describe('createAddressReader', () => {
+  it('gives our own addresses of both families, sorted and once each, never those of the other end', async () => {
+    const { reader } = readerOf(whole)
+    expect((await reader.read()).map(formatIp)).toEqual(['2001:db8::1', '192.0.2.1'])
+  })
+
   it('gives up, without a list, when it changed every time', async () => {
     let dumps = 0
     const { reader, clock } = readerOf(sent => {
@@ -82,6 +89,18 @@ describe('createAddressReader', () => {
     await reader.close()
     expect(opened.map(({ closed }) => closed)).toEqual([true, true])
   })
+
+  it.each([
+    ['no ifaddrmsg', ''],
+    ['an address of the wrong length', String.fromCharCode(2, 24, 0, 0) + u32(2) + attribute(2, 'abc')],
+  ])('refuses an answer with %s', async (_, payload) => {
+    const { reader } = readerOf(sent => {
+      const sequence = sequenceOf(sent)
+      const bad = message({ type: RTM_NEWADDR, flags: 2, sequence, payload })
+      return [datagram(bad, doneMessage(sequence))]
+    })
+    await expect(reader.read()).rejects.toThrow(/EBADMSG/)
+  })
 })
 
 describe('an excepted device', () => {
@@ -105,6 +124,16 @@ describe('an excepted device', () => {
     kernel.add(NAME, 'dummy')
     kernel.addAddress(NAME, { family: 2, ip: OURS, prefixLength: 32, flags: 0 })
   }
+
+  it('may be made while addresses are listed: they are listed again', async () => {
+    let dumps = 0
+    const { reader } = start((sent, kernel) => {
+      if (typeOf(sent) === 22 && ++dumps === 1) bind(kernel)
+    })
+    expect(await reader.read()).toEqual([NODE])
+    expect(dumps).toBe(2)
+    await reader.close()
+  })
 
   it('gives its place to one of another index: changes of that one are told until it is known', async () => {
     const { kernel, reader } = start()

@@ -121,6 +121,15 @@ describe('a commit', () => {
     expect([question > 0, kernel.generation]).toEqual([true, 11])
   })
 
+  it('is unknown when answers were dropped, although the generation moved', async () => {
+    const { client, kernel } = start()
+    kernel.batch = () => {
+      kernel.generation++
+      return [new SystemError('recvmsg', 105, 'ENOBUFS')]
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'unknown', generation: 11 })
+  })
+
   it('is unknown when the generation behind it cannot be read', async () => {
     const { client, transport } = start()
     client.generation()
@@ -173,6 +182,18 @@ describe('a commit', () => {
     })
     const batch = transport.sent.find(sent => typeOf(sent) === BATCH_BEGIN)
     expect(batch?.subarray(20, 28)).toEqual(datagram(attribute(1, be32(9))))
+  })
+
+  it('names a generation three times, and then none', async () => {
+    const { client, kernel, transport } = start()
+    const ERESTART = 85
+    kernel.batch = first => {
+      kernel.generation++
+      return [datagram(errorMessage(first, ERESTART))]
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'stale', foreign: true })
+    const batches = transport.sent.filter(sent => typeOf(sent) === BATCH_BEGIN)
+    expect(batches.map(batch => Buffer.from(batch).readUInt32BE(24))).toEqual([10, 11, 12, 0])
   })
 
   it('notices that somebody committed before it, or beside it', async () => {

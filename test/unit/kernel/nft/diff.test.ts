@@ -49,6 +49,11 @@ function step(held: Ruleset, believed: Ruleset, goal: Ruleset): { held: Ruleset;
 }
 
 describe('diffing', () => {
+  test('leaves elements that packets made alone', () => {
+    const remembered: Element = { set: 'affinity', key: 'c', data: 'id', comment: '', expiresMs: 700 }
+    expect(diff(rulesetOf({ groups: { affinity: [remembered] } }), rulesetOf({})).transaction).toEqual([])
+  })
+
   test('sends nothing when both sides are the same value', () => {
     const ruleset = rulesetOf({ groups: { a: [slot('k', 'x')] } })
     expect(diff(ruleset, ruleset)).toEqual({ transaction: [], after: ruleset, complete: true })

@@ -35,6 +35,8 @@ function touched(family: number, table: string, portId = 5): string {
   return message({ type: 0x0a0e, portId, payload: head + attributes })
 }
 
+const NFTABLES = 7
+
 function generation(id: number, name: string, portId = 5): string {
   const attributes = attribute(1, be32(id)) + attribute(2, be32(4242)) + attribute(3, `${name}\0`)
   return message({ type: 0x0a0f, portId, payload: `\0\0\0\0${attributes}` })
@@ -128,4 +130,13 @@ it('says so when a commit touched more tables than it names', () => {
     [32, false],
     [32, true],
   ])
+})
+
+it('joins the group, and leaves it when it is stopped', () => {
+  const { transport, watch } = listen()
+  expect([...transport.joined]).toEqual([NFTABLES])
+  watch.stop()
+  watch.stop()
+  expect([...transport.joined]).toEqual([])
+  expect(transport.watched).toBe(false)
 })

@@ -1,9 +1,19 @@
+import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import { bytesFromOctets } from '../../../../src/base/octets.ts'
+import { readCompiled } from '../../../../src/kernel/nft/decode.ts'
 import { writeObject } from '../../../../src/kernel/nft/encode.ts'
+import { attributesOf } from '../../../../src/kernel/nft/expression-attributes.ts'
 import { RuleSpans } from '../../../../src/kernel/nft/list-chains.ts'
+import { EXPRESSION_LIST, RULE } from '../../../../src/kernel/nft/schema.ts'
 import type { CompiledRule } from '../../../../src/kernel/nft/state.ts'
 import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
+import { NLA_HDRLEN } from '../../../../src/netlink/constants.ts'
+import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import type { Message } from '../../../../src/netlink/message.ts'
+import { writeAttributes } from '../../../../src/netlink/schema.ts'
+import * as arbitrary from '../../../support/nft-arbitraries.ts'
+import { runs } from '../../../support/runs.ts'
 import { attribute, be32, datagram, nest } from '../../../support/scripted-transport.ts'
 
 function written(run: (out: AttributeWriter) => void): Uint8Array {
@@ -53,9 +63,76 @@ function messageOf(attributes: Uint8Array): {
   return { view: viewOf(bytes), message: { ...head, start: 0, end: bytes.length } }
 }
 
+const counter = fc.record({
+  tag: fc.constant('counter' as const),
+  data: fc.record({
+    bytes: fc.bigInt({ min: 0n, max: 1n << 60n }),
+    packets: fc.bigInt({ min: 0n, max: 99n }),
+  }),
+})
+const expressions = fc.array(
+  fc.oneof(
+    counter,
+    arbitrary.expression
+      .filter(({ kind }) => kind !== 'ipset' && kind !== 'counter')
+      .map(each => attributesOf(each)),
+  ),
+  { maxLength: 12 },
+)
+
 describe('a rule that is read as its bytes', () => {
-  it('is malformed without its handle', () => {
-    const { view, message } = messageOf(datagram(attribute(1, 'nat\0') + attribute(2, 'OUT\0')))
+  it('has its place, its handle, and counters at zero, as the tables would read it', () => {
+    fc.assert(
+      fc.property(expressions, fc.bigInt({ min: 1n, max: 1n << 50n }), (list, handle) => {
+        const bytes = written(out =>
+          writeAttributes(out, RULE, {
+            table: 'nat',
+            chain: 'OUT',
+            handle,
+            expressions: list,
+            userdata: 'u',
+          }),
+        )
+        const cleared = list.map(each =>
+          each.tag === 'counter' ? { ...each, data: { bytes: 0n, packets: 0n } } : each,
+        )
+        const { view, message } = messageOf(bytes)
+        const spans = new RuleSpans()
+        spans.walk(view, message)
+        expect([spans.table(view), spans.chain(view), spans.handle(view)]).toEqual(['nat', 'OUT', handle])
+        expect([spans.isInChain(view, 'OUT'), spans.isInChain(view, 'OUR')]).toEqual([true, false])
+        const packets = list.reduce(
+          (sum, each) => sum + (each.tag === 'counter' ? (each.data.packets ?? 0n) : 0n),
+          0n,
+        )
+        expect(spans.packets(view)).toBe(packets)
+        const wanted = written(out => EXPRESSION_LIST.write(out, 4, cleared)).subarray(NLA_HDRLEN)
+        const compiled = spans.compiled(view)
+        expect(bytesFromOctets(compiled)).toEqual(Buffer.from(wanted))
+        expect(() => readCompiled({ compiled, protocol: 0, protocolInverted: false })).not.toThrow()
+      }),
+    )
+  })
+
+  it('of any bytes is a NetlinkError at worst', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 200 }), bytes => {
+        const { view, message } = messageOf(bytes)
+        const spans = new RuleSpans()
+        try {
+          spans.walk(view, message)
+          spans.packets(view)
+          spans.compiled(view)
+        } catch (error) {
+          expect(error).toBeInstanceOf(NetlinkError)
+        }
+      }),
+      { numRuns: runs(2_000) },
+    )
+  })
+
+  it.each(['', attribute(3, '\0\0\0\x11')])('is malformed without its handle of eight octets', handle => {
+    const { view, message } = messageOf(datagram(attribute(1, 'nat\0') + attribute(2, 'OUT\0') + handle))
     expect(() => new RuleSpans().walk(view, message)).toThrow('without its table, chain or handle')
   })
 })

@@ -1,6 +1,8 @@
+import * as fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { decodeForeignRule } from '../../../../src/kernel/nft/survey.ts'
 import { viewOf } from '../../../../src/netlink/attribute.ts'
+import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'
 
@@ -50,4 +52,22 @@ it('takes nothing else for a comment', () => {
     sets: [],
     comments: [],
   })
+})
+
+it('says that a rule without its handle is malformed', () => {
+  expect(() => decoded(place)).toThrow(NetlinkError)
+})
+
+it('turns any bytes into a rule or a NetlinkError', () => {
+  const octets = fc.uint8Array({ maxLength: 120 }).map(bytes => Buffer.from(bytes).toString('latin1'))
+  fc.assert(
+    fc.property(fc.array(fc.tuple(fc.integer({ min: 0, max: 12 }), octets)), items => {
+      const attributes = items.map(([type, payload]) => attribute(type, payload)).join('')
+      try {
+        decoded(place + handle + attributes)
+      } catch (error) {
+        expect(error).toBeInstanceOf(NetlinkError)
+      }
+    }),
+  )
 })

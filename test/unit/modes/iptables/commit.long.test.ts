@@ -101,6 +101,21 @@ async function loaded(here: Between, services: number) {
 }
 
 describe('a commit of the iptables plane', () => {
+  it.each([
+    [3, 'committed', 4],
+    [100, 'stale', 6],
+  ])('that somebody commits before %i times is %s after %i tries', async (commits, outcome, tries) => {
+    const here = between()
+    const { plane, fewer } = await loaded(here, 3)
+    let left = commits
+    here.beforeCommit = async () => {
+      if (left-- > 0) await LATER(here, `other-${left}`)
+    }
+    here.transactions.length = 0
+    expect(await plane.commit(fewer.plan, {})).toMatchObject({ outcome, foreign: true })
+    expect(here.transactions).toHaveLength(tries)
+  })
+
   it('is given up when somebody always does, as long as rules go by their numbers', async () => {
     const here = between()
     const { plane, fewer } = await loaded(here, 3)

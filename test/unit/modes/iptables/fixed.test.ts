@@ -19,6 +19,11 @@ function onAddresses(ips: readonly string[], localhostNodePorts: boolean) {
 }
 
 describe('the chains that are always there', () => {
+  it('leave packets in state INVALID alone where the kernel is liberal', () => {
+    const lines = fixedLines(staticsIn({ options: { tcpBeLiberal: true } }))
+    expect(lines.filter(line => line.includes('INVALID'))).toEqual([])
+  })
+
   it('say what kube-proxy says in them, in both families', () => {
     const nfacct = { invalidDropped: true, localhostAccepted: true }
     expect(fixedLines(staticsIn({ options: { nfacct } }))).toMatchInlineSnapshot(`
@@ -84,6 +89,15 @@ describe('the chains that are always there', () => {
 })
 
 describe('what leads to them', () => {
+  it('keeps neighbors from loopback as long as NodePorts answer there', () => {
+    const keeps = (statics: ReturnType<typeof staticsIn>): boolean =>
+      jumpLines(statics).some(line => line.startsWith('filter KUBE-FIREWALL'))
+    expect(keeps(staticsIn({ options: { localhostNodePorts: false } }))).toBe(false)
+    expect(keeps(onAddresses(['192.168.1.7'], true))).toBe(false)
+    expect(keeps(onAddresses(['127.0.0.1'], true))).toBe(true)
+    expect(keeps(onAddresses(['127.0.0.1'], false))).toBe(false)
+  })
+
   it('is what kube-proxy puts first, one after another', () => {
     expect(jumpLines().filter(IPV4_ONLY)).toMatchInlineSnapshot(`
       [

@@ -26,6 +26,13 @@ function applied<T>(parts: readonly T[], moves: readonly number[]): readonly T[]
 }
 
 describe('the order of entries', () => {
+  it('lets those alone that are used about alike, and those that hardly anybody uses', () => {
+    expect(orderByUse(singles(9_000, 10_000, 11_000, 17_000), 4)).toEqual([])
+    expect(orderByUse(singles(9_000, 18_000), 4)).toEqual([1])
+    expect(orderByUse(singles(0, 0, 0, 0, 1_000), 4)).toEqual([])
+    expect(orderByUse(singles(), 4)).toEqual([])
+  })
+
   it('puts what most connections meet first', () => {
     expect(orderByUse(singles(0, 0, 0, 3_000), 4)).toEqual([3])
     expect(orderByUse(singles(0, 3_000, 0, 9_000), 4)).toEqual([3])

@@ -146,6 +146,17 @@ describe('the iptables plane', () => {
     expect(commitsBetween(before, plane.generation())).toBe(2)
   })
 
+  it('leaves Services out, and lets them in again', async () => {
+    const all = world()
+    const frontends = table([...everyKind(false), plainService(1, 2)])
+    const { state } = await advance(all, all.plane.empty, frontends)
+    const before = await held(all)
+    const { state: fewer } = await advance(all, state, frontends, ['ns/local', 'ns/many-1'])
+    expect((await held(all)).join('\n')).not.toContain('ns/many-1')
+    await advance(all, fewer, frontends)
+    expect(await held(all)).toEqual(before)
+  })
+
   it('reads the kernel back when the outcome of a cleanup is unknown', async () => {
     const its = world()
     await advance(its, its.plane.empty, table([plainService(1, 2)]))

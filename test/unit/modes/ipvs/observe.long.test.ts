@@ -4,7 +4,7 @@ import type { IpvsOperation } from '../../../../src/kernel/ipvs/state.ts'
 import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
-import { ip, newDestination, newServer, real, virtual } from '../../../support/ipvs-objects.ts'
+import { deleteServer, ip, newDestination, newServer, real, virtual } from '../../../support/ipvs-objects.ts'
 import { IpvsRig, NODE_IP } from '../../../support/ipvs-rig.ts'
 import { type ServiceSpec, serviceOf } from '../../../support/ipvs-services.ts'
 
@@ -146,11 +146,36 @@ describe('a virtual server of somebody else where a Service wants its own', () =
     }
   })
 
+  it('gives way to the Service when it is gone', async () => {
+    const { node, clock, start } = make()
+    await others(node, clock, newServer(LB))
+    const rig = start()
+    await rig.sync(serviceOf('web', WEB))
+    expect(node.addresses()).not.toContain(ip('192.0.2.1'))
+    await others(node, clock, deleteServer(LB))
+    await rig.until(() => node.addresses().includes(ip('192.0.2.1')), 2 * HEAL_MS)
+    expect(serversOf(node)).toContain('TCP 192.0.2.1:80')
+    expect(rig.reconciler.rendered?.refusals.size).toBe(0)
+  })
+
   it('is taken over at a ClusterIP, which can be nobody else’s', async () => {
     const { node, clock, start } = make()
     await others(node, clock, newServer(virtual('172.30.0.1', 80, { scheduler: 'lc' })))
     await start().sync(serviceOf('web', WEB))
     expect(node.dump()).toContain(`${CLUSTER} rr 0 0`)
+  })
+
+  it('is one of ours when the record of a device with addresses was emptied', async () => {
+    const { node, start } = make()
+    const first = start()
+    await first.sync(serviceOf('web', WEB))
+    await stop(first)
+    const before = node.dump()
+    for (const set of node.sets.slots) set?.elements.clear()
+    const rig = start()
+    await rig.sync(serviceOf('web', WEB))
+    expect(node.dump()).toEqual(before)
+    expect(rig.reconciler.rendered?.refusals.size).toBe(0)
   })
 })
 

@@ -29,17 +29,17 @@ it('retires when its tables are there, unless it is called off, and leaves a tab
     plane.empty,
     finish(plane.render(frontends, { base: plane.empty, without: new Set() })),
   )
-  await close()
   const retire = (signal = new AbortController().signal) => nftables.retire(context, signal, true)
   expect(await retire(AbortSignal.abort())).toBe('nothing')
   expect(kernel.space.tables.size).toBe(2)
-  expect(await retire()).toBe('removed')
-  expect(kernel.space.tables.size).toBe(0)
   const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+  const foreign = { family: 'ip', table: 'kube-proxy' } as const
   await client.commit([
-    { verb: 'add-table', family: 'ip', table: 'kube-proxy', flags: 0, comment: undefined },
+    { ...foreign, verb: 'delete-table' },
+    { ...foreign, verb: 'add-table', flags: 0, comment: undefined },
   ])
-  await client.close()
+  await Promise.all([client.close(), close()])
+  expect(await retire()).toBe('removed')
   expect(await retire()).toBe('nothing')
-  expect(kernel.space.tables.size).toBe(1)
+  expect([...kernel.space.tables.keys()]).toEqual(['2 kube-proxy'])
 })

@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
 import type { Config } from '../../../../src/config/config.ts'
+import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import type { ModeContext, ModeEvent } from '../../../../src/modes/mode.ts'
 import { openUserspace, userspace, userspaceTracer } from '../../../../src/modes/userspace/mode.ts'
@@ -31,11 +32,14 @@ it('relays no more than the process has room for', async () => {
   const room = () => ({ descriptors: 1_200, memoryBytes: undefined })
   const { start, close } = openUserspace({ ...context, sockets: { ...context.sockets, room } })
   start()
-  expect(told).toMatchObject([{ kind: 'notice', facts: { connections: 240, sessions: 240 } }])
+  const text = expect.stringContaining('this process relays every connection')
+  expect(told).toMatchObject([
+    { kind: 'notice', level: 'warn', text, facts: { connections: 240, sessions: 240 } },
+  ])
   await close()
 })
 
-it('leaves everything when it is called off', async () => {
+it('goes when it retires, and leaves everything when it is called off', async () => {
   const kernel = new FakeKernel()
   const { plane, start, close } = openUserspace(contextOf(kernel))
   start()
@@ -43,6 +47,31 @@ it('leaves everything when it is called off', async () => {
   await close()
   expect(await userspace.retire(contextOf(kernel), AbortSignal.abort(), true)).toBe('nothing')
   expect(kernel.space.tables.size).toBe(2)
+  const { signal } = new AbortController()
+  expect(await userspace.retire(contextOf(kernel), signal, true)).toBe('removed')
+  expect(kernel.space.tables.size).toBe(0)
+})
+
+it('is cleaned up beside a table of the name that is not ours, or says that it cannot be', async () => {
+  const kernel = new FakeKernel()
+  const { plane, start, close } = openUserspace(contextOf(kernel))
+  start()
+  await commitAll(plane, plane.empty, finish(plane.render(web(), { base: plane.empty, without: new Set() })))
+  await close()
+  const cleanup = () => userspace.cleanup({ ...contextOf(kernel), proxy: undefined })
+  kernel.forced.push({ matches: () => true, code: 'EPERM' })
+  await expect(cleanup()).rejects.toThrow(/^clean up: /)
+  kernel.forced.pop()
+  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+  const foreign = { family: 'ip', table: 'kube-proxy-userspace' } as const
+  await client.commit([
+    { ...foreign, verb: 'delete-table' },
+    { ...foreign, verb: 'add-table', flags: 0, comment: undefined },
+  ])
+  await client.close()
+  expect((await cleanup()).removed).toEqual(['table ip6 kube-proxy-userspace'])
+  expect((await cleanup()).removed).toEqual([])
+  expect(kernel.space.tables.size).toBe(1)
 })
 
 it('tells which ports have no place in it', async () => {
