@@ -104,6 +104,7 @@ export {
   generationOf,
   type KernelRefusal,
   type Observation,
+  type ObserveOptions,
   type Plan,
   type PlanLine,
   type Receipt,

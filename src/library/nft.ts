@@ -52,6 +52,7 @@ export {
   type Listing,
   type NftClient,
   type NftClientOptions,
+  type ReadOptions,
   type TableName,
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'

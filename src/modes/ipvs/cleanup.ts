@@ -28,7 +28,7 @@ import {
   clusterIpsIn,
   hasIpvsTable,
   type IpvsKernel,
-  type ObserveOptions,
+  type ObserveKernelOptions,
   observeKernel,
   readIpvsState,
   withIpvsKernel,
@@ -247,7 +247,7 @@ async function hasConnections({ ipvs }: IpvsKernel, servers: readonly VirtualAdd
 export async function freeEndpoints(
   kernel: IpvsKernel,
   endpoints: readonly ApiEndpoint[],
-  options: ObserveOptions,
+  options: ObserveKernelOptions,
 ): Promise<{ readonly addresses: readonly Ip[]; readonly servers: readonly VirtualServer[] }> {
   const { dummy, ipvs } = kernel
   // Without the device IPVS mode is not in use here. This check loads no kernel module.

@@ -101,13 +101,13 @@ export interface Seen {
   readonly unsettled: boolean
 }
 
-export interface ObserveOptions
+export interface ObserveKernelOptions
   extends Pick<IpvsOptions, 'rules' | 'tableName' | 'excludeCidrs'>,
     Pick<Records, 'remembered' | 'servers'>,
     ReadOptions {}
 
 /** Reads all objects of ours, and only the names of other objects. */
-export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions): Promise<Seen> {
+export async function observeKernel(kernel: IpvsKernel, options: ObserveKernelOptions): Promise<Seen> {
   const { nft, ipset, ipvs, dummy } = kernel
   const { tableName: name, excludeCidrs, aside = false } = options
   const listing = await nft.list(bothNamed(name), { aside })

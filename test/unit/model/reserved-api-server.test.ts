@@ -46,9 +46,24 @@ const balanced = (spec: Fields = {}) =>
     { status: { loadBalancer: { ingress: [{ ip: API }] } } },
   )
 const ready = slice('web-1', 'web', [endpoint('10.0.0.1')], { ports: [{ name: 'a', port: 8080 }] })
+/** A headless Service without ports, which a named proxy serves at its whole addresses. */
+const whole = service(
+  'web',
+  { clusterIP: 'None', externalIPs: [API, '192.0.2.9'], ports: undefined },
+  { metadata: { labels: { 'service.kubernetes.io/service-proxy-name': 'mine' } } },
+)
 const SERVED = { frontends: [`${API}:6443 external-cluster`], refusals: [] }
 
 describe('an external address at which the API server answers', () => {
+  it('is refused to a headless Service without ports, which keeps its other address', () => {
+    const { table } = resolved(dialed([whole, ready]), { serviceProxyName: 'mine' })
+    const found = table.services.get('ns/web')
+    expect(found?.wholes?.flatMap(({ ips }) => ips)).toEqual([ip('192.0.2.9')])
+    expect(refusalLines(found)).toEqual([
+      expect.stringContaining(`spec.externalIPs = ${API}: the API server`),
+    ])
+  })
+
   it('is refused at that port, with endpoints or without, whatever ranges are allowed', () => {
     const refusals = [
       expect.stringContaining(`Service ns/web: spec.externalIPs = ${API}:6443/TCP: the API server`),
