@@ -278,7 +278,7 @@ function inCluster({ env, serviceAccountFolder }: AccessOptions): Access {
   if (host === '' || port === '')
     throw new ApiError(
       'credentials',
-      'no kubeconfig and no --master are given, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: kprobe does not run in a pod; give --kubeconfig, --master or --source=file:PATH',
+      'no kubeconfig and no --master are given, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: kprobe does not run in a pod; give --kubeconfig, --master or another --source',
     )
   return {
     ...ANONYMOUS,
