@@ -1,14 +1,171 @@
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { beforeEach, describe, expect, it } from 'vitest'
-import type { Config } from '../../../src/config/config.ts'
-import { tuneMode } from '../../../src/daemon/tune.ts'
+import type { Config, ConntrackConfig } from '../../../src/config/config.ts'
+import { CONNTRACK_MAX, conntrackSysctls, tuneConntrack, tuneMode } from '../../../src/daemon/tune.ts'
+import { planSysctls, SYSCTLS, type SysctlPlan } from '../../../src/kernel/sysctl/sysctls.ts'
 import { iptablesOptions } from '../../../src/modes/iptables/settings.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 
+/** kube-proxy's defaults. */
+const DEFAULTS: ConntrackConfig = {
+  maxPerCore: 32_768,
+  min: 131_072,
+  tcpEstablishedTimeoutMs: 86_400_000,
+  tcpCloseWaitTimeoutMs: 3_600_000,
+  tcpFinWaitTimeoutMs: undefined,
+  tcpTimeWaitTimeoutMs: undefined,
+  tcpBeLiberal: false,
+  udpTimeoutMs: undefined,
+  udpStreamTimeoutMs: undefined,
+  lower: false,
+}
+
+type Values = Readonly<Record<keyof typeof SYSCTLS, number | undefined>>
+
+const KEYS = [
+  'max',
+  'hashSize',
+  'tcpEstablished',
+  'tcpCloseWait',
+  'tcpFinWait',
+  'tcpTimeWait',
+  'tcpBeLiberal',
+  'udp',
+  'udpStream',
+] as const
+
+/** What a kernel starts with. */
+const FRESH: Values = {
+  max: 65_536,
+  hashSize: 16_384,
+  tcpEstablished: 432_000,
+  tcpCloseWait: 60,
+  tcpFinWait: 120,
+  tcpTimeWait: 120,
+  tcpBeLiberal: 0,
+  udp: 30,
+  udpStream: 120,
+}
+
+function planned(
+  settings: Partial<ConntrackConfig> = {},
+  values: Partial<Values> = {},
+  processors = 2,
+): SysctlPlan {
+  const present: Values = { ...FRESH, ...values }
+  const byName = new Map<string, number | undefined>()
+  for (const key of KEYS) byName.set(SYSCTLS[key].name, present[key])
+  return planSysctls(conntrackSysctls({ ...DEFAULTS, ...settings }, processors), byName)
+}
+
+const writes = (plan: SysctlPlan) => plan.writes.map(({ name, value }) => `${name}=${value}`)
+const left = (plan: SysctlPlan) => plan.left.map(({ name, reason }) => `${name} ${reason}`)
+
+describe('the conntrack sysctls', () => {
+  it("writes kube-proxy's defaults on a fresh kernel", () => {
+    expect(writes(planned())).toEqual([
+      'nf_conntrack_max=131072',
+      'hashsize=32768',
+      'nf_conntrack_tcp_timeout_established=86400',
+      'nf_conntrack_tcp_timeout_close_wait=3600',
+    ])
+  })
+
+  it.each([
+    [2, 131_072],
+    [8, 262_144],
+    [64, CONNTRACK_MAX],
+  ])('sizes the table for %i processors at %i entries', (processors, max) => {
+    expect(writes(planned({}, {}, processors)).slice(0, 2)).toEqual([
+      `nf_conntrack_max=${max}`,
+      `hashsize=${max / 4}`,
+    ])
+  })
+
+  it('does not cap the minimum, unless the processors alone exceed the cap, as in kube-proxy 1.36', () => {
+    expect(writes(planned({ min: 2_000_000 }))[0]).toBe('nf_conntrack_max=2000000')
+    expect(writes(planned({ min: 4_000_000 }, {}, 64))[0]).toBe(`nf_conntrack_max=${CONNTRACK_MAX}`)
+  })
+
+  it('leaves the size alone when maxPerCore is 0', () => {
+    expect(writes(planned({ maxPerCore: 0 })).join()).not.toMatch(/max=|hashsize/)
+  })
+
+  it('writes nothing that is there already', () => {
+    const same = { max: 131_072, hashSize: 32_768, tcpEstablished: 86_400, tcpCloseWait: 3_600 }
+    const plan = planned({}, same)
+    expect(plan.writes).toEqual([])
+    expect(plan.left.every(({ reason }) => reason === 'equal')).toBe(true)
+  })
+
+  it('I-22 never lowers what an operator made larger', () => {
+    const plan = planned(
+      {},
+      { max: 4_000_000, tcpEstablished: 200_000, tcpCloseWait: 7_200, hashSize: 1_000_000 },
+    )
+    expect(plan.writes).toEqual([])
+    expect(left(plan)).toEqual([
+      'nf_conntrack_max larger',
+      'hashsize larger',
+      'nf_conntrack_tcp_timeout_established larger',
+      'nf_conntrack_tcp_timeout_close_wait larger',
+    ])
+  })
+
+  it('lowers it when told to, but never the number of buckets', () => {
+    const large = { max: 4_000_000, tcpEstablished: 200_000, tcpCloseWait: 7_200, hashSize: 1_000_000 }
+    expect(writes(planned({ lower: true }, large))).toEqual([
+      'nf_conntrack_max=131072',
+      'nf_conntrack_tcp_timeout_established=86400',
+      'nf_conntrack_tcp_timeout_close_wait=3600',
+    ])
+  })
+
+  it('lowers what is only what every kernel starts with', () => {
+    const plan = planned({ udpTimeoutMs: 10_000, udpStreamTimeoutMs: 60_000 })
+    expect(writes(plan).slice(-2)).toEqual([
+      'nf_conntrack_udp_timeout=10',
+      'nf_conntrack_udp_timeout_stream=60',
+    ])
+  })
+
+  it('sets the timeouts of FIN_WAIT and TIME_WAIT', () => {
+    const plan = planned({ tcpFinWaitTimeoutMs: 30_000, tcpTimeWaitTimeoutMs: 60_000 })
+    expect(writes(plan).slice(-2)).toEqual([
+      'nf_conntrack_tcp_timeout_fin_wait=30',
+      'nf_conntrack_tcp_timeout_time_wait=60',
+    ])
+  })
+
+  it('leaves timeouts that are not given, or 0', () => {
+    const nothing = { tcpEstablishedTimeoutMs: 0, tcpCloseWaitTimeoutMs: undefined, udpTimeoutMs: 0 }
+    expect(writes(planned(nothing))).toEqual(['nf_conntrack_max=131072', 'hashsize=32768'])
+  })
+
+  it('sets tcp_be_liberal when asked, and never clears it', () => {
+    expect(writes(planned({ tcpBeLiberal: true })).at(-1)).toBe('nf_conntrack_tcp_be_liberal=1')
+    expect(writes(planned({}, { tcpBeLiberal: 1 })).join()).not.toContain('be_liberal')
+  })
+
+  it('I-23 names what the kernel does not have, and plans the rest', () => {
+    const plan = planned({}, { max: undefined, tcpCloseWait: undefined })
+    expect(left(plan)).toEqual(['nf_conntrack_max missing', 'nf_conntrack_tcp_timeout_close_wait missing'])
+    expect(writes(plan)).toEqual(['hashsize=32768', 'nf_conntrack_tcp_timeout_established=86400'])
+  })
+})
+
+/** One setting of each kind: a count for each processor, and a timeout. */
+const SETTINGS: ConntrackConfig = {
+  ...DEFAULTS,
+  maxPerCore: 100_000,
+  min: 1,
+  tcpEstablishedTimeoutMs: 60_000,
+  tcpCloseWaitTimeoutMs: undefined,
+}
+
 let root: string
-const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'
 
 beforeEach(() => {
   root = `${temporaryFolder()}/`
@@ -18,6 +175,61 @@ function put(path: string, text: string): void {
   mkdirSync(dirname(root + path), { recursive: true })
   writeFileSync(root + path, text)
 }
+
+const content = (path: string) => readFileSync(root + path, 'utf8')
+
+describe('tuneConntrack', () => {
+  beforeEach(() => {
+    put('sys/devices/system/cpu/online', '0-1,4\n')
+    for (const { path } of Object.values(SYSCTLS)) put(path, '1\n')
+  })
+
+  it('writes what differs, for the processors of the machine', async () => {
+    const { written, failed } = await tuneConntrack(SETTINGS, { root })
+    expect(written.map(({ name, value, before }) => [name, value, before])).toEqual([
+      ['nf_conntrack_max', 300_000, 1],
+      ['hashsize', 75_000, 1],
+      ['nf_conntrack_tcp_timeout_established', 60, 1],
+    ])
+    expect(failed).toEqual([])
+    expect(content(SYSCTLS.max.path)).toBe('300000')
+    expect(content(SYSCTLS.udp.path)).toBe('1\n')
+  })
+
+  it('writes nothing the second time', async () => {
+    await tuneConntrack(SETTINGS, { root })
+    const { written, left } = await tuneConntrack(SETTINGS, { root })
+    expect([written, left.length]).toEqual([[], 3])
+  })
+
+  it('counts the processors itself where the kernel does not list them', async () => {
+    rmSync(`${root}sys/devices`, { recursive: true })
+    const { written } = await tuneConntrack(SETTINGS, { root })
+    expect(written[0]?.value).toBeGreaterThanOrEqual(100_000)
+  })
+
+  it('I-23 goes on without what is missing', async () => {
+    rmSync(root + SYSCTLS.max.path)
+    const { written, left, failed } = await tuneConntrack(SETTINGS, { root })
+    expect(left.map(({ name, reason }) => [name, reason])).toEqual([['nf_conntrack_max', 'missing']])
+    expect([written.length, failed]).toEqual([2, []])
+  })
+
+  it('tells what cannot be read or written, and goes on', async () => {
+    rmSync(root + SYSCTLS.max.path)
+    mkdirSync(root + SYSCTLS.max.path)
+    put(SYSCTLS.hashSize.path, 'many\n')
+    put(SYSCTLS.udp.path, 'unread, since nothing is wanted of it')
+    const { written, left, failed } = await tuneConntrack(SETTINGS, { root })
+    expect(failed.map(({ name, error }) => `${name} ${error.message}`)).toEqual([
+      expect.stringContaining('nf_conntrack_max EISDIR'),
+      expect.stringContaining('not a number: "many\\n"'),
+    ])
+    expect([written.length, left]).toEqual([1, []])
+  })
+})
+
+const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'
 
 function configOf(...argv: readonly string[]): Config {
   return configFrom(argv)
