@@ -108,7 +108,8 @@ export class Daemon {
    * that has seen something elsewhere waits with `logged` for what the daemon says of it.
    */
   said(text: string): readonly LogRecord[] {
-    return this.records.filter(({ msg }) => msg.includes(text))
+    // The proof's messages have that word as well.
+    return this.records.filter(({ msg }) => (text === 'committed' ? msg === text : msg.includes(text)))
   }
 
   /** Waits until at least `count` log records have this text in the message; gives all that have it then. */
