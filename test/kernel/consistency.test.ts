@@ -1,4 +1,3 @@
-import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest'
 import { finish } from '../../src/base/clock.ts'
 import { assert } from '../../src/base/errors.ts'
@@ -37,9 +36,11 @@ function addresses(count: number): readonly string[] {
   return Array.from({ length: count }, (_, index) => `10.180.1.${index + 1}`)
 }
 
-const DURATION_MS = 2000
-/** However long they take. */
-const FLIPS_MIN = 200
+/**
+ * Of each client, however long they take: without what this guards, some in ten thousand fail. The last of 17 endpoints serves
+ * about half of the time: one that is there as seldom as one of 68 is met by drawsToMeet(68) = 2,150.
+ */
+const CONNECTIONS = 2_500
 /** Flips between which the event loop has its turn. */
 const FLIPS = 100
 
@@ -106,15 +107,15 @@ test.each([
     }),
     lab.client({ from: 'node', source: '192.168.0.2', destination: clusterIP, port: 80, rate: 2000 }),
   ]
+  const areEnough = async () =>
+    (await Promise.all(clients.map(one => one.report()))).every(({ ok }) => ok >= CONNECTIONS)
   let flips = 0
-  for (const end = performance.now() + DURATION_MS; performance.now() < end || flips < FLIPS_MIN; ) {
+  while (!(await areEnough())) {
     for (let i = 0; i < FLIPS; i++, flips++) await flip(plane, there, back)
-    await delay(0)
   }
   const reports = await Promise.all(clients.map(one => one.stop()))
   for (const report of reports) {
     expect(report, `${flips} flips`).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
-    expect(report.ok).toBeGreaterThan(100)
     expect([...report.endpoints.keys()].toSorted()).toEqual(served)
   }
 })

@@ -16,6 +16,7 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
 import { table } from '../support/frontends.ts'
+import { eventually } from '../support/patience.ts'
 import { everyKind, plainService } from '../support/services.ts'
 
 let client: NftClient
@@ -211,8 +212,7 @@ describe('the busiest entry on the kernel', () => {
 
 /** Until what the timer began has asked for the next. */
 async function ended(clock: FakeClock): Promise<void> {
-  for (let waits = 0; clock.pending === 0 && waits < 1_000; waits++)
-    await new Promise(resolve => setTimeout(resolve, 5))
+  await eventually(() => clock.pending > 0)
   expect(clock.pending).toBe(1)
 }
 

@@ -1,7 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type Flow, Lab } from '../support/lab/lab.ts'
-import { patientMs } from '../support/patience.ts'
 
 /** Rules that the laboratory knows nothing of, loaded by nft: what it sees must be what they say. */
 const RULES = `
@@ -141,9 +140,7 @@ test('some lost among the translated show as mixed', async () => {
 })
 
 test('forty flows of forty connections are traced at once', async () => {
-  const start = performance.now()
   const many = [2, 3, 4, 5, 6].flatMap(host => flows('IPv4', `172.30.0.${host}`)).slice(0, 40)
-  await lab.trace(many, { tries: 40 })
-  const elapsed = performance.now() - start
-  expect(elapsed).toBeLessThan(patientMs(50_000))
+  const outcomes = await lab.trace(many, { tries: 40 })
+  expect(outcomes.map(({ sent }) => sent)).toEqual(many.map(() => 40))
 })

@@ -13,7 +13,7 @@ import {
   serviceFor,
   tableNames,
 } from '../support/named-proxies.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 import { entry, entryText, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
 
 /* docs/decisions/0021: proxies of several names on one node do not disturb each other. */
@@ -209,7 +209,7 @@ function isSliceOf(metadata: unknown, name: string): boolean {
 
 function answer(port: number): Promise<string> {
   return new Promise(resolve => {
-    const request = get({ host: '192.168.0.2', port, timeout: 2_000 }, response => {
+    const request = get({ host: '192.168.0.2', port, timeout: patientMs() }, response => {
       let text = ''
       response.setEncoding('utf8')
       response.on('data', chunk => {

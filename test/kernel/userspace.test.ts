@@ -11,6 +11,7 @@ import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { commitsBetween } from '../../src/reconcile/dataplane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
+import { eventually } from '../support/patience.ts'
 import { change, commitAll, computeIn, openClient } from '../support/pipeline.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { USERSPACE, userspaceOptionsOf } from '../support/userspace-mode.ts'
@@ -114,11 +115,9 @@ async function ask(host: string, port: number): Promise<string> {
   }
 }
 
-/** Until nothing is relayed any more; fails after two seconds. */
+/** Until nothing is relayed any more. */
 async function idle(): Promise<void> {
-  for (let waits = 0; waits < 100 && plane.counts.tcp.held > 0; waits++)
-    await new Promise(resolve => setTimeout(resolve, 20))
-  expect(plane.counts.tcp.held).toBe(0)
+  await eventually(() => plane.counts.tcp.held === 0)
 }
 
 /** Connections opened elsewhere: `ok` and `refused` of some. */
@@ -130,7 +129,10 @@ async function outcomes(from: 'outside' | 'pod' | 'node', destination: string, p
     node: [NODE_IP, NODE_IP_6],
   }[from][v6 ? 1 : 0]
   const traffic = lab.client({ from, source: source ?? '', destination, port, rate: 200 })
-  await new Promise(resolve => setTimeout(resolve, 100))
+  await eventually(async () => {
+    const { ok, refused, timeouts, other } = await traffic.report()
+    return ok + refused + timeouts + other > 3
+  })
   const { ok, refused, timeouts, other, endpoints } = await traffic.stop()
   return { ok: ok > 0, refused: refused > 0, failed: timeouts + other, endpoints: [...endpoints.keys()] }
 }

@@ -1,6 +1,7 @@
 import type { Ip } from '../../src/base/ip.ts'
 import type { DynamicElements } from '../../src/kernel/evaluate/single.ts'
 import type { TracePacket, Tracer } from '../../src/kernel/evaluate/trace.ts'
+import { drawsToMeet } from './draws.ts'
 import { addressText, endpointText, parseEndpoint } from './lab/address.ts'
 import type { Flow, Outcome } from './lab/lab.ts'
 import { PROTOCOL_NUMBER } from './lab/probe.ts'
@@ -57,7 +58,7 @@ function sourceWord(row: PacketRow, arrivals: readonly Arrival[]): string {
 
 // ---- in the laboratory
 
-/** Enough connections that an endpoint which can be reached is missed less than once in a million rows. */
+/** Enough connections that each endpoint which can be reached is met: see draws.ts. */
 export function flowOf(row: PacketRow): Flow {
   return flow(row, triesFor(endpointsOf(row)))
 }
@@ -84,7 +85,7 @@ function flow({ from, source, protocol, destination, port }: PacketRow, tries: n
 
 function triesFor(endpoints: number): number {
   if (endpoints === 0) return 6
-  return endpoints === 1 ? 8 : Math.ceil(endpoints * (Math.log(endpoints) + 14))
+  return endpoints === 1 ? 8 : drawsToMeet(endpoints)
 }
 
 export function seenLine(row: PacketRow, outcome: Outcome, labels: Labels): string {

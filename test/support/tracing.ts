@@ -24,7 +24,7 @@ export class Tracing {
     args: readonly string[],
     { command = 'trace', running }: { readonly command?: string; readonly running: ChildProcess[] },
   ) {
-    this.child = spawn(process.execPath, [COMMAND, command, '-o', 'json', '--duration=60s', ...args], {
+    this.child = spawn(process.execPath, [COMMAND, command, '-o', 'json', '--duration=30m', ...args], {
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     running.push(this.child)

@@ -12,8 +12,11 @@ import {
 } from './parts.ts'
 
 const FORGET_S = 10
-/** Of three endpoints; no multiple of three, so that round robin goes on at another one. */
-const CLIENTS = Array.from({ length: 11 }, (_, index) => `10.180.9.${index + 1}`)
+/**
+ * Of three endpoints, so that all clients draw the same one once more in one run of 3²⁶ = 2.5 · 10¹²; no multiple of three, so
+ * that round robin goes on at another one.
+ */
+const CLIENTS = Array.from({ length: 26 }, (_, index) => `10.180.9.${index + 1}`)
 
 /** Clients that keep their endpoint. */
 export const AFFINITY: readonly UpstreamTest[] = [

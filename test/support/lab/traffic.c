@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVENTS = 256, IN_FLIGHT = 512, ENDPOINTS = 256, TIMEOUT_MS = 5000 };
+enum { EVENTS = 256, IN_FLIGHT = 512, ENDPOINTS = 256, TIMEOUT_MS = 20000 };
 
 static void die(const char *what) {
   fprintf(stderr, "traffic: %s: %s\n", what, strerror(errno));
