@@ -1,7 +1,10 @@
 #!/bin/sh
-# The unit tests and the addon's on the other Node.js majors, all with the one addon that this machine's Node.js built;
-# on the last of them also with an addon built for it; and the one-instance lock between each two of them. Runtimes that the registry does not give are left out, and named in
-# one line at the end; without any, this fails, unless KPROBE_RUNTIMES=optional.
+# What differs between majors of Node.js, on the others: connections, TLS, HTTP/2, processes and signals, compression, V8's flags,
+# the loading of modules and kept code, the addon, and the codecs by properties. test/stages/files.mjs chooses the files by what
+# they import; what computes values in plain code computes the same everywhere, and runs in the stage `unit`.
+# All of them use the one addon that this machine's Node.js built; the last one also an addon built for it; and the one-instance
+# lock is tried between each two. Runtimes that the registry does not give are left out, and named in one line at the end;
+# without any, this fails, unless KPROBE_RUNTIMES=optional.
 set -u
 cd "$(dirname "$0")/.."
 
@@ -53,11 +56,13 @@ node native/build.mjs || exit 1
 own=$(node -p 'process.versions.node.split(".")[0]')
 last=''
 all=$(command -v node)
+files=$(node test/stages/files.mjs runtime) || exit 1
 for wanted in $VERSIONS; do
   major=${wanted%%.*}
   [ "$major" != "$own" ] || continue
   if fetch "$wanted"; then
-    report 'unit tests, addon of this machine'"'"'s Node.js' "$node" "$VITEST" run --project "unit*" --reporter=dot test/unit
+    # shellcheck disable=SC2086
+    report 'tests of the runtime, addon of this machine'"'"'s Node.js' "$node" "$VITEST" run --project "unit*" --reporter=dot $files
     last=$node
     all="$all $node"
   else

@@ -27,14 +27,8 @@ const COPIED = [
   'native',
 ]
 const LINKED = ['node_modules', 'build', 'dist', 'deploy', 'docs', '.ci']
-/** Unit tests of what asks the registry. */
-const ASKING = [
-  'test/architecture.test.ts',
-  'test/unit/modes',
-  'test/unit/config',
-  'test/unit/daemon',
-  'test/unit/cli',
-]
+/** Unit tests of what asks the registry; not those of one mode, which only repeat what the stage `unit` says. */
+const ASKING = ['test/architecture.test.ts', 'test/unit/config', 'test/unit/daemon', 'test/unit/cli']
 
 const modes = readdirSync('src/modes').filter(name => existsSync(join('src/modes', name, 'mode.ts')))
 if (!modes.includes(mode)) {
@@ -71,7 +65,8 @@ const bin = name => join(process.cwd(), 'node_modules/.bin', name)
 run(bin('tsc'), ['-p', '.'])
 run(bin('tsc'), ['-p', 'src/ui'])
 run(bin('biome'), ['check', '--formatter-enabled=false', '--error-on-warnings', 'src', 'test'])
-run(bin('vitest'), ['run', '--project', 'unit*', ...ASKING])
+const shared = readdirSync(join(copy, 'test/unit/modes')).filter(name => !modes.includes(name))
+run(bin('vitest'), ['run', '--project', 'unit*', ...ASKING, ...shared.map(name => `test/unit/modes/${name}`)])
 
 /** Files of tests that name the mode, and those that import such files. */
 function testsOf(name) {

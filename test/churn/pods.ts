@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 import type { Topology } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
 
 const UDP_PEER = fileURLToPath(new URL('udp-peer.mjs', import.meta.url))
 
@@ -68,10 +69,7 @@ export class UdpPeer {
   /** Addresses must be there already. */
   static async serve(topology: Topology, endpoints: readonly string[]): Promise<UdpPeer> {
     const peer = new UdpPeer(topology.pods.pid, ['serve', ...endpoints])
-    while (!peer.#out.includes('ready')) {
-      if (peer.#child.exitCode !== null) throw new Error('the UDP servers did not start')
-      await new Promise(resolve => setTimeout(resolve, 10))
-    }
+    await peer.#says('ready')
     return peer
   }
 
@@ -87,6 +85,22 @@ export class UdpPeer {
   ): UdpPeer {
     const { kind, address, port, rate } = options
     return new UdpPeer(topology.outside.pid, [kind, address, String(port), String(rate)])
+  }
+
+  /** Waits until a client has had an answer of this endpoint. */
+  met(endpoint: string): Promise<void> {
+    return this.#says(`met ${endpoint}`)
+  }
+
+  async #says(line: string): Promise<void> {
+    await eventually(
+      () => {
+        if (this.#out.split('\n').includes(line)) return true
+        if (this.#child.exitCode !== null) throw new Error('the UDP peer ended')
+        return false
+      },
+      { describe: () => `${line}: ${this.#out}` },
+    )
   }
 
   /** What a client saw; of servers, nothing. */

@@ -3,6 +3,7 @@
 //   udp-peer.mjs fresh ADDRESS PORT RATE  so many requests a second, each from a socket of its own
 //   udp-peer.mjs sticky ADDRESS PORT RATE the same, all from one socket: one flow that outlives its endpoints
 // A request is sent once more when no answer comes within a second, ten times at most, which is how long a resolver waits.
+// The first answer of each endpoint is one line, "met ADDRESS:PORT".
 // At the end of standard input a client prints one line of JSON: {"ok", "again", "failed", "endpoints": {"ADDRESS:PORT": count}}.
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
@@ -55,6 +56,7 @@ async function exchange(shared, address, port, question) {
     const endpoint = await answer(socket, question)
     if (endpoint !== undefined) {
       counts.ok++
+      if (!(endpoint in counts.endpoints)) console.log(`met ${endpoint}`)
       counts.endpoints[endpoint] = (counts.endpoints[endpoint] ?? 0) + 1
       break
     }

@@ -171,7 +171,7 @@ describe('F43: the Node', () => {
     })
     cluster.put(sliceOf('web', [hinted(A, 'one'), hinted(B, 'two')]))
     await cluster.running()
-    expect(await reached(VIP, { tries: 60 })).toBe(`${A}:8080 ${B}:8080`)
+    expect(await reached(VIP)).toBe(`${A}:8080 ${B}:8080`)
     cluster.put(node({ labels: { [ZONE]: 'two' } }))
     await eventually(async () => (await reached(VIP)) === `${B}:8080`)
   })

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import { takeLock } from '../../src/daemon/network-lock.ts'
 import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
-import { eventually, patientMs } from '../support/patience.ts'
+import { eventually, within } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 import { Rig } from '../support/rig.ts'
 import { tried } from '../support/runs.ts'
@@ -25,55 +25,51 @@ const site = FileSite.ofEachTest()
 
 const running = (count: number): Promise<Daemon> => site.running(services(count))
 
-const GRACE_MS = 5_000
 /** PATIENCE_MS of src/main.ts. */
 const OWN_PATIENCE_MS = 4_500
 
-/** Longest time in milliseconds that the event loop did not come round while something was awaited. */
-async function longestPause(work: Promise<unknown>): Promise<number> {
-  let [last, longest, over] = [performance.now(), 0, false]
-  const ended = work.finally(() => {
-    over = true
+const turn = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 1))
+/** Of the event loop. One that waits for the kernel makes none. */
+const TURNS = 200
+
+/** Holds up whoever waits for it until it is lifted. */
+class Hold {
+  lift: () => void = () => undefined
+  readonly lifted = new Promise<void>(resolve => {
+    this.lift = resolve
   })
-  while (!over) {
-    await new Promise(resolve => setTimeout(resolve, 1))
-    longest = Math.max(longest, performance.now() - last)
-    last = performance.now()
-  }
-  await ended
-  return longest
 }
 
-const SLOW_MS = 5_000
-
-it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', async () => {
+it('F60: a kernel that takes long for a batch does not hold up the event loop', async () => {
   const faults: TransportFaults = {}
   const rig = new Rig({ transport: new FaultyTransport(openNetfilter(), faults) })
   await rig.sync(services(10))
+  const slow = new Hold()
   let sending = false
-  // A client waits 15 s for the kernel, on a busy machine too.
-  const slowMs = Math.min(patientMs(SLOW_MS), 2 * SLOW_MS)
-  faults.beforePoolSend = async () => {
+  faults.beforePoolSend = () => {
     sending = true
-    await new Promise(resolve => setTimeout(resolve, slowMs))
+    return slow.lifted
   }
   rig.offer(services(300))
   await rig.until(() => sending)
+  // How short our own pauses are is for the benchmarks to say: here others run, too.
+  for (let turns = 0; turns < TURNS; turns++) await turn()
   expect(rig.reconciler.status.syncedNumber).toBeLessThan(rig.reconciler.status.table?.number ?? 0)
-  // All of it if the send held the loop. How short our own pauses are is for the benchmarks to say: here others run, too.
-  expect(await longestPause(rig.synced())).toBeLessThan(slowMs / 2)
+  slow.lift()
+  await rig.synced()
   expect(rig.of('failed')).toEqual([])
   expect(await differences(services(300))).toEqual([])
   await rig.close()
 })
 
-it('F60: a daemon that shall end does so within its grace while the kernel is slow, and its batch is all or nothing', async () => {
+it('F60: a daemon that shall end does not wait for a slow kernel, and its batch is all or nothing', async () => {
   site.write(services(300))
+  const slow = new Hold()
   let sending = false
   const faults: TransportFaults = {
-    beforePoolSend: async () => {
+    beforePoolSend: () => {
       sending = true
-      await new Promise(resolve => setTimeout(resolve, 8_000))
+      return slow.lifted
     },
   }
   const stop = new AbortController()
@@ -84,11 +80,10 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
     takeLock,
   })
   await eventually(() => sending)
-  const began = performance.now()
   stop.abort()
-  expect(await ended).toBe(0)
-  expect(performance.now() - began).toBeLessThan(patientMs(GRACE_MS))
+  expect(await within(ended, 'the daemon ends')).toBe(0)
   expect(await differences([])).not.toEqual([])
+  slow.lift()
   // Whatever was sent is taken whole, even when nobody waits for it any more.
   await eventually(async () => (await differences(services(300))).length === 0)
 })
@@ -102,7 +97,6 @@ it('F84: SIGTERM under load ends the daemon at once, with rules of before or aft
     await new Promise(resolve => setTimeout(resolve, delayMs))
     site.write(services(2_000))
     const { code, signal, tookMs } = await daemon.stop()
-    expect(tookMs, `after ${delayMs} ms`).toBeLessThan(patientMs(GRACE_MS))
     // A signal before the program has begun to listen for it ends it, too. So does the program's own patience, which no load extends.
     const codes = signal === null ? (tookMs < OWN_PATIENCE_MS ? [0] : [0, 1]) : ['SIGTERM']
     expect(codes, `after ${delayMs} ms`).toContain(code ?? signal)

@@ -81,8 +81,29 @@ async function startedAndKilled(folder: string): Promise<number> {
 
 const KILLS = runs(200, 1 / 20)
 const CRASHES = Math.ceil(KILLS / 4)
+/** Kills of each kind that have to leave the state of before, and that of after. */
+const OF_EACH = Math.ceil(KILLS / 20)
 /** What a start takes on an idle machine: kills come as many times later as it takes longer here. */
 const START_MS = 300
+
+/** Moments that come later after each kill that was too early to change anything, and earlier after each other one. */
+class Moments {
+  readonly #random: () => number
+  #scale = 1
+
+  constructor(random: () => number) {
+    this.#random = random
+  }
+
+  /** Of this many milliseconds on an idle machine. */
+  within(ms: number): number {
+    return this.#random() * ms * this.#scale
+  }
+
+  wasLate(late: boolean): void {
+    this.#scale *= late ? 0.6 : 1.8
+  }
+}
 /** What a start logs: the banner, the missing Node object, where it listens, settings it may not change, the first sync. */
 const LINES_A_START = 7
 
@@ -94,13 +115,18 @@ it('F83: kills at any instant fail no request, leave the state of before or afte
   let slowness = await startedAndKilled(folder)
   const traffic = clients()
   const seen = { before: 0, after: 0 }
-  for (let kill = 1; kill <= KILLS; kill++) {
+  const [starting, editing] = [new Moments(random), new Moments(random)]
+  for (
+    let kill = 1;
+    kill <= KILLS || (Math.min(seen.before, seen.after) < OF_EACH && kill <= 10 * KILLS);
+    kill++
+  ) {
     const after = anyVersion(random)
     const duringStart = kill % 2 === 0
     if (duringStart) {
       writeObjects(folder, after)
       const daemon = daemons.start({ source: folder })
-      await delay((80 + random() * 250) * slowness)
+      await delay((80 + starting.within(250)) * slowness)
       await daemon.stop('SIGKILL')
     } else {
       writeObjects(folder, before)
@@ -108,16 +134,17 @@ it('F83: kills at any instant fail no request, leave the state of before or afte
       slowness = (await daemon.synced()) / START_MS
       expect(await isAtRest([before]), `start after kill ${kill - 1}`).toBe(true)
       writeObjects(folder, after)
-      await delay(random() * 200 * slowness)
+      await delay(editing.within(200) * slowness)
       await daemon.stop('SIGKILL')
     }
     expect(await isAtRest([before, after]), `kill ${kill}`).toBe(true)
     const isAfter = await isAtRest([after])
     if (isAfter) before = after
+    ;(duringStart ? starting : editing).wasLate(isAfter)
     seen[isAfter ? 'after' : 'before']++
   }
   // Both kinds happened, or the kills came at the wrong time.
-  expect(Math.min(seen.before, seen.after)).toBeGreaterThanOrEqual(Math.ceil(KILLS / 20))
+  expect(Math.min(seen.before, seen.after)).toBeGreaterThanOrEqual(OF_EACH)
   writeObjects(folder, before)
   await synced(folder)
   expect(await differences(before)).toEqual([])

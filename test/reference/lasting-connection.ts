@@ -21,6 +21,8 @@ export interface LastingReport {
 
 /** So many bytes a connection has to carry until it says something. */
 export const LEAST_SENT = 21
+/** Every 20 ms: the last byte comes back within 20 s, or was lost. */
+const ECHO_LOOKS = 1_000
 
 const SCRIPT = `
 const [host, port] = process.argv.slice(1)
@@ -42,10 +44,13 @@ const timer = setInterval(() => {
 }, 20)
 process.stdin.resume().on('end', () => {
   clearInterval(timer)
-  setTimeout(() => {
+  let looks = 0
+  const end = setInterval(() => {
+    if (echoed < sent && broken === '' && ++looks < ${ECHO_LOOKS}) return
+    clearInterval(end)
     console.log(JSON.stringify({ sent, echoed, broken }))
     process.exit()
-  }, 500)
+  }, 20)
 })
 `
 

@@ -58,16 +58,19 @@ async function watch(options: Partial<WatchedOptions> = {}): Promise<Watched> {
 
 /** Until it knows what the server knows, and then exactly that. */
 async function expectEqual(watched: Watched): Promise<void> {
-  const { state, refusals } = await listedState(plane.api, NODE)
-  const isEqual = (): boolean => {
+  let listed = await listedState(plane.api, NODE)
+  const isEqual = async (): Promise<boolean> => {
     try {
-      expect(watched.state).toEqual(state)
-      return true
+      expect(watched.state).toEqual(listed.state)
+      return watched.synced
     } catch {
+      // The server writes objects of its own, such as default/kubernetes.
+      listed = await listedState(plane.api, NODE)
       return false
     }
   }
-  await watched.until(() => watched.synced && isEqual()).catch(() => undefined)
+  await watched.until(isEqual).catch(() => undefined)
+  const { state, refusals } = listed
   expect(watched.state).toEqual(state)
   expect(watched.refusals.map(({ object }) => object).sort()).toEqual(
     refusals.map(({ object }) => object).sort(),

@@ -1,4 +1,5 @@
 // The stages of `npm test`, in the order in which a change breaks them.
+import { repeatingFiles } from './files.mjs'
 
 /** Ten times what an idle machine is ever silent, and longer than a single test may take (vitest.config.ts). */
 const SILENT_SECONDS = 1_300
@@ -72,11 +73,11 @@ const REST = [
     name: 'sim-rest',
     load: 0,
     command: ['nice', '-n', '19', ...vitest('sim')],
-    env: { KPROBE_FIRST_SEED: '201', KPROBE_SEEDS: '1800' },
+    env: { KPROBE_FIRST_SEED: '201', KPROBE_SEEDS: '600' },
   },
   testing('scenarios-rest', onTheKernel('scenarios', ...WALKS), { env: WHOLE }),
   testing('faults-rest', onTheKernel('faults', ...PARTS_OF_FAULTS), { env: WHOLE }),
-  testing('unit-rest', vitest('unit*'), { load: 2, env: WHOLE }),
+  testing('unit-rest', vitest('unit*', ...repeatingFiles()), { load: 2, env: WHOLE }),
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
   { name: 'cluster-down', load: 2, command: vitest('cluster') },
   {

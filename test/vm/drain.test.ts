@@ -1,5 +1,4 @@
 import { execFileSync } from 'node:child_process'
-import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
 import type { IpvsState } from '../../src/modes/ipvs/state.ts'
 import { UdpPeer } from '../churn/pods.ts'
@@ -119,12 +118,11 @@ test('F102: UDP goes on at once with another endpoint, from the same port, too',
   await program([GOING])
   const client = UdpPeer.ask(lab.topology, { kind: 'sticky', address: CLUSTER_IP, port: 53, rate: 5 })
   try {
-    // A process of the guest takes its time to start.
-    await eventually(() => /UDP +\d+:\d+ +UDP .*10\.180\.1\.1/.test(connections()))
-    await delay(1_000)
+    await client.met(`${GOING}:${UDP_PORT}`)
+    expect(connections()).toMatch(/UDP +\d+:\d+ +UDP .*10\.180\.1\.1/)
     await program([STAYING])
     expect([weightOf('-u', GOING), weightOf('-u', STAYING)]).toEqual([undefined, 1])
-    await delay(3_000)
+    await client.met(`${STAYING}:${UDP_PORT}`)
   } finally {
     const seen = await client.stop()
     await Promise.all([outside.stop(), peers.stop()])

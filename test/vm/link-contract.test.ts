@@ -92,13 +92,13 @@ describe('a device that is down', () => {
     client = new DummyClient({ transport: open(), clock: systemClock })
   })
 
-  /** Whether one of five packets is answered: an emulated machine may take longer than ping waits. */
-  const reached = (address: string): boolean => Array.from({ length: 5 }).some(() => answers(address))
-  /** Whether a packet of another machine's is answered by this one. */
-  const answers = (address: string): boolean => {
+  /** Whether one of five packets is answered: an emulated machine takes its time. */
+  const reached = (address: string): boolean => Array.from({ length: 5 }).some(() => answers(address, 10))
+  /** Whether a packet of another machine's is answered by this one, within so many seconds. */
+  const answers = (address: string, waitS = 1): boolean => {
     const ping = address.includes(':') ? 'ping6' : 'ping'
     try {
-      ip('netns', 'exec', NETNS, 'busybox', ping, '-c', '1', '-W', '1', address)
+      ip('netns', 'exec', NETNS, 'busybox', ping, '-c', '1', '-W', String(waitS), address)
       return true
     } catch {
       return false
@@ -112,7 +112,7 @@ describe('a device that is down', () => {
 
   test('takes in packets for its addresses, in both families', async () => {
     const addresses = ['10.96.0.1', 'fd00:96::1']
-    expect(addresses.map(answers)).toEqual([false, false])
+    expect(addresses.map(each => answers(each))).toEqual([false, false])
     client.ensure('kube-ipvs0')
     await client.commit('kube-ipvs0', { add: ips(...addresses), remove: [] })
     expect(told('kube-ipvs0')?.flags).not.toContain('UP')
@@ -121,7 +121,7 @@ describe('a device that is down', () => {
     expect(addresses.map(reached)).toEqual([true, true])
     await client.commit('kube-ipvs0', { add: [], remove: ips(...addresses) })
     expect(localRoutes()).toEqual([])
-    expect(addresses.map(answers)).toEqual([false, false])
+    expect(addresses.map(each => answers(each))).toEqual([false, false])
   })
 
   test('loses its addresses of IPv6 when somebody switches it on and off, and gets them back', async () => {

@@ -1,3 +1,4 @@
+import { drawsToMeet } from '../draws.ts'
 import { Patience } from '../patience.ts'
 import { canonicalAddress, endpointText, POD_GATEWAYS } from './address.ts'
 import { decodeSighting, encodeProbe, type ProbeProtocol, type Sighting } from './probe.ts'
@@ -61,7 +62,8 @@ export interface TraceOptions {
 
 /** More at once could overflow the kernel's queue of received packets (net.core.netdev_max_backlog, 1000). */
 const WINDOW = 256
-const DEFAULT_TRIES = 20
+/** They meet each of up to three endpoints that are taken at random. */
+const DEFAULT_TRIES = drawsToMeet(3)
 const FENCE_LIMIT_MS = 30_000
 const FENCE_AGAIN_MS = 1_000
 const FENCE_OUTSIDE = '203.0.113.254'
