@@ -11,6 +11,7 @@ import {
   type IpsetOperation,
 } from '../../src/kernel/ipset/state.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import '../support/properties.ts'
 import { ip } from '../support/addresses.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../support/fake-ipset/arbitraries.ts'
 import { runs } from '../support/runs.ts'

@@ -13,6 +13,7 @@ import {
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import '../support/properties.ts'
 import { add, anyFilledSet, type FilledSet } from '../support/fake-ipset/arbitraries.ts'
 import { readSaved } from '../support/fake-ipset/saved.ts'
 import { freshNetns } from '../support/lab/netns.ts'

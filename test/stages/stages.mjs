@@ -50,7 +50,7 @@ const CORE = [
 const PARTS_OF_FAULTS = ['foreign', 'process', 'replies', 'restart', 'syscalls'].map(
   name => `test/faults/${name}.test.ts`,
 )
-/** Walks between the states of scenarios, from another seed each time. */
+/** Walks between the states of scenarios: other ones than in `scenarios`. */
 const WALKS = ['walk', 'walk-iptables'].map(name => `test/scenarios/${name}.test.ts`)
 const WHOLE = { KPROBE_RUNS: 'all' }
 /** What breaks first when a proxy loses connections; a cluster that starts and goes included, in three minutes on two busy processors. */
@@ -75,9 +75,12 @@ const REST = [
     command: ['nice', '-n', '19', ...vitest('sim')],
     env: { KPROBE_FIRST_SEED: '201', KPROBE_SEEDS: '600' },
   },
-  testing('scenarios-rest', onTheKernel('scenarios', ...WALKS), { env: WHOLE }),
+  testing('scenarios-rest', onTheKernel('scenarios', ...WALKS), { env: { ...WHOLE, WALK_SEED: '2' } }),
   testing('faults-rest', onTheKernel('faults', ...PARTS_OF_FAULTS), { env: WHOLE }),
-  testing('unit-rest', vitest('unit*', ...repeatingFiles()), { load: 2, env: WHOLE }),
+  testing('unit-rest', vitest('unit*', ...repeatingFiles()), {
+    load: 2,
+    env: { ...WHOLE, PROPERTY_SEED: '2' },
+  }),
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
   { name: 'cluster-down', load: 2, command: vitest('cluster') },
   {
