@@ -24,6 +24,7 @@ interface Runner {
 
 const AT = new URL('../stages/', import.meta.url).href
 const { runStages }: Runner = await import(`${AT}run-stages.mjs`)
+const { runtimeFiles }: { runtimeFiles(): readonly string[] } = await import(`${AT}files.mjs`)
 const { stagesOf }: { stagesOf(names: readonly string[]): readonly Stage[] } = await import(`${AT}stages.mjs`)
 
 const shell = (name: string, script: string, more: Partial<Stage> = {}): Stage => ({
@@ -171,5 +172,22 @@ describe('npm test', () => {
     expect(() => stagesOf(['kernal'])).toThrow(/^There is no stage kernal; there are types, lint, /)
     expect(stagesOf(['vm-rest', 'unit']).map(({ name }) => name)).toEqual(['unit', 'vm-rest'])
     expect(stagesOf([]).map(({ name }) => name)).not.toContain('vm-rest')
+  })
+
+  it('chooses files that use the runtime for other majors, and those with more to run for unit-rest', () => {
+    const [http2, codec, plain] = [
+      'source/kube/client/http2-connection',
+      'wire/protobuf/encoder',
+      'base/duration',
+    ]
+    const at = (name: string | undefined) => `test/unit/${name}.test.ts`
+    expect(runtimeFiles()).toEqual(expect.arrayContaining([at(http2), at(codec), 'test/fuzz/wire.test.ts']))
+    expect(runtimeFiles()).not.toContain(at(plain))
+    const [rest] = stagesOf(['unit-rest'])
+    expect(rest?.command).toContain(at(codec))
+    // Its helper says how often.
+    expect(rest?.command).toContain(at('modes/ipvs/sequence'))
+    expect(rest?.command).not.toContain(at(http2))
+    expect(rest?.command).not.toContain(at(plain))
   })
 })
