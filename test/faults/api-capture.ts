@@ -50,7 +50,7 @@ export class ApiCapture {
   /** Whether a process of the node can connect, to the API server unless it says where. */
   isOpen(host = API_ADDRESS, port = this.cluster.server.port): Promise<boolean> {
     return new Promise(resolve => {
-      const socket = connect({ host, port, timeout: patientMs(1_000) })
+      const socket = connect({ host, port, timeout: patientMs(5_000) })
       const end = (open: boolean) => {
         socket.destroy()
         resolve(open)
