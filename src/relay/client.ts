@@ -361,10 +361,9 @@ function wantedOf({ method, path, accept }: ApiRequest): Wanted | 'metadata' | u
   const type = RELAYED_TYPES.find(each => each.path === collection)
   if (method !== 'GET' || type === undefined) return undefined
   const options = new URLSearchParams(query)
-  // A few names for a log message.
-  if (!options.has('watch') && type.kind === 'Node' && accept.includes('PartialObjectMetadata'))
-    return undefined
-  if (accept.includes('PartialObjectMetadata')) return 'metadata'
+  // Metadata of any Node is a few names for a log message.
+  if (accept.includes('PartialObjectMetadata'))
+    return type.kind === 'Node' && !options.has('fieldSelector') ? undefined : 'metadata'
   const name = /^metadata\.name=(.+)$/.exec(options.get('fieldSelector') ?? '')?.[1]
   const revision = options.get('resourceVersion') ?? ''
   const seconds = options.has('timeoutSeconds') ? Number(options.get('timeoutSeconds')) : undefined

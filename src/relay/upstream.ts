@@ -13,6 +13,7 @@ import { Troubles } from '../source/kube/kube-source.ts'
 import { compareVersions, isOlder, isPosition, versionOf } from '../source/kube/object-index.ts'
 import { Reflector } from '../source/kube/reflector.ts'
 import { watchQuery } from '../source/kube/reflector-state.ts'
+import { isLeftOut, newTraits, type ServerTraits, servedResource } from '../source/kube/server-traits.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
 import type { SourceObservation, SourceProblem, SourceStatus } from '../source/source.ts'
@@ -81,7 +82,7 @@ export class Upstream {
       accept: PROTOBUF,
       encoded: (object, bytes) => this.#encoded.set(object, Buffer.from(bytes)),
     })
-    const traits = { streamsLists: true }
+    const traits = newTraits()
     this.#parts = relayedResources(state.proxyName).map(resource => this.#part(resource, traits))
     state.heardMs = () => this.status.heardMs
     state.isPast = async (collection, revision) =>
@@ -110,7 +111,7 @@ export class Upstream {
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
-  #part(resource: Resource, traits: { streamsLists: boolean }): Part {
+  #part(resource: Resource, traits: ServerTraits): Part {
     const { clock, random, state, observed, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const type = RELAYED[resource.kind]
     const collection = state.collections[resource.kind]
@@ -166,7 +167,7 @@ export class Upstream {
     // A relay sends removals with the revision before them, and what it has is no proof of what the API server has.
     const toEntry = (object: ApiObject, name: string, version: string): Entry =>
       entryOf(type, { name, version, value: this.#bytesOf(object) })
-    const asked = { clock, collection, exchange: this.#exchange, resource, toEntry }
+    const asked = { clock, collection, exchange: this.#exchange, resource, traits, toEntry }
     this.#questions.set(collection, new SourceQuestions(asked))
     return part
   }
@@ -252,6 +253,7 @@ interface SourceQuestionsOptions {
   readonly collection: Collection
   readonly exchange: Exchange
   readonly resource: Resource
+  readonly traits: ServerTraits
   readonly toEntry: (object: ApiObject, name: string, version: string) => Entry
 }
 
@@ -341,8 +343,8 @@ class SourceQuestions {
     { from, to }: { readonly from: string; readonly to: string },
     signal: AbortSignal,
   ): Promise<readonly Change[] | undefined> {
-    const { collection, exchange, resource } = this.#options
-    const path = requestPath(resource, watchQuery(from, WATCH_SECONDS))
+    const { collection, exchange, resource, traits } = this.#options
+    const path = requestPath(servedResource(resource, traits), watchQuery(from, WATCH_SECONDS))
     const stream = await exchange.watch({ kind: resource.kind, path, signal })
     const changes: Change[] = []
     let bytes = 0
@@ -361,7 +363,7 @@ class SourceQuestions {
   }
 
   #changeOf({ type, object }: WatchEvent, revision: string): Change | undefined {
-    if (type === 'BOOKMARK') return undefined
+    if (type === 'BOOKMARK' || isLeftOut(this.#options.resource, object)) return undefined
     const name = watchedIdentity(object)?.key ?? ''
     if (type === 'DELETED') return { revision, name, entry: undefined }
     return { revision, name, entry: this.#options.toEntry(object, name, revision) }
@@ -374,12 +376,12 @@ class SourceQuestions {
   }
 
   async #readPresent(): Promise<string> {
-    const { clock, exchange, resource } = this.#options
+    const { clock, exchange, resource, traits } = this.#options
     await pause(clock, PRESENT_MS, this.#stop.signal)
     // An answer that was begun says nothing to later questions.
     this.#present = undefined
     // Without a resourceVersion the list is consistent: no API server may answer from an old cache.
-    const path = requestPath(resource, { limit: '1' })
+    const path = requestPath(servedResource(resource, traits), { limit: '1' })
     const list = (signal: AbortSignal) =>
       exchange.list({ kind: resource.kind, path, signal }, () => undefined)
     return await runWithin(clock, { limitMs: ANSWER_MS_MAX, signal: this.#stop.signal }, list).then(

@@ -173,6 +173,7 @@ export class Cluster {
     return this.server.log.slice(since).flatMap(({ path, query }) => {
       const plural = /\/(services|endpointslices|nodes|servicecidrs)(\?|$)/.exec(path)?.[1]
       if (plural === undefined) return []
+      if (query.get('limit') === '1') return [`revision ${plural}`]
       const streamed = query.get('sendInitialEvents') === 'true'
       return [`${query.has('watch') && !streamed ? 'watch' : 'list'} ${plural}`]
     })

@@ -9,6 +9,7 @@ import { Exchange, type Failure } from '../../src/source/kube/exchange.ts'
 import { deletion, type ParseObject } from '../../src/source/kube/intake.ts'
 import { Reflector } from '../../src/source/kube/reflector.ts'
 import type { Trouble } from '../../src/source/kube/reflector-state.ts'
+import { newTraits } from '../../src/source/kube/server-traits.ts'
 import type { SourceObservation } from '../../src/source/source.ts'
 import { FakeClock, settle } from './fake-clock.ts'
 import { ScriptedApi, type ScriptedWatch, type Written } from './scripted-api.ts'
@@ -59,7 +60,7 @@ export class ReflectorRig {
       partsRoom,
       parseObject: options.parse ?? parserOf(),
       deletion,
-      traits: { streamsLists: options.streaming ?? false },
+      traits: { ...newTraits(), streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),
       sink: {
         events: batcher.put,

@@ -2,7 +2,7 @@ import { type Cancel, type Clock, Slice, type Slicing } from '../../base/clock.t
 import { WireError } from '../../base/errors.ts'
 import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
-import { type ApiClient, ApiError, type ApiResponse, collect } from './api-client.ts'
+import { type ApiClient, ApiError, type ApiErrorKind, type ApiResponse, collect } from './api-client.ts'
 import { type ApiStatus, createListReader, createWatchReader, readStatus } from './wire/encodings.ts'
 import {
   type ApiKind,
@@ -31,9 +31,16 @@ export interface Opening {
   readonly signal: AbortSignal
   /** Other than that of lists and watches. */
   readonly accept?: string
+  /** Longest wait for the answer of a watch, milliseconds; half a minute unless given. */
+  readonly idleMs?: number
 }
 
 const IDLE_MS = 30_000
+/**
+ * The first byte of a list may take as long as the API server itself allows (--request-timeout: 60 s), and the way. A
+ * dead connection is noticed sooner: by PING over HTTP/2, by the kernel's keep-alive over HTTP/1.1.
+ */
+const LIST_IDLE_MS = 75_000
 /** Objects have up to 1.5 MiB in the store; JSON is larger. */
 const OBJECT_BYTES_MAX = 16 * 1024 * 1024
 const STATUS_BYTES_MAX = 64 * 1024
@@ -120,13 +127,13 @@ export class Exchange {
     reader.end()
   }
 
-  async #open({ path, signal, accept }: Opening, longLived: boolean): Promise<ApiResponse> {
+  async #open({ path, signal, accept, idleMs = IDLE_MS }: Opening, longLived: boolean): Promise<ApiResponse> {
     const { client } = this.#options
     const response = await client.send({
       method: 'GET',
       path,
       accept: accept ?? this.#options.accept,
-      idleMs: IDLE_MS,
+      idleMs: longLived ? idleMs : LIST_IDLE_MS,
       longLived,
       signal,
     })
@@ -202,6 +209,8 @@ export type FailureKind =
   | 'unavailable'
   /** Any other status. */
   | 'unexpected'
+  /** No connection: no request reached the server. */
+  | 'unreachable'
   /** No whole answer. */
   | 'connection'
   /** An answer that cannot be read. */
@@ -243,10 +252,13 @@ export function failureOfStatus(code: number, status: ApiStatus | undefined, ret
   }
 }
 
+const UNSENT: readonly ApiErrorKind[] = ['unreachable', 'tls', 'credentials']
+
 export function failureOfError(error: unknown): Failure {
   if (error instanceof FailureError) return error.failure
   const text = shortened(error instanceof Error ? error.message : String(error))
-  if (error instanceof ApiError) return { kind: 'connection', text, retryAfterMs: 0 }
+  if (error instanceof ApiError)
+    return { kind: UNSENT.includes(error.kind) ? 'unreachable' : 'connection', text, retryAfterMs: 0 }
   if (error instanceof WireError) return { kind: 'broken', text, retryAfterMs: 0 }
   return { kind: 'fault', text, retryAfterMs: 0 }
 }

@@ -24,6 +24,7 @@ import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
 import { isOlder, ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
+import { isLeftOut } from './server-traits.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject<E extends Change = SourceEvent> = (
@@ -261,8 +262,10 @@ export class Intake<E extends Change = SourceEvent> {
 
   /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
   #parse(identified: Identified): E | Refusal | undefined {
+    const { parseObject, resource } = this.#options
+    if (isLeftOut(resource, identified.root)) return undefined
     try {
-      return this.#options.parseObject(identified)
+      return parseObject(identified)
     } catch (error) {
       const { kind, key } = identified
       const reason = `cannot be read: ${printable(error instanceof Error ? error.message : error)}`

@@ -14,8 +14,10 @@ import type {
 import { type ApiClient, type Resource, watchedResources } from './api-client.ts'
 import { Exchange, type Failure } from './exchange.ts'
 import { deletion } from './intake.ts'
-import { Reflector, type ReflectorOptions, type ReflectorSink } from './reflector.ts'
+import { Reflector } from './reflector.ts'
+import type { ReflectorOptions, ReflectorSink } from './reflector-options.ts'
 import type { Trouble } from './reflector-state.ts'
+import { newTraits } from './server-traits.ts'
 
 export interface KubeSourceOptions {
   /** Stays open: its owner closes it, after stop(). */
@@ -78,7 +80,7 @@ export class KubeSource implements Source {
       () => this.#synced,
     )
     const exchange = new Exchange({ client, clock, accept, details })
-    const traits = { streamsLists: true }
+    const traits = newTraits()
     const parsing = { details, headlessSlices: serviceProxyName !== undefined }
     const parseObject = parserOf(new ValuePool(), parsing)
     const shared = { exchange, traits, parseObject, deletion }
@@ -222,7 +224,8 @@ export class KubeSource implements Source {
    */
   #checked(part: Part, failure: Failure | undefined): void {
     const isOther =
-      failure !== undefined && ['connection', 'throttled', 'internal', 'unavailable'].includes(failure.kind)
+      failure !== undefined &&
+      ['unreachable', 'connection', 'throttled', 'internal', 'unavailable'].includes(failure.kind)
     if (isOther) return
     const text = `the check for lost events failed: ${failure?.text ?? ''}`
     const location = `${part.name} check`

@@ -3,7 +3,8 @@ import { WireError } from '../../base/errors.ts'
 import { isJson, type Json } from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
 import { type Resource, requestPath } from './api-client.ts'
-import { type Exchange, type Failure, failureOfError } from './exchange.ts'
+import { type Exchange, type Failure, FailureError, failureOfError, type Opening } from './exchange.ts'
+import { type ServerTraits, servedResource } from './server-traits.ts'
 
 /** Which state of which object. */
 export interface Version {
@@ -180,9 +181,23 @@ export function advanced(position: string, heard: string): string {
   return !isPosition(heard) || isOlder(heard, position) ? position : heard
 }
 
+/**
+ * Whether the server is at an older revision than this one. A server whose store was restored would let a watch that begins
+ * in its future wait without a word. False where it does not say: relays compare by themselves.
+ */
+export async function isBehind(exchange: Exchange, opening: Opening, position: string): Promise<boolean> {
+  try {
+    return isOlder((await exchange.metadata(opening)).resourceVersion, position)
+  } catch (error) {
+    if (error instanceof FailureError) return false
+    throw error
+  }
+}
+
 interface ConsistencyCheckOptions {
   readonly resource: Resource
   readonly exchange: Exchange
+  readonly traits: ServerTraits
   readonly clock: Clock
   readonly random: () => number
   /** Mean distance between checks, milliseconds; more where there are many objects. */
@@ -261,7 +276,10 @@ export class ConsistencyCheck {
   async #compare(): Promise<number> {
     const { index, isLeftOut, position } = this.#options
     const comparison = new Comparison(index, isLeftOut)
+    const before = position()
     const listVersion = await this.#list(comparison)
+    // The list is consistent: a revision before that of the watch is that of a store that was restored.
+    if (before !== undefined && isOlder(listVersion, before)) return 1
     if (comparison.end() === 0) return 0
     for (let waitedMs = 0; waitedMs < PASSING_MS_MAX; waitedMs += PASSING_POLL_MS) {
       const at = position()
@@ -287,8 +305,8 @@ export class ConsistencyCheck {
   }
 
   async #page(token: string): Promise<Awaited<ReturnType<Exchange['metadata']>>> {
-    const { resource, exchange, clock } = this.#options
-    const path = requestPath(resource, { limit: PAGE_OBJECTS, continue: token })
+    const { resource, exchange, traits, clock } = this.#options
+    const path = requestPath(servedResource(resource, traits), { limit: PAGE_OBJECTS, continue: token })
     return await runWithin(clock, { limitMs: REQUEST_MS_MAX, signal: this.#stop.signal }, signal =>
       exchange.metadata({ kind: resource.kind, path, signal }),
     )

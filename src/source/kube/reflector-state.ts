@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { CountedEvent } from '../../model/object-budget.ts'
-import type { Failure, WholeList } from './exchange.ts'
+import type { Failure, FailureKind, WholeList } from './exchange.ts'
 import type { Change, Intake, Listing } from './intake.ts'
 import { advanced, isOlder, versionOf } from './object-index.ts'
 import type { ApiObject, WatchEvent } from './wire/tables.ts'
@@ -25,8 +25,8 @@ export interface ReflectorState {
   readonly anew: boolean
   /** Streams in a row that could not be read. */
   readonly broken: number
-  /** Since when watches end with internal errors. */
-  readonly internalSinceMs: number | undefined
+  /** The server was away and may be another one since: its revision is read before the next watch. */
+  readonly wasAway: boolean
   /** Lists since a watch has last brought anything. */
   readonly fruitless: number
 }
@@ -41,7 +41,7 @@ export const START: ReflectorState = {
   backwardsSinceMs: undefined,
   anew: false,
   broken: 0,
-  internalSinceMs: undefined,
+  wasAway: false,
   fruitless: 0,
 }
 
@@ -60,6 +60,8 @@ export type Outcome =
   | { readonly kind: 'vanished' }
   /** A streaming list goes on without an end. */
   | { readonly kind: 'late' }
+  /** The server does not know the field selector, and is asked without it from now on. */
+  | { readonly kind: 'unselected' }
   /** Events are missing that the server should have sent. */
   | { readonly kind: 'lost-events' }
   /** Objects were left out for want of memory, and there is room for them now. */
@@ -73,6 +75,8 @@ export interface Decision {
     | { readonly kind: 'none' }
     /** Waits for the next back-off delay, and at least this long. */
     | { readonly kind: 'backoff'; readonly atLeastMs: number }
+    /** Waits this long and up to twice as long, whatever failed before. */
+    | { readonly kind: 'pause'; readonly ms: number }
   readonly trouble: Trouble | undefined
 }
 
@@ -85,9 +89,8 @@ export interface Trouble {
 
 /** A watch that ends sooner without bringing anything counts as a failure. */
 const SHORT_WATCH_MS = 1_000
-const INTERNAL_MS_MAX = 60_000
-/** A store that stays behind for so long was restored from a backup: then it is right. */
-const BACKWARDS_MS_MAX = 300_000
+/** A store that is still behind after this time was restored from a backup: then it is right. */
+const BACKWARDS_MS = 10_000
 const BROKEN_MAX = 2
 /** A watch that lived so long was worth its list, although nothing may have happened. */
 const FRUITFUL_MS = 10_000
@@ -102,7 +105,7 @@ export function afterList(state: ReflectorState, resourceVersion: string): Refle
 
 /** A watch has brought something. */
 export function afterProgress(state: ReflectorState, position: string): ReflectorState {
-  return { ...state, position, broken: 0, internalSinceMs: undefined, fruitless: 0 }
+  return { ...state, position, broken: 0, fruitless: 0 }
 }
 
 export function isBackwards(state: ReflectorState, listVersion: string, nowMs: number): boolean {
@@ -111,13 +114,21 @@ export function isBackwards(state: ReflectorState, listVersion: string, nowMs: n
 
 /** Consistent lists have said for long enough that time went back. */
 function mayGoBack({ consistent, backwardsSinceMs }: ReflectorState, nowMs: number): boolean {
-  return consistent && backwardsSinceMs !== undefined && nowMs - backwardsSinceMs >= BACKWARDS_MS_MAX
+  return consistent && backwardsSinceMs !== undefined && nowMs - backwardsSinceMs >= BACKWARDS_MS
 }
+
+const OUTAGES: readonly FailureKind[] = [
+  'unreachable',
+  'connection',
+  'unavailable',
+  'unauthorized',
+  'forbidden',
+]
 
 /** Servers that are away refuse connections, or leave answering to a proxy; those that have just started deny everything. */
 export function isOutage(outcome: Outcome): boolean {
   if (outcome.kind !== 'failed' || outcome.failure.retryAfterMs > 0) return false
-  return ['connection', 'unavailable', 'unauthorized', 'forbidden'].includes(outcome.failure.kind)
+  return OUTAGES.includes(outcome.failure.kind)
 }
 
 /** What to do after an attempt that was not, or is no longer, what was hoped for. */
@@ -126,12 +137,12 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
     case 'landed':
       return atOnce(state)
     case 'failed':
-      return afterFailure(state, outcome, nowMs)
+      return afterFailure(state, outcome)
     case 'ended': {
       const short = outcome.livedMs < SHORT_WATCH_MS && !outcome.progress
       const trouble: Trouble = { scope: 'server', text: 'watches end as soon as they begin' }
-      if (short) return later(state, trouble)
-      return atOnce(outcome.livedMs < FRUITFUL_MS ? state : { ...state, fruitless: 0 })
+      if (short) return afterLostWatch(state, trouble)
+      return atOnce({ ...state, broken: 0, fruitless: outcome.livedMs < FRUITFUL_MS ? state.fruitless : 0 })
     }
     case 'cut':
       return later({ ...state, plain: true }, { scope: 'server', text: outcome.text })
@@ -142,7 +153,9 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
         reason: 'an older list',
         backwardsSinceMs: state.backwardsSinceMs ?? nowMs,
       })
-      return state.consistent ? later(next, { scope: 'resource', text }) : atOnce(next)
+      if (!state.consistent) return atOnce(next)
+      const wait = { kind: 'pause', ms: BACKWARDS_MS } as const
+      return { state: next, wait, trouble: { scope: 'resource', text } }
     }
     case 'vanished':
       return atOnce(
@@ -152,6 +165,8 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
       const text = 'the streaming list did not end; listing without streaming'
       return { state: { ...state, plain: true }, wait: AT_ONCE, trouble: { scope: 'resource', text } }
     }
+    case 'unselected':
+      return atOnce(listing(state, state.next === 'watch' ? { reason: 'a selector that is not known' } : {}))
     case 'lost-events':
       return atOnce(listing(state, { consistent: true, reason: 'events were lost' }))
     case 'room':
@@ -162,7 +177,6 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
 function afterFailure(
   state: ReflectorState,
   { during, failure }: Extract<Outcome, { readonly kind: 'failed' }>,
-  nowMs: number,
 ): Decision {
   const watching = during === 'watch'
   switch (failure.kind) {
@@ -180,20 +194,52 @@ function afterFailure(
       )
     case 'forbidden':
     case 'absent':
-      return later(state, ofResource(failure), failure)
+      return withoutStream(state, during, failure, ofResource(failure))
     case 'broken':
       return afterBroken(state, during, failure)
     case 'fault':
       return later(listing(state, { reason: 'a fault' }), ofResource(failure), failure)
-    case 'internal':
-      return watching ? afterInternal(state, failure, nowMs) : later(state, ofServer(failure), failure)
-    case 'unauthorized':
+    case 'connection':
+      if (watching) return afterLostWatch(state, ofServer(failure), failure)
+      return withoutStream(state, during, failure, ofServer(failure))
     case 'throttled':
+      return later(state, ofServer(failure), failure)
+    case 'unreachable':
+      return later({ ...state, wasAway: true }, ofServer(failure), failure)
+    case 'internal':
+    case 'unauthorized':
     case 'unavailable':
     case 'unexpected':
-    case 'connection':
-      return later(state, ofServer(failure), failure)
+      return withoutStream(state, during, failure, ofServer(failure))
   }
+}
+
+/**
+ * Plain lists replace streams that fail, as in client-go: some servers and proxies answer nothing else. A failed watch
+ * leads to a list each time, so that changes are seen meanwhile.
+ */
+function withoutStream(
+  state: ReflectorState,
+  during: Attempted,
+  failure: Failure,
+  trouble: Trouble,
+): Decision {
+  if (during === 'watch') {
+    const text = `cannot watch: ${trouble.text}; listing instead`
+    return later(insteadOfWatch(state), { ...trouble, text }, failure)
+  }
+  const next = { ...state, plain: true }
+  return during === 'list' || failure.retryAfterMs > 0 ? later(next, trouble, failure) : atOnce(next)
+}
+
+/** Connections end every day (GOAWAY), and a watch resumes at no cost: only the second one in a row leads to a list. */
+function afterLostWatch(state: ReflectorState, trouble: Trouble, failure?: Failure): Decision {
+  const broken = state.broken + 1
+  return later(broken < BROKEN_MAX ? { ...state, broken } : insteadOfWatch(state), trouble, failure)
+}
+
+function insteadOfWatch(state: ReflectorState): ReflectorState {
+  return listing(state, { plain: true, reason: 'a failed watch' })
 }
 
 /** A list from where we stand is served from memory and is as good; only when that fails the store is asked. */
@@ -220,15 +266,6 @@ function afterBroken(state: ReflectorState, during: Attempted, failure: Failure)
     ofResource(failure),
     failure,
   )
-}
-
-function afterInternal(state: ReflectorState, failure: Failure, nowMs: number): Decision {
-  const internalSinceMs = state.internalSinceMs ?? nowMs
-  const isOver = nowMs - internalSinceMs >= INTERNAL_MS_MAX
-  const next = isOver
-    ? listing(state, { reason: 'internal errors', internalSinceMs: undefined })
-    : { ...state, internalSinceMs }
-  return later(next, ofServer(failure), failure)
 }
 
 function listing(state: ReflectorState, change: Partial<ReflectorState>): ReflectorState {

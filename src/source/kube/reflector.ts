@@ -1,13 +1,10 @@
-import { type Clock, finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
+import { finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
-import type { Refusal, WatchedKind } from '../../model/fields.ts'
-import type { CountedEvent, PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { isMostGone, type SourceObservation } from '../source.ts'
-import { type Resource, requestPath } from './api-client.ts'
+import { isMostGone } from '../source.ts'
+import { requestPath } from './api-client.ts'
 import {
   Attempt,
-  type Exchange,
   type Failure,
   FailureError,
   failureOfError,
@@ -18,8 +15,9 @@ import {
   type WatchStream,
   type WholeList,
 } from './exchange.ts'
-import { type Change, Intake, type Listing, type ParseObject, type SkipReason } from './intake.ts'
-import { ConsistencyCheck, isOlder, isPosition } from './object-index.ts'
+import { type Change, Intake, type Listing, type SkipReason } from './intake.ts'
+import { ConsistencyCheck, isBehind, isOlder, isPosition } from './object-index.ts'
+import type { ReflectorOptions } from './reflector-options.ts'
 import {
   type Attempted,
   afterList,
@@ -30,6 +28,7 @@ import {
   isOutage,
   listVersion,
   type Outcome,
+  type ReflectorState,
   START,
   streamingQuery,
   type Trouble,
@@ -37,49 +36,18 @@ import {
   watchQuery,
   watchSeconds,
 } from './reflector-state.ts'
+import { learn, servedResource } from './server-traits.ts'
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
-
-export interface ReflectorOptions<E extends Change = SourceEvent> {
-  readonly resource: Resource
-  readonly exchange: Exchange
-  readonly traits: ServerTraits
-  readonly clock: Clock
-  /** Uniform in [0, 1). */
-  readonly random: () => number
-  readonly parseObject: ParseObject<E>
-  /** What the deletion of an object becomes. */
-  readonly deletion: (kind: WatchedKind, key: string) => E
-  /** Mean distance between checks for lost events, milliseconds. */
-  readonly checkPeriodMs: number
-  readonly partsRoom?: PartsRoom | undefined
-  readonly sink: ReflectorSink<E>
-}
-
-/** What one server was found to be able to do; shared by all that speak with it. */
-interface ServerTraits {
-  streamsLists: boolean
-}
-
-export interface ReflectorSink<E extends Change = SourceEvent> {
-  /** Takes changes, in one piece with those of other calls of the same turn. Resolves once they were taken. */
-  events(batch: readonly (E | CountedEvent)[]): Promise<void>
-  /** All objects that are refused, when that has changed. */
-  refusals(list: readonly Refusal[]): void
-  /** Every existing object has been delivered once, or there are none. Called once. */
-  listed(): void
-  /** What is wrong now; undefined when nothing is. Called at every change and at repetitions. */
-  trouble(trouble: Trouble | undefined): void
-  /** How the last check for lost events went; undefined when well. */
-  checked(failure: Failure | undefined): void
-  observed(observation: SourceObservation): void
-  /** All changes up to this version have been passed to events(); called at each word of the server. */
-  reached?(resourceVersion: string, by: 'list' | 'another-history' | 'watch'): void
-}
 
 const LIST_MS_MAX = 300_000
 /** A streaming list that brings no further object for so long is not going to end. */
 const INITIAL_QUIET_MS = 10_000
+/**
+ * A streaming list is answered before its first object is read. API servers refuse what has waited in their queues for 15 s
+ * by themselves; proxies that gather whole answers never answer.
+ */
+const STREAM_ANSWER_MS = 20_000
 /** A watch that goes on for longer than the server had agreed to has died unnoticed. */
 const OVERTIME_MS = 30_000
 /** A watch that lives so long is well even when nothing happens. */
@@ -108,7 +76,8 @@ export class Reflector<E extends Change = SourceEvent> {
   #isAbsent = false
   /** The sink has heard that it need not wait. */
   #isTold = false
-  #inTrouble = false
+  /** What the last attempt that failed was; undefined once all is well. */
+  #troubled: ReflectorState['next'] | undefined
   #heardMs: number | undefined
   /** They wait for a list to be taken. */
   readonly #awaiting: (() => void)[] = []
@@ -164,16 +133,17 @@ export class Reflector<E extends Change = SourceEvent> {
       const outcome = await this.#try()
       if (this.#stopped) return
       this.#isOutage = isOutage(outcome)
+      const { next } = this.#state
       const decision = decide(this.#state, outcome, this.#options.clock.nowMs())
       this.#state = decision.state
       const absence = this.#absenceIn(outcome)
-      const waitMs = absence === undefined ? this.#next(decision) : this.#accept(absence)
+      const waitMs = absence === undefined ? this.#next(decision, next) : this.#accept(absence)
       if (waitMs > 0) await this.#sleep(waitMs)
     }
   }
 
   async #try(): Promise<Outcome> {
-    const { clock, traits } = this.#options
+    const { clock, resource, traits } = this.#options
     const { next, plain, consistent } = this.#state
     const attempt = new Attempt<Outcome>(clock)
     this.#attempt = attempt
@@ -184,7 +154,7 @@ export class Reflector<E extends Change = SourceEvent> {
     } catch (error) {
       if (attempt.result !== undefined) return attempt.result
       const failure = failureOfError(error)
-      if (during === 'streaming list' && failure.kind === 'invalid') traits.streamsLists = false
+      if (learn(traits, resource, { failure, during })) return { kind: 'unselected' }
       return { kind: 'failed', during, failure }
     } finally {
       attempt.end()
@@ -219,8 +189,14 @@ export class Reflector<E extends Change = SourceEvent> {
     const { position } = this.#state
     const seconds = watchSeconds(random)
     const query = streaming ? streamingQuery(position, seconds) : watchQuery(position, seconds)
+    if (!streaming && this.#state.wasAway) {
+      if (await isBehind(exchange, this.#opening(attempt, { limit: '1' }), position))
+        return { kind: 'backwards' }
+      this.#state = { ...this.#state, wasAway: false }
+    }
     // Of a list, so much together would outlive collections of new objects.
-    const stream = await exchange.watch(this.#opening(attempt, query), () => run.listing === undefined)
+    const opening = { ...this.#opening(attempt, query), ...(streaming ? { idleMs: STREAM_ANSWER_MS } : {}) }
+    const stream = await exchange.watch(opening, () => run.listing === undefined)
     const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
     attempt.after(seconds * 1_000 + OVERTIME_MS, () => attempt.breakOff(run.ended()))
     if (streaming) this.#expectEnd(attempt, run)
@@ -334,7 +310,8 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#isListed = true
     this.#isAbsent = false
     for (const resolve of this.#awaiting.splice(0)) resolve()
-    this.#well()
+    // Watches that fail are not mended by the lists that replace them.
+    if (this.#troubled !== 'watch') this.#well()
     this.#tellListed()
   }
 
@@ -382,7 +359,8 @@ export class Reflector<E extends Change = SourceEvent> {
   /** The failure that says that there is nothing to watch, of a resource that need not exist. */
   #absenceIn(outcome: Outcome): Failure | undefined {
     if (!this.#options.resource.optional || this.#isListed || outcome.kind !== 'failed') return undefined
-    const { failure } = outcome
+    const { during, failure } = outcome
+    if (during === 'streaming list') return undefined
     return failure.kind === 'absent' || failure.kind === 'forbidden' ? failure : undefined
   }
 
@@ -390,17 +368,24 @@ export class Reflector<E extends Change = SourceEvent> {
   #accept({ kind, text }: Failure): number {
     this.#isAbsent = true
     const isDenied = kind === 'forbidden'
-    if (isDenied) this.#trouble({ scope: 'denied', text: `${text}; continuing without it` })
-    else this.#trouble({ scope: 'absent', text: `API not served; continuing without it (${text})` })
+    if (isDenied) this.#trouble({ scope: 'denied', text: `${text}; continuing without it` }, 'list')
+    else this.#trouble({ scope: 'absent', text: `API not served; continuing without it (${text})` }, 'list')
     this.#tellListed()
     // An API server that has just started denies everything for a moment.
     return isDenied ? this.#backoff.nextMs() : PROBE_MS * (0.8 + 0.4 * this.#options.random())
   }
 
   /** Gives the milliseconds to wait. */
-  #next({ wait, trouble }: Decision): number {
-    if (trouble !== undefined) this.#trouble(trouble)
-    return wait.kind === 'none' ? 0 : this.#backoff.nextMs(wait.atLeastMs)
+  #next({ wait, trouble }: Decision, during: ReflectorState['next']): number {
+    if (trouble !== undefined) this.#trouble(trouble, during)
+    switch (wait.kind) {
+      case 'none':
+        return 0
+      case 'pause':
+        return wait.ms * (1 + this.#options.random())
+      case 'backoff':
+        return this.#backoff.nextMs(wait.atLeastMs)
+    }
   }
 
   #tellListed(): void {
@@ -409,14 +394,14 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#options.sink.listed()
   }
 
-  #trouble(trouble: Trouble): void {
-    this.#inTrouble = true
+  #trouble(trouble: Trouble, during: ReflectorState['next']): void {
+    this.#troubled = during
     this.#options.sink.trouble(trouble)
   }
 
   #well(): void {
-    if (!this.#inTrouble || this.#stopped) return
-    this.#inTrouble = false
+    if (this.#troubled === undefined || this.#stopped) return
+    this.#troubled = undefined
     this.#options.sink.trouble(undefined)
   }
 
@@ -425,8 +410,9 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   #opening(attempt: Attempt<Outcome>, query: Readonly<Record<string, string>>): Opening {
-    const { resource } = this.#options
-    return { kind: resource.kind, path: requestPath(resource, query), signal: attempt.signal }
+    const { resource, traits } = this.#options
+    const path = requestPath(servedResource(resource, traits), query)
+    return { kind: resource.kind, path, signal: attempt.signal }
   }
 
   #inSlices<T>(steps: Steps<T>): Promise<T> {

@@ -16,7 +16,7 @@ import { answerObject } from './objects.ts'
 import { ProtobufEncoder } from './protobuf-encoder.ts'
 import { RESOURCES, type Resource, type Route, routeOf } from './resources.ts'
 import { selectorOf } from './selectors.ts'
-import { ApiFailure } from './status.ts'
+import { ApiFailure, badRequest } from './status.ts'
 import { Store } from './store.ts'
 import { checkStart, type EventSink, expiry, startWatch } from './watch.ts'
 
@@ -90,6 +90,8 @@ export class Semantics {
   bookmarkEveryMs: number
   expiredAsStatus: boolean
   limitAlways: boolean
+  /** Kubernetes 1.30 and older know no field of Services but their names. */
+  selectsClusterIps = true
   /** What /readyz says. */
   ready = true
   readonly #random: () => number
@@ -161,6 +163,8 @@ export class Semantics {
   #listRequest({ route, resource, query, twist }: Asked) {
     const options = listOptionsOf(query, this.watchList)
     const { namespace, name } = route
+    if (!this.selectsClusterIps && options.fieldSelector.startsWith('spec.clusterIP'))
+      throw badRequest('field label not supported: spec.clusterIP')
     const byName = name === undefined ? '' : `metadata.name=${name}`
     const fields = [options.fieldSelector, byName].filter(part => part !== '').join()
     const selector = selectorOf(options.labelSelector, fields)

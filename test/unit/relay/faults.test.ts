@@ -3,6 +3,7 @@ import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { DELTA_METHOD, METADATA } from '../../../src/relay/types.ts'
 import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
+import { serviceOf } from '../../support/apiserver/generator.ts'
 import { RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
 import { KeptCall, requestOf } from '../../support/relay-call.ts'
 
@@ -313,6 +314,30 @@ describe('relay: faults', () => {
     agree()
   })
 
+  it('relays, and nodes, serve from an API server that does not know the selector, without headless Services', async () => {
+    const world = new RelayWorld()
+    world.semantics.selectsClusterIps = false
+    const { metadata, spec, ...rest } = serviceOf(99, { namespaces: 1 })
+    const headless = { ...rest, metadata, spec: { ...Object(spec), clusterIP: 'None', clusterIPs: ['None'] } }
+    world.store.put('services', headless)
+    const [relay] = world.relays
+    relay?.start()
+    await world.clock.advance(2_000)
+    const [direct, node] = [await world.direct().start(), world.node('node-0')]
+    stop.push(async () => {
+      for (const { source } of [direct, node]) await source.stop()
+      await relay?.kill()
+    })
+    await node.start()
+    await world.clock.advance(2_000)
+    const { namespace, name } = Object(metadata)
+    const key = `${namespace}/${name}`
+    expect(node.snapshot.services.size).toBeGreaterThan(0)
+    expect([direct, node].map(({ snapshot }) => snapshot.services.has(key))).toEqual([false, false])
+    expect(relay?.state.collections.Service.get(key)).toBeUndefined()
+    expect(node.known).toEqual(direct.known)
+  })
+
   it('F199: nodes of an etcd that was restored do not ask the API server at once', async () => {
     const { world, clock, relays, nodes } = await begin({}, 16)
     const other = new RelayWorld({ seed: 7, startVersion: '20' })
@@ -383,7 +408,7 @@ describe('relay: faults', () => {
 
   it('F185: an older state of the same cluster counts only after it has been all there is for long', async () => {
     const { nodes, before, move } = await beginElsewhere({ seed: 7, startVersion: '20' })
-    await move(60)
+    await move(9)
     expect(nodes.map(({ known }) => known)).toEqual(nodes.map(() => before))
     const { direct } = await move(900)
     for (const { known } of nodes) expect(known).toEqual(direct.known)

@@ -2,11 +2,12 @@ import { lookup as systemLookup } from 'node:dns'
 import { type EventEmitter, once } from 'node:events'
 import { request } from 'node:http'
 import { connect as connectTcp, isIP, type LookupFunction, type Socket } from 'node:net'
-import { connect as connectTls, createSecureContext, type SecureContext, type TLSSocket } from 'node:tls'
+import { connect as connectTls, createSecureContext, type SecureContext, TLSSocket } from 'node:tls'
 import type { Clock } from '../../../base/clock.ts'
 import { codeOf } from '../../../base/errors.ts'
 import { contains, hostCidr, type Ip, isLoopback, parseCidr, parseIp } from '../../../base/ip.ts'
 import { ApiError } from '../api-client.ts'
+import { firstConnection, type RaceOptions } from './race.ts'
 
 /**
  * Linux asks a peer that is silent for so long, and ends the connection after 10 s more without an answer (libuv sets
@@ -30,37 +31,42 @@ export interface TlsMaterial {
   readonly where: string
 }
 
-interface DialOptions {
+interface DialOptions extends RaceOptions {
   readonly address: ServerAddress
   readonly tls: TlsMaterial
   readonly proxy: HttpProxy | undefined
-  /** The system's resolver unless a test says otherwise; asked anew each time. */
-  readonly lookup?: LookupFunction | undefined
   /** The TCP port to connect from; the kernel's choice unless given. */
   readonly localPort?: number | undefined
   /** Offers HTTP/1.1 alone: a connection that is to be upgraded. */
   readonly isUpgraded?: boolean
-  /** Ends the attempt. */
-  readonly signal: AbortSignal
+}
+
+/** One attempt: the server, or the proxy, is at this address. */
+interface Way extends DialOptions {
+  readonly at: string
 }
 
 /** Makes one connection; the server chooses HTTP/2 or HTTP/1.1 by ALPN. Throws ApiError. */
 export async function dial(
   options: DialOptions,
 ): Promise<{ readonly socket: Socket; readonly protocol: 'h2' | 'http/1.1' }> {
-  const { address, signal } = options
+  const { address, proxy, signal } = options
   try {
-    const tcp =
-      options.proxy === undefined ? await direct(options) : await throughProxy(options.proxy, options)
-    tcp.setNoDelay(true)
-    tcp.setKeepAlive(true, KEEP_ALIVE_MS)
-    if (!address.secure) return { socket: tcp, protocol: 'http/1.1' }
-    const socket = await secure(tcp, options)
-    return { socket, protocol: socket.alpnProtocol === 'h2' ? 'h2' : 'http/1.1' }
+    const { host } = proxy ?? address
+    const socket = await firstConnection(host, options, (at, signal) => attempt({ ...options, at, signal }))
+    const isHttp2 = socket instanceof TLSSocket && socket.alpnProtocol === 'h2'
+    return { socket, protocol: isHttp2 ? 'h2' : 'http/1.1' }
   } catch (error) {
     const reason: unknown = signal.reason
     throw signal.aborted && reason instanceof ApiError ? reason : dialFailure(error)
   }
+}
+
+async function attempt(way: Way): Promise<Socket> {
+  const tcp = way.proxy === undefined ? await direct(way) : await throughProxy(way.proxy, way)
+  tcp.setNoDelay(true)
+  tcp.setKeepAlive(true, KEEP_ALIVE_MS)
+  return way.address.secure ? await secure(tcp, way) : tcp
 }
 
 /** The same resolver, or the system's; `resolved` hears all addresses that it gives. */
@@ -93,28 +99,27 @@ export async function connects(clock: Clock, host: string, port: number): Promis
 /** Time for a second SYN, which follows the first one after a second. */
 const CONNECTS_MS = 2_000
 
-function direct({ address, signal, ...options }: DialOptions): Promise<Socket> {
-  const { host, port } = address
-  const socket = connectTcp({ host, port, ...waysOf(options) })
+function direct({ address, at, localPort, signal }: Way): Promise<Socket> {
+  const socket = connectTcp({ host: at, port: address.port, ...portOf(localPort) })
   return settled(socket, 'connect', signal)
 }
 
-function waysOf({ lookup, localPort }: Pick<DialOptions, 'lookup' | 'localPort'>) {
-  return { ...(lookup === undefined ? {} : { lookup }), ...(localPort === undefined ? {} : { localPort }) }
+function portOf(localPort: number | undefined) {
+  return localPort === undefined ? {} : { localPort }
 }
 
 /** A tunnel by CONNECT (RFC 9110, 9.3.6). */
-function throughProxy(proxy: HttpProxy, { address, signal, ...options }: DialOptions): Promise<Socket> {
+function throughProxy(proxy: HttpProxy, { address, at, localPort, signal }: Way): Promise<Socket> {
   const target = `${isIP(address.host) === 6 ? `[${address.host}]` : address.host}:${address.port}`
   const asked = request({
     method: 'CONNECT',
-    host: proxy.host,
+    host: at,
     port: proxy.port,
     path: target,
     headers: { host: target, ...proxy.headers },
     agent: false,
     signal,
-    ...waysOf(options),
+    ...portOf(localPort),
   })
   return new Promise((resolve, reject) => {
     asked.once('error', error => reject(viaProxy(proxy, codeOf(error), error)))
@@ -137,7 +142,7 @@ function viaProxy(proxy: HttpProxy, why: string, cause?: unknown): ApiError {
   })
 }
 
-async function secure(tcp: Socket, options: DialOptions): Promise<TLSSocket> {
+async function secure(tcp: Socket, options: Way): Promise<TLSSocket> {
   const { address, tls, signal } = options
   const servername = tls.serverName ?? (isIP(address.host) === 0 ? address.host : '')
   try {
@@ -354,12 +359,17 @@ export function isTurnedDown(error: unknown): boolean {
 /** What went wrong while a connection was made. */
 function dialFailure(error: unknown): ApiError {
   if (error instanceof ApiError) return error
-  const inner = firstOf(error)
-  const code = codeOf(inner)
+  if (error instanceof AggregateError) {
+    const failures = error.errors.map(dialFailure)
+    // A refused certificate says more than addresses that do not answer.
+    const worst = failures.find(({ kind }) => kind !== 'unreachable') ?? failures[0]
+    return worst ?? new ApiError('unreachable', 'its host name has no address')
+  }
+  const code = codeOf(error)
   if (VERIFICATION.test(code) || code.startsWith('ERR_TLS'))
-    return new ApiError('tls', `the server's certificate is refused: ${messageOf(inner)}`, { cause: error })
+    return new ApiError('tls', `the server's certificate is refused: ${messageOf(error)}`, { cause: error })
   if (code.startsWith('ERR_SSL') || code === 'EPROTO')
-    return new ApiError('tls', `no TLS: ${messageOf(inner)}`, { cause: error })
+    return new ApiError('tls', `no TLS: ${messageOf(error)}`, { cause: error })
   if (code === 'ENOTFOUND' || code === 'EAI_AGAIN')
     return new ApiError('unreachable', `its host name has no address: ${code}`, { cause: error })
   if (code === 'EMFILE' || code === 'ENFILE')
@@ -379,11 +389,6 @@ export function exchangeFailure(error: unknown): ApiError {
   return new ApiError('lost', `the connection ended before the response did: ${codeOrMessage(error)}`, {
     cause: error,
   })
-}
-
-/** A name with several addresses fails once for each. */
-function firstOf(error: unknown): unknown {
-  return error instanceof AggregateError ? (error.errors.at(0) ?? error) : error
 }
 
 function codeOrMessage(error: unknown): string {

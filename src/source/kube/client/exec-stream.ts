@@ -45,7 +45,7 @@ export async function openExecClient(options: ExecOptions): Promise<ExecClient> 
     serviceAccountFolder: SERVICE_ACCOUNT_FOLDER,
   })
   return {
-    exec: asked => exec(credentials, asked, options.env),
+    exec: asked => exec(credentials, asked, options),
     close: () => credentials.close(),
   }
 }
@@ -57,13 +57,13 @@ const ACCEPT_SUFFIX = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
 async function exec(
   credentials: Credentials,
   asked: ExecRequest,
-  env: ExecOptions['env'],
+  { clock, env }: Pick<ExecOptions, 'clock' | 'env'>,
 ): Promise<ExecEnded> {
   const { headers } = await credentials.pass()
   const tls = await credentials.tls()
   const { address, proxy } = wayTo(credentials.access, env)
   const { signal } = asked
-  const dialed = await dial({ address, tls, proxy, isUpgraded: true, signal })
+  const dialed = await dial({ address, tls, proxy, clock, isUpgraded: true, signal })
   const key = randomBytes(16).toString('base64')
   const upgraded = await upgrade(dialed.socket, {
     path: `${address.basePath}${pathOf(asked)}`,

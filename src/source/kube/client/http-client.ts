@@ -241,7 +241,7 @@ class HttpClient implements ApiClient {
     const lookup = this.#watchedLookup(proxy ?? address) ?? connect?.lookup
     const attempt = await this.#parts.dials?.dialling?.()
     try {
-      const way = { address, tls, proxy, lookup, localPort: attempt?.localPort }
+      const way = { address, tls, proxy, lookup, clock: context.clock, localPort: attempt?.localPort }
       const { socket, protocol } = await dial({ ...way, signal: context.signal })
       const { remoteAddress = '', remotePort = 0 } = socket
       const open = { ...context, identity: tls.identity, socket, authority: address.authority }

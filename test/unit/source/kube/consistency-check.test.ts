@@ -93,6 +93,21 @@ describe('consistency check', () => {
     expect(repaired()).toEqual([3])
   })
 
+  it('A28: a list before the revision of the watch is that of a restored store, and is confirmed and obeyed', async () => {
+    // Created after the backup: to the list alone, it may be newer.
+    const asked = await checking([service('a', 5), service('b', 95)])
+    asked.list([service('a', 5)], '50')
+    await settle()
+    expect(rig.requests.at(-1)).toBe('list limit=500')
+    rig.api.answer('services', each => {
+      if (each.form === 'list') each.list([service('a', 5)], '50')
+      else each.watch()
+    })
+    rig.api.take().list([service('a', 5)], '50')
+    await rig.clock.advance(30_000)
+    expect(rig.state).toEqual(['a=10.0.0.1'])
+  })
+
   it('F30: an event that is only under way is waited for', async () => {
     const asked = await checking([service('a', 5)])
     asked.list([service('a', 120)], '130')

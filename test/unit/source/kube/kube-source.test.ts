@@ -136,7 +136,7 @@ describe('source kube', () => {
         text: 'API not served; continuing without it (status 404 NotFound)',
       },
     ])
-    expect(api.count('streaming list', 'servicecidrs')).toBeGreaterThan(8)
+    expect(api.count('list', 'servicecidrs')).toBeGreaterThan(8)
   })
 
   it('A31, F14: slices that may not be read leave it unsynced with a reason, and Services untouched', async () => {
@@ -169,7 +169,7 @@ describe('source kube', () => {
     expect(problems.map(({ kind, location }) => `${kind} ${location}`)).toEqual([
       'failed https://api.test:6443',
     ])
-    failAll(asked => asked.watch())
+    failAll(asked => (asked.form === 'watch' ? asked.watch() : asked.list([], '100')))
     await clock.advance(120_000)
     expect(problems.map(({ kind }) => kind)).toEqual(['failed', 'recovered'])
     expect(source.status.trouble).toBeUndefined()
@@ -215,18 +215,20 @@ describe('source kube', () => {
     failAll(asked => asked.status(403))
     await clock.advance(70_000)
     failAll(asked => {
-      asked.watch().bookmark('200')
+      if (asked.form === 'watch') asked.watch().bookmark('201')
+      else asked.list([], '200')
     })
     const tried = api.asked.length
     for (let waitedS = 0; api.asked.length === tried && waitedS < 60; waitedS++) await clock.advance(1_000)
-    expect(api.asked.length - tried).toBe(4)
+    // A list and a watch each.
+    expect(api.asked.length - tried).toBe(8)
     expect(source.status.trouble).toBeUndefined()
   })
 
   it('A13: a delay that the server asked for is no such delay', async () => {
     await start()
     api.take('services').status(429, { retryAfterMs: 60_000 })
-    api.take('nodes').fail('lost', 'reset')
+    api.take('nodes').fail('unreachable', 'refused')
     await clock.advance(5_000)
     await list('nodes')
     expect(source.status.missing).not.toContain('nodes')

@@ -11,16 +11,16 @@ afterEach(async () => {
 })
 
 /** A server that fails in this way, told from one that answers by `up`. */
-async function failing(fail: (asked: Asked) => void): Promise<{ up: (resourceVersion: string) => void }> {
+async function failing(fail: (asked: Asked) => void) {
   rig = new ReflectorRig()
   const watch = await rig.watching([service('a', 5)], 100)
   rig.api.answer('services', fail)
   watch.cut()
   await settle()
   return {
-    up: resourceVersion =>
+    up: (resourceVersion: string) =>
       rig.api.answer('services', asked => {
-        if (asked.form === 'list') asked.list([service('a', 5), service('b', 200)], resourceVersion)
+        if (asked.form !== 'watch') asked.list([service('a', 5), service('b', 200)], resourceVersion)
         else asked.watch().added(service('b', 200))
       }),
   }
@@ -40,6 +40,66 @@ describe('outages', () => {
     expect(rig.api.count('list')).toBe(1)
     expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
     expect(rig.troubles.at(-1)).toBeUndefined()
+  })
+
+  it('A12: while watches fail and lists answer, it lists at the pace of the back-off, and says so once', async () => {
+    const failures: readonly ((asked: Asked) => void)[] = [
+      ...[400, 401, 403, 404, 405, 500, 502, 503, 504].map(code => (asked: Asked) => asked.status(code)),
+      asked => asked.fail('lost', 'ECONNRESET'),
+      asked => asked.fail('silent', 'no answer'),
+      asked => asked.watch().close(),
+      asked => asked.watch().error(500, { reason: 'InternalError' }),
+    ]
+    for (const fail of failures) {
+      await rig?.reflector.stop()
+      let version = 100
+      await failing(asked => {
+        if (asked.form === 'list') asked.list([service('a', version)], String(version++))
+        else fail(asked)
+      })
+      // Two steps of the back-off, where the connection was lost.
+      await rig.clock.advance(2_400)
+      expect(rig.api.count('list')).toBeGreaterThan(1)
+      expect(rig.api.asked.some(({ query }) => query.get('sendInitialEvents') === 'true')).toBe(false)
+      await rig.clock.advance(600_000)
+      expect(rig.api.count('list')).toBeGreaterThan(10)
+      expect(rig.api.count('list')).toBeLessThan(30)
+      expect(rig.troubles).not.toContain(undefined)
+      rig.api.answer('services', asked => {
+        if (asked.form === 'list') asked.list([service('a', version)], String(version))
+        else asked.watch()
+      })
+      await rig.clock.advance(62_000)
+      expect(rig.troubles.at(-1)).toBeUndefined()
+    }
+  })
+
+  it('A28: a server that was away and is back with an older store is noticed before the next watch', async () => {
+    await failing(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
+    await rig.clock.advance(60_000)
+    rig.api.answer('services', asked => {
+      // A watch in the future of the server waits without a word.
+      if (asked.form === 'watch') asked.watch()
+      else asked.list([service('b', 40)], '50')
+    })
+    await rig.clock.advance(32_000 + 10_000)
+    expect(rig.state).toEqual(['b=10.0.0.1'])
+    expect(rig.requests.slice(-4)).toEqual([
+      'metadata limit=1',
+      'list limit=500',
+      'list limit=500',
+      'watch resourceVersion=50',
+    ])
+  })
+
+  it('a relay that does not say which revision the server has holds no watch up', async () => {
+    await failing(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
+    rig.api.answer('services', asked => {
+      if (asked.form === 'metadata') asked.status(503)
+      else asked.watch().added(service('b', 200))
+    })
+    await rig.clock.advance(2_000)
+    expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
   })
 
   it('A12, A13, F11: 429 at the start of a watch is waited out as the server asks, without a list', async () => {

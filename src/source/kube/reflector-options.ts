@@ -1,0 +1,42 @@
+import type { Clock } from '../../base/clock.ts'
+import type { Refusal, WatchedKind } from '../../model/fields.ts'
+import type { CountedEvent, PartsRoom } from '../../model/object-budget.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { SourceObservation } from '../source.ts'
+import type { Resource } from './api-client.ts'
+import type { Exchange, Failure } from './exchange.ts'
+import type { Change, ParseObject } from './intake.ts'
+import type { Trouble } from './reflector-state.ts'
+import type { ServerTraits } from './server-traits.ts'
+
+export interface ReflectorOptions<E extends Change = SourceEvent> {
+  readonly resource: Resource
+  readonly exchange: Exchange
+  readonly traits: ServerTraits
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly parseObject: ParseObject<E>
+  /** What the deletion of an object becomes. */
+  readonly deletion: (kind: WatchedKind, key: string) => E
+  /** Mean distance between checks for lost events, milliseconds. */
+  readonly checkPeriodMs: number
+  readonly partsRoom?: PartsRoom | undefined
+  readonly sink: ReflectorSink<E>
+}
+
+export interface ReflectorSink<E extends Change = SourceEvent> {
+  /** Takes changes, in one piece with those of other calls of the same turn. Resolves once they were taken. */
+  events(batch: readonly (E | CountedEvent)[]): Promise<void>
+  /** All objects that are refused, when that has changed. */
+  refusals(list: readonly Refusal[]): void
+  /** Every existing object has been delivered once, or there are none. Called once. */
+  listed(): void
+  /** What is wrong now; undefined when nothing is. Called at every change and at repetitions. */
+  trouble(trouble: Trouble | undefined): void
+  /** How the last check for lost events went; undefined when well. */
+  checked(failure: Failure | undefined): void
+  observed(observation: SourceObservation): void
+  /** All changes up to this version have been passed to events(); called at each word of the server. */
+  reached?(resourceVersion: string, by: 'list' | 'another-history' | 'watch'): void
+}
