@@ -1,5 +1,6 @@
 import { type Clock, pause, runWithin } from '../base/clock.ts'
-import type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
+import { WireError } from '../base/errors.ts'
+import type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
 import { readTriggerTime, watchedIdentity } from '../model/parse.ts'
 import { type ApiClient, type Resource, requestPath, watchedResources } from '../source/kube/api-client.ts'
 import {
@@ -52,6 +53,7 @@ interface EncodedChange {
 
 interface Part {
   readonly name: string
+  readonly collection: Collection
   readonly reflector: Reflector<EncodedChange>
   listed: boolean
 }
@@ -60,6 +62,10 @@ const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const CHECK_PERIOD_MS = 600_000
 /** The object by which a cluster is told from another one. Everyone who may watch Services sees it. */
 const IDENTITY = 'default/kubernetes'
+const UNIDENTIFIED = {
+  scope: 'resource',
+  text: 'the source has no such Service, which every API server creates; nodes are not served without it',
+} as const
 
 /** Follows the source of a relay: what nodes need, unread but for its names and versions. */
 export class Upstream {
@@ -70,6 +76,7 @@ export class Upstream {
   /** Encoded forms of objects that were just read. */
   readonly #encoded = new WeakMap<object, Buffer>()
   readonly #exchange: Exchange
+  #isUnidentified = false
 
   constructor(options: UpstreamOptions) {
     this.#options = options
@@ -145,12 +152,12 @@ export class Upstream {
           if (cluster !== undefined) state.identify(cluster)
           news.tell(revision, by)
           collection.seal(revision, told[by])
+          if (type.kind === 'Service') this.#tellIdentity()
         },
-        refusals: () => undefined,
+        refusals: (list, objects) => this.#refused(part, list, objects),
         listed: () => {
           part.listed = true
           if (reflector.isAbsent) collection.absent()
-          // Readers of all types wait until it is known which cluster this is.
           if (type.kind === 'Service') for (const each of Object.values(state.collections)) each.tell()
         },
         trouble: trouble => {
@@ -161,7 +168,7 @@ export class Upstream {
         observed: observation => observed?.(observation),
       },
     })
-    const part: Part = { name: resource.name, reflector, listed: false }
+    const part: Part = { name: resource.name, collection, reflector, listed: false }
     if (isRelay) return part
     // A relay sends removals with the revision before them, and what it has is no proof of what the API server has.
     const toEntry = (object: ApiObject, name: string, version: string): Entry =>
@@ -169,6 +176,27 @@ export class Upstream {
     const asked = { clock, collection, exchange: this.#exchange, resource, toEntry }
     this.#questions.set(collection, new SourceQuestions(asked))
     return part
+  }
+
+  /** Reports once that nodes wait for the Service by which clusters are recognized. */
+  #tellIdentity(): void {
+    const { isIdentified } = this.#options.state
+    if (isIdentified && !this.#isUnidentified) return
+    this.#isUnidentified = !isIdentified
+    this.#troubles.set(IDENTITY, isIdentified ? undefined : UNIDENTIFIED)
+  }
+
+  /** Throws for a list of which most objects are refused: that is a failure of the answer. */
+  #refused({ name, collection }: Part, list: readonly Refusal[], objects: number): void {
+    collection.refused = list.length
+    const [first] = list
+    if (first === undefined) {
+      this.#troubles.set(`${name} refused`, undefined)
+      return
+    }
+    const text = `${list.length} of ${objects} objects are not relayed: ${first.object} ${first.reason}`
+    if (list.length * 2 > objects) throw new WireError(text)
+    this.#troubles.set(`${name} refused`, { scope: 'resource', text })
   }
 
   #change(type: RelayedType, { key, root, metadata }: WatchedIdentity): EncodedChange {
@@ -185,7 +213,7 @@ export class Upstream {
 
   #bytesOf(object: object): Buffer {
     const bytes = this.#encoded.get(object)
-    if (bytes === undefined) throw new Error('the source sends it in another encoding than protobuf')
+    if (bytes === undefined) throw new Error('it has no bytes in protobuf')
     return bytes
   }
 }

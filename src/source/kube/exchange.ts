@@ -31,6 +31,7 @@ export interface Opening {
   readonly signal: AbortSignal
   /** Other than that of lists and watches. */
   readonly accept?: string
+  readonly isDirect?: boolean
 }
 
 const IDLE_MS = 30_000
@@ -120,7 +121,7 @@ export class Exchange {
     reader.end()
   }
 
-  async #open({ path, signal, accept }: Opening, longLived: boolean): Promise<ApiResponse> {
+  async #open({ path, signal, accept, isDirect = false }: Opening, longLived: boolean): Promise<ApiResponse> {
     const { client } = this.#options
     const response = await client.send({
       method: 'GET',
@@ -128,6 +129,7 @@ export class Exchange {
       accept: accept ?? this.#options.accept,
       idleMs: IDLE_MS,
       longLived,
+      isDirect,
       signal,
     })
     if (response.status === 200) return response

@@ -64,8 +64,8 @@ interface ServerTraits {
 export interface ReflectorSink<E extends Change = SourceEvent> {
   /** Takes changes, in one piece with those of other calls of the same turn. Resolves once they were taken. */
   events(batch: readonly (E | CountedEvent)[]): Promise<void>
-  /** All objects that are refused, when that has changed. */
-  refusals(list: readonly Refusal[]): void
+  /** All objects that are refused, out of so many, when that has changed. An error makes the list that they are of fail. */
+  refusals(list: readonly Refusal[], objects: number): void
   /** Every existing object has been delivered once, or there are none. Called once. */
   listed(): void
   /** What is wrong now; undefined when nothing is. Called at every change and at repetitions. */
@@ -342,13 +342,13 @@ export class Reflector<E extends Change = SourceEvent> {
     const { sink } = this.#options
     try {
       await taken
+      const refusals = this.#intake.takeRefusals()
+      if (refusals !== undefined && !this.#stopped) sink.refusals(refusals, this.#intake.index.size)
     } catch (error) {
       // It is unknown which objects were delivered: deliver all of them again.
       this.#intake.index.forgetVersions()
       throw error
     }
-    const refusals = this.#intake.takeRefusals()
-    if (refusals !== undefined && !this.#stopped) sink.refusals(refusals)
   }
 
   /** Lists once more, from the store itself. Resolves when a list was taken. */
@@ -426,7 +426,9 @@ export class Reflector<E extends Change = SourceEvent> {
 
   #opening(attempt: Attempt<Outcome>, query: Readonly<Record<string, string>>): Opening {
     const { resource } = this.#options
-    return { kind: resource.kind, path: requestPath(resource, query), signal: attempt.signal }
+    // A relay that lacks most objects is no second opinion about that.
+    const isDirect = this.#state.doubted
+    return { kind: resource.kind, path: requestPath(resource, query), isDirect, signal: attempt.signal }
   }
 
   #inSlices<T>(steps: Steps<T>): Promise<T> {
