@@ -68,7 +68,9 @@ export class HttpConnections {
     this.#gate = new ConnectionGate(options)
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
       void this.#serve(request, response)
-    this.#http = createServer({ maxHeaderSize: HEADER_BYTES_MAX }, onRequest)
+    // Probes written by hand end lines with a bare LF, as Go's server accepts. Bodies are ignored in any case.
+    const parsing = { maxHeaderSize: HEADER_BYTES_MAX, insecureHTTPParser: true }
+    this.#http = createServer(parsing, onRequest)
     this.#http.maxHeadersCount = HEADERS_MAX
     this.#http.maxRequestsPerSocket = REQUESTS_PER_CONNECTION_MAX
     // Without this, Node would request the announced body.
@@ -89,7 +91,16 @@ export class HttpConnections {
     this.#open.set(socket, { handle, deadline: undefined })
     socket.once('close', () => this.#forget(socket))
     this.#within(socket, REQUEST_MS)
-    this.#http.emit('connection', socket)
+    socket.on('error', () => socket.destroy())
+    socket.once('readable', () => {
+      const first: unknown = socket.read()
+      if (!(first instanceof Uint8Array)) {
+        socket.destroy()
+        return
+      }
+      socket.unshift(withLineEnd(first))
+      this.#http.emit('connection', socket)
+    })
   }
 
   /** Ends every connection, even during an answer. */
@@ -162,20 +173,31 @@ export function readOnly(handle: Handler): Handler {
   return request => (request.method === 'GET' || request.method === 'HEAD' ? handle(request) : WRONG_METHOD)
 }
 
+const [LF, CR] = [0x0a, 0x0d]
+
+/** Ends the first line with CR LF: after a bare LF, the parser of Node waits for a header where none follows. */
+function withLineEnd(bytes: Uint8Array): Uint8Array {
+  const at = bytes.indexOf(LF)
+  if (at <= 0 || bytes[at - 1] === CR) return bytes
+  return Buffer.concat([bytes.subarray(0, at), Buffer.from([CR]), bytes.subarray(at)])
+}
+
 function announcesBody({ headers }: IncomingMessage): boolean {
   return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0'
 }
 
-function readRequest({ method, url, headers, socket }: IncomingMessage): HttpRequest | undefined {
-  if (method === undefined || url === undefined || !url.startsWith('/')) return undefined
-  const mark = url.indexOf('?')
-  const path = mark < 0 ? url : url.slice(0, mark)
+/** A request to a proxy (RFC 9112, absolute-form) names the host before the path, and its header Host counts for nothing. */
+const TARGET = /^(?:https?:\/\/([^/?#]+))?(?=[/?]|$)([^?]*)(?:\?(.*))?$/is
+
+function readRequest({ method, url = '', headers, socket }: IncomingMessage): HttpRequest | undefined {
+  const [, authority, path = '', query = ''] = TARGET.exec(url) ?? []
+  if (method === undefined || (path === '' && authority === undefined)) return undefined
   const { host, authorization } = headers
   return {
     method,
-    path,
-    query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)),
-    host,
+    path: path === '' ? '/' : path,
+    query: new URLSearchParams(query),
+    host: authority ?? host,
     authorization,
     client: socket.remoteAddress,
   }
