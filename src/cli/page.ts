@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
 import { type Cancel, type Clock, processCpuMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
+import { clientName } from '../base/shares.ts'
 import type { Page, PageSource } from '../daemon/page.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../http/connections.ts'
 import { isJson } from '../model/fields.ts'
@@ -86,8 +87,8 @@ class Viewers {
   }
 
   /** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
-  async answer(client = '', read: (timed: Timed) => unknown): Promise<HttpAnswer> {
-    const budget = this.#budgetOf(client)
+  async answer(client: string | undefined, read: (timed: Timed) => unknown): Promise<HttpAnswer> {
+    const budget = this.#budgetOf(clientName(client))
     if (!budget.take()) return TOO_OFTEN
     // Time that the machine gives to others, or that is waited for, is no work of this request.
     const timed: Timed = work => {

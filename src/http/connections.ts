@@ -26,6 +26,8 @@ export interface HttpAnswer {
   readonly headers: Readonly<Record<string, string>>
   /** Pieces are sent as fast as the client reads them. */
   readonly body: string | AsyncIterable<string>
+  /** The connection ends without this answer. */
+  readonly hangsUp?: true
 }
 
 export type Handler = (request: HttpRequest) => HttpAnswer | Promise<HttpAnswer>
@@ -88,7 +90,7 @@ export class HttpConnections {
   /** `service` names the listener's Service, if the limits have a share for each Service. */
   accept(socket: Socket, handle: Handler, service?: string): void {
     if (!this.#gate.admit(socket, service)) return
-    this.#open.set(socket, { handle, deadline: undefined })
+    this.#open.set(socket, { handle, deadline: undefined, requests: 0 })
     socket.once('close', () => this.#forget(socket))
     this.#within(socket, REQUEST_MS)
     socket.on('error', () => socket.destroy())
@@ -132,13 +134,18 @@ export class HttpConnections {
   async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { socket } = request
     const connection = this.#open.get(socket)
-    if (connection === undefined) return
+    // Requests that came together: one of them may have ended the connection.
+    if (connection === undefined || socket.destroyed) return
     this.#turn(socket, ANSWER_MS)
     response.once('finish', () => this.#turn(socket, REQUEST_MS))
-    if (announcesBody(request)) response.setHeader('Connection', 'close')
+    // Beyond its maximum, Node answers 503 for ever unless the last answer ends the connection.
+    const isLast = ++connection.requests >= REQUESTS_PER_CONNECTION_MAX
+    if (isLast || announcesBody(request)) response.setHeader('Connection', 'close')
     try {
       const read = readRequest(request)
-      await send(response, read === undefined ? BAD_REQUEST : await connection.handle(read))
+      const answer = read === undefined ? BAD_REQUEST : await connection.handle(read)
+      if (answer.hangsUp === true) socket.destroy()
+      else await send(response, answer)
     } catch (thrown) {
       this.#options.failed(errorOf(thrown))
       if (response.headersSent) socket.destroy()
@@ -150,6 +157,7 @@ export class HttpConnections {
 interface Connection {
   readonly handle: Handler
   deadline: Cancel | undefined
+  requests: number
 }
 
 /** Headers of kube-proxy's plain answers. */

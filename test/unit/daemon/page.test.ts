@@ -7,7 +7,7 @@ import { type Clock, systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
 import type { UiConfig } from '../../../src/config/config.ts'
 import { type OpenPage, openUiServer, PageServer, type UiServer } from '../../../src/daemon/page.ts'
-import type { HttpRequest } from '../../../src/http/connections.ts'
+import type { HttpAnswer, HttpRequest } from '../../../src/http/connections.ts'
 import type { ServerNews } from '../../../src/http/server.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { temporaryFolder } from '../../support/folder.ts'
@@ -36,7 +36,7 @@ function file(name: string, text: string): string {
 }
 
 /** A page that names the path it is asked for, and how often it was loaded. */
-function pageServer(other?: OpenPage) {
+function pageServer(other?: OpenPage, clock: Clock = systemClock) {
   const life = { loaded: 0, closed: 0 }
   const open: OpenPage = async () => {
     life.loaded++
@@ -44,7 +44,7 @@ function pageServer(other?: OpenPage) {
     return { handle, close: async () => void life.closed++ }
   }
   const source = {
-    clock: systemClock,
+    clock,
     wallMs: Date.now,
     version: 'test',
     config: () => configFrom(['--hostname-override=node-1']),
@@ -109,6 +109,26 @@ describe('the page', () => {
     expect(await status('second')).toBe(503)
     expect(await handle(get('/'))).toMatchObject({ status: 503 })
   })
+})
+
+it('answers a client that goes on after 20 refusals a second later each time, and ends its connections beyond 16', async () => {
+  const clock = new FakeClock()
+  const { page } = pageServer(undefined, clock)
+  const handle = page.at(file('token', 'secret'))
+  const answers: HttpAnswer[] = []
+  const ask = async (client: string, authorization?: string) =>
+    void answers.push(await handle(get('/ui/', { client, authorization })))
+  for (let n = 0; n < 20; n++) await ask(`127.0.0.${n}`)
+  expect(answers.splice(0).map(({ status }) => status)).toEqual(Array(20).fill(401))
+  const waiting = Array.from({ length: 16 }, () => ask('127.0.0.1'))
+  await eventually(() => clock.pending === 16)
+  expect(answers).toEqual([])
+  await ask('127.0.0.2', 'Bearer secret')
+  await ask('192.0.2.1', 'Bearer secret')
+  expect(answers.splice(0)).toMatchObject([{ hangsUp: true }, { status: 200 }])
+  await clock.advance(1_000)
+  await Promise.all(waiting)
+  expect(answers.map(({ status }) => status)).toEqual(Array(16).fill(401))
 })
 
 async function freePort(): Promise<number> {

@@ -83,6 +83,21 @@ describe('HttpConnections', () => {
     expect(text.match(/HTTP\/1\.1 200/g)).toHaveLength(100)
   })
 
+  it('ends a connection after 100 requests, also of a client that goes on', async () => {
+    const { port } = await serve(ok)
+    const client = await connected(port)
+    const gone = closed(client)
+    let answers = 0
+    const one = () => client.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
+    client.on('data', () => {
+      answers++
+      one()
+    })
+    one()
+    await gone
+    expect(answers).toBe(100)
+  })
+
   it('answers before the body of a request came, and ends the connection', async () => {
     const { port } = await serve(ok)
     const head = 'POST /healthz HTTP/1.1\r\nHost: x\r\n'
@@ -135,6 +150,17 @@ describe('HttpConnections', () => {
     expect(await exchange(port, text)).toMatch(/^HTTP\/1\.1 200 OK[\s\S]*fine$/)
     const path = text.includes('healthz') ? '/healthz' : '/'
     expect(asked).toEqual([{ path, verbose: true, host }])
+  })
+
+  it('ends a connection without an answer, and does not read what came with the request', async () => {
+    let asked = 0
+    const hangUp = { status: 0, headers: {}, body: '', hangsUp: true } as const
+    const { port, errors } = await serve(() => {
+      asked++
+      return hangUp
+    })
+    expect(await exchange(port, 'GET / HTTP/1.1\r\nHost: x\r\n\r\n')).toBe('')
+    expect([asked, errors]).toEqual([1, []])
   })
 
   it('ends connections that are reset, or end, before their first byte', async () => {
