@@ -1,4 +1,4 @@
-import { type Cidr, FAMILIES, type Family, familyOf, isUnspecified } from '../base/ip.ts'
+import { type Cidr, type Family, familyOf, isUnspecified } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import type { NodeInfo } from '../model/snapshot.ts'
 
@@ -14,9 +14,8 @@ export function familyDoubts(
   const primary = familyOf(first)
   const clusterCidrs = detectLocal.kind === 'ClusterCIDR' ? detectLocal.cidrs : []
   const nodePorts = nodePortAddresses.primary ? [] : nodePortAddresses.cidrs
-  const isDual = [ips.map(familyOf), ...[clusterCidrs, podCidrs].map(familiesOf)].some(
-    families => new Set(families).size === FAMILIES.length,
-  )
+  const used = [ips.map(familyOf), familiesOf(clusterCidrs), familiesOf(podCidrs)]
+  const isDual = used.some(families => new Set(families).size > 1)
   const doubts: string[] = []
   const only = onlyFamilyOf(nodePorts)
   if (only !== undefined && (only !== primary || isDual))

@@ -20,7 +20,7 @@ import { HttpServer, type HttpServerOptions, type ServerNews } from '../http/ser
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
-import { RefusalPace } from './refusal-pace.ts'
+import { slowedRefusals } from './refusal-pace.ts'
 
 /** What the web page reads of the daemon. */
 export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
@@ -49,14 +49,14 @@ export type OpenPage = (source: PageSource) => Promise<Page>
 export class PageServer {
   readonly #open: OpenPage
   readonly #source: PageSource
-  readonly #pace: RefusalPace
+  readonly #slowed: (handle: Handler) => Handler
   #page: Promise<Page> | undefined
 
   constructor(open: OpenPage, source: PageSource) {
     this.#open = open
     this.#source = source
-    this.#pace = new RefusalPace(source.clock)
-    this.atSocket = this.#pace.slowed(request => this.#answer(request))
+    this.#slowed = slowedRefusals(source.clock)
+    this.atSocket = this.#slowed(request => this.#answer(request))
   }
 
   /** Answers at the admin socket, to whose owner the kernel restricts it. */
@@ -75,7 +75,7 @@ export class PageServer {
       }
       return request.path === '/' ? TO_PAGE : await this.#answer(request)
     })
-    return this.#pace.slowed(admitted)
+    return this.#slowed(admitted)
   }
 
   async close(): Promise<void> {

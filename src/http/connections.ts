@@ -26,8 +26,6 @@ export interface HttpAnswer {
   readonly headers: Readonly<Record<string, string>>
   /** Pieces are sent as fast as the client reads them. */
   readonly body: string | AsyncIterable<string>
-  /** The connection ends without this answer. */
-  readonly hangsUp?: true
 }
 
 export type Handler = (request: HttpRequest) => HttpAnswer | Promise<HttpAnswer>
@@ -96,11 +94,7 @@ export class HttpConnections {
     socket.on('error', () => socket.destroy())
     socket.once('readable', () => {
       const first: unknown = socket.read()
-      if (!(first instanceof Uint8Array)) {
-        socket.destroy()
-        return
-      }
-      socket.unshift(withLineEnd(first))
+      if (first instanceof Uint8Array) socket.unshift(withLineEnd(first))
       this.#http.emit('connection', socket)
     })
   }
@@ -134,8 +128,7 @@ export class HttpConnections {
   async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { socket } = request
     const connection = this.#open.get(socket)
-    // Requests that came together: one of them may have ended the connection.
-    if (connection === undefined || socket.destroyed) return
+    if (connection === undefined) return
     this.#turn(socket, ANSWER_MS)
     response.once('finish', () => this.#turn(socket, REQUEST_MS))
     // Beyond its maximum, Node answers 503 for ever unless the last answer ends the connection.
@@ -143,9 +136,7 @@ export class HttpConnections {
     if (isLast || announcesBody(request)) response.setHeader('Connection', 'close')
     try {
       const read = readRequest(request)
-      const answer = read === undefined ? BAD_REQUEST : await connection.handle(read)
-      if (answer.hangsUp === true) socket.destroy()
-      else await send(response, answer)
+      await send(response, read === undefined ? BAD_REQUEST : await connection.handle(read))
     } catch (thrown) {
       this.#options.failed(errorOf(thrown))
       if (response.headersSent) socket.destroy()

@@ -16,7 +16,7 @@ import { Reflector } from '../source/kube/reflector.ts'
 import { watchQuery } from '../source/kube/reflector-state.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
-import type { SourceObservation, SourceProblem, SourceStatus } from '../source/source.ts'
+import type { SourceProblem, SourceStatus } from '../source/source.ts'
 import { encodeMessage } from '../wire/protobuf/encoder.ts'
 import type { Change, Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
@@ -35,7 +35,6 @@ interface UpstreamOptions {
   /** The source is a relay, which does not say which of its changes come from lists. */
   readonly isRelay?: boolean
   readonly problem: (problem: SourceProblem) => void
-  readonly observed?: (observation: SourceObservation) => void
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
 }
@@ -76,7 +75,6 @@ export class Upstream {
   /** Encoded forms of objects that were just read. */
   readonly #encoded = new WeakMap<object, Buffer>()
   readonly #exchange: Exchange
-  #isUnidentified = false
 
   constructor(options: UpstreamOptions) {
     this.#options = options
@@ -118,7 +116,7 @@ export class Upstream {
   }
 
   #part(resource: Resource, traits: { streamsLists: boolean }): Part {
-    const { clock, random, state, observed, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, state, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const type = RELAYED[resource.kind]
     const collection = state.collections[resource.kind]
     const told = {
@@ -128,7 +126,6 @@ export class Upstream {
     } as const
     let cluster: string | undefined
     const news = new News(type, state, collection)
-    const toChange = (identity: WatchedIdentity): EncodedChange => this.#change(type, identity)
     const reflector: Reflector<EncodedChange> = new Reflector<EncodedChange>({
       resource,
       clock,
@@ -136,7 +133,7 @@ export class Upstream {
       checkPeriodMs,
       traits,
       exchange: this.#exchange,
-      parseObject: toChange,
+      parseObject: identity => this.#change(type, identity),
       deletion,
       sink: {
         events: batch => {
@@ -152,7 +149,8 @@ export class Upstream {
           if (cluster !== undefined) state.identify(cluster)
           news.tell(revision, by)
           collection.seal(revision, told[by])
-          if (type.kind === 'Service') this.#tellIdentity()
+          if (type.kind === 'Service')
+            this.#troubles.set(IDENTITY, state.isIdentified ? undefined : UNIDENTIFIED)
         },
         refusals: (list, objects) => this.#refused(part, list, objects),
         listed: () => {
@@ -165,7 +163,7 @@ export class Upstream {
           if (trouble === undefined) for (const each of this.#parts) each.reflector.hurry()
         },
         checked: () => undefined,
-        observed: observation => observed?.(observation),
+        observed: () => undefined,
       },
     })
     const part: Part = { name: resource.name, collection, reflector, listed: false }
@@ -176,14 +174,6 @@ export class Upstream {
     const asked = { clock, collection, exchange: this.#exchange, resource, toEntry }
     this.#questions.set(collection, new SourceQuestions(asked))
     return part
-  }
-
-  /** Reports once that nodes wait for the Service by which clusters are recognized. */
-  #tellIdentity(): void {
-    const { isIdentified } = this.#options.state
-    if (isIdentified && !this.#isUnidentified) return
-    this.#isUnidentified = !isIdentified
-    this.#troubles.set(IDENTITY, isIdentified ? undefined : UNIDENTIFIED)
   }
 
   /** Throws for a list of which most objects are refused: that is a failure of the answer. */

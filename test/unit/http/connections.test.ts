@@ -152,17 +152,6 @@ describe('HttpConnections', () => {
     expect(asked).toEqual([{ path, verbose: true, host }])
   })
 
-  it('ends a connection without an answer, and does not read what came with the request', async () => {
-    let asked = 0
-    const hangUp = { status: 0, headers: {}, body: '', hangsUp: true } as const
-    const { port, errors } = await serve(() => {
-      asked++
-      return hangUp
-    })
-    expect(await exchange(port, 'GET / HTTP/1.1\r\nHost: x\r\n\r\n')).toBe('')
-    expect([asked, errors]).toEqual([1, []])
-  })
-
   it('ends connections that are reset, or end, before their first byte', async () => {
     const { port, connections, errors } = await serve(ok)
     const [reset, end] = [await connected(port), await connected(port)]
