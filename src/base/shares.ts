@@ -291,6 +291,12 @@ export function ownersOf(peer: Origin, limits: Omit<ConnectionLimits, 'connectio
 
 const UNIX = 'unix socket'
 
+/** Names a client by its address; loopback, and a prefix of IPv6, have too many addresses and are one client each. */
+export function clientName(address = UNIX): string {
+  const ip = parseIp(address)
+  return ip === undefined || (ip.length === 4 && !isLoopback(ip)) ? address : prefixOf(address, undefined)
+}
+
 /** Returns the prefix, or a name for this machine. A connection between equal addresses comes from it: kubelet's probes do. */
 function prefixOf(address: string, localAddress: string | undefined): string {
   // A link-local address has its interface behind a percent sign.

@@ -138,6 +138,7 @@ export function decodeBundle(bytes: Buffer): Bundle {
   }
   const text = files.get(MANIFEST)
   if (text === undefined) throw new Error(`is not a kprobe bundle: it lacks ${FOLDER}/${MANIFEST}`)
+  if (text.length > OVERHEAD_BYTES) throw new Error(`has a ${MANIFEST} of ${bytesText(text.length)}`)
   const manifest = parsed(text, MANIFEST)
   if (!isJson(manifest) || typeof manifest.format !== 'number' || !Array.isArray(manifest.files))
     throw new Error(`is not a kprobe bundle: ${MANIFEST} has no format`)
@@ -181,7 +182,14 @@ export function jsonIn({ files }: Pick<Bundle, 'files'>, name: string): unknown 
   return data === undefined ? undefined : parsed(data, name)
 }
 
+/** Values of one JSON file: those of 32,000 Services of ten endpoints. A short text of many values takes 40 times its bytes. */
+const VALUES_MAX = 3 * 1024 * 1024
+const [COMMA, BRACE, BRACKET] = [0x2c, 0x7b, 0x5b]
+
 function parsed(data: Buffer, name: string): unknown {
+  let values = 0
+  for (const byte of data) if (byte === COMMA || byte === BRACE || byte === BRACKET) values++
+  if (values > VALUES_MAX) throw new Error(`has a ${name} of more than ${VALUES_MAX} values`)
   try {
     return JSON.parse(data.toString('utf8'))
   } catch (error) {

@@ -38,12 +38,12 @@ const ROWS_MAX = 200
 const ROWS_USUAL = 50
 const FRONTENDS_SHOWN = 4
 
-const SORTS: Readonly<Record<string, (a: PageService, b: PageService) => number>> = {
-  name: () => 0,
-  endpoints: (a, b) => b.endpoints - a.endpoints,
-  fewest: (a, b) => a.endpoints - b.endpoints,
-  problem: (a, b) => Number(a.problem === '') - Number(b.problem === ''),
-}
+/** Rows are in the order of their names before. */
+const SORTS: ReadonlyMap<string, (a: PageService, b: PageService) => number> = new Map([
+  ['endpoints', (a, b) => b.endpoints - a.endpoints],
+  ['fewest', (a, b) => a.endpoints - b.endpoints],
+  ['problem', (a, b) => Number(a.problem === '') - Number(b.problem === '')],
+])
 
 /** Gives the Services that a viewer looks at: `filter`, `sort`, `problems=1`, `offset` and `limit`, at most 200. */
 export function servicesPage(source: PageSource, query: URLSearchParams): ServicesPage {
@@ -61,14 +61,14 @@ export function servicesPage(source: PageSource, query: URLSearchParams): Servic
   const named = all
     .filter(({ key }) => key.toLowerCase().includes(filter))
     .sort((a, b) => compareTexts(a.key, b.key))
-  const sort = query.get('sort') ?? 'name'
+  const compare = SORTS.get(query.get('sort') ?? '')
   const [offset, limit] = [wholeNumber(query.get('offset'), 0), wholeNumber(query.get('limit'), ROWS_USUAL)]
   const end = offset + Math.min(limit, ROWS_MAX)
   // In the order of the names, only the rows on show are computed.
-  if (sort === 'name' && !onlyProblems)
+  if (compare === undefined && !onlyProblems)
     return { matching: named.length, total: all.length, offset, rows: named.slice(offset, end).map(rowOf) }
   const rows = named.map(rowOf).filter(({ problem }) => !onlyProblems || problem !== '')
-  const sorted = rows.sort(SORTS[sort] ?? SORTS.name)
+  const sorted = compare === undefined ? rows : rows.sort(compare)
   return { matching: rows.length, total: all.length, offset, rows: sorted.slice(offset, end) }
 }
 

@@ -3,10 +3,10 @@ import { fileURLToPath } from 'node:url'
 import { type Cancel, type Clock, processCpuMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import type { Page, PageSource } from '../daemon/page.ts'
+import { ClientBudgets } from '../daemon/refusal-pace.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../http/connections.ts'
 import { isJson } from '../model/fields.ts'
 import { PAGE_PATH } from '../telemetry/admin-server.ts'
-import { TokenBucket } from '../telemetry/events.ts'
 import { FlowNames } from './flow-reading.ts'
 import { pathOf, servicesPage } from './page-services.ts'
 import { FIRST_VIEW, rowsOf, SORTS, TopSampler, type TopState } from './top-sampler.ts'
@@ -66,8 +66,6 @@ export function openPage(
 
 /** The data of one viewer may take a tenth of a processor, a second of it at once. A request counts for 1 ms at least. */
 const BUDGET = { size: 1_000, refillMs: 10 } as const
-/** More viewers than connections; the oldest is forgotten. */
-const VIEWERS_MAX = 64
 const TOO_OFTEN: HttpAnswer = {
   status: 429,
   headers: { ...JSON_TYPE, 'Retry-After': '1' },
@@ -76,18 +74,17 @@ const TOO_OFTEN: HttpAnswer = {
 
 /** Answers viewers, each within a budget of the daemon's time. */
 class Viewers {
-  readonly #clock: Clock
   readonly #cpuMs: () => number
-  readonly #budgets = new Map<string, TokenBucket>()
+  readonly #budgets: ClientBudgets
 
   constructor(clock: Clock, cpuMs: () => number) {
-    this.#clock = clock
     this.#cpuMs = cpuMs
+    this.#budgets = new ClientBudgets(clock, BUDGET)
   }
 
   /** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
-  async answer(client = '', read: (timed: Timed) => unknown): Promise<HttpAnswer> {
-    const budget = this.#budgetOf(client)
+  async answer(client: string | undefined, read: (timed: Timed) => unknown): Promise<HttpAnswer> {
+    const budget = this.#budgets.of(client)
     if (!budget.take()) return TOO_OFTEN
     // Time that the machine gives to others, or that is waited for, is no work of this request.
     const timed: Timed = work => {
@@ -104,16 +101,6 @@ class Viewers {
     } catch (error) {
       return { status: 422, headers: JSON_TYPE, body: JSON.stringify({ error: errorText(error) }) }
     }
-  }
-
-  #budgetOf(client: string): TokenBucket {
-    const known = this.#budgets.get(client)
-    if (known !== undefined) return known
-    const [oldest] = this.#budgets.keys()
-    if (this.#budgets.size >= VIEWERS_MAX && oldest !== undefined) this.#budgets.delete(oldest)
-    const budget = new TokenBucket({ ...BUDGET, nowMs: () => this.#clock.nowMs() })
-    this.#budgets.set(client, budget)
-    return budget
   }
 }
 

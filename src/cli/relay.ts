@@ -230,9 +230,10 @@ class Session {
     const heardMs = state.heardMs()
     return {
       ...server.counts,
-      collections: Object.entries(state.collections).map(([kind, { size }]) => ({
+      collections: Object.entries(state.collections).map(([kind, { size, refused }]) => ({
         kind,
         objects: size,
+        refused,
       })),
       historyBytes: state.historyBytes,
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,

@@ -15,10 +15,10 @@ import { findMode } from '../modes/registry.ts'
 import { type Difference, differenceOf, dryRun, type Plan } from '../reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
-import { isMostGone } from '../source/source.ts'
 import type { TrafficCount } from '../telemetry/connection-metrics.ts'
 import type { ModeMetric } from '../telemetry/metric-set.ts'
 import { servicesBytes } from './process-room.ts'
+import { RemovalGuard } from './removal-guard.ts'
 import { modesOf, Retirement } from './retirement.ts'
 
 export interface ActiveModeOptions {
@@ -98,11 +98,6 @@ const DRIFT_POLL_MS = 100
 /** Maximum time that an unfinished pass may delay the exit. */
 const DRAIN_MS = 3_000
 
-/** Maximum time of the second read; after it, the first one counts. */
-const CONFIRM_MS = 60_000
-const DOUBTED =
-  'the source has less than half of what the kernel serves; kprobe reads it once more before it removes the rest'
-
 class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly mode: ProxyMode
   readonly servicesBytes: number | undefined
@@ -114,10 +109,10 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   /** What was held at the moments that held() gave. */
   readonly #states = new WeakMap<HeldRules, State>()
   #unsupported = ''
-  #isConfirmed = false
 
   constructor(config: Config, options: ActiveModeOptions, opened: OpenPlane<State, P>) {
     const { clock, random } = options
+    const guard = new RemovalGuard(options)
     this.mode = config.proxyMode
     this.#config = config
     this.#options = options
@@ -136,7 +131,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
       driftPollMs: isReal ? DRIFT_POLL_MS : 0,
       resolved: options.resolved,
       report: event => this.#report(event),
-      doubts: (held, wanted) => this.#doubts(held, wanted),
+      doubts: (held, wanted) => guard.doubts(opened.extent(held), opened.extent(wanted)),
     })
   }
 
@@ -207,25 +202,6 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const drained = await within(clock, DRAIN_MS, this.#reconciler.stop())
     if (!drained) log.warn('exiting with a commit in flight; the next start reads the kernel back')
     await within(clock, DRAIN_MS / 4, this.#opened.close())
-  }
-
-  /**
-   * Reads the source again if its list lacks most of the kernel state. After a restart, only the kernel remembers
-   * earlier objects.
-   */
-  async #doubts(held: State, wanted: State): Promise<boolean> {
-    if (this.#isConfirmed) return false
-    this.#isConfirmed = true
-    const { clock, log, confirm } = this.#options
-    const [before, after] = [this.#opened.extent(held), this.#opened.extent(wanted)]
-    const isDoubtful =
-      isMostGone(before.frontends, before.frontends - after.frontends) ||
-      isMostGone(before.endpoints, before.endpoints - after.endpoints)
-    const read = isDoubtful ? confirm?.() : undefined
-    if (read === undefined) return false
-    log.warn({ kernel: before, source: after }, DOUBTED)
-    await within(clock, CONFIRM_MS, read)
-    return true
   }
 
   #begin(): void {

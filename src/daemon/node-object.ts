@@ -13,6 +13,7 @@ import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
 import type { NodeConditionMetrics } from '../telemetry/metrics.ts'
 import type { ApiAnswer, ApiQuestion } from './cluster.ts'
+import { type FamilyConfig, familyDoubts } from './family-doubts.ts'
 
 interface NodeConditionOptions {
   readonly clock: Clock
@@ -257,7 +258,7 @@ export function conditionPatch(
 interface NodeWatchOptions {
   readonly clock: Clock
   readonly log: Log
-  readonly config: () => Pick<Config, 'nodeName' | 'nodePortAddresses' | 'detectLocal' | 'source'>
+  readonly config: () => Pick<Config, 'nodeName' | 'source'> & FamilyConfig
   /** Origin of the name: a flag, a field of the configuration, or `hostname`. */
   readonly nameFrom: string
   /** Names of the first few existing Nodes. */
@@ -281,6 +282,8 @@ export class NodeWatch {
   #repeatMs = FIRST_REPEAT_MS
   /** The last warning was about files without any Node. */
   #isOptionalSaid = false
+  /** Warnings about the families of ranges. */
+  #doubts: readonly string[] = []
 
   constructor(options: NodeWatchOptions) {
     this.#options = options
@@ -292,6 +295,7 @@ export class NodeWatch {
   follow(node: NodeInfo | undefined): void {
     const before = this.#sight
     this.#sight = node === undefined ? 'missing' : node.deleted === true ? 'deleted' : 'found'
+    if (node !== undefined) this.#checkFamilies(node)
     if (this.#sight === before) return
     this.#changes++
     this.#repeatMs = FIRST_REPEAT_MS
@@ -300,6 +304,13 @@ export class NodeWatch {
     if (this.#sight !== 'found') this.#warnings.wake()
     else if (before !== 'unseen')
       this.#options.log.info({ node: node?.name, ips: node?.ips.map(formatIp) }, 'Node found')
+  }
+
+  #checkFamilies(node: NodeInfo): void {
+    const { config, log } = this.#options
+    const before = this.#doubts
+    this.#doubts = familyDoubts(config(), node)
+    for (const text of this.#doubts) if (!before.includes(text)) log.warn({ node: node.name }, text)
   }
 
   /** Takes the frontends that the kernel holds. */

@@ -20,6 +20,7 @@ import { HttpServer, type HttpServerOptions, type ServerNews } from '../http/ser
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
+import { slowedRefusals } from './refusal-pace.ts'
 
 /** What the web page reads of the daemon. */
 export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
@@ -48,19 +49,22 @@ export type OpenPage = (source: PageSource) => Promise<Page>
 export class PageServer {
   readonly #open: OpenPage
   readonly #source: PageSource
+  readonly #slowed: (handle: Handler) => Handler
   #page: Promise<Page> | undefined
 
   constructor(open: OpenPage, source: PageSource) {
     this.#open = open
     this.#source = source
+    this.#slowed = slowedRefusals(source.clock)
+    this.atSocket = this.#slowed(request => this.#answer(request))
   }
 
   /** Answers at the admin socket, to whose owner the kernel restricts it. */
-  readonly atSocket: Handler = request => this.#answer(request)
+  readonly atSocket: Handler
 
   /** Answers at an address; with a file of a token, only those who give that. */
   at(tokenFile: string): Handler {
-    return readOnly(async request => {
+    const admitted = readOnly(async request => {
       if (tokenFile !== '') {
         const token = await readFile(tokenFile, 'utf8').then(
           text => text.trim(),
@@ -71,6 +75,7 @@ export class PageServer {
       }
       return request.path === '/' ? TO_PAGE : await this.#answer(request)
     })
+    return this.#slowed(admitted)
   }
 
   async close(): Promise<void> {

@@ -68,7 +68,9 @@ export class HttpConnections {
     this.#gate = new ConnectionGate(options)
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
       void this.#serve(request, response)
-    this.#http = createServer({ maxHeaderSize: HEADER_BYTES_MAX }, onRequest)
+    // Probes written by hand end lines with a bare LF, as Go's server accepts. Bodies are ignored in any case.
+    const parsing = { maxHeaderSize: HEADER_BYTES_MAX, insecureHTTPParser: true }
+    this.#http = createServer(parsing, onRequest)
     this.#http.maxHeadersCount = HEADERS_MAX
     this.#http.maxRequestsPerSocket = REQUESTS_PER_CONNECTION_MAX
     // Without this, Node would request the announced body.
@@ -86,10 +88,15 @@ export class HttpConnections {
   /** `service` names the listener's Service, if the limits have a share for each Service. */
   accept(socket: Socket, handle: Handler, service?: string): void {
     if (!this.#gate.admit(socket, service)) return
-    this.#open.set(socket, { handle, deadline: undefined })
+    this.#open.set(socket, { handle, deadline: undefined, requests: 0 })
     socket.once('close', () => this.#forget(socket))
     this.#within(socket, REQUEST_MS)
-    this.#http.emit('connection', socket)
+    socket.on('error', () => socket.destroy())
+    socket.once('readable', () => {
+      const first: unknown = socket.read()
+      if (first instanceof Uint8Array) socket.unshift(withLineEnd(first))
+      this.#http.emit('connection', socket)
+    })
   }
 
   /** Ends every connection, even during an answer. */
@@ -124,7 +131,9 @@ export class HttpConnections {
     if (connection === undefined) return
     this.#turn(socket, ANSWER_MS)
     response.once('finish', () => this.#turn(socket, REQUEST_MS))
-    if (announcesBody(request)) response.setHeader('Connection', 'close')
+    // Beyond its maximum, Node answers 503 for ever unless the last answer ends the connection.
+    const isLast = ++connection.requests >= REQUESTS_PER_CONNECTION_MAX
+    if (isLast || announcesBody(request)) response.setHeader('Connection', 'close')
     try {
       const read = readRequest(request)
       await send(response, read === undefined ? BAD_REQUEST : await connection.handle(read))
@@ -139,6 +148,7 @@ export class HttpConnections {
 interface Connection {
   readonly handle: Handler
   deadline: Cancel | undefined
+  requests: number
 }
 
 /** Headers of kube-proxy's plain answers. */
@@ -162,20 +172,31 @@ export function readOnly(handle: Handler): Handler {
   return request => (request.method === 'GET' || request.method === 'HEAD' ? handle(request) : WRONG_METHOD)
 }
 
+const [LF, CR] = [0x0a, 0x0d]
+
+/** Ends the first line with CR LF: after a bare LF, the parser of Node waits for a header where none follows. */
+function withLineEnd(bytes: Uint8Array): Uint8Array {
+  const at = bytes.indexOf(LF)
+  if (at <= 0 || bytes[at - 1] === CR) return bytes
+  return Buffer.concat([bytes.subarray(0, at), Buffer.from([CR]), bytes.subarray(at)])
+}
+
 function announcesBody({ headers }: IncomingMessage): boolean {
   return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0'
 }
 
-function readRequest({ method, url, headers, socket }: IncomingMessage): HttpRequest | undefined {
-  if (method === undefined || url === undefined || !url.startsWith('/')) return undefined
-  const mark = url.indexOf('?')
-  const path = mark < 0 ? url : url.slice(0, mark)
+/** A request to a proxy (RFC 9112, absolute-form) names the host before the path, and its header Host counts for nothing. */
+const TARGET = /^(?:https?:\/\/([^/?#]+))?(?=[/?]|$)([^?]*)(?:\?(.*))?$/is
+
+function readRequest({ method, url = '', headers, socket }: IncomingMessage): HttpRequest | undefined {
+  const [, authority, path = '', query = ''] = TARGET.exec(url) ?? []
+  if (method === undefined || (path === '' && authority === undefined)) return undefined
   const { host, authorization } = headers
   return {
     method,
-    path,
-    query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)),
-    host,
+    path: path === '' ? '/' : path,
+    query: new URLSearchParams(query),
+    host: authority ?? host,
     authorization,
     client: socket.remoteAddress,
   }

@@ -89,6 +89,8 @@ export class RelayClient implements ApiClient {
   #isDirect = false
   #hasState = false
   #saidDown = false
+  /** Collections that the API server is asked about, because relays lack most of their objects. */
+  readonly #doubted = new Set<string>()
   #cancelProbe: Cancel = () => undefined
   #isClosed = false
   readonly #reports: ReportSender
@@ -161,6 +163,7 @@ export class RelayClient implements ApiClient {
     if (wanted !== 'metadata' && wanted.what === 'watch')
       this.#positions.set(wanted.type.path, wanted.revision)
     if (this.#isDirect) return await this.#askDirectly(request)
+    if (request.isDirect === true) return await this.#confirm(request)
     // The relay itself compares with the API server: were every node to do it, none of them would need a relay.
     if (wanted === 'metadata') return UNSERVED
     return (await this.#askRelays(wanted, request)) ?? (await this.#askDirectly(request))
@@ -311,6 +314,19 @@ export class RelayClient implements ApiClient {
       left()
       throw error
     }
+  }
+
+  /** Holds what is known until the API server has answered. */
+  async #confirm(request: ApiRequest): Promise<ApiResponse> {
+    const [path = ''] = request.path.split('?')
+    if (!this.#doubted.has(path))
+      this.#options.say(
+        `a relay lacks most of the known objects of ${path}; none of them is removed before the API server confirms it`,
+      )
+    this.#doubted.add(path)
+    const response = await this.#askDirectly(request)
+    if (response.status === 200) this.#doubted.delete(path)
+    return response
   }
 
   #probeLater(): void {

@@ -86,6 +86,8 @@ export class Collection {
   #isAbsent = false
   /** Among the changes that are not published yet is a list. */
   #hasGap = false
+  /** Objects of the source that are not in it, because they cannot be read. */
+  refused = 0
   /** Hears what is published, before the readers. */
   published: (changes: ReadonlyMap<string, Entry | undefined>) => void = () => undefined
 

@@ -71,10 +71,10 @@ export class RelayState {
     return this.#cluster
   }
 
-  /** The Service that names the cluster was read, or does not exist. */
+  /** The Service that names the cluster was read. Every cluster has one, and only the proxy without a name reads it. */
   get isIdentified(): boolean {
-    const { revision, isAbsent } = this.collections.Service
-    return this.#cluster !== '' || revision !== undefined || isAbsent
+    const { revision } = this.collections.Service
+    return this.#cluster !== '' || (this.proxyName !== '' && revision !== undefined)
   }
 
   /** Of another cluster no reader goes on from what it has. */
@@ -82,14 +82,16 @@ export class RelayState {
     if (cluster === this.#cluster) return
     const isAnother = this.#cluster !== ''
     this.#cluster = cluster
-    if (isAnother) for (const collection of Object.values(this.collections)) collection.restart()
+    for (const collection of Object.values(this.collections))
+      if (isAnother) collection.restart()
+      // Readers of all types wait until it is known which cluster this is.
+      else collection.tell()
   }
 
-  /** Every collection was listed once, or does not exist. */
+  /** Every collection was listed once, or does not exist, and the cluster is known. */
   get isComplete(): boolean {
-    return Object.values(this.collections).every(
-      ({ revision, isAbsent }) => revision !== undefined || isAbsent,
-    )
+    const all = Object.values(this.collections)
+    return this.isIdentified && all.every(({ revision, isAbsent }) => revision !== undefined || isAbsent)
   }
 
   get isStale(): boolean {

@@ -1,5 +1,6 @@
 import { type Clock, pause, runWithin } from '../base/clock.ts'
-import type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
+import { WireError } from '../base/errors.ts'
+import type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
 import { readTriggerTime, watchedIdentity } from '../model/parse.ts'
 import { type ApiClient, type Resource, requestPath, watchedResources } from '../source/kube/api-client.ts'
 import {
@@ -16,7 +17,7 @@ import { watchQuery } from '../source/kube/reflector-state.ts'
 import { isLeftOut, newTraits, type ServerTraits, servedResource } from '../source/kube/server-traits.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
-import type { SourceObservation, SourceProblem, SourceStatus } from '../source/source.ts'
+import type { SourceProblem, SourceStatus } from '../source/source.ts'
 import { encodeMessage } from '../wire/protobuf/encoder.ts'
 import type { Change, Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
@@ -35,7 +36,6 @@ interface UpstreamOptions {
   /** The source is a relay, which does not say which of its changes come from lists. */
   readonly isRelay?: boolean
   readonly problem: (problem: SourceProblem) => void
-  readonly observed?: (observation: SourceObservation) => void
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
 }
@@ -53,6 +53,7 @@ interface EncodedChange {
 
 interface Part {
   readonly name: string
+  readonly collection: Collection
   readonly reflector: Reflector<EncodedChange>
   listed: boolean
 }
@@ -61,6 +62,10 @@ const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const CHECK_PERIOD_MS = 600_000
 /** The object by which a cluster is told from another one. Everyone who may watch Services sees it. */
 const IDENTITY = 'default/kubernetes'
+const UNIDENTIFIED = {
+  scope: 'resource',
+  text: 'the source has no such Service, which every API server creates; nodes are not served without it',
+} as const
 
 /** Follows the source of a relay: what nodes need, unread but for its names and versions. */
 export class Upstream {
@@ -112,7 +117,7 @@ export class Upstream {
   }
 
   #part(resource: Resource, traits: ServerTraits): Part {
-    const { clock, random, state, observed, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, state, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const type = RELAYED[resource.kind]
     const collection = state.collections[resource.kind]
     const told = {
@@ -122,7 +127,6 @@ export class Upstream {
     } as const
     let cluster: string | undefined
     const news = new News(type, state, collection)
-    const toChange = (identity: WatchedIdentity): EncodedChange => this.#change(type, identity)
     const reflector: Reflector<EncodedChange> = new Reflector<EncodedChange>({
       resource,
       clock,
@@ -130,7 +134,7 @@ export class Upstream {
       checkPeriodMs,
       traits,
       exchange: this.#exchange,
-      parseObject: toChange,
+      parseObject: identity => this.#change(type, identity),
       deletion,
       sink: {
         events: batch => {
@@ -146,12 +150,13 @@ export class Upstream {
           if (cluster !== undefined) state.identify(cluster)
           news.tell(revision, by)
           collection.seal(revision, told[by])
+          if (type.kind === 'Service')
+            this.#troubles.set(IDENTITY, state.isIdentified ? undefined : UNIDENTIFIED)
         },
-        refusals: () => undefined,
+        refusals: (list, objects) => this.#refused(part, list, objects),
         listed: () => {
           part.listed = true
           if (reflector.isAbsent) collection.absent()
-          // Readers of all types wait until it is known which cluster this is.
           if (type.kind === 'Service') for (const each of Object.values(state.collections)) each.tell()
         },
         trouble: trouble => {
@@ -159,10 +164,10 @@ export class Upstream {
           if (trouble === undefined) for (const each of this.#parts) each.reflector.hurry()
         },
         checked: () => undefined,
-        observed: observation => observed?.(observation),
+        observed: () => undefined,
       },
     })
-    const part: Part = { name: resource.name, reflector, listed: false }
+    const part: Part = { name: resource.name, collection, reflector, listed: false }
     if (isRelay) return part
     // A relay sends removals with the revision before them, and what it has is no proof of what the API server has.
     const toEntry = (object: ApiObject, name: string, version: string): Entry =>
@@ -170,6 +175,19 @@ export class Upstream {
     const asked = { clock, collection, exchange: this.#exchange, resource, traits, toEntry }
     this.#questions.set(collection, new SourceQuestions(asked))
     return part
+  }
+
+  /** Throws for a list of which most objects are refused: that is a failure of the answer. */
+  #refused({ name, collection }: Part, list: readonly Refusal[], objects: number): void {
+    collection.refused = list.length
+    const [first] = list
+    if (first === undefined) {
+      this.#troubles.set(`${name} refused`, undefined)
+      return
+    }
+    const text = `${list.length} of ${objects} objects are not relayed: ${first.object} ${first.reason}`
+    if (list.length * 2 > objects) throw new WireError(text)
+    this.#troubles.set(`${name} refused`, { scope: 'resource', text })
   }
 
   #change(type: RelayedType, { key, root, metadata }: WatchedIdentity): EncodedChange {
@@ -186,7 +204,7 @@ export class Upstream {
 
   #bytesOf(object: object): Buffer {
     const bytes = this.#encoded.get(object)
-    if (bytes === undefined) throw new Error('the source sends it in another encoding than protobuf')
+    if (bytes === undefined) throw new Error('it has no bytes in protobuf')
     return bytes
   }
 }

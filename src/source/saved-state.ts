@@ -26,6 +26,8 @@ const KIND = 'saved-state'
 export const STATE_VERSION = 1
 /** A larger state is neither written nor read: 10,000 Services with 100,000 endpoints take a fifth of it. */
 export const STATE_BYTES_MAX = 64 << 20
+/** Parsed JSON takes up to 40 times the memory of its text, so lines are short; no object of the API server is longer. */
+export const LINE_BYTES_MAX = 4 << 20
 const CHUNK_CHARS = 64 << 10
 const HASH_BYTES = 1 << 20
 
@@ -87,7 +89,9 @@ export function* stateChunks(
     return made
   }
   for (const object of savedObjects(snapshot)) {
-    text += line(object)
+    const added = line(object)
+    if (Buffer.byteLength(added) > LINE_BYTES_MAX) throw lineTooLong(Buffer.byteLength(added))
+    text += added
     if (text.length < CHUNK_CHARS) continue
     const made = chunk()
     hash.update(made)
@@ -102,6 +106,10 @@ function tooLarge(bytes: number, bytesMax = STATE_BYTES_MAX): string {
   return `${bytes} B are more than the ${bytesMax} B that a saved state may have`
 }
 
+function lineTooLong(bytes: number): SavedStateError {
+  return new SavedStateError('too-large', `it has a line of ${bytes} B; a line may have ${LINE_BYTES_MAX} B`)
+}
+
 function line(value: unknown): string {
   return `${JSON.stringify(value)}\n`
 }
@@ -114,6 +122,7 @@ export function* readState(bytes: Buffer, owner: StateOwner): Steps<Snapshot> {
   try {
     return yield* applyEventsInSteps(EMPTY_SNAPSHOT, yield* eventsIn(bytes, end))
   } catch (thrown) {
+    if (thrown instanceof SavedStateError) throw thrown
     throw new SavedStateError('foreign', 'it holds no objects of kprobe', {
       cause: errorOf(thrown),
     })
@@ -145,7 +154,7 @@ function* checkedEnd(bytes: Buffer): Steps<number> {
   const end = bytes.length < 2 ? 0 : bytes.lastIndexOf('\n', bytes.length - 2) + 1
   const hash = createHash('sha256')
   yield* hashed(hash, bytes.subarray(0, end))
-  if (bytes.toString('utf8', end) !== line({ sha256: hash.digest('hex') })) throw torn()
+  if (!bytes.subarray(end).equals(Buffer.from(line({ sha256: hash.digest('hex') })))) throw torn()
   return end
 }
 
@@ -195,9 +204,10 @@ function* eventsIn(bytes: Buffer, end: number): Steps<readonly SnapshotEvent[]> 
   return events
 }
 
-/** The mapping in these bytes; undefined for anything else. */
+/** The mapping in these bytes; undefined for anything else. Throws SavedStateError for a line that is too long. */
 function jsonLine(bytes: Buffer, from: number, to: number): Json | undefined {
   if (to < from) return undefined
+  if (to - from > LINE_BYTES_MAX) throw lineTooLong(to - from)
   try {
     const value: unknown = JSON.parse(bytes.toString('utf8', from, to))
     return isJson(value) ? value : undefined

@@ -200,7 +200,10 @@ interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
 
 type HealthSource = Pick<HealthTracker, 'readiness' | 'liveness' | 'advice'>
 
-/** Serves /healthz and /livez for any method, as kube-proxy does, and a list of both at /. */
+/**
+ * Serves /healthz and /livez for any method, as kube-proxy does. Lists both at / once this node is ready: a load balancer that
+ * probes / must not take an unready node for a ready one.
+ */
 export function openHealthServer(options: HealthServerOptions): HttpServer {
   const { health, probed, ...rest } = options
   return new HttpServer({ ...rest, handle: healthHandler(health, probed) })
@@ -208,7 +211,7 @@ export function openHealthServer(options: HealthServerOptions): HttpServer {
 
 export function healthHandler(health: HealthSource, probed: HealthServerOptions['probed']): Handler {
   return ({ path, query }) => {
-    if (path === '/') return listing(['/healthz', '/livez'])
+    if (path === '/' && health.readiness().code === 200) return listing(['/healthz', '/livez'])
     if (path !== '/healthz' && path !== '/livez') return NOT_FOUND
     const isReadiness = path === '/healthz'
     const answer = isReadiness ? health.readiness() : health.liveness()

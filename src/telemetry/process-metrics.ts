@@ -283,7 +283,12 @@ export function createApiMetrics(
 /** Numbers of a relay at the time of a scrape. */
 export interface RelayNumbers {
   /** By the kind of their objects. */
-  readonly collections: readonly { readonly kind: string; readonly objects: number }[]
+  readonly collections: readonly {
+    readonly kind: string
+    readonly objects: number
+    /** Objects of the source that cannot be relayed. */
+    readonly refused: number
+  }[]
   readonly connections: number
   readonly streams: number
   readonly subscriptions: number
@@ -331,6 +336,12 @@ export function createRelayMetrics(
     labelNames: ['kind'],
     fill: gauge => {
       for (const { kind, objects } of read().collections) gauge.inc({ kind }, objects)
+    },
+  })
+  filled('objects_refused', 'Objects of the source that the relay cannot read, and does not serve.', {
+    labelNames: ['kind'],
+    fill: gauge => {
+      for (const { kind, refused } of read().collections) gauge.inc({ kind }, refused)
     },
   })
   askedOf(read, {

@@ -75,6 +75,7 @@ function relayState(): RelayState {
   const nodes = state.collections.Node
   for (const name of names) nodes.put(name, { version: '1', resource: Buffer.alloc(0) })
   for (const collection of Object.values(state.collections)) collection.seal('1')
+  state.identify('cluster-a')
   return state
 }
 

@@ -9,6 +9,7 @@ import { Daemons } from '../support/daemon.ts'
 import { FakeIo } from '../support/fake-io.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
+import { identityOf } from '../support/relay.ts'
 
 /* A daemon that reads from a relay, and the real kernel: what `kprobe status --wait` has waited for. */
 
@@ -39,6 +40,7 @@ async function status(...flags: string[]): Promise<{ code: number; out: string; 
 
 it('kprobe status --wait returns once the kernel holds a Service, and once it holds it no more', async () => {
   server.store.create('nodes', nodeOf(NODE_NAME, 0))
+  server.store.create('services', identityOf('cluster-a'))
   const folder = daemons.folder()
   const kubeconfig = join(folder, 'kubeconfig')
   writeFileSync(kubeconfig, server.kubeconfig())

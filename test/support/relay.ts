@@ -416,7 +416,7 @@ function sliceKeyOf(index: number): string {
 }
 
 /** The object by which clusters are told apart. */
-function identityOf(uid: string): ApiObject {
+export function identityOf(uid: string): ApiObject {
   return {
     apiVersion: 'v1',
     kind: 'Service',

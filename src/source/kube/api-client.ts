@@ -16,6 +16,8 @@ export interface ApiRequest {
   readonly idleMs: number
   /** Watches may be silent as long as the connection answers PINGs: idleMs then counts until the status alone. */
   readonly longLived: boolean
+  /** The API server itself is to answer, no relay. */
+  readonly isDirect?: boolean
   readonly signal: AbortSignal
 }
 

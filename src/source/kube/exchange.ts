@@ -33,6 +33,7 @@ export interface Opening {
   readonly accept?: string
   /** Longest wait for the answer of a watch, milliseconds; half a minute unless given. */
   readonly idleMs?: number
+  readonly isDirect?: boolean
 }
 
 const IDLE_MS = 30_000
@@ -127,7 +128,8 @@ export class Exchange {
     reader.end()
   }
 
-  async #open({ path, signal, accept, idleMs = IDLE_MS }: Opening, longLived: boolean): Promise<ApiResponse> {
+  async #open(opening: Opening, longLived: boolean): Promise<ApiResponse> {
+    const { path, signal, accept, isDirect = false, idleMs = IDLE_MS } = opening
     const { client } = this.#options
     const response = await client.send({
       method: 'GET',
@@ -135,6 +137,7 @@ export class Exchange {
       accept: accept ?? this.#options.accept,
       idleMs: longLived ? idleMs : LIST_IDLE_MS,
       longLived,
+      isDirect,
       signal,
     })
     if (response.status === 200) return response

@@ -28,8 +28,8 @@ export interface ReflectorOptions<E extends Change = SourceEvent> {
 export interface ReflectorSink<E extends Change = SourceEvent> {
   /** Takes changes, in one piece with those of other calls of the same turn. Resolves once they were taken. */
   events(batch: readonly (E | CountedEvent)[]): Promise<void>
-  /** All objects that are refused, when that has changed. */
-  refusals(list: readonly Refusal[]): void
+  /** All objects that are refused, out of so many, when that has changed. An error makes the list that they are of fail. */
+  refusals(list: readonly Refusal[], objects: number): void
   /** Every existing object has been delivered once, or there are none. Called once. */
   listed(): void
   /** What is wrong now; undefined when nothing is. Called at every change and at repetitions. */

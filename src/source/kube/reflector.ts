@@ -319,13 +319,13 @@ export class Reflector<E extends Change = SourceEvent> {
     const { sink } = this.#options
     try {
       await taken
+      const refusals = this.#intake.takeRefusals()
+      if (refusals !== undefined && !this.#stopped) sink.refusals(refusals, this.#intake.index.size)
     } catch (error) {
       // It is unknown which objects were delivered: deliver all of them again.
       this.#intake.index.forgetVersions()
       throw error
     }
-    const refusals = this.#intake.takeRefusals()
-    if (refusals !== undefined && !this.#stopped) sink.refusals(refusals)
   }
 
   /** Lists once more, from the store itself. Resolves when a list was taken. */
@@ -412,7 +412,8 @@ export class Reflector<E extends Change = SourceEvent> {
   #opening(attempt: Attempt<Outcome>, query: Readonly<Record<string, string>>): Opening {
     const { resource, traits } = this.#options
     const path = requestPath(servedResource(resource, traits), query)
-    return { kind: resource.kind, path, signal: attempt.signal }
+    // A relay that lacks most objects is no second opinion about that.
+    return { kind: resource.kind, path, isDirect: this.#state.doubted, signal: attempt.signal }
   }
 
   #inSlices<T>(steps: Steps<T>): Promise<T> {

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { createGzip, gunzipSync, gzipSync } from 'node:zlib'
-import { beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it, vi } from 'vitest'
 import { failureText } from '../../../src/base/errors.ts'
 import { readTar, tarEnd, tarHeader, tarPadding } from '../../../src/base/tar.ts'
 import {
@@ -12,6 +12,7 @@ import {
   decodeBundle,
   encodeBundle,
   FILE_BYTES_MAX,
+  jsonIn,
   readBundle,
   writeBundle,
 } from '../../../src/cli/bundle.ts'
@@ -118,6 +119,19 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
     ],
   ])('%s', (_, bytes, message) => {
     expect(() => decodeBundle(bytes)).toThrow(message)
+  })
+
+  it.each([
+    ['manifest.json', '['.repeat(30 << 20), /manifest\.json of 30\.0 MiB/],
+    ['snapshot.json', '['.repeat(30 << 20), /snapshot\.json of more than 3145728 values/],
+    ['snapshot.json', '{"a":0,'.repeat(4 << 20), /snapshot\.json of more than/],
+  ])('with a %s of 30 MB in a line, before that is parsed', (name, text, reason) => {
+    const entries = { 'kprobe-bundle/manifest.json': manifestOf({}), [`kprobe-bundle/${name}`]: text }
+    const bytes = archive(entries)
+    const parse = vi.spyOn(JSON, 'parse')
+    expect(() => jsonIn(decodeBundle(bytes), name)).toThrow(reason)
+    expect(Math.max(0, ...parse.mock.calls.map(([parsed]) => parsed.length))).toBeLessThan(1_000)
+    parse.mockRestore()
   })
 
   it('with a link, whatever it leads to', () => {

@@ -167,6 +167,24 @@ it('F213: a viewer that asks without pause gets no more than its share of time, 
   expect((await long.get('data/status', {}, '192.0.2.3')).status).toBe(429)
 })
 
+it('F213: all addresses of loopback, and of a prefix of IPv6, are one viewer', async () => {
+  const { get } = open({ clock: new FakeClock() })
+  for (const addressOf of [
+    (n: number) => `127.0.${n >> 8}.${n & 255}`,
+    (n: number) => `fd00::${n.toString(16)}`,
+  ]) {
+    const statuses = new Map<number, number>()
+    for (let n = 1; n <= 1_500; n++) {
+      const { status } = await get('data/status', {}, addressOf(n))
+      statuses.set(status, (statuses.get(status) ?? 0) + 1)
+    }
+    expect([...statuses]).toEqual([
+      [200, 1_000],
+      [429, 500],
+    ])
+  }
+})
+
 describe('the Services', () => {
   const names = (answer: unknown) => listAt(answer, 'rows').map(row => textAt(row, 'service'))
 
@@ -186,6 +204,8 @@ describe('the Services', () => {
     const { data } = open()
     expect(await data('services', { filter: 'SVC-00' })).toMatchObject({ matching: 10, total: 305 })
     expect(names(await data('services', { sort: 'endpoints', limit: '1' }))).toEqual(['ns/web'])
+    for (const sort of ['__proto__', 'constructor', 'toString', 'none'])
+      expect(await data('services', { sort })).toEqual(await data('services'))
     const [web] = listAt(await data('services', { filter: 'web' }), 'rows')
     expect(web).toMatchObject({ type: 'NodePort', endpoints: 2, localEndpoints: 1, problem: '' })
     expect(listAt(web, 'frontends')).toEqual(['10.96.0.1:80/TCP', '*:30080/TCP'])

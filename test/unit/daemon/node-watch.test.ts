@@ -160,3 +160,29 @@ describe('a Node with addresses of one family', () => {
     expect((await said()).join('')).toContain('node ports answer at localhost alone; /healthz answers 503')
   })
 })
+
+describe('ranges of one family', () => {
+  const DUAL = { ips: ['192.168.1.7', 'fd00::7'], podCIDRs: ['10.244.0.0/24', 'fd00:1::/64'] }
+  const IPV4 = { ips: ['192.168.1.7'], podCIDRs: ['10.244.0.0/24'] }
+
+  it.each([
+    ['--nodeport-addresses=192.168.0.0/24', DUAL, 'nodePortAddresses has only IPv4 ranges'],
+    ['--nodeport-addresses=192.168.0.0/24', { ...IPV4, podCIDRs: DUAL.podCIDRs }, 'only IPv4 ranges'],
+    ['--nodeport-addresses=fd00::/64', IPV4, 'nodePortAddresses has only IPv6 ranges'],
+    ['--cluster-cidr=fd00:1::/48', DUAL, 'clusterCIDR has only IPv6 ranges, and the Node is IPv4-primary'],
+    ['--detect-local-mode=NodeCIDR', { ...IPV4, podCIDRs: ['fd00:1::/64'] }, 'spec.podCIDRs of the Node'],
+    ['--nodeport-addresses=192.168.0.0/24', IPV4, undefined],
+    ['--nodeport-addresses=192.168.0.0/24,fd00::/64', DUAL, undefined],
+    ['--nodeport-addresses=primary,192.168.0.0/24', DUAL, undefined],
+    ['--nodeport-addresses=localhost', DUAL, undefined],
+    ['--cluster-cidr=10.244.0.0/16', DUAL, undefined],
+  ])('%s at %o: as with kube-proxy, one warning or none', async (flag, object, warning) => {
+    open('--source=kube', flag)
+    const known = snapshotOf([nodeObject(object)]).node
+    watch.follow(known)
+    watch.follow(known === undefined ? undefined : { ...known })
+    const lines = await said()
+    expect(lines).toHaveLength(warning === undefined ? 0 : 1)
+    if (warning !== undefined) expect(lines[0]).toContain(warning)
+  })
+})

@@ -36,7 +36,7 @@ function file(name: string, text: string): string {
 }
 
 /** A page that names the path it is asked for, and how often it was loaded. */
-function pageServer(other?: OpenPage) {
+function pageServer(other?: OpenPage, clock: Clock = systemClock) {
   const life = { loaded: 0, closed: 0 }
   const open: OpenPage = async () => {
     life.loaded++
@@ -44,7 +44,7 @@ function pageServer(other?: OpenPage) {
     return { handle, close: async () => void life.closed++ }
   }
   const source = {
-    clock: systemClock,
+    clock,
     wallMs: Date.now,
     version: 'test',
     config: () => configFrom(['--hostname-override=node-1']),
@@ -109,6 +109,25 @@ describe('the page', () => {
     expect(await status('second')).toBe(503)
     expect(await handle(get('/'))).toMatchObject({ status: 503 })
   })
+})
+
+it('answers a client that has 20 refusals a second later each time', async () => {
+  const clock = new FakeClock()
+  const { page } = pageServer(undefined, clock)
+  const handle = page.at(file('token', 'secret'))
+  const answers: number[] = []
+  const ask = async (client: string, authorization?: string) =>
+    void answers.push((await handle(get('/ui/', { client, authorization }))).status)
+  for (let n = 0; n < 20; n++) await ask(`127.0.0.${n}`)
+  expect(answers.splice(0)).toEqual(Array(20).fill(401))
+  const waiting = Array.from({ length: 4 }, () => ask('127.0.0.1'))
+  await eventually(() => clock.pending === 4)
+  await ask('127.0.0.2', 'Bearer secret')
+  await ask('192.0.2.1')
+  expect(answers.splice(0)).toEqual([200, 401])
+  await clock.advance(1_000)
+  await Promise.all(waiting)
+  expect(answers).toEqual(Array(4).fill(401))
 })
 
 async function freePort(): Promise<number> {

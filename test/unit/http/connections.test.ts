@@ -83,6 +83,21 @@ describe('HttpConnections', () => {
     expect(text.match(/HTTP\/1\.1 200/g)).toHaveLength(100)
   })
 
+  it('ends a connection after 100 requests, also of a client that goes on', async () => {
+    const { port } = await serve(ok)
+    const client = await connected(port)
+    const gone = closed(client)
+    let answers = 0
+    const one = () => client.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
+    client.on('data', () => {
+      answers++
+      one()
+    })
+    one()
+    await gone
+    expect(answers).toBe(100)
+  })
+
   it('answers before the body of a request came, and ends the connection', async () => {
     const { port } = await serve(ok)
     const head = 'POST /healthz HTTP/1.1\r\nHost: x\r\n'
@@ -104,13 +119,47 @@ describe('HttpConnections', () => {
   it.each([
     ['something else than HTTP', 'hello\r\n\r\n', 'HTTP/1.1 400'],
     ['a request without a host', 'GET / HTTP/1.1\r\n\r\n', 'HTTP/1.1 400'],
-    ['a proxy request', 'GET http://x/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n', 'HTTP/1.1 400'],
+    [
+      'a target that is no path',
+      'OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n',
+      'HTTP/1.1 400',
+    ],
     ['F98: huge headers', `GET / HTTP/1.1\r\nHost: x\r\nA: ${'a'.repeat(100_000)}\r\n\r\n`, 'HTTP/1.1 431'],
     ['F98: a huge path', `GET /${'a'.repeat(100_000)} HTTP/1.1\r\nHost: x\r\n\r\n`, 'HTTP/1.1 431'],
   ])('refuses %s', async (_, text, start) => {
     const { port } = await serve(ok)
     expect(await exchange(port, text)).toMatch(new RegExp(`^(${start}|$)`))
     expect(await ask({ port, path: '/' })).toMatchObject({ status: 200 })
+  })
+
+  it.each([
+    [
+      'GET http://node:10256/healthz?verbose HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n',
+      'node:10256',
+    ],
+    ['GET HTTP://node?verbose HTTP/1.0\r\n\r\n', 'node'],
+    ['GET /healthz?verbose HTTP/1.1\nHost: node\nConnection: close\n\n', 'node'],
+    ['GET /healthz?verbose HTTP/1.0\nHost: node\n\n', 'node'],
+    ['GET /healthz?verbose HTTP/1.0\n\n', undefined],
+  ])('answers %j, as Go does', async (text, host) => {
+    const asked: unknown[] = []
+    const { port } = await serve(({ path, query, host }) => {
+      asked.push({ path, verbose: query.has('verbose'), host })
+      return { status: 200, headers: {}, body: 'fine' }
+    })
+    expect(await exchange(port, text)).toMatch(/^HTTP\/1\.1 200 OK[\s\S]*fine$/)
+    const path = text.includes('healthz') ? '/healthz' : '/'
+    expect(asked).toEqual([{ path, verbose: true, host }])
+  })
+
+  it('ends connections that are reset, or end, before their first byte', async () => {
+    const { port, connections, errors } = await serve(ok)
+    const [reset, end] = [await connected(port), await connected(port)]
+    await eventually(() => connections.open === 2)
+    reset.resetAndDestroy()
+    end.end()
+    await eventually(() => connections.open === 0)
+    expect(errors).toEqual([])
   })
 
   it('F98: ends connections that bring their request too slowly, however busy they look', async () => {

@@ -20,7 +20,7 @@ import { FakeClock } from '../../support/fake-clock.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
-import { RelayWorld } from '../../support/relay.ts'
+import { identityOf, RelayWorld } from '../../support/relay.ts'
 import { KeptCall } from '../../support/relay-call.ts'
 import { OPTIONS } from '../model/objects.ts'
 
@@ -35,6 +35,7 @@ describe('Sets of a relay', () => {
     server = await ApiServer.start({ bookmarkEveryMs: 1_000 })
     for (const { resource, object } of clusterOf({ services: 30, endpointsPerService: 4, nodes: 6 }))
       server.store.create(resource, object)
+    server.store.create('services', identityOf('cluster-a'))
     writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig())
     ends = []
     clients = []
@@ -95,7 +96,7 @@ describe('Sets of a relay', () => {
       }
     }
     await settle('the first state')
-    expect(pairs[0]?.ours.store.services.size).toBe(30)
+    expect(pairs[0]?.ours.store.services.size).toBe(31)
     const random = createRandom(7)
     for (let step = 0; step < 30; step++) {
       const [service, node] = [random.int(0, 29), random.int(0, 5)]

@@ -116,7 +116,6 @@ it('F185: no reader begins before it is known which cluster a relay is of', asyn
   expect([call.text, call.ended]).toEqual(['', []])
   state.identify('b')
   Service.seal('20')
-  for (const each of Object.values(state.collections)) each.tell()
   await clock.advance(100)
   expect([call.text, call.ended]).toEqual(['', ['15 this is cluster b, not a']])
   server.close()

@@ -24,7 +24,7 @@ import { temporaryFolder } from '../../support/folder.ts'
 import { Follower } from '../../support/follower.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
-import { PROTOBUF } from '../../support/relay.ts'
+import { identityOf, PROTOBUF } from '../../support/relay.ts'
 import { createAuthority } from '../../support/tls.ts'
 
 type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
@@ -39,6 +39,7 @@ beforeEach(async () => {
   server = await ApiServer.start({ bookmarkEveryMs: 1_000 })
   for (const { resource, object } of clusterOf({ services: 20, endpointsPerService: 3, nodes: 3 }))
     server.store.create(resource, object)
+  server.store.create('services', identityOf('cluster-a'))
   writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig())
   ends = []
 })
@@ -221,7 +222,7 @@ describe('kprobe relay', () => {
     await relay(`--listen=${socket()}`)
     const client = plainClient(socket())
     client.say({ type_url: SERVICES, resource_names_subscribe: ['*'] })
-    await holds(() => expect(client.names()).toHaveLength(20))
+    await holds(() => expect(client.names()).toHaveLength(21))
     server.store.delete('services', 'namespace-5/service-5')
     await holds(() => expect(client.responses.at(-1)?.removed_resources).toEqual(['namespace-5/service-5']))
     const [first] = client.responses[0]?.resources ?? []

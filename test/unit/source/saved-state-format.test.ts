@@ -1,10 +1,12 @@
+import { createHash } from 'node:crypto'
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, vi } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { isRefusal } from '../../../src/model/fields.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
 import {
+  LINE_BYTES_MAX,
   readState,
   SavedStateError,
   STATE_BYTES_MAX,
@@ -69,7 +71,26 @@ function refusalOf(bytes: Buffer, owner: StateOwner = OWNER): string {
   return 'none'
 }
 
+afterEach(() => void vi.restoreAllMocks())
+
 describe('a saved state', () => {
+  it('is refused for a line that is too long before that is parsed, and is not written with one', () => {
+    const lines = fileOf(snapshotOf(OBJECTS)).toString().split('\n')
+    const parse = vi.spyOn(JSON, 'parse')
+    const long = '['.repeat(30 << 20)
+    const header = `${lines[0]?.slice(0, -1)},"x":${long}`
+    expect(refusalOf(Buffer.from(`${header}\n`))).toBe('too-large')
+    const body = `${lines[0]}\n{"x":${long}\n`
+    const sum = JSON.stringify({ sha256: createHash('sha256').update(body).digest('hex') })
+    expect(refusalOf(Buffer.from(`${body}${sum}\n`))).toBe('too-large')
+    expect(Math.max(0, ...parse.mock.calls.map(([text]) => text.length))).toBeLessThan(1_000)
+    const zone = 'z'.repeat(LINE_BYTES_MAX / 1_000)
+    const endpoints = Array.from({ length: 1_001 }, () =>
+      endpoint('10.1.0.1', { hints: { forZones: [{ name: zone }] } }),
+    )
+    expect(() => fileOf(snapshotOf([slice('long', 'web', endpoints)]))).toThrow(/a line may have/)
+  })
+
   it('gives the same objects: a list that says the same leaves the Snapshot as it is', () => {
     const read = finish(readState(fileOf(snapshotOf(OBJECTS)), OWNER))
     expect(read.services.size).toBe(4)

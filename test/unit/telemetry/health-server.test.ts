@@ -23,10 +23,11 @@ describe('openHealthServer', () => {
     await eventually(() => server.addresses.length === 1)
     const port = portOf(server.addresses[0])
     expect(await ask({ port, path: '/healthz' })).toMatchObject({ status: 503 })
-    expect(JSON.parse((await ask({ port, path: '/' })).body)).toEqual({ paths: ['/healthz', '/livez'] })
+    expect(await ask({ port, path: '/' })).toMatchObject({ status: 404 })
     expect(await ask({ port, path: '/livez?verbose' })).toMatchObject({ status: 200 })
     health.node(true)
     health.synced(1)
+    expect(JSON.parse((await ask({ port, path: '/' })).body)).toEqual({ paths: ['/healthz', '/livez'] })
     for (const method of ['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'])
       expect(await ask({ port, path: '/healthz', method })).toMatchObject({
         status: 200,

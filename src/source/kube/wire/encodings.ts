@@ -34,14 +34,14 @@ import {
  * all there, end() says. Throws WireError for a type that cannot be read.
  */
 export function createListReader(contentType: string, options: ListReaderOptions): ListReader {
-  return encodingOf(contentType) === 'protobuf'
+  return encodingFor(contentType, options) === 'protobuf'
     ? new ProtobufListReader(options)
     : new JsonListReader(options)
 }
 
 /** The same for a watch. */
 export function createWatchReader(contentType: string, options: ReaderOptions): WatchReader {
-  return encodingOf(contentType) === 'protobuf'
+  return encodingFor(contentType, options) === 'protobuf'
     ? new ProtobufWatchReader(options)
     : new JsonWatchReader(options)
 }
@@ -51,13 +51,16 @@ const JSON_TYPE = 'application/json'
 
 type Encoding = 'protobuf' | 'json'
 
-/** How a body of this Content-Type is read; parameters count for nothing. Throws WireError for any other type. */
-function encodingOf(contentType: string): Encoding {
+/**
+ * How a body of this Content-Type is read; parameters count for nothing. Throws WireError for any other type, and for JSON
+ * where the bytes of each object are wanted: an answer fails as a whole, not object by object.
+ */
+function encodingFor(contentType: string, { encoded }: Pick<ReaderOptions, 'encoded'> = {}): Encoding {
   const encoding = knownEncoding(contentType)
-  if (encoding !== undefined) return encoding
-  throw new WireError(
-    `the body has the content type ${printable(contentType) || '(none)'}; supported are ${PROTOBUF} and ${JSON_TYPE}`,
-  )
+  if (encoding === 'protobuf' || (encoding === 'json' && encoded === undefined)) return encoding
+  const supported =
+    encoded === undefined ? `supported are ${PROTOBUF} and ${JSON_TYPE}` : `needed is ${PROTOBUF}`
+  throw new WireError(`the body has the content type ${printable(contentType) || '(none)'}; ${supported}`)
 }
 
 function knownEncoding(contentType: string): Encoding | undefined {
@@ -94,7 +97,7 @@ export interface ApiStatus {
 /** The Status that an error response has as its body; undefined for any other body. */
 export function readStatus(contentType: string, bytes: Uint8Array): ApiStatus | undefined {
   try {
-    return statusOf(encodingOf(contentType) === 'protobuf' ? fromProtobuf(bytes) : objectIn(bytes))
+    return statusOf(encodingFor(contentType) === 'protobuf' ? fromProtobuf(bytes) : objectIn(bytes))
   } catch (error) {
     // Proxies and load balancers answer with pages of their own.
     if (error instanceof WireError) return undefined

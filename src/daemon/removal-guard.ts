@@ -1,0 +1,47 @@
+import { type Clock, within } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import type { Extent } from '../modes/mode.ts'
+import { isMostGone } from '../source/source.ts'
+
+interface RemovalGuardOptions {
+  readonly clock: Clock
+  readonly log: Log
+  /** Reads the source again, from the API server; absent, or without a result, where the source cannot. */
+  readonly confirm?: () => Promise<void> | undefined
+}
+
+/** Maximum time of the second read in one pass. */
+const CONFIRM_MS = 60_000
+const DOUBTED =
+  'the source has less than half of what the kernel serves; kprobe reads it once more, from the API server, before it removes the rest'
+const UNCONFIRMED =
+  'the source has less than half of what the kernel serves, and the API server has not confirmed that; nothing is removed before it does'
+
+/**
+ * Keeps a first pass from removing most of the kernel state on the word of one list. After a restart, only the kernel
+ * remembers earlier objects.
+ */
+export class RemovalGuard {
+  readonly #options: RemovalGuardOptions
+  #isSettled = false
+
+  constructor(options: RemovalGuardOptions) {
+    this.#options = options
+  }
+
+  /** True once the source was read again: the caller compares anew. Throws if nobody confirms the removal in time. */
+  async doubts(kernel: Extent, source: Extent): Promise<boolean> {
+    if (this.#isSettled) return false
+    const { clock, log, confirm } = this.#options
+    const isDoubtful =
+      isMostGone(kernel.frontends, kernel.frontends - source.frontends) ||
+      isMostGone(kernel.endpoints, kernel.endpoints - source.endpoints)
+    const read = isDoubtful ? confirm?.() : undefined
+    this.#isSettled = read === undefined
+    if (read === undefined) return false
+    log.warn({ kernel, source }, DOUBTED)
+    this.#isSettled = await within(clock, CONFIRM_MS, read)
+    if (!this.#isSettled) throw new Error(UNCONFIRMED)
+    return true
+  }
+}

@@ -1,0 +1,24 @@
+import { expect, test } from 'vitest'
+import { createLog } from '../../../src/base/log.ts'
+import { RemovalGuard } from '../../../src/daemon/removal-guard.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+
+const KERNEL = { frontends: 752, endpoints: 752 }
+const NOTHING = { frontends: 0, endpoints: 0 }
+
+test('removes nothing while the second read has no answer, and asks again', async () => {
+  const clock = new FakeClock()
+  const log = createLog({ format: 'text', verbosity: 0, destination: { write: () => undefined } })
+  const answers: (() => void)[] = []
+  const confirm = () => new Promise<void>(resolve => answers.push(resolve))
+  const guard = new RemovalGuard({ clock, log, confirm })
+  for (let pass = 0; pass < 3; pass++) {
+    const doubts = guard.doubts(KERNEL, NOTHING).catch((error: Error) => error.message)
+    await clock.advance(60_000)
+    expect(await doubts).toMatch(/nothing is removed before it does$/)
+  }
+  const last = guard.doubts(KERNEL, NOTHING)
+  answers.at(-1)?.()
+  expect(await last).toBe(true)
+  expect(await guard.doubts(KERNEL, NOTHING)).toBe(false)
+})
