@@ -101,6 +101,7 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
       tableName,
       leftElsewhere,
       writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,
+      usesIpvs: findMode(config.proxyMode).device !== undefined,
       wroteIptables,
       proxy,
     })

@@ -27,6 +27,9 @@ import { portsText } from './peers.ts'
 import { CLIENT_PORT } from './programmed.ts'
 import { modelCommand, type RunCommand } from './request.ts'
 
+/** The origin of connections of this node's processes. */
+export const OF_NODE = 'a process of this node'
+
 /** The path of one connection, with the reasons. */
 export interface Explanation {
   /** The answer in one sentence. */
@@ -213,7 +216,7 @@ function connectionOf(
     protocol: protocol.name,
     from: formatIp(from),
     to: formatIpPort(to, port),
-    origin: origin === 'process' ? 'a process of this node' : 'outside of this node, or a pod',
+    origin: origin === 'process' ? OF_NODE : 'outside of this node, or a pod',
     source: formatIp(source),
   }
 }

@@ -2,7 +2,7 @@ import { count, oneLine } from '../base/text.ts'
 import { wrapLines } from '../config/help.ts'
 import { OUTPUTS, writeDocument } from './document.ts'
 import { type ExplainedEndpoint, outText, rounded, shareByDestination } from './explain-reasons.ts'
-import { type Asked, type Explanation, questionCommand } from './explanation.ts'
+import { type Asked, type Explanation, OF_NODE, questionCommand } from './explanation.ts'
 import { BOLD, type Io, tableText } from './io.ts'
 import { type KernelOutcome, missingIn, type Outcome, shownOf } from './outcome.ts'
 import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
@@ -51,6 +51,7 @@ export function whyText(
     ...connectionLines(explanation, asked),
     ...pathLines(explanation),
     ...endpointLines(explanation),
+    ...limitLines(explanation).flatMap(line => ['', line]),
   ]
   const unknown = explanation.notKnown.map(text => `  ${oneLine(text)}`)
   return [
@@ -70,6 +71,15 @@ function connectionLines(explanation: Explanation, asked: Asked): readonly strin
     ...bound,
     service === undefined ? 'Service: none' : oneLine(`Service: ${service} (${frontend})`),
     ...reasons.map(oneLine),
+  ]
+}
+
+/** Says when a rejected client waits. Processes of this node never do: the kernel does not limit ICMP over loopback. */
+function limitLines({ connection: { origin, to }, outcomes }: Explanation): readonly string[] {
+  if (origin === OF_NODE || !outcomes.some(({ verdict: its }) => its === 'reject')) return []
+  const sysctl = to.startsWith('[') ? 'net.ipv6.icmp.ratelimit' : 'net.ipv4.icmp_ratelimit'
+  return [
+    `The kernel limits the rejections (ICMP) to one client address by ${sysctl}: beyond a few at once, connections wait for theirs.`,
   ]
 }
 
@@ -177,6 +187,7 @@ function explanationText(explanation: Explanation): string {
     rules.length === 0 ? '' : `\nRules that ${kernel.kind === 'same' ? '' : 'would '}take effect:\n`,
     ...(kernel.kind === 'same' ? (kernel.rules ?? rules) : rules).map(ruleLines),
     endpoints.length === 0 ? '' : `\n${endpointTable(endpoints)}`,
+    ...limitLines(explanation).map(line => `\n${line}\n`),
     notKnown.length === 0 ? '' : '\nNot known:\n',
     ...notKnown.map(text => `  ${oneLine(text)}\n`),
   ].join('')

@@ -30,7 +30,7 @@ export interface FamilyResult {
   readonly family: Family
   /** Entries that the kernel listed. */
   readonly examined: number
-  /** Stale UDP entries removed. */
+  /** Stale UDP and SCTP entries removed. */
   readonly deleted: number
   /** TCP connections cut, as their Service's drain policy says. */
   readonly cut: number
@@ -73,7 +73,7 @@ export class FlowPass {
         const { examined, deleted } = await this.#apply(book, isChosen)
         counts.examined += examined
         if (phase === 'half-open') counts.halfOpen += deleted
-        else counts[book.protocol === 'UDP' ? 'deleted' : 'cut'] += deleted
+        else counts[book.protocol === 'TCP' ? 'cut' : 'deleted'] += deleted
       }
       results.push({ family, ...counts, durationMs: clock.nowMs() - startMs })
     }

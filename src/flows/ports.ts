@@ -35,11 +35,11 @@ export interface FlowPort {
   readonly nodePort: number
   /**
    * Who may answer (socketKey). UDP: endpoints that serve; policies, topology and termination decide about new flows
-   * alone. TCP: all that are listed, since a pod that serves no longer may still finish what it began. Half-open:
+   * alone. TCP and SCTP: all that are listed, since a pod that serves no longer may still finish what it began. Half-open:
    * endpoints that are ready or serve, since only they take new connections.
    */
   readonly endpoints: ReadonlySet<Octets>
-  /** The drain time of TCP ports; undefined for UDP. */
+  /** The drain time of TCP ports; undefined for others. */
   readonly drainMs: number | undefined
 }
 
@@ -58,12 +58,11 @@ export function versionOf({ snapshot, table }: View, key: ServiceKey): Version {
   }
 }
 
-/** Whether flows of the Service are ever checked: it has a UDP port, or connections that are to be cut. */
+/** Whether flows of the Service are ever checked: it has a UDP or SCTP port, or connections that are to be cut. */
 export function isWatched({ frontends, drainMs }: Version): boolean {
   const ports = frontends?.ports ?? []
   for (let index = 0; index < ports.length; index++) {
-    const protocol = ports[index]?.protocol
-    if (protocol === 'UDP' || (protocol === 'TCP' && drainMs !== undefined)) return true
+    if (ports[index]?.protocol !== 'TCP' || drainMs !== undefined) return true
   }
   return false
 }
@@ -84,7 +83,7 @@ export function* flowPorts(
   for (const port of version.frontends?.ports ?? []) {
     const { protocol } = port
     const isMeant = phase === 'half-open' ? isTcp(port) : !isTcp(port) || version.drainMs !== undefined
-    if (protocol === 'SCTP' || !isMeant) continue
+    if (!isMeant) continue
     const flowPort = flowPortOf(version, port, { protocol, phase, isReadyOnly })
     ports.push(flowPort)
     if (pauses.due(flowPort.endpoints.size + 1)) yield
@@ -141,7 +140,7 @@ function endpointsOf(slices: SliceList, port: PortFrontends, kind: FlowKind): Re
 function mayAnswer({ ready, serving }: EndpointConditions, kind: FlowKind): boolean {
   const { protocol, phase, isReadyOnly } = kind
   if (phase === 'half-open') return ready || (serving && !isReadyOnly)
-  return protocol === 'TCP' || serving
+  return protocol !== 'UDP' || serving
 }
 
 /** A policy Local sends to an endpoint of this node that terminates while others are ready elsewhere. */
@@ -253,7 +252,8 @@ function hasLost(before: FlowPort, now: FlowPort | undefined): boolean {
 
 /** There may be untranslated flows: there was no Service, or it had no endpoint. */
 function isNew(now: FlowPort | undefined, before: readonly FlowPort[] | undefined): boolean {
-  if (now === undefined) return false
+  // Only SCTP associations that a rule translated are judged.
+  if (now === undefined || now.protocol === 'SCTP') return false
   if (before === undefined) return true
   if (now.protocol === 'TCP') return before.some(({ drainMs }) => drainMs !== now.drainMs)
   return now.endpoints.size > 0 && before.some(({ endpoints }) => endpoints.size === 0)

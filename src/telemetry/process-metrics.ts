@@ -192,7 +192,7 @@ function addOverShareMetric(registry: Registry, read: () => readonly ServerOverS
 
 /** Adds metrics of the servers and of events, which each scrape reads. */
 export function addServerMetrics(registry: Registry, read: () => ServersState): void {
-  const { askedOf } = metricSet(registry, 'kprobe_')
+  const { asked, askedOf, filled } = metricSet(registry, 'kprobe_')
   askedOf(read, {
     ready: ['Whether /healthz answers 200.', ({ ready }) => Number(ready)],
     health_check_listeners: [
@@ -209,13 +209,15 @@ export function addServerMetrics(registry: Registry, read: () => ServersState): 
     ],
   })
   addOverShareMetric(registry, () => read().overShare ?? [])
-  askedOf(() => read().events ?? NO_EVENTS, {
-    events_waiting: ['Kubernetes events waiting to be posted.', ({ waiting }) => waiting],
-    events_taken: ['Kubernetes events that the API server accepted since the start.', ({ taken }) => taken],
-    events_lost: [
-      'Kubernetes events since the start that the API server rejected, or that were dropped because of a limit.',
-      ({ refused, dropped }) => refused + dropped,
-    ],
+  const events = () => read().events ?? NO_EVENTS
+  asked('events_waiting', 'Kubernetes events waiting to be posted.', () => events().waiting)
+  filled('events_taken_total', 'Kubernetes events that the API server accepted.', {
+    labelNames: [],
+    fill: metric => metric.inc(events().taken),
+  })
+  filled('events_lost_total', 'Kubernetes events that the API server rejected, or that a limit dropped.', {
+    labelNames: [],
+    fill: metric => metric.inc(events().refused + events().dropped),
   })
 }
 

@@ -158,7 +158,7 @@ export const STATS_CPU = attributeSet({
 })
 
 /** Protocols whose flows kprobe reads. */
-export type FlowProtocol = 'TCP' | 'UDP'
+export type FlowProtocol = 'TCP' | 'UDP' | 'SCTP'
 
 /** A conntrack entry, reduced to the fields that decide about it and that a deletion needs. */
 export interface Flow {
@@ -172,6 +172,8 @@ export interface Flow {
   readonly answererPort: number
   /** The answerer has sent a packet (IPS_SEEN_REPLY). */
   readonly isAnswered: boolean
+  /** A rule translated the destination (IPS_DST_NAT); IPVS and relays set no such bit. */
+  readonly isDnat: boolean
   /** CTA_TUPLE_ORIG as the kernel wrote it: addresses, protocol, ports, and the zone of this direction if it has one. */
   readonly tuple: Octets
   /** CTA_ID: distinguishes this entry from a later one with the same tuple. */
@@ -216,7 +218,7 @@ interface FlowKind {
   readonly protocol: FlowProtocol
 }
 
-/** Decodes the rest of an entry. Throws NetlinkError when it lacks a field that every TCP and UDP entry has. */
+/** Decodes the rest of an entry. Throws NetlinkError when it lacks a field that every entry of these protocols has. */
 export function decodeFlow(
   view: ByteView,
   message: Message,
@@ -236,6 +238,7 @@ export function decodeFlow(
     answerer,
     answererPort,
     isAnswered,
+    isDnat: ((status ?? 0) & IPS_DST_NAT) !== 0,
     tuple,
     id,
     zone,

@@ -299,8 +299,11 @@ export const CHAIN_LOCALHOST = 'localhost-nodeports'
 export const REJECT: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_REJECT }
 export const DROP: Verdict = { code: nft.NF_DROP, chain: undefined }
 
-/** kube-proxy's priority of the hooks that translate destinations. */
-export const NAT_PRIORITY = nft.NF_IP_PRI_NAT_DST
+/**
+ * The priority of the hooks that translate destinations: one before that of kube-proxy and of nearly all other programs.
+ * Of chains with equal priorities the newest runs first, and a host port of theirs would take packets to Services.
+ */
+export const NAT_PRIORITY = nft.NF_IP_PRI_NAT_DST - 1
 /**
  * The priority of named proxies. It fixes which proxy comes first, independently of the order in which they
  * started.
@@ -309,7 +312,7 @@ const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
 /**
  * A priority behind all chains that translate destinations, including those of iptables: docs/decisions/0021.
  */
-const LATE_NAT_PRIORITY = NAT_PRIORITY + 1
+const LATE_NAT_PRIORITY = nft.NF_IP_PRI_NAT_DST + 1
 
 export function natPriorityOf(proxy: string | undefined): number {
   return proxy === undefined ? NAT_PRIORITY : EARLY_NAT_PRIORITY

@@ -25,6 +25,7 @@ import type { KernelAccess } from '../mode.ts'
 import { MODES, proxyOfTable } from '../registry.ts'
 import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
+import { orderAdvice } from './nat-order.ts'
 
 /** kube-proxy's objects in this network namespace. A running kube-proxy uses them, or an earlier one left them. */
 export interface Leftovers {
@@ -260,6 +261,8 @@ export interface Neighborhood {
   readonly tableName: string
   /** kprobe writes iptables chains, or is about to. */
   readonly writesIptables: boolean
+  /** IPVS balances, which the kernel calls behind all nat chains of prerouting. */
+  readonly usesIpvs?: boolean
   /** The record of iptables mode says that a kprobe wrote chains here. */
   readonly wroteIptables?: boolean
   /** The name of this proxy; undefined for the unnamed one. Another proxy serves the Services that a named one does not. */
@@ -352,24 +355,25 @@ function dropPolicies({ chains }: Neighborhood): readonly Neighbor[] {
 }
 
 /** Finds other NAT chains. In iptables mode, kprobe's own jumps are in the table nat of iptables-nft. */
-function natChains({ chains, tableName, writesIptables, proxy }: Neighborhood): readonly Neighbor[] {
+function natChains(around: Neighborhood): readonly Neighbor[] {
+  const { chains, tableName, writesIptables, proxy } = around
   const isOwn = (table: string) => table === tableName || (writesIptables && table === 'nat')
   return chains
     .filter(({ table, chain }) => chain.hook?.type === 'nat' && !isOwn(table))
     .map(({ family, table, chain: { name, hook } }) =>
       note(
         `${family} ${table} ${name} translates addresses too (${hookName(hook?.hooknum)}, priority ${hook?.priority})`,
-        natAdvice(table, proxy !== undefined),
+        ownerAdvice(table, proxy !== undefined) ?? orderAdvice(hook, around),
       ),
     )
 }
 
-function natAdvice(table: string, isNamed: boolean): string {
+function ownerAdvice(table: string, isNamed: boolean): string | undefined {
   if (isNamed && MODES.some(mode => mode.notNamed === undefined && mode.tableName(undefined) === table))
     return 'it has the name of a table of the unnamed proxy, which serves Services without the label service-proxy-name'
   const name = proxyOfTable(table)
   return name === undefined
-    ? "connections that this NAT chain translates first bypass kprobe's Services"
+    ? undefined
     : `it has the name of a table of \`kprobe run --service-proxy-name=${name}\`, which serves only Services with that label`
 }
 

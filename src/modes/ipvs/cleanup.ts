@@ -156,7 +156,7 @@ interface RetireOptions {
 const LOOK_MS = 1_000
 
 /**
- * Leaves the kernel to another mode, which already has nat chains at priority -100. New connections no longer
+ * Leaves the kernel to another mode, which already has nat chains. New connections no longer
  * go to our endpoints. Connections may end until drainMs is over, and then all objects are removed
  * (docs/decisions/0015). Throws the kernel's error when an object cannot be changed.
  */

@@ -269,21 +269,23 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
   ]
 }
 
-/** Logs packets that the map of verdicts drops: such an element has no rule of its own. */
+/**
+ * Logs packets that the map of verdicts drops: such an element has no rule of its own. The first rule stores V, because
+ * nft cannot parse bits of a looked-up value, and a rule that only logs is none that a tracer follows.
+ */
 function droppedByDispatch(skeleton: Skeleton, map: FrontendMap): readonly Rule[] {
   const { layout, logGroup } = skeleton
   if (logGroup === 0) return []
-  const addressRegs = map === 'frontends' ? layout.addressRegs : 0
-  const place: Expressions =
-    addressRegs === 0 ? toNodePortAddress(skeleton) : [destinationAddress(layout, KEY)]
+  const place = map === 'frontends' ? [] : toNodePortAddress(skeleton)
   const isDropped: Expressions = [
-    ...place,
-    ...portOfPacket(KEY + addressRegs),
-    mapped(map, KEY, KEY),
-    maskNumber(KEY, CODE_MASK),
-    compare('eq', KEY, u32host(CODE_DROP)),
+    readPriority(KEY),
+    maskNumber(KEY, (VALUE_FLAG | CODE_MASK) >>> 0),
+    compare('eq', KEY, u32host((VALUE_FLAG | CODE_DROP) >>> 0)),
   ]
-  return [rule([...isDropped, ...logTo(logGroup, CHAIN_SERVICES)])]
+  return [
+    rule([...place, ...findValue(layout, map)]),
+    rule([...isDropped, ...logTo(logGroup, CHAIN_SERVICES)]),
+  ]
 }
 
 /**

@@ -277,6 +277,19 @@ describe('the text', () => {
     expect(same).toContain('\nPath to 10.1.0.1:8080, the same in the kernel:\n')
   })
 
+  it('says that a rejected client elsewhere may wait, by the sysctl of its family, and that processes here do not', () => {
+    const asked = { from: 'outside', to: '10.96.0.1:80', columns: undefined }
+    const text = (from: string) =>
+      whyText(explain(web([unready(1)]), { from, localIps: ['192.0.2.1'] }), asked, {
+        color: false,
+        columns: undefined,
+      })
+    expect(text('outside')).toContain(
+      'limits the rejections (ICMP) to one client address by net.ipv4.icmp_ratelimit',
+    )
+    expect(text('192.0.2.1')).not.toContain('icmp_ratelimit')
+  })
+
   it('says what it could not ask', () => {
     const unknown = explain(objects, { kernel: { kind: 'unknown', reason: 'EPERM' } })
     expect(unknown.notKnown).toEqual(['what the kernel does: EPERM'])

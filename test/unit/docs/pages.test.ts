@@ -140,3 +140,37 @@ describe.each(HOW_TOS)('%s', path => {
     for (const { kind, text } of examples) expect(text).toBe(read(kind.replace('ts ', '')))
   })
 })
+
+describe('sentences that source decides', () => {
+  /** The strings in single quotes of the part of a source file. */
+  const quotedIn = (path: string, part: RegExp) =>
+    [...(part.exec(read(path))?.[0] ?? '').matchAll(/'(\w+)'/g)].map(([, word = '']) => word)
+  const paragraphsOf = (path: string) => read(path).split(/\n\n|\n(?=- )/)
+
+  it('docs/commands.md has the words of `kprobe nodes` for a result, in its table and in JSON', () => {
+    const marks = quotedIn('src/cli/nodes.ts', /const MARKS[^}]*}/)
+    const results = [...read('src/cli/nodes.ts').matchAll(/^ {2}(\w+): '(?:ok|[A-Z]+)',$/gm)].map(
+      ([, word]) => word,
+    )
+    const said = paragraphsOf('docs/commands.md').find(text => text.includes('has `nodes`')) ?? ''
+    expect(marks.length + results.length).toBeGreaterThanOrEqual(6)
+    expect(
+      [...marks.filter(word => word !== 'result'), ...results].filter(word => !said.includes(`\`${word}\``)),
+    ).toEqual([])
+  })
+
+  it('SECURITY.md names the protocols whose conntrack entries kprobe deletes', () => {
+    const protocols = quotedIn('src/kernel/conntrack/flow.ts', /export type FlowProtocol.*/)
+    const said = paragraphsOf('SECURITY.md').find(text => text.includes('connection-tracking entries')) ?? ''
+    expect(protocols.length).toBeGreaterThanOrEqual(3)
+    expect(protocols.filter(protocol => !said.includes(protocol))).toEqual([])
+  })
+
+  it('docs/look.md says that the pictures are of the demo, but for those that the test draws elsewhere', () => {
+    const drawn =
+      read('test/kernel/demo.long.test.ts').match(/const SHOWN = \[[\s\S]*?\] as const/)?.[0] ?? ''
+    const pictures = [...read('docs/look.md').matchAll(/picture\/(\w+)\.svg/g)].map(([, name = '']) => name)
+    expect(pictures.filter(name => !drawn.includes(`['${name}',`))).toEqual(pictures.slice(-1))
+    expect(read('docs/look.md')).toContain('Every picture on this page but the last')
+  })
+})

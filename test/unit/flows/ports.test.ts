@@ -62,12 +62,24 @@ describe('isWatched', () => {
       slice('dns-a', 'dns', [{ addresses: [A], conditions: READY }]),
     ])
 
-  it('leaves TCP alone unless the Service cuts connections, and SCTP always', () => {
+  it('leaves TCP alone unless the Service cuts connections', () => {
     expect(isWatched(of(one))).toBe(true)
     expect(isWatched(of(web()))).toBe(false)
     expect(isWatched(of(web({ 'kprobe.io/tcp-drain': 'cut' })))).toBe(true)
-    expect(isWatched(of(view([dns({ ports: [{ port: 53, protocol: 'SCTP' }] })])))).toBe(false)
+    expect(isWatched(of(view([dns({ ports: [{ port: 53, protocol: 'SCTP' }] })])))).toBe(true)
     expect(isWatched(of(nothing))).toBe(false)
+  })
+
+  it('looks at SCTP when an endpoint has left its slice, and at nothing else of it', () => {
+    const sctp = (...addresses: readonly string[]) => {
+      const ports = [{ ...DNS_PORT, protocol: 'SCTP' }]
+      const endpoints = Object.fromEntries(addresses.map(address => [address, READY]))
+      return view([dns({ ports }), dnsSlice(endpoints, { ports: [{ ...DNS_PORT, protocol: 'SCTP' }] })])
+    }
+    expect(isLooked(sctp(A, B), sctp(B))).toBe(true)
+    expect(isLooked(sctp(A), sctp(A, B))).toBe(false)
+    expect(isLooked(nothing, sctp(A))).toBe(false)
+    expect(isLooked(sctp(A), nothing)).toBe(false)
   })
 
   it('looks at TCP when the time for draining changes, and when an endpoint has left its slice', () => {

@@ -5,7 +5,7 @@ import { type Judgment, ruleBooks } from '../../../src/flows/stale.ts'
 import type { Flow } from '../../../src/kernel/conntrack/flow.ts'
 import { flow } from '../kernel/conntrack/flows.ts'
 import { node } from '../model/objects.ts'
-import { DNS_PORT, dns, dnsSlice, key, READY, view } from './views.ts'
+import { DNS_PORT, dns, dnsSlice, type EndpointWords, key, READY, view } from './views.ts'
 
 const CLIENT = '10.1.0.5:4000'
 const [A, B] = ['10.2.0.1', '10.2.0.2']
@@ -201,5 +201,24 @@ describe('a TCP connection', () => {
       between: key('10.96.0.10:53') + key(`${A}:1053`),
       drainMs: 30_000,
     })
+  })
+})
+
+describe('an SCTP association', () => {
+  const ports = [{ ...DNS_PORT, protocol: 'SCTP' }]
+  const at = (endpoints: EndpointWords) =>
+    view([dns({ ports }), dnsSlice(endpoints, { ports: [{ name: 'dns', port: 1053, protocol: 'SCTP' }] })])
+  const sctp = (answeredBy = `${A}:1053`, isDnat = true) =>
+    flow(CLIENT, '10.96.0.10:53', answeredBy, { protocol: 'SCTP', isDnat })
+
+  it.each([
+    ['is stale when its endpoint is in no slice', 'stale', sctp(), at({ [B]: READY })],
+    ['is stale when no endpoint is left', 'stale', sctp(), at({})],
+    ['is kept while its endpoint serves', 'keep', sctp(), at({ [A]: READY })],
+    ['is kept while its endpoint is listed', 'keep', sctp(), at({ [A]: { ready: false, serving: false } })],
+    ['is kept when no rule translated it, but IPVS', 'keep', sctp(`${A}:1053`, false), at({ [B]: READY })],
+    ['is kept when its Service is deleted', 'keep', sctp(), view([])],
+  ])('%s', (_, judgment, association, now) => {
+    expect(judged(association, now, [at({ [A]: READY })])).toBe(judgment)
   })
 })

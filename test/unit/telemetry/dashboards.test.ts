@@ -39,6 +39,8 @@ interface Names {
   readonly metrics: ReadonlySet<string>
   /** What can be asked for: a histogram is three. */
   readonly series: ReadonlySet<string>
+  /** Series that only grow: counters, and the three of a histogram. */
+  readonly counted: ReadonlySet<string>
 }
 
 async function names(): Promise<Names> {
@@ -50,10 +52,13 @@ async function names(): Promise<Names> {
     )(),
   ]
   const types = texts.flatMap(text => [...text.matchAll(/^# TYPE (\S+) (\S+)$/gm)])
-  const series = types.flatMap(([, name = '', type]) =>
-    (type === 'histogram' ? ['_bucket', '_sum', '_count'] : ['']).map(suffix => name + suffix),
-  )
-  return { metrics: new Set(types.map(([, name = '']) => name)), series: new Set(series) }
+  const seriesOf = ([, name = '', type]: RegExpExecArray) =>
+    (type === 'histogram' ? ['_bucket', '_sum', '_count'] : ['']).map(suffix => name + suffix)
+  return {
+    metrics: new Set(types.map(([, name = '']) => name)),
+    series: new Set(types.flatMap(seriesOf)),
+    counted: new Set(types.filter(([, , type]) => type !== 'gauge').flatMap(seriesOf)),
+  }
 }
 
 function namedIn(text: string): string[] {
@@ -83,6 +88,15 @@ describe.each([
     expect(asked.length).toBeGreaterThanOrEqual(least)
     expect(asked.filter(name => !series.has(name))).toEqual([])
     expect(namedIn(text).filter(name => !series.has(name) && !metrics.has(name))).toEqual([])
+  })
+
+  it('asks for rates of counters and histograms alone', async () => {
+    const { counted } = await names()
+    const asked = expressions(read(text)).flatMap(expression =>
+      [...expression.matchAll(/\b(?:rate|irate|increase)\(([a-z_]+)/g)].map(([, name = '']) => name),
+    )
+    expect(asked.length).toBeGreaterThan(0)
+    expect(asked.filter(name => !counted.has(name))).toEqual([])
   })
 
   it('has whole expressions, each with a metric', () => {

@@ -217,8 +217,8 @@ describe('our own metrics', () => {
       'kprobe_connections_over_share_total{server="healthz",outcome="refused"} 1',
       'kprobe_connections_over_share_total{server="health_check_node_ports",outcome="evicted"} 10',
       'kprobe_events_waiting 4',
-      'kprobe_events_taken 7',
-      'kprobe_events_lost 3',
+      'kprobe_events_taken_total 7',
+      'kprobe_events_lost_total 3',
     ])
       expect(lines).toContain(line)
   })

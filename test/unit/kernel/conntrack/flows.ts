@@ -43,25 +43,28 @@ export interface Entry {
   readonly to: string
   readonly answeredBy: string
   readonly zone: number | undefined
-  /** The kernel translates it, and has seen no answer yet. */
+  /** The kernel has seen no answer yet. */
   readonly isHalfOpen: boolean
+  /** The kernel translates it. */
+  readonly isDnat: boolean
 }
 
 interface EntryWords {
   readonly protocol?: FlowProtocol
   readonly zone?: number
   readonly isHalfOpen?: boolean
+  readonly isDnat?: boolean
 }
 
 /** Nobody translated it when nobody else answers. */
 export function entry(from: string, to: string, answeredBy = to, words: EntryWords = {}): Entry {
-  const { protocol = 'UDP', zone, isHalfOpen = false } = words
-  return { protocol, from, to, answeredBy, zone, isHalfOpen }
+  const { protocol = 'UDP', zone, isHalfOpen = false, isDnat = isHalfOpen } = words
+  return { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat }
 }
 
 /** What the kernel tells of an entry. */
 export function flow(from: string, to: string, answeredBy = to, words: EntryWords = {}): Flow {
-  const { protocol, zone, isHalfOpen } = entry(from, to, answeredBy, words)
+  const { protocol, zone, isHalfOpen, isDnat } = entry(from, to, answeredBy, words)
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
   const out = new ByteWriter(128)
   writeAttributes(new AttributeWriter(out), TUPLE, tuple(client, service, protocol))
@@ -73,6 +76,7 @@ export function flow(from: string, to: string, answeredBy = to, words: EntryWord
     answerer: endpoint.ip,
     answererPort: endpoint.port,
     isAnswered: !isHalfOpen,
+    isDnat,
     tuple: octetsFromBytes(out.written()),
     id: 7,
     zone,
@@ -119,7 +123,7 @@ export function entryText({ protocol, from, to, answeredBy }: Entry): string {
 /** IPCTNL_MSG_CT_NEW: an entry as if packets had made it. */
 export function appendNew(
   out: ByteWriter,
-  { protocol, from, to, answeredBy, zone, isHalfOpen }: Entry,
+  { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat }: Entry,
   sequence: number,
 ): void {
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
@@ -128,11 +132,11 @@ export function appendNew(
   const start = openMessage(out, { type: messageType(IPCTNL_MSG_CT_NEW), flags, sequence })
   writeNfGenMsg(out, { family: familyNumber(family), resourceId: 0 })
   const original = tuple(client, service, protocol)
-  const reply = tuple(isHalfOpen ? service : endpoint, client, protocol)
+  const reply = tuple(isDnat ? service : endpoint, client, protocol)
   const status = isHalfOpen ? IPS_CONFIRMED : STATUS
   const attributes = new AttributeWriter(out)
   writeAttributes(attributes, CONNTRACK, { original, reply, status, timeoutS: 600, zone })
-  if (isHalfOpen) {
+  if (isDnat) {
     const [ip, port] = [endpoint.ip, endpoint.port]
     const ports = { first: port, last: port }
     writeAttributes(attributes, NAT, { destination: { first: ip, last: ip, ports } })

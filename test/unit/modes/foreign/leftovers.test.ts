@@ -214,10 +214,30 @@ describe('kprobe doctor', () => {
       {
         severity: 'note',
         what: 'ip other prerouting translates addresses too (prerouting, priority -100)',
-        advice: expect.stringContaining('connections that this NAT chain translates first'),
+        advice: expect.stringContaining('this chain runs after kprobe'),
       },
     ])
   })
+
+  it.each([
+    [0, -102, {}, /^this chain runs before kprobe; connections that it translates never reach a Service$/],
+    [0, -101, {}, /the newer chain runs first/],
+    [3, -100, {}, /^this chain runs after kprobe/],
+    [0, -100, { writesIptables: true }, /the newer chain runs first/],
+    [0, -100, { usesIpvs: true }, /^this chain runs before kprobe/],
+    [0, -101, { proxy: 'edge' }, /^this chain runs after kprobe/],
+    [4, 100, {}, /^connections whose source this chain translates first are not masqueraded/],
+  ])(
+    'says whether a NAT chain at hook %i with priority %i runs before kprobe (%j)',
+    (hooknum, priority, more, advice) => {
+      const hook = { type: 'nat', hooknum, priority, policy: 1 } as const
+      const chains = [{ family: 'ip', table: 'other', chain: { name: 'a', hook, rules: [] } }]
+      const around = { chains, tableName: 'kube-proxy', legacyTables: [], virtualServers: [] }
+      expect(neighborsOf({ ...around, writesIptables: false, ...more })).toMatchObject([
+        { advice: expect.stringMatching(advice) },
+      ])
+    },
+  )
 
   it('does not call the table that its own jumps are in a stranger', () => {
     const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
