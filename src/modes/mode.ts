@@ -344,6 +344,8 @@ export interface Mode {
    * cannot be spoken to.
    */
   retire(context: ModeContext, signal: AbortSignal, isKnown: boolean): Promise<Retired>
+  /** Names the objects that `retire` would find; undefined for none. Absent where they stay until connections end. */
+  leftovers?(context: ModeContext): Promise<string | undefined>
   /**
    * Removes what the mode, whether or not it serves now, holds at endpoints that this process must reach and
    * that no rule of nf_tables leads to; undefined when there was nothing. The promise rejects when the kernel
@@ -378,7 +380,7 @@ export interface Mode {
   cleanupKubeProxy?(context: CleanupContext): Promise<readonly string[]>
   /** Whether objects outside of nf_tables that have kube-proxy's names are ours. */
   ownsElsewhere?(kernel: KernelAccess): Promise<boolean>
-  /** Whether `record` has recorded that the mode ran here. */
+  /** Whether `record` has recorded that the mode ran here, and no other program has written its objects since. */
   isRecorded?(kernel: KernelAccess): Promise<boolean>
   /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
   settleRecord?(kernel: KernelAccess, rest: CleanupRest): Promise<readonly string[]>

@@ -178,14 +178,15 @@ export function messageReceiver({ transport, datagramBytes, take, lost }: Receiv
   return (messagesMax: number): number => {
     let [count, isMore, failures] = [0, true, 0]
     const read = () => {
+      failures++
       const length = transport.receive(buffer, datagramBytes)
+      failures = 0
       isMore = length !== undefined
       return readMessages(view, length ?? 0)
     }
     while (count < messagesMax && failures < FAILURES_MAX) {
       const messages = attempt(read)
       if (!isMore) break
-      failures = messages === undefined ? failures + 1 : 0
       // A message that `take` cannot read loses no other.
       for (const message of messages ?? []) attempt(() => take(view, message))
       count += Math.max(1, messages?.length ?? 1)

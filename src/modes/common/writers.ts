@@ -199,6 +199,15 @@ export async function retireTables(
   })
 }
 
+/** Implements `leftovers` for such a mode. */
+export async function leftTables(
+  context: ClientContext,
+  { name, isOurs }: { readonly name: string; readonly isOurs: (table: Table) => boolean },
+): Promise<string | undefined> {
+  const tables = (await withNftClient(context, client => tablesNamed(client, name))).filter(isOurs)
+  return tables.length === 0 ? undefined : tables.map(table => `table ${nameOfTable(table)}`).join(' and ')
+}
+
 /** The names of the tables `ip` and `ip6` of a mode. */
 export function bothNamed(name: string): readonly TableName[] {
   return NFT_FAMILIES.map(family => ({ family, name }))

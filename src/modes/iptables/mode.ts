@@ -14,7 +14,8 @@ import { createXtTracer } from '../xt-common/read-chains.ts'
 import { jumpsOf } from './chains.ts'
 import {
   cleanIptables,
-  readIptablesRecord,
+  iptablesLeftovers,
+  isIptablesRecorded,
   retireIptables,
   settleIptablesRecord,
   writeIptablesRecord,
@@ -41,6 +42,7 @@ export const iptables: Mode = {
   kernelPart: 'nf_tables and xtables',
   open: (context, use) => use(openIptables(context)),
   retire: retireIptables,
+  leftovers: iptablesLeftovers,
   trace: iptablesTracer,
   held: iptablesHeld,
   dumps: [CHAIN_DUMP],
@@ -49,7 +51,7 @@ export const iptables: Mode = {
   needsFeature: kind => kind === 'nat' || kind === 'log',
   cleanup: cleanIptables,
   cleanupOnRequest: true,
-  isRecorded: async kernel => (await readIptablesRecord(kernel)) !== undefined,
+  isRecorded: isIptablesRecorded,
   settleRecord: settleIptablesRecord,
   tune: tuneIptables,
   record: writeIptablesRecord,
