@@ -113,7 +113,7 @@ async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, c
     services: table.services.size,
     source: daemon === undefined,
     daemon: computed !== undefined,
-    differences: disagreements(table, computed, [...lines, ...leftovers]),
+    differences: disagreements(table, computed, [...leftovers, ...lines]),
   }
   return { facts, text: verifyText(facts, color), isFine: facts.differences.length === 0 }
 }
@@ -122,8 +122,9 @@ async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, c
 async function leftoverLines(config: Config): Promise<readonly PlanLine[]> {
   const lines: PlanLine[] = []
   for (const proxyMode of modesOf(config).filter(mode => mode !== config.proxyMode)) {
-    const object = await findMode(proxyMode).leftovers?.({ ...HERE, config: { ...config, proxyMode } })
-    if (object !== undefined) lines.push({ verb: 'remove', object, service: undefined })
+    const context = { ...HERE, config: { ...config, proxyMode } }
+    const found = await findMode(proxyMode).retire(context, AbortSignal.abort(), false)
+    if (typeof found === 'object') lines.push({ verb: 'remove', object: found.kept, service: undefined })
   }
   return lines
 }

@@ -340,12 +340,10 @@ export interface Mode {
   open<R>(context: ModeContext, use: PlaneUse<R>): R
   /**
    * Removes what the mode left in the kernel while another mode serves, without a connection lost: docs/decisions/0015.
-   * `isKnown` says that this process programmed the kernel in this mode. Ends early when aborted. Throws when the kernel
-   * cannot be spoken to.
+   * `isKnown` says that this process programmed the kernel in this mode. When aborted before, it removes nothing, and
+   * names what it found and may serve; later, it ends early. Throws when the kernel cannot be spoken to.
    */
   retire(context: ModeContext, signal: AbortSignal, isKnown: boolean): Promise<Retired>
-  /** Names the objects that `retire` would find; undefined for none. Absent where they stay until connections end. */
-  leftovers?(context: ModeContext): Promise<string | undefined>
   /**
    * Removes what the mode, whether or not it serves now, holds at endpoints that this process must reach and
    * that no rule of nf_tables leads to; undefined when there was nothing. The promise rejects when the kernel

@@ -40,8 +40,6 @@ export type ReconcilerEvent =
   /** A pass failed as a whole and is tried again. */
   | { readonly kind: 'failed'; readonly error: Error; readonly retryMs: number }
 
-type Healed = Extract<ReconcilerEvent, { readonly kind: 'healed' }>
-
 export type PassReason = 'start' | 'change' | 'drift' | 'period' | 'retry'
 
 interface PassOptions<State, P extends Plan<State>> {
@@ -234,7 +232,7 @@ export class Pass<State, P extends Plan<State>> {
    * Gives what other programs changed in our objects since the last commit. A change that came in the meantime is part of
    * the plan, and no damage.
    */
-  async #damage(found: State, reason: PassReason): Promise<Healed | undefined> {
+  async #damage(found: State, reason: PassReason): Promise<ReconcilerEvent | undefined> {
     if (!this.#programmed || !isCheck(reason) || this.#left === undefined) return undefined
     const { plane, slicing } = this.#options
     const plan = await finishInSlices(plane.diff(found, this.#left), slicing)

@@ -3,7 +3,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { ask, metric } from '../faults/cluster.ts'
 import { FileSite } from '../faults/file-site.ts'
 import { clusterIp, services } from '../faults/objects.ts'
-import { runInProcess, tool } from '../support/command.ts'
+import { type Ended, runInProcess, tool } from '../support/command.ts'
 import type { Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
@@ -44,6 +44,11 @@ async function retired(daemon: Daemon, mode: string): Promise<void> {
   await eventually(() => othersThan(mode).length === 0)
 }
 
+function verify(mode: string): Promise<Ended> {
+  const flags = [`--hostname-override=${NODE_NAME}`, `--cluster-cidr=${CLUSTER_CIDR}`]
+  return runInProcess(['verify', `--source=file:${site.folder}`, `--proxy-mode=${mode}`, ...flags])
+}
+
 describe.each(PAIRS)('$before mode, killed, and then $after mode', ({ before, after }) => {
   it('serves no Service that is deleted since', async () => {
     const first = await site.running(services(3), { args: [`--proxy-mode=${before}`] })
@@ -55,6 +60,13 @@ describe.each(PAIRS)('$before mode, killed, and then $after mode', ({ before, af
     await retired(second, after)
     expect(rulesOf(2)).toBe(0)
     expect(rulesOf(1)).toBeGreaterThan(0)
+  })
+
+  it('verify names what is left, before the next start', async () => {
+    await killed(await site.running(services(3), { args: [`--proxy-mode=${before}`] }))
+    const { code, out } = await verify(after)
+    expect(out).toMatch(/chains of iptables mode|tables kube-proxy\S* of another proxy mode/)
+    expect(code).toBe(3)
   })
 
   it('serves none when it was killed amid a large change', async () => {
@@ -103,11 +115,10 @@ it('keeps chains that kube-proxy has written since, and says so everywhere', asy
   const why = 'iptables mode: chains of iptables mode, which kprobe keeps'
   await eventually(async () => (await ask('/healthz?verbose')).body.includes(`[-]leftovers failed: ${why}`))
   expect(await metric('kprobe_leftover_modes', 'mode="iptables"')).toBe(1)
-  const verify = ['verify', `--source=file:${site.folder}`, `--hostname-override=${NODE_NAME}`]
-  const differs = await runInProcess([...verify, `--cluster-cidr=${CLUSTER_CIDR}`])
+  const differs = await verify('nftables')
   expect(differs.out).toContain('another program has written them since')
   expect(differs.code).toBe(3)
   expect((await runInProcess(['cleanup', '--leftovers-of=kube-proxy'])).code).toBe(0)
   expect(rulesOf(2)).toBe(0)
-  expect(await runInProcess([...verify, `--cluster-cidr=${CLUSTER_CIDR}`])).toMatchObject({ code: 0 })
+  expect((await verify('nftables')).code).toBe(0)
 })

@@ -190,22 +190,14 @@ export async function retireTables(
   context: ClientContext,
   signal: AbortSignal,
   { name, isOurs }: { readonly name: string; readonly isOurs: (table: Table) => boolean },
-): Promise<'removed' | 'nothing'> {
+): Promise<'removed' | 'nothing' | { readonly kept: string }> {
   return await withNftClient(context, async client => {
     const isThere = (await tablesNamed(client, name)).some(isOurs)
-    if (!isThere || signal.aborted) return 'nothing'
+    if (!isThere) return 'nothing'
+    if (signal.aborted) return { kept: `tables ${name} of another proxy mode` }
     await deleteTables(client, bothNamed(name), isOurs)
     return 'removed'
   })
-}
-
-/** Implements `leftovers` for such a mode. */
-export async function leftTables(
-  context: ClientContext,
-  { name, isOurs }: { readonly name: string; readonly isOurs: (table: Table) => boolean },
-): Promise<string | undefined> {
-  const tables = (await withNftClient(context, client => tablesNamed(client, name))).filter(isOurs)
-  return tables.length === 0 ? undefined : tables.map(table => `table ${nameOfTable(table)}`).join(' and ')
 }
 
 /** The names of the tables `ip` and `ip6` of a mode. */

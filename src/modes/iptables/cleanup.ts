@@ -1,7 +1,7 @@
 import { count } from '../../base/text.ts'
 import type { Config } from '../../config/config.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
-import type { Observed, ObservedRule } from '../../kernel/nft/state.ts'
+import type { Observed } from '../../kernel/nft/state.ts'
 import type { Operation } from '../../kernel/nft/transaction.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/sysctls.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
@@ -82,29 +82,17 @@ export async function retireIptables(
     if (!(await hasChains(client, names))) return 'nothing'
     const kept = isKnown || names.proxy !== undefined ? undefined : await whyKept(client)
     if (kept !== undefined) return { kept }
-    if (signal.aborted) return 'nothing'
+    if (signal.aborted) return { kept: 'chains of iptables mode' }
     await removeChains(client, names)
     return 'removed'
-  })
-}
-
-/** Names the chains that `retireIptables` finds; undefined for none. */
-export async function iptablesLeftovers(context: ModeContext): Promise<string | undefined> {
-  const names = chainNames(context.config.serviceProxyName)
-  return await withNftClient(context, async client => {
-    if (!(await hasChains(client, names))) return undefined
-    const kept = names.proxy === undefined ? await whyKept(client) : undefined
-    return kept ?? 'chains of iptables mode, which the daemon removes when it starts'
   })
 }
 
 /** Gives why the chains of the unnamed proxy may be another program's; undefined where kprobe was the last to write them. */
 async function whyKept(client: NftClient): Promise<string | undefined> {
   const record = await read(client)
-  const isSinceRecord = [...(await firstRules(client))].some(
-    ([family, { userdata, handle }]) => userdata !== SIGNATURE && record?.found.get(family) !== handle,
-  )
-  if (record !== undefined && !isSinceRecord) return undefined
+  const unsigned = await unsignedRules(client)
+  if (record !== undefined && unsigned.every(rule => record.found.includes(rule))) return undefined
   const why =
     record === undefined
       ? "they may be kube-proxy's, which have the same names"
@@ -117,18 +105,19 @@ export async function isIptablesRecorded(kernel: KernelAccess): Promise<boolean>
   return await withNftClient(kernel, async client => (await whyKept(client)) === undefined)
 }
 
-/** Reads the first rule of KUBE-POSTROUTING, which kube-proxy replaces whenever it writes. */
-async function firstRules(client: NftClient): Promise<ReadonlyMap<string, ObservedRule>> {
+/**
+ * Gives family and handle of the first rules of KUBE-POSTROUTING that kprobe has not written. kube-proxy replaces them
+ * whenever it writes.
+ */
+async function unsignedRules(client: NftClient): Promise<readonly string[]> {
   const { postrouting } = chainNames(undefined)
   const chains = (name: string): boolean => name === postrouting
-  const { observed } = await client.listChains(
-    NFT_FAMILIES.map(family => ({ family, table: 'nat' as const, chains })),
-  )
-  const rules = NFT_FAMILIES.flatMap(family => {
+  const places = NFT_FAMILIES.map(family => ({ family, table: 'nat' as const, chains }))
+  const { observed } = await client.listChains(places)
+  return NFT_FAMILIES.flatMap(family => {
     const first = observed.get(`${family} nat`)?.chains.get(postrouting)?.rules[0]
-    return first === undefined ? [] : [[family, first] as const]
+    return first === undefined || first.userdata === SIGNATURE ? [] : [`${family} ${first.handle}`]
   })
-  return new Map(rules)
 }
 
 /**
@@ -155,13 +144,9 @@ const RECORD = { family: 'ip', table: 'kprobe-record' } as const
 interface IptablesRecord {
   /** The value of route_localnet before kprobe changed it; undefined where kprobe did not. */
   readonly routeLocalnet: number | undefined
-  /** Handles of the first rules of KUBE-POSTROUTING, by family, which kube-proxy had left at kprobe's last start. */
-  readonly found: ReadonlyMap<string, bigint>
+  /** The unsigned rules at kprobe's last start. */
+  readonly found: readonly string[]
   readonly comment: string
-}
-
-export async function readIptablesRecord(kernel: KernelAccess): Promise<IptablesRecord | undefined> {
-  return await withNftClient(kernel, read)
 }
 
 /**
@@ -177,10 +162,7 @@ export async function writeIptablesRecord(
   const before = written.find(({ name }) => name === ROUTE_LOCALNET.sysctl.name)?.before
   await withNftClient(kernel, async client => {
     const held = await read(client)
-    const found = [...(await firstRules(client))]
-      .filter(([, { userdata }]) => userdata !== SIGNATURE)
-      .map(([family, { handle }]) => `${family} ${handle}`)
-    const comment = commentOf(held?.routeLocalnet ?? before, found)
+    const comment = commentOf(held?.routeLocalnet ?? before, await unsignedRules(client))
     if (held?.comment === comment) return
     const add: Operation = { ...RECORD, verb: 'add-table', flags: 0, comment }
     throwUnlessCommitted(await client.commit(held === undefined ? [add] : [DELETE, add]))
@@ -199,18 +181,12 @@ async function read(client: NftClient): Promise<IptablesRecord | undefined> {
   if (table === undefined) return undefined
   const { comment = '' } = table
   const value = FORMER_VALUE.exec(comment)?.[1]
-  const found = [...comment.matchAll(FOUND)].map(
-    ([, its = '', handle = '']) => [its, BigInt(handle)] as const,
-  )
-  return {
-    routeLocalnet: value === undefined ? undefined : Number(value),
-    found: new Map(found),
-    comment,
-  }
+  const routeLocalnet = value === undefined ? undefined : Number(value)
+  return { routeLocalnet, found: comment.match(FOUND) ?? [], comment }
 }
 
 const FORMER_VALUE = /; route_localnet was (\d+)$/
-const FOUND = /; found (ip6?) (\d+)/g
+const FOUND = /\bip6? \d+/g
 
 function commentOf(routeLocalnet: number | undefined, found: readonly string[]): string {
   const former = routeLocalnet === undefined ? '' : `; route_localnet was ${routeLocalnet}`
@@ -232,7 +208,7 @@ export async function settleIptablesRecord(
   kernel: KernelAccess,
   { kubeProxyRuns, hasChains, hasLegacyChains }: CleanupRest,
 ): Promise<readonly string[]> {
-  const record = hasChains ? undefined : await readIptablesRecord(kernel)
+  const record = hasChains ? undefined : await withNftClient(kernel, read)
   if (record === undefined) return []
   const former = record.routeLocalnet
   if (former !== undefined && (kubeProxyRuns || hasLegacyChains || (await hasNamedChains(kernel))))

@@ -14,7 +14,6 @@ import { createXtTracer } from '../xt-common/read-chains.ts'
 import { jumpsOf } from './chains.ts'
 import {
   cleanIptables,
-  iptablesLeftovers,
   isIptablesRecorded,
   retireIptables,
   settleIptablesRecord,
@@ -42,7 +41,6 @@ export const iptables: Mode = {
   kernelPart: 'nf_tables and xtables',
   open: (context, use) => use(openIptables(context)),
   retire: retireIptables,
-  leftovers: iptablesLeftovers,
   trace: iptablesTracer,
   held: iptablesHeld,
   dumps: [CHAIN_DUMP],

@@ -7,7 +7,7 @@ import { familiesAtLocalhost } from '../../model/node-context.ts'
 import { elementExtent } from '../common/elements.ts'
 import { limitsWithin } from '../common/relay/context.ts'
 import { detectorsOf, natPriorityOf } from '../common/rules.ts'
-import { leftTables, retireTables } from '../common/writers.ts'
+import { retireTables } from '../common/writers.ts'
 import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
 import { cleanNftables, isOurs } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
@@ -39,7 +39,6 @@ export const nftables: Mode = {
   open: (context, use) => use(openNftables(context)),
   retire: (context, signal) =>
     retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
-  leftovers: context => leftTables(context, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
   trace: nftablesTracer,
   held: nftablesHeld,
   features: nftablesFeatures,

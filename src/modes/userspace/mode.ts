@@ -14,7 +14,7 @@ import { limitsWithin } from '../common/relay/context.ts'
 import { endpointText, type ListName, type Relay } from '../common/relay/relay.ts'
 import { relayMetrics } from '../common/relay/relay-set.ts'
 import { LAYOUTS } from '../common/tables.ts'
-import { bothNamed, deleteTables, leftTables, retireTables, withNftClient } from '../common/writers.ts'
+import { bothNamed, deleteTables, retireTables, withNftClient } from '../common/writers.ts'
 import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
 import { isOurs, UserspacePlane } from './plane.ts'
 import { renderUserspaceState } from './render.ts'
@@ -40,7 +40,6 @@ export const userspace: Mode = {
   open: (context, use) => use(openUserspace(context)),
   retire: (context, signal) =>
     retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
-  leftovers: context => leftTables(context, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
   trace: userspaceTracer,
   held: userspaceHeld,
   // The process itself balances connections and remembers clients, and endpoints see its address.
