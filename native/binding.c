@@ -307,8 +307,8 @@ static napi_value repeat(napi_env env, napi_callback_info info) {
     return integer(env, handle->callback == NULL ? -EINVAL : -EMSGSIZE);
   memcpy(handle->question, args.data, args.length);
   handle->question_length = args.length;
-  bool begun = uv_is_active((uv_handle_t *)&handle->timer) != 0;
-  return integer(env, begun ? 0 : uv_timer_start(&handle->timer, on_timer, every, every));
+  (void)uv_poll_stop(&handle->poll); /* only the timer calls: an answer that stays behind an error must not */
+  return integer(env, uv_is_active((void *)&handle->timer) ? 0 : uv_timer_start(&handle->timer, on_timer, every, every));
 }
 
 static napi_value unwatch(napi_env env, napi_callback_info info) {

@@ -6,6 +6,7 @@ import type { Config } from '../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
 import { readFlags } from '../config/load-config.ts'
 import { HERE, kernelDifference } from '../daemon/open.ts'
+import { modesOf } from '../daemon/retirement.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import { decodeRaw } from '../kernel/nft/raw-decode.ts'
@@ -107,13 +108,25 @@ const PROVING = 'following packets through the rules in the kernel'
 async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, color: boolean) {
   const computed = await daemonServices(daemon ?? config.adminSocket)
   const { lines } = await kernelDifference(config, table)
+  const leftovers = await leftoverLines(config)
   const facts = {
     services: table.services.size,
     source: daemon === undefined,
     daemon: computed !== undefined,
-    differences: disagreements(table, computed, lines),
+    differences: disagreements(table, computed, [...leftovers, ...lines]),
   }
   return { facts, text: verifyText(facts, color), isFine: facts.differences.length === 0 }
+}
+
+/** Names what the kernel holds of other modes: their Services may still answer, also deleted ones. */
+async function leftoverLines(config: Config): Promise<readonly PlanLine[]> {
+  const lines: PlanLine[] = []
+  for (const proxyMode of modesOf(config).filter(mode => mode !== config.proxyMode)) {
+    const context = { ...HERE, config: { ...config, proxyMode } }
+    const found = await findMode(proxyMode).retire(context, AbortSignal.abort(), false)
+    if (typeof found === 'object') lines.push({ verb: 'remove', object: found.kept, service: undefined })
+  }
+  return lines
 }
 
 async function proof({ config, daemon }: ModelRequest, loaded: Loaded, bundle: Bundle | undefined) {

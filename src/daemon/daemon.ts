@@ -32,6 +32,7 @@ import { OnceFailures } from './once.ts'
 import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
 import { type DescriptorBudget, daemonDescriptors, partsRoomOf } from './process-room.ts'
 import type { Prover } from './prover.ts'
+import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
 import { Servers } from './servers.ts'
 
@@ -171,6 +172,7 @@ class Daemon {
     }
     if (config.backend !== 'netlink') return true
     await tune?.(config)
+    this.#observer.health.advise(() => leftoversCheck(this.#switcher?.leftovers))
     if (config.once) return true
     await setOomScoreAdj?.(config.oomScoreAdj)
     this.#flows = flowsOf(this.#io, {

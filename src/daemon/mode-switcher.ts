@@ -1,5 +1,4 @@
 import { type Clock, finishInSlices, type Steps, slicingOf, within } from '../base/clock.ts'
-import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
@@ -19,7 +18,7 @@ import type { TrafficCount } from '../telemetry/connection-metrics.ts'
 import type { ModeMetric } from '../telemetry/metric-set.ts'
 import { servicesBytes } from './process-room.ts'
 import { RemovalGuard } from './removal-guard.ts'
-import { modesOf, Retirement } from './retirement.ts'
+import { leftoversMetric, modesOf, Retirement } from './retirement.ts'
 
 export interface ActiveModeOptions {
   readonly clock: Clock
@@ -271,6 +270,11 @@ export class ModeSwitcher {
     return this.#current
   }
 
+  /** See Retirement. */
+  get leftovers(): Retirement['leftovers'] | undefined {
+    return this.#retirement?.leftovers
+  }
+
   offer(snapshot: Snapshot): void {
     this.#newest = snapshot
     this.#current?.offer(snapshot)
@@ -305,12 +309,13 @@ export class ModeSwitcher {
   /** Gives the metrics of the active mode. */
   async metrics(): Promise<readonly ModeMetric[]> {
     const serving = this.#current
+    const common = [leftoversMetric(this.leftovers)]
     try {
-      return (await serving?.metrics()) ?? []
+      return [...((await serving?.metrics()) ?? []), ...common]
     } catch (err) {
       const what = `${serving?.mode} rules or their counters`
       this.#options.log.warn({ err }, `cannot read ${what}; their metrics are missing`)
-      return []
+      return common
     }
   }
 
@@ -395,27 +400,19 @@ export class ModeSwitcher {
 
   #retireOthers(config: Config): void {
     if (this.#retirement?.isUnderWay === true) return
-    const others = modesOf(config).filter(mode => mode !== config.proxyMode)
-    this.#retirement = new Retirement(others, (mode, signal) => this.#retire(mode, config, signal))
-  }
-
-  async #retire(mode: ProxyMode, config: Config, signal: AbortSignal): Promise<void> {
+    void this.#retirement?.end()
     const { clock, log, sockets } = this.#options
-    const known = this.#configs.get(mode)
-    const context = { config: known ?? { ...config, proxyMode: mode }, clock, sockets }
-    try {
-      await this.#leaving
-      const found = await findMode(mode).retire(context, signal, known !== undefined)
-      if (signal.aborted) return
-      if (found === 'removed') log.info(`removed leftovers of ${mode} mode`)
-      else if (found !== 'nothing') log.warn({ mode }, found.kept)
-    } catch (thrown) {
-      if (!signal.aborted)
-        log.error(
-          { mode, err: errorOf(thrown) },
-          'cannot remove leftovers of this proxy mode; run `kprobe cleanup`',
-        )
-    }
+    this.#retirement = new Retirement({
+      modes: modesOf(config).filter(mode => mode !== config.proxyMode),
+      clock,
+      log,
+      retire: async (mode, signal) => {
+        const known = this.#configs.get(mode)
+        const context = { config: known ?? { ...config, proxyMode: mode }, clock, sockets }
+        await this.#leaving
+        return await findMode(mode).retire(context, signal, known !== undefined)
+      },
+    })
   }
 }
 

@@ -1,37 +1,120 @@
+import { type Clock, pause } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { whyNotInstance } from '../config/own-flags.ts'
+import type { Retired } from '../modes/mode.ts'
 import { MODE_NAMES } from '../modes/registry.ts'
+import type { HealthCheck } from '../telemetry/health.ts'
+import type { ModeMetric } from '../telemetry/metric-set.ts'
 
 /** Lists the modes that the proxy may have used. In other modes, objects belong to another proxy. */
 export function modesOf({ serviceProxyName: name }: Config): readonly ProxyMode[] {
   return name === undefined ? MODE_NAMES : MODE_NAMES.filter(mode => whyNotInstance(name, mode) === undefined)
 }
 
-/** Removes other modes from the kernel. It can be canceled: the next daemon, or the next change, goes on. */
-export class Retirement {
-  readonly done: Promise<void>
-  #isUnderWay = true
-  readonly #modes: readonly ProxyMode[]
-  readonly #stop = new AbortController()
+interface RetirementOptions {
+  readonly modes: readonly ProxyMode[]
+  readonly clock: Clock
+  readonly log: Log
+  readonly retire: (mode: ProxyMode, signal: AbortSignal) => Promise<Retired>
+}
 
-  constructor(modes: readonly ProxyMode[], retire: (mode: ProxyMode, signal: AbortSignal) => Promise<void>) {
-    this.#modes = modes
-    this.done = this.#run(retire)
+/** By mode, why its objects are still in the kernel. */
+type Leftovers = ReadonlyMap<ProxyMode, string>
+
+/** Interval of the tries to remove what could not be removed. */
+const AGAIN_MS = 60_000
+
+/**
+ * Removes other modes from the kernel, and tries again while something is left. It can be canceled: the next daemon, or the
+ * next change, goes on.
+ */
+export class Retirement {
+  /** Every mode was tried once. */
+  readonly done: Promise<void>
+  readonly #ended: Promise<void>
+  readonly #options: RetirementOptions
+  readonly #stop = new AbortController()
+  readonly #leftovers = new Map<ProxyMode, string>()
+  #isUnderWay = true
+
+  constructor(options: RetirementOptions) {
+    this.#options = options
+    this.done = this.#try(options.modes)
+    this.#ended = this.#tryAgain()
   }
 
+  /** Not every mode was tried yet. */
   get isUnderWay(): boolean {
     return this.#isUnderWay
   }
 
-  /** Cancels the retirement of this mode; without a mode, any retirement. */
-  async end(mode?: ProxyMode): Promise<void> {
-    if (mode !== undefined && !this.#modes.includes(mode)) return
-    this.#stop.abort()
-    await this.done
+  get leftovers(): Leftovers {
+    return this.#leftovers
   }
 
-  async #run(retire: (mode: ProxyMode, signal: AbortSignal) => Promise<void>): Promise<void> {
-    for (const mode of this.#modes) if (!this.#stop.signal.aborted) await retire(mode, this.#stop.signal)
+  /** Cancels the retirement of this mode; without a mode, any retirement. */
+  async end(mode?: ProxyMode): Promise<void> {
+    if (mode !== undefined && !this.#options.modes.includes(mode)) return
+    this.#stop.abort()
+    await this.#ended
+  }
+
+  async #tryAgain(): Promise<void> {
+    const { signal } = this.#stop
+    await this.done
     this.#isUnderWay = false
+    while (this.#leftovers.size > 0 && !signal.aborted) {
+      await pause(this.#options.clock, AGAIN_MS, signal)
+      await this.#try([...this.#leftovers.keys()])
+    }
+  }
+
+  async #try(modes: readonly ProxyMode[]): Promise<void> {
+    for (const mode of modes) if (!this.#stop.signal.aborted) await this.#retire(mode)
+  }
+
+  async #retire(mode: ProxyMode): Promise<void> {
+    const { log, retire } = this.#options
+    const { signal } = this.#stop
+    try {
+      const found = await retire(mode, signal)
+      if (signal.aborted) return
+      if (found !== 'removed' && found !== 'nothing') {
+        if (this.#isNews(mode, found.kept)) log.warn({ mode }, found.kept)
+        return
+      }
+      this.#leftovers.delete(mode)
+      if (found === 'removed') log.info(`removed leftovers of ${mode} mode`)
+    } catch (thrown) {
+      const err = errorOf(thrown)
+      if (!signal.aborted && this.#isNews(mode, `cannot remove them: ${err.message}`))
+        log.error({ mode, err }, 'cannot remove leftovers of this proxy mode; retrying every minute')
+    }
+  }
+
+  /** Notes why something of a mode is left. */
+  #isNews(mode: ProxyMode, why: string): boolean {
+    const isNews = this.#leftovers.get(mode) !== why
+    this.#leftovers.set(mode, why)
+    return isNews
+  }
+}
+
+/** Makes the check of /healthz?verbose; undefined where nothing is left. */
+export function leftoversCheck(leftovers: Leftovers | undefined): HealthCheck | undefined {
+  if (leftovers === undefined || leftovers.size === 0) return undefined
+  const failure = [...leftovers].map(([mode, why]) => `${mode} mode: ${why}`).join('; ')
+  return { name: 'leftovers', failure, isAdvice: true }
+}
+
+export function leftoversMetric(leftovers: Leftovers | undefined): ModeMetric {
+  return {
+    name: 'kprobe_leftover_modes',
+    help: 'Proxy modes that are not in use and whose objects are still in the kernel, where they may serve.',
+    kind: 'gauge',
+    labelNames: ['mode'],
+    values: [...(leftovers?.keys() ?? [])].map(mode => ({ labels: { mode }, value: 1 })),
   }
 }

@@ -340,8 +340,8 @@ export interface Mode {
   open<R>(context: ModeContext, use: PlaneUse<R>): R
   /**
    * Removes what the mode left in the kernel while another mode serves, without a connection lost: docs/decisions/0015.
-   * `isKnown` says that this process programmed the kernel in this mode. Ends early when aborted. Throws when the kernel
-   * cannot be spoken to.
+   * `isKnown` says that this process programmed the kernel in this mode. When aborted before, it removes nothing, and
+   * names what it found and may serve; later, it ends early. Throws when the kernel cannot be spoken to.
    */
   retire(context: ModeContext, signal: AbortSignal, isKnown: boolean): Promise<Retired>
   /**
@@ -378,7 +378,7 @@ export interface Mode {
   cleanupKubeProxy?(context: CleanupContext): Promise<readonly string[]>
   /** Whether objects outside of nf_tables that have kube-proxy's names are ours. */
   ownsElsewhere?(kernel: KernelAccess): Promise<boolean>
-  /** Whether `record` has recorded that the mode ran here. */
+  /** Whether `record` has recorded that the mode ran here, and no other program has written its objects since. */
   isRecorded?(kernel: KernelAccess): Promise<boolean>
   /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
   settleRecord?(kernel: KernelAccess, rest: CleanupRest): Promise<readonly string[]>

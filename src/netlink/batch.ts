@@ -154,9 +154,13 @@ interface ReceiveOptions {
 /** Datagrams of the greatest length that one call of the addon may read; usual ones are much shorter. */
 const DATAGRAMS_A_CALL = 4
 
+/** A receive that fails so often in a row fails again: the next turn goes on. */
+const FAILURES_MAX = 2
+
 /**
  * Makes a function that reads what the kernel sends unasked, and gives how many messages it took: fewer than
- * `messagesMax` when nothing more is waiting. Other errors than those of the socket and of messages are thrown.
+ * `messagesMax` when nothing more is waiting, or can be received. Other errors than those of the socket and of messages
+ * are thrown.
  */
 export function messageReceiver({ transport, datagramBytes, take, lost }: ReceiveOptions) {
   const buffer = new Uint8Array(DATAGRAMS_A_CALL * datagramBytes)
@@ -172,16 +176,18 @@ export function messageReceiver({ transport, datagramBytes, take, lost }: Receiv
     }
   }
   return (messagesMax: number): number => {
-    let [count, isMore] = [0, true]
+    let [count, isMore, failures] = [0, true, 0]
     const read = () => {
+      failures++
       const length = transport.receive(buffer, datagramBytes)
+      failures = 0
       isMore = length !== undefined
       return readMessages(view, length ?? 0)
     }
-    while (count < messagesMax) {
+    while (count < messagesMax && failures < FAILURES_MAX) {
       const messages = attempt(read)
       if (!isMore) break
-      // A message that `take` cannot read loses no other. Errors without end must not keep the process busy.
+      // A message that `take` cannot read loses no other.
       for (const message of messages ?? []) attempt(() => take(view, message))
       count += Math.max(1, messages?.length ?? 1)
     }

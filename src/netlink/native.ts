@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
+import { type Cancel, systemClock } from '../base/clock.ts'
 import { errnoName, errnoNumber } from './errors.ts'
 import { type Repetition, SystemError, type Transport } from './transport.ts'
 
@@ -70,6 +71,10 @@ interface Handle {
 const ABI = 5
 const EAGAIN = -errnoNumber('EAGAIN')
 const EBADF = -errnoNumber('EBADF')
+/** Pause of a watch after a wake in which all receives failed. */
+const REST_MS = 100
+/** The answer to a request that is repeated is much shorter. */
+const ANSWER_BYTES = 256
 
 function loadAddon(path: string): Addon {
   let loaded: unknown
@@ -106,6 +111,8 @@ class NetlinkSocket implements Transport {
   /** These promises never reject. */
   readonly #sending = new Set<Promise<number>>()
   #closed = false
+  /** Whether a receive succeeded since the last wake; undefined while none has succeeded or failed. */
+  #received: boolean | undefined
 
   constructor(addon: Addon, handle: Handle) {
     this.#addon = addon
@@ -130,14 +137,27 @@ class NetlinkSocket implements Transport {
   receive(into: Uint8Array, roomBytes = into.length): number | undefined {
     const status = this.#closed ? EBADF : this.#addon.receive(this.#handle, into, roomBytes)
     if (status === EAGAIN) return undefined
+    this.#received = status >= 0 || this.#received === true
     check('recvmsg', status)
     return status
   }
 
   watch(readable: () => void): () => void {
-    check('watch', this.#addon.watch(this.#handle, readable))
-    let watching = true
+    let [watching, cancel]: [boolean, Cancel | undefined] = [true, undefined]
+    const begin = (): void => {
+      if (!this.#closed) check('watch', this.#addon.watch(this.#handle, woken))
+    }
+    // A socket of which nothing can be received stays readable, and would wake the process all the time.
+    const woken = (): void => {
+      this.#received = undefined
+      readable()
+      if (!watching || this.#received !== false) return
+      this.#addon.unwatch(this.#handle)
+      cancel = systemClock.after(REST_MS, begin)
+    }
+    check('watch', this.#addon.watch(this.#handle, woken))
     return () => {
+      cancel?.()
       // A second call must not end a later watch.
       if (watching) this.#addon.unwatch(this.#handle)
       watching = false
@@ -145,7 +165,12 @@ class NetlinkSocket implements Transport {
   }
 
   repeat(datagram: Uint8Array, everyMs: number, changed: () => void): Repetition {
-    const stop = this.watch(changed)
+    const answer = new Uint8Array(ANSWER_BYTES)
+    const stop = this.watch(() => {
+      // An answer that an error left behind would be taken for the next one.
+      while (!this.#closed && this.#addon.receive(this.#handle, answer, answer.length) > 0);
+      changed()
+    })
     const status = this.#addon.repeat(this.#handle, datagram, everyMs)
     if (status < 0) stop()
     check('repeat', status)

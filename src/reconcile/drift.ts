@@ -14,8 +14,10 @@ interface DriftOptions {
   readonly watchWriters: (report: (commit: WriterCommit) => void) => () => void
   /** The kernel may differ from what we left there. */
   readonly onDrift: (sign: DriftSign) => void
-  /** Reading the generation failed. */
+  /** The generation cannot be read, or commits not be watched. */
   readonly onError: (error: Error) => void
+  /** What `onError` reported is over, or made up for. */
+  readonly onRecovered: () => void
 }
 
 interface DriftSign {
@@ -33,6 +35,11 @@ const RECURRENCE_MS = 10_000
 const SUBSCRIPTION_MS = 60_000
 /** Foreign commits count together within this multiple of a read's duration: reads take a few percent of the time at most. */
 const LOOKS_APART = 100
+
+/** The generation counts as unreadable when so many reads in a row fail: the next check makes up for a single one. */
+const FAILURES = 2
+/** Minimum time between two reports of errors, although reads succeed in between. */
+const REPORTS_APART_MS = 60_000
 
 /**
  * Notices commits by others: has the generation compared every `pollMs`, and only when foreign commits come back
@@ -54,8 +61,10 @@ export class DriftDetector {
   /** Generation of a poll at which not every commit was accounted for. */
   #awaited: Generation | undefined
   #lookMs = 0
-  /** Why the generation could not be read, once reported. */
-  #unreadable: string | undefined
+  /** Failed reads of the generation in a row, and whether they are reported. */
+  #failures = 0
+  #isReported = false
+  #reportedMs = Number.NEGATIVE_INFINITY
 
   constructor(options: DriftOptions) {
     this.#options = options
@@ -95,17 +104,18 @@ export class DriftDetector {
 
   /** Looks now. */
   check(): void {
-    const { generation: read, clock, onDrift, onError } = this.#options
+    const { generation: read, clock, onDrift, onRecovered } = this.#options
     let generation: Generation
     try {
       generation = read()
     } catch (thrown) {
-      const error = errorOf(thrown)
-      if (error.message !== this.#unreadable) onError(error)
-      this.#unreadable = error.message
+      this.#failures++
+      if (this.#failures >= FAILURES && !this.#isReported) this.#isReported = this.#report(thrown)
       return
     }
-    this.#unreadable = undefined
+    if (this.#isReported) onRecovered()
+    this.#isReported = false
+    this.#failures = 0
     if (this.#unsubscribe !== undefined && clock.nowMs() >= this.#subscribedUntilMs) this.#leave()
     if (generation === this.#expected && !this.#suspicious) return
     if (this.#unsubscribe !== undefined && this.#isAccounted(generation)) return
@@ -134,13 +144,22 @@ export class DriftDetector {
     return !isLate
   }
 
+  /** Reports an error, unless it reported one a moment ago. */
+  #report(thrown: unknown): boolean {
+    const { clock, onError } = this.#options
+    if (clock.nowMs() < this.#reportedMs + REPORTS_APART_MS) return false
+    this.#reportedMs = clock.nowMs()
+    onError(errorOf(thrown))
+    return true
+  }
+
   #watch(): void {
-    const { pollMs, watchGeneration, onError } = this.#options
+    const { pollMs, watchGeneration, onRecovered } = this.#options
     try {
       this.#generationWatch = watchGeneration(pollMs, () => this.#checks.wake())
     } catch (error) {
       // The timer checks instead.
-      onError(errorOf(error))
+      if (this.#report(error)) onRecovered()
     }
   }
 
@@ -160,7 +179,7 @@ export class DriftDetector {
   }
 
   get #isSettled(): boolean {
-    return !this.#suspicious && this.#unreadable === undefined && this.#unsubscribe === undefined
+    return !this.#suspicious && this.#failures === 0 && this.#unsubscribe === undefined
   }
 
   #recur(): void {
@@ -176,7 +195,8 @@ export class DriftDetector {
     try {
       this.#unsubscribe = this.#options.watchWriters(commit => this.#heard(commit))
     } catch (error) {
-      this.#options.onError(errorOf(error))
+      // Each foreign commit is followed by a read instead.
+      if (this.#report(error)) this.#options.onRecovered()
     }
   }
 

@@ -112,6 +112,8 @@ export class Pass<State, P extends Plan<State>> {
   #unsettled = false
   /** The kernel has held what was wanted, so a difference found by a read is drift and not a first programming. */
   #programmed = false
+  /** The state after the last commit, also when the kernel must be read; undefined where the outcome is not known. */
+  #left: State | undefined
 
   constructor(options: PassOptions<State, P>) {
     this.#options = options
@@ -172,12 +174,16 @@ export class Pass<State, P extends Plan<State>> {
         this.#base = undefined
         return { complete: false, looked }
       }
+      const damage = observed ? await this.#damage(from, reason) : undefined
       const receipt = await plane.commit(plan, this.#guard(observed, round))
       if (receipt.outcome === 'committed') {
         // A pass that planned from the applied state commits a change, whatever has been requested meanwhile.
-        this.#accept(plan, receipt, observed ? reason : 'change')
+        const isChange = !observed || (isCheck(reason) && damage === undefined)
+        this.#accept(plan, receipt, isChange ? 'change' : reason)
+        if (damage !== undefined) report(damage)
         return { complete: plan.complete, looked }
       }
+      if (receipt.outcome === 'unknown' || receipt.partial === true) this.#left = undefined
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
       if (receipt.outcome === 'stale') report({ kind: 'stale', attempt: round })
       const isRejected = receipt.outcome === 'refused' && isProof(observed, round)
@@ -219,6 +225,19 @@ export class Pass<State, P extends Plan<State>> {
 
   #hold(state: State): void {
     this.#applied = this.#doubted ? undefined : state
+    this.#left = state
+  }
+
+  /**
+   * Gives what other programs changed in our objects since the last commit. A change that came in the meantime is part of
+   * the plan, and no damage.
+   */
+  async #damage(found: State, reason: PassReason): Promise<ReconcilerEvent | undefined> {
+    if (!this.#programmed || !isCheck(reason) || this.#left === undefined) return undefined
+    const { plane, slicing } = this.#options
+    const plan = await finishInSlices(plane.diff(found, this.#left), slicing)
+    if (plan.empty) return undefined
+    return { kind: 'healed', changes: plan.changes, objects: firstObjects(plan.describe()) }
   }
 
   #accept(plan: P, receipt: Receipt, reason: PassReason): void {
@@ -227,8 +246,6 @@ export class Pass<State, P extends Plan<State>> {
     this.#generation = receipt.generation
     committed(receipt.generation, receipt.foreign)
     report({ kind: 'committed', reason, plan, receipt })
-    if (this.#programmed && (reason === 'drift' || reason === 'period'))
-      report({ kind: 'healed', changes: plan.changes, objects: firstObjects(plan.describe()) })
     this.#programmed = true
   }
 
@@ -303,6 +320,11 @@ export class Pass<State, P extends Plan<State>> {
     const entry = quarantine.refuse({ service, subject: table.services.get(service), error }, now)
     report({ kind: 'quarantined', service, error, retryMs: entry.retryAtMs - now })
   }
+}
+
+/** Whether a pass for this reason looks for damage. */
+function isCheck(reason: PassReason): boolean {
+  return reason === 'drift' || reason === 'period'
 }
 
 function firstObjects(lines: Iterable<PlanLine>): string[] {

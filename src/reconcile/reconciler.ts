@@ -114,6 +114,8 @@ export class Reconciler<State, P extends Plan<State>> {
         this.#wake('drift')
       },
       onError: error => options.report({ kind: 'failed', error, retryMs: driftPollMs }),
+      // Only a pass that succeeds ends a failure.
+      onRecovered: () => this.#wake('retry'),
     })
     this.#pass = new Pass({
       plane,

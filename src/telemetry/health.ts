@@ -48,7 +48,7 @@ interface HealthTrackerOptions {
 /** Tracks the health of this process. One pass programs all families, so that they are equally healthy. */
 export class HealthTracker {
   readonly #options: HealthTrackerOptions
-  readonly #advisers: (() => HealthCheck)[] = []
+  readonly #advisers: (() => HealthCheck | undefined)[] = []
   #syncPeriodMs: number
   /** When the kernel held a Snapshot of this process last. */
   #programmed: Moment | undefined
@@ -99,13 +99,13 @@ export class HealthTracker {
     this.#syncPeriodMs = syncPeriodMs
   }
 
-  /** Adds a check to /healthz?verbose that decides nothing. */
-  advise(read: () => HealthCheck): void {
+  /** Adds a check to /healthz?verbose that decides nothing; the line is missing while it is undefined. */
+  advise(read: () => HealthCheck | undefined): void {
     this.#advisers.push(read)
   }
 
   advice(): readonly HealthCheck[] {
-    return this.#advisers.map(read => read())
+    return this.#advisers.flatMap(read => read() ?? [])
   }
 
   /** The kernel has held a Snapshot of this process. */

@@ -5,6 +5,7 @@ import { errnoNumber } from '../../src/netlink/errors.ts'
 import { SystemError } from '../../src/netlink/transport.ts'
 import type { Daemon } from '../support/daemon.ts'
 import type { TransportFaults } from '../support/faulty-transport.ts'
+import { eventually } from '../support/patience.ts'
 import { tried } from '../support/runs.ts'
 import { FileSite } from './file-site.ts'
 import { differences, nft } from './kernel.ts'
@@ -54,12 +55,24 @@ describe('in simulated time', () => {
   })
 })
 
+/** Puts a command under strace, which has these calls fail. */
+const strace = (inject: string, trace: string): readonly string[] => [
+  'strace',
+  '-f',
+  '--seccomp-bpf',
+  '-o',
+  trace,
+  '-e',
+  'trace=sendto,recvmsg',
+  '-e',
+  `inject=${inject}`,
+]
+
 /** A start on an empty kernel in which the calls of one kind fail as told: the daemon, and whether any did. */
 async function startUnder(inject: string): Promise<{ readonly daemon: Daemon; readonly hit: boolean }> {
   nft('flush ruleset')
   const trace = join(site.folder, 'trace')
-  const options = ['-f', '--seccomp-bpf', '-o', trace, '-e', 'trace=sendto,recvmsg', '-e', `inject=${inject}`]
-  const daemon = site.daemon({ args: ['--once'], wrapper: ['strace', ...options] })
+  const daemon = site.daemon({ args: ['--once'], wrapper: strace(inject, trace) })
   expect((await daemon.ended()).code, inject).toBe(0)
   expect(await differences(services(3)), inject).toEqual([])
   return { daemon, hit: readFileSync(trace, 'utf8').includes('(INJECTED)') }
@@ -90,5 +103,18 @@ describe('under strace', () => {
       if (!(await startUnder(`recvmsg:error=ENOBUFS:when=${when}`)).hit) break
     }
     expect(last).toBeGreaterThan(6)
+  })
+
+  it('F46: an idle daemon of which every seventh receive fails logs nothing and sends no more requests', async () => {
+    const trace = join(site.folder, 'trace')
+    const daemon = await site.running(services(3), {
+      wrapper: strace('recvmsg:error=ENOBUFS:when=70+7', trace),
+    })
+    const calls = (text: string) => readFileSync(trace, 'utf8').split(text).length - 1
+    await eventually(() => calls('(INJECTED)') > 5)
+    await daemon.caughtUp()
+    expect(daemon.said('sync failed')).toEqual([])
+    // Each request has one answer: an answer that stays behind is not asked for all the time.
+    expect(calls('recvmsg(')).toBeLessThan(2 * calls('sendto('))
   })
 })

@@ -73,6 +73,7 @@ export const NFTA_RULE_TABLE = 1
 export const NFTA_RULE_CHAIN = 2
 export const NFTA_RULE_HANDLE = 3
 export const NFTA_RULE_EXPRESSIONS = 4
+export const NFTA_RULE_USERDATA = 7
 export const NFT_RULE_COMPAT_F_INV = 2
 
 export const NFT_SET_ANONYMOUS = 0x1

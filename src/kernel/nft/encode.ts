@@ -308,10 +308,11 @@ function compiledAttributes({
   compiled,
   protocol,
   protocolInverted,
+  userdata,
 }: CompiledRule): ValuesOf<typeof COMPILED_RULE> {
-  if (protocol === 0) return { expressions: compiled }
+  if (protocol === 0) return { expressions: compiled, userdata }
   const flags = protocolInverted ? nft.NFT_RULE_COMPAT_F_INV : 0
-  return { expressions: compiled, compat: { protocol, flags } }
+  return { expressions: compiled, compat: { protocol, flags }, userdata }
 }
 
 function setAttributes(set: NftSet): ValuesOf<typeof SET> {

@@ -230,7 +230,8 @@ class RuleCollector {
     const handle = spans.handle(view)
     if (this.#seen?.has(handle) === true) return
     this.#seen?.add(handle)
-    this.#current.rules.push({ handle, compiled: spans.compiled(view) })
+    const [compiled, userdata] = [spans.compiled(view), spans.userdata(view)]
+    this.#current.rules.push(userdata === undefined ? { handle, compiled } : { handle, compiled, userdata })
   }
 }
 
@@ -247,10 +248,12 @@ export class RuleSpans {
   handleAt = 0
   start = 0
   end = 0
+  userdataStart = 0
+  userdataEnd = 0
 
   /** Locates the parts. Throws NetlinkError when the message is not a rule, or lacks its table, chain or handle. */
   walk(view: ByteView, message: Message): void {
-    this.tableStart = this.chainStart = this.handleAt = this.start = this.end = 0
+    this.tableStart = this.chainStart = this.handleAt = this.start = this.end = this.userdataStart = 0
     const { end } = message
     for (let at = message.start + NFGENMSG_LENGTH; at < end; ) {
       const length = attributeLength(view, at, end)
@@ -270,6 +273,10 @@ export class RuleSpans {
         case nft.NFTA_RULE_EXPRESSIONS:
           this.start = payload
           this.end = at + length
+          break
+        case nft.NFTA_RULE_USERDATA:
+          this.userdataStart = payload
+          this.userdataEnd = at + length
       }
       at += (length + 3) & ~3
     }
@@ -279,6 +286,11 @@ export class RuleSpans {
 
   handle({ data }: ByteView): bigint {
     return data.getBigUint64(this.handleAt)
+  }
+
+  userdata({ bytes }: ByteView): Octets | undefined {
+    if (this.userdataStart === 0) return undefined
+    return bytes.toString('latin1', this.userdataStart, this.userdataEnd)
   }
 
   table({ bytes }: ByteView): string {

@@ -288,6 +288,7 @@ export const COMPILED_RULE = attributeSet({
   chain: [nft.NFTA_RULE_CHAIN, string],
   expressions: [nft.NFTA_RULE_EXPRESSIONS, nestedOctets],
   compat: [5, nested(COMPAT)],
+  userdata: [nft.NFTA_RULE_USERDATA, octets],
 })
 
 /** Identifies a rule. */

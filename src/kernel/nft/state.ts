@@ -102,6 +102,8 @@ export interface ObservedRule {
   readonly handle: bigint
   /** As CompiledRule.compiled: counters are zero. */
   readonly compiled: Octets
+  /** Absent where the rule has none. */
+  readonly userdata?: Octets
 }
 
 /** Tables by name, as `ip nat`; a table that does not exist is absent. */
@@ -264,6 +266,8 @@ export interface CompiledRule {
   readonly protocol: number
   /** NFTA_RULE_COMPAT_FLAGS: NFT_RULE_COMPAT_F_INV for `! -p`. */
   readonly protocolInverted: boolean
+  /** NFTA_RULE_USERDATA: the kernel keeps it with the rule, and ignores it. */
+  readonly userdata?: Octets | undefined
 }
 
 export function isCompiled(rule: Rule | CompiledRule): rule is CompiledRule {

@@ -55,6 +55,7 @@ export function compileRule(rule: XtRule, family: NftFamily, indexOfIpset?: Inde
     compiled,
     protocol: protocol?.number ?? 0,
     protocolInverted: protocol?.inverted ?? false,
+    userdata: rule.userdata,
   }
 }
 

@@ -12,6 +12,8 @@ export interface XtRule {
   readonly matches: readonly XtMatch[]
   /** Undefined for a rule that only counts packets. */
   readonly target: XtTarget | undefined
+  /** See CompiledRule. No tool of iptables shows it, and it is no part of what two rules are compared by. */
+  readonly userdata?: Octets
 }
 
 export interface XtInterface {

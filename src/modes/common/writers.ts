@@ -190,10 +190,11 @@ export async function retireTables(
   context: ClientContext,
   signal: AbortSignal,
   { name, isOurs }: { readonly name: string; readonly isOurs: (table: Table) => boolean },
-): Promise<'removed' | 'nothing'> {
+): Promise<'removed' | 'nothing' | { readonly kept: string }> {
   return await withNftClient(context, async client => {
     const isThere = (await tablesNamed(client, name)).some(isOurs)
-    if (!isThere || signal.aborted) return 'nothing'
+    if (!isThere) return 'nothing'
+    if (signal.aborted) return { kept: `tables ${name} of another proxy mode` }
     await deleteTables(client, bothNamed(name), isOurs)
     return 'removed'
   })

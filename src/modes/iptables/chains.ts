@@ -1,5 +1,6 @@
 import { isLoopback } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
+import { encodeUserdata } from '../../kernel/nft/userdata.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
 import { LOOPBACKS, markOf } from '../common/rules.ts'
@@ -43,13 +44,24 @@ function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
     chain('filter', names.forward, [...invalidRules(statics), ...forwardRules(mark)]),
     { ...chain('nat', names.services), last: nodePortJumps(statics, family) },
     chain('nat', names.nodePorts),
-    chain('nat', names.postrouting, masqueradeRules(mark)),
+    chain('nat', names.postrouting, signed(names, masqueradeRules(mark))),
     chain('nat', names.markMasq, [markRule(mark)]),
     ...outerChains(names, statics.families[family].loopback).map(([table, name, rules]) =>
       chain(table, name, rules),
     ),
   ]
 }
+
+/**
+ * Signs the first rule of KUBE-POSTROUTING, which kube-proxy writes anew in each of its syncs, and then without the
+ * signature. A named proxy has chains of its own.
+ */
+function signed({ proxy }: ChainNames, [first, ...rest]: readonly [XtRule, ...XtRule[]]): readonly XtRule[] {
+  return proxy === undefined ? [{ ...first, userdata: SIGNATURE }, ...rest] : [first, ...rest]
+}
+
+/** Its type is none of nft's and iptables', which ignore it. */
+export const SIGNATURE = encodeUserdata([{ type: 0x6b, value: 'kprobe' }])
 
 /**
  * Makes the outer chains. The unnamed proxy shares the tables with kubelet and kube-proxy. A named proxy relies on

@@ -24,6 +24,7 @@ import {
   namedPrefixOf,
 } from '../xt-common/layout.ts'
 import { XT_TABLES } from '../xt-common/read-chains.ts'
+import { SIGNATURE } from './chains.ts'
 import { NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
 import { IptablesPlane } from './plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, ROUTE_LOCALNET } from './settings.ts'
@@ -69,7 +70,7 @@ function chainsByTable(observed: Observed, names: ChainNames): readonly string[]
 
 /**
  * Removes our chains and the rules that lead to them. The tables stay, because their hooks keep every flow. Chains of
- * the unnamed proxy have kube-proxy's names: they stay unless this process wrote them.
+ * the unnamed proxy have kube-proxy's names: they stay unless kprobe wrote them, and kube-proxy has not since.
  */
 export async function retireIptables(
   context: ModeContext,
@@ -79,15 +80,45 @@ export async function retireIptables(
   const names = chainNames(context.config.serviceProxyName)
   return await withNftClient(context, async client => {
     if (!(await hasChains(client, names))) return 'nothing'
-    if (!isKnown && names.proxy === undefined) return { kept: KEPT }
-    if (signal.aborted) return 'nothing'
+    const kept = isKnown || names.proxy !== undefined ? undefined : await whyKept(client)
+    if (kept !== undefined) return { kept }
+    if (signal.aborted) return { kept: 'chains of iptables mode' }
     await removeChains(client, names)
     return 'removed'
   })
 }
 
-const KEPT =
-  "iptables-mode chains found; kept, because they may be kube-proxy's, which have the same names; remove them with `kprobe cleanup --proxy-mode=iptables`"
+/** Gives why the chains of the unnamed proxy may be another program's; undefined where kprobe was the last to write them. */
+async function whyKept(client: NftClient): Promise<string | undefined> {
+  const record = await read(client)
+  const unsigned = await unsignedRules(client)
+  if (record !== undefined && unsigned.every(rule => record.found.includes(rule))) return undefined
+  const why =
+    record === undefined
+      ? "they may be kube-proxy's, which have the same names"
+      : 'another program has written them since kprobe ran in this mode'
+  return `chains of iptables mode, which kprobe keeps because ${why}. They still serve what they served. Stop kube-proxy, then remove them with \`kprobe cleanup --leftovers-of=kube-proxy\``
+}
+
+/** Returns whether kprobe has recorded that it ran in this mode, and no other program has written the chains since. */
+export async function isIptablesRecorded(kernel: KernelAccess): Promise<boolean> {
+  return await withNftClient(kernel, async client => (await whyKept(client)) === undefined)
+}
+
+/**
+ * Gives family and handle of the first rules of KUBE-POSTROUTING that kprobe has not written. kube-proxy replaces them
+ * whenever it writes.
+ */
+async function unsignedRules(client: NftClient): Promise<readonly string[]> {
+  const { postrouting } = chainNames(undefined)
+  const chains = (name: string): boolean => name === postrouting
+  const places = NFT_FAMILIES.map(family => ({ family, table: 'nat' as const, chains }))
+  const { observed } = await client.listChains(places)
+  return NFT_FAMILIES.flatMap(family => {
+    const first = observed.get(`${family} nat`)?.chains.get(postrouting)?.rules[0]
+    return first === undefined || first.userdata === SIGNATURE ? [] : [`${family} ${first.handle}`]
+  })
+}
 
 /**
  * Returns whether the kernel holds chains of this mode with these names. KUBE-SERVICES belongs to IPVS mode if chains
@@ -113,15 +144,14 @@ const RECORD = { family: 'ip', table: 'kprobe-record' } as const
 interface IptablesRecord {
   /** The value of route_localnet before kprobe changed it; undefined where kprobe did not. */
   readonly routeLocalnet: number | undefined
-}
-
-export async function readIptablesRecord(kernel: KernelAccess): Promise<IptablesRecord | undefined> {
-  return await withNftClient(kernel, read)
+  /** The unsigned rules at kprobe's last start. */
+  readonly found: readonly string[]
+  readonly comment: string
 }
 
 /**
- * Writes the record once; a later start changes it only to add a former value. The chains of a named proxy have
- * unique names and need no record. Throws when the kernel rejects a change.
+ * Writes the record. A later start keeps the former value, and takes over the chains that it finds. The chains of a named
+ * proxy have unique names and need no record. Throws when the kernel rejects a change.
  */
 export async function writeIptablesRecord(
   { serviceProxyName }: Pick<Config, 'serviceProxyName'>,
@@ -132,8 +162,9 @@ export async function writeIptablesRecord(
   const before = written.find(({ name }) => name === ROUTE_LOCALNET.sysctl.name)?.before
   await withNftClient(kernel, async client => {
     const held = await read(client)
-    if (held !== undefined && (before === undefined || held.routeLocalnet !== undefined)) return
-    const add: Operation = { ...RECORD, verb: 'add-table', flags: 0, comment: commentOf(before) }
+    const comment = commentOf(held?.routeLocalnet ?? before, await unsignedRules(client))
+    if (held?.comment === comment) return
+    const add: Operation = { ...RECORD, verb: 'add-table', flags: 0, comment }
     throwUnlessCommitted(await client.commit(held === undefined ? [add] : [DELETE, add]))
   })
 }
@@ -148,15 +179,18 @@ async function read(client: NftClient): Promise<IptablesRecord | undefined> {
   const { family, table: name } = RECORD
   const [table] = (await client.list([{ family, name }])).ruleset.tables
   if (table === undefined) return undefined
-  const value = FORMER_VALUE.exec(table.comment ?? '')?.[1]
-  return { routeLocalnet: value === undefined ? undefined : Number(value) }
+  const { comment = '' } = table
+  const value = FORMER_VALUE.exec(comment)?.[1]
+  const routeLocalnet = value === undefined ? undefined : Number(value)
+  return { routeLocalnet, found: comment.match(FOUND) ?? [], comment }
 }
 
 const FORMER_VALUE = /; route_localnet was (\d+)$/
+const FOUND = /\bip6? \d+/g
 
-function commentOf(routeLocalnet: number | undefined): string {
+function commentOf(routeLocalnet: number | undefined, found: readonly string[]): string {
   const former = routeLocalnet === undefined ? '' : `; route_localnet was ${routeLocalnet}`
-  return `iptables mode of kprobe${former}`
+  return ['iptables mode of kprobe', ...found.map(each => `; found ${each}`), former].join('')
 }
 
 function throwUnlessCommitted(result: CommitResult): void {
@@ -174,7 +208,7 @@ export async function settleIptablesRecord(
   kernel: KernelAccess,
   { kubeProxyRuns, hasChains, hasLegacyChains }: CleanupRest,
 ): Promise<readonly string[]> {
-  const record = hasChains ? undefined : await readIptablesRecord(kernel)
+  const record = hasChains ? undefined : await withNftClient(kernel, read)
   if (record === undefined) return []
   const former = record.routeLocalnet
   if (former !== undefined && (kubeProxyRuns || hasLegacyChains || (await hasNamedChains(kernel))))

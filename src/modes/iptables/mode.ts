@@ -14,7 +14,7 @@ import { createXtTracer } from '../xt-common/read-chains.ts'
 import { jumpsOf } from './chains.ts'
 import {
   cleanIptables,
-  readIptablesRecord,
+  isIptablesRecorded,
   retireIptables,
   settleIptablesRecord,
   writeIptablesRecord,
@@ -49,7 +49,7 @@ export const iptables: Mode = {
   needsFeature: kind => kind === 'nat' || kind === 'log',
   cleanup: cleanIptables,
   cleanupOnRequest: true,
-  isRecorded: async kernel => (await readIptablesRecord(kernel)) !== undefined,
+  isRecorded: isIptablesRecorded,
   settleRecord: settleIptablesRecord,
   tune: tuneIptables,
   record: writeIptablesRecord,

@@ -131,7 +131,7 @@ function chainTexts(observed: Observed): readonly string[] {
 export async function retireIpvs(context: ModeContext, signal: AbortSignal): Promise<Retired> {
   const { clock } = context
   const options = ipvsOptions(context.config)
-  if (!(await hasIpvsTable(context))) return 'nothing'
+  if (signal.aborted || !(await hasIpvsTable(context))) return 'nothing'
   await withIpvsKernel(context, async kernel => {
     const plane = new IpvsPlane({ ...kernel, clock, options })
     try {

@@ -123,7 +123,7 @@ export function markRule(mark: number): XtRule {
 }
 
 /** Makes the rules of KUBE-POSTROUTING that masquerade marked packets. */
-export function masqueradeRules(mark: number): readonly XtRule[] {
+export function masqueradeRules(mark: number): readonly [XtRule, ...XtRule[]] {
   return [
     { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: { kind: 'RETURN' } },
     // A packet that passes these chains a second time is not masqueraded again.

@@ -6,10 +6,12 @@ import {
   ModeSwitcher,
   type ModeSwitcherOptions,
 } from '../../../src/daemon/mode-switcher.ts'
+import { leftoversCheck, leftoversMetric } from '../../../src/daemon/retirement.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
 import { MODE_NAMES, MODES } from '../../../src/modes/registry.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/pass.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
 
 /* docs/decisions/0015: who programs the kernel, and when the mode from before goes. The planes are not ours here. */
 
@@ -27,6 +29,10 @@ const told: object[] = []
 const retired: ProxyMode[] = []
 /** Modes that the process has programmed the kernel in. */
 const known: ProxyMode[] = []
+/** Modes whose next retirement fails. */
+const failures = new Set<ProxyMode>()
+/** The chains of iptables mode may be another program's. */
+let hasForeign = true
 
 function fakeMode(config: Config, options: ActiveModeOptions): ActiveMode {
   let stopped = (): void => undefined
@@ -51,8 +57,10 @@ vi.mock('../../../src/modes/registry.ts', async original => {
       retire({ config: { serviceProxyName } }, _signal, isKnown) {
         retired.push(mode.name)
         if (isKnown) known.push(mode.name)
-        const isKept = mode.cleanupOnRequest === true && !isKnown && serviceProxyName === undefined
-        return Promise.resolve(isKept ? { kept: 'iptables-mode chains found; kept' } : 'removed')
+        if (failures.delete(mode.name)) return Promise.reject(new Error('EPERM'))
+        const isKept =
+          hasForeign && mode.cleanupOnRequest === true && !isKnown && serviceProxyName === undefined
+        return Promise.resolve(isKept ? { kept: 'chains of iptables mode are kept' } : 'removed')
       },
     }),
   )
@@ -65,6 +73,8 @@ afterEach(() => {
   told.length = 0
   retired.length = 0
   known.length = 0
+  failures.clear()
+  hasForeign = true
 })
 
 const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
@@ -78,14 +88,15 @@ function configOf(proxyMode: ProxyMode, { rules = 'nftables', serviceProxyName }
   return { proxyMode, backend: 'netlink', ipvs: { rules }, serviceProxyName } as Config
 }
 
-function switcher(start = configOf('nftables')): ModeSwitcher {
+function switcher(start = configOf('nftables'), clock = new FakeClock()): ModeSwitcher {
   const log = {
     info: () => undefined,
     warn: (_: unknown, text: string) => warned.push(text),
-    error: () => undefined,
+    error: (_: unknown, text: string) => warned.push(text),
   }
   const resolved = ({ snapshot }: { readonly snapshot: object }) => told.push(snapshot)
   return new ModeSwitcher(start, {
+    clock,
     log,
     report: () => undefined,
     resolved,
@@ -128,7 +139,36 @@ test('chains that anybody may have written stay, and are warned of', async () =>
   begun[0]?.report(SYNCED)
   await mine.retired()
   expect(retired).toEqual(MODE_NAMES.filter(name => name !== 'nftables'))
-  expect(warned).toEqual(['iptables-mode chains found; kept'])
+  expect(warned).toEqual(['chains of iptables mode are kept'])
+})
+
+test('what stays of other modes is tried every minute, said once, and reported until it is gone', async () => {
+  const clock = new FakeClock()
+  const mine = switcher(configOf('nftables'), clock)
+  failures.add('userspace')
+  begun[0]?.report(SYNCED)
+  await mine.retired()
+  const kept = 'chains of iptables mode are kept'
+  expect([...(mine.leftovers ?? [])]).toEqual([
+    ['iptables', kept],
+    ['userspace', 'cannot remove them: EPERM'],
+  ])
+  expect(leftoversCheck(mine.leftovers)).toMatchObject({
+    failure: `iptables mode: ${kept}; userspace mode: cannot remove them: EPERM`,
+    isAdvice: true,
+  })
+  expect(leftoversMetric(mine.leftovers).values.map(({ labels }) => labels.mode)).toEqual([
+    'iptables',
+    'userspace',
+  ])
+  retired.length = 0
+  await clock.advance(120_000)
+  expect(retired).toEqual(['iptables', 'userspace', 'iptables'])
+  expect(warned).toEqual([kept, expect.stringContaining('cannot remove leftovers')])
+  hasForeign = false
+  await clock.advance(600_000)
+  expect(retired.slice(3)).toEqual(['iptables'])
+  expect(leftoversCheck(mine.leftovers)).toBeUndefined()
 })
 
 test.each([

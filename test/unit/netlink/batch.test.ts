@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type Sending, sendEach } from '../../../src/netlink/batch.ts'
+import { messageReceiver, type Sending, sendEach } from '../../../src/netlink/batch.ts'
 import { Connection, REQUEST_SEQUENCE_MAX, sendDatagram } from '../../../src/netlink/connection.ts'
 import { Batch } from '../../../src/netlink/message.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
@@ -249,6 +249,36 @@ describe('a datagram', () => {
     const { replies, sends } = await send(['EPERM'])
     expect(replies.unsent).toMatchObject({ errno: 1 })
     expect(sends).toBe(1)
+  })
+})
+
+describe('a receiver of messages', () => {
+  const overrun = () => new SystemError('recvmsg', 105, 'ENOBUFS')
+
+  function receiving(...waiting: readonly (Uint8Array | SystemError)[]) {
+    const transport = new ScriptedTransport(() => [])
+    transport.arriveUnseen(...waiting)
+    const counts = { taken: 0, lost: 0 }
+    const receive = messageReceiver({
+      transport,
+      datagramBytes: 64,
+      take: () => counts.taken++,
+      lost: () => counts.lost++,
+    })
+    return { receive, counts }
+  }
+
+  it('ends its turn when receiving fails again and again', () => {
+    const { receive, counts } = receiving(...Array.from({ length: 1_000 }, overrun))
+    expect(receive(500)).toBe(2)
+    expect(counts).toEqual({ taken: 0, lost: 2 })
+  })
+
+  it('goes on behind a failure', () => {
+    const one = datagram(errorMessage(1, 0))
+    const { receive, counts } = receiving(overrun(), one, overrun(), one, overrun(), one)
+    expect(receive(500)).toBe(6)
+    expect(counts).toEqual({ taken: 3, lost: 3 })
   })
 })
 

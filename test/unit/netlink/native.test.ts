@@ -10,6 +10,7 @@ import { viewOf } from '../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../src/netlink/message.ts'
 import { openNetlink } from '../../../src/netlink/native.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
+import { eventually } from '../../support/patience.ts'
 import {
   addon,
   buffer,
@@ -53,6 +54,16 @@ function inWorker(body: string, end: string): Promise<string> {
     worker.on('error', () => undefined)
     worker.on('exit', async () => { await later(10); console.log('left', sockets() - before) })`)
 }
+
+/** An addon whose socket is readable at once whenever it is watched, and fails to receive. */
+const FAILING_ADDON = `
+exports.abi = 5
+exports.calls = { watch: 0, unwatch: 0 }
+exports.open = () => ({ portId: 1, sendLimitBytes: 1 })
+exports.receive = () => -105
+exports.watch = (_, readable) => { exports.calls.watch++; setImmediate(readable); return 0 }
+exports.unwatch = () => { exports.calls.unwatch++ }
+exports.close = () => undefined`
 
 describe('a netlink socket', () => {
   it('answers a request that was sent synchronously', () => {
@@ -102,6 +113,21 @@ describe('a netlink socket', () => {
     transport.sendSync(getLink())
     expect(thrownBy(() => transport.receive(new Uint8Array(64)))).toMatchObject({ code: 'EMSGSIZE' })
     expect(receiveTypes(transport)).toBeUndefined()
+  })
+
+  it('rests after a wake in which nothing could be received, and goes on until it is stopped', async () => {
+    const path = join(scratch, 'failing.cjs')
+    writeFileSync(path, FAILING_ADDON)
+    const calls: Record<string, number> = createRequire(import.meta.url)(path).calls
+    const transport = openNetlink({ protocol: NETLINK_ROUTE, addon: path })
+    const codes: unknown[] = []
+    const stop = transport.watch(() => codes.push(thrownBy(() => transport.receive(buffer()))))
+    await eventually(() => codes.length === 3)
+    expect(codes).toMatchObject(Array(3).fill({ code: 'ENOBUFS' }))
+    expect(calls).toEqual({ watch: 3, unwatch: 3 })
+    stop()
+    expect(calls).toEqual({ watch: 3, unwatch: 4 })
+    await transport.close()
   })
 
   it('joins and leaves groups', () => {

@@ -53,6 +53,21 @@ describe('repeat', () => {
     transport.watch(() => undefined)()
   })
 
+  it('is not woken by an answer that stays behind, and does not take it for the next one', async () => {
+    const transport = openRoute()
+    const octets = expected(getNoLink())
+    let calls = 0
+    const repetition = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
+    repetition?.expect(octets)
+    transport.sendSync(getNoLink())
+    await later(EVERY_MS * 10)
+    expect(calls).toBe(0)
+    repetition?.expect(octets.map(octet => octet ^ 1))
+    await eventually(() => calls > 1, 'a call for another answer')
+    expect(receiveTypes(transport)).toBeUndefined()
+    repetition?.stop()
+  })
+
   it('refuses a request that is too long, or when the socket is watched or closed', async () => {
     const transport = openRoute()
     const changed = () => undefined

@@ -122,6 +122,38 @@ for (const { how, start } of [
       expect(plane.kernel.get('a')).toBe('1')
     })
 
+    it('reports reads that fail again and again once a minute, and passes again when they succeed', async () => {
+      const { clock, plane, events } = await running(start())
+      const read = plane.generation.bind(plane)
+      let reads = 0
+      plane.generation = () => {
+        if (reads++ % 7 < 5) throw new Error(`ENOBUFS ${reads}`)
+        return read()
+      }
+      plane.tamper(plane.kernel)
+      for (let time = 0; time < 100; time++) {
+        plane.generationNow++
+        await clock.advance(600)
+      }
+      plane.generation = read
+      await clock.advance(1_000)
+      expect(events.filter(({ kind }) => kind === 'failed')).toHaveLength(1)
+      expect(events.at(-1)).toMatchObject({ kind: 'synced' })
+    })
+
+    it('reports no single read that fails', async () => {
+      const { clock, plane, kinds } = await running(start())
+      const read = plane.generation.bind(plane)
+      plane.generation = () => {
+        plane.generation = read
+        throw new Error('ENOBUFS')
+      }
+      plane.tamper(new Map())
+      await clock.advance(600)
+      expect(plane.kernel.get('a')).toBe('1')
+      expect(kinds()).not.toContain('failed')
+    })
+
     it('does not take its own commit for a foreign one when the poll comes before the pass ends', async () => {
       const { clock, plane, offer, kinds } = await running(start())
       plane.commitMs = 600
@@ -256,8 +288,8 @@ describe('busy times', () => {
     expect(plane.observations).toBeGreaterThanOrEqual(5)
   })
 
-  it('calls damage damage, though a change was waiting when it was noticed', async () => {
-    const { clock, plane, offer, kinds } = bench()
+  it('counts as damage what differs from the last commit, and not the change that was waiting', async () => {
+    const { clock, plane, offer, events } = bench()
     offer({ a: '1', b: '1' })
     await clock.advance(235)
     offer({ a: '2', b: '1' })
@@ -266,8 +298,28 @@ describe('busy times', () => {
     offer({ a: '3', b: '1' })
     await clock.advance(400)
     expect(plane.kernel.get('b')).toBe('1')
-    expect(kinds()).toContain('healed')
+    const healed = events.filter(({ kind }) => kind === 'healed')
+    expect(healed).toEqual([{ kind: 'healed', changes: 1, objects: ['add b'] }])
   })
+
+  it.each([600_000, 100])(
+    'reports no repair of changes beside a program that writes its own tables, resync every %i ms',
+    async healPeriodMs => {
+      const { clock, plane, offer, events } = await running(bench(new FakePlane(), { healPeriodMs }))
+      for (let time = 0; time < 300; time++) {
+        plane.tamper(plane.kernel)
+        offer({ a: `${time}` })
+        await clock.advance(7)
+      }
+      await clock.advance(1_000)
+      expect(plane.kernel.get('a')).toBe('299')
+      expect(plane.observations).toBeGreaterThan(5)
+      const repairs = events.filter(
+        event => event.kind === 'healed' || (event.kind === 'committed' && event.reason !== 'change'),
+      )
+      expect(repairs).toMatchObject([{ kind: 'committed', reason: 'start' }])
+    },
+  )
 })
 
 describe('failures', () => {

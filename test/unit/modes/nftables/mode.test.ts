@@ -30,7 +30,7 @@ it('retires when its tables are there, unless it is called off, and leaves a tab
     finish(plane.render(frontends, { base: plane.empty, without: new Set() })),
   )
   const retire = (signal = new AbortController().signal) => nftables.retire(context, signal, true)
-  expect(await retire(AbortSignal.abort())).toBe('nothing')
+  expect(await retire(AbortSignal.abort())).toEqual({ kept: 'tables kube-proxy of another proxy mode' })
   expect(kernel.space.tables.size).toBe(2)
   const client = createNftClient({ transport: kernel.open(), clock: systemClock })
   const foreign = { family: 'ip', table: 'kube-proxy' } as const
