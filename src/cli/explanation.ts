@@ -179,6 +179,7 @@ export function explained(
   })
   const list = caught === undefined ? undefined : listOf(caught, endpoints, outcomes)
   const place = `${formatIpPort(to, port)}/${protocol.name}`
+  const rejected = loaded.quarantined
   return {
     answer: answerOf({
       place,
@@ -189,7 +190,7 @@ export function explained(
       kernel,
       endpoints,
       hasDaemon,
-      rejection: caught === undefined ? undefined : loaded.quarantined?.get(caught.port.service),
+      rejection: caught && (rejected?.get(caught.port.service) ?? rejected?.get(caught.port.family)),
     }),
     connection: connectionOf(question, packet),
     service: caught?.port.displayName,
