@@ -8,9 +8,11 @@ import { networkNamespace } from '../daemon/instance-lock.ts'
 import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { conntrackSysctls } from '../daemon/tune.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import { planSysctls, SYSCTLS } from '../kernel/sysctl/sysctls.ts'
 import { probe } from '../kernel/xt/probe.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../modes/common/tables.ts'
 import { ipvsTexts, lookElsewhere, neighborsOf } from '../modes/foreign/leftovers.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
@@ -46,8 +48,12 @@ async function examine(config: Config): Promise<readonly Finding[]> {
   ]
   try {
     const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
-    const ofModes = [...(await featureFindings(config)), ...(await modeFindings(config))]
-    const others = [...(await damageFindings(config)), ...(await neighborFindings(config, wroteIptables))]
+    const found = [...(await featureFindings(config)), ...(await modeFindings(config))]
+    const lacking = lackingFamily(config, found)
+    const ofModes = found.map(each => warned(each, lacking))
+    const families = NFT_FAMILIES.filter(family => family !== lacking)
+    const damage = await damageFindings(config, families)
+    const others = [...damage, ...(await neighborFindings(config, wroteIptables))]
     // The finding of a mode replaces the general one for the same setting.
     const judged = new Set(ofModes.map(({ subject }) => subject))
     const rest = (await settings(wroteIptables)).filter(({ subject }) => !judged.has(subject))
@@ -68,10 +74,27 @@ async function featureFindings(config: Config): Promise<readonly Finding[]> {
         kind: works ? 'ok' : findMode(config.proxyMode).needsFeature(kind) ? 'missing' : 'note',
         subject: name,
         text: works ? meaning : `${meaning}: ${reason}`,
+        family: transaction[0]?.family,
       })
     }
     return findings
   })
+}
+
+/** Returns the only family that lacks requirements, if the mode serves the other one alone. */
+export function lackingFamily(
+  { proxyMode }: Pick<Config, 'proxyMode'>,
+  findings: readonly Finding[],
+): NftFamily | undefined {
+  if (findMode(proxyMode).needsBothFamilies) return undefined
+  const [first, ...others] = findings.filter(({ kind }) => kind === 'missing')
+  return others.every(({ family }) => family === first?.family) ? first?.family : undefined
+}
+
+function warned(finding: Finding, lacking: NftFamily | undefined): Finding {
+  if (finding.kind !== 'missing' || lacking === undefined) return finding
+  const text = `${LAYOUTS[lacking].model} Services are not served: ${finding.text}`
+  return { ...finding, kind: 'warning', text }
 }
 
 async function modeFindings(config: Config): Promise<readonly Finding[]> {

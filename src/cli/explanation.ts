@@ -182,6 +182,7 @@ export function explained(
   })
   const list = caught === undefined ? undefined : listOf(caught, endpoints, outcomes)
   const place = `${formatIpPort(to, port)}/${protocol.name}`
+  const rejected = loaded.quarantined
   return {
     answer: answerOf({
       place,
@@ -192,7 +193,7 @@ export function explained(
       kernel,
       endpoints,
       hasDaemon,
-      rejection: caught === undefined ? undefined : loaded.quarantined?.get(caught.port.service),
+      rejection: caught && (rejected?.get(caught.port.service) ?? rejected?.get(caught.port.family)),
     }),
     connection: connectionOf(question, packet),
     service: caught?.port.displayName,

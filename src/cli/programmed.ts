@@ -5,10 +5,10 @@ import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import type { Config } from '../config/config.ts'
 import { HERE, openSockDiag } from '../daemon/open.ts'
 import type { Trace, TracePacket } from '../kernel/evaluate/trace.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
 import { type Listener, listListeners } from '../kernel/socket/listeners.ts'
 import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
 import { type Hook, isOfService, NOT_REACHED, type ReadRules, type ServiceRow } from '../modes/common/show.ts'
-import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { Finding, HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
@@ -122,10 +122,13 @@ export function remedyText(modes: readonly ProgrammedMode[]): string {
 }
 
 /** Checks whether packets reach the Services that the kernel holds rules for. No findings if it holds none. */
-export async function damageFindings({ serviceProxyName: proxyName }: Config): Promise<readonly Finding[]> {
+export async function damageFindings(
+  { serviceProxyName: proxyName }: Config,
+  families: readonly NftFamily[],
+): Promise<readonly Finding[]> {
   let modes: readonly ProgrammedMode[]
   try {
-    const { held } = await readModes({ ...HERE, families: NFT_FAMILIES, proxyName })
+    const { held } = await readModes({ ...HERE, families, proxyName })
     modes = programmedModes(withRelays(held.filter(mode => !isOfKubeProxy(mode))))
   } catch (error) {
     const text = `cannot be read: ${failureText(error)}`

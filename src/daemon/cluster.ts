@@ -6,7 +6,8 @@ import type { Config } from '../config/config.ts'
 import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import type { QuarantineEntry, ReconcilerEvent } from '../reconcile/pass.ts'
+import type { ReconcilerEvent } from '../reconcile/pass.ts'
+import type { QuarantineEntry } from '../reconcile/quarantine.ts'
 import {
   type ApiClient,
   ApiError,

@@ -231,6 +231,7 @@ class Daemon {
       source: () => this.#intake.status,
       servedStaleS: () => this.#saved?.staleS,
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
+      failedFamily: () => this.#activeMode?.status.failedFamily,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       mode: () => findMode(this.#activeMode?.mode ?? this.#config.proxyMode),

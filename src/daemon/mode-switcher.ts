@@ -139,7 +139,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   }
 
   get hasUnsupported(): boolean {
-    return this.#unsupported !== ''
+    return this.#unsupported !== '' || this.status.failedFamily !== undefined
   }
 
   async traffic(): Promise<readonly TrafficCount[]> {
@@ -152,9 +152,10 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   }
 
   async pending(): Promise<Difference | undefined> {
-    const { table } = this.#reconciler.status
+    const { table, failedFamily } = this.#reconciler.status
     if (table === undefined) return undefined
-    return await differenceOf(this.#opened.plane, table, slicingOf(this.#options.clock))
+    const options = { ...slicingOf(this.#options.clock), family: failedFamily?.family }
+    return await differenceOf(this.#opened.plane, table, options)
   }
 
   async differenceTo(snapshot: Snapshot): Promise<Difference> {
@@ -391,11 +392,10 @@ export class ModeSwitcher {
         { mode, serving, err: event.error },
         'cannot switch to the new proxy mode yet; retrying; the old mode serves',
       )
-    else if (event.kind === 'quarantined')
-      log.warn(
-        { mode, service: event.service, err: event.error },
-        'the kernel rejects a Service in the new proxy mode',
-      )
+    else if (event.kind === 'quarantined' || event.kind === 'family-failed') {
+      const what = event.kind === 'quarantined' ? event.service : event.family
+      log.warn({ mode, what, err: event.error }, 'the kernel rejects a Service or IP family in the new mode')
+    }
   }
 
   #retireOthers(config: Config): void {

@@ -1,11 +1,13 @@
 import type { Clock } from '../base/clock.ts'
 import { privilegeHint } from '../base/errors.ts'
+import { FAMILIES, familyOf } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { rfc3339 } from '../base/text.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { Mode, ModeEvent } from '../modes/mode.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
+import type { FailedFamily } from '../reconcile/quarantine.ts'
 import { Offers } from '../reconcile/reconciler.ts'
 import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
 import { Receipts } from '../telemetry/admin-server.ts'
@@ -33,6 +35,8 @@ interface ObserverOptions extends Omit<MetricsOptions, 'staleS' | 'isDirect'> {
   readonly servedStaleS?: (() => number | undefined) | undefined
   /** Number of Services that the kernel rejects now. */
   readonly quarantined: () => number
+  /** The IP family that the kernel cannot program now. */
+  readonly failedFamily: () => FailedFamily | undefined
   /** Whether load balancers may use this node while its Node object is unknown. */
   readonly eligibleWithoutNode: () => boolean
   /** The mode that programs the kernel now. */
@@ -49,6 +53,9 @@ interface Repairs {
 }
 
 const FURTHER = 'more fields or objects ignored; `kprobe plan` lists them'
+
+const FAMILY_FAILED =
+  'the kernel rejects the rules of this IP family; the other family is served; retrying; `kprobe doctor` lists what the kernel lacks'
 
 type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
 
@@ -171,7 +178,7 @@ export class Observer {
 
   /** Takes the Node of the Snapshots from the next one on. */
   node(node: NodeInfo | undefined): void {
-    this.#health.node(node?.eligible, node?.deleted)
+    this.#health.node(node?.eligible, node?.deleted, node?.ips.map(familyOf))
     this.metrics.nodeKnown(node !== undefined && node.deleted !== true)
   }
 
@@ -212,6 +219,16 @@ export class Observer {
         this.#options.tell(serviceReleased(event.service, this.#options.nodeName))
         log.info({ service: event.service }, 'the kernel accepts a Service that it rejected before')
         break
+      case 'family-failed': {
+        // Once, until the family is restored.
+        const { family, error, retryMs, failures } = event
+        const facts = { family, err: error, retryMs: Math.round(retryMs) }
+        log[failures === 1 ? 'error' : 'debug'](facts, FAMILY_FAILED)
+        break
+      }
+      case 'family-restored':
+        log.info({ family: event.family }, 'the kernel accepts this IP family again')
+        break
       case 'failed':
         this.#failed(event)
         break
@@ -224,6 +241,8 @@ export class Observer {
     const { proxy } = this.metrics
     const nowWallMs = wallMs()
     if (this.#programmed === undefined) tell(starting(nodeName))
+    const failed = this.#options.failedFamily()?.family
+    for (const family of FAMILIES) this.metrics.familyProgrammed(family, family !== failed)
     this.#countOffers()
     proxy.synced({ full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs })
     const times = { startedWallMs: this.startedWallMs, nowWallMs }

@@ -348,9 +348,14 @@ function sourceJson(intake: PagesOptions['intake'], nowMs: number) {
   }
 }
 
-/** Lists Services that the kernel rejects, with its reasons. */
+/** Lists Services, and the IP family, that the kernel rejects, with its reasons. */
 function quarantinedJson(status: ActiveMode['status'] | undefined) {
-  return status?.quarantined.map(({ service, error }) => ({ service, error: error.message }))
+  const families = status?.failedFamily === undefined ? [] : [status.failedFamily]
+  const rejected = [
+    ...families.map(each => ({ service: each.family, ...each })),
+    ...(status?.quarantined ?? []),
+  ]
+  return status && rejected.map(({ service, error }) => ({ service, error: error.message }))
 }
 
 /** Lists Services that exceed a memory limit, with that limit. */

@@ -111,7 +111,8 @@ export {
   type RenderOptions,
   type WriterCommit,
 } from '../reconcile/dataplane.ts'
-export type { PassReason, QuarantineEntry, ReconcilerEvent } from '../reconcile/pass.ts'
+export type { PassReason, ReconcilerEvent } from '../reconcile/pass.ts'
+export type { FailedFamily, QuarantineEntry } from '../reconcile/quarantine.ts'
 export {
   type Held,
   Reconciler,

@@ -370,6 +370,8 @@ export interface Mode {
   /** Features of nf_tables that this mode knows how to probe. */
   features?(config: Pick<Config, 'logRejects'>): readonly NftFeature[]
   needsFeature(kind: NftFeature['kind']): boolean
+  /** Serves nothing where the kernel cannot program both IP families. */
+  readonly needsBothFamilies?: true
   /** Removes at once the objects that are provably ours. Throws when the kernel rejects a change. */
   cleanup(context: CleanupContext): Promise<Cleaned>
   /** Objects of the unnamed proxy may belong to another program: cleanup keeps them unless their removal is requested. */
@@ -439,6 +441,8 @@ export interface Finding {
   readonly kind: 'ok' | 'missing' | 'damaged' | 'warning' | 'note'
   readonly subject: string
   readonly text: string
+  /** Where it concerns one IP family alone. */
+  readonly family?: NftFamily | undefined
 }
 
 /** Gives the text of a file of /proc or /sys; undefined when it does not exist or cannot be read. */

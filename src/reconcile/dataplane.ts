@@ -1,5 +1,6 @@
 import { finishInSlices, type Slicing, type Steps } from '../base/clock.ts'
 import { assert, errorOf } from '../base/errors.ts'
+import type { Family } from '../base/ip.ts'
 import { compareTexts } from '../base/text.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 
@@ -96,7 +97,7 @@ export interface ObserveOptions {
 
 export interface RenderOptions<State> {
   readonly base: State
-  /** Services the kernel refused, to be left out. */
+  /** Services that the kernel refused, to be left out, and families whose objects stay as they are. */
   readonly without: ReadonlySet<string>
 }
 
@@ -168,6 +169,8 @@ export interface Receipt {
 export interface KernelRefusal {
   /** Services among which the culprit is; one when the kernel said which, none when it is not a Service's. */
   readonly services: readonly string[]
+  /** The family of an object that all Services of that family share. */
+  readonly family?: Family | undefined
   /** Operation, object and the kernel's own words. */
   readonly error: Error
 }
@@ -182,14 +185,15 @@ export interface Difference {
 /** Commits that a difference may take: what a packet may still reach goes one commit later. */
 export const COMMITS_MAX = 8
 
-/** What `run` would change in the kernel, which is read, not written. */
+/** What `run` would change in the kernel, which is read, not written; objects of `family` stay as they are. */
 export async function differenceOf<State, P extends Plan<State>>(
   plane: Dataplane<State, P>,
   table: FrontendTable,
-  slicing: Slicing,
+  { family, ...slicing }: Slicing & { readonly family?: Family | undefined },
 ): Promise<Difference> {
   const { state } = await plane.observe({ aside: true })
-  const wanted = await finishInSlices(plane.render(table, { base: state, without: new Set() }), slicing)
+  const without = new Set(family && [family])
+  const wanted = await finishInSlices(plane.render(table, { base: state, without }), slicing)
   const lines: PlanLine[] = []
   let from = state
   let complete = false

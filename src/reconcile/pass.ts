@@ -1,6 +1,8 @@
-import { type BackoffOptions, backoffMs, finishInSlices, type Slicing } from '../base/clock.ts'
+import { finishInSlices, type Slicing } from '../base/clock.ts'
+import type { Family } from '../base/ip.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { CommitOptions, Dataplane, Generation, Plan, PlanLine, Receipt } from './dataplane.ts'
+import { type FailedFamily, isFamily, type Quarantine } from './quarantine.ts'
 
 /** What the reconciler reports: values for logs, metrics and health, never a call back into a source. */
 export type ReconcilerEvent =
@@ -37,6 +39,14 @@ export type ReconcilerEvent =
       readonly retryMs: number
     }
   | { readonly kind: 'released'; readonly service: string }
+  /** The kernel rejects objects that all Services of a family share: it keeps what it holds of that family. */
+  | (FailedFamily & {
+      readonly kind: 'family-failed'
+      readonly retryMs: number
+      /** Failures in succession. */
+      readonly failures: number
+    })
+  | { readonly kind: 'family-restored'; readonly family: Family }
   /** A pass failed as a whole and is tried again. */
   | { readonly kind: 'failed'; readonly error: Error; readonly retryMs: number }
 
@@ -132,11 +142,22 @@ export class Pass<State, P extends Plan<State>> {
 
   async run(table: FrontendTable, reason: PassReason): Promise<PassResult> {
     const { quarantine, nowMs } = this.#options
-    quarantine.reconsider(service => table.services.get(service), nowMs())
-    const due = quarantine.due(nowMs())
-    const result = await this.#converge(table, reason, quarantine.without())
-    if (due.length === 0) return result
-    await this.#letIn(table, due, new Set(quarantine.without()))
+    const startMs = nowMs()
+    quarantine.reconsider(key => (isFamily(key) ? key : table.services.get(key)), startMs)
+    const due = quarantine.due(startMs)
+    const without = new Set(quarantine.without())
+    for (const family of due.filter(isFamily)) {
+      without.delete(family)
+      // The numbering of a family that was not written is not that of the kernel.
+      this.#applied = undefined
+      this.#base = undefined
+    }
+    const result = await this.#converge(table, reason, without)
+    // The turn of a family that failed again has moved on.
+    this.#release(quarantine.due(startMs).filter(isFamily), without)
+    const services = due.filter(key => !isFamily(key))
+    if (services.length === 0) return result
+    await this.#letIn(table, services, new Set(quarantine.without()))
     // What the last of these commits left for later is found by one more pass.
     return { ...result, complete: false }
   }
@@ -256,6 +277,12 @@ export class Pass<State, P extends Plan<State>> {
     receipt: Receipt,
     without: ReadonlySet<string>,
   ): Promise<PassResult> {
+    const failed = failedFamily(receipt)
+    if (failed !== undefined && ![...without].some(isFamily)) {
+      this.#refuse(table, failed.family, failed.error)
+      await this.#options.pace()
+      return await this.#converge(table, reason, new Set([...without, failed.family]))
+    }
     const named = new Map<string, Error>()
     const suspects = new Map<string, Error>()
     for (const { services, error } of receipt.refusals) {
@@ -263,7 +290,7 @@ export class Pass<State, P extends Plan<State>> {
       for (const service of services) target.set(service, error)
     }
     const first = receipt.refusals[0]
-    if (named.size + suspects.size === 0)
+    if (named.size + suspects.size === 0 || failed !== undefined)
       throw new CommitError(first?.error.message ?? 'the kernel rejected a commit without an error', receipt)
     for (const [service, error] of named) this.#refuse(table, service, error)
     const unclear = [...suspects.keys()].filter(service => !named.has(service))
@@ -310,21 +337,34 @@ export class Pass<State, P extends Plan<State>> {
       held.delete(service)
       if (!quarantine.has(service)) continue
       quarantine.release(service)
-      report({ kind: 'released', service })
+      report(isFamily(service) ? { kind: 'family-restored', family: service } : { kind: 'released', service })
     }
   }
 
   #refuse(table: FrontendTable, service: string, error: Error): void {
     const { quarantine, nowMs, report } = this.#options
     const now = nowMs()
-    const entry = quarantine.refuse({ service, subject: table.services.get(service), error }, now)
-    report({ kind: 'quarantined', service, error, retryMs: entry.retryAtMs - now })
+    const subject = isFamily(service) ? service : table.services.get(service)
+    const entry = quarantine.refuse({ service, subject, error }, now)
+    const facts = { error, retryMs: entry.retryAtMs - now }
+    if (!isFamily(service)) report({ kind: 'quarantined', service, ...facts })
+    else report({ kind: 'family-failed', family: service, failures: entry.failures, ...facts })
   }
 }
 
 /** Whether a pass for this reason looks for damage. */
 function isCheck(reason: PassReason): boolean {
   return reason === 'drift' || reason === 'period'
+}
+
+/**
+ * Finds the family of which the kernel rejects objects that its Services share, if it rejects no other shared objects. What
+ * it says of single Services follows from that.
+ */
+function failedFamily({ refusals }: Receipt): FailedFamily | undefined {
+  const [first, ...others] = refusals.filter(({ services }) => services.length === 0)
+  if (first?.family === undefined || others.some(({ family }) => family !== first.family)) return undefined
+  return { family: first.family, error: first.error }
 }
 
 function firstObjects(lines: Iterable<PlanLine>): string[] {
@@ -344,81 +384,5 @@ class CommitError extends Error {
   constructor(message: string, receipt: Receipt) {
     super(message, { cause: receipt.refusals[0]?.error })
     this.receipt = receipt
-  }
-}
-
-/** A Service that the kernel refused, and when it may try again. */
-export interface QuarantineEntry {
-  readonly service: string
-  readonly error: Error
-  readonly failures: number
-  readonly retryAtMs: number
-  /** The value that was refused: another one deserves a fresh start. */
-  readonly subject: unknown
-}
-
-interface RefusedService {
-  readonly service: string
-  readonly subject: unknown
-  readonly error: Error
-}
-
-/**
- * The Services that are left out because the kernel refused them, so that all others go in. Each is retried alone, at
- * growing distances.
- */
-export class Quarantine {
-  readonly #entries = new Map<string, QuarantineEntry>()
-  readonly #backoff: BackoffOptions
-
-  constructor(backoff: BackoffOptions) {
-    this.#backoff = backoff
-  }
-
-  get entries(): readonly QuarantineEntry[] {
-    return [...this.#entries.values()]
-  }
-
-  /** The Services to leave out of a render. */
-  without(): ReadonlySet<string> {
-    return new Set(this.#entries.keys())
-  }
-
-  has(service: string): boolean {
-    return this.#entries.has(service)
-  }
-
-  refuse({ service, subject, error }: RefusedService, nowMs: number): QuarantineEntry {
-    const failures = (this.#entries.get(service)?.failures ?? 0) + 1
-    const retryAtMs = nowMs + backoffMs(failures, this.#backoff)
-    const entry = { service, error, failures, retryAtMs, subject }
-    this.#entries.set(service, entry)
-    return entry
-  }
-
-  release(service: string): void {
-    this.#entries.delete(service)
-  }
-
-  /** Lets changed Services retry at once, and forgets deleted ones. */
-  reconsider(subjectOf: (service: string) => unknown, nowMs: number): void {
-    for (const [service, entry] of this.#entries) {
-      const subject = subjectOf(service)
-      if (subject === undefined) this.#entries.delete(service)
-      else if (subject !== entry.subject)
-        this.#entries.set(service, { ...entry, subject, failures: 0, retryAtMs: nowMs })
-    }
-  }
-
-  /** The Services whose turn has come. */
-  due(nowMs: number): readonly string[] {
-    return [...this.#entries.values()].filter(entry => entry.retryAtMs <= nowMs).map(entry => entry.service)
-  }
-
-  /** Monotonic milliseconds of the next turn. */
-  nextRetryMs(): number | undefined {
-    let next: number | undefined
-    for (const { retryAtMs } of this.#entries.values()) next = Math.min(next ?? retryAtMs, retryAtMs)
-    return next
   }
 }

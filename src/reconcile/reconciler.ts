@@ -12,7 +12,8 @@ import type { Memo, Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Dataplane, Plan } from './dataplane.ts'
 import { DriftDetector } from './drift.ts'
-import { Pass, type PassReason, Quarantine, type QuarantineEntry, type ReconcilerEvent } from './pass.ts'
+import { Pass, type PassReason, type ReconcilerEvent } from './pass.ts'
+import { type FailedFamily, Quarantine, type QuarantineEntry } from './quarantine.ts'
 
 export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
@@ -37,6 +38,8 @@ export interface ReconcilerStatus {
   /** Number of the newest Snapshot that the kernel holds entirely; undefined before the first. */
   readonly syncedNumber: number | undefined
   readonly quarantined: readonly QuarantineEntry[]
+  /** The family that the kernel cannot program. */
+  readonly failedFamily: FailedFamily | undefined
   /** The error of the last pass, if it failed. */
   readonly error: Error | undefined
   readonly table: FrontendTable | undefined
@@ -155,6 +158,7 @@ export class Reconciler<State, P extends Plan<State>> {
     return {
       syncedNumber: this.#synced,
       quarantined: this.#quarantine.entries,
+      failedFamily: this.#quarantine.failedFamily,
       error: this.#error,
       table: this.#resolved?.table,
       snapshot: this.#resolved?.snapshot,

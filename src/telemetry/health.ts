@@ -41,11 +41,13 @@ interface HealthTrackerOptions {
   readonly syncPeriodMs: number
   /** Tests whether load balancers may use this node while its Node object is unknown; absent: never. */
   readonly eligibleWithoutNode?: () => boolean
+  /** Gives the family that the kernel cannot program, and the reason. */
+  readonly failedFamily?: () => { readonly family: Family; readonly error: Error } | undefined
   /** Gives the age of a saved state that is served, seconds; undefined while none is. */
   readonly servedStaleS?: (() => number | undefined) | undefined
 }
 
-/** Tracks the health of this process. One pass programs all families, so that they are equally healthy. */
+/** Tracks the health of this process. A family that the kernel rejects counts only if the Node has an address of it. */
 export class HealthTracker {
   readonly #options: HealthTrackerOptions
   readonly #advisers: (() => HealthCheck | undefined)[] = []
@@ -62,6 +64,7 @@ export class HealthTracker {
   #nodeEligible: boolean | undefined
   /** The Node object was deleted; its last state stays in use. */
   #nodeDeleted = false
+  #nodeFamilies: readonly Family[] = []
 
   constructor(options: HealthTrackerOptions) {
     this.#options = options
@@ -89,8 +92,9 @@ export class HealthTracker {
   }
 
   /** Sets whether load balancers may use this node; undefined while its Node object is unknown. */
-  node(eligible: boolean | undefined, deleted = false): void {
+  node(eligible: boolean | undefined, deleted = false, families: readonly Family[] = []): void {
     this.#nodeEligible = eligible
+    this.#nodeFamilies = families
     this.#nodeDeleted = deleted
   }
 
@@ -105,7 +109,12 @@ export class HealthTracker {
   }
 
   advice(): readonly HealthCheck[] {
-    return this.#advisers.flatMap(read => read() ?? [])
+    const checks = this.#advisers.flatMap(read => read() ?? [])
+    const failed = this.#options.failedFamily?.()
+    if (failed === undefined) return checks
+    const advice = this.#missing === undefined ? { isAdvice: true as const } : {}
+    const name = `programmed-${failed.family.toLowerCase()}`
+    return [{ name, failure: failed.error.message, ...advice }, ...checks]
   }
 
   /** The kernel has held a Snapshot of this process. */
@@ -118,7 +127,17 @@ export class HealthTracker {
    * the Node: `serviceProxyHealthy` of health check node ports.
    */
   get healthy(): boolean {
+    return this.#isProgrammed && this.#missing === undefined
+  }
+
+  get #isProgrammed(): boolean {
     return this.hasSynced && this.#waitedMs(this.#pendingMs) < 2 * this.#syncPeriodMs
+  }
+
+  /** The family that the kernel cannot program, if the Node has an address of it. */
+  get #missing() {
+    const failed = this.#options.failedFamily?.()
+    return failed !== undefined && this.#nodeFamilies.includes(failed.family) ? failed : undefined
   }
 
   /** Answers /healthz: whether load balancers may send connections here. The node must be eligible, too (KEP-3836). */
@@ -128,7 +147,7 @@ export class HealthTracker {
     const isReady = healthy && nodeEligible
     const staleS = this.#options.servedStaleS?.()
     const reason = isReady ? {} : { reason: healthy ? this.#whyNotEligible() : this.#whyNotHealthy() }
-    return this.#answer(isReady, healthy, {
+    return this.#answer(isReady, this.#isProgrammed, {
       nodeEligible,
       healthy,
       ...reason,
@@ -152,7 +171,9 @@ export class HealthTracker {
     const currentTime = rfc3339(this.#options.wallMs())
     const programmed = this.#programmed === undefined ? NEVER : rfc3339(this.#programmed.wallMs)
     const family = { lastUpdated: programmed, healthy: isWell }
-    const status = Object.fromEntries(FAMILIES.map(name => [name, family]))
+    // As in kube-proxy, a family that the kernel cannot program is missing.
+    const failed = this.#options.failedFamily?.()?.family
+    const status = Object.fromEntries(FAMILIES.filter(name => name !== failed).map(name => [name, family]))
     const { staleSeconds, ...rest } = its
     const stale = staleSeconds === undefined ? {} : { staleSeconds }
     const body = { lastUpdated: isFine ? currentTime : programmed, currentTime, ...rest, status, ...stale }
@@ -168,6 +189,8 @@ export class HealthTracker {
 
   #whyNotHealthy(): string {
     if (!this.hasSynced) return `not programmed yet: ${FAMILIES.join(', ')}`
+    if (this.#isProgrammed && this.#missing !== undefined)
+      return `the kernel rejects the rules of ${this.#missing.family}, and the Node has an address of it: ${this.#missing.error.message}`
     return `changes have waited ${Math.round(this.#waitedMs(this.#pendingMs) / 1000)} s to be programmed`
   }
 

@@ -91,6 +91,11 @@ function createWorkMetrics(registry: Registry) {
   )
   const failed = counter('failed_passes_total', 'Syncs that failed and were retried.')
   const inQuarantine = gauge('quarantined_services', 'Services that the kernel rejects now.')
+  const programmed = gauge(
+    'family_programmed',
+    'Whether the kernel takes the rules of this IP family: 1 or 0.',
+    ['ip_family'],
+  )
   const refused = gauge(
     'refusals',
     'Fields and objects of the source that are ignored now because they are invalid, not allowed or too large.',
@@ -113,6 +118,8 @@ function createWorkMetrics(registry: Registry) {
     staleCommit: () => stale.inc(),
     failedPass: () => failed.inc(),
     quarantined: (services: number) => inQuarantine.set(services),
+    familyProgrammed: (family: Family, isProgrammed: boolean) =>
+      programmed.set({ ip_family: family }, isProgrammed ? 1 : 0),
     refusals: (now: number) => refused.set(now),
     services: (now: number) => served.set(now),
     nodeKnown: (isKnown: boolean) => node.set(isKnown ? 1 : 0),

@@ -1,14 +1,21 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
+import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
+import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/settings.ts'
 import { errnoNumber } from '../../src/netlink/errors.ts'
 import { SystemError, type Transport } from '../../src/netlink/transport.ts'
+import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 import { FakeKernel } from '../support/fake-kernel/kernel.ts'
 import { FaultyTransport, isBatch, messagesIn, type TransportFaults } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { dual } from '../support/objects.ts'
 import { columns } from '../support/owned.ts'
+import { PlaneRig } from '../support/plane-rig.ts'
 import { Rig } from '../support/rig.ts'
-import { differences, frontendNames, nft, openNetfilter } from './kernel.ts'
+import { differences, frontendNames, listRuleset, nft, openNetfilter } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
 
 const rigs: Rig[] = []
@@ -278,4 +285,61 @@ it('F57: one Service that the kernel refuses, in a later part of what does not f
   faults.onSend = undefined
   await rig.until(() => rig.of('released').length === 1)
   expect(await differences(services(1_250))).toEqual([])
+})
+
+const NFPROTO_IPV6 = 10
+/** A family that nf_tables does not have, as it has none of IPv6 without CONFIG_NF_TABLES_IPV6. */
+const NFPROTO_DECNET = 12
+
+/** Sends what is for IPv6 as something for which this kernel lacks a part. */
+const WITHOUT: Readonly<Record<string, (bytes: Buffer, start: number, end: number) => void>> = {
+  nf_tables: (bytes, start) => bytes.writeUInt8(NFPROTO_DECNET, start + 16),
+  fib: (bytes, start, end) => rename(bytes.subarray(start, end), 'fib\0'),
+  reject: (bytes, start, end) => rename(bytes.subarray(start, end), 'reject\0'),
+  'xt MASQUERADE': (bytes, start, end) => rename(bytes.subarray(start, end), 'MASQUERADE\0'),
+}
+
+function rename(message: Buffer, name: string): void {
+  for (let at = message.indexOf(name); at >= 0; at = message.indexOf(name, at)) message.write('x', at)
+}
+
+function withoutPart(part: string, datagram: Uint8Array): Uint8Array {
+  if (!isBatch(datagram)) return datagram
+  const bytes = Buffer.from(datagram)
+  for (const { start, end, type } of messagesIn(datagram))
+    if (type >> 8 === 10 && bytes[start + 16] === NFPROTO_IPV6) WITHOUT[part]?.(bytes, start, end)
+  return bytes
+}
+
+it.each([
+  ['nftables', 'nf_tables', /EOPNOTSUPP .*CONFIG_NF_TABLES_IPV6/],
+  ['nftables', 'fib', /ENOENT/],
+  ['nftables', 'reject', /ENOENT/],
+  ['iptables', 'nf_tables', /EOPNOTSUPP .*CONFIG_NF_TABLES_IPV6/],
+  ['iptables', 'xt MASQUERADE', /ENOENT/],
+])('in %s mode a kernel without %s in IPv6 serves IPv4, and IPv6 once it can', async (mode, part, words) => {
+  const faults: TransportFaults = { onSend: datagram => withoutPart(part, datagram) }
+  const client = createNftClient({
+    transport: new FaultyTransport(openNetfilter(), faults),
+    clock: systemClock,
+  })
+  const made = { client, clock: systemClock }
+  const plane: Dataplane<unknown, Plan<unknown>> = mode === 'nftables'
+    ? createNftablesPlane({ ...made, options: DEFAULT_NFTABLES_OPTIONS })
+    : new IptablesPlane({ ...made, options: DEFAULT_IPTABLES_OPTIONS })
+  const rig = new PlaneRig({ plane, clock: systemClock })
+  try {
+    await rig.sync([...dual(1), ...dual(2)])
+    expect(rig.of('family-failed')[0]).toMatchObject({ family: 'IPv6' })
+    expect(rig.of('family-failed')[0]?.error.message).toMatch(words)
+    expect([rig.of('failed'), rig.of('quarantined')]).toEqual([[], []])
+    expect(listRuleset()).toContain('10.96.1.2')
+    expect(listRuleset()).not.toContain('fd00:96::2')
+    faults.onSend = undefined
+    await rig.until(() => rig.kinds().includes('family-restored'))
+    expect(listRuleset()).toContain('fd00:96::2')
+  } finally {
+    await rig.close()
+    await client.close()
+  }
 })

@@ -69,3 +69,13 @@ export function sliceOf(
     ...fields,
   }
 }
+
+/** A Service of both families, with one endpoint in each. */
+export function dual(number: number): readonly object[] {
+  const [name, ips] = [`dual${number}`, [`10.96.1.${number}`, `fd00:96::${number}`]]
+  return [
+    serviceOf(name, ips[0] ?? '', { clusterIPs: ips, ipFamilies: ['IPv4', 'IPv6'] }),
+    sliceOf(name, [`10.1.0.${number}`]),
+    sliceOf(name, [`fd00:1::${number}`], { name: `${name}-6`, addressType: 'IPv6' }),
+  ]
+}

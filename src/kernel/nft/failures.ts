@@ -59,8 +59,10 @@ function failureOf(failed: BurstError, batch: EncodedTransaction, first: Operati
   return { operation: operation ?? first, elements, code: error.code, error }
 }
 
-/** The kernel itself reports only ENOENT where a module is missing. */
+/** The kernel itself reports only ENOENT where a module is missing, and EOPNOTSUPP for a family. */
 function lackOf(operation: Operation, { sequence, errno, offset }: BurstError, batch: EncodedTransaction) {
+  if (operation.verb === 'add-table' && errno === errnoNumber('EOPNOTSUPP'))
+    return `this kernel has no nf_tables for family ${operation.family}: build it with CONFIG_NF_TABLES_${operation.family === 'ip' ? 'IPV4' : 'IPV6'}`
   if (errno !== errnoNumber('ENOENT')) return undefined
   return missingPart(operation, offset === undefined ? undefined : batch.expressionAt(sequence, offset))
 }

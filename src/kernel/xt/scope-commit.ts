@@ -28,7 +28,7 @@ export interface ScopeCommit
   readonly partial?: true
 }
 
-interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
+export interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
   /** Undefined when the kernel rejected the whole. */
   readonly operation: ScopeOperation | undefined
 }

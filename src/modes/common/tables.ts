@@ -18,6 +18,7 @@ import {
 } from '../../kernel/nft/transaction.ts'
 import type { FrontendTable, PortFrontends } from '../../model/frontend.ts'
 import type { Protocol, ServiceKey } from '../../model/service.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
 import {
   type CommitOptions,
   generationOf,
@@ -362,21 +363,35 @@ export function commitWith(
 }
 
 /** Makes a refusal from one rejected message of an nf_tables batch. */
-export function refusalOf({ elements, ...words }: OperationFailure): KernelRefusal {
-  return refusalTo(
-    elements.flatMap(({ group }) => serviceOfGroup(group) ?? []),
-    words,
-  )
+export function refusalOf({ elements, operation, ...words }: OperationFailure): KernelRefusal {
+  const services = elements.flatMap(({ group }) => serviceOfGroup(group) ?? [])
+  // The kernel rejected the batch as a whole, not this operation.
+  const isOfWhole = words.error instanceof NetlinkError && words.error.operation === 'commit'
+  return refusalTo(services, words, isOfWhole ? undefined : operation.family)
 }
 
-/** Makes a refusal for objects that serve these Services. The error names them. */
+/** Makes a refusal for an object that serves these Services, or all of its family. The error names the Services. */
 export function refusalTo(
   suspects: readonly string[],
   { code, error }: Pick<OperationFailure, 'code' | 'error'>,
+  family?: NftFamily,
 ): KernelRefusal {
   if (NO_ROOM.has(code)) return { services: [], error }
   const services = new Set(suspects)
-  return { services: [...services], error: services.size === 0 ? error : named(error, services) }
+  if (services.size > 0) return { services: [...services], error: named(error, services) }
+  return { services: [], error, family: family && LAYOUTS[family].model }
+}
+
+/** Whether the objects of a family stay as they are: see RenderOptions.without. */
+export function staysAsIs(family: NftFamily, without: ReadonlySet<string>): boolean {
+  return without.has(LAYOUTS[family].model)
+}
+
+/** Gives the wanted ruleset with the tables of `from` in the families that stay as they are. */
+export function keptFrom(from: Ruleset, to: Ruleset, without: ReadonlySet<string>): Ruleset {
+  if (without.size === 0) return to
+  const kept = from.tables.filter(({ family }) => staysAsIs(family, without))
+  return { tables: [...to.tables.filter(({ family }) => !staysAsIs(family, without)), ...kept] }
 }
 
 const SERVICES_NAMED_MAX = 3

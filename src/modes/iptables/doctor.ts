@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Config } from '../../config/config.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
   type MissingExtension,
   missingText,
@@ -8,6 +9,7 @@ import {
   type XtUse,
 } from '../../kernel/xt/probe.ts'
 import { Connection } from '../../netlink/connection.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import type { Finding, KernelSockets, Look, ReadText } from '../mode.ts'
 import { answersAtLoopback, ROUTE_LOCALNET } from './settings.ts'
 
@@ -33,9 +35,10 @@ export function extensionFindings(missing: readonly MissingExtension[]): readonl
   return USES.map(([use, kind, meaning]): Finding => {
     const lacks = missing.filter(each => each.use === use)
     const names = XT_EXTENSIONS.filter(each => each.use === use).map(({ name }) => name)
-    return lacks.length === 0
-      ? { kind: 'ok', subject: `xtables for ${meaning}`, text: names.join(', ') }
-      : { kind, subject: `xtables for ${meaning}`, text: missingText(lacks) }
+    const subject = `xtables for ${meaning}`
+    if (lacks.length === 0) return { kind: 'ok', subject, text: names.join(', ') }
+    const [family, ...others] = new Set(lacks.map(each => each.family))
+    return { kind, subject, text: missingText(lacks), family: others.length === 0 ? family : undefined }
   })
 }
 
@@ -73,8 +76,7 @@ function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
 /** Combines the findings into one, for a node in another mode. */
 function summary(missing: readonly MissingExtension[]): Finding {
   const lacks = missing.filter(({ use }) => use === 'services')
-  const text =
-    lacks.length === 0 ? 'usable on this kernel' : `not usable: this kernel lacks ${missingText(lacks)}`
+  const text = lacks.length === 0 ? 'usable on this kernel' : `this kernel lacks ${missingText(lacks)}`
   return { kind: 'note', subject: 'iptables mode', text }
 }
 
@@ -91,19 +93,23 @@ function missingXt(
   }
 }
 
-function lackFor(
-  uses: readonly XtUse[],
+/** Names the families in which the kernel lacks extensions that the rules of every Service need, and these. */
+export function lackingFamilies(
   sockets: Pick<KernelSockets, 'netfilter'>,
   clock: Clock,
-): string | undefined {
-  const missing = missingXt(sockets, clock).filter(({ use }) => uses.includes(use))
-  return missing.length === 0 ? undefined : missingText(missing)
+): ReadonlyMap<NftFamily, string> {
+  const missing = missingXt(sockets, clock).filter(({ use }) => use === 'services')
+  const families = new Set(missing.map(({ family }) => family))
+  return new Map(
+    [...families].map(family => [family, missingText(missing.filter(each => each.family === family))]),
+  )
 }
 
-/** Throws where the kernel lacks extensions that the rules of every Service need. */
+/** Throws where the kernel lacks in both families extensions that the rules of every Service need. */
 export function demandIptables(sockets: Pick<KernelSockets, 'netfilter'>, clock: Clock): void {
-  const lack = lackFor(['services'], sockets, clock)
-  if (lack === undefined) return
+  const lacking = lackingFamilies(sockets, clock)
+  if (lacking.size < NFT_FAMILIES.length) return
+  const lack = [...lacking.values()].join('; ')
   throw new Error(
     `this kernel lacks matches or targets that iptables mode needs: ${lack}. Run \`kprobe doctor --proxy-mode=iptables\` for the other requirements`,
   )
@@ -111,5 +117,6 @@ export function demandIptables(sockets: Pick<KernelSockets, 'netfilter'>, clock:
 
 /** Describes the extensions that are missing for some Services only; undefined when none is. */
 export function lesserLack(sockets: Pick<KernelSockets, 'netfilter'>, clock: Clock): string | undefined {
-  return lackFor(['affinity', 'sctp'], sockets, clock)
+  const missing = missingXt(sockets, clock).filter(({ use }) => use === 'affinity' || use === 'sctp')
+  return missing.length === 0 ? undefined : missingText(missing)
 }

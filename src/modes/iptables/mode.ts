@@ -8,6 +8,7 @@ import { printRule } from '../../kernel/xt/print.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
 import { appliedScope, chainKey, type XtChain } from '../../kernel/xt/scope.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import { NFT_FAMILIES, staysAsIs } from '../common/tables.ts'
 import { type Mode, type ModeContext, type ModeTracer, type OpenPlane, openAll } from '../mode.ts'
 import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
 import { createXtTracer } from '../xt-common/read-chains.ts'
@@ -19,7 +20,7 @@ import {
   settleIptablesRecord,
   writeIptablesRecord,
 } from './cleanup.ts'
-import { demandIptables, iptablesFindings, lesserLack } from './doctor.ts'
+import { demandIptables, iptablesFindings, lackingFamilies, lesserLack } from './doctor.ts'
 import { iptablesMetrics, NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
 import { BusiestFirst, type BusiestFirstEvent } from './optimize/busiest-first.ts'
 import { type IptablesPlan, IptablesPlane } from './plane.ts'
@@ -93,7 +94,8 @@ export function openIptables({
   const beforeObserve = (): void => {
     if (isRunning) nfacct.ensure()
   }
-  const plane = new IptablesPlane({ client, options, writers, clock, beforeObserve })
+  const lacking = () => lackingFamilies(sockets, clock)
+  const plane = new IptablesPlane({ client, options, writers, clock, beforeObserve, lacking })
   const { names, optimize } = options
   const report = (event: BusiestFirstEvent) => {
     if (event.kind === 'moved') plane.reordered()
@@ -115,7 +117,9 @@ export function openIptables({
     extent: state => iptablesExtent(state, names),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     *advance(tables, from, to) {
-      if (from.kind !== 'rendered') return undefined
+      if (from.kind !== 'rendered' || to.kind !== 'rendered') return undefined
+      // Of a family that was not written, `from` does not say what the kernel holds.
+      if (hasOtherFamilies(from, to)) return undefined
       const { operations } = yield* plane.diff(from, to)
       return yield* appliedScope(tables, operations)
     },
@@ -128,6 +132,11 @@ export function openIptables({
       await Promise.all([client.close(), nfacct.close()])
     },
   }
+}
+
+/** Returns whether families stay as they are in only one of the states. */
+function hasOtherFamilies(from: RenderedState, to: RenderedState): boolean {
+  return NFT_FAMILIES.some(family => staysAsIs(family, from.without) !== staysAsIs(family, to.without))
 }
 
 const LACK = 'this kernel lacks extensions of xtables, and rejects Services that need them'

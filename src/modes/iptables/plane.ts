@@ -1,9 +1,9 @@
 import { type Clock, type Steps, slicingOf, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
-import type { Observed } from '../../kernel/nft/state.ts'
+import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
-import { chainKey, type IsOurs, type ScopeOperations } from '../../kernel/xt/scope.ts'
-import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
+import { chainKey, type IsOurs, type ScopeOperation, type ScopeOperations } from '../../kernel/xt/scope.ts'
+import { commitScope, type ScopeCommit, type ScopeFailure } from '../../kernel/xt/scope-commit.ts'
 import { removalOf, ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import { type Asked, Committed, type Held, heldInKernel, rewritesCommon } from '../../kernel/xt/scope-held.ts'
@@ -13,13 +13,14 @@ import type {
   CommitOptions,
   Dataplane,
   Generation,
+  KernelRefusal,
   Observation,
   ObserveOptions,
   Plan,
   Receipt,
   RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
+import { NFT_FAMILIES, refusalTo, staysAsIs } from '../common/tables.ts'
 import { commitError, givenUp, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import { isOurChain, isServiceChain, touchesUs } from '../xt-common/layout.ts'
@@ -37,7 +38,11 @@ interface IptablesPlaneOptions {
   readonly writers?: WatchedSocket
   readonly clock?: Clock
   readonly beforeObserve?: () => void
+  readonly lacking?: () => Lacking
 }
+
+/** The families in which the kernel lacks what every Service needs, and what it lacks. */
+type Lacking = ReadonlyMap<NftFamily, string>
 
 const PLACES = placesOf(NFT_FAMILIES)
 /**
@@ -113,9 +118,8 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
     const { failures, ...result } = await this.#commit(operations, options)
     if (result.outcome === 'committed') this.counts.committed(operations)
     else if (result.outcome !== 'stale') this.counts.rejected()
-    const refusals = failures.map(({ operation, code, error }) =>
-      refusalTo(operation?.owner === undefined ? [] : [operation.owner], { code, error }),
-    )
+    const lacking = failures.length === 0 ? undefined : this.#given.lacking?.()
+    const refusals = failures.map(failure => refusalIn(failure, lacking))
     const reached = this.#watches.shifted(result.generation)
     return { ...result, generation: reached, refusals, durationMs: systemClock.nowMs() - startMs }
   }
@@ -149,6 +153,15 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
   }
 }
 
+/** Blames the family for a Service whose rules need what the kernel lacks in this family. */
+function refusalIn({ operation, ...words }: ScopeFailure, lacking: Lacking | undefined): KernelRefusal {
+  const { owner, family } = operation ?? {}
+  const lack = family && lacking?.get(family)
+  if (owner === undefined || lack === undefined)
+    return refusalTo(owner === undefined ? [] : [owner], words, family)
+  return refusalTo([], { ...words, error: new Error(`${words.error.message}; ${lack}`) }, family)
+}
+
 /** The two sides of a diff: `held`, and the rules of these Services. */
 interface Sides {
   readonly held: Held
@@ -171,7 +184,9 @@ export function* diffStates(from: IptablesState, to: IptablesState, codec: RuleC
     diff.owner(service, asked(service))
     yield
   }
-  return makePlan(yield* diff.finish(), to)
+  const operations = yield* diff.finish()
+  const isKept = ({ family }: ScopeOperation): boolean => staysAsIs(family, to.without)
+  return makePlan(to.without.size === 0 ? operations : operations.filter(each => !isKept(each)), to)
 }
 
 function sinceRead(from: ObservedState, to: RenderedState): Sides {

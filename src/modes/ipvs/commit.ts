@@ -213,7 +213,9 @@ export class Committer {
     const { nft } = this.#options.kernel
     const guard = this.#generation === undefined ? {} : { generation: this.#generation }
     const result = await nft.commit(transaction, guard)
-    return this.#follow(result, result.failures.map(refusalOf))
+    // In this mode a family does not fail alone: each Service depends on other parts of the kernel, too.
+    const refusals = result.failures.map(failure => ({ ...refusalOf(failure), family: undefined }))
+    return this.#follow(result, refusals)
   }
 
   async #changeChains(operations: ScopeOperations): Promise<Step> {

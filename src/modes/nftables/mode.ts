@@ -7,6 +7,7 @@ import { familiesAtLocalhost } from '../../model/node-context.ts'
 import { elementExtent } from '../common/elements.ts'
 import { limitsWithin } from '../common/relay/context.ts'
 import { detectorsOf, natPriorityOf } from '../common/rules.ts'
+import { staysAsIs } from '../common/tables.ts'
 import { retireTables } from '../common/writers.ts'
 import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
 import { cleanNftables, isOurs } from './cleanup.ts'
@@ -81,7 +82,7 @@ export function openNftables({
         set => set === 'frontends' || set === 'nodeports',
         set => set === 'slots' || ENDPOINTS_MAPS.has(set),
       ),
-    tables: ({ ruleset }) => ruleset.tables,
+    tables: ({ ruleset, without }) => ruleset.tables.filter(({ family }) => !staysAsIs(family, without)),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
     metrics: state => localhostMetrics(client, state, relays),

@@ -14,6 +14,7 @@ import {
   changedServices,
   type FamilyLayout,
   GROUP_NODEPORT_IPS,
+  keptFrom,
   LAYOUTS,
   NFT_FAMILIES,
   sameGroup,
@@ -402,9 +403,11 @@ const NONE: ReadonlySet<string> = new Set()
  */
 export function* diffStates(
   from: NftablesState,
-  to: NftablesState,
+  wanted: NftablesState,
   isRelaying: boolean,
 ): Steps<NftablesPlan> {
+  const ruleset = keptFrom(from.ruleset, wanted.ruleset, wanted.without)
+  const to = ruleset === wanted.ruleset ? wanted : { ...wanted, ruleset }
   let diff = yield* diffRulesets(from.ruleset, to.ruleset, OPTIONS)
   const crowded = diff.complete ? NONE : crowdedSets(to, diff.after)
   if (crowded.size > 0) {

@@ -28,6 +28,7 @@ import {
   countChanges,
   describeTransaction,
   type FamilyLayout,
+  keptFrom,
   LAYOUTS,
   portData,
   portKey,
@@ -231,7 +232,9 @@ export interface UserspacePlan extends Plan<UserspaceState>, Pick<RelayChanges, 
 /** No set is read through another set that changes with it. */
 const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
-export function* diffStates(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
+export function* diffStates(from: UserspaceState, wanted: UserspaceState): Steps<UserspacePlan> {
+  const ruleset = keptFrom(from.ruleset, wanted.ruleset, wanted.without)
+  const to = ruleset === wanted.ruleset ? wanted : { ...wanted, ruleset }
   const { transaction, after, complete } = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
   const { put, remove, lines } = diffRelays(from.relays, to.relays)
   const changes = transaction.length === 0 ? 0 : countChanges(transaction)

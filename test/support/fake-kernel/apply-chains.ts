@@ -33,6 +33,8 @@ export function newTable(call: Call): void {
   const { space, journal, message, family } = call
   const { name: given, flags = 0, userdata } = attributesOf(call, TABLE)
   const name = nameIn(call, given, TABLE.fields.name[0])
+  // nft_supported_family.
+  if (space.absent.has(`${family} table`)) refuse('EOPNOTSUPP')
   if ((flags & ~NFT_TABLE_F_DORMANT) !== 0) refuse('EOPNOTSUPP')
   const existing = space.tables.get(tableKey(family, name))
   if (existing === undefined) {

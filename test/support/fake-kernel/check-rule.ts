@@ -35,7 +35,10 @@ export function checkExpressions(
     call.journal.blame = () => itemOffset(call, NFTA_RULE_EXPRESSIONS, i)
     // nft_expr_type_get: one of the family, or one for all.
     const { absent } = call.space
-    if (absent.has(expression.tag) || absent.has(`${call.family} ${expression.tag}`)) refuse('ENOENT')
+    const { tag } = expression
+    const extension = tag === 'match' || tag === 'target' ? ` ${expression.data.name}` : ''
+    const names = [tag, `${call.family} ${tag}`, `${call.family} ${tag}${extension}`]
+    if (names.some(name => absent.has(name))) refuse('ENOENT')
     check.expression(expression)
   }
   call.journal.blame = undefined

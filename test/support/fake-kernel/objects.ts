@@ -161,7 +161,7 @@ export interface Namespace {
   readonly ipsets: Map<number, string>
   /** Names of nfacct's objects. */
   readonly accounts: Set<string>
-  /** Expressions and types of chains whose module is missing: `2 reject` for those of one family, `nat chain`. */
+  /** Expressions and types of chains whose module is missing: `2 reject` for those of one family, `nat chain`, `10 table`. */
   readonly absent: Set<string>
   /** Milliseconds, for elements with timeouts. */
   readonly nowMs: () => number

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { conntrackFindings, settingFindings } from '../../../src/cli/doctor.ts'
+import { conntrackFindings, lackingFamily, settingFindings } from '../../../src/cli/doctor.ts'
 import type { Config } from '../../../src/config/config.ts'
+import type { NftFamily } from '../../../src/kernel/nft/state.ts'
 import { ipvsSettingFindings } from '../../../src/modes/ipvs/doctor.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 
@@ -12,6 +13,20 @@ async function found(files: Readonly<Record<string, string>>, wroteIptables = fa
   const findings = await settingFindings({ config: config(), wroteIptables }, async path => files[path])
   return findings.map(({ kind, subject, text }) => `${kind} ${subject}: ${text}`)
 }
+
+describe('requirements that are missing', () => {
+  it.each<[string, readonly (NftFamily | undefined)[], NftFamily | undefined]>([
+    ['nftables', [], undefined],
+    ['nftables', ['ip6', 'ip6'], 'ip6'],
+    ['iptables', ['ip'], 'ip'],
+    ['nftables', ['ip', 'ip6'], undefined],
+    ['nftables', ['ip6', undefined], undefined],
+    ['ipvs', ['ip6'], undefined],
+  ])('in %s mode and the families %j leave only %s unserved', (proxyMode, families, lacking) => {
+    const findings = families.map(family => ({ kind: 'missing', subject: 'fib', text: '', family }) as const)
+    expect(lackingFamily({ proxyMode }, findings)).toBe(lacking)
+  })
+})
 
 describe('settingFindings', () => {
   it('is content with a node that is set up for Services', async () => {

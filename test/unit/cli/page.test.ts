@@ -64,6 +64,7 @@ function resolvedOf(snapshot: Snapshot) {
     ...finish(resolve(resolveOptions(CONFIG), undefined, snapshot)),
     syncedNumber: 1,
     error: undefined,
+    failedFamily: undefined,
     quarantined: [
       { service: 'ns/svc-004', error: new Error('no room'), failures: 1, retryAtMs: 0, subject: {} },
     ],

@@ -202,6 +202,11 @@ describe('the answer', () => {
       { kernel: different({ reason: 'x' }), quarantined: new Map([['ns/web', 'ENOSPC']]) },
     ],
     [
+      'quarantined: the kernel rejects the rules of ns/web: EOPNOTSUPP',
+      web([ready(1)]),
+      { kernel: different({ reason: 'x' }), quarantined: new Map([['IPv4', 'EOPNOTSUPP']]) },
+    ],
+    [
       "kprobe's rules serve it: any of 2 endpoints, a half each",
       web([ready(1), ready(2)]),
       { kernel: { ...SAME, others: ['ip foreign pre'] } },

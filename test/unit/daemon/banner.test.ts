@@ -168,7 +168,8 @@ it('tells a Node that the source lacks from one that was not read yet', () => {
 
 function stateFacts(objects: Parameters<typeof snapshotOf>[0], source: Partial<SourceStatus>) {
   const snapshot = snapshotOf(objects)
-  const synced = { table: tableOf(objects), snapshot, memo: undefined, syncedNumber: 3, quarantined: [] }
+  const held = { table: tableOf(objects), snapshot, memo: undefined, syncedNumber: 3 }
+  const synced = { ...held, quarantined: [], failedFamily: undefined }
   return {
     activeMode: { mode: 'nftables' as const, status: { ...synced, error: undefined } },
     source: { missing: [], heardMs: 1_000, trouble: undefined, ...source },

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import { Observer } from '../../../src/daemon/observer.ts'
 import { findMode } from '../../../src/modes/registry.ts'
+import type { FailedFamily } from '../../../src/reconcile/quarantine.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { node as nodeObject, service, snapshotOf, tableOf } from '../model/objects.ts'
@@ -11,6 +12,7 @@ let logged: string[]
 let status: SourceStatus | undefined
 let observer: Observer
 let mode: string
+let failed: FailedFamily | undefined
 let isEligible: boolean
 
 beforeEach(() => {
@@ -19,6 +21,7 @@ beforeEach(() => {
   status = undefined
   mode = 'nftables'
   isEligible = false
+  failed = undefined
   observer = new Observer({
     log: createLog({ format: 'text', verbosity: 0, destination: { write: line => void logged.push(line) } }),
     clock,
@@ -28,6 +31,7 @@ beforeEach(() => {
     build: { version: '0.0.0', commit: '', date: '' },
     source: () => status,
     quarantined: () => 0,
+    failedFamily: () => failed,
     eligibleWithoutNode: () => isEligible,
     servers: () => ({ ready: false }),
     features: [],
@@ -77,6 +81,22 @@ describe('Observer', () => {
     const taints = [{ key: 'ToBeDeletedByClusterAutoscaler', effect: 'NoSchedule' }]
     observer.node(snapshotOf([{ ...nodeObject(), spec: { taints } }]).node)
     expect(observer.health.readiness().body.nodeEligible).toBe(false)
+  })
+
+  it('logs a family that the kernel rejects once, and shows it by a metric', async () => {
+    failed = { family: 'IPv6', error: new Error('ip6 kube-proxy: EOPNOTSUPP') }
+    for (const failures of [1, 2, 3])
+      observer.report({ kind: 'family-failed', ...failed, retryMs: 1_000, failures })
+    const event = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
+    observer.synced(event, snapshotOf([]), tableOf([]))
+    const errors = logged.filter(line => line.includes('IP family'))
+    expect(errors).toEqual([expect.stringMatching(/^E .*family=IPv6.*EOPNOTSUPP/)])
+    expect(await numberOf('kprobe_family_programmed{ip_family="IPv6"}')).toBe(0)
+    expect(await numberOf('kprobe_family_programmed{ip_family="IPv4"}')).toBe(1)
+    failed = undefined
+    observer.report({ kind: 'family-restored', family: 'IPv6' })
+    observer.synced(event, snapshotOf([]), tableOf([]))
+    expect(await numberOf('kprobe_family_programmed{ip_family="IPv6"}')).toBe(1)
   })
 
   it('counts refused fields and refused objects together, and logs each once', async () => {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { Pass, Quarantine, type ReconcilerEvent } from '../../../src/reconcile/pass.ts'
+import { Pass, type ReconcilerEvent } from '../../../src/reconcile/pass.ts'
+import { Quarantine } from '../../../src/reconcile/quarantine.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { tableOf } from '../../support/tables.ts'
 

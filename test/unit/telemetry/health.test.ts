@@ -8,12 +8,14 @@ const NEVER = '0001-01-01T00:00:00Z'
 function tracker(syncPeriodMs = 30_000) {
   const clock = new FakeClock()
   const wall = { ms: START_MS }
-  const health = new HealthTracker({ clock, wallMs: () => wall.ms, syncPeriodMs })
+  const failed: { family?: 'IPv4' | 'IPv6' } = {}
+  const failedFamily = () => failed.family && { family: failed.family, error: new Error('EOPNOTSUPP') }
+  const health = new HealthTracker({ clock, wallMs: () => wall.ms, syncPeriodMs, failedFamily })
   const pass = async (ms: number) => {
     wall.ms += ms
     await clock.advance(ms)
   }
-  return { health, pass, wall, clock }
+  return { health, pass, wall, clock, failed }
 }
 
 /** Programmed once on an eligible node. */
@@ -24,6 +26,43 @@ function settled(...options: Parameters<typeof tracker>) {
   its.health.synced(1)
   return its
 }
+
+describe('a family that the kernel cannot program', () => {
+  const verbose = async (health: HealthTracker, path: string): Promise<string> => {
+    const handle = healthHandler(health, () => undefined)
+    return String((await handle({ method: 'GET', path, query: new URLSearchParams('verbose') })).body)
+  }
+
+  it('does not count where the Node has no address of it, and is shown', async () => {
+    const { health, failed } = settled()
+    health.node(true, false, ['IPv4'])
+    failed.family = 'IPv6'
+    const { code, body } = health.readiness()
+    expect([code, body.healthy, Object.keys(body.status)]).toEqual([200, true, ['IPv4']])
+    expect(await verbose(health, '/healthz')).toContain(
+      '[+]programmed-ipv4 ok\n[+]node-eligible ok\n[-]programmed-ipv6 failed: EOPNOTSUPP (does not decide)\n',
+    )
+    expect(await verbose(health, '/livez')).not.toContain('ipv6')
+  })
+
+  it('is the reason of a 503 where the Node has an address of it, until it is programmed', async () => {
+    const { health, failed } = settled()
+    health.node(true, false, ['IPv4', 'IPv6'])
+    expect(health.readiness().code).toBe(200)
+    failed.family = 'IPv6'
+    const { code, body } = health.readiness()
+    expect([code, body.healthy, body.reason]).toEqual([
+      503,
+      false,
+      'the kernel rejects the rules of IPv6, and the Node has an address of it: EOPNOTSUPP',
+    ])
+    expect(body.status.IPv4?.healthy).toBe(true)
+    expect(await verbose(health, '/healthz')).toContain('[-]programmed-ipv6 failed: EOPNOTSUPP\n')
+    expect(health.liveness().code).toBe(200)
+    delete failed.family
+    expect(health.readiness().code).toBe(200)
+  })
+})
 
 describe('readiness', () => {
   it('ends when drift cannot be repaired, even without a change', async () => {
