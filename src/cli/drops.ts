@@ -40,6 +40,7 @@ import {
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
+  PACKET_FLAGS.namespace,
   PACKET_FLAGS.from,
   PACKET_FLAGS.to,
   flag('-f, --follow', 'run until Ctrl-C; --count and --duration have no effect'),
@@ -97,7 +98,9 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     if (group === undefined) throw new Error(whyNoLog(found.held))
     const rows = found.held.flatMap(mode => mode.rows)
     if (request.service !== '' && !rows.some(({ service }) => isOfService([service], request.service)))
-      io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
+      if (request.service.endsWith('/'))
+        io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
+      else throw new Error(notHeldText(rows, request.service))
     await follow(request, io, { names, group, chains })
   })
 }

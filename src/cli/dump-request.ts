@@ -13,6 +13,7 @@ import {
   readSortPath,
 } from './document.ts'
 import { NAMESPACE_FLAG, readNamespace } from './request.ts'
+import { readServiceFlag } from './service-flag.ts'
 
 /** Object kinds that modes list, each with its mode. */
 export const DUMPS = MODES.flatMap(mode => (mode.dumps ?? []).map(dump => ({ mode, ...dump })))
@@ -158,12 +159,7 @@ function readService(
   if (text === '') return ''
   if (DUMPS.some(dump => dump.saveFormat === output && dump.saveTables !== undefined))
     reader.fail('--service', `${output} prints whole tables; -o text and -o json show one Service`)
-  const service = namespace === '' || text.includes('/') ? text : `${namespace}/${text}`
-  if (!/^[^/]+\/[^/]+$/.test(service))
-    reader.fail('--service', `${quote(text)} is not written NAMESPACE/NAME`)
-  else if (namespace !== '' && !service.startsWith(`${namespace}/`))
-    reader.fail('--service', `${quote(text)} is not in the namespace ${namespace}`)
-  return service
+  return readServiceFlag(reader, namespace)
 }
 
 function readFamilies(reader: FlagReader): readonly NftFamily[] {

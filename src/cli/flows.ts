@@ -55,6 +55,7 @@ async function run(asked: FlowsRequest, io: Io): Promise<number> {
   const settings = readFlowSettings()
   const request = await withPeers(asked)
   const names = await FlowNames.open({ clock: systemClock, ...request })
+  await names.require(request.filter.service)
   const session = { request, names, settings, io }
   for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)
   if (!request.follow) return await listFlows(session)
@@ -63,11 +64,8 @@ async function run(asked: FlowsRequest, io: Io): Promise<number> {
 }
 
 async function noticesOf({ request, names, settings }: Session): Promise<readonly string[]> {
-  return [
-    ...(names.notice === undefined ? [] : [names.notice]),
-    ...(await names.noticesAbout(request.filter.service)),
-    ...settings.notices,
-  ]
+  const own = names.notice === undefined ? [] : [names.notice]
+  return [...own, ...(await names.noticesAbout(request.filter.service)), ...settings.notices]
 }
 
 /** Prints the present table of connections. */

@@ -138,10 +138,8 @@ interface TopSamplerOptions {
   readonly clock: Clock
   readonly wallMs: () => number
   readonly names: FlowNames
-  /** `namespace/name`; empty for all Services. */
+  /** `namespace/name`, or `namespace/` for all Services of it; empty for all. */
   readonly service: string
-  /** Only Services of this namespace; empty for all. */
-  readonly namespace: string
   readonly proxyName: string | undefined
 }
 
@@ -250,16 +248,11 @@ export class TopSampler {
 
   /** Moves the new connections into the rows; gives their rate. */
   #takeBegun(seconds: number): number {
-    const groups = this.#begun.largest().filter(group => this.#isWanted(group))
+    const groups = this.#begun.largest()
     const { begun } = summedCounts([...groups, this.#begun.others])
     this.#rows.takeBegun(groups, seconds)
     this.#begun.restart()
     return begun / seconds
-  }
-
-  #isWanted({ service }: FlowGroup): boolean {
-    const { namespace } = this.#options
-    return namespace === '' || service?.startsWith(`${namespace}/`) === true
   }
 
   async #status(): Promise<{ readonly synced: unknown; readonly daemon: DaemonState } | undefined> {
@@ -277,7 +270,7 @@ export class TopSampler {
     await this.#conntrack.dumpAll((view, message) => groups.take('new', view, message))
     const endMs = clock.nowMs()
     this.#tableDueMs = endMs + Math.max(TABLE_REST_MS_MIN, restMs(endMs - startMs, TABLE_SHARE))
-    const all = groups.largest().filter(group => this.#isWanted(group))
+    const all = groups.largest()
     this.#rows.takeOpen(all)
     const sums = new Map<string, number>()
     for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)

@@ -207,7 +207,6 @@ it('counts each packet once that a rule rejects and another one logs', async () 
     wallMs: Date.now,
     names,
     service: '',
-    namespace: '',
     proxyName: undefined,
   })
   try {
@@ -241,8 +240,11 @@ it('prints one table without a terminal, and JSON for scripts', async () => {
   expect(parse(yaml.out)).toMatchObject({ lost: 0, largest: [{ service: 'shop/cart:http', open: 12 }] })
   expect((await runInProcess([...args, '-n', 'nothing-here', '-o', 'json'])).out).toContain('"rows": []')
   const unknown = await runInProcess([...args, '--service=shop/nosuch'])
-  expect(unknown).toMatchObject({ code: 0, err: '' })
-  expect(unknown.out).toContain('\nthe daemon has no Service "shop/nosuch"\n')
+  expect(unknown).toMatchObject({
+    code: 1,
+    out: '',
+    err: 'kprobe top: the daemon has no Service "shop/nosuch"\n',
+  })
 })
 
 it('F174: refuses a socket of another program, and a daemon of another version', async () => {

@@ -1,7 +1,7 @@
 import { count } from '../../base/text.ts'
 import { listIpsetNames } from '../../kernel/ipset/client.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
-import type { TableName } from '../../kernel/nft/state.ts'
+import type { HookFamily, TableName } from '../../kernel/nft/state.ts'
 import {
   type ForeignChain,
   type ForeignTable,
@@ -23,7 +23,8 @@ import {
 import { commitAsRead, deleteTable, withNftClient } from '../common/writers.ts'
 import type { KernelAccess } from '../mode.ts'
 import { MODES, proxyOfTable } from '../registry.ts'
-import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
+import { chainNames, isIpvsChain, isOurChain, namedPrefixOf } from '../xt-common/layout.ts'
+import { XT_TABLES } from '../xt-common/read-chains.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
 /** kube-proxy's objects in this network namespace. A running kube-proxy uses them, or an earlier one left them. */
@@ -256,6 +257,8 @@ interface Neighbor {
 
 export interface Neighborhood {
   readonly chains: readonly SurveyedChain[]
+  /** The tables of other programs, with their rules. */
+  readonly tables?: readonly ForeignTable<HookFamily>[]
   /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
   /** kprobe writes iptables chains, or is about to. */
@@ -279,6 +282,7 @@ export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
     ...(around.proxy === undefined ? otherProxies(around) : []),
     ...dropPolicies(around),
+    ...dropRules(around),
     ...natChains(around),
     ...namedChains(around),
     ...(around.proxy === undefined ? legacyProxies(around) : []),
@@ -351,6 +355,37 @@ function dropPolicies({ chains }: Neighborhood): readonly Neighbor[] {
     )
 }
 
+/** Finds base chains from which a packet reaches a rule that drops, in a chain that is not kprobe's. */
+function dropRules({ chains, tables = [], proxy }: Neighborhood): readonly Neighbor[] {
+  const names = chainNames(proxy)
+  const isOurs = (name: string) =>
+    KUBE_PROXY.ownsChain(name) ||
+    XT_TABLES.some(xt => isOurChain(names, xt, name) || isIpvsChain(xt, name)) ||
+    namedPrefixOf(name) !== undefined
+  return tables.flatMap(({ family, name: table, chains: its }) => {
+    const byName = new Map(its.map(chain => [chain.name, chain]))
+    const found: Neighbor[] = []
+    for (const { chain } of chains.filter(each => each.family === family && each.table === table)) {
+      const { hook } = chain
+      if (hook === undefined || hook.policy === NF_DROP) continue
+      const reached = new Set([chain.name])
+      for (const name of reached)
+        for (const { targets } of byName.get(name)?.rules ?? [])
+          for (const target of targets) if (!isOurs(target)) reached.add(target)
+      const dropping = [...reached].filter(name => byName.get(name)?.rules.some(({ mayDrop }) => mayDrop))
+      if (dropping.length === 0) continue
+      const through = dropping.filter(name => name !== chain.name).slice(0, NAMES_SHOWN)
+      const by = through.length === 0 ? '' : ` by ${through.join(', ')}`
+      const what = `${family} ${table} ${chain.name} may drop packets${by} (hook ${hookName(hook.hooknum)})`
+      found.push(note(what, DROP_ADVICE))
+    }
+    return found
+  })
+}
+
+const DROP_ADVICE =
+  'it decides about traffic to Services as well: `kprobe trace --reject-only` names the rule that dropped a packet'
+
 /** Finds other NAT chains. In iptables mode, kprobe's own jumps are in the table nat of iptables-nft. */
 function natChains({ chains, tableName, writesIptables, proxy }: Neighborhood): readonly Neighbor[] {
   const isOwn = (table: string) => table === tableName || (writesIptables && table === 'nat')
@@ -369,7 +404,7 @@ function natAdvice(table: string, isNamed: boolean): string {
     return 'it has the name of a table of the unnamed proxy, which serves Services without the label service-proxy-name'
   const name = proxyOfTable(table)
   return name === undefined
-    ? "connections that this NAT chain translates first bypass kprobe's Services"
+    ? "connections that this chain translates before kprobe's chains never reach a Service"
     : `it has the name of a table of \`kprobe run --service-proxy-name=${name}\`, which serves only Services with that label`
 }
 

@@ -280,7 +280,11 @@ describe('the flags of kprobe flows and kprobe top', () => {
   })
 
   it.each([
-    ['flows', ['--service=cart'], '--service: "cart" is not written NAMESPACE/NAME'],
+    [
+      'flows',
+      ['--service=cart'],
+      '--service: "cart" is not the name of a Service; give NAMESPACE/NAME, svc/NAMESPACE/NAME, NAME.NAMESPACE.svc, or NAME with -n NAMESPACE',
+    ],
     ['flows', ['--from=nowhere'], '--from[0]: "nowhere" is'],
     ['flows', ['--from=10.1.0.9,10.2.0.0/16', '--to=fd00::1'], '--to: is IPv6 while --from is IPv4'],
     ['flows', ['--endpoint=10.1.0.1:0'], '--endpoint: "10.1.0.1:0" is neither ADDRESS nor ADDRESS:PORT'],

@@ -214,7 +214,7 @@ describe('kprobe doctor', () => {
       {
         severity: 'note',
         what: 'ip other prerouting translates addresses too (prerouting, priority -100)',
-        advice: expect.stringContaining('connections that this NAT chain translates first'),
+        advice: expect.stringContaining('connections that this chain translates before'),
       },
     ])
   })
