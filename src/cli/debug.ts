@@ -38,7 +38,7 @@ const FLAGS: readonly FlagSpec[] = [
       'file to write, or - for standard output; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
     '--redact':
       'rename namespaces, Services, EndpointSlices, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
-    '--log-file FILE': 'log of the daemon, whose end goes into the bundle; the daemon itself keeps no log',
+    '--log-file FILE': 'file with the log of the daemon; its last 4 MiB go into the bundle',
   }),
   MODEL_SOCKET_FLAG,
   INSTANCE_FLAG,

@@ -1,5 +1,4 @@
 import { readdir, stat } from 'node:fs/promises'
-import { dirname } from 'node:path'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { count, rfc3339 } from '../base/text.ts'
@@ -107,9 +106,10 @@ async function stoppedSince(socket: string): Promise<string> {
   const timeOf = async (path: string) => (await stat(path).catch(() => undefined))?.mtimeMs
   const started = await timeOf(socket)
   if (started !== undefined) return `the last one started at ${rfc3339(started)} and was killed later`
-  const ended = await timeOf(dirname(socket))
+  const folder = socket.slice(0, socket.lastIndexOf('/'))
+  const ended = await timeOf(folder)
   return ended === undefined
-    ? `since when is not known (${dirname(socket)} does not exist)`
+    ? `since when is not known (${folder} does not exist)`
     : `since ${rfc3339(ended)}`
 }
 

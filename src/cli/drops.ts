@@ -191,7 +191,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
         `printed ${count(printed, 'packet')} of ${ours} that the kernel logged`,
         ...(refused === undefined
           ? [
-              'the rules were replaced meanwhile, and their counters with them: what the kernel left out is not known',
+              'the rules and their counters were replaced during the run: the number of packets that the kernel left out is not known',
             ]
           : []),
         ...(unlogged > 0

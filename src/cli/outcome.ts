@@ -1,4 +1,3 @@
-import { readdirSync } from 'node:fs'
 import { failureText } from '../base/errors.ts'
 import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
@@ -15,7 +14,7 @@ import {
 } from '../kernel/nft/constants.ts'
 import type { HookFamily } from '../kernel/nft/state.ts'
 import { type ForeignRule, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
-import { settingNow } from '../kernel/sysctl/sysctls.ts'
+import { forwards } from '../kernel/sysctl/sysctls.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
@@ -283,12 +282,7 @@ export function unforwarded(
     destination !== undefined && ![...localIps].some(ip => isAt(destination, ip))
   if (packet.origin === 'process' || !wanted.some(isForwarded)) return undefined
   const isV4 = familyOf(packet.destination) === 'IPv4'
-  const conf = `${sysctls}/${isV4 ? 'ipv4' : 'ipv6'}/conf`
-  if (settingNow(`${conf}/all/forwarding`) !== 0) return undefined
-  // An interface may forward by itself.
-  const own = isV4 ? 'forwarding' : 'force_forwarding'
-  const links = readdirSync(conf).filter(name => name !== 'all' && name !== 'default')
-  if (links.some(name => settingNow(`${conf}/${name}/${own}`) === 1)) return undefined
+  if (forwards(isV4 ? 'ipv4' : 'ipv6', sysctls) !== false) return undefined
   const setting = isV4 ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding'
   return {
     kind: 'different',

@@ -49,7 +49,7 @@ export const command = behindDashes(([name, ...rest]) =>
     name: 'replay',
     usage: 'FILE [flags] [-- COMMAND [flags]]',
     description:
-      'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
+      'Loads a file of `kprobe debug bundle` into a private network namespace, and runs a command there as on the node:\n' +
       'the objects are those of its daemon, and the rules are those of its kernel, damage included. Names what this kernel\n' +
       'rejects. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
     details: [
@@ -123,7 +123,7 @@ function itemsAt(manifest: Bundle['manifest'], field: string) {
 
 /** Devices that a new network namespace has, all of them down. */
 const FRESH_DEVICES = /^(?:lo|tunl0|sit0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|ip6tnl0|ip6gre0)$/
-const HOW = 'run it in a namespace of its own: `unshare -Urn kprobe replay ...`'
+const HOW = 'run it in a private namespace: `unshare -Urn kprobe replay ...`'
 
 /** Throws where rules could meet real packets. */
 async function requirePrivate(): Promise<void> {

@@ -1,7 +1,7 @@
 import { type Clock, restMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { compareTexts } from '../base/text.ts'
+import { compareTexts, rfc3339 } from '../base/text.ts'
 import { HERE } from '../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../kernel/conntrack/client.ts'
 import { listHandles } from '../kernel/nft/list.ts'
@@ -32,6 +32,7 @@ export interface TopRow {
 
 /** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
 export interface TopState {
+  /** In RFC 3339. */
   readonly time: string
   readonly rows: readonly TopRow[]
   readonly perSecond: number
@@ -229,7 +230,7 @@ export class TopSampler {
         `only ${ROWS_MAX.toLocaleString('en-US')} endpoints are shown; others have connections, too`,
       )
     return {
-      time: new Date(wallMs()).toISOString().slice(11, 19),
+      time: rfc3339(wallMs()),
       rows: this.#rows.all,
       perSecond,
       rejectsPerSecond,

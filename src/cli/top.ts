@@ -1,6 +1,6 @@
 import { pause, systemClock } from '../base/clock.ts'
 import { secondsText } from '../base/duration.ts'
-import { oneLine } from '../base/text.ts'
+import { clockText, oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
@@ -49,8 +49,7 @@ const FLAGS: readonly FlagSpec[] = [
     '--by WHAT = service': ['a row for each service or endpoint', { choices: ['service', 'endpoint'] }],
     '--sort-by COLUMN = rate': [SORTS.join(', '), { choices: SORTS }],
     '--interval DURATION = 1s': 'time between two pictures, at least 200ms',
-    '--once':
-      'measure one interval, print the table, and exit; so does a standard output that is no terminal',
+    '--once': 'measure one interval, print the table, and exit; also where standard output is not a terminal',
     [`--limit N = ${LIMIT.fallback}`]: 'with --once: rows to print',
   }),
   SOCKET_FLAG,
@@ -190,7 +189,7 @@ function headLines(state: TopState): readonly string[] {
   const { daemon, table, largest, lost, notices } = state
   const lines = [
     [
-      `kprobe top ${state.time}`,
+      `kprobe top ${clockText(state.time)}`,
       ...(daemon === undefined
         ? []
         : [
@@ -222,7 +221,7 @@ function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): rea
     `repairs ${repairs}`,
     ...(last === undefined
       ? []
-      : [`last commit ${last.time.slice(11, 19)} (${last.reason}, ${last.changes} changes)`]),
+      : [`last commit ${clockText(last.time)} (${last.reason}, ${last.changes} changes)`]),
   ]
 }
 

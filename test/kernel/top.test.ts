@@ -84,7 +84,7 @@ it('F173: draws a table that follows connections, keys and the size of the termi
   const lines = await terminal.shows(all => all.some(line => /shop\/cart:http.* 12$/.test(line.trimEnd())))
   expect(fits(lines, 80, 24)).toBe(true)
   expect(lines[0]).toMatch(/nftables mode \| 2 Services \| source \S+ ago/)
-  expect(lines.join('\n')).toMatch(/repairs 0 \| last commit \d\d:\d\d:\d\d \(/)
+  expect(lines.join('\n')).toMatch(/repairs 0 \| last commit \d\d:\d\d:\d\dZ \(/)
   terminal.press('e')
   await terminal.shows(all =>
     all.some(line => /shop\/cart:http +10\.1\.0\.2:8080 .* 5$/.test(line.trimEnd())),

