@@ -103,7 +103,7 @@ describe('the pictures of docs/look.md', () => {
     )
     expect(textOf('why')).toContain('shop/coming-soon:http has no ready endpoint: 1 of 1 is not ready')
     expect(textOf('hint')).toMatch(
-      /shop\/cart:http .* NOT REACHED [^]*\nshop\/cart:http .* 10\.244\.0\.11:8080, /,
+      /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080, /,
     )
     for (const [name, command] of SHOWN) showsToday(name, command, textOf(name))
   })
