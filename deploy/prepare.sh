@@ -34,7 +34,8 @@ newer_than() {
 check_tools() {
   command -v node >/dev/null || fail 'kprobe needs Node.js 20 or newer (Debian 12: https://nodejs.org/en/download).'
   node_major=$(node -p 'process.versions.node.split(".")[0]')
-  [ "$node_major" -ge 20 ] || fail "kprobe needs Node.js 20 or newer; this is $(node --version)."
+  [ "$node_major" -ge 20 ] ||
+    fail "kprobe needs Node.js 20 or newer; this is $(node --version). Install one: https://nodejs.org/en/download"
   command -v npm >/dev/null || fail 'kprobe is built with npm, which comes with Node.js; there is none in PATH.'
 }
 

@@ -47,6 +47,7 @@ for last in 11 12 13; do pod "10.244.0.$last" node deploy/demo/pods.mjs serve; d
 
 node dist/kprobe.mjs run --source=file:deploy/demo/objects.yaml --hostname-override=demo --cluster-cidr=10.244.0.0/16 \
   --admin-socket=/run/kprobe/admin.sock --log-rejects=7 >/run/kprobe/log 2>&1 &
+export DAEMON=$!
 tries=0
 until grep -q 'ok' /run/kprobe/ready 2>/dev/null; do
   tries=$((tries + 1))
@@ -70,7 +71,8 @@ A pod connects to them ten times a second. Try:
   kprobe trace --service shop/cart --count 1
   kprobe drops --count 1
   kprobe why --from pod/shop/mail-a --to svc/shop/coming-soon
-  nft flush chain ip kube-proxy services; kprobe why --from pod/shop/mail-a --to svc/shop/cart
+A daemon that stands still repairs nothing: damage the rules, see it, and let the daemon repair them (needs nft):
+  kill -STOP $DAEMON; nft flush chain ip kube-proxy services; kprobe dump; kill -CONT $DAEMON; sleep 1; kprobe dump
 `exit` ends all of it. The log of kprobe is /run/kprobe/log.
 TEXT
 # Commands from a pipe or a file need no prompt.

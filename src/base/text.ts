@@ -83,6 +83,11 @@ export function rfc3339(wallMs: number): string {
   return new Date(wallMs).toISOString().replace(/\.?0+Z$/, 'Z')
 }
 
+/** Gives the time of day of an RFC 3339 time in UTC, with its zone: `10:21:03Z`. */
+export function clockText(time: string): string {
+  return `${time.slice(11, 19)}Z`
+}
+
 /** Formats a time with exactly six digits, a MicroTime of the API. */
 export function microTime(wallMs: number): string {
   return new Date(wallMs).toISOString().replace('Z', '000Z')

@@ -1,5 +1,6 @@
 import { request } from 'node:http'
 import { systemClock } from '../base/clock.ts'
+import { codeOf } from '../base/errors.ts'
 import { formatIpPort, parseIp } from '../base/ip.ts'
 import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
 import { isJson, type Json } from '../model/fields.ts'
@@ -32,8 +33,7 @@ export function askDaemon(
 ): Promise<unknown> {
   const bytesMax = SHORT_PAGES.has(path) ? SHORT_ANSWER_BYTES_MAX : ANSWER_BYTES_MAX
   return new Promise((resolve, reject) => {
-    const fail = (cause: Error, what: string) =>
-      reject(cause.message.includes(socketPath) ? cause : new Error(`${socketPath}: ${what}`, { cause }))
+    const fail = (cause: Error, what: string) => reject(socketError(cause, socketPath, what))
     const asked = request(
       // A kept connection may be closed by the daemon while the command works: each page has one of its own.
       { socketPath, path, agent: false, timeout: TIMEOUT_MS, ...(signal === undefined ? {} : { signal }) },
@@ -75,6 +75,13 @@ export function askDaemon(
     })
     asked.end()
   })
+}
+
+/** Makes an error that names the socket. One of another user gets the remedy: the daemon runs as root. */
+export function socketError(cause: Error, socketPath: string, what: string): Error {
+  if (codeOf(cause) === 'EACCES')
+    return new Error(`${socketPath}: permission denied: run the command as root (sudo kprobe ...)`)
+  return cause.message.includes(socketPath) ? cause : new Error(`${socketPath}: ${what}`, { cause })
 }
 
 /** Requests a page as askDaemon does. Throws if no daemon listens there. */

@@ -58,7 +58,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     () => import('./debug.ts'),
   ],
   replay: [
-    'load a bundle into a network namespace of its own, and run why, dump, verify there',
+    'load a bundle into a private network namespace, and run why, dump, verify there',
     () => import('./replay.ts'),
   ],
   nodes: [

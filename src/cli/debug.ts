@@ -38,7 +38,7 @@ const FLAGS: readonly FlagSpec[] = [
       'file to write, or - for standard output; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
     '--redact':
       'rename namespaces, Services, EndpointSlices, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
-    '--log-file FILE': 'log of the daemon, whose end goes into the bundle; the daemon itself keeps no log',
+    '--log-file FILE': 'file with the log of the daemon; its last 4 MiB go into the bundle',
   }),
   MODEL_SOCKET_FLAG,
   INSTANCE_FLAG,
@@ -105,8 +105,12 @@ async function writeAll({ output, redact, ...rest }: Request, io: Io): Promise<n
   const report = `wrote ${place}: ${bytesText(bytes.length)}${redact ? `, ${namesText(content)}` : ''}\n`
   if (path === '-') io.err(report)
   else io.out(report)
-  for (const { name, why } of missing) io.err(`not in it: ${oneLine(`${name}: ${why}`)}\n`)
-  return EXIT_FINE
+  for (const { name, why } of missing) io.err(`missing ${oneLine(`${name}: ${why}`)}\n`)
+  const lacks = (name: string) => missing.some(each => each.name === name)
+  if (!lacks(RULES_FILE) || !lacks('snapshot.json')) return EXIT_FINE
+  throw new Error(
+    'the bundle has neither the objects of a daemon nor the rules in the kernel: run the command as root on the node, or in the pod of kprobe',
+  )
 }
 
 function namesText({ facts }: Gathered): string {
@@ -253,9 +257,7 @@ const LOG_BYTES_MAX = 4 * 1024 * 1024
 
 async function readLog(path: string | undefined): Promise<Buffer> {
   if (path === undefined)
-    throw new Error(
-      'the daemon keeps no log; give its output with --log-file, such as that of `kubectl logs`',
-    )
+    throw new Error('the daemon writes no log file; add one with --log-file=FILE (`kubectl logs ... > FILE`)')
   return await lent(await open(path), async file => {
     const { size } = await file.stat()
     const length = Math.min(size, LOG_BYTES_MAX)

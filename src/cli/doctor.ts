@@ -1,23 +1,28 @@
-import { readdir } from 'node:fs/promises'
+import { readdir, stat } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { count } from '../base/text.ts'
+import { count, rfc3339 } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { networkNamespace } from '../daemon/instance-lock.ts'
+import { instanceOf, networkNamespace } from '../daemon/instance-lock.ts'
+import { isLockHeld } from '../daemon/network-lock.ts'
 import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { conntrackSysctls } from '../daemon/tune.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
-import type { NftFamily } from '../kernel/nft/state.ts'
-import { surveyChains } from '../kernel/nft/survey.ts'
+import type { HookFamily, NftFamily } from '../kernel/nft/state.ts'
+import { type ForeignTable, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
 import { planSysctls, SYSCTLS } from '../kernel/sysctl/sysctls.ts'
 import { probe } from '../kernel/xt/probe.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../modes/common/tables.ts'
+import { isTraceTable } from '../modes/common/trace-table.ts'
 import { ipvsTexts, lookElsewhere, neighborsOf } from '../modes/foreign/leftovers.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
+import type { Connection } from '../netlink/connection.ts'
+import { usualSocket } from './admin-client.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, readText, tableText } from './io.ts'
+import { isHookFamily } from './outcome.ts'
 import { damageFindings } from './programmed.ts'
 import { flaggedCommand } from './request.ts'
 
@@ -26,7 +31,7 @@ export const command = flaggedCommand({
   description:
     'Checks every kernel feature that the mode of --proxy-mode needs, lists what other modes would lack, lists other\n' +
     'programs that change the same packets, and traces packets through the rules in the kernel. Changes nothing. Exits 0\n' +
-    'when kprobe can serve here, 1 when it cannot, and 3 when these rules are damaged.',
+    'when kprobe can serve here, 1 when it cannot, and 3 when these rules are damaged, or no daemon follows changes.',
   details: [WITHOUT_EFFECT],
   listed: [...MODEL_FLAGS, outputFlag(OUTPUTS)],
   flags: [outputFlag(OUTPUTS)],
@@ -37,7 +42,7 @@ export const command = flaggedCommand({
     else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)
     const has = (kind: Finding['kind']) => findings.some(each => each.kind === kind)
     if (has('missing')) return EXIT_FAILED
-    return has('damaged') ? EXIT_DIFFERENT : EXIT_FINE
+    return has('damaged') || has('stopped') ? EXIT_DIFFERENT : EXIT_FINE
   },
 })
 
@@ -52,8 +57,10 @@ async function examine(config: Config): Promise<readonly Finding[]> {
     const lacking = lackingFamily(config, found)
     const ofModes = found.map(each => warned(each, lacking))
     const families = NFT_FAMILIES.filter(family => family !== lacking)
-    const damage = await damageFindings(config, families)
-    const others = [...damage, ...(await neighborFindings(config, wroteIptables))]
+    const others = [
+      ...(await ruleFindings(config, { families, wroteIptables })),
+      ...(await neighborFindings(config, wroteIptables)),
+    ]
     // The finding of a mode replaces the general one for the same setting.
     const judged = new Set(ofModes.map(({ subject }) => subject))
     const rest = (await settings(wroteIptables)).filter(({ subject }) => !judged.has(subject))
@@ -103,6 +110,33 @@ async function modeFindings(config: Config): Promise<readonly Finding[]> {
   return found
 }
 
+/** Judges kprobe's rules in the kernel: damage, and whether a daemon keeps them. */
+async function ruleFindings(
+  config: Config,
+  { families, wroteIptables }: { readonly families: readonly NftFamily[]; readonly wroteIptables: boolean },
+): Promise<readonly Finding[]> {
+  const { findings, modes } = await damageFindings(config, families)
+  const { serviceProxyName: proxy, adminSocket } = config
+  // kube-proxy writes the same chains in iptables mode.
+  const own = modes.filter(mode => findMode(mode).isRecorded === undefined || wroteIptables)
+  if (own.length === 0 || (await isLockHeld(instanceOf(proxy).lock)) !== false) return findings
+  const since = await stoppedSince(adminSocket === '' ? usualSocket(proxy) : adminSocket)
+  const text = `${since}; rules of ${own.join(' and ')} mode stay and no longer follow changes: start kprobe, or remove them with \`kprobe cleanup\``
+  return [{ kind: 'stopped', subject: 'no kprobe daemon runs', text }, ...findings]
+}
+
+/** Says since when no daemon runs: one that is killed leaves its socket, and one that exits removes it from its folder. */
+async function stoppedSince(socket: string): Promise<string> {
+  const timeOf = async (path: string) => (await stat(path).catch(() => undefined))?.mtimeMs
+  const started = await timeOf(socket)
+  if (started !== undefined) return `the last one started at ${rfc3339(started)} and was killed later`
+  const folder = socket.slice(0, socket.lastIndexOf('/'))
+  const ended = await timeOf(folder)
+  return ended === undefined
+    ? `since when is not known (${folder} does not exist)`
+    : `since ${rfc3339(ended)}`
+}
+
 async function neighborFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
   return await withNetfilter(async connection => {
     const chains = await surveyChains(connection)
@@ -112,7 +146,7 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
     const ofOtherModes = MODES.filter(({ name }) => name !== DEFAULT_MODE).map(mode =>
       mode.tableName(undefined),
     )
-    const others = chains.filter(({ table }) => !ofOtherModes.includes(table))
+    const others = chains.filter(({ table }) => !ofOtherModes.includes(table) && !isTraceTable(table))
     // IPVS objects belong to kprobe where kprobe's own table for IPVS exists.
     const isOurs = await anyMode(mode => mode.ownsElsewhere?.(HERE))
     const isNamed = proxy !== undefined
@@ -121,6 +155,7 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
     const neighbors = neighborsOf({
       ...left,
       chains: others,
+      tables: await surveyTables(connection, others, tableName),
       tableName,
       leftElsewhere,
       writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,
@@ -133,6 +168,16 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
     )
     return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
   })
+}
+
+/** Reads the rules of the tables of other programs that IP packets pass. */
+async function surveyTables(connection: Connection, chains: readonly SurveyedChain[], ownTable: string) {
+  const places = new Map<string, { readonly family: HookFamily; readonly name: string }>()
+  for (const { family, table: name } of chains)
+    if (isHookFamily(family) && name !== ownTable) places.set(`${family} ${name}`, { family, name })
+  const tables: ForeignTable<HookFamily>[] = []
+  for (const place of places.values()) tables.push(await surveyTable(connection, place))
+  return tables
 }
 
 /** Warns of a running kube-proxy, which restores its rules when another program removes them. */
@@ -160,6 +205,7 @@ export async function readLines(path: string): Promise<readonly string[]> {
 const MARKS: Readonly<Record<Finding['kind'], string>> = {
   ok: 'ok',
   missing: 'MISSING',
+  stopped: 'STOPPED',
   damaged: 'DAMAGED',
   warning: 'warning',
   note: 'note',
@@ -177,8 +223,12 @@ function printText(findings: readonly Finding[], io: Io): void {
     missing === 0
       ? 'kprobe can serve here'
       : `kprobe cannot serve here: ${count(missing, 'requirement')} missing`
-  const damage = of('damaged') === 0 ? '' : "kprobe's rules in the kernel are damaged; apart from that, "
-  io.out(`${damage}${verdict}; ${count(of('warning'), 'warning')}\n`)
+  const troubles = [
+    ...(of('stopped') === 0 ? [] : ['no kprobe daemon runs, and its rules no longer follow changes']),
+    ...(of('damaged') === 0 ? [] : ["kprobe's rules in the kernel are damaged"]),
+  ]
+  const rest = troubles.length === 0 ? verdict : `${troubles.join('; ')}; apart from that, ${verdict}`
+  io.out(`${rest}; ${count(of('warning'), 'warning')}\n`)
 }
 
 interface Facts {

@@ -297,7 +297,7 @@ function literal(text: string): unknown {
   try {
     return JSON.parse(text === '' ? 'null' : text)
   } catch {
-    throw new Error(`${JSON.stringify(text)} in a filter is no number, true, false or text in quotes`)
+    throw new Error(`${JSON.stringify(text)} in a filter is not a number, true, false or text in quotes`)
   }
 }
 

@@ -40,6 +40,7 @@ import {
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
+  PACKET_FLAGS.namespace,
   PACKET_FLAGS.from,
   PACKET_FLAGS.to,
   flag('-f, --follow', 'run until Ctrl-C; --count and --duration have no effect'),
@@ -97,7 +98,9 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     if (group === undefined) throw new Error(whyNoLog(found.held))
     const rows = found.held.flatMap(mode => mode.rows)
     if (request.service !== '' && !rows.some(({ service }) => isOfService([service], request.service)))
-      io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
+      if (request.service.endsWith('/'))
+        io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
+      else throw new Error(notHeldText(rows, request.service))
     await follow(request, io, { names, group, chains })
   })
 }
@@ -188,7 +191,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
         `printed ${count(printed, 'packet')} of ${ours} that the kernel logged`,
         ...(refused === undefined
           ? [
-              'the rules were replaced meanwhile, and their counters with them: what the kernel left out is not known',
+              'the rules and their counters were replaced during the run: the number of packets that the kernel left out is not known',
             ]
           : []),
         ...(unlogged > 0

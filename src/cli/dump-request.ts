@@ -13,6 +13,7 @@ import {
   readSortPath,
 } from './document.ts'
 import { NAMESPACE_FLAG, readNamespace } from './request.ts'
+import { readServiceFlag } from './service-flag.ts'
 
 /** Object kinds that modes list, each with its mode. */
 export const DUMPS = MODES.flatMap(mode => (mode.dumps ?? []).map(dump => ({ mode, ...dump })))
@@ -64,7 +65,7 @@ export const DUMP_HELP = {
     'packets do not reach a listed frontend, and when the kernel has nothing for the Service of --service.',
   details: [
     'What:',
-    '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules, and in userspace mode looks whether a process listens',
+    '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules, and in userspace mode checks whether a process listens',
     "  nft        tables, chains, rules, sets and elements; with -o nft as `nft list ruleset` prints them when libnftables is on this machine, by kprobe's own printer otherwise",
     '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
     '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
@@ -158,12 +159,7 @@ function readService(
   if (text === '') return ''
   if (DUMPS.some(dump => dump.saveFormat === output && dump.saveTables !== undefined))
     reader.fail('--service', `${output} prints whole tables; -o text and -o json show one Service`)
-  const service = namespace === '' || text.includes('/') ? text : `${namespace}/${text}`
-  if (!/^[^/]+\/[^/]+$/.test(service))
-    reader.fail('--service', `${quote(text)} is not written NAMESPACE/NAME`)
-  else if (namespace !== '' && !service.startsWith(`${namespace}/`))
-    reader.fail('--service', `${quote(text)} is not in the namespace ${namespace}`)
-  return service
+  return readServiceFlag(reader, namespace)
 }
 
 function readFamilies(reader: FlagReader): readonly NftFamily[] {

@@ -12,6 +12,7 @@ import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
 import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io, lent, tableText, writeWarnings } from './io.ts'
 import { runNft } from './libnftables.ts'
+import { hintAt } from './peers.ts'
 import {
   damageText,
   isRelayed,
@@ -159,7 +160,9 @@ function whatIsMissing(request: Request, { held, chains, modes }: Dump): string 
     (request.what === 'nft' && withTables.some(({ names }) => names !== undefined)) ||
     held.some(({ tablesOf }) => tablesOf(service).length > 0) ||
     iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, service)))
-  return isHeld ? undefined : nothingText(request)
+  if (isHeld) return undefined
+  const known = held.flatMap(({ rows }) => rows.map(row => row.service))
+  return `${nothingText(request)}${hintAt(service, known)}`
 }
 
 /** A mode that can serve no Service on this node leaves the same rules as one without Services. */

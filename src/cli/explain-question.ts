@@ -2,7 +2,7 @@ import { type Family, familyOf, type Ip } from '../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { isPort } from '../model/fields.ts'
-import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
+import type { Protocol, Service, ServiceKey, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import {
   ipOf,
@@ -36,6 +36,8 @@ export interface Question {
   readonly port: number
   readonly protocol: { readonly name: Protocol; readonly number: number }
   readonly interfaceName: string | undefined
+  /** The Service that the target names; undefined where it is an address. */
+  readonly service?: ServiceKey
   /** The other node whose pod is the client; undefined for clients of this node, and for those of no node. */
   readonly fromOtherNode?: string | undefined
   /** Ports of the target Service with the same name or number, and another protocol. */
@@ -52,7 +54,13 @@ export const QUESTION_FLAGS: readonly FlagSpec[] = [
       'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT], pod/NAMESPACE/NAME:PORT or node/NAME:PORT; a port of a Service is a number or a name, and PORT/PROTOCOL, as `kprobe dump` prints it, is short for --proto',
       { namesService: true },
     ],
-    '--proto PROTOCOL': 'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
+    '--proto PROTOCOL': [
+      'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
+      {
+        choices: ['tcp', 'udp', 'sctp'],
+        check: reader => parseProtocol(reader, '--proto', reader.text('proto')),
+      },
+    ],
   }),
   {
     ...NAMESPACE_FLAG,
@@ -129,6 +137,7 @@ export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Qu
     port: port?.port ?? Number(question.port),
     protocol: { name, number: PROTOCOL_NUMBERS[name] },
     interfaceName,
+    ...(service === undefined ? {} : { service: service.key }),
     ...(port?.alike === undefined || port.alike.length === 0 ? {} : { alike: port.alike }),
     ...(from.kind === 'outside' ? { isFromOutside: true } : {}),
     ...(from.kind === 'pod' ? { fromOtherNode: otherNodeOf(snapshot, from.key) } : {}),

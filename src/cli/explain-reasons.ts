@@ -8,7 +8,7 @@ import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { RefusedSince } from '../telemetry/refusal-log.ts'
 import type { Question } from './explain-question.ts'
-import type { KernelOutcome, Outcome } from './outcome.ts'
+import type { Outcome } from './outcome.ts'
 import { portsText } from './peers.ts'
 
 /** Why one endpoint of the port is, or is not, listed for each traffic policy. */
@@ -45,7 +45,7 @@ interface ReasonsInput {
 }
 
 /** Why a connection does not reach its destination, or what of its Service is ignored. */
-interface Reason {
+export interface Reason {
   /** A sentence that names the Services. */
   readonly text: string
   /** The short answer, if this alone keeps the connection from an endpoint. */
@@ -61,7 +61,56 @@ export function reasonsOf(input: ReasonsInput): readonly Reason[] {
     caught === undefined
       ? [...otherPorts(input), ...nodePortElsewhere(input)]
       : [...deadEnds(input, caught), ...ignoredParts(input, caught)]
-  return [...own, ...refusals(input)]
+  return [...ofNamed(input), ...own, ...refusals(input)]
+}
+
+/** Gives the reasons why the Service that the question names is not the one that the packet matches. */
+function ofNamed(input: ReasonsInput): readonly Reason[] {
+  const service =
+    isOther(input.question, input.caught) && input.snapshot.services.get(input.question.service ?? '')
+  if (!service) return []
+  const isIts = (refusal: Refusal) => isAbout(refusal, input, service.ports)
+  return whyUnserved(service, input, isIts)
+}
+
+/** Tests whether the packet matches another Service than the one that the question names. */
+export function isOther({ service }: Question, caught: Caught | undefined): boolean {
+  return service !== undefined && caught !== undefined && caught.port.service !== service
+}
+
+/** The objects that say why a Service is not served. */
+type Refusing = Pick<ReasonsInput, 'table' | 'snapshot' | 'oversized' | 'refusedSince' | 'wallMs'>
+
+/** Gives the reasons why nothing leads to a Service, or to those parts of it that `isIts` selects. */
+export function whyUnserved(
+  service: Service,
+  input: Refusing,
+  isIts: (refusal: Refusal) => boolean = () => true,
+): readonly Reason[] {
+  const { table, snapshot, oversized } = input
+  const lacks = [
+    ...[...oversized].filter(each => each.service.key === service.key).map(each => oversizedText(each)),
+    ...leftOut(service, snapshot),
+  ]
+  if (lacks.length > 0) return lacks.map(text => ({ text, answer: text }))
+  const held = table.services.get(service.key)
+  if (held !== undefined)
+    return held.refusals.filter(isIts).map(refusal => refusedReason(service.key, refusal, input))
+  const answer = `another proxy: ${service.key} is one that ${served(service)}`
+  return [{ text: `Service ${service.key} is one that ${served(service)}`, answer }]
+}
+
+function oversizedText({ refusal }: Oversized): string {
+  return `${refusal.object} is not served: it ${refusal.reason}`
+}
+
+function refusedReason(service: string, refusal: Refusal, { refusedSince, wallMs }: Refusing): Reason {
+  const { object, field, value, reason } = refusal
+  const since = sinceText(refusedSince?.(refusal), wallMs)
+  return {
+    text: `${object} requests ${value} (${field}), which kprobe refuses: ${reason}`,
+    answer: `refused${since}: ${service} requests ${value} (${field}): ${reason}`,
+  }
 }
 
 /** Gives the list of endpoints that applies to the client of these outcomes. */
@@ -166,15 +215,15 @@ function otherPorts({ question, table, snapshot }: ReasonsInput): readonly Reaso
         .map(({ port }) => ({ name: displayName.slice(service.length + 1), port, protocol })),
     )
     reasons.push({
-      text: `${formatIp(to)} is an address of Service ${service}, whose ports there are ${portsText(listed)}`,
-      answer: `another port: ${service} has ${portsText(listed)} at ${formatIp(to)}, and no ${wanted}/${protocol.name}`,
+      text: `${formatIp(to)} is an address of Service ${service}; its ports there are ${portsText(listed)}`,
+      answer: `wrong port: ${service} has no port ${wanted}/${protocol.name} at ${formatIp(to)}; it has ${portsText(listed)}`,
     })
   }
   for (const service of snapshot.services.values()) {
     const isForeign = !table.services.has(service.key) && service.clusterIps.includes(to)
     if (isForeign)
       reasons.push({
-        text: `${formatIp(to)} is an address of Service ${service.key}, which ${served(service)}`,
+        text: `${formatIp(to)} is an address of Service ${service.key}, which is one that ${served(service)}`,
         answer: `another proxy: ${service.key} is one that ${served(service)}`,
       })
   }
@@ -212,24 +261,15 @@ function served({ proxyName }: { readonly proxyName: string | undefined }): stri
 /** Finds Services whose request for the address or the node port was refused. */
 function refusals(input: ReasonsInput): readonly Reason[] {
   const reasons = new Map<string, Reason>()
-  const add = (text: string, answer: string) => reasons.set(text, { text, answer })
-  for (const { service, refusal } of input.oversized)
-    if (wants(service, input)) {
-      const text = `${refusal.object} is not served: it ${refusal.reason}`
-      add(text, text)
-    }
+  const add = (reason: Reason) => reasons.set(reason.text, reason)
+  const addText = (text: string) => add({ text, answer: text })
+  for (const each of input.oversized) if (wants(each.service, input)) addText(oversizedText(each))
   for (const service of input.snapshot.services.values())
-    if (wants(service, input)) for (const text of leftOut(service, input)) add(text, text)
+    if (wants(service, input)) leftOut(service, input.snapshot).forEach(addText)
   for (const { service, refusals } of input.table.services.values())
-    for (const refusal of refusals) {
-      if (!isAbout(refusal, input, input.snapshot.services.get(service)?.ports ?? [])) continue
-      const { object, field, value, reason } = refusal
-      const since = sinceText(input.refusedSince?.(refusal), input.wallMs)
-      add(
-        `${object} requests ${value} (${field}), which kprobe refuses: ${reason}`,
-        `refused${since}: ${service} asks for ${value}: ${reason}`,
-      )
-    }
+    for (const refusal of refusals)
+      if (isAbout(refusal, input, input.snapshot.services.get(service)?.ports ?? []))
+        add(refusedReason(service, refusal, input))
   return [...reasons.values()]
 }
 
@@ -242,7 +282,7 @@ function sinceText(since: RefusedSince | undefined, wallMs: number): string {
 }
 
 /** Lists objects of the Service that are left out for want of memory. */
-function leftOut(service: Service, { snapshot }: ReasonsInput): readonly string[] {
+function leftOut(service: Service, snapshot: Snapshot): readonly string[] {
   const slices = (snapshot.slices.get(service.key) ?? []).filter(slice => slice.leftOut !== undefined)
   return [
     ...(service.leftOut === undefined ? [] : service.refusals).map(
@@ -288,124 +328,4 @@ function isAbout({ value }: Refusal, { question, isLocal }: ReasonsInput, ports:
 function sameIp(text: string, ip: Ip): boolean {
   const its = parseIp(text)
   return its !== undefined && familyOf(its) === familyOf(ip) && its === ip
-}
-
-interface AnswerInput {
-  /** The destination: `10.96.0.1:80/TCP`. */
-  readonly place: string
-  readonly caught: Caught | undefined
-  readonly list: 'cluster' | 'local' | undefined
-  readonly reasons: readonly Reason[]
-  readonly outcomes: readonly Outcome[]
-  readonly kernel: KernelOutcome
-  readonly endpoints: readonly ExplainedEndpoint[]
-  /** The objects are those of a running daemon, whose rules should be in the kernel. */
-  readonly hasDaemon: boolean
-  /** The kernel's reason to reject the rules of the Service; undefined if it takes them. */
-  readonly rejection?: string | undefined
-}
-
-/**
- * Says in one sentence what becomes of a connection, and why. Damaged rules come first, whatever the Services specify,
- * and then what keeps the connection from an endpoint.
- */
-export function answerOf(input: AnswerInput): string {
-  return damageOf(input) ?? deadEndOf(input) ?? servedText(input)
-}
-
-function damageOf({ caught, kernel, outcomes, hasDaemon, rejection }: AnswerInput): string | undefined {
-  const isOurs = outcomes.some(({ verdict }) => verdict !== 'accept')
-  if (kernel.kind === 'absent' && hasDaemon && isOurs) return `rules missing: ${kernel.reason}`
-  if (kernel.kind !== 'different') return undefined
-  if (rejection !== undefined && caught !== undefined)
-    return `quarantined: the kernel rejects the rules of ${caught.port.service}: ${rejection}`
-  if (kernel.part === 'relay') return `not relayed: ${kernel.reason}`
-  if (kernel.reason !== undefined) return `rules damaged: ${kernel.reason}`
-  return `rules differ: with those in the kernel the connection ${endText(kernel.outcomes)}; by the Services it ${endText(outcomes)}`
-}
-
-function deadEndOf({ place, caught, reasons, outcomes, kernel }: AnswerInput): string | undefined {
-  if (outcomes.some(({ verdict }) => verdict === 'dnat')) return undefined
-  const its = endText(outcomes, kernel.kind === 'same' ? ENDS : WISHES)
-  const reason = reasons.find(({ answer }) => answer !== undefined)
-  const text =
-    reason?.answer !== undefined
-      ? `${reason.answer}${reason.isWithoutEndpoint === true ? `; the connection ${its}` : ''}`
-      : caught !== undefined
-        ? `not served: the connection to ${caught.port.displayName} ${its}`
-        : `no Service has ${place}: the connection ${its}`
-  return [text, ...absenceOf(kernel)].join('; ')
-}
-
-function absenceOf(kernel: KernelOutcome): readonly string[] {
-  return kernel.kind === 'absent' ? [kernel.reason] : []
-}
-
-const ENDS = {
-  dnat: 'goes to',
-  reject: 'is rejected',
-  drop: 'is dropped',
-  accept: 'passes unchanged',
-} as const
-
-/** Words for verdicts that the kernel does not confirm. */
-const WISHES: Readonly<Record<Outcome['verdict'], string>> = {
-  dnat: 'would go to',
-  reject: 'would be rejected',
-  drop: 'would be dropped',
-  accept: 'would pass unchanged',
-}
-
-/** Destinations that the answer names; more are counted. */
-const NAMED_MAX = 3
-
-/** `goes to 10.1.0.1:80 or 10.1.0.2:80`. */
-function endText(outcomes: readonly Outcome[], words: typeof WISHES = ENDS): string {
-  const destinations = [...new Set(outcomes.flatMap(({ destination }) => destination ?? []))]
-  const named = destinations.length <= NAMED_MAX ? destinations.join(' or ') : `one of ${destinations.length}`
-  const verdicts = [...new Set(outcomes.map(({ verdict }) => verdict))]
-  return verdicts
-    .map(verdict => (verdict === 'dnat' ? `${words.dnat} ${named}` : words[verdict]))
-    .join(' or ')
-}
-
-function servedText({ caught, list, outcomes, kernel, endpoints }: AnswerInput): string {
-  const isAlone = kernel.others === undefined
-  const word = kernel.kind !== 'same' ? 'would be served' : isAlone ? 'served' : "kprobe's rules serve it"
-  const sticky = caught?.port.affinityTimeoutS ?? 0
-  const out = list === undefined ? '' : outText(endpoints, list)
-  return [
-    `${word}: ${sharesText(outcomes)}`,
-    ...(sticky === 0 ? [] : [`a client stays with its endpoint for ${sticky} s`]),
-    ...(out === '' ? [] : [out]),
-    ...absenceOf(kernel),
-  ].join('; ')
-}
-
-const FRACTIONS = ['', '', 'a half', 'a third', 'a quarter', 'a fifth'] as const
-/** Percentages have two digits after the point. */
-const SHARE_ERROR = 0.02
-
-/** `any of 3 endpoints, a third each`. */
-function sharesText(outcomes: readonly Outcome[]): string {
-  const shares = shareByDestination(outcomes)
-  const [first = '', ...others] = shares.keys()
-  if (others.length === 0) return `always ${first}`
-  const all = [...shares.values()]
-  const [least, most] = [Math.min(...all), Math.max(...all)]
-  const isEven = most - least <= SHARE_ERROR
-  const each = FRACTIONS[shares.size] ?? `${rounded(most)} %`
-  return `any of ${shares.size} endpoints, ${isEven ? `${each} each` : `${rounded(least)} % to ${rounded(most)} %`}`
-}
-
-/** Adds up the shares of each destination, in percent: ways that differ only in the source address end there alike. */
-export function shareByDestination(outcomes: readonly Outcome[]): ReadonlyMap<string, number> {
-  const shares = new Map<string, number>()
-  for (const { destination, percent } of outcomes)
-    if (destination !== undefined) shares.set(destination, (shares.get(destination) ?? 0) + percent)
-  return shares
-}
-
-export function rounded(percent: number): number {
-  return Math.round(percent * 100) / 100
 }

@@ -8,9 +8,10 @@ import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode, whyNotProvable } from '../modes/registry.ts'
+import { type Answer, answerOf } from './answer.ts'
 import { type JsonPathOutput, outputFlag, readOutput } from './document.ts'
 import { QUESTION_FLAGS, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
-import { answerOf, type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
+import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
 import {
@@ -31,9 +32,7 @@ import { modelCommand, type RunCommand } from './request.ts'
 export const OF_NODE = 'a process of this node'
 
 /** The path of one connection, with the reasons. */
-export interface Explanation {
-  /** The answer in one sentence. */
-  readonly answer: string
+export interface Explanation extends Answer {
   readonly connection: {
     readonly protocol: string
     readonly from: string
@@ -184,7 +183,8 @@ export function explained(
   const place = `${formatIpPort(to, port)}/${protocol.name}`
   const rejected = loaded.quarantined
   return {
-    answer: answerOf({
+    ...answerOf({
+      question,
       place,
       caught,
       list,

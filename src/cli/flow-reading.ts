@@ -12,7 +12,7 @@ import {
   watchFlowEvents,
 } from '../kernel/conntrack/record.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
-import { namesIn, noted, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
+import { isOfService, namesIn, noted, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { readModes } from '../modes/registry.ts'
 import type { ByteView } from '../netlink/attribute.ts'
@@ -21,6 +21,7 @@ import type { Message } from '../netlink/message.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
 import { askDaemon, serviceNames, servicesIn, usualSocket } from './admin-client.ts'
+import { hintAt } from './peers.ts'
 import { checkDaemon } from './request.ts'
 
 interface FlowNamesOptions {
@@ -104,14 +105,22 @@ export class FlowNames {
   }
 
   /**
-   * Says that there is no Service `namespace/name`; nothing for an empty text, and where only the kernel was asked,
+   * Says that there is no Service `namespace/name`, or none of `namespace/`; nothing for an empty text, and where only the kernel was asked,
    * which omits idle Services.
    */
   async noticesAbout(service: string): Promise<readonly string[]> {
     if (service === '' || this.socket === undefined) return []
     const services = await askDaemon(this.socket, '/services')
-    const isKnown = !Array.isArray(services) || services.includes(service)
-    return isKnown ? [] : [`the daemon has no Service ${quote(service)}`]
+    const known = Array.isArray(services) ? services.map(String) : undefined
+    if (known === undefined || isOfService(known, service)) return []
+    if (service.endsWith('/')) return [`the daemon has no Service of the namespace ${service.slice(0, -1)}`]
+    return [`the daemon has no Service ${quote(service)}${hintAt(service, known)}`]
+  }
+
+  /** Throws where there is no such Service. A namespace may be without any. */
+  async require(service: string): Promise<void> {
+    const [notice] = service.endsWith('/') ? [] : await this.noticesAbout(service)
+    if (notice !== undefined) throw new Error(notice)
   }
 
   /**

@@ -13,7 +13,10 @@ import {
   readFilterTarget,
   splitPort,
   TARGETS,
+  withNamespace,
 } from './peers.ts'
+import { readNamespace } from './request.ts'
+import { NAMES_IN, readServiceFlag } from './service-flag.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
@@ -33,6 +36,7 @@ export const SOCKET_FLAG: FlagSpec = {
 
 export const FLOWS_FLAGS: readonly FlagSpec[] = [
   SERVICE_FLAG,
+  NAMES_IN,
   ...flags({
     '--from CLIENT': [
       'only connections of these clients: addresses, CIDRs, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
@@ -43,7 +47,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
       { namesService: true },
     ],
     '--endpoint ADDRESS[:PORT]': 'only connections to this endpoint',
-    '--protocol PROTOCOL': 'only tcp, udp or sctp',
+    '--protocol PROTOCOL': ['only tcp, udp or sctp', { choices: ['tcp', 'udp', 'sctp'] }],
     '-A, --all': 'connections that go to no Service, too',
     '-f, --follow': 'print connections as they begin and end',
     '--events KIND = all': [
@@ -79,13 +83,16 @@ export function readFlowsRequest(reader: FlagReader) {
     if (reader.given(flag) && !follow) reader.fail(`--${flag}`, 'is for --follow')
   if (reader.given('rate') && by !== undefined) reader.fail('--rate', 'has no effect with --group-by')
   if (reader.given('interval') && by === undefined) reader.fail('--interval', 'is for --group-by')
+  const namespace = readNamespace(reader)
   const clients = reader
     .list('from')
-    .flatMap((text, index) => readFilterClient(reader, `--from[${index}]`, text) ?? [])
-  const target = given(reader, 'to', readFilterTarget)
+    .flatMap(
+      (text, index) => readFilterClient(reader, `--from[${index}]`, withNamespace(text, namespace)) ?? [],
+    )
+  const target = given(reader, 'to', readFilterTarget, namespace)
   checkAddresses(reader, clients, target)
   return {
-    filter: readFilter(reader),
+    filter: readFilter(reader, namespace),
     clients,
     target,
     follow,
@@ -111,11 +118,12 @@ function readInterval(reader: FlagReader): number {
   return ms
 }
 
-function readFilter(reader: FlagReader): FlowFilter {
+function readFilter(reader: FlagReader, namespace: string): FlowFilter {
   const protocol = reader.text('protocol') ?? ''
   const all = reader.bool('all')
-  const service = readService(reader)
-  if (all && service !== '') reader.fail('--all', 'contradicts --service')
+  const service = readServiceFlag(reader, namespace)
+  if (all && service !== '')
+    reader.fail('--all', `contradicts ${service.endsWith('/') ? '--namespace' : '--service'}`)
   return {
     service,
     from: [],
@@ -139,14 +147,6 @@ export async function withPeers(request: FlowsRequest): Promise<FlowsRequest> {
   const to = request.target && (await names.target(request.target))
   if (to !== undefined) checkResolved(from, to)
   return { ...request, filter: { ...request.filter, from, to } }
-}
-
-/** Reads --service; empty for all Services. */
-export function readService(reader: FlagReader): string {
-  const service = reader.text('service') ?? ''
-  if (service !== '' && !/^[^/]+\/[^/]+$/.test(service))
-    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME`)
-  return service
 }
 
 function readEndpoint(reader: FlagReader): FlowFilter['endpoint'] {

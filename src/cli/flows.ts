@@ -55,6 +55,7 @@ async function run(asked: FlowsRequest, io: Io): Promise<number> {
   const settings = readFlowSettings()
   const request = await withPeers(asked)
   const names = await FlowNames.open({ clock: systemClock, ...request })
+  await names.require(request.filter.service)
   const session = { request, names, settings, io }
   for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)
   if (!request.follow) return await listFlows(session)
@@ -63,11 +64,8 @@ async function run(asked: FlowsRequest, io: Io): Promise<number> {
 }
 
 async function noticesOf({ request, names, settings }: Session): Promise<readonly string[]> {
-  return [
-    ...(names.notice === undefined ? [] : [names.notice]),
-    ...(await names.noticesAbout(request.filter.service)),
-    ...settings.notices,
-  ]
+  const own = names.notice === undefined ? [] : [names.notice]
+  return [...own, ...(await names.noticesAbout(request.filter.service)), ...settings.notices]
 }
 
 /** Prints the present table of connections. */
@@ -319,13 +317,13 @@ function durationMs({ startNs, stopNs }: NamedFlow, wallMs: number): number | un
   return Math.max(0, Math.round(endMs - Number(startNs / NS_PER_MS)))
 }
 
-/** `10:21:03.123 new   TCP 10.0.0.5:4000 > shop/cart:http (10.96.0.1:80) > 10.1.0.1:8080`. */
+/** `10:21:03.123Z new   TCP 10.0.0.5:4000 > shop/cart:http (10.96.0.1:80) > 10.1.0.1:8080`. */
 export function flowLine(kind: LineKind, flow: NamedFlow, wallMs: number): string {
   const { protocol, service, client, clientPort, destination, destinationPort } = flow
   const to = formatIpPort(destination, destinationPort)
   const endpoint = endpointText(flow)
   const text = [
-    new Date(wallMs).toISOString().slice(11, 23),
+    new Date(wallMs).toISOString().slice(11),
     kind.padEnd(5),
     protocol.padEnd(4),
     `${formatIpPort(client, clientPort)} > ${service === undefined ? to : `${service} (${to})`}`,

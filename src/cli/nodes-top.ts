@@ -2,7 +2,7 @@ import { pause, systemClock } from '../base/clock.ts'
 import { secondsText } from '../base/duration.ts'
 import { failureText } from '../base/errors.ts'
 import { listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { compareTexts, oneLine } from '../base/text.ts'
+import { clockText, compareTexts, oneLine, rfc3339 } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { type Io, tableText } from './io.ts'
 import {
@@ -30,7 +30,7 @@ import {
 
 /** What `kprobe top` says of one node. Values that are not known are undefined. */
 interface NodeRow extends NodeResult {
-  /** When the node answered. */
+  /** When the node answered, in RFC 3339. */
   readonly time: string
   readonly mode?: string | undefined
   readonly perSecond?: number | undefined
@@ -78,7 +78,7 @@ export class NodesTop {
     const command = { argv: this.#argv, outputBytesMax: OUTPUT_BYTES_MAX, signal }
     await this.#pods.ask(targets, command, (target, answer) => {
       this.progress.asked++
-      this.#rows.set(target.node, nodeRow(target, answer, new Date().toISOString().slice(11, 19)))
+      this.#rows.set(target.node, nodeRow(target, answer, rfc3339(Date.now())))
     })
   }
 }
@@ -168,7 +168,11 @@ const COLUMNS: readonly (LiveColumn<NodeRow, NodeSort> & { readonly isNarrow?: t
     width: 7,
     cell: ({ sourceAgeMs }) => numberText(sourceAgeMs, secondsText),
   },
-  { heading: 'COMMIT', width: 8, cell: ({ lastCommit }) => lastCommit?.slice(11, 19) ?? '-' },
+  {
+    heading: 'COMMIT',
+    width: 9,
+    cell: ({ lastCommit }) => (lastCommit === undefined ? '-' : clockText(lastCommit)),
+  },
   { heading: 'REPAIRS', sort: 'repairs', width: 8, cell: ({ repairs }) => numberText(repairs, String) },
 ]
 

@@ -41,7 +41,7 @@ const FLAGS: readonly FlagSpec[] = [
     '--folder FOLDER = .': 'for bundle: where the files go, one a node',
     '--redact': 'for bundle: rename names of objects, for each node on its own',
     '--once':
-      'for top: ask each node once, print the table, and exit; so does a standard output that is no terminal',
+      'for top: ask each node once, print the table, and exit; also where standard output is not a terminal',
     '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
     '--interval DURATION = 1s':
       'for top: time that each node measures, and between two rounds; at least 200ms',

@@ -14,6 +14,7 @@ import {
 } from '../kernel/nft/constants.ts'
 import type { HookFamily } from '../kernel/nft/state.ts'
 import { type ForeignRule, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
+import { forwards } from '../kernel/sysctl/sysctls.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
@@ -47,8 +48,8 @@ type Verdict =
   | { readonly kind: 'same'; readonly listener?: string; readonly rules?: readonly TraceStep[] }
   | {
       readonly kind: 'different'
-      /** What is not as it should be; `relay`: the rules lead to a process that is gone. */
-      readonly part: 'rules' | 'relay'
+      /** What is not as it should be; `relay`: the rules lead to a process that is gone; `forwarding`: it is off. */
+      readonly part: 'rules' | 'relay' | 'forwarding'
       readonly outcomes: readonly Outcome[]
       readonly reason?: string
       /** The rules of the kernel that take effect on the way to the outcome that `shownOf` selects, in order. */
@@ -150,8 +151,7 @@ function othersOnWay(
   chains: readonly SurveyedChain[],
   { packet, localIps, wanted }: KernelQuestion,
 ): readonly string[] {
-  const isHere = (destination: string) =>
-    [...localIps].some(ip => destination.startsWith(formatIpPort(ip, 0).slice(0, -1)))
+  const isHere = (destination: string) => [...localIps].some(ip => isAt(destination, ip))
   const family = familyOf(packet.destination) === 'IPv4' ? 'ip' : 'ip6'
   const hooks = new Set(packet.origin === 'process' ? [NF_INET_LOCAL_OUT] : [NF_INET_PRE_ROUTING])
   for (const { verdict, destination = formatIpPort(packet.destination, packet.destinationPort) } of wanted) {
@@ -168,6 +168,11 @@ function othersOnWay(
     .sort()
 }
 
+/** Tests whether an `ADDRESS:PORT` has this address. */
+function isAt(destination: string, ip: Ip): boolean {
+  return destination.startsWith(formatIpPort(ip, 0).slice(0, -1))
+}
+
 /** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
 export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
   try {
@@ -178,7 +183,9 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
     const outcome =
       found.kind === 'same' && found.listener !== undefined
         ? relayedOutcome(found, question, readListening())
-        : found
+        : found.kind === 'same'
+          ? (unforwarded(question) ?? found)
+          : found
     return { ...outcome, ...(others.length === 0 ? {} : { others }) }
   } catch (error) {
     return { kind: 'unknown', reason: oneLine(failureText(error)) }
@@ -261,6 +268,31 @@ function relayedOutcome(
   if (reason === undefined) return found
   const outcomes: readonly Outcome[] = [{ verdict: 'reject', sourceReplaced: false, percent: 100 }]
   return { kind: 'different', part: 'relay', reason, outcomes, rules: [] }
+}
+
+/**
+ * Gives the outcome on a node that forwards at no interface: only its own processes, and clients of its own endpoints,
+ * are served. Undefined where it forwards, where nothing is to be forwarded, and where the settings cannot be read.
+ */
+export function unforwarded(
+  { packet, localIps, wanted }: KernelQuestion,
+  sysctls = '/proc/sys/net',
+): KernelOutcome | undefined {
+  const isForwarded = ({ destination }: Outcome) =>
+    destination !== undefined && ![...localIps].some(ip => isAt(destination, ip))
+  if (packet.origin === 'process' || !wanted.some(isForwarded)) return undefined
+  const isV4 = familyOf(packet.destination) === 'IPv4'
+  if (forwards(isV4 ? 'ipv4' : 'ipv6', sysctls) !== false) return undefined
+  const setting = isV4 ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding'
+  return {
+    kind: 'different',
+    part: 'forwarding',
+    outcomes: wanted.map(each =>
+      isForwarded(each) ? { verdict: 'drop', sourceReplaced: false, percent: each.percent } : each,
+    ),
+    reason: `${setting} is 0, so this node drops packets that it should forward to an endpoint`,
+    rules: [],
+  }
 }
 
 /**

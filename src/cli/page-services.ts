@@ -6,10 +6,12 @@ import type { PageSource } from '../daemon/page.ts'
 import type { PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { Memo } from '../model/resolve.ts'
 import type { Service, ServiceKey } from '../model/service.ts'
+import { rounded, shareByDestination } from './answer.ts'
 import { QUESTION_FLAGS, readQuestion, resolveQuestion } from './explain-question.ts'
-import { rounded, shareByDestination } from './explain-reasons.ts'
+import { whyUnserved } from './explain-reasons.ts'
 import { type Explanation, explained, followed } from './explanation.ts'
-import { knownIn } from './load.ts'
+import { knownIn, type Loaded } from './load.ts'
+import { unforwarded } from './outcome.ts'
 import { drawingOf, pictureOf } from './why-picture.ts'
 
 /** One Service in the table of the web page. */
@@ -108,17 +110,18 @@ function lackOf({ key, leftOut, refusals: [refused] }: Service, memo: Memo | und
   return refusal && `not served: it ${refusal.reason}`
 }
 
-/** Says why nothing leads to a Service that has no frontend on this node. */
-function whyUnserved(service: Service, held: ServiceFrontends | undefined, memo: Memo): string {
-  const { key, type, proxyName } = service
-  const lack = lackOf(service, memo)
-  if (lack !== undefined) return `${key} is ${lack}`
-  const ignored = (held?.refusals ?? []).map(
-    ({ field, value, reason }) => `it asks for ${value} (${field}), which kprobe refuses: ${reason}`,
-  )
-  if (ignored.length > 0) return `${key} is not served: ${ignored.join('; ')}`
-  if (held !== undefined || type === 'ExternalName') return `${key} needs no rules on this node`
-  return `${proxyName === undefined ? 'the unnamed proxy' : `the proxy ${quote(proxyName)}`} serves ${key}`
+/** Says why nothing leads to a Service that has no frontend on this node, as `kprobe why` does. */
+function unservedText(service: Service, loaded: Loaded, wallMs: number): string {
+  const reasons =
+    service.type === 'ExternalName'
+      ? []
+      : whyUnserved(service, {
+          ...loaded,
+          oversized: loaded.memo.admission?.oversized.values() ?? [],
+          wallMs,
+        })
+  const texts = reasons.map(({ answer, text }) => answer ?? text)
+  return texts.length === 0 ? `${service.key} needs no rules on this node` : texts.join('; ')
 }
 
 function problemOf(held: ServiceFrontends | undefined): string {
@@ -164,12 +167,13 @@ export function pathOf(source: PageSource, query: URLSearchParams): unknown {
   const service = snapshot.services.get(key)
   if (service === undefined) throw new Error(`no Service ${quote(key)}`)
   const held = table.services.get(key)
+  const known = { snapshot, table, memo, ...knownIn(source.snapshot()) }
   const targets = targetsOf(held, snapshot.node?.name)
   const [first] = targets
   const to = query.get('to') ?? first?.to
   const from = query.get('from') ?? 'outside'
   if (held === undefined || to === undefined)
-    return { service: key, targets: [], from, answer: whyUnserved(service, held, memo) }
+    return { service: key, targets: [], from, answer: unservedText(service, known, source.wallMs()) }
   const target = targets.find(each => each.to === to)
   if (target === undefined) throw new Error(`Service ${key} is not served at ${quote(to)}`)
   const listed = targets.slice(0, LISTED_MAX).map(({ to, label }) => ({ to, label }))
@@ -181,17 +185,15 @@ export function pathOf(source: PageSource, query: URLSearchParams): unknown {
   }
   const question = questionOf(from, to)
   const loaded = {
-    snapshot,
+    ...known,
     // The rules of one port: those of all would take their time, in which the daemon does nothing else.
     table: { ...table, services: PersistentMap.from([[key, { ...held, ports: [target.port] }]]) },
-    memo,
-    ...knownIn(source.snapshot()),
   }
-  const explanation = explained(
-    followed(resolveQuestion(question, snapshot), source.config(), loaded),
-    NO_KERNEL,
-    { hasDaemon: true, wallMs: source.wallMs() },
-  )
+  const path = followed(resolveQuestion(question, snapshot), source.config(), loaded)
+  const explanation = explained(path, unforwarded(path.asked, source.sysctls) ?? NO_KERNEL, {
+    hasDaemon: true,
+    wallMs: source.wallMs(),
+  })
   const { answer, service: port, frontend, reasons, notKnown } = explanation
   // Numbers would count within the rules of this port: in the kernel, others stand before them.
   const rules = explanation.rules.map(each => ({ ...each, rule: 0 }))

@@ -195,5 +195,5 @@ export class PageRates {
 async function openSampler({ clock, wallMs, config }: PageSource): Promise<TopSampler> {
   const { adminSocket, serviceProxyName: proxyName } = config()
   const names = await FlowNames.open({ clock, adminSocket, proxyName })
-  return new TopSampler({ clock, wallMs, names, service: '', namespace: '', proxyName })
+  return new TopSampler({ clock, wallMs, names, service: '', proxyName })
 }

@@ -85,8 +85,14 @@ export function whyNotPeer(text: string): string {
 export function serviceAt({ services }: Snapshot, key: string): Service {
   const service = services.get(key)
   if (service !== undefined) return service
-  const near = nearest(key, services.keys())
-  throw new Error(`no Service ${quote(key)}${near === undefined ? '' : `; did you mean ${near}?`}`)
+  throw new Error(`no Service ${quote(key)}${hintAt(key, services.keys())}`)
+}
+
+/** Gives `; did you mean NAME?` where one of the names of Services is near; else an empty text. */
+export function hintAt(service: string, known: Iterable<string>): string {
+  const names = [...known].map(name => (service.includes(':') ? name : name.replace(/:.*$/, '')))
+  const near = nearest(service, names)
+  return near === undefined ? '' : `; did you mean ${near}?`
 }
 
 /** Gives the addresses of a Service, of a pod or of this Node, in both families. Throws for a name that no object has. */
@@ -299,13 +305,21 @@ export function portsText(ports: readonly Pick<ServicePortSpec, 'name' | 'port' 
   return texts.length === 0 ? 'none' : texts.join(', ')
 }
 
-/** Reads a peer; undefined where the flag is not given. */
+/** Completes a name, with or without a port. */
+export function inNamespace(text: string, namespace: string): string {
+  const [, name = text, port = ''] = /^([a-z][^:]*)(:.*)$/.exec(text) ?? []
+  return withNamespace(name, namespace) + port
+}
+
+/** Reads a peer; undefined where the flag is not given. Completes its name by the namespace. */
 export function given<T>(
   reader: FlagReader,
   name: string,
   read: (reader: FlagReader, flag: string, text: string) => T | undefined,
+  namespace = '',
 ): T | undefined {
-  const text = reader.text(name) ?? ''
+  const given = reader.text(name) ?? ''
+  const text = namespace === '' ? given : inNamespace(given, namespace)
   return text === '' ? undefined : read(reader, `--${name}`, text)
 }
 

@@ -121,25 +121,33 @@ export function remedyText(modes: readonly ProgrammedMode[]): string {
     : 'start kprobe again, or remove its rules with `kprobe cleanup`'
 }
 
+/** What `kprobe doctor` says about rules in the kernel. */
+interface RuleFindings {
+  readonly findings: readonly Finding[]
+  /** The modes that have rules. */
+  readonly modes: readonly string[]
+}
+
 /** Checks whether packets reach the Services that the kernel holds rules for. No findings if it holds none. */
 export async function damageFindings(
   { serviceProxyName: proxyName }: Config,
   families: readonly NftFamily[],
-): Promise<readonly Finding[]> {
+): Promise<RuleFindings> {
   let modes: readonly ProgrammedMode[]
   try {
     const { held } = await readModes({ ...HERE, families, proxyName })
     modes = programmedModes(withRelays(held.filter(mode => !isOfKubeProxy(mode))))
   } catch (error) {
     const text = `cannot be read: ${failureText(error)}`
-    return [{ kind: 'warning', subject: 'rules of kprobe in the kernel', text }]
+    return { findings: [{ kind: 'warning', subject: 'rules of kprobe in the kernel', text }], modes: [] }
   }
-  if (modes.length === 0) return []
-  const subject = `rules of ${modes.map(({ mode }) => mode).join(' and ')} mode`
-  const text = damageText(modes)
-  if (text !== undefined) return [{ kind: 'damaged', subject, text }]
-  const count = modes.reduce((sum, { rows }) => sum + rows.length, 0)
-  return [{ kind: 'ok', subject, text: `packets reach all ${count} frontends that the kernel holds` }]
+  if (modes.length === 0) return { findings: [], modes: [] }
+  const names = modes.map(({ mode }) => mode)
+  const damage = damageText(modes)
+  const frontends = modes.reduce((sum, { rows }) => sum + rows.length, 0)
+  const kind = damage === undefined ? 'ok' : 'damaged'
+  const text = damage ?? `packets reach all ${frontends} frontends that the kernel holds`
+  return { findings: [{ kind, subject: `rules of ${names.join(' and ')} mode`, text }], modes: names }
 }
 
 /** Tests whether kube-proxy wrote all tables of the mode: kprobe's tables have the same names. */

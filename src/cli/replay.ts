@@ -49,7 +49,7 @@ export const command = behindDashes(([name, ...rest]) =>
     name: 'replay',
     usage: 'FILE [flags] [-- COMMAND [flags]]',
     description:
-      'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
+      'Loads a file of `kprobe debug bundle` into a private network namespace, and runs a command there as on the node:\n' +
       'the objects are those of its daemon, and the rules are those of its kernel, damage included. Names what this kernel\n' +
       'rejects. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
     details: [
@@ -84,7 +84,11 @@ async function replay(bundle: Bundle, { name, rest }: Replayed, io: Io): Promise
     return EXIT_FINE
   }
   await requirePrivate()
-  for (const notice of [...noticesOf(bundle), ...(await applySetting(bundle)), ...(await loadKernel(bundle))])
+  for (const notice of [
+    ...noticesOf(bundle),
+    ...(await applySettings(bundle)),
+    ...(await loadKernel(bundle)),
+  ])
     io.err(`kprobe replay: ${oneLine(notice)}\n`)
   // The kernel alone says what dump prints.
   if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
@@ -108,7 +112,7 @@ function summaryOf({ manifest }: Bundle): string {
     ...itemsAt(manifest, 'files').map(
       ({ name, bytes, about }) => `  ${String(name)}, ${String(bytes)} bytes: ${String(about)}`,
     ),
-    ...itemsAt(manifest, 'missing').map(({ name, why }) => `  not in it: ${String(name)}: ${String(why)}`),
+    ...itemsAt(manifest, 'missing').map(({ name, why }) => `  missing ${String(name)}: ${String(why)}`),
   ]
   return lines.map(line => `${oneLine(line)}\n`).join('')
 }
@@ -119,13 +123,13 @@ function itemsAt(manifest: Bundle['manifest'], field: string) {
 
 /** Devices that a new network namespace has, all of them down. */
 const FRESH_DEVICES = /^(?:lo|tunl0|sit0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|ip6tnl0|ip6gre0)$/
-const HOW = 'run it in a namespace of its own: `unshare -Urn kprobe replay ...`'
+const HOW = 'run it in a private namespace: `unshare -Urn kprobe replay ...`'
 
 /** Throws where rules could meet real packets. */
 async function requirePrivate(): Promise<void> {
   const first = await readlink('/proc/1/ns/net').catch(() => undefined)
   if (first !== undefined && first === (await networkNamespace()))
-    throw new Error(`this is the network namespace of the machine, or of its first process; ${HOW}`)
+    throw new Error(`refusing to write rules into the network namespace of the host; ${HOW}`)
   const devices = (await readFile('/proc/self/net/dev', 'utf8')).split('\n').slice(2)
   const used = devices
     .map(line => line.split(':')[0]?.trim() ?? '')
@@ -171,13 +175,23 @@ async function loadKernel(bundle: Bundle): Promise<readonly string[]> {
   ]
 }
 
-/** Sets what rules are computed from. Gives why that failed. */
-async function applySetting(bundle: Bundle): Promise<readonly string[]> {
-  const { name, path } = SYSCTLS.tcpBeLiberal
-  const value = recordIn(bundle, 'sysctls.json')[path.replace(/^proc\//, '')]
-  if (typeof value !== 'string' || !/^[01]$/.test(value)) return []
-  const error = await writeSysctl(`/${path}`, Number(value))
-  return error === undefined ? [] : [`not set: ${name} = ${value}: ${error.message}`]
+/** Settings that decide about packets, without which the commands answer for another node. */
+const APPLIED: readonly string[] = [
+  SYSCTLS.tcpBeLiberal.path,
+  'proc/sys/net/ipv4/ip_forward',
+  'proc/sys/net/ipv6/conf/all/forwarding',
+]
+
+/** Applies the settings of the bundle. Gives why that failed. */
+async function applySettings(bundle: Bundle): Promise<readonly string[]> {
+  const failed: string[] = []
+  for (const path of APPLIED) {
+    const value = recordIn(bundle, 'sysctls.json')[path.replace(/^proc\//, '')]
+    if (typeof value !== 'string' || !/^[01]$/.test(value)) continue
+    const error = await writeSysctl(`/${path}`, Number(value))
+    if (error !== undefined) failed.push(`not set: ${path} = ${value}: ${error.message}`)
+  }
+  return failed
 }
 
 /** Objects that the kernel does not take and that are named; more are counted. */

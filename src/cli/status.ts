@@ -53,7 +53,7 @@ export const command = ownCommand({
     '  behind       some changes are not in its kernel',
     '  failing      the last write to its kernel failed',
     '  incomplete   it leaves Services out: quarantined or refused',
-    '  silent       it has not reported for 100 s, or not since the relay started: what it holds is unknown',
+    '  silent       it has not reported for 100 s, or not since the relay started: its state is unknown',
     '',
     'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +
       '`kprobe nodes status` runs `kprobe version` in every pod, through the API server, and needs no relay.',

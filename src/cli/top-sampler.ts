@@ -1,7 +1,7 @@
 import { type Clock, restMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { compareTexts } from '../base/text.ts'
+import { compareTexts, rfc3339 } from '../base/text.ts'
 import { HERE } from '../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../kernel/conntrack/client.ts'
 import { listHandles } from '../kernel/nft/list.ts'
@@ -32,6 +32,7 @@ export interface TopRow {
 
 /** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
 export interface TopState {
+  /** In RFC 3339. */
   readonly time: string
   readonly rows: readonly TopRow[]
   readonly perSecond: number
@@ -138,10 +139,8 @@ interface TopSamplerOptions {
   readonly clock: Clock
   readonly wallMs: () => number
   readonly names: FlowNames
-  /** `namespace/name`; empty for all Services. */
+  /** `namespace/name`, or `namespace/` for all Services of it; empty for all. */
   readonly service: string
-  /** Only Services of this namespace; empty for all. */
-  readonly namespace: string
   readonly proxyName: string | undefined
 }
 
@@ -231,7 +230,7 @@ export class TopSampler {
         `only ${ROWS_MAX.toLocaleString('en-US')} endpoints are shown; others have connections, too`,
       )
     return {
-      time: new Date(wallMs()).toISOString().slice(11, 19),
+      time: rfc3339(wallMs()),
       rows: this.#rows.all,
       perSecond,
       rejectsPerSecond,
@@ -250,16 +249,11 @@ export class TopSampler {
 
   /** Moves the new connections into the rows; gives their rate. */
   #takeBegun(seconds: number): number {
-    const groups = this.#begun.largest().filter(group => this.#isWanted(group))
+    const groups = this.#begun.largest()
     const { begun } = summedCounts([...groups, this.#begun.others])
     this.#rows.takeBegun(groups, seconds)
     this.#begun.restart()
     return begun / seconds
-  }
-
-  #isWanted({ service }: FlowGroup): boolean {
-    const { namespace } = this.#options
-    return namespace === '' || service?.startsWith(`${namespace}/`) === true
   }
 
   async #status(): Promise<{ readonly synced: unknown; readonly daemon: DaemonState } | undefined> {
@@ -277,7 +271,7 @@ export class TopSampler {
     await this.#conntrack.dumpAll((view, message) => groups.take('new', view, message))
     const endMs = clock.nowMs()
     this.#tableDueMs = endMs + Math.max(TABLE_REST_MS_MIN, restMs(endMs - startMs, TABLE_SHARE))
-    const all = groups.largest().filter(group => this.#isWanted(group))
+    const all = groups.largest()
     this.#rows.takeOpen(all)
     const sums = new Map<string, number>()
     for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)

@@ -1,11 +1,11 @@
 import { pause, systemClock } from '../base/clock.ts'
 import { secondsText } from '../base/duration.ts'
-import { oneLine } from '../base/text.ts'
+import { clockText, oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-reading.ts'
-import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
+import { SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { EXIT_FINE, type Io, lent } from './io.ts'
 import {
   columnLines,
@@ -20,7 +20,8 @@ import {
   scrollMax,
   tablePicture,
 } from './live-table.ts'
-import { NAMESPACE_FLAG, ownCommand, readNamespace } from './request.ts'
+import { ownCommand, readNamespace } from './request.ts'
+import { NAMES_IN, readServiceFlag } from './service-flag.ts'
 import {
   comparison,
   type DaemonState,
@@ -43,13 +44,12 @@ const TEXT_COLUMNS = { min: 40, max: 1_000, fallback: 100 } as const
 
 const FLAGS: readonly FlagSpec[] = [
   SERVICE_FLAG,
-  { ...NAMESPACE_FLAG, help: 'only Services of this namespace' },
+  NAMES_IN,
   ...flags({
     '--by WHAT = service': ['a row for each service or endpoint', { choices: ['service', 'endpoint'] }],
     '--sort-by COLUMN = rate': [SORTS.join(', '), { choices: SORTS }],
     '--interval DURATION = 1s': 'time between two pictures, at least 200ms',
-    '--once':
-      'measure one interval, print the table, and exit; so does a standard output that is no terminal',
+    '--once': 'measure one interval, print the table, and exit; also where standard output is not a terminal',
     [`--limit N = ${LIMIT.fallback}`]: 'with --once: rows to print',
   }),
   SOCKET_FLAG,
@@ -86,14 +86,14 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
   const once = reader.bool('once') || io.suspend === undefined
   if (output !== 'text' && !once) reader.fail('--output', 'is for --once')
   if (reader.given('limit') && !once) reader.fail('--limit', 'is for --once')
+  const namespace = readNamespace(reader)
   return {
     view: {
       ...FIRST_VIEW,
       by: reader.oneOf('by', ['service', 'endpoint'], 'service'),
       sort: reader.oneOf('sort-by', SORTS, 'rate'),
     },
-    service: readService(reader),
-    namespace: readNamespace(reader),
+    service: readServiceFlag(reader, namespace),
     intervalMs: reader.durationMs('interval', INTERVAL),
     once,
     limit: reader.integer('limit', LIMIT),
@@ -105,6 +105,7 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
 
 async function run(request: TopRequest, io: Io): Promise<number> {
   const names = await FlowNames.open({ clock: systemClock, ...request })
+  await names.require(request.service)
   const { suspend } = io
   await lent(new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request }), sampler =>
     request.once || suspend === undefined
@@ -188,7 +189,7 @@ function headLines(state: TopState): readonly string[] {
   const { daemon, table, largest, lost, notices } = state
   const lines = [
     [
-      `kprobe top ${state.time}`,
+      `kprobe top ${clockText(state.time)}`,
       ...(daemon === undefined
         ? []
         : [
@@ -220,7 +221,7 @@ function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): rea
     `repairs ${repairs}`,
     ...(last === undefined
       ? []
-      : [`last commit ${last.time.slice(11, 19)} (${last.reason}, ${last.changes} changes)`]),
+      : [`last commit ${clockText(last.time)} (${last.reason}, ${last.changes} changes)`]),
   ]
 }
 

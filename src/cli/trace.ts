@@ -1,5 +1,5 @@
 import { pause, systemClock } from '../base/clock.ts'
-import { count, nearest, oneLine } from '../base/text.ts'
+import { count, oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
@@ -27,10 +27,19 @@ import {
   storyOf,
   type TracedPacket,
 } from './packet-story.ts'
-import { checkAddresses, given, readFilterClient, readFilterTarget, resolvePeers, TARGETS } from './peers.ts'
+import {
+  checkAddresses,
+  given,
+  hintAt,
+  readFilterClient,
+  readFilterTarget,
+  resolvePeers,
+  TARGETS,
+} from './peers.ts'
 import { placeOf } from './programmed.ts'
-import { ownCommand } from './request.ts'
+import { ownCommand, readNamespace } from './request.ts'
 import { RuleNames } from './rule-names.ts'
+import { NAMES_IN, readServiceFlag } from './service-flag.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
@@ -44,6 +53,7 @@ export const PACKET_FLAGS = {
     'only packets to this Service, at all its addresses and node ports; a port is a name, as `kprobe dump` prints it',
     { namesService: true },
   ),
+  namespace: NAMES_IN,
   from: flag(
     '--from CLIENT',
     'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
@@ -56,6 +66,7 @@ export const PACKET_FLAGS = {
 
 export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
+  PACKET_FLAGS.namespace,
   PACKET_FLAGS.from,
   PACKET_FLAGS.to,
   ...flags({
@@ -81,11 +92,10 @@ export type PacketRequest = ReturnType<typeof readPacketRequest>
 
 /** Reads the flags of PacketRequest. Reports errors to the reader. */
 export function readPacketRequest(reader: FlagReader) {
-  const service = reader.text('service') ?? ''
-  if (service !== '' && !/^[^/:]+\/[^/:]+(?::[^/:]*)?$/.test(service))
-    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
-  const from = given(reader, 'from', readFilterClient)
-  const to = given(reader, 'to', readFilterTarget)
+  const namespace = readNamespace(reader)
+  const service = readServiceFlag(reader, namespace, { mayHavePort: true })
+  const from = given(reader, 'from', readFilterClient, namespace)
+  const to = given(reader, 'to', readFilterTarget, namespace)
   checkAddresses(reader, from === undefined ? [] : [from], to)
   return {
     service,
@@ -229,11 +239,13 @@ function placesOf(held: readonly HeldMode[], service: string): readonly TracePla
   throw new Error(notHeldText(rows, service))
 }
 
-/** Says that no rule is for the Service. */
-export function notHeldText(rows: readonly ServiceRow[], service: string): string {
-  const names = rows.map(row => (service.includes(':') ? row.service : row.service.replace(/:.*$/, '')))
-  const near = nearest(service, names)
-  const hint = near === undefined ? '' : `; did you mean ${near}?`
+/** Says that no rule is for the Service, or for those of the namespace. */
+export function notHeldText(rows: readonly Pick<ServiceRow, 'service'>[], service: string): string {
+  if (service.endsWith('/')) return `the kernel serves no Service of the namespace ${service.slice(0, -1)}`
+  const hint = hintAt(
+    service,
+    rows.map(row => row.service),
+  )
   return `the kernel holds nothing for the Service ${quote(service)}${hint}`
 }
 

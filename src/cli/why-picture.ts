@@ -1,5 +1,5 @@
 import { oneLine } from '../base/text.ts'
-import { rounded, shareByDestination } from './explain-reasons.ts'
+import { rounded, shareByDestination } from './answer.ts'
 import type { Asked, Explanation } from './explanation.ts'
 
 /** Boxes and arrows for the path of one connection: from the client down to its rules, and from there to its ends. */

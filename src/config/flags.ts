@@ -53,12 +53,17 @@ const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
 
 /** Flags that decide the path of packets. */
 const TRAFFIC_FLAGS = flagGroup('Traffic', {
-  [`--proxy-mode MODE = ${DEFAULT_MODE}`]: listOf(
-    MODES.map(({ name, purpose }) => (purpose === undefined ? name : `${name} (${purpose})`)),
-    'or',
-  ),
-  '--detect-local-mode MODE = ClusterCIDR':
+  [`--proxy-mode MODE = ${DEFAULT_MODE}`]: [
+    listOf(
+      MODES.map(({ name, purpose }) => (purpose === undefined ? name : `${name} (${purpose})`)),
+      'or',
+    ),
+    { choices: MODES.map(({ name }) => name) },
+  ],
+  '--detect-local-mode MODE = ClusterCIDR': [
     'how traffic from pods of this node is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix',
+    { choices: ['ClusterCIDR', 'NodeCIDR', 'BridgeInterface', 'InterfaceNamePrefix'] },
+  ],
   '--cluster-cidr CIDR[,CIDR]': 'pod CIDR, at most one per IP family (for ClusterCIDR)',
   '--pod-bridge-interface NAME': 'bridge that pods are attached to (for BridgeInterface)',
   '--pod-interface-name-prefix PREFIX': 'name prefix of pod interfaces (for InterfaceNamePrefix)',
@@ -141,7 +146,7 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
   }),
   ADMIN_SOCKET_FLAG,
   ...flags({
-    '--logging-format FORMAT = text': 'text or json',
+    '--logging-format FORMAT = text': ['text or json', { choices: ['text', 'json'] }],
     '-v, --v LEVEL = 0':
       'log level: 0 logs problems and state changes, 1 prints the table of Services and its changes without a terminal, too, ' +
       '2 adds commits, drift and API server lists, 4 adds the metrics at exit',

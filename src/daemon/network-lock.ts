@@ -69,6 +69,13 @@ export async function holderSockets(name: string): Promise<ReadonlySet<number>> 
   return NO_SOCKETS
 }
 
+/** Tests whether a process of this network namespace holds this lock; undefined where the kernel's list cannot be read. */
+export async function isLockHeld(name: string): Promise<boolean | undefined> {
+  const holders = await members({ listSockets: () => readFile('/proc/net/netlink', 'latin1') }, maskOf(name))
+  if (holders === undefined || holders.length > 0) return holders && true
+  return (await askHolder(name)) !== ''
+}
+
 const NO_SOCKETS: ReadonlySet<number> = new Set()
 
 function socketsSeen(process: number): ReadonlySet<number> {

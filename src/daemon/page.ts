@@ -33,6 +33,8 @@ export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'sn
   readonly configz: () => unknown
   /** Gives what the kernel should hold; undefined before the daemon programs it. */
   readonly held: () => ReconcilerStatus | undefined
+  /** The folder of network settings; /proc/sys/net by default. */
+  readonly sysctls?: string
 }
 
 /** The web page as it is served: what is below /ui/. */

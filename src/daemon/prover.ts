@@ -285,7 +285,8 @@ export class Prover {
       this.#wantsOthers = true
       return undefined
     }
-    if (own === undefined) log.debug('the kernel changed during each read; what was committed is proved')
+    if (own === undefined)
+      log.debug('the kernel changed during each read; proving the committed state instead')
     if (own === undefined) this.#wantsWhole = false
     const { tables, unsettled, tookMs } = await this.#readOnce(held.tables, { held, what })
     await this.#rest(tookMs)

@@ -438,7 +438,7 @@ export interface Proving {
 
 /** One thing that was checked. */
 export interface Finding {
-  readonly kind: 'ok' | 'missing' | 'damaged' | 'warning' | 'note'
+  readonly kind: 'ok' | 'missing' | 'stopped' | 'damaged' | 'warning' | 'note'
   readonly subject: string
   readonly text: string
   /** Where it concerns one IP family alone. */

@@ -61,7 +61,9 @@ export function proofOf(found: Findings, families: readonly FamilyProof[]): Proo
       [...walker.undecided.values()].map(({ place, reason }) => `${place} matches no packet (${reason})`),
     ),
     ...families.flatMap(({ examiner }) =>
-      [...examiner.foreign].map(place => `${place} is meant: it decides about packets to no Service`),
+      [...examiner.foreign].map(
+        place => `assuming that ${place} is intentional: it also matches packets that are not for Services`,
+      ),
     ),
   ])
   return { classes, packets, wrong, differences: [...differences.values()], assumptions: [...assumptions] }

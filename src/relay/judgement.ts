@@ -52,7 +52,7 @@ export function judgeNode(node: KnownNode, goal: Goal): NodeVerdict {
   }
   if (report === undefined || ageMs > SILENT_MS) {
     const last = report === undefined ? 'no report since the relay started' : 'the last report is too old'
-    return verdict('silent', `${last}; what its kernel holds is unknown`, ageMs)
+    return verdict('silent', `${last}; the state of its kernel is unknown`, ageMs)
   }
   const { held, failure, cluster } = report
   if (failure !== '') return verdict('failing', failure, behindMs || undefined)

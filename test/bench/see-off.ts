@@ -65,7 +65,7 @@ function writeSlice(folder: string, n: number): void {
 async function lookAtAll(command: string, socket: string): Promise<string> {
   const admin = `--admin-socket=${socket}`
   for (const args of [
-    ['why', '--from=10.9.9.9', '--to=ns/s-0', admin],
+    ['why', '--from=127.0.0.1', '--to=ns/s-0', admin],
     ['flows', '--follow', '--duration=1s', admin],
     ['trace', '--service=ns/s-0', '--duration=1s', admin],
     ['top', '--once', admin],

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { assert } from '../../src/base/errors.ts'
 import { type Bundle, jsonIn, readBundle } from '../../src/cli/bundle.ts'
@@ -10,10 +10,13 @@ import type { HttpServer } from '../../src/http/server.ts'
 import { openAdminServer } from '../../src/telemetry/admin-server.ts'
 import { type Ended, runCommand, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLES } from '../support/daemon.ts'
+import { forwardPackets } from '../support/lab/netns.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 
 const BE_LIBERAL = '/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal'
 const daemons = new Daemons()
+
+beforeAll(forwardPackets)
 const servers: HttpServer[] = []
 
 afterEach(async () => {
@@ -181,9 +184,9 @@ describe('a bundle', () => {
     const path = join(daemons.folder(), 'b.tar.gz')
     const ended = runCommand(['debug', 'bundle', `--output=${path}`])
     expect(ended.code).toBe(0)
-    expect(ended.err).toMatch(/^not in it: config\.json: no daemon answers at /m)
+    expect(ended.err).toMatch(/^missing config\.json: no daemon answers at /m)
     expect(ended.err).toContain(
-      'not in it: log.txt: the daemon keeps no log; give its output with --log-file',
+      'missing log.txt: the daemon writes no log file; add one with --log-file=FILE (`kubectl logs ... > FILE`)\n',
     )
     // Rules of another program say nothing in `dump`: what nft lists is the judge.
     const script = `"$1" "$2" replay "$3" -- dump; nft list ruleset`
@@ -196,6 +199,24 @@ describe('a bundle', () => {
       code: 1,
       err: expect.stringContaining('the bundle has no config.json and no snapshot.json: no daemon answered'),
     })
+  })
+
+  it('is a failure where it has neither objects nor rules', () => {
+    const path = join(daemons.folder(), 'empty.tar.gz')
+    const argv = [
+      '--bounding-set=-net_admin',
+      process.execPath,
+      COMMAND,
+      'debug',
+      'bundle',
+      `--output=${path}`,
+    ]
+    const { status, stderr } = spawnSync('setpriv', argv, { encoding: 'utf8', timeout: patientMs(60_000) })
+    expect(stderr).toMatch(/^missing nf_tables\.bin: .*EPERM/m)
+    expect(stderr).toMatch(
+      /^kprobe debug bundle: the bundle has neither the objects .*: run the command as root/m,
+    )
+    expect(status).toBe(1)
   })
 
   it('F177: is loaded into no network namespace that is in use, and writes nothing', () => {

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLES } from '../support/daemon.ts'
+import { forwardPackets } from '../support/lab/netns.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 
 const daemons = new Daemons()
@@ -13,6 +14,7 @@ const run = (...args: string[]): Promise<Ended> => runInProcess(args)
 let socket: string
 
 beforeAll(() => {
+  forwardPackets()
   socket = join(daemons.folder(), 'admin.sock')
 })
 
@@ -49,6 +51,24 @@ describe('a command that is given nothing but the admin socket', () => {
     expect(answered).toMatchObject({ code: 0, err: '' })
     expect(answered.out).toMatch(/^served: any of 2 endpoints, a half each; .*1 of 4 is not ready/)
     expect(answered.out).toMatch(/\n {2}ip nat KUBE-SERVICES, rule \d+: /)
+  })
+
+  it('leads no packet of others anywhere where the node does not forward', async () => {
+    const question = ['--to=10.96.1.1:80', `--admin-socket=${socket}`]
+    writeFileSync('/proc/sys/net/ipv4/ip_forward', '0')
+    try {
+      const outside = await run('why', '--from=outside', ...question)
+      expect(outside.code).toBe(3)
+      expect(outside.out).toMatch(/^not forwarded: net\.ipv4\.ip_forward is 0, so this node drops packets /)
+      expect((await run('explain', '--from=outside', ...question)).code).toBe(3)
+      const json = JSON.parse((await run('why', '--from=outside', '-o=json', ...question)).out)
+      expect(json).toMatchObject({ isServed: false, answer: outside.out.split('\n')[0] })
+      expect((await run('why', '--from=127.0.0.1', ...question)).out).toMatch(
+        /^(served|kprobe's rules serve it): /,
+      )
+    } finally {
+      forwardPackets()
+    }
   })
 
   it('refuses a flag that contradicts the daemon', async () => {
@@ -158,7 +178,7 @@ describe('kprobe explain', () => {
     const refused = expect.stringMatching(/: EndpointSlice ns\/empty-1 addressType FQDN: /)
     expect(await run('plan', `--admin-socket=${socket}`)).toMatchObject({ err: refused })
     expect(await explain('203.0.113.9', 'ns/web:81')).toContain(
-      '\n10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http)\n',
+      '\n10.96.0.1 is an address of Service ns/web; its ports there are 80/TCP (http)\n',
     )
     expect(await explain('203.0.113.9', '127.0.0.9:80')).toContain(
       '\nService ns/empty requests 127.0.0.9 (spec.externalIPs[0]), which kprobe refuses: a loopback address',
@@ -181,12 +201,12 @@ describe('kprobe explain', () => {
       /^ns\/empty:http has no endpoint: no EndpointSlice lists one for its port http\/TCP in IPv4; the connection is rejected\n/,
     )
     expect((await why('outside', '127.0.0.9:80')).out).toMatch(
-      /^refused since (\S+ )?\d\d:\d\d UTC or earlier: ns\/empty asks for 127\.0\.0\.9: a loopback address/,
+      /^refused since (\S+ )?\d\d:\d\d UTC or earlier: ns\/empty requests 127\.0\.0\.9 \(spec\.externalIPs\[0\]\): a loopback address/,
     )
     write([...objects, service('late', { clusterIP: '10.96.0.3', externalIPs: ['127.0.0.8'] })])
     await eventually(async () => (await why('outside', '127.0.0.8:80')).out.startsWith('refused'), {})
     expect((await why('outside', '127.0.0.8:80')).out).toMatch(
-      /^refused since (\S+ )?\d\d:\d\d UTC: ns\/late asks for 127\.0\.0\.8: a loopback address/,
+      /^refused since (\S+ )?\d\d:\d\d UTC: ns\/late requests 127\.0\.0\.8 \(spec\.externalIPs\[0\]\): a loopback address/,
     )
     expect(await run('completion', 'services', `--admin-socket=${socket}`)).toMatchObject({
       code: 0,
@@ -194,6 +214,28 @@ describe('kprobe explain', () => {
     })
     expect((await why('outside', 'svc/ns/lat')).err).toContain('no Service "ns/lat"; did you mean ns/late?')
   })
+})
+
+it('doctor says that no daemon runs, since when, and exits 3, while rules of kprobe stay', async () => {
+  const at = join(daemons.folder(), 'admin.sock')
+  const doctor = () => run('doctor', `--admin-socket=${at}`)
+  const daemon = await daemons.running({ source: EXAMPLES, args: [`--admin-socket=${at}`] })
+  expect((await doctor()).out).not.toContain('STOPPED')
+  await daemon.stop('SIGKILL')
+  const killed = await doctor()
+  expect(killed.code).toBe(3)
+  expect(killed.out).toMatch(
+    /^STOPPED +no kprobe daemon runs +the last one started at \d{4}-\S+Z and was killed later; rules of nftables mode stay /m,
+  )
+  expect(killed.out).toMatch(
+    /^no kprobe daemon runs, and its rules no longer follow changes; apart from that, /m,
+  )
+  const next = await daemons.running({ source: EXAMPLES, args: [`--admin-socket=${at}`] })
+  await next.stop()
+  expect((await doctor()).out).toMatch(/^STOPPED +no kprobe daemon runs +since \d{4}-\S+Z; rules of /m)
+  nft('flush', 'ruleset')
+  expect((await doctor()).out).not.toContain('STOPPED')
+  await end()
 })
 
 it('plan --summary counts changes without their objects', async () => {

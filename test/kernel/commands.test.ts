@@ -2,10 +2,11 @@ import { spawn, spawnSync } from 'node:child_process'
 import { mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLE_FLAGS, EXAMPLES } from '../support/daemon.ts'
+import { forwardPackets } from '../support/lab/netns.ts'
 import { patientMs } from '../support/patience.ts'
 
 const OUTSIDE = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
@@ -22,6 +23,8 @@ const nft = (...args: readonly string[]): string => tool('nft', ...args)
 const quoted = (args: readonly string[]): string => args.map(arg => `'${arg}'`).join(' ')
 const KPROBE = quoted([process.execPath, COMMAND])
 const daemons = new Daemons()
+
+beforeAll(forwardPackets)
 
 async function programExamples(): Promise<void> {
   expect(await kprobe('run', '--once', ...EXAMPLE_FLAGS)).toMatchObject({ code: 0, out: '' })

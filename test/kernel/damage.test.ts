@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess } from '../support/command.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
+import { forwardPackets, freshNetns } from '../support/lab/netns.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 
 /* What `dump`, `explain`, `why` and `doctor` say of rules that somebody has damaged. */
@@ -42,6 +42,7 @@ const explain = (mode: string, command = 'explain'): Promise<Ended> =>
 
 beforeEach(() => {
   freshNetns()
+  forwardPackets()
   tool('ip link set lo up')
   tool('ip addr add 10.1.2.3/24 dev lo')
 })

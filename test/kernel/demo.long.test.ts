@@ -28,10 +28,12 @@ const SHOWN = [
 /** Runs all commands in one demo. Gives what each printed. */
 function demo(): ReadonlyMap<string, string> {
   const border = '-- border --'
+  const hint = /^ {2}(kill -STOP .*)$/m.exec(readFileSync(`${ROOT}deploy/demo/run.sh`, 'utf8'))?.[1] ?? ''
   const script = [
     'until kprobe flows --group-by service | grep -q shop/mail; do sleep 0.2; done',
     'until kprobe flows --group-by endpoint | grep -q 10.244.0.12; do sleep 0.2; done',
     ...SHOWN.map(([, command]) => `${command} 2>&1 || echo "exit code $?"; echo '${border}'`),
+    hint,
   ].join('\n')
   const { status, stdout, stderr } = spawnSync('sh', [`${ROOT}deploy/demo/run.sh`, 'sh', '-c', script], {
     encoding: 'utf8',
@@ -39,7 +41,7 @@ function demo(): ReadonlyMap<string, string> {
   })
   expect(status, stderr).toBe(0)
   const texts = stdout.split(`${border}\n`)
-  return new Map(SHOWN.map(([name], at) => [name, texts[at] ?? '']))
+  return new Map([...SHOWN.map(([name]) => name), 'hint'].map((name, at) => [name, texts[at] ?? '']))
 }
 
 /** The table of `kubectl kprobe status`; the pods of two nodes answer as this build does. */
@@ -94,12 +96,15 @@ describe('the pictures of docs/look.md', () => {
     const textOf = (name: string) => texts.get(name) ?? ''
     expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +\d+ /m)
     expect(textOf('drops')).toContain(
-      'shop/coming-soon:http (ClusterIP) from pod20: is rejected: it has no endpoint that may serve',
+      'shop/coming-soon:http (ClusterIP) from pod20: is rejected: the Service has no usable endpoint',
     )
     expect(textOf('trace')).toMatch(
       /shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 by pod1[12]/,
     )
     expect(textOf('why')).toContain('shop/coming-soon:http has no ready endpoint: 1 of 1 is not ready')
+    expect(textOf('hint')).toMatch(
+      /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080, /,
+    )
     for (const [name, command] of SHOWN) showsToday(name, command, textOf(name))
   })
 

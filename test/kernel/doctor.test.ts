@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
-import { surveyChains } from '../../src/kernel/nft/survey.ts'
+import { surveyChains, surveyTable } from '../../src/kernel/nft/survey.ts'
 import { probe } from '../../src/kernel/xt/probe.ts'
 import { neighborsOf } from '../../src/modes/foreign/leftovers.ts'
 import { nftablesFeatures } from '../../src/modes/nftables/doctor.ts'
@@ -82,6 +82,13 @@ it('sees the chains of others, and says what each means for Services', async () 
     'add chain ip kube-proxy service-endpoints-check',
     'add table inet firewall',
     'add chain inet firewall in { type filter hook forward priority 0; policy drop; }',
+    'add table ip netpol',
+    'add chain ip netpol forward { type filter hook forward priority 0; }',
+    'add chain ip netpol pods',
+    'add rule ip netpol forward jump pods',
+    'add rule ip netpol pods ip daddr 10.1.0.5 drop',
+    'add chain ip netpol count { type filter hook output priority 0; }',
+    'add rule ip netpol count counter',
     'add table ip nat',
     'add chain ip nat KUBE-SERVICES',
     'add chain ip nat PREROUTING { type nat hook prerouting priority dstnat; }',
@@ -91,11 +98,23 @@ it('sees the chains of others, and says what each means for Services', async () 
   execFileSync('nft', ['-f', '-'], { input: rules })
   const chains = await survey()
   const legacyTables = [{ family: 'ip' as const, name: 'nat', chains: [] }]
-  const around = { chains, tableName: 'kube-proxy', legacyTables, virtualServers: [], writesIptables: false }
+  const policy = await surveyTable(new Connection({ transport, clock: systemClock }), {
+    family: 'ip',
+    name: 'netpol',
+  })
+  const around = {
+    chains,
+    tables: [policy],
+    tableName: 'kube-proxy',
+    legacyTables,
+    virtualServers: [],
+    writesIptables: false,
+  }
   expect(neighborsOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
     "warning: kube-proxy's nftables mode holds ip kube-proxy",
     "warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat",
     'note: inet firewall in drops what it does not accept (hook forward)',
+    'note: ip netpol forward may drop packets by pods (hook forward)',
     'note: ip nat PREROUTING translates addresses too (prerouting, priority -100)',
     'warning: legacy iptables tables are in use: ip nat, beside those of iptables-nft',
   ])

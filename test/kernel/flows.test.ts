@@ -143,7 +143,16 @@ describe('kprobe flows', () => {
     expect(await sent(one)).toHaveLength(ofOne.length)
     expect(await sent('ns/web:80')).toHaveLength(CONNECTIONS)
     expect(await sent(`${VIP}:81`)).toEqual([])
-    expect((await flows('--service=ns/wob')).err).toContain('the daemon has no Service "ns/wob"\n')
+    expect(await flows('--service=ns/wob')).toMatchObject({
+      code: 1,
+      err: expect.stringContaining('the daemon has no Service "ns/wob"; did you mean ns/web?\n'),
+    })
+    const open = async (...args: string[]) => linesOf((await flows(...args, '-o', 'json')).out).length
+    const all = await open('--service=ns/web')
+    for (const name of [['-n', 'ns'], ['-n', 'ns', '--service=web'], ['--service=web.ns.svc']])
+      expect(await open(...name), name.join(' ')).toBe(all)
+    expect(await open('-n', 'ns', '--to', 'svc/web:80')).toBe(CONNECTIONS)
+    expect((await flows('-n', 'other')).err).toContain('the daemon has no Service of the namespace other\n')
     const bounded = await flows('--limit', '1')
     expect(bounded.out.trimEnd().split('\n')).toHaveLength(2)
     expect(bounded.err).toContain(`left out ${served.size - 1} more connections`)

@@ -9,6 +9,7 @@ export const TYPE_IP6ADDR = 8
 export const TYPE_INET_PROTOCOL = 12
 export const TYPE_INET_SERVICE = 13
 export const TYPE_MARK = 19
+export const TYPE_ICMP6_TYPE = 29
 export const TYPE_CLASSID = 23
 const TYPE_BITS = 6
 

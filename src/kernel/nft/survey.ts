@@ -90,6 +90,8 @@ export interface ForeignRule {
   readonly targets: readonly string[]
   /** Sets and maps that it reads. */
   readonly sets: readonly string[]
+  /** It drops or rejects packets, or takes its verdict from a map. */
+  readonly mayDrop?: true
   /** Its comments, including those of the iptables extension `comment`. */
   readonly comments: readonly string[]
 }
@@ -140,9 +142,25 @@ export function decodeForeignRule(view: ByteView, message: Message): PlacedRule 
     rule: {
       handle,
       targets: targetsOf(values),
+      ...(values.some(isDropping) ? { mayDrop: true } : {}),
       sets: values.flatMap(each => (each.kind === 'lookup' ? [each.set] : [])),
       comments: comments.filter(comment => comment !== ''),
     },
+  }
+}
+
+function isDropping(expression: Expression): boolean {
+  switch (expression.kind) {
+    case 'verdict':
+      return expression.verdict.code === nft.NF_DROP
+    case 'lookup':
+      return expression.dreg === 'verdict'
+    case 'target':
+      return expression.name === 'DROP' || expression.name === 'REJECT'
+    case 'unknown':
+      return expression.name === 'reject'
+    default:
+      return expression.kind === 'reject'
   }
 }
 

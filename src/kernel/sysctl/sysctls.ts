@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { errorOf } from '../../base/errors.ts'
@@ -74,6 +74,16 @@ export function settingNow(path: string): number | undefined {
   } catch {
     return undefined
   }
+}
+
+/** Tests whether any interface forwards packets; undefined where the settings cannot be read. `root`: /proc/sys/net. */
+export function forwards(family: 'ipv4' | 'ipv6', root: string): boolean | undefined {
+  const conf = `${root}/${family}/conf`
+  const all = settingNow(`${conf}/all/forwarding`)
+  if (all !== 0) return all === undefined ? undefined : true
+  const own = family === 'ipv4' ? 'forwarding' : 'force_forwarding'
+  const links = readdirSync(conf).filter(name => name !== 'all' && name !== 'default')
+  return links.some(name => settingNow(`${conf}/${name}/${own}`) === 1)
 }
 
 /** Writes sysctls in this order. Does not reject. */

@@ -163,8 +163,8 @@ function isXtFirewall(chain: string): boolean {
 }
 
 const TEXTS: Readonly<Record<VerdictReason, string>> = {
-  'no-endpoints': 'it has no endpoint that may serve',
-  'no-local-endpoints': 'its traffic policy is Local, and no endpoint on this node may serve',
+  'no-endpoints': 'the Service has no usable endpoint',
+  'no-local-endpoints': 'the traffic policy is Local, and this node has no usable endpoint',
   'source-ranges': 'the client is not in loadBalancerSourceRanges',
   'no-such-port': 'no Service has this port at this address',
   'no-such-cluster-ip': 'no Service has this ClusterIP',

@@ -184,9 +184,11 @@ export function endpointTexts(endpoints: readonly Pick<Backend, 'ip' | 'port'>[]
     .map(({ ip, port }) => formatIpPort(ip, port))
 }
 
-/** Whether the row belongs to the Service `namespace/name`. An empty name matches all Services. */
+/** Whether the row belongs to the Service `namespace/name`, or to one of `namespace/`. An empty name matches all Services. */
 export function isOfService(services: readonly string[], service: string): boolean {
-  return service === '' || services.some(name => name === service || name.startsWith(`${service}:`))
+  if (service === '') return true
+  const start = service.endsWith('/') ? service : `${service}:`
+  return services.some(name => name === service || name.startsWith(start))
 }
 
 /** An address in a map of frontends. */

@@ -4,7 +4,7 @@ import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { u32host } from '../../base/octets.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
-import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
+import { TYPE_ICMP6_TYPE, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import { constant } from '../../kernel/nft/expression-attributes.ts'
 import { listTableNames } from '../../kernel/nft/list.ts'
 import type { Chain, Element, NftFamily, NftSet, Rule } from '../../kernel/nft/state.ts'
@@ -60,6 +60,7 @@ const SET_PLACES = 'places'
 const SET_NODE_PORTS = 'node-ports'
 const SET_PROTOCOLS = 'with-ports'
 const SET_EXCEPT = 'except'
+const SET_LINK = 'link-messages'
 const LEAVE = end(nft.NFT_RETURN)
 
 /** Gives the name of the tables of the process whose socket has this port id: no two sockets of a network namespace share it. */
@@ -122,7 +123,8 @@ interface FilledSet {
   readonly elements: readonly Element[]
 }
 
-function setsOf(layout: FamilyLayout, { places = [], from, to }: TraceMatch): readonly FilledSet[] {
+function setsOf(layout: FamilyLayout, match: TraceMatch): readonly FilledSet[] {
+  const { places = [], from, to } = match
   const { family, addressType, addressLength } = layout
   const own = places.filter(place => place.family === family)
   const at = own.flatMap(({ ip, protocol, port }) => (ip === undefined ? [] : ip + portKey(protocol, port)))
@@ -130,6 +132,7 @@ function setsOf(layout: FamilyLayout, { places = [], from, to }: TraceMatch): re
   const ports = everywhere.map(({ protocol, port }) => portKey(protocol, port))
   const protocols = Object.values(PROTOCOL_NUMBERS).map(number => String.fromCharCode(number))
   const port = [TYPE_INET_PROTOCOL, TYPE_INET_SERVICE]
+  const isPort = match.places !== undefined || to?.port !== undefined
   return [
     filledSet(SET_PLACES, { types: [addressType, ...port], length: addressLength + 8 }, at),
     filledSet(SET_NODE_PORTS, { types: port, length: 8 }, ports),
@@ -137,6 +140,11 @@ function setsOf(layout: FamilyLayout, { places = [], from, to }: TraceMatch): re
       SET_PROTOCOLS,
       { types: [TYPE_INET_PROTOCOL], length: 1 },
       to?.port === undefined ? [] : protocols,
+    ),
+    filledSet(
+      SET_LINK,
+      { types: [TYPE_ICMP6_TYPE], length: 1 },
+      isPort || family === 'ip' ? [] : LINK_MESSAGES.map(type => String.fromCharCode(type)),
     ),
     // Both sides except the same addresses.
     filledSet(
@@ -162,6 +170,7 @@ function chainsOf(layout: FamilyLayout, match: TraceMatch, sets: ReadonlySet<str
     ...(match.places === undefined ? [[]] : []),
   ]
   const rules = [
+    ...(sets.has(SET_LINK) ? [rule([...toLink, LEAVE])] : []),
     ...exceptions(layout, 'source', match.from),
     ...exceptions(layout, 'destination', match.to?.addresses),
     ...peers.flatMap(peer => ways.map(way => rule([...peer, ...way, next]))),
@@ -219,6 +228,16 @@ function toPort(port: number): Expressions {
 function toPlace(layout: FamilyLayout): Expressions {
   return [destinationAddress(layout, WORK), ...portOfPacket(WORK + layout.addressRegs), matches(SET_PLACES)]
 }
+
+/** Types of ICMPv6 that find neighbors, routers and groups of a link (RFC 4861, RFC 3810): they belong to no connection. */
+const LINK_MESSAGES: readonly number[] = [130, 131, 132, 133, 134, 135, 136, 137, 143]
+
+const toLink: Expressions = [
+  { kind: 'meta', key: nft.NFT_META_L4PROTO, dreg: WORK },
+  compare('eq', WORK, String.fromCharCode(nft.IPPROTO_ICMPV6)),
+  { kind: 'payload', base: nft.NFT_PAYLOAD_TRANSPORT_HEADER, offset: 0, length: 1, dreg: WORK },
+  matches(SET_LINK),
+]
 
 const toNodePort: Expressions = [
   ...portOfPacket(WORK),

@@ -1,7 +1,7 @@
 import { count } from '../../base/text.ts'
 import { listIpsetNames } from '../../kernel/ipset/client.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
-import type { TableName } from '../../kernel/nft/state.ts'
+import type { HookFamily, TableName } from '../../kernel/nft/state.ts'
 import {
   type ForeignChain,
   type ForeignTable,
@@ -24,6 +24,7 @@ import { commitAsRead, deleteTable, withNftClient } from '../common/writers.ts'
 import type { KernelAccess } from '../mode.ts'
 import { MODES, proxyOfTable } from '../registry.ts'
 import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
+import { droppingChains, hookName } from './dropping-chains.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 import { orderAdvice } from './nat-order.ts'
 
@@ -257,6 +258,8 @@ interface Neighbor {
 
 export interface Neighborhood {
   readonly chains: readonly SurveyedChain[]
+  /** The tables of other programs, with their rules. */
+  readonly tables?: readonly ForeignTable<HookFamily>[]
   /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
   /** kprobe writes iptables chains, or is about to. */
@@ -274,14 +277,12 @@ export interface Neighborhood {
   readonly leftElsewhere?: readonly string[]
 }
 
-/** Hooks by their numbers: NF_INET_* of linux/netfilter.h. */
-const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting', 'ingress']
-
 /** Finds other programs at the same hooks, and leftovers of other proxies. Pure. */
 export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
     ...(around.proxy === undefined ? otherProxies(around) : []),
     ...dropPolicies(around),
+    ...droppingChains(around).map(({ what, advice }) => note(what, advice)),
     ...natChains(around),
     ...namedChains(around),
     ...(around.proxy === undefined ? legacyProxies(around) : []),
@@ -433,8 +434,4 @@ const ONE_FLAVOR =
 
 function tablesOf(chains: readonly SurveyedChain[]): readonly string[] {
   return [...new Set(chains.map(({ family, table }) => `${family} ${table}`))].sort()
-}
-
-function hookName(hooknum: number | undefined): string {
-  return hooknum === undefined ? 'none' : (HOOKS[hooknum] ?? String(hooknum))
 }

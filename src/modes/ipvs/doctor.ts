@@ -120,8 +120,7 @@ export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Pro
 }
 
 /** The text for a missing sysctl: IPVS hides its sysctls from other user namespaces. */
-const ABSENT =
-  "absent: the module ip_vs brings it, with CONFIG_IP_VS_NFCT and in the machine's own user namespace"
+const ABSENT = 'not found: load ip_vs (needs CONFIG_IP_VS_NFCT; not available in a user namespace)'
 
 /** Combines the findings into one, for a node in another mode. */
 function summary(found: readonly Finding[]): Finding {

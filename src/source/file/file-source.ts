@@ -289,7 +289,7 @@ export class FileSource implements Source {
       this.#records.delete(record.path)
       this.#retryFailed()
     } else if (!record.gone)
-      this.#reportFailure(record.path, 'the file is gone', this.#meanwhile(left) + GONE_ADVICE)
+      this.#reportFailure(record.path, 'file deleted', this.#meanwhile(left) + GONE_ADVICE)
     record.gone = true
     return IDLE
   }
@@ -358,7 +358,7 @@ export class FileSource implements Source {
   /** Says what is in use while a file with `kept` valid objects cannot be read. */
   #meanwhile(kept: number): string {
     if (kept > 0) return `its last valid content stays in use (${count(kept, 'object')})`
-    return this.#synced ? 'nothing of it is in use' : 'kprobe waits until it has read every file once'
+    return this.#synced ? 'the whole file is ignored' : 'kprobe waits until it has read every file once'
   }
 
   #reportFailure(location: string, text: string, meanwhile: string): void {
@@ -370,5 +370,4 @@ export class FileSource implements Source {
   }
 }
 
-const GONE_ADVICE =
-  '. To remove these objects, put the file back without them (a file with only a comment is enough), or restart'
+const GONE_ADVICE = '. To remove these objects, write a file that has only a comment, or restart kprobe'

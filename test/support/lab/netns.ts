@@ -1,4 +1,4 @@
-import { closeSync, openSync, readlinkSync } from 'node:fs'
+import { closeSync, openSync, readlinkSync, writeFileSync } from 'node:fs'
 import { DataType, load, open } from 'ffi-rs'
 
 const CLONE_NEWNET = 0x40000000
@@ -21,6 +21,11 @@ export function enterNetns(file: string): void {
   const failed = callLibc('setns', [descriptor, CLONE_NEWNET])
   closeSync(descriptor)
   if (failed !== 0) throw new Error(`setns(${file}) failed`)
+}
+
+/** Makes this namespace forward packets, as that of a node does. */
+export function forwardPackets(): void {
+  writeFileSync('/proc/sys/net/ipv4/ip_forward', '1')
 }
 
 /** The name of this thread's network namespace, as in /proc: `net:[4026531840]`. */

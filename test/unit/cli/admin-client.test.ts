@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { failureText } from '../../../src/base/errors.ts'
-import { askDaemon, serviceNamesReader } from '../../../src/cli/admin-client.ts'
+import { askDaemon, serviceNamesReader, socketError } from '../../../src/cli/admin-client.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'kprobe-admin-'))
 const socket = join(folder, 'admin.sock')
@@ -34,6 +34,13 @@ it('reads long answers where there are any, and not at the pages of a few number
 it('ends an answer that comes octet by octet', async () => {
   await expect(askDaemon(socket, '/slow', { answerMs: 100 })).rejects.toThrow(
     `${socket}: the answer to /slow is not complete after 0.1 s`,
+  )
+})
+
+it('names the remedy for the socket of another user', () => {
+  const denied = Object.assign(new Error(`connect EACCES ${socket}`), { code: 'EACCES' })
+  expect(socketError(denied, socket, '/config').message).toBe(
+    `${socket}: permission denied: run the command as root (sudo kprobe ...)`,
   )
 })
 

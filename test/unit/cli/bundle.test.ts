@@ -180,7 +180,7 @@ describe('kprobe replay', () => {
         'written by kprobe 1.2.3; daemon: undefined; kernel undefined',
         'note: elsewhere',
         '  a.json, 2 bytes: a test',
-        '  not in it: c.json: no daemon',
+        '  missing c.json: no daemon',
         '',
       ].join('\n'),
     })

@@ -85,6 +85,15 @@ describe.skipIf(!isHere('bash'))('bash', () => {
     [['dump', '--admin-socket', '=', '/x', '--service', ''], ['shop/other']],
     [['dump', '--family', '=', ''], []],
     [['run', '--proxy-mod'], ['--proxy-mode']],
+    [
+      ['run', '--proxy-mode', ''],
+      ['nftables', 'ipvs', 'iptables', 'userspace'],
+    ],
+    [
+      ['verify', '--proxy-mode', '=', 'ip'],
+      ['ipvs', 'iptables'],
+    ],
+    [['why', '--proto', 'u'], ['udp']],
     [['nothing', '--x'], []],
     [['why', '$(touch x)'], []],
   ])('completes %j to %j', (words, expected) => {

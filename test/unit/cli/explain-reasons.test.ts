@@ -161,7 +161,7 @@ describe('reasonsOf', () => {
       ],
     })
     expect(reasons([web], { to: '10.96.0.1', port: 8080 })).toEqual([
-      '10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http), 53/UDP (dns)',
+      '10.96.0.1 is an address of Service ns/web; its ports there are 80/TCP (http), 53/UDP (dns)',
     ])
   })
 
@@ -169,7 +169,7 @@ describe('reasonsOf', () => {
     const labels = { 'service.kubernetes.io/service-proxy-name': 'mesh' }
     const web = service('web', {}, { metadata: { labels } })
     expect(reasons([web], { to: '10.96.0.1' })).toEqual([
-      '10.96.0.1 is an address of Service ns/web, which the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
+      '10.96.0.1 is an address of Service ns/web, which is one that the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
     ])
   })
 

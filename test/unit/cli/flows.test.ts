@@ -174,7 +174,7 @@ describe('namedFlow', () => {
     const startNs = BigInt(wallMs - 350) * 1_000_000n
     const ended = { ...found, volume, startNs, stopNs: BigInt(wallMs) * 1_000_000n }
     expect(flowLine('ended', ended, wallMs)).toBe(
-      '03:04:05.678 ended TCP  10.2.0.1:4000 > shop/cart:http (10.96.0.1:80) > 10.1.0.1:8080 sent 3 packets, 180 B; received 2, 2.0 KiB in 0.350s',
+      '03:04:05.678Z ended TCP  10.2.0.1:4000 > shop/cart:http (10.96.0.1:80) > 10.1.0.1:8080 sent 3 packets, 180 B; received 2, 2.0 KiB in 0.350s',
     )
     expect(flowJson('ended', ended, wallMs)).toMatchObject({
       time: '2026-01-02T03:04:05.678Z',
@@ -280,7 +280,11 @@ describe('the flags of kprobe flows and kprobe top', () => {
   })
 
   it.each([
-    ['flows', ['--service=cart'], '--service: "cart" is not written NAMESPACE/NAME'],
+    [
+      'flows',
+      ['--service=cart'],
+      '--service: "cart" is not the name of a Service; give NAMESPACE/NAME, svc/NAMESPACE/NAME, NAME.NAMESPACE.svc, or NAME with -n NAMESPACE',
+    ],
     ['flows', ['--from=nowhere'], '--from[0]: "nowhere" is'],
     ['flows', ['--from=10.1.0.9,10.2.0.0/16', '--to=fd00::1'], '--to: is IPv6 while --from is IPv4'],
     ['flows', ['--endpoint=10.1.0.1:0'], '--endpoint: "10.1.0.1:0" is neither ADDRESS nor ADDRESS:PORT'],

@@ -75,7 +75,7 @@ describe('a JSONPath template', () => {
     ['{.services[}', '".services[" is not a path: "[" cannot be parsed'],
     ['{.a[b]}', '".a[b]" is not a path: "[b]" cannot be parsed'],
     ['{.a b}', '".a b" is not a path: " b" cannot be parsed'],
-    ['{.a[?(@.x==y)]}', '"y" in a filter is no number, true, false or text in quotes'],
+    ['{.a[?(@.x==y)]}', '"y" in a filter is not a number, true, false or text in quotes'],
     ['{end}', '{end} without {range}'],
     ['{range .a}{.b}', '{range} without {end}'],
     ['{}', '"" is not a path'],

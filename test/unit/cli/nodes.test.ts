@@ -254,9 +254,9 @@ describe('kprobe nodes top', () => {
       1,
       [
         'NODE NEW/S REJ/S TABLE SOURCE COMMIT REPAIRS ERRORS',
-        'a 12.3 2.0 25.0 % 0.300s 10:20:30 4',
+        'a 12.3 2.0 25.0 % 0.300s 10:20:30Z 4',
         'b 99.0 2.0 25.0 % - - - no daemon answers at /run/kprobe.sock',
-        'c 12.3 2.0 25.0 % 0.300s 10:20:30 4 sync fails: EPERM; 2 quarantined',
+        'c 12.3 2.0 25.0 % 0.300s 10:20:30Z 4 sync fails: EPERM; 2 quarantined',
         'd - - - - - - no answer: kprobe: no such command: "top"',
         '4 nodes: 1 ok, 2 differ, 1 did not answer',
         '',

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -85,6 +85,7 @@ function open(change: Partial<PageSource> = {}, cpuMs?: () => number) {
       receipts: () => [{ reason: 'start' }],
       snapshot: () => ({}),
       held: () => resolved,
+      sysctls: `${folder}/net`,
       ...change,
     },
     pathToFileURL(`${folder}/`),
@@ -255,17 +256,36 @@ describe('the path to a Service', () => {
   })
 
   it.each([
-    [
-      'ns/refused',
-      /^ns\/refused is not served: it asks for "?<b>"? \(spec\.ports\[0\]\.name\), which kprobe refuses: /,
-    ],
+    ['ns/refused', /^refused: ns\/refused requests "?<b>"? \(spec\.ports\[0\]\.name\): /],
     ['ns/name', /^ns\/name needs no rules on this node$/],
-    ['ns/foreign', /^the proxy "other" serves ns\/foreign$/],
+    ['ns/foreign', /^another proxy: ns\/foreign is one that the proxy other serves \(label /],
   ])('says why there is none: %s', async (key, answer) => {
     expect(await open().data('path', { service: key })).toMatchObject({
       targets: [],
       answer: expect.stringMatching(answer),
     })
+  })
+
+  it('ends at a node that forwards no packets, unless one interface forwards by itself', async () => {
+    const sysctls = mkdtempSync(join(tmpdir(), 'kprobe-net-'))
+    const set = (link: string, value: number) => {
+      mkdirSync(`${sysctls}/ipv4/conf/${link}`, { recursive: true })
+      writeFileSync(`${sysctls}/ipv4/conf/${link}/forwarding`, `${value}\n`)
+    }
+    const ask = async (from: string) =>
+      textAt(await open({ sysctls }).data('path', { service: 'ns/web', from }), 'answer')
+    try {
+      for (const link of ['all', 'default', 'eth0']) set(link, 0)
+      expect(await ask('outside')).toMatch(/^not forwarded: net\.ipv4\.ip_forward is 0, so this node drops /)
+      expect(await ask('node/here')).toMatch(/^would be served: /)
+      set('eth0', 1)
+      expect(await ask('outside')).toMatch(/^would be served: /)
+      set('eth0', 0)
+      set('all', 1)
+      expect(await ask('outside')).toMatch(/^would be served: /)
+    } finally {
+      rmSync(sysctls, { recursive: true })
+    }
   })
 
   it('F186: is not followed to more than 1,000 endpoints', async () => {

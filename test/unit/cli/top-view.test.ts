@@ -29,7 +29,7 @@ function row(service: string, more: Partial<TopRow> = {}): TopRow {
 
 function state(rows: readonly TopRow[], more: Partial<TopState> = {}): TopState {
   return {
-    time: '10:21:03',
+    time: '2026-01-01T10:21:03Z',
     rows,
     perSecond: 0,
     rejectsPerSecond: undefined,

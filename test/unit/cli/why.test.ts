@@ -146,20 +146,41 @@ describe('the answer', () => {
       web([ready(1)], { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }),
       { to: '192.168.1.8:30080', localIps: ['192.168.1.7', '192.168.1.8'] },
     ],
-    ['another port: ns/web has 80/TCP at 10.96.0.1, and no 81/TCP', web([ready(1)]), { to: 'svc/ns/web:81' }],
+    [
+      'wrong port: ns/web has no port 81/TCP at 10.96.0.1; it has 80/TCP',
+      web([ready(1)]),
+      { to: 'svc/ns/web:81' },
+    ],
     [
       'another proxy: ns/web is one that the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
       web([ready(1)], {}, { metadata: { labels: { 'service.kubernetes.io/service-proxy-name': 'mesh' } } }),
     ],
     [
-      'refused since 2026-01-02 12:03 UTC: ns/web asks for 192.168.1.7: it belongs to this node; allow it with --allowed-external-cidrs',
+      'refused since 2026-01-02 12:03 UTC: ns/web requests 192.168.1.7 (spec.externalIPs): it belongs to this node; allow it with --allowed-external-cidrs',
       web([ready(1)], { externalIPs: ['192.168.1.7'] }),
       { to: '192.168.1.7:80', refusedMs: Date.UTC(2026, 0, 2, 12, 3, 59) },
     ],
     [
-      'refused: ns/web asks for 192.168.1.7: it belongs to this node; allow it with --allowed-external-cidrs',
+      'refused: ns/web requests 192.168.1.7 (spec.externalIPs): it belongs to this node; allow it with --allowed-external-cidrs',
       web([ready(1)], { externalIPs: ['192.168.1.7'] }),
       { to: '192.168.1.7:80' },
+    ],
+    [
+      'refused: ns/x-thief requests 10.96.0.1:80/TCP (spec.clusterIPs): already claimed by Service ns/web, which comes first; the connection goes to 10.1.0.1:8080 of ns/web',
+      [...web([ready(1)]), service('x-thief')],
+      { to: 'ns/x-thief' },
+    ],
+    ['served: always 10.1.0.1:8080', [...web([ready(1)]), service('x-thief')], { to: 'ns/web' }],
+    [
+      'not forwarded: net.ipv4.ip_forward is 0, so this node drops packets that it should forward to an endpoint',
+      web([ready(1)]),
+      {
+        kernel: different({
+          part: 'forwarding',
+          reason:
+            'net.ipv4.ip_forward is 0, so this node drops packets that it should forward to an endpoint',
+        }),
+      },
     ],
     [
       'no Service has 192.168.1.7:22/TCP: the connection passes unchanged',

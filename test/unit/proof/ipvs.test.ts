@@ -239,7 +239,7 @@ test('the packets of another virtual server are its business', () => {
   })
   expect(wrong).toBe(0)
   expect(assumptions).toContain(
-    'IPVS TCP 192.168.99.22:4444 is meant: it decides about packets to no Service',
+    'assuming that IPVS TCP 192.168.99.22:4444 is intentional: it also matches packets that are not for Services',
   )
 })
 

@@ -249,7 +249,7 @@ describe('relay: status of nodes', () => {
     await clock.advance(60_000)
     expect(states(relay)).toEqual({ ...HOLD, 'node-2': 'silent' })
     expect(judged(relay).get('node-2')?.sinceMs).toBeGreaterThan(100_000)
-    expect(judged(relay).get('node-2')?.why).toContain('what its kernel holds is unknown')
+    expect(judged(relay).get('node-2')?.why).toContain('the state of its kernel is unknown')
     expect(relay.state.reports.states().get('silent')).toBe(1)
     world.store.delete('nodes', 'node-2')
     await clock.advance(1_000)

@@ -165,7 +165,7 @@ describe('FileSource', () => {
     await begin()
     await until(() => refused.length === 1, 'the refusal')
     rmSync(join(folder, 'a.yaml'))
-    await until(() => said('failed', /a\.yaml: the file is gone/) === 1, 'the end of the file')
+    await until(() => said('failed', /a\.yaml: file deleted/) === 1, 'the end of the file')
     write('b.yaml', { a: '1' })
     await until(() => refused.length === 0, 'no refusal')
   })
@@ -347,7 +347,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     rmSync(join(folder, 'a.yaml'))
     await until(
-      () => said('failed', /a\.yaml: the file is gone; its last valid content stays in use/) === 1,
+      () => said('failed', /a\.yaml: file deleted; its last valid content stays in use/) === 1,
       'the loss',
     )
     expect(known()).toEqual({ a: '1', b: '1' })
@@ -400,7 +400,7 @@ describe('FileSource', () => {
     expect(known()).toEqual({ a: '1', b: '1' })
     writeFileSync(join(folder, 'c.yaml'), 'x: [1\n')
     await until(
-      () => said('failed', /c\.yaml.*; nothing of it is in use$/) === 1,
+      () => said('failed', /c\.yaml.*; the whole file is ignored$/) === 1,
       'the failure of a later file',
     )
   })
