@@ -43,6 +43,8 @@ export const EXIT_FINE = 0
 export const EXIT_FAILED = 1
 export const EXIT_USAGE = 2
 export const EXIT_DIFFERENT = 3
+/** Rules of other programs, which the proof cannot follow, may decide about packets of Services. */
+export const EXIT_UNKNOWN = 4
 
 export interface Command {
   help(): HelpPage

@@ -23,7 +23,7 @@ import type { PlanLine } from '../reconcile/dataplane.ts'
 import { demandAnswer, servicesIn } from './admin-client.ts'
 import { type Bundle, openBundle, outsideIn, RULES_FILE, withDaemon } from './bundle.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io, planLine, tableText } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FINE, EXIT_UNKNOWN, type Io, planLine, tableText } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
 import { type ModelRequest, modelCommand, namesSource, orFailed } from './request.ts'
 
@@ -54,7 +54,8 @@ const verifying = (bundle?: Bundle) =>
       'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
       'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
       'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
-      'programs in the kernel, and compares its fate with what Kubernetes says of the objects.',
+      'programs in the kernel, and compares its fate with what Kubernetes says of the objects; exit code 4 if rules that it\n' +
+      'cannot follow may decide.',
     flags: FLAGS,
     read: reader => ({
       output: readOutput(reader, OUTPUTS, 'text'),
@@ -63,14 +64,13 @@ const verifying = (bundle?: Bundle) =>
     async run({ output, isProof }, request, io) {
       const why = isProof ? whyNotProvable(request.config) : undefined
       if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
-      const isFine = await withLoaded(request, io, async (loaded, { progress }) => {
+      return await withLoaded(request, io, async (loaded, { progress }) => {
         progress.begin(isProof ? PROVING : 'comparing with the daemon and the kernel')
         const found = await (isProof ? proof(request, loaded, bundle) : comparison(request, loaded, io.color))
         if (output === 'text') io.out(found.text)
         else await writeDocument(found.facts, output, io)
-        return found.isFine
+        return found.exitCode
       })
-      return isFine ? EXIT_FINE : EXIT_DIFFERENT
     },
   })
 
@@ -115,7 +115,11 @@ async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, c
     daemon: computed !== undefined,
     differences: disagreements(table, computed, [...leftovers, ...lines]),
   }
-  return { facts, text: verifyText(facts, color), isFine: facts.differences.length === 0 }
+  return {
+    facts,
+    text: verifyText(facts, color),
+    exitCode: facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT,
+  }
 }
 
 /** Names what the kernel holds of other modes: their Services may still answer, also deleted ones. */
@@ -132,7 +136,9 @@ async function leftoverLines(config: Config): Promise<readonly PlanLine[]> {
 async function proof({ config, daemon }: ModelRequest, loaded: Loaded, bundle: Bundle | undefined) {
   const isOfFile = daemon === undefined && bundle !== undefined
   const facts = await proveKernel(config, loaded, { bundle, takesAddresses: isOfFile })
-  return { facts, text: proofText(facts), isFine: facts.isProved }
+  const { wrong, unknown } = facts
+  const exitCode = wrong > 0 ? EXIT_DIFFERENT : unknown > 0 ? EXIT_UNKNOWN : EXIT_FINE
+  return { facts, text: proofText(facts), exitCode }
 }
 
 /** Reads each Service of the daemon's state; undefined without a socket. */
@@ -300,7 +306,7 @@ export async function proveKernel(
     mode: proxyMode,
     services: admitted.services.size,
     milliseconds: Math.round(systemClock.nowMs() - start),
-    isProved: proof.wrong === 0,
+    isProved: proof.wrong + proof.unknown === 0,
     ...proof,
     assumptions: [
       ...proof.assumptions,
@@ -359,14 +365,16 @@ function kernelIn(bundle: Bundle, usesIpvs: boolean): HeldKernel {
 }
 
 function proofText(facts: ProofFacts): string {
-  const { wrong, differences, classes, packets, milliseconds, assumptions, services } = facts
-  const found = differences.map(({ name, packet, expected, kernel, rule }) =>
+  const { wrong, unknown, differences, unknowns, classes, packets, milliseconds, assumptions, services } =
+    facts
+  const found = [...differences, ...unknowns].map(({ name, packet, expected, kernel, rule, doubt }) =>
     [
       `${name}`,
       packet,
       `Kubernetes: ${expected}`,
       `the kernel: ${kernel}`,
       ...(rule === undefined ? [] : [`decided by ${rule}`]),
+      ...(doubt === undefined ? [] : [`not certain: it depends on ${doubt}`]),
     ]
       .map((line, index) => `${index === 0 ? '' : '  '}${oneLine(line)}\n`)
       .join(''),
@@ -374,6 +382,11 @@ function proofText(facts: ProofFacts): string {
   const rest = wrong - differences.length
   const more = rest > 0 ? `and ${rest === 1 ? '1 more class' : `${rest} more classes`}\n` : ''
   const size = `${classes} classes of packets (${packets.toPrecision(2)} combinations of addresses, protocols and ports) of ${count(services, 'Service')} in ${milliseconds} ms`
-  const verdict = wrong === 0 ? `proved: ${size}` : `NOT proved: ${wrong} of ${size} differ`
+  const verdict =
+    wrong > 0
+      ? `NOT proved: ${wrong} of ${size} differ${unknown > 0 ? `, and ${unknown} may differ` : ''}`
+      : unknown > 0
+        ? `not proved: ${unknown} of ${size} may differ, by rules that kprobe cannot follow`
+        : `proved: ${size}`
   return `${found.join('')}${more}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`
 }

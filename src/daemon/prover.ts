@@ -83,6 +83,9 @@ export class Prover {
   #last: { readonly atMs: number; readonly classes: number } | undefined
   #episode: Episode | undefined
   #differences = 0
+  /** Those that may differ, by rules that kprobe cannot follow, and the first such rule. */
+  #unknown = 0
+  #doubt = ''
   #workMs = 0
   /** Why the mode that programs the kernel now is not proved; empty where it is. */
   #idle = ''
@@ -114,9 +117,12 @@ export class Prover {
     if (this.#failure !== '') return { name, failure: `cannot prove: ${this.#failure}`, isAdvice: true }
     if (last === undefined) return { name, note: 'nothing is proved yet', isAdvice: true }
     const age = `${last.classes} classes of packets, ${Math.round(this.#ageMs / 1_000)} s ago`
-    return this.#differences === 0
-      ? { name, note: `everything was proved, ${age}`, isAdvice: true }
-      : { name, failure: `${this.#differences} differ; everything was followed, ${age}`, isAdvice: true }
+    const counts = [
+      ...(this.#differences > 0 ? [`${this.#differences} differ`] : []),
+      ...(this.#unknown > 0 ? [`${this.#unknown} may differ, by rules that kprobe cannot follow`] : []),
+    ]
+    if (counts.length === 0) return { name, note: `everything was proved, ${age}`, isAdvice: true }
+    return { name, failure: `${counts.join(', ')}; everything was followed, ${age}`, isAdvice: true }
   }
 
   /** The last proof, for relays; undefined before the first. */
@@ -195,8 +201,9 @@ export class Prover {
     this.#last = undefined
     this.#episode = undefined
     this.#differences = 0
+    this.#unknown = 0
     this.#wantsWhole = true
-    metrics.differences(0)
+    metrics.differences({ wrong: 0, unknown: 0 })
   }
 
   /** Gives undefined where only a whole proof tells, and false where it has to wait. */
@@ -219,7 +226,7 @@ export class Prover {
     this.#tables = subject.tables
     this.#held = subject.held
     metrics.proved('changes', { classes: found.proof.classes, durationMs: this.#workMs })
-    this.#tell(found.proof, proof.wrong.size)
+    this.#tell(found.proof, proof)
     return true
   }
 
@@ -253,7 +260,7 @@ export class Prover {
     this.#held = held
     this.#last = { atMs: clock.nowMs(), classes }
     metrics.proved('whole', { classes, durationMs: this.#workMs })
-    this.#tell({ ...found, classes }, proof.wrong.size)
+    this.#tell({ ...found, classes }, proof)
     const shared = isRead ? await this.#committed(held) : undefined
     if (shared === undefined) return true
     if (await this.#finish(proof.share(shared))) this.#tables = shared
@@ -360,10 +367,12 @@ export class Prover {
     if (signal.aborted) throw new Error('the daemon ends')
   }
 
-  #tell({ differences }: Proof, wrong: number): void {
+  #tell({ differences, unknowns }: Proof, { wrong: { size: wrong }, unknown }: RunningProof): void {
     const { clock, log, nodeName, tell, metrics } = this.#options
-    metrics.differences(wrong)
+    metrics.differences({ wrong, unknown })
     this.#differences = wrong
+    this.#unknown = unknown
+    this.#logDoubt(unknowns[0])
     const [first] = differences
     if (first === undefined) {
       if (wrong === 0) this.#endEpisode()
@@ -380,6 +389,17 @@ export class Prover {
         'the kernel does not treat packets as Kubernetes says; `kprobe verify --prove` lists all',
       )
     }
+  }
+
+  #logDoubt(its: ProofDifference | undefined): void {
+    if (this.#unknown === 0) this.#doubt = ''
+    if (its?.doubt === undefined || this.#doubt !== '') return
+    this.#doubt = its.doubt
+    const { name, packet, doubt } = its
+    this.#options.log.info(
+      { name, packet, doubt, places: this.#unknown },
+      'rules of other programs, which kprobe cannot follow, may decide about packets of Services; `kprobe verify --prove` lists them',
+    )
   }
 
   #endEpisode(): void {

@@ -3,7 +3,7 @@ import { PersistentMap } from '../base/collections.ts'
 import { isLoopback } from '../base/ip.ts'
 import type { CompiledTable, Ownership } from '../kernel/evaluate/compiled.ts'
 import type { IpvsChange, IpvsHeld } from '../kernel/ipvs/state.ts'
-import { NFT_TABLE_F_DORMANT } from '../kernel/nft/constants.ts'
+import { NFT_SET_INTERVAL, NFT_TABLE_F_DORMANT } from '../kernel/nft/constants.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { type Atoms, HOOKS, spaceOf } from './atoms.ts'
@@ -56,6 +56,11 @@ export class RunningProof {
 
   constructor(options: RunningProofOptions) {
     this.#options = options
+  }
+
+  /** Counts the places, node ports and other classes that may differ, by rules that kprobe cannot follow. */
+  get unknown(): number {
+    return (this.#known?.families ?? []).reduce((sum, { proof }) => sum + proof.unknown.size, 0)
   }
 
   /** The places, node ports and other classes with a difference, by family. */
@@ -249,6 +254,8 @@ class FamilyChanges {
       if (pauses.due()) yield
       const { set, key } = element
       if (key === '') return `set ${set} of ${compiled.name} changed for all other keys`
+      if ((compiled.sets.setOf(set).flags & NFT_SET_INTERVAL) !== 0)
+        return `an interval in set ${set} of ${compiled.name} changed`
       const place = compiled.sets.memoryAt(element)
       if (place === undefined) this.reads.concern(compiled.sets, element, concerned)
       else for (const unit of this.proof.examiner.unitsAt(place)) this.#units.add(unit)
@@ -319,6 +326,7 @@ class FamilyChanges {
     for (const unit of units) for (const other of examiner.forget(unit)) units.add(other)
     for (const unit of units) {
       this.proof.wrong.delete(unit)
+      this.proof.unknown.delete(unit)
       examiner.leave(unit)
       for (const its of this.#classesOf(unit, space)) {
         this.#examine(its, found, unit)
@@ -328,6 +336,7 @@ class FamilyChanges {
     }
     for (const [unit, its] of this.#elsewhere) {
       this.proof.wrong.delete(unit)
+      this.proof.unknown.delete(unit)
       this.#wrongElsewhere.delete(unit)
       for (const each of this.#elsewhereOf(its, space)) {
         this.#examine(each, found, unit)

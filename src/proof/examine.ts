@@ -18,6 +18,8 @@ export interface ProofDifference {
   readonly kernel: string
   /** The rule that decided; undefined where no rule did. */
   readonly rule: string | undefined
+  /** The rule that kprobe cannot follow, with the reason: the packets may differ. Undefined where they do. */
+  readonly doubt: string | undefined
 }
 
 /** Names the place or the node port that the packets of a class are sent to. */
@@ -219,7 +221,8 @@ export class Examiner {
     const { asked, wrote } = this.#walker.log
     if ([...wrote].every(place => asked.has(place))) return undefined
     const kernel = 'clients are remembered, and no rule looks them up'
-    return this.#difference(its, { box: its.box, kernel, decidedBy: leaves[0]?.machine.decidedBy })
+    const decidedBy = leaves[0]?.machine.decidedBy
+    return this.#difference(its, { box: its.box, kernel, decidedBy, doubt: undefined })
   }
 
   /** Judges classes again whose clients may be remembered, once all that can be remembered is known. */
@@ -267,6 +270,7 @@ export class Examiner {
         box: its.box,
         kernel: `unknown: ${error.message}`,
         decidedBy: undefined,
+        doubt: undefined,
       })
     }
   }
@@ -289,7 +293,7 @@ export class Examiner {
     return false
   }
 
-  #difference(its: PacketClass, { box, kernel, decidedBy }: Complaint): ProofDifference {
+  #difference(its: PacketClass, { box, kernel, decidedBy, doubt }: Complaint): ProofDifference {
     const { hook, fate } = its
     return {
       name: nameOf(its),
@@ -297,6 +301,7 @@ export class Examiner {
       expected: fateText(fate),
       kernel,
       rule: decidedBy === undefined ? undefined : placeText(decidedBy),
+      doubt: doubt && `${doubt.place}: ${doubt.reason}`,
     }
   }
 }

@@ -1,10 +1,11 @@
 import { append } from '../base/collections.ts'
 import { formatIpPort } from '../base/ip.ts'
-import { type Octets, readU16be, u16be } from '../base/octets.ts'
+import { type Octets, readU16be } from '../base/octets.ts'
 import { difference, intersection, onlyValue, point, type Region, sizeOf, union } from '../base/region.ts'
 import {
   type Box,
   chosenOf,
+  type Doubt,
   type Field,
   LOCAL,
   loopback,
@@ -13,13 +14,16 @@ import {
 } from '../kernel/evaluate/values.ts'
 import type { Leaf } from '../kernel/evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
-import { addressOf, type PacketClass, protocolOf } from './packet-class.ts'
+import { addressOf, type PacketClass } from './packet-class.ts'
+import { Permits } from './permits.ts'
 
 /** Packets that the kernel does not treat as Kubernetes says. */
 export interface Complaint {
   readonly box: Box
   readonly kernel: string
   readonly decidedBy: RulePlace | undefined
+  /** The rule that may decide otherwise; undefined where the packets certainly differ. */
+  readonly doubt: Doubt | undefined
 }
 
 /** Where shares are rounded, how far off they may be: docs/differences.md, large endpoint lists. */
@@ -123,24 +127,38 @@ export class Spreads {
 
 type Endpoints = Extract<Fate, { kind: 'endpoints' }>
 
-/** Compares the ends of the packets of a class with their fate. Gives the first packets that differ. */
-export function judge(
-  { fate, box, at }: Pick<PacketClass, 'fate' | 'box' | 'at'>,
-  leaves: readonly Leaf[],
-  judging: Judging,
-): Complaint | undefined {
+type Judged = Pick<PacketClass, 'fate' | 'box' | 'at'>
+
+/** Compares the ends of the packets of a class with their fate. Gives the first packets that differ, or that may. */
+export function judge(its: Judged, leaves: readonly Leaf[], judging: Judging): Complaint | undefined {
+  if (leaves.every(({ machine }) => machine.doubt === undefined)) return judgeEnds(its, leaves, judging)
+  const plain = leaves.filter(({ machine }) => machine.doubt === undefined)
+  const otherwise = leaves.filter(({ machine }) => machine.doubt?.isSupposed === false)
+  const supposed = leaves.filter(({ machine }) => machine.doubt?.isSupposed === true)
+  return judgeEnds(its, [...plain, ...otherwise], judging) ?? judgeEach(its, supposed, judging)
+}
+
+function judgeEach({ fate, at }: Judged, leaves: readonly Leaf[], judging: Judging): Complaint | undefined {
   for (const leaf of leaves) {
     const why = whyWrong(leaf, { fate, at }, judging)
-    if (why !== undefined) {
-      const isCaught = judging.spreads.caught(leaf).length > 0
-      return { box: why.box, kernel: endText(leaf, why.to, isCaught), decidedBy: leaf.machine.decidedBy }
-    }
+    if (why === undefined) continue
+    const kernel = endText(leaf, why.to, judging.spreads.caught(leaf).length > 0)
+    const { decidedBy, doubt } = leaf.machine
+    return { box: why.box, kernel, decidedBy, doubt }
   }
+  return undefined
+}
+
+function judgeEnds(its: Judged, leaves: readonly Leaf[], judging: Judging): Complaint | undefined {
+  const { fate, box } = its
+  const wrong = judgeEach(its, leaves, judging)
+  if (wrong !== undefined) return wrong
   if (fate.kind !== 'endpoints') return undefined
   for (const cell of cellsOf(box, whole(leaves, box))) {
     const text = unevenText(cell.leaves, fate.endpoints, judging)
-    if (text !== undefined)
-      return { box: cell.box, kernel: text, decidedBy: cell.leaves[0]?.machine.decidedBy }
+    if (text === undefined) continue
+    const doubt = cell.leaves.find(({ machine }) => machine.doubt !== undefined)?.machine.doubt
+    return { box: cell.box, kernel: text, decidedBy: cell.leaves[0]?.machine.decidedBy, doubt }
   }
   return undefined
 }
@@ -160,6 +178,7 @@ export function allMeet(classes: readonly PacketClass[], leaves: readonly Leaf[]
   const chances = fates.map(fate => new Float64Array(fate?.endpoints.length ?? 0))
   for (const { machine, end } of leaves) {
     const { box, delivered, masquerade, written, ownPriority, probability, together, rolled = [] } = machine
+    if (machine.doubt !== undefined || machine.isSourceElsewhere) return false
     if (end !== 'endpoint' || box !== classes[0]?.box || written !== undefined) return false
     if (!delivered && (ownPriority ?? NO_PRIORITY) !== NO_PRIORITY) return false
     const ends = machine.endpoints()
@@ -199,6 +218,7 @@ function whyWrong(
   const { box, delivered, masquerade, written, ownPriority, rolled } = machine
   const all = { box, to: machine.endpoint() }
   const leaves = (end === 'pass' || end === 'endpoint') && !delivered
+  if (leaves && machine.isSourceElsewhere) return all
   if (leaves && ownPriority !== undefined)
     if (fate.kind === 'pass' || chosenOf(ownPriority, rolled).some(its => its !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
@@ -359,10 +379,12 @@ export function fateText(fate: Fate): string {
 
 function endText({ machine, end }: Leaf, to: Octets | undefined, isCaught: boolean): string {
   const { masquerade, written, delivered, ownPriority } = machine
-  const ending = isCaught ? 'this node itself: a device has the address, and no virtual server' : end
+  const known = end === 'unknown' ? 'not known' : end
+  const ending = isCaught ? 'this node itself: a device has the address, and no virtual server' : known
   const where =
-    to === undefined ? ending : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
-  const source = masquerade && !delivered ? ', masqueraded' : ''
+    to === undefined ? ending : end === 'endpoint' ? placeText(to) : `${known} on the way to ${placeText(to)}`
+  const how = machine.isSourceElsewhere ? ', with a source of another machine' : ', masqueraded'
+  const source = masquerade && !delivered ? how : ''
   const isOwnPriority = ownPriority !== undefined && (end === 'pass' || ownPriority !== NO_PRIORITY)
   const leaving = end !== 'drop' && end !== 'reject' && isOwnPriority ? ', with a priority of the rules' : ''
   return `${where}${source}${leaving}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
@@ -374,66 +396,4 @@ function placeText(place: Octets): string {
 
 function percent(share: number): string {
   return `${Number((share * 100).toPrecision(3))} %`
-}
-
-/** What packets may meet beside their fate where chains of kube-proxy's IPVS mode treat them: modes/ipvs/README.md. */
-export class Permits {
-  readonly #meaning: FamilyMeaning
-  #serviceAddresses: Region | undefined
-  #ports: ReadonlyMap<string, Region> | undefined
-
-  constructor(meaning: FamilyMeaning) {
-    this.#meaning = meaning
-  }
-
-  /** Gives the fate that packets of an end meet; undefined where they may meet it as they do. */
-  fateAt(leaf: Leaf, fate: Fate): Fate | undefined {
-    if (!this.#meaning.promises.kubeProxyChains) return fate
-    const { machine, end } = leaf
-    if (fate.kind === 'reject') return this.#opens(leaf) ? undefined : fate
-    const asked = fate.kind === 'endpoints' && fate.masquerade
-    if (machine.masquerade === asked || !this.#masqueradesAsItLikes(leaf)) return fate
-    if (fate.kind === 'endpoints') return { ...fate, masquerade: machine.masquerade }
-    return fate.kind === 'pass' && end === 'pass' ? undefined : fate
-  }
-
-  /** A process of this node may reach a private virtual server, and a health check port at each address of Services. */
-  #opens({ machine, end }: Leaf): boolean {
-    const { server, sent, box } = machine
-    if (end === 'endpoint')
-      return (
-        sent &&
-        server !== undefined &&
-        server.ip === onlyValue(box.destination) &&
-        this.#meaning.isClusterIp(server.ip)
-      )
-    return end === 'pass' && this.#isAmong(box.destinationPort, this.#portsOf('health checks'))
-  }
-
-  #masqueradesAsItLikes({ machine: { box, masquerade } }: Leaf): boolean {
-    const { family, places, clusterIps } = this.#meaning
-    this.#serviceAddresses ??= regionOfIps([...clusterIps, ...[...places].flatMap(({ ip }) => ip ?? [])])
-    const sources = [loopback(family === 'IPv4' ? 4 : 16), this.#serviceAddresses]
-    if (sources.some(its => this.#isAmong(box.source, its))) return true
-    const protocol = protocolOf(box)
-    if (!masquerade || protocol === undefined || !this.#isAmong(box.destinationType, LOCAL)) return false
-    return this.#isAmong(box.destinationPort, this.#portsOf(protocol))
-  }
-
-  #isAmong(region: Region, others: Region): boolean {
-    return region.length > 0 && difference(region, others).length === 0
-  }
-
-  #portsOf(of: string): Region {
-    if (this.#ports === undefined) {
-      const { nodePorts, healthCheckPorts } = this.#meaning
-      const ports = new Map([
-        ['health checks', union([...healthCheckPorts].flatMap(port => point(u16be(port))))],
-      ])
-      for (const { protocol, port } of nodePorts)
-        ports.set(protocol, union([...(ports.get(protocol) ?? []), ...point(u16be(port))]))
-      this.#ports = ports
-    }
-    return this.#ports.get(of) ?? []
-  }
 }

@@ -22,6 +22,10 @@ export interface Proof {
   readonly wrong: number
   /** The first differences: one of each service port and rule. */
   readonly differences: readonly ProofDifference[]
+  /** Classes that may differ: a rule of another program decides that kprobe cannot follow. */
+  readonly unknown: number
+  /** The first of them: one of each rule. */
+  readonly unknowns: readonly ProofDifference[]
   /** What the proof does not look into, by name. */
   readonly assumptions: readonly string[]
 }
@@ -53,20 +57,19 @@ export function* prove({ meanings, tables, ownName, owns, ipvs, limit = LIMIT }:
 }
 
 export function proofOf(found: Findings, families: readonly FamilyProof[]): Proof {
-  const { classes, packets, wrong, differences } = found
+  const { classes, packets, wrong, differences, unknown, unknowns } = found
   const assumptions = new Set([
     ...ALWAYS,
-    ...families.flatMap(({ walker, examiner }) => [...walker.ties(), ...examiner.notes]),
-    ...families.flatMap(({ walker }) =>
-      [...walker.undecided.values()].map(({ place, reason }) => `${place} matches no packet (${reason})`),
-    ),
+    ...families.flatMap(({ examiner }) => [...examiner.notes]),
     ...families.flatMap(({ examiner }) =>
       [...examiner.foreign].map(
         place => `assuming that ${place} is intentional: it also matches packets that are not for Services`,
       ),
     ),
   ])
-  return { classes, packets, wrong, differences: [...differences.values()], assumptions: [...assumptions] }
+  const counts = { classes, packets, wrong, unknown }
+  const lists = { differences: [...differences.values()], unknowns: [...unknowns.values()] }
+  return { ...counts, ...lists, assumptions: [...assumptions] }
 }
 
 /** Counts classes, and keeps the first differences. */
@@ -74,6 +77,11 @@ export class Findings {
   classes = 0
   packets = 0
   wrong = 0
+  unknown = 0
+  /** By rule. */
+  readonly unknowns = new Map<string, ProofDifference>()
+  /** A class is counted once, although it is examined again for clients that may be remembered. */
+  readonly #counted = new WeakSet<PacketClass>()
   /** By service port and rule. */
   readonly differences = new Map<string, ProofDifference>()
   readonly #limit: number
@@ -87,7 +95,14 @@ export class Findings {
     this.packets += packetsIn(box)
   }
 
-  add(difference: ProofDifference): void {
+  add(its: PacketClass, difference: ProofDifference): void {
+    const { doubt } = difference
+    if (doubt !== undefined) {
+      if (!this.#counted.has(its)) this.unknown++
+      this.#counted.add(its)
+      if (this.unknowns.size < this.#limit && !this.unknowns.has(doubt)) this.unknowns.set(doubt, difference)
+      return
+    }
     this.wrong++
     const key = `${difference.name} ${difference.rule}`
     if (this.differences.size < this.#limit && !this.differences.has(key))
@@ -103,6 +118,8 @@ export class FamilyProof {
   readonly examiner: Examiner
   /** The units with a difference. */
   readonly wrong = new Set<string>()
+  /** Those that may differ. */
+  readonly unknown = new Set<string>()
 
   static *of(
     meaning: FamilyMeaning,
@@ -166,8 +183,9 @@ export class FamilyProof {
 
   note(its: PacketClass, difference: ProofDifference | undefined, found: Findings, unit = unitOf(its)): void {
     if (difference === undefined) return
-    this.wrong.add(unit)
-    found.add(difference)
+    if (difference.doubt === undefined) this.wrong.add(unit)
+    else this.unknown.add(unit)
+    found.add(its, difference)
   }
 }
 

@@ -374,6 +374,10 @@ function createProofMetrics(registry: Registry) {
     'differences',
     'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes says.',
   )
+  const unknown = gauge(
+    'unknown',
+    'Addresses with port, node ports and other destinations whose packets meet rules of other programs that the proof cannot follow, and may differ.',
+  )
   const duration = histogram('duration_seconds', 'Time that proofs ran, pauses not counted.', {
     buckets: [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30],
     labelNames: ['kind'],
@@ -393,7 +397,10 @@ function createProofMetrics(registry: Registry) {
       if (kind === 'whole') classes.set(its.classes)
       else changed.inc(its.classes)
     },
-    differences: (now: number) => differences.set(now),
+    differences: (now: { readonly wrong: number; readonly unknown: number }) => {
+      differences.set(now.wrong)
+      unknown.set(now.unknown)
+    },
     failed: () => failures.inc(),
     /** The kernel changed while it was read. */
     readDiscarded: () => discarded.inc(),

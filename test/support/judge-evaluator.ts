@@ -115,7 +115,9 @@ export async function judgeEvaluator(
       const tables = value.flatMap((table): readonly Table[] =>
         table.family === 'inet' ? [] : [{ ...table, family: table.family }],
       )
-      const sent = Array.from({ length: packets }, () => randomPacket(random, sockets))
+      const some = Array.from({ length: packets }, () => randomPacket(random, sockets))
+      // Each packet is the first of its connection.
+      const sent = [...new Map(some.map(its => [JSON.stringify(its), its])).values()]
       for (const packet of sent) await send(sockets, packet)
       const expected = new Map<string, bigint>()
       for (const packet of sent) {
@@ -177,7 +179,7 @@ function expectClass(
   const what = formatIpPort(packet.destination, packet.destinationPort)
   expect(ends, what).toHaveLength(1)
   const [its] = ends
-  expect(its?.end, what).toBe(end)
+  expect(its?.end === 'endpoint' ? 'pass' : its?.end, what).toBe(end)
   if (end === 'drop' && its?.machine.decidedBy !== undefined)
     expect(placeText(its.machine.decidedBy), what).toBe(decidedBy)
 }

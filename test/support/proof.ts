@@ -69,6 +69,9 @@ export function proofOf(
   return finish(prove({ meanings, tables, ownName, owns, ipvs: ipvs?.held }))
 }
 
+/** The rules that may decide, each with the reason why they cannot be followed. */
+export const doubtsOf = ({ unknowns }: Pick<Proof, 'unknowns'>) => unknowns.map(({ doubt }) => doubt)
+
 export const rule = (...expressions: readonly Expression[]): Rule => ({ expressions, comment: '' })
 export const DROP: Expression = { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }
 

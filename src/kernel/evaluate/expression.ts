@@ -1,7 +1,8 @@
 import { unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
-import { NFT_SET_EVAL } from '../nft/constants.ts'
+import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../nft/constants.ts'
 import { COMMENT_MATCH, type Expression } from '../nft/state.ts'
+import { lookupRange } from './intervals.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { compareRolled, eachRolled, found, knownOf, lookupRolled, store, translate } from './random.ts'
 import { splitCompare, splitLookup } from './split.ts'
@@ -64,7 +65,7 @@ export function evaluate(machine: ClassMachine, expression: Expression): Effect 
 }
 
 /** Reads registers. The last word is whole where a part of a field is among them. */
-function load({ registers }: ClassMachine, first: number, length: number): Value {
+export function load({ registers }: ClassMachine, first: number, length: number): Value {
   let data = ''
   for (let at = 0; at < length; at += 4) {
     const register = registers[first + at / 4]
@@ -135,6 +136,7 @@ function lookup(machine: ClassMachine, expression: Of<'lookup'>): Effect {
   const { keyLength, flags } = sets.setOf(set)
   const key = load(machine, sreg, keyLength)
   machine.note(set, key)
+  if ((flags & NFT_SET_INTERVAL) !== 0) return lookupRange(machine, key, expression)
   if (typeof key !== 'string' && key.some(isChoice)) {
     const again = (copy: ClassMachine) => lookup(copy, expression)
     if ((flags & NFT_SET_EVAL) !== 0) return eachRolled(machine, again)

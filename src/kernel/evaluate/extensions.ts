@@ -23,12 +23,14 @@ import {
   XT_CONNTRACK_STATE_INVALID,
   XT_CONNTRACK_STATE_NEW,
   XT_CONNTRACK_STATE_SNAT,
+  XT_CONNTRACK_STATE_UNTRACKED,
   XT_STATISTIC_UNITS,
   type XtMatch,
   type XtPorts,
   type XtTarget,
 } from '../xt/rule.ts'
 import { readTarget } from '../xt/target.ts'
+import { foreignRun, redirect, untrack } from './foreign.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import { type ClassMachine, type Effect, NotTogether } from './machine.ts'
 import { byRolled, translate } from './random.ts'
@@ -71,7 +73,7 @@ function decode(expression: Expression, context: ExtensionContext): Decoded | un
     case 'target':
       return targetOf(expression, context)
     case 'unknown':
-      return comparisonOf(expression)
+      return comparisonOf(expression) ?? foreignOf(expression)
     case 'ipset': {
       const { ipvs } = context
       return ipvs && pure(machine => ipvs.match(machine, expression))
@@ -114,6 +116,14 @@ function matchOf(
         const its = machine
         return its.isTracked ? hasMark(its, its.connectionMark, { mark, mask, inverted }) : 'break'
       })
+    }
+    case 'ports': {
+      // Of other options, such as flags, nothing is known.
+      const { source, destination, name } = foreign
+      const beyond: Run = () => {
+        throw new BeyondEvaluator(`cannot trace options of the match ${name} of xtables`)
+      }
+      return pure(inOrder([portsTest(0, source), portsTest(2, destination), beyond]))
     }
     case undefined:
       return undefined
@@ -162,6 +172,7 @@ function knownMatch(match: XtMatch, { family, isOwn }: ExtensionContext): Decode
 }
 
 function statesOf(machine: ClassMachine, asked: number): number {
+  if (machine.untracked) return XT_CONNTRACK_STATE_UNTRACKED
   if (!machine.isTracked) return XT_CONNTRACK_STATE_INVALID
   const source = asked & XT_CONNTRACK_STATE_SNAT
   const changes = machine.translated ? XT_CONNTRACK_STATE_DNAT : 0
@@ -341,12 +352,23 @@ function marked(held: Known, cleared: number, flipped: number): Known {
   return chosenTo(held, octets => u32host(((readU32host(octets) & ~cleared) ^ flipped) >>> 0))
 }
 
+function foreignOf(expression: Extract<Expression, { kind: 'unknown' }>): Decoded | undefined {
+  const run = foreignRun(expression)
+  return run === undefined ? undefined : impure(run)
+}
+
 function foreignTarget(target: ForeignTarget): Run {
   switch (target.kind) {
     case 'note':
       return () => 'next'
     case 'SNAT':
       return machine => machine.translateSource(target.ip)
+    case 'MASQUERADE':
+      return () => ({ kind: 'masquerade' })
+    case 'REDIRECT':
+      return machine => redirect(machine, target.port === undefined ? undefined : u16be(target.port))
+    case 'NOTRACK':
+      return untrack
     case 'CONNMARK':
       return machine => {
         const its = machine

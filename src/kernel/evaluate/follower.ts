@@ -1,6 +1,7 @@
 import { difference, includes, onlyValue, point, union } from '../../base/region.ts'
 import { NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_GOTO, NFT_JUMP, NFT_RETURN } from '../nft/constants.ts'
 import type { Verdict } from '../nft/state.ts'
+import { beyondOf } from './beyond.ts'
 import {
   type CompiledChain,
   type CompiledRule,
@@ -13,16 +14,10 @@ import {
 import { evaluate } from './expression.ts'
 import { type ClassMachine, type Effect, NotTogether } from './machine.ts'
 import type { Guard, Noting } from './sets.ts'
-import { BeyondEvaluator, type Box } from './values.ts'
-
-/** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
-export interface Undecided {
-  readonly place: string
-  readonly reason: string
-}
+import { BeyondEvaluator, type Box, type Doubt } from './values.ts'
 
 /** What becomes of packets behind a chain. */
-export type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade'
+export type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade' | 'unknown'
 interface Decided {
   readonly machine: ClassMachine
   readonly decision: Decision
@@ -45,7 +40,6 @@ interface AtRule {
 
 /** Follows packets through chains. */
 export class Follower {
-  readonly undecided = new Map<string, Undecided>()
   /** Ways of a class that enter the chain at the hook. */
   ways = 1
   /** What chains that divide packets by bits of their destination know. */
@@ -73,7 +67,7 @@ export class Follower {
     let going = [start]
     for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
       if (going.length * this.ways > WAYS_MAX && !rule.place.isOwn && dividesByChance(rule)) {
-        this.#passBeyond(rule, 'cannot trace so many chances')
+        for (const machine of going) passBeyond(machine, { rule, decided }, 'cannot trace so many chances')
         continue
       }
       const next: ClassMachine[] = []
@@ -82,7 +76,8 @@ export class Follower {
         machine.beginRule()
         this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
       }
-      going = next.length > going.length && next.length > MERGED_MIN ? merged(next) : next
+      const distinct = next.length > going.length ? distinctOf(next) : next
+      going = distinct.length > going.length && distinct.length > MERGED_MIN ? merged(distinct) : distinct
       if (going.length === 0) break
     }
     for (const machine of going) decided.push({ machine, decision: 'return' })
@@ -134,34 +129,52 @@ export class Follower {
     at.next.push(machine)
   }
 
-  #evaluate(machine: ClassMachine, expression: Compiled, { rule }: AtRule): Effect {
-    return this.#orBreak(rule, () => {
+  #evaluate(machine: ClassMachine, expression: Compiled, at: AtRule): Effect {
+    return this.#orDoubt(machine, { at, expression }, () => {
       if (expression.kind === 'extension') return expression.run(machine)
       const effect = evaluate(machine, expression)
-      if (rule.place.isOwn && setsPriority(expression)) machine.ownPriority = machine.priority
+      if (at.rule.place.isOwn && setsPriority(expression)) machine.ownPriority = machine.priority
       return effect
     })
   }
 
-  /** A rule of another program that is beyond the evaluator matches no packet, by assumption. */
-  #orBreak(rule: AtRule['rule'], run: () => Effect): Effect {
+  /** Follows packets both ways where a rule of another program is beyond the evaluator. */
+  #orDoubt(
+    machine: ClassMachine,
+    { at, expression }: { readonly at: AtRule; readonly expression: Compiled },
+    run: () => Effect,
+  ): Effect {
     try {
       return run()
     } catch (error) {
+      const { rule, next } = at
       if (!(error instanceof BeyondEvaluator) || rule.place.isOwn || error instanceof NotTogether) throw error
-      this.#passBeyond(rule, error.message)
-      return 'break'
+      const beyond = beyondOf(expression.kind === 'extension' ? expression.of : expression)
+      const reason = machine.unread ?? error.message
+      if (beyond === 'nothing') return 'next'
+      if (beyond === 'load') return unread(machine, reason)
+      const isEnd = beyond === 'effect' || this.ways * (next.length + 1) > WAYS_MAX
+      const supposing = (its: ClassMachine): Effect => {
+        doubt(its, rule, { reason, isSupposed: true })
+        return isEnd ? { kind: 'unknown' } : beyond === 'data' ? unread(its, reason) : 'next'
+      }
+      const otherwise = (its: ClassMachine): Effect => {
+        doubt(its, rule, { reason, isSupposed: false })
+        return 'break'
+      }
+      return { kind: 'split', branches: [supposing, otherwise].map(take => ({ narrowed: [], take })) }
     }
   }
 
   #take(machine: ClassMachine, effect: Exclude<Effect, 'next' | 'break'>, at: AtRule, index: number): void {
-    if (effect.kind === 'split') {
+    const expression = at.rule.expressions[index]
+    if (effect.kind === 'split' && expression !== undefined) {
       const { branches } = effect
       for (const [number, branch] of branches.entries()) {
         const its = number === branches.length - 1 ? machine : machine.copy()
         for (const [field, region] of branch.narrowed) its.narrow(field, region)
         if (branch.rolled !== undefined) its.rolled = branch.rolled
-        const then = this.#orBreak(at.rule, () => branch.take(its))
+        const then = this.#orDoubt(its, { at, expression }, () => branch.take(its))
         if (then === 'next') this.#runRule(its, at, index + 1)
         else if (then === 'break') at.next.push(its)
         else this.#take(its, then, at, index)
@@ -170,14 +183,13 @@ export class Follower {
     }
     const { place } = at.rule
     machine.single?.pass(place, machine.server)
-    if (effect.kind !== 'verdict') {
+    if (effect.kind === 'verdict') this.#follow(machine, effect.verdict, at)
+    else if (effect.kind !== 'split') {
       machine.decidedBy = place
       const isRule = place.rule !== undefined
       if (isRule && place.isOwn && effect.kind !== 'reject') machine.isChangedByOwn = true
       at.decided.push({ machine, decision: effect.kind })
-      return
     }
-    this.#follow(machine, effect.verdict, at)
   }
 
   #follow(machine: ClassMachine, verdict: Verdict, { chain, rule, depth, next, decided }: AtRule): void {
@@ -200,7 +212,7 @@ export class Follower {
         const target = chain.table.chains.get(verdict.chain ?? '')
         // No kernel holds such a verdict: a state that was read in parts may.
         if (target === undefined) {
-          this.#passBeyond(rule, `there is no chain ${verdict.chain}`)
+          passBeyond(machine, { rule, decided }, `there is no chain ${verdict.chain}`)
           next.push(machine)
           return
         }
@@ -211,16 +223,84 @@ export class Follower {
         return
       }
       default:
-        this.#passBeyond(rule, `cannot trace verdict ${verdict.code}`)
+        passBeyond(machine, { rule, decided }, `cannot trace verdict ${verdict.code}`)
         next.push(machine)
     }
   }
+}
 
-  #passBeyond(rule: CompiledRule, reason: string): void {
-    if (rule.place.isOwn) throw new BeyondEvaluator(reason)
-    const place = placeText(rule.place)
-    if (!this.undecided.has(place)) this.undecided.set(place, { place, reason })
-  }
+/** Nothing is known of the packets behind a rule, or they pass it. */
+function passBeyond(
+  machine: ClassMachine,
+  { rule, decided }: Pick<AtRule, 'rule' | 'decided'>,
+  reason: string,
+): void {
+  if (rule.place.isOwn) throw new BeyondEvaluator(reason)
+  const copy = machine.copy()
+  doubt(copy, rule, { reason, isSupposed: true })
+  copy.decidedBy = rule.place
+  decided.push({ machine: copy, decision: 'unknown' })
+  doubt(machine, rule, { reason, isSupposed: false })
+}
+
+/** The first doubt is kept. */
+function doubt(
+  its: ClassMachine,
+  { place }: CompiledRule,
+  { reason, isSupposed }: Omit<Doubt, 'place'>,
+): void {
+  const first = its.doubt ?? { place: placeText(place), reason }
+  its.doubt = { ...first, isSupposed: isSupposed || its.doubt?.isSupposed === true }
+}
+
+/** Without what it would load, tests of it are beyond the evaluator. */
+function unread(machine: ClassMachine, reason: string): 'next' {
+  machine.registers.fill(undefined)
+  machine.unread = reason
+  return 'next'
+}
+
+interface Way {
+  readonly machine: ClassMachine
+  readonly natDone?: boolean
+}
+
+/** Leaves out ways that go on as others do, whether a rule matches or not. */
+export function withoutEchoes<W extends Way>(ways: readonly W[]): readonly W[] {
+  if (!ways.some(isSupposed)) return ways
+  const kept = ways.filter(its => !isSupposed(its))
+  for (const its of ways.filter(isSupposed)) if (!kept.some(other => areAlike(its, other))) kept.push(its)
+  return kept
+}
+
+function distinctOf(machines: readonly ClassMachine[]): ClassMachine[] {
+  return withoutEchoes(machines.map(machine => ({ machine }))).map(({ machine }) => machine)
+}
+
+function isSupposed({ machine: { doubt } }: Way): boolean {
+  return doubt?.isSupposed === true
+}
+
+function areAlike({ machine: a, ...first }: Way, { machine: b, ...second }: Way): boolean {
+  return (
+    first.natDone === second.natDone &&
+    a.box === b.box &&
+    a.rolled === b.rolled &&
+    a.probability === b.probability &&
+    a.to === b.to &&
+    a.toType === b.toType &&
+    a.masquerade === b.masquerade &&
+    a.mark === b.mark &&
+    a.connectionMark === b.connectionMark &&
+    a.priority === b.priority &&
+    a.ownPriority === b.ownPriority &&
+    a.written === b.written &&
+    a.server === b.server &&
+    a.isTaken === b.isTaken &&
+    a.untracked === b.untracked &&
+    a.translated === b.translated &&
+    a.isChangedByOwn === b.isChangedByOwn
+  )
 }
 
 /** So few ways are cheaper to follow than to compare. */
@@ -245,6 +325,7 @@ function merged(machines: readonly ClassMachine[]): ClassMachine[] {
       to?.port,
       written?.data,
       written?.timeoutMs,
+      machine.doubt?.isSupposed,
     ].join()
     const alike = byBox.get(box)
     const known = alike?.get(key)

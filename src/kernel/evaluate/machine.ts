@@ -16,6 +16,7 @@ import {
   NFT_META_L4PROTO,
   NFT_META_MARK,
   NFT_META_NFPROTO,
+  NFT_META_OIFNAME,
   NFT_META_PRIORITY,
   NFT_PAYLOAD_NETWORK_HEADER,
   NFT_PAYLOAD_TRANSPORT_HEADER,
@@ -42,6 +43,7 @@ import {
   chosen,
   chosenOf,
   chosenTo,
+  type Doubt,
   type Field,
   fieldAt,
   HEADER_4,
@@ -58,6 +60,7 @@ import {
   TRANSPORT,
   type Value,
   WITH_INPUT,
+  WITH_OUTPUT,
   type Word,
 } from './values.ts'
 
@@ -66,7 +69,7 @@ export type Effect =
   | 'next'
   | 'break'
   | { readonly kind: 'verdict'; readonly verdict: Verdict }
-  | { readonly kind: 'reject' | 'dnat' | 'masquerade' }
+  | { readonly kind: 'reject' | 'dnat' | 'masquerade' | 'unknown' }
   | Split
 
 /** Several effects, for parts of a class of packets or with probabilities: each on a machine of its own. */
@@ -92,6 +95,7 @@ const ZERO = '\0\0\0\0'
 const STATE_NEW = 8
 /** NF_CT_STATE_INVALID_BIT: what connection tracking has not seen. */
 const STATE_INVALID = 1
+const STATE_UNTRACKED = 64
 
 /** What all classes of a walk share. */
 export interface Surroundings {
@@ -127,6 +131,11 @@ export class ClassMachine {
   ownPriority: Known | undefined
   translated = false
   masquerade = false
+  isSourceElsewhere = false
+  untracked = false
+  doubt: Doubt | undefined
+  /** Why registers hold nothing. */
+  unread: string | undefined
   /** Delivered to a process of this node: nothing can masquerade it. */
   delivered = false
   /** The packets of a process of this node came back by the loopback device. */
@@ -174,6 +183,10 @@ export class ClassMachine {
     copy.ownPriority = this.ownPriority
     copy.translated = this.translated
     copy.masquerade = this.masquerade
+    copy.isSourceElsewhere = this.isSourceElsewhere
+    copy.untracked = this.untracked
+    copy.doubt = this.doubt
+    copy.unread = this.unread
     copy.delivered = this.delivered
     copy.looped = this.looped
     copy.sent = this.sent
@@ -193,6 +206,7 @@ export class ClassMachine {
   /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
   beginRule(): void {
     this.registers.fill(undefined)
+    this.unread = undefined
     this.single?.beginRule()
     if (this.rolled === undefined || this.together !== undefined) return
     const { mark, connectionMark, priority, ownPriority, written, to } = this
@@ -327,6 +341,9 @@ export class ClassMachine {
       case NFT_META_IIFNAME:
         if (this.looped) return LOOPBACK_DEVICE
         return WITH_INPUT.includes(this.hook) ? this.#read('interface', 0, 16) : '\0'.repeat(16)
+      case NFT_META_OIFNAME:
+        if (WITH_OUTPUT.includes(this.hook)) throw new BeyondEvaluator('routes are not read')
+        return '\0'.repeat(16)
       default:
         throw new BeyondEvaluator(`cannot trace meta key ${key}`)
     }
@@ -340,6 +357,7 @@ export class ClassMachine {
 
   /** Whether connection tracking has seen the packets, which come back by the loopback device with their connection. */
   get isTracked(): boolean {
+    if (this.untracked) return false
     if (this.looped || this.server !== undefined || !TRACKING.includes(this.hook)) return true
     if (this.hookPriority === NF_IP_PRI_CONNTRACK)
       throw new BeyondEvaluator('cannot trace a chain with the priority of connection tracking')
@@ -354,7 +372,8 @@ export class ClassMachine {
   }
 
   conntrack(key: number): Value | undefined {
-    if (key === NFT_CT_STATE) return u32host(this.isTracked ? STATE_NEW : STATE_INVALID)
+    if (key === NFT_CT_STATE)
+      return u32host(this.isTracked ? STATE_NEW : this.untracked ? STATE_UNTRACKED : STATE_INVALID)
     if (!this.isTracked) return undefined
     if (key === NFT_CT_MARK) return wordsOf(this.connectionMark)
     if (key === NFT_CT_STATUS)
@@ -413,8 +432,7 @@ export class ClassMachine {
 
   /** An address of this node is as good as any other that masquerading chooses. */
   translateSource(ip: Ip): Effect {
-    if (!this.#around.nodeIps.has(ip))
-      throw new BeyondEvaluator('cannot trace SNAT to an address of another machine')
+    this.isSourceElsewhere = !this.#around.nodeIps.has(ip)
     return { kind: 'masquerade' }
   }
 

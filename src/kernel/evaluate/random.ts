@@ -16,6 +16,7 @@ import {
   type Known,
   LOCAL,
   type Of,
+  octetsAt,
   type Value,
   type Word,
 } from './values.ts'
@@ -76,17 +77,6 @@ export function byRolled<T extends string | number | boolean>(
     else groups.set(property, { rolled: [number], take: copy => effectOf(property, copy) })
   }
   return byEffect(machine, groups.values())
-}
-
-/** Gives the words of one number: octets where no field of the packet is among them. */
-function octetsAt(words: readonly Word[], number: number, length: number): Value {
-  let octets = ''
-  for (const word of words) {
-    if (typeof word === 'string') octets += word
-    else if (isChoice(word)) octets += chosen(word, number)
-    else return words.map(its => (isChoice(its) ? chosen(its, number) : its))
-  }
-  return octets.length === length ? octets : octets.slice(0, length)
 }
 
 export function compareRolled(

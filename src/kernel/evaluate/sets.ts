@@ -1,9 +1,10 @@
 import { finish, Pauses, type Steps } from '../../base/clock.ts'
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
-import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../nft/constants.ts'
+import { NFT_SET_EVAL } from '../nft/constants.ts'
 import { sameElementData } from '../nft/diff-elements.ts'
 import type { Element, ElementData, ElementGroup, NftSet } from '../nft/state.ts'
+import { type Range, rangesOf } from './ranges.ts'
 import {
   BeyondEvaluator,
   type Box,
@@ -153,7 +154,7 @@ export class ClassSets {
     for (const group of this.#given)
       for (let at = 0; at < group.length; at++) {
         const element = group[at]
-        if (element !== undefined) this.#filled.get(element.set)?.set(element.key, element)
+        if (element !== undefined) this.#filled.get(element.set)?.set(placeIn(element), element)
         if (pauses.due(1 / 8)) yield
       }
     this.#given = undefined
@@ -169,11 +170,12 @@ export class ClassSets {
     const pauses = new Pauses()
     const counts = new Map<string, number>()
     for (const group of elements)
-      for (const { set, key, data } of group) {
+      for (const element of group) {
+        const { set } = element
         if (pauses.due(1 / 8)) yield
         if (this.#isFilledByPackets(set)) continue
-        const known = this.#elements.get(set)?.get(key)
-        if (known === undefined || !sameElementData(known.data, data)) return false
+        const known = this.#elements.get(set)?.get(placeIn(element))
+        if (known === undefined || !isSameElement(known, element)) return false
         counts.set(set, (counts.get(set) ?? 0) + 1)
       }
     return [...this.#elements].every(
@@ -226,22 +228,23 @@ export class ClassSets {
     const gone = new Map<string, Map<Octets, Element>>()
     for (const element of before.flat()) {
       const keys = gone.get(element.set) ?? new Map<Octets, Element>()
-      gone.set(element.set, keys.set(element.key, element))
+      gone.set(element.set, keys.set(placeIn(element), element))
       if (pauses.due(1 / 8)) yield
     }
     const changed: Element[] = []
     for (const element of after.flat()) {
-      const known = this.#elements.get(element.set)?.get(element.key)
-      gone.get(element.set)?.delete(element.key)
+      const place = placeIn(element)
+      const known = this.#elements.get(element.set)?.get(place)
+      gone.get(element.set)?.delete(place)
       if (pauses.due(1 / 8)) yield
-      if (known !== undefined && sameElementData(known.data, element.data)) continue
+      if (known !== undefined && isSameElement(known, element)) continue
       changed.push(element)
-      this.#put(element.set, element.key, element)
+      this.#put(element.set, place, element)
     }
     for (const keys of gone.values())
       for (const element of keys.values()) {
         changed.push(element)
-        this.#put(element.set, element.key, undefined)
+        this.#put(element.set, placeIn(element), undefined)
         if (pauses.due(1 / 8)) yield
       }
     return changed
@@ -293,10 +296,18 @@ export class ClassSets {
     if (known !== undefined) return known
     const elements = this.#elements.get(name) ?? new Map<Octets, Element>()
     if (elements.has('')) throw new BeyondEvaluator(`cannot trace an element for all other keys (${name})`)
-    if ((this.setOf(name).flags & NFT_SET_INTERVAL) !== 0)
-      throw new BeyondEvaluator(`cannot trace a lookup among intervals (${name})`)
     this.#exactSets.set(name, elements)
     return elements
+  }
+
+  readonly #ranges = new WeakMap<ReadonlyMap<Octets, Element>, readonly Range[]>()
+
+  /** Gives the intervals of such a set. Elements that change need a whole proof, and with it a new object. */
+  ranges(name: string): readonly Range[] {
+    const elements = this.#exact(name)
+    const known = this.#ranges.get(elements) ?? rangesOf([...elements.values()], this.setOf(name))
+    this.#ranges.set(elements, known)
+    return known
   }
 
   remembered(name: string, key: Value): Remembered | undefined {
@@ -328,6 +339,15 @@ export class ClassSets {
         if (typeof data === 'string' && placeOf(this.name, name, key) === place) yield data
     }
   }
+}
+
+/** The end of an interval may have the key of the next one. */
+function placeIn({ key, isEnd }: Element): Octets {
+  return isEnd === true ? `${key} end` : key
+}
+
+function isSameElement(a: Element, b: Element): boolean {
+  return sameElementData(a.data, b.data) && a.keyEnd === b.keyEnd
 }
 
 /** A table without sets. */

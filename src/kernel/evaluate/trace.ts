@@ -161,7 +161,14 @@ function boxOf(packet: TracePacket, isLocal: (ip: Ip) => boolean): Box {
   }
 }
 
-const VERDICTS = { endpoint: 'dnat', pass: 'accept', drop: 'drop', reject: 'reject' } as const
+/** Of rules that all count as ours, the evaluator knows each end or throws. */
+const VERDICTS = {
+  endpoint: 'dnat',
+  pass: 'accept',
+  drop: 'drop',
+  reject: 'reject',
+  unknown: 'accept',
+} as const
 
 interface Printed extends Traced {
   readonly servers: ReadonlyMap<VirtualServer, HeldServer>

@@ -101,6 +101,14 @@ export interface Wishes {
   fields(): readonly (readonly [Field, Region])[]
 }
 
+/** A rule of another program that is beyond the evaluator. Its packets are followed both ways. */
+export interface Doubt {
+  readonly place: string
+  readonly reason: string
+  /** The packets go on as if the rule matched; otherwise as if it did not. */
+  readonly isSupposed: boolean
+}
+
 /** An expression, or a state of a packet, that the evaluator does not know. */
 export class BeyondEvaluator extends Error {
   override readonly name = 'BeyondEvaluator'
@@ -210,6 +218,9 @@ export const WITH_INPUT: readonly number[] = [
   NF_INET_POST_ROUTING,
 ]
 
+/** Hooks at which a packet has an output interface. */
+export const WITH_OUTPUT: readonly number[] = [NF_INET_FORWARD, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING]
+
 /** A rule that packets meet. */
 export interface RulePlace {
   readonly table: string
@@ -247,4 +258,15 @@ export function repeated<T>(all: readonly T[], from: readonly number[], times: n
     for (let count = 0; count < times; count++) repeats.push(its)
   }
   return repeats
+}
+
+/** Gives the words of one number: octets where no field of the packet is among them. */
+export function octetsAt(words: readonly Word[], number: number, length: number): Value {
+  let octets = ''
+  for (const word of words) {
+    if (typeof word === 'string') octets += word
+    else if (isChoice(word)) octets += chosen(word, number)
+    else return words.map(its => (isChoice(its) ? chosen(its, number) : its))
+  }
+  return octets.length === length ? octets : octets.slice(0, length)
 }

@@ -16,6 +16,7 @@ import {
   NFT_TABLE_F_DORMANT,
 } from '../nft/constants.ts'
 import type { AnyTable } from '../nft/state.ts'
+import { tracksConnections } from './beyond.ts'
 import {
   type CompiledChain,
   type CompiledRule,
@@ -24,7 +25,7 @@ import {
   compileTable,
   orderOf,
 } from './compiled.ts'
-import { type Decision, Follower, type Undecided } from './follower.ts'
+import { type Decision, Follower, withoutEchoes } from './follower.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import { ClassMachine, NotTogether, type Surroundings } from './machine.ts'
 import { type ClassSets, type MemoryLog, type Noting, noSets } from './sets.ts'
@@ -45,7 +46,7 @@ interface Alone {
 /** The end of packets of a class. */
 export interface Leaf {
   readonly machine: ClassMachine
-  readonly end: 'pass' | 'reject' | 'drop' | 'endpoint'
+  readonly end: 'pass' | 'reject' | 'drop' | 'endpoint' | 'unknown'
 }
 
 interface WalkerOptions extends CompileOptions {
@@ -85,17 +86,8 @@ export class Walker {
     this.#hooks = hooks
   }
 
-  get undecided(): ReadonlyMap<string, Undecided> {
-    return this.#follower.undecided
-  }
-
   get tables(): readonly CompiledTable[] {
     return this.#hooks.tables
-  }
-
-  /** Says which nat chains are followed in an order that may not be the kernel's. */
-  ties(): Generator<string, void, undefined> {
-    return this.#hooks.ties()
   }
 
   /** Takes in the elements of all sets. Otherwise the first lookups do. */
@@ -224,44 +216,67 @@ export class Walker {
 
   /** Passes a hook; gives what goes on behind it, and adds what ends here to the leaves. */
   #pass(start: ClassMachine, hooknum: number, leaves: Leaf[], isTranslated = false): readonly ClassMachine[] {
-    const bases = this.#hooks.at(hooknum)
     start.hook = hooknum
-    let going: { readonly machine: ClassMachine; readonly natDone: boolean }[] = [
-      { machine: start, natDone: isTranslated },
-    ]
-    for (const { chain, isNat, policy, order, isIpvs } of bases) {
-      const next: typeof going = []
+    let going: readonly Passing[] = [{ machine: start, natDone: isTranslated }]
+    for (const base of this.#hooks.at(hooknum)) {
+      const next: Passing[] = []
       this.#follower.ways = going.length
       for (const each of going) {
-        const isPassed = isIpvs === true && each.machine.server !== undefined
-        if (each.machine.isTaken || isPassed || (isNat && each.natDone)) {
-          next.push(each)
-          continue
-        }
-        each.machine.hookPriority = order[0] ?? 0
-        for (const { machine, decision } of this.#follower.run(each.machine, chain)) {
-          if (isIpvs === true && machine.server !== undefined)
-            this.#takeByIpvs(machine, machine.server, decision)
-          const isDrop = decision === 'drop' || (decision === 'return' && policy === NF_DROP)
-          if (isDrop && decision === 'return')
-            machine.decidedBy = {
-              table: chain.table.name,
-              chain: chain.name,
-              rule: chain.rules.length + 1,
-              isOwn: chain.isOwn,
-            }
-          if (isDrop || decision === 'reject') leaves.push({ machine, end: isDrop ? 'drop' : 'reject' })
-          else {
-            if (decision === 'masquerade') machine.masquerade = true
-            // Connection tracking knows nothing of what IPVS does: nat chains are called behind it.
-            const translates = isIpvs !== true && (decision === 'dnat' || decision === 'masquerade')
-            next.push({ machine, natDone: each.natDone || translates })
-          }
-        }
+        const isPassed = base.isIpvs === true && each.machine.server !== undefined
+        const isOutside = base.isNat && (each.natDone || each.machine.untracked || !this.#hooks.isTracked)
+        if (each.machine.isTaken || isPassed || isOutside) next.push(each)
+        else this.#enterChain(base, each, { next, leaves })
       }
-      going = next
+      going = withoutEchoes(next)
     }
     return going.map(({ machine }) => machine)
+  }
+
+  #enterChain(base: BaseChain, { machine: start, natDone }: Passing, { next, leaves }: Ends): void {
+    const { chain, policy, order, isIpvs, ties } = base
+    const before = ties.length === 0 ? undefined : start.copy()
+    start.hookPriority = order[0] ?? 0
+    for (const { machine, decision } of this.#follower.run(start, chain)) {
+      if (isIpvs === true && machine.server !== undefined) this.#takeByIpvs(machine, machine.server, decision)
+      const isDrop = decision === 'drop' || (decision === 'return' && policy === NF_DROP)
+      if (isDrop && decision === 'return') {
+        const { table, name, rules, isOwn } = chain
+        machine.decidedBy = { table: table.name, chain: name, rule: rules.length + 1, isOwn }
+      }
+      // Connection tracking knows nothing of what IPVS does: nat chains are called behind it.
+      const translates = isIpvs !== true && (decision === 'dnat' || decision === 'masquerade')
+      if (before !== undefined && (translates || isDrop || decision === 'reject'))
+        this.#doubtOrder(base, before, { machine, leaves })
+      if (isDrop) leaves.push({ machine, end: 'drop' })
+      else if (decision === 'reject' || decision === 'unknown') leaves.push({ machine, end: decision })
+      else {
+        if (decision === 'masquerade') machine.masquerade = true
+        next.push({ machine, natDone: natDone || translates })
+      }
+    }
+  }
+
+  /** Where nat chains of one priority both decide, no dump shows which of them the kernel calls first. */
+  #doubtOrder(
+    { ties, chain }: BaseChain,
+    before: ClassMachine,
+    { machine, leaves }: Pick<Ends, 'leaves'> & { readonly machine: ClassMachine },
+  ): void {
+    for (const other of ties) {
+      const copy = before.copy()
+      copy.box = machine.box
+      const isMet = this.#follower
+        .run(copy, other)
+        .some(({ decision }) => decision !== 'return' && decision !== 'accept')
+      if (!isMet) continue
+      const place = `${other.table.name} ${other.name}`
+      const reason = `it has the priority of ${chain.table.name} ${chain.name}, and the kernel does not show their order`
+      const supposed = machine.copy()
+      supposed.doubt = { place, reason, isSupposed: true }
+      machine.doubt ??= { place, reason, isSupposed: false }
+      leaves.push({ machine: supposed, end: 'unknown' })
+      return
+    }
   }
 
   /**
@@ -275,6 +290,18 @@ export class Walker {
   }
 }
 
+/** Packets on their way through a hook. */
+interface Passing {
+  readonly machine: ClassMachine
+  /** They are translated already. */
+  readonly natDone: boolean
+}
+
+interface Ends {
+  readonly next: Passing[]
+  readonly leaves: Leaf[]
+}
+
 /** A chain that packets enter at a hook. */
 interface BaseChain {
   readonly chain: CompiledChain
@@ -282,6 +309,8 @@ interface BaseChain {
   readonly order: readonly number[]
   readonly isNat: boolean
   readonly policy: number
+  /** Nat chains of other tables that the kernel may call before it. */
+  readonly ties: readonly CompiledChain[]
   /** The chain stands for IPVS. */
   readonly isIpvs?: true
 }
@@ -296,27 +325,33 @@ class Hooks {
   readonly tables: readonly CompiledTable[]
   /** Some chain may decide about packets that come back by the loopback device. */
   readonly isReceived: boolean
+  /** A rule lets the kernel track connections: otherwise packets pass no nat chain. */
+  readonly isTracked: boolean
   readonly #bases = new Map<number, readonly BaseChain[]>()
 
   static *of(tables: readonly AnyTable[], options: CompileOptions): Steps<Hooks> {
     const here: Here[] = []
-    for (const table of tables) {
-      // The kernel calls no chain of a dormant table.
-      const isCalled = (table.flags & NFT_TABLE_F_DORMANT) === 0
-      if (isCalled && (table.family === options.family || table.family === 'inet'))
+    const ofFamily = tables.filter(({ family }) => family === options.family || family === 'inet')
+    // The kernel calls no chain of a dormant table.
+    for (const table of ofFamily)
+      if ((table.flags & NFT_TABLE_F_DORMANT) === 0)
         here.push({ table, compiled: yield* compileTable(table, options) })
-    }
-    return new Hooks(here, options)
+    const isTracked = options.ipvs !== undefined || ofFamily.some(hasTracking)
+    return new Hooks(here, { ...options, isTracked })
   }
 
-  private constructor(here: readonly Here[], options: CompileOptions) {
+  private constructor(
+    here: readonly Here[],
+    { isTracked, ...options }: CompileOptions & Pick<Hooks, 'isTracked'>,
+  ) {
+    this.isTracked = isTracked
     const bases: BaseChain[] = []
     this.tables = here.map(({ table, compiled }) => {
       for (const chain of table.chains.values()) {
         const own = chain.hook && compiled.chains.get(chain.name)
         if (chain.hook === undefined || own === undefined) continue
         const { hooknum, type, policy = NF_ACCEPT } = chain.hook
-        bases.push({ chain: own, hooknum, order: orderOf(chain), isNat: type === 'nat', policy })
+        bases.push({ chain: own, hooknum, order: orderOf(chain), isNat: type === 'nat', policy, ties: [] })
       }
       return compiled
     })
@@ -325,30 +360,31 @@ class Hooks {
       ({ hooknum, isNat, chain, policy }) =>
         RECEIVING.includes(hooknum) && !isNat && (chain.rules.length > 0 || policy === NF_DROP),
     )
+    // Of one priority, the kernel calls the newest first.
+    bases.reverse()
     if (options.ipvs !== undefined) bases.push(...ipvsChains(options.ipvs, options))
     bases.sort((a, b) => (a.order[0] ?? 0) - (b.order[0] ?? 0) || (a.order[1] ?? 0) - (b.order[1] ?? 0))
     for (const hooknum of [0, 1, 2, 3, 4])
-      this.#bases.set(
-        hooknum,
-        bases.filter(each => each.hooknum === hooknum),
-      )
+      this.#bases.set(hooknum, withTies(bases.filter(each => each.hooknum === hooknum)))
   }
 
   at(hooknum: number): readonly BaseChain[] {
     return this.#bases.get(hooknum) ?? []
   }
+}
 
-  /** Says which nat chains, of us and of another program, are followed in an order that may not be the kernel's. */
-  *ties(): Generator<string, void, undefined> {
-    for (const bases of this.#bases.values())
-      for (const [index, { chain, order, isNat }] of bases.entries())
-        for (const later of bases.slice(index + 1)) {
-          if (!isNat || !later.isNat || later.order[1] !== order[1]) continue
-          if (chain.table.isOwn === later.chain.table.isOwn) continue
-          const [first, second] = [chain, later.chain].map(({ table, name }) => `${table.name} ${name}`)
-          yield `${first} comes before ${second}, which has the same priority: the kernel's order cannot be read`
-        }
-  }
+/** Within one table a dump lists chains by age. */
+function withTies(bases: readonly BaseChain[]): readonly BaseChain[] {
+  return bases.map((base, index): BaseChain => {
+    const isTied = ({ isNat, chain, order }: BaseChain) =>
+      isNat && base.isNat && order[1] === base.order[1] && chain.table !== base.chain.table
+    return { ...base, ties: bases.slice(index + 1).flatMap(its => (isTied(its) ? [its.chain] : [])) }
+  })
+}
+
+function hasTracking({ chains }: AnyTable): boolean {
+  for (const { rules } of chains.values()) if (rules.some(tracksConnections)) return true
+  return false
 }
 
 const RECEIVING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN]
@@ -403,6 +439,7 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     order: [priority, 0],
     isNat: false,
     policy: NF_ACCEPT,
+    ties: [],
     isIpvs: true,
   }))
 }

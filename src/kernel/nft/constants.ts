@@ -79,6 +79,7 @@ export const NFT_RULE_COMPAT_F_INV = 2
 export const NFT_SET_ANONYMOUS = 0x1
 export const NFT_SET_CONSTANT = 0x2
 export const NFT_SET_INTERVAL = 0x4
+export const NFT_SET_CONCAT = 0x80
 export const NFT_SET_MAP = 0x8
 export const NFT_SET_TIMEOUT = 0x10
 export const NFT_SET_EVAL = 0x20
@@ -115,6 +116,7 @@ export const NFT_META_L4PROTO = 16
 export const NFT_CT_STATE = 0
 export const NFT_CT_STATUS = 2
 export const NFT_CT_MARK = 3
+export const NFT_CT_ZONE = 17
 export const IPS_SRC_NAT = 0x10
 export const IPS_DST_NAT = 0x20
 
@@ -125,10 +127,13 @@ export const IPSET_DIM_ONE_SRC = 0x2
 export const NFTA_COUNTER_BYTES = 1
 export const NFTA_COUNTER_PACKETS = 2
 
+export const NFT_SET_ELEM_INTERVAL_END = 1
 export const NFT_REJECT_ICMP_UNREACH = 0
+export const NFT_REJECT_TCP_RST = 1
 export const ICMP_PORT_UNREACH = 3
 export const ICMPV6_PORT_UNREACH = 4
 
+export const NFT_NAT_SNAT = 0
 export const NFT_NAT_DNAT = 1
 export const NF_NAT_RANGE_MAP_IPS = 0x1
 export const NF_NAT_RANGE_PROTO_SPECIFIED = 0x2

@@ -166,9 +166,12 @@ export function decodeCounters(
 
 /** Catch-all elements have an empty key, as do elements whose key is not a value. */
 function elementOf(set: string, attributes: ValuesOf<typeof SET_ELEMENT>, options: ElementsOptions): Element {
+  const { keyEnd, flags = 0 } = attributes
   const element = {
     set,
     key: attributes.key?.value ?? '',
+    ...(keyEnd?.value === undefined ? {} : { keyEnd: keyEnd.value }),
+    ...((flags & nft.NFT_SET_ELEM_INTERVAL_END) === 0 ? {} : { isEnd: true as const }),
     data: attributes.data === undefined ? undefined : dataOf(attributes.data),
     comment: commentOf(NFTNL_UDATA_SET_ELEM_COMMENT, attributes.userdata),
   }

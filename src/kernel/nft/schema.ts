@@ -131,6 +131,12 @@ const MASQ = attributeSet({
   portMax: [3, u32be],
 })
 
+/** Only of rules of other programs. */
+export const REDIR = attributeSet({
+  portMin: [1, u32be],
+  portMax: [2, u32be],
+})
+
 const REJECT = attributeSet({
   type: [1, u32be],
   code: [2, u8],

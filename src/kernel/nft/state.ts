@@ -81,6 +81,10 @@ export interface Element {
   readonly comment: string
   /** Remaining milliseconds of an element that packets created; 0 otherwise. */
   readonly expiresMs?: number
+  /** The last key of an interval, in sets of concatenated intervals. */
+  readonly keyEnd?: Octets
+  /** In other sets of intervals: the key is behind the last one of an interval. */
+  readonly isEnd?: true
 }
 
 export type ElementData = Octets | Verdict | undefined

@@ -19,9 +19,19 @@ type ForeignMatch =
     }
   /** `share` of all packets, by chance or by counting. */
   | { readonly kind: 'statistic'; readonly share: number }
+  /** The ports of a match that has other options as well. */
+  | {
+      readonly kind: 'ports'
+      readonly name: 'tcp'
+      readonly source: xt.XtPorts | undefined
+      readonly destination: xt.XtPorts | undefined
+    }
   | { readonly kind: 'connmark'; readonly mark: number; readonly mask: number; readonly inverted: boolean }
 
 export type ForeignTarget =
+  | { readonly kind: 'MASQUERADE' | 'NOTRACK' }
+  /** To this node; without a port, to that of the packet. */
+  | { readonly kind: 'REDIRECT'; readonly port: number | undefined }
   /** Translates the source to one address. */
   | { readonly kind: 'SNAT'; readonly ip: Ip }
   /** `set` changes the mark of the connection, `save` copies that of the packet to it, `restore` copies it back. */
@@ -32,7 +42,7 @@ export type ForeignTarget =
       readonly connectionMask: number
       readonly packetMask: number
     }
-  /** Only tells of packets. */
+  /** Decides nothing about packets. */
   | { readonly kind: 'note' }
 
 const SIDES = ['source', 'destination', 'either'] as const
@@ -103,14 +113,54 @@ const SNAT_MULTI = structReader(structs.SNAT_MULTI, (info, fields) =>
   fields.rangesize.get(info) === 1 ? snat(info, fields, 'ip') : undefined,
 )
 
-export const readForeignMatch = decoderOf<ForeignMatch>([MULTIPORT, STATISTIC, CONNMARK_MATCH])
+const TCP = structReader(structs.TCP, (info, fields): ForeignMatch => {
+  const flags = fields.invflags.get(info)
+  const ports = (from: number, to: number, flag: number) => ({ from, to, inverted: (flags & flag) !== 0 })
+  return {
+    kind: 'ports',
+    name: 'tcp',
+    source: ports(fields.sourceFrom.get(info), fields.sourceTo.get(info), xt.XT_TCP_INV_SRCPT),
+    destination: ports(fields.destFrom.get(info), fields.destTo.get(info), xt.XT_TCP_INV_DSTPT),
+  }
+})
+
+export const readForeignMatch = decoderOf<ForeignMatch>([MULTIPORT, STATISTIC, CONNMARK_MATCH, TCP])
+
+function redirect(info: string, { flags, minPort, maxPort }: typeof structs.REDIRECT_V6.fields) {
+  if ((flags.get(info) & nft.NF_NAT_RANGE_PROTO_SPECIFIED) === 0)
+    return { kind: 'REDIRECT', port: undefined } as const
+  const port = minPort.get(info)
+  return port === maxPort.get(info) ? ({ kind: 'REDIRECT', port } as const) : undefined
+}
 
 const TARGETS = {
-  ip: decoderOf<ForeignTarget>([...CONNMARKS, SNAT_MULTI, SNAT_V1, SNAT_V2]),
-  ip6: decoderOf<ForeignTarget>([...CONNMARKS, SNAT_V1, SNAT_V2]),
+  ip: decoderOf<ForeignTarget>([
+    ...CONNMARKS,
+    SNAT_MULTI,
+    SNAT_V1,
+    SNAT_V2,
+    structReader(structs.REDIRECT_V4, redirect),
+  ]),
+  ip6: decoderOf<ForeignTarget>([
+    ...CONNMARKS,
+    SNAT_V1,
+    SNAT_V2,
+    structReader(structs.REDIRECT_V6, redirect),
+  ]),
 } as const
-const NOTES: readonly string[] = ['LOG', 'NFLOG', 'TRACE']
+/** They log, or change what decides about no packet. */
+const NOTES: readonly string[] = [
+  ...['LOG', 'NFLOG', 'TRACE', 'AUDIT', 'LED', 'TEE', 'RATEEST', 'IDLETIMER', 'SET', 'CLASSIFY'],
+  ...['TCPMSS', 'TCPOPTSTRIP', 'DSCP', 'TOS', 'TTL', 'HL', 'CHECKSUM', 'SECMARK', 'CONNSECMARK'],
+]
+/** XT_CT_NOTRACK of struct xt_ct_target_info; behind the flags stands the zone. */
+const CT_NOTRACK = 1
 
 export function readForeignTarget(one: ReadStruct, family: NftFamily): ForeignTarget | undefined {
-  return NOTES.includes(one.name) ? { kind: 'note' } : TARGETS[family](one, family)
+  const { name, info } = one
+  if (NOTES.includes(name)) return { kind: 'note' }
+  if (name === 'MASQUERADE' || name === 'NOTRACK') return { kind: name }
+  if (name !== 'CT') return TARGETS[family](one, family)
+  if ((info.charCodeAt(0) & CT_NOTRACK) !== 0) return { kind: 'NOTRACK' }
+  return isZero(info, 0, 4) ? { kind: 'note' } : undefined
 }

@@ -134,7 +134,7 @@ export const XT_CONNTRACK_STATE_RELATED = 1 << 2
 export const XT_CONNTRACK_STATE_NEW = 1 << 3
 export const XT_CONNTRACK_STATE_SNAT = 1 << 6
 export const XT_CONNTRACK_STATE_DNAT = 1 << 7
-const XT_CONNTRACK_STATE_UNTRACKED = 1 << 8
+export const XT_CONNTRACK_STATE_UNTRACKED = 1 << 8
 export const XT_CONNTRACK_STATE = 1 << 0
 
 export const XT_COMMENT_LENGTH_MAX = 255

@@ -348,5 +348,7 @@ export const DNAT = struct('DNAT', 2, 48, NAT_RANGE)
 
 /** The same for sources. */
 export const SNAT_MULTI = struct('SNAT', 0, 24, DNAT_MULTI.fields)
+export const REDIRECT_V4 = struct('REDIRECT', 0, 24, DNAT_MULTI.fields)
+export const REDIRECT_V6 = struct('REDIRECT', 0, 40, NAT_RANGE)
 export const SNAT_V1 = struct('SNAT', 1, 40, NAT_RANGE)
 export const SNAT_V2 = struct('SNAT', 2, 48, NAT_RANGE)

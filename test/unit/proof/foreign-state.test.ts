@@ -14,7 +14,6 @@ import {
   NFT_JUMP,
   NFT_META_IIFNAME,
   NFT_PAYLOAD_NETWORK_HEADER,
-  RTN_LOCAL,
 } from '../../../src/kernel/nft/constants.ts'
 import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import type { AnyTable, Expression, NftFamily, Rule } from '../../../src/kernel/nft/state.ts'
@@ -26,7 +25,7 @@ import {
   type XtMatch,
 } from '../../../src/kernel/xt/rule.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
-import { DROP, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
+import { DROP, doubtsOf, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
 
 const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, ...webService()] })
@@ -95,12 +94,28 @@ describe('connection tracking', () => {
   })
 
   it('is beyond the evaluator at its own priority', () => {
-    const { wrong, assumptions } = early(TRACKING, [rule(...hasBits(NFT_CT_STATE, 9), DROP)])
+    const { wrong, unknowns } = early(TRACKING, [rule(...hasBits(NFT_CT_STATE, 9), DROP)])
     expect(wrong).toBe(0)
-    expect(assumptions).toContain(
-      'ip other first, rule 1 matches no packet (cannot trace a chain with the priority of connection tracking)',
+    expect(doubtsOf({ unknowns })).toContain(
+      'ip other first, rule 1: cannot trace a chain with the priority of connection tracking',
     )
   })
+})
+
+it('finds that packets pass no nat chain where no rule tracks connections', () => {
+  const [lonely, ...endpoints] = webService()
+  const { resolved: its, state: rendered } = change(computeIn(NFTABLES, {}, LOCAL_IPS), {
+    objects: [NODE, lonely],
+  })
+  expect(endpoints).toHaveLength(1)
+  const flushed = rendered.ruleset.tables.map(table => {
+    const chain = table.chains.get('nat-postrouting')
+    if (chain === undefined) return table
+    return { ...table, chains: new Map(table.chains).set('nat-postrouting', { ...chain, rules: [] }) }
+  })
+  expect(proofOf({}, its.snapshot, rendered.ruleset.tables).wrong).toBe(0)
+  const { differences } = proofOf({}, its.snapshot, flushed)
+  expect(differences).toContainEqual(expect.objectContaining({ expected: 'reject', kernel: 'pass' }))
 })
 
 describe('a rule behind source NAT', () => {
@@ -108,20 +123,20 @@ describe('a rule behind source NAT', () => {
     proofWith(other({ hooknum: NF_INET_POST_ROUTING, priority: 200 }, [rule(...expressions, DROP)]))
 
   it('finds the status of masqueraded packets, and lists those of processes of this node', () => {
-    const { wrong, differences, assumptions } = late(...hasBits(NFT_CT_STATUS, IPS_SRC_NAT))
+    const { wrong, differences, unknowns } = late(...hasBits(NFT_CT_STATUS, IPS_SRC_NAT))
     expect(wrong).toBeGreaterThan(0)
     expect(differences.every(({ packet }) => packet.startsWith('prerouting'))).toBe(true)
-    expect(assumptions).toContain(
-      'ip other first, rule 1 matches no packet (cannot trace whether masquerading changes an address of this node)',
+    expect(doubtsOf({ unknowns })).toContain(
+      'ip other first, rule 1: cannot trace whether masquerading changes an address of this node',
     )
     expect(late(...hasBits(NFT_CT_STATUS, IPS_DST_NAT)).wrong).toBeGreaterThan(wrong)
   })
 
   it.each([IPS_SRC_NAT | 8, 0x80])('lists a status with bits that no class has: %i', bits => {
-    const { wrong, assumptions } = late(...hasBits(NFT_CT_STATUS, bits))
+    const { wrong, unknowns } = late(...hasBits(NFT_CT_STATUS, bits))
     expect(wrong).toBe(0)
-    expect(assumptions).toContain(
-      'ip other first, rule 1 matches no packet (cannot trace the expression ct status beyond snat and dnat)',
+    expect(doubtsOf({ unknowns })).toContain(
+      'ip other first, rule 1: cannot trace the expression ct status beyond snat and dnat',
     )
   })
 
@@ -137,49 +152,34 @@ describe('a rule behind source NAT', () => {
       source,
       { kind: 'cmp', op: 'neq', sreg: 0, data: ip('203.0.113.9') },
     ]
-    const { differences, assumptions } = late(...isEarly)
+    const { differences, unknowns } = late(...isEarly)
     expect(differences.length).toBeGreaterThan(0)
     expect(differences.filter(({ kernel }) => kernel.includes('masqueraded'))).toEqual([])
-    expect(assumptions).toContain(
-      'ip other first, rule 1 matches no packet (cannot trace the source of a masqueraded packet)',
+    expect(doubtsOf({ unknowns })).toContain(
+      'ip other first, rule 1: cannot trace the source of a masqueraded packet',
     )
   })
 })
 
 describe('matches of xtables', () => {
-  it('are followed by the type of an IPv6 address only where it is LOCAL', () => {
-    const at = (types: number) =>
-      early(TRACKED, [xt('ip6', { kind: 'addrtype', sourceTypes: 0, destinationTypes: types })], {
-        family: 'ip6',
-      }).assumptions.join()
-    expect(at(1 << RTN_LOCAL)).not.toContain('cannot trace')
-    for (const types of [1 << 1, (1 << 1) | (1 << RTN_LOCAL)])
-      expect(at(types)).toContain(
-        'ip6 other first, rule 1 matches no packet (cannot trace the match addrtype of xtables)',
-      )
-  })
-
   it('do not match by nfacct for certain: its object may have a quota', () => {
-    const { wrong, assumptions } = early(TRACKED, [xt('ip', { kind: 'nfacct', name: 'quota' })])
+    const { wrong, unknowns } = early(TRACKED, [xt('ip', { kind: 'nfacct', name: 'quota' })])
     expect(wrong).toBe(0)
-    expect(assumptions).toContain(
-      'ip other first, rule 1 matches no packet (cannot trace the match nfacct of xtables)',
+    expect(doubtsOf({ unknowns })).toContain(
+      'ip other first, rule 1: cannot trace the match nfacct of xtables',
     )
   })
 })
 
-it('lists SNAT to a loopback address, which is none that masquerading chooses', () => {
+it('finds SNAT to a loopback address, which is none that masquerading chooses', () => {
   const info = `${u32host(1)}${u32host(1)}${ip('127.0.0.1').repeat(2)}\0\0\0\0\0\0\0\0`
   const target = { kind: 'unknown', name: 'SNAT', revision: 0, info } as const
-  const { wrong, assumptions } = proofWith(
+  const { differences } = proofWith(
     other({ type: 'nat', hooknum: NF_INET_POST_ROUTING, priority: 150 }, [
       readCompiled(compileRule({ matches: [], target }, 'ip')),
     ]),
   )
-  expect(wrong).toBe(0)
-  expect(assumptions).toContain(
-    'ip other first, rule 1 matches no packet (cannot trace SNAT to an address of another machine)',
-  )
+  expect(differences.map(({ kernel }) => kernel).join()).toContain(':8080, with a source of another machine')
 })
 
 it('decides a rule by a whole name of an interface and a destination', () => {
@@ -199,9 +199,9 @@ it('decides a rule by a whole name of an interface and a destination', () => {
 
 it('lists a verdict to a chain that was not read', () => {
   const jump: Expression = { kind: 'verdict', verdict: { code: NFT_JUMP, chain: 'gone' } }
-  const { wrong, assumptions } = proofWith(other({ hooknum: NF_INET_FORWARD }, [rule(jump)]))
+  const { wrong, unknowns } = proofWith(other({ hooknum: NF_INET_FORWARD }, [rule(jump)]))
   expect(wrong).toBe(0)
-  expect(assumptions).toContain('ip other first, rule 1 matches no packet (there is no chain gone)')
+  expect(doubtsOf({ unknowns })).toContain('ip other first, rule 1: there is no chain gone')
 })
 
 it('lists rules of other programs that divide packets by too many chances', () => {
@@ -218,9 +218,7 @@ it('lists rules of other programs that divide packets by too many chances', () =
   const bits = Array.from({ length: 12 }, (_, bit) => bit)
   const few = proofWith(other({ hooknum: NF_INET_POST_ROUTING }, bits.slice(0, 3).map(mark)))
   expect(few).toMatchObject({ wrong: 0 })
-  expect(few.assumptions.filter(its => its.includes('chances'))).toEqual([])
+  expect(few.unknowns).toEqual([])
   const many = proofWith(other({ hooknum: NF_INET_POST_ROUTING }, bits.map(mark)))
-  expect(many.assumptions).toContain(
-    'ip other first, rule 11 matches no packet (cannot trace so many chances)',
-  )
+  expect(doubtsOf(many)).toContain('ip other first, rule 11: cannot trace so many chances')
 })

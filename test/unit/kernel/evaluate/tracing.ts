@@ -57,7 +57,9 @@ export function ruleset(
   elements: ReadonlyArray<Pick<Element, 'set' | 'key' | 'data'>> = [],
 ): Ruleset {
   const group = elements.map(element => ({ ...element, comment: '' }))
-  const names = Object.entries(chains).map(([name, rules]) => [name, chain(name, rules)] as const)
+  // Without such a rule the kernel tracks no connection, and packets pass no nat chain.
+  const tracked = { ...chains, tracked: [[masquerade]] }
+  const names = Object.entries(tracked).map(([name, rules]) => [name, chain(name, rules)] as const)
   const table = {
     family: 'ip',
     name: 't',
