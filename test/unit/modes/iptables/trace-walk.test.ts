@@ -17,17 +17,6 @@ const POD = ip4(10, 180, 0, 1)
 
 type Rules = Readonly<Record<string, readonly XtRule[]>>
 
-function tracer(chains: Rules): Tracer {
-  return createXtTracer(() => ({
-    chains: Object.entries(chains).map(([key, rules]) => {
-      const [family, table, name = ''] = key.split(' ')
-      return { family: family === 'ip6' ? 'ip6' : 'ip', table: tableNamed(table), name, rules, last: [] }
-    }),
-    jumps: [],
-    print: ({ target }) => `-j ${target?.kind}`,
-  }))
-}
-
 function tableNamed(name: string | undefined): XtTableName {
   return name === 'mangle' || name === 'filter' ? name : 'nat'
 }
@@ -48,6 +37,20 @@ const MASQUERADE = { kind: 'MASQUERADE', randomFully: true } as const
 const jump = (chain: string) => ({ kind: 'jump', chain }) as const
 const mark = (value: number, mask: number) => ({ kind: 'MARK', value, mask }) as const
 const dnat = (port: number) => ({ kind: 'DNAT', ip: POD, port }) as const
+
+/** Packets pass nat chains only where some rule of the family lets the kernel track connections. */
+const TRACKS: Rules = { 'ip nat TRACKS': [rule(MASQUERADE)], 'ip6 nat TRACKS': [rule(MASQUERADE)] }
+
+function tracer(chains: Rules): Tracer {
+  return createXtTracer(() => ({
+    chains: Object.entries({ ...TRACKS, ...chains }).map(([key, rules]) => {
+      const [family, table, name = ''] = key.split(' ')
+      return { family: family === 'ip6' ? 'ip6' : 'ip', table: tableNamed(table), name, rules, last: [] }
+    }),
+    jumps: [],
+    print: ({ target }) => `-j ${target?.kind}`,
+  }))
+}
 
 function packet(more: Partial<TracePacket> = {}): TracePacket {
   return {
