@@ -31,8 +31,11 @@ export interface SimulationOptions {
 const STEPS_MIN = 6
 const STEPS_MAX = 18
 const CHECK_PERIOD_MS = 60_000
-/** The longest Retry-After that is honored is 300 s; then a dead peer, a back-off and a check for lost events. */
-const LATE_TROUBLE_MS_MAX = 120_000
+/**
+ * A trouble of watches ends with a watch that lasts. Before it come a request that is found dead (a list after 75 s), back-offs, and
+ * the list that replaces the watch. The longest Retry-After that is honored is 300 s, and is over by then.
+ */
+const LATE_TROUBLE_MS_MAX = 300_000
 const HEAL_MS_MAX = 400_000
 const HEAL_STEP_MS = 2_000
 const QUIET_MS = 20_000
