@@ -76,7 +76,7 @@ export class Reflector<E extends Change = SourceEvent> {
   #isAbsent = false
   /** The sink has heard that it need not wait. */
   #isTold = false
-  /** What the last attempt that failed was; undefined once all is well. */
+  /** What the first attempt that failed was; undefined once all is well. */
   #troubled: ReflectorState['next'] | undefined
   #heardMs: number | undefined
   /** They wait for a list to be taken. */
@@ -250,6 +250,7 @@ export class Reflector<E extends Change = SourceEvent> {
       } else if (run.takeInitial(run.listing, event)) {
         const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
         if (outcome !== undefined) return outcome
+        this.#attempt?.after(WELL_AFTER_MS, () => this.#well())
       }
     }
     await this.#deliver(run)
@@ -395,7 +396,7 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   #trouble(trouble: Trouble, during: ReflectorState['next']): void {
-    this.#troubled = during
+    this.#troubled ??= during
     this.#options.sink.trouble(trouble)
   }
 
