@@ -137,7 +137,8 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
     case 'landed':
       return atOnce(state)
     case 'failed':
-      return afterFailure(state, outcome)
+      // While the API server cannot be reached, a relay may have become well again: its next list is judged anew.
+      return afterFailure(isOutage(outcome) ? { ...state, doubted: false } : state, outcome)
     case 'ended': {
       const short = outcome.livedMs < SHORT_WATCH_MS && !outcome.progress
       const trouble: Trouble = { scope: 'server', text: 'watches end as soon as they begin' }

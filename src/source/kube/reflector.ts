@@ -79,7 +79,7 @@ export class Reflector<E extends Change = SourceEvent> {
   /** What the first attempt that failed was; undefined once all is well. */
   #troubled: ReflectorState['next'] | undefined
   #heardMs: number | undefined
-  /** They wait for a list to be taken. */
+  /** They wait for a list of the API server itself. */
   readonly #awaiting: (() => void)[] = []
   /** Objects that the list to come repairs. */
   #repairs = 0
@@ -135,7 +135,8 @@ export class Reflector<E extends Change = SourceEvent> {
       this.#isOutage = isOutage(outcome)
       const { next } = this.#state
       const decision = decide(this.#state, outcome, this.#options.clock.nowMs())
-      this.#state = decision.state
+      // An answer of a relay confirms nothing: those who wait for the API server go on to wait.
+      this.#state = this.#awaiting.length > 0 ? { ...decision.state, doubted: true } : decision.state
       const absence = this.#absenceIn(outcome)
       const waitMs = absence === undefined ? this.#next(decision, next) : this.#accept(absence)
       if (waitMs > 0) await this.#sleep(waitMs)
@@ -299,18 +300,18 @@ export class Reflector<E extends Change = SourceEvent> {
       bytes,
       durationMs: clock.nowMs() - beganMs,
     })
-    this.#landed()
+    this.#landed(state)
     return undefined
   }
 
-  #landed(): void {
+  #landed({ doubted }: ReflectorState): void {
     const { resource, sink } = this.#options
     if (this.#repairs > 0)
       sink.observed({ kind: 'repaired', resource: resource.name, objects: this.#repairs })
     this.#repairs = 0
     this.#isListed = true
     this.#isAbsent = false
-    for (const resolve of this.#awaiting.splice(0)) resolve()
+    if (doubted) for (const resolve of this.#awaiting.splice(0)) resolve()
     // Watches that fail are not mended by the lists that replace them.
     if (this.#troubled !== 'watch') this.#well()
     this.#tellListed()
@@ -329,10 +330,10 @@ export class Reflector<E extends Change = SourceEvent> {
     }
   }
 
-  /** Lists once more, from the store itself. Resolves when a list was taken. */
+  /** Lists once more, from the store itself and past any relay. Resolves when such a list was taken. */
   relist(): Promise<void> {
     const taken = new Promise<void>(resolve => this.#awaiting.push(resolve))
-    this.#relist({ kind: 'vanished' })
+    if (!this.#state.doubted) this.#instead({ kind: 'vanished' })
     return taken
   }
 
@@ -351,7 +352,12 @@ export class Reflector<E extends Change = SourceEvent> {
 
   /** Lists instead of watching, unless a list runs already. */
   #relist(outcome: Outcome): void {
-    if (this.#stopped || this.#state.next !== 'watch') return
+    if (this.#state.next === 'watch') this.#instead(outcome)
+  }
+
+  /** Ends what runs now with this outcome. */
+  #instead(outcome: Outcome): void {
+    if (this.#stopped) return
     if (this.#attempt === undefined)
       this.#state = decide(this.#state, outcome, this.#options.clock.nowMs()).state
     else this.#attempt.breakOff(outcome)

@@ -133,4 +133,18 @@ describe('a node whose relay lacks most objects', () => {
     await clock.advance(120_000)
     expect(node.snapshot.services.size).toBe(1)
   })
+
+  it('reads the relay again once that is well, while the API server does not answer', async () => {
+    const { world, relay, clock, node, endpoint } = await serving()
+    const { size } = node.snapshot.services
+    world.kube.refuse()
+    await relay.kill()
+    relay.start(endpoint(emptied()))
+    await clock.advance(120_000)
+    await relay.kill()
+    world.store.put('services', serviceOf(50, { namespaces: 1 }))
+    relay.start()
+    await clock.advance(180_000)
+    expect(node.snapshot.services.size).toBe(size + 1)
+  })
 })
