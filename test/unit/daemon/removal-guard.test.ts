@@ -9,7 +9,11 @@ const NOTHING = { frontends: 0, endpoints: 0 }
 test('removes nothing while the second read has no answer, asks again, and logs it once', async () => {
   const clock = new FakeClock()
   const lines: string[] = []
-  const log = createLog({ format: 'text', verbosity: 0, destination: { write: line => void lines.push(line) } })
+  const log = createLog({
+    format: 'text',
+    verbosity: 0,
+    destination: { write: line => void lines.push(line) },
+  })
   const answers: (() => void)[] = []
   const confirm = () => new Promise<void>(resolve => answers.push(resolve))
   const guard = new RemovalGuard({ clock, log, confirm })
