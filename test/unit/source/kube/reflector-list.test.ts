@@ -367,8 +367,7 @@ describe('lists', () => {
 
   it('F29: a list that runs already confirms nothing, and gives way to one that passes relays by', async () => {
     let confirmed = 0
-    const watch = await rig.watching(services(12), 100)
-    watch.close()
+    ;(await rig.watching(services(12), 100)).close()
     await settle()
     await expire()
     void rig.reflector.relist().then(() => confirmed++)
