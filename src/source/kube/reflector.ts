@@ -135,8 +135,7 @@ export class Reflector<E extends Change = SourceEvent> {
       this.#isOutage = isOutage(outcome)
       const { next } = this.#state
       const decision = decide(this.#state, outcome, this.#options.clock.nowMs())
-      // An answer of a relay confirms nothing: those who wait for the API server go on to wait.
-      this.#state = this.#awaiting.length > 0 ? { ...decision.state, doubted: true } : decision.state
+      this.#state = decision.state
       const absence = this.#absenceIn(outcome)
       const waitMs = absence === undefined ? this.#next(decision, next) : this.#accept(absence)
       if (waitMs > 0) await this.#sleep(waitMs)
@@ -312,8 +311,11 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#isListed = true
     this.#isAbsent = false
     if (doubted) for (const resolve of this.#awaiting.splice(0)) resolve()
+    const isAwaited = this.#awaiting.length > 0
+    // A list of a relay counts meanwhile, and confirms nothing.
+    if (isAwaited) this.#instead({ kind: 'vanished' })
     // Watches that fail are not mended by the lists that replace them.
-    if (this.#troubled !== 'watch') this.#well()
+    else if (this.#troubled !== 'watch') this.#well()
     this.#tellListed()
   }
 

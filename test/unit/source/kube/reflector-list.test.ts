@@ -365,23 +365,6 @@ describe('lists', () => {
     expect([confirmed, rig.known.size]).toEqual([1, 12])
   })
 
-  it('F29: a list that runs already confirms nothing, and gives way to one that passes relays by', async () => {
-    let confirmed = 0
-    ;(await rig.watching(services(12), 100)).close()
-    await settle()
-    await expire()
-    void rig.reflector.relist().then(() => confirmed++)
-    rig.api.take().list(services(12), '200')
-    await settle()
-    expect([confirmed, rig.api.asked.at(-1)?.request.isDirect]).toEqual([0, true])
-    rig.api.take().fail('unreachable', 'connect ECONNREFUSED')
-    await rig.clock.advance(2_000)
-    expect([confirmed, rig.api.asked.at(-1)?.request.isDirect]).toEqual([0, true])
-    rig.api.take().list(services(12), '200')
-    await settle()
-    expect(confirmed).toBe(1)
-  })
-
   it('F29: few objects, or half of them, may vanish at once', async () => {
     for (const [before, after] of [
       [9, 0],

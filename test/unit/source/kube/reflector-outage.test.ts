@@ -91,6 +91,30 @@ describe('outages', () => {
     ])
   })
 
+  it('F29: a list that runs already confirms nothing, and gives way to one that passes relays by', async () => {
+    let confirmed = 0
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 5)], 100)
+    watch.close()
+    await settle()
+    rig.api.take().status(410, { reason: 'Expired' })
+    await settle()
+    void rig.reflector.relist().then(() => confirmed++)
+    const listed = async (...names: readonly string[]) => {
+      const objects = names.map(name => service(name, 200))
+      rig.api.take().list(objects, '200')
+      await settle()
+      return [confirmed, rig.known.size, rig.api.asked.at(-1)?.request.isDirect]
+    }
+    expect(await listed('a', 'b')).toEqual([0, 1, true])
+    rig.api.take().fail('unreachable', 'connect ECONNREFUSED')
+    await rig.clock.advance(2_000)
+    // What a relay has counts until the API server answers.
+    expect(await listed('a', 'b')).toEqual([0, 2, true])
+    expect(rig.troubles).not.toContain(undefined)
+    expect(await listed('a', 'b', 'c')).toEqual([1, 3, false])
+  })
+
   it('a relay that does not say which revision the server has holds no watch up', async () => {
     await failing(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
     rig.api.answer('services', asked => {
