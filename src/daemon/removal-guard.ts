@@ -24,6 +24,7 @@ const UNCONFIRMED =
 export class RemovalGuard {
   readonly #options: RemovalGuardOptions
   #isSettled = false
+  #isLogged = false
 
   constructor(options: RemovalGuardOptions) {
     this.#options = options
@@ -39,7 +40,8 @@ export class RemovalGuard {
     const read = isDoubtful ? confirm?.() : undefined
     this.#isSettled = read === undefined
     if (read === undefined) return false
-    log.warn({ kernel, source }, DOUBTED)
+    if (!this.#isLogged) log.warn({ kernel, source }, DOUBTED)
+    this.#isLogged = true
     this.#isSettled = await within(clock, CONFIRM_MS, read)
     if (!this.#isSettled) throw new Error(UNCONFIRMED)
     return true

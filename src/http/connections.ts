@@ -34,6 +34,8 @@ interface HttpConnectionsOptions {
   readonly clock: Clock
   /** Over all listeners. */
   readonly limits: ConnectionLimits
+  /** Lines may end with a bare LF, as in probes written by hand, which Go's server answers. For pages without secrets only. */
+  readonly isLenient?: boolean | undefined
   /** Connections exceeded a share; reported once a minute at most. */
   readonly crowded: (crowd: Crowd) => void
   /** A handler threw; the client got a 500. */
@@ -68,8 +70,7 @@ export class HttpConnections {
     this.#gate = new ConnectionGate(options)
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
       void this.#serve(request, response)
-    // Probes written by hand end lines with a bare LF, as Go's server accepts. Bodies are ignored in any case.
-    const parsing = { maxHeaderSize: HEADER_BYTES_MAX, insecureHTTPParser: true }
+    const parsing = { maxHeaderSize: HEADER_BYTES_MAX, insecureHTTPParser: options.isLenient === true }
     this.#http = createServer(parsing, onRequest)
     this.#http.maxHeadersCount = HEADERS_MAX
     this.#http.maxRequestsPerSocket = REQUESTS_PER_CONNECTION_MAX
@@ -91,6 +92,10 @@ export class HttpConnections {
     this.#open.set(socket, { handle, deadline: undefined, requests: 0 })
     socket.once('close', () => this.#forget(socket))
     this.#within(socket, REQUEST_MS)
+    if (this.#options.isLenient !== true) {
+      this.#http.emit('connection', socket)
+      return
+    }
     socket.on('error', () => socket.destroy())
     socket.once('readable', () => {
       const first: unknown = socket.read()

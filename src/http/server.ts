@@ -28,6 +28,8 @@ export interface HttpServerOptions {
   /** Maximum number of connections, over both families. */
   readonly connectionsMax: number
   readonly handle: Handler
+  /** See HttpConnections. */
+  readonly isLenient?: boolean
   /** Passes each accepted connection on, as it is or within TLS; absent to serve it as it is. */
   readonly enter?: ((socket: Socket, accept: (socket: Socket) => void) => void) | undefined
   /** Never retry after a failure to listen. */
@@ -51,10 +53,11 @@ export class HttpServer {
 
   constructor(options: HttpServerOptions) {
     this.#options = options
-    const { at, connectionsMax, clock } = options
+    const { at, connectionsMax, clock, isLenient } = options
     this.#retries = new Pacer({ clock, run: () => this.#retry() })
     this.#connections = new HttpConnections({
       clock,
+      isLenient,
       // All clients of a unix socket are its owner's.
       limits: 'path' in at ? { connections: connectionsMax } : sharesOf(connectionsMax),
       crowded: crowd => this.#report({ kind: 'crowded', address: textOf(at), crowd }),

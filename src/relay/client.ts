@@ -89,8 +89,10 @@ export class RelayClient implements ApiClient {
   #isDirect = false
   #hasState = false
   #saidDown = false
-  /** Collections that the API server is asked about, because relays lack most of their objects. */
+  /** Paths of collections of which relays lack most objects, until a relay resumes a watch of them. */
   readonly #doubted = new Set<string>()
+  /** Those that the API server has listed, and watches next: a wrong relay would lead to one list after the other. */
+  readonly #confirmed = new Set<string>()
   #cancelProbe: Cancel = () => undefined
   #isClosed = false
   readonly #reports: ReportSender
@@ -166,7 +168,11 @@ export class RelayClient implements ApiClient {
     if (request.isDirect === true) return await this.#confirm(request)
     // The relay itself compares with the API server: were every node to do it, none of them would need a relay.
     if (wanted === 'metadata') return UNSERVED
-    return (await this.#askRelays(wanted, request)) ?? (await this.#askDirectly(request))
+    const { what, type } = wanted
+    if (what === 'watch' && this.#confirmed.delete(type.path)) return await this.#askDirectly(request)
+    const answer = await this.#askRelays(wanted, request)
+    if (what === 'watch' && answer?.status === 200) this.#doubted.delete(type.path)
+    return answer ?? (await this.#askDirectly(request))
   }
 
   async close(): Promise<void> {
@@ -325,7 +331,7 @@ export class RelayClient implements ApiClient {
       )
     this.#doubted.add(path)
     const response = await this.#askDirectly(request)
-    if (response.status === 200) this.#doubted.delete(path)
+    if (response.status === 200) this.#confirmed.add(path)
     return response
   }
 

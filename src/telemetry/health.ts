@@ -229,7 +229,7 @@ type HealthSource = Pick<HealthTracker, 'readiness' | 'liveness' | 'advice'>
  */
 export function openHealthServer(options: HealthServerOptions): HttpServer {
   const { health, probed, ...rest } = options
-  return new HttpServer({ ...rest, handle: healthHandler(health, probed) })
+  return new HttpServer({ ...rest, handle: healthHandler(health, probed), isLenient: true })
 }
 
 export function healthHandler(health: HealthSource, probed: HealthServerOptions['probed']): Handler {

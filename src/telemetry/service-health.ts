@@ -74,6 +74,7 @@ export class ServiceHealth {
     this.#retries = new Pacer({ clock: options.clock, run: () => this.#again() })
     this.#connections = new HttpConnections({
       clock: options.clock,
+      isLenient: true,
       limits: healthCheckShares(options.connectionsMax),
       crowded: crowd => options.report({ kind: 'crowded', crowd }),
       failed: error => options.report({ kind: 'trouble', error }),

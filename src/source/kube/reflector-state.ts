@@ -137,7 +137,8 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
     case 'landed':
       return atOnce(state)
     case 'failed':
-      return afterFailure(state, outcome)
+      // While the API server cannot be reached, a relay may have become well again: its next list is judged anew.
+      return afterFailure(isOutage(outcome) ? { ...state, doubted: false } : state, outcome)
     case 'ended': {
       const short = outcome.livedMs < SHORT_WATCH_MS && !outcome.progress
       const trouble: Trouble = { scope: 'server', text: 'watches end as soon as they begin' }
@@ -215,8 +216,8 @@ function afterFailure(
 }
 
 /**
- * Plain lists replace streams that fail, as in client-go: some servers and proxies answer nothing else. A failed watch
- * leads to a list each time, so that changes are seen meanwhile.
+ * Plain lists replace streaming lists that fail, as in client-go: some servers and proxies answer nothing else. A failed
+ * watch leads to a list each time, so that changes are seen meanwhile.
  */
 function withoutStream(
   state: ReflectorState,
@@ -226,20 +227,20 @@ function withoutStream(
 ): Decision {
   if (during === 'watch') {
     const text = `cannot watch: ${trouble.text}; listing instead`
-    return later(insteadOfWatch(state), { ...trouble, text }, failure)
+    return later(listing(state, { reason: 'a failed watch' }), { ...trouble, text }, failure)
   }
   const next = { ...state, plain: true }
-  return during === 'list' || failure.retryAfterMs > 0 ? later(next, trouble, failure) : atOnce(next)
+  if (during === 'list' || failure.retryAfterMs > 0) return later(next, trouble, failure)
+  // A server that goes down ends the streams of all nodes at once.
+  return { state: next, wait: failure.kind === 'connection' ? BACK_OFF : AT_ONCE, trouble: undefined }
 }
 
 /** Connections end every day (GOAWAY), and a watch resumes at no cost: only the second one in a row leads to a list. */
 function afterLostWatch(state: ReflectorState, trouble: Trouble, failure?: Failure): Decision {
   const broken = state.broken + 1
-  return later(broken < BROKEN_MAX ? { ...state, broken } : insteadOfWatch(state), trouble, failure)
-}
-
-function insteadOfWatch(state: ReflectorState): ReflectorState {
-  return listing(state, { plain: true, reason: 'a failed watch' })
+  const isOver = broken >= BROKEN_MAX
+  const next = isOver ? listing(state, { plain: true, reason: 'a failed watch' }) : { ...state, broken }
+  return later(next, trouble, failure)
 }
 
 /** A list from where we stand is served from memory and is as good; only when that fails the store is asked. */

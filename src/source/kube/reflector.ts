@@ -76,10 +76,10 @@ export class Reflector<E extends Change = SourceEvent> {
   #isAbsent = false
   /** The sink has heard that it need not wait. */
   #isTold = false
-  /** What the last attempt that failed was; undefined once all is well. */
+  /** What the first attempt that failed was; undefined once all is well. */
   #troubled: ReflectorState['next'] | undefined
   #heardMs: number | undefined
-  /** They wait for a list to be taken. */
+  /** They wait for a list of the API server itself. */
   readonly #awaiting: (() => void)[] = []
   /** Objects that the list to come repairs. */
   #repairs = 0
@@ -250,6 +250,7 @@ export class Reflector<E extends Change = SourceEvent> {
       } else if (run.takeInitial(run.listing, event)) {
         const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
         if (outcome !== undefined) return outcome
+        this.#attempt?.after(WELL_AFTER_MS, () => this.#well())
       }
     }
     await this.#deliver(run)
@@ -298,20 +299,23 @@ export class Reflector<E extends Change = SourceEvent> {
       bytes,
       durationMs: clock.nowMs() - beganMs,
     })
-    this.#landed()
+    this.#landed(state)
     return undefined
   }
 
-  #landed(): void {
+  #landed({ doubted }: ReflectorState): void {
     const { resource, sink } = this.#options
     if (this.#repairs > 0)
       sink.observed({ kind: 'repaired', resource: resource.name, objects: this.#repairs })
     this.#repairs = 0
     this.#isListed = true
     this.#isAbsent = false
-    for (const resolve of this.#awaiting.splice(0)) resolve()
+    if (doubted) for (const resolve of this.#awaiting.splice(0)) resolve()
+    const isAwaited = this.#awaiting.length > 0
+    // A list of a relay counts meanwhile, and confirms nothing.
+    if (isAwaited) this.#instead({ kind: 'vanished' })
     // Watches that fail are not mended by the lists that replace them.
-    if (this.#troubled !== 'watch') this.#well()
+    else if (this.#troubled !== 'watch') this.#well()
     this.#tellListed()
   }
 
@@ -328,10 +332,10 @@ export class Reflector<E extends Change = SourceEvent> {
     }
   }
 
-  /** Lists once more, from the store itself. Resolves when a list was taken. */
+  /** Lists once more, from the store itself and past any relay. Resolves when such a list was taken. */
   relist(): Promise<void> {
     const taken = new Promise<void>(resolve => this.#awaiting.push(resolve))
-    this.#relist({ kind: 'vanished' })
+    if (!this.#state.doubted) this.#instead({ kind: 'vanished' })
     return taken
   }
 
@@ -350,7 +354,12 @@ export class Reflector<E extends Change = SourceEvent> {
 
   /** Lists instead of watching, unless a list runs already. */
   #relist(outcome: Outcome): void {
-    if (this.#stopped || this.#state.next !== 'watch') return
+    if (this.#state.next === 'watch') this.#instead(outcome)
+  }
+
+  /** Ends what runs now with this outcome. */
+  #instead(outcome: Outcome): void {
+    if (this.#stopped) return
     if (this.#attempt === undefined)
       this.#state = decide(this.#state, outcome, this.#options.clock.nowMs()).state
     else this.#attempt.breakOff(outcome)
@@ -395,7 +404,7 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   #trouble(trouble: Trouble, during: ReflectorState['next']): void {
-    this.#troubled = during
+    this.#troubled ??= during
     this.#options.sink.trouble(trouble)
   }
 

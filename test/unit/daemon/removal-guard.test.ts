@@ -6,9 +6,14 @@ import { FakeClock } from '../../support/fake-clock.ts'
 const KERNEL = { frontends: 752, endpoints: 752 }
 const NOTHING = { frontends: 0, endpoints: 0 }
 
-test('removes nothing while the second read has no answer, and asks again', async () => {
+test('removes nothing while the second read has no answer, asks again, and logs it once', async () => {
   const clock = new FakeClock()
-  const log = createLog({ format: 'text', verbosity: 0, destination: { write: () => undefined } })
+  const lines: string[] = []
+  const log = createLog({
+    format: 'text',
+    verbosity: 0,
+    destination: { write: line => void lines.push(line) },
+  })
   const answers: (() => void)[] = []
   const confirm = () => new Promise<void>(resolve => answers.push(resolve))
   const guard = new RemovalGuard({ clock, log, confirm })
@@ -17,6 +22,7 @@ test('removes nothing while the second read has no answer, and asks again', asyn
     await clock.advance(60_000)
     expect(await doubts).toMatch(/nothing is removed before it does$/)
   }
+  expect(lines).toHaveLength(1)
   const last = guard.doubts(KERNEL, NOTHING)
   answers.at(-1)?.()
   expect(await last).toBe(true)

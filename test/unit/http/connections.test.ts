@@ -26,15 +26,17 @@ async function serve(
     clock = systemClock,
     limits = { connections: 100 },
     crowded = () => undefined,
+    isLenient,
   }: Partial<{
     clock: Clock
+    isLenient: boolean
     limits: ConnectionLimits
     crowded: (crowd: Crowd) => void
   }> = {},
 ): Promise<Bench> {
   const errors: Error[] = []
   const failed = (error: Error) => errors.push(error)
-  const connections = new HttpConnections({ clock, limits, crowded, failed })
+  const connections = new HttpConnections({ clock, limits, isLenient, crowded, failed })
   const port = await new Promise<number>((resolve, reject) => {
     const listener: Listener = new Listener({
       at: { ip: LOOPBACK, port: 0 },
@@ -124,6 +126,12 @@ describe('HttpConnections', () => {
       'OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n',
       'HTTP/1.1 400',
     ],
+    ['lines that end with a bare LF', 'GET / HTTP/1.1\nHost: x\nConnection: close\n\n', 'HTTP/1.1 400'],
+    [
+      'two lengths, by which proxies are deceived',
+      'GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n',
+      'HTTP/1.1 400',
+    ],
     ['F98: huge headers', `GET / HTTP/1.1\r\nHost: x\r\nA: ${'a'.repeat(100_000)}\r\n\r\n`, 'HTTP/1.1 431'],
     ['F98: a huge path', `GET /${'a'.repeat(100_000)} HTTP/1.1\r\nHost: x\r\n\r\n`, 'HTTP/1.1 431'],
   ])('refuses %s', async (_, text, start) => {
@@ -143,17 +151,18 @@ describe('HttpConnections', () => {
     ['GET /healthz?verbose HTTP/1.0\n\n', undefined],
   ])('answers %j, as Go does', async (text, host) => {
     const asked: unknown[] = []
-    const { port } = await serve(({ path, query, host }) => {
+    const handle: Handler = ({ path, query, host }) => {
       asked.push({ path, verbose: query.has('verbose'), host })
       return { status: 200, headers: {}, body: 'fine' }
-    })
+    }
+    const { port } = await serve(handle, { isLenient: true })
     expect(await exchange(port, text)).toMatch(/^HTTP\/1\.1 200 OK[\s\S]*fine$/)
     const path = text.includes('healthz') ? '/healthz' : '/'
     expect(asked).toEqual([{ path, verbose: true, host }])
   })
 
   it('ends connections that are reset, or end, before their first byte', async () => {
-    const { port, connections, errors } = await serve(ok)
+    const { port, connections, errors } = await serve(ok, { isLenient: true })
     const [reset, end] = [await connected(port), await connected(port)]
     await eventually(() => connections.open === 2)
     reset.resetAndDestroy()

@@ -110,13 +110,21 @@ describe('a node whose relay lacks most objects', () => {
     return { ...more, node }
   }
 
-  it('asks the API server itself, and keeps them', async () => {
-    const { relay, clock, node, endpoint } = await serving()
+  it('reads the API server itself, keeps them, and lists no more than once a watch', async () => {
+    const { world, relay, clock, node, endpoint } = await serving()
     const { size } = node.snapshot.services
     await relay.kill()
+    const before = world.asked.length
     relay.start(endpoint(emptied()))
-    await clock.advance(60_000)
+    await clock.advance(1_800_000)
     expect(node.snapshot.services.size).toBe(size)
+    const lists = world.asked.slice(before).filter(path => /services\?.*limit=/.test(path))
+    expect(lists.length).toBeGreaterThan(1)
+    expect(lists.length).toBeLessThan(8)
+    expect(world.said.filter(text => text.includes('/api/v1/services'))).toHaveLength(1)
+    world.store.put('services', serviceOf(50, { namespaces: 1 }))
+    await clock.advance(2_000)
+    expect(node.snapshot.services.size).toBe(size + 1)
   })
 
   it('holds them while the API server does not answer, says so, and removes them on its word', async () => {
@@ -132,5 +140,19 @@ describe('a node whose relay lacks most objects', () => {
     world.kube.heal()
     await clock.advance(120_000)
     expect(node.snapshot.services.size).toBe(1)
+  })
+
+  it('reads the relay again once that is well, while the API server does not answer', async () => {
+    const { world, relay, clock, node, endpoint } = await serving()
+    const { size } = node.snapshot.services
+    world.kube.refuse()
+    await relay.kill()
+    relay.start(endpoint(emptied()))
+    await clock.advance(120_000)
+    await relay.kill()
+    world.store.put('services', serviceOf(50, { namespaces: 1 }))
+    relay.start()
+    await clock.advance(180_000)
+    expect(node.snapshot.services.size).toBe(size + 1)
   })
 })

@@ -3,7 +3,7 @@ import { HealthTracker, openHealthServer } from '../../../src/telemetry/health.t
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
-import { ask, LOOPBACK, portOf } from './http-client.ts'
+import { ask, exchange, LOOPBACK, portOf } from './http-client.ts'
 
 describe('openHealthServer', () => {
   it('answers any method, turns green with the first pass, and counts', async () => {
@@ -37,6 +37,7 @@ describe('openHealthServer', () => {
     expect(lines).toContain('kubeproxy_proxy_healthz_total{code="503"} 1')
     expect(lines).toContain('kubeproxy_proxy_healthz_total{code="200"} 5')
     expect(lines).toContain('kubeproxy_proxy_livez_total{code="200"} 1')
+    expect(await exchange(port, 'GET /healthz HTTP/1.0\n\n')).toMatch(/^HTTP\/1\.1 200/)
     server.close()
   })
 })

@@ -11,7 +11,7 @@ import { FakeClock } from '../../support/fake-clock.ts'
 import { HAS_IPV6 } from '../../support/loopback.ts'
 import { eventually } from '../../support/patience.ts'
 import { tableOf } from '../../support/tables.ts'
-import { ask, closed, connected, freePort, occupy } from './http-client.ts'
+import { ask, closed, connected, exchange, freePort, occupy } from './http-client.ts'
 
 const opened: ServiceHealth[] = []
 
@@ -96,6 +96,7 @@ describe('ServiceHealth', () => {
       status: 200,
       headers: { 'x-load-balancing-endpoint-weight': '2' },
     })
+    expect(await exchange(port, 'GET / HTTP/1.0\n\n')).toMatch(/^HTTP\/1\.1 200/)
     health.update(changed(table, { 'ns/web': { port, local: { IPv4: 0 } } }))
     expect(await ask({ port })).toMatchObject({
       status: 503,

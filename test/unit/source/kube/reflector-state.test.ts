@@ -30,7 +30,7 @@ describe('state of a reflector', () => {
     for (const next of ['watch', 'list'] as const)
       for (const kind of kinds[next]) {
         const { state, wait, trouble } = fail(WATCHING, 'watch', kind)
-        expect(state).toMatchObject({ next, position: '120', consistent: false, plain: next === 'list' })
+        expect(state).toMatchObject({ next, position: '120', consistent: false, plain: false })
         expect(wait).toEqual({ kind: 'backoff', atLeastMs: 7 })
         expect(trouble?.text).toBe(next === 'list' ? `cannot watch: ${kind}; listing instead` : kind)
       }

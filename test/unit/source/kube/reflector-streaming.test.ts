@@ -46,14 +46,48 @@ describe('streaming lists', () => {
     }
   })
 
-  it('A20: that get no answer, or break off before it, are replaced as well', async () => {
+  it('A20: that get no answer, or break off before it, are replaced after a back-off', async () => {
     for (const kind of ['lost', 'silent', 'protocol'] as const) {
       await rig?.reflector.stop()
       rig = await new ReflectorRig({ streaming: true }).start()
       rig.api.take().fail(kind, kind)
-      await settle()
+      await rig.clock.advance(799)
+      expect(rig.requests).toEqual(['streaming list'])
+      await rig.clock.advance(1)
       expect(rig.requests.at(-1)).toBe('list resourceVersion=0')
     }
+  })
+
+  it('A12: replace watches that fail, and say that all is well once they go on', async () => {
+    const stream = await streaming()
+    stream.listed('9')
+    await settle()
+    stream.close()
+    await rig.clock.advance(1_000)
+    rig.api.take().status(503)
+    await rig.clock.advance(2_000)
+    expect(rig.requests.slice(-2)).toEqual(['watch resourceVersion=9', 'streaming list resourceVersion=9'])
+    const again = rig.api.take().watch()
+    again.listed('9')
+    await rig.clock.advance(999)
+    expect(rig.troubles.at(-1)?.text).toMatch(/^cannot watch: /)
+    await rig.clock.advance(1)
+    expect(rig.troubles.at(-1)).toBeUndefined()
+  })
+
+  it('A12: fail and recover without a word while the watch that they replace fails', async () => {
+    const stream = await streaming()
+    stream.listed('9')
+    await settle()
+    stream.close()
+    rig.api.answer('services', asked => {
+      const isDue = rig.api.count('list') % 2 === 0
+      if (asked.form === 'list' && isDue) asked.list([], '9')
+      else asked.status(500)
+    })
+    await rig.clock.advance(600_000)
+    expect(rig.api.count('list')).toBeGreaterThan(10)
+    expect(rig.troubles).not.toContain(undefined)
   })
 
   it('A20: that the server has no time for, or that never reached it, are asked for again', async () => {
