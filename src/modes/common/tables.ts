@@ -370,6 +370,17 @@ export function refusalOf({ elements, operation, ...words }: OperationFailure): 
   return refusalTo(services, words, isOfWhole ? undefined : operation.family)
 }
 
+/**
+ * What the kernel answers where a family lacks a part. Any other answer has a cause that is not the family, such as objects of
+ * another program, and is retried sooner.
+ */
+const NOT_SUPPORTED: ReadonlySet<string> = new Set([
+  'EOPNOTSUPP',
+  'ENOENT',
+  'EAFNOSUPPORT',
+  'EPROTONOSUPPORT',
+])
+
 /** Makes a refusal for an object that serves these Services, or all of its family. The error names the Services. */
 export function refusalTo(
   suspects: readonly string[],
@@ -379,7 +390,8 @@ export function refusalTo(
   if (NO_ROOM.has(code)) return { services: [], error }
   const services = new Set(suspects)
   if (services.size > 0) return { services: [...services], error: named(error, services) }
-  return { services: [], error, family: family && LAYOUTS[family].model }
+  const isLacking = family !== undefined && NOT_SUPPORTED.has(code)
+  return { services: [], error, family: isLacking ? LAYOUTS[family].model : undefined }
 }
 
 /** Whether the objects of a family stay as they are: see RenderOptions.without. */
