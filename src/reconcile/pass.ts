@@ -254,7 +254,7 @@ export class Pass<State, P extends Plan<State>> {
    * the plan, and no damage.
    */
   async #damage(found: State, reason: PassReason): Promise<ReconcilerEvent | undefined> {
-    if (!this.#programmed || !isCheck(reason) || this.#left === undefined) return undefined
+    if (!this.#programmed || reason === 'change' || this.#left === undefined) return undefined
     const { plane, slicing } = this.#options
     const plan = await finishInSlices(plane.diff(found, this.#left), slicing)
     if (plan.empty) return undefined
