@@ -142,6 +142,7 @@ export class Pass<State, P extends Plan<State>> {
 
   async run(table: FrontendTable, reason: PassReason): Promise<PassResult> {
     const { quarantine, nowMs } = this.#options
+    if (quarantine.all.size === 0) return await this.#converge(table, reason, new Set())
     const startMs = nowMs()
     quarantine.reconsider(key => (isFamily(key) ? key : table.services.get(key)), startMs)
     const due = quarantine.due(startMs)

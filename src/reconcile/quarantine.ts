@@ -34,6 +34,7 @@ interface RefusedService {
  */
 export class Quarantine {
   readonly #entries = new Map<string, QuarantineEntry>()
+  readonly all: ReadonlyMap<string, QuarantineEntry> = this.#entries
   readonly #backoff: BackoffOptions
 
   constructor(backoff: BackoffOptions) {

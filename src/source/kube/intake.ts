@@ -263,7 +263,7 @@ export class Intake<E extends Change = SourceEvent> {
   /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
   #parse(identified: Identified): E | Refusal | undefined {
     const { parseObject, resource } = this.#options
-    if (isLeftOut(resource, identified.root)) return undefined
+    if (resource.kind === 'Service' && isLeftOut(resource, identified.root)) return undefined
     try {
       return parseObject(identified)
     } catch (error) {
