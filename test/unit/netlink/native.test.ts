@@ -66,10 +66,8 @@ exports.unwatch = () => { exports.calls.unwatch++ }
 exports.repeat = () => 0
 exports.close = () => undefined`
 
-let failed = 0
-
-function failing() {
-  const path = join(scratch, `failing-${failed++}.cjs`)
+function failing(name: string) {
+  const path = join(scratch, `${name}.cjs`)
   writeFileSync(path, FAILING_ADDON)
   const calls: Record<string, number> = createRequire(import.meta.url)(path).calls
   return { calls, transport: openNetlink({ protocol: NETLINK_ROUTE, addon: path }) }
@@ -126,7 +124,7 @@ describe('a netlink socket', () => {
   })
 
   it('rests after a wake in which nothing could be received, and goes on until it is stopped', async () => {
-    const { transport, calls } = failing()
+    const { transport, calls } = failing('watched')
     const codes: unknown[] = []
     const stop = transport.watch(() => codes.push(thrownBy(() => transport.receive(buffer()))))
     await eventually(() => codes.length === 3)
@@ -138,7 +136,7 @@ describe('a netlink socket', () => {
   })
 
   it('rests as well between the wakes of a request that is repeated', async () => {
-    const { transport, calls } = failing()
+    const { transport, calls } = failing('repeating')
     let wakes = 0
     const repetition = transport.repeat?.(buffer(), 1_000, () => wakes++)
     await eventually(() => wakes === 3)
