@@ -368,7 +368,7 @@ export class ModeSwitcher {
   }
 
   #takeOver(begun: ActiveMode): void {
-    if (this.#next !== begun) return
+    if (this.#next !== begun || this.#wouldLose(begun)) return
     const before = this.#current
     this.#next = undefined
     this.#current = begun
@@ -383,11 +383,19 @@ export class ModeSwitcher {
     if (said !== undefined && said.snapshot === this.#newest) this.#options.resolved?.(said)
   }
 
+  /** Tests whether the kernel rejects a family of the next mode alone, and the family has Services. */
+  #wouldLose({ status: { failedFamily, table } }: ActiveMode): boolean {
+    if (failedFamily === undefined || this.#current?.status.failedFamily !== undefined) return false
+    const services = [...(table?.services.values() ?? [])]
+    return services.some(({ ports }) => ports.some(({ family }) => family === failedFamily.family))
+  }
+
   /** Logs events of the next mode. The previous mode serves meanwhile. */
-  #overhear({ mode }: ActiveMode, event: ReconcilerEvent): void {
+  #overhear(begun: ActiveMode, event: ReconcilerEvent): void {
     const { log } = this.#options
+    const { mode } = begun
     const serving = this.#current?.mode
-    if (event.kind === 'failed')
+    if (event.kind === 'failed' || (event.kind === 'family-failed' && this.#wouldLose(begun)))
       log.warn(
         { mode, serving, err: event.error },
         'cannot switch to the new proxy mode yet; retrying; the old mode serves',

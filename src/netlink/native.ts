@@ -166,9 +166,12 @@ class NetlinkSocket implements Transport {
 
   repeat(datagram: Uint8Array, everyMs: number, changed: () => void): Repetition {
     const answer = new Uint8Array(ANSWER_BYTES)
+    const read = () => (this.#closed ? EAGAIN : this.#addon.receive(this.#handle, answer, answer.length))
     const stop = this.watch(() => {
       // An answer that an error left behind would be taken for the next one.
-      while (!this.#closed && this.#addon.receive(this.#handle, answer, answer.length) > 0);
+      let status = read()
+      while (status > 0) status = read()
+      if (status !== EAGAIN) this.#received = false
       changed()
     })
     const status = this.#addon.repeat(this.#handle, datagram, everyMs)

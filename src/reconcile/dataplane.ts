@@ -158,7 +158,7 @@ export interface Receipt {
   /** True when another program committed between our last check and this commit. */
   readonly foreign: boolean
   readonly refusals: readonly KernelRefusal[]
-  /** What was not refused was carried out: read the kernel back. Absent where a commit is all or nothing. */
+  /** A part was carried out, though not all: read the kernel back. Absent where a commit is all or nothing. */
   readonly partial?: boolean
   readonly bytes: number
   readonly messages: number

@@ -83,11 +83,11 @@ table ip kube-proxy {
   map dispatch { type inet_service : ipv4_addr; elements = { 80 : 10.0.0.1 }; }
   set endpoints-tcp { type ipv4_addr; flags interval; }
   chain services { type filter hook forward priority 5; policy drop; }
-  chain nat-prerouting { ip daddr 172.30.0.1 drop; }
-  chain not-ours { jump nat-prerouting; }
+  chain early-prerouting { ip daddr 172.30.0.1 drop; }
+  chain not-ours { jump early-prerouting; }
 }
 table ip6 kube-proxy {
-  chain nat-output { type nat hook output priority 7; policy accept; }
+  chain early-output { type nat hook output priority 7; policy accept; }
 }
 `
 

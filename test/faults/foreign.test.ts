@@ -125,7 +125,7 @@ const DAMAGES = [
   ['a rule gone from a chain of ours', 'flush chain ip kube-proxy nat-postrouting'],
   ['an element gone', `delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`],
   ['an element too many', 'add element ip kube-proxy frontends { 172.30.9.9 . tcp . 80 : 0x00002010 }'],
-  ['a policy of drop', 'chain ip kube-proxy nat-output { policy drop; }'],
+  ['a policy of drop', 'chain ip kube-proxy early-output { policy drop; }'],
   ['a foreign chain in our table', 'add chain ip6 kube-proxy evil'],
   ['one table gone', 'delete table ip6 kube-proxy'],
 ] as const

@@ -110,7 +110,7 @@ describe('warnings in the pipe of the results', () => {
       expect(lines - line, args.join(' ')).toBeLessThanOrEqual(2)
     }
     expect((await kprobe('run', '--once', ...source)).code).toBe(0)
-    nft('flush', 'chain', 'ip', 'kube-proxy', 'nat-prerouting')
+    nft('flush', 'chain', 'ip', 'kube-proxy', 'early-prerouting')
     const { line, lines } = lineOf(['dump', '-o', 'json'], /^DAMAGED: /)
     expect(line).toBe(lines - 1)
   })

@@ -54,11 +54,15 @@ afterEach(async () => {
 
 const DAMAGES: readonly (readonly [mode: string, command: string, reason: string])[] = [
   ['nftables', 'nft flush chain ip kube-proxy services', 'chain ip kube-proxy services is empty'],
-  ['nftables', 'nft flush chain ip kube-proxy nat-prerouting', 'chain ip kube-proxy nat-prerouting is empty'],
   [
     'nftables',
-    'nft delete chain ip kube-proxy nat-prerouting',
-    'there is no chain ip kube-proxy nat-prerouting at its hook',
+    'nft flush chain ip kube-proxy early-prerouting',
+    'chain ip kube-proxy early-prerouting is empty',
+  ],
+  [
+    'nftables',
+    'nft delete chain ip kube-proxy early-prerouting',
+    'there is no chain ip kube-proxy early-prerouting at its hook',
   ],
   ['nftables', 'nft add table ip kube-proxy { flags dormant; }', 'table ip kube-proxy is dormant'],
   [
@@ -68,8 +72,8 @@ const DAMAGES: readonly (readonly [mode: string, command: string, reason: string
   ],
   [
     'userspace',
-    'nft delete chain ip kube-proxy-userspace nat-prerouting',
-    'there is no chain ip kube-proxy-userspace nat-prerouting at its hook',
+    'nft delete chain ip kube-proxy-userspace early-prerouting',
+    'there is no chain ip kube-proxy-userspace early-prerouting at its hook',
   ],
   ['iptables', 'iptables-nft -t nat -F KUBE-SERVICES', 'no rule leads to KUBE-SVC-'],
   ['iptables', 'iptables-nft -t nat -F PREROUTING', 'chain ip nat PREROUTING has no jump to KUBE-SERVICES'],

@@ -377,6 +377,17 @@ describe('cleanup', () => {
     expect(plane.generation()).toBe(generation)
   })
 
+  it('removes nothing that another program writes between the question and the commit', async () => {
+    await heal()
+    let asked = 0
+    await plane.cleanup(async () => {
+      if (++asked === 1) nat('-A', 'DOCKER', '-s', '192.0.2.9', '-j', 'KUBE-MARK-MASQ')
+      return asked === 1
+    })
+    expect(asked).toBe(2)
+    expect(savedLines()).toContain('ip nat :KUBE-SERVICES -')
+  })
+
   it('leaves whole what rules of others lead to', async () => {
     await heal()
     nat('-A', 'DOCKER', '-s', '192.0.2.9', '-j', 'KUBE-MARK-MASQ')

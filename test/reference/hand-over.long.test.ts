@@ -109,6 +109,19 @@ describe("from kube-proxy's nftables mode", () => {
     await rig.expectGood()
   })
 
+  test('a kube-proxy that ran beside kprobe goes on once kprobe has stopped', async () => {
+    await rig.startKubeProxy()
+    const daemon = await rig.startKprobe()
+    await daemon.caughtUp()
+    await daemon.stop()
+    const before = clusterIpCount()
+    await rig.plane.api.put(plainService('later'))
+    // Its sync of changes fails, since kprobe removed its maps: it writes everything within its syncPeriod of 30 s.
+    await expect.poll(clusterIpCount, { interval: 200, timeout: 60_000 }).toBe(before + 1)
+    await rig.plane.api.remove('v1', 'Service', { namespace: 'ns', name: 'later' })
+    await rig.expectGood()
+  })
+
   test('with a cleanup between the two there is a window, as long as kube-proxy takes to start', async () => {
     await rig.startKprobe().then(daemon => daemon.stop())
     const clients = await rig.startClients()

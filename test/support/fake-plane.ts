@@ -117,7 +117,8 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
       this.generationNow++
       this.commits.push(plan)
     }
-    if (outcome === 'refused' && this.partial) this.#commitRest(plan)
+    const isPartial = this.partial && (outcome === 'refused' || outcome === 'stale')
+    if (isPartial) this.#commitRest(plan)
     this.#seen = this.generationNow
     const refusals = outcome === 'refused' ? this.#refusals(plan) : []
     const receipt: Receipt = {
@@ -125,7 +126,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
       generation: generationOf(this.generationNow),
       foreign,
       refusals,
-      partial: outcome === 'refused' && this.partial,
+      partial: isPartial,
       bytes: plan.changes,
       messages: plan.changes,
       durationMs: 0,

@@ -34,7 +34,7 @@ afterAll(async () => {
   await node?.close()
 })
 
-// With chains of iptables, the main one's own come at -101 as well: of one hook and priority, the last one is first.
+// With chains of iptables, the main one's own come at -101: behind blue's (-102), and before red's (-100).
 test('beside IPVS mode, named ones serve in the modes iptables and nftables', async () => {
   node.write(OBJECTS)
   await node.launch('red', '--proxy-mode=iptables').synced(STEP_MS)

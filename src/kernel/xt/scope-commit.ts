@@ -24,7 +24,7 @@ interface ScopeCommitOptions {
 export interface ScopeCommit
   extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'bytes' | 'messages'> {
   readonly failures: readonly ScopeFailure[]
-  /** Set when the kernel rejected only the rest: the part that was sent ahead is committed. */
+  /** Set when only the rest is not committed, but the part that was sent ahead. */
   readonly partial?: true
 }
 
@@ -56,13 +56,13 @@ export async function commitScope(
   if (asked !== start.generation) return ended('stale', start)
   const ahead = await commitAhead(operations.slice(0, count), options, start)
   if (ahead.outcome !== 'committed') return ahead
-  if (ahead.foreign) return { ...ahead, outcome: 'stale' }
+  if (ahead.foreign) return { ...ahead, outcome: 'stale', partial: true }
   const rest = operations.slice(count)
   const { generation } = ahead
   const end = await commitWhole(rest, { ...options, generation }, { generation, foreign: ahead.foreign })
   const bytes = ahead.bytes + end.bytes
   const messages = ahead.messages + end.messages
-  return { ...end, bytes, messages, ...(end.outcome === 'refused' ? { partial: true } : {}) }
+  return { ...end, bytes, messages, ...(end.outcome === 'committed' ? {} : { partial: true }) }
 }
 
 async function commitWhole(
@@ -225,7 +225,7 @@ function added(
     failures: failuresOf(result, batch),
     bytes: sum.bytes + result.bytes,
     messages: sum.messages + result.messages,
-    ...(outcome === 'refused' && sum.messages > 0 ? { partial: true } : {}),
+    ...(outcome !== 'committed' && sum.messages > 0 ? { partial: true } : {}),
   }
 }
 

@@ -280,9 +280,12 @@ function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undef
   }
 }
 
-/** Names of the chains that the tables of every mode have. */
-export const CHAIN_PREROUTING = 'nat-prerouting'
-export const CHAIN_OUTPUT = 'nat-output'
+/**
+ * Names of the chains that the tables of every mode have. These two are not kube-proxy's, which have another priority: the
+ * kernel would reject all that a running kube-proxy writes into the table, since it changes no priority of a chain.
+ */
+export const CHAIN_PREROUTING = 'early-prerouting'
+export const CHAIN_OUTPUT = 'early-output'
 export const CHAIN_POSTROUTING = 'nat-postrouting'
 /** This chain runs before the nat chains of other programs translate sources. */
 export const CHAIN_EARLY_POSTROUTING = 'early-postrouting'

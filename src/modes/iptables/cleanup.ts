@@ -49,10 +49,14 @@ export async function cleanIptables(context: CleanupContext): Promise<Cleaned> {
 }
 
 async function removeChains(client: NftClient, names: ChainNames): Promise<readonly string[]> {
-  const plane = new IptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
+  const plane = planeOf(client, names)
   const { state } = await plane.observe()
   await plane.cleanup()
   return state.kind === 'observed' ? chainsByTable(state.observed, names) : []
+}
+
+function planeOf(client: NftClient, names: ChainNames): IptablesPlane {
+  return new IptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
 }
 
 /** Describes the chains of these names, a line for each table. */
@@ -80,11 +84,13 @@ export async function retireIptables(
   const names = chainNames(context.config.serviceProxyName)
   return await withNftClient(context, async client => {
     if (!(await hasChains(client, names))) return 'nothing'
-    const kept = isKnown || names.proxy !== undefined ? undefined : await whyKept(client)
+    const whyNot = async () => (isKnown || names.proxy !== undefined ? undefined : await whyKept(client))
+    const kept = await whyNot()
     if (kept !== undefined) return { kept }
     if (signal.aborted) return { kept: 'chains of iptables mode' }
-    await removeChains(client, names)
-    return 'removed'
+    await planeOf(client, names).cleanup(async () => (await whyNot()) === undefined)
+    const since = await whyNot()
+    return since === undefined ? 'removed' : { kept: since }
   })
 }
 

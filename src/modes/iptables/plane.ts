@@ -124,14 +124,15 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
     return { ...result, generation: reached, refusals, durationMs: systemClock.nowMs() - startMs }
   }
 
-  async cleanup(): Promise<void> {
+  /** `mayRemove` answers for what was read: nothing is removed that is written later. */
+  async cleanup(mayRemove?: () => Promise<boolean>): Promise<void> {
     const { names } = this.#given.options
     const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
     const owned = { isOurs, jumps: jumpsTo(names) }
     for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
       const { state, generation } = await this.observe()
       const operations = removalOf(state.observed, owned, CODEC)
-      if (operations.length === 0) return
+      if (operations.length === 0 || (await mayRemove?.()) === false) return
       const result = await this.#commit(operations, { generation })
       if (result.outcome === 'committed') return
       if (result.outcome === 'refused') throw commitError('remove chains', result)

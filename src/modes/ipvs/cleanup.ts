@@ -17,7 +17,14 @@ import { placeOfTable } from '../../kernel/xt/scope.ts'
 import type { ApiEndpoint } from '../../model/reserved.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
-import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT, goTo, rejectChain, rule } from '../common/rules.ts'
+import {
+  CHAIN_LATE_OUTPUT,
+  CHAIN_LATE_PREROUTING,
+  CHAIN_REJECT,
+  goTo,
+  rejectChain,
+  rule,
+} from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
 import { commitError, deleteTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, Freed, ModeContext, Retired } from '../mode.ts'
@@ -217,8 +224,8 @@ function guardOf(family: NftFamily, name: string): Transaction {
   }
   const chains = [
     rejectChain(layout),
-    hooked(CHAIN_PREROUTING, NF_INET_PRE_ROUTING),
-    hooked(CHAIN_OUTPUT, NF_INET_LOCAL_OUT),
+    hooked(CHAIN_LATE_PREROUTING, NF_INET_PRE_ROUTING),
+    hooked(CHAIN_LATE_OUTPUT, NF_INET_LOCAL_OUT),
   ]
   const guard: Table = {
     family,

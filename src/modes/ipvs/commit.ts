@@ -97,7 +97,7 @@ export class Committer {
       generation,
       foreign: this.#foreign,
       refusals: outcome === 'refused' ? this.#refusals : [],
-      partial: outcome === 'refused',
+      partial: outcome === 'refused' || (outcome === 'stale' && this.#messages > 0),
       bytes: this.#bytes,
       messages: this.#messages,
       schedulers: this.#schedulers,

@@ -7,6 +7,8 @@ import {
   CHAIN_LATE_OUTPUT,
   CHAIN_LATE_PREROUTING,
   CHAIN_LOCALHOST,
+  CHAIN_OUTPUT,
+  CHAIN_PREROUTING,
   CHAIN_REJECT,
 } from '../common/rules.ts'
 import {
@@ -128,6 +130,8 @@ function remainsIn(table: Table): Remains | undefined {
 
 /** The name `reject` was used up to version 0.1. */
 const CHAINS: ReadonlySet<string> = new Set([
+  CHAIN_PREROUTING,
+  CHAIN_OUTPUT,
   CHAIN_EARLY_POSTROUTING,
   CHAIN_LATE_PREROUTING,
   CHAIN_LOCALHOST,

@@ -268,7 +268,7 @@ describe('the text', () => {
     const text = whyText(explain(objects, { notKnown: ['changes of the last 70 s: x'] }), ASKED, PLAIN)
     expect(text).toMatch(/^served: always 10\.1\.0\.1:8080; 1 of 2 is not ready\n\nTCP from outside \(203\./)
     expect(text).toContain(' to svc/ns/web (10.96.0.1:80)\nService: ns/web (ClusterIP)\n')
-    expect(text).toMatch(/\nPath, the same in the kernel:\n {2}ip kube-proxy nat-prerouting, rule 1: jump/)
+    expect(text).toMatch(/\nPath, the same in the kernel:\n {2}ip kube-proxy early-prerouting, rule 1: jump/)
     expect(text).toContain('\nEndpoints, traffic policy Cluster:\n  100 %  10.1.0.1:8080 on here: ready\n')
     expect(text).toContain('\n  out    10.1.0.2:8080 on th\\u{202e}ere\\u{1b}[2J: not ready\n')
     expect(text).toContain('\nNot known:\n  changes of the last 70 s: x\n')

@@ -33,6 +33,9 @@ const known: ProxyMode[] = []
 const failures = new Set<ProxyMode>()
 /** The chains of iptables mode may be another program's. */
 let hasForeign = true
+/** Modes in which the kernel rejects the rules of IPv6. */
+const lacking = new Set<ProxyMode>()
+let servicesOf: 'IPv4' | 'IPv6' = 'IPv6'
 
 function fakeMode(config: Config, options: ActiveModeOptions): ActiveMode {
   let stopped = (): void => undefined
@@ -41,8 +44,13 @@ function fakeMode(config: Config, options: ActiveModeOptions): ActiveMode {
   })
   const resolved = (snapshot: object) => options.resolved?.({ snapshot } as never)
   begun.push({ mode: config.proxyMode, report: options.report, resolved, stopped })
-  const mode: Pick<ActiveMode, 'mode' | 'offer' | 'stop'> = {
+  const mode: Pick<ActiveMode, 'mode' | 'offer' | 'stop'> & { readonly status: object } = {
     mode: config.proxyMode,
+    get status() {
+      const failedFamily = lacking.has(config.proxyMode) ? { family: 'IPv6' } : undefined
+      const table = { services: new Map([['a/b', { ports: [{ family: servicesOf }] }]]) }
+      return { failedFamily, table }
+    },
     offer: () => undefined,
     stop: () => end,
   }
@@ -75,6 +83,8 @@ afterEach(() => {
   known.length = 0
   failures.clear()
   hasForeign = true
+  lacking.clear()
+  servicesOf = 'IPv6'
 })
 
 const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
@@ -140,6 +150,21 @@ test('chains that anybody may have written stay, and are warned of', async () =>
   await mine.retired()
   expect(retired).toEqual(MODE_NAMES.filter(name => name !== 'nftables'))
   expect(warned).toEqual(['chains of iptables mode are kept'])
+})
+
+test('the old mode serves until the next one can program each family that has Services', async () => {
+  const mine = switcher()
+  begun[0]?.report(SYNCED)
+  lacking.add('userspace')
+  await mine.change(configOf('userspace'))
+  const failure = { family: 'IPv6', error: new Error('no'), retryMs: 1, failures: 1 } as const
+  begun[1]?.report({ kind: 'family-failed', ...failure })
+  begun[1]?.report(SYNCED)
+  expect(mine.current?.mode).toBe('nftables')
+  expect(warned.at(-1)).toMatch(/^cannot switch to the new proxy mode yet/)
+  servicesOf = 'IPv4'
+  begun[1]?.report(SYNCED)
+  expect(mine.current?.mode).toBe('userspace')
 })
 
 test('what stays of other modes is tried every minute, said once, and reported until it is gone', async () => {

@@ -63,7 +63,15 @@ exports.open = () => ({ portId: 1, sendLimitBytes: 1 })
 exports.receive = () => -105
 exports.watch = (_, readable) => { exports.calls.watch++; setImmediate(readable); return 0 }
 exports.unwatch = () => { exports.calls.unwatch++ }
+exports.repeat = () => 0
 exports.close = () => undefined`
+
+function failing(name: string) {
+  const path = join(scratch, `${name}.cjs`)
+  writeFileSync(path, FAILING_ADDON)
+  const calls: Record<string, number> = createRequire(import.meta.url)(path).calls
+  return { calls, transport: openNetlink({ protocol: NETLINK_ROUTE, addon: path }) }
+}
 
 describe('a netlink socket', () => {
   it('answers a request that was sent synchronously', () => {
@@ -116,10 +124,7 @@ describe('a netlink socket', () => {
   })
 
   it('rests after a wake in which nothing could be received, and goes on until it is stopped', async () => {
-    const path = join(scratch, 'failing.cjs')
-    writeFileSync(path, FAILING_ADDON)
-    const calls: Record<string, number> = createRequire(import.meta.url)(path).calls
-    const transport = openNetlink({ protocol: NETLINK_ROUTE, addon: path })
+    const { transport, calls } = failing('watched')
     const codes: unknown[] = []
     const stop = transport.watch(() => codes.push(thrownBy(() => transport.receive(buffer()))))
     await eventually(() => codes.length === 3)
@@ -127,6 +132,16 @@ describe('a netlink socket', () => {
     expect(calls).toEqual({ watch: 3, unwatch: 3 })
     stop()
     expect(calls).toEqual({ watch: 3, unwatch: 4 })
+    await transport.close()
+  })
+
+  it('rests as well between the wakes of a request that is repeated', async () => {
+    const { transport, calls } = failing('repeating')
+    let wakes = 0
+    const repetition = transport.repeat?.(buffer(), 1_000, () => wakes++)
+    await eventually(() => wakes === 3)
+    expect(calls).toEqual({ watch: 3, unwatch: 3 })
+    repetition?.stop()
     await transport.close()
   })
 

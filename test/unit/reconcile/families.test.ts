@@ -124,6 +124,21 @@ it('keeps the rules of a family whose new rules are rejected, and follows the ot
   expect(rig.of('family-failed')).toMatchObject([{ family: 'IPv6' }])
   expect(held(kernel).IPv6).toBe(kept.IPv6)
   expect(held(kernel).IPv4).toBeGreaterThan(kept.IPv4)
+  const whole = held(kernel)
+  const neighbor = createNftClient({ transport: kernel.open(), clock: rig.clock })
+  const place = { verb: 'flush-chain', table: 'kube-proxy', chain: 'services' } as const
+  const { outcome } = await neighbor.commit([
+    { ...place, family: 'ip' },
+    { ...place, family: 'ip6' },
+  ])
+  expect(outcome).toBe('committed')
+  await rig.until(() => rig.kinds().includes('healed'), 10_000)
+  await neighbor.close()
+  expect(held(kernel).IPv4).toBe(whole.IPv4)
+  const [damage, ...more] = rig.of('healed')
+  expect(more).toEqual([])
+  expect(damage?.objects.length).toBeGreaterThan(0)
+  expect(damage?.objects.filter(object => !/\bip kube-proxy\b/.test(object))).toEqual([])
   kernel.space.absent.clear()
   await rig.until(() => rig.kinds().includes('family-restored'), 301_000)
   expect(held(kernel).IPv6).toBeGreaterThan(kept.IPv6)

@@ -302,6 +302,17 @@ describe('busy times', () => {
     expect(healed).toEqual([{ kind: 'healed', changes: 1, objects: ['add b'] }])
   })
 
+  it('counts as damage nothing that a stale commit had written ahead of the rest', async () => {
+    const { clock, plane, offer, events } = await running(bench())
+    plane.partial = true
+    plane.outcomes.push('stale')
+    plane.tamper(new Map())
+    offer({ a: '1', b: '1' })
+    await clock.advance(400)
+    expect([...plane.kernel.keys()]).toEqual(['a', 'b'])
+    expect(events.filter(({ kind }) => kind === 'healed')).toEqual([])
+  })
+
   it.each([600_000, 100])(
     'reports no repair of changes beside a program that writes its own tables, resync every %i ms',
     async healPeriodMs => {

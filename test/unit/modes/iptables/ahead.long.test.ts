@@ -110,7 +110,7 @@ describe('what nothing leads to yet', () => {
       return commit
     })
     const { plan, generation } = await look(MANY)
-    expect(await plane.commit(plan, { generation })).toMatchObject({ outcome: 'stale', foreign: true })
+    expect(await plane.commit(plan, { generation })).toMatchObject({ outcome: 'stale', partial: true })
     expect(results.map(({ outcome }) => outcome)).toEqual(['committed', 'stale'])
     const rest = await look(MANY)
     expect(rest.plan.operations.length).toBeLessThan(plan.operations.length - 8000)
@@ -131,7 +131,7 @@ describe('what nothing leads to yet', () => {
       }
     })
     const { plan, generation } = await look(MANY)
-    expect(await plane.commit(plan, { generation })).toMatchObject({ outcome: 'stale', foreign: true })
+    expect(await plane.commit(plan, { generation })).toMatchObject({ outcome: 'stale', partial: true })
     expect(results.map(({ outcome }) => outcome)).toEqual(outcomes)
   })
 

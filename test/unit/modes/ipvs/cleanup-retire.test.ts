@@ -114,8 +114,8 @@ describe('the retirement of IPVS mode', () => {
     const [table] = ruleset.tables
     expect([...(table?.chains.values() ?? [])].map(({ name, hook }) => [name, hook?.priority])).toEqual([
       ['refuse', undefined],
-      ['nat-prerouting', -99],
-      ['nat-output', -99],
+      ['late-prerouting', -99],
+      ['late-output', -99],
     ])
     first.activeConnections = 0
     await rig.wait(1_000)

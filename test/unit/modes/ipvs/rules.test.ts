@@ -148,8 +148,8 @@ describe('the rules beside chains of iptables', () => {
       hook === undefined ? [] : [`${name} ${hook.priority}`],
     )
     expect(hooks).toEqual([
-      'nat-prerouting -101',
-      'nat-output -101',
+      'early-prerouting -101',
+      'early-output -101',
       'nat-postrouting 99',
       'late-prerouting -99',
       'late-output -99',

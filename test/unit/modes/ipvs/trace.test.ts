@@ -65,7 +65,7 @@ describe('a packet in IPVS mode', () => {
     expect(verdict).toBe('dnat')
     expect(destination).toEqual({ ip: ip4(10, 20, 0, 1), port: 8080 })
     expect(steps.map(({ chain }) => chain)).toEqual([
-      'ip kube-proxy-ipvs nat-prerouting',
+      'ip kube-proxy-ipvs early-prerouting',
       'ip kube-proxy-ipvs services',
       'ip kube-proxy-ipvs external-local',
       'ipvs TCP 203.0.113.1:80',
