@@ -14,7 +14,7 @@ import {
 } from '../kernel/nft/constants.ts'
 import type { HookFamily } from '../kernel/nft/state.ts'
 import { type ForeignRule, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
-import { forwards } from '../kernel/sysctl/sysctls.ts'
+import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
@@ -276,21 +276,20 @@ function relayedOutcome(
  */
 export function unforwarded(
   { packet, localIps, wanted }: KernelQuestion,
-  sysctls = '/proc/sys/net',
+  sysctls?: string,
 ): KernelOutcome | undefined {
   const isForwarded = ({ destination }: Outcome) =>
     destination !== undefined && ![...localIps].some(ip => isAt(destination, ip))
   if (packet.origin === 'process' || !wanted.some(isForwarded)) return undefined
-  const isV4 = familyOf(packet.destination) === 'IPv4'
-  if (forwards(isV4 ? 'ipv4' : 'ipv6', sysctls) !== false) return undefined
-  const setting = isV4 ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding'
+  const reason = whyUnforwarded(familyOf(packet.destination), sysctls)
+  if (reason === undefined) return undefined
   return {
     kind: 'different',
     part: 'forwarding',
     outcomes: wanted.map(each =>
       isForwarded(each) ? { verdict: 'drop', sourceReplaced: false, percent: each.percent } : each,
     ),
-    reason: `${setting} is 0, so this node drops packets that it should forward to an endpoint`,
+    reason,
     rules: [],
   }
 }
