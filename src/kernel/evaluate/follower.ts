@@ -290,6 +290,7 @@ function areAlike({ machine: a, ...first }: Way, { machine: b, ...second }: Way)
     a.to === b.to &&
     a.toType === b.toType &&
     a.masquerade === b.masquerade &&
+    a.isSourceElsewhere === b.isSourceElsewhere &&
     a.mark === b.mark &&
     a.connectionMark === b.connectionMark &&
     a.priority === b.priority &&
@@ -326,6 +327,7 @@ function merged(machines: readonly ClassMachine[]): ClassMachine[] {
       written?.data,
       written?.timeoutMs,
       machine.doubt?.isSupposed,
+      machine.untracked,
     ].join()
     const alike = byBox.get(box)
     const known = alike?.get(key)
