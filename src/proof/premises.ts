@@ -5,13 +5,11 @@ import { addressOf } from './packet-class.ts'
 
 /** Gives the families in which clients elsewhere reach endpoints only if this node forwards packets, which no rule shows. */
 export function forwardedFamilies(meanings: readonly FamilyMeaning[]): readonly Family[] {
-  return meanings.filter(isForwarded).map(({ family }) => family)
-}
-
-function isForwarded({ places, nodePorts, nodeIps, localIps }: FamilyMeaning): boolean {
-  const isElsewhere = (endpoint: Octets) => ![nodeIps, localIps].some(ips => ips.has(addressOf(endpoint)))
-  const leadsAway = ({ pod, other }: Place) =>
-    [pod, other].some(fate => fate.kind === 'endpoints' && fate.endpoints.some(isElsewhere))
-  for (const all of [places, nodePorts]) for (const place of all) if (leadsAway(place)) return true
-  return false
+  const forwarded = meanings.filter(({ places, nodePorts, nodeIps, localIps }) => {
+    const isElsewhere = (endpoint: Octets) => ![nodeIps, localIps].some(ips => ips.has(addressOf(endpoint)))
+    const leadsAway = ({ pod, other }: Place) =>
+      [pod, other].some(fate => fate.kind === 'endpoints' && fate.endpoints.some(isElsewhere))
+    return [places, nodePorts].some(all => Array.from(all).some(leadsAway))
+  })
+  return forwarded.map(({ family }) => family)
 }

@@ -45,9 +45,9 @@ export function beyondOf(expression: Expression): Beyond {
   }
 }
 
-const LOADS = ['meta', 'fib', 'bitwise', 'numgen', 'rt', 'hash', 'exthdr', 'tunnel', 'xfrm', 'socket', 'osf']
+const LOADS: readonly string[] = ['meta', 'fib', 'bitwise', 'numgen', 'rt', 'hash', 'exthdr', 'tunnel']
 const NAMES: readonly (readonly [Beyond, readonly string[]])[] = [
-  ['load', [...LOADS, 'byteorder', 'immediate', 'inner']],
+  ['load', [...LOADS, 'xfrm', 'socket', 'osf', 'byteorder', 'immediate', 'inner']],
   ['test', ['cmp', 'range', 'limit', 'quota', 'connlimit', 'objref', 'dynset']],
   ['nothing', ['last', 'dup', 'flow_offload']],
 ]

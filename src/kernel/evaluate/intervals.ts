@@ -1,31 +1,36 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import { difference, type Interval, intersection, meets, type Region, union } from '../../base/region.ts'
-import type { ElementData } from '../nft/state.ts'
 import type { Branch, ClassMachine, Effect } from './machine.ts'
 import { byRolled, found } from './random.ts'
 import type { Range } from './ranges.ts'
-import { BeyondEvaluator, type Field, isChoice, type Of, octetsAt, type Value, type Word } from './values.ts'
+import {
+  areSame,
+  BeyondEvaluator,
+  type Field,
+  isChoice,
+  type Of,
+  octetsAt,
+  type Value,
+  type Word,
+} from './values.ts'
 
 /* Lookups among intervals, which only other programs have in their sets. */
 
 /** Overlapping fields of more elements than these divide a class too often. */
 const RANGES_MAX = 64
 
+type Wanted = readonly (readonly [Field, Interval[]])[]
 /** What fields of packets must be in to find elements with equal data. */
-interface Wish {
-  readonly wanted: readonly (readonly [Field, Interval[]])[]
-  readonly data: ElementData
+interface Wish extends Pick<Range, 'data'> {
+  readonly wanted: Wanted
 }
 
 export function lookupRange(machine: ClassMachine, key: Value, expression: Of<'lookup'>): Effect {
   const { sets } = machine
   const ranges = sets.ranges(expression.set)
   const at = (octets: Octets) => ranges.findIndex(its => has(its, octets))
-  const effectAt = (index: number, its: ClassMachine) => {
-    const range = ranges[index]
-    return found(its, expression, range === undefined ? undefined : (range.data ?? null))
-  }
+  const effectAt = (index: number, its: ClassMachine) => found(its, expression, ranges[index]?.data)
   if (typeof key === 'string') return effectAt(at(key), machine)
   if (!key.some(isChoice)) return oneByOne(machine, wishesOf(machine, key, ranges), expression)
   const { keyLength } = sets.setOf(expression.set)
@@ -44,7 +49,7 @@ function wishesOf(machine: ClassMachine, words: readonly Word[], ranges: readonl
   for (const [index, range] of ranges.entries()) {
     const wanted = wantedOf(machine, words, range)
     if (wanted === undefined) continue
-    const id = wanted.length === 1 ? JSON.stringify(range.data ?? null) : `${index}`
+    const id = wanted.length === 1 ? JSON.stringify(range.data) : `${index}`
     const known = wishes.get(id)
     if (known === undefined) wishes.set(id, { wanted, data: range.data })
     else known.wanted[0]?.[1].push(...(wanted[0]?.[1] ?? []))
@@ -65,7 +70,7 @@ function oneByOne(machine: ClassMachine, wishes: readonly Wish[], expression: Of
     add(branches, [...inside, [field, difference(region, wanted)]], its => oneByOne(its, rest, expression))
     inside.push([field, intersection(region, wanted)])
   }
-  add(branches, inside, its => found(its, expression, wish.data ?? null))
+  add(branches, inside, its => found(its, expression, wish.data))
   return { kind: 'split', branches }
 }
 
@@ -74,11 +79,7 @@ function add(branches: Branch[], narrowed: Branch['narrowed'], take: Branch['tak
 }
 
 /** Gives what fields of packets must be in; undefined where no packet of the class is in the interval. */
-function wantedOf(
-  machine: ClassMachine,
-  words: readonly Word[],
-  { from, to }: Range,
-): Wish['wanted'] | undefined {
+function wantedOf(machine: ClassMachine, words: readonly Word[], { from, to }: Range): Wanted | undefined {
   const wanted: (readonly [Field, Interval[]])[] = []
   for (let index = 0; index < words.length; ) {
     const word = words[index] ?? ''
@@ -93,13 +94,14 @@ function wantedOf(
     const region = machine.region(field)
     const length = region[0]?.from.length ?? 0
     const parts = words.slice(index, index + Math.ceil(length / 4))
-    const isPart = (its: Word, number: number) =>
-      typeof its !== 'string' &&
-      !isChoice(its) &&
-      its.field === field &&
-      its.at === number * 4 &&
-      !/[^\xff]/.test(its.mask)
-    if (parts.length * 4 < length || !parts.every(isPart))
+    const mask = '\xff'.repeat(Math.min(length, 4))
+    if (
+      parts.length * 4 < length ||
+      !areSame(
+        parts,
+        parts.map((_, part) => ({ field, at: part * 4, mask })),
+      )
+    )
       throw new BeyondEvaluator(`cannot trace an interval of a part of a field (${field})`)
     const interval = { from: from.slice(at, at + length), to: to.slice(at, at + length) }
     if (!meets(region, interval)) return undefined

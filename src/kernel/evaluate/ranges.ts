@@ -9,7 +9,8 @@ import { BeyondEvaluator } from './values.ts'
 export interface Range {
   readonly from: Octets
   readonly to: Octets
-  readonly data: ElementData
+  /** Null for an element of a set. */
+  readonly data: ElementData | null
   /** Each word of the key is within those of the ends; otherwise the key is, as a number. */
   readonly isConcatenated: boolean
 }
@@ -35,7 +36,12 @@ export function rangesOf(elements: readonly Element[], { flags, keyLength }: Nft
     if (isEnd === true) return []
     const next = sorted[index + 1]?.key
     const last = next === undefined ? '\xff'.repeat(key.length) : before(next)
-    const range = { from: key, to: keyEnd ?? (isConcatenated ? key : last), data, isConcatenated }
+    const range = {
+      from: key,
+      to: keyEnd ?? (isConcatenated ? key : last),
+      data: data ?? null,
+      isConcatenated,
+    }
     if (isConcatenated && keyLength > ADDRESS_MAX && !isPlain(range))
       throw new BeyondEvaluator('cannot trace such an interval of IPv6 addresses in a concatenation')
     return [range]
