@@ -151,13 +151,11 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
     const isNamed = proxy !== undefined
     const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
     const leftElsewhere = isOurs || isNamed ? [] : ipvsTexts(elsewhere)
+    const foreign = others.filter(({ table }) => table !== tableName)
     const neighbors = neighborsOf({
       ...left,
       chains: others,
-      tables: await surveyTables(
-        connection,
-        others.filter(({ table }) => table !== tableName),
-      ),
+      tables: await surveyTables(connection, foreign),
       tableName,
       leftElsewhere,
       writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,

@@ -142,10 +142,7 @@ async function readOthers(proxyName: string | undefined): Promise<readonly Surve
 }
 
 /** Reads the rules of the tables with these chains that IP packets pass. */
-export async function surveyTables(
-  connection: Connection,
-  chains: readonly SurveyedChain[],
-): Promise<readonly ForeignTable<HookFamily>[]> {
+export async function surveyTables(connection: Connection, chains: readonly SurveyedChain[]) {
   const tables: ForeignTable<HookFamily>[] = []
   for (const { family, table: name } of chains)
     if (isHookFamily(family) && !tables.some(each => each.family === family && each.name === name))

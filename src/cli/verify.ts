@@ -117,11 +117,8 @@ async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, c
     daemon: computed !== undefined,
     differences: disagreements(table, computed, [...leftovers, ...lines]),
   }
-  return {
-    facts,
-    text: verifyText(facts, color),
-    exitCode: facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT,
-  }
+  const exitCode = facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
+  return { facts, text: verifyText(facts, color), exitCode }
 }
 
 /** Names what the kernel holds of other modes: their Services may still answer, also deleted ones. */

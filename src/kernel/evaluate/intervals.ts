@@ -93,20 +93,14 @@ function wantedOf(machine: ClassMachine, words: readonly Word[], { from, to }: R
     const { field } = word
     const region = machine.region(field)
     const length = region[0]?.from.length ?? 0
-    const parts = words.slice(index, index + Math.ceil(length / 4))
-    const mask = '\xff'.repeat(Math.min(length, 4))
-    if (
-      parts.length * 4 < length ||
-      !areSame(
-        parts,
-        parts.map((_, part) => ({ field, at: part * 4, mask })),
-      )
-    )
+    const [size, mask] = [Math.ceil(length / 4), '\xff'.repeat(Math.min(length, 4))]
+    const whole = Array.from({ length: size }, (_, part) => ({ field, at: part * 4, mask }))
+    if (!areSame(words.slice(index, index + size), whole))
       throw new BeyondEvaluator(`cannot trace an interval of a part of a field (${field})`)
     const interval = { from: from.slice(at, at + length), to: to.slice(at, at + length) }
     if (!meets(region, interval)) return undefined
     wanted.push([field, [interval]])
-    index += parts.length
+    index += size
   }
   return wanted
 }

@@ -32,16 +32,11 @@ export function rangesOf(elements: readonly Element[], { flags, keyLength }: Nft
   const isConcatenated = (flags & NFT_SET_CONCAT) !== 0
   const order = (its: Element) => `${its.key}${its.isEnd === true ? '\0' : '\x01'}`
   const sorted = elements.toSorted((a, b) => (order(a) < order(b) ? -1 : 1))
-  return sorted.flatMap(({ key, keyEnd, isEnd, data }, index): readonly Range[] => {
+  return sorted.flatMap(({ key, keyEnd, isEnd, data = null }, index): readonly Range[] => {
     if (isEnd === true) return []
     const next = sorted[index + 1]?.key
     const last = next === undefined ? '\xff'.repeat(key.length) : before(next)
-    const range = {
-      from: key,
-      to: keyEnd ?? (isConcatenated ? key : last),
-      data: data ?? null,
-      isConcatenated,
-    }
+    const range = { from: key, to: keyEnd ?? (isConcatenated ? key : last), data, isConcatenated }
     if (isConcatenated && keyLength > ADDRESS_MAX && !isPlain(range))
       throw new BeyondEvaluator('cannot trace such an interval of IPv6 addresses in a concatenation')
     return [range]
