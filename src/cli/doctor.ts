@@ -9,8 +9,8 @@ import { isLockHeld } from '../daemon/network-lock.ts'
 import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { conntrackSysctls } from '../daemon/tune.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
-import type { HookFamily, NftFamily } from '../kernel/nft/state.ts'
-import { type ForeignTable, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
+import { surveyChains } from '../kernel/nft/survey.ts'
 import { planSysctls, SYSCTLS } from '../kernel/sysctl/sysctls.ts'
 import { probe } from '../kernel/xt/probe.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../modes/common/tables.ts'
@@ -18,11 +18,10 @@ import { isTraceTable } from '../modes/common/trace-table.ts'
 import { ipvsTexts, lookElsewhere, neighborsOf } from '../modes/foreign/leftovers.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
-import type { Connection } from '../netlink/connection.ts'
 import { usualSocket } from './admin-client.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, readText, tableText } from './io.ts'
-import { isHookFamily } from './outcome.ts'
+import { surveyTables } from './outcome.ts'
 import { damageFindings } from './programmed.ts'
 import { flaggedCommand } from './request.ts'
 
@@ -152,10 +151,11 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
     const isNamed = proxy !== undefined
     const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
     const leftElsewhere = isOurs || isNamed ? [] : ipvsTexts(elsewhere)
+    const foreign = others.filter(({ table }) => table !== tableName)
     const neighbors = neighborsOf({
       ...left,
       chains: others,
-      tables: await surveyTables(connection, others, tableName),
+      tables: await surveyTables(connection, foreign),
       tableName,
       leftElsewhere,
       writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,
@@ -168,16 +168,6 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
     )
     return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
   })
-}
-
-/** Reads the rules of the tables of other programs that IP packets pass. */
-async function surveyTables(connection: Connection, chains: readonly SurveyedChain[], ownTable: string) {
-  const places = new Map<string, { readonly family: HookFamily; readonly name: string }>()
-  for (const { family, table: name } of chains)
-    if (isHookFamily(family) && name !== ownTable) places.set(`${family} ${name}`, { family, name })
-  const tables: ForeignTable<HookFamily>[] = []
-  for (const place of places.values()) tables.push(await surveyTable(connection, place))
-  return tables
 }
 
 /** Warns of a running kube-proxy, which restores its rules when another program removes them. */

@@ -255,7 +255,7 @@ async function dropText(
     ...factsOf(head, { row, interfaceName: names.interfaceName }, { atMs, inputInterface }),
     verdict,
     reason,
-    answer: `${verdict === 'reject' ? 'is rejected' : 'is dropped'}: ${reasonText(reason)}`,
+    answer: `${verdict === 'reject' ? 'rejected' : 'dropped'}: ${reasonText(reason)}`,
   }
   return output === 'json' ? `${JSON.stringify(drop)}\n` : `${oneLine(factsText(drop, drop.answer))}\n`
 }

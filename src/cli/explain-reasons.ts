@@ -106,11 +106,14 @@ function oversizedText({ refusal }: Oversized): string {
 
 function refusedReason(service: string, refusal: Refusal, { refusedSince, wallMs }: Refusing): Reason {
   const { object, field, value, reason } = refusal
-  const since = sinceText(refusedSince?.(refusal), wallMs)
   return {
     text: `${object} requests ${value} (${field}), which kprobe refuses: ${reason}`,
-    answer: `refused${since}: ${service} requests ${value} (${field}): ${reason}`,
+    answer: refusedText(service, refusal, sinceText(refusedSince?.(refusal), wallMs)),
   }
+}
+
+export function refusedText(service: string, { field, value, reason }: Refusal, since = ''): string {
+  return `refused${since}: ${service} requests ${value} (${field}): ${reason}`
 }
 
 /** Gives the list of endpoints that applies to the client of these outcomes. */

@@ -13,8 +13,14 @@ import {
   NF_INET_PRE_ROUTING,
 } from '../kernel/nft/constants.ts'
 import type { HookFamily } from '../kernel/nft/state.ts'
-import { type ForeignRule, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
-import { forwards } from '../kernel/sysctl/sysctls.ts'
+import {
+  type ForeignRule,
+  type ForeignTable,
+  type SurveyedChain,
+  surveyChains,
+  surveyTable,
+} from '../kernel/nft/survey.ts'
+import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
@@ -22,6 +28,7 @@ import type { HeldMode } from '../modes/mode.ts'
 import { findMode, MODES, readModes } from '../modes/registry.ts'
 import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.ts'
 import { XT_TABLES } from '../modes/xt-common/read-chains.ts'
+import type { Connection } from '../netlink/connection.ts'
 import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
 
 /** One endpoint or verdict that connections may end in. */
@@ -121,24 +128,26 @@ async function readOthers(proxyName: string | undefined): Promise<readonly Surve
   const isOurs = (name: string) => XT_TABLES.some(xt => isOurChain(names, xt, name) || isIpvsChain(xt, name))
   const isTheirs = ({ targets }: ForeignRule) => targets.length === 0 || !targets.every(isOurs)
   return await withNetfilter(async connection => {
-    const found: SurveyedChain[] = []
-    const rules = new Map<string, readonly ForeignRule[]>()
-    for (const surveyed of await surveyChains(connection)) {
-      const { family, table, chain } = surveyed
-      if (chain.hook === undefined || !isHookFamily(family) || own.includes(table)) continue
-      // It starts the trace of packets, and decides nothing about them.
-      if (isTraceTable(table)) continue
-      const key = `${family} ${table} `
-      if (!rules.has(key)) {
-        const { chains } = await surveyTable(connection, { family, name: table })
-        rules.set(key, [])
-        for (const each of chains) rules.set(`${key}${each.name}`, each.rules)
-      }
-      const isDropping = chain.hook.policy !== undefined
-      if (isDropping || rules.get(`${key}${chain.name}`)?.some(isTheirs) === true) found.push(surveyed)
-    }
-    return found
+    const chains = (await surveyChains(connection)).filter(
+      // A table of traces starts them, and decides nothing about packets.
+      ({ table, chain }) => chain.hook !== undefined && !own.includes(table) && !isTraceTable(table),
+    )
+    const tables = await surveyTables(connection, chains)
+    return chains.filter(({ family, table, chain: { name, hook } }) => {
+      const its = tables.find(each => each.family === family && each.name === table)?.chains
+      const rules = its?.find(each => each.name === name)?.rules
+      return rules !== undefined && (hook?.policy !== undefined || rules.some(isTheirs))
+    })
   })
+}
+
+/** Reads the rules of the tables with these chains that IP packets pass. */
+export async function surveyTables(connection: Connection, chains: readonly SurveyedChain[]) {
+  const tables: ForeignTable<HookFamily>[] = []
+  for (const { family, table: name } of chains)
+    if (isHookFamily(family) && !tables.some(each => each.family === family && each.name === name))
+      tables.push(await surveyTable(connection, { family, name }))
+  return tables
 }
 
 /** Tests whether IP packets pass the chains of a family at the hooks of netfilter. */
@@ -276,21 +285,20 @@ function relayedOutcome(
  */
 export function unforwarded(
   { packet, localIps, wanted }: KernelQuestion,
-  sysctls = '/proc/sys/net',
+  sysctls?: string,
 ): KernelOutcome | undefined {
   const isForwarded = ({ destination }: Outcome) =>
     destination !== undefined && ![...localIps].some(ip => isAt(destination, ip))
   if (packet.origin === 'process' || !wanted.some(isForwarded)) return undefined
-  const isV4 = familyOf(packet.destination) === 'IPv4'
-  if (forwards(isV4 ? 'ipv4' : 'ipv6', sysctls) !== false) return undefined
-  const setting = isV4 ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding'
+  const reason = whyUnforwarded(familyOf(packet.destination), sysctls)
+  if (reason === undefined) return undefined
   return {
     kind: 'different',
     part: 'forwarding',
     outcomes: wanted.map(each =>
       isForwarded(each) ? { verdict: 'drop', sourceReplaced: false, percent: each.percent } : each,
     ),
-    reason: `${setting} is 0, so this node drops packets that it should forward to an endpoint`,
+    reason,
     rules: [],
   }
 }

@@ -141,7 +141,7 @@ function outcomeOf(packet: TracedPacket, facts: StoryFacts): StoryOutcome {
 function endedOutcome({ steps, row }: StoryFacts): StoryOutcome {
   const step = steps.at(-1)
   const verdict = step?.isReject === true ? 'reject' : 'drop'
-  const word = verdict === 'reject' ? 'is rejected' : 'is dropped'
+  const word = verdict === 'reject' ? 'rejected' : 'dropped'
   if (step === undefined) return { verdict, answer: `${word} by a rule that the kernel did not report` }
   const { chain, place, isOurs, chainName, text } = step
   if (!isOurs) {

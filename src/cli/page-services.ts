@@ -8,7 +8,7 @@ import type { Memo } from '../model/resolve.ts'
 import type { Service, ServiceKey } from '../model/service.ts'
 import { rounded, shareByDestination } from './answer.ts'
 import { QUESTION_FLAGS, readQuestion, resolveQuestion } from './explain-question.ts'
-import { whyUnserved } from './explain-reasons.ts'
+import { refusedText, whyUnserved } from './explain-reasons.ts'
 import { type Explanation, explained, followed } from './explanation.ts'
 import { knownIn, type Loaded } from './load.ts'
 import { unforwarded } from './outcome.ts'
@@ -126,6 +126,9 @@ function unservedText(service: Service, loaded: Loaded, wallMs: number): string 
 
 function problemOf(held: ServiceFrontends | undefined): string {
   if (held === undefined) return ''
+  const { service, refusals } = held
+  if (held.ports.every(({ frontends }) => frontends.length === 0))
+    return refusals.map(each => refusedText(service, each)).join('; ')
   const without = held.ports.filter(({ frontends }) =>
     frontends.some(({ route: { kind } }) => kind === 'reject' || kind === 'drop'),
   )

@@ -10,6 +10,7 @@ import { modesOf } from '../daemon/retirement.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import { decodeRaw } from '../kernel/nft/raw-decode.ts'
+import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
@@ -18,6 +19,7 @@ import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode, MODE_DEVICE, whyNotProvable } from '../modes/registry.ts'
 import { assumptionsOf, demandSettled, type KernelRules, readRules } from '../proof/kernel-rules.ts'
 import { meaningOf } from '../proof/meanings.ts'
+import { forwardedFamilies } from '../proof/premises.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { demandAnswer, servicesIn } from './admin-client.ts'
@@ -55,7 +57,7 @@ const verifying = (bundle?: Bundle) =>
       'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
       'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
       'programs in the kernel, and compares its fate with what Kubernetes says of the objects; exit code 4 if rules that it\n' +
-      'cannot follow may decide.',
+      'cannot follow may decide, or if this node does not forward packets.',
     flags: FLAGS,
     read: reader => ({
       output: readOutput(reader, OUTPUTS, 'text'),
@@ -115,11 +117,8 @@ async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, c
     daemon: computed !== undefined,
     differences: disagreements(table, computed, [...leftovers, ...lines]),
   }
-  return {
-    facts,
-    text: verifyText(facts, color),
-    exitCode: facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT,
-  }
+  const exitCode = facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
+  return { facts, text: verifyText(facts, color), exitCode }
 }
 
 /** Names what the kernel holds of other modes: their Services may still answer, also deleted ones. */
@@ -136,8 +135,7 @@ async function leftoverLines(config: Config): Promise<readonly PlanLine[]> {
 async function proof({ config, daemon }: ModelRequest, loaded: Loaded, bundle: Bundle | undefined) {
   const isOfFile = daemon === undefined && bundle !== undefined
   const facts = await proveKernel(config, loaded, { bundle, takesAddresses: isOfFile })
-  const { wrong, unknown } = facts
-  const exitCode = wrong > 0 ? EXIT_DIFFERENT : unknown > 0 ? EXIT_UNKNOWN : EXIT_FINE
+  const exitCode = facts.wrong > 0 ? EXIT_DIFFERENT : facts.isProved ? EXIT_FINE : EXIT_UNKNOWN
   return { facts, text: proofText(facts), exitCode }
 }
 
@@ -264,6 +262,8 @@ interface ProofFacts extends Proof {
   readonly services: number
   readonly milliseconds: number
   readonly isProved: boolean
+  /** What the proof rests on beside rules, and what is not so. */
+  readonly brokenPremises: readonly string[]
 }
 
 interface ProofOf {
@@ -301,17 +301,21 @@ export async function proveKernel(
   }
   const proof = await finishInSlices(prove(question), slicingOf(systemClock))
   const refused = memo.admission?.oversized.size ?? 0
+  const forwarded = isLive ? forwardedFamilies(question.meanings) : []
+  const brokenPremises = forwarded.flatMap(family => whyUnforwarded(family) ?? [])
   const left = refused === 0 ? [] : [`${count(refused, 'Service')} without room in memory must reject`]
   return {
     mode: proxyMode,
     services: admitted.services.size,
     milliseconds: Math.round(systemClock.nowMs() - start),
-    isProved: proof.wrong + proof.unknown === 0,
+    isProved: proof.wrong + proof.unknown + brokenPremises.length === 0,
+    brokenPremises,
     ...proof,
     assumptions: [
       ...proof.assumptions,
       ...assumptions,
       ...(proving?.assumes ?? []),
+      ...(isLive ? [] : ['the machine of the file forwards packets']),
       ...(takesAddresses && ownAddresses === undefined ? [ADDRESSES_OF_THIS_MACHINE] : []),
       ...left,
     ],
@@ -365,8 +369,8 @@ function kernelIn(bundle: Bundle, usesIpvs: boolean): HeldKernel {
 }
 
 function proofText(facts: ProofFacts): string {
-  const { wrong, unknown, differences, unknowns, classes, packets, milliseconds, assumptions, services } =
-    facts
+  const { wrong, unknown, differences, unknowns, assumptions, brokenPremises } = facts
+  const { classes, packets, milliseconds, services } = facts
   const found = [...differences, ...unknowns].map(({ name, packet, expected, kernel, rule, doubt }) =>
     [
       `${name}`,
@@ -387,6 +391,9 @@ function proofText(facts: ProofFacts): string {
       ? `NOT proved: ${wrong} of ${size} differ${unknown > 0 ? `, and ${unknown} may differ` : ''}`
       : unknown > 0
         ? `not proved: ${unknown} of ${size} may differ, by rules that kprobe cannot follow`
-        : `proved: ${size}`
-  return `${found.join('')}${more}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`
+        : brokenPremises.length > 0
+          ? `not proved: the rules do for ${size} what Kubernetes says, but a premise does not hold`
+          : `proved: ${size}`
+  const broken = brokenPremises.map(text => `premise that does not hold: ${text}\n`).join('')
+  return `${found.join('')}${more}${broken}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`
 }

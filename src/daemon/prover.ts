@@ -4,6 +4,7 @@ import { compareIps } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, Proving } from '../config/config.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
+import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
 import { isSame } from '../model/fields.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode, MODE_DEVICE, whyNotProvable } from '../modes/registry.ts'
@@ -28,6 +29,8 @@ export interface ProverOptions {
   readonly tell: (fact: EventFact) => void
   readonly metrics: ProofMetrics
   readonly health: Pick<HealthTracker, 'advise'>
+  /** The folder of network settings; /proc/sys/net by default. */
+  readonly sysctls?: string
 }
 
 /** Maximum share of a core that proofs take, at any time but for single steps. */
@@ -86,6 +89,7 @@ export class Prover {
   /** Those that may differ, by rules that kprobe cannot follow, and the first such rule. */
   #unknown = 0
   #doubt = ''
+  #forwarded: RunningProof['forwarded'] = []
   #workMs = 0
   /** Why the mode that programs the kernel now is not proved; empty where it is. */
   #idle = ''
@@ -121,6 +125,7 @@ export class Prover {
       ...(this.#differences > 0 ? [`${this.#differences} differ`] : []),
       ...(this.#unknown > 0 ? [`${this.#unknown} may differ, by rules that kprobe cannot follow`] : []),
     ]
+    counts.push(...this.#forwarded.flatMap(family => whyUnforwarded(family, this.#options.sysctls) ?? []))
     if (counts.length === 0) return { name, note: `everything was proved, ${age}`, isAdvice: true }
     return { name, failure: `${counts.join(', ')}; everything was followed, ${age}`, isAdvice: true }
   }
@@ -259,6 +264,7 @@ export class Prover {
     this.#tables = tables
     this.#held = held
     this.#last = { atMs: clock.nowMs(), classes }
+    this.#forwarded = proof.forwarded
     metrics.proved('whole', { classes, durationMs: this.#workMs })
     this.#tell({ ...found, classes }, proof)
     const shared = isRead ? await this.#committed(held) : undefined

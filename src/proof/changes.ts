@@ -1,6 +1,6 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
-import { isLoopback } from '../base/ip.ts'
+import { type Family, isLoopback } from '../base/ip.ts'
 import type { CompiledTable, Ownership } from '../kernel/evaluate/compiled.ts'
 import type { IpvsChange, IpvsHeld } from '../kernel/ipvs/state.ts'
 import { NFT_SET_INTERVAL, NFT_TABLE_F_DORMANT } from '../kernel/nft/constants.ts'
@@ -13,6 +13,7 @@ import type { FamilyMeanings, TouchedMeaning } from './family-meanings.ts'
 import { type MeaningConfig, placeKey, portKey } from './meaning.ts'
 import { Meanings } from './meanings.ts'
 import type { PacketClass } from './packet-class.ts'
+import { forwardedFamilies } from './premises.ts'
 import { FamilyProof, Findings, LIMIT, type Proof, proofOf } from './prove.ts'
 import { type Concerned, ELSEWHERE, type Elsewhere, Reads } from './reads.ts'
 
@@ -61,6 +62,11 @@ export class RunningProof {
   /** Counts the places, node ports and other classes that may differ, by rules that kprobe cannot follow. */
   get unknown(): number {
     return (this.#known?.families ?? []).reduce((sum, { proof }) => sum + proof.unknown.size, 0)
+  }
+
+  /** The families in which this node has to forward packets. */
+  get forwarded(): readonly Family[] {
+    return forwardedFamilies(this.#known?.meanings.families ?? [])
   }
 
   /** The places, node ports and other classes with a difference, by family. */

@@ -96,7 +96,7 @@ describe('the pictures of docs/look.md', () => {
     const textOf = (name: string) => texts.get(name) ?? ''
     expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +\d+ /m)
     expect(textOf('drops')).toContain(
-      'shop/coming-soon:http (ClusterIP) from pod20: is rejected: the Service has no usable endpoint',
+      'shop/coming-soon:http (ClusterIP) from pod20: rejected: the Service has no usable endpoint',
     )
     expect(textOf('trace')).toMatch(
       /shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 by pod1[12]/,

@@ -92,6 +92,7 @@ const OF_NFT: Cases = [
   ['early notrack', 'differs'],
   ['early ip daddr 203.0.113.9 notrack', 'proved'],
   ['rawout tcp dport 80 notrack', 'differs'],
+  [`early ${Array(3).fill('numgen random mod 2 1 notrack').join('; add rule inet fw early ')}`, 'differs'],
   ['pre tcp dport 80 notrack', 'proved'],
   ['forward ct state untracked drop', 'proved'],
   ['forward ct state new drop', 'differs'],

@@ -14,7 +14,7 @@ import { type ChangesProof, type ProofState, RunningProof } from '../../src/proo
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { EXAMPLES } from '../support/daemon.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
-import { freshNetns } from '../support/lab/netns.ts'
+import { forwardPackets, freshNetns } from '../support/lab/netns.ts'
 import { change, commitAll, computeIn, IPTABLES, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../support/proof.ts'
 import { PROVING } from '../support/proof-iptables.ts'
@@ -30,7 +30,10 @@ const SOURCE = [
 const nft = (...args: readonly string[]): string => tool('nft', ...args)
 const prove = (...more: string[]): Promise<Ended> => runInProcess(['verify', '--prove', ...SOURCE, ...more])
 
-beforeAll(() => freshNetns())
+beforeAll(() => {
+  freshNetns()
+  forwardPackets()
+})
 afterEach(() => void nft('flush', 'ruleset'))
 
 it('every step of every scenario is proved from what the kernel holds', async () => {
@@ -244,6 +247,21 @@ describe('kprobe verify --prove', () => {
       code: 2,
       err: expect.stringContaining('--prove: "now" is not one of off, changes, full'),
     })
+  })
+
+  it('exits 4 where the rules are right, and the node does not forward', async () => {
+    await runInProcess(['run', '--once', ...SOURCE])
+    writeFileSync('/proc/sys/net/ipv6/conf/all/forwarding', '0')
+    try {
+      const { code, out } = await prove()
+      expect(out).toMatch(
+        /^premise that does not hold: net\.ipv6\.conf\.all\.forwarding is 0, so this node drops packets .*\nassumed:/,
+      )
+      expect(out).toMatch(/^not proved: the rules do for \d+ classes .*, but a premise does not hold$/m)
+      expect(code).toBe(4)
+    } finally {
+      forwardPackets()
+    }
   })
 
   it('exits 3 before anything is programmed, and proves no packet of a Service', async () => {

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { tool } from '../support/command.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
+import { forwardPackets, freshNetns } from '../support/lab/netns.ts'
 import { DIFFERS, metric, proving, until, verbose, wholes } from '../support/proving-daemon.ts'
 
 /* The proof in the daemon, of iptables mode: its whole proofs take long. */
@@ -11,6 +11,7 @@ const nft = (...args: readonly string[]): string => tool('nft', ...args)
 
 beforeEach(() => {
   freshNetns()
+  forwardPackets()
   tool('ip', 'link', 'set', 'lo', 'up')
 })
 afterEach(async () => {

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { tool } from '../support/command.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
+import { forwardPackets, freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
 import {
   AGAIN,
@@ -24,6 +24,7 @@ const nft = (...args: readonly string[]): string => tool('nft', ...args)
 
 beforeEach(() => {
   freshNetns()
+  forwardPackets()
   tool('ip', 'link', 'set', 'lo', 'up')
 })
 afterEach(async () => {

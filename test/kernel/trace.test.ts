@@ -144,7 +144,7 @@ describe.each(['nftables', 'iptables'])('kprobe trace in %s mode', mode => {
     const [story] = await traced(['--to=10.96.1.1:80'], [flowTo('10.96.1.1', 80)])
     expect(story?.outcome).toEqual({
       verdict: 'drop',
-      answer: 'is dropped by another program: inet firewall strict, rule 1',
+      answer: 'dropped by another program: inet firewall strict, rule 1',
       decidedBy: 'inet firewall strict',
       reason: 'another-program',
     })
@@ -183,7 +183,7 @@ describe('kprobe trace', () => {
         each => storyOf({ ...PACKET, end: 'dropped' }, { ...facts, steps: [each] }).outcome.answer,
       )
     }
-    const by = 'is dropped by another program: inet firewall strict, '
+    const by = 'dropped by another program: inet firewall strict, '
     try {
       await names.load()
       expect(await placesOf(first)).toEqual([`${by}rule 1`])

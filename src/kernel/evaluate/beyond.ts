@@ -45,16 +45,12 @@ export function beyondOf(expression: Expression): Beyond {
   }
 }
 
-const BY_NAME: ReadonlyMap<string, Beyond> = new Map([
-  ...(['meta', 'fib', 'bitwise', 'numgen', 'rt', 'hash', 'exthdr', 'tunnel'] as const).map(
-    n => [n, 'load'] as const,
-  ),
-  ...(['xfrm', 'socket', 'osf', 'byteorder', 'immediate', 'inner'] as const).map(n => [n, 'load'] as const),
-  ...(['cmp', 'range', 'limit', 'quota', 'connlimit', 'objref', 'dynset'] as const).map(
-    n => [n, 'test'] as const,
-  ),
-  ...(['last', 'dup', 'flow_offload'] as const).map(n => [n, 'nothing'] as const),
-])
+const LOADS: readonly string[] = ['meta', 'fib', 'bitwise', 'numgen', 'rt', 'hash', 'exthdr', 'tunnel']
+const NAMES: readonly (readonly [Beyond, readonly string[]])[] = [
+  ['load', [...LOADS, 'xfrm', 'socket', 'osf', 'byteorder', 'immediate', 'inner']],
+  ['test', ['cmp', 'range', 'limit', 'quota', 'connlimit', 'objref', 'dynset']],
+  ['nothing', ['last', 'dup', 'flow_offload']],
+]
 
 function unknownOf(expression: Extract<Expression, { kind: 'unknown' }>): Beyond {
   const { name } = expression
@@ -62,7 +58,7 @@ function unknownOf(expression: Extract<Expression, { kind: 'unknown' }>): Beyond
     const { sreg, key = 0 } = attributesOf(EXPRESSIONS.ct, expression) ?? {}
     return sreg === undefined ? 'load' : CT_KEYS.includes(key) ? 'effect' : 'nothing'
   }
-  if (name !== 'payload') return BY_NAME.get(name) ?? 'effect'
+  if (name !== 'payload') return NAMES.find(([, names]) => names.includes(name))?.[0] ?? 'effect'
   const { sreg, base, offset = 0, length = 0 } = attributesOf(EXPRESSIONS.payload, expression) ?? {}
   if (sreg === undefined) return 'load'
   const layout = base === NFT_PAYLOAD_TRANSPORT_HEADER ? TRANSPORT : [...HEADER_4, ...HEADER_6]

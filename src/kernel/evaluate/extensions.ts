@@ -72,8 +72,10 @@ function decode(expression: Expression, context: ExtensionContext): Decoded | un
       return matchOf(expression, context)
     case 'target':
       return targetOf(expression, context)
-    case 'unknown':
-      return comparisonOf(expression) ?? foreignOf(expression)
+    case 'unknown': {
+      const run = foreignRun(expression)
+      return comparisonOf(expression) ?? (run && impure(run))
+    }
     case 'ipset': {
       const { ipvs } = context
       return ipvs && pure(machine => ipvs.match(machine, expression))
@@ -350,11 +352,6 @@ function knownTarget(target: XtTarget): Run | undefined {
 /** Clears bits, then flips others. */
 function marked(held: Known, cleared: number, flipped: number): Known {
   return chosenTo(held, octets => u32host(((readU32host(octets) & ~cleared) ^ flipped) >>> 0))
-}
-
-function foreignOf(expression: Extract<Expression, { kind: 'unknown' }>): Decoded | undefined {
-  const run = foreignRun(expression)
-  return run === undefined ? undefined : impure(run)
 }
 
 function foreignTarget(target: ForeignTarget): Run {

@@ -281,26 +281,14 @@ function isSupposed({ machine: { doubt } }: Way): boolean {
   return doubt?.isSupposed === true
 }
 
-function areAlike({ machine: a, ...first }: Way, { machine: b, ...second }: Way): boolean {
-  return (
-    first.natDone === second.natDone &&
-    a.box === b.box &&
-    a.rolled === b.rolled &&
-    a.probability === b.probability &&
-    a.to === b.to &&
-    a.toType === b.toType &&
-    a.masquerade === b.masquerade &&
-    a.mark === b.mark &&
-    a.connectionMark === b.connectionMark &&
-    a.priority === b.priority &&
-    a.ownPriority === b.ownPriority &&
-    a.written === b.written &&
-    a.server === b.server &&
-    a.isTaken === b.isTaken &&
-    a.untracked === b.untracked &&
-    a.translated === b.translated &&
-    a.isChangedByOwn === b.isChangedByOwn
-  )
+type Keys = readonly (keyof ClassMachine)[]
+const CHOSEN: Keys = ['box', 'rolled', 'probability', 'to', 'toType', 'written', 'server', 'isTaken']
+const HELD: Keys = ['mark', 'connectionMark', 'priority', 'ownPriority', 'untracked', 'translated']
+const DONE: Keys = ['masquerade', 'isSourceElsewhere', 'isChangedByOwn']
+const COMPARED: Keys = [...CHOSEN, ...HELD, ...DONE]
+
+function areAlike(a: Way, b: Way): boolean {
+  return a.natDone === b.natDone && COMPARED.every(key => a.machine[key] === b.machine[key])
 }
 
 /** So few ways are cheaper to follow than to compare. */
@@ -326,6 +314,7 @@ function merged(machines: readonly ClassMachine[]): ClassMachine[] {
       written?.data,
       written?.timeoutMs,
       machine.doubt?.isSupposed,
+      machine.untracked,
     ].join()
     const alike = byBox.get(box)
     const known = alike?.get(key)

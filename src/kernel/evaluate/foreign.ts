@@ -31,7 +31,7 @@ export function foreignRun(expression: Of<'unknown'>): Run | undefined {
       return () => ({ kind: 'masquerade' })
     case 'redir': {
       const { portMin, portMax = portMin } = attributesOf(REDIR, expression) ?? {}
-      return machine => redirect(machine, portOf(machine, { portMin, portMax }))
+      return machine => redirect(machine, portOf(machine, portMin, portMax))
     }
     case 'nat':
       return natOf(expression)
@@ -65,11 +65,6 @@ export function untrack(machine: ClassMachine): Effect {
   return 'next'
 }
 
-interface Ports {
-  readonly portMin: number | undefined
-  readonly portMax: number | undefined
-}
-
 /** Sends packets to an address of this node: which one follows from the device that they come in by. */
 export function redirect(machine: ClassMachine, port: Known | undefined): Effect {
   const address = machine.addressLength === 4 ? '\x7f\0\0\x01' : `${'\0'.repeat(15)}\x01`
@@ -90,13 +85,13 @@ function natOf(expression: Of<'unknown'>): Run | undefined {
     }
     const to = address ?? machine.known('destination')
     if (to === undefined) throw new BeyondEvaluator('cannot trace a translation of several addresses')
-    return translate(machine, to, portOf(machine, { portMin, portMax }))
+    return translate(machine, to, portOf(machine, portMin, portMax))
   }
 }
 
-function portOf(machine: ClassMachine, { portMin, portMax }: Ports): Known | undefined {
-  if (portMin !== portMax) throw new BeyondEvaluator('cannot trace one of several ports')
-  const register = registerNumber(portMin)
+function portOf(machine: ClassMachine, min?: number, max?: number): Known | undefined {
+  if (min !== max) throw new BeyondEvaluator('cannot trace one of several ports')
+  const register = registerNumber(min)
   return register === undefined ? undefined : registerOf(machine, register, 2)
 }
 

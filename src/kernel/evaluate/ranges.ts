@@ -9,7 +9,8 @@ import { BeyondEvaluator } from './values.ts'
 export interface Range {
   readonly from: Octets
   readonly to: Octets
-  readonly data: ElementData
+  /** Null for an element of a set. */
+  readonly data: ElementData | null
   /** Each word of the key is within those of the ends; otherwise the key is, as a number. */
   readonly isConcatenated: boolean
 }
@@ -31,7 +32,7 @@ export function rangesOf(elements: readonly Element[], { flags, keyLength }: Nft
   const isConcatenated = (flags & NFT_SET_CONCAT) !== 0
   const order = (its: Element) => `${its.key}${its.isEnd === true ? '\0' : '\x01'}`
   const sorted = elements.toSorted((a, b) => (order(a) < order(b) ? -1 : 1))
-  return sorted.flatMap(({ key, keyEnd, isEnd, data }, index): readonly Range[] => {
+  return sorted.flatMap(({ key, keyEnd, isEnd, data = null }, index): readonly Range[] => {
     if (isEnd === true) return []
     const next = sorted[index + 1]?.key
     const last = next === undefined ? '\xff'.repeat(key.length) : before(next)

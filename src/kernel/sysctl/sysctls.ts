@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { errorOf } from '../../base/errors.ts'
+import type { Family } from '../../base/ip.ts'
 
 /** A kernel setting, a number that a file represents. */
 export interface Sysctl {
@@ -76,8 +77,14 @@ export function settingNow(path: string): number | undefined {
   }
 }
 
-/** Tests whether any interface forwards packets; undefined where the settings cannot be read. `root`: /proc/sys/net. */
-export function forwards(family: 'ipv4' | 'ipv6', root: string): boolean | undefined {
+/** Names the setting by which no interface forwards packets; undefined where one does, or where it cannot be read. */
+export function whyUnforwarded(family: Family, root = '/proc/sys/net'): string | undefined {
+  if (forwards(family === 'IPv4' ? 'ipv4' : 'ipv6', root) !== false) return undefined
+  const setting = family === 'IPv4' ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding'
+  return `${setting} is 0, so this node drops packets that it should forward to an endpoint`
+}
+
+function forwards(family: 'ipv4' | 'ipv6', root: string): boolean | undefined {
   const conf = `${root}/${family}/conf`
   const all = settingNow(`${conf}/all/forwarding`)
   if (all !== 0) return all === undefined ? undefined : true

@@ -12,20 +12,14 @@ interface Surveyed {
   readonly proxy?: string | undefined
 }
 
-/** A base chain of another program that may drop packets. */
-interface Dropping {
-  readonly what: string
-  readonly advice: string
-}
-
 /** Chains that the text names at most. */
 const NAMES_SHOWN = 3
 
 /** Hooks by their numbers: NF_INET_* of linux/netfilter.h. */
 const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting', 'ingress']
 
-/** Finds base chains from which a packet reaches a rule that drops, in a chain that is not kprobe's. */
-export function droppingChains({ chains, tables = [], proxy }: Surveyed): readonly Dropping[] {
+/** Describes base chains from which a packet reaches a rule that drops, in a chain that is not kprobe's. */
+export function droppingChains({ chains, tables = [], proxy }: Surveyed): readonly string[] {
   const names = chainNames(proxy)
   const isOurs = (name: string) =>
     KUBE_PROXY.ownsChain(name) ||
@@ -33,7 +27,7 @@ export function droppingChains({ chains, tables = [], proxy }: Surveyed): readon
     namedPrefixOf(name) !== undefined
   return tables.flatMap(({ family, name: table, chains: its }) => {
     const byName = new Map(its.map(chain => [chain.name, chain]))
-    const found: Dropping[] = []
+    const found: string[] = []
     for (const { chain } of chains.filter(each => each.family === family && each.table === table)) {
       const { hook } = chain
       if (hook === undefined || hook.policy === NF_DROP) continue
@@ -45,14 +39,13 @@ export function droppingChains({ chains, tables = [], proxy }: Surveyed): readon
       if (dropping.length === 0) continue
       const through = dropping.filter(name => name !== chain.name).slice(0, NAMES_SHOWN)
       const by = through.length === 0 ? '' : ` by ${through.join(', ')}`
-      const what = `${family} ${table} ${chain.name} may drop packets${by} (hook ${hookName(hook.hooknum)})`
-      found.push({ what, advice: DROP_ADVICE })
+      found.push(`${family} ${table} ${chain.name} may drop packets${by} (hook ${hookName(hook.hooknum)})`)
     }
     return found
   })
 }
 
-const DROP_ADVICE =
+export const DROP_ADVICE =
   'it decides about traffic to Services as well: `kprobe trace --reject-only` names the rule that dropped a packet'
 
 export function hookName(hooknum: number | undefined): string {

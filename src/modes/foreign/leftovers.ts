@@ -24,7 +24,7 @@ import { commitAsRead, deleteTable, withNftClient } from '../common/writers.ts'
 import type { KernelAccess } from '../mode.ts'
 import { MODES, proxyOfTable } from '../registry.ts'
 import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
-import { droppingChains, hookName } from './dropping-chains.ts'
+import { DROP_ADVICE, droppingChains, hookName } from './dropping-chains.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 import { orderAdvice } from './nat-order.ts'
 
@@ -282,7 +282,7 @@ export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
     ...(around.proxy === undefined ? otherProxies(around) : []),
     ...dropPolicies(around),
-    ...droppingChains(around).map(({ what, advice }) => note(what, advice)),
+    ...droppingChains(around).map(what => note(what, DROP_ADVICE)),
     ...natChains(around),
     ...namedChains(around),
     ...(around.proxy === undefined ? legacyProxies(around) : []),

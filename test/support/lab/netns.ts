@@ -25,7 +25,8 @@ export function enterNetns(file: string): void {
 
 /** Makes this namespace forward packets, as that of a node does. */
 export function forwardPackets(): void {
-  writeFileSync('/proc/sys/net/ipv4/ip_forward', '1')
+  for (const name of ['ipv4/ip_forward', 'ipv6/conf/all/forwarding'])
+    writeFileSync(`/proc/sys/net/${name}`, '1')
 }
 
 /** The name of this thread's network namespace, as in /proc: `net:[4026531840]`. */

@@ -231,6 +231,14 @@ describe('the Services', () => {
       { problem: 'not served: it has too many ports' },
     ])
   })
+
+  it('names what keeps a Service without a frontend from being served, as `kprobe why` does', async () => {
+    expect(listAt(await open().data('services', { filter: 'ns/refused' }), 'rows')).toMatchObject([
+      {
+        problem: expect.stringMatching(/^refused: ns\/refused requests "?<b>"? \(spec\.ports\[0\]\.name\): /),
+      },
+    ])
+  })
 })
 
 describe('the path to a Service', () => {

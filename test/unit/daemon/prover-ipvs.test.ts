@@ -62,6 +62,7 @@ class World {
       }),
       nodeName: 'test-node',
       prove: 'changes',
+      sysctls: '/nonexistent',
       sockets: {
         netfilter: () => this.node.open(parts[this.#opened++ % 2] ?? 'nft'),
         generic: () => this.node.open('ipvs'),

@@ -1,6 +1,9 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { Prover } from '../../../src/daemon/prover.ts'
@@ -62,6 +65,10 @@ const DROPPING: Transaction = [
 ]
 const REMOVED: readonly Operation[] = [{ ...PLACE, verb: 'delete-table' }]
 
+/** The folder of network settings. */
+const SYSCTLS = mkdtempSync(join(tmpdir(), 'kprobe-net-'))
+afterAll(() => rmSync(SYSCTLS, { recursive: true }))
+
 const notOpened = () => {
   throw new Error('IPVS is not read')
 }
@@ -107,6 +114,7 @@ class World {
       }),
       nodeName: 'test-node',
       prove,
+      sysctls: SYSCTLS,
       sockets: { netfilter: () => this.#opened(), generic: notOpened, route: notOpened },
       activeMode: () => ({ held: () => this.#held(), isPassing: this.rig.reconciler.isPassing }),
       tell: fact => void this.facts.push(fact),
@@ -211,6 +219,13 @@ describe('Prover', () => {
     expect(await its.verbose()).toMatch(
       /^\[\+\]proof ok: everything was proved, \d+ classes of packets, \d+ s ago$/m,
     )
+    const conf = join(SYSCTLS, 'ipv4/conf/all')
+    mkdirSync(conf, { recursive: true })
+    writeFileSync(join(conf, 'forwarding'), '0\n')
+    expect(await its.verbose()).toMatch(
+      /^\[-\]proof failed: net\.ipv4\.ip_forward is 0, so this node drops packets .*; everything was followed, /m,
+    )
+    rmSync(conf, { recursive: true })
     const reads = its.reads
     its.rig.offer([...first, ...service(3, '10.1.0.9')])
     await its.wait(3_000)
