@@ -179,6 +179,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
       },
     })
     const before = await countRefused(chains)
+    if (isEndless) io.err('kprobe drops: following packets; Ctrl-C ends\n')
     await untilOver(io, isEndless ? Number.POSITIVE_INFINITY : durationMs, () => printer.isFull)
     // Before the end of reading: what is refused later is in neither count.
     const refused = refusedBetween(before, await countRefused(chains))

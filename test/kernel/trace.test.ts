@@ -269,10 +269,11 @@ describe('kprobe trace', () => {
 })
 
 /** The process that reads the group, as the kernel lists it: the file is there with the first reader of a namespace. */
-function hasReader(group: number): boolean {
-  const listed = tool('cat', '/proc/thread-self/net/netfilter/nfnetlink_log')
-  return listed.split('\n').some(line => Number(line.trim().split(/\s+/)[0]) === group)
-}
+const hasReader = (group: number): boolean =>
+  new RegExp(`^ *${group} `, 'm').test(tool('cat', '/proc/thread-self/net/netfilter/nfnetlink_log'))
+
+/** The command has read the counters, and knows from now on what the kernel leaves out. */
+const counting = (reading: Tracing) => eventually(() => reading.err.includes('following packets'))
 
 /** Packets that the rules that log to IPv4 counted. */
 function refusedNow(): number {
@@ -333,7 +334,7 @@ describe('kprobe drops', () => {
       { to: '192.168.7.8:80', service: 'shop/far:http', verdict: 'drop', reason: 'no-local-endpoints' },
     ])
     const reading = new Tracing(['--follow', '--service=shop/empty'], { command: 'drops', running })
-    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await counting(reading)
     await lab.trace([flowTo('10.96.1.3', 80, { protocol: 'TCP', tries: 200 })])
     const counted = [...tool('iptables-nft-save', '-c').matchAll(/^\[(\d+):.*empty.* -j REJECT/gm)]
     reading.child.kill('SIGINT')
@@ -386,7 +387,7 @@ describe('kprobe drops', () => {
   it('says what the limit of the kernel left out', async () => {
     await program('nftables', ...LOGGED)
     const reading = new Tracing(['--follow', '--service=shop/empty'], { command: 'drops', running })
-    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await counting(reading)
     const second = await runInProcess(['drops', '--duration=1s'])
     expect(second.code).toBe(1)
     expect(second.err).toMatch(/: another process reads NFLOG group 7: [^()]*$/)
@@ -405,7 +406,7 @@ describe('kprobe drops', () => {
     tool('nft', 'add', 'chain', ...place, '{ type filter hook prerouting priority -400; }')
     tool('nft', 'add', 'rule', ...place, 'ip', 'daddr', '10.96.1.1', 'log', 'prefix', 'other', 'group', '7')
     const reading = new Tracing(['--follow'], { command: 'drops', running })
-    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await counting(reading)
     await lab.trace([flowTo('10.96.1.3', 80, { tries: 200 }), flowTo('10.96.1.1', 80, { tries: 400 })])
     const refused = refusedNow()
     reading.child.kill('SIGINT')
@@ -441,7 +442,7 @@ describe('kprobe drops', () => {
   it('names the group that another process reads', async () => {
     await program('nftables', ...LOGGED)
     const first = new Tracing(['--follow'], { command: 'drops', running })
-    await eventually(() => hasReader(7) || first.code !== undefined, { describe: () => first.err })
+    await counting(first)
     const { code, err } = await runInProcess(['drops'])
     expect(code).toBe(1)
     expect(err).toContain('NFLOG group 7')
