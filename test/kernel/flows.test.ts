@@ -65,7 +65,8 @@ function set(setting: string, value: number): void {
 async function serve(ip: string): Promise<Server> {
   const server = createServer(connection => {
     connection.on('error', () => undefined)
-    connection.end(ip)
+    // The client closes first: a server in TIME-WAIT rejects a masqueraded port that is drawn again, and the client tries twice.
+    connection.write(ip)
   })
   server.listen(8_080, ip)
   await once(server, 'listening')
@@ -75,12 +76,8 @@ async function serve(ip: string): Promise<Server> {
 /** One connection; gives the port of its client. The server says who it is: a masqueraded port says nothing there. */
 async function talk(host: string, port = 80): Promise<number> {
   const client: Socket = connect({ host, port })
-  let heard = ''
   client.setEncoding('utf8')
-  client.on('data', text => {
-    heard += text
-  })
-  await once(client, 'connect')
+  const [heard] = await once(client, 'data')
   const own = client.localPort ?? 0
   client.end()
   await once(client, 'close')
