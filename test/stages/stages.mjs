@@ -58,6 +58,8 @@ const SHORT_LIFE = ['--as', 'daemonset', '--rounds', '2', '--only', '^(roll|kill
 
 /** What takes longer and runs only by its name: `.ci/run` runs it after `npm test`. */
 const REST = [
+  // It takes longest, on one processor: the others run beside it.
+  testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
   // Without `unit-mocked`: its files take threads that read all of src/ anew.
   testing('unit-quick', vitest('unit'), { load: 2, env: { KPROBE_QUICK: '1' } }),
   testing('faults-long', onTheKernel('faults-long')),
@@ -81,7 +83,6 @@ const REST = [
     load: 2,
     env: { ...WHOLE, PROPERTY_SEED: '2' },
   }),
-  testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
   { name: 'cluster-down', load: 2, command: vitest('cluster') },
   {
     name: 'life',
