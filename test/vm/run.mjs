@@ -14,7 +14,7 @@ import { prepare, Skipped } from './prepare.mjs'
 import { testsForGuest } from './tests.mjs'
 
 /** A guest goes on for as long as tests begin and end: ten times what one takes on an idle machine. */
-const SILENT_MS = Number(process.env.KPROBE_VM_SECONDS || 900) * 1000
+const SILENT_MS = Number(process.env.KPROBE_VM_SECONDS || 1_200) * 1000
 /** Code that is made at run time has to be translated once more here: less of it takes a fifth less time. */
 const NODE_OPTIONS = '--no-opt'
 /** What takes a test seconds elsewhere takes it minutes here. One that hangs is named before the guest is ended. */
