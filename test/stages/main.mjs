@@ -1,4 +1,4 @@
-// npm test, once everything is installed and built: main.mjs [NAME...]
+// npm test, once everything is installed and built: main.mjs [--again] [NAME...]
 import { spawn } from 'node:child_process'
 import { availableParallelism } from 'node:os'
 import { runStages } from './run-stages.mjs'
@@ -9,7 +9,9 @@ const processors = availableParallelism() + 1
 const abort = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, () => abort.abort(signal))
 
-const stages = stagesOf(process.argv.slice(2)).map(stage =>
+const words = process.argv.slice(2)
+const again = words.includes('--again')
+const stages = stagesOf(words.filter(word => word !== '--again')).map(stage =>
   stage.name === 'reference' ? { ...stage, ready: buildReference() } : stage,
 )
 const failed = await runStages({
@@ -17,6 +19,7 @@ const failed = await runStages({
   processors,
   write: text => process.stdout.write(text),
   signal: abort.signal,
+  again,
 })
 process.exitCode = abort.signal.aborted ? 130 : failed > 0 ? 1 : 0
 

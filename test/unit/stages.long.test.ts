@@ -1,4 +1,3 @@
-import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { temporaryFolder } from '../support/folder.ts'
 import { eventually } from '../support/patience.ts'
@@ -19,6 +18,7 @@ interface Runner {
     readonly processors: number
     readonly write: (text: string) => void
     readonly signal?: AbortSignal
+    readonly again?: boolean
   }): Promise<number>
 }
 
@@ -35,17 +35,12 @@ const shell = (name: string, script: string, more: Partial<Stage> = {}): Stage =
   ...more,
 })
 
-async function run(
-  stages: readonly Stage[],
-  processors = 1,
-  { signal, heard }: { readonly signal?: AbortSignal; readonly heard?: (out: string) => void } = {},
-) {
+async function run(stages: readonly Stage[], processors = 1, signal?: AbortSignal, again = false) {
   let out = ''
   const write = (text: string) => {
     out += text
-    heard?.(out)
   }
-  const failed = await runStages({ stages, processors, write, ...(signal && { signal }) })
+  const failed = await runStages({ stages, processors, write, again, ...(signal && { signal }) })
   return { failed, lines: out.trimEnd().split('\n') }
 }
 
@@ -111,6 +106,21 @@ describe('npm test', () => {
     expect(lines).toContain('a line')
   })
 
+  it('runs failed tests once more when that is asked for, and names those that pass then', async () => {
+    const folder = temporaryFolder()
+    const script = (passes: string) =>
+      `if [ -e ${folder}/${passes} ] && [ "$0" = test/unit/a.test.ts ]; then exit 0; fi; touch ${folder}/once
+       echo ' FAIL  |unit| test/unit/a.test.ts > one'; exit 1`
+    const twice = async (again: boolean, passes = 'once') =>
+      await run([shell('unit', script(passes), { script: 'test:unit' })], 1, undefined, again)
+    expect((await twice(false)).failed).toBe(1)
+    const { failed, lines } = await twice(true)
+    expect(failed).toBe(0)
+    expect(lines).toContain('again unit: test/unit/a.test.ts')
+    expect(lines).toContain('unsteady: unit: failed, then passed alone: test/unit/a.test.ts > one')
+    expect((await twice(true, 'never')).failed).toBe(1)
+  })
+
   it('ends a stage that writes nothing for too long, with all that it started, and shows its last words', async () => {
     const { failed, lines } = await run([
       shell('stuck', 'echo began; sleep 1000 & echo $!; wait', { silentSeconds: 0.5 }),
@@ -134,37 +144,33 @@ describe('npm test', () => {
     const built = new Promise<void>(resolve => {
       letGo = resolve
     })
-    const stages = [
+    const running = run([
       shell('reference', 'true', { ready: () => built }),
       shell('unit', 'true', { load: 2 }),
       shell('kernel', 'true'),
-    ]
-    const heard = (out: string) => {
-      if (out.includes('kernel')) letGo?.()
-    }
-    const { lines } = await run(stages, 1, { heard })
+    ])
+    setTimeout(() => letGo?.(), 500)
+    const { lines } = await running
     expect(lines.slice(0, 3).map(line => line.split(/ +/)[1])).toEqual(['unit', 'kernel', 'reference'])
   })
 
   it('holds processors free for a stage that needs several, but for what keeps none busy', async () => {
-    const ran = join(temporaryFolder(), 'ran')
     const { lines } = await run(
       [
-        shell('lint', `until [ -e ${ran} ]; do sleep 0.05; done`),
+        shell('lint', 'sleep 0.5'),
         shell('unit', 'true', { load: 2 }),
         shell('kernel', 'true'),
-        shell('sim', `touch ${ran}`, { load: 0 }),
+        shell('sim', 'true', { load: 0 }),
       ],
       2,
     )
-    const names = lines.slice(0, 4).map(line => line.split(/ +/)[1])
-    expect(names.filter(name => name !== 'sim')).toEqual(['lint', 'unit', 'kernel'])
+    expect(lines.slice(0, 4).map(line => line.split(/ +/)[1])).toEqual(['sim', 'lint', 'unit', 'kernel'])
   })
 
   it('ends all stages when it is interrupted', async () => {
     const abort = new AbortController()
     setTimeout(() => abort.abort(), 200)
-    const { lines } = await run([shell('long', 'sleep 1000'), shell('next', 'true')], 1, abort)
+    const { lines } = await run([shell('long', 'sleep 1000'), shell('next', 'true')], 1, abort.signal)
     expect(lines).toEqual([''])
   })
 
