@@ -36,6 +36,12 @@ const SUBSCRIPTION_MS = 60_000
 /** Foreign commits count together within this multiple of a read's duration: reads take a few percent of the time at most. */
 const LOOKS_APART = 100
 
+/**
+ * A notification that is missing for so many polls is lost. The kernel moves the generation on before it notifies, and the
+ * program that commits may have to wait for a processor in between.
+ */
+const LATE_POLLS = 3
+
 /** The generation counts as unreadable when so many reads in a row fail: the next check makes up for a single one. */
 const FAILURES = 2
 /** Minimum time between two reports of errors, although reads succeed in between. */
@@ -58,8 +64,8 @@ export class DriftDetector {
   #subscribedUntilMs = 0
   /** The generation up to which every commit was reported or checked; undefined once one was missed. */
   #accounted: Generation | undefined
-  /** Generation of a poll at which not every commit was accounted for. */
-  #awaited: Generation | undefined
+  /** The generation of a check at which not every commit was accounted for, and when that was. */
+  #awaited: { readonly generation: Generation; readonly sinceMs: number } | undefined
   #lookMs = 0
   /** Failed reads of the generation in a row, and whether they are reported. */
   #failures = 0
@@ -127,10 +133,7 @@ export class DriftDetector {
     onDrift({ generation, process: undefined, certain: false })
   }
 
-  /**
-   * Whether the subscription has reported every commit up to this one, or may yet: notifications are read a moment after
-   * the generation, so that those of the poll before must be there, and the newest ones need not.
-   */
+  /** Tests whether the subscription has reported every commit up to this one, or may do so within LATE_POLLS. */
   #isAccounted(generation: Generation): boolean {
     if (this.#accounted === undefined) return false
     if (this.#accounted === generation) {
@@ -139,9 +142,12 @@ export class DriftDetector {
       this.#awaited = undefined
       return true
     }
-    const isLate = this.#awaited !== undefined && commitsBetween(this.#awaited, this.#accounted) < 0
-    this.#awaited = isLate ? undefined : generation
-    return !isLate
+    const { clock, pollMs } = this.#options
+    const awaited = this.#awaited
+    if (awaited === undefined || commitsBetween(awaited.generation, this.#accounted) >= 0)
+      this.#awaited = { generation, sinceMs: clock.nowMs() }
+    else if (clock.nowMs() >= awaited.sinceMs + LATE_POLLS * pollMs) this.#awaited = undefined
+    return this.#awaited !== undefined
   }
 
   /** Reports an error, unless it reported one a moment ago. */
