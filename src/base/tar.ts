@@ -17,7 +17,7 @@ interface TarHead {
 
 const KINDS: Readonly<Record<TarHead['kind'], string>> = { file: '0', link: '2', folder: '5' }
 
-/** Offsets and lengths of the fields of a POSIX header (ustar) that kprobe reads and writes. */
+/** Offsets and lengths of the fields of a POSIX header (ustar) that kprobe writes. */
 const NAME = [0, NAME_MAX] as const
 const MODE = [100, 8] as const
 const OWNER = [108, 8] as const
@@ -74,55 +74,4 @@ export function tarPadding(size: number): Buffer {
 /** Gives the end of a tar file. */
 export function tarEnd(): Buffer {
   return Buffer.alloc(2 * BLOCK)
-}
-
-interface TarFile {
-  readonly path: string
-  readonly data: Buffer
-}
-
-/**
- * Reads the files of a tar file in memory, and skips folders. Throws an Error that names the entry for everything else:
- * links, devices, extensions, a wrong sum, a file that is cut off. Paths are as the archive has them: the caller judges
- * them.
- */
-export function* readTar(bytes: Buffer): Generator<TarFile> {
-  let at = 0
-  for (;;) {
-    const header = bytes.subarray(at, at + BLOCK)
-    if (header.length < BLOCK) throw new Error(`the archive ends within an entry, after ${at} bytes`)
-    if (header.every(byte => byte === 0)) return
-    const { path, size, isFolder } = readHeader(header, at)
-    at += BLOCK
-    if (size > bytes.length - at)
-      throw new Error(
-        `the archive ends within ${path}: ${size} bytes, of which ${bytes.length - at} are here`,
-      )
-    if (!isFolder) yield { path, data: bytes.subarray(at, at + size) }
-    at += size + ((BLOCK - (size % BLOCK)) % BLOCK)
-  }
-}
-
-function readHeader(header: Buffer, at: number) {
-  const text = ([offset, length]: FieldPlace) => {
-    const field = header.toString('latin1', offset, offset + length)
-    const end = field.indexOf('\0')
-    return end < 0 ? field : field.slice(0, end)
-  }
-  const number = (field: FieldPlace) => {
-    const digits = text(field).trim()
-    return /^[0-7]+$/.test(digits) ? Number.parseInt(digits, 8) : undefined
-  }
-  if (!text(MAGIC).startsWith('ustar') || number(SUM) !== sumOf(header))
-    throw new Error(`not a tar file: the header at byte ${at} is invalid`)
-  const prefix = text(MAGIC) === 'ustar' ? text(PREFIX) : ''
-  const path = `${prefix === '' ? '' : `${prefix}/`}${text(NAME)}`
-  const shown = JSON.stringify(path)
-  const kind = text(KIND)
-  const size = number(SIZE)
-  const isFolder = kind === KINDS.folder
-  if (!isFolder && kind !== KINDS.file && kind !== '')
-    throw new Error(`${shown} is not a regular file: type ${JSON.stringify(kind)}`)
-  if (size === undefined) throw new Error(`${shown} has no valid size`)
-  return { path, size: isFolder ? 0 : size, isFolder }
 }

@@ -3,7 +3,7 @@ import { nearest } from '../base/text.ts'
 import { flag } from '../config/flag.ts'
 import { helpText, manualPage, wrapLines } from '../config/help.ts'
 import type { Completed } from './completion.ts'
-import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { ownCommand } from './request.ts'
 
@@ -57,10 +57,6 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     'write a bundle for a bug report: objects, kernel state, metrics, findings of doctor',
     () => import('./debug.ts'),
   ],
-  replay: [
-    'load a bundle into a private network namespace, and run why, dump, verify there',
-    () => import('./replay.ts'),
-  ],
   nodes: [
     'run status, verify, why, top or bundle on every node, through the API server (kubectl kprobe)',
     () => import('./nodes.ts'),
@@ -87,7 +83,7 @@ const versionCommand = ownCommand({
     'Prints the version of this build; as JSON or YAML, also those of the runtime and the platform.',
   flags: [outputFlag(OUTPUTS), flag('--version = true', 'true, or raw for one field a line')],
   read: reader => ({
-    output: readOutput(reader, OUTPUTS, 'text'),
+    output: reader.oneOf('output', OUTPUTS, 'text'),
     isRaw: reader.oneOf('version', ['true', 'raw'], 'true') === 'raw',
   }),
   async run({ output, isRaw }, io) {

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
-import { systemClock } from '../base/clock.ts'
+import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { listAt } from '../base/plain-data.ts'
 import { bytesText, count, oneLine, rfc3339 } from '../base/text.ts'
@@ -10,9 +10,11 @@ import { MODEL_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { withNetfilter } from '../daemon/open.ts'
-import { readObjects, readRaw } from '../kernel/nft/raw.ts'
+import { listAllTables } from '../kernel/nft/list.ts'
+import { printTables } from '../kernel/nft/print.ts'
 import { SYSCTLS } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
+import { readSnapshotJson } from '../model/snapshot-json.ts'
 import { MODES } from '../modes/registry.ts'
 import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
 import { demandAnswer, usualSocket, versionIn } from './admin-client.ts'
@@ -22,13 +24,13 @@ import {
   type BundleFile,
   encodeBundle,
   FILE_BYTES_MAX,
-  KERNEL_FILE,
-  kernelText,
   type Missing,
+  OBJECTS_FILE,
   RULES_FILE,
   writeBundle,
 } from './bundle.ts'
 import { type Command, EXIT_FINE, type Io, lent, readText } from './io.ts'
+import { manifestsOf } from './manifests.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 import { failWord, orFailed, ownCommand } from './request.ts'
 
@@ -48,9 +50,9 @@ export const command = ownCommand({
   name: 'debug',
   usage: 'bundle [-o FILE] [flags]',
   description:
-    'Writes one file for a bug report: what the daemon knows and did, what the kernel holds, what doctor says. `kprobe\n' +
-    'replay FILE` gives the same answers on another machine. Without a daemon, it has the kernel state alone.\n' +
-    'Changes nothing.',
+    'Writes one file for a bug report: what the daemon knows and did, what the kernel holds, what doctor says. Other\n' +
+    'commands read its objects with --source=file:kprobe-bundle/objects.json. Without a daemon, it has the kernel state\n' +
+    'alone. Changes nothing.',
   details: [
     'In it:',
     '  manifest.json says what is in the bundle, what is not, and why. Secrets are never read; labels and annotations are left out, but for the settings that kprobe takes from them.',
@@ -94,7 +96,7 @@ async function writeAll({ output, redact, ...rest }: Request, io: Io): Promise<n
   const progress = (doing: string) => io.terminal && io.err(`${doing} ...\n`)
   const all = await gather({ ...rest, io, progress })
   if (redact) progress('renaming')
-  const content = redact ? redacted(all, randomBytes(32)) : all
+  const content = await withObjects(redact ? redacted(all, randomBytes(32)) : all)
   progress('compressing')
   const { bytes, missing } = encodeBundle(content)
   if (io.signal.aborted) throw new Error('interrupted')
@@ -107,7 +109,7 @@ async function writeAll({ output, redact, ...rest }: Request, io: Io): Promise<n
   else io.out(report)
   for (const { name, why } of missing) io.err(`missing ${oneLine(`${name}: ${why}`)}\n`)
   const lacks = (name: string) => missing.some(each => each.name === name)
-  if (!lacks(RULES_FILE) || !lacks('snapshot.json')) return EXIT_FINE
+  if (!lacks(RULES_FILE) || !lacks(SNAPSHOT_FILE)) return EXIT_FINE
   throw new Error(
     'the bundle has neither the objects of a daemon nor the rules in the kernel: run the command as root on the node, or in the pod of kprobe',
   )
@@ -143,6 +145,8 @@ interface Gathering {
   readonly progress: (doing: string) => void
 }
 
+const SNAPSHOT_FILE = 'snapshot.json'
+
 /** The pages of the daemon, each as a file. */
 const PAGES = [
   { page: 'config', about: 'version and settings with which other commands compute the same state' },
@@ -159,8 +163,7 @@ async function gather(gathering: Gathering): Promise<Gathered> {
   const { io, socket, proxy, logFile } = gathering
   const config = await addPages(draft, gathering)
   const flags = isJson(config.flags) ? config.flags : {}
-  await draft.add(RULES_FILE, 'the nf_tables rules of all programs, as messages of netlink', readRules)
-  await draft.add(KERNEL_FILE, 'addresses, virtual servers of IPVS and ipsets of all programs', kernelText)
+  await draft.add(RULES_FILE, 'the nf_tables rules of all programs', readRules)
   const ofProxy = proxy === undefined ? [] : [`--service-proxy-name=${proxy}`]
   const dump = async () => (await import('./dump.ts')).command
   const doctor = async () => (await import('./doctor.ts')).command
@@ -223,10 +226,22 @@ async function addPages(
   return isJson(config) ? config : {}
 }
 
-async function readRules(): Promise<Buffer> {
+async function readRules(): Promise<string> {
   return await withNetfilter(async connection => {
-    return (await readRaw({ connection, clock: systemClock, bytesMax: FILE_BYTES_MAX })).bytes
+    const { value: tables } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
+    return `${[...printTables(tables)].join('\n')}\n`
   })
+}
+
+/** Adds the objects of the daemon as manifests, first of all: they are written from what the bundle says, renamed or not. */
+async function withObjects(content: Gathered): Promise<Gathered> {
+  const snapshot = content.files.find(({ name }) => name === SNAPSHOT_FILE)
+  if (snapshot === undefined) return content
+  const steps = readSnapshotJson(JSON.parse(snapshot.data.toString('utf8')))
+  const manifests = manifestsOf(await finishInSlices(steps, slicingOf(systemClock)))
+  const about = 'the same objects as manifests: kprobe run --source=file:objects.json reads them'
+  const data = Buffer.from(JSON.stringify(manifests))
+  return { ...content, files: [{ name: OBJECTS_FILE, about, data }, ...content.files] }
 }
 
 /** Settings and counts of the kernel, as their paths below /proc. */
@@ -360,11 +375,9 @@ export function redacted({ facts, files, missing }: Gathered, key: Buffer): Gath
     files: files.map(file => {
       const { name, data } = file
       const value = plain.get(name)
-      if (value !== undefined) return { ...file, data: Buffer.from(JSON.stringify(redaction.json(value))) }
-      if (!name.endsWith('.bin')) return { ...file, data: Buffer.from(redaction.text(data.toString('utf8'))) }
-      const words = new Set<string>()
-      readObjects(data, word => words.add(word))
-      return { ...file, data: redaction.octets(data, words) }
+      const text =
+        value === undefined ? redaction.text(data.toString('utf8')) : JSON.stringify(redaction.json(value))
+      return { ...file, data: Buffer.from(text) }
     }),
     missing: missing.map(({ name, why }) => ({ name, why: redaction.text(why) })),
   }

@@ -19,7 +19,7 @@ import { ipvsTexts, lookElsewhere, neighborsOf } from '../modes/foreign/leftover
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { usualSocket } from './admin-client.ts'
-import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, readText, tableText } from './io.ts'
 import { surveyTables } from './outcome.ts'
 import { damageFindings } from './programmed.ts'
@@ -34,7 +34,7 @@ export const command = flaggedCommand({
   details: [WITHOUT_EFFECT],
   listed: [...MODEL_FLAGS, outputFlag(OUTPUTS)],
   flags: [outputFlag(OUTPUTS)],
-  read: reader => ({ output: readOutput(reader, OUTPUTS, 'text') }),
+  read: reader => ({ output: reader.oneOf('output', OUTPUTS, 'text') }),
   async run({ output }, { config }, io) {
     const findings = await examine(config)
     if (output === 'text') printText(findings, io)

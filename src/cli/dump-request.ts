@@ -3,15 +3,7 @@ import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../config/own-flags.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
-import {
-  type Column,
-  CUSTOM_COLUMNS,
-  type JsonPath,
-  outputFlag,
-  readColumns,
-  readOutput,
-  readSortPath,
-} from './document.ts'
+import { outputFlag } from './document.ts'
 import { NAMESPACE_FLAG, readNamespace } from './request.ts'
 import { readServiceFlag } from './service-flag.ts'
 
@@ -33,6 +25,10 @@ const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
   ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
 ])
 
+/** Fields of a row of `dump services` that every row has. */
+const SORT_FIELDS = ['service', 'type', 'protocol', 'frontend', 'action'] as const
+type SortField = (typeof SORT_FIELDS)[number]
+
 const DUMP_FLAGS: readonly FlagSpec[] = [
   ...flags({
     '--service NAMESPACE/NAME': [
@@ -49,12 +45,11 @@ const DUMP_FLAGS: readonly FlagSpec[] = [
   { ...NAMESPACE_FLAG, help: 'only Services of this namespace; with it, --service may be a bare NAME' },
   ...flags({
     '-A, --all-namespaces': 'Services of all namespaces, as without --namespace',
-    '--sort-by PATH':
-      'order of the rows: the JSONPath of a field of -o json, such as .frontend or .endpoints[0]',
+    '--sort-by FIELD': [`order of the rows: ${SORT_FIELDS.join(', ')}`, { choices: SORT_FIELDS }],
     '-w, --watch':
       'print each row that is added or changes, until Ctrl-C; a row that is removed has the endpoints "gone"',
   }),
-  outputFlag(OUTPUTS, ['custom-columns=HEADING:PATH,...']),
+  outputFlag(OUTPUTS),
 ]
 
 export const DUMP_HELP = {
@@ -81,12 +76,10 @@ export const DUMP_HELP = {
 export interface Request {
   readonly what: string
   readonly output: string
-  /** The columns of -o custom-columns; empty for any other output. */
-  readonly columns: readonly Column[]
   /** Empty for all namespaces. */
   readonly namespace: string
   /** Undefined for the order in which all commands print rows. */
-  readonly sortBy: JsonPath | undefined
+  readonly sortBy: SortField | undefined
   readonly isWatched: boolean
   /** Empty for all Services. */
   readonly service: string
@@ -98,7 +91,7 @@ export interface Request {
 
 /** Reads the flags and arguments. Reports errors to the reader. */
 export function readRequest(reader: FlagReader): Request {
-  const { output, columns } = readFormat(reader)
+  const output = reader.oneOf('output', OUTPUTS, 'text')
   const only = OUTPUT_OF.get(output)
   const [first = only ?? 'services', ...rest] = reader.positionals
   const what = WHAT.find(word => word === first)
@@ -116,18 +109,11 @@ export function readRequest(reader: FlagReader): Request {
   return {
     what: what ?? 'services',
     output,
-    columns,
     ...readRows(reader, { what, output }),
     families: readFamilies(reader),
     adminSocket,
     proxyName,
   }
-}
-
-function readFormat(reader: FlagReader): Pick<Request, 'output' | 'columns'> {
-  const text = reader.text('output') ?? ''
-  if (text.startsWith(CUSTOM_COLUMNS)) return { output: CUSTOM_COLUMNS, columns: readColumns(reader, text) }
-  return { output: readOutput(reader, OUTPUTS, 'text'), columns: [] }
 }
 
 /** Reads which rows are printed, and in which order. */
@@ -136,14 +122,12 @@ function readRows(
   { what, output }: { readonly what: string | undefined; readonly output: string },
 ): Pick<Request, 'service' | 'namespace' | 'sortBy' | 'isWatched'> {
   const namespace = readNamespace(reader)
-  const sortBy = readSortPath(reader)
+  const sortBy = reader.given('sort-by') ? reader.oneOf('sort-by', SORT_FIELDS, 'service') : undefined
   const isWatched = reader.bool('watch')
   if (what !== 'services' && what !== undefined)
     for (const flag of ['namespace', 'all-namespaces', 'sort-by', 'watch'])
       if (reader.given(flag)) reader.fail(`--${flag}`, 'is for `kprobe dump services`')
-  if (output === CUSTOM_COLUMNS && what !== 'services' && what !== undefined)
-    reader.fail('--output', 'custom-columns is for `kprobe dump services`')
-  if (isWatched && !['text', 'wide', CUSTOM_COLUMNS].includes(output))
+  if (isWatched && !['text', 'wide'].includes(output))
     reader.fail('--watch', `prints rows; -o ${output} is one document`)
   if (namespace !== '' && reader.bool('all-namespaces'))
     reader.fail('--all-namespaces', 'contradicts --namespace')

@@ -8,7 +8,7 @@ import { isOfService, namesOfElements, type ServiceNames, type ServiceRow } from
 import type { DumpFilter, Mode } from '../modes/mode.ts'
 import { type ReadModes, readModes, readTables } from '../modes/registry.ts'
 import { serviceNamesReader } from './admin-client.ts'
-import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
+import { isDocument, writeDocument } from './document.ts'
 import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io, lent, tableText, writeWarnings } from './io.ts'
 import { runNft } from './libnftables.ts'
@@ -205,9 +205,13 @@ async function objectsOf(request: Request, { names, chains }: Dump) {
   return objects
 }
 
+/** Sorts numbers within a text by their value: 10.0.0.9 before 10.0.0.10. */
+const NATURAL = new Intl.Collator('en', { numeric: true })
+
 function rowsOf({ namespace, sortBy }: Request, { modes }: Dump): readonly ServiceRow[] {
   const rows = sortedRows(modes.flatMap(({ rows }) => rows).filter(({ service }) => isIn(namespace, service)))
-  return sortBy === undefined ? rows : sortedBy(rows, sortBy)
+  if (sortBy === undefined) return rows
+  return [...rows].sort((a, b) => NATURAL.compare(a[sortBy], b[sortBy]))
 }
 
 function isIn(namespace: string, service: string): boolean {
@@ -220,8 +224,7 @@ function rowsRead(request: Request, dump: Dump): RowsRead {
   return { rows, isNftAlone: dump.names === undefined && !rows.some(isRelayed) }
 }
 
-function rowsText(rows: readonly ServiceRow[], { output, service, columns }: Request, io: Io): string {
-  if (columns.length > 0) return columnsText(rows, columns, io)
+function rowsText(rows: readonly ServiceRow[], { output, service }: Request, io: Io): string {
   return serviceTable(rows, { color: io.color, wide: output === 'wide' || service !== '' })
 }
 

@@ -9,7 +9,7 @@ import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode, whyNotProvable } from '../modes/registry.ts'
 import { type Answer, answerOf } from './answer.ts'
-import { type JsonPathOutput, outputFlag, readOutput } from './document.ts'
+import { outputFlag } from './document.ts'
 import { QUESTION_FLAGS, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
@@ -69,7 +69,7 @@ interface QuestionCommand<Output extends string> extends Pick<RunCommand<object>
   readonly outputs: readonly [Output, ...Output[]]
   readonly write: (
     explanation: Explanation,
-    output: Output | JsonPathOutput,
+    output: Output,
     to: { readonly asked: Asked; readonly io: Io },
   ) => void | Promise<void>
 }
@@ -90,7 +90,7 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
     flags: [...QUESTION_FLAGS, outputFlag(outputs)],
     read(reader) {
       const question = readQuestion(reader)
-      const output = readOutput(reader, outputs, outputs[0])
+      const output = reader.oneOf('output', outputs, outputs[0])
       const asked = { from: reader.text('from') ?? '', to: reader.text('to') ?? '' }
       return question && { question, output, asked }
     },

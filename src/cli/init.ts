@@ -9,7 +9,7 @@ import type { SysctlLeft, TuneReport } from '../kernel/sysctl/sysctls.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { counterOf } from '../reconcile/dataplane.ts'
-import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io, lent, tableText } from './io.ts'
 import { flaggedCommand } from './request.ts'
 
@@ -33,7 +33,7 @@ export const initCommand = (machine: InitMachine): Command =>
     details: [WITHOUT_EFFECT],
     listed: [...RUN_FLAGS.filter(({ group }) => group !== PROCESS_GROUP), outputFlag(OUTPUTS)],
     flags: [outputFlag(OUTPUTS)],
-    read: reader => ({ output: readOutput(reader, OUTPUTS, 'text') }),
+    read: reader => ({ output: reader.oneOf('output', OUTPUTS, 'text') }),
     async run({ output }, { config }, io) {
       // Each check loads its kernel module, which creates the settings of that module.
       const answers = [

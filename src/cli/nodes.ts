@@ -7,7 +7,7 @@ import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import type { Json } from '../model/fields.ts'
 import { ApiError } from '../source/kube/api-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from './bundle.ts'
-import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io, lent, tableText } from './io.ts'
 import {
   NodePods,
@@ -85,7 +85,7 @@ interface Request extends PodOptions {
   readonly once: boolean
   readonly sort: NodeSort
   readonly intervalMs: number
-  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
+  readonly output: (typeof OUTPUTS)[number]
 }
 
 async function run(request: Request, io: Io): Promise<number> {
@@ -113,7 +113,7 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
   const argv = argvOf(action, reader, intervalMs)
   const concurrency = reader.integer('concurrency', { min: 1, max: 1_000, fallback: 20 })
   const timeoutS = reader.integer('timeout', { min: 1, max: 3_600, fallback: 60 })
-  const output = readOutput(reader, OUTPUTS, 'text')
+  const output = reader.oneOf('output', OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined
   if (action === 'top' && output !== 'text' && !once) reader.fail('--output', 'is for --once')
   const sort = reader.oneOf('sort-by', NODE_SORTS, 'name')

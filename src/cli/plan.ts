@@ -2,7 +2,7 @@ import { count } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
 import { kernelDifference } from '../daemon/open.ts'
 import { COMMITS_MAX, type PlanLine } from '../reconcile/dataplane.ts'
-import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, type Io, planLines } from './io.ts'
 import { refusalText, withLoaded } from './load.ts'
 import { modelCommand } from './request.ts'
@@ -18,7 +18,7 @@ export const command = modelCommand({
     'Prints what `kprobe run` would change in the kernel, object by object, and changes nothing.\n' +
     'Exits 0 when there is no difference and 3 when there is one.',
   flags: FLAGS,
-  read: reader => ({ output: readOutput(reader, OUTPUTS, 'text'), isSummary: reader.bool('summary') }),
+  read: reader => ({ output: reader.oneOf('output', OUTPUTS, 'text'), isSummary: reader.bool('summary') }),
   async run({ output, isSummary }, request, io) {
     const listed = { ...request, allWarnings: !isSummary }
     const changes = await withLoaded(listed, io, async ({ table, refusedSlices }, { progress, warn }) => {

@@ -9,8 +9,6 @@ interface Redaction {
   text(text: string): string
   /** Renames the names in the values of plain data, and in keys of objects that are names. */
   json(value: unknown): unknown
-  /** Renames the names in bytes with a structure, but none that is a word of that structure by itself. */
-  octets(bytes: Buffer, words: ReadonlySet<string>): Buffer
 }
 
 interface RedactionOptions {
@@ -30,12 +28,6 @@ const WORDS: ReadonlySet<string> = new Set([
   ...['sed', 'nq', 'fo', 'ovf', 'twos'],
   ...['cluster', 'local', 'ports', 'whole', 'ip', 'ip6', 'accept', 'drop', 'reject', 'balance'],
 ])
-
-/** Words of the comments that kube-proxy and kprobe write into rules of iptables. */
-const COMMENT_WORDS: readonly string[] =
-  'match target service services portals externally-visible nodeports note this must be the last rule in chain forwarding conntrack traffic requiring load balancer firewall health check ports block incoming localnet connections packets rules mark for masquerade'.split(
-    ' ',
-  )
 
 /** Objects that every cluster has. */
 const PUBLIC: ReadonlySet<string> = new Set([
@@ -70,14 +62,6 @@ export function redactionOf({ names, key, derived = () => [] }: RedactionOptions
     names: names.size,
     text: text => renameText(text, all),
     json,
-    octets: (bytes, words) => {
-      const inside: Renaming = {
-        ...all,
-        words: new Set([...WORDS, ...COMMENT_WORDS, ...words]),
-        isBinary: true,
-      }
-      return Buffer.from(renameText(bytes.toString('latin1'), inside), 'latin1')
-    },
   }
 }
 
@@ -129,8 +113,6 @@ interface Renaming {
   readonly partsMax: number
   /** Names that are words as well, and are renamed beside a slash only. */
   readonly words: ReadonlySet<string>
-  /** The byte before a text, such as its length, may look like a letter of it. */
-  readonly isBinary?: true
 }
 
 function partsOf(token: string): readonly string[] {
@@ -157,10 +139,6 @@ interface Place extends Renaming {
 function renameToken(token: string, place: Place): string {
   const whole = pseudonymIn(token, place)
   if (whole !== undefined) return whole
-  if (place.isBinary === true && place.isPair) {
-    const rest = pseudonymIn(token.slice(1), place)
-    if (rest !== undefined) return `${token[0]}${rest}`
-  }
   const parts = partsOf(token)
   if (parts.length === 1 || /^[0-9.]+$/.test(token)) return token
   let renamed = ''

@@ -59,7 +59,7 @@ export interface ModelRequest extends RunRequest {
 /** Flags that select a source. With one of them, a command reads the objects itself, with its own flags. */
 const SOURCE_FLAGS: readonly string[] = ['config', 'kubeconfig', 'master', 'source']
 
-export function namesSource(given: FlagReader): boolean {
+function namesSource(given: FlagReader): boolean {
   return SOURCE_FLAGS.some(flag => given.given(flag))
 }
 

@@ -17,7 +17,7 @@ import {
 import { openLinks } from '../relay/open.ts'
 import { askStatus, type RelayAnswer } from '../relay/status.ts'
 import { isOlder } from '../source/kube/object-index.ts'
-import { isDocument, outputFlag, readOutput, writeDocument } from './document.ts'
+import { isDocument, outputFlag, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, tableText } from './io.ts'
 import { ownCommand } from './request.ts'
 
@@ -117,7 +117,7 @@ function readWanted(reader: FlagReader) {
     revision,
     atLeast: readAtLeast(reader),
     timeoutMs: reader.integer('timeout', { min: 1, max: 86_400, fallback: 300 }) * 1_000,
-    output: readOutput(reader, OUTPUTS, 'text'),
+    output: reader.oneOf('output', OUTPUTS, 'text'),
   }
 }
 

@@ -3,7 +3,7 @@ import { secondsText } from '../base/duration.ts'
 import { clockText, oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { FlowNames } from './flow-reading.ts'
 import { SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { EXIT_FINE, type Io, lent } from './io.ts'
@@ -82,7 +82,7 @@ type TopRequest = ReturnType<typeof readTopRequest>
 
 /** Reads the flags. Reports errors to the reader. */
 function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
-  const output = readOutput(reader, OUTPUTS, 'text')
+  const output = reader.oneOf('output', OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined
   if (output !== 'text' && !once) reader.fail('--output', 'is for --once')
   if (reader.given('limit') && !once) reader.fail('--limit', 'is for --once')

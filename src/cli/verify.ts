@@ -4,12 +4,10 @@ import { textAt } from '../base/plain-data.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
-import { readFlags } from '../config/load-config.ts'
 import { HERE, kernelDifference } from '../daemon/open.ts'
 import { modesOf } from '../daemon/retirement.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
-import { decodeRaw } from '../kernel/nft/raw-decode.ts'
 import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import { isJson, type Json } from '../model/fields.ts'
@@ -17,64 +15,49 @@ import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import { serviceJson } from '../model/snapshot-json.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode, MODE_DEVICE, whyNotProvable } from '../modes/registry.ts'
-import { assumptionsOf, demandSettled, type KernelRules, readRules } from '../proof/kernel-rules.ts'
+import { demandSettled, type KernelRules, readRules } from '../proof/kernel-rules.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { forwardedFamilies } from '../proof/premises.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { demandAnswer, servicesIn } from './admin-client.ts'
-import { type Bundle, openBundle, outsideIn, RULES_FILE, withDaemon } from './bundle.ts'
-import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FINE, EXIT_UNKNOWN, type Io, planLine, tableText } from './io.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
+import { EXIT_DIFFERENT, EXIT_FINE, EXIT_UNKNOWN, planLine, tableText } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
-import { type ModelRequest, modelCommand, namesSource, orFailed } from './request.ts'
+import { type ModelRequest, modelCommand } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
   ...flags({
     '--prove': 'follow every packet through the rules in the kernel (nftables, iptables and IPVS mode)',
-    '--kernel FILE': [
-      'with --prove: the rules are those of a file of `kprobe debug bundle`, and not of this kernel; without a source, so are objects and settings',
-      {
-        check: reader =>
-          reader.given('kernel') && !isProofAsked(reader.text('prove'))
-            ? reader.fail(
-                '--kernel',
-                'works only with --prove: `kprobe replay` runs other commands on a bundle',
-              )
-            : undefined,
-      },
-    ],
   }),
 ]
 
-/** Makes the command; `bundle` is the file of --kernel. */
-const verifying = (bundle?: Bundle) =>
-  modelCommand({
-    name: 'verify',
-    description:
-      'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
-      'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
-      'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
-      'programs in the kernel, and compares its fate with what Kubernetes says of the objects; exit code 4 if rules that it\n' +
-      'cannot follow may decide, or if this node does not forward packets.',
-    flags: FLAGS,
-    read: reader => ({
-      output: readOutput(reader, OUTPUTS, 'text'),
-      isProof: isProofAsked(reader.text('prove')),
-    }),
-    async run({ output, isProof }, request, io) {
-      const why = isProof ? whyNotProvable(request.config) : undefined
-      if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
-      return await withLoaded(request, io, async (loaded, { progress }) => {
-        progress.begin(isProof ? PROVING : 'comparing with the daemon and the kernel')
-        const found = await (isProof ? proof(request, loaded, bundle) : comparison(request, loaded, io.color))
-        if (output === 'text') io.out(found.text)
-        else await writeDocument(found.facts, output, io)
-        return found.exitCode
-      })
-    },
-  })
+export const command = modelCommand({
+  name: 'verify',
+  description:
+    'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
+    'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
+    'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
+    'programs in the kernel, and compares its fate with what Kubernetes says of the objects; exit code 4 if rules that it\n' +
+    'cannot follow may decide, or if this node does not forward packets.',
+  flags: FLAGS,
+  read: reader => ({
+    output: reader.oneOf('output', OUTPUTS, 'text'),
+    isProof: isProofAsked(reader.text('prove')),
+  }),
+  async run({ output, isProof }, request, io) {
+    const why = isProof ? whyNotProvable(request.config) : undefined
+    if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
+    return await withLoaded(request, io, async (loaded, { progress }) => {
+      progress.begin(isProof ? PROVING : 'comparing with the daemon and the kernel')
+      const found = await (isProof ? proof(request.config, loaded) : comparison(request, loaded, io.color))
+      if (output === 'text') io.out(found.text)
+      else await writeDocument(found.facts, output, io)
+      return found.exitCode
+    })
+  },
+})
 
 /** One Service, or the shared rules (''), on which source, daemon and kernel differ. */
 interface Disagreement {
@@ -83,21 +66,6 @@ interface Disagreement {
   readonly daemon: string | undefined
   /** Kernel objects that would have to change. */
   readonly kernel: readonly PlanLine[]
-}
-
-export const command: Command = { ...verifying(), run }
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readFlags(argv, { extra: FLAGS })
-  const path = given.text('kernel') ?? ''
-  if (path === '' || !isProofAsked(given.text('prove'))) return await verifying().run(argv, io)
-  return await orFailed(io, 'verify: --kernel', async () => {
-    const bundle = await openBundle(path)
-    if (namesSource(given) || given.given('admin-socket')) return await verifying(bundle).run(argv, io)
-    return await withDaemon(bundle, { io, remedy: 'give the objects with --source' }, socket =>
-      verifying(bundle).run([...argv, `--admin-socket=${socket}`], io),
-    )
-  })
 }
 
 /** Any time at which the daemon may prove means now. */
@@ -132,9 +100,8 @@ async function leftoverLines(config: Config): Promise<readonly PlanLine[]> {
   return lines
 }
 
-async function proof({ config, daemon }: ModelRequest, loaded: Loaded, bundle: Bundle | undefined) {
-  const isOfFile = daemon === undefined && bundle !== undefined
-  const facts = await proveKernel(config, loaded, { bundle, takesAddresses: isOfFile })
+async function proof(config: Config, loaded: Loaded) {
+  const facts = await proveKernel(config, loaded)
   const exitCode = facts.wrong > 0 ? EXIT_DIFFERENT : facts.isProved ? EXIT_FINE : EXIT_UNKNOWN
   return { facts, text: proofText(facts), exitCode }
 }
@@ -266,31 +233,15 @@ interface ProofFacts extends Proof {
   readonly brokenPremises: readonly string[]
 }
 
-interface ProofOf {
-  /** The file that has the rules; undefined for those of this network namespace. */
-  readonly bundle: Bundle | undefined
-  /** The objects are of a source that knows no addresses of the file's machine. */
-  readonly takesAddresses: boolean
-}
-
-/** Proves the rules of the kernel, or of a file, against the objects. Throws if these cannot be read. */
-export async function proveKernel(
-  config: Config,
-  { snapshot, memo }: Loaded,
-  { bundle, takesAddresses }: ProofOf,
-): Promise<ProofFacts> {
+/** Proves the rules of the kernel against the objects. Throws if these cannot be read. */
+async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<ProofFacts> {
   const { proxyMode, serviceProxyName } = config
   const mode = findMode(proxyMode)
   const proving = mode.proving?.(config)
   const start = systemClock.nowMs()
   const usesIpvs = proving?.usesIpvs === true
-  const held = bundle === undefined ? await readKernel(usesIpvs) : kernelIn(bundle, usesIpvs)
-  const { tables, assumptions, ipvs, ownAddresses } = held
-  const isLive = bundle === undefined
-  const its =
-    (isLive || takesAddresses) && ownAddresses !== undefined
-      ? { ...snapshot, localIps: ownAddresses }
-      : snapshot
+  const { tables, assumptions, ipvs, ownAddresses } = await readKernel(usesIpvs)
+  const its = ownAddresses === undefined ? snapshot : { ...snapshot, localIps: ownAddresses }
   const admitted = admittedSnapshot(its, memo.admission)
   const question = {
     meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
@@ -301,7 +252,7 @@ export async function proveKernel(
   }
   const proof = await finishInSlices(prove(question), slicingOf(systemClock))
   const refused = memo.admission?.oversized.size ?? 0
-  const forwarded = isLive ? forwardedFamilies(question.meanings) : []
+  const forwarded = forwardedFamilies(question.meanings)
   const brokenPremises = forwarded.flatMap(family => whyUnforwarded(family) ?? [])
   const left = refused === 0 ? [] : [`${count(refused, 'Service')} without room in memory must reject`]
   return {
@@ -311,19 +262,9 @@ export async function proveKernel(
     isProved: proof.wrong + proof.unknown + brokenPremises.length === 0,
     brokenPremises,
     ...proof,
-    assumptions: [
-      ...proof.assumptions,
-      ...assumptions,
-      ...(proving?.assumes ?? []),
-      ...(isLive ? [] : ['the machine of the file forwards packets']),
-      ...(takesAddresses && ownAddresses === undefined ? [ADDRESSES_OF_THIS_MACHINE] : []),
-      ...left,
-    ],
+    assumptions: [...proof.assumptions, ...assumptions, ...(proving?.assumes ?? []), ...left],
   }
 }
-
-const ADDRESSES_OF_THIS_MACHINE =
-  'the machine of the file has the addresses of this one: the bundle, of an older build, does not say its own'
 
 interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
   readonly ipvs: IpvsHeld | undefined
@@ -345,26 +286,6 @@ async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
     ...held,
     ownAddresses: ipvs?.ownAddresses,
     assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))],
-  }
-}
-
-/** Gives the rules of a bundle. Throws an Error that says what it lacks. */
-function kernelIn(bundle: Bundle, usesIpvs: boolean): HeldKernel {
-  const bytes = bundle.files.get(RULES_FILE)
-  if (bytes === undefined) throw new Error(`--kernel: the bundle has no ${RULES_FILE}`)
-  const { ipvs, ownAddresses, names, lacking } = outsideIn(bundle)
-  if (usesIpvs && ipvs === undefined)
-    throw new Error(`--kernel: the bundle has no state of IPVS and ipsets: ${lacking}`)
-  const { tables, chains } = decodeRaw(bytes, number => names.get(number))
-  return {
-    tables: tables.filter(({ name }) => !isTraceTable(name)),
-    ownAddresses,
-    assumptions: [
-      ...assumptionsOf(chains, usesIpvs),
-      'the rules are those of the file, and of one moment',
-      ...(usesIpvs && ipvs !== undefined ? ipvsAssumptions(ipvs) : []),
-    ],
-    ipvs: usesIpvs ? ipvs : undefined,
   }
 }
 

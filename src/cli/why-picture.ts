@@ -79,50 +79,6 @@ function wrapped(line: string, width: number): readonly string[] {
   return line.match(new RegExp(`.{1,${width}}(?= |$)|.{1,${width}}`, 'gu'))?.map(each => each.trim()) ?? ['']
 }
 
-/** Formats a picture for Mermaid, as Markdown pages of GitHub and GitLab show it. */
-export function mermaidText({ title, path, ends }: Picture): string {
-  const label = ({ lines }: Box) => `["${lines.map(mermaidEscaped).join('<br>')}"]`
-  return [
-    '---',
-    `title: ${JSON.stringify(title)}`,
-    '---',
-    'flowchart TD',
-    ...path.map((each, index) => `  p${index}${label(each)}`),
-    ...path.slice(1).map((_, index) => `  p${index} --> p${index + 1}`),
-    ...ends.map((each, index) => `  e${index}${label(each)}`),
-    ...ends.map(({ share, isReached }, index) => {
-      const text = share === '' ? '' : `|"${mermaidEscaped(share)}"|`
-      return `  p${path.length - 1} ${isReached ? '-->' : '-.->'}${text} e${index}`
-    }),
-    '',
-  ].join('\n')
-}
-
-/** Mermaid reads a label as HTML with entities of its own. */
-function mermaidEscaped(text: string): string {
-  return text.replace(/[#"<>&`\\]/g, character => `#${character.charCodeAt(0)};`)
-}
-
-export function dotText({ title, path, ends }: Picture): string {
-  const text = (lines: readonly string[]) =>
-    `"${lines.map(line => line.replaceAll('\\', '\\\\').replaceAll('"', '\\"')).join('\\n')}"`
-  return [
-    'digraph why {',
-    `  graph [label=${text([title])}, labelloc=t, fontname="sans-serif"];`,
-    '  node [shape=box, fontname="sans-serif"];',
-    '  edge [fontname="sans-serif"];',
-    ...path.map(({ lines }, index) => `  p${index} [label=${text(lines)}];`),
-    ...path.slice(1).map((_, index) => `  p${index} -> p${index + 1};`),
-    ...ends.map(({ lines }, index) => `  e${index} [label=${text(lines)}];`),
-    ...ends.map(
-      ({ share, isReached }, index) =>
-        `  p${path.length - 1} -> e${index} [label=${text([share])}, style=${isReached ? 'solid' : 'dashed'}];`,
-    ),
-    '}',
-    '',
-  ].join('\n')
-}
-
 /** Measures of an SVG, in pixels; its font has characters of one width. */
 const SVG = { margin: 16, character: 7.3, line: 16, pad: 8, gap: 24 } as const
 

@@ -6,9 +6,9 @@ import { type ExplainedEndpoint, outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, OF_NODE, questionCommand } from './explanation.ts'
 import { BOLD, type Io, tableText } from './io.ts'
 import { type KernelOutcome, missingIn, type Outcome, shownOf } from './outcome.ts'
-import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
+import { pictureOf, svgText } from './why-picture.ts'
 
-const WITH_PICTURES = [...OUTPUTS, 'mermaid', 'dot', 'svg'] as const
+const WITH_PICTURE = [...OUTPUTS, 'svg'] as const
 
 export const command = questionCommand({
   name: 'why',
@@ -20,23 +20,13 @@ export const command = questionCommand({
   examples: [
     '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',
     '  kprobe why --from outside --to node/NAME:30080',
-    '  kprobe why --from 203.0.113.7 --to checkout.shop.svc -o dot | dot -Tpng > why.png',
+    '  kprobe why --from 203.0.113.7 --to checkout.shop.svc -o svg > why.svg',
   ],
-  outputs: WITH_PICTURES,
+  outputs: WITH_PICTURE,
   write: async (explanation, output, { asked, io }) => {
-    const picture = () => pictureOf(explanation, asked)
-    switch (output) {
-      case 'text':
-        return io.out(whyText(explanation, asked, io))
-      case 'mermaid':
-        return io.out(mermaidText(picture()))
-      case 'dot':
-        return io.out(dotText(picture()))
-      case 'svg':
-        return io.out(svgText(picture()))
-      default:
-        return await writeDocument(explanation, output, io)
-    }
+    if (output === 'text') io.out(whyText(explanation, asked, io))
+    else if (output === 'svg') io.out(svgText(pictureOf(explanation, asked)))
+    else await writeDocument(explanation, output, io)
   },
 })
 
@@ -117,7 +107,7 @@ function toText(outcomes: readonly Outcome[], others: readonly Outcome[]): strin
   return destination === undefined ? '' : ` to ${destination}`
 }
 
-/** Endpoints that text and pictures name; JSON and YAML name all. */
+/** Endpoints that the text names; JSON and YAML name all. */
 const ENDPOINTS_SHOWN = 20
 
 function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): readonly string[] {

@@ -22,8 +22,8 @@ import {
 import type { NodeInfo } from './snapshot.ts'
 
 /** What the cluster autoscaler puts on a Node before it takes the machine away. */
-const REMOVAL_TAINT = 'ToBeDeletedByClusterAutoscaler'
-const ZONE_LABEL = 'topology.kubernetes.io/zone'
+export const REMOVAL_TAINT = 'ToBeDeletedByClusterAutoscaler'
+export const ZONE_LABEL = 'topology.kubernetes.io/zone'
 
 /** Reads an object of kind Node; a Refusal means that nothing of it can be used. */
 export function parseNode(watched: WatchedIdentity): NodeInfo | Refusal {

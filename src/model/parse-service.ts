@@ -31,9 +31,9 @@ import { ValuePool } from './snapshot.ts'
 
 /** Hands a Service to the proxy of that name. */
 export const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
-const TCP_DRAIN_ANNOTATION = 'kprobe.io/tcp-drain'
+export const TCP_DRAIN_ANNOTATION = 'kprobe.io/tcp-drain'
 const TCP_DRAIN_MAX_MS = 24 * 3_600_000
-const IPVS_SCHEDULER_ANNOTATION = 'kprobe.io/ipvs-scheduler'
+export const IPVS_SCHEDULER_ANNOTATION = 'kprobe.io/ipvs-scheduler'
 /** Shorter than IP_VS_SCHEDNAME_MAXLEN of linux/ip_vs.h, which counts the NUL. */
 const IPVS_SCHEDULER = /^[a-z0-9_-]{1,15}$/
 /** What the API server fills in for sessionAffinity ClientIP. */

@@ -133,9 +133,9 @@ function isReadVersion(kind: WatchedKind, apiVersion: unknown): boolean {
   return apiVersion === 'v1'
 }
 
-const SERVICE_LABEL = 'kubernetes.io/service-name'
+export const SERVICE_LABEL = 'kubernetes.io/service-name'
 export const HEADLESS_LABEL = 'service.kubernetes.io/headless'
-const TRIGGER_TIME = 'endpoints.kubernetes.io/last-change-trigger-time'
+export const TRIGGER_TIME = 'endpoints.kubernetes.io/last-change-trigger-time'
 
 /** The unnamed proxy skips slices of headless Services: no address leads to them. */
 function isHeadlessSlice(watched: WatchedIdentity): boolean {

@@ -139,7 +139,7 @@ function* partsOf(held: OutsideHeld): Generator<string, void, undefined> {
 }
 
 /** Says what rules leave open, whatever they are. */
-export function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolean): readonly string[] {
+function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolean): readonly string[] {
   const others = chains.filter(
     ({ family, chain }) =>
       chain.hook !== undefined &&
@@ -167,7 +167,7 @@ interface OutsideClients extends IpvsReading {
 }
 
 /** Opens clients while `use` runs. */
-export async function withOutside<R>(
+async function withOutside<R>(
   { netfilter, generic, route: openTransport }: RulesSockets,
   { clock, device: except }: Pick<RulesReading, 'clock' | 'device'>,
   use: (clients: OutsideClients) => Promise<R>,
@@ -185,7 +185,7 @@ export async function withOutside<R>(
 }
 
 /** Reads what decides outside of nf_tables, of all programs. Ipsets of types that kprobe does not read are left out. */
-export async function readIpvs({ ipset, ipvs, ...clients }: IpvsReading): Promise<OutsideHeld> {
+async function readIpvs({ ipset, ipvs, ...clients }: IpvsReading): Promise<OutsideHeld> {
   const { headers } = await ipset.headers()
   const servers = await ipvs.servers()
   const destinations = await ipvs.destinations(servers)

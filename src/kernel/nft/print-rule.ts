@@ -12,10 +12,10 @@ import {
   TYPE_NFPROTO,
 } from './datatypes.ts'
 import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
-import { COMMENT_MATCH, type Expression, type NftFamily, type NftSet, type Rule } from './state.ts'
+import { COMMENT_MATCH, type Expression, type HookFamily, type NftSet, type Rule } from './state.ts'
 
 interface RuleContext {
-  readonly family: NftFamily
+  readonly family: HookFamily
   /**
    * Sets by name: they define how many registers a key spans. The key of a set that is missing here is printed as its
    * first register.
@@ -219,7 +219,8 @@ function dynset(state: RuleState, expression: Extract<Expression, { kind: 'dynse
   return `${op} @${name} { ${key}${timeout}${data} }`
 }
 
-function reject(code: number, family: NftFamily): string {
+function reject(code: number, family: HookFamily): string {
+  if (family === 'inet') return `reject with icmpx ${code}`
   if (code === (family === 'ip' ? nft.ICMP_PORT_UNREACH : nft.ICMPV6_PORT_UNREACH)) return 'reject'
   return `reject with ${family === 'ip' ? 'icmp' : 'icmpv6'} ${code}`
 }
@@ -278,8 +279,10 @@ interface Field {
   readonly length: number
 }
 
-function payloadSource(field: Field, family: NftFamily): Source {
+function payloadSource(field: Field, hook: HookFamily): Source {
   const { base, offset, length } = field
+  // In a table of both families, the length tells whose address it is.
+  const family = hook === 'inet' ? (length === ADDRESSES.ip6.length ? 'ip6' : 'ip') : hook
   const type = family === 'ip' ? TYPE_IPADDR : TYPE_IP6ADDR
   const address = ADDRESSES[family]
   if (base === nft.NFT_PAYLOAD_NETWORK_HEADER && length <= address.length) {

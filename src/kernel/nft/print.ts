@@ -22,6 +22,7 @@ import {
 } from './print-data.ts'
 import { formatRule, metaSource } from './print-rule.ts'
 import {
+  type AnyTable,
   type Chain,
   type ChainHook,
   type Element,
@@ -38,12 +39,15 @@ import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, decodeUserdata, SOURC
  * has its own line, sorted by key, so that two listings can be compared.
  */
 export function* printRuleset(ruleset: Ruleset): IterableIterator<string> {
-  for (const table of ruleset.tables) {
-    for (const line of printTable(table)) yield withoutControls(line)
-  }
+  yield* printTables(ruleset.tables)
 }
 
-function* printTable(table: Table): IterableIterator<string> {
+/** Prints tables of any program. */
+export function* printTables(tables: Iterable<AnyTable>): IterableIterator<string> {
+  for (const table of tables) for (const line of printTable(table)) yield withoutControls(line)
+}
+
+function* printTable(table: AnyTable): IterableIterator<string> {
   yield `table ${table.family} ${table.name} {`
   if (table.comment !== undefined) yield `\t${formatComment(table.comment).trimStart()}`
   const flags = tableFlags(table)
@@ -81,7 +85,7 @@ function* printSet(set: NftSet, elements: readonly Element[]): IterableIterator<
   yield '\t}'
 }
 
-function* printChain(chain: Chain, table: Table): IterableIterator<string> {
+function* printChain(chain: Chain, table: AnyTable): IterableIterator<string> {
   yield `\tchain ${chain.name} {`
   if (chain.hook !== undefined) yield `\t\t${formatHook(chain.hook)}`
   for (const rule of chain.rules) yield `\t\t${formatRule(rule, table)}`
@@ -127,7 +131,7 @@ function elementToJson(set: NftSet, { key, data, comment, expiresMs }: Element):
   }
 }
 
-function elementsBySet(table: Table): ReadonlyMap<string, readonly Element[]> {
+function elementsBySet(table: AnyTable): ReadonlyMap<string, readonly Element[]> {
   const bySet = new Map<string, Element[]>()
   for (const name of table.sets.keys()) bySet.set(name, [])
   for (const group of table.elements.values()) {
@@ -151,7 +155,7 @@ function setFlags(set: NftSet): readonly string[] {
   ])
 }
 
-function tableFlags(table: Table): readonly string[] {
+function tableFlags(table: AnyTable): readonly string[] {
   return flagNames(table.flags, [
     [NFT_TABLE_F_DORMANT, 'dormant'],
     [NFT_TABLE_F_OWNER, 'owner'],

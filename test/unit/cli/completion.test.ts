@@ -65,14 +65,14 @@ describe.skipIf(!isHere('bash'))('bash', () => {
     [['help', 'cl'], ['cleanup']],
     [['why', '--fro'], ['--from']],
     [['why', '--from', ''], []],
-    [['why', '-o', 'm'], ['mermaid']],
+    [['why', '-o', 's'], ['svg']],
     [['why', '--output', 'js'], ['json']],
     [
       ['why', '--output', '='],
-      ['text', 'json', 'yaml', 'mermaid', 'dot', 'svg'],
+      ['text', 'json', 'yaml', 'svg'],
     ],
-    [['why', '--output', '=', 'd'], ['dot']],
-    [['why', '--output=d'], ['--output=dot']],
+    [['why', '--output', '=', 's'], ['svg']],
+    [['why', '--output=s'], ['--output=svg']],
     [
       ['why', '--to', 'shop/c'],
       ['shop/cart', 'shop/checkout'],
@@ -134,7 +134,7 @@ describe.skipIf(!isHere('fish'))('fish', () => {
   it.each([
     ['kprobe ex', 'explain'],
     ['kprobe dump ip', 'ipset ipvs iptables'],
-    ['kprobe why -o m', 'mermaid'],
+    ['kprobe why -o s', 'svg'],
     ['kprobe why --fro', '--from'],
     ['kprobe dump --admin-socket /x --service ', 'words-8'],
   ])('completes %j to %j', (line, expected) => {
