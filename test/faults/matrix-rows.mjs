@@ -156,9 +156,7 @@ export const GROUPS = {
     F186: 'viewers of the web page who leave without a word, and a kernel that denies it the rates',
     F213: 'a viewer of the web page that asks without pause',
     F187: 'a request for the web page under the name of another site, without its token or its certificate',
-    F175: 'a bundle that is torn, hostile, foreign, newer or too large',
     F176: 'a name in a bundle whose names are renamed',
-    F177: 'a bundle that is loaded where packets are',
   },
   'IPVS and endurance': {
     F100: 'IPVS: an endpoint with live connections goes',

@@ -1,10 +1,6 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { gzipSync } from 'node:zlib'
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { writeFileSync } from 'node:fs'
+import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { finish, systemClock } from '../../src/base/clock.ts'
-import { encodeBundle, RULES_FILE } from '../../src/cli/bundle.ts'
 import { listAllTables } from '../../src/kernel/nft/list.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
 import { Connection } from '../../src/netlink/connection.ts'
@@ -309,65 +305,5 @@ describe('kprobe verify --prove', () => {
     expect(err).toContain(
       '--prove: nothing is proved: userspace mode has no evaluator; nftables, IPVS and iptables mode have one',
     )
-  })
-})
-
-describe('kprobe verify --prove --kernel=FILE', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-proof-'))
-  const path = join(folder, 'kernel.tar.gz')
-  const verdictOf = ({ code, out }: Ended) => {
-    const { isProved, classes, packets, wrong, differences } = JSON.parse(out)
-    return { code, isProved, classes, packets, wrong, differences }
-  }
-  afterAll(() => rmSync(folder, { recursive: true }))
-
-  it.each([
-    ['nftables', 'delete element ip kube-proxy frontends { 10.96.1.2 . tcp . 80 }'],
-    ['iptables', 'flush chain ip nat KUBE-SERVICES'],
-  ])('says of a file what it says of the kernel, and finds damage in it: %s', async (mode, damage) => {
-    const flags = [`--proxy-mode=${mode}`, '-o', 'json']
-    await runInProcess(['run', '--once', `--proxy-mode=${mode}`, ...SOURCE])
-    for (const code of [0, 3]) {
-      expect((await runInProcess(['debug', 'bundle', '-o', path])).code).toBe(0)
-      const here = await prove(...flags)
-      nft('flush', 'ruleset')
-      const there = await prove(`--kernel=${path}`, ...flags)
-      expect(verdictOf(there)).toEqual(verdictOf(here))
-      expect(there.code).toBe(code)
-      await runInProcess(['run', '--once', `--proxy-mode=${mode}`, ...SOURCE])
-      nft(damage)
-    }
-  })
-
-  it('refuses files that are no bundle, and bundles that lack something', async () => {
-    const refused = async (bytes: Uint8Array, ...flags: readonly string[]) => {
-      writeFileSync(path, bytes)
-      const { code, out, err } = await runInProcess(['verify', '--prove', `--kernel=${path}`, ...flags])
-      expect([code, out]).toEqual([1, ''])
-      return err
-    }
-    const rules = (bytes: Buffer) =>
-      encodeBundle({
-        facts: { kprobe: 'test' },
-        files: [{ name: RULES_FILE, about: 'rules', data: bytes }],
-        missing: [],
-      }).bytes
-    const whole = rules(Buffer.alloc(0))
-    expect(await refused(whole.subarray(0, 40))).toContain(`--kernel: ${path}: is not a complete gzip file: `)
-    expect(await refused(gzipSync('no archive'))).toContain(`--kernel: ${path}: `)
-    expect(await refused(whole)).toContain(
-      'the bundle has no config.json and no snapshot.json: no daemon answered',
-    )
-    expect(await refused(whole)).toContain('give the objects with --source')
-    const torn = await refused(rules(Buffer.alloc(21)), ...SOURCE)
-    expect(torn).toMatch(/^kprobe verify: .*netlink/)
-    expect(await refused(whole, '--proxy-mode=ipvs', ...SOURCE)).toContain(
-      'the bundle has no state of IPVS and ipsets: it has no kernel.json',
-    )
-    const alone = await runInProcess(['verify', `--kernel=${path}`, ...SOURCE])
-    expect(alone).toMatchObject({
-      code: 2,
-      err: expect.stringContaining('--kernel: works only with --prove'),
-    })
   })
 })

@@ -142,7 +142,6 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'kernel/socket/listeners.ts': ['node:fs'],
   'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises', 'node:os'],
   // Listens where a node of userspace mode did, in a namespace of its own.
-  'cli/replay.ts': ['node:dgram', 'node:events', 'node:fs/promises', 'node:net'],
   config: ['node:fs/promises', 'yaml'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],

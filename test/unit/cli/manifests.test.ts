@@ -9,12 +9,12 @@ import { endpoint, node, service, slice } from '../model/objects.ts'
 
 /** What a source hands over, without what the parser refused: that is not in a Snapshot. */
 function factsOf({ node, serviceCidrs, services, sliceByKey }: Snapshot) {
-  const facts = <V extends object>(entries: Iterable<readonly [string, V]>) =>
-    [...entries].map(([key, value]) => [key, { ...value, refusals: [] }]).toSorted()
+  const facts = (entries: Iterable<readonly [string, object]>) =>
+    new Map([...entries].map(([key, value]) => [key, { ...value, refusals: [] }]))
   return {
     node: node && { ...node, refusals: [] },
     serviceCidrs: [...serviceCidrs.entries()],
-    services: facts(services.entries()).map(([key, its]) => [key, { ...its, headless: undefined }]),
+    services: facts(services.entries()),
     slices: facts(sliceByKey.entries()),
   }
 }
