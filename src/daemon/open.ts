@@ -14,7 +14,6 @@ import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
 import { type Difference, differenceOf, type Plan } from '../reconcile/dataplane.ts'
 import { FileSource } from '../source/file/file-source.ts'
-import { objectDoubts } from '../source/file/object-doubts.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
@@ -117,7 +116,6 @@ export function openFileSource(
     path: source.path,
     clock,
     partsMax: partsMax(processRoom()),
-    findDoubts: objectDoubts,
     parseObject: object => {
       read?.()
       const result = parseObject(object, pool, parsing)

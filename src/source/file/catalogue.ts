@@ -1,6 +1,5 @@
-import { type FSWatcher, watch } from 'node:fs'
-import { readdir, realpath, stat } from 'node:fs/promises'
-import { basename, dirname, join } from 'node:path'
+import { readdir, stat } from 'node:fs/promises'
+import { basename, join } from 'node:path'
 import { Pauses, type Steps } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
 import { isSame } from '../../model/fields.ts'
@@ -132,62 +131,35 @@ export interface FileSight {
   readonly ageMs: number
 }
 
-type Look =
-  | {
-      readonly kind: 'found'
-      /** The files by name, in the order of names. */
-      readonly files: ReadonlyMap<string, FileSight>
-      /** Names of a folder's other entries, hidden ones aside, in order. */
-      readonly skipped: readonly string[]
-      readonly folders: Folders
-    }
-  /** Nothing can be seen there now. `reason` is the system's word. */
-  | { readonly kind: 'missing'; readonly reason: string; readonly folders: Folders }
+export interface Look {
+  /** The files by name, in the order of names. */
+  readonly files: ReadonlyMap<string, FileSight>
+  /** Names of a folder's other entries, hidden ones aside, in order. */
+  readonly skipped: readonly string[]
+}
 
-/** Folders in which a change is worth another look, each with its inode: a path may come to mean another one. */
-type Folders = ReadonlyMap<string, string>
-
-/** Folders that symbolic links lead to and that are watched too; changes in further ones are found by polling. */
-const LINKED_FOLDERS_MAX = 64
-
-/** Looks at PATH: one file of any name, or the *.yaml, *.yml and *.json of a folder. Hidden files are not for us. */
+/**
+ * Looks at PATH: one file of any name, or the *.yaml, *.yml and *.json of a folder; hidden files are skipped. Throws the
+ * system's error where it sees neither.
+ */
 export async function lookAt(path: string): Promise<Look> {
-  try {
-    const target = await stat(path, { bigint: true })
-    if (!target.isDirectory()) return await lookAtFile(path)
-    return await lookAtFolder(path)
-  } catch (error) {
-    return { kind: 'missing', reason: codeOf(error), folders: await identify([dirname(path)]) }
-  }
-}
-
-async function lookAtFile(path: string): Promise<Look> {
-  const sight = await sightOf(path)
-  const folders = new Set([dirname(path), dirname(await realpath(path))])
-  const files = new Map(sight === undefined ? [] : [[path, sight] as const])
-  return { kind: 'found', files, skipped: [], folders: await identify(folders) }
-}
-
-async function lookAtFolder(path: string): Promise<Look> {
-  const folders = new Set([path])
-  const files = new Map<string, FileSight>()
+  const target = await stat(path, { bigint: true })
+  if (!target.isDirectory()) return { files: await sightsOf([path]), skipped: [] }
   const entries = await readdir(path, { withFileTypes: true })
-  const names = entries.filter(entry => isManifest(entry.name)).sort((a, b) => (a.name < b.name ? -1 : 1))
-  for (const entry of names) {
-    const file = join(path, entry.name)
-    const sight = await sightOf(file)
-    if (sight === undefined) continue
-    files.set(file, sight)
-    if (entry.isSymbolicLink() && folders.size <= LINKED_FOLDERS_MAX) {
-      const target = await realpath(file).catch(() => file)
-      folders.add(dirname(target))
-    }
-  }
+  const names = entries.map(({ name }) => name).filter(isManifest)
   const skipped = entries
     .filter(({ name }) => !name.startsWith('.') && !isManifest(name))
     .map(entry => (entry.isDirectory() ? `${entry.name}/` : entry.name))
-    .sort()
-  return { kind: 'found', files, skipped, folders: await identify(folders) }
+  return { files: await sightsOf(names.sort().map(name => join(path, name))), skipped: skipped.sort() }
+}
+
+async function sightsOf(paths: readonly string[]): Promise<ReadonlyMap<string, FileSight>> {
+  const sights = new Map<string, FileSight>()
+  for (const path of paths) {
+    const sight = await sightOf(path)
+    if (sight !== undefined) sights.set(path, sight)
+  }
+  return sights
 }
 
 /** Returns undefined when it is not a file, or vanished between two system calls (the next look decides). */
@@ -208,15 +180,6 @@ export async function sightOf(path: string): Promise<FileSight | undefined> {
 /** File systems keep wall-clock time; when that was set back, the file counts as new, which costs a short wait. */
 function ageOf(changedNs: bigint): number {
   return Math.max(0, Date.now() - Number(changedNs / 1_000_000n))
-}
-
-async function identify(folders: Iterable<string>): Promise<Folders> {
-  const identities = new Map<string, string>()
-  for (const folder of folders) {
-    const stats = await stat(folder, { bigint: true }).catch(() => undefined)
-    if (stats !== undefined) identities.set(folder, `${stats.dev}:${stats.ino}`)
-  }
-  return identities
 }
 
 function isManifest(name: string): boolean {
@@ -250,43 +213,4 @@ export function nothingFound(files: readonly ReadFile[], skipped: readonly strin
 function namesOf(names: readonly string[]): string {
   const more = names.length - NAMES_MAX
   return `${names.slice(0, NAMES_MAX).join(', ')}${more > 0 ? ` and ${more} more` : ''}`
-}
-
-/**
- * Reports changes in a few folders. Only a hint: inotify can be out of watches, and does not see changes
- * behind some mounts, so callers poll as well.
- */
-export class FolderWatch {
-  readonly #changed: () => void
-  readonly #watchers = new Map<string, { readonly identity: string; readonly watcher: FSWatcher }>()
-
-  constructor(changed: () => void) {
-    this.#changed = changed
-  }
-
-  /** Watches these folders and no others. */
-  set(folders: Folders): void {
-    for (const [folder, { identity }] of [...this.#watchers])
-      if (folders.get(folder) !== identity) this.#drop(folder)
-    for (const [folder, identity] of folders) if (!this.#watchers.has(folder)) this.#add(folder, identity)
-  }
-
-  close(): void {
-    for (const folder of [...this.#watchers.keys()]) this.#drop(folder)
-  }
-
-  #add(folder: string, identity: string): void {
-    try {
-      const watcher = watch(folder, { persistent: false }, () => this.#changed())
-      watcher.on('error', () => this.#drop(folder))
-      this.#watchers.set(folder, { identity, watcher })
-    } catch {
-      // Polling serves this folder; the next look tries again.
-    }
-  }
-
-  #drop(folder: string): void {
-    this.#watchers.get(folder)?.watcher.close()
-    this.#watchers.delete(folder)
-  }
 }

@@ -1,5 +1,6 @@
 import { basename } from 'node:path'
 import { type Clock, finishInSlices, Pacer, restMs, slicingOf } from '../../base/clock.ts'
+import { codeOf } from '../../base/errors.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
@@ -7,80 +8,63 @@ import {
   Catalogue,
   type CatalogueChange,
   type FileSight,
-  FolderWatch,
+  type Look,
   lookAt,
   nothingFound,
   sightOf,
 } from './catalogue.ts'
-import {
-  FileError,
-  type FileObjects,
-  type FindDoubts,
-  type ParseObject,
-  readObjects,
-} from './read-objects.ts'
+import { FileError, type FileObjects, type ParseObject, readObjects } from './read-objects.ts'
 
 interface FileSourceOptions {
   /** A file, or a folder of *.yaml, *.yml and *.json. */
   readonly path: string
   readonly parseObject: ParseObject
-  readonly findDoubts?: FindDoubts
   readonly clock: Clock
   /** Maximum number of parts in all files together, as ReadOptions.partsMax counts. */
   readonly partsMax?: number | undefined
 }
 
-/** Interval of the polls when there are no notifications. */
-const POLL_MS = 500
-/** Delay from a hint to the read: hints come in swarms. */
-const HINT_MS = 1
-/** An expensive poll runs less often: polls take at most this share of the time. */
+/** Interval of the looks. */
+const POLL_MS = 250
+/** An expensive look runs less often: looks take at most this share of the time. */
 const POLL_SHARE = 1 / 20
 const POLL_MS_MAX = 10_000
-/** A file is read once it has not changed for this long; one that never rests is read anyway after a while. */
+/** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
-const RESTLESS_MS = 400
-/** A file that cannot be read is tried once more before it is reported: a writer may be between two writes. */
-const RETRY_MS = 200
-
-/** No fact about this file requires a read before the next poll. */
-const IDLE = Number.POSITIVE_INFINITY
+/** A file that never rests is read anyway at so many looks. */
+const RESTLESS_LOOKS = 8
+/** Later warnings are dropped. */
+const WARNINGS_MAX = 1_000
 
 /** What is known about one file. */
 interface FileRecord {
   readonly path: string
-  /** The signature of the newest look, and since when (monotonic milliseconds) it has not changed. */
-  signature: string
-  sinceMs: number
-  /** The time at which the file began to differ from what was read. */
-  restlessSinceMs: number | undefined
-  /** Signature of what was read last, well or badly; undefined when it must be read. */
+  /** The signature that the newest look found. */
+  seen: string
+  /** Looks since the last read that found another signature than was read. */
+  looks: number
+  /** The signature of what was read last, well or badly; undefined when it must be read again. */
   read: string | undefined
-  /** It was read so soon after a change that another may have left the signature as it was: times have coarse ticks. */
-  hasty: boolean
-  retried: boolean
+  /** The signature that could not be read once: a writer may be between two writes, so only the second failure counts. */
+  failed: string | undefined
+  /** The failure that was reported. */
   failure: string | undefined
-  refusals: FileObjects['refusals']
-  otherKinds: FileObjects['otherKinds']
-  otherNodes: FileObjects['otherNodes']
-  /** The number of parts of its kept objects. */
-  parts: number
-  /** Texts of what was reported of the content that was read last: a later version does not report it again. */
-  reported: ReadonlySet<string>
-  /** Monotonic milliseconds of the first look that missed the file. */
-  missingSinceMs: number | undefined
-  gone: boolean
+  /** The last valid content, whose objects are in the catalogue. */
+  content: Pick<FileObjects, 'refusals' | 'otherKinds' | 'otherNodes' | 'parts'> | undefined
+  /** An editor may remove a file and write it anew: it is gone once two looks have missed it. */
+  presence: 'there' | 'missed' | 'gone'
 }
 
 /**
- * Services from files. The folder is watched and, because watching is only a hint, looked at twice a second. A file that
- * is broken or gone keeps its last good state, and that is said once.
+ * Services from files, which are looked at four times a second. A file that is broken or gone keeps its last good state;
+ * that, and each unknown field and kind, is reported once.
  */
 export class FileSource implements Source {
   readonly #options: FileSourceOptions
   readonly #catalogue = new Catalogue()
   readonly #records = new Map<string, FileRecord>()
-  readonly #watch: FolderWatch
+  /** Warnings that were reported. */
+  readonly #warned = new Set<string>()
   readonly #stop = new AbortController()
   readonly #pacer: Pacer
   #handlers: SourceHandlers | undefined
@@ -94,7 +78,6 @@ export class FileSource implements Source {
 
   constructor(options: FileSourceOptions) {
     this.#options = options
-    this.#watch = new FolderWatch(() => this.#pacer.wake(HINT_MS))
     this.#pacer = new Pacer({ clock: options.clock, run: () => this.#look() })
   }
 
@@ -104,7 +87,9 @@ export class FileSource implements Source {
       heardMs: this.#lookedAtMs,
       trouble:
         this.#missing ?? [...this.#records.values()].find(({ failure }) => failure !== undefined)?.failure,
-      otherNodes: [...new Set([...this.#records.values()].flatMap(({ otherNodes }) => [...otherNodes]))],
+      otherNodes: [
+        ...new Set([...this.#records.values()].flatMap(({ content }) => [...(content?.otherNodes ?? [])])),
+      ],
     }
   }
 
@@ -116,116 +101,95 @@ export class FileSource implements Source {
 
   async stop(): Promise<void> {
     this.#stop.abort()
-    this.#watch.close()
     await this.#pacer.stop()
   }
 
-  /** Gives the milliseconds until the next read. */
+  /** Gives the milliseconds until the next look. */
   async #look(): Promise<number> {
-    const waitMs = await this.#lookNow()
-    this.#pacer.rest(HINT_MS)
-    return waitMs
-  }
-
-  async #lookNow(): Promise<number> {
     const handlers = this.#handlers
     if (handlers === undefined) return POLL_MS
-    const { clock, path } = this.#options
+    const { clock } = this.#options
     const beganMs = clock.nowMs()
-    const look = await lookAt(path)
+    const look = await this.#lookAtPath()
     const pollMs = Math.min(Math.max(POLL_MS, restMs(clock.nowMs() - beganMs, POLL_SHARE)), POLL_MS_MAX)
-    this.#watch.set(look.folders)
-    this.#tellMissing(look.kind === 'missing' ? look.reason : undefined)
-    if (look.kind === 'missing') return pollMs
-    let waitMs = pollMs
-    for (const sight of look.files.values()) waitMs = Math.min(waitMs, await this.#visit(sight))
-    if (this.#stop.signal.aborted) return waitMs
-    for (const record of [...this.#records.values()])
-      if (!look.files.has(record.path)) waitMs = Math.min(waitMs, this.#miss(record))
+    if (look === undefined) return pollMs
+    let isResting = true
+    for (const sight of look.files.values()) isResting = (await this.#visit(sight)) && isResting
+    if (this.#stop.signal.aborted) return pollMs
+    for (const record of [...this.#records.values()]) if (!look.files.has(record.path)) this.#miss(record)
     await this.#hand(handlers, look.skipped)
     this.#lookedAtMs = clock.nowMs()
-    return waitMs
+    return isResting ? pollMs : QUIET_MS
   }
 
-  async #visit(sight: FileSight): Promise<number> {
-    const record = this.#records.get(sight.path) ?? this.#open(sight)
-    this.#found(record)
-    if (record.read === sight.signature && !record.hasty) return IDLE
-    const now = this.#options.clock.nowMs()
-    record.restlessSinceMs ??= now
-    if (record.signature !== sight.signature) {
-      record.signature = sight.signature
-      record.sinceMs = now
-      record.retried = false
+  /** Undefined while the path cannot be read, which is reported once. */
+  async #lookAtPath(): Promise<Look | undefined> {
+    try {
+      const look = await lookAt(this.#options.path)
+      this.#tellMissing(undefined)
+      return look
+    } catch (error) {
+      this.#tellMissing(codeOf(error))
+      return undefined
     }
-    const restMs = record.sinceMs + (record.retried ? RETRY_MS : QUIET_MS) - now
-    const restless = now - record.restlessSinceMs >= RESTLESS_MS && !record.retried
-    if (restMs > 0 && !restless) return restMs
-    return await this.#read(record)
   }
 
-  #open({ path, signature, ageMs }: FileSight): FileRecord {
+  /** Reads a file that has changed. Gives false if it changes too fast to be read now. */
+  async #visit({ path, signature, ageMs }: FileSight): Promise<boolean> {
+    const record = this.#records.get(path) ?? this.#open(path)
+    this.#found(record)
+    if (record.read === signature) return true
+    const isResting = ageMs >= QUIET_MS || record.seen === signature
+    record.seen = signature
+    record.looks++
+    if (!isResting && record.looks < RESTLESS_LOOKS) return false
+    const outcome = await this.#tryRead(record)
+    if (this.#stop.signal.aborted) return true
+    const after = await sightOf(path)
+    // What was read may be half of one version and half of another.
+    if (after?.signature !== signature) return false
+    record.looks = 0
+    const isSettled = await this.#take(record, outcome)
+    // A later write within the same tick of file times would leave the signature as it is: the file is read once more.
+    record.read = isSettled && isResting ? signature : undefined
+    return isResting
+  }
+
+  #open(path: string): FileRecord {
     const record: FileRecord = {
       path,
-      signature,
-      // One that has rested long before is read without waiting.
-      sinceMs: this.#options.clock.nowMs() - ageMs,
-      restlessSinceMs: undefined,
+      seen: '',
+      looks: 0,
       read: undefined,
-      hasty: false,
-      retried: false,
+      failed: undefined,
       failure: undefined,
-      refusals: [],
-      otherKinds: new Set(),
-      otherNodes: new Set(),
-      parts: 0,
-      reported: new Set(),
-      missingSinceMs: undefined,
-      gone: false,
+      content: undefined,
+      presence: 'there',
     }
     this.#records.set(path, record)
     return record
   }
 
-  async #read(record: FileRecord): Promise<number> {
-    const { clock } = this.#options
-    const { signature } = record
-    const hasty = !record.retried && clock.nowMs() - record.sinceMs < QUIET_MS
-    const outcome = await this.#tryRead(record)
-    if (this.#stop.signal.aborted) return IDLE
-    const after = await sightOf(record.path)
-    // What was read may be half of one version and half of another.
-    if (after?.signature !== signature) return QUIET_MS
+  /** Takes what was read of a file. Gives false if the same content must be read again. */
+  async #take(record: FileRecord, outcome: FileObjects | FileError): Promise<boolean> {
+    const hasFailed = record.failed === record.seen
+    record.failed = outcome instanceof FileError ? record.seen : undefined
     if (outcome instanceof FileError) {
-      if (!record.retried) {
-        record.retried = true
-        record.sinceMs = clock.nowMs()
-        return RETRY_MS
-      }
+      if (!hasFailed) return false
       this.#fail(record, outcome.message, outcome.position)
-      if (outcome.passing) return this.#retryLater(record)
-    } else if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
+      // No change of the file announces that the system recovered.
+      return !outcome.passing
+    }
+    if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
       this.#fail(record, 'the file is empty')
     else await this.#accept(record, outcome)
-    record.read = signature
-    record.hasty = hasty
-    record.retried = false
-    record.restlessSinceMs = undefined
-    return hasty ? QUIET_MS : IDLE
+    return true
   }
 
-  /** No change of the file announces that the system recovered: every poll retries. */
-  #retryLater(record: FileRecord): number {
-    record.read = undefined
-    record.sinceMs = this.#options.clock.nowMs()
-    record.restlessSinceMs = undefined
-    return IDLE
-  }
-
-  async #tryRead({ path, parts }: FileRecord): Promise<FileObjects | FileError> {
+  async #tryRead({ path, content }: FileRecord): Promise<FileObjects | FileError> {
     const { partsMax = Number.POSITIVE_INFINITY } = this.#options
-    let others = -parts
-    for (const record of this.#records.values()) others += record.parts
+    let others = -(content?.parts ?? 0)
+    for (const record of this.#records.values()) others += record.content?.parts ?? 0
     try {
       const options = { ...this.#options, partsMax: Math.max(0, partsMax - others) }
       return await readObjects(path, { ...options, signal: this.#stop.signal })
@@ -238,35 +202,24 @@ export class FileSource implements Source {
   async #accept(record: FileRecord, content: FileObjects): Promise<void> {
     const { clock } = this.#options
     this.#apply(await finishInSlices(this.#catalogue.put(record.path, content.objects), slicingOf(clock)))
-    this.#tellMistakes(record, content)
-    record.refusals = content.refusals
-    record.otherKinds = content.otherKinds
-    record.otherNodes = content.otherNodes
-    if (content.parts < record.parts) this.#retryFailed()
-    record.parts = content.parts
+    this.#warn(record.path, content.warnings)
+    const partsBefore = record.content?.parts ?? 0
+    const { refusals, otherKinds, otherNodes, parts } = content
+    record.content = { refusals, otherKinds, otherNodes, parts }
+    if (parts < partsBefore) this.#retryFailed()
     if (record.failure === undefined) return
     record.failure = undefined
     this.#report('recovered', record.path, 'the file is read again')
   }
 
-  #tellMistakes(record: FileRecord, { repeated, doubts, moreDoubts }: FileObjects): void {
-    const mistakes = [
-      ...repeated.map(id => ({
-        kind: 'duplicate' as const,
-        location: record.path,
-        text: `${id} is in this file more than once; the first one counts`,
-      })),
-      ...doubts.map(({ line, text }) => ({
-        kind: 'doubtful' as const,
-        location: `${record.path}:${line}`,
-        text,
-      })),
-    ]
-    const isNew = mistakes.filter(({ text }) => !record.reported.has(text))
-    for (const { kind, location, text } of isNew) this.#report(kind, location, text)
-    if (moreDoubts > 0 && isNew.length > 0)
-      this.#report('doubtful', record.path, `${moreDoubts} more unknown fields or kinds ignored`)
-    record.reported = new Set(mistakes.map(({ text }) => text))
+  /** Reports each warning about a file once, however often the file changes. */
+  #warn(path: string, warnings: FileObjects['warnings']): void {
+    for (const { kind, line, text } of warnings) {
+      const name = `${path} ${text}`
+      if (this.#warned.has(name) || this.#warned.size >= WARNINGS_MAX) continue
+      this.#warned.add(name)
+      this.#report(kind, `${path}:${line}`, text)
+    }
   }
 
   #fail(record: FileRecord, reason: string, position = ''): void {
@@ -277,21 +230,20 @@ export class FileSource implements Source {
     this.#reportFailure(location, reason, this.#meanwhile(this.#catalogue.objectsOf(record.path)))
   }
 
-  /** The file was there and is not: it may be on its way back (editors save by removing and renaming). */
-  #miss(record: FileRecord): number {
-    const now = this.#options.clock.nowMs()
-    record.missingSinceMs ??= now
-    const restMs = record.missingSinceMs + RETRY_MS - now
-    if (restMs > 0) return restMs
-    if (!record.gone) this.#apply(this.#catalogue.vanish(record.path))
+  /** A look has not found the file. */
+  #miss(record: FileRecord): void {
+    if (record.presence === 'there') {
+      record.presence = 'missed'
+      return
+    }
+    const isNews = record.presence === 'missed'
+    record.presence = 'gone'
+    if (isNews) this.#apply(this.#catalogue.vanish(record.path))
     const left = this.#catalogue.objectsOf(record.path)
     if (left === 0) {
       this.#records.delete(record.path)
       this.#retryFailed()
-    } else if (!record.gone)
-      this.#reportFailure(record.path, 'file deleted', this.#meanwhile(left) + GONE_ADVICE)
-    record.gone = true
-    return IDLE
+    } else if (isNews) this.#reportFailure(record.path, 'file deleted', this.#meanwhile(left) + GONE_ADVICE)
   }
 
   /** There may be room now for a file that was too large beside the others. */
@@ -300,9 +252,9 @@ export class FileSource implements Source {
   }
 
   #found(record: FileRecord): void {
-    record.missingSinceMs = undefined
-    if (!record.gone) return
-    record.gone = false
+    const wasGone = record.presence === 'gone'
+    record.presence = 'there'
+    if (!wasGone) return
     record.read = undefined
     record.failure = undefined
     this.#report('recovered', record.path, 'the file is back')
@@ -324,21 +276,21 @@ export class FileSource implements Source {
     this.#changes = []
     if (batch.length > 0) await handlers.events(batch)
     this.#tellRefusals(handlers)
-    const complete = [...this.#records.values()].every(
-      ({ read, failure }) => read !== undefined && failure === undefined,
-    )
-    if (this.#synced || !complete) return
-    this.#synced = true
     const records = [...this.#records.values()]
-    if (this.#catalogue.size === 0 && records.every(({ refusals }) => refusals.length === 0))
-      this.#report('empty', this.#options.path, nothingFound(records, skipped))
+    const read = records.flatMap(({ path, content, failure }) =>
+      content === undefined || failure !== undefined ? [] : { path, ...content },
+    )
+    if (this.#synced || read.length < records.length) return
+    this.#synced = true
+    if (this.#catalogue.size === 0 && read.every(({ refusals }) => refusals.length === 0))
+      this.#report('empty', this.#options.path, nothingFound(read, skipped))
     handlers.synced()
   }
 
   #tellRefusals(handlers: SourceHandlers): void {
     const list: LocatedRefusal[] = []
-    for (const { path, refusals } of this.#records.values())
-      for (const refusal of refusals) list.push({ location: path, refusal })
+    for (const { path, content } of this.#records.values())
+      for (const refusal of content?.refusals ?? []) list.push({ location: path, refusal })
     const said = JSON.stringify(list)
     if (said === this.#reported || (this.#reported === '' && list.length === 0)) return
     this.#reported = said

@@ -2,20 +2,11 @@ import { nearest } from '../../base/text.ts'
 import { isJson, type Json, objectText, plainText, printable } from '../../model/fields.ts'
 import { watchedIdentity } from '../../model/parse.ts'
 
-/** The position of a value in an object: names of fields, and indexes of lists. */
-export type ObjectPath = readonly (string | number)[]
-
-/** Something in an object that is probably a mistake, and is ignored. */
-export interface ObjectDoubt {
-  readonly path: ObjectPath
-  readonly text: string
-}
-
 /** Kinds that are read, for messages. */
 export const KINDS_READ = 'Service, EndpointSlice, Node or ServiceCIDR'
 
-/** Finds fields and kinds that the API does not have. Objects of its other kinds are fine. */
-export function objectDoubts(object: Json): readonly ObjectDoubt[] {
+/** Names fields and kinds that the API does not have, and that are ignored. Objects of its other kinds are fine. */
+export function unknownIn(object: Json): readonly string[] {
   const { kind } = object
   const identity = watchedIdentity(object)
   if (identity !== undefined) {
@@ -24,7 +15,7 @@ export function objectDoubts(object: Json): readonly ObjectDoubt[] {
   }
   if (isListKind(kind)) return unknownFields(object, LIST_FIELDS, printable(kind))
   const text = whyNotRead(object)
-  return text === undefined ? [] : [{ path: ['kind'], text }]
+  return text === undefined ? [] : [text]
 }
 
 export function isListKind(kind: unknown): kind is string {
@@ -80,34 +71,40 @@ function nearKind(kind: string): string | undefined {
   return kinds.find(each => each.toLowerCase() === kind.toLowerCase()) ?? nearest(kind, kinds, 1)
 }
 
-function unknownFields(object: Json, fields: ApiFields, subject: string): readonly ObjectDoubt[] {
-  const doubts: ObjectDoubt[] = []
+function unknownFields(object: Json, fields: ApiFields, subject: string): readonly string[] {
+  const texts: string[] = []
   visit(object, fields, [], (path, names) => {
     const near = nearest(String(path.at(-1)), names)
     const hint = near === undefined ? '' : `; did you mean ${near}?`
-    doubts.push({ path, text: `${subject}: unknown field ${fieldText(path)} ignored${hint}` })
+    texts.push(`${subject}: unknown field ${fieldText(path)} ignored${hint}`)
   })
-  return doubts
+  return texts
 }
 
-type Found = (path: ObjectPath, names: readonly string[]) => void
+/** The position of a value in an object: names of fields, and indexes of lists. */
+type Path = readonly (string | number)[]
 
 /** Finds unknown fields. One `path` serves the whole walk, since nearly all objects have no unknown field. */
-function visit(value: unknown, fields: ApiFields, path: (string | number)[], found: Found): void {
+function visit(
+  value: unknown,
+  fields: ApiFields,
+  path: (string | number)[],
+  found: (path: Path, names: readonly string[]) => void,
+): void {
   if (!Array.isArray(value) && !isJson(value)) return
   for (const [step, item] of Array.isArray(value) ? value.entries() : Object.entries(value)) {
     const known = typeof step === 'string' && Object.hasOwn(fields, step) ? fields[step] : undefined
     const below = typeof step === 'number' ? fields : known
     if (below === true) continue
     path.push(step)
-    if (below === undefined) found([...path], Object.keys(fields))
+    if (below === undefined) found(path, Object.keys(fields))
     else visit(item, below, path, found)
     path.pop()
   }
 }
 
 /** `spec.ports[0].protocl`. */
-function fieldText(path: ObjectPath): string {
+function fieldText(path: Path): string {
   return path
     .map(step => (typeof step === 'number' ? `[${step}]` : `.${printable(step)}`))
     .join('')

@@ -7,8 +7,8 @@ import { isJson, type Json, printable, type Refusal } from '../../model/fields.t
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { JsonItems, JsonTextError } from '../json-items.ts'
-import { isListKind, type ObjectDoubt, type ObjectPath } from './object-doubts.ts'
-import { lineInJson, YamlTextError, yamlDocuments } from './yaml-documents.ts'
+import { isListKind, unknownIn } from './object-doubts.ts'
+import { YamlTextError, yamlDocuments } from './yaml-documents.ts'
 
 /** What a file says about one object. */
 export type ObjectEvent = Exclude<SourceEvent, { readonly kind: 'LocalIps' }>
@@ -18,12 +18,8 @@ export interface FileObjects {
   readonly objects: Map<string, ObjectEvent>
   /** The first REFUSALS_MAX refusals. */
   readonly refusals: readonly Refusal[]
-  /** Ids that the file has more than once, at most DOUBTS_MAX; the first counts. */
-  readonly repeated: readonly string[]
-  /** Unknown fields and kinds, at most DOUBTS_MAX. */
-  readonly doubts: readonly FileDoubt[]
-  /** Further ones, which are not listed. */
-  readonly moreDoubts: number
+  /** The first WARNINGS_MAX unknown fields, unknown kinds, and objects that the file has more than once. */
+  readonly warnings: readonly FileWarning[]
   /** Kinds of objects that are not read. */
   readonly otherKinds: ReadonlySet<string>
   /** The first OTHER_NODES_MAX names of Nodes that are not this node's. */
@@ -33,14 +29,15 @@ export interface FileObjects {
   readonly parts: number
 }
 
-interface FileDoubt {
-  /** The line, from 1. */
+export interface FileWarning {
+  readonly kind: 'duplicate' | 'doubtful'
+  /** The line on which the object begins, or its List; from 1. */
   readonly line: number
   readonly text: string
 }
 
 /** A file of another kind can be wrong in thousands of places. */
-const DOUBTS_MAX = 20
+const WARNINGS_MAX = 20
 const OTHER_KINDS_MAX = 10
 const OTHER_NODES_MAX = 3
 const REFUSALS_MAX = 1_000
@@ -48,12 +45,8 @@ const REFUSALS_MAX = 1_000
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
 
-/** Gives what is probably a mistake in an object. */
-export type FindDoubts = (object: Json) => readonly ObjectDoubt[]
-
 interface ReadOptions {
   readonly parseObject: ParseObject
-  readonly findDoubts?: FindDoubts
   readonly clock: Clock
   /** Maximum parts of all objects, see partsOf(): more is a FileError. */
   readonly partsMax?: number
@@ -110,26 +103,23 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
 async function readJson(handle: FileHandle, collector: Collector): Promise<void> {
   const stream = new JsonItems(JSON_OBJECT_BYTES_MAX)
   const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
-  let items: Located[] = []
+  let items: { readonly value: unknown; readonly line: number }[] = []
   for (;;) {
     const { bytesRead } = await handle.read(chunk, 0, CHUNK_BYTES, null)
     if (bytesRead === 0) break
     collector.bytes += bytesRead
     for (const { kind, bytes, line } of stream.push(chunk.subarray(0, bytesRead))) {
-      const text = bytes.toString('utf8')
-      const value = parseJson(text, line)
-      const located: Located = { value, lineOf: path => lineInJson(text, line, path) }
+      const value = parseJson(bytes.toString('utf8'), line)
       if (kind === 'document') {
         for (const item of items) {
-          collector.take({ ...item, value: ofList(item.value, value) })
+          collector.take(ofList(item.value, value), item.line)
           await collector.breathe()
         }
         items = []
-        collector.take(located)
-      } else if (isJson(value) && typeof value.kind === 'string') collector.take(located)
-      // Items of a typed list (ServiceList) may bear no kind: the list's own says it, and comes with the envelope. Their
-      // texts are not kept until then.
-      else items.push({ value, lineOf: () => line })
+        collector.take(value, line)
+      } else if (isJson(value) && typeof value.kind === 'string') collector.take(value, line)
+      // Items of a typed list (ServiceList) may bear no kind: the list's own says it, and comes with the envelope.
+      else items.push({ value, line })
       await collector.breathe()
     }
   }
@@ -157,14 +147,13 @@ export function parseJson(text: string, line: number): unknown {
 async function readYaml(handle: FileHandle, size: number, collector: Collector): Promise<void> {
   const text = await readText(handle, size)
   collector.bytes = Buffer.byteLength(text)
-  for (const document of yamlDocuments(text)) {
-    const { list } = document
-    const isEmpty = list === undefined && (document.value ?? null) === null
-    const item = { ...document, value: ofList(document.value, list) }
-    for (const each of list === undefined ? itemsOf(document) : [item]) {
-      if (!isEmpty) collector.take(each)
+  for (const { value, line } of yamlDocuments(text)) {
+    for (const item of itemsOf(value)) {
+      collector.take(item, line)
       await collector.breathe()
     }
+    if (value !== null && value !== undefined) collector.take(value, line)
+    await collector.breathe()
   }
 }
 
@@ -178,25 +167,12 @@ async function readText(handle: FileHandle, size: number): Promise<string> {
   )
 }
 
-/** An object, and where its parts stand in the file. */
-interface Located {
-  readonly value: unknown
-  lineOf(path: ObjectPath): number
-}
-
-/** The objects of a List and the List, or the object itself. */
-function itemsOf(document: Located): readonly Located[] {
-  const { value } = document
-  if (!isJson(value) || !isList(value)) return [document]
-  const items = value.items ?? []
-  if (!Array.isArray(items)) throw new FileError(`items of a ${String(value.kind)} must be a list`)
-  const located = items.map(
-    (item: unknown, index): Located => ({
-      value: ofList(item, value),
-      lineOf: path => document.lineOf(['items', index, ...path]),
-    }),
-  )
-  return [...located, document]
+/** Gives the objects of a List; none for another object. */
+function itemsOf(list: unknown): readonly unknown[] {
+  if (!isJson(list) || !isList(list)) return []
+  const items = list.items ?? []
+  if (!Array.isArray(items)) throw new FileError(`items of a ${String(list.kind)} must be a list`)
+  return items.map(item => ofList(item, list))
 }
 
 function isList(value: Json): boolean {
@@ -215,9 +191,7 @@ class Collector implements FileObjects {
   readonly #options: ReadOptions
   readonly objects = new Map<string, ObjectEvent>()
   readonly refusals: Refusal[] = []
-  readonly repeated: string[] = []
-  readonly doubts: FileDoubt[] = []
-  moreDoubts = 0
+  readonly warnings: FileWarning[] = []
   readonly otherKinds = new Set<string>()
   readonly otherNodes = new Set<string>()
   readonly #slice: Slice
@@ -229,9 +203,9 @@ class Collector implements FileObjects {
     this.#slice = new Slice(slicingOf(options.clock))
   }
 
-  take({ value: object, lineOf }: Located): void {
+  take(object: unknown, line: number): void {
     if (!isJson(object)) throw new FileError('an object was expected, with apiVersion and kind')
-    this.#doubt(object, lineOf)
+    for (const text of unknownIn(object)) this.#warn({ kind: 'doubtful', line, text })
     if (isList(object)) return
     const result = this.#options.parseObject(object)
     if (result === undefined) {
@@ -245,7 +219,7 @@ class Collector implements FileObjects {
     else if (result.kind === 'Node' && result.value === undefined) {
       this.#skip(object)
       if (this.otherNodes.size < OTHER_NODES_MAX) this.otherNodes.add(result.key)
-    } else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
+    } else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result, line)
   }
 
   #skip({ kind }: Json): void {
@@ -258,17 +232,15 @@ class Collector implements FileObjects {
     if (this.#options.signal?.aborted === true) throw new FileError('interrupted')
   }
 
-  #doubt(object: Json, lineOf: Located['lineOf']): void {
-    for (const { path, text } of this.#options.findDoubts?.(object) ?? []) {
-      if (this.doubts.length < DOUBTS_MAX) this.doubts.push({ line: lineOf(path), text })
-      else this.moreDoubts++
-    }
+  #warn(warning: FileWarning): void {
+    if (this.warnings.length < WARNINGS_MAX) this.warnings.push(warning)
   }
 
-  #add(event: ObjectEvent): void {
+  #add(event: ObjectEvent, line: number): void {
     const id = `${event.kind}/${event.key}`
     if (this.objects.has(id)) {
-      if (this.repeated.length < DOUBTS_MAX) this.repeated.push(id)
+      const text = `${id} is in this file more than once; the first one counts`
+      this.#warn({ kind: 'duplicate', line, text })
       return
     }
     this.objects.set(id, event)

@@ -45,7 +45,7 @@ afterEach(async () => {
 })
 
 const path = () => join(folder, 'a.yaml')
-const write = (zone: string) => writeFileSync(path(), `zone: ${zone}\n`)
+const write = (zone: string) => writeFileSync(path(), `kind: Pod\nzone: ${zone}\n`)
 
 function parseZone(object: unknown): SourceEvent {
   const zone = String(Object(object).zone)
@@ -91,7 +91,7 @@ describe('FileSource, while the system cannot open files', () => {
       const before = system.attempts
       const beganMs = clock.nowMs()
       await passUntil(() => system.attempts >= before + 4)
-      const polls = (clock.nowMs() - beganMs) / 500
+      const polls = (clock.nowMs() - beganMs) / 250
       expect(system.attempts - before).toBeLessThanOrEqual(polls + 2)
       system.refusal = ''
       await passUntil(() => zones.length === 2)

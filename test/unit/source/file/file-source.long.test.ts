@@ -6,7 +6,6 @@ import type { Refusal } from '../../../../src/model/fields.ts'
 import { OBJECT_PARTS } from '../../../../src/model/object-budget.ts'
 import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
-import type { FindDoubts } from '../../../../src/source/file/read-objects.ts'
 import { type LocatedRefusal, problemText, type SourceProblem } from '../../../../src/source/source.ts'
 import { temporaryFolder } from '../../../support/folder.ts'
 import { eventually, patientMs } from '../../../support/patience.ts'
@@ -79,7 +78,7 @@ function parseNamed(object: unknown): SourceEvent | Refusal | undefined {
 
 function yaml(content: Readonly<Record<string, string>>): string {
   return Object.entries(content)
-    .map(([name, zone]) => `name: ${name}\nzone: ${zone}\n`)
+    .map(([name, zone]) => `kind: Pod\nname: ${name}\nzone: ${zone}\n`)
     .join('---\n')
 }
 
@@ -107,7 +106,7 @@ const said = (kind: SourceProblem['kind'], text: RegExp) =>
 describe('FileSource', () => {
   it('reads a folder of YAML and JSON once and then says that it is complete', async () => {
     write('a.yaml', { a: '1', b: '2' })
-    writeFileSync(join(folder, 'c.json'), '{"kind":"List","items":[{"kind":"X","name":"c","zone":3}]}')
+    writeFileSync(join(folder, 'c.json'), '{"kind":"List","items":[{"kind":"Pod","name":"c","zone":3}]}')
     write('.hidden.yaml', { hidden: '1' })
     write('notes.txt', { text: '1' })
     // Files that changed a moment ago are read one by one, as each comes to rest.
@@ -170,25 +169,17 @@ describe('FileSource', () => {
     await until(() => refused.length === 0, 'no refusal')
   })
 
-  it('reports a doubt once, however often the file changes, and again after it was gone', async () => {
-    const findDoubts: FindDoubts = object =>
-      'zoen' in object ? [{ path: ['zoen'], text: 'zoen ignored' }] : []
-    writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: 1\nzoen: 2\n')
-    await begin(folder, { findDoubts })
+  it('reports an unknown kind once, however often the file changes', async () => {
+    writeFileSync(join(folder, 'a.yaml'), 'kind: Servce\nname: a\nzone: 1\n')
+    await begin()
     await reads({ a: '1' })
-    expect(problems).toEqual([
-      { kind: 'doubtful', location: `${join(folder, 'a.yaml')}:3`, text: 'zoen ignored' },
-    ])
+    const text = 'ignored: Servce is of an unknown kind; did you mean Service?'
+    expect(problems).toEqual([{ kind: 'doubtful', location: `${join(folder, 'a.yaml')}:1`, text }])
     for (const zone of ['2', '3']) {
-      writeFileSync(join(folder, 'a.yaml'), `# moved\nname: a\nzone: ${zone}\nzoen: 2\n`)
+      writeFileSync(join(folder, 'a.yaml'), `# moved\nkind: Servce\nname: a\nzone: ${zone}\n`)
       await reads({ a: zone })
     }
     expect(problems).toHaveLength(1)
-    write('a.yaml', { a: '4' })
-    await reads({ a: '4' })
-    writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: 5\nzoen: 2\n')
-    await reads({ a: '5' })
-    await until(() => said('doubtful', /a\.yaml:3: zoen ignored/) === 2, 'the second report')
   })
 
   it('reads one file of any name', async () => {
@@ -426,7 +417,7 @@ describe('FileSource', () => {
 
   it('does not finish a large file when it is stopped', async () => {
     const filler = 'x'.repeat(300)
-    const items = Array.from({ length: 60_000 }, (_, i) => ({ kind: 'X', name: `n${i}`, filler }))
+    const items = Array.from({ length: 60_000 }, (_, i) => ({ kind: 'Pod', name: `n${i}`, filler }))
     writeFileSync(join(folder, 'large.json'), JSON.stringify({ kind: 'List', items }))
     await begin()
     await rest(60)

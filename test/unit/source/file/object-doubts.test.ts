@@ -6,7 +6,7 @@ import { parse } from 'yaml'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { isJson } from '../../../../src/model/fields.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
-import { API_FIELDS, type ApiFields, objectDoubts } from '../../../../src/source/file/object-doubts.ts'
+import { API_FIELDS, type ApiFields, unknownIn } from '../../../../src/source/file/object-doubts.ts'
 import { readObjects } from '../../../../src/source/file/read-objects.ts'
 import { EXAMPLES } from '../../../support/daemon.ts'
 import { loadScenarios } from '../../../support/scenario.ts'
@@ -42,7 +42,7 @@ function fieldsOfTable(fields: ApiFields, prefix = ''): string[] {
 
 function doubtsOf(object: unknown): string[] {
   if (!isJson(object)) throw new Error('not an object')
-  return objectDoubts(object).map(({ text }) => text)
+  return [...unknownIn(object)]
 }
 
 describe('API_FIELDS', () => {
@@ -57,7 +57,7 @@ describe('API_FIELDS', () => {
   })
 })
 
-describe('objectDoubts', () => {
+describe('unknownIn', () => {
   it('finds nothing in the objects of all scenarios but what one of them has on purpose', () => {
     const doubts = loadScenarios().flatMap(({ file, steps }) =>
       steps.flatMap(({ objects }) => objects.flatMap(doubtsOf).map(text => `${file}: ${text}`)),
@@ -74,9 +74,9 @@ describe('objectDoubts', () => {
       /\.(yaml|json)$/.test(name),
     )
     expect(files.length).toBeGreaterThan(4)
-    const options = { parseObject, findDoubts: objectDoubts, clock: systemClock }
+    const options = { parseObject, clock: systemClock }
     for (const file of files)
-      expect((await readObjects(join(EXAMPLES, file), options)).doubts, file).toEqual([])
+      expect((await readObjects(join(EXAMPLES, file), options)).warnings, file).toEqual([])
   })
 
   it('finds nothing in what kubectl prints', () => {

@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
-import { objectDoubts } from '../../../../src/source/file/object-doubts.ts'
 import { type FileObjects, readObjects } from '../../../../src/source/file/read-objects.ts'
 
 let folder: string
@@ -19,7 +18,7 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }))
 function read(name: string, text: string): Promise<FileObjects> {
   const path = join(folder, name)
   writeFileSync(path, text)
-  return readObjects(path, { parseObject, findDoubts: objectDoubts, clock: systemClock })
+  return readObjects(path, { parseObject, clock: systemClock })
 }
 
 function service(name: string, more: object = {}): Record<string, unknown> {
@@ -56,55 +55,28 @@ describe('readObjects', () => {
     expect(idsOf(await read('b.yaml', 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n'))).toEqual([])
   })
 
-  it('names unknown fields and misspelled kinds with their lines, in YAML and JSON', async () => {
-    const yaml = [
-      '# two objects',
-      ...['apiVersion: v1', 'kind: Servce', 'metadata: {name: a}', '---'],
-      ...['apiVersion: v1', 'kind: List', 'items:', '- apiVersion: v1', '  kind: Service'],
-      ...['  metadata: {name: b, namespace: shop}', '  spec:', '    ports:', '    - port: 80'],
-      '      protocl: UDP',
-      '',
-    ]
-    const unknown = 'Service shop/b: unknown field spec.ports[0].protocl ignored; did you mean protocol?'
-    const inYaml = await read('doubts.yaml', yaml.join('\n'))
-    expect(inYaml.doubts).toEqual([
-      { line: 3, text: 'ignored: Servce a is of an unknown kind; did you mean Service?' },
-      { line: 15, text: unknown },
+  it('names unknown fields and misspelled kinds with the line of their object, in YAML and JSON', async () => {
+    const object = service('b', { spec: { ports: [{ port: 80, protocl: 'UDP' }] } })
+    const text = 'Service ns/b: unknown field spec.ports[0].protocl ignored; did you mean protocol?'
+    const yaml = `# two objects\n---\nkind: Servce\nmetadata: {name: a}\n---\n${JSON.stringify(object)}\n`
+    expect((await read('unknown.yaml', yaml)).warnings).toEqual([
+      { kind: 'doubtful', line: 2, text: 'ignored: Servce a is of an unknown kind; did you mean Service?' },
+      { kind: 'doubtful', line: 5, text },
     ])
-    const object = service('b', {
-      metadata: { name: 'b', namespace: 'shop' },
-      spec: { ports: [{ port: 80, protocl: 'UDP' }] },
-    })
-    const list = { apiVersion: 'v1', kind: 'List', items: [service('a'), object] }
-    const json = JSON.stringify(list, undefined, 1)
-    const lineOf = json.split('\n').findIndex(line => line.includes('protocl')) + 1
-    expect((await read('doubts.json', json)).doubts).toEqual([{ line: lineOf, text: unknown }])
     const { apiVersion, kind, ...bare } = object
-    const typed = JSON.stringify({ apiVersion, items: [bare], kind: `${kind}List` }, undefined, 1)
-    expect((await read('typed-doubts.json', typed)).doubts).toEqual([{ line: 4, text: unknown }])
+    for (const list of [
+      { kind: 'List', items: [object] },
+      { items: [bare], kind: `${kind}List` },
+    ]) {
+      const json = JSON.stringify({ apiVersion, ...list }, undefined, 1)
+      const line = json.split('\n').indexOf('  {') + 1
+      expect((await read('unknown.json', json)).warnings).toEqual([{ kind: 'doubtful', line, text }])
+    }
   })
 
-  it('names the line of the nearest part where a field comes from elsewhere in the file', async () => {
-    const text = [
-      'apiVersion: v1',
-      'kind: Service',
-      'metadata: {name: a}',
-      'spec:',
-      '  ports:',
-      '  - &p {port: 80, x: 1}',
-      '  - <<: *p',
-      '    port: 81',
-    ]
-    const { doubts } = await read('merged.yaml', text.join('\n'))
-    expect(doubts.map(({ line }) => line)).toEqual([6, 7])
-    const twice = '{"apiVersion":"v1",\n"kind":"Service","metadata":{"name":"a"},\n"x":1,"x":2}'
-    expect((await read('twice.json', twice)).doubts.map(({ line }) => line)).toEqual([1])
-  })
-
-  it('lists twenty doubts and counts the others', async () => {
+  it('lists twenty warnings', async () => {
     const fields = Object.fromEntries(Array.from({ length: 50 }, (_, i) => [`field${i}`, 1]))
-    const { doubts, moreDoubts } = await read('many.json', JSON.stringify(service('a', fields)))
-    expect([doubts.length, moreDoubts]).toEqual([20, 30])
+    expect((await read('many.json', JSON.stringify(service('a', fields)))).warnings).toHaveLength(20)
   })
 
   it('gathers refusals beside what is fine', async () => {
@@ -116,7 +88,9 @@ describe('readObjects', () => {
 
   it('takes the first of two objects of one name, and says so', async () => {
     const content = await read('d.json', JSON.stringify(service('a')) + JSON.stringify(service('a')))
-    expect([idsOf(content), content.repeated]).toEqual([['Service/ns/a'], ['Service/ns/a']])
+    expect(idsOf(content)).toEqual(['Service/ns/a'])
+    const text = 'Service/ns/a is in this file more than once; the first one counts'
+    expect(content.warnings).toEqual([{ kind: 'duplicate', line: 1, text }])
   })
 
   it.each([

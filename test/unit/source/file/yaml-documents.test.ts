@@ -54,58 +54,10 @@ describe('yamlDocuments', () => {
   })
 })
 
-describe('a long List', () => {
-  const LONG = `# ${'x'.repeat(70_000)}\n`
-  const list = (indent: string) =>
-    [
-      'apiVersion: v1',
-      'items:',
-      '# of the first',
-      `${indent}- kind: A`,
-      `${indent}  text: |`,
-      `${indent}    - kind: none`,
-      '',
-      `${indent}    items:`,
-      `${indent}  list:`,
-      `${indent}  - x`,
-      `${indent}  - y`,
-      `${indent}-`,
-      `${indent}  kind: B`,
-      `${indent}- {kind: C}`,
-      'kind: List',
-      'metadata: {a: 1}',
-      '',
-    ].join('\n')
-
-  it.each(['', '  '])('F141: is read item by item as it would be in one piece, indented by "%s"', indent => {
-    const [whole] = [...yamlDocuments(list(indent))]
-    const parts = [...yamlDocuments(`${LONG}${list(indent)}---\nkind: D\n`)]
-    const items = Object(whole?.value).items
-    expect(items).toHaveLength(3)
-    expect(parts.map(({ value }) => value)).toEqual([
-      ...items,
-      { ...Object(whole?.value), items: [] },
-      { kind: 'D' },
-    ])
-    expect(parts.map(({ line }) => line)).toEqual([5, 13, 15, 1, 18])
-    expect(parts[1]?.lineOf(['kind'])).toBe(14)
-    expect(parts[3]?.lineOf(['metadata', 'a'])).toBe(17)
-    expect(parts[0]?.list).toMatchObject({ kind: 'List' })
-  })
-
-  it('F141: is left as it is where it is no List', () => {
-    const text = `${LONG}${list('').replace('kind: List', 'kind: Table')}`
-    expect(values(text)).toMatchObject([{ kind: 'Table', items: [{}, {}, {}] }])
-  })
-
-  it('F141: names the line of a mistake in an item', () => {
-    const text = `${LONG}${list('  ').replace('{kind: C}', '{kind: C')}`
-    expect(errorOf(text).line).toBeGreaterThanOrEqual(15)
-  })
-
-  it('F141: a document that is too long for one piece is refused with its length', () => {
+describe('a document that exhausts a parser', () => {
+  it('F141: is refused with its length where it is too long', () => {
     expect(errorOf(`a: ${'x'.repeat(1 << 20)}`).message).toMatch(
-      /has 1048579 characters, and 1048576 are read/,
+      /has 1048579 characters, and at most 1048576 are read; write several documents, or JSON$/,
     )
   })
 
