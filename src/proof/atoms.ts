@@ -5,7 +5,6 @@ import { difference, everything, intersection, point, type Region, union } from 
 import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/values.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE, REJECT } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
-import type { Elsewhere } from './reads.ts'
 import {
   type AtPort,
   classOf,
@@ -20,26 +19,18 @@ import {
   untaken,
 } from './sides.ts'
 
-export const HOOKS: readonly Hook[] = ['prerouting', 'output']
+const HOOKS: readonly Hook[] = ['prerouting', 'output']
 
 /**
  * Divides all packets of a family into classes of one fate. The evaluator divides them further where the kernel's
  * state tells packets of a class apart.
  */
-export function* classesOf(
-  meaning: FamilyMeaning,
-  space: Atoms = spaceOf(meaning),
-): Generator<PacketClass, void, undefined> {
+export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
+  const space = meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
   // What the evaluator knows of a place it keeps for the next class.
   for (const place of meaning.places) for (const hook of HOOKS) yield* space.atPlace(hook, place)
   for (const place of meaning.nodePorts) for (const hook of HOOKS) yield* space.atNodePort(hook, place)
   for (const hook of HOOKS) yield* space.elsewhere(hook)
-}
-
-export type Atoms = Pick<Space, 'atPlace' | 'atNodePort' | 'elsewhere' | 'elsewhereAt'>
-
-export function spaceOf(meaning: FamilyMeaning): Atoms {
-  return meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
 }
 
 /** The packets of a family, divided by what they are sent to. */
@@ -119,23 +110,7 @@ class Space {
     yield* this.#unserved(hook, this.#groupsAtLocalhost())
   }
 
-  /** The same at one address, or at one port of it, where a list has the addresses that serve node ports. */
-  *elsewhereAt(
-    hook: Hook,
-    { ip, at }: Elsewhere,
-    served: readonly Pick<Place, 'ip' | 'protocol' | 'port'>[],
-  ): Generator<PacketClass, void, undefined> {
-    assert(ip !== undefined, 'packets to all addresses are followed whole')
-    const group = {
-      addresses: point(ip),
-      closed: this.#whyClosed(ip, served.filter(its => its.ip !== undefined).length),
-      ports: served,
-      type: TYPES,
-    }
-    yield* this.#unserved(hook, [group], at)
-  }
-
-  *#unserved(hook: Hook, groups: Iterable<Group>, at?: AtPort): Generator<PacketClass, void, undefined> {
+  *#unserved(hook: Hook, groups: Iterable<Group>): Generator<PacketClass, void, undefined> {
     for (const { addresses, ports, closed, type } of groups) {
       for (const [region, isReserved] of [
         [difference(addresses, this.#serviceCidrs), false],
@@ -145,7 +120,7 @@ class Space {
         const fate: Fate = closed !== undefined ? REJECT : isReserved ? DROP : PASS
         const name = closed ?? (isReserved ? 'an unused address of a ServiceCIDR' : 'no Service')
         const from = this.#sources.anyone(hook, fate)
-        for (const its of untaken(ports, at))
+        for (const its of untaken(ports))
           yield classOf(hook, name, { destination: region, destinationType: type, ...its }, from)
       }
     }
@@ -346,27 +321,12 @@ class BehindSpace {
     yield* this.#unserved(hook, this.#groups())
   }
 
-  /** The same at one address, at one port of it, or at one port of all addresses. `ports` has those of the address. */
-  *elsewhereAt(
-    hook: Hook,
-    { ip, at }: Elsewhere,
-    ports: readonly AtPort[],
-  ): Generator<PacketClass, void, undefined> {
-    const hidden = ip !== undefined || at === undefined ? [] : regionOfIps(this.#meaning.addressesAt(at))
-    const addresses = ip === undefined ? difference(this.#addresses, hidden) : point(ip)
-    yield* this.#unserved(hook, this.#byListing({ addresses, ports }), at)
-  }
-
-  *#unserved(
-    hook: Hook,
-    groups: Iterable<ListedGroup>,
-    at?: AtPort,
-  ): Generator<PacketClass, void, undefined> {
+  *#unserved(hook: Hook, groups: Iterable<ListedGroup>): Generator<PacketClass, void, undefined> {
     const from = this.#sources.anyone(hook, PASS)
     for (const { addresses, ports, isListed } of groups)
       for (const type of [LOCAL, NOT_LOCAL]) {
         const taken = type === LOCAL || isListed ? [...ports, ...this.#nodePorts.values()] : ports
-        for (const its of untaken(taken, at)) {
+        for (const its of untaken(taken)) {
           const to = { destination: addresses, destinationType: type, ...its }
           yield* this.#guardedClasses(hook, 'no Service', { to, from })
         }

@@ -179,12 +179,6 @@ export interface PlaceClaim {
   readonly isHealthCheck: boolean
 }
 
-/** What keeps a place that several Services claim. */
-export function isPreferred(claim: PlaceClaim, other: PlaceClaim): boolean {
-  if (claim.isHealthCheck !== other.isHealthCheck) return other.isHealthCheck
-  return bySeniority(claim.service, other.service) < 0
-}
-
 /** What a Service asks for in one family. */
 export interface Claims {
   readonly service: Service
