@@ -28,10 +28,7 @@ export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly F
 }
 
 /** Computes what all Services mean together, in each family. */
-export function* meaningInSteps(
-  snapshot: Snapshot,
-  config: MeaningConfig,
-): Steps<readonly FamilyMeaning[]> {
+export function* meaningInSteps(snapshot: Snapshot, config: MeaningConfig): Steps<readonly FamilyMeaning[]> {
   const pauses = new Pauses()
   const all = [...snapshot.services.values()]
   const here = hereOf(snapshot, config, new Set(all.flatMap(({ clusterIps }) => clusterIps)))

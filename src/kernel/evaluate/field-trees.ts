@@ -32,11 +32,7 @@ export interface Index<T> {
 }
 
 /** Puts what `holding` gives for the value at a path. */
-export function plant<T>(
-  tree: Tree<T>,
-  path: readonly Octets[],
-  holding: (known: T | undefined) => T,
-): void {
+export function plant<T>(tree: Tree<T>, path: readonly Octets[], holding: (known: T | undefined) => T): void {
   const [key, ...rest] = path
   if (key === undefined) return
   const known = tree.get(key)

@@ -19,15 +19,7 @@ import { NF_ACCEPT } from '../nft/constants.ts'
 import { descend, type Index, plant, Tree } from './field-trees.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { balance, byRolled, eachRolled } from './random.ts'
-import {
-  BeyondEvaluator,
-  chosen,
-  chosenTo,
-  type Field,
-  type Known,
-  type Of,
-  ROLLED_MAX,
-} from './values.ts'
+import { BeyondEvaluator, chosen, chosenTo, type Field, type Known, type Of, ROLLED_MAX } from './values.ts'
 
 /** How often a scheduler chooses real servers of different weights, for all clients together. */
 const SHARES: Readonly<Record<string, 'equal' | 'by weight'>> = {
@@ -133,7 +125,6 @@ export class IpvsClasses {
       found: (its, held) => (held === undefined ? 'next' : schedule(its, held)),
     })
   }
-
 }
 
 function indexOf({ set, entries }: KnownSet, dimensions: Of<'ipset'>['dimensions']): Index<Member> {

@@ -4,14 +4,7 @@ import type { Octets } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from '../nft/constants.ts'
 import type { Element, ElementData, ElementGroup, NftSet } from '../nft/state.ts'
 import { type Range, rangesOf } from './ranges.ts'
-import {
-  BeyondEvaluator,
-  type Candidate,
-  chosenOf,
-  type Known,
-  type Value,
-  type Word,
-} from './values.ts'
+import { BeyondEvaluator, type Candidate, chosenOf, type Known, type Value, type Word } from './values.ts'
 
 /** What the sets that packets fill hold for the packets of a class. */
 type Memory =
