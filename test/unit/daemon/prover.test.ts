@@ -227,6 +227,23 @@ describe('Prover', () => {
     expect(await its.proofs()).toBe(4)
   })
 
+  it('rests ten times as long as it works', async () => {
+    const its = new World()
+    open.push(its)
+    const { clock } = its
+    const nowMs = clock.nowMs.bind(clock)
+    let workMs = 0
+    clock.nowMs = () => {
+      workMs += 0.05
+      return nowMs() + workMs
+    }
+    its.rig.offer(first)
+    while ((await its.proofs()) === 0) await its.wait(50)
+    const workS = await its.number('duration_seconds_sum')
+    expect(workS).toBeGreaterThan(0)
+    expect(nowMs() / 1_000).toBeGreaterThan(10 * workS)
+  })
+
   it('names the first difference and the rule that decided, and says when it is over', async () => {
     const its = await world()
     await its.other.commit(DROPPING)
@@ -292,7 +309,7 @@ describe('Prover', () => {
     const its = await world()
     its.isTorn = true
     await its.other.commit(DROPPING)
-    await its.wait(SYNC_PERIOD_MS + 20_000)
+    await its.wait(SYNC_PERIOD_MS + 5_000)
     expect(await its.number('differences')).toBe(0)
     expect(await its.number('age_seconds')).toBeGreaterThan(SYNC_PERIOD_MS / 1_000)
     expect(await its.number('reads_discarded_total')).toBeGreaterThan(3)
