@@ -87,7 +87,7 @@ class Space {
   #clusterIpsAmong(served: Region): Region {
     const { nodePortAddresses, clusterIps } = this.#meaning
     if (nodePortAddresses !== undefined)
-      return regionOfIps(nodePortAddresses.filter(ip => this.#meaning.isClusterIp(ip)))
+      return regionOfIps(nodePortAddresses.filter(ip => this.#meaning.clusterIps.has(ip)))
     if (served.length === 0) return []
     this.#clusterIps ??= regionOfIps(clusterIps)
     return this.#clusterIps
@@ -129,7 +129,7 @@ class Space {
   /** The relay has no SCTP: its node ports are taken at loopback addresses too. */
   *#groupsAtLocalhost(): Generator<Group, void, undefined> {
     const { relaysLocalhost, nodePorts } = this.#meaning
-    const sctp = [...nodePorts].filter(({ protocol }) => protocol === 'SCTP')
+    const sctp = nodePorts.filter(({ protocol }) => protocol === 'SCTP')
     const inside = loopback(this.#length)
     for (const group of this.#groups()) {
       if (!relaysLocalhost || sctp.length === 0) {
@@ -145,7 +145,7 @@ class Space {
   /** Says what packets to an address are sent to whose ports that no Service has are rejected. */
   #whyClosed(ip: Ip, places: number): string | undefined {
     const { promises, localIps } = this.#meaning
-    const isClusterIp = this.#meaning.isClusterIp(ip)
+    const isClusterIp = this.#meaning.clusterIps.has(ip)
     if (promises.bindsAddresses && localIps.has(ip)) return undefined
     if (isClusterIp) return 'another port of a ClusterIP'
     return promises.bindsAddresses && places > 0 ? 'another port of an address of a Service' : undefined
@@ -153,8 +153,7 @@ class Space {
 
   /** Addresses with the same ports, together. */
   *#groups(): Generator<Group, void, undefined> {
-    const { places, clusterIps, nodePortAddresses } = this.#meaning
-    const nodePorts = [...this.#meaning.nodePorts]
+    const { places, nodePorts, clusterIps, nodePortAddresses } = this.#meaning
     const byAddress = new Map<Ip, AtPort[]>()
     for (const ip of [...clusterIps, ...(nodePortAddresses ?? [])]) byAddress.set(ip, [])
     for (const place of places) if (place.ip !== undefined) append(byAddress, place.ip, place)
@@ -219,7 +218,7 @@ class BehindSpace {
     this.#served = isAtLoopback ? (this.#listed ?? this.#addresses) : withoutLoopback
     this.#guarded = family === 'IPv4' ? this.#loopback : []
     this.#isGuarded = isAtLoopback
-    this.#nodePorts = new Map([...nodePorts].map(place => [portKey(place), place]))
+    this.#nodePorts = new Map(nodePorts.map(place => [portKey(place), place]))
   }
 
   *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
@@ -263,7 +262,7 @@ class BehindSpace {
   ): boolean {
     const isDenied = allowed !== undefined && intersection(from.source, regionOf(allowed)).length === 0
     if (isDenied) return true
-    if (this.#meaning.isClusterIp(ip)) return hook === 'output' || type === NOT_LOCAL
+    if (this.#meaning.clusterIps.has(ip)) return hook === 'output' || type === NOT_LOCAL
     return hook === 'prerouting' || type === LOCAL
   }
 

@@ -83,10 +83,6 @@ class FamilyMeanings implements FamilyMeaning {
     this.localIps = new Set(snapshot.localIps)
   }
 
-  isClusterIp(ip: Ip): boolean {
-    return this.clusterIps.has(ip)
-  }
-
   addressesAt(place: Pick<Place, 'protocol' | 'port'>): Iterable<Ip> {
     return this.#addresses.get(portKey(place)) ?? []
   }

@@ -68,9 +68,9 @@ export class Sources {
   /** A process of this node sends to an address of a Service from that address: no endpoint could reply to it. */
   #withOwn({ ip }: Place, sources: readonly Source[]): readonly Source[] {
     const { promises, places, clusterIps, localIps } = this.#meaning
-    if (!promises.bindsAddresses || ip === undefined || !this.#meaning.isClusterIp(ip)) return sources
+    if (!promises.bindsAddresses || ip === undefined || !this.#meaning.clusterIps.has(ip)) return sources
     this.#serviceAddresses ??= regionOfIps(
-      [...clusterIps, ...[...places].flatMap(its => its.ip ?? [])].filter(its => !localIps.has(its)),
+      [...clusterIps, ...places.flatMap(its => its.ip ?? [])].filter(its => !localIps.has(its)),
     )
     const own = this.#serviceAddresses
     return sources.flatMap(its => {
