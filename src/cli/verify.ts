@@ -68,7 +68,7 @@ interface Disagreement {
   readonly kernel: readonly PlanLine[]
 }
 
-/** Any time at which the daemon may prove means now. */
+/** The values that the daemon knows work here, too. */
 function isProofAsked(text: string | undefined): boolean {
   return text !== undefined && text !== 'off' && parseBool(text) !== false
 }
