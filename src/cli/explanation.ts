@@ -171,7 +171,7 @@ export function explained(
     question,
     table,
     snapshot,
-    oversized: memo.admission?.oversized.values() ?? [],
+    overCap: memo.caps.refused.values(),
     refusedSlices,
     refusedSince,
     caught,

@@ -11,9 +11,9 @@ import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import { decodeRaw } from '../kernel/nft/raw-decode.ts'
 import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
-import { admittedSnapshot } from '../model/admission.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
+import { cappedSnapshot } from '../model/memory-caps.ts'
 import { serviceJson } from '../model/snapshot-json.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode, MODE_DEVICE, whyNotProvable } from '../modes/registry.ts'
@@ -291,7 +291,7 @@ export async function proveKernel(
     (isLive || takesAddresses) && ownAddresses !== undefined
       ? { ...snapshot, localIps: ownAddresses }
       : snapshot
-  const admitted = admittedSnapshot(its, memo.admission)
+  const admitted = cappedSnapshot(its, memo.caps)
   const question = {
     meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
     tables,
@@ -300,7 +300,7 @@ export async function proveKernel(
     ipvs,
   }
   const proof = await finishInSlices(prove(question), slicingOf(systemClock))
-  const refused = memo.admission?.oversized.size ?? 0
+  const refused = memo.caps.refused.size
   const forwarded = isLive ? forwardedFamilies(question.meanings) : []
   const brokenPremises = forwarded.flatMap(family => whyUnforwarded(family) ?? [])
   const left = refused === 0 ? [] : [`${count(refused, 'Service')} without room in memory must reject`]

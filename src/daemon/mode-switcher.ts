@@ -4,8 +4,8 @@ import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { IpvsChange } from '../kernel/ipvs/state.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
-import { admittedSnapshot } from '../model/admission.ts'
 import type { Refusal } from '../model/fields.ts'
+import { cappedSnapshot } from '../model/memory-caps.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -175,7 +175,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     }
     const rules: HeldRules = {
       config: this.#config,
-      snapshot: admittedSnapshot(resolved.snapshot, resolved.memo.admission),
+      snapshot: cappedSnapshot(resolved.snapshot, resolved.memo.caps),
       tables: tables?.(state),
       passes,
       ...(advance && { since: (before, held) => since(before, from => advance(held, from, state)) }),

@@ -7,6 +7,10 @@ export type TrafficPolicy = 'Cluster' | 'Local'
 /** `namespace/name`. */
 export type ServiceKey = string
 
+export function namespaceOf(key: ServiceKey): string {
+  return key.slice(0, key.indexOf('/'))
+}
+
 /** A Service as this project reads it: parsed once at the border, valid by construction inside. */
 export interface Service {
   readonly key: ServiceKey
@@ -45,8 +49,6 @@ export interface Service {
   readonly headless?: Headless | undefined
   /** Absent unless asked for (ParseOptions). */
   readonly details?: ServiceDetails
-  /** Present where only the name and the ClusterIPs are held, for want of memory: the parts of the whole (see partsOf). */
-  readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }
 
@@ -92,8 +94,6 @@ export interface EndpointSlice {
   readonly targetNames?: string
   /** The same of their UIDs, which distinguish a pod that moved between slices from one that inherited an address. */
   readonly targetUids?: string
-  /** Present where no port and no endpoint is held, for want of memory: the parts of the whole (see partsOf). */
-  readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }
 

@@ -3,7 +3,7 @@ import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import type { HeldRules } from '../../../src/daemon/mode-switcher.ts'
 import { Prover } from '../../../src/daemon/prover.ts'
-import { admittedSnapshot } from '../../../src/model/admission.ts'
+import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
 import { applyEvents } from '../../../src/model/snapshot.ts'
 import type { IpvsState } from '../../../src/modes/ipvs/state.ts'
 import { advancedTables, outsideChange } from '../../../src/modes/ipvs/trace.ts'
@@ -86,7 +86,7 @@ class World {
     const from = (before: HeldRules) => this.#states.get(before)
     const rules: HeldRules = {
       config: CONFIG,
-      snapshot: admittedSnapshot(resolved.snapshot, resolved.memo.admission),
+      snapshot: cappedSnapshot(resolved.snapshot, resolved.memo.caps),
       tables: undefined,
       passes: passes + this.idlePasses,
       since: (before, tables) => advancedTables(tables, from(before) ?? state, state),

@@ -11,7 +11,7 @@ import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.
 import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
 import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
-import { admittedSnapshot } from '../../../src/model/admission.ts'
+import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
 import type { Snapshot } from '../../../src/model/snapshot.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
 import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
@@ -138,7 +138,7 @@ class World {
     const held = this.rig.reconciler.held
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
-    const snapshot = { ...admittedSnapshot(resolved.snapshot, resolved.memo.admission) }
+    const snapshot = { ...cappedSnapshot(resolved.snapshot, resolved.memo.caps) }
     this.snapshots.push(new WeakRef(snapshot))
     const { tables } = state.ruleset
     const its = { config: this.config, snapshot, passes }
