@@ -17,8 +17,7 @@ import {
 import type { Backend, Frontend, FrontendTable, NodePortAddresses, PortFrontends, Route } from './frontend.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
-import type { Endpoint, EndpointTraits, Service } from './service.ts'
-import type { CostRates } from './service-cost.ts'
+import type { CostRates, Endpoint, EndpointTraits, Service } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
 /** What resolving depends on besides the objects of the sources. */

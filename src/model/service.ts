@@ -133,3 +133,14 @@ export const NO_HINTS: EndpointHints = { forZones: [], forNodes: [] }
 
 /** The slices of one Service, sorted by key; never empty. */
 export type SliceList = readonly EndpointSlice[]
+
+/** The memory that a mode takes for each part of a Service, in bytes: growth of the peak, measured. */
+export interface CostRates {
+  readonly frontend: number
+  /** An endpoint of a slice, beside those of its ports; 0 where they include it. */
+  readonly sliceEndpoint: number
+  /** An endpoint of a port. */
+  readonly endpoint: number
+  /** Each frontend has endpoints of its own, as virtual servers of IPVS have. */
+  readonly perFrontend: boolean
+}

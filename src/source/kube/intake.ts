@@ -8,12 +8,19 @@ import {
   type WatchedIdentity,
   type WatchedKind,
 } from '../../model/fields.ts'
-import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-parts.ts'
 import { sliceServiceOf, watchedIdentity } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
+import {
+  type Aged,
+  bornSIn,
+  isCounted,
+  OBJECT_PARTS,
+  type ObjectCap,
+  objectCapOf,
+  partsOf,
+} from '../object-cap.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
-import { type Aged, bornSIn, type ObjectCap, objectCapOf } from './object-cap.ts'
 import { isOlder, ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
 import { isLeftOut } from './server-traits.ts'
 

@@ -1,9 +1,9 @@
 import { type Cancel, type Clock, pause, runWithin } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson, type Json } from '../../model/fields.ts'
+import { type Aged, bornSIn } from '../object-cap.ts'
 import { type Resource, requestPath } from './api-client.ts'
 import { type Exchange, type Failure, FailureError, failureOfError, type Opening } from './exchange.ts'
-import { type Aged, bornSIn } from './object-cap.ts'
 import { type ServerTraits, servedResource } from './server-traits.ts'
 
 /** Which state of which object. */

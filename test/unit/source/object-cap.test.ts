@@ -1,10 +1,11 @@
 import fc from 'fast-check'
 import { afterEach, describe, expect, it } from 'vitest'
-import { ObjectCap } from '../../../../src/source/kube/object-cap.ts'
-import { settle } from '../../../support/fake-clock.ts'
-import { ReflectorRig } from '../../../support/reflector-rig.ts'
-import { runs } from '../../../support/runs.ts'
-import { service, type Written } from '../../../support/scripted-api.ts'
+import { isCounted, ObjectCap, partsOf } from '../../../src/source/object-cap.ts'
+import { settle } from '../../support/fake-clock.ts'
+import { ReflectorRig } from '../../support/reflector-rig.ts'
+import { runs } from '../../support/runs.ts'
+import { service, type Written } from '../../support/scripted-api.ts'
+import { endpoint, eventsOf, slice } from '../model/objects.ts'
 
 /** Services that fit: they get a third of all parts, and each takes five with its port. */
 const MAX = 10
@@ -66,6 +67,21 @@ describe('ObjectCap', () => {
       }),
       { numRuns: runs(300) },
     )
+  })
+})
+
+describe('partsOf', () => {
+  it('F150: counts long texts and refused fields, which are held as well', () => {
+    const uid = 'x'.repeat(1_000)
+    const wrong = Array.from({ length: 50 }, () => endpoint('nowhere'))
+    const slices = [
+      slice('a', 'web', [endpoint('10.0.0.1', { targetRef: { uid } })]),
+      slice('a', 'web', wrong),
+    ]
+    const parts = eventsOf(slices).flatMap(event =>
+      isCounted(event) && event.value !== undefined ? [partsOf(event.value)] : [],
+    )
+    expect(parts).toEqual([14, 105])
   })
 })
 
