@@ -33,7 +33,7 @@ interface ReasonsInput {
   readonly snapshot: Snapshot
   /** Services that are not served for want of memory. */
   readonly overCap: Iterable<RefusedService>
-  /** EndpointSlices that are refused as a whole, with their Services. */
+  /** EndpointSlices and Services that are refused as a whole. */
   readonly refusedSlices: readonly Refusal[]
   /** Since when the daemon refuses something; undefined where it does not say. */
   readonly refusedSince?: ((refusal: Refusal) => RefusedSince | undefined) | undefined
