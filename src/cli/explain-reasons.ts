@@ -31,7 +31,7 @@ interface ReasonsInput {
   readonly question: Question
   readonly table: FrontendTable
   readonly snapshot: Snapshot
-  /** Services that are not served for want of memory. */
+  /** Services over a cap of memory, which are not served. */
   readonly overCap: Iterable<RefusedService>
   /** EndpointSlices and Services that are refused as a whole. */
   readonly refusedSlices: readonly Refusal[]

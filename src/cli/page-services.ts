@@ -103,7 +103,7 @@ function pageService(
   }
 }
 
-/** Says why a Service is not served for want of memory; undefined where it is. */
+/** Says which cap of memory keeps a Service from being served; undefined where none does. */
 function lackOf({ key }: Service, memo: Memo | undefined): string | undefined {
   const refused = memo?.caps.refused.get(key)
   return refused && `not served: it ${refused.refusal.reason}`

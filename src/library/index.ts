@@ -65,6 +65,7 @@ export { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.
 export type { ApiEndpoint, ServiceListeners, TakenPort } from '../model/reserved.ts'
 export { type Memo, type Resolved, resolve } from '../model/resolve.ts'
 export type {
+  CostRates,
   Endpoint,
   EndpointConditions,
   EndpointHints,

@@ -40,7 +40,7 @@ describe('objects that fill the memory by being there', () => {
     for (let number = 0; number < PAIRS; number++) cluster.put(...held(number))
     const socket = cluster.file('admin.sock')
     const daemon = await cluster.running({ nodeArgs: SMALL_HEAP, args: [`--admin-socket=${socket}`] })
-    await daemon.until(() => refusalsOf(daemon, `Service ${LAST}`).some(isBeyondCap))
+    await daemon.until(() => daemon.said('refused').some(({ reason }) => isBeyondCap(String(reason))))
     await servesOthers(cluster, daemon, `${PAIRS} pairs of 5,000 ports with 1,000 endpoints`)
     expect(await metric('kprobe_refusals')).toBeGreaterThanOrEqual(PAIRS)
     const question = ['why', LAST, `--admin-socket=${socket}`]

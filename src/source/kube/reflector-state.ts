@@ -63,7 +63,7 @@ export type Outcome =
   | { readonly kind: 'unselected' }
   /** Events are missing that the server should have sent. */
   | { readonly kind: 'lost-events' }
-  /** Objects were left out for want of memory, and there is room for them now. */
+  /** There was no room for some objects, and there is now: see ObjectCap. */
   | { readonly kind: 'room' }
 
 export type Attempted = 'list' | 'streaming list' | 'watch'
