@@ -19,7 +19,7 @@ import { OUTSIDE_CLIENT } from './programmed.ts'
 import { NAMESPACE_FLAG, readNamespace } from './request.ts'
 
 /** The question of `kprobe explain` as given, with names in place of addresses. */
-interface NamedQuestion {
+export interface NamedQuestion {
   readonly from: Peer
   readonly to: Peer
   /** A number, or the name of a service port; empty if not given. */

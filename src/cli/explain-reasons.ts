@@ -1,8 +1,8 @@
 import { anyContains, familyOf, formatCidr, formatIp, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { count } from '../base/text.ts'
-import type { Oversized } from '../model/admission.ts'
 import type { Refusal } from '../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.ts'
+import type { RefusedService } from '../model/memory-caps.ts'
 import type { Verdict } from '../model/node-context.ts'
 import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -31,9 +31,9 @@ interface ReasonsInput {
   readonly question: Question
   readonly table: FrontendTable
   readonly snapshot: Snapshot
-  /** Services that are not served for want of memory. */
-  readonly oversized: Iterable<Oversized>
-  /** EndpointSlices that are refused as a whole, with their Services. */
+  /** Services over a cap of memory, which are not served. */
+  readonly overCap: Iterable<RefusedService>
+  /** EndpointSlices and Services that are refused as a whole. */
   readonly refusedSlices: readonly Refusal[]
   /** Since when the daemon refuses something; undefined where it does not say. */
   readonly refusedSince?: ((refusal: Refusal) => RefusedSince | undefined) | undefined
@@ -79,7 +79,7 @@ export function isOther({ service }: Question, caught: Caught | undefined): bool
 }
 
 /** The objects that say why a Service is not served. */
-type Refusing = Pick<ReasonsInput, 'table' | 'snapshot' | 'oversized' | 'refusedSince' | 'wallMs'>
+type Refusing = Pick<ReasonsInput, 'table' | 'overCap' | 'refusedSince' | 'wallMs'>
 
 /** Gives the reasons why nothing leads to a Service, or to those parts of it that `isIts` selects. */
 export function whyUnserved(
@@ -87,12 +87,9 @@ export function whyUnserved(
   input: Refusing,
   isIts: (refusal: Refusal) => boolean = () => true,
 ): readonly Reason[] {
-  const { table, snapshot, oversized } = input
-  const lacks = [
-    ...[...oversized].filter(each => each.service.key === service.key).map(each => oversizedText(each)),
-    ...leftOut(service, snapshot),
-  ]
-  if (lacks.length > 0) return lacks.map(text => ({ text, answer: text }))
+  const { table, overCap } = input
+  const lack = [...overCap].find(each => each.service.key === service.key)
+  if (lack !== undefined) return [{ text: overCapText(lack), answer: overCapText(lack) }]
   const held = table.services.get(service.key)
   if (held !== undefined)
     return held.refusals.filter(isIts).map(refusal => refusedReason(service.key, refusal, input))
@@ -100,7 +97,7 @@ export function whyUnserved(
   return [{ text: `Service ${service.key} is one that ${served(service)}`, answer }]
 }
 
-function oversizedText({ refusal }: Oversized): string {
+function overCapText({ refusal }: RefusedService): string {
   return `${refusal.object} is not served: it ${refusal.reason}`
 }
 
@@ -191,10 +188,12 @@ const PARTS_MAX = 5
 /** Lists what is ignored of the Service's EndpointSlices. */
 function ignoredParts({ snapshot, refusedSlices }: ReasonsInput, { port }: Caught): readonly Reason[] {
   const { service } = port
-  const slices = (snapshot.slices.get(service) ?? []).filter(slice => slice.leftOut === undefined)
+  const slices = snapshot.slices.get(service) ?? []
   const whole = refusedSlices.filter(refusal => refusal.service === service)
   const texts = [
-    ...whole.map(({ object, field, value, reason }) => `${object} is ignored: ${field} ${value}: ${reason}`),
+    ...whole.map(({ object, field, value, reason }) =>
+      field === '' ? `${object} is ignored: ${reason}` : `${object} is ignored: ${field} ${value}: ${reason}`,
+    ),
     ...slices.flatMap(({ refusals }) =>
       refusals.map(({ object, field, value, reason }) => `${object}: ignored ${field} ${value}: ${reason}`),
     ),
@@ -266,9 +265,7 @@ function refusals(input: ReasonsInput): readonly Reason[] {
   const reasons = new Map<string, Reason>()
   const add = (reason: Reason) => reasons.set(reason.text, reason)
   const addText = (text: string) => add({ text, answer: text })
-  for (const each of input.oversized) if (wants(each.service, input)) addText(oversizedText(each))
-  for (const service of input.snapshot.services.values())
-    if (wants(service, input)) leftOut(service, input.snapshot).forEach(addText)
+  for (const each of input.overCap) if (wants(each.service, input)) addText(overCapText(each))
   for (const { service, refusals } of input.table.services.values())
     for (const refusal of refusals)
       if (isAbout(refusal, input, input.snapshot.services.get(service)?.ports ?? []))
@@ -282,19 +279,6 @@ function sinceText(since: RefusedSince | undefined, wallMs: number): string {
   const [day = '', time = ''] = new Date(since.wallMs).toISOString().split('T')
   const isToday = new Date(wallMs).toISOString().startsWith(day)
   return ` since ${isToday ? '' : `${day} `}${time.slice(0, 5)} UTC${since.orEarlier ? ' or earlier' : ''}`
-}
-
-/** Lists objects of the Service that are left out for want of memory. */
-function leftOut(service: Service, snapshot: Snapshot): readonly string[] {
-  const slices = (snapshot.slices.get(service.key) ?? []).filter(slice => slice.leftOut !== undefined)
-  return [
-    ...(service.leftOut === undefined ? [] : service.refusals).map(
-      ({ object, reason }) => `${object} is not served: it ${reason}`,
-    ),
-    ...slices.flatMap(({ refusals }) =>
-      refusals.map(({ object, reason }) => `${object} is not used: it ${reason}`),
-    ),
-  ]
 }
 
 /** Tests whether the packet is for an address or a node port of the Service. */

@@ -3,6 +3,7 @@ import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { TracePacket, TraceStep, Way } from '../kernel/evaluate/trace.ts'
 import { explainEndpoints } from '../model/explain.ts'
+import { objectText } from '../model/fields.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
@@ -10,7 +11,13 @@ import { endpointTexts } from '../modes/common/show.ts'
 import { findMode, whyNotProvable } from '../modes/registry.ts'
 import { type Answer, answerOf } from './answer.ts'
 import { outputFlag } from './document.ts'
-import { QUESTION_FLAGS, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
+import {
+  type NamedQuestion,
+  QUESTION_FLAGS,
+  type Question,
+  readQuestion,
+  resolveQuestion,
+} from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
@@ -97,6 +104,7 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
     async run({ question, output, asked }, request, io) {
       const hasDaemon = request.daemon !== undefined
       const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
+        requireHeld(question, loaded)
         const path = followed(resolveQuestion(question, loaded.snapshot), request.config, loaded)
         const kernel = await askKernel(request.config, path.asked)
         const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now() })
@@ -106,6 +114,17 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
       return isElsewhere(kernel, outcomes, hasDaemon) ? EXIT_DIFFERENT : EXIT_FINE
     },
   })
+}
+
+/** Throws for a Service that the daemon refuses as a whole: it holds nothing of it but the refusal. */
+export function requireHeld(
+  { to }: NamedQuestion,
+  { snapshot, refusedSlices }: Pick<Loaded, 'snapshot' | 'refusedSlices'>,
+): void {
+  if (to.kind !== 'service' || snapshot.services.has(to.key)) return
+  const object = objectText('Service', to.key)
+  const refusal = refusedSlices.find(each => each.object === object)
+  if (refusal !== undefined) throw new Error(`${object} is not served: ${refusal.reason}`)
 }
 
 /** What the model says about one connection, and the question to the kernel about it. */
@@ -171,7 +190,7 @@ export function explained(
     question,
     table,
     snapshot,
-    oversized: memo.admission?.oversized.values() ?? [],
+    overCap: memo.caps.refused.values(),
     refusedSlices,
     refusedSince,
     caught,

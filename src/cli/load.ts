@@ -12,7 +12,6 @@ import { openClient, openFileSource, openRoute, openSockDiag, watchLocalIps } fr
 import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/listeners.ts'
 import type { Refusal } from '../model/fields.ts'
-import type { MemoryLimit, ServiceMemory } from '../model/node-context.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -81,18 +80,17 @@ async function load(
   reading: Reading,
 ): Promise<Loaded> {
   const { progress, source } = reading
-  const { snapshot, memoryBytes, refused, refusedSlices, ...known } =
+  const { snapshot, memoryBytes, refusedSlices, ...known } =
     daemon === undefined
       ? {
           notKnown: [],
           snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
-          refused: undefined,
           refusedSlices: source.refused.map(({ refusal }) => refusal),
         }
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
-  const options = resolveOptions(config, memoryBytes, refused)
+  const options = resolveOptions(config, memoryBytes)
   const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(systemClock))
   return {
     ...resolved,
@@ -126,7 +124,6 @@ async function askSnapshot(socket: string, { progress }: Reading): Promise<Daemo
   return {
     snapshot,
     memoryBytes: numberAt(answer, 'servicesBytes'),
-    refused: refusedIn(answer),
     ...knownIn(answer),
   }
 }
@@ -175,7 +172,6 @@ function notKnownIn(source: unknown): readonly string[] {
 interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'quarantined' | 'notKnown'> {
   readonly snapshot: Snapshot
   readonly memoryBytes: number | undefined
-  readonly refused: ServiceMemory['refused']
   readonly refusedSlices: readonly Refusal[]
 }
 
@@ -183,15 +179,6 @@ interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'quarantined' | 'n
 function refusalIn(entry: unknown): readonly Refusal[] {
   const refusal = { ...refusalOf(entry), service: textAt(entry, 'service') }
   return refusal.object === '' || refusal.service === '' ? [] : [refusal]
-}
-
-function refusedIn(page: unknown): ServiceMemory['refused'] {
-  const refused = new Map<ServiceKey, MemoryLimit>()
-  for (const entry of listAt(page, 'refused')) {
-    const [key, limit]: unknown[] = Array.isArray(entry) ? entry : []
-    if (typeof key === 'string' && (limit === 'Service' || limit === 'namespace')) refused.set(key, limit)
-  }
-  return refused
 }
 
 async function readSource(config: Config, reading: Reading): Promise<Snapshot> {

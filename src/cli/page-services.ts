@@ -103,11 +103,10 @@ function pageService(
   }
 }
 
-/** Says why a Service is not served for want of memory; undefined where it is. */
-function lackOf({ key, leftOut, refusals: [refused] }: Service, memo: Memo | undefined): string | undefined {
-  const refusal =
-    memo?.admission?.oversized.get(key)?.refusal ?? (leftOut === undefined ? undefined : refused)
-  return refusal && `not served: it ${refusal.reason}`
+/** Says which cap of memory keeps a Service from being served; undefined where none does. */
+function lackOf({ key }: Service, memo: Memo | undefined): string | undefined {
+  const refused = memo?.caps.refused.get(key)
+  return refused && `not served: it ${refused.refusal.reason}`
 }
 
 /** Says why nothing leads to a Service that has no frontend on this node, as `kprobe why` does. */
@@ -117,7 +116,7 @@ function unservedText(service: Service, loaded: Loaded, wallMs: number): string 
       ? []
       : whyUnserved(service, {
           ...loaded,
-          oversized: loaded.memo.admission?.oversized.values() ?? [],
+          overCap: loaded.memo.caps.refused.values(),
           wallMs,
         })
   const texts = reasons.map(({ answer, text }) => answer ?? text)

@@ -11,7 +11,6 @@ import { openClient } from '../daemon/open.ts'
 import {
   apiDescriptors,
   keepYoungGenerationSmall,
-  partsRoomOf,
   processRoom,
   servicesBytes,
 } from '../daemon/process-room.ts'
@@ -112,7 +111,6 @@ class Session {
     return new NodeViews({
       clock: systemClock,
       resolving: resolveOptions(config, servicesBytes(room)),
-      partsRoom: partsRoomOf(room),
       openSource: nodesChanged => new StateSource({ clock: systemClock, state: this.#state, nodesChanged }),
       failed: err => log.error({ err }, 'cannot compute Sets; keeping the last state'),
     })

@@ -9,9 +9,9 @@ import { modesOf } from '../daemon/retirement.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
-import { admittedSnapshot } from '../model/admission.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
+import { cappedSnapshot } from '../model/memory-caps.ts'
 import { serviceJson } from '../model/snapshot-json.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode, MODE_DEVICE, whyNotProvable } from '../modes/registry.ts'
@@ -242,7 +242,7 @@ async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<
   const usesIpvs = proving?.usesIpvs === true
   const { tables, assumptions, ipvs, ownAddresses } = await readKernel(usesIpvs)
   const its = ownAddresses === undefined ? snapshot : { ...snapshot, localIps: ownAddresses }
-  const admitted = admittedSnapshot(its, memo.admission)
+  const admitted = cappedSnapshot(its, memo.caps)
   const question = {
     meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
     tables,
@@ -251,7 +251,7 @@ async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<
     ipvs,
   }
   const proof = await finishInSlices(prove(question), slicingOf(systemClock))
-  const refused = memo.admission?.oversized.size ?? 0
+  const refused = memo.caps.refused.size
   const forwarded = forwardedFamilies(question.meanings)
   const brokenPremises = forwarded.flatMap(family => whyUnforwarded(family) ?? [])
   const left = refused === 0 ? [] : [`${count(refused, 'Service')} without room in memory must reject`]

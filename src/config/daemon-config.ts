@@ -1,5 +1,5 @@
 import { formatCidr, formatIp } from '../base/ip.ts'
-import type { ResolveOptions, ServiceMemory } from '../model/node-context.ts'
+import type { ResolveOptions } from '../model/node-context.ts'
 import { findMode } from '../modes/registry.ts'
 import { type Config, GATE_LOCALHOST, type NodePortSelection } from './config.ts'
 
@@ -68,11 +68,7 @@ export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly Fla
 }
 
 /** Gives the options of resolve from the configuration and the memory for Services. */
-export function resolveOptions(
-  config: Config,
-  memoryBytes?: number,
-  refused?: ServiceMemory['refused'],
-): ResolveOptions {
+export function resolveOptions(config: Config, memoryBytes?: number): ResolveOptions {
   const mode = findMode(config.proxyMode)
   return {
     nodeName: config.nodeName,
@@ -83,6 +79,6 @@ export function resolveOptions(
     allowServiceExternalIps: config.allowServiceExternalIps,
     bindAddress: config.bindAddress,
     ...mode.resolving?.(config),
-    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs, refused },
+    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs },
   }
 }

@@ -6,7 +6,6 @@ import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
-import type { PartsRoom } from '../model/object-budget.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -15,7 +14,7 @@ import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 import { Cluster } from './cluster.ts'
 import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
-import { type DescriptorBudget, partsRoomOf, processRoom, servicesBytes } from './process-room.ts'
+import { type DescriptorBudget, partsMax, processRoom, servicesBytes } from './process-room.ts'
 import { logCrowd } from './servers.ts'
 
 interface ApiServiceOptions {
@@ -149,7 +148,6 @@ export class ApiNode {
   readonly #options: ApiNodeOptions
   readonly #intake: Intake
   readonly #publisher: ApiPublisher
-  readonly #partsRoom: PartsRoom | undefined
   readonly #refusals = new RefusalLog()
   readonly #sourceRefusals = new SourceRefusalLog()
   #cluster: Cluster | undefined
@@ -164,10 +162,8 @@ export class ApiNode {
       log,
       source: () => this.#intake.status,
     })
-    this.#partsRoom = config.source.kind === 'kube' ? partsRoomOf(processRoom()) : undefined
     this.#intake = new Intake({
       clock,
-      partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
       handlers: {
         refusals: list => this.#tellRefusals(list),
@@ -189,7 +185,7 @@ export class ApiNode {
       const client = await openClient(config)
       this.#cluster = new Cluster({ client, clock, random, requested: () => undefined })
     }
-    const reading = { ...DETAILED, partsRoom: this.#partsRoom }
+    const reading = { ...DETAILED, partsMax: partsMax(processRoom()) }
     const source = this.#cluster?.source(config, reading) ?? openFileSource(config, clock, DETAILED)
     await this.#intake.follow(source)
   }

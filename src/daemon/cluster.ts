@@ -86,7 +86,7 @@ export class Cluster {
 
   source(
     { nodeName, serviceProxyName, client }: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
-    reading: Pick<KubeSourceOptions, 'details' | 'partsRoom'> = {},
+    reading: Pick<KubeSourceOptions, 'details' | 'partsMax'> = {},
   ): KubeSource {
     const { clock, random } = this.#options
     const report = this.#report

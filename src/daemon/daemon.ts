@@ -8,7 +8,6 @@ import {
   tuningFields,
 } from '../config/effective-config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { PartsRoom } from '../model/object-budget.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
@@ -30,7 +29,7 @@ import { type NodeCondition, NodeWatch, nodeConditionOf } from './node-object.ts
 import { Observer } from './observer.ts'
 import { OnceFailures } from './once.ts'
 import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
-import { type DescriptorBudget, daemonDescriptors, partsRoomOf } from './process-room.ts'
+import { type DescriptorBudget, daemonDescriptors, partsMax } from './process-room.ts'
 import type { Prover } from './prover.ts'
 import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
@@ -69,7 +68,6 @@ class Daemon {
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   readonly #failures = new OnceFailures()
-  readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied: ReadonlySet<keyof Config> = new Set()
 
@@ -95,10 +93,8 @@ class Daemon {
     })
     const { metrics } = this.#observer
     const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
-    this.#partsRoom = config.source.kind === 'kube' ? partsRoomOf(io.room?.()) : undefined
     this.#intake = new Intake({
       clock: io.clock,
-      partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
       confirmed: () => this.#saved?.confirmed(),
@@ -295,7 +291,7 @@ class Daemon {
   #source(config: Config): Source {
     const reading = { details: this.#api !== undefined }
     return (
-      this.#cluster?.source(config, { ...reading, partsRoom: this.#partsRoom }) ??
+      this.#cluster?.source(config, { ...reading, partsMax: partsMax(this.#io.room?.()) }) ??
       openFileSource(config, this.#io.clock, reading)
     )
   }

@@ -1,17 +1,5 @@
-import { type Clock, finishInSlices, Pacer, type Steps, slicingOf } from '../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
-import {
-  fitting,
-  type LeftOut,
-  NOTHING_HELD,
-  type ObjectBudget,
-  orphansIn,
-  type PartsHolder,
-  type PartsRoom,
-  RereadPace,
-  wholeWithinBudget,
-  withinBudget,
-} from '../model/object-budget.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import {
   applyEvents,
@@ -49,8 +37,6 @@ interface IntakeOptions {
   readonly keepsNode?: boolean
   /** Adds facts about this machine, which may have changed, to a Snapshot. Gives the same object if none changed. */
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
-  /** Bounds the parts of all objects; undefined for no bound. */
-  readonly partsRoom?: PartsRoom | undefined
   /** Called when the objects of the source replace saved ones, before their Snapshot. */
   readonly confirmed?: () => void
 }
@@ -64,15 +50,13 @@ interface SnapshotReader {
   paced?(): Promise<void> | undefined
 }
 
+/** The source that is followed, as far as it has come. */
 interface Run {
   readonly source: Source
-  /** Objects of this source, until it is complete; later events go into the common Snapshot. */
+  /** `rereading`: its list lacked most of the saved objects, and is read once more. */
+  stage: 'reading' | 'rereading' | 'complete'
+  /** Its objects until it is complete, beside a Snapshot that others made; later events go into the Snapshot. */
   gathered: Snapshot
-  /** The parts that are held for this source. */
-  budget: ObjectBudget
-  complete: boolean
-  /** The source has been read once more, because its list lacked most of what stood in for it. */
-  isConfirmed?: true
 }
 
 /**
@@ -80,37 +64,23 @@ interface Run {
  * missing objects may merely be unread. A source that replaces another starts empty. Once it is complete, its objects
  * are compared with the Snapshot: deleted objects are removed, and unchanged ones keep their identity.
  */
-export class Intake implements PartsHolder {
+export class Intake {
   readonly #options: IntakeOptions
   #snapshot = EMPTY_SNAPSHOT
   #run: Run | undefined
-  #complete = false
-  /** Saved objects stand in for those of the source, which is not complete. */
-  #isStale = false
-  /** The last Snapshot with objects that no source has confirmed. */
-  #staleTo = 0
+  /** Where the objects of the Snapshot come from: of none it is incomplete, and saved ones wait for a source. */
+  #origin: 'none' | 'saved' | 'source' = 'none'
+  /** The number of the last Snapshot of saved objects. */
+  #savedTo = 0
   #ipsMissing = false
   #offered: Snapshot | undefined
   #reader: SnapshotReader | undefined
-  /** Parts in the Snapshot of the previous source, while the next one reads. */
-  #partsBefore = 0
-  readonly #leftOut: LeftOutWatch
+  #refused: readonly LocatedRefusal[] = []
   /** Lets the source go on that keeps changes back. */
   #letGo: () => void = () => undefined
 
   constructor(options: IntakeOptions) {
     this.#options = options
-    this.#leftOut = new LeftOutWatch({
-      ...options,
-      refusals: list => options.handlers.refusals(list),
-      reread: objects => this.#run?.source.reread?.(objects),
-    })
-    options.partsRoom?.enter(this)
-  }
-
-  /** Parts that are held now. */
-  get parts(): number {
-    return this.#partsBefore + (this.#run?.budget.held ?? 0)
   }
 
   /** The newest Snapshot; whole only if `complete`. */
@@ -120,12 +90,12 @@ export class Intake implements PartsHolder {
 
   /** Objects that the source refuses as a whole now. */
   get refused(): readonly LocatedRefusal[] {
-    return this.#leftOut.ofSource
+    return this.#refused
   }
 
-  /** The source has delivered everything once, and the addresses of this machine are known if they matter. */
+  /** The Snapshot has all objects, and the addresses of this machine are known if they matter. */
   get complete(): boolean {
-    return this.#complete && !this.#ipsMissing
+    return this.#origin !== 'none' && !this.#ipsMissing
   }
 
   /** Status of the source, in which addresses of this machine may be missing; undefined before the first source. */
@@ -143,17 +113,20 @@ export class Intake implements PartsHolder {
   /** Stops the current source and follows this one. */
   async follow(source: Source): Promise<void> {
     const before = this.#run
-    const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
+    const run: Run = { source, stage: 'reading', gathered: EMPTY_SNAPSHOT }
     // The status is that of the new source from here on: the old one confirms nothing any more.
     this.#run = run
     await this.#end(before)
     const { number, localIps, apiEndpoints } = this.#snapshot
     // The next source would not report deletions since then.
-    if (!this.#complete) this.#snapshot = { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
-    else if (before?.complete === true) this.#partsBefore = before.budget.held
+    if (this.#origin === 'none') this.#snapshot = { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
+    const { handlers } = this.#options
     await source.start({
-      ...this.#options.handlers,
-      refusals: list => this.#leftOut.refused(list),
+      ...handlers,
+      refusals: list => {
+        this.#refused = list
+        handlers.refusals(list)
+      },
       events: batch => this.#take(run, batch),
       synced: () => this.#synced(run),
     })
@@ -161,7 +134,7 @@ export class Intake implements PartsHolder {
 
   /** Tests whether no source has confirmed the objects of a Snapshot that was offered. */
   isStale({ number }: Snapshot): boolean {
-    return this.#isStale || number <= this.#staleTo
+    return this.#origin === 'saved' || number <= this.#savedTo
   }
 
   /**
@@ -172,22 +145,16 @@ export class Intake implements PartsHolder {
     saved: Snapshot,
     allowed: (snapshot: Snapshot) => Promise<boolean>,
   ): Promise<'stands' | 'denied' | 'early' | 'complete'> {
-    const { clock, partsRoom } = this.#options
-    // First, and after each wait: the caller asks again within milliseconds.
+    // First, and after the wait: the caller asks again within milliseconds.
     if (this.#ipsMissing) return 'early'
-    const fitted = wholeWithinBudget(saved, partsRoom?.partsMax)
-    const { snapshot, budget } = await finishInSlices(fitted, slicingOf(clock))
-    if (this.#ipsMissing) return 'early'
-    const isAllowed = this.#complete || (await allowed(this.#withFacts(snapshot)))
+    const isAllowed = this.#origin !== 'none' || (await allowed(this.#withFacts(saved)))
     const run = this.#run
-    if (this.#complete || run === undefined) return 'complete'
+    if (this.#origin !== 'none' || run === undefined) return 'complete'
     if (this.#ipsMissing) return 'early'
     if (!isAllowed) return 'denied'
     run.gathered = this.#snapshot
-    this.#partsBefore = budget.held
-    this.#complete = true
-    this.#isStale = true
-    this.#become(this.#withFacts(snapshot))
+    this.#origin = 'saved'
+    this.#become(this.#withFacts(saved))
     return 'stands'
   }
 
@@ -236,42 +203,33 @@ export class Intake implements PartsHolder {
   }
 
   stop(): Promise<void> {
-    // The room outlives it, and would keep all objects.
-    this.#options.partsRoom?.leave(this)
     return this.#end(this.#run)
   }
 
   async #end(run: Run | undefined): Promise<void> {
     this.#letGo()
     await run?.source.stop()
-    this.#leftOut.stop()
   }
 
   async #take(run: Run, batch: readonly SourceEvent[]): Promise<void> {
     const slicing = slicingOf(this.#options.clock)
-    if (!run.complete && this.#complete) {
-      const gathered = await finishInSlices(this.#applied(run, run.gathered, batch), slicing)
-      if (!run.complete) {
-        run.gathered = gathered.snapshot
-        run.budget = gathered.budget
+    if (!isComplete(run) && this.#origin !== 'none') {
+      const gathered = await finishInSlices(applyEventsInSteps(run.gathered, batch), slicing)
+      if (!isComplete(run)) {
+        run.gathered = gathered
         return
       }
       // Another part of the source has completed it meanwhile, without this batch.
     }
     const before = this.#snapshot
-    const wasComplete = this.#complete
-    const { snapshot: after, budget } = await finishInSlices(
-      this.#applied(run, before, this.#keeping(batch)),
-      slicing,
-    )
-    run.budget = budget
+    const began = this.#origin
+    const after = await finishInSlices(applyEventsInSteps(before, this.#keeping(batch)), slicing)
     // This machine's addresses may have changed meanwhile, and are not part of the batch.
     const { localIps, apiEndpoints, listeners, number } = this.#snapshot
     // Saved objects stand in meanwhile.
-    if (this.#isStale && !wasComplete) run.gathered = after
+    if (began === 'none' && this.#origin === 'saved') run.gathered = after
     else if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
-    this.#leftOut.follow(this.#snapshot, budget)
     if (this.complete) await this.#untilPaced()
   }
 
@@ -285,47 +243,34 @@ export class Intake implements PartsHolder {
     })
   }
 
-  *#applied(
-    { budget }: Run,
-    before: Snapshot,
-    batch: readonly SourceEvent[],
-  ): Steps<{ readonly snapshot: Snapshot; readonly budget: ObjectBudget }> {
-    const { partsRoom } = this.#options
-    const after = yield* applyEventsInSteps(before, batch)
-    if (partsRoom === undefined) return { snapshot: after, budget }
-    return yield* withinBudget({ partsMax: partsRoom.partsMax, budget, before, after })
-  }
-
   #synced(run: Run): void {
-    const isDoubtful = this.#isStale && run.isConfirmed !== true && isMostlyGone(this.#snapshot, run.gathered)
+    const isDoubtful =
+      this.#origin === 'saved' && run.stage === 'reading' && isMostlyGone(this.#snapshot, run.gathered)
     const read = isDoubtful ? run.source.confirm?.() : undefined
     if (read !== undefined) {
-      run.isConfirmed = true
+      run.stage = 'rereading'
       const text = 'the first list lacks most of the saved objects; kprobe reads it once more before they go'
       this.#options.handlers.problem({ kind: 'doubtful', location: 'saved state', text })
       void read.then(() => (this.#run === run ? this.#synced(run) : undefined))
       return
     }
-    run.complete = true
-    this.#partsBefore = 0
-    const isFirst = !this.#complete
-    this.#complete = true
-    if (isFirst) this.#offer()
+    run.stage = 'complete'
+    const origin = this.#origin
+    this.#origin = 'source'
+    if (origin === 'none') this.#offer()
     else {
       const events = this.#keeping(differences(this.#snapshot, run.gathered))
       const after = applyEvents(this.#snapshot, events)
-      this.#become(this.#isStale ? this.#confirmed(after) : after)
+      this.#become(origin === 'saved' ? this.#confirmed(after) : after)
     }
     run.gathered = EMPTY_SNAPSHOT
-    this.#leftOut.follow(this.#snapshot, run.budget)
   }
 
   /** The Snapshot of a source that confirms saved objects: with a number of its own even if nothing changes. */
   #confirmed(snapshot: Snapshot): Snapshot {
-    this.#isStale = false
-    this.#staleTo = this.#snapshot.number
+    this.#savedTo = this.#snapshot.number
     this.#options.confirmed?.()
-    return { ...snapshot, number: this.#staleTo + 1 }
+    return { ...snapshot, number: this.#savedTo + 1 }
   }
 
   #keeping(batch: readonly SourceEvent[]): readonly SourceEvent[] {
@@ -340,7 +285,7 @@ export class Intake implements PartsHolder {
   #completed(snapshot: Snapshot, occasion: Occasion): Snapshot {
     // Facts about this machine concern new Services; a failed lookup repeats itself.
     if (occasion === 'change' && snapshot.services === this.#snapshot.services) return snapshot
-    return this.#options.completed?.(snapshot, this.#complete ? occasion : 'start') ?? snapshot
+    return this.#options.completed?.(snapshot, this.#origin === 'none' ? 'start' : occasion) ?? snapshot
   }
 
   #become(snapshot: Snapshot): void {
@@ -359,85 +304,6 @@ export class Intake implements PartsHolder {
   }
 }
 
-interface LeftOutOptions {
-  readonly clock: Clock
-  readonly partsRoom?: PartsRoom | undefined
-  /** Gets the refusals of the source and those of objects without a Service, at each change. */
-  readonly refusals: (list: readonly LocatedRefusal[]) => void
-  /** Gets the objects that fit again. */
-  readonly reread: (objects: readonly LeftOut[]) => void
-}
-
-/** Time from a change to the check of the objects that are left out. */
-const CHECK_MS = 1_000
-
-/**
- * Follows the objects that are left out for want of memory: reports slices without a Service that could report them, and
- * requests objects again once they fit.
- */
-class LeftOutWatch {
-  readonly #options: LeftOutOptions
-  #snapshot = EMPTY_SNAPSHOT
-  #budget = NOTHING_HELD
-  #ofSource: readonly LocatedRefusal[] = []
-  #orphans: readonly LocatedRefusal[] = []
-  readonly #checks: Pacer
-  readonly #pace: RereadPace
-
-  constructor(options: LeftOutOptions) {
-    this.#options = options
-    this.#checks = new Pacer({ clock: options.clock, run: () => this.#check() })
-    this.#pace = new RereadPace(options.clock)
-  }
-
-  /** What the source refuses now. */
-  get ofSource(): readonly LocatedRefusal[] {
-    return this.#ofSource
-  }
-
-  /** Takes what the source refuses now. */
-  refused(list: readonly LocatedRefusal[]): void {
-    this.#ofSource = list
-    this.#report()
-  }
-
-  follow(snapshot: Snapshot, budget: ObjectBudget): void {
-    this.#snapshot = snapshot
-    this.#budget = budget
-    if (budget.leftOut.size + this.#orphans.length > 0) this.#checks.wake(CHECK_MS)
-    else this.#pace.reset()
-  }
-
-  /** Ends all calls until the next `follow` or `refused`. */
-  stop(): void {
-    this.#checks.cancel()
-  }
-
-  #check(): number | undefined {
-    const orphans = orphansIn(this.#snapshot, this.#budget)
-    const isSame =
-      orphans.length === this.#orphans.length &&
-      orphans.every(({ refusal }, at) => refusal === this.#orphans[at]?.refusal)
-    this.#orphans = orphans
-    if (!isSame) this.#report()
-    return this.#reread()
-  }
-
-  #reread(): number | undefined {
-    const { partsRoom, reread } = this.#options
-    const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
-    const snapshot = this.#snapshot
-    const objects = fitting({ partsMax, budget: this.#budget, snapshot })
-    if (objects.length === 0) return undefined
-    if (this.#pace.waitMs === 0) {
-      this.#pace.began(snapshot.services.size + snapshot.sliceByKey.size)
-      reread(objects)
-    }
-    // A list may fail, so that a check follows it, too.
-    return this.#pace.waitMs
-  }
-
-  #report(): void {
-    this.#options.refusals([...this.#ofSource, ...this.#orphans])
-  }
+function isComplete(run: Run): boolean {
+  return run.stage === 'complete'
 }

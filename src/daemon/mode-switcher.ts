@@ -3,8 +3,8 @@ import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
-import { admittedSnapshot } from '../model/admission.ts'
 import type { Refusal } from '../model/fields.ts'
+import { cappedSnapshot } from '../model/memory-caps.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -160,7 +160,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const { state, resolved, passes } = held
     return {
       config: this.#config,
-      snapshot: admittedSnapshot(resolved.snapshot, resolved.memo.admission),
+      snapshot: cappedSnapshot(resolved.snapshot, resolved.memo.caps),
       tables: this.#opened.tables?.(state),
       passes,
     }

@@ -5,7 +5,6 @@ import { ApiFeed } from '../api/state.ts'
 import { type Cancel, type Clock, finishInSlices, Slice, slicingOf } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
-import type { PartsRoom } from '../model/object-budget.ts'
 import type { Resolved } from '../model/resolve.ts'
 import { Entanglement, nobodyIn } from '../model/shared-view.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
@@ -18,7 +17,6 @@ interface NodeViewsOptions {
   readonly resolving: Omit<ResolveOptions, 'nodeName'>
   /** Opens the objects; called when the first node is asked for. */
   readonly openSource: (nodesChanged: () => void) => StateSource
-  readonly partsRoom: PartsRoom | undefined
   /** An internal error; what was published stays. */
   readonly failed: (error: Error) => void
 }
@@ -97,10 +95,10 @@ export class NodeViews {
   }
 
   #start(): Run {
-    const { clock, partsRoom, openSource, failed } = this.#options
+    const { clock, openSource, failed } = this.#options
     const source = openSource(() => this.#wake())
     const handlers = { refusals: () => undefined, problem: () => undefined }
-    const intake = new Intake({ clock, partsRoom, handlers })
+    const intake = new Intake({ clock, handlers })
     intake.deliverTo({
       offer: snapshot => {
         this.#snapshot = snapshot

@@ -6,7 +6,6 @@ import type { Clock } from '../base/clock.ts'
 import { codeOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
-import { PartsRoom } from '../model/object-budget.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 import { relaysAny } from '../modes/registry.ts'
 import { releasePages } from '../netlink/native.ts'
@@ -121,7 +120,7 @@ export function heapLimit(reported: number, args: readonly string[]): number {
 const SHARE = 0.6
 /** Share of a control group's memory that Node.js allows the heap; it is smaller on a large machine. */
 const HEAP_SHARE = 0.5
-/** Share of Services. The rest holds the parts of objects and of lists that arrive. */
+/** Share of Services that are served. The rest is for objects that sources hold, and for lists that arrive. */
 const SERVICES_SHARE = 0.75
 
 /** Computes the memory for Services and objects, in bytes; undefined when no limit is known. */
@@ -144,12 +143,6 @@ const PART_BYTES = 128
 export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
   const bytes = sharedBytes(room)
   return bytes === undefined ? undefined : ((1 - SERVICES_SHARE) * bytes) / PART_BYTES
-}
-
-/** Gives a new room for the parts of objects; undefined when no limit is known. */
-export function partsRoomOf(room?: Partial<ProcessRoom>): PartsRoom | undefined {
-  const parts = partsMax(room)
-  return parts === undefined ? undefined : new PartsRoom(parts)
 }
 
 /** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */

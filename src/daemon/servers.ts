@@ -8,9 +8,6 @@ import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
 import type { HttpServer, ServerNews } from '../http/server.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
-import type { MemoryLimit } from '../model/node-context.ts'
-import type { Memo } from '../model/resolve.ts'
-import type { ServiceKey } from '../model/service.ts'
 import { serviceJson, snapshotJson } from '../model/snapshot-json.ts'
 import { type AdminPages, openAdminServer } from '../telemetry/admin-server.ts'
 import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event.ts'
@@ -327,7 +324,6 @@ function adminPages(options: PagesOptions): AdminPages {
       source: sourceJson(intake, nowMs()),
       quarantined: quarantinedJson(activeMode()?.status),
       servicesBytes: activeMode()?.servicesBytes,
-      refused: refusedOver(activeMode()?.status.memo),
       refusedSlices: intake.refused
         .map(({ refusal }) => refusal)
         .filter(({ service }) => service !== undefined),
@@ -356,11 +352,6 @@ function quarantinedJson(status: ActiveMode['status'] | undefined) {
     ...(status?.quarantined ?? []),
   ]
   return status && rejected.map(({ service, error }) => ({ service, error: error.message }))
-}
-
-/** Lists Services that exceed a memory limit, with that limit. */
-function refusedOver(memo: Memo | undefined): readonly (readonly [ServiceKey, MemoryLimit])[] {
-  return memo?.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]) ?? []
 }
 
 function* servicesJson(services: readonly ServiceFrontends[]) {

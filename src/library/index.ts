@@ -60,13 +60,12 @@ export type {
   ServiceFrontends,
   WholeAddresses,
 } from '../model/frontend.ts'
-export type { CostRates } from '../model/memory-shares.ts'
-export type { MemoryLimit, NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
-export type { CountedEvent, LeftOut } from '../model/object-budget.ts'
+export type { NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 export { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
 export type { ApiEndpoint, ServiceListeners, TakenPort } from '../model/reserved.ts'
 export { type Memo, type Resolved, resolve } from '../model/resolve.ts'
 export type {
+  CostRates,
   Endpoint,
   EndpointConditions,
   EndpointHints,

@@ -15,10 +15,9 @@ import {
   isUnspecified,
 } from '../base/ip.ts'
 import type { Backend, Frontend, FrontendTable, NodePortAddresses, PortFrontends, Route } from './frontend.ts'
-import type { CostRates } from './memory-shares.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
-import type { Endpoint, EndpointTraits, Service, ServiceKey } from './service.ts'
+import type { CostRates, Endpoint, EndpointTraits, Service } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
 /** What resolving depends on besides the objects of the sources. */
@@ -44,19 +43,14 @@ export interface ResolveOptions {
   readonly allowServiceExternalIps: boolean
   /** Stands for the Node's primary address of its family, unless it is unspecified. */
   readonly bindAddress: Ip | undefined
-  /** What Services may take together, and what each takes; undefined for no bound. */
+  /** The memory that Services may take together, and what each takes; undefined for no bound. */
   readonly memory?: ServiceMemory | undefined
 }
 
 export interface ServiceMemory {
   readonly bytes: number
   readonly rates: CostRates
-  /** What a daemon refuses that has the same memory: a command that begins anew refuses it as well, also at the edge. */
-  readonly refused?: ReadonlyMap<ServiceKey, MemoryLimit> | undefined
 }
-
-/** What a Service does not fit into. */
-export type MemoryLimit = 'Service' | 'namespace'
 
 /** Addresses at which NodePorts should answer; nothing at all means everywhere. */
 export interface NodePortSelection {

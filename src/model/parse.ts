@@ -37,6 +37,7 @@ import {
   type EndpointPort,
   type EndpointSlice,
   NO_HINTS,
+  type ServiceKey,
 } from './service.ts'
 import { type SourceEvent, ValuePool } from './snapshot.ts'
 
@@ -140,6 +141,13 @@ export const TRIGGER_TIME = 'endpoints.kubernetes.io/last-change-trigger-time'
 /** The unnamed proxy skips slices of headless Services: no address leads to them. */
 function isHeadlessSlice(watched: WatchedIdentity): boolean {
   return labelsOf(watched)[HEADLESS_LABEL] !== undefined
+}
+
+/** Reads the Service of an EndpointSlice; undefined where the slice names none. */
+export function sliceServiceOf(watched: WatchedIdentity): ServiceKey | undefined {
+  const service = labelsOf(watched)[SERVICE_LABEL]
+  const { key } = watched
+  return typeof service === 'string' ? key.slice(0, key.indexOf('/') + 1) + service : undefined
 }
 
 /** Reads an object of kind EndpointSlice; a Refusal means that nothing of it can be used. */

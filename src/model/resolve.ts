@@ -1,7 +1,6 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import { append, cut, listFor, PersistentMap } from '../base/collections.ts'
 import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
-import { type Admission, type AdmissionUpdate, admit, admittedSnapshot } from './admission.ts'
 import {
   type AddressOwnership,
   type Claims,
@@ -22,6 +21,7 @@ import {
   type ServiceFrontends,
   type WholeAddresses,
 } from './frontend.ts'
+import { type CappedServices, cappedSnapshot, withinCaps } from './memory-caps.ts'
 import {
   externalRoute,
   isOurs,
@@ -68,17 +68,17 @@ export interface Resolved {
 export interface Memo {
   readonly here: NodeContext
   readonly claims: Claims
-  /** Which Services there is memory for; undefined without a bound. */
-  readonly admission: Admission | undefined
+  /** The Services that there is memory for. */
+  readonly caps: CappedServices
   /** Of Services with many endpoints in several slices, those of each port. */
   readonly merges: PersistentMap<readonly MergedEndpoints[]>
 }
 
 /**
- * What this node's kernel should do about a snapshot. `previous` lends its results: Services whose objects, whose
- * rivals and whose point of view did not change keep their very objects, so that the cost follows the change. The
- * result is the same as without it, except at the edge of the memory: a Service that was refused stays refused until
- * there is clearly room for it. From another point of view, or within other memory, everything is decided anew.
+ * Says what this node's kernel should do about a snapshot, in four steps: what has changed, which Services there is memory
+ * for, who owns the addresses, and what each port of the Services then means. `previous` lends its results: a Service whose
+ * objects, rivals and point of view did not change keeps its very objects, so that the cost follows the change. The result is
+ * the same as without it. From another point of view, or within other memory, everything is decided anew.
  */
 export function* resolve(
   options: ResolveOptions,
@@ -89,15 +89,26 @@ export function* resolve(
     ? previous.memo.here
     : nodeContextOf(options, snapshot)
   const known = isSeenFrom(here, previous?.memo.claims) ? previous : undefined
-  const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
-  const update = yield* admit({ here, previous: known?.memo.admission, snapshot, touched: touched.keys })
-  const view = admittedSnapshot(snapshot, update?.admission)
-  const admitted = update === undefined ? touched : admittedOf(touched, update, view)
-  const { claims, affected } = yield* claimsOf(here, { known, view, touched: admitted })
+  const changed = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
+  const { caps, affected } = withinCaps({
+    here,
+    previous: known?.memo.caps,
+    snapshot,
+    touched: changed.keys,
+  })
+  const view = cappedSnapshot(snapshot, caps)
+  const touched = caps.refused.size + affected.size === 0 ? changed : withAffected(changed, affected, view)
+  const owned = yield* claimsOf(here, { known, view, touched })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
   const { changes, merges } = yield* resolveAll(
-    { here, claims, snapshot: view, before, merges: previous?.memo.merges ?? PersistentMap.empty() },
-    withAffected(admitted, affected, view),
+    {
+      here,
+      claims: owned.claims,
+      snapshot: view,
+      before,
+      merges: previous?.memo.merges ?? PersistentMap.empty(),
+    },
+    owned.affected.size === 0 ? touched : withAffected(touched, owned.affected, view),
   )
   const { nodePorts, serviceCidrs, localIps, node } = surroundings(here, previous, snapshot)
   const table = {
@@ -110,7 +121,7 @@ export function* resolve(
     localIps,
     node,
   }
-  return { snapshot, table, memo: { here, claims, admission: update?.admission, merges } }
+  return { snapshot, table, memo: { here, claims: owned.claims, caps, merges } }
 }
 
 /** Whether all that nodeContextOf() reads is the same. */
@@ -131,7 +142,7 @@ function hasContextOf(
 
 /** Claims are those of Services and listeners alone: most changes are of endpoints, and leave them as they are. */
 function* claimsOf(here: NodeContext, { known, view, touched }: ClaimsInput): Steps<ClaimUpdate> {
-  const services = known?.memo.admission?.services ?? known?.snapshot.services ?? view.services
+  const services = known?.memo.caps.services ?? view.services
   const listeners = { before: known?.snapshot.listeners ?? view.listeners, after: view.listeners }
   const claims = known?.memo.claims
   const isSame = services === view.services && listeners.before === listeners.after
@@ -251,17 +262,11 @@ function changedBetween(from: Snapshot, to: Snapshot): Touched {
 }
 
 function withAffected(touched: Touched, affected: ReadonlySet<ServiceKey>, snapshot: Snapshot): Touched {
-  return affected.size === 0 ? touched : touching([...new Set([...touched.keys, ...affected])], snapshot)
+  return touching([...new Set([...touched.keys, ...affected])], snapshot)
 }
 
 export function touching(keys: readonly ServiceKey[], { services }: Snapshot): Touched {
   return { keys, services: keys.map(key => services.get(key)) }
-}
-
-/** The Services as they may be resolved, with those that have gained or lost their place. */
-function admittedOf(touched: Touched, { admission, affected }: AdmissionUpdate, view: Snapshot): Touched {
-  if (admission.oversized.size + affected.size === 0) return touched
-  return touching([...new Set([...touched.keys, ...affected])], view)
 }
 
 type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps' | 'node'>

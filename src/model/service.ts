@@ -7,6 +7,10 @@ export type TrafficPolicy = 'Cluster' | 'Local'
 /** `namespace/name`. */
 export type ServiceKey = string
 
+export function namespaceOf(key: ServiceKey): string {
+  return key.slice(0, key.indexOf('/'))
+}
+
 /** A Service as this project reads it: parsed once at the border, valid by construction inside. */
 export interface Service {
   readonly key: ServiceKey
@@ -45,8 +49,6 @@ export interface Service {
   readonly headless?: Headless | undefined
   /** Absent unless asked for (ParseOptions). */
   readonly details?: ServiceDetails
-  /** Present where only the name and the ClusterIPs are held, for want of memory: the parts of the whole (see partsOf). */
-  readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }
 
@@ -92,8 +94,6 @@ export interface EndpointSlice {
   readonly targetNames?: string
   /** The same of their UIDs, which distinguish a pod that moved between slices from one that inherited an address. */
   readonly targetUids?: string
-  /** Present where no port and no endpoint is held, for want of memory: the parts of the whole (see partsOf). */
-  readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }
 
@@ -133,3 +133,14 @@ export const NO_HINTS: EndpointHints = { forZones: [], forNodes: [] }
 
 /** The slices of one Service, sorted by key; never empty. */
 export type SliceList = readonly EndpointSlice[]
+
+/** The memory that a mode takes for each part of a Service, in bytes: growth of the peak, measured. */
+export interface CostRates {
+  readonly frontend: number
+  /** An endpoint of a slice, beside those of its ports; 0 where they include it. */
+  readonly sliceEndpoint: number
+  /** An endpoint of a port. */
+  readonly endpoint: number
+  /** Each frontend has endpoints of its own, as virtual servers of IPVS have. */
+  readonly perFrontend: boolean
+}

@@ -1,16 +1,16 @@
 import type { Steps } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { anyContains, familyOf, type Ip } from '../base/ip.ts'
-import { admittedSnapshot } from './admission.ts'
 import { type Claims, nodePortPlace } from './claims.ts'
 import type { ServiceFrontends } from './frontend.ts'
+import { cappedSnapshot } from './memory-caps.ts'
 import type { NodeContext } from './node-context.ts'
 import { isApiAddress } from './reserved.ts'
 import { type Resolved, resolveAll, touching } from './resolve.ts'
 import type { Service, ServiceKey, SliceList } from './service.ts'
 import type { NodeInfo } from './snapshot.ts'
 
-/** The name of no Node: from its point of view no endpoint is local. */
+/** Stands for the name of a Node where no Node is meant: from its point of view no endpoint is local. */
 export const NO_NODE = '*'
 
 /** What a node of this zone sees that has neither endpoints nor addresses. */
@@ -25,10 +25,10 @@ export function nobodyIn(zone: string): NodeInfo {
  */
 export function* resolveFor(
   here: NodeContext,
-  { snapshot, memo: { claims, admission } }: Resolved,
+  { snapshot, memo: { claims, caps } }: Resolved,
   keys: readonly ServiceKey[],
 ): Steps<ReadonlyMap<ServiceKey, ServiceFrontends | undefined>> {
-  const view = admittedSnapshot(snapshot, admission)
+  const view = cappedSnapshot(snapshot, caps)
   const pass = { here, claims, snapshot: view, before: NO_FRONTENDS, merges: NO_MERGES }
   return (yield* resolveAll(pass, touching(keys, view))).changes
 }

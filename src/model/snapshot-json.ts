@@ -254,7 +254,7 @@ function isSlice(value: unknown): value is SavedSlice {
 
 /** Every field, as the parser gives them: JSON has no undefined, and a copied object would take more time and memory. */
 function serviceIn(saved: Service, pool: ValuePool): Service {
-  const service: Service = {
+  return {
     key: saved.key,
     uid: saved.uid,
     creationTimestamp: saved.creationTimestamp,
@@ -275,7 +275,6 @@ function serviceIn(saved: Service, pool: ValuePool): Service {
     headless: saved.headless,
     refusals: saved.refusals,
   }
-  return saved.leftOut === undefined ? service : { ...service, leftOut: saved.leftOut }
 }
 
 function cidrIn(saved: Cidr): Cidr {
@@ -283,7 +282,7 @@ function cidrIn(saved: Cidr): Cidr {
 }
 
 function sliceIn(saved: SavedSlice, pool: ValuePool): EndpointSlice {
-  const { ips, at, targetNames, targetUids, leftOut } = saved
+  const { ips, at, targetNames, targetUids } = saved
   const traits = saved.traits.map(each => traitsIn(each, pool))
   const endpoints = ips.map((text, index): Endpoint => {
     const its = traits[at[index] ?? -1]
@@ -300,7 +299,6 @@ function sliceIn(saved: SavedSlice, pool: ValuePool): EndpointSlice {
     refusals: saved.refusals,
     ...(targetNames === undefined ? {} : { targetNames }),
     ...(targetUids === undefined ? {} : { targetUids }),
-    ...(leftOut === undefined ? {} : { leftOut }),
   }
 }
 

@@ -1,7 +1,6 @@
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { WireError } from '../base/errors.ts'
 import { isRefusal, type Refusal } from '../model/fields.ts'
-import type { LeftOut } from '../model/object-budget.ts'
 import { parserOf, watchedIdentity } from '../model/parse.ts'
 import { type NodeInfo, type SourceEvent, ValuePool } from '../model/snapshot.ts'
 import { type ApiKind, tableFor, withType } from '../source/kube/wire/tables.ts'
@@ -66,17 +65,6 @@ export class StateSource implements Source {
       this.#options.nodesChanged()
     }
     return Promise.resolve()
-  }
-
-  reread(objects: readonly LeftOut[]): void {
-    for (const kind of KINDS) {
-      const collection = this.#collections[kind]
-      const keys = objects.flatMap(object => (object.kind === kind ? [object.key] : []))
-      this.#put(
-        kind,
-        keys.map(key => [key, collection.get(key)] as const),
-      )
-    }
   }
 
   async stop(): Promise<void> {

@@ -1,6 +1,5 @@
 import type { PersistentMap } from '../base/collections.ts'
 import type { Refusal } from '../model/fields.ts'
-import type { LeftOut } from '../model/object-budget.ts'
 import type { Snapshot, SourceEvent } from '../model/snapshot.ts'
 
 /** Where Services come from: files now, the API server with the same shape. */
@@ -12,8 +11,6 @@ export interface Source {
   readonly status: SourceStatus
   /** Reads Services and endpoints once more. Resolves when what has changed by that was taken; absent where it cannot. */
   confirm?(): Promise<void>
-  /** Reads these objects once more, also where they have not changed; absent where it cannot. */
-  reread?(objects: readonly LeftOut[]): void
 }
 
 export interface SourceStatus {

@@ -6,8 +6,8 @@ import { count } from '../base/text.ts'
 import { type HttpAnswer, HttpConnections, JSON_TYPE } from '../http/connections.ts'
 import { Listener } from '../http/server.ts'
 import type { FrontendTable, HealthCheck, NodePortAddresses, ServiceFrontends } from '../model/frontend.ts'
-import { namespaceOf } from '../model/memory-shares.ts'
 import type { ServiceKey } from '../model/service.ts'
+import { namespaceOf } from '../model/service.ts'
 
 export type ServiceHealthNews =
   | { readonly kind: 'listening'; readonly service: ServiceKey; readonly address: string }

@@ -21,11 +21,12 @@ afterAll(async () => {
   if (typeof group !== 'string') await group.close()
 })
 
-/** EndpointSlices of no Service, which hold more parts together than there is room for. */
+/** EndpointSlices of no Service, the newest objects, which hold more parts together than there is room for. */
 function slices(): readonly object[] {
   return Array.from({ length: SLICES }, (_, number) => {
     const name = `held-${number}`
-    const metadata = { namespace: 'tenant', name, labels: { 'kubernetes.io/service-name': name } }
+    const labels = { 'kubernetes.io/service-name': name }
+    const metadata = { namespace: 'tenant', name, labels, creationTimestamp: '2100-01-01T00:00:00Z' }
     return sliceOf(name, addressesOf(1_000), { ports: ports(5_000), metadata })
   })
 }

@@ -1,7 +1,6 @@
 import { Batcher } from '../../src/base/clock.ts'
 import { formatIp } from '../../src/base/ip.ts'
 import type { Refusal } from '../../src/model/fields.ts'
-import type { PartsRoom } from '../../src/model/object-budget.ts'
 import { parserOf } from '../../src/model/parse.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import { watchedResources } from '../../src/source/kube/api-client.ts'
@@ -18,7 +17,7 @@ export interface RigOptions {
   readonly resource?: string
   readonly random?: () => number
   readonly checkPeriodMs?: number
-  readonly partsRoom?: PartsRoom
+  readonly partsMax?: number
   readonly parse?: ParseObject
   /** False for a server that refuses to stream lists. */
   readonly streaming?: boolean
@@ -45,7 +44,7 @@ export class ReflectorRig {
 
   constructor(options: RigOptions = {}) {
     const { api, clock } = this
-    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS, partsRoom } = options
+    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS, partsMax } = options
     const resource = watchedResources({ nodeName: 'n1', serviceProxyName: undefined }).find(
       each => each.name === name,
     )
@@ -57,7 +56,7 @@ export class ReflectorRig {
       clock,
       random,
       checkPeriodMs,
-      partsRoom,
+      partsMax,
       parseObject: options.parse ?? parserOf(),
       deletion,
       traits: { ...newTraits(), streamsLists: options.streaming ?? false },

@@ -1,4 +1,4 @@
-import { type Clock, finish, Pauses, type Steps } from '../../base/clock.ts'
+import { type Clock, Pauses, type Steps } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import {
   isRefusal,
@@ -8,19 +8,17 @@ import {
   type WatchedIdentity,
   type WatchedKind,
 } from '../../model/fields.ts'
-import { namespaceOf, ObjectShares } from '../../model/memory-shares.ts'
-import {
-  type CountedEvent,
-  isCounted,
-  NOTHING_HELD,
-  OBJECT_PARTS,
-  type PartsHolder,
-  PartsLedger,
-  type PartsRoom,
-  RereadPace,
-} from '../../model/object-budget.ts'
-import { watchedIdentity } from '../../model/parse.ts'
+import { sliceServiceOf, watchedIdentity } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
+import {
+  type Aged,
+  bornSIn,
+  isCounted,
+  OBJECT_PARTS,
+  type ObjectCap,
+  objectCapOf,
+  partsOf,
+} from '../object-cap.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
 import { isOlder, ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
@@ -46,8 +44,8 @@ interface IntakeOptions<E extends Change> {
   readonly deletion: (kind: WatchedKind, key: string) => E
   /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
-  /** Limits the objects that are held, and the new ones of a list that arrives; undefined for no bound. */
-  readonly partsRoom?: PartsRoom | undefined
+  /** Maximum parts of all objects of the source; undefined for no bound. */
+  readonly partsMax?: number | undefined
 }
 
 interface Identified extends WatchedIdentity {
@@ -58,7 +56,7 @@ interface Identified extends WatchedIdentity {
 interface Listed<E extends Change> {
   readonly key: string
   readonly version: Version
-  readonly parsed: E | CountedEvent | Refusal | undefined
+  readonly parsed: E | Refusal | undefined
 }
 
 interface LandOptions {
@@ -69,13 +67,14 @@ interface LandOptions {
   readonly backwards: boolean
 }
 
-/** Services and EndpointSlices. */
-const COUNTED_RESOURCES = 2
+/** Minimum time between two lists for objects that were refused, and its addition for each object that is held. */
+const ROOM_MS = 30_000
+const ROOM_OBJECT_MS = 5
 
 /**
  * From objects of one resource, as lists and watches bring them, to what they change: nothing goes back in time,
- * no change is delivered twice, and an unusable object deletes its earlier version. Holds no objects, but
- * their versions.
+ * no change is delivered twice, and an unusable object deletes its earlier version. Objects that there is no room for are
+ * refused: see ObjectCap. Holds no objects, but their versions.
  */
 export class Intake<E extends Change = SourceEvent> {
   readonly index = new ObjectIndex()
@@ -83,57 +82,70 @@ export class Intake<E extends Change = SourceEvent> {
   readonly #refusals = new Map<string, Refusal>()
   #refusalsChanged = false
   #listing: Listing<E> | undefined
-  /** The objects of the index; undefined for no bound. */
-  #shares: ObjectShares | undefined
-  readonly #pace: RereadPace
+  /** Counts the objects of the index; undefined for no bound. */
+  #cap: ObjectCap | undefined
+  /** Monotonic milliseconds of the next list for objects that were refused. */
+  #roomMs = Number.NEGATIVE_INFINITY
 
   constructor(options: IntakeOptions<E>) {
     this.#options = options
-    this.#pace = new RereadPace(options.clock)
-    this.#shares = this.#newShares()
+    this.#cap = this.#newCap()
+  }
+
+  #newCap(): ObjectCap | undefined {
+    return objectCapOf(this.#options.resource.kind, this.#options.partsMax)
   }
 
   /** All that are refused now when that has changed since the last call; else undefined. */
   takeRefusals(): readonly Refusal[] | undefined {
     if (!this.#refusalsChanged) return undefined
     this.#refusalsChanged = false
-    const namespaces = [...(this.#shares?.cut ?? [])].map(namespace => this.#cutOf(namespace))
-    // Readers name the first ones.
-    return [...namespaces, ...this.#refusals.values()]
+    const beyond = [...(this.#cap?.refused ?? [])].map(([key, service]) => this.#beyondCap(key, service))
+    return [...this.#refusals.values(), ...beyond]
   }
 
-  /** True when there is room for objects that were left out: the next list brings them, and counts as begun. */
+  /** True when there is room for an object that was refused: the next list brings it, and counts as begun. */
   takeRoom(): boolean {
-    if (this.#shares?.hasRoom !== true || this.#pace.waitMs > 0) return false
-    this.#pace.began(this.index.size)
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#cap?.hasRoom !== true || nowMs < this.#roomMs) return false
+    this.#roomMs = nowMs + ROOM_MS + ROOM_OBJECT_MS * this.index.size
     return true
   }
 
-  /** Whether the object is not known because its namespace has too many. */
-  isLeftOut(key: string): boolean {
-    return this.#shares?.isCutAt(key) === true && this.index.get(key) === undefined
+  /** Tests whether an object is not in the index because there is no room for it. */
+  isBeyondCap(object: Aged): boolean {
+    return this.#cap?.refuses(object) === true
   }
 
-  /** An ADDED (`isNew`) or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
-  put(identified: Identified, isNew: boolean): readonly (E | CountedEvent)[] {
+  /** An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
+  put(identified: Identified): readonly E[] {
     const { key, version } = identified
-    if (this.index.get(key) === undefined && this.#shares?.admits(key) === false) {
-      if (isNew) this.#countLeftOut(key, 1)
+    const cap = this.#cap
+    if (cap?.isCut === true && cap.refuses({ key, bornS: bornSIn(identified.metadata) })) {
+      if (cap.isFirstRefused(key)) cap.resize(partsIn(this.#parse(identified)))
+      this.#refusalsChanged ||= cap.refuse(candidateOf(identified))
       return []
     }
     const verdict = this.index.put(key, version)
-    if (verdict === 'added') this.#shares?.added(key)
     if (verdict === 'older') this.#options.skipped('older')
     if (verdict === 'older' || verdict === 'same') return []
-    return this.#news(key, verdict, this.#parse(identified))
+    const parsed = this.#parse(identified)
+    const news = this.#news(key, verdict, parsed)
+    if (cap === undefined) return news
+    cap.put(candidateOf(identified), partsIn(parsed))
+    const overflow = cap.overflow()
+    if (overflow.length === 0) return news
+    this.#refusalsChanged = true
+    for (const each of overflow) this.index.forget(each)
+    return [...news, ...overflow.map(each => this.#gone(each))]
   }
 
   /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
   remove({ key, version }: Identified): readonly E[] {
     const verdict = this.index.remove(key, version)
     if (verdict === 'older') this.#options.skipped('older')
-    if (verdict === 'removed') this.#shares?.removed(key)
-    if (verdict === 'unknown') this.#countLeftOut(key, -1)
+    if (verdict === 'removed') this.#cap?.remove(key)
+    if (verdict === 'unknown' && this.#cap?.unrefuse(key) === true) this.#refusalsChanged = true
     return verdict === 'removed' ? [this.#gone(key)] : []
   }
 
@@ -149,15 +161,14 @@ export class Intake<E extends Change = SourceEvent> {
       identify: object => this.#identifyListed(object),
       parse: identified => this.#parse(identified),
       held: key => this.index.get(key),
-      partsRoom: this.#options.partsRoom,
-      shares: this.#shares?.copy(),
+      partsHeld: key => this.#cap?.partsOf(key),
+      cap: this.#newCap(),
     })
     return this.#listing
   }
 
   /** Nothing more arrives of the list, and its objects are gone or are counted elsewhere. */
   closeListing(): void {
-    this.#listing?.close()
     this.#listing = undefined
   }
 
@@ -173,20 +184,14 @@ export class Intake<E extends Change = SourceEvent> {
   }
 
   /** The listing is the state of everything. Nothing else may come in before it has ended. */
-  *land(
-    listing: Listing<E>,
-    { resourceVersion, missing, backwards }: LandOptions,
-  ): Steps<(E | CountedEvent)[]> {
-    const events: (E | CountedEvent)[] = []
-    yield* listing.trim()
-    this.#refusalsChanged ||= this.#shares?.isCut === true || listing.shares?.isCut === true
-    this.#shares = listing.shares
-    if (this.#shares?.isCut === false) this.#pace.reset()
+  *land(listing: Listing<E>, { resourceVersion, missing, backwards }: LandOptions): Steps<E[]> {
+    const events: E[] = []
+    this.#refusalsChanged ||= this.#cap?.isCut === true || listing.cap?.isCut === true
+    this.#cap = listing.cap
     // An accepted list is newer than every delivered deletion: its objects exist, whatever an earlier list lacked.
     this.index.forgetTombstones()
     for (const key of missing) {
       this.index.removeUnlisted(key, resourceVersion)
-      this.#shares?.removed(key)
       events.push(this.#gone(key))
     }
     const pauses = new Pauses()
@@ -200,29 +205,13 @@ export class Intake<E extends Change = SourceEvent> {
     return events
   }
 
-  /** Half of the parts are for empty objects of this resource. */
-  #newShares(): ObjectShares | undefined {
-    const { partsRoom, resource } = this.#options
-    const isTenants = resource.kind === 'Service' || resource.kind === 'EndpointSlice'
-    if (partsRoom === undefined || !isTenants) return undefined
-    return new ObjectShares(partsRoom.partsMax / COUNTED_RESOURCES / OBJECT_PARTS)
-  }
-
-  #countLeftOut(key: string, by: 1 | -1): void {
-    const shares = this.#shares
-    const was = shares?.isCutAt(key)
-    if (by > 0) shares?.leftOut(key)
-    else shares?.leftOutRemoved(key)
-    if (was !== shares?.isCutAt(key)) this.#refusalsChanged = true
-  }
-
-  #cutOf(namespace: string): Refusal {
-    const kinds = `${this.#options.resource.kind}s`
-    const max = Math.floor(this.#shares?.max ?? 0)
+  #beyondCap(key: string, service: string | undefined): Refusal {
+    const { kind } = this.#options.resource
     const reason =
-      `has its share of the ${max} ${kinds} that this process may hold; further ${kinds} of the namespace are ignored; ` +
-      'delete some, or give the process a higher memory limit'
-    return { object: `Namespace ${namespace}`, field: '', value: '', reason }
+      `older ${kind}s fill the ${this.#cap?.partsMax ?? 0} parts (ports, addresses, endpoints) that this process may hold of them; ` +
+      'it is ignored; delete some, or give the process a higher memory limit'
+    const refusal = { object: objectText(kind, key), field: '', value: '', reason }
+    return service === undefined ? refusal : { ...refusal, service }
   }
 
   /**
@@ -273,7 +262,7 @@ export class Intake<E extends Change = SourceEvent> {
     }
   }
 
-  #news(key: string, verdict: PutVerdict, parsed: Listed<E>['parsed']): readonly (E | CountedEvent)[] {
+  #news(key: string, verdict: PutVerdict, parsed: Listed<E>['parsed']): readonly E[] {
     const before = verdict === 'added' ? [] : [this.#gone(key)]
     if (parsed === undefined) return before
     if (isRefusal(parsed)) {
@@ -295,31 +284,19 @@ interface ListingOptions<E extends Change> {
   readonly identify: (object: unknown) => Identified | undefined
   readonly parse: (identified: Identified) => E | Refusal | undefined
   readonly held: (key: string) => Version | undefined
-  readonly partsRoom: PartsRoom | undefined
-  readonly shares: ObjectShares | undefined
+  /** Parts of an object that is held. */
+  readonly partsHeld: (key: string) => number | undefined
+  readonly cap: ObjectCap | undefined
 }
 
-/** A list while it arrives; changes nothing before it lands. Leaves out objects that do not fit into memory. */
-export class Listing<E extends Change = SourceEvent> implements PartsHolder {
+/** A list while it arrives; changes nothing before it lands. */
+export class Listing<E extends Change = SourceEvent> {
   readonly #options: ListingOptions<E>
   readonly #items = new Map<string, Listed<E>>()
-  #leftOut = 0
-  readonly #ledger: PartsLedger | undefined
+  #refused = 0
 
   constructor(options: ListingOptions<E>) {
     this.#options = options
-    const room = options.partsRoom
-    this.#ledger =
-      room === undefined ? undefined : new PartsLedger(room.partsMax, NOTHING_HELD, () => room.limitOf(this))
-    room?.enter(this)
-  }
-
-  close(): void {
-    this.#options.partsRoom?.leave(this)
-  }
-
-  get parts(): number {
-    return this.#ledger?.held ?? 0
   }
 
   get size(): number {
@@ -328,12 +305,12 @@ export class Listing<E extends Change = SourceEvent> implements PartsHolder {
 
   /** Grows with each object that was not there before, also where there is no room for it. */
   get arrived(): number {
-    return this.#items.size + this.#leftOut
+    return this.#items.size + this.#refused
   }
 
-  /** The objects of the list; undefined for no bound. */
-  get shares(): ObjectShares | undefined {
-    return this.#options.shares
+  /** Counts the objects of the list, as those that are held are counted once it has landed. */
+  get cap(): ObjectCap | undefined {
+    return this.#options.cap
   }
 
   has(key: string): boolean {
@@ -350,63 +327,29 @@ export class Listing<E extends Change = SourceEvent> implements PartsHolder {
     const { key, version } = identified
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
-    const { shares } = this.#options
-    const held = this.#options.held(key)
-    // An object that is held is counted, and stays: its absence would delete it.
-    if (twin === undefined && held === undefined) {
-      if (shares?.admits(key) === false) {
-        this.#leftOut++
-        shares.leftOut(key)
-        return
-      }
-      shares?.added(key)
+    const { cap } = this.#options
+    if (cap?.isCut === true && cap.refuses({ key, bornS: bornSIn(identified.metadata) })) {
+      this.#refused++
+      cap.refuse(candidateOf(identified))
+      return
     }
+    const held = this.#options.held(key)
     const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
     const parsed = stands ? undefined : this.#options.parse(identified)
     this.#items.set(key, { key, version, parsed })
-    this.#count(parsed, twin?.parsed)
+    if (cap === undefined) return
+    cap.put(candidateOf(identified), (stands && this.#options.partsHeld(key)) || partsIn(parsed))
+    this.#drop(cap.overflow())
   }
 
-  #count(parsed: Listed<E>['parsed'], before: Listed<E>['parsed']): void {
-    const ledger = this.#ledger
-    const was = countedIn(before)
-    const event = countedIn(parsed) ?? (was === undefined ? undefined : { ...was, value: undefined })
-    if (ledger === undefined || event === undefined) return
-    ledger.put(event, was?.value)
-    if (!ledger.isOver) return
-    for (const stub of finish(ledger.reduce(this.#counted()))) {
-      const listed = this.#items.get(stub.key)
-      if (listed !== undefined) this.#items.set(stub.key, { ...listed, parsed: stub })
-    }
+  #drop(keys: readonly string[]): void {
+    for (const key of keys) this.#items.delete(key)
+    this.#refused += keys.length
   }
 
-  *#counted(): Generator<CountedEvent> {
-    for (const { parsed } of this.#items.values()) {
-      const event = countedIn(parsed)
-      if (event !== undefined) yield event
-    }
-  }
-
-  /** Leaves out new objects of namespaces that got more than their share because they were listed first. */
-  *trim(): Steps<void> {
-    const { shares, held } = this.#options
-    const level = shares?.isCut === true ? shares.fairLevel : Number.POSITIVE_INFINITY
-    if (shares === undefined || !Number.isFinite(level)) return
-    const kept = new Map<string, number>()
-    const isKept = (key: string): boolean => {
-      const namespace = namespaceOf(key)
-      const count = (kept.get(namespace) ?? 0) + 1
-      kept.set(namespace, count)
-      return count <= level
-    }
-    for (const key of this.#items.keys()) if (held(key) !== undefined) isKept(key)
-    yield
-    for (const key of [...this.#items.keys()]) {
-      if (held(key) !== undefined || isKept(key)) continue
-      this.#items.delete(key)
-      shares.removed(key)
-      shares.leftOut(key)
-    }
+  /** Nothing more arrives: of what there is no room for, nothing stays. */
+  end(): void {
+    this.#drop(this.#options.cap?.overflow(0) ?? [])
   }
 
   /** It was deleted while a streaming list was under way. */
@@ -416,9 +359,9 @@ export class Listing<E extends Change = SourceEvent> implements PartsHolder {
     const { key, version } = identified
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
-    const isHeld = this.#options.held(key) !== undefined
-    if (this.#items.delete(key) && !isHeld) this.#options.shares?.removed(key)
-    this.#count(undefined, twin?.parsed)
+    this.#items.delete(key)
+    this.#options.cap?.remove(key)
+    this.#options.cap?.unrefuse(key)
   }
 }
 
@@ -427,8 +370,15 @@ function identified({ kind, key, root, metadata }: WatchedIdentity, version: Ver
   return { kind, key, root, metadata, version }
 }
 
-function countedIn(parsed: Change | Refusal | undefined): CountedEvent | undefined {
-  return parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) ? parsed : undefined
+function candidateOf(identity: WatchedIdentity) {
+  const { kind, key, metadata } = identity
+  return { key, bornS: bornSIn(metadata), service: kind === 'EndpointSlice' ? sliceServiceOf(identity) : key }
+}
+
+/** An object that says nothing is held as well, by its version. */
+function partsIn(parsed: Change | Refusal | undefined): number {
+  const isLarge = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed)
+  return isLarge && parsed.value !== undefined ? partsOf(parsed.value) : OBJECT_PARTS
 }
 
 function isNamed({ kind, metadata: { name, namespace } }: WatchedIdentity): boolean {

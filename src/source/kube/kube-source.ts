@@ -1,6 +1,5 @@
 import { Batcher, type Clock } from '../../base/clock.ts'
 import type { Refusal } from '../../model/fields.ts'
-import type { LeftOut, PartsRoom } from '../../model/object-budget.ts'
 import { parserOf } from '../../model/parse.ts'
 import { type SourceEvent, ValuePool } from '../../model/snapshot.ts'
 import type {
@@ -34,8 +33,8 @@ export interface KubeSourceOptions {
   readonly details?: boolean
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
-  /** Limits the objects of the lists that arrive, together; undefined for no bound. */
-  readonly partsRoom?: PartsRoom | undefined
+  /** Maximum parts of all objects (see partsOf): the newest beyond it are refused. Undefined for no bound. */
+  readonly partsMax?: number | undefined
   /** All changes up to these revisions were taken, once everything was read; called at each word of the server. */
   readonly reached?: (revisions: Revisions) => void
 }
@@ -113,15 +112,6 @@ export class KubeSource implements Source {
     await Promise.all([services?.reflector.relist(), slices?.reflector.relist()])
   }
 
-  reread(objects: readonly LeftOut[]): void {
-    const [services, slices] = this.#parts
-    const keysOf = (wanted: LeftOut['kind']) =>
-      objects.filter(({ kind }) => kind === wanted).map(({ key }) => key)
-    const [ofServices, ofSlices] = [keysOf('Service'), keysOf('EndpointSlice')]
-    if (ofServices.length > 0) services?.reflector.reread(ofServices)
-    if (ofSlices.length > 0) slices?.reflector.reread(ofSlices)
-  }
-
   stop(): Promise<void> {
     this.#stopping ??= this.#stop()
     return this.#stopping
@@ -136,7 +126,7 @@ export class KubeSource implements Source {
     resource: Resource,
     shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject' | 'deletion'>,
   ): Part {
-    const { clock, random, partsRoom, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, partsMax, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: this.#batcher.put,
       refusals: list => {
@@ -162,7 +152,7 @@ export class KubeSource implements Source {
       clock,
       random,
       checkPeriodMs,
-      partsRoom,
+      partsMax,
       sink,
     })
     const part: Part = {

@@ -1,7 +1,7 @@
 import { type Cancel, type Clock, pause, runWithin } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson, type Json } from '../../model/fields.ts'
-import { namespaceOf } from '../../model/memory-shares.ts'
+import { type Aged, bornSIn } from '../object-cap.ts'
 import { type Resource, requestPath } from './api-client.ts'
 import { type Exchange, type Failure, FailureError, failureOfError, type Opening } from './exchange.ts'
 import { type ServerTraits, servedResource } from './server-traits.ts'
@@ -103,14 +103,13 @@ export class ObjectIndex {
 
   /** Which objects exist stays known, but not in which state: everything that comes is news. */
   forgetVersions(): void {
-    for (const key of this.#held.keys()) this.forgetVersion(key)
+    for (const [key, { uid }] of this.#held) this.#held.set(key, { uid, resourceVersion: '' })
     this.forgetTombstones()
   }
 
-  /** The same of one object. */
-  forgetVersion(key: string): void {
-    const held = this.#held.get(key)
-    if (held !== undefined) this.#held.set(key, { uid: held.uid, resourceVersion: '' })
+  /** Holds the object no longer, although it exists. */
+  forget(key: string): void {
+    this.#held.delete(key)
   }
 
   #judge(key: string, version: Version): PutVerdict {
@@ -203,8 +202,8 @@ interface ConsistencyCheckOptions {
   /** Mean distance between checks, milliseconds; more where there are many objects. */
   readonly periodMs: number
   readonly index: ObjectIndex
-  /** Tests whether an object is not in the index for want of room. */
-  readonly isLeftOut: (key: string) => boolean
+  /** Tests whether an object is not in the index because there is no room for it. */
+  readonly isBeyondCap: (object: Aged) => boolean
   /** How far the watch is; undefined while there is none. */
   readonly position: () => string | undefined
   /** Number of objects that differ from what events delivered. */
@@ -274,8 +273,8 @@ export class ConsistencyCheck {
 
   /** How many objects differ for certain. */
   async #compare(): Promise<number> {
-    const { index, isLeftOut, position } = this.#options
-    const comparison = new Comparison(index, isLeftOut)
+    const { index, isBeyondCap, position } = this.#options
+    const comparison = new Comparison(index, isBeyondCap)
     const before = position()
     const listVersion = await this.#list(comparison)
     // The list is consistent: a revision before that of the watch is that of a store that was restored.
@@ -315,13 +314,18 @@ export class ConsistencyCheck {
   #take(comparison: Comparison, item: unknown): void {
     const { resource } = this.#options
     const { metadata } = isJson(item) ? item : {}
-    const { namespace, name } = isJson(metadata) ? metadata : {}
-    const version = versionOf(item)
+    if (!isJson(metadata)) return
+    const { namespace, name } = metadata
+    const version = versionIn(metadata)
     if (version === undefined || typeof name !== 'string') return
     const key = typeof namespace === 'string' ? `${namespace}/${name}` : name
-    if (resource.only === undefined || resource.only === key) comparison.take(key, version)
+    if (resource.only !== undefined && resource.only !== key) return
+    comparison.take({ key, bornS: bornSIn(metadata) }, version)
   }
 }
+
+/** The state of an object in the server's list, with the time of its creation. */
+type Listed = Version & Omit<Aged, 'key'>
 
 /**
  * Compares the server's list with the state that its events gave. A list and a watch are never at the same point, so
@@ -329,34 +333,29 @@ export class ConsistencyCheck {
  */
 export class Comparison {
   readonly #index: ObjectIndex
-  readonly #isLeftOut: (key: string) => boolean
+  readonly #isBeyondCap: (object: Aged) => boolean
   readonly #seen = new Set<string>()
-  /** Namespaces of which objects were left out: another one may have taken their place before the list is whole. */
-  readonly #cut = new Set<string>()
   /** The listed version, undefined for objects that are not listed. */
-  readonly #suspects = new Map<string, Version | undefined>()
+  readonly #suspects = new Map<string, Listed | undefined>()
 
-  /** `isLeftOut` tests whether an object that is not in the index is missing there for want of room. */
-  constructor(index: ObjectIndex, isLeftOut: (key: string) => boolean) {
+  /** `isBeyondCap` tests whether an object is not in the index because there is no room for it. */
+  constructor(index: ObjectIndex, isBeyondCap: (object: Aged) => boolean) {
     this.#index = index
-    this.#isLeftOut = isLeftOut
+    this.#isBeyondCap = isBeyondCap
   }
 
-  take(key: string, version: Version): void {
+  take(object: Aged, version: Version): void {
+    const { key } = object
     const held = this.#index.get(key)
-    if (held === undefined && this.#isLeftOut(key)) {
-      this.#cut.add(namespaceOf(key))
-      return
-    }
     this.#seen.add(key)
+    if (held === undefined && this.#isBeyondCap(object)) return
     if (held?.uid !== version.uid || held.resourceVersion !== version.resourceVersion)
-      this.#suspects.set(key, version)
+      this.#suspects.set(key, { ...version, bornS: object.bornS })
   }
 
   /** The list is whole. Gives how many objects differ. */
   end(): number {
-    for (const key of this.#index.keys())
-      if (!this.#seen.has(key) && !this.#cut.has(namespaceOf(key))) this.#suspects.set(key, undefined)
+    for (const key of this.#index.keys()) if (!this.#seen.has(key)) this.#suspects.set(key, undefined)
     this.#seen.clear()
     return this.#suspects.size
   }
@@ -368,10 +367,11 @@ export class Comparison {
     return lost
   }
 
-  #isLost(key: string, listed: Version | undefined, listVersion: string): boolean {
+  #isLost(key: string, listed: Listed | undefined, listVersion: string): boolean {
     const held = this.#index.get(key)
     if (listed === undefined) return held !== undefined && !isOlder(listVersion, held.resourceVersion)
     if (held === undefined) {
+      if (this.#isBeyondCap({ key, bornS: listed.bornS })) return false
       const tombstone = this.#index.tombstone(key)
       return tombstone === undefined || !isOlder(listVersion, tombstone.resourceVersion)
     }

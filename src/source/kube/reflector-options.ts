@@ -1,6 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Refusal, WatchedKind } from '../../model/fields.ts'
-import type { CountedEvent, PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
@@ -21,13 +20,14 @@ export interface ReflectorOptions<E extends Change = SourceEvent> {
   readonly deletion: (kind: WatchedKind, key: string) => E
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
-  readonly partsRoom?: PartsRoom | undefined
+  /** Maximum parts of all objects of the source; undefined for no bound. */
+  readonly partsMax?: number | undefined
   readonly sink: ReflectorSink<E>
 }
 
 export interface ReflectorSink<E extends Change = SourceEvent> {
   /** Takes changes, in one piece with those of other calls of the same turn. Resolves once they were taken. */
-  events(batch: readonly (E | CountedEvent)[]): Promise<void>
+  events(batch: readonly E[]): Promise<void>
   /** All objects that are refused, out of so many, when that has changed. An error makes the list that they are of fail. */
   refusals(list: readonly Refusal[], objects: number): void
   /** Every existing object has been delivered once, or there are none. Called once. */

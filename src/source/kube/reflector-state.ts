@@ -1,6 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
-import type { CountedEvent } from '../../model/object-budget.ts'
 import type { Failure, FailureKind, WholeList } from './exchange.ts'
 import type { Change, Intake, Listing } from './intake.ts'
 import { advanced, isOlder, versionOf } from './object-index.ts'
@@ -64,7 +63,7 @@ export type Outcome =
   | { readonly kind: 'unselected' }
   /** Events are missing that the server should have sent. */
   | { readonly kind: 'lost-events' }
-  /** Objects were left out for want of memory, and there is room for them now. */
+  /** There was no room for some objects, and there is now: see ObjectCap. */
   | { readonly kind: 'room' }
 
 export type Attempted = 'list' | 'streaming list' | 'watch'
@@ -356,7 +355,7 @@ export class WatchRun<E extends Change> {
   }
 
   /** Gives the changes that an event makes once the list is whole. */
-  takeLive({ type, object }: WatchEvent, intake: Intake<E>): readonly (E | CountedEvent)[] {
+  takeLive({ type, object }: WatchEvent, intake: Intake<E>): readonly E[] {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':
@@ -364,7 +363,7 @@ export class WatchRun<E extends Change> {
         const identified = intake.identify(object)
         if (identified === undefined) return NOTHING
         this.#delivered(identified.version.resourceVersion)
-        return type === 'DELETED' ? intake.remove(identified) : intake.put(identified, type === 'ADDED')
+        return type === 'DELETED' ? intake.remove(identified) : intake.put(identified)
       }
       case 'BOOKMARK':
         this.#delivered(versionOf(object)?.resourceVersion ?? '')

@@ -92,7 +92,7 @@ export class Reflector<E extends Change = SourceEvent> {
       ...options,
       periodMs: options.checkPeriodMs,
       index: this.#intake.index,
-      isLeftOut: key => this.#intake.isLeftOut(key),
+      isBeyondCap: object => this.#intake.isBeyondCap(object),
       position: () => (this.#state.next === 'watch' ? this.#state.position : undefined),
       lost: objects => this.#relistLost(objects),
       ended: failure => options.sink.checked(failure),
@@ -283,6 +283,7 @@ export class Reflector<E extends Change = SourceEvent> {
       this.#observeSkipped('older')
       return { kind: 'backwards' }
     }
+    listing.end()
     const missing = await this.#inSlices(this.#intake.vanishing(listing))
     if (isMostGone(this.#intake.index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
     const backwards = state.anew || isOlder(resourceVersion, state.position)
@@ -337,14 +338,6 @@ export class Reflector<E extends Change = SourceEvent> {
     const taken = new Promise<void>(resolve => this.#awaiting.push(resolve))
     if (!this.#state.doubted) this.#instead({ kind: 'vanished' })
     return taken
-  }
-
-  /** Lists once more, and delivers these objects again. Does nothing while a list runs: the caller asks again. */
-  reread(keys: readonly string[]): void {
-    // The running list has taken objects that stand without parsing them: it could not deliver what is forgotten now.
-    if (this.#state.next !== 'watch') return
-    for (const key of keys) this.#intake.index.forgetVersion(key)
-    this.#relist({ kind: 'room' })
   }
 
   #relistLost(objects: number): void {

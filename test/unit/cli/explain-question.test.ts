@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/base/ip.ts'
 import { QUESTION_FLAGS, readQuestion, resolveQuestion } from '../../../src/cli/explain-question.ts'
+import { requireHeld } from '../../../src/cli/explanation.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
 import { endpoint, node, service, slice, snapshotOf } from '../model/objects.ts'
 
@@ -38,6 +39,18 @@ function asked(from: string, to: string, ...rest: readonly string[]): string {
 }
 
 describe('a question', () => {
+  it('F150: about a Service that the daemon does not hold is answered with its refusal', () => {
+    const refused = { object: 'Service ns/new', field: '', value: '', reason: 'no room', service: 'ns/new' }
+    const known = { snapshot: SNAPSHOT, refusedSlices: [refused] }
+    const about = (name: string) => {
+      const question = readQuestion(readerOf('outside', name))
+      if (question !== undefined) requireHeld(question, known)
+    }
+    expect(() => about('ns/new:80')).toThrow('Service ns/new is not served: no room')
+    expect(() => about('ns/web:80')).not.toThrow()
+    expect(() => about('ns/unknown:80')).not.toThrow()
+  })
+
   it.each([
     ['pod/web-b', 'svc/web:80'],
     ['pod/web-b', 'web:http'],

@@ -3,10 +3,9 @@ import { finish } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
 import { type ExplainedEndpoint, reasonsOf } from '../../../src/cli/explain-reasons.ts'
 import { isRefusal, type Refusal } from '../../../src/model/fields.ts'
-import { NOTHING_HELD, withinBudget } from '../../../src/model/object-budget.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { resolve } from '../../../src/model/resolve.ts'
-import { EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
+import type { Snapshot } from '../../../src/model/snapshot.ts'
 import { ip } from '../../support/addresses.ts'
 import { endpoint, type Fields, OPTIONS, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 
@@ -57,7 +56,7 @@ function reasonsIn(snapshot: Snapshot, asked: Asked) {
     question,
     table,
     snapshot,
-    oversized: [],
+    overCap: [],
     refusedSlices,
     wallMs: 0,
     caught,
@@ -67,25 +66,17 @@ function reasonsIn(snapshot: Snapshot, asked: Asked) {
 }
 
 describe('reasonsOf', () => {
-  it('F150: names a Service and a slice that are left out for want of memory', () => {
-    const whole = snapshotOf([
-      service('web', { ports: Array.from({ length: 20 }, (_, i) => ({ name: `p${i}`, port: 80 + i })) }),
-      service('api', { clusterIP: '10.96.0.2' }),
-      slice(
-        'api-1',
-        'api',
-        Array.from({ length: 20 }, (_, i) => endpoint(`10.1.0.${i}`)),
-      ),
-    ])
-    const { snapshot } = finish(
-      withinBudget({ partsMax: 25, budget: NOTHING_HELD, before: EMPTY_SNAPSHOT, after: whole }),
-    )
-    expect(reasonsIn(snapshot, { to: '10.96.0.1' })).toEqual([
-      expect.stringMatching(/^Service ns\/web is not served: it holds 24 parts \(20 ports, 1 addresses\)/),
-    ])
-    expect(reasonsIn(snapshot, { to: '10.96.0.2' })).toEqual([
+  it('F150: names a slice that there is no room for', () => {
+    const refusal = {
+      object: 'EndpointSlice ns/api-1',
+      field: '',
+      value: '',
+      reason: 'no room',
+      service: 'ns/api',
+    }
+    expect(reasons([service('api')], { to: '10.96.0.1', refusedSlices: [refusal] })).toEqual([
       'Service ns/api has no endpoints',
-      expect.stringMatching(/^EndpointSlice ns\/api-1 is not used: it holds 25 parts/),
+      'EndpointSlice ns/api-1 is ignored: no room',
     ])
   })
 

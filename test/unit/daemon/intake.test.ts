@@ -1,7 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { parseIp } from '../../../src/base/ip.ts'
 import { Intake } from '../../../src/daemon/intake.ts'
-import { type LeftOut, PartsRoom } from '../../../src/model/object-budget.ts'
 import { EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
 import { ip } from '../../support/addresses.ts'
@@ -12,7 +11,6 @@ import { endpoint, eventsOf, service, slice, snapshotOf } from '../model/objects
 class HandSource implements Source {
   handlers: SourceHandlers | undefined
   stopped = false
-  readonly rereads: (readonly string[])[] = []
   readonly status = { missing: ['services'], heardMs: undefined, trouble: undefined }
 
   start(handlers: SourceHandlers): Promise<void> {
@@ -23,10 +21,6 @@ class HandSource implements Source {
   stop(): Promise<void> {
     this.stopped = true
     return Promise.resolve()
-  }
-
-  reread(objects: readonly LeftOut[]): void {
-    this.rereads.push(objects.map(({ kind, key }) => `${kind}/${key}`))
   }
 
   async tell(...objects: readonly unknown[]): Promise<void> {
@@ -190,96 +184,6 @@ describe('Intake', () => {
     expect(new Set(numbers).size).toBe(numbers.length)
     expect([...numbers].sort((a, b) => a - b)).toEqual(numbers)
     expect(names(passed.at(-1))).toEqual(['ns/a', 'ns/b'])
-  })
-})
-
-describe('an Intake that may hold so many parts', () => {
-  const PARTS_MAX = 500
-  const wide = (name: string, count: number) =>
-    service(name, { ports: Array.from({ length: count }, (_, i) => ({ name: `p${i}`, port: 80 + i })) })
-  const full = (name: string, of: string, count: number) =>
-    slice(
-      name,
-      of,
-      Array.from({ length: count }, (_, i) => endpoint(`10.0.${i >> 8}.${i & 255}`)),
-    )
-  let clock: FakeClock
-  let refused: string[][]
-
-  beforeEach(async () => {
-    clock = new FakeClock()
-    refused = []
-    intake = new Intake({
-      clock,
-      partsRoom: new PartsRoom(PARTS_MAX),
-      handlers: {
-        refusals: list => refused.push(list.map(({ location, refusal }) => `${location}: ${refusal.object}`)),
-        problem: () => undefined,
-      },
-    })
-    source = new HandSource()
-    intake.deliverTo({ offer: snapshot => passed.push(snapshot) })
-    await intake.follow(source)
-  })
-
-  const leftOut = () =>
-    [...intake.snapshot.services.values(), ...intake.snapshot.sliceByKey.values()].flatMap(
-      ({ key, leftOut: parts }) => (parts === undefined ? [] : [key]),
-    )
-
-  it('F150: passes on what fits, and never what does not', async () => {
-    await source.tell(wide('large', 300), wide('web', 150), full('web-1', 'web', 100))
-    source.synced()
-    expect(leftOut()).toEqual(['ns/large'])
-    await source.tell(wide('larger', 400))
-    expect(passed.every(({ services }) => (services.get('ns/larger')?.ports.length ?? 0) === 0)).toBe(true)
-    expect(leftOut().sort()).toEqual(['ns/large', 'ns/larger'])
-  })
-
-  it('F150: reports slices that are left out and belong to no Service, after what the source refuses', async () => {
-    await source.tell(full('a-1', 'a', 300), full('b-1', 'b', 250))
-    source.handlers?.refusals([
-      { location: 'services', refusal: { object: 'Service ns/x', field: '', value: '', reason: '' } },
-    ])
-    await clock.advance(1_000)
-    expect(refused.at(-1)).toEqual(['services: Service ns/x', 'endpointslices: EndpointSlice ns/a-1'])
-    await source.tell(service('a'))
-    await clock.advance(1_000)
-    expect(refused.at(-1)).toEqual(['services: Service ns/x'])
-  })
-
-  it('F150: has objects read again once there is room, in growing distances', async () => {
-    await source.tell(wide('large', 300), full('a-1', 'a', 250))
-    source.synced()
-    await clock.advance(10_000)
-    expect([leftOut(), source.rereads]).toEqual([['ns/large'], []])
-    await source.events({ kind: 'EndpointSlice', key: 'ns/a-1', value: undefined })
-    await clock.advance(1_000)
-    expect(source.rereads).toEqual([['Service/ns/large']])
-    await clock.advance(100_000)
-    expect(source.rereads).toHaveLength(3)
-    await clock.advance(10 * 3_600_000)
-    expect(source.rereads.length).toBeLessThan(20)
-    const asked = source.rereads.length
-    await source.tell(wide('large', 300))
-    await clock.advance(10 * 3_600_000)
-    expect([leftOut(), source.rereads.length]).toEqual([[], asked])
-  })
-
-  it('F150: counts the objects of a source that takes over by themselves', async () => {
-    await source.tell(wide('a', 300))
-    source.synced()
-    expect(intake.parts).toBe(304)
-    const next = new HandSource()
-    await intake.follow(next)
-    await next.tell(wide('a', 300), wide('b', 100))
-    // Those of the source before are held as well.
-    expect(intake.parts).toBe(304 + 304 + 104)
-    next.synced()
-    expect(intake.parts).toBe(304 + 104)
-    expect(leftOut()).toEqual([])
-    await next.tell(wide('c', 200))
-    expect(leftOut()).toEqual(['ns/a'])
   })
 })
 

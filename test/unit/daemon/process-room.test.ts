@@ -9,7 +9,6 @@ import {
   optimizingThreshold,
   pagesOfFiles,
   partsMax,
-  partsRoomOf,
   servicesBytes,
 } from '../../../src/daemon/process-room.ts'
 import { releasePages } from '../../../src/netlink/native.ts'
@@ -79,7 +78,7 @@ describe('the memory of this process', () => {
     expect(servicesBytes({ memoryBytes: 500 * MIB })).toBe(225 * MIB)
     expect(partsMax({ memoryBytes: 500 * MIB })).toBeCloseTo((75 * MIB) / 128)
     expect(servicesBytes({ memoryBytes: 500 * MIB, heapBytes: 100 * MIB })).toBe(90 * MIB)
-    expect([servicesBytes(), partsMax(), partsRoomOf()]).toEqual([undefined, undefined, undefined])
+    expect([servicesBytes(), partsMax()]).toEqual([undefined, undefined])
   })
 
   it('F150: does not count the young generation, which Node.js adds to the option', () => {

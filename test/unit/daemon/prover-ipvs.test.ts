@@ -3,7 +3,7 @@ import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import type { HeldRules } from '../../../src/daemon/mode-switcher.ts'
 import { Prover } from '../../../src/daemon/prover.ts'
-import { admittedSnapshot } from '../../../src/model/admission.ts'
+import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
 import { applyEvents } from '../../../src/model/snapshot.ts'
 import { HealthTracker } from '../../../src/telemetry/health.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
@@ -74,7 +74,7 @@ class World {
     const held = this.rig.reconciler.held
     if (held === undefined) return undefined
     const { resolved, passes } = held
-    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
+    const snapshot = cappedSnapshot(resolved.snapshot, resolved.memo.caps)
     return { config: CONFIG, snapshot, tables: undefined, passes }
   }
 

@@ -8,7 +8,7 @@ import { Prover } from '../../../src/daemon/prover.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
-import { admittedSnapshot } from '../../../src/model/admission.ts'
+import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
 import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
@@ -131,7 +131,7 @@ class World {
     const held = this.rig.reconciler.held
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
-    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
+    const snapshot = cappedSnapshot(resolved.snapshot, resolved.memo.caps)
     const tables = this.isShared ? undefined : state.ruleset.tables
     return { config: this.config, snapshot, passes, tables }
   }

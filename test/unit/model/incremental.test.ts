@@ -17,7 +17,6 @@ import {
   node,
   OPTIONS,
   plain,
-  refusing,
   service,
   slice,
   snapshotOf,
@@ -194,10 +193,7 @@ describe('resolve with a previous result', () => {
           snapshot = applyEvents(snapshot, events)
           const resolved = finish(resolve(options, previous, snapshot))
           const { table } = resolved
-          // A Service that was refused for memory needs clear room to come back, unless the point of view has changed.
-          const isSeenAnew = previous?.memo.claims.fingerprint !== resolved.memo.claims.fingerprint
-          const known = refusing(options, isSeenAnew ? undefined : previous)
-          const anew = finish(resolve(known, undefined, snapshot))
+          const anew = finish(resolve(options, undefined, snapshot))
           previous = resolved
           expect(plain(table)).toEqual(plain(anew.table))
           expect(table.number).toBe(snapshot.number)

@@ -4,7 +4,7 @@ import { isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { parseObject } from '../../../src/model/parse.ts'
-import { type Resolved, resolve } from '../../../src/model/resolve.ts'
+import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 
 export type Fields = Readonly<Record<string, unknown>>
@@ -80,14 +80,6 @@ export const OPTIONS: ResolveOptions = {
   allowedLoadBalancerCidrs: [],
   allowServiceExternalIps: true,
   bindAddress: undefined,
-}
-
-/** The options that make a resolve from nothing refuse what `resolved` refuses for want of memory, also at the edge. */
-export function refusing(options: ResolveOptions, resolved: Resolved | undefined): ResolveOptions {
-  const oversized = resolved?.memo.admission?.oversized
-  if (options.memory === undefined || oversized === undefined) return options
-  const refused = new Map(oversized.entries().map(([key, { limit }]) => [key, limit] as const))
-  return { ...options, memory: { ...options.memory, refused } }
 }
 
 export function eventsOf(objects: readonly unknown[]): SourceEvent[] {

@@ -6,7 +6,6 @@ import type { Clock } from '../../../src/base/clock.ts'
 import { runCommand } from '../../../src/cli/commands.ts'
 import { NodeViews } from '../../../src/daemon/node-views.ts'
 import { isJson } from '../../../src/model/fields.ts'
-import { PartsRoom } from '../../../src/model/object-budget.ts'
 import { nodeSets } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
 import { StateSource } from '../../../src/relay/state-source.ts'
@@ -202,14 +201,13 @@ function inZone(index: number, zone: number): ApiObject {
 
 describe('F206: Sets of many nodes', () => {
   interface Extras {
-    readonly partsRoom?: PartsRoom
     readonly clock?: (clock: Clock) => Clock
     /** A pass looks at a node. */
     readonly seen?: (node: string) => void
   }
 
   async function begin(zoneOf: (index: number) => number, extras: Extras = {}) {
-    const { partsRoom, clock = its => its, seen = () => undefined } = extras
+    const { clock = its => its, seen = () => undefined } = extras
     const world = new RelayWorld()
     const [relay] = world.relays
     if (relay === undefined) throw new Error('no relay')
@@ -221,7 +219,6 @@ describe('F206: Sets of many nodes', () => {
     const views = new NodeViews({
       clock: clock(world.clock),
       resolving,
-      partsRoom,
       openSource: nodesChanged => {
         const source = new StateSource({ clock: world.clock, state: relay.state, nodesChanged })
         const nodeOf = source.nodeOf.bind(source)
@@ -308,19 +305,6 @@ describe('F206: Sets of many nodes', () => {
     first.leave()
     ask('one-more')
     expect(views.counts.nodes).toBe(1_024)
-    await end()
-  })
-
-  it('leave the memory with their last client', async () => {
-    const partsRoom = new PartsRoom(1_000_000)
-    const others = { parts: 0 }
-    const { world, ask, end } = await begin(() => 1, { partsRoom })
-    const call = ask('node-5')
-    await world.clock.advance(100)
-    expect(partsRoom.limitOf(others)).toBeLessThan(1_000_000)
-    call.leave()
-    await world.clock.advance(61_000)
-    expect(partsRoom.limitOf(others)).toBe(1_000_000)
     await end()
   })
 

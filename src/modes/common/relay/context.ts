@@ -1,7 +1,7 @@
 import type { Clock } from '../../../base/clock.ts'
 import type { Backend } from '../../../model/frontend.ts'
-import { namespaceOf } from '../../../model/memory-shares.ts'
 import type { ServiceKey } from '../../../model/service.ts'
+import { namespaceOf } from '../../../model/service.ts'
 import type { ModeEvent, ProcessRoom } from '../../mode.ts'
 import type { Balancer, ListName } from './relay.ts'
 

@@ -3,6 +3,8 @@ import { Comparison, ObjectIndex } from '../../../../src/source/kube/object-inde
 
 const v = (resourceVersion: number, uid = 'u1') => ({ uid, resourceVersion: String(resourceVersion) })
 
+const object = (key: string) => ({ key, bornS: 0 })
+
 function indexOf(...keys: readonly string[]): ObjectIndex {
   const index = new ObjectIndex()
   for (const key of keys) index.put(key, v(10))
@@ -12,34 +14,37 @@ function indexOf(...keys: readonly string[]): ObjectIndex {
 describe('comparison with a list', () => {
   it('finds nothing where nothing differs', () => {
     const comparison = new Comparison(indexOf('a', 'b'), () => false)
-    comparison.take('a', v(10))
-    comparison.take('b', v(10))
+    comparison.take(object('a'), v(10))
+    comparison.take(object('b'), v(10))
     expect(comparison.end()).toBe(0)
   })
 
   it('F30: finds lost additions, changes and deletions', () => {
     const comparison = new Comparison(indexOf('a', 'b', 'c'), () => false)
-    comparison.take('a', v(10))
-    comparison.take('b', v(15))
-    comparison.take('new', v(16))
+    comparison.take(object('a'), v(10))
+    comparison.take(object('b'), v(15))
+    comparison.take(object('new'), v(16))
     expect(comparison.end()).toBe(3)
     expect(comparison.confirmed('20')).toBe(3)
   })
 
-  it('F151: does not take for lost what takes the place of an object that was left out', () => {
-    const index = indexOf('ns/a')
-    const comparison = new Comparison(index, key => key.startsWith('ns/left'))
-    comparison.take('ns/a', v(10))
-    comparison.take('ns/left-out', v(12))
-    index.put('ns/left-out', v(14))
-    expect(comparison.end()).toBe(0)
+  it('F151: does not take for lost what there is no room for, nor what has lost its place meanwhile', () => {
+    const index = indexOf('a', 'going')
+    const comparison = new Comparison(index, ({ key }) => key !== 'a')
+    comparison.take(object('a'), v(10))
+    comparison.take(object('beyond'), v(12))
+    comparison.take(object('going'), v(12))
+    index.forget('going')
+    index.put('beyond', v(14))
+    expect(comparison.end()).toBe(1)
+    expect(comparison.confirmed('20')).toBe(0)
   })
 
   it('F30: clears differences that events explained meanwhile', () => {
     const index = indexOf('changed', 'deleted')
     const comparison = new Comparison(index, () => false)
-    comparison.take('changed', v(15))
-    comparison.take('added', v(16))
+    comparison.take(object('changed'), v(15))
+    comparison.take(object('added'), v(16))
     expect(comparison.end()).toBe(3)
     index.put('changed', v(15))
     index.put('added', v(16))
@@ -53,9 +58,9 @@ describe('comparison with a list', () => {
     index.put('added', v(26))
     index.remove('deleted', v(27))
     const comparison = new Comparison(index, () => false)
-    comparison.take('changed', v(15))
-    comparison.take('deleted', v(10))
-    comparison.take('recreated', v(10))
+    comparison.take(object('changed'), v(15))
+    comparison.take(object('deleted'), v(10))
+    comparison.take(object('recreated'), v(10))
     expect(comparison.end()).toBe(3)
     expect(comparison.confirmed('20')).toBe(0)
   })
@@ -64,7 +69,7 @@ describe('comparison with a list', () => {
     const index = indexOf('hidden')
     index.removeUnlisted('hidden', '19')
     const comparison = new Comparison(index, () => false)
-    comparison.take('hidden', v(10))
+    comparison.take(object('hidden'), v(10))
     expect(comparison.end()).toBe(1)
     expect(comparison.confirmed('20')).toBe(1)
   })

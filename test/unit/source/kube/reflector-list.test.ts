@@ -1,6 +1,4 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { PartsRoom } from '../../../../src/model/object-budget.ts'
-import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
@@ -27,65 +25,6 @@ async function expire(): Promise<void> {
 }
 
 describe('lists', () => {
-  it('F150: bring no more than may be held, and what was left out once it is to be read again', async () => {
-    const wide = (name: string, count: number) =>
-      service(name, 10, { ports: Array.from({ length: count }, (_, i) => ({ name: `p${i}`, port: 80 + i })) })
-    const objects = [wide('a', 50), wide('b', 80), wide('c', 30)]
-    rig = new ReflectorRig({ partsRoom: new PartsRoom(150) })
-    const portsIn = (batch: readonly SourceEvent[] = []) =>
-      batch.map(event => (event.kind === 'Service' ? [event.key, event.value?.ports.length] : []))
-    await rig.watching(objects, 100)
-    expect(portsIn(rig.batches[0])).toEqual([
-      ['ns/a', 50],
-      ['ns/b', 0],
-      ['ns/c', 30],
-    ])
-    rig.reflector.reread(['ns/b'])
-    await settle()
-    rig.api.take().list(objects, '100')
-    await settle()
-    expect(portsIn(rig.batches[1])).toEqual([['ns/b', 80]])
-    expect(rig.reasons()).toEqual(['start', 'room for objects left out'])
-    expect(rig.requests.at(-2)).toBe('list resourceVersion=100')
-  })
-
-  it('F150: lose no object that is to be read again while one runs', async () => {
-    const watch = await rig.watching([service('a', 10), service('b', 10)], 100)
-    watch.close()
-    await settle()
-    await expire()
-    rig.api.take().list([service('a', 10)], '110', 'page-2')
-    await settle()
-    rig.reflector.reread(['ns/a'])
-    rig.api.take().list([service('b', 10)], '110')
-    await settle()
-    expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
-    rig.api.take().watch()
-    await settle()
-    rig.reflector.reread(['ns/a'])
-    await settle()
-    rig.api.take().list([service('a', 10), service('b', 10)], '110')
-    await settle()
-    expect(rig.batches.at(-1)?.flatMap(event => ('key' in event ? [event.key] : []))).toEqual(['ns/a'])
-  })
-
-  it('F150: have what is held and arrives elsewhere has left of the room, and in any case a quarter', async () => {
-    const wide = (name: string) =>
-      service(name, 10, { ports: Array.from({ length: 50 }, (_, i) => ({ name: `p${i}`, port: 80 + i })) })
-    const portsWith = async (parts: number) => {
-      const room = new PartsRoom(400)
-      room.enter({ parts })
-      rig = new ReflectorRig({ partsRoom: room })
-      await rig.watching(['a', 'b', 'c', 'd'].map(wide), 100)
-      const left = room.limitOf({ parts: 0 })
-      expect(left).toBe(Math.max(100, 400 - parts))
-      return rig.batches[0]?.map(event => (event.kind === 'Service' ? event.value?.ports.length : undefined))
-    }
-    expect(await portsWith(0)).toEqual([50, 50, 50, 50])
-    expect(await portsWith(220)).toEqual([50, 50, 50, 0])
-    expect(await portsWith(400)).toEqual([50, 0, 0, 0])
-  })
-
   it('A1: the watch begins at the version of the list, not of an item', async () => {
     await rig.watching([service('a', 90)], 100)
     expect(rig.requests).toEqual(['list resourceVersion=0', 'watch resourceVersion=100'])

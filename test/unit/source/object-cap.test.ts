@@ -1,0 +1,185 @@
+import fc from 'fast-check'
+import { afterEach, describe, expect, it } from 'vitest'
+import { isCounted, ObjectCap, partsOf } from '../../../src/source/object-cap.ts'
+import { settle } from '../../support/fake-clock.ts'
+import { ReflectorRig } from '../../support/reflector-rig.ts'
+import { runs } from '../../support/runs.ts'
+import { service, type Written } from '../../support/scripted-api.ts'
+import { endpoint, eventsOf, slice } from '../model/objects.ts'
+
+/** Services that fit: they get a third of all parts, and each takes five with its port. */
+const MAX = 10
+const PARTS = 3 * 5 * MAX
+/** Time until refused objects may be read again. */
+const ROOM_MS = 31_000
+
+let rig: ReflectorRig
+
+/** Services with these numbers, the first one the oldest. */
+function of(first: number, count: number, version = 10): Written[] {
+  return Array.from({ length: count }, (_, index) => {
+    const number = first + index
+    const creationTimestamp = new Date(1_700_000_000_000 + 1_000 * number).toISOString()
+    const { metadata, ...object } = service(`s${number}`, version)
+    return { ...object, metadata: { ...Object(metadata), creationTimestamp } }
+  })
+}
+
+const names = (first: number, count: number) =>
+  Array.from({ length: count }, (_, index) => `ns/s${first + index}`).sort()
+const known = () => [...rig.known.keys()].sort()
+const refused = () => rig.refusals.map(({ object }) => object)
+
+describe('ObjectCap', () => {
+  it('F151: holds the oldest up to the cap, whatever order they come in', () => {
+    const object = fc.record({
+      bornS: fc.integer({ min: 0, max: 9 }),
+      parts: fc.integer({ min: 1, max: 30 }),
+    })
+    fc.assert(
+      fc.property(fc.array(object, { maxLength: 30 }), fc.infiniteStream(fc.nat()), (objects, draws) => {
+        const all = objects.map((each, index) => ({ ...each, key: `ns/${index}` }))
+        const heldOf = (order: typeof all) => {
+          const cap = new ObjectCap(100)
+          const held = new Set<string>()
+          for (const each of order) {
+            if (cap.refuses(each)) continue
+            cap.put(each, each.parts)
+            held.add(each.key)
+            for (const gone of cap.overflow()) held.delete(gone)
+          }
+          for (const gone of cap.overflow(0)) held.delete(gone)
+          return [...held].sort()
+        }
+        const shuffled = all
+          .map(each => ({ each, at: draws.next().value }))
+          .sort((a, b) => a.at - b.at)
+          .map(({ each }) => each)
+        const expected: string[] = []
+        let left = 100
+        for (const each of all.toSorted((a, b) => a.bornS - b.bornS || (a.key < b.key ? -1 : 1))) {
+          left -= each.parts
+          if (left < 0) break
+          expected.push(each.key)
+        }
+        expect(heldOf(all)).toEqual(expected.sort())
+        expect(heldOf(shuffled)).toEqual(expected)
+      }),
+      { numRuns: runs(300) },
+    )
+  })
+})
+
+describe('partsOf', () => {
+  it('F150: counts long texts and refused fields, which are held as well', () => {
+    const uid = 'x'.repeat(1_000)
+    const wrong = Array.from({ length: 50 }, () => endpoint('nowhere'))
+    const slices = [
+      slice('a', 'web', [endpoint('10.0.0.1', { targetRef: { uid } })]),
+      slice('a', 'web', wrong),
+    ]
+    const parts = eventsOf(slices).flatMap(event =>
+      isCounted(event) && event.value !== undefined ? [partsOf(event.value)] : [],
+    )
+    expect(parts).toEqual([14, 105])
+  })
+})
+
+describe('more objects than the cap', () => {
+  afterEach(() => rig.reflector.stop())
+
+  it.each([true, false])(
+    'F151: a list leaves out the newest, and names them; streamed: %s',
+    async streaming => {
+      rig = new ReflectorRig({ partsMax: PARTS, streaming })
+      const objects = of(0, MAX + 2).toReversed()
+      if (streaming) {
+        await rig.start()
+        rig.api
+          .take()
+          .watch()
+          .added(...objects)
+          .listed('100')
+        await settle()
+      } else await rig.watching(objects, 100)
+      expect(known()).toEqual(names(0, MAX))
+      expect(rig.refusals).toEqual(
+        [11, 10].map(number => ({
+          object: `Service ns/s${number}`,
+          field: '',
+          value: '',
+          service: `ns/s${number}`,
+          reason:
+            'older Services fill the 50 parts (ports, addresses, endpoints) that this process may hold of them; ' +
+            'it is ignored; delete some, or give the process a higher memory limit',
+        })),
+      )
+    },
+  )
+
+  it('F151: an older object takes the place of the newest, and events of refused ones change nothing', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS })
+    const watch = await rig.watching(of(5, MAX), 100)
+    watch.added(...of(20, 1, 110))
+    await settle()
+    expect(known()).toEqual(names(5, MAX))
+    watch.added(...of(0, 1, 120))
+    await settle()
+    expect(known()).toEqual([...names(5, MAX - 1), 'ns/s0'].sort())
+    watch.modified(...of(14, 1, 130)).modified(...of(20, 1, 131))
+    await settle()
+    expect(known()).toEqual([...names(5, MAX - 1), 'ns/s0'].sort())
+    expect(refused().sort()).toEqual(['Service ns/s14', 'Service ns/s20'])
+  })
+
+  it('F151: the reflector lists again once there is room, and the refusal ends', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS })
+    const watch = await rig.watching(of(0, MAX + 1), 100)
+    expect(refused()).toEqual([`Service ns/s${MAX}`])
+    watch.deleted(...of(0, 1, 120))
+    await settle()
+    rig.api.take().list(of(1, MAX), '130')
+    await settle()
+    expect(known()).toEqual(names(1, MAX))
+    expect(refused()).toEqual([])
+    expect(rig.reasons()).toEqual(['start', 'room for objects left out'])
+  })
+
+  it('F151: the second list for room waits', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS })
+    let watch = await rig.watching(of(0, 30), 100)
+    watch.deleted(...of(0, 1, 200))
+    await settle()
+    rig.api.take().list(of(1, 29), '210')
+    await settle()
+    watch = rig.api.take().watch()
+    watch.deleted(...of(1, 1, 220))
+    await settle()
+    expect(rig.api.waiting()).toBe(0)
+    await rig.clock.advance(ROOM_MS)
+    watch.bookmark('230')
+    await settle()
+    expect(rig.requests.at(-1)).toMatch(/^list/)
+  })
+
+  it('F151: the refusal ends when the objects that were refused are deleted', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS })
+    const watch = await rig.watching(of(0, MAX + 2), 100)
+    watch.deleted(...of(MAX, 2, 120))
+    await settle()
+    expect(refused()).toEqual([])
+    expect(known()).toEqual(names(0, MAX))
+  })
+
+  it('F150: the oldest refused object comes back when it has become small enough', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS })
+    const others = of(0, MAX - 1)
+    const ports = Array.from({ length: 6 }, (_, at) => ({ name: `p${at}`, port: 80 + at }))
+    const wide = of(MAX, 1).map(last => ({ ...last, spec: { ...Object(last.spec), ports } }))
+    const watch = await rig.watching([...others, ...wide], 100)
+    expect(refused()).toEqual([`Service ns/s${MAX}`])
+    watch.modified(...of(MAX, 1, 120))
+    await settle()
+    expect(rig.requests.at(-1)).toMatch(/^list/)
+  })
+})
