@@ -100,7 +100,11 @@ export class ScopeDiff {
     return (
       rules.every((rule, i) => this.#isSame(there[i], this.#bytesOf(rule, family), family)) &&
       this.#holdsInAnyOrder(there.slice(rules.length, end), entries, family) &&
-      this.#holdsInAnyOrder(there.slice(end), last.map(rule => ({ rule })), family)
+      this.#holdsInAnyOrder(
+        there.slice(end),
+        last.map(rule => ({ rule })),
+        family,
+      )
     )
   }
 
@@ -214,5 +218,10 @@ interface Owned extends Pick<ScopeRules, 'isOurs'> {
 /** Returns the difference from what was read to nothing of ours. */
 export function removalOf(observed: Observed, { isOurs, jumps }: Owned, codec: RuleCodec): ScopeOperations {
   const diff = new ScopeDiff(observed, { codec, isOurs, keepsUsed: true })
-  return finish(diff.finish([], jumps.filter(({ removed }) => removed)))
+  return finish(
+    diff.finish(
+      [],
+      jumps.filter(({ removed }) => removed),
+    ),
+  )
 }

@@ -67,7 +67,10 @@ export class WrittenDiff {
     }
   }
 
-  #remove({ family, table, name }: XtChain, going: { readonly owner?: string; readonly rules: number }): void {
+  #remove(
+    { family, table, name }: XtChain,
+    going: { readonly owner?: string; readonly rules: number },
+  ): void {
     this.#draft.removeChain({ family, table, chain: name, owner: going.owner, rules: going.rules })
   }
 

@@ -1,14 +1,7 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
 import * as nft from '../nft/constants.ts'
 import { readCompiled } from '../nft/decode.ts'
-import {
-  type AnyTable,
-  type Chain,
-  type ChainHook,
-  type NftFamily,
-  type ObservedRule,
-  type Rule,
-} from '../nft/state.ts'
+import type { AnyTable, Chain, ChainHook, NftFamily, ObservedRule, Rule } from '../nft/state.ts'
 import { compileRule } from './compile.ts'
 import type { XtRule } from './rule.ts'
 
@@ -59,8 +52,18 @@ export interface FixedRules {
 
 export const NO_FIXED_RULES: FixedRules = { chains: new Map(), jumps: [] }
 
-export function fixedRules(chains: readonly XtChain[], jumps: readonly XtJump[]): FixedRules {
-  return { chains: new Map(chains.map(chain => [chainKey(chain, chain.name), chain])), jumps }
+/** Creates the fixed rules. Jumps that were wanted `before` stay: others may use them too. */
+export function fixedRules(
+  chains: readonly XtChain[],
+  jumps: readonly XtJump[],
+  before: readonly XtJump[] = [],
+): FixedRules {
+  const wanted = new Set(jumps.map(jump => JSON.stringify(jump)))
+  const staying = before.filter(jump => !wanted.has(JSON.stringify(jump)))
+  return {
+    chains: new Map(chains.map(chain => [chainKey(chain, chain.name), chain])),
+    jumps: staying.length === 0 ? jumps : [...jumps, ...staying],
+  }
 }
 
 /**

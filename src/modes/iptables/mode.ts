@@ -20,10 +20,10 @@ import {
   settleIptablesRecord,
   writeIptablesRecord,
 } from './cleanup.ts'
+import type { IptablesPlan } from './diff.ts'
 import { demandIptables, iptablesFindings, lackingFamilies, lesserLack } from './doctor.ts'
 import { iptablesMetrics, NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
 import { BusiestFirst, type BusiestFirstEvent } from './optimize/busiest-first.ts'
-import type { IptablesPlan } from './diff.ts'
 import { IptablesPlane } from './plane.ts'
 import { renderIptablesState, rulesIn } from './render.ts'
 import {

@@ -12,7 +12,14 @@ import { changedServices } from '../common/tables.ts'
 import { addressOf, comment, FROM_LOCAL, fromPods, jump, NO_MATCHES } from '../xt-common/rules-parts.ts'
 import { fixedChains, jumpsOf } from './chains.ts'
 import { placeEntries } from './optimize/dispatch.ts'
-import { captureEntries, healthCheckEntry, natChain, type PortInputs, portInputs, portRules } from './rules.ts'
+import {
+  captureEntries,
+  healthCheckEntry,
+  natChain,
+  type PortInputs,
+  portInputs,
+  portRules,
+} from './rules.ts'
 import type { IptablesOptions } from './settings.ts'
 import { type IptablesState, LARGE_ENDPOINTS, type RenderedState, type Statics, staticsOf } from './state.ts'
 
@@ -41,7 +48,7 @@ export function* renderIptablesState(
   const made = staticsOf(options, frontends, endpoints > LARGE_ENDPOINTS)
   const isSame = before?.statics.key === made.key
   const statics = isSame ? before.statics : made
-  const fixed = isSame ? before.fixed : fixedRules(fixedChains(made), jumpsOf(made))
+  const fixed = isSame ? before.fixed : fixedRules(fixedChains(made), jumpsOf(made), before?.fixed.jumps)
   const counted = { frontends, without, statics }
   const sharedChains = options.optimize ? yield* countShared(before, counted) : PersistentMap.empty<number>()
   return {
