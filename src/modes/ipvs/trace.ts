@@ -43,9 +43,9 @@ const NONE_MISSING: ReadonlySet<string> = new Set()
 
 /** Gives the iptables chains; undefined where all rules are in our own tables. */
 function chainsIn({ chains }: IpvsState): Traceable | undefined {
-  if (chains.kind !== 'wanted' || chains.common === undefined) return undefined
-  const { common } = chains
-  return { chains: common.chains.values(), jumps: common.jumps, print: printRule }
+  if (chains.kind !== 'wanted' || chains.fixed === undefined) return undefined
+  const { fixed } = chains
+  return { chains: fixed.chains.values(), jumps: fixed.jumps, print: printRule }
 }
 
 /** Gives what a kernel holds beside nf_tables after a commit of a state; of addresses, those of our device. */
