@@ -52,9 +52,8 @@ describe('a bundle', () => {
   it('leaves out the last files beyond the bound of all', () => {
     const large = Buffer.alloc(FILE_BYTES_MAX)
     const files = ['a.bin', 'b.bin', 'c.bin', 'd.bin'].map(name => ({ name, about: '', data: large }))
-    const { bytes, missing } = encodeBundle({ facts: FACTS, files, missing: [] })
+    const { missing } = encodeBundle({ facts: FACTS, files, missing: [] })
     expect(missing).toEqual([{ name: 'd.bin', why: '64.0 MiB exceed the bound of 192.0 MiB' }])
-    expect(decodeBundle(bytes).files.size).toBe(4)
   })
 
   it('is written for its owner alone, and as a whole', async () => {
@@ -122,10 +121,10 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
   })
 
   it.each([
-    ['manifest.json', '['.repeat(30 << 20), /manifest\.json of 30\.0 MiB/],
-    ['snapshot.json', '['.repeat(30 << 20), /snapshot\.json of more than 3145728 values/],
-    ['snapshot.json', '{"a":0,'.repeat(4 << 20), /snapshot\.json of more than/],
-  ])('with a %s of 30 MB in a line, before that is parsed', (name, text, reason) => {
+    ['manifest.json', '['.repeat(4 << 20), /manifest\.json of 4\.0 MiB/],
+    ['snapshot.json', '['.repeat(4 << 20), /snapshot\.json of more than 3145728 values/],
+    ['snapshot.json', '{"a":0,'.repeat(2 << 20), /snapshot\.json of more than/],
+  ])('with a %s of millions of values in a line, before that is parsed', (name, text, reason) => {
     const entries = { 'kprobe-bundle/manifest.json': manifestOf({}), [`kprobe-bundle/${name}`]: text }
     const bytes = archive(entries)
     const parse = vi.spyOn(JSON, 'parse')
