@@ -1,7 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import type { ClusterSize } from '../bench/cluster.ts'
 import { goal, print } from '../bench/report.ts'
-import { type AttackFigures, attackProxy } from './attacks.ts'
 import { FIGURES, type Figure, type Figures, type Measured, measure } from './measure.ts'
 import { CONTENDERS, type Contender, contenderText, type ProxyName } from './proxies.ts'
 import { keptResults, sceneNow, writePage } from './table.ts'
@@ -20,7 +19,6 @@ const RUNS = 3
 
 const [command = 'both', ...rest] = process.argv.slice(2)
 if (command === 'measure') await measureHere(rest)
-else if (command === 'attacks') await attack(rest.length === 0 ? ['kube-proxy', 'kprobe'] : rest)
 else if (command === 'table') makeTable(rest)
 else compare(command, rest)
 
@@ -29,20 +27,6 @@ async function measureHere([services, endpoints, runs, ...names]: readonly strin
   const size = { services: Number(services), endpoints: Number(endpoints) }
   const contenders = CONTENDERS.filter(contender => names.includes(contenderText(contender)))
   console.log(JSON.stringify(await measure(size, contenders, Number(runs))))
-}
-
-/** kube-proxy goes first, and each on empty nodes. */
-async function attack(names: readonly string[]): Promise<void> {
-  const results: [ProxyName, AttackFigures][] = []
-  for (const name of names.filter(isProxy)) results.push([name, await attackProxy(name)])
-  const titles = Object.keys(results[0]?.[1] ?? {})
-  print(
-    'Attacks of docs/threat-model.md, from one API server',
-    titles.map(title => ({
-      '': title,
-      ...Object.fromEntries(results.map(([name, figures]) => [name, figures[title] ?? ''])),
-    })),
-  )
 }
 
 /** Both proxies in both modes, by turns, as a page of the documentation; sizes that are not measured now keep their figures. */
@@ -109,10 +93,6 @@ function cell({ name, figure, figures, services }: CellOptions): string {
   const text = value.toFixed(figure.digits)
   if (name !== 'kprobe' || figure.most === undefined) return text
   return `${text} ${goal(value, figure.most[services < 10_000 ? 0 : 1])}`
-}
-
-function isProxy(name: string): name is ProxyName {
-  return name === 'kube-proxy' || name === 'kprobe'
 }
 
 function parseSize(text: string): ClusterSize {

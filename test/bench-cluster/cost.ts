@@ -35,22 +35,6 @@ export function rssMiB(pid: number): number {
   return statusMiB(pid, 'VmRSS')
 }
 
-/** The most that a process had in use so far; 0 for one that is gone. */
-export function peakMiB(pid: number): number {
-  return statusMiB(pid, 'VmHWM')
-}
-
-/** Process ids, those of grandchildren not among them. */
-export function childrenOf(pid: number): readonly number[] {
-  try {
-    const threads = readdirSync(`/proc/${pid}/task`)
-    const texts = threads.map(thread => readFileSync(`/proc/${pid}/task/${thread}/children`, 'utf8'))
-    return texts.flatMap(text => text.trim().split(' ').filter(Boolean).map(Number))
-  } catch {
-    return []
-  }
-}
-
 function statusMiB(pid: number, field: string): number {
   try {
     const match = new RegExp(`^${field}:\\s+(\\d+) kB$`, 'm').exec(

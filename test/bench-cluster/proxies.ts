@@ -25,14 +25,13 @@ export function contenderText({ name, mode }: Contender): string {
 export interface ProxyOptions extends MeasuredProxy {
   readonly name: ProxyName
   readonly log: string
-  readonly environment?: Readonly<Record<string, string>>
 }
 
 export function startProxy(options: ProxyOptions): Program {
-  const { name, log, environment = {} } = options
+  const { name, log } = options
   const [file, ...args] = [...command(name), ...proxyFlags(options)]
   if (file === undefined) throw new Error('no command')
-  return new Program({ name, file, args, log, environment })
+  return new Program({ name, file, args, log, environment: {} })
 }
 
 function command(name: ProxyName): readonly string[] {

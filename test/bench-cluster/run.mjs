@@ -1,7 +1,6 @@
 #!/usr/bin/env node
 // Measures kube-proxy and kprobe beside each other, on the objects of one real API server:
 //   node test/bench-cluster/run.mjs [kube-proxy|kprobe|both] [SERVICESxENDPOINTS ...]
-//   node test/bench-cluster/run.mjs attacks [kube-proxy|kprobe]      attacks of docs/threat-model.md instead
 //   node test/bench-cluster/run.mjs table [--runs=N] [--beside=TEXT] [SIZES]
 //       both in two modes, by turns: docs/benchmarks.md. TEXT says what else runs on the machine
 import { spawnSync } from 'node:child_process'

@@ -1,7 +1,4 @@
 import { finish, systemClock } from '../../src/base/clock.ts'
-import { IpsetClient } from '../../src/kernel/ipset/client.ts'
-import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
-import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import { parseObject } from '../../src/model/parse.ts'
@@ -15,10 +12,8 @@ import {
 } from '../../src/model/snapshot.ts'
 import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
-import { IpvsPlane } from '../../src/modes/ipvs/plane.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../../src/modes/ipvs/settings.ts'
 import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
-import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
@@ -57,32 +52,6 @@ export function createIptablesPipeline(
   const client = createNftClient({ transport, clock: systemClock })
   const plane = new IptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
   return { ...pipelineOf(plane, () => client.close()), transport }
-}
-
-export interface IpvsPipeline extends Pipeline {
-  readonly plane: IpvsPlane
-  /** Sent so far, to all parts of the kernel. */
-  datagrams(): number
-}
-
-/** The IPVS mode; nobody looks for drift meanwhile. */
-export function createIpvsPipeline(): IpvsPipeline {
-  const clock = systemClock
-  let count = 0
-  const open = (protocol: number): Transport => {
-    const transport = openNetlink({ protocol })
-    return overheard(transport, () => count++)
-  }
-  const ipset = new IpsetClient({ transport: open(NETLINK_NETFILTER), clock })
-  const nft = createNftClient({ transport: open(NETLINK_NETFILTER), clock, ipsets: ipset })
-  const ipvs = createIpvsClient({ transport: open(NETLINK_GENERIC), clock })
-  const dummy = new DummyClient({ transport: open(NETLINK_ROUTE), clock })
-  const plane = new IpvsPlane({ nft, ipset, ipvs, dummy, clock, options: DEFAULT_IPVS_OPTIONS })
-  const close = async (): Promise<void> => {
-    await plane.close()
-    await Promise.all([nft.close(), ipset.close(), ipvs.close(), dummy.close()])
-  }
-  return { ...pipelineOf(plane, close), plane, datagrams: () => count }
 }
 
 /** A socket of which each datagram that is sent is told of first. */

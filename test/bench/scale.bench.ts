@@ -11,7 +11,6 @@ import type { KubeObject } from '../support/reference/api.ts'
 import { findBinaries } from '../support/reference/binaries.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { print } from './report.ts'
-import { cpuMsOf, type Readers, Typha, writtenBytes } from './typha.ts'
 
 /*
  * The constants of docs/scale.md: what one change, one node and one object cost a real API server, a real relay and a node. Nodes are
@@ -127,7 +126,7 @@ function beNodes(): void {
 }
 
 /** Nodes of kprobe, in a process of their own. */
-class NodeReaders implements Readers {
+class NodeReaders {
   readonly #child = fork(process.argv[1] ?? '', ['nodes'], { execArgv: process.execArgv })
   readonly #ready = once(this.#child, 'message')
   readonly #task: Omit<Task, 'kind'>
@@ -136,11 +135,13 @@ class NodeReaders implements Readers {
     this.#task = task
   }
 
+  /** Resolves once all have the whole state, with the bytes of all lists. */
   async open(): Promise<number> {
     await this.#ready
     return (await ask(this.#child, { ...this.#task, kind: 'open' })).listBytes
   }
 
+  /** Resolves once all together have read so many changes, with the milliseconds of processor time for that. */
   async changes(count: number): Promise<number> {
     return (await ask(this.#child, { ...this.#task, kind: 'changes', count })).cpuMs
   }
@@ -155,7 +156,20 @@ class NodeReaders implements Readers {
 interface Between {
   readonly who: string
   readonly pid: number
-  readonly readers: (count: number) => Readers
+  readonly readers: (count: number) => NodeReaders
+}
+
+const TICK_MS = 10
+
+/** User and system time of a process: proc(5). */
+function cpuMsOf(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
+  return (Number(fields[11]) + Number(fields[12])) * TICK_MS
+}
+
+/** What a process has written to sockets and files. */
+function writtenBytes(pid: number): number {
+  return Number(/^wchar: (\d+)/m.exec(readFileSync(`/proc/${pid}/io`, 'utf8'))?.[1])
 }
 
 function residentKiB(pid: number): number {
@@ -286,11 +300,7 @@ async function measure(): Promise<void> {
   report(rows)
   rows.push(...(await throughRelay(plane, bench)))
   report(rows)
-  const typha = await Typha.start(plane)
-  for (const count of typha === undefined ? [] : COUNTS) rows.push(await bench.run(count, typha))
-  await typha?.stop()
   await plane.stop()
-  report(rows)
 }
 
 async function throughRelay(plane: ControlPlane, bench: Bench): Promise<readonly Row[]> {

@@ -154,18 +154,6 @@ describe('the nftables plane on the kernel', () => {
     expect(listed()).not.toContain('nodeport-ips')
   })
 
-  it('goes from anything to anything, and leaves no trace of what was before', async () => {
-    const half = table(everything(false).slice(0, 4), NODE)
-    const steps = [CLUSTER, half, table([]), CLUSTER, table(everything(true), {}), half, CLUSTER]
-    let state = plane.empty
-    for (const step of steps) {
-      state = (await program(step, state)).state
-      const observation = await plane.observe()
-      expect([...finish(plane.diff(observation.state, state)).describe()]).toEqual([])
-    }
-    listed()
-  })
-
   it('replaces a table whose sets are too small, in one commit', async () => {
     const before = await program(CLUSTER, plane.empty)
     const many = Array.from({ length: 1200 }, (_, i) =>

@@ -120,6 +120,3 @@ function greeting(headers: Readonly<Record<string, string>>): Buffer {
 }
 
 const EMPTY_REQUEST = frame(DATA, 0, 1, Buffer.alloc(5))
-/** What a peer without headers of its own says before its first request, and each of its requests. */
-export const GREETING_BYTES = greeting({}).length
-export const REQUEST_BYTES = EMPTY_REQUEST.length

@@ -10,6 +10,7 @@ import {
   sizeOf,
   union,
 } from '../../../src/base/region.ts'
+import { runs } from '../../support/runs.ts'
 import { generator } from '../../support/walk.ts'
 
 const VALUES = Array.from({ length: 256 }, (_, octet) => String.fromCharCode(octet))
@@ -27,7 +28,7 @@ test('operations on regions are those on the sets of their values', () => {
         return { from: String.fromCharCode(from), to: String.fromCharCode(Math.min(255, from + length)) }
       }),
     )
-  for (let round = 0; round < 2_000; round++) {
+  for (let round = 0; round < runs(2_000); round++) {
     const [a, b] = [any(), any()]
     const [inA, inB] = [members(a), members(b)]
     expect(members(intersection(a, b))).toEqual(inA.filter(value => inB.includes(value)))

@@ -41,9 +41,8 @@ describe('a bundle', () => {
   it('leaves out the last files beyond the bound of all', () => {
     const large = Buffer.alloc(FILE_BYTES_MAX)
     const files = ['a.bin', 'b.bin', 'c.bin', 'd.bin'].map(name => ({ name, about: '', data: large }))
-    const { bytes, missing } = encodeBundle({ facts: FACTS, files, missing: [] })
+    const { missing } = encodeBundle({ facts: FACTS, files, missing: [] })
     expect(missing).toEqual([{ name: 'd.bin', why: '64.0 MiB exceed the bound of 192.0 MiB' }])
-    expect(tar(bytes, '-t').trimEnd().split('\n')).toHaveLength(4)
   })
 
   it('is written for its owner alone, and as a whole', async () => {

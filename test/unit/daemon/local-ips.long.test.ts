@@ -38,6 +38,8 @@ let syncs: number
 /** Last bytes of the node's addresses 192.0.2.x. */
 let addresses: readonly number[]
 let failure: string
+/** How often they could not be read. */
+let failures: number
 let running: Promise<number>
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 
@@ -50,6 +52,7 @@ beforeEach(() => {
   syncs = 0
   addresses = [1]
   failure = ''
+  failures = 0
 })
 
 afterEach(async () => {
@@ -60,7 +63,10 @@ afterEach(async () => {
 /** Tells nothing of changes, so that only looking again finds them. */
 function openRoute(): ScriptedTransport {
   const transport = new ScriptedTransport(sent => {
-    if (failure !== '') throw new SystemError('sendmsg', 12, failure)
+    if (failure !== '') {
+      failures++
+      throw new SystemError('sendmsg', 12, failure)
+    }
     const sequence = sequenceOf(sent)
     const head = String.fromCharCode(2, 24, 0, 0) + u32(2)
     const replies = addresses.map(last => {
@@ -123,7 +129,7 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
     await vi.waitFor(async () => expect(await nodePorts()).toHaveLength(1), SOON)
     failure = 'ENOMEM'
     addresses = [7]
-    await new Promise(resolve => setTimeout(resolve, 2_500))
+    await vi.waitFor(() => expect(failures).toBeGreaterThan(1), SOON)
     expect(await nodePorts()).toEqual(['192.0.2.1:30080'])
     expect(said('cannot read the addresses of this machine; the last ones stay in use')).toBe(1)
     failure = ''
@@ -135,7 +141,7 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
     failure = 'ENOMEM'
     start()
     await vi.waitFor(() => expect(said('nothing is programmed until they are known')).toBe(1), SOON)
-    await new Promise(resolve => setTimeout(resolve, 500))
+    await vi.waitFor(() => expect(failures).toBeGreaterThan(1), SOON)
     expect([syncs, kernel.generation]).toEqual([0, 1])
     failure = ''
     await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080']), SOON)

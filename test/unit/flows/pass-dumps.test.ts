@@ -28,22 +28,6 @@ const UDP4 = { family: 'IPv4', protocol: 'UDP' } as const
 const UDP6 = { family: 'IPv6', protocol: 'UDP' } as const
 
 describe('dumpsFor', () => {
-  it('asks for one address and port where a Service has only these', () => {
-    const { ip } = socket('10.96.0.10:53')
-    expect(dumpsFor(book('IPv4', ['10.96.0.10:53']))).toEqual([
-      { ...UDP4, destination: ip, destinationPort: 53 },
-    ])
-  })
-
-  it('asks once for an address of many ports', () => {
-    const many = Array.from({ length: 500 }, (_, n) => `10.96.0.10:${1000 + n}`)
-    expect(dumpsFor(book('IPv4', many))).toEqual([{ ...UDP4, destination: socket('10.96.0.10:1').ip }])
-  })
-
-  it('asks for a NodePort at any address', () => {
-    expect(dumpsFor(book('IPv4', [], [30053]))).toEqual([{ ...UDP4, destinationPort: 30053 }])
-  })
-
   it('asks for IPv6 by port alone, once for all addresses', () => {
     const sockets = ['[fd00:96::1]:53', '[fd00:96::2]:53', '[fd00:96::2]:54']
     expect(dumpsFor(book('IPv6', sockets, [30053]))).toEqual([

@@ -13,47 +13,7 @@ function isLooked(before: View, after: View): boolean {
 }
 
 const one = view([dns(), dnsSlice({ [A]: READY })])
-const both = view([dns(), dnsSlice({ [A]: READY, [B]: READY })])
-const none = view([dns(), dnsSlice({})])
 const nothing = view([])
-const UNREADY = { ready: false, serving: false }
-
-describe('flows are looked at', () => {
-  it.each([
-    ['an endpoint is gone', both, one],
-    ['an endpoint serves no longer', both, view([dns(), dnsSlice({ [A]: READY, [B]: UNREADY })])],
-    ['the last endpoint is gone', one, none],
-    ['the first endpoint is there', none, one],
-    ['the Service is new', nothing, one],
-    ['the Service is gone', one, nothing],
-    ['an address is new', one, view([dns({ externalIPs: ['192.0.2.9'] }), dnsSlice({ [A]: READY })])],
-    [
-      'a NodePort is new',
-      one,
-      view([dns({ type: 'NodePort', ports: [{ ...DNS_PORT, nodePort: 30053 }] }), dnsSlice({ [A]: READY })]),
-    ],
-    ['the ClusterIP is another', one, view([dns({ clusterIP: '10.96.0.11' }), dnsSlice({ [A]: READY })])],
-  ])('when %s', (_, before, after) => {
-    expect(isLooked(before, after)).toBe(true)
-  })
-
-  it.each([
-    ['nothing changed', one, one],
-    ['an endpoint came to another', one, both],
-    [
-      'an endpoint is no longer ready but serves',
-      both,
-      view([dns(), dnsSlice({ [A]: READY, [B]: { ready: false, serving: true, terminating: true } })]),
-    ],
-    ['a policy changed', one, view([dns({ internalTrafficPolicy: 'Local' }), dnsSlice({ [A]: READY })])],
-  ])('not when %s', (_, before, after) => {
-    expect(isLooked(before, after)).toBe(false)
-  })
-
-  it('when an endpoint came and went between two looks', () => {
-    expect(finish(lookAt([of(one), of(both)], of(one)))).toBeDefined()
-  })
-})
 
 describe('isWatched', () => {
   const web = (annotations: Record<string, string> = {}) =>

@@ -37,10 +37,11 @@ const MODES = {
   },
 }
 
-/** What is missing in IPv6 alone, beside nf_tables. */
-const ABSENT: Readonly<Record<string, readonly string[]>> = {
-  nftables: ['10 fib', '10 reject'],
-  iptables: ['10 target'],
+/** What the kernel lacks, by mode: the table of a family, or in IPv6 alone what its rules need. */
+const ABSENT = {
+  nftables: ['10 table', '2 table', '10 fib', '10 reject'],
+  iptables: ['10 table', '10 target'],
+  userspace: ['10 table'],
 }
 
 function start(open: Open, absent: readonly string[], kernel = new FakeKernel()) {
@@ -68,49 +69,57 @@ function held({ space }: FakeKernel): Readonly<Record<'IPv4' | 'IPv6', number>> 
   return { IPv4: count(2), IPv6: count(10) }
 }
 
-describe.each(Object.entries(MODES))('a kernel that cannot program one family, %s mode', (mode, open) => {
-  it.each([
-    ['IPv6', '10 table', 'IPv4'],
-    ['IPv4', '2 table', 'IPv6'],
-    ...(ABSENT[mode] ?? []).map(part => ['IPv6', part, 'IPv4'] as const),
-  ] as const)('%s (no %s) serves %s, and heals once the kernel can', async (broken, absent, works) => {
-    const { kernel, rig } = start(open, [absent])
-    await rig.sync([...dual(1), ...dual(2)])
-    const [whole, half] = [held(kernel), held(kernel)[works]]
-    expect(whole[broken]).toBe(0)
-    expect(half).toBeGreaterThan(10)
-    expect(rig.of('family-failed')).toMatchObject([{ family: broken, failures: 1 }])
-    expect(rig.reconciler.status.failedFamily?.family).toBe(broken)
-    expect([rig.of('quarantined'), rig.of('failed'), rig.reconciler.status.quarantined]).toEqual([[], [], []])
-    // Changes go on.
-    await rig.sync([...dual(1), ...dual(2), ...dual(3)])
-    expect(held(kernel)[works]).toBeGreaterThan(half)
-    expect(held(kernel)[broken]).toBe(0)
-    await rig.wait(200_000)
-    const failures = rig.of('family-failed').length
-    expect(failures).toBeGreaterThan(5)
-    expect(failures).toBeLessThan(15)
-    expect(rig.of('healed')).toEqual([])
-    kernel.space.absent.clear()
-    await rig.until(() => rig.kinds().includes('family-restored'), 301_000)
-    expect(rig.reconciler.status.failedFamily).toBeUndefined()
-    const { rig: healthy, kernel: other } = start(open, [])
-    await healthy.sync([...dual(1), ...dual(2), ...dual(3)])
-    expect(held(kernel)).toEqual(held(other))
-  })
+describe.each(['nftables', 'iptables', 'userspace'] as const)(
+  'a kernel that cannot program one family, %s mode',
+  mode => {
+    const open: Open = MODES[mode]
 
-  it('writes nothing and fails as a whole where it can program neither', async () => {
-    const { kernel, rig } = start(open, ['2 table', '10 table'])
-    rig.offer(dual(1))
-    await rig.wait(60_000)
-    expect(held(kernel)).toEqual({ IPv4: 0, IPv6: 0 })
-    expect(rig.of('family-failed')).toEqual([])
-    expect(rig.of('failed').length).toBeGreaterThan(2)
-    expect(rig.reconciler.status.syncedNumber).toBeUndefined()
-    kernel.space.absent.clear()
-    await rig.synced(60_000)
-  })
-})
+    it.each(ABSENT[mode])('(no %s) serves the other one, and heals once the kernel can', async absent => {
+      const [broken, works] = absent.startsWith('2 ')
+        ? (['IPv4', 'IPv6'] as const)
+        : (['IPv6', 'IPv4'] as const)
+      const { kernel, rig } = start(open, [absent])
+      await rig.sync([...dual(1), ...dual(2)])
+      const [whole, half] = [held(kernel), held(kernel)[works]]
+      expect(whole[broken]).toBe(0)
+      expect(half).toBeGreaterThan(10)
+      expect(rig.of('family-failed')).toMatchObject([{ family: broken, failures: 1 }])
+      expect(rig.reconciler.status.failedFamily?.family).toBe(broken)
+      expect([rig.of('quarantined'), rig.of('failed'), rig.reconciler.status.quarantined]).toEqual([
+        [],
+        [],
+        [],
+      ])
+      // Changes go on.
+      await rig.sync([...dual(1), ...dual(2), ...dual(3)])
+      expect(held(kernel)[works]).toBeGreaterThan(half)
+      expect(held(kernel)[broken]).toBe(0)
+      await rig.wait(200_000)
+      const failures = rig.of('family-failed').length
+      expect(failures).toBeGreaterThan(5)
+      expect(failures).toBeLessThan(15)
+      expect(rig.of('healed')).toEqual([])
+      kernel.space.absent.clear()
+      await rig.until(() => rig.kinds().includes('family-restored'), 301_000)
+      expect(rig.reconciler.status.failedFamily).toBeUndefined()
+      const { rig: healthy, kernel: other } = start(open, [])
+      await healthy.sync([...dual(1), ...dual(2), ...dual(3)])
+      expect(held(kernel)).toEqual(held(other))
+    })
+
+    it('writes nothing and fails as a whole where it can program neither', async () => {
+      const { kernel, rig } = start(open, ['2 table', '10 table'])
+      rig.offer(dual(1))
+      await rig.wait(60_000)
+      expect(held(kernel)).toEqual({ IPv4: 0, IPv6: 0 })
+      expect(rig.of('family-failed')).toEqual([])
+      expect(rig.of('failed').length).toBeGreaterThan(2)
+      expect(rig.reconciler.status.syncedNumber).toBeUndefined()
+      kernel.space.absent.clear()
+      await rig.synced(60_000)
+    })
+  },
+)
 
 it('keeps the rules of a family whose new rules are rejected, and follows the other', async () => {
   const before = start(MODES.nftables, [])

@@ -50,21 +50,8 @@ const STATS = attribute(
   attribute(4, u64(4)),
   attribute(5, u64(5)),
 )
-const STATS64 = attribute(12, ...[1, 2, 3, 4, 5].map(number => attribute(number, u64(number * 100))))
 
 describe('a virtual server', () => {
-  it('is read as the kernel writes it', () => {
-    expect(service(V4, TCP, attribute(3, UNION), PORT, SETTINGS, MASK, STATS, STATS64)).toEqual({
-      protocol: 'TCP',
-      ip: IP,
-      port: 443,
-      scheduler: 'rr',
-      flags: 0,
-      timeoutS: 0,
-      netmask: 0xffff_ffff,
-    })
-  })
-
   it('F105 without an address family is one of its address', () => {
     expect(service(TCP, attribute(3, IP6), PORT, SETTINGS, attribute(9, u32(128)))).toMatchObject({
       ip: IP6,
@@ -110,15 +97,6 @@ describe('a real server', () => {
     attribute(8, u32(2)),
     attribute(9, u32(3)),
   ].join('')
-
-  it('is read as the kernel writes it', () => {
-    expect(destination('IPv4', attribute(1, UNION), REST, attribute(11, u16(2)), STATS64)).toEqual({
-      destination: { ip: IP, port: 8080, weight: 5, forwarding: 0 },
-      stats: { connections: 100n, packetsIn: 200n, packetsOut: 300n, bytesIn: 400n, bytesOut: 500n },
-      activeConnections: 1,
-      inactiveConnections: 2,
-    })
-  })
 
   it('of a family that nobody knows is left out', () => {
     expect(destination('IPv4', attribute(1, UNION), REST, attribute(11, u16(1)))).toBeUndefined()

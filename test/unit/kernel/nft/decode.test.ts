@@ -4,7 +4,6 @@ import {
   decodeElements,
   decodeGeneration,
   decodeRule,
-  decodeSet,
   familyOf,
 } from '../../../../src/kernel/nft/decode.ts'
 import { viewOf } from '../../../../src/netlink/attribute.ts'
@@ -44,46 +43,6 @@ describe('an expression of a dump', () => {
     [23, 15],
   ])('has its register %i as number %i', (register, dreg) => {
     expect(expressionOf('meta', u32s([1, register], [2, 3]))).toEqual({ kind: 'meta', key: 3, dreg })
-  })
-
-  it('loses the defaults that the kernel adds', () => {
-    const data = (type: number, value: string) => nest(type, attribute(1, value))
-    expect(
-      expressionOf(
-        'bitwise',
-        u32s([1, 8], [2, 8], [3, 4], [6, 0]),
-        data(4, '\xff\x0f\0\0'),
-        data(5, '\0\0\0\0'),
-      ),
-    ).toEqual({ kind: 'bitwise', sreg: 0, dreg: 0, mask: '\xff\x0f\0\0', xor: '\0\0\0\0' })
-    expect(expressionOf('lookup', attribute(1, 's\0'), u32s([2, 8], [3, 0], [5, 0]))).toEqual({
-      kind: 'lookup',
-      set: 's',
-      sreg: 0,
-      dreg: 'verdict',
-      inverted: false,
-    })
-    expect(expressionOf('nat', u32s([1, 1], [2, 2], [3, 10], [4, 10], [5, 11], [6, 11], [7, 3]))).toEqual({
-      kind: 'dnat',
-      family: 'ip',
-      addressReg: 2,
-      portReg: 3,
-    })
-    expect(expressionOf('nat', u32s([1, 1], [2, 10], [3, 8], [4, 8], [7, 1]))).toEqual({
-      kind: 'dnat',
-      family: 'ip6',
-      addressReg: 0,
-      portReg: undefined,
-    })
-    expect(expressionOf('counter', attribute(1, be32(0), be32(9)), attribute(2, be32(0), be32(1)))).toEqual({
-      kind: 'counter',
-    })
-    const dynset = [
-      attribute(1, 's\0'),
-      u32s([3, 1], [4, 8], [5, 9], [9, 0]),
-      attribute(6, be32(0), be32(5000)),
-    ]
-    expect(expressionOf('dynset', ...dynset)).toMatchObject({ kind: 'dynset', op: 'update', timeoutMs: 5000 })
   })
 
   it.each([
@@ -126,11 +85,6 @@ describe('a chain of a dump', () => {
   it('is refused without its name', () => {
     expect(() => decode(decodeChain, TABLE)).toThrow(/without its name/)
   })
-})
-
-it('gives a verdict map of a dump no length of its data', () => {
-  const set = decode(decodeSet, TABLE, attribute(2, 'v\0'), u32s([3, 8], [4, 19], [5, 4], [6, -256], [7, 16]))
-  expect(set.value).toMatchObject({ dataType: 0xffffff00, dataLength: undefined, size: 0, timeoutMs: 0 })
 })
 
 describe('an element of a dump', () => {

@@ -12,7 +12,7 @@ import type {
 import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { columns } from '../../../support/owned.ts'
-import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'
+import { attribute, be32, datagram, message } from '../../../support/scripted-transport.ts'
 
 const IP4 = '\x02\0\0\0'
 const ABOUT_NFTABLES = '\0\0\0\x0a'
@@ -104,113 +104,11 @@ describe('an operation', () => {
   const of = (operation: Operation) => bodies(encode([operation]))[0]
   const table = attribute(1, 't\0')
 
-  it('adds a table with its comment', () => {
-    expect(of({ ...target, verb: 'add-table', flags: 6, comment: 'ours' })).toEqual([
-      0,
-      0x405,
-      table + attribute(2, be32(6)) + attribute(6, '\0\x05ours\0'),
-    ])
-  })
-
-  it('adds a base chain with its hook and the policy accept', () => {
-    const chain = { name: 'c', hook: { type: 'nat', hooknum: 3, priority: -100 }, rules: [] } as const
-    const hook = nest(4, attribute(1, be32(3)), attribute(2, be32(-100)))
-    expect(of({ ...target, verb: 'add-chain', chain })).toEqual([
-      3,
-      0x405,
-      table + attribute(3, 'c\0') + hook + attribute(5, be32(1)) + attribute(7, 'nat\0'),
-    ])
-  })
-
-  it('adds a plain chain with its name alone', () => {
-    const chain = { name: 'c', hook: undefined, rules: [] }
-    expect(of({ ...target, verb: 'add-chain', chain })).toEqual([3, 0x405, table + attribute(3, 'c\0')])
-  })
-
   it.each([
     ['flush-chain', 8, attribute(2, 'c\0')],
     ['delete-chain', 5, attribute(3, 'c\0')],
   ] as const)('%s names the chain', (verb, type, name) => {
     expect(of({ ...target, verb, chain: 'c' })).toEqual([type, 5, table + name])
-  })
-
-  it('deletes one rule by its handle', () => {
-    const operation = { ...target, verb: 'delete-rule', chain: 'c', handle: 0x1_0000_0007n } as const
-    const handle = attribute(3, be32(1) + be32(7))
-    expect(of(operation)).toEqual([8, 5, table + attribute(2, 'c\0') + handle])
-  })
-
-  it('adds a rule at the end of its chain, with its comment', () => {
-    const expressions = [{ kind: 'numgen', modulus: 3, dreg: 9 }, { kind: 'counter' }] as const
-    const numgen = [
-      attribute(1, be32(17)),
-      attribute(2, be32(3)),
-      attribute(3, be32(1)),
-      attribute(4, be32(0)),
-    ]
-    const list = nest(
-      4,
-      nest(1, attribute(1, 'numgen\0'), nest(2, ...numgen)),
-      nest(1, attribute(1, 'counter\0'), nest(2)),
-    )
-    expect(of({ ...target, verb: 'add-rule', chain: 'c', rule: { expressions, comment: 'why' } })).toEqual([
-      6,
-      0xc05,
-      table + attribute(2, 'c\0') + list + attribute(7, '\0\x04why\0'),
-    ])
-  })
-
-  it('adds a map with its size, timeout and userdata, under a number of its own in the batch', () => {
-    const [, second] = bodies(
-      encode([
-        { ...target, verb: 'add-set', set: setOf('a') },
-        { ...target, verb: 'add-set', set: setOf('b') },
-      ]),
-    )
-    expect(second).toEqual([
-      9,
-      0x405,
-      [
-        table,
-        attribute(2, 'b\0'),
-        ...[8, 19, 4, 7, 4].map((value, i) => attribute(3 + i, be32(value))),
-        nest(9, attribute(1, be32(64))),
-        attribute(10, be32(2)),
-        attribute(11, be32(0), be32(1000)),
-        attribute(13, '\0\x01x'),
-      ].join(''),
-    ])
-  })
-
-  it('adds a verdict map without a length of its data, and leaves out what a set does not have', () => {
-    const set = {
-      ...setOf('v'),
-      dataType: 0xffffff00,
-      dataLength: undefined,
-      size: 0,
-      timeoutMs: 0,
-      userdata: '',
-    }
-    expect(of({ ...target, verb: 'add-set', set })).toEqual([
-      9,
-      0x405,
-      table +
-        attribute(2, 'v\0') +
-        [8, 19, 4, -256].map((value, i) => attribute(3 + i, be32(value))).join('') +
-        attribute(10, be32(1)),
-    ])
-  })
-
-  it('puts the elements of a set into one list', () => {
-    const item = (key: number) => {
-      const value = attribute(1, u32host(key))
-      return nest(1, nest(1, value), nest(2, value))
-    }
-    expect(of(elements('add-elements', 's', 1, 2))).toEqual([
-      12,
-      0x405,
-      table + attribute(2, 's\0') + nest(3, item(1), item(2)),
-    ])
   })
 })
 

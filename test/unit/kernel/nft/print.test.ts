@@ -51,31 +51,6 @@ const SETS = new Map(
 
 const DNS_KEY = '\x0a\x60\x00\x0a\x06\0\0\0\x00\x35\0\0'
 
-// Expressions in the kernel's own order, as the layout writes them.
-const saddr = (dreg: number): Expression => ({ kind: 'payload', base: 1, offset: 12, length: 4, dreg })
-const daddr = (dreg: number): Expression => ({ kind: 'payload', base: 1, offset: 16, length: 4, dreg })
-const mark = (dreg: number): Expression => ({ kind: 'meta', key: 3, dreg })
-const setMark = (sreg: number): Expression => ({ kind: 'meta-set', key: 3, sreg })
-const bits = (reg: number, mask: string, xor = '\0\0\0\0'): Expression => ({
-  kind: 'bitwise',
-  sreg: reg,
-  dreg: reg,
-  mask,
-  xor,
-})
-const frontend: readonly Expression[] = [
-  daddr(0),
-  { kind: 'meta', key: 16, dreg: 1 },
-  { kind: 'payload', base: 2, offset: 2, length: 2, dreg: 2 },
-  { kind: 'lookup', set: 'frontends', sreg: 0, dreg: 6, inverted: false },
-  mark(7),
-  setMark(6),
-  mark(8),
-  setMark(7),
-]
-const FRONTEND_TEXT =
-  'meta mark set ip daddr . meta l4proto . th dport map @frontends meta mark set meta mark'
-
 function text(...expressions: Expression[]): string {
   return formatRule({ expressions, comment: '' }, { family: 'ip', sets: SETS })
 }
@@ -88,91 +63,6 @@ describe('a rule is written as nft writes it', () => {
     expect(['\x02', '\x0a'].map(family)).toEqual(['meta nfproto ipv4', 'meta nfproto ipv6'])
   })
 
-  test('when it dispatches by a verdict map', () => {
-    const rule = text(...frontend, bits(8, '\xff\x0f\0\0'), {
-      kind: 'lookup',
-      set: 'dispatch',
-      sreg: 8,
-      dreg: 'verdict',
-      inverted: false,
-    })
-    expect(rule).toBe(`${FRONTEND_TEXT} meta mark & 0x00000fff vmap @dispatch`)
-  })
-
-  test('when it picks an endpoint of the local list', () => {
-    const rule = text(
-      ...frontend,
-      bits(8, '\x00\xe0\xff\xff', '\x00\x10\0\0'),
-      { kind: 'numgen', modulus: 3, dreg: 9 },
-      { kind: 'lookup', set: 'endpoints', sreg: 8, dreg: 10, inverted: false },
-      { kind: 'dnat', family: 'ip', addressReg: 10, portReg: 11 },
-    )
-    expect(rule).toBe(
-      `${FRONTEND_TEXT} dnat ip to meta mark & 0xfffff000 | 0x00001000 . numgen random mod 3 map @endpoints`,
-    )
-  })
-
-  test('when it sends every port of an address to another one', () => {
-    const rule = text(
-      { kind: 'payload', base: 1, offset: 16, length: 4, dreg: 8 },
-      { kind: 'lookup', set: 'addresses', sreg: 8, dreg: 9, inverted: false },
-      { kind: 'dnat', family: 'ip', addressReg: 9, portReg: undefined },
-    )
-    expect(rule).toBe('dnat ip to ip daddr map @addresses')
-  })
-
-  test('when it remembers a client', () => {
-    const rule = text(mark(8), bits(8, '\x00\xe0\xff\xff'), saddr(9), mark(14), {
-      kind: 'dynset',
-      op: 'update',
-      set: 'affinity',
-      keyReg: 8,
-      dataReg: 14,
-      timeoutMs: 10_800_000,
-    })
-    expect(rule).toBe('update @affinity { meta mark & 0xffffe000 . ip saddr timeout 3h : meta mark }')
-  })
-
-  test('when it marks what does not come from a pod', () => {
-    const rule = text(
-      saddr(8),
-      bits(8, '\xff\0\0\0'),
-      { kind: 'cmp', op: 'neq', sreg: 8, data: '\x0a\0\0\0' },
-      daddr(8),
-      { kind: 'lookup', set: 'cluster-ips', sreg: 8, dreg: undefined, inverted: false },
-      mark(8),
-      bits(8, '\xff\xbf\xff\xff', '\x00\x40\0\0'),
-      setMark(8),
-    )
-    expect(rule).toBe('ip saddr != 10.0.0.0/8 ip daddr @cluster-ips meta mark set meta mark | 0x00004000')
-  })
-
-  test('when it masquerades marked packets and hairpins', () => {
-    const masquerade: Expression = { kind: 'masquerade', flags: 0x10 }
-    const marked = text(
-      mark(8),
-      bits(8, '\x00\x40\0\0'),
-      { kind: 'cmp', op: 'neq', sreg: 8, data: '\0\0\0\0' },
-      mark(8),
-      bits(8, '\xff\xbf\xff\xff'),
-      setMark(8),
-      masquerade,
-    )
-    expect(marked).toBe(
-      'meta mark & 0x00004000 != 0x00000000 meta mark set meta mark & 0xffffbfff masquerade fully-random',
-    )
-    const hairpin = text(
-      { kind: 'ct', key: 2, dreg: 8 },
-      bits(8, '\x20\0\0\0'),
-      { kind: 'cmp', op: 'neq', sreg: 8, data: '\0\0\0\0' },
-      saddr(8),
-      daddr(9),
-      { kind: 'lookup', set: 'hairpin', sreg: 8, dreg: undefined, inverted: false },
-      masquerade,
-    )
-    expect(hairpin).toBe('ct status dnat ip saddr . ip daddr @hairpin masquerade fully-random')
-  })
-
   test('when it asks an ipset', () => {
     const match = { kind: 'ipset', set: 'KUBE-CLUSTER-IP' } as const
     const words = text(
@@ -181,16 +71,6 @@ describe('a rule is written as nft writes it', () => {
       { kind: 'counter' },
     )
     expect(words).toBe('match-set KUBE-CLUSTER-IP dst,dst,src ! match-set KUBE-CLUSTER-IP src counter')
-  })
-
-  test('when it looks at the kind of an address, and rejects', () => {
-    const local = text(
-      { kind: 'fib', flags: 1, dreg: 8 },
-      { kind: 'cmp', op: 'eq', sreg: 8, data: '\x02\0\0\0' },
-      { kind: 'counter' },
-      { kind: 'reject', code: 3 },
-    )
-    expect(local).toBe('fib saddr type local counter reject')
   })
 
   test('with its jumps, its comment and what we do not know', () => {

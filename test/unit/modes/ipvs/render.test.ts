@@ -53,12 +53,6 @@ describe('a Service of type ClusterIP', () => {
     expect(state.entries.size).toBe(2)
     expect(complaints(state)).toEqual([])
   })
-
-  it('needs the device, all sets of both families, and no element of ours', () => {
-    expect(state.device).toBe(true)
-    expect(state.sets.size).toBe(34)
-    expect(state.ruleset.tables.flatMap(({ elements }) => elements.keys())).toEqual([])
-  })
 })
 
 describe('what the sets of kube-proxy have', () => {
@@ -87,36 +81,6 @@ describe('what the sets of kube-proxy have', () => {
     expect(of(local)).toEqual(['', '198.51.100.1,6:80', '203.0.113.1,6:80', '203.0.113.1,6:80', '30001'])
     expect(members(cluster, 'KUBE-NODE-PORT-LOCAL-TCP')).toEqual([])
     expect(members(local, 'KUBE-NODE-PORT-LOCAL-TCP')).toEqual(['30001'])
-  })
-
-  it('guards by source ranges, with two halves for everybody and the address itself apart', () => {
-    const state = render(table([service('ns/a', [{ frontends: frontends(EXTERNAL), ...LISTS }])]))
-    expect(members(state, 'KUBE-LOAD-BALANCER-FW')).toEqual(['203.0.113.1,6:80'])
-    expect(members(state, 'KUBE-LOAD-BALANCER-SOURCE-CIDR')).toEqual([
-      '203.0.113.1,6:80,0.0.0.0/1',
-      '203.0.113.1,6:80,10.0.0.0/8',
-      '203.0.113.1,6:80,128.0.0.0/1',
-    ])
-    expect(members(state, 'KUBE-LOAD-BALANCER-SOURCE-IP')).toEqual(['203.0.113.1,6:80,203.0.113.1'])
-  })
-
-  it('has NodePorts of UDP by number and of SCTP by address', () => {
-    const state = render(
-      table(
-        [
-          service('ns/a', [
-            { protocol: 'UDP', frontends: [nodePort(30_053, EXTERNAL)], ...LISTS },
-            { protocol: 'SCTP', frontends: [nodePort(30_054, EXTERNAL_LOCAL)], ...LISTS },
-          ]),
-        ],
-        ON_NODE,
-      ),
-    )
-    expect(members(state, 'KUBE-NODE-PORT-UDP')).toEqual(['30053'])
-    expect(members(state, 'KUBE-NODE-PORT-LOCAL-UDP')).toEqual([])
-    const sctp = ['192.168.0.2,132:30054', '192.168.1.2,132:30054']
-    expect(members(state, 'KUBE-NODE-PORT-SCTP-HASH')).toEqual(sctp)
-    expect(members(state, 'KUBE-NODE-PORT-LOCAL-SCTP-HASH')).toEqual(sctp)
   })
 
   it('has endpoints of this node of either list with themselves', () => {
@@ -178,13 +142,6 @@ describe('policy Local', () => {
       '203.0.113.1 . tcp . 80 : 10.96.0.1 . 80',
     ])
     expect(lines(tableIn(state), 'no-local')).toEqual([])
-  })
-
-  it('drops the outside where there is no endpoint here', () => {
-    const state = render(
-      table([service('ns/a', [{ frontends: [clusterIp(IP, 80), ...outside], cluster: backends(2) }])]),
-    )
-    expect(lines(tableIn(state), 'no-local')).toEqual(['203.0.113.1 . tcp . 80'])
   })
 
   it('has a private virtual server where the ClusterIP serves this node alone, at a port that nobody has', () => {

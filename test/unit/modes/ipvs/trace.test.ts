@@ -3,7 +3,6 @@ import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Ip } from '../../../../src/base/ip.ts'
 import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
 import { IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
-import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'
 import { createIpvsTracer } from '../../../../src/modes/ipvs/trace.ts'
 import {
   backends,
@@ -60,30 +59,12 @@ const local = render(
 )
 
 describe('a packet in IPVS mode', () => {
-  it('goes through the rules to a virtual server, and says which', () => {
-    const { verdict, destination, steps } = createIpvsTracer(local).trace(packet(OUTSIDE, VIP), AROUND)
-    expect(verdict).toBe('dnat')
-    expect(destination).toEqual({ ip: ip4(10, 20, 0, 1), port: 8080 })
-    expect(steps.map(({ chain }) => chain)).toEqual([
-      'ip kube-proxy-ipvs early-prerouting',
-      'ip kube-proxy-ipvs services',
-      'ip kube-proxy-ipvs external-local',
-      'ipvs TCP 203.0.113.1:80',
-    ])
-    expect(steps.at(-1)).toMatchObject({ text: 'rr', elements: ['10.20.0.1:8080'] })
-  })
-
   it('reaches the health check node port at the address of a load balancer, and at no other bound one', () => {
     const its = service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL)] }])
     const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 0 } } }]))
     const verdict = (ip: Ip) =>
       createIpvsTracer(state).trace(packet(OUTSIDE, ip, { destinationPort: 31_000 }), AROUND).verdict
     expect([verdict(VIP), verdict(IP)]).toEqual(['accept', 'reject'])
-  })
-
-  it('does not reach a private virtual server by itself', () => {
-    const direct = packet(OUTSIDE, IP, { destinationPort: 65_535 })
-    expect(createIpvsTracer(local).trace(direct, AROUND).verdict).toBe('reject')
   })
 
   it('reaches nothing of the node at a service address (F107), by any protocol', () => {
@@ -93,11 +74,6 @@ describe('a packet in IPVS mode', () => {
           createIpvsTracer(local).trace(packet(source, IP, { protocol, destinationPort: 22 }), AROUND)
             .verdict,
         ).toBe('reject')
-  })
-
-  it('is rejected by a virtual server that has nobody left', () => {
-    const drained = withWeights(local, 0)
-    expect(createIpvsTracer(drained).trace(packet(OUTSIDE, VIP), AROUND).verdict).toBe('reject')
   })
 })
 
@@ -136,13 +112,3 @@ describe('a set', () => {
     expect(createIpvsTracer({ ...local, sets }).trace(unknownPort, AROUND).verdict).toBe('accept')
   })
 })
-
-function withWeights(state: IpvsState, weight: number): IpvsState {
-  const servers = state.servers.entries().map(([key, placed]) => {
-    const destinations = new Map(
-      [...placed.destinations].map(([name, to]) => [name, { ...to, weight }] as const),
-    )
-    return [key, { ...placed, destinations }] as const
-  })
-  return { ...state, servers: PersistentMap.from(servers) }
-}

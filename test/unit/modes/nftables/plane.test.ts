@@ -7,7 +7,6 @@ import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { createNftablesPlane } from '../../../../src/modes/nftables/plane.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/settings.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
-import { generationOf } from '../../../../src/reconcile/dataplane.ts'
 import { backends, clusterIp, ip4, service, table } from '../../../support/frontends.ts'
 import { listing } from './inspect.ts'
 
@@ -142,31 +141,6 @@ describe('a plan', () => {
 })
 
 describe('the plane', () => {
-  it('observes what is there, at the generation it was there', async () => {
-    const { client, plane, render } = make()
-    const state = render(web(3))
-    client.ruleset = listing(state.ruleset)
-    const { state: observed, generation } = await plane.observe()
-    expect(generation).toBe(7)
-    expect(finish(plane.diff(observed, render(web(3), observed))).empty).toBe(true)
-  })
-
-  it('commits a plan against the generation asked for', async () => {
-    const { client, plane, render } = make()
-    const plan = finish(plane.diff(plane.empty, render(web(1))))
-    const receipt = await plane.commit(plan, { generation: generationOf(5) })
-    expect(client.commits).toEqual([{ transaction: plan.transaction, generation: 5 }])
-    expect(receipt).toEqual({
-      outcome: 'committed',
-      generation: 8,
-      foreign: false,
-      refusals: [],
-      bytes: 100,
-      messages: 3,
-      durationMs: 1,
-    })
-  })
-
   it('names the Services of what the kernel refused', async () => {
     const { client, plane, render } = make()
     const plan = finish(plane.diff(plane.empty, render(web(1))))

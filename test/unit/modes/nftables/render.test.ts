@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
 import type { Route } from '../../../../src/model/frontend.ts'
-import { STABLE, STABLE_LOCAL } from '../../../../src/modes/nftables/layout.ts'
 import {
   backends,
   CLUSTER,
@@ -17,7 +16,7 @@ import {
   table,
   vip,
 } from '../../../support/frontends.ts'
-import { complaints, differences, elementsOf, lines, render, routes, rulesText, tableIn } from './inspect.ts'
+import { complaints, differences, elementsOf, render, routes, rulesText, tableIn } from './inspect.ts'
 
 const IP = ip4(10, 96, 0, 1)
 const VIP = ip4(203, 0, 113, 1)
@@ -29,17 +28,6 @@ describe('a Service of type ClusterIP', () => {
   )
   const ip = tableIn(state)
 
-  it('is one frontend and one element an endpoint', () => {
-    expect(lines(ip, 'cluster-ips')).toEqual(['10.96.0.1'])
-    expect(lines(ip, 'frontends')).toEqual(['10.96.0.1 . tcp . 80 : 8000:2010'])
-    expect(lines(ip, 'endpoints-tcp')).toEqual([
-      '8000:2000 . 0 : 10.21.0.1 . 8080',
-      '8000:2000 . 1 : 10.21.0.2 . 8080',
-      '8000:2000 . 2 : 10.21.0.3 . 8080',
-    ])
-    expect(routes(ip)).toEqual(['10.96.0.1 . tcp . 80 -> mod-3'])
-  })
-
   it('has its name beside its frontend', () => {
     const named = elementsOf(ip).filter(({ comment }) => comment !== '')
     expect(named.map(({ set, comment }) => `${set} ${comment}`)).toEqual(['frontends ns/web:http'])
@@ -47,13 +35,6 @@ describe('a Service of type ClusterIP', () => {
 
   it('gets the chain of one endpoint more in advance, and the fallback', () => {
     expect([...ip.chains.keys()].filter(name => name.includes('mod'))).toEqual(['mod-3', 'mod-1', 'mod-4'])
-  })
-
-  it('leaves the other family empty but complete', () => {
-    const other = tableIn(state, 'ip6')
-    expect(lines(other, 'frontends')).toEqual([])
-    expect([...other.chains.keys()]).toEqual([...ip.chains.keys()].slice(0, 7))
-    expect(complaints(state)).toEqual([])
   })
 })
 
@@ -108,21 +89,6 @@ describe('a Service with everything', () => {
     cluster: backends(2),
     local: backends(1, { local: true }),
   }
-
-  it('with affinity, names endpoints by ids that are the same in both lists', () => {
-    const local = backends(1, { local: true })
-    const affine = { ...port, affinityTimeoutS: 60, cluster: [...local, ...backends(2)], local }
-    const ip = tableIn(render(table([service('ns/web', [affine])])))
-    const numbers = (kind: number) =>
-      lines(ip, 'endpoints-tcp').flatMap(line => {
-        const [, number] = new RegExp(`^(8000:\\w+) \\. ${kind} : 10\\.20\\.0\\.1`).exec(line) ?? []
-        return number ?? []
-      })
-    expect(numbers(STABLE)).toHaveLength(1)
-    expect(numbers(STABLE)).toEqual(numbers(STABLE_LOCAL))
-    expect(lines(ip, 'slots')).toHaveLength(4)
-    expect(lines(ip, 'slots').at(-1)).toBe(`8000:3000 . 0 : ${numbers(STABLE)[0]}`)
-  })
 
   it('has a rule for each length of its ranges, the longest first', () => {
     const ip = tableIn(render(table([service('ns/web', [port])])))

@@ -6,14 +6,6 @@ function v(resourceVersion: string | number, uid = 'u1'): Version {
 }
 
 describe('index of objects', () => {
-  it('A25: takes a duplicate for nothing new, and the unknown for an addition', () => {
-    const index = new ObjectIndex()
-    expect(index.put('a', v(5))).toBe('added')
-    expect(index.put('a', v(5))).toBe('same')
-    expect(index.put('a', v(6))).toBe('changed')
-    expect(index.remove('b', v(6))).toBe('unknown')
-  })
-
   it('A28: never goes back', () => {
     const index = new ObjectIndex()
     index.put('a', v('18446744073709551616'))
@@ -32,21 +24,6 @@ describe('index of objects', () => {
     expect(index.put('a', v(8, 'u2'))).toBe('added')
     index.removeUnlisted('a', '20')
     expect(index.put('a', v(19, 'u2'))).toBe('older')
-  })
-
-  it('A25: the deletion of an older object of the same name does not take the newer one', () => {
-    const index = new ObjectIndex()
-    index.put('a', v(10, 'new'))
-    expect(index.remove('a', v(9, 'old'))).toBe('older')
-    expect(index.size).toBe(1)
-    expect(index.remove('a', v(12, 'newest'))).toBe('removed')
-  })
-
-  it('A24: distinguishes another object of the same name from a change', () => {
-    const index = new ObjectIndex()
-    index.put('a', v(10, 'old'))
-    expect(index.put('a', v(11, 'new'))).toBe('recreated')
-    expect(index.put('a', v(12, ''))).toBe('changed')
   })
 
   it('A22: takes versions without an order as they come', () => {

@@ -25,12 +25,6 @@ async function expire(): Promise<void> {
 }
 
 describe('lists', () => {
-  it('A1: the watch begins at the version of the list, not of an item', async () => {
-    await rig.watching([service('a', 90)], 100)
-    expect(rig.requests).toEqual(['list resourceVersion=0', 'watch resourceVersion=100'])
-    expect(rig.state).toEqual(['a=10.0.0.1'])
-  })
-
   it('A2: the first list takes any version, the next one what is known, and after Expired the newest', async () => {
     const watch = await rig.watching([service('a', 90)], 100)
     watch.modified(service('a', 120)).close()
@@ -134,26 +128,6 @@ describe('lists', () => {
     expect(rig.state).toEqual(['a=10.0.0.1', 'c=10.0.0.1'])
     expect(rig.batches.flat().length).toBe(2)
     expect(rig.requests.at(-1)).toBe('watch resourceVersion=61')
-  })
-
-  it('A19: lists from a version are not paged', async () => {
-    const watch = await rig.watching([], 100)
-    watch.close()
-    await settle()
-    await expire()
-    const lists = rig.api.asked.filter(({ form }) => form === 'list')
-    expect(lists.map(({ query }) => query.has('limit'))).toEqual([false, false])
-  })
-
-  it('A23, F16: the next list deletes objects that were deleted between two watches', async () => {
-    const watch = await rig.watching([service('a', 1), service('b', 2)], 10)
-    watch.close()
-    await settle()
-    await expire()
-    rig.api.take().list([service('b', 2)], '20')
-    await settle()
-    expect(rig.batches[1]).toEqual([{ kind: 'Service', key: 'ns/a', value: undefined }])
-    expect(rig.state).toEqual(['b=10.0.0.1'])
   })
 
   it('A24, F18: another object of the same name is a deletion and an addition', async () => {

@@ -176,18 +176,6 @@ describe('outages', () => {
     }
   })
 
-  it('F12, I-26: ten minutes of it change nothing, and a minute later all is well', async () => {
-    for (const code of [500, 502, 503]) {
-      await rig?.reflector.stop()
-      const { up } = await failing(asked => asked.status(code))
-      await rig.clock.advance(600_000)
-      expect(rig.batches.length).toBe(1)
-      up('300')
-      await rig.clock.advance(60_000)
-      expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
-    }
-  })
-
   it('I-35, A31: after 401, 403, 500 and lost or silent connections it goes on, and keeps what it has', async () => {
     const failures: readonly ((asked: Asked) => void)[] = [
       asked => asked.status(401, { reason: 'Unauthorized' }),
@@ -211,18 +199,6 @@ describe('outages', () => {
       await rig.clock.advance(60_000)
       expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
     }
-  })
-
-  it('A31, F14: a resource that may not be read is not listed, and that is said', async () => {
-    rig = new ReflectorRig({ resource: 'endpointslices' })
-    rig.api.answer('endpointslices', asked => asked.status(403, { message: 'endpointslices is forbidden' }))
-    await rig.start()
-    await rig.clock.advance(300_000)
-    expect(rig.listed).toBe(0)
-    expect(rig.troubles.at(-1)).toEqual({
-      scope: 'resource',
-      text: 'status 403: endpointslices is forbidden',
-    })
   })
 
   it('A31: ServiceCIDRs that the server does not have count as listed, and are looked for again', async () => {

@@ -72,15 +72,6 @@ describe('watches', () => {
     expect(rig.api.count('list')).toBeLessThan(12)
   })
 
-  it('A4: a client that was asleep gets 410 and lists', async () => {
-    await begin()
-    await rig.clock.advance(360_000)
-    expect(watch.isLeft).toBe(true)
-    rig.api.take().status(410, { reason: 'Expired', message: 'too old resource version' })
-    await settle()
-    expect(rig.requests.at(-1)).toBe('list resourceVersion=100')
-  })
-
   it('A6, A7, F22: bookmarks move the version and nothing else, one a second or far ahead', async () => {
     await begin()
     for (let each = 1; each <= 60; each++) {
@@ -94,15 +85,6 @@ describe('watches', () => {
     expect(rig.requests.at(-1)).toBe('watch resourceVersion=340282366920938463463374607431768211456')
     expect(rig.batches.length).toBe(1)
     expect(rig.state).toEqual(['a=10.0.0.1'])
-  })
-
-  it('A6, F22: without bookmarks and events the watch resumes where it began', async () => {
-    await begin()
-    await rig.clock.advance(290_000)
-    watch.close()
-    await settle()
-    expect(rig.requests.at(-1)).toBe('watch resourceVersion=100')
-    expect(rig.api.count('list')).toBe(1)
   })
 
   it('A6: a bookmark that goes back does not', async () => {
@@ -126,16 +108,6 @@ describe('watches', () => {
       expect(query?.get('timeoutSeconds')).toBe(seconds)
       expect(query?.get('allowWatchBookmarks')).toBe('true')
     }
-  })
-
-  it('A8: the end that was agreed upon leads to the next watch and to no list', async () => {
-    await begin()
-    watch.modified(service('a', 120))
-    await rig.clock.advance(300_000)
-    watch.close()
-    await settle()
-    expect(rig.requests.slice(2)).toEqual(['watch resourceVersion=120'])
-    expect(rig.troubles).toEqual([])
   })
 
   it('A8, A15: a watch that outlives what was agreed upon is left', async () => {
@@ -289,51 +261,6 @@ describe('watches', () => {
     watch.close()
     await settle()
     expect(rig.requests.at(-1)).toBe('watch resourceVersion=125')
-  })
-
-  it('A24: another object of the same name is a deletion and an addition here, too', async () => {
-    await begin()
-    watch.added(service('a', 120, { uid: 'new', ip: '10.0.0.2' }))
-    await settle()
-    expect(rig.batches[1]?.length).toBe(2)
-    expect(rig.state).toEqual(['a=10.0.0.2'])
-  })
-
-  it('A34: an object that leaves what is selected is deleted, and may come back', async () => {
-    await begin()
-    watch.deleted(service('a', 120))
-    await settle()
-    expect(rig.state).toEqual([])
-    watch.added(service('a', 130))
-    await settle()
-    expect(rig.state).toEqual(['a=10.0.0.1'])
-  })
-
-  it('F05: a connection that breaks between list and watch loses nothing', async () => {
-    rig = await new ReflectorRig().start()
-    rig.api.take().list([service('a', 5)], '100')
-    await settle()
-    rig.api.take().fail('lost', 'reset')
-    await rig.clock.advance(800)
-    expect(rig.requests).toEqual([
-      'list resourceVersion=0',
-      'watch resourceVersion=100',
-      'watch resourceVersion=100',
-    ])
-  })
-
-  it('F17, I-36: additions and deletions in the first piece after a reconnection all count', async () => {
-    await begin([service('a', 5), service('b', 6)])
-    watch.cut()
-    await settle()
-    rig.api
-      .take()
-      .watch()
-      .added(service('c', 101))
-      .deleted(service('a', 102))
-      .modified(service('b', 103, { ip: '10.0.0.7' }))
-    await settle()
-    expect(rig.state).toEqual(['b=10.0.0.7', 'c=10.0.0.1'])
   })
 
   it('delivers the events of a piece in one batch', async () => {

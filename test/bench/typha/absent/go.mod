@@ -1,3 +1,0 @@
-module github.com/projectcalico/calico/lib/httpmachinery
-
-go 1.24.9
