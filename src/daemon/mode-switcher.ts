@@ -44,7 +44,7 @@ export interface HeldRules {
   readonly snapshot: Snapshot
   /** Our own tables; undefined in modes that write to tables of others. */
   readonly tables: readonly AnyTable[] | undefined
-  /** See Held. */
+  /** The passes of the reconciler so far: what was read of the kernel while it began another one is of no single moment. */
   readonly passes: number
 }
 

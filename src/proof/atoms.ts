@@ -240,7 +240,7 @@ class BehindSpace {
     { place, ip, type }: { readonly place: Place; readonly ip: Ip; readonly type: Region },
     from: Source,
   ): readonly Source[] {
-    const own = this.#isMet(hook, place, { ip, type, from }) ? from.fate : PASS
+    const own = this.#isMet(hook, place, { ip, type }) ? from.fate : PASS
     const nodePort = type === LOCAL ? this.#nodePorts.get(portKey(place)) : undefined
     if (nodePort === undefined) return [{ ...from, fate: own }]
     const isServed = intersection(this.#served, point(ip)).length > 0
@@ -255,13 +255,9 @@ class BehindSpace {
   }
 
   /** Whether packets meet the chain that refuses them. */
-  #isMet(
-    hook: Hook,
-    { allowed }: Place,
-    { ip, type, from }: { readonly ip: Ip; readonly type: Region; readonly from: Source },
-  ): boolean {
-    const isDenied = allowed !== undefined && intersection(from.source, regionOf(allowed)).length === 0
-    if (isDenied) return true
+  #isMet(hook: Hook, { allowed }: Place, { ip, type }: { readonly ip: Ip; readonly type: Region }): boolean {
+    // The chain of source ranges drops at every hook what no rule has translated.
+    if (allowed !== undefined) return true
     if (this.#meaning.clusterIps.has(ip)) return hook === 'output' || type === NOT_LOCAL
     return hook === 'prerouting' || type === LOCAL
   }

@@ -47,8 +47,6 @@ export interface CompiledChain {
 
 export interface CompiledTable {
   readonly name: string
-  /** Some rules are ours. */
-  readonly isOwn: boolean
   readonly sets: ClassSets
   readonly chains: Map<string, CompiledChain>
   /** Of the packets that are followed, also in a table of `inet`. */
@@ -106,7 +104,6 @@ export function* compileTable(
   const isOfFamily = table.family === family
   const isWhole = isOfFamily && table.name === ownName
   const isOwnChain = (chain: string) => isWhole || (isOfFamily && owns?.(table.name, chain) === true)
-  const isOwn = isWhole || [...table.chains.keys()].some(isOwnChain)
   const chains = !isLazy
     ? new Map<string, CompiledChain>()
     : new LazyChains(its => {
@@ -117,7 +114,7 @@ export function* compileTable(
     { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
     log,
   )
-  const compiled: CompiledTable = { name, isOwn, sets, chains, family, isOwnChain, ipvs }
+  const compiled: CompiledTable = { name, sets, chains, family, isOwnChain, ipvs }
   if (isLazy) return compiled
   const pauses = new Pauses()
   for (const chain of table.chains.values()) {

@@ -378,7 +378,6 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
   const name = 'IPVS'
   const table: CompiledTable = {
     name,
-    isOwn: false,
     sets: noSets(log),
     chains: new Map(),
     family,

@@ -1,17 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import {
-  change,
-  computeIn,
-  IPTABLES,
-  IPVS,
-  IPVS_CHAINS,
-  NFTABLES,
-  type PipelineConfig,
-} from '../../support/pipeline.ts'
+import { change, computeIn, IPTABLES, NFTABLES, type PipelineConfig } from '../../support/pipeline.ts'
 import { proofOf } from '../../support/proof.ts'
 import { firstObjects, stepOf } from '../../support/proof-contested.ts'
 import { PROVING, tablesOfIptables } from '../../support/proof-iptables.ts'
-import { heldOf, proofOfIpvs, tablesOfIpvs } from '../../support/proof-ipvs.ts'
 import { IS_QUICK, runs } from '../../support/runs.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
 import { generator } from '../../support/walk.ts'
@@ -49,19 +40,4 @@ describe.each(CONFIGS)('Services that contend for addresses, node ports and endp
       now = change(now, stepOf(random))
     }
   })
-
-  it.each(IS_QUICK ? ['nftables'] : ['nftables', 'iptables'])(
-    `in IPVS mode with rules of %s ${title}`,
-    rules => {
-      const random = generator(SEED)
-      const mode = rules === 'iptables' ? IPVS_CHAINS : IPVS
-      let now = change(computeIn(mode, config, LOCAL_IPS), { objects: firstObjects(random) })
-      for (let count = 0; count < CHANGES / 2; count++) {
-        const kernel = { tables: tablesOfIpvs(now.state), held: heldOf(now.state) }
-        const { differences } = proofOfIpvs(config, now.resolved.snapshot, kernel, rules)
-        expect(differences, `change ${count}`).toEqual([])
-        now = change(now, stepOf(random))
-      }
-    },
-  )
 })
