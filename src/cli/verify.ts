@@ -100,7 +100,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   })
 }
 
-/** Any time at which the daemon may prove means now. */
+/** The values that the daemon knows work here, too. */
 function isProofAsked(text: string | undefined): boolean {
   return text !== undefined && text !== 'off' && parseBool(text) !== false
 }

@@ -60,7 +60,7 @@ export interface Config {
   readonly adminSocket: string
   /** Type of the condition of the Node that says whether this proxy is ready; empty for none. */
   readonly nodeCondition: string
-  /** When the daemon proves the rules in the kernel. */
+  /** Whether the daemon proves the rules in the kernel. */
   readonly prove: Proving
   /** Folder of the saved state; empty for none. */
   readonly stateDir: string
@@ -81,8 +81,8 @@ export interface UiConfig {
   readonly tls: ApiTlsConfig | undefined
 }
 
-/** When the daemon proves: never, what changed and everything now and then, or everything after each sync. */
-export const PROVING = ['off', 'changes', 'full'] as const
+/** What the daemon proves: nothing, or every packet. */
+export const PROVING = ['off', 'full'] as const
 export type Proving = (typeof PROVING)[number]
 
 /** A gRPC server for back ends. */

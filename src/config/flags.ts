@@ -96,7 +96,7 @@ const PROCESS_FLAGS = flagGroup(PROCESS_GROUP, {
   '--state-dir DIR':
     'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
   '--prove':
-    'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables, iptables and IPVS mode',
+    'follow every packet through the rules in the kernel and report differences from what Kubernetes says: after the start, after repairs and every sync period (full); --prove=off: never; nftables, iptables and IPVS mode',
   '--version': 'print the version, then exit; --version=raw prints one field a line',
   '--oom-score-adj SCORE = -999': 'oom_score_adj of this process, -1000 to 1000',
 })

@@ -284,7 +284,7 @@ export function completeSettings(settings: Settings, reader: FlagReader): void {
     meant: DEFAULT_CONDITION,
     none: '',
   })
-  setSwitch(settings, reader, { path: 'prove', flag: 'prove', meant: 'changes', none: 'off' })
+  setSwitch(settings, reader, { path: 'prove', flag: 'prove', meant: 'full', none: 'off' })
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
   if (settings.texts('nodePortAddresses').length === 0 && modeSettingsOf(settings).everyAddress !== true)

@@ -1,8 +1,7 @@
-import { type Clock, finishInSlices, type Steps, slicingOf, within } from '../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf, within } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
-import type { IpvsChange } from '../kernel/ipvs/state.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import type { Refusal } from '../model/fields.ts'
@@ -45,15 +44,8 @@ export interface HeldRules {
   readonly snapshot: Snapshot
   /** Our own tables; undefined in modes that write to tables of others. */
   readonly tables: readonly AnyTable[] | undefined
-  /** See Held. */
+  /** The passes of the reconciler so far: what was read of the kernel while it began another one is of no single moment. */
   readonly passes: number
-  /** Gives what all tables hold, from what they held earlier, if known. Absent in modes with tables of their own. */
-  readonly since?: (
-    before: HeldRules,
-    tables: readonly AnyTable[],
-  ) => Steps<readonly AnyTable[] | undefined> | undefined
-  /** Gives what commits changed outside of nf_tables since, if known. In modes that write there. */
-  readonly outsideSince?: (before: HeldRules) => IpvsChange | undefined
 }
 
 /** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
@@ -105,8 +97,6 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
   readonly #resolving: ResolveOptions
-  /** What was held at the moments that held() gave. */
-  readonly #states = new WeakMap<HeldRules, State>()
   #unsupported = ''
 
   constructor(config: Config, options: ActiveModeOptions, opened: OpenPlane<State, P>) {
@@ -168,21 +158,12 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const held = this.#reconciler.held
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
-    const { tables, advance, outside } = this.#opened
-    const since = <T>(before: HeldRules, use: (from: State) => T): T | undefined => {
-      const from = this.#states.get(before)
-      return from && use(from)
-    }
-    const rules: HeldRules = {
+    return {
       config: this.#config,
       snapshot: admittedSnapshot(resolved.snapshot, resolved.memo.admission),
-      tables: tables?.(state),
+      tables: this.#opened.tables?.(state),
       passes,
-      ...(advance && { since: (before, held) => since(before, from => advance(held, from, state)) }),
-      ...(outside && { outsideSince: before => since(before, from => outside(from, state)) }),
     }
-    this.#states.set(rules, state)
-    return rules
   }
 
   get isPassing(): boolean {

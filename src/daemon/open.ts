@@ -173,11 +173,11 @@ export function followLocalIps(
 /** Makes the Prover of a daemon; undefined where it does not prove. Its modules are loaded only here. */
 export async function openProver(
   { prove, once, backend, nodeName }: Config,
-  options: Omit<ProverOptions, 'prove' | 'nodeName'>,
+  options: Omit<ProverOptions, 'nodeName'>,
 ): Promise<Prover | undefined> {
   if (prove === 'off' || once || backend !== 'netlink') return undefined
   const { Prover } = await import('./prover.ts')
-  return new Prover({ ...options, prove, nodeName })
+  return new Prover({ ...options, nodeName })
 }
 
 interface OpenClientOptions {

@@ -1,11 +1,10 @@
-import type { Clock, Steps } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import type { PathOf } from '../config/fields.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import type { Tracer } from '../kernel/evaluate/trace.ts'
-import type { IpvsChange } from '../kernel/ipvs/state.ts'
-import type { AnyTable, NftFamily, Table } from '../kernel/nft/state.ts'
+import type { NftFamily, Table } from '../kernel/nft/state.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
 import type { Refusal } from '../model/fields.ts'
@@ -120,17 +119,6 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly unsupported: (state: State) => readonly Refusal[]
   /** The tables of our own that a state holds whole; absent in modes that write to tables of others. */
   readonly tables?: (state: State) => readonly Table[]
-  /**
-   * Gives what tables of all programs hold after the commits that lead from one state to another; undefined where that
-   * is not known. In modes that write to tables of others.
-   */
-  readonly advance?: (
-    tables: readonly AnyTable[],
-    from: State,
-    to: State,
-  ) => Steps<readonly AnyTable[] | undefined>
-  /** Gives what the commits that lead from one state to another changed outside of nf_tables. In modes that write there. */
-  readonly outside?: (from: State, to: State) => IpvsChange
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
   /**

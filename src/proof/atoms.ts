@@ -5,7 +5,6 @@ import { difference, everything, intersection, point, type Region, union } from 
 import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/values.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE, REJECT } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
-import type { Elsewhere } from './reads.ts'
 import {
   type AtPort,
   classOf,
@@ -20,26 +19,18 @@ import {
   untaken,
 } from './sides.ts'
 
-export const HOOKS: readonly Hook[] = ['prerouting', 'output']
+const HOOKS: readonly Hook[] = ['prerouting', 'output']
 
 /**
  * Divides all packets of a family into classes of one fate. The evaluator divides them further where the kernel's
  * state tells packets of a class apart.
  */
-export function* classesOf(
-  meaning: FamilyMeaning,
-  space: Atoms = spaceOf(meaning),
-): Generator<PacketClass, void, undefined> {
+export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
+  const space = meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
   // What the evaluator knows of a place it keeps for the next class.
   for (const place of meaning.places) for (const hook of HOOKS) yield* space.atPlace(hook, place)
   for (const place of meaning.nodePorts) for (const hook of HOOKS) yield* space.atNodePort(hook, place)
   for (const hook of HOOKS) yield* space.elsewhere(hook)
-}
-
-export type Atoms = Pick<Space, 'atPlace' | 'atNodePort' | 'elsewhere' | 'elsewhereAt'>
-
-export function spaceOf(meaning: FamilyMeaning): Atoms {
-  return meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
 }
 
 /** The packets of a family, divided by what they are sent to. */
@@ -96,7 +87,7 @@ class Space {
   #clusterIpsAmong(served: Region): Region {
     const { nodePortAddresses, clusterIps } = this.#meaning
     if (nodePortAddresses !== undefined)
-      return regionOfIps(nodePortAddresses.filter(ip => this.#meaning.isClusterIp(ip)))
+      return regionOfIps(nodePortAddresses.filter(ip => this.#meaning.clusterIps.has(ip)))
     if (served.length === 0) return []
     this.#clusterIps ??= regionOfIps(clusterIps)
     return this.#clusterIps
@@ -119,23 +110,7 @@ class Space {
     yield* this.#unserved(hook, this.#groupsAtLocalhost())
   }
 
-  /** The same at one address, or at one port of it, where a list has the addresses that serve node ports. */
-  *elsewhereAt(
-    hook: Hook,
-    { ip, at }: Elsewhere,
-    served: readonly Pick<Place, 'ip' | 'protocol' | 'port'>[],
-  ): Generator<PacketClass, void, undefined> {
-    assert(ip !== undefined, 'packets to all addresses are followed whole')
-    const group = {
-      addresses: point(ip),
-      closed: this.#whyClosed(ip, served.filter(its => its.ip !== undefined).length),
-      ports: served,
-      type: TYPES,
-    }
-    yield* this.#unserved(hook, [group], at)
-  }
-
-  *#unserved(hook: Hook, groups: Iterable<Group>, at?: AtPort): Generator<PacketClass, void, undefined> {
+  *#unserved(hook: Hook, groups: Iterable<Group>): Generator<PacketClass, void, undefined> {
     for (const { addresses, ports, closed, type } of groups) {
       for (const [region, isReserved] of [
         [difference(addresses, this.#serviceCidrs), false],
@@ -145,7 +120,7 @@ class Space {
         const fate: Fate = closed !== undefined ? REJECT : isReserved ? DROP : PASS
         const name = closed ?? (isReserved ? 'an unused address of a ServiceCIDR' : 'no Service')
         const from = this.#sources.anyone(hook, fate)
-        for (const its of untaken(ports, at))
+        for (const its of untaken(ports))
           yield classOf(hook, name, { destination: region, destinationType: type, ...its }, from)
       }
     }
@@ -154,7 +129,7 @@ class Space {
   /** The relay has no SCTP: its node ports are taken at loopback addresses too. */
   *#groupsAtLocalhost(): Generator<Group, void, undefined> {
     const { relaysLocalhost, nodePorts } = this.#meaning
-    const sctp = [...nodePorts].filter(({ protocol }) => protocol === 'SCTP')
+    const sctp = nodePorts.filter(({ protocol }) => protocol === 'SCTP')
     const inside = loopback(this.#length)
     for (const group of this.#groups()) {
       if (!relaysLocalhost || sctp.length === 0) {
@@ -170,7 +145,7 @@ class Space {
   /** Says what packets to an address are sent to whose ports that no Service has are rejected. */
   #whyClosed(ip: Ip, places: number): string | undefined {
     const { promises, localIps } = this.#meaning
-    const isClusterIp = this.#meaning.isClusterIp(ip)
+    const isClusterIp = this.#meaning.clusterIps.has(ip)
     if (promises.bindsAddresses && localIps.has(ip)) return undefined
     if (isClusterIp) return 'another port of a ClusterIP'
     return promises.bindsAddresses && places > 0 ? 'another port of an address of a Service' : undefined
@@ -178,8 +153,7 @@ class Space {
 
   /** Addresses with the same ports, together. */
   *#groups(): Generator<Group, void, undefined> {
-    const { places, clusterIps, nodePortAddresses } = this.#meaning
-    const nodePorts = [...this.#meaning.nodePorts]
+    const { places, nodePorts, clusterIps, nodePortAddresses } = this.#meaning
     const byAddress = new Map<Ip, AtPort[]>()
     for (const ip of [...clusterIps, ...(nodePortAddresses ?? [])]) byAddress.set(ip, [])
     for (const place of places) if (place.ip !== undefined) append(byAddress, place.ip, place)
@@ -244,7 +218,7 @@ class BehindSpace {
     this.#served = isAtLoopback ? (this.#listed ?? this.#addresses) : withoutLoopback
     this.#guarded = family === 'IPv4' ? this.#loopback : []
     this.#isGuarded = isAtLoopback
-    this.#nodePorts = new Map([...nodePorts].map(place => [portKey(place), place]))
+    this.#nodePorts = new Map(nodePorts.map(place => [portKey(place), place]))
   }
 
   *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
@@ -266,7 +240,7 @@ class BehindSpace {
     { place, ip, type }: { readonly place: Place; readonly ip: Ip; readonly type: Region },
     from: Source,
   ): readonly Source[] {
-    const own = this.#isMet(hook, place, { ip, type, from }) ? from.fate : PASS
+    const own = this.#isMet(hook, place, { ip, type }) ? from.fate : PASS
     const nodePort = type === LOCAL ? this.#nodePorts.get(portKey(place)) : undefined
     if (nodePort === undefined) return [{ ...from, fate: own }]
     const isServed = intersection(this.#served, point(ip)).length > 0
@@ -281,14 +255,10 @@ class BehindSpace {
   }
 
   /** Whether packets meet the chain that refuses them. */
-  #isMet(
-    hook: Hook,
-    { allowed }: Place,
-    { ip, type, from }: { readonly ip: Ip; readonly type: Region; readonly from: Source },
-  ): boolean {
-    const isDenied = allowed !== undefined && intersection(from.source, regionOf(allowed)).length === 0
-    if (isDenied) return true
-    if (this.#meaning.isClusterIp(ip)) return hook === 'output' || type === NOT_LOCAL
+  #isMet(hook: Hook, { allowed }: Place, { ip, type }: { readonly ip: Ip; readonly type: Region }): boolean {
+    // The chain of source ranges drops at every hook what no rule has translated.
+    if (allowed !== undefined) return true
+    if (this.#meaning.clusterIps.has(ip)) return hook === 'output' || type === NOT_LOCAL
     return hook === 'prerouting' || type === LOCAL
   }
 
@@ -346,27 +316,12 @@ class BehindSpace {
     yield* this.#unserved(hook, this.#groups())
   }
 
-  /** The same at one address, at one port of it, or at one port of all addresses. `ports` has those of the address. */
-  *elsewhereAt(
-    hook: Hook,
-    { ip, at }: Elsewhere,
-    ports: readonly AtPort[],
-  ): Generator<PacketClass, void, undefined> {
-    const hidden = ip !== undefined || at === undefined ? [] : regionOfIps(this.#meaning.addressesAt(at))
-    const addresses = ip === undefined ? difference(this.#addresses, hidden) : point(ip)
-    yield* this.#unserved(hook, this.#byListing({ addresses, ports }), at)
-  }
-
-  *#unserved(
-    hook: Hook,
-    groups: Iterable<ListedGroup>,
-    at?: AtPort,
-  ): Generator<PacketClass, void, undefined> {
+  *#unserved(hook: Hook, groups: Iterable<ListedGroup>): Generator<PacketClass, void, undefined> {
     const from = this.#sources.anyone(hook, PASS)
     for (const { addresses, ports, isListed } of groups)
       for (const type of [LOCAL, NOT_LOCAL]) {
         const taken = type === LOCAL || isListed ? [...ports, ...this.#nodePorts.values()] : ports
-        for (const its of untaken(taken, at)) {
+        for (const its of untaken(taken)) {
           const to = { destination: addresses, destinationType: type, ...its }
           yield* this.#guardedClasses(hook, 'no Service', { to, from })
         }

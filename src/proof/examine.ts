@@ -1,13 +1,11 @@
 import type { Octets } from '../base/octets.ts'
-import { onlyValue, type Region } from '../base/region.ts'
 import { placeText } from '../kernel/evaluate/compiled.ts'
 import { beginLog, isPlaceOfList } from '../kernel/evaluate/sets.ts'
 import { BeyondEvaluator, chosenOf } from '../kernel/evaluate/values.ts'
 import type { Leaf, Walker } from '../kernel/evaluate/walk.ts'
-import { allMeet, type Complaint, fateText, type Judging, judge, Spreads } from './judge.ts'
-import { type FamilyMeaning, placeKey, portKey } from './meaning.ts'
-import { addressOf, exampleOf, nameOf, type PacketClass } from './packet-class.ts'
-import { ELSEWHERE, type Reads } from './reads.ts'
+import { type Complaint, fateText, type Judging, judge, Spreads } from './judge.ts'
+import type { FamilyMeaning } from './meaning.ts'
+import { exampleOf, nameOf, type PacketClass } from './packet-class.ts'
 
 /** A packet that the kernel does not treat as Kubernetes says. */
 export interface ProofDifference {
@@ -22,82 +20,10 @@ export interface ProofDifference {
   readonly doubt: string | undefined
 }
 
-/** Names the place or the node port that the packets of a class are sent to. */
-export function unitOf({ at }: Pick<PacketClass, 'at'>): string {
-  if (typeof at === 'string') return ELSEWHERE
-  return at.ip === undefined ? nodePortUnit(portKey(at)) : placeUnit(placeKey(at))
-}
-
-export function placeUnit(key: string): string {
-  return `P${key}`
-}
-
-export function nodePortUnit(key: string): string {
-  return `N${key}`
-}
-
-/** Classes that are followed together: as many as keep their random numbers few. */
-const CLASSES_MAX = 128
-const ENDPOINTS_MAX = 4096
-
-interface Group {
-  readonly classes: PacketClass[]
-  endpoints: number
-}
-
-/** Collects classes that differ in their destinations and endpoints alone. */
-export class Groups {
-  readonly #onNode: ReadonlySet<Octets>
-  readonly #groups = new Map<string, Group>()
-  readonly #numbers = new WeakMap<Region, number>()
-  #count = 0
-  #last: { readonly endpoints: readonly Octets[]; readonly areElsewhere: boolean } | undefined
-
-  constructor({ localEndpoints }: FamilyMeaning) {
-    this.#onNode = localEndpoints
-  }
-
-  /** Gives the classes to examine now: the class alone, a group that is full, or none. */
-  add(its: PacketClass): readonly PacketClass[] {
-    const { fate, box, hook } = its
-    if (fate.kind !== 'endpoints' || fate.affinityS !== 0) return [its]
-    if (onlyValue(box.destination) === undefined || !this.#areElsewhere(fate.endpoints)) return [its]
-    const regions = [box.source, box.sourceType, box.interface, box.destinationType]
-    const all = [...regions, box.protocol, box.destinationPort, box.sourcePort]
-    const key = `${hook} ${fate.masquerade} ${all.map(region => this.#numberOf(region)).join()}`
-    const group = this.#groups.get(key) ?? { classes: [], endpoints: 0 }
-    group.classes.push(its)
-    group.endpoints += fate.endpoints.length
-    if (group.classes.length < CLASSES_MAX && group.endpoints < ENDPOINTS_MAX) {
-      this.#groups.set(key, group)
-      return []
-    }
-    this.#groups.delete(key)
-    return group.classes
-  }
-
-  *rest(): Generator<readonly PacketClass[], void, undefined> {
-    for (const { classes } of this.#groups.values()) yield classes
-  }
-
-  /** A client on this node may be an endpoint itself. Classes of one service port share their endpoints. */
-  #areElsewhere(endpoints: readonly Octets[]): boolean {
-    if (this.#last?.endpoints === endpoints) return this.#last.areElsewhere
-    const areElsewhere = endpoints.every(endpoint => !this.#onNode.has(addressOf(endpoint)))
-    this.#last = { endpoints, areElsewhere }
-    return areElsewhere
-  }
-
-  /** Equal regions that are two objects only make more groups. */
-  #numberOf(region: Region): number {
-    const number = this.#numbers.get(region) ?? this.#count++
-    this.#numbers.set(region, number)
-    return number
-  }
-}
-
+/** A class whose clients may be remembered. */
 interface Affine {
   readonly its: PacketClass
+  /** The places in sets that packets fill which its packets look up. */
   readonly asked: readonly string[]
   /** By written data: the endpoint. */
   readonly chosen: ReadonlyMap<Octets, Octets>
@@ -111,95 +37,26 @@ const IN_ONE_LIST = 'a client is in one of the lists of recent of a Service at m
 
 /** Judges classes with what the sets that packets fill may hold. */
 export class Examiner {
-  readonly #meaning: FamilyMeaning
   readonly #walker: Walker
-  readonly #reads: Reads | undefined
+  readonly #spreads: Spreads
   /** Rules of other programs that decided about packets to no Service. */
   readonly foreign = new Set<string>()
   readonly notes = new Set<string>()
-  /** By unit: the places in sets that packets fill which its classes look up, and the other way. */
-  readonly #asked = new Map<string, Set<string>>()
-  readonly #askedBy = new Map<string, Set<string>>()
-  #spreads: Spreads
-  #affine: Affine[] = []
+  readonly #affine: Affine[] = []
 
-  constructor(meaning: FamilyMeaning, walker: Walker, reads: Reads | undefined) {
-    this.#meaning = meaning
+  constructor(meaning: FamilyMeaning, walker: Walker) {
     this.#spreads = new Spreads(meaning)
     this.#walker = walker
-    this.#reads = reads
-  }
-
-  /** Begins to examine classes again, after a change. */
-  again(): void {
-    this.#spreads = new Spreads(this.#meaning)
-    this.#affine = []
-    this.#walker.forgetLookups()
-  }
-
-  /** Gives the units whose clients are remembered at the same place. */
-  unitsAt(place: string): Iterable<string> {
-    return this.#askedBy.get(place) ?? []
-  }
-
-  /** Forgets what clients of a unit leave behind. Gives the units that they share it with. */
-  forget(unit: string): readonly string[] {
-    const places = [...(this.#asked.get(unit) ?? [])]
-    const others = places.flatMap(place => [...this.unitsAt(place)])
-    for (const place of places) this.#walker.log.written.delete(place)
-    return others
-  }
-
-  /** Forgets which places a unit looks up. */
-  leave(unit: string): void {
-    for (const place of this.#asked.get(unit) ?? []) this.#askedBy.get(place)?.delete(unit)
-    this.#asked.delete(unit)
-  }
-
-  /** Gives the units that share places with one that was examined. */
-  sharing(unit: string): readonly string[] {
-    return [...(this.#asked.get(unit) ?? [])].flatMap(place => [...this.unitsAt(place)])
-  }
-
-  #follow(classes: readonly PacketClass[]): void {
-    if (this.#reads !== undefined) this.#reads.units = classes.map(unitOf)
-  }
-
-  #noteAsked(its: PacketClass, asked: readonly string[]): void {
-    if (this.#reads === undefined) return
-    const unit = unitOf(its)
-    for (const place of asked) {
-      this.#asked.set(unit, (this.#asked.get(unit) ?? new Set()).add(place))
-      this.#askedBy.set(place, (this.#askedBy.get(place) ?? new Set()).add(unit))
-    }
-  }
-
-  /** Whether classes meet their fates, followed together. Otherwise each of them is to be examined. */
-  meetTogether(classes: readonly PacketClass[]): boolean {
-    this.#begin()
-    this.#follow(classes)
-    try {
-      const leaves = this.#walker.walkTogether(classes)
-      return this.#walker.log.asked.size === 0 && allMeet(classes, leaves)
-    } catch (error) {
-      if (!(error instanceof BeyondEvaluator)) throw error
-      return false
-    }
-  }
-
-  #begin(): void {
-    beginLog(this.#walker.log)
   }
 
   /** Judges a class whose clients are new. */
   examine(its: PacketClass): ProofDifference | undefined {
     const { log } = this.#walker
-    this.#begin()
+    beginLog(log)
     const leaves = this.#leavesOf(its)
     if (!Array.isArray(leaves)) return leaves
     const asked = [...log.asked]
     if (asked.length > 0) {
-      this.#noteAsked(its, asked)
       const chosen = new Map<Octets, Octets>()
       for (const { machine } of leaves) {
         const endpoints = machine.endpoints()
@@ -261,7 +118,6 @@ export class Examiner {
   }
 
   #leavesOf(its: PacketClass): Leaf[] | ProofDifference {
-    this.#follow([its])
     try {
       return [...this.#walker.walk(its)]
     } catch (error) {

@@ -169,38 +169,6 @@ interface Wrong {
   readonly to: Octets | undefined
 }
 
-/**
- * Whether all packets of classes that were followed together meet their fates, which are endpoints without session
- * affinity and none on this node. Where not, or where it is not plain, each class is to be judged by itself.
- */
-export function allMeet(classes: readonly PacketClass[], leaves: readonly Leaf[]): boolean {
-  const fates = classes.map(({ fate }) => (fate.kind === 'endpoints' ? fate : undefined))
-  const chances = fates.map(fate => new Float64Array(fate?.endpoints.length ?? 0))
-  for (const { machine, end } of leaves) {
-    const { box, delivered, masquerade, written, ownPriority, probability, together, rolled = [] } = machine
-    if (machine.doubt !== undefined || machine.isSourceElsewhere) return false
-    if (end !== 'endpoint' || box !== classes[0]?.box || written !== undefined) return false
-    if (!delivered && (ownPriority ?? NO_PRIORITY) !== NO_PRIORITY) return false
-    const ends = machine.endpoints()
-    for (const [index, number] of rolled.entries()) {
-      const at = together?.classes[number] ?? -1
-      const [fate, sums] = [fates[at], chances[at]]
-      if (fate === undefined || sums === undefined) return false
-      if (!delivered && masquerade !== fate.masquerade) return false
-      const place = placeIn(fate.endpoints, ends[index], index)
-      if (place === -1) return false
-      sums[place] = (sums[place] ?? 0) + probability
-    }
-  }
-  return chances.every(sums => sums.every(chance => isFair(chance, sums.length, true)))
-}
-
-/** Slots of new lists are in the order of the list: `hint` is often the position behind that of the last one. */
-function placeIn(list: readonly Octets[], end: Octets | undefined, hint: number): number {
-  const place = hint % list.length
-  return list[place] === end ? place : list.indexOf(end ?? '')
-}
-
 function isFair(chance: number, endpoints: number, isRounded: boolean): boolean {
   const share = 1 / endpoints
   return Math.abs(chance - share) <= (endpoints <= EXACT_MAX || !isRounded ? ROUNDING : share * BIAS)

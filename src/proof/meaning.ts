@@ -87,18 +87,17 @@ export interface FamilyMeaning {
   readonly masqueradeAll: boolean
   readonly promises: Promises
   /** ClusterIPs, external and load-balancer addresses with their ports. */
-  readonly places: Iterable<Place>
-  readonly nodePorts: Iterable<Place>
+  readonly places: readonly Place[]
+  readonly nodePorts: readonly Place[]
   /** Node ports of health checks. */
-  readonly healthCheckPorts: Iterable<number>
+  readonly healthCheckPorts: readonly number[]
   /** The addresses of places with a protocol and port. */
   addressesAt(place: Pick<Place, 'protocol' | 'port'>): Iterable<Ip>
-  isClusterIp(ip: Ip): boolean
   /** Addresses that serve node ports; undefined for every address of this node but loopback. */
   readonly nodePortAddresses: readonly Ip[] | undefined
   /** A relay of the daemon serves node ports at localhost, for TCP and UDP. */
   readonly relaysLocalhost: boolean
-  readonly clusterIps: Iterable<Ip>
+  readonly clusterIps: ReadonlySet<Ip>
   readonly serviceCidrs: readonly Cidr[]
   /**
    * Addresses of endpoints whose connections to themselves are masqueraded: those on this node, or all where the mode
@@ -177,12 +176,6 @@ export interface PlaceClaim {
   readonly yields: boolean
   /** Every port of a Service is preferred to a health check node port. */
   readonly isHealthCheck: boolean
-}
-
-/** What keeps a place that several Services claim. */
-export function isPreferred(claim: PlaceClaim, other: PlaceClaim): boolean {
-  if (claim.isHealthCheck !== other.isHealthCheck) return other.isHealthCheck
-  return bySeniority(claim.service, other.service) < 0
 }
 
 /** What a Service asks for in one family. */

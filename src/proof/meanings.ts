@@ -1,129 +1,141 @@
 import { finish, Pauses, type Steps } from '../base/clock.ts'
-import { PersistentMap } from '../base/collections.ts'
-import { FAMILIES, type Family, type Ip } from '../base/ip.ts'
-import type { Service, ServiceKey } from '../model/service.ts'
+import { append } from '../base/collections.ts'
+import { FAMILIES, type Family, familyOf, type Ip, mergeCidrs } from '../base/ip.ts'
+import type { Octets } from '../base/octets.ts'
+import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { count, FamilyMeanings, forEach, Lists, type TouchedMeaning } from './family-meanings.ts'
 import {
-  API_SERVICE,
   bySeniority,
+  type Claims,
+  claimsOf,
   type FamilyMeaning,
   familiesOf,
   type Here,
   hereOf,
   type MeaningConfig,
+  nodePortAddressesOf,
+  type Place,
+  type PlaceClaim,
+  podSourceOf,
+  portKey,
+  promisesOf,
+  relaysLocalhost,
 } from './meaning.ts'
+import { addressOf } from './packet-class.ts'
 
 export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly FamilyMeaning[] {
-  return finish(Meanings.of(snapshot, config, { follows: false })).families
+  return finish(meaningInSteps(snapshot, config))
 }
 
-/** What all Services mean, kept while they change: a change costs what it touches. */
-export class Meanings {
-  readonly families: readonly FamilyMeanings[]
-  readonly #config: MeaningConfig
-  /** How many Services have each address as a ClusterIP. */
-  readonly #clusterIps = new Map<Ip, number>()
-  /** Services with an external or load-balancer address. */
-  readonly #byExternal = new Lists<Ip, ServiceKey>()
-  #snapshot: Snapshot
-  #here: Here
+/** Computes what all Services mean together, in each family. */
+export function* meaningInSteps(snapshot: Snapshot, config: MeaningConfig): Steps<readonly FamilyMeaning[]> {
+  const pauses = new Pauses()
+  const all = [...snapshot.services.values()]
+  const here = hereOf(snapshot, config, new Set(all.flatMap(({ clusterIps }) => clusterIps)))
+  const families = FAMILIES.map(family => new FamilyMeanings(here, family))
+  const served = all.filter(
+    ({ type, proxyName }) => type !== 'ExternalName' && proxyName === config.serviceProxyName,
+  )
+  for (const service of served.sort(bySeniority)) {
+    const own = familiesOf(service)
+    for (const each of families) if (own.includes(each.family)) each.add(here, service)
+    if (pauses.due(4)) yield
+  }
+  for (const family of families) yield* family.settle()
+  return families
+}
 
-  /** With `follows`, it can change(), and keeps what that needs. */
-  static *of(
-    snapshot: Snapshot,
-    config: MeaningConfig,
-    { follows }: { readonly follows: boolean },
-  ): Steps<Meanings> {
-    const meanings = new Meanings(snapshot, config, follows)
-    yield* meanings.#fill()
-    return meanings
+/** The meaning of one family. Services are added in the order of their age, and what is taken stays taken. */
+class FamilyMeanings implements FamilyMeaning {
+  readonly family: Family
+  readonly podSource: FamilyMeaning['podSource']
+  readonly masqueradeAll: boolean
+  readonly promises: FamilyMeaning['promises']
+  readonly nodePortAddresses: readonly Ip[] | undefined
+  readonly relaysLocalhost: boolean
+  readonly serviceCidrs: FamilyMeaning['serviceCidrs']
+  readonly nodeIps: ReadonlySet<Ip>
+  readonly localIps: ReadonlySet<Ip>
+  readonly places: Place[] = []
+  readonly nodePorts: Place[] = []
+  readonly healthCheckPorts: number[] = []
+  readonly clusterIps = new Set<Ip>()
+  readonly localEndpoints = new Set<Ip>()
+  readonly #addresses = new Map<string, Ip[]>()
+  readonly #claims: Claims[] = []
+  /** The claims that won, by placeKey. */
+  readonly #winners = new Map<string, PlaceClaim>()
+  /** The numbers of node ports that are taken, by portKey. */
+  readonly #takenPorts = new Set<string>()
+
+  constructor(here: Here, family: Family) {
+    const { config, snapshot, ips } = here
+    this.promises = promisesOf(config)
+    const isClosed = config.serviceProxyName === undefined && this.promises.closesUnused
+    const cidrs = isClosed ? snapshot.serviceCidrs.values().flat() : []
+    this.family = family
+    this.podSource = podSourceOf(here, family)
+    this.masqueradeAll = config.masqueradeAll
+    this.nodePortAddresses = nodePortAddressesOf(here, family)
+    this.relaysLocalhost = relaysLocalhost(config, family)
+    this.serviceCidrs = mergeCidrs(cidrs.filter(({ ip }) => familyOf(ip) === family))
+    this.nodeIps = new Set([...ips, ...snapshot.localIps])
+    this.localIps = new Set(snapshot.localIps)
   }
 
-  private constructor(snapshot: Snapshot, config: MeaningConfig, follows: boolean) {
-    this.#config = config
-    this.#snapshot = snapshot
-    const here = hereOf(snapshot, config, this.#clusterIps)
-    this.#here = here
-    this.families = FAMILIES.map(family => new FamilyMeanings(here, family, follows))
+  addressesAt(place: Pick<Place, 'protocol' | 'port'>): Iterable<Ip> {
+    return this.#addresses.get(portKey(place)) ?? []
   }
 
-  *#fill(): Steps<void> {
+  /** Adds what a Service asks for that no older one has. */
+  add(here: Here, service: Service): void {
+    const claims = claimsOf({ here, family: this.family, podSource: this.podSource }, service)
+    const { clusterIp, places, nodePorts } = claims
+    this.#claims.push(claims)
+    if (clusterIp !== undefined) {
+      this.clusterIps.add(clusterIp)
+      if (service.healthCheckNodePort !== 0) this.healthCheckPorts.push(service.healthCheckNodePort)
+    }
+    for (const [key, claim] of places) {
+      const winner = this.#winners.get(key)
+      // Here, only older Services have taken node ports.
+      const isHidden = claim.yields && this.#takenPorts.has(key.slice(0, key.indexOf(' ')))
+      if (isHidden || (winner !== undefined && (claim.isHealthCheck || !winner.isHealthCheck))) continue
+      this.#winners.set(key, claim)
+    }
+    for (const [key, place] of nodePorts) {
+      if (this.#takenPorts.has(key)) continue
+      this.#takenPorts.add(key)
+      if (place !== undefined) this.nodePorts.push(place)
+    }
+  }
+
+  /** Lists the places and the endpoints on this node, after the last Service. */
+  *settle(): Steps<void> {
     const pauses = new Pauses()
-    const services = this.#snapshot.services.values()
-    for (const service of services) {
-      this.#register(service, 1)
-      if (pauses.due(1 / 8)) yield
+    for (const { place } of this.#winners.values()) {
+      if (place?.ip === undefined) continue
+      this.places.push(place)
+      append(this.#addresses, portKey(place), place.ip)
+      if (pauses.due()) yield
     }
-    // The oldest first: few claims are contested, and places keep this order.
-    for (const service of services.filter(its => this.#means(its)).sort(bySeniority)) {
-      for (const family of familiesOf(service)) this.#familyOf(family)?.put(this.#here, service)
-      if (pauses.due(4)) yield
-    }
-    for (const family of this.families) yield* family.settleFirst()
-  }
-
-  /** Gives what differs for every Service; undefined where only some Services differ. */
-  whyWhole(to: Snapshot): string | undefined {
-    const from = this.#snapshot
-    if (from.node !== to.node) return 'the Node changed'
-    if (from.localIps !== to.localIps) return 'the addresses of this machine changed'
-    if (from.serviceCidrs !== to.serviceCidrs) return 'the ServiceCIDRs changed'
-    const isSameApi =
-      from.apiEndpoints === to.apiEndpoints && from.slices.get(API_SERVICE) === to.slices.get(API_SERVICE)
-    return isSameApi ? undefined : 'the addresses of the API server changed'
-  }
-
-  /** Follows the Services to another snapshot, for which whyWhole() gives no reason. */
-  *change(to: Snapshot): Steps<ReadonlyMap<Family, TouchedMeaning>> {
-    const from = this.#snapshot
-    const ofServices = PersistentMap.changes(from.services, to.services)
-    const keys = new Set([
-      ...ofServices,
-      ...PersistentMap.changes(from.slices, to.slices),
-      ...PersistentMap.changes(from.listeners, to.listeners),
-    ])
-    const wereClusterIps = new Map<Ip, boolean>()
-    for (const key of ofServices)
-      for (const service of [from.services.get(key), to.services.get(key)])
-        for (const ip of service?.clusterIps ?? []) wereClusterIps.set(ip, this.#clusterIps.has(ip))
-    for (const key of ofServices) {
-      const [before, after] = [from.services.get(key), to.services.get(key)]
-      if (before !== undefined) this.#register(before, -1)
-      if (after !== undefined) this.#register(after, 1)
-    }
-    // An external address that is a ClusterIP is not served.
-    for (const [ip, was] of wereClusterIps)
-      if (was !== this.#clusterIps.has(ip)) for (const key of this.#byExternal.of(ip)) keys.add(key)
-    this.#snapshot = to
-    this.#here = { ...this.#here, snapshot: to }
-    yield* forEach(keys, key => this.#replace(from.services.get(key), to.services.get(key)), 8)
-    const touched = new Map<Family, TouchedMeaning>()
-    for (const family of this.families) touched.set(family.family, yield* family.settle())
-    return touched
-  }
-
-  #replace(before: Service | undefined, after: Service | undefined): void {
-    const key = after?.key ?? before?.key
-    if (key === undefined) return
-    const families = after === undefined || !this.#means(after) ? [] : familiesOf(after)
-    for (const each of this.families) {
-      each.remove(key)
-      if (after !== undefined && families.includes(each.family)) each.put(this.#here, after)
+    const onNode = new Set(this.#claims.flatMap(claims => [...claims.onNode]))
+    const { masqueradesItself } = this.promises
+    for (const claims of onNode.size === 0 && !masqueradesItself ? [] : this.#claims) {
+      for (const endpoint of endpointsOf(claims))
+        if (masqueradesItself || onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
+      if (pauses.due()) yield
     }
   }
+}
 
-  #familyOf(family: Family): FamilyMeanings | undefined {
-    return this.families.find(its => its.family === family)
-  }
-
-  #means({ type, proxyName }: Service): boolean {
-    return type !== 'ExternalName' && proxyName === this.#config.serviceProxyName
-  }
-
-  #register(service: Service, by: 1 | -1): void {
-    const { key, clusterIps, externalIps, loadBalancerIps } = service
-    for (const ip of clusterIps) count(this.#clusterIps, ip, by)
-    for (const ip of [...externalIps, ...loadBalancerIps]) this.#byExternal.change(ip, key, by)
-  }
+/** Gives the endpoints that packets to the Service may be sent to. */
+function* endpointsOf({ places, nodePorts }: Claims): Generator<Octets, void, undefined> {
+  const seen = new Set<readonly Octets[]>()
+  for (const place of [...[...places.values()].map(its => its.place), ...nodePorts.values()])
+    for (const fate of place === undefined ? [] : [place.pod, place.node, place.other]) {
+      if (fate.kind !== 'endpoints' || seen.has(fate.endpoints)) continue
+      seen.add(fate.endpoints)
+      yield* fate.endpoints
+    }
 }

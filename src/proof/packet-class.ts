@@ -5,7 +5,7 @@ import { onlyValue, type Region } from '../base/region.ts'
 import type { Box, Hook } from '../kernel/evaluate/values.ts'
 import { RTN_LOCAL } from '../kernel/nft/constants.ts'
 import type { Protocol } from '../model/service.ts'
-import { type Fate, type Place, placeKey } from './meaning.ts'
+import type { Fate, Place } from './meaning.ts'
 
 /** Says what packets are sent to. */
 export function nameOf({ at }: Pick<PacketClass, 'at'>): string {
@@ -37,19 +37,6 @@ export function isSame(a: Fate, b: Fate): boolean {
     (a.endpoints === b.endpoints ||
       (a.endpoints.length === b.endpoints.length &&
         a.endpoints.every((endpoint, index) => endpoint === b.endpoints[index])))
-  )
-}
-
-/** Tests whether the same must happen at two places. */
-export function isSamePlace(a: Place, b: Place): boolean {
-  return (
-    a === b ||
-    (placeKey(a) === placeKey(b) &&
-      a.name === b.name &&
-      isSame(a.pod, b.pod) &&
-      isSame(a.node, b.node) &&
-      isSame(a.other, b.other) &&
-      JSON.stringify(a.allowed) === JSON.stringify(b.allowed))
   )
 }
 

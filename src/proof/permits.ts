@@ -34,14 +34,14 @@ export class Permits {
         sent &&
         server !== undefined &&
         server.ip === onlyValue(box.destination) &&
-        this.#meaning.isClusterIp(server.ip)
+        this.#meaning.clusterIps.has(server.ip)
       )
     return end === 'pass' && this.#isAmong(box.destinationPort, this.#portsOf('health checks'))
   }
 
   #masqueradesAsItLikes({ machine: { box, masquerade } }: Leaf): boolean {
     const { family, places, clusterIps } = this.#meaning
-    this.#serviceAddresses ??= regionOfIps([...clusterIps, ...[...places].flatMap(({ ip }) => ip ?? [])])
+    this.#serviceAddresses ??= regionOfIps([...clusterIps, ...places.flatMap(({ ip }) => ip ?? [])])
     const sources = [loopback(family === 'IPv4' ? 4 : 16), this.#serviceAddresses]
     if (sources.some(its => this.#isAmong(box.source, its))) return true
     const protocol = protocolOf(box)
@@ -56,9 +56,7 @@ export class Permits {
   #portsOf(of: string): Region {
     if (this.#ports === undefined) {
       const { nodePorts, healthCheckPorts } = this.#meaning
-      const ports = new Map([
-        ['health checks', union([...healthCheckPorts].flatMap(port => point(u16be(port))))],
-      ])
+      const ports = new Map([['health checks', union(healthCheckPorts.flatMap(port => point(u16be(port))))]])
       for (const { protocol, port } of nodePorts)
         ports.set(protocol, union([...(ports.get(protocol) ?? []), ...point(u16be(port))]))
       this.#ports = ports

@@ -9,7 +9,7 @@ export function forwardedFamilies(meanings: readonly FamilyMeaning[]): readonly 
     const isElsewhere = (endpoint: Octets) => ![nodeIps, localIps].some(ips => ips.has(addressOf(endpoint)))
     const leadsAway = ({ pod, other }: Place) =>
       [pod, other].some(fate => fate.kind === 'endpoints' && fate.endpoints.some(isElsewhere))
-    return [places, nodePorts].some(all => Array.from(all).some(leadsAway))
+    return [places, nodePorts].some(all => all.some(leadsAway))
   })
   return forwarded.map(({ family }) => family)
 }

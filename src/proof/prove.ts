@@ -6,12 +6,11 @@ import { newLog } from '../kernel/evaluate/sets.ts'
 import type { Box } from '../kernel/evaluate/values.ts'
 import { Walker } from '../kernel/evaluate/walk.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
-import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
+import type { AnyTable } from '../kernel/nft/state.ts'
 import { classesOf } from './atoms.ts'
-import { Examiner, Groups, type ProofDifference, unitOf } from './examine.ts'
-import type { FamilyMeaning } from './meaning.ts'
+import { Examiner, type ProofDifference } from './examine.ts'
+import { type FamilyMeaning, placeKey } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
-import type { Reads } from './reads.ts'
 
 /** What a proof found out. */
 export interface Proof {
@@ -26,6 +25,8 @@ export interface Proof {
   readonly unknown: number
   /** The first of them: one of each rule. */
   readonly unknowns: readonly ProofDifference[]
+  /** Destinations of these classes: addresses with a port, node ports, and all others together. */
+  readonly destinations: { readonly wrong: number; readonly unknown: number }
   /** What the proof does not look into, by name. */
   readonly assumptions: readonly string[]
 }
@@ -40,153 +41,109 @@ export interface Question extends Ownership {
   readonly limit?: number
 }
 
-export const LIMIT = 20
-/** What every class takes for granted: docs/proof.md. */
-const ALWAYS: readonly string[] = [
-  'each packet is the first of its connection, and enters with mark 0 and priority 0',
-]
+const LIMIT = 20
 
 /** Compares every packet's fate with what the rules of the kernel do to it. */
-export function* prove({ meanings, tables, ownName, owns, ipvs, limit = LIMIT }: Question): Steps<Proof> {
+export function* prove({ meanings, limit = LIMIT, ...held }: Question): Steps<Proof> {
   const found = new Findings(limit)
-  const families: FamilyProof[] = []
-  for (const meaning of meanings)
-    families.push(yield* FamilyProof.of(meaning, { tables, ownName, owns, ipvs, reads: undefined }))
-  for (const family of families) yield* family.whole(found)
-  return proofOf(found, families)
+  for (const meaning of meanings) yield* proveFamily(meaning, held, found)
+  return found.proof
 }
 
-export function proofOf(found: Findings, families: readonly FamilyProof[]): Proof {
-  const { classes, packets, wrong, differences, unknown, unknowns } = found
-  const assumptions = new Set([
-    ...ALWAYS,
-    ...families.flatMap(({ examiner }) => [...examiner.notes]),
-    ...families.flatMap(({ examiner }) =>
-      [...examiner.foreign].map(
-        place => `assuming that ${place} is intentional: it also matches packets that are not for Services`,
-      ),
-    ),
-  ])
-  const counts = { classes, packets, wrong, unknown }
-  const lists = { differences: [...differences.values()], unknowns: [...unknowns.values()] }
-  return { ...counts, ...lists, assumptions: [...assumptions] }
+function* proveFamily(
+  meaning: FamilyMeaning,
+  { tables, ownName, owns, ipvs }: Omit<Question, 'meanings' | 'limit'>,
+  found: Findings,
+): Steps<void> {
+  const walker = yield* Walker.of(tables, {
+    family: meaning.family === 'IPv4' ? 'ip' : 'ip6',
+    ownName,
+    owns,
+    log: newLog(),
+    nodeIps: meaning.nodeIps,
+    ipvs: ipvs && new IpvsClasses(ipvs, meaning.family),
+  })
+  yield* walker.fill()
+  const examiner = new Examiner(meaning, walker)
+  for (const its of classesOf(meaning)) {
+    found.count(its)
+    found.add(its, examiner.examine(its))
+    yield
+  }
+  for (const [its, difference] of examiner.examineRemembered()) {
+    found.add(its, difference)
+    yield
+  }
+  found.assume(examiner)
 }
 
 /** Counts classes, and keeps the first differences. */
-export class Findings {
-  classes = 0
-  packets = 0
-  wrong = 0
-  unknown = 0
-  /** By rule. */
-  readonly unknowns = new Map<string, ProofDifference>()
-  /** A class is counted once, although it is examined again for clients that may be remembered. */
-  readonly #counted = new WeakSet<PacketClass>()
-  /** By service port and rule. */
-  readonly differences = new Map<string, ProofDifference>()
+class Findings {
   readonly #limit: number
+  readonly #counts = { classes: 0, packets: 0, wrong: 0, unknown: 0 }
+  /** By service port and rule. */
+  readonly #differences = new Map<string, ProofDifference>()
+  /** By rule. */
+  readonly #unknowns = new Map<string, ProofDifference>()
+  readonly #wrongDestinations = new Set<string>()
+  readonly #unknownDestinations = new Set<string>()
+  /** Classes that may differ: each is counted once, although those of remembered clients are examined several times. */
+  readonly #doubted = new WeakSet<PacketClass>()
+  readonly #assumptions = new Set([
+    'each packet is the first of its connection, and enters with mark 0 and priority 0',
+  ])
 
   constructor(limit: number) {
     this.#limit = limit
   }
 
-  count({ box }: PacketClass): void {
-    this.classes++
-    this.packets += packetsIn(box)
+  get proof(): Proof {
+    return {
+      ...this.#counts,
+      differences: [...this.#differences.values()],
+      unknowns: [...this.#unknowns.values()],
+      destinations: { wrong: this.#wrongDestinations.size, unknown: this.#unknownDestinations.size },
+      assumptions: [...this.#assumptions],
+    }
   }
 
-  add(its: PacketClass, difference: ProofDifference): void {
-    const { doubt } = difference
-    if (doubt !== undefined) {
-      if (!this.#counted.has(its)) this.unknown++
-      this.#counted.add(its)
-      if (this.unknowns.size < this.#limit && !this.unknowns.has(doubt)) this.unknowns.set(doubt, difference)
+  count({ box }: PacketClass): void {
+    this.#counts.classes++
+    this.#counts.packets += packetsIn(box)
+  }
+
+  add(its: PacketClass, difference: ProofDifference | undefined): void {
+    if (difference === undefined) return
+    const { doubt, name, rule } = difference
+    if (doubt === undefined) {
+      this.#counts.wrong++
+      this.#wrongDestinations.add(destinationOf(its))
+      this.#keep(this.#differences, `${name} ${rule}`, difference)
       return
     }
-    this.wrong++
-    const key = `${difference.name} ${difference.rule}`
-    if (this.differences.size < this.#limit && !this.differences.has(key))
-      this.differences.set(key, difference)
+    if (!this.#doubted.has(its)) this.#counts.unknown++
+    this.#doubted.add(its)
+    this.#unknownDestinations.add(destinationOf(its))
+    this.#keep(this.#unknowns, doubt, difference)
+  }
+
+  #keep(list: Map<string, ProofDifference>, key: string, difference: ProofDifference): void {
+    if (list.size < this.#limit && !list.has(key)) list.set(key, difference)
+  }
+
+  assume({ notes, foreign }: Pick<Examiner, 'notes' | 'foreign'>): void {
+    for (const note of notes) this.#assumptions.add(note)
+    for (const place of foreign)
+      this.#assumptions.add(
+        `assuming that ${place} is intentional: it also matches packets that are not for Services`,
+      )
   }
 }
 
-/** The proof of one family. */
-export class FamilyProof {
-  readonly meaning: FamilyMeaning
-  readonly walker: Walker
-  readonly ipvs: IpvsClasses | undefined
-  readonly examiner: Examiner
-  /** The units with a difference. */
-  readonly wrong = new Set<string>()
-  /** Those that may differ. */
-  readonly unknown = new Set<string>()
-
-  static *of(
-    meaning: FamilyMeaning,
-    {
-      tables,
-      ownName,
-      owns,
-      reads,
-      ipvs: held,
-    }: Omit<Question, 'meanings' | 'limit'> & { readonly reads: Reads | undefined },
-  ): Steps<FamilyProof> {
-    const family: NftFamily = meaning.family === 'IPv4' ? 'ip' : 'ip6'
-    const { nodeIps } = meaning
-    const ipvs = held && new IpvsClasses(held, meaning.family)
-    const options = { family, ownName, owns, log: newLog(), nodeIps, reads, ipvs }
-    return new FamilyProof(meaning, yield* Walker.of(tables, options), { reads, ipvs })
-  }
-
-  private constructor(
-    meaning: FamilyMeaning,
-    walker: Walker,
-    { reads, ipvs }: { readonly reads: Reads | undefined; readonly ipvs: IpvsClasses | undefined },
-  ) {
-    this.meaning = meaning
-    this.walker = walker
-    this.ipvs = ipvs
-    this.examiner = new Examiner(meaning, walker, reads)
-  }
-
-  /** Examines every class. */
-  *whole(found: Findings): Steps<void> {
-    yield* this.walker.fill()
-    const groups = new Groups(this.meaning)
-    const { refusesBehind, bindsAddresses } = this.meaning.promises
-    const { examiner } = this
-    const note = (its: PacketClass) => this.note(its, examiner.examine(its), found)
-    function* examineAll(classes: readonly PacketClass[]): Steps<void> {
-      yield
-      if (classes.length > 1 && examiner.meetTogether(classes)) return
-      for (const its of classes) {
-        yield
-        note(its)
-      }
-    }
-    for (const its of classesOf(this.meaning)) {
-      found.count(its)
-      // Where chains of Services choose endpoints, classes go apart at once.
-      yield* examineAll(refusesBehind || bindsAddresses ? [its] : groups.add(its))
-    }
-    for (const classes of groups.rest()) yield* examineAll(classes)
-    yield* this.remembered(found)
-  }
-
-  /** Examines classes again whose clients may be remembered. */
-  *remembered(found: Findings): Steps<void> {
-    for (const [its, difference] of this.examiner.examineRemembered()) {
-      this.note(its, difference, found)
-      yield
-    }
-  }
-
-  note(its: PacketClass, difference: ProofDifference | undefined, found: Findings, unit = unitOf(its)): void {
-    if (difference === undefined) return
-    if (difference.doubt === undefined) this.wrong.add(unit)
-    else this.unknown.add(unit)
-    found.add(its, difference)
-  }
+/** Names what packets are sent to, in their family. */
+function destinationOf({ at, box }: PacketClass): string {
+  const family = box.source[0]?.from.length === 4 ? 'ip' : 'ip6'
+  return `${family} ${typeof at === 'string' ? '' : placeKey(at)}`
 }
 
 /** A type that is local is no further packet: `others` counts it. */

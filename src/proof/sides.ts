@@ -68,9 +68,9 @@ export class Sources {
   /** A process of this node sends to an address of a Service from that address: no endpoint could reply to it. */
   #withOwn({ ip }: Place, sources: readonly Source[]): readonly Source[] {
     const { promises, places, clusterIps, localIps } = this.#meaning
-    if (!promises.bindsAddresses || ip === undefined || !this.#meaning.isClusterIp(ip)) return sources
+    if (!promises.bindsAddresses || ip === undefined || !this.#meaning.clusterIps.has(ip)) return sources
     this.#serviceAddresses ??= regionOfIps(
-      [...clusterIps, ...[...places].flatMap(its => its.ip ?? [])].filter(its => !localIps.has(its)),
+      [...clusterIps, ...places.flatMap(its => its.ip ?? [])].filter(its => !localIps.has(its)),
     )
     const own = this.#serviceAddresses
     return sources.flatMap(its => {
@@ -182,16 +182,13 @@ export function classOf(hook: Hook, at: Place | string, to: Destination, from: S
 
 export type AtPort = Pick<Place, 'protocol' | 'port'>
 
-/** Divides packets to ports that are not taken by their protocols; with `at`, those to this port alone. */
+/** Divides packets to ports that are not taken by their protocols. */
 export function* untaken(
   taken: readonly AtPort[],
-  at: AtPort | undefined,
 ): Generator<Pick<Box, 'protocol' | 'destinationPort'>, void, undefined> {
-  const among = at === undefined ? PORTS : point(u16be(at.port))
   for (const [protocol, numbers] of PROTOCOL_REGIONS) {
-    if (at !== undefined && protocol !== at.protocol) continue
     const ports = taken.filter(its => its.protocol === protocol).map(({ port }) => prefix(u16be(port), 16))
-    const destinationPort = difference(among, union(ports))
+    const destinationPort = difference(PORTS, union(ports))
     if (destinationPort.length > 0) yield { protocol: numbers, destinationPort }
   }
 }

@@ -365,11 +365,10 @@ function createProofMetrics(registry: Registry) {
   let read: (() => number) | undefined
   asked(
     'age_seconds',
-    'Time since the last proof of all packets, or since the start; 0 without --prove and in modes that the daemon does not prove.',
+    'Time since the last proof read the kernel, or since the start; what changed later is not proved. 0 without --prove and in modes that the daemon does not prove.',
     () => read?.() ?? 0,
   )
-  const classes = gauge('classes', 'Classes of packets in the last proof of all.')
-  const changed = counter('changed_classes_total', 'Classes of packets that were proved because of a change.')
+  const classes = gauge('classes', 'Classes of packets in the last proof.')
   const differences = gauge(
     'differences',
     'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes says.',
@@ -380,7 +379,6 @@ function createProofMetrics(registry: Registry) {
   )
   const duration = histogram('duration_seconds', 'Time that proofs ran, pauses not counted.', {
     buckets: [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30],
-    labelNames: ['kind'],
   })
   const failures = counter('failures_total', 'Proofs that failed and were retried.')
   const discarded = counter(
@@ -388,14 +386,13 @@ function createProofMetrics(registry: Registry) {
     'Reads of the kernel discarded because the kernel changed during them.',
   )
   return {
-    /** Gives the seconds since the last whole proof. */
+    /** Gives the seconds since the last proof read the kernel. */
     age: (value: () => number) => {
       read = value
     },
-    proved(kind: 'whole' | 'changes', its: { readonly classes: number; readonly durationMs: number }) {
-      duration.observe({ kind }, its.durationMs / 1000)
-      if (kind === 'whole') classes.set(its.classes)
-      else changed.inc(its.classes)
+    proved(its: { readonly classes: number; readonly durationMs: number }) {
+      duration.observe(its.durationMs / 1000)
+      classes.set(its.classes)
     },
     differences: (now: { readonly wrong: number; readonly unknown: number }) => {
       differences.set(now.wrong)

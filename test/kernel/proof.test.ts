@@ -10,13 +10,12 @@ import type { NftablesState } from '../../src/modes/nftables/state.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import { type ChangesProof, type ProofState, RunningProof } from '../../src/proof/changes.ts'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { EXAMPLES } from '../support/daemon.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { forwardPackets, freshNetns } from '../support/lab/netns.ts'
 import { change, commitAll, computeIn, IPTABLES, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
-import { meaningConfigOf, proofOf } from '../support/proof.ts'
+import { proofOf } from '../support/proof.ts'
 import { PROVING } from '../support/proof-iptables.ts'
 import { LOCAL_IPS, LOGGED, scenarioOf } from '../support/scenario.ts'
 import { allStops } from '../support/walk.ts'
@@ -75,70 +74,6 @@ it.each(LOGGED)('rules that log are proved from what the kernel holds: %s', asyn
   const { value } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
   const { differences, wrong } = proofOf(config, snapshot, value)
   expect([differences, wrong]).toEqual([[], 0])
-  await connection.close()
-  await client.close()
-})
-
-const serviceOf = (number: number) => ({
-  apiVersion: 'v1',
-  kind: 'Service',
-  metadata: { namespace: 'ns', name: `s${number}` },
-  spec: {
-    type: 'ClusterIP',
-    clusterIP: `172.30.0.${number}`,
-    clusterIPs: [`172.30.0.${number}`],
-    ipFamilies: ['IPv4'],
-    ports: [{ port: 80, protocol: 'TCP' }],
-  },
-})
-const sliceOf = (number: number, endpoints: number) => ({
-  apiVersion: 'discovery.k8s.io/v1',
-  kind: 'EndpointSlice',
-  metadata: { namespace: 'ns', name: `s${number}-1`, labels: { 'kubernetes.io/service-name': `s${number}` } },
-  addressType: 'IPv4',
-  endpoints: Array.from({ length: endpoints }, (_, slot) => ({ addresses: [`10.180.${number}.${slot}`] })),
-  ports: [{ name: '', port: 8080, protocol: 'TCP' }],
-})
-
-/** The service ports with a difference, in a proof of changes. */
-const namesIn = (found: ChangesProof): readonly string[] =>
-  found.kind === 'whole' ? [found.why] : [...new Set(found.proof.differences.map(({ name }) => name))]
-
-it('a proof of changes follows what commits and other programs change in the kernel', async () => {
-  const client = openClient()
-  const transport = openNetlink({ protocol: NETLINK_NETFILTER })
-  const connection = new Connection({ transport, clock: systemClock })
-  const plane = planeOn(client, {})
-  let computed = computeIn(NFTABLES, {}, LOCAL_IPS)
-  const read = async (): Promise<ProofState> => {
-    const { value } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
-    return { snapshot: computed.resolved.snapshot, tables: value }
-  }
-  const commit = async () => {
-    const { state } = await plane.observe()
-    const { table } = computed.resolved
-    await commitAll(plane, state, finish(plane.render(table, { base: state, without: new Set() })))
-  }
-  const running = new RunningProof({ config: meaningConfigOf({}), ownName: 'kube-proxy' })
-  const changes = async (): Promise<ChangesProof> => finish(running.changes(await read()))
-  const all = [1, 2, 3, 4].flatMap(number => [serviceOf(number), sliceOf(number, 3)])
-  computed = change(computed, { objects: all })
-  await commit()
-  const whole = finish(running.whole(await read()))
-  expect(whole.differences).toEqual([])
-  computed = change(computed, { objects: [sliceOf(2, 4)] })
-  // The kernel does not hold the new endpoint yet.
-  expect(namesIn(await changes())).toEqual(['ns/s2 at 172.30.0.2:80/TCP'])
-  await commit()
-  const found = await changes()
-  expect(found).toMatchObject({ kind: 'changes', proof: { wrong: 0 } })
-  expect(found.kind === 'changes' ? found.proof.classes : Infinity).toBeLessThan(whole.classes / 3)
-  nft('delete element ip kube-proxy frontends { 172.30.0.3 . tcp . 80 }')
-  expect(namesIn(await changes())).toEqual(['ns/s3 at 172.30.0.3:80/TCP'])
-  await commit()
-  expect(await changes()).toMatchObject({ kind: 'changes', proof: { wrong: 0 } })
-  nft('add table inet fw; add chain inet fw early { type filter hook prerouting priority -300; }')
-  expect(await changes()).toEqual({ kind: 'whole', why: 'table inet fw is new' })
   await connection.close()
   await client.close()
 })
@@ -245,7 +180,7 @@ describe('kprobe verify --prove', () => {
     expect((await runInProcess(['verify', '--prove=off', ...SOURCE])).out).toContain('agree; ')
     expect(await runInProcess(['verify', '--prove=now', ...SOURCE])).toMatchObject({
       code: 2,
-      err: expect.stringContaining('--prove: "now" is not one of off, changes, full'),
+      err: expect.stringContaining('--prove: "now" is not one of off, full'),
     })
   })
 

@@ -10,16 +10,12 @@ export const AGAIN = 'as Kubernetes says again'
 export function proving(
   daemons: Daemons,
   source: string,
-  {
-    prove,
-    mode = 'nftables',
-    more = [],
-  }: { readonly prove: string; readonly mode?: string; readonly more?: readonly string[] },
+  { mode = 'nftables', more = [] }: { readonly mode?: string; readonly more?: readonly string[] } = {},
 ): Promise<Daemon> {
   const args = [
     '--hostname-override=example-node',
     '--cluster-cidr=10.244.0.0/16,fd00:10:244::/64',
-    `--prove=${prove}`,
+    '--prove',
     `--proxy-mode=${mode}`,
     ...more,
   ]
@@ -32,7 +28,7 @@ export async function metric(name: string): Promise<number> {
   return Number(line?.slice(line.lastIndexOf(' ')) ?? 0)
 }
 
-export const wholes = (): Promise<number> => metric('duration_seconds_count{kind="whole"}')
+export const proofs = (): Promise<number> => metric('duration_seconds_count')
 
 /** Waits for a number of the metrics. */
 export async function until(isSo: () => Promise<boolean>): Promise<void> {

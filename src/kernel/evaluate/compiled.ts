@@ -11,7 +11,6 @@ import {
   NF_IP_PRI_NAT_SRC,
   NFT_CT_STATUS,
   NFT_META_IIFNAME,
-  NFT_META_L4PROTO,
   NFT_META_OIFNAME,
   NFT_META_PRIORITY,
   NFT_PAYLOAD_NETWORK_HEADER,
@@ -32,7 +31,7 @@ import {
 import { decodeExtension, type Extension, type ExtensionContext } from './extensions.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import type { ClassMachine } from './machine.ts'
-import { ClassSets, type Compared, comparedBy, type Guard, type MemoryLog } from './sets.ts'
+import { ClassSets, type MemoryLog } from './sets.ts'
 import { chosen, type Of, type RulePlace, type Value } from './values.ts'
 
 export interface CompiledChain {
@@ -44,14 +43,10 @@ export interface CompiledChain {
   readonly comparesBits: boolean
   /** Absent for a short chain. */
   readonly index: RuleIndex | undefined
-  /** What tells the packets apart that meet a rule: the same for later versions of the chain. */
-  readonly compared: readonly Compared[]
 }
 
 export interface CompiledTable {
   readonly name: string
-  /** Some rules are ours. */
-  readonly isOwn: boolean
   readonly sets: ClassSets
   readonly chains: Map<string, CompiledChain>
   /** Of the packets that are followed, also in a table of `inet`. */
@@ -59,8 +54,6 @@ export interface CompiledTable {
   readonly isOwnChain: (chain: string) => boolean
   /** Undefined where IPVS and ipsets were not read. */
   readonly ipvs?: IpvsClasses | undefined
-  /** Versions of a chain share their rules. */
-  readonly known: WeakMap<Rule, Omit<CompiledRule, 'place'>>
 }
 
 /** Which rules are ours: the evaluator must know every expression of them. */
@@ -111,7 +104,6 @@ export function* compileTable(
   const isOfFamily = table.family === family
   const isWhole = isOfFamily && table.name === ownName
   const isOwnChain = (chain: string) => isWhole || (isOfFamily && owns?.(table.name, chain) === true)
-  const isOwn = isWhole || [...table.chains.keys()].some(isOwnChain)
   const chains = !isLazy
     ? new Map<string, CompiledChain>()
     : new LazyChains(its => {
@@ -122,16 +114,7 @@ export function* compileTable(
     { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
     log,
   )
-  const compiled: CompiledTable = {
-    name,
-    isOwn,
-    sets,
-    chains,
-    family,
-    isOwnChain,
-    ipvs,
-    known: new WeakMap(),
-  }
+  const compiled: CompiledTable = { name, sets, chains, family, isOwnChain, ipvs }
   if (isLazy) return compiled
   const pauses = new Pauses()
   for (const chain of table.chains.values()) {
@@ -145,13 +128,9 @@ export function* compileTable(
 const RULES_A_STEP = 128
 const RULE_COST = 16
 
-/** Compiles a chain, or a later version of one. Services fill single chains with thousands of rules. */
-export function* compileInSteps(
-  chain: Chain,
-  table: CompiledTable,
-  before?: CompiledChain,
-): Steps<CompiledChain> {
-  const { family, isOwnChain, ipvs, known } = table
+/** Compiles a chain. Services fill single chains with thousands of rules. */
+function* compileInSteps(chain: Chain, table: CompiledTable): Steps<CompiledChain> {
+  const { family, isOwnChain, ipvs } = table
   const isOwn = isOwnChain(chain.name)
   const rules: CompiledRule[] = []
   for (const [index, rule] of chain.rules.entries()) {
@@ -159,9 +138,7 @@ export function* compileInSteps(
     const isJump = chain.hook !== undefined && targetsOf(rule.expressions).some(isOwnChain)
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
     if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) continue
-    const its = known.get(rule) ?? compileExpressions(rule, { family, isOwn: place.isOwn, ipvs })
-    known.set(rule, its)
-    rules.push({ ...its, place })
+    rules.push({ ...compileExpressions(rule, { family, isOwn: place.isOwn, ipvs }), place })
   }
   return {
     name: chain.name,
@@ -170,7 +147,6 @@ export function* compileInSteps(
     isOwn,
     comparesBits: comparesBits(rules, family),
     index: indexOf(rules),
-    compared: before?.compared ?? comparedIn(rules),
   }
 }
 
@@ -229,10 +205,10 @@ export interface CompiledRule {
 /** The number of rules from which a chain gets an index. */
 const INDEXED_FROM = 16
 
-/** Gives what tells the packets apart that meet a rule of a chain. Services fill chains that are empty at first. */
-export function comparedIn(rules: readonly CompiledRule[]): readonly Compared[] {
-  if (rules.length === 0) return ['place', 'port']
-  return [...new Set(rules.map(({ guard }) => comparedBy(guard)))]
+/** What packets must have to get past the first comparisons of a rule. */
+export interface Guard {
+  readonly destination: Octets | undefined
+  readonly port: Octets | undefined
 }
 
 interface Entry extends Guard {
@@ -295,8 +271,6 @@ class RuleIndex {
       return inOrder(own.filter(isMet), this.#anyDestination.filter(isMet))
     }
     const ofPort = port === undefined ? [this.#all] : [this.#byPort.get(port) ?? NONE, this.#anyPort]
-    // Classes that are followed together have several destinations.
-    if (machine.together !== undefined) return inOrder(...ofPort)
     const [addresses, ports] = [machine.region('destination'), machine.region('destinationPort')]
     const isMet = (its: Entry) =>
       (its.port === undefined || port !== undefined || includes(ports, its.port)) &&
@@ -324,25 +298,20 @@ function inOrder(...lists: readonly (readonly Entry[])[]): readonly CompiledRule
 }
 
 /** Gives an index; undefined for a short chain. */
-export function indexOf(rules: readonly CompiledRule[]): RuleIndex | undefined {
+function indexOf(rules: readonly CompiledRule[]): RuleIndex | undefined {
   if (rules.length < INDEXED_FROM) return undefined
   return new RuleIndex(rules.map((rule, at) => ({ at, rule, ...rule.guard })))
 }
 
 /** Reads the comparisons at the beginning of a rule: nothing before them has an effect. */
-export function guardOf(expressions: CompiledRule['expressions'], family: NftFamily): Guard {
-  const guard: { -readonly [K in keyof Guard]: Guard[K] } = {
-    destination: undefined,
-    port: undefined,
-    protocol: undefined,
-  }
+function guardOf(expressions: CompiledRule['expressions'], family: NftFamily): Guard {
+  const guard: { -readonly [K in keyof Guard]: Guard[K] } = { destination: undefined, port: undefined }
   let loaded: { readonly dreg: number; readonly field: keyof Guard; readonly length: number } | undefined
   for (const each of expressions) {
     if (each.kind === 'payload') {
       const field = fieldOf(each, family)
       loaded = field === undefined ? undefined : { dreg: each.dreg, field, length: each.length }
-    } else if (each.kind === 'meta')
-      loaded = each.key === NFT_META_L4PROTO ? { dreg: each.dreg, field: 'protocol', length: 1 } : undefined
+    } else if (each.kind === 'meta') loaded = undefined
     else if (each.kind === 'cmp') {
       const isWhole = loaded?.dreg === each.sreg && loaded.length === each.data.length
       if (loaded !== undefined && isWhole && each.op === 'eq') guard[loaded.field] ??= each.data
@@ -360,7 +329,7 @@ function fieldOf({ base, offset, length }: Of<'payload'>, family: NftFamily): ke
 }
 
 /** Whether rules compare bits of a destination that are no prefix: no region of addresses says so. */
-export function comparesBits(rules: readonly CompiledRule[], family: NftFamily): boolean {
+function comparesBits(rules: readonly CompiledRule[], family: NftFamily): boolean {
   return rules.some(({ expressions }) =>
     expressions.some((each, index) => {
       const before = expressions[index - 1]
@@ -403,16 +372,6 @@ export function placesIn<C extends Leading<C>>({ rules, table }: C): readonly Gu
 
 export function dividesByChance({ expressions }: CompiledRule): boolean {
   return expressions.some(each => each.kind === 'extension' && each.isChance === true)
-}
-
-/** Gives the chains that lead packets on by such rules alone, and those that they lead to. */
-export function* chainsBehind<C extends Leading<C>>(chain: C): Generator<C, void, undefined> {
-  yield chain
-  for (const { guard, expressions } of chain.rules) {
-    const last = guard.destination === undefined ? expressions.at(-1) : undefined
-    const target = last?.kind === 'verdict' ? chain.table.chains.get(last.verdict.chain ?? '') : undefined
-    if (target !== undefined) yield* chainsBehind(target)
-  }
 }
 
 function isTest(expression: CompiledRule['expressions'][number]): boolean {

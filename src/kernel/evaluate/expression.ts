@@ -135,7 +135,7 @@ function lookup(machine: ClassMachine, expression: Of<'lookup'>): Effect {
   const { sets } = machine
   const { keyLength, flags } = sets.setOf(set)
   const key = load(machine, sreg, keyLength)
-  machine.note(set, key)
+  machine.single?.look(sets, set, key)
   if ((flags & NFT_SET_INTERVAL) !== 0) return lookupRange(machine, key, expression)
   if (typeof key !== 'string' && key.some(isChoice)) {
     const again = (copy: ClassMachine) => lookup(copy, expression)

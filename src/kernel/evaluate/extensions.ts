@@ -32,7 +32,7 @@ import {
 import { readTarget } from '../xt/target.ts'
 import { foreignRun, redirect, untrack } from './foreign.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import { type ClassMachine, type Effect, NotTogether } from './machine.ts'
+import type { ClassMachine, Effect } from './machine.ts'
 import { byRolled, translate } from './random.ts'
 import { BeyondEvaluator, chosen, chosenTo, type Field, isChoice, type Known, type Value } from './values.ts'
 
@@ -210,7 +210,6 @@ function byChance(share: number): Run {
   return machine => {
     const roll = machine.random(XT_STATISTIC_UNITS)
     if (roll !== undefined) return roll < share * XT_STATISTIC_UNITS ? 'next' : 'break'
-    if (machine.together !== undefined) throw new NotTogether('each class is followed by itself')
     return { kind: 'split', branches }
   }
 }

@@ -9,7 +9,7 @@ import { chosen, type Field } from './values.ts'
 /** Values of fields in the order of the levels; below the last one what an entry holds. */
 export class Tree<T> extends Map<Octets, Tree<T> | Leaf<T>> {
   /** At the last level: how regions of packets are divided, of which many classes have the same. */
-  divisions: WeakMap<Region, Division<T>> | undefined
+  readonly divisions = new WeakMap<Region, Division<T>>()
 }
 
 interface Division<T> {
@@ -31,31 +31,18 @@ export interface Index<T> {
   readonly tree: Tree<T>
 }
 
-/** Puts what `holding` gives for the value at a path; undefined removes it. */
-export function plant<T>(
-  tree: Tree<T>,
-  path: readonly Octets[],
-  holding: (known: T | undefined) => T | undefined,
-): void {
+/** Puts what `holding` gives for the value at a path. */
+export function plant<T>(tree: Tree<T>, path: readonly Octets[], holding: (known: T | undefined) => T): void {
   const [key, ...rest] = path
   if (key === undefined) return
   const known = tree.get(key)
   if (rest.length > 0) {
     const below: Tree<T> = known instanceof Tree ? known : new Tree()
     plant(below, rest, holding)
-    if (below.size > 0) tree.set(key, below)
-    else tree.delete(key)
+    tree.set(key, below)
     return
   }
-  tree.divisions = undefined
-  const value = holding(known instanceof Leaf ? known.value : undefined)
-  if (value === undefined) tree.delete(key)
-  else tree.set(key, new Leaf(value))
-}
-
-/** Gives a path as a key of a set has it. */
-export function keyOf(path: readonly Octets[]): Octets {
-  return path.map(octets => octets.padEnd(Math.ceil(octets.length / 4) * 4, '\0')).join('')
+  tree.set(key, new Leaf(holding(known instanceof Leaf ? known.value : undefined)))
 }
 
 interface Descent<T> {
@@ -92,9 +79,9 @@ function divide<T>(
 ): Effect {
   const region = machine.region(field)
   const isLast = next.level === next.fields.length
-  const kept = isLast ? node.divisions?.get(region) : undefined
+  const kept = isLast ? node.divisions.get(region) : undefined
   const division = kept ?? divisionOf(region, node, below => isMet(machine, below, next))
-  if (isLast) node.divisions = (node.divisions ?? new WeakMap()).set(region, division)
+  if (isLast) node.divisions.set(region, division)
   const { parts, rest } = division
   const branches = [...parts, { below: undefined, part: rest }].flatMap(({ below, part }) =>
     part.length === 0

@@ -5,15 +5,14 @@ import { beyondOf } from './beyond.ts'
 import {
   type CompiledChain,
   type CompiledRule,
-  chainsBehind,
   dividesByChance,
+  type Guard,
   placesIn,
   placeText,
   setsPriority,
 } from './compiled.ts'
 import { evaluate } from './expression.ts'
-import { type ClassMachine, type Effect, NotTogether } from './machine.ts'
-import type { Guard, Noting } from './sets.ts'
+import type { ClassMachine, Effect } from './machine.ts'
 import { BeyondEvaluator, type Box, type Doubt } from './values.ts'
 
 /** What becomes of packets behind a chain. */
@@ -44,23 +43,12 @@ export class Follower {
   ways = 1
   /** What chains that divide packets by bits of their destination know. */
   readonly #places = new Map<CompiledChain, readonly Guard[]>()
-  readonly #reads: Noting | undefined
-
-  constructor(reads: Noting | undefined) {
-    this.#reads = reads
-  }
-
-  /** Forgets what chains know: their rules changed. */
-  forget(): void {
-    this.#places.clear()
-  }
 
   /** Passes a chain, and the chains that its rules lead to. */
   run(start: ClassMachine, chain: CompiledChain, depth = 0): Decided[] {
     // No kernel holds such chains: a state that was read in parts may.
     if (depth >= DEPTH_MAX) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
     start.sets = chain.table.sets
-    this.#reads?.noteChain(start, chain)
     const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
     if (apart !== undefined) return apart
     const decided: Decided[] = []
@@ -87,14 +75,10 @@ export class Follower {
   /** Follows each place that a chain knows by itself. All other packets return from it. */
   #byPlace(machine: ClassMachine, chain: CompiledChain, depth: number): Decided[] | undefined {
     const addresses = machine.region('destination')
-    if (machine.to !== undefined || machine.together !== undefined || onlyValue(addresses) !== undefined)
-      return undefined
+    if (machine.to !== undefined || onlyValue(addresses) !== undefined) return undefined
     const places = this.#places.get(chain) ?? placesIn(chain)
     if (places === undefined) return undefined
     this.#places.set(chain, places)
-    // What returns here passes these chains, although it is not followed through them.
-    if (this.#reads?.followsRules === true)
-      for (const each of chainsBehind(chain)) this.#reads.noteChain(machine, each)
     const ports = machine.region('destinationPort')
     const met = places.filter(({ port }) => port === undefined || includes(ports, port))
     const known = new Set(met.flatMap(({ destination = '' }) => destination))
@@ -148,7 +132,7 @@ export class Follower {
       return run()
     } catch (error) {
       const { rule, next } = at
-      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn || error instanceof NotTogether) throw error
+      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn) throw error
       const beyond = beyondOf(expression.kind === 'extension' ? expression.of : expression)
       const reason = machine.unread ?? error.message
       if (beyond === 'nothing') return 'next'

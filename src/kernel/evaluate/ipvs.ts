@@ -2,36 +2,24 @@ import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
-import { entryKey, type Ipset, type IpsetEntry } from '../ipset/state.ts'
+import type { Ipset, IpsetEntry } from '../ipset/state.ts'
 import {
   destinationKey,
   type HeldIpset,
   type HeldServer,
   IP_VS_CONN_F_FWD_MASK,
   IP_VS_CONN_F_MASQ,
-  type IpvsChange,
   type IpvsHeld,
   isPersistent,
   type RealServer,
   serverKey,
-  type VirtualAddress,
   WHOLE_ADDRESS,
 } from '../ipvs/state.ts'
 import { NF_ACCEPT } from '../nft/constants.ts'
-import { descend, type Index, keyOf, plant, Tree } from './field-trees.ts'
+import { descend, type Index, plant, Tree } from './field-trees.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { balance, byRolled, eachRolled } from './random.ts'
-import { type ClassSets, newLog, noSets } from './sets.ts'
-import {
-  BeyondEvaluator,
-  chosen,
-  chosenTo,
-  type Field,
-  type Known,
-  type Of,
-  ROLLED_MAX,
-  type Word,
-} from './values.ts'
+import { BeyondEvaluator, chosen, chosenTo, type Field, type Known, type Of, ROLLED_MAX } from './values.ts'
 
 /** How often a scheduler chooses real servers of different weights, for all clients together. */
 const SHARES: Readonly<Record<string, 'equal' | 'by weight'>> = {
@@ -73,20 +61,14 @@ interface Member {
 const MEMBER: Member = { networks: undefined, entries: [] }
 
 /** An ipset, and trees of its entries by the dimensions that rules match. */
-interface KnownSet {
-  readonly set: HeldIpset['set']
-  readonly entries: Map<string, IpsetEntry>
+interface KnownSet extends HeldIpset {
   readonly indexes: Map<string, Index<Member>>
 }
-
-const SERVERS = 'virtual servers'
 
 /** IPVS and ipsets as the packets of one family meet them. */
 export class IpvsClasses {
   /** Those of all devices. */
   readonly addresses: readonly Ip[]
-  /** What classes look up here is noted as lookups in these sets. */
-  readonly lookups: ClassSets = noSets(newLog())
   readonly #servers: Index<HeldServer> = {
     fields: ['destination', 'protocol', 'destinationPort'],
     tree: new Tree(),
@@ -97,40 +79,13 @@ export class IpvsClasses {
   constructor({ servers, ipsets, addresses }: IpvsHeld, family: Family) {
     this.#family = family
     this.addresses = addresses
-    for (const { set, entries } of ipsets) {
-      const its = this.#isOfFamily(set) ? entries : []
-      const byKey = new Map(its.map(entry => [entryKey(set.name, entry), entry]))
-      this.#sets.set(set.name, { set, entries: byKey, indexes: new Map() })
+    for (const { set, entries } of ipsets)
+      this.#sets.set(set.name, { set, entries: this.#isOfFamily(set) ? entries : [], indexes: new Map() })
+    for (const held of servers) {
+      const { ip, protocol, port } = held.server
+      const path = [ip, String.fromCharCode(PROTOCOL_NUMBERS[protocol]), u16be(port)]
+      if (familyOf(ip) === family && port !== 0) plant(this.#servers.tree, path, () => held)
     }
-    for (const held of servers) this.#put(held.server, held)
-  }
-
-  /** Takes over what changed. Says which lookups meet it. */
-  change(
-    { servers, entries }: IpvsChange,
-    concern: (lookup: { readonly set: string; readonly key: Octets }) => void,
-  ): void {
-    for (const { at, now } of servers) {
-      this.#put(at, now)
-      concern({ set: SERVERS, key: keyOf(pathOfServer(at)) })
-    }
-    for (const { set: name, entry, isThere } of entries) {
-      const known = this.#sets.get(name)
-      if (known === undefined || !this.#isOfFamily(known.set)) continue
-      const key = entryKey(name, entry)
-      if (isThere) known.entries.set(key, entry)
-      else known.entries.delete(key)
-      for (const [dimensions, { tree }] of known.indexes)
-        for (const path of pathsOf(entry, known.set.type)) {
-          plant(tree, path, member => memberOf(known.set, { member, entry, isThere }))
-          concern({ set: lookupOf(name, dimensions), key: keyOf(path) })
-        }
-    }
-  }
-
-  #put(at: VirtualAddress, now: HeldServer | undefined): void {
-    if (familyOf(at.ip) === this.#family && at.port !== 0)
-      plant(this.#servers.tree, pathOfServer(at), () => now)
   }
 
   #isOfFamily({ type, family }: HeldIpset['set']): boolean {
@@ -150,7 +105,6 @@ export class IpvsClasses {
     const index = known.indexes.get(all) ?? indexOf(known, dimensions)
     known.indexes.set(all, index)
     const { fields, tree } = index
-    this.#note(machine, lookupOf(name, all), fields)
     const third = addressAt(dimensions[2])
     return descend(machine, tree, {
       fields,
@@ -165,52 +119,18 @@ export class IpvsClasses {
   /** Sends packets to a real server, as ip_vs_in() does; `next` where they are to no virtual server. */
   balance(machine: ClassMachine): Effect {
     const { fields, tree } = this.#servers
-    this.#note(machine, SERVERS, fields)
     return descend(machine, tree, {
       fields,
       level: 0,
       found: (its, held) => (held === undefined ? 'next' : schedule(its, held)),
     })
   }
-
-  #note(machine: ClassMachine, set: string, fields: readonly Field[]): void {
-    const { sets, single } = machine
-    // The path of a single packet names the rule, which names the set.
-    if (single !== undefined) return
-    machine.sets = this.lookups
-    machine.note(
-      set,
-      fields.flatMap(field => wordsOf(machine, field)),
-    )
-    machine.sets = sets
-  }
-}
-
-function lookupOf(set: string, dimensions: string): string {
-  return `ipset ${set} ${dimensions}`
-}
-
-/** Gives a field as a key of a set has it: in words that are filled with zeros. */
-function wordsOf(machine: ClassMachine, field: Field): readonly Word[] {
-  const length = field === 'protocol' ? 1 : field.endsWith('Port') ? 2 : machine.addressLength
-  const known = machine.known(field)
-  const words: Word[] = []
-  for (let at = 0; at < length; at += 4) {
-    const end = Math.min(at + 4, length)
-    words.push(
-      known === undefined
-        ? { field, at, mask: '\xff'.repeat(end - at) }
-        : chosenTo(known, octets => octets.slice(at, end).padEnd(4, '\0')),
-    )
-  }
-  return words
 }
 
 function indexOf({ set, entries }: KnownSet, dimensions: Of<'ipset'>['dimensions']): Index<Member> {
   const tree = new Tree<Member>()
-  for (const entry of entries.values())
-    for (const path of pathsOf(entry, set.type))
-      plant(tree, path, member => memberOf(set, { member, entry, isThere: true }))
+  for (const entry of entries)
+    for (const path of pathsOf(entry, set.type)) plant(tree, path, member => memberWith(set, member, entry))
   return { fields: fieldsOf(set.type, dimensions), tree }
 }
 
@@ -280,26 +200,10 @@ function pathsOf(
   return [type === 'hash:ip,port,ip' ? [...path, ip2] : path]
 }
 
-function pathOfServer({ ip, protocol, port }: VirtualAddress): readonly Octets[] {
-  return [ip, String.fromCharCode(PROTOCOL_NUMBERS[protocol]), u16be(port)]
-}
-
-interface MemberChange {
-  readonly member: Member | undefined
-  readonly entry: IpsetEntry
-  readonly isThere: boolean
-}
-
-/** Adds an entry, or removes it. Of the networks that hold a source, the longest prefix decides. */
-function memberOf(
-  { name, type }: HeldIpset['set'],
-  { member, entry, isThere }: MemberChange,
-): Member | undefined {
-  if (type !== 'hash:ip,port,net') return isThere ? MEMBER : undefined
-  const key = entryKey(name, entry)
-  const others = (member?.entries ?? []).filter(its => entryKey(name, its) !== key)
-  const entries = isThere ? [...others, entry] : others
-  if (entries.length === 0) return undefined
+/** Adds an entry to those of a path. Of the networks that hold a source, the longest prefix decides. */
+function memberWith({ type }: HeldIpset['set'], member: Member | undefined, entry: IpsetEntry): Member {
+  if (type !== 'hash:ip,port,net') return MEMBER
+  const entries = [...(member?.entries ?? []), entry]
   const sorted = entries.toSorted((a, b) => (a.prefix2 ?? 0) - (b.prefix2 ?? 0))
   let networks: Region = []
   for (const { ip2 = '', prefix2 = 0, nomatch } of sorted) {

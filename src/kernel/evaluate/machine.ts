@@ -29,7 +29,6 @@ import {
   enlist,
   isListed,
   type MemoryLog,
-  type Noting,
   noteWritten,
   type Remembered,
   recall,
@@ -103,15 +102,7 @@ export interface Surroundings {
   readonly nodeIps: Pick<ReadonlySet<Ip>, 'has'>
   readonly memo: Memo
   readonly log: MemoryLog
-  /** Remembers what classes look up; undefined where nobody asks later. */
-  readonly reads: Noting | undefined
 }
-
-/** Classes cannot be followed together. */
-export class NotTogether extends BeyondEvaluator {}
-
-/** Numbers of classes that are followed together: memory stays small. */
-const TOGETHER_MAX = 1 << 15
 
 /** A class of packets on its way through the hooks. */
 export class ClassMachine {
@@ -119,11 +110,10 @@ export class ClassMachine {
   sets: ClassSets
   readonly addressLength: number
   box: Box
-  /** That of each number that was rolled. */
+  /** The probability of each number of `rolled`; without them, that of the packets. */
   probability = 1
+  /** The random numbers that the packets may have rolled, where something follows from them. */
   rolled: readonly number[] | undefined
-  /** The destinations of several classes that are followed together, by number, and the class of each number. */
-  together: { readonly address: Known; readonly classes: readonly number[] } | undefined
   mark: Known = ZERO
   connectionMark: Known = ZERO
   priority: Known = ZERO
@@ -172,43 +162,21 @@ export class ClassMachine {
   }
 
   copy(): ClassMachine {
-    const copy = new ClassMachine(this.box, this.sets, this.#around)
+    const copy = Object.assign(new ClassMachine(this.box, this.sets, this.#around), this)
     copy.registers = this.registers.slice()
-    copy.probability = this.probability
-    copy.rolled = this.rolled
-    copy.together = this.together
-    copy.mark = this.mark
-    copy.connectionMark = this.connectionMark
-    copy.priority = this.priority
-    copy.ownPriority = this.ownPriority
-    copy.translated = this.translated
-    copy.masquerade = this.masquerade
-    copy.isSourceElsewhere = this.isSourceElsewhere
-    copy.untracked = this.untracked
-    copy.doubt = this.doubt
-    copy.unread = this.unread
-    copy.delivered = this.delivered
-    copy.looped = this.looped
-    copy.sent = this.sent
-    copy.hook = this.hook
-    copy.hookPriority = this.hookPriority
-    copy.written = this.written
-    copy.decidedBy = this.decidedBy
-    copy.to = this.to
-    copy.toType = this.toType
-    copy.isChangedByOwn = this.isChangedByOwn
-    copy.server = this.server
-    copy.isTaken = this.isTaken
     copy.single = this.single?.copy()
     return copy
   }
 
-  /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
+  /**
+   * Begins a rule without registers. The random numbers are forgotten, too, unless a mark, a priority, a written element
+   * or the destination follows from them.
+   */
   beginRule(): void {
     this.registers.fill(undefined)
     this.unread = undefined
     this.single?.beginRule()
-    if (this.rolled === undefined || this.together !== undefined) return
+    if (this.rolled === undefined) return
     const { mark, connectionMark, priority, ownPriority, written, to } = this
     const kept = [mark, connectionMark, priority, ownPriority, written?.data, to?.address, to?.port]
     if (!kept.every(its => its === undefined || typeof its === 'string')) return
@@ -218,8 +186,6 @@ export class ClassMachine {
 
   roll(modulus: number, offset: number): Choice {
     const before = this.rolled
-    if (this.together !== undefined && modulus * (before?.length ?? 1) > TOGETHER_MAX)
-      throw new NotTogether('these classes roll too many numbers')
     const { rolled, word } = rollOf(this.memo, modulus * (before?.length ?? 1), offset)
     this.probability /= modulus
     this.rolled = rolled
@@ -227,20 +193,18 @@ export class ClassMachine {
     this.#rewrite(its =>
       typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
     )
-    if (this.together !== undefined)
-      this.together = { ...this.together, classes: repeated(this.together.classes, before, modulus) }
     return { choices: rolled.map(number => u32host((number % modulus) + offset)) }
   }
 
+  /** Narrows the packets to those that rolled a number. */
   settle(number: number): void {
-    if (this.together !== undefined) throw new NotTogether('each class is followed by itself')
     this.rolled = undefined
     this.#rewrite(its => chosen(its, number))
   }
 
   /** Rewrites all that follows from a number. */
   #rewrite(rewrite: (its: Known) => Known): void {
-    const { registers, written, to, together } = this
+    const { registers, written, to } = this
     this.registers = registers.map(word => (word !== undefined && isChoice(word) ? rewrite(word) : word))
     this.mark = rewrite(this.mark)
     this.connectionMark = rewrite(this.connectionMark)
@@ -248,7 +212,6 @@ export class ClassMachine {
     if (this.ownPriority !== undefined) this.ownPriority = rewrite(this.ownPriority)
     if (written !== undefined) this.written = { ...written, data: rewrite(written.data) }
     if (to !== undefined) this.to = { address: rewrite(to.address), port: rewrite(to.port) }
-    if (together !== undefined) this.together = { ...together, address: rewrite(together.address) }
   }
 
   /** Gives the address and port that each number leads to, all equally likely; none without a translation. */
@@ -322,7 +285,6 @@ export class ClassMachine {
   known(field: Field): Known | undefined {
     if (this.to !== undefined && field === 'destination') return this.to.address
     if (this.to !== undefined && field === 'destinationPort') return this.to.port
-    if (this.together !== undefined && field === 'destination') return this.together.address
     return onlyValue(this.region(field))
   }
 
@@ -389,11 +351,6 @@ export class ClassMachine {
 
   random(modulus: number): number | undefined {
     return modulus === 1 ? 0 : this.single?.random(modulus)
-  }
-
-  note(set: string, key: Value): void {
-    this.#around.reads?.note(this, set, key)
-    this.single?.look(this.sets, set, key)
   }
 
   remembered(set: string, key: Value): Remembered | undefined {

@@ -2,18 +2,9 @@ import { finish, Pauses, type Steps } from '../../base/clock.ts'
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from '../nft/constants.ts'
-import { sameElementData } from '../nft/diff-elements.ts'
 import type { Element, ElementData, ElementGroup, NftSet } from '../nft/state.ts'
 import { type Range, rangesOf } from './ranges.ts'
-import {
-  BeyondEvaluator,
-  type Box,
-  type Candidate,
-  chosenOf,
-  type Known,
-  type Value,
-  type Word,
-} from './values.ts'
+import { BeyondEvaluator, type Candidate, chosenOf, type Known, type Value, type Word } from './values.ts'
 
 /** What the sets that packets fill hold for the packets of a class. */
 type Memory =
@@ -109,9 +100,6 @@ export interface SetChange {
 const NONE: readonly Candidate[] = []
 
 type Index = Map<Octets, ElementGroup>
-/** Longer lists of an index are made again when they are wanted. */
-const LIST_MAX = 256
-const STALE: ElementGroup = []
 
 /** The sets of one table as classes of packets read them. */
 export class ClassSets {
@@ -165,24 +153,6 @@ export class ClassSets {
     return this.#filled
   }
 
-  /** Tests whether these are the elements of the sets that no packet fills. */
-  *holds(elements: Iterable<ElementGroup>): Steps<boolean> {
-    const pauses = new Pauses()
-    const counts = new Map<string, number>()
-    for (const group of elements)
-      for (const element of group) {
-        const { set } = element
-        if (pauses.due(1 / 8)) yield
-        if (this.#isFilledByPackets(set)) continue
-        const known = this.#elements.get(set)?.get(placeIn(element))
-        if (known === undefined || !isSameElement(known, element)) return false
-        counts.set(set, (counts.get(set) ?? 0) + 1)
-      }
-    return [...this.#elements].every(
-      ([set, { size }]) => this.#isFilledByPackets(set) || size === (counts.get(set) ?? 0),
-    )
-  }
-
   #isFilledByPackets(set: string): boolean {
     return (this.setOf(set).flags & NFT_SET_EVAL) !== 0
   }
@@ -216,54 +186,7 @@ export class ClassSets {
       pattern |= 1 << at
       key += word
     }
-    const found = this.#indexBy(pattern, name, words.length).get(key) ?? NONE
-    if (found !== STALE) return found
-    this.#indexes.delete(name)
     return this.#indexBy(pattern, name, words.length).get(key) ?? NONE
-  }
-
-  /** Replaces elements. Gives those that are new, gone, or have other data. */
-  *update(before: readonly ElementGroup[], after: readonly ElementGroup[]): Steps<readonly Element[]> {
-    const pauses = new Pauses()
-    const gone = new Map<string, Map<Octets, Element>>()
-    for (const element of before.flat()) {
-      const keys = gone.get(element.set) ?? new Map<Octets, Element>()
-      gone.set(element.set, keys.set(placeIn(element), element))
-      if (pauses.due(1 / 8)) yield
-    }
-    const changed: Element[] = []
-    for (const element of after.flat()) {
-      const place = placeIn(element)
-      const known = this.#elements.get(element.set)?.get(place)
-      gone.get(element.set)?.delete(place)
-      if (pauses.due(1 / 8)) yield
-      if (known !== undefined && isSameElement(known, element)) continue
-      changed.push(element)
-      this.#put(element.set, place, element)
-    }
-    for (const keys of gone.values())
-      for (const element of keys.values()) {
-        changed.push(element)
-        this.#put(element.set, placeIn(element), undefined)
-        if (pauses.due(1 / 8)) yield
-      }
-    return changed
-  }
-
-  #put(set: string, key: Octets, element: Element | undefined): void {
-    const elements = this.#elements.get(set)
-    if (element === undefined) elements?.delete(key)
-    else elements?.set(key, element)
-    for (const [pattern, index] of (this.#indexes.get(set) ?? []).entries()) {
-      if (index === undefined) continue
-      const at = partOf(key, pattern)
-      const list = index.get(at) ?? []
-      if (list === STALE || list.length > LIST_MAX) index.set(at, STALE)
-      else {
-        const others = list.filter(its => its.key !== key)
-        index.set(at, element === undefined ? others : [...others, element])
-      }
-    }
   }
 
   /** `pattern` has a bit for each word that is known. */
@@ -302,7 +225,7 @@ export class ClassSets {
 
   readonly #ranges = new WeakMap<ReadonlyMap<Octets, Element>, readonly Range[]>()
 
-  /** Gives the intervals of such a set. Elements that change need a whole proof, and with it a new object. */
+  /** Gives the intervals of such a set. */
   ranges(name: string): readonly Range[] {
     const elements = this.#exact(name)
     const known = this.#ranges.get(elements) ?? rangesOf([...elements.values()], this.setOf(name))
@@ -326,11 +249,6 @@ export class ClassSets {
     return true
   }
 
-  /** The place of an element in a set that packets fill; undefined for other sets. */
-  memoryAt({ set, key }: Element): string | undefined {
-    return this.#isFilledByPackets(set) ? placeOf(this.name, set, key) : undefined
-  }
-
   /** Data that the kernel holds at a place of `asked`. */
   *heldAt(place: string): Generator<Octets, void, undefined> {
     for (const [name, elements] of this.#elements) {
@@ -346,17 +264,13 @@ function placeIn({ key, isEnd }: Element): Octets {
   return isEnd === true ? `${key} end` : key
 }
 
-function isSameElement(a: Element, b: Element): boolean {
-  return sameElementData(a.data, b.data) && a.keyEnd === b.keyEnd
-}
-
 /** A table without sets. */
 export function noSets(log: MemoryLog): ClassSets {
   return new ClassSets({ name: '', sets: new Map(), elements: [], isOwn: true }, log)
 }
 
 /** Gives the words of a key that a pattern has a bit for. */
-function partOf(key: Octets, pattern: number, words = Math.ceil(key.length / 4)): Octets {
+function partOf(key: Octets, pattern: number, words: number): Octets {
   let part = ''
   for (let at = 0; at < words; at++)
     if ((pattern >> at) & 1) part += key.slice(at * 4, at * 4 + 4).padEnd(4, '\0')
@@ -368,46 +282,4 @@ function placeOf(table: string, set: string, key: Value): string {
   const first = key[0]
   const word = typeof key === 'string' ? key.slice(0, 4) : typeof first === 'string' ? first : ''
   return `${table} ${set} ${word}`
-}
-
-/** What all packets have that a rule does not end for at once. */
-export interface Guard {
-  readonly destination: Octets | undefined
-  readonly port: Octets | undefined
-  readonly protocol: Octets | undefined
-}
-
-/** What a rule compares first: a destination with a port, one of them, or nothing that a packet tells. */
-export type Compared = 'place' | 'address' | 'port' | 'nothing'
-
-export function comparedBy({ destination, port }: Guard): Compared {
-  if (destination === undefined) return port === undefined ? 'nothing' : 'port'
-  return port === undefined ? 'address' : 'place'
-}
-
-/** A chain whose rules packets are compared with. */
-export interface ComparedChain {
-  readonly name: string
-  readonly compared: readonly Compared[]
-  readonly table: { readonly sets: ClassSets }
-}
-
-/** A class of packets that looks up an element. */
-export interface Reader {
-  readonly box: Box
-  readonly sets: ClassSets
-  readonly addressLength: number
-  readonly rolled?: readonly number[] | undefined
-  readonly together?: { readonly classes: readonly number[] } | undefined
-}
-
-/** Receives which elements and chains the packets of a class meet. */
-export interface Noting {
-  readonly followsRules: boolean
-  note(reader: Reader, set: string, key: Value): void
-  /** Notes that packets pass a chain. */
-  noteChain(
-    reader: Reader & { header(base: number, offset: number, length: number): Value },
-    chain: ComparedChain,
-  ): void
 }

@@ -1,7 +1,7 @@
 import { finish, type Steps } from '../../base/clock.ts'
 import { familyOf, type Ip, isLoopback } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { difference, intersection, onlyValue, type Region, union } from '../../base/region.ts'
+import { difference, intersection, type Region, union } from '../../base/region.ts'
 import { serverKey, type VirtualServer } from '../ipvs/state.ts'
 import {
   NF_ACCEPT,
@@ -27,10 +27,10 @@ import {
 } from './compiled.ts'
 import { type Decision, Follower, withoutEchoes } from './follower.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import { ClassMachine, NotTogether, type Surroundings } from './machine.ts'
-import { type ClassSets, type MemoryLog, type Noting, noSets } from './sets.ts'
+import { ClassMachine, type Surroundings } from './machine.ts'
+import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
 import type { SinglePacket } from './single.ts'
-import { type Box, type Hook, LOCAL, loopback, newMemo, regionOfIps, rollOf } from './values.ts'
+import { type Box, type Hook, LOCAL, loopback, newMemo, regionOfIps } from './values.ts'
 
 /** Packets that enter at a hook. */
 interface Entering {
@@ -51,19 +51,18 @@ export interface Leaf {
 
 interface WalkerOptions extends CompileOptions {
   readonly nodeIps: ReadonlySet<Ip>
-  readonly reads?: Noting | undefined
 }
 
 /** The rules of all programs at the hooks of one family. */
 export class Walker {
   readonly log: MemoryLog
-  #around: Surroundings
+  readonly #around: Surroundings
   /** Those of the Node and of its devices, without the one that IPVS mode makes. */
   readonly #nodeIps: ReadonlySet<Ip>
   readonly #hooks: Hooks
   /** Where the addresses of this machine are known: packets to them are local, and no others. */
   readonly #localAddresses: Region | undefined
-  readonly #follower: Follower
+  readonly #follower = new Follower()
 
   /** Compiles the rules in steps: shared tables have tens of thousands. */
   static *of(tables: readonly AnyTable[], options: WalkerOptions): Steps<Walker> {
@@ -75,13 +74,12 @@ export class Walker {
     options: WalkerOptions,
     hooks = finish(Hooks.of(tables, options)),
   ) {
-    const { family, log, nodeIps, reads, ipvs } = options
+    const { family, log, nodeIps, ipvs } = options
     this.log = log
     this.#nodeIps = nodeIps
-    this.#follower = new Follower(reads)
     const modelFamily = family === 'ip' ? 'IPv4' : 'IPv6'
     const ips = ipvs?.addresses.filter(its => familyOf(its) === modelFamily)
-    this.#around = { nodeIps: ips === undefined ? nodeIps : new Set(ips), memo: newMemo(), log, reads }
+    this.#around = { nodeIps: ips === undefined ? nodeIps : new Set(ips), memo: newMemo(), log }
     this.#localAddresses = ips && union([...regionOfIps(ips), ...loopback(family === 'ip' ? 4 : 16)])
     this.#hooks = hooks
   }
@@ -93,12 +91,6 @@ export class Walker {
   /** Takes in the elements of all sets. Otherwise the first lookups do. */
   *fill(): Steps<void> {
     for (const { sets } of this.tables) yield* sets.fill()
-  }
-
-  /** Forgets what lookups found, and what chains know: elements or rules changed. */
-  forgetLookups(): void {
-    this.#follower.forget()
-    this.#around = { ...this.#around, memo: { ...this.#around.memo, lookups: new WeakMap() } }
   }
 
   /** Follows the packets of a class to their ends. */
@@ -139,24 +131,6 @@ export class Walker {
     }))
     const real = parts.filter(part => part.destination.length > 0 && part.destinationType.length > 0)
     return real.map(part => ({ ...box, ...part }))
-  }
-
-  /**
-   * Follows classes that differ in their destinations alone as one, while their packets meet the same effects. Throws
-   * where a class would have to be followed by itself, or a rule of ours is beyond the evaluator.
-   */
-  walkTogether(classes: readonly Entering[]): readonly Leaf[] {
-    const [first] = classes
-    const [table] = this.tables
-    if (first === undefined || table === undefined) throw new NotTogether('there is nothing to follow')
-    const { hook, box } = first
-    const start = new ClassMachine(box, table.sets, this.#around)
-    start.rolled = rollOf(start.memo, classes.length, 0).rolled
-    const choices = classes.map(its => onlyValue(its.box.destination) ?? '')
-    start.together = { address: { choices }, classes: start.rolled }
-    const leaves: Leaf[] = []
-    this.#enter(start, hook, leaves)
-    return leaves
   }
 
   #route(machine: ClassMachine, hook: Hook, leaves: Leaf[]): void {
@@ -404,12 +378,10 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
   const name = 'IPVS'
   const table: CompiledTable = {
     name,
-    isOwn: false,
     sets: noSets(log),
     chains: new Map(),
     family,
     isOwnChain: () => false,
-    known: new WeakMap(),
   }
   const rule: CompiledRule = {
     expressions: [
@@ -422,7 +394,7 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     ],
     // What is beyond the evaluator is a difference.
     place: { table: name, chain: '', rule: undefined, isOwn: true },
-    guard: { destination: undefined, port: undefined, protocol: undefined },
+    guard: { destination: undefined, port: undefined },
   }
   const chain: CompiledChain = {
     name,
@@ -431,7 +403,6 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     isOwn: false,
     comparesBits: false,
     index: undefined,
-    compared: ['nothing'],
   }
   return IPVS_HOOKS.map(([hooknum, priority]) => ({
     chain,

@@ -275,15 +275,6 @@ export interface HeldIpset {
   readonly entries: readonly IpsetEntry[]
 }
 
-/** What commits changed of it. */
-export interface IpvsChange {
-  /** Virtual servers that came, changed or went. */
-  readonly servers: readonly { readonly at: VirtualAddress; readonly now: HeldServer | undefined }[]
-  readonly entries: readonly { readonly set: string; readonly entry: IpsetEntry; readonly isThere: boolean }[]
-  /** Why packets to every Service are concerned; undefined where only these are. */
-  readonly why: string | undefined
-}
-
 /** Prints the lines of `ipvsadm -S -n`, sorted by address. It omits the kind of a tunnel: -R reads it as IPIP. */
 export function printSave(servers: readonly HeldServer[]): readonly string[] {
   const sorted = [...servers].sort((a, b) => compareAddresses(a.server, b.server))

@@ -91,7 +91,7 @@ export function filledByPackets(set: NftSet): boolean {
   return (set.flags & NFT_SET_EVAL) !== 0
 }
 
-export function sameElementData(a: ElementData, b: ElementData): boolean {
+function sameElementData(a: ElementData, b: ElementData): boolean {
   if (a === b) return true
   if (typeof a !== 'object' || typeof b !== 'object') return false
   return a.code === b.code && a.chain === b.chain

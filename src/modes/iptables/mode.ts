@@ -6,9 +6,8 @@ import type { Tracer } from '../../kernel/evaluate/trace.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
-import { appliedScope, chainKey, type XtChain } from '../../kernel/xt/scope.ts'
+import { chainKey, type XtChain } from '../../kernel/xt/scope.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { NFT_FAMILIES, staysAsIs } from '../common/tables.ts'
 import { type Mode, type ModeContext, type ModeTracer, type OpenPlane, openAll } from '../mode.ts'
 import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
 import { createXtTracer } from '../xt-common/read-chains.ts'
@@ -116,13 +115,6 @@ export function openIptables({
     },
     extent: state => iptablesExtent(state, names),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
-    *advance(tables, from, to) {
-      if (from.kind !== 'rendered' || to.kind !== 'rendered') return undefined
-      // Of a family that was not written, `from` does not say what the kernel holds.
-      if (hasOtherFamilies(from, to)) return undefined
-      const { operations } = yield* plane.diff(from, to)
-      return yield* appliedScope(tables, operations)
-    },
     metrics: state =>
       Promise.resolve(
         state === undefined ? [] : iptablesMetrics({ ...plane.counts.numbers(), ...nfacct.read() }, FAMILIES),
@@ -132,11 +124,6 @@ export function openIptables({
       await Promise.all([client.close(), nfacct.close()])
     },
   }
-}
-
-/** Returns whether families stay as they are in only one of the states. */
-function hasOtherFamilies(from: RenderedState, to: RenderedState): boolean {
-  return NFT_FAMILIES.some(family => staysAsIs(family, from.without) !== staysAsIs(family, to.without))
 }
 
 const LACK = 'this kernel lacks extensions of xtables, and rejects Services that need them'

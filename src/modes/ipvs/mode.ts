@@ -20,7 +20,7 @@ import { IpvsPlane } from './plane.ts'
 import { DEFAULT_IPVS_OPTIONS, IPVS_SETTINGS, type IpvsOptions, ipvsOptions } from './settings.ts'
 import { IPVS_DUMPS, ipvsHeld } from './show.ts'
 import type { IpvsState } from './state.ts'
-import { advancedTables, ipvsProving, ipvsTracer, outsideChange } from './trace.ts'
+import { ipvsProving, ipvsTracer } from './trace.ts'
 
 export const ipvs: Mode = {
   name: 'ipvs',
@@ -79,8 +79,6 @@ function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<Ipvs
     },
     extent: extentOf,
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
-    advance: advancedTables,
-    outside: outsideChange,
     traffic: async state =>
       config.connectionMetricsMax === 0
         ? []

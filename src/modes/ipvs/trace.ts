@@ -1,11 +1,10 @@
-import { finish, type Steps } from '../../base/clock.ts'
-import { append, PersistentMap } from '../../base/collections.ts'
+import { finish } from '../../base/clock.ts'
+import { append } from '../../base/collections.ts'
 import type { Ip } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { createTracer, type Tracer } from '../../kernel/evaluate/trace.ts'
 import type { IpsetEntry } from '../../kernel/ipset/state.ts'
-import type { HeldServer, IpvsChange, IpvsHeld } from '../../kernel/ipvs/state.ts'
-import type { AnyTable } from '../../kernel/nft/state.ts'
+import type { IpvsHeld } from '../../kernel/ipvs/state.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
@@ -15,7 +14,7 @@ import { isIpvsChain } from '../xt-common/layout.ts'
 import { type Traceable, tracedChains } from '../xt-common/read-chains.ts'
 import { renderIpvsState } from './render.ts'
 import { ipvsOptions } from './settings.ts'
-import { EMPTY_STATE, type IpvsState, type PlacedServer } from './state.ts'
+import { EMPTY_STATE, type IpvsState } from './state.ts'
 
 /**
  * Traces packets through our tables, the ipsets and IPVS in memory. It works as createTracer does, and treats
@@ -85,56 +84,4 @@ const TABLES: readonly XtTableName[] = ['filter', 'nat']
 
 function isIpvsChainOf(table: string, chain: string): boolean {
   return TABLES.some(its => its === table && isIpvsChain(its, chain))
-}
-
-/**
- * Gives what all tables hold after the commits that lead from one state to another; undefined where these changed chains
- * in the tables of iptables, or one of our tables is not known.
- */
-export function* advancedTables(
-  tables: readonly AnyTable[],
-  from: Pick<IpvsState, 'chains'>,
-  { chains, ruleset }: Pick<IpvsState, 'chains' | 'ruleset'>,
-): Steps<readonly AnyTable[] | undefined> {
-  if (commonIn(from) !== commonIn({ chains })) return undefined
-  const all = [...tables]
-  for (const own of ruleset.tables) {
-    const at = all.findIndex(({ family, name }) => family === own.family && name === own.name)
-    if (at === -1) return undefined
-    all[at] = own
-    yield
-  }
-  return all
-}
-
-function commonIn({ chains }: Pick<IpvsState, 'chains'>) {
-  return chains.kind === 'wanted' ? chains.common : chains
-}
-
-/** Gives what the commits that lead from one state to another changed outside of nf_tables. */
-export function outsideChange(from: IpvsState, to: IpvsState): IpvsChange {
-  const servers = [...PersistentMap.differences(from.servers, to.servers)].flatMap(([, before, after]) => {
-    const at = (after ?? before)?.server
-    return at === undefined ? [] : [{ at, now: after && heldServer(after) }]
-  })
-  const entries = [...PersistentMap.differences(from.entries, to.entries)].flatMap(([, before, after]) => {
-    const its = after ?? before
-    const isSame = (before === undefined) === (after === undefined)
-    return isSame || its === undefined ? [] : [{ ...its, isThere: after !== undefined }]
-  })
-  return { servers, entries, why: whyAll(from, to) }
-}
-
-function heldServer({ server, destinations }: PlacedServer): HeldServer {
-  return { server, destinations: [...destinations.values()] }
-}
-
-/** Clients whose source is a bound address are masqueraded at each ClusterIP. */
-function whyAll(from: IpvsState, to: IpvsState): string | undefined {
-  const textOf = ({ sets }: IpvsState) =>
-    [...sets.values()].map(its => `${its.name} ${its.type} ${its.family}`).join()
-  if (from.sets !== to.sets && textOf(from) !== textOf(to)) return 'ipsets came or went'
-  for (const [, before, after] of PersistentMap.differences(from.addresses, to.addresses))
-    if ((before === undefined) !== (after === undefined)) return 'an address of a Service came or went'
-  return undefined
 }

@@ -129,12 +129,11 @@ describe('flags beside a file', () => {
     expect(requestFrom([], 'prove: full\n').config.prove).toBe('full')
     expect(requestFrom([], 'prove: off\n').config.prove).toBe('off')
     expect(requestFrom([], 'prove: false\n').config.prove).toBe('off')
-    expect(requestFrom(['--prove=changes'], 'prove: off\n').config.prove).toBe('changes')
-    expect(requestFrom(['--prove']).config.prove).toBe('changes')
+    expect(requestFrom(['--prove'], 'prove: off\n').config.prove).toBe('full')
     expect(requestFrom(['--prove=false'], 'prove: full\n').config.prove).toBe('off')
     expect(requestFrom(['--prove=full', '--proxy-mode=ipvs']).config.prove).toBe('full')
     expect(requestFrom(['--prove=off', '--proxy-mode=userspace']).config.prove).toBe('off')
-    expect(errorsFrom(['--prove=always'])).toEqual(['--prove: "always" is not one of off, changes, full'])
+    expect(errorsFrom(['--prove=changes'])).toEqual(['--prove: "changes" is not one of off, full'])
     expect(errorsFrom(['--prove=full', '--proxy-mode=userspace'])).toEqual([
       '--prove: userspace mode has no evaluator; nftables, IPVS and iptables mode have one',
     ])

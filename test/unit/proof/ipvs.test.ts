@@ -390,7 +390,7 @@ test('masquerading by the number of a node port is permitted at addresses of the
         ...{ destinationPort: point(u16be(30_080)), protocol: point('\x06') },
       }
       const [log, memo] = [newLog(), newMemo()]
-      const machine = new ClassMachine(box, noSets(log), { nodeIps: new Set(), memo, log, reads: undefined })
+      const machine = new ClassMachine(box, noSets(log), { nodeIps: new Set(), memo, log })
       machine.masquerade = true
       return [new Permits(meaning).fateAt({ machine, end: 'pass' }, PASS)]
     })

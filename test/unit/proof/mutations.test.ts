@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
+import { NFT_JUMP } from '../../../src/kernel/nft/constants.ts'
 import type { Chain, Rule } from '../../../src/kernel/nft/state.ts'
 import { CHAIN_EARLY_POSTROUTING } from '../../../src/modes/common/rules.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
@@ -81,6 +82,23 @@ test('a priority of the rules on packets to no Service is found, also where its 
   const { wrong, differences } = proofOf(config, resolved.snapshot, tables)
   expect(wrong).toBeGreaterThan(0)
   expect(differences.map(({ kernel }) => kernel)).toContain('pass, with a priority of the rules')
+})
+
+test('a chain of ours that leads to itself is a difference', () => {
+  const { config, resolved, state } = compute({}, LOCAL_IPS)
+  const again: Rule = {
+    expressions: [{ kind: 'verdict', verdict: { code: NFT_JUMP, chain: 'services' } }],
+    comment: '',
+  }
+  const tables = state.ruleset.tables.map(table => {
+    const services = table.chains.get('services')
+    if (services === undefined) throw new Error('no chain services')
+    const chains = new Map(table.chains).set('services', { ...services, rules: [again, ...services.rules] })
+    return { ...table, chains }
+  })
+  const { differences, wrong } = proofOf(config, resolved.snapshot, tables)
+  expect(wrong).toBeGreaterThan(0)
+  expect(differences[0]?.kernel).toBe('unknown: chains go round in circles at services')
 })
 
 test('a client that is remembered where no rule looks it up is found', () => {

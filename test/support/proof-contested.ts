@@ -1,12 +1,9 @@
-import { finish } from '../../src/base/clock.ts'
-import { RunningProof, type WholeState } from '../../src/proof/changes.ts'
-
-/* Services and EndpointSlices that share addresses, ports and endpoints, and what proofs of their changes say. */
+/* Services and EndpointSlices that contend for addresses, ports and endpoints. */
 
 export type Random = (bound: number) => number
 
 const NODE_IP = '192.168.0.2'
-export const NODE = {
+const NODE = {
   apiVersion: 'v1',
   kind: 'Node',
   metadata: { name: 'test-node', labels: { 'topology.kubernetes.io/zone': 'a' } },
@@ -22,7 +19,7 @@ const CLUSTER_IP6 = (number: number) => `fd00:172:30::${number}`
 /** Several Services want the same addresses, one of which is the Node's and one a ClusterIP. */
 const EXTERNAL = ['198.51.100.1', '198.51.100.2', '2001:db8::1', NODE_IP, CLUSTER_IP(3)]
 const PORTS = [80, 443, 30_080]
-export const SERVICES = 8
+const SERVICES = 8
 
 function pick<T>(random: Random, list: readonly T[]): T {
   const item = list[random(list.length)]
@@ -36,7 +33,7 @@ function some<T>(random: Random, list: readonly T[]): readonly T[] {
 
 const protocolOf = (number: number) => ['TCP', 'UDP', 'SCTP', 'TCP'][number % 4]
 
-export function serviceOf(random: Random, number: number) {
+function serviceOf(random: Random, number: number) {
   const type = pick(random, ['ClusterIP', 'NodePort', 'LoadBalancer'])
   const protocol = protocolOf(number)
   const hasNodePort = type !== 'ClusterIP'
@@ -74,7 +71,7 @@ export function serviceOf(random: Random, number: number) {
   }
 }
 
-export function sliceOf(random: Random, number: number) {
+function sliceOf(random: Random, number: number) {
   // Few addresses, so that Services share endpoints; some say that one is on this node and others do not.
   const [isV6, hasHints] = [random(3) === 0, random(2) === 0]
   const prefix = isV6 ? 'fd00:180::' : '10.180.0.'
@@ -100,6 +97,7 @@ export function sliceOf(random: Random, number: number) {
   }
 }
 
+/** A Service or an EndpointSlice that comes, changes or goes. */
 export function stepOf(random: Random) {
   const number = 1 + random(SERVICES)
   switch (random(6)) {
@@ -113,13 +111,7 @@ export function stepOf(random: Random) {
   }
 }
 
-/** Places and node ports by name; all other packets together, which a whole proof follows in larger classes. */
-export function units(all: ReadonlySet<string>): readonly string[] {
-  return [...new Set([...all].map(unit => unit.replace(/^(\w+) [E@].*/s, '$1 elsewhere')))].sort()
-}
-
-export function wrongOf(options: ConstructorParameters<typeof RunningProof>[0], state: WholeState) {
-  const proof = new RunningProof(options)
-  const { wrong } = finish(proof.whole(state))
-  return { wrong, units: units(proof.wrong) }
+export function firstObjects(random: Random): readonly object[] {
+  const numbers = Array.from({ length: SERVICES }, (_, at) => at + 1)
+  return [NODE, ...numbers.flatMap(number => [serviceOf(random, number), sliceOf(random, number)])]
 }
