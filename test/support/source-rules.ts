@@ -153,7 +153,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/admin-client.ts': ['node:http'],
   'cli/api.ts': ['node:fs/promises'],
   // A file for a bug report.
-  'cli/bundle.ts': ['node:fs/promises', 'node:os', 'node:path', 'node:zlib'],
+  'cli/bundle.ts': ['node:fs/promises', 'node:zlib'],
   'cli/debug.ts': ['node:crypto', 'node:fs/promises'],
   'cli/page.ts': ['node:fs/promises', 'node:url'],
   'cli/nodes.ts': ['node:os', 'node:path'],

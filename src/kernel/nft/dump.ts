@@ -229,13 +229,9 @@ export class Attempt {
     return this.#isOver
   }
 
-  dump(dump: Dump, onMessage: OnMessage): Promise<void> {
-    return this.list(dumpRequest(dump, onMessage))
-  }
-
-  async list(request: Request): Promise<void> {
+  async dump(dump: Dump, onMessage: OnMessage): Promise<void> {
     try {
-      this.note(await this.connection.dump(request))
+      this.note(await this.connection.dump(dumpRequest(dump, onMessage)))
     } catch (error) {
       // The listed object has been removed since.
       if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error

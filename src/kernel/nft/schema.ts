@@ -304,14 +304,6 @@ export const RULE_PLACE = attributeSet({
   handle: [nft.NFTA_RULE_HANDLE, u64be],
 })
 
-export const OBJECT = attributeSet({
-  table: [1, string],
-  name: [2, string],
-  type: [3, u32be],
-  data: [4, nestedOctets],
-  userdata: [8, octets],
-})
-
 export const GENERATION = attributeSet({
   id: [1, u32be],
   processId: [2, u32be],
