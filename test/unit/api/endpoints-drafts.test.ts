@@ -50,23 +50,6 @@ function askedFor(...ips: readonly Ip[]): ReadonlyMap<Ip, unknown> {
 }
 
 describe('hostnames', () => {
-  it('are those of the first slice that has one for the address', () => {
-    const objects = [
-      slice('s1', 'a', [endpoint('10.1.0.1'), endpoint('10.1.0.2', { hostname: 'x' })]),
-      slice('s2', 'a', [endpoint('10.1.0.1', { hostname: 'y' }), endpoint('10.1.0.2', { hostname: 'z' })]),
-      slice('s3', 'a', [endpoint('10.1.0.1', { hostname: 'late' })]),
-    ]
-    const slices = applyEvents(EMPTY_SNAPSHOT, objects.map(detailed)).slices.get('ns/a') ?? []
-    const [one, two] = [ip4(10, 1, 0, 1), ip4(10, 1, 0, 2)]
-    expect(finish(hostnamesOf(slices, askedFor(one)))).toEqual(new Map([[one, 'y']]))
-    expect(finish(hostnamesOf(slices, askedFor(one, two, ip4(10, 1, 0, 3))))).toEqual(
-      new Map([
-        [one, 'y'],
-        [two, 'x'],
-      ]),
-    )
-  })
-
   it('cost one look at each name, or at each slice for one address', () => {
     const all = namedSlices(20)
     const ips = Array.from({ length: 20 * SLICE }, (_, n) => ip4(10, 1, Math.floor(n / SLICE), n % SLICE))

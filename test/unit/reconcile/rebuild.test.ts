@@ -21,16 +21,6 @@ function bench() {
 }
 
 describe('a plan that makes anew what packets left state in', () => {
-  it('is made of a look, and names the generation of that look', async () => {
-    const { plane, pass } = bench()
-    await pass.run(tableOf(1, { a: '1' }), 'start')
-    plane.rebuilds = true
-    const { looked } = await pass.run(tableOf(2, { a: '2' }), 'change')
-    expect(looked).toBe(true)
-    expect(plane.observations).toBe(2)
-    expect(plane.guards).toEqual([1, 2])
-  })
-
   it('is made again when another program commits after the read', async () => {
     const { plane, pass, kinds } = bench()
     await pass.run(tableOf(1, { a: '1' }), 'start')
@@ -45,13 +35,5 @@ describe('a plan that makes anew what packets left state in', () => {
     expect(kinds()).toEqual(['committed', 'stale', 'committed'])
     expect(plane.observations).toBe(3)
     expect(plane.kernel).toEqual(new Map([['a', '2']]))
-  })
-
-  it('needs no look when it was made of one', async () => {
-    const { plane, pass } = bench()
-    plane.rebuilds = true
-    await pass.run(tableOf(1, { a: '1' }), 'start')
-    expect(plane.observations).toBe(1)
-    expect(plane.guards).toEqual([1])
   })
 })

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { type ClientHttp2Stream, connect as connectHttp2 } from 'node:http2'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { ApiServerOptions } from '../../../../src/api/grpc/server.ts'
 import {
@@ -280,6 +280,22 @@ describe('a connection without a call', () => {
   })
 })
 
+/** Until the server has read all that was written: it answers a PING behind that, unless it ends the connection. */
+async function read(socket: Socket): Promise<void> {
+  const PING = 6
+  const word = Buffer.from('read all')
+  let answer = Buffer.alloc(0)
+  let isOver = false
+  socket.on('close', () => {
+    isOver = true
+  })
+  socket.on('data', bytes => {
+    answer = Buffer.concat([answer, bytes]).subarray(-64 * 1024)
+  })
+  socket.write(frame(PING, 0, 0, word))
+  await eventually(() => isOver || answer.includes(frame(PING, 1, 0, word)), 'the answer to a PING')
+}
+
 describe('clients that want too much', () => {
   it('16 requests of a stream wait, and no more', async () => {
     const client = new WatchClient(rig.client())
@@ -349,8 +365,8 @@ describe('clients that want too much', () => {
     socket.on('error', () => undefined)
     socket.resume()
     socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, ...opens]))
-    await eventually(() => rig.server.counts().calls > 0, 'calls are open')
-    await new Promise(resolve => setTimeout(resolve, 100))
+    await read(socket)
+    expect(rig.server.counts().calls).toBeGreaterThan(0)
     expect(rig.server.counts().calls).toBeLessThanOrEqual(128)
     socket.destroy()
   })
@@ -374,7 +390,7 @@ describe('clients that want too much', () => {
           }),
         ),
       )
-    await new Promise(resolve => setTimeout(resolve, 200))
+    await read(socket)
     expect(rig.server.counts().calls).toBeLessThanOrEqual(128)
     socket.destroy()
   })
@@ -386,7 +402,7 @@ describe('clients that want too much', () => {
     socket.resume()
     const block = Buffer.concat([REQUEST, headerBlock(many)])
     socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, block)]))
-    await new Promise(resolve => setTimeout(resolve, 100))
+    await read(socket)
     expect(rig.server.counts().calls).toBe(0)
     socket.destroy()
   })

@@ -6,6 +6,14 @@ function v(resourceVersion: string | number, uid = 'u1'): Version {
 }
 
 describe('index of objects', () => {
+  it('A25: takes a duplicate for nothing new, and the unknown for an addition', () => {
+    const index = new ObjectIndex()
+    expect(index.put('a', v(5))).toBe('added')
+    expect(index.put('a', v(5))).toBe('same')
+    expect(index.put('a', v(6))).toBe('changed')
+    expect(index.remove('b', v(6))).toBe('unknown')
+  })
+
   it('A28: never goes back', () => {
     const index = new ObjectIndex()
     index.put('a', v('18446744073709551616'))
