@@ -29,7 +29,7 @@ export interface CappedServices {
   readonly total: number
   /** The keys of `costs`, the oldest Service first; undefined while all fit. */
   readonly byAge: readonly ServiceKey[] | undefined
-  /** Those that do not fit beside older ones. */
+  /** The keys of `costs` that do not fit beside older Services. */
   readonly overAll: ReadonlySet<ServiceKey>
   /** Services of the Snapshot that this was computed from. */
   readonly of: PersistentMap<Service>
