@@ -68,7 +68,7 @@ export class Intake {
   readonly #options: IntakeOptions
   #snapshot = EMPTY_SNAPSHOT
   #run: Run | undefined
-  /** Where the objects of the Snapshot come from: of none it is incomplete, and saved ones wait for a source. */
+  /** Where the objects of the Snapshot come from. `none`: it is incomplete; `saved`: a source is to confirm them. */
   #origin: 'none' | 'saved' | 'source' = 'none'
   /** The number of the last Snapshot of saved objects. */
   #savedTo = 0

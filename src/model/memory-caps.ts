@@ -29,7 +29,7 @@ export interface CappedServices {
   readonly total: number
   /** The keys of `costs`, the oldest Service first; undefined while all fit. */
   readonly byAge: readonly ServiceKey[] | undefined
-  /** Those that do not fit beside older ones. */
+  /** The keys of `costs` that do not fit beside older Services. */
   readonly overAll: ReadonlySet<ServiceKey>
   /** Services of the Snapshot that this was computed from. */
   readonly of: PersistentMap<Service>
@@ -80,7 +80,8 @@ export function withinCaps(input: CapsInput): {
   )
   for (const key of moved.length === 0 ? touched : new Set([...touched, ...moved])) {
     const before = previous.refused.get(key)
-    const now = refusedNow(input, { key, memory, isOverAll: overAll.has(key), before })
+    const isServed = costs.has(key) && !overAll.has(key)
+    const now = isServed ? undefined : refusedNow(input, { key, memory, before })
     if (now !== before) changes.set(key, now)
   }
   const affected = new Set(changes.keys())
@@ -155,22 +156,19 @@ function newestBeyond(
 interface Judged {
   readonly key: ServiceKey
   readonly memory: ServiceMemory
-  readonly isOverAll: boolean
   readonly before: RefusedService | undefined
 }
 
-/** Undefined for a Service that is served; `before` where nothing about it has changed. */
+/** Undefined for a Service that is gone or another proxy's; `before` where nothing about it has changed. */
 function refusedNow(
   { here, snapshot }: CapsInput,
-  { key, memory, isOverAll, before }: Judged,
+  { key, memory, before }: Judged,
 ): RefusedService | undefined {
   const service = snapshot.services.get(key)
   const cost = costIn(here, snapshot, key)
   if (service === undefined || cost === undefined) return undefined
-  const isOverOne = cost.bytes > serviceCap(memory)
-  if (!isOverOne && !isOverAll) return undefined
   const { bytes } = cost
-  const cap = isOverOne ? 'one' : 'all'
+  const cap = bytes > serviceCap(memory) ? 'one' : 'all'
   if (before?.service === service && before.bytes === bytes && before.cap === cap) return before
   const refusal: Refusal = {
     object: objectText('Service', key),

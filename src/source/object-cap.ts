@@ -9,12 +9,14 @@ export interface Aged {
   readonly bornS: number
 }
 
-interface Candidate extends Aged {
+interface Named {
+  readonly key: string
   /** The Service that the object is, or belongs to; undefined where it names none. */
   readonly service?: string | undefined
 }
 
-interface Weighed extends Omit<Candidate, 'key'> {
+/** The weight of an object. */
+export interface Weight extends Omit<Aged & Named, 'key'> {
   readonly parts: number
 }
 
@@ -32,7 +34,7 @@ interface Cut extends Aged {
 /** Share of the cap that may be held beyond it until the newest objects go, so that not each change sorts all of them. */
 const SLACK = 1 / 64
 /** Refused objects that are named; the others are only refused. */
-const NAMED_MAX = 1_000
+const NAMED_MAX = 500
 /** Shares of all parts. Of objects that a cluster usually has, those of endpoints are the larger ones. */
 const SHARES: ReadonlyMap<WatchedKind, number> = new Map([
   ['Service', 1 / 3],
@@ -50,11 +52,11 @@ export function objectCapOf(kind: WatchedKind, partsMax: number | undefined): Ob
 /**
  * Bounds the objects of one resource by their sum, in parts: the oldest objects are held up to the cap, and from the first
  * that does not fit on, all newer ones are refused, whatever order they come in. A refused object takes no memory but, of
- * the first thousand, its name.
+ * the first 500, its name.
  */
 export class ObjectCap {
   readonly partsMax: number
-  readonly #held = new Map<string, Weighed>()
+  readonly #held = new Map<string, Weight>()
   /** Services of refused objects, by the object. */
   readonly #refused = new Map<string, string | undefined>()
   #parts = 0
@@ -94,7 +96,7 @@ export class ObjectCap {
   }
 
   /** Notes a refused object. True when its name is new. */
-  refuse({ key, service }: Candidate): boolean {
+  refuse({ key, service }: Named): boolean {
     if (this.#refused.has(key) || this.#refused.size >= NAMED_MAX) return false
     this.#refused.set(key, service)
     return true
@@ -106,13 +108,13 @@ export class ObjectCap {
     return this.#refused.delete(key)
   }
 
-  partsOf(key: string): number | undefined {
-    return this.#held.get(key)?.parts
+  weightOf(key: string): Weight | undefined {
+    return this.#held.get(key)
   }
 
-  put({ key, bornS, service }: Candidate, parts: number): void {
-    this.#parts += parts - (this.#held.get(key)?.parts ?? 0)
-    this.#held.set(key, { bornS, service, parts })
+  put(key: string, weight: Weight): void {
+    this.#parts += weight.parts - (this.#held.get(key)?.parts ?? 0)
+    this.#held.set(key, weight)
   }
 
   remove(key: string): void {
@@ -123,7 +125,7 @@ export class ObjectCap {
   /** Gives the newest objects, which have to go because more is held than the cap allows. */
   overflow(slack = SLACK): readonly string[] {
     if (this.#parts <= this.partsMax * (1 + slack)) return []
-    const oldestFirst = [...this.#held].map(([key, weighed]) => ({ key, ...weighed })).sort(order)
+    const oldestFirst = [...this.#held].map(([key, weight]) => ({ key, ...weight })).sort(order)
     const gone: string[] = []
     while (this.#parts > this.partsMax) {
       const newest = oldestFirst.pop()

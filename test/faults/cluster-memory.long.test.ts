@@ -43,7 +43,7 @@ describe('objects that fill the memory by being there', () => {
     await daemon.until(() => daemon.said('refused').some(({ reason }) => isBeyondCap(String(reason))))
     await servesOthers(cluster, daemon, `${PAIRS} pairs of 5,000 ports with 1,000 endpoints`)
     expect(await metric('kprobe_refusals')).toBeGreaterThanOrEqual(PAIRS)
-    const question = ['why', LAST, `--admin-socket=${socket}`]
+    const question = ['why', '--from=outside', `--to=${LAST}:1000`, `--admin-socket=${socket}`]
     const { stderr } = await promisify(execFile)(process.execPath, [COMMAND, ...question]).catch(
       error => error,
     )
@@ -68,11 +68,12 @@ describe('objects that fill the memory by being there', () => {
 const EMPTY_SLICES = 100_000
 
 it('F151: 100,000 empty slices fill no heap of 64 MiB, and the newest are refused by name', async () => {
+  const labels = { 'kubernetes.io/service-name': 'none' }
   for (let number = 0; number < EMPTY_SLICES; number++)
     cluster.put(
       sliceOf(`empty-${number}`, [], {
         ports: [],
-        metadata: { namespace: 'aaa', name: `empty-${number}`, creationTimestamp: LATER },
+        metadata: { namespace: 'aaa', name: `empty-${number}`, labels, creationTimestamp: LATER },
       }),
     )
   const daemon = await cluster.running({ nodeArgs: ['--max-old-space-size=64'] })

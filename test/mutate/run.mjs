@@ -44,7 +44,7 @@ It exits 1 if one is missed.
 const TARGETS = [
   [
     'src/model',
-    /^(?:claims|frontend|memory-shares|node-context|port-endpoints|port-frontends|reserved|resolve)\.ts$/,
+    /^(?:claims|frontend|memory-caps|node-context|port-endpoints|port-frontends|reserved|resolve)\.ts$/,
   ],
   ['src/modes/common', /^(?:elements|expressions|rules|tables)\.ts$/],
   ['src/modes/xt-common', /^(?:layout|rules-parts)\.ts$/],

@@ -18,6 +18,7 @@ import {
   type ObjectCap,
   objectCapOf,
   partsOf,
+  type Weight,
 } from '../object-cap.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
@@ -101,7 +102,8 @@ export class Intake<E extends Change = SourceEvent> {
     if (!this.#refusalsChanged) return undefined
     this.#refusalsChanged = false
     const beyond = [...(this.#cap?.refused ?? [])].map(([key, service]) => this.#beyondCap(key, service))
-    return [...this.#refusals.values(), ...beyond]
+    // Readers name the first ones.
+    return [...beyond, ...this.#refusals.values()]
   }
 
   /** True when there is room for an object that was refused: the next list brings it, and counts as begun. */
@@ -132,7 +134,7 @@ export class Intake<E extends Change = SourceEvent> {
     const parsed = this.#parse(identified)
     const news = this.#news(key, verdict, parsed)
     if (cap === undefined) return news
-    cap.put(candidateOf(identified), partsIn(parsed))
+    cap.put(key, weightOf(identified, parsed))
     const overflow = cap.overflow()
     if (overflow.length === 0) return news
     this.#refusalsChanged = true
@@ -161,7 +163,7 @@ export class Intake<E extends Change = SourceEvent> {
       identify: object => this.#identifyListed(object),
       parse: identified => this.#parse(identified),
       held: key => this.index.get(key),
-      partsHeld: key => this.#cap?.partsOf(key),
+      weightHeld: key => this.#cap?.weightOf(key),
       cap: this.#newCap(),
     })
     return this.#listing
@@ -284,8 +286,7 @@ interface ListingOptions<E extends Change> {
   readonly identify: (object: unknown) => Identified | undefined
   readonly parse: (identified: Identified) => E | Refusal | undefined
   readonly held: (key: string) => Version | undefined
-  /** Parts of an object that is held. */
-  readonly partsHeld: (key: string) => number | undefined
+  readonly weightHeld: (key: string) => Weight | undefined
   readonly cap: ObjectCap | undefined
 }
 
@@ -338,7 +339,7 @@ export class Listing<E extends Change = SourceEvent> {
     const parsed = stands ? undefined : this.#options.parse(identified)
     this.#items.set(key, { key, version, parsed })
     if (cap === undefined) return
-    cap.put(candidateOf(identified), (stands && this.#options.partsHeld(key)) || partsIn(parsed))
+    cap.put(key, (stands && this.#options.weightHeld(key)) || weightOf(identified, parsed))
     this.#drop(cap.overflow())
   }
 
@@ -371,8 +372,14 @@ function identified({ kind, key, root, metadata }: WatchedIdentity, version: Ver
 }
 
 function candidateOf(identity: WatchedIdentity) {
-  const { kind, key, metadata } = identity
-  return { key, bornS: bornSIn(metadata), service: kind === 'EndpointSlice' ? sliceServiceOf(identity) : key }
+  return { key: identity.key, service: identity.kind === 'Service' ? identity.key : sliceServiceOf(identity) }
+}
+
+/** The Service is the text that the parsed object has: one of its own would take memory for each object. */
+function weightOf({ kind, key, metadata }: WatchedIdentity, parsed: Change | Refusal | undefined): Weight {
+  const isSlice = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) && parsed.kind !== 'Service'
+  const service = isSlice ? parsed.value?.service : kind === 'Service' ? key : undefined
+  return { bornS: bornSIn(metadata), service, parts: partsIn(parsed) }
 }
 
 /** An object that says nothing is held as well, by its version. */

@@ -44,7 +44,7 @@ describe('ObjectCap', () => {
           const held = new Set<string>()
           for (const each of order) {
             if (cap.refuses(each)) continue
-            cap.put(each, each.parts)
+            cap.put(each.key, each)
             held.add(each.key)
             for (const gone of cap.overflow()) held.delete(gone)
           }
