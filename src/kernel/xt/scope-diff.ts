@@ -35,6 +35,7 @@ export class ScopeDiff {
   readonly #draft = new ScopeDraft()
   readonly #observed: Observed
   readonly #wanted = new Set<string>()
+  /** The tables of what is written, by tableKey. */
   readonly #places = new Map<string, XtPlace>()
   readonly #rules: ScopeRules
 
@@ -45,14 +46,14 @@ export class ScopeDiff {
 
   /** Adds a wanted chain. Several owners may want one chain, with the same rules. */
   want(content: ChainContent): void {
-    const { chain } = content
+    const { chain, owner, entries } = content
     const key = chainKey(chain, chain.name)
     if (this.#wanted.has(key)) return
     this.#wanted.add(key)
-    this.#places.set(tableKey(chain), chain)
     const there = this.#ownAt(chain)
-    if (there === undefined || !this.#holds(there.rules, content))
-      this.#draft.write({ ...content, replaces: there?.rules.length })
+    if (there !== undefined && this.#holds(there.rules, content)) return
+    this.#places.set(tableKey(chain), chain)
+    this.#draft.write({ chain, owner, entries, replaces: there?.rules.length })
   }
 
   /** Ends the diff with the wanted jumps, and with those to remove. */
@@ -96,9 +97,10 @@ export class ScopeDiff {
   #holds(there: readonly ObservedRule[], { chain, entries }: ChainContent): boolean {
     const { rules, last, family } = chain
     if (there.length !== rules.length + entries.length + last.length) return false
+    if (!rules.every((rule, i) => this.#isSame(there[i], this.#bytesOf(rule, family), family))) return false
+    if (there.length === rules.length) return true
     const end = there.length - last.length
     return (
-      rules.every((rule, i) => this.#isSame(there[i], this.#bytesOf(rule, family), family)) &&
       this.#holdsInAnyOrder(there.slice(rules.length, end), entries, family) &&
       this.#holdsInAnyOrder(
         there.slice(end),

@@ -37,6 +37,8 @@ export function* diffStates(from: IptablesState, to: IptablesState, codec: RuleC
   return makePlan(to.without.size === 0 ? operations : operations.filter(each => !isKept(each)), to)
 }
 
+const NO_ENTRIES: readonly OwnedEntry[] = []
+
 function* sinceRead(from: ObservedState, to: RenderedState, codec: RuleCodec): Steps<ScopeOperations> {
   const { names } = to.statics.options
   const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
@@ -44,12 +46,12 @@ function* sinceRead(from: ObservedState, to: RenderedState, codec: RuleCodec): S
   const lists = new Map<string, OwnedEntry[]>()
   for (const service of to.frontends.services.keys()) {
     const { chains, entries } = rulesIn(to, service)
-    for (const chain of chains) diff.want({ chain, owner: service, entries: [] })
+    for (const chain of chains) diff.want({ chain, owner: service, entries: NO_ENTRIES })
     addEntries(lists, service, entries)
     yield
   }
   for (const [key, chain] of to.fixed.chains) {
-    diff.want({ chain, owner: undefined, entries: lists.get(key) ?? [] })
+    diff.want({ chain, owner: undefined, entries: lists.get(key) ?? NO_ENTRIES })
     lists.delete(key)
     yield
   }
