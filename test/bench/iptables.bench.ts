@@ -1,6 +1,6 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { performance } from 'node:perf_hooks'
-import { type ClusterSize, clusterObjects, sliceObject } from './cluster.ts'
+import { type ClusterSize, clusterObjects, serviceObject, sliceObject } from './cluster.ts'
 import { createIptablesPipeline, overheard } from './pipeline.ts'
 import { replay, withoutGeneration } from './replay.ts'
 import { childResult, goal, median, print, quantile } from './report.ts'
@@ -26,6 +26,7 @@ const RESTARTED: readonly ClusterSize[] = [
   { services: 10_000, endpoints: 2 },
 ]
 const CHANGES = 60
+const SERVICE_CHANGES = 10
 /** Far enough apart that no change waits for another. */
 const SPACING_MS = 5
 
@@ -33,6 +34,7 @@ const [what, services, endpoints] = process.argv.slice(2)
 const size: ClusterSize = { services: Number(services), endpoints: Number(endpoints) }
 if (what === 'load') await loadOnce(size)
 else if (what === 'change') await changeOften(size)
+else if (what === 'service') await changeServices(size)
 else if (what === 'fill') await fill(size)
 else if (what === 'restart') await restart(size)
 else compare()
@@ -180,6 +182,31 @@ async function changeOften(size: ClusterSize): Promise<void> {
   console.log(JSON.stringify(result))
 }
 
+/** A Service gets another port, and its own again: the list of all Services is written anew. */
+async function changeServices(size: ClusterSize): Promise<void> {
+  let bytes = 0
+  const pipeline = createIptablesPipeline(transport =>
+    overheard(transport, ({ length }) => {
+      bytes += length
+    }),
+  )
+  await pipeline.load(clusterObjects(size))
+  globalThis.gc?.()
+  bytes = 0
+  const wholeMs: number[] = []
+  const before = process.cpuUsage()
+  for (let change = 0; change < SERVICE_CHANGES; change++) {
+    const service = serviceObject((change * 7919) % size.services)
+    const text = JSON.stringify(service)
+    for (const port of ['"port":81', '"port":80'])
+      wholeMs.push(await timed(() => pipeline.change(JSON.parse(text.replace('"port":80', port)))))
+  }
+  const userMs = process.cpuUsage(before).user / 1000 / wholeMs.length
+  flush()
+  await pipeline.stop()
+  console.log(JSON.stringify({ wholeMs, userMs, bytes: bytes / wholeMs.length }))
+}
+
 async function timed(run: () => Promise<void>): Promise<number> {
   const start = performance.now()
   await run()
@@ -258,6 +285,16 @@ function compareChanges(): void {
       size: `${size.services} x ${size.endpoints}`,
       'user ms': userMs.toFixed(2),
       'p50 ms': quantile(wholeMs, 0.5).toFixed(2),
+    })),
+  )
+  const changed = CPU_SIZES.map(size => ({ size, ...child<Omit<ChangeResult, 'kernelMs'>>('service', size) }))
+  print(
+    'another port of one Service',
+    changed.map(({ size, userMs, wholeMs, bytes }) => ({
+      size: `${size.services} x ${size.endpoints}`,
+      'user ms': userMs.toFixed(2),
+      'p50 ms': quantile(wholeMs, 0.5).toFixed(2),
+      bytes: bytes.toFixed(0),
     })),
   )
   const [small, large] = cpu

@@ -4,7 +4,6 @@ import { finish, slicingOf, systemClock } from '../../src/base/clock.ts'
 import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { commitScope } from '../../src/kernel/xt/scope-commit.ts'
-import { HandleCache } from '../../src/kernel/xt/scope-handles.ts'
 import { codecOf, diffChains, observeChains } from '../../src/modes/ipvs/chains.ts'
 import type { RuleWriter } from '../../src/modes/ipvs/settings.ts'
 import type { Chains } from '../../src/modes/ipvs/state.ts'
@@ -31,7 +30,6 @@ async function write(to: Chains, rules: RuleWriter = 'iptables'): Promise<number
   const { operations } = finish(diffChains({ kind: 'observed', observed }, to, codec))
   const { outcome, failures } = await commitScope(operations, {
     client: nft,
-    handleCache: new HandleCache(),
     codec,
     slicing: slicingOf(systemClock),
     generation: undefined,
@@ -199,7 +197,7 @@ describe("kube-proxy's chains of the IPVS mode", () => {
     const theirs = new Set(before)
     expect(savedLines().filter(line => theirs.has(line))).toEqual(before)
     expect(savedLines().length).toBeGreaterThan(before.length)
-    expect(await write({ kind: 'wanted', common: undefined, key: '' }, 'nftables')).toBeGreaterThan(0)
+    expect(await write({ kind: 'wanted', fixed: undefined, key: '' }, 'nftables')).toBeGreaterThan(0)
     expect(savedLines()).toEqual(before)
   })
 
@@ -220,7 +218,7 @@ describe("kube-proxy's chains of the IPVS mode", () => {
     await write(wanted({}))
     execFileSync('iptables-nft', ['-F', 'KUBE-IPVS-FILTER'])
     execFileSync('ip6tables-nft', ['-F', 'KUBE-IPVS-FILTER'])
-    expect(await write({ kind: 'wanted', common: undefined, key: '' }, 'nftables')).toBe(0)
+    expect(await write({ kind: 'wanted', fixed: undefined, key: '' }, 'nftables')).toBe(0)
   })
 
   it('leave what they have in common with the iptables mode to that mode, once it has taken it', async () => {
@@ -236,7 +234,7 @@ describe("kube-proxy's chains of the IPVS mode", () => {
         '',
       ].join('\n'),
     })
-    await write({ kind: 'wanted', common: undefined, key: '' }, 'nftables')
+    await write({ kind: 'wanted', fixed: undefined, key: '' }, 'nftables')
     const left = rules('iptables', 'nat')
     expect(left).toContain('-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -j RETURN')
     expect(left).toContain('-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES')

@@ -31,7 +31,7 @@ export const PROVING_IPVS: Proving = provingIpvs('nftables')
 
 /** What a kernel without rules of other programs holds in nf_tables after a commit of a state. */
 export function tablesOfIpvs({ ruleset, chains }: IpvsState): readonly AnyTable[] {
-  const common = chains.kind === 'wanted' ? chains.common : undefined
+  const common = chains.kind === 'wanted' ? chains.fixed : undefined
   if (common === undefined) return ruleset.tables
   return [...ruleset.tables, ...tablesOfChains(chainsWith(common.chains.values(), common.jumps))]
 }

@@ -75,7 +75,7 @@ export function readIptablesMode(state: IptablesState): ReadModes {
 
 export function readIpvsMode(state: IpvsState): ReadModes {
   const { chains, ruleset } = state
-  const common = chains.kind === 'wanted' ? chains.common : undefined
+  const common = chains.kind === 'wanted' ? chains.fixed : undefined
   const iptables = common === undefined ? [] : chainsRead([...common.chains.values()], [...common.jumps])
   const ipvs = { state, names: namesOfElements(ruleset.tables), localIps: LOCAL_IPS.map(ip) }
   return { ...NOTHING, iptables, ipvs }

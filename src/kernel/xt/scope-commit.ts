@@ -5,18 +5,16 @@ import type { OperationFailure } from '../nft/failures.ts'
 import type { Operation } from '../nft/transaction.ts'
 import type { RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'
-import { chainKey, type DeleteRule, type ScopeOperation, type ScopeOperations } from './scope.ts'
-import { type HandleCache, type Resolved, resolveDeletions } from './scope-handles.ts'
+import { chainKey, type ScopeOperation, type ScopeOperations } from './scope.ts'
 
 interface ScopeCommitOptions {
-  readonly client: Pick<NftClient, 'commit' | 'rule' | 'ruleCounters'>
-  readonly handleCache: HandleCache
+  readonly client: Pick<NftClient, 'commit' | 'rule'>
   readonly codec: RuleCodec
   /** How work yields to the event loop. */
   readonly slicing: Slicing
   /**
-   * The commit is `stale` if the kernel has left this generation. Without it, the commit verifies the changes and
-   * retries.
+   * The commit is `stale` if the kernel has left this generation, at which the rules to delete were read. Without it,
+   * the commit reads those rules again, and retries.
    */
   readonly generation: number | undefined
 }
@@ -38,7 +36,7 @@ const TRIES = 6
 const SLICED_FROM = 500
 
 /**
- * Sends operations as one batch that names the generation at which the rules to delete were verified. Very many
+ * Sends operations as one batch that names the generation at which the rules to delete were there. Very many
  * chains that nothing refers to yet go in commits ahead of it. Chains that the kernel does not delete, because rules
  * of other programs lead to them, are emptied and stay. Throws only for bugs of ours.
  */
@@ -46,9 +44,8 @@ export async function commitScope(
   operations: ScopeOperations,
   options: ScopeCommitOptions,
 ): Promise<ScopeCommit> {
-  const { client, handleCache, generation: asked } = options
+  const { client, generation: asked } = options
   const start = await client.commit([])
-  handleCache.reached(start.generation)
   // Without a generation, the caller competes with programs that commit all the time: several commits would collide
   // with them more often than one.
   const count = asked === undefined ? 0 : countAhead(operations)
@@ -70,23 +67,22 @@ async function commitWhole(
   options: ScopeCommitOptions,
   start: Start,
 ): Promise<ScopeCommit> {
-  const { client, handleCache, generation: asked } = options
+  const { client, generation: asked } = options
+  const deletions = operations.filter(operation => operation.verb === 'delete-rule')
   let { generation, foreign } = start
   const kept = new Set<ScopeOperation>()
   for (let tries = 1; ; tries++) {
     if (asked !== undefined && asked !== generation) return ended('stale', { generation, foreign })
-    const resolved = await resolveDeletions(options, operations)
-    if (resolved === undefined) return ended('stale', { generation, foreign })
-    const batch = await translated(options, { operations, resolved, kept })
+    if (asked === undefined && !areThere(client, deletions)) return ended('stale', { generation, foreign })
+    const batch = await translated(options, operations, kept)
     if (batch.unwritable.length > 0)
       return { ...ended('refused', { generation, foreign }), failures: batch.unwritable }
     const isLast = tries === TRIES
-    // Without deletions by handle, nothing was verified.
-    const guard = isLast && asked === undefined && resolved.size === 0 ? {} : { generation }
+    // Only rules that are deleted by their handles have to be those of this generation.
+    const guard = isLast && asked === undefined && deletions.length === 0 ? {} : { generation }
     const result = await client.commit(batch.transaction, guard)
     generation = result.generation
     foreign ||= result.foreign
-    settle(handleCache, batch, result)
     const busy = result.outcome === 'refused' ? busyChains(result, batch) : []
     for (const operation of busy) kept.add(operation)
     const again = busy.length > 0 || (result.outcome === 'stale' && asked === undefined)
@@ -102,12 +98,22 @@ function ended(outcome: ScopeCommit['outcome'], { generation, foreign }: Start):
   return { outcome, generation, foreign, failures: [], bytes: 0, messages: 0 }
 }
 
+/** Returns whether the handles still belong to the rules that were read. */
+function areThere(client: Pick<NftClient, 'rule'>, deletions: ScopeOperations): boolean {
+  return deletions.every(operation => {
+    if (operation.verb !== 'delete-rule') return true
+    const { family, table, chain, rule } = operation
+    return client.rule({ family, table, chain, handle: rule.handle }) === rule.compiled
+  })
+}
+
 function translated(
-  { handleCache, codec, slicing }: ScopeCommitOptions,
-  given: Given,
+  { codec, slicing }: Pick<ScopeCommitOptions, 'codec' | 'slicing'>,
+  operations: ScopeOperations,
+  kept: ReadonlySet<ScopeOperation>,
 ): Promise<Batch> | Batch {
-  const steps = translate(given, { handleCache, codec })
-  return given.operations.length < SLICED_FROM ? finish(steps) : finishInSlices(steps, slicing)
+  const steps = translate(operations, kept, codec)
+  return operations.length < SLICED_FROM ? finish(steps) : finishInSlices(steps, slicing)
 }
 
 /** Returns the chains that cannot be deleted, if the kernel rejected nothing else. */
@@ -180,7 +186,7 @@ async function commitAhead(
   options: ScopeCommitOptions,
   start: Pick<ScopeCommit, 'generation' | 'foreign'>,
 ): Promise<ScopeCommit> {
-  const { client, slicing } = options
+  const { client } = options
   let sum: ScopeCommit = { ...start, outcome: 'committed', failures: [], bytes: 0, messages: 0 }
   const unwritable: ScopeFailure[] = []
   const results: Promise<CommitResult>[] = []
@@ -188,7 +194,7 @@ async function commitAhead(
   try {
     for (let from = 0; from < operations.length; from += OPERATIONS_PER_PART) {
       const part = operations.slice(from, from + OPERATIONS_PER_PART)
-      const batch = await finishInSlices(translate({ ...NOTHING_GOES, operations: part }, options), slicing)
+      const batch = await translated(options, part, NOTHING_KEPT)
       unwritable.push(...batch.unwritable)
       if (unwritable.length > 0) continue
       const before = underWay
@@ -197,10 +203,10 @@ async function commitAhead(
       results.push(result)
       underWay = { batch, result }
       if (before === undefined) continue
-      sum = added(sum, before.batch, await before.result, options)
+      sum = added(sum, before.batch, await before.result)
       if (sum.outcome !== 'committed') return sum
     }
-    if (underWay !== undefined) sum = added(sum, underWay.batch, await underWay.result, options)
+    if (underWay !== undefined) sum = added(sum, underWay.batch, await underWay.result)
   } finally {
     await Promise.allSettled(results)
   }
@@ -208,16 +214,10 @@ async function commitAhead(
   return { ...sum, outcome: 'refused', failures: unwritable, partial: true }
 }
 
-const NOTHING_GOES = { resolved: new Map(), kept: new Set<ScopeOperation>() } as const
+const NOTHING_KEPT: ReadonlySet<ScopeOperation> = new Set()
 
-function added(
-  sum: ScopeCommit,
-  batch: Batch,
-  result: CommitResult,
-  { handleCache }: ScopeCommitOptions,
-): ScopeCommit {
+function added(sum: ScopeCommit, batch: Batch, result: CommitResult): ScopeCommit {
   const { outcome, generation } = result
-  settle(handleCache, batch, result)
   return {
     outcome,
     generation,
@@ -229,43 +229,26 @@ function added(
   }
 }
 
-/** Maximum number of new rules of a chain whose handles the kernel echoes: for more, listing the chain is faster. */
-const ECHOED_MAX = 200
-/** The same for all chains together: answers that overflow the socket's queue make the commit's outcome unknown. */
-const ECHOED_ALL_MAX = 1_000
-
 interface Batch {
   readonly transaction: Operation[]
   /** The scope operation of each nf_tables operation. */
   readonly origins: ScopeOperation[]
   /** Failures of operations that cannot be encoded, in the form of the kernel's rejections. */
   readonly unwritable: ScopeFailure[]
-  readonly resolved: ReadonlyMap<DeleteRule, Resolved>
-}
-
-interface Given {
-  readonly operations: ScopeOperations
-  readonly resolved: ReadonlyMap<DeleteRule, Resolved>
-  readonly kept: ReadonlySet<ScopeOperation>
-}
-
-interface Translating {
-  readonly handleCache: HandleCache
-  readonly codec: RuleCodec
 }
 
 function* translate(
-  { operations, resolved, kept }: Given,
-  { handleCache, codec }: Translating,
+  operations: ScopeOperations,
+  kept: ReadonlySet<ScopeOperation>,
+  codec: RuleCodec,
 ): Steps<Batch> {
-  const batch: Batch = { transaction: [], origins: [], unwritable: [], resolved }
-  const echoed = echoedChains(operations, handleCache)
+  const batch: Batch = { transaction: [], origins: [], unwritable: [] }
   const pauses = new Pauses()
   for (const operation of operations) {
     if (pauses.due()) yield
     if (kept.has(operation)) continue
     try {
-      batch.transaction.push(translateOne(operation, { echoed, resolved, codec }))
+      batch.transaction.push(translateOne(operation, codec))
       batch.origins.push(operation)
     } catch (error) {
       if (!(error instanceof NetlinkError)) throw error
@@ -275,13 +258,7 @@ function* translate(
   return batch
 }
 
-interface TranslatingOne {
-  readonly echoed: ReadonlySet<string>
-  readonly resolved: ReadonlyMap<DeleteRule, Resolved>
-  readonly codec: RuleCodec
-}
-
-function translateOne(operation: ScopeOperation, context: TranslatingOne): Operation {
+function translateOne(operation: ScopeOperation, { compile }: RuleCodec): Operation {
   const { family, table } = operation
   switch (operation.verb) {
     case 'add-table':
@@ -295,67 +272,13 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
       return { verb: operation.verb, family, table, chain: operation.chain }
     case 'add-rule':
     case 'insert-rule': {
-      const rule = context.codec.compile(operation.rule, family)
       const { verb, chain } = operation
-      const isEchoed = context.echoed.size > 0 && context.echoed.has(chainKey(operation, chain))
-      return isEchoed
-        ? { verb, family, table, chain, rule, echo: true }
-        : { verb, family, table, chain, rule }
+      return { verb, family, table, chain, rule: compile(operation.rule, family) }
     }
     case 'delete-rule': {
-      const handle = context.resolved.get(operation)?.handle
-      if (handle === undefined) throw new Error(`${operation.chain}: a rule to delete has no handle`)
-      return { verb: 'delete-rule', family, table, chain: operation.chain, handle }
+      const { verb, chain, rule } = operation
+      return { verb, family, table, chain, handle: rule.handle }
     }
-  }
-}
-
-/** Returns the chains in the handleCache whose new handles the kernel will echo. */
-function echoedChains(operations: ScopeOperations, handleCache: HandleCache): ReadonlySet<string> {
-  const rules = new Map<string, number>()
-  if (handleCache.isEmpty) return new Set()
-  for (const operation of operations) {
-    const { verb } = operation
-    if (verb !== 'insert-rule' && verb !== 'add-rule') continue
-    const key = chainKey(operation, operation.chain)
-    if (handleCache.has(key)) rules.set(key, (rules.get(key) ?? 0) + 1)
-  }
-  if (rules.size > 0)
-    for (const operation of operations)
-      if (operation.verb === 'flush-chain') rules.delete(chainKey(operation, operation.chain))
-  const echoed = new Set<string>()
-  let total = 0
-  for (const [key, count] of [...rules].sort(([, a], [, b]) => a - b)) {
-    total += count
-    if (count > ECHOED_MAX || total > ECHOED_ALL_MAX) break
-    echoed.add(key)
-  }
-  return echoed
-}
-
-/** Updates the handleCache after a commit. */
-function settle(
-  handleCache: HandleCache,
-  { transaction, origins, resolved }: Batch,
-  result: CommitResult,
-): void {
-  const isOwn = result.outcome === 'committed' && !result.foreign
-  if (isOwn) handleCache.committed(result.generation)
-  else handleCache.reached(result.generation)
-  if (result.outcome === 'unknown') handleCache.forgetAll()
-  if (result.outcome !== 'committed' || handleCache.isEmpty) return
-  for (const [i, operation] of transaction.entries()) {
-    const origin = origins[i]
-    if (origin === undefined || origin.verb === 'add-table') continue
-    const key = chainKey(origin, origin.chain)
-    if (!handleCache.has(key)) continue
-    const rule = origin.verb === 'delete-rule' ? resolved.get(origin) : undefined
-    if (rule !== undefined) handleCache.remove(key, rule)
-    else if (operation.verb === 'add-rule' || operation.verb === 'insert-rule') {
-      const handle = result.handles.get(operation)
-      if (handle === undefined || !('compiled' in operation.rule)) handleCache.forget(key)
-      else handleCache.add(key, { handle, compiled: operation.rule.compiled })
-    } else handleCache.forget(key)
   }
 }
 

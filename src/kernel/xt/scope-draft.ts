@@ -1,11 +1,9 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
-import { append } from '../../base/collections.ts'
 import type { ObservedRule } from '../nft/state.ts'
 import { targetChain, type XtRule } from './rule.ts'
 import {
   builtinHook,
   chainKey,
-  type DeleteRule,
   type ScopeOperation,
   type ScopeOperations,
   tableKey,
@@ -14,18 +12,23 @@ import {
   type XtPlace,
 } from './scope.ts'
 
-export interface OwnedRule {
+/** An entry with the Service that it belongs to. */
+export interface OwnedEntry {
   readonly rule: XtRule
-  readonly owner: string | undefined
+  readonly owner: string
   /** See XtEntry. */
   readonly sequence?: string | undefined
 }
 
-/** The complete new content of a chain. */
-interface ChainContent {
+/** The whole wanted content of a chain. */
+export interface ChainContent {
   readonly chain: XtChain
   readonly owner: string | undefined
-  readonly entries: readonly OwnedRule[]
+  readonly entries: readonly OwnedEntry[]
+}
+
+/** Content that differs from what the chain holds. */
+interface ChangedContent extends ChainContent {
   /** Number of rules to flush first; undefined for a chain that does not exist. */
   readonly replaces: number | undefined
 }
@@ -41,27 +44,23 @@ interface ChainGoing extends ChainPlace {
   readonly stays?: boolean
 }
 
-/** A rule in a table: as the kernel listed it, or as the last commit wrote it. */
-export type HeldRule = ObservedRule | OwnedRule
-
 /**
  * Collects changes and orders them so that every prefix of the order is harmless: chains are filled before anything
  * refers to them, and removed after nothing refers to them. A socket with a small limit may split them into several
  * commits. Only a rewritten chain that the split divides can be half full for packets between two of these commits.
+ * A chain is only ever written as a whole.
  */
 export class ScopeDraft {
   readonly #tables = new Map<string, XtPlace>()
   /** Base chains, and chains of other programs that our jumps need. */
   readonly #foundations = new Map<string, ScopeOperation>()
   /** By table and chain. */
-  readonly #contents = new Map<string, Map<string, ChainContent>>()
-  readonly #appended: ScopeOperation[] = []
-  readonly #entries: ScopeOperation[] = []
+  readonly #contents = new Map<string, Map<string, ChangedContent>>()
   readonly #jumps: ScopeOperation[] = []
-  readonly #jumpsGone: DeleteRule[] = []
-  readonly #rulesGone: DeleteRule[] = []
+  readonly #jumpsGone: ScopeOperation[] = []
   readonly #chainsInTheWay: ChainGoing[] = []
-  readonly #chainsGone: ChainGoing[] = []
+  /** By chainKey: several owners may give up one chain. */
+  readonly #chainsGone = new Map<string, ChainGoing>()
 
   addTable({ family, table }: XtPlace): void {
     this.#tables.set(tableKey({ family, table }), { family, table })
@@ -80,32 +79,21 @@ export class ScopeDraft {
     })
   }
 
-  write(content: ChainContent): void {
+  /** Writes a chain. Of several owners that want it with the same rules, the first is to blame for them. */
+  write(content: ChangedContent): void {
     const table = tableKey(content.chain)
+    const { name } = content.chain
     const contents = this.#contents.get(table)
-    if (contents === undefined) this.#contents.set(table, new Map([[content.chain.name, content]]))
-    else contents.set(content.chain.name, content)
-  }
-
-  append(place: ChainPlace, { rule, owner }: OwnedRule): void {
-    this.#appended.push({ verb: 'add-rule', ...placed(place), rule, owner })
-  }
-
-  /** Inserts entries; those of a chain end up in the order of the calls. */
-  insertEntry(place: ChainPlace, { rule, owner }: OwnedRule): void {
-    this.#entries.push({ verb: 'insert-rule', ...placed(place), rule, owner })
+    if (contents === undefined) this.#contents.set(table, new Map([[name, content]]))
+    else if (!contents.has(name)) contents.set(name, content)
   }
 
   insertJump(jump: XtJump): void {
     this.#jumps.push({ verb: 'insert-rule', ...placed(jump), rule: jump.rule, owner: undefined })
   }
 
-  removeJump(place: ChainPlace, rule: HeldRule): void {
-    this.#jumpsGone.push(deletionOf(place, rule))
-  }
-
-  removeRule(place: ChainPlace, rule: HeldRule): void {
-    this.#rulesGone.push(deletionOf(place, rule))
+  removeJump(place: ChainPlace, rule: ObservedRule): void {
+    this.#jumpsGone.push({ verb: 'delete-rule', ...placed(place), rule, owner: undefined })
   }
 
   /** Removes a chain before a new one of its name is created. */
@@ -114,7 +102,7 @@ export class ScopeDraft {
   }
 
   removeChain(chain: ChainGoing): void {
-    this.#chainsGone.push(chain)
+    this.#chainsGone.set(chainKey(chain, chain.chain), chain)
   }
 
   *finish(): Steps<ScopeOperations> {
@@ -134,15 +122,8 @@ export class ScopeDraft {
         if (pauses.due()) yield
       }
     }
-    for (const part of [
-      this.#appended,
-      this.#entries.toReversed(),
-      inwards(this.#jumps),
-      this.#jumpsGone,
-      this.#rulesGone,
-    ])
-      for (const operation of part) operations.push(operation)
-    dropChains(operations, this.#chainsGone)
+    operations.push(...inwards(this.#jumps), ...this.#jumpsGone)
+    dropChains(operations, [...this.#chainsGone.values()])
     return operations
   }
 }
@@ -162,17 +143,11 @@ function placed({ family, table, chain }: ChainPlace): ChainPlace {
   return { family, table, chain }
 }
 
-function deletionOf(place: ChainPlace, rule: HeldRule): DeleteRule {
-  return 'compiled' in rule
-    ? { verb: 'delete-rule', ...placed(place), rule, owner: undefined }
-    : { verb: 'delete-rule', ...placed(place), rule: rule.rule, owner: rule.owner }
-}
-
 function flush({ rules, owner, ...place }: Omit<ChainGoing, 'stays'>): ScopeOperation {
   return { verb: 'flush-chain', ...placed(place), owner, rules }
 }
 
-function writeContent(operations: ScopeOperation[], content: ChainContent): void {
+function writeContent(operations: ScopeOperation[], content: ChangedContent): void {
   const { owner, replaces, entries } = content
   const { family, table, name: chain, rules, last } = content.chain
   if (replaces !== undefined && replaces > 0)
@@ -191,10 +166,10 @@ function inwards(jumps: readonly ScopeOperation[]): readonly ScopeOperation[] {
 }
 
 /** Yields each chain after the chains that its rules lead to. */
-function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<ChainContent> {
-  const opened = new Set<ChainContent>()
-  const closed = new Set<ChainContent>()
-  const stack: ChainContent[] = []
+function* leavesFirst(contents: ReadonlyMap<string, ChangedContent>): Iterable<ChangedContent> {
+  const opened = new Set<ChangedContent>()
+  const closed = new Set<ChangedContent>()
+  const stack: ChangedContent[] = []
   const open = (rule: XtRule): void => {
     const next = contents.get(targetChain(rule) ?? '')
     if (next !== undefined && !opened.has(next)) stack.push(next)
@@ -216,37 +191,4 @@ function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<Cha
       yield content
     }
   }
-}
-
-interface SequencePlaces {
-  /** The end of the chain that receives new entries. */
-  readonly at: 'head' | 'end'
-  /** Returns the entry's position in the chain; undefined for a new entry. */
-  readonly positionOf: (entry: OwnedRule) => number | undefined
-}
-
-/**
- * Returns the existing entries on the wrong side of another entry of their sequence, or of the position of a new one.
- * They must be removed and inserted again with the new ones, in the wanted order.
- */
-export function misplacedEntries(
-  entries: readonly OwnedRule[],
-  { at, positionOf }: SequencePlaces,
-): readonly OwnedRule[] {
-  const sequences = new Map<string, OwnedRule[]>()
-  for (const entry of entries) {
-    if (entry.sequence === undefined) continue
-    append(sequences, `${entry.owner} ${entry.sequence}`, entry)
-  }
-  return [...sequences.values()].flatMap(sequence => {
-    const sign = at === 'head' ? 1 : -1
-    let next = Number.POSITIVE_INFINITY
-    // Starts at the entry that is furthest from the position of new ones.
-    return (at === 'head' ? sequence.toReversed() : sequence).filter(entry => {
-      const position = positionOf(entry)
-      const isRight = position !== undefined && sign * position < next
-      next = isRight ? sign * position : Number.NEGATIVE_INFINITY
-      return position !== undefined && !isRight
-    })
-  })
 }

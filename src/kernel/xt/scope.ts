@@ -1,16 +1,7 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
 import * as nft from '../nft/constants.ts'
 import { readCompiled } from '../nft/decode.ts'
-import {
-  type AnyTable,
-  type Chain,
-  type ChainHook,
-  type Expression,
-  isNote,
-  type NftFamily,
-  type ObservedRule,
-  type Rule,
-} from '../nft/state.ts'
+import type { AnyTable, Chain, ChainHook, NftFamily, ObservedRule, Rule } from '../nft/state.ts'
 import { compileRule } from './compile.ts'
 import type { XtRule } from './rule.ts'
 
@@ -30,9 +21,9 @@ export interface XtPlace {
 /** A chain of ours: it contains only rules of ours. */
 export interface XtChain extends XtPlace {
   readonly name: string
-  /** In this order. Entries come after them, in any order. */
+  /** The rules in this order. Entries come after them, in any order. */
   readonly rules: readonly XtRule[]
-  /** After the entries, in any order. */
+  /** The rules after the entries, in any order. */
   readonly last: readonly XtRule[]
   /** Other owners may want the same chain with the same rules. It is removed with the last of them. */
   readonly shared?: true
@@ -46,6 +37,35 @@ export interface XtEntry extends XtPlace {
   readonly sequence?: string
 }
 
+/** The chains and entries that one Service wants. */
+export interface ServiceRules {
+  readonly chains: readonly XtChain[]
+  readonly entries: readonly XtEntry[]
+}
+
+/** The chains and jumps that are wanted without any Service. */
+export interface FixedRules {
+  /** The chains by chainKey. Entries of Services go into these. */
+  readonly chains: ReadonlyMap<string, XtChain>
+  readonly jumps: readonly XtJump[]
+}
+
+export const NO_FIXED_RULES: FixedRules = { chains: new Map(), jumps: [] }
+
+/** Creates the fixed rules. Jumps that were wanted `before` stay: others may use them too. */
+export function fixedRules(
+  chains: readonly XtChain[],
+  jumps: readonly XtJump[],
+  before: readonly XtJump[] = [],
+): FixedRules {
+  const wanted = new Set(jumps.map(jump => JSON.stringify(jump)))
+  const staying = before.filter(jump => !wanted.has(JSON.stringify(jump)))
+  return {
+    chains: new Map(chains.map(chain => [chainKey(chain, chain.name), chain])),
+    jumps: staying.length === 0 ? jumps : [...jumps, ...staying],
+  }
+}
+
 /**
  * A rule in a chain that is not ours (INPUT, or KUBE-FIREWALL, which kubelet writes as well). It exists once. If it
  * is missing, it is inserted first; an existing one keeps its position. The chain is created if it does not exist.
@@ -57,10 +77,7 @@ export interface XtJump extends XtPlace {
   readonly removed: boolean
 }
 
-/**
- * One operation on tables that all programs share. It names a rule to delete by its content; the handle is looked up
- * when the rule is deleted.
- */
+/** One operation on tables that all programs share. */
 export type ScopeOperation = XtPlace & {
   /** The owner to blame when the kernel rejects the operation; undefined for shared rules. */
   readonly owner: string | undefined
@@ -74,23 +91,12 @@ export type ScopeOperation = XtPlace & {
     | { readonly verb: 'add-rule'; readonly chain: string; readonly rule: XtRule }
     /** Inserts before the rules of the chain. */
     | { readonly verb: 'insert-rule'; readonly chain: string; readonly rule: XtRule }
-    | DeleteRule
+    /** Deletes a rule of ours from a chain of another program, by the handle with which it was read. */
+    | { readonly verb: 'delete-rule'; readonly chain: string; readonly rule: ObservedRule }
   )
-
-export interface DeleteRule extends XtPlace {
-  readonly owner: string | undefined
-  readonly verb: 'delete-rule'
-  readonly chain: string
-  /** The rule as kprobe wrote it, or as it was read. */
-  readonly rule: XtRule | ObservedRule
-}
 
 /** Operations that lead to the wanted state, in the order of sending. */
 export type ScopeOperations = readonly ScopeOperation[]
-
-export function isObservedRule(rule: XtRule | ObservedRule): rule is ObservedRule {
-  return 'handle' in rule
-}
 
 /** Returns the name of a table in Observed: `ip nat`. */
 export function tableKey({ family, table }: XtPlace): string {
@@ -115,11 +121,7 @@ export function chainKey({ family, table }: XtPlace, chain: string): string {
   return `${family} ${table} ${chain}`
 }
 
-/** Returns a key that is equal for equal rules whose fields were created in the same order. */
-export function ruleKey(rule: XtRule): string {
-  return JSON.stringify(rule)
-}
-
+/** Compares rules whose fields were created in the same order. */
 export function sameRules(a: readonly XtRule[], b: readonly XtRule[]): boolean {
   return a === b || (a.length === b.length && JSON.stringify(a) === JSON.stringify(b))
 }
@@ -232,13 +234,8 @@ class TableDraft {
       case 'insert-rule':
         rules.unshift(readCompiled(compileRule(operation.rule, family)))
         return true
-      case 'delete-rule': {
-        if (isObservedRule(operation.rule)) return false
-        const its = readCompiled(compileRule(operation.rule, family))
-        const at = rules.findIndex(each => isSame(each, its))
-        if (at >= 0) rules.splice(at, 1)
-        return at >= 0
-      }
+      case 'delete-rule':
+        return false
     }
   }
 
@@ -248,23 +245,4 @@ class TableDraft {
     if (rules !== undefined) this.#rules.set(name, rules)
     return rules
   }
-}
-
-/** Most rules of a chain differ early. Counters go on counting. */
-function isSame({ expressions: some }: Rule, { expressions: others }: Rule): boolean {
-  return (
-    some.length === others.length &&
-    some.every((each, at) => {
-      const other = others[at]
-      return (
-        other !== undefined && each.kind === other.kind && (isNote(each) || isSameExpression(each, other))
-      )
-    })
-  )
-}
-
-function isSameExpression(a: Expression, b: Expression): boolean {
-  if ('data' in a && 'data' in b && a.data !== b.data) return false
-  if ('info' in a && 'info' in b && a.info !== b.info) return false
-  return JSON.stringify(a) === JSON.stringify(b)
 }

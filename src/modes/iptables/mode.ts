@@ -20,10 +20,11 @@ import {
   settleIptablesRecord,
   writeIptablesRecord,
 } from './cleanup.ts'
+import type { IptablesPlan } from './diff.ts'
 import { demandIptables, iptablesFindings, lackingFamilies, lesserLack } from './doctor.ts'
 import { iptablesMetrics, NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
 import { BusiestFirst, type BusiestFirstEvent } from './optimize/busiest-first.ts'
-import { type IptablesPlan, IptablesPlane } from './plane.ts'
+import { IptablesPlane } from './plane.ts'
 import { renderIptablesState, rulesIn } from './render.ts'
 import {
   answersAtLoopback,
@@ -181,7 +182,7 @@ export function* wantedChains(state: RenderedState): Iterable<XtChain> {
       yield chain
     }
   }
-  for (const chain of state.common.chains.values()) {
+  for (const chain of state.fixed.chains.values()) {
     const rules = [...chain.rules, ...(entries.get(chainKey(chain, chain.name)) ?? []), ...chain.last]
     yield { ...chain, rules, last: [] }
   }

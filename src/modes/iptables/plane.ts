@@ -1,14 +1,11 @@
 import { type Clock, type Steps, slicingOf, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
-import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
-import { chainKey, type IsOurs, type ScopeOperation, type ScopeOperations } from '../../kernel/xt/scope.ts'
+import type { IsOurs, ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope, type ScopeCommit, type ScopeFailure } from '../../kernel/xt/scope-commit.ts'
-import { removalOf, ScopeDiff } from '../../kernel/xt/scope-diff.ts'
-import { HandleCache } from '../../kernel/xt/scope-handles.ts'
-import { type Asked, Committed, type Held, heldInKernel, rewritesCommon } from '../../kernel/xt/scope-held.ts'
+import { removalOf } from '../../kernel/xt/scope-diff.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { ServiceKey } from '../../model/service.ts'
 import type {
   CommitOptions,
   Dataplane,
@@ -16,20 +13,19 @@ import type {
   KernelRefusal,
   Observation,
   ObserveOptions,
-  Plan,
   Receipt,
   RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { NFT_FAMILIES, refusalTo, staysAsIs } from '../common/tables.ts'
+import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
 import { commitError, givenUp, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
-import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
-import { isOurChain, isServiceChain, touchesUs } from '../xt-common/layout.ts'
+import { isOurChain, OtherChains, touchesUs } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'
 import { jumpsTo } from './chains.ts'
+import { diffStates, type IptablesPlan } from './diff.ts'
 import { RuleCounts } from './metrics.ts'
-import { renderIptablesState, rulesIn, servicesBetween } from './render.ts'
+import { renderIptablesState } from './render.ts'
 import type { IptablesOptions } from './settings.ts'
-import { EMPTY_STATE, type IptablesState, type ObservedState, type RenderedState } from './state.ts'
+import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
 
 interface IptablesPlaneOptions {
   readonly client: NftClient
@@ -61,7 +57,8 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
   readonly watchWriters: Watches['watchWriters']
   readonly #watches: Watches
   readonly #given: IptablesPlaneOptions
-  readonly #handleCache = new HandleCache()
+  readonly #isOurs: IsOurs
+  readonly #others = new OtherChains()
   /**
    * The number of commits that only reordered entries. It is subtracted from the generation, so that these commits do
    * not look like those of other programs.
@@ -71,10 +68,11 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
   constructor(given: IptablesPlaneOptions) {
     this.#given = given
     const { names } = given.options
+    this.#isOurs = (table, name) => isOurChain(names, table, name)
     this.counts = new RuleCounts(names)
     this.#watches = watchesOf(
       given.writers,
-      touched => touchesUs(touched, this.#handleCache, names),
+      touched => touchesUs(touched, this.#others, names),
       () => -this.#reordered,
     )
     this.watchGeneration = this.#watches.watchGeneration
@@ -101,16 +99,12 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
   async observe({ aside = false }: ObserveOptions = {}): Promise<Observation<ObservedState>> {
     if (!aside) this.#given.beforeObserve?.()
     const { observed, generation, unsettled } = await this.#given.client.listChains(PLACES, { aside })
-    if (!aside) this.#learn(observed, unsettled ? undefined : generation)
+    if (!aside) {
+      this.counts.observed(observed)
+      this.#others.read(unsettled ? undefined : observed, this.#isOurs)
+    }
     const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
     return { state, generation: this.#watches.shifted(generation), unsettled }
-  }
-
-  #learn(observed: Observed, generation: number | undefined): void {
-    this.counts.observed(observed)
-    // Service chains are only written and flushed whole.
-    const isWanted: IsOurs = (table, name) => !isServiceChain(this.#given.options.names, table, name)
-    this.#handleCache.learnAll(observed, generation, isWanted)
   }
 
   async commit({ operations }: IptablesPlan, options: CommitOptions): Promise<Receipt> {
@@ -126,9 +120,7 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
 
   /** `mayRemove` answers for what was read: nothing is removed that is written later. */
   async cleanup(mayRemove?: () => Promise<boolean>): Promise<void> {
-    const { names } = this.#given.options
-    const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
-    const owned = { isOurs, jumps: jumpsTo(names) }
+    const owned = { isOurs: this.#isOurs, jumps: jumpsTo(this.#given.options.names) }
     for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
       const { state, generation } = await this.observe()
       const operations = removalOf(state.observed, owned, CODEC)
@@ -144,13 +136,8 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
     const { client, clock = systemClock } = this.#given
     const { generation: shifted } = options
     const generation = shifted === undefined ? undefined : this.#watches.unshifted(shifted)
-    return commitScope(operations, {
-      client,
-      handleCache: this.#handleCache,
-      codec: CODEC,
-      slicing: slicingOf(clock),
-      generation,
-    })
+    this.#others.wrote(operations)
+    return commitScope(operations, { client, codec: CODEC, slicing: slicingOf(clock), generation })
   }
 }
 
@@ -161,81 +148,4 @@ function refusalIn({ operation, ...words }: ScopeFailure, lacking: Lacking | und
   if (owner === undefined || lack === undefined)
     return refusalTo(owner === undefined ? [] : [owner], words, family)
   return refusalTo([], { ...words, error: new Error(`${words.error.message}; ${lack}`) }, family)
-}
-
-/** The two sides of a diff: `held`, and the rules of these Services. */
-interface Sides {
-  readonly held: Held
-  readonly services: Iterable<ServiceKey>
-  readonly asked: (service: ServiceKey) => Asked
-}
-
-/**
- * Makes the operations that lead from one state to a rendered one. Between two rendered states it visits only
- * Services that changed, unless the inputs of all rules changed. Throws when `to` is a state that was read.
- */
-export function* diffStates(from: IptablesState, to: IptablesState, codec: RuleCodec): Steps<IptablesPlan> {
-  if (to.kind !== 'rendered') throw new Error('cannot write a state that was read from the kernel')
-  const { held, services, asked } =
-    from.kind === 'rendered' ? yield* sinceCommit(from, to) : sinceRead(from, to)
-  const { names } = to.statics.options
-  const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
-  const diff = new ScopeDiff(held, to.common, { codec, isOurs })
-  for (const service of services) {
-    diff.owner(service, asked(service))
-    yield
-  }
-  const operations = yield* diff.finish()
-  const isKept = ({ family }: ScopeOperation): boolean => staysAsIs(family, to.without)
-  return makePlan(to.without.size === 0 ? operations : operations.filter(each => !isKept(each)), to)
-}
-
-function sinceRead(from: ObservedState, to: RenderedState): Sides {
-  const services = to.frontends.services.keys()
-  return { held: heldInKernel(from.observed), services, asked: service => rulesIn(to, service) }
-}
-
-function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
-  const isAll = from.statics.serviceKey !== to.statics.serviceKey || rewritesCommon(from.common, to.common)
-  const services = new Set(
-    isAll ? [...from.frontends.services.keys(), ...to.frontends.services.keys()] : servicesBetween(from, to),
-  )
-  const asked = (state: RenderedState, service: ServiceKey): Asked =>
-    isAll ? rulesIn(state, service) : withoutKept(rulesIn(state, service), from, to)
-  const held = new Committed(from.common, service => asked(from, service))
-  if (from.sharedChains.size > 0) {
-    for (const service of services) {
-      held.addShared(service)
-      yield
-    }
-  }
-  return { held, services, asked: service => asked(to, service) }
-}
-
-/**
- * Omits chains that Services need in both states. Such a chain comes with the first Service and goes with the last.
- */
-function withoutKept(rules: Asked, from: RenderedState, to: RenderedState): Asked {
-  if (!rules.chains.some(({ shared }) => shared)) return rules
-  const isKept = (key: string): boolean => from.sharedChains.has(key) && to.sharedChains.has(key)
-  const chains = rules.chains.filter(chain => chain.shared !== true || !isKept(chainKey(chain, chain.name)))
-  return { chains, entries: rules.entries }
-}
-
-/** One batch for the tables of both families. */
-export interface IptablesPlan extends Plan<IptablesState> {
-  readonly operations: ScopeOperations
-}
-
-function makePlan(operations: ScopeOperations, after: IptablesState): IptablesPlan {
-  return {
-    operations,
-    empty: operations.length === 0,
-    changes: countScopeChanges(operations),
-    after,
-    complete: true,
-    // The kernel keeps lists of recent clients as long as any rule, old or new, names them.
-    rebuilds: false,
-    describe: () => describeScope(operations),
-  }
 }

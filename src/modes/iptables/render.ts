@@ -2,8 +2,7 @@ import { Pauses, type Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { type Cidr, formatIpPort } from '../../base/ip.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
-import { chainKey, type XtChain, type XtEntry } from '../../kernel/xt/scope.ts'
-import { type Asked, commonOf } from '../../kernel/xt/scope-held.ts'
+import { chainKey, fixedRules, type ServiceRules, type XtChain, type XtEntry } from '../../kernel/xt/scope.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -13,7 +12,14 @@ import { changedServices } from '../common/tables.ts'
 import { addressOf, comment, FROM_LOCAL, fromPods, jump, NO_MATCHES } from '../xt-common/rules-parts.ts'
 import { fixedChains, jumpsOf } from './chains.ts'
 import { placeEntries } from './optimize/dispatch.ts'
-import { captureEntries, healthCheckEntry, natChain, type PortRules, portRules } from './rules.ts'
+import {
+  captureEntries,
+  healthCheckEntry,
+  natChain,
+  type PortInputs,
+  portInputs,
+  portRules,
+} from './rules.ts'
 import type { IptablesOptions } from './settings.ts'
 import { type IptablesState, LARGE_ENDPOINTS, type RenderedState, type Statics, staticsOf } from './state.ts'
 
@@ -42,7 +48,7 @@ export function* renderIptablesState(
   const made = staticsOf(options, frontends, endpoints > LARGE_ENDPOINTS)
   const isSame = before?.statics.key === made.key
   const statics = isSame ? before.statics : made
-  const common = isSame ? before.common : commonOf(fixedChains(made), jumpsOf(made), before?.common.jumps)
+  const fixed = isSame ? before.fixed : fixedRules(fixedChains(made), jumpsOf(made), before?.fixed.jumps)
   const counted = { frontends, without, statics }
   const sharedChains = options.optimize ? yield* countShared(before, counted) : PersistentMap.empty<number>()
   return {
@@ -50,7 +56,7 @@ export function* renderIptablesState(
     frontends,
     without,
     statics,
-    common,
+    fixed,
     endpoints,
     sharedChains,
     refusals: NO_REFUSALS,
@@ -96,37 +102,57 @@ function sharedBy(state: Counted, service: ServiceKey): ReadonlySet<string> {
   )
 }
 
-const NOTHING: Asked = { chains: [], entries: [] }
+const NOTHING: ServiceRules = { chains: [], entries: [] }
 
-export function rulesIn(state: Counted, key: ServiceKey): Asked {
+export function rulesIn(state: Counted, key: ServiceKey): ServiceRules {
   const service = serviceIn(state, key)
   return service === undefined ? NOTHING : rulesOfService(service, state.statics)
+}
+
+/** Returns the entries alone of rulesIn, for less where the names of chains do not depend on endpoints. */
+export function entriesIn(state: Counted, key: ServiceKey): readonly XtEntry[] {
+  const service = serviceIn(state, key)
+  if (service === undefined) return NOTHING.entries
+  const { statics } = state
+  const inputs = statics.options.optimize ? portRules : portInputs
+  return entriesOf(
+    service,
+    service.ports.map(port => inputs(port, statics)),
+    statics,
+  )
 }
 
 /**
  * Makes the chains of a Service in table nat, and its rules in shared chains, which reject clients or lead to its own
  * chains.
  */
-export function rulesOfService(service: ServiceFrontends, statics: Statics): Asked {
-  const chains: XtChain[] = []
-  const entries: XtEntry[] = []
-  const checked = new Set<string>()
-  for (const frontends of service.ports) {
-    const port = portRules(frontends, statics)
-    for (const frontend of frontends.frontends) entries.push(...captureEntries(port, frontend))
-    // Ports of one name with several protocols would repeat the rule.
-    const name = `${port.family} ${frontends.displayName}`
-    if (service.healthCheck !== undefined && !checked.has(name)) {
-      checked.add(name)
-      entries.push(healthCheckEntry(port, service.healthCheck.port))
-    }
-    for (const chain of externalChains(port)) chains.push(chain)
-    for (const chain of port.lists) chains.push(chain)
-  }
+export function rulesOfService(service: ServiceFrontends, statics: Statics): ServiceRules {
+  const ports = service.ports.map(port => portRules(port, statics))
+  const chains = ports.flatMap(port => [...externalChains(port), ...port.lists])
+  const entries = entriesOf(service, ports, statics)
   if (!statics.options.optimize) return { chains, entries }
   // Two ports of the Service may share a chain as well.
   const once = new Map(chains.map(chain => [chainKey(chain, chain.name), chain]))
-  return { chains: [...once.values()], entries: placeEntries(entries, statics) }
+  return { chains: [...once.values()], entries }
+}
+
+function entriesOf(
+  { healthCheck }: ServiceFrontends,
+  ports: readonly PortInputs[],
+  statics: Statics,
+): readonly XtEntry[] {
+  const entries: XtEntry[] = []
+  const checked = new Set<string>()
+  for (const port of ports) {
+    for (const frontend of port.port.frontends) entries.push(...captureEntries(port, frontend))
+    // Ports of one name with several protocols would repeat the rule.
+    const name = `${port.family} ${port.port.displayName}`
+    if (healthCheck !== undefined && !checked.has(name)) {
+      checked.add(name)
+      entries.push(healthCheckEntry(port, healthCheck.port))
+    }
+  }
+  return statics.options.optimize ? placeEntries(entries, statics) : entries
 }
 
 /**
@@ -153,7 +179,7 @@ function distinctEndpoints({ cluster, local }: PortFrontends): number {
 }
 
 /** Makes EXT and FW: the chains for clients of addresses beside the ClusterIP. */
-function externalChains(port: PortRules): readonly XtChain[] {
+function externalChains(port: PortInputs): readonly XtChain[] {
   const { external, clients } = port.uses
   if (external === undefined) return NO_CHAINS
   const rules = external === 'cluster' ? clusterRules(port) : localRules(port)
@@ -163,7 +189,7 @@ function externalChains(port: PortRules): readonly XtChain[] {
 
 const NO_CHAINS: readonly XtChain[] = []
 
-function clusterRules({ port, chains, statics }: PortRules): readonly XtRule[] {
+function clusterRules({ port, chains, statics }: PortInputs): readonly XtRule[] {
   const text = `masquerade traffic for ${port.displayName} external destinations`
   return [
     { matches: [comment(text)], target: jump(statics.options.names.markMasq) },
@@ -175,7 +201,7 @@ function clusterRules({ port, chains, statics }: PortRules): readonly XtRule[] {
  * Makes the rules by which pods and this node bypass policy Local, as if their packets had left and come back by a
  * load balancer.
  */
-function localRules({ port, chains, uses, ofFamily, statics }: PortRules): readonly XtRule[] {
+function localRules({ port, chains, uses, ofFamily, statics }: PortInputs): readonly XtRule[] {
   const { displayName } = port
   const { detector } = ofFamily
   const say = (what: string) => comment(`${what} traffic for ${displayName} external destinations`)
@@ -194,7 +220,7 @@ function localRules({ port, chains, uses, ofFamily, statics }: PortRules): reado
 /**
  * Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its packets.
  */
-function firewallChain(port: PortRules, clients: readonly Cidr[]): XtChain {
+function firewallChain(port: PortInputs, clients: readonly Cidr[]): XtChain {
   const { displayName } = port.port
   const { fw, ext } = port.chains
   const { names, optimize } = port.statics.options

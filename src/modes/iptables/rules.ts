@@ -34,7 +34,7 @@ import { NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 import type { FamilyStatics, Statics } from './state.ts'
 
 /** One port of one Service in one family, with the inputs of its rules. */
-interface PortInputs {
+export interface PortInputs {
   readonly port: PortFrontends
   readonly family: NftFamily
   readonly statics: Statics
@@ -61,11 +61,15 @@ interface Uses {
   readonly clients: readonly Cidr[] | undefined
 }
 
-export function portRules(port: PortFrontends, statics: Statics): PortRules {
+export function portInputs(port: PortFrontends, statics: Statics): PortInputs {
   const family = port.family === 'IPv4' ? 'ip' : 'ip6'
   const chains = portChains(statics.options.names, port.displayName, port.protocol)
-  const uses = usesOf(port)
-  const inputs = { port, family, statics, ofFamily: statics.families[family], uses, chains } as const
+  return { port, family, statics, ofFamily: statics.families[family], uses: usesOf(port), chains }
+}
+
+export function portRules(port: PortFrontends, statics: Statics): PortRules {
+  const inputs = portInputs(port, statics)
+  const { uses, chains } = inputs
   const places = placesOf(inputs)
   const cluster = uses.cluster ? listChain(inputs, 'cluster', places.cluster) : undefined
   const local = uses.local ? listChain(inputs, 'local', places.local) : undefined
@@ -113,19 +117,19 @@ export function natChain({ family }: PortInputs, name: string, rules: readonly X
 
 const NO_RULES: readonly XtRule[] = []
 
-function entryIn({ family }: PortRules, table: XtTableName, chain: string, rule: XtRule): XtEntry {
+function entryIn({ family }: PortInputs, table: XtTableName, chain: string, rule: XtRule): XtEntry {
   return { family, table, chain, rule }
 }
 
 /** Makes the rules of one frontend in shared chains: rules that lead to its chains, or that reject clients. */
-export function captureEntries(port: PortRules, frontend: Frontend): readonly XtEntry[] {
+export function captureEntries(port: PortInputs, frontend: Frontend): readonly XtEntry[] {
   const { kind, ip } = frontend
   if (ip === undefined) return nodePortEntries(port, frontend)
   return kind === 'ClusterIP' ? clusterIpEntries(port, frontend, ip) : externalEntries(port, frontend, ip)
 }
 
 /** Accepts packets to the health check node port. Load balancers query every node, whatever else it filters. */
-export function healthCheckEntry(port: PortRules, number: number): XtEntry {
+export function healthCheckEntry(port: PortInputs, number: number): XtEntry {
   return entryIn(port, 'filter', namesOf(port).nodePorts, {
     protocol: PROTOCOLS.TCP,
     matches: [comment(`${port.port.displayName} health check node port`), transport('TCP', number)],
@@ -148,7 +152,7 @@ interface Refusal extends Words {
   readonly reason: VerdictReason
 }
 
-function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: Words): XtRule {
+function ruleTo({ port }: PortInputs, ip: Ip, number: number, { text, target }: Words): XtRule {
   return {
     protocol: PROTOCOLS[port.protocol],
     destination: hostAddress(ip),
@@ -158,7 +162,7 @@ function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: W
 }
 
 /** Returns how clients without an endpoint are refused; undefined when every client has one. */
-function refusalOf({ port, family }: PortRules, route: Route): Refusal | undefined {
+function refusalOf({ port, family }: PortInputs, route: Route): Refusal | undefined {
   const { displayName, local } = port
   if (route.kind === 'reject')
     return { text: `${displayName} has no endpoints`, target: REJECT[family], reason: 'no-endpoints' }
@@ -169,7 +173,7 @@ function refusalOf({ port, family }: PortRules, route: Route): Refusal | undefin
 
 /** Makes the entry of a rule that refuses clients, behind one that logs them if that is asked for. */
 function refusingEntries(
-  port: PortRules,
+  port: PortInputs,
   { chain, rule, reason }: { readonly chain: string; readonly rule: XtRule; readonly reason: VerdictReason },
 ): readonly XtEntry[] {
   const { logGroup } = port.statics.options
@@ -182,7 +186,7 @@ function refusingEntries(
   ]
 }
 
-function clusterIpEntries(port: PortRules, { port: number, route }: Frontend, ip: Ip): readonly XtEntry[] {
+function clusterIpEntries(port: PortInputs, { port: number, route }: Frontend, ip: Ip): readonly XtEntry[] {
   const refusal = refusalOf(port, route)
   if (refusal !== undefined)
     return refusingEntries(port, {
@@ -196,7 +200,7 @@ function clusterIpEntries(port: PortRules, { port: number, route }: Frontend, ip
   return [entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, words))]
 }
 
-function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly XtEntry[] {
+function externalEntries(port: PortInputs, frontend: Frontend, ip: Ip): readonly XtEntry[] {
   const { kind, port: number, route, sourceRanges } = frontend
   const { displayName } = port.port
   const { ext, fw } = port.chains
@@ -225,7 +229,7 @@ function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly 
 const LOOPBACK = addressOf(cidrOf('\x7f\0\0\0', 8))
 const LOOPBACK_COUNTER: XtMatch = { kind: 'nfacct', name: NFACCT_LOCALHOST_ACCEPTED }
 
-function nodePortEntries(port: PortRules, { port: number, route }: Frontend): readonly XtEntry[] {
+function nodePortEntries(port: PortInputs, { port: number, route }: Frontend): readonly XtEntry[] {
   const { displayName } = port.port
   const protocol = PROTOCOLS[port.port.protocol]
   const atPort = transport(port.port.protocol, number)

@@ -1,7 +1,7 @@
 import type { PersistentMap } from '../../base/collections.ts'
 import { isLoopback } from '../../base/ip.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
-import type { Common } from '../../kernel/xt/scope-held.ts'
+import type { FixedRules } from '../../kernel/xt/scope.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import { type Detector, detectorFor } from '../common/rules.ts'
@@ -25,7 +25,7 @@ export interface RenderedState {
   readonly without: ReadonlySet<string>
   readonly statics: Statics
   /** The objects that exist without Services. They are made again only with the statics. */
-  readonly common: Common
+  readonly fixed: FixedRules
   /** The number of distinct endpoints, summed over all ports of all Services. */
   readonly endpoints: number
   /** The number of Services that need a shared chain, by `ip nat NAME`. */

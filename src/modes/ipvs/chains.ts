@@ -13,6 +13,8 @@ import {
   type XtTarget,
 } from '../../kernel/xt/rule.ts'
 import {
+  fixedRules,
+  NO_FIXED_RULES,
   placeOfTable,
   type ScopeOperations,
   type XtChain,
@@ -20,7 +22,7 @@ import {
   type XtTableName,
 } from '../../kernel/xt/scope.ts'
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
-import { Committed, commonOf, heldInKernel, NOTHING_COMMON } from '../../kernel/xt/scope-held.ts'
+import { WrittenDiff } from '../../kernel/xt/scope-written.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { type Detector, detectorFor, LOOPBACKS, markOf } from '../common/rules.ts'
 import { LAYOUTS, NFT_FAMILIES, PROTOCOLS as PROTOCOL_NAMES } from '../common/tables.ts'
@@ -250,8 +252,8 @@ export function wantedChains(options: IpvsOptions, frontends: FrontendTable, bef
   })
   const key = rules === 'iptables' ? JSON.stringify(inputs) : ''
   if (before.kind === 'wanted' && before.key === key) return before
-  const common = rules === 'iptables' ? commonOf(inputs.flatMap(chainsOf), JUMPS) : undefined
-  return { kind: 'wanted', common, key }
+  const fixed = rules === 'iptables' ? fixedRules(inputs.flatMap(chainsOf), JUMPS) : undefined
+  return { kind: 'wanted', fixed, key }
 }
 
 interface ChainsSeen {
@@ -322,16 +324,19 @@ export function* diffChains(
   to: Chains,
   codec: RuleCodec,
 ): Steps<{ readonly kind: ChainPhase; readonly operations: ScopeOperations }> {
-  const common = to.kind === 'wanted' ? to.common : undefined
-  const isShared = from.kind === 'observed' && isIptablesMode(from.observed)
-  const kind = common === undefined ? 'remove-chains' : isShared ? 'take-chains' : 'add-chains'
-  if (from.kind === 'wanted' && from.common === common) return { kind, operations: [] }
-  const isPart = isShared && common === undefined
-  const held =
-    from.kind === 'observed'
-      ? heldInKernel(from.observed, isPart ? JUMPS.filter(isOnlyOurs) : JUMPS)
-      : new Committed(from.common ?? NOTHING_COMMON)
+  const fixed = to.kind === 'wanted' ? to.fixed : undefined
+  if (from.kind === 'wanted') {
+    const kind = fixed === undefined ? 'remove-chains' : 'add-chains'
+    if (from.fixed === fixed) return { kind, operations: [] }
+    const diff = new WrittenDiff(from.fixed ?? NO_FIXED_RULES, fixed ?? NO_FIXED_RULES)
+    return { kind, operations: yield* diff.finish(new Map()) }
+  }
+  const isShared = isIptablesMode(from.observed)
+  const isPart = isShared && fixed === undefined
   const isOurs = isPart ? isOnlyIpvs : isIpvsChain
-  const rules = { codec, isOurs, keepsUsed: common === undefined }
-  return { kind, operations: yield* new ScopeDiff(held, common ?? NOTHING_COMMON, rules).finish() }
+  const diff = new ScopeDiff(from.observed, { codec, isOurs, keepsUsed: fixed === undefined })
+  for (const chain of fixed?.chains.values() ?? []) diff.want({ chain, owner: undefined, entries: [] })
+  const unwanted = fixed !== undefined ? [] : isPart ? JUMPS.filter(isOnlyOurs) : JUMPS
+  const kind = fixed === undefined ? 'remove-chains' : isShared ? 'take-chains' : 'add-chains'
+  return { kind, operations: yield* diff.finish(fixed?.jumps ?? [], unwanted) }
 }

@@ -8,7 +8,6 @@ import type { Transaction } from '../../kernel/nft/transaction.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope } from '../../kernel/xt/scope-commit.ts'
-import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Answers } from '../../netlink/connection.ts'
 import { OutcomeUnknownError } from '../../netlink/errors.ts'
@@ -25,7 +24,6 @@ interface CommitterOptions {
   /** The generation of nf_tables at which a batch is accepted; undefined for any. */
   readonly generation: number | undefined
   /** The handles of rules in the tables of iptables. */
-  readonly handleCache: HandleCache
   readonly codec: RuleCodec
   /** Schedulers that this kernel is known to lack. Services that need one of them are refused. */
   readonly missingSchedulers: ReadonlySet<string>
@@ -219,10 +217,9 @@ export class Committer {
   }
 
   async #changeChains(operations: ScopeOperations): Promise<Step> {
-    const { kernel, handleCache, codec, clock } = this.#options
+    const { kernel, codec, clock } = this.#options
     const result = await commitScope(operations, {
       client: kernel.nft,
-      handleCache,
       codec,
       slicing: slicingOf(clock),
       generation: this.#generation,

@@ -3,7 +3,6 @@ import type { PersistentMap } from '../../base/collections.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
-import { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type {
   CommitOptions,
@@ -17,7 +16,7 @@ import type {
 } from '../../reconcile/dataplane.ts'
 import { commitError, inTables, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import type { ModeContext } from '../mode.ts'
-import { isIpvsChain, touchesScope } from '../xt-common/layout.ts'
+import { isIpvsChain, OtherChains, touchesScope } from '../xt-common/layout.ts'
 import { codecOf } from './chains.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'
@@ -50,7 +49,7 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
   readonly #given: IpvsPlaneOptions
   readonly #watches: Watches
   readonly #codec: RuleCodec
-  readonly #handleCache = new HandleCache()
+  readonly #others = new OtherChains()
   readonly #mutex = new Mutex()
   readonly #drains: Drains
   readonly #upkeep: Upkeep
@@ -76,7 +75,7 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
     const { clock, options, writers, watchAddresses, report = () => undefined } = given
     const isOfTable = inTables(options.tableName)
     const isOfChains = (touched: Touched) =>
-      options.rules === 'iptables' && touchesScope(touched, this.#handleCache, isIpvsChain)
+      options.rules === 'iptables' && touchesScope(touched, this.#others, isIpvsChain)
     // The generation of nf_tables plus the number of differences found in the other subsystems.
     this.#watches = watchesOf(
       writers,
@@ -193,17 +192,17 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
   async #read({ aside = false }: ObserveOptions = {}): Promise<Seen> {
     const known = { remembered: this.#entries, servers: this.#servers, aside }
     const seen = await observeKernel(this.#given, { ...this.#given.options, ...known })
-    const { state, generation, unsettled } = seen
+    const { state, unsettled } = seen
     if (!aside && state.chains.kind === 'observed')
-      this.#handleCache.learnAll(state.chains.observed, unsettled ? undefined : generation)
+      this.#others.read(unsettled ? undefined : state.chains.observed, isIpvsChain)
     return seen
   }
 
   #run({ phases }: IpvsPlan, { generation }: CommitOptions): Promise<Committed> {
+    for (const phase of phases) if ('nameOfIpset' in phase) this.#others.wrote(phase.operations)
     const committer = new Committer({
       kernel: this.#given,
       clock: this.#given.clock,
-      handleCache: this.#handleCache,
       codec: this.#codec,
       generation: generation === undefined ? undefined : this.#watches.unshifted(generation),
       missingSchedulers: this.#missingSchedulers,

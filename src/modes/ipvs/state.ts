@@ -3,7 +3,7 @@ import type { Ip } from '../../base/ip.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { NftFamily, Observed, Ruleset } from '../../kernel/nft/state.ts'
-import type { Common } from '../../kernel/xt/scope-held.ts'
+import type { FixedRules } from '../../kernel/xt/scope.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -44,7 +44,7 @@ export type Chains =
   | {
       readonly kind: 'wanted'
       /** Undefined where no chains are wanted. */
-      readonly common: Common | undefined
+      readonly fixed: FixedRules | undefined
       /** Equal for equal chains. */
       readonly key: string
     }

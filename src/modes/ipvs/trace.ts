@@ -44,9 +44,9 @@ const NONE_MISSING: ReadonlySet<string> = new Set()
 
 /** Gives the iptables chains; undefined where all rules are in our own tables. */
 function chainsIn({ chains }: IpvsState): Traceable | undefined {
-  if (chains.kind !== 'wanted' || chains.common === undefined) return undefined
-  const { common } = chains
-  return { chains: common.chains.values(), jumps: common.jumps, print: printRule }
+  if (chains.kind !== 'wanted' || chains.fixed === undefined) return undefined
+  const { fixed } = chains
+  return { chains: fixed.chains.values(), jumps: fixed.jumps, print: printRule }
 }
 
 /** Gives what a kernel holds beside nf_tables after a commit of a state; of addresses, those of our device. */
@@ -96,7 +96,7 @@ export function* advancedTables(
   from: Pick<IpvsState, 'chains'>,
   { chains, ruleset }: Pick<IpvsState, 'chains' | 'ruleset'>,
 ): Steps<readonly AnyTable[] | undefined> {
-  if (commonIn(from) !== commonIn({ chains })) return undefined
+  if (fixedIn(from) !== fixedIn({ chains })) return undefined
   const all = [...tables]
   for (const own of ruleset.tables) {
     const at = all.findIndex(({ family, name }) => family === own.family && name === own.name)
@@ -107,8 +107,8 @@ export function* advancedTables(
   return all
 }
 
-function commonIn({ chains }: Pick<IpvsState, 'chains'>) {
-  return chains.kind === 'wanted' ? chains.common : chains
+function fixedIn({ chains }: Pick<IpvsState, 'chains'>) {
+  return chains.kind === 'wanted' ? chains.fixed : chains
 }
 
 /** Gives what the commits that lead from one state to another changed outside of nf_tables. */

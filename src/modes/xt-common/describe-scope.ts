@@ -1,13 +1,7 @@
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
-import {
-  chainKey,
-  type DeleteRule,
-  isObservedRule,
-  type ScopeOperation,
-  type ScopeOperations,
-} from '../../kernel/xt/scope.ts'
+import { chainKey, type ScopeOperation, type ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
 import { sharedFirst } from '../common/tables.ts'
 
@@ -85,13 +79,10 @@ function describeOperation(operation: ScopeOperation, { anew, nameOfIpset }: Des
       const object = `rule of ${chainKey(operation, chain)} ${printRule(rule, family)}`
       return { verb: 'add', object, service }
     }
-    case 'delete-rule':
-      return { verb: 'remove', object: `rule of ${textOf(operation, nameOfIpset)}`, service }
+    case 'delete-rule': {
+      const { chain, rule } = operation
+      const text = printRule(readRule(rule.compiled, family, nameOfIpset), family)
+      return { verb: 'remove', object: `rule of ${chainKey(operation, chain)} ${text}`, service }
+    }
   }
-}
-
-function textOf(operation: DeleteRule, nameOfIpset: Describing['nameOfIpset']): string {
-  const { rule, family, chain } = operation
-  const value = isObservedRule(rule) ? readRule(rule.compiled, family, nameOfIpset) : rule
-  return `${chainKey(operation, chain)} ${printRule(value, family)}`
 }

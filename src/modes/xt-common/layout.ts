@@ -1,10 +1,17 @@
 import * as crypto from 'node:crypto'
 import { type Octets, readU32be } from '../../base/octets.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
+import type { Observed, ObservedRule } from '../../kernel/nft/state.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import { targetChain } from '../../kernel/xt/rule.ts'
-import { chainKey, type IsOurs, placeOfTable, type XtPlace, type XtTableName } from '../../kernel/xt/scope.ts'
-import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
+import {
+  chainKey,
+  type IsOurs,
+  placeOfTable,
+  type ScopeOperations,
+  type XtPlace,
+  type XtTableName,
+} from '../../kernel/xt/scope.ts'
 import type { Protocol } from '../../model/service.ts'
 
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
@@ -258,10 +265,10 @@ export const SAME_CHAINS =
  * whole tables. A notification names a deleted rule by its handle alone. If the handle is unknown, the rule may have
  * been ours.
  */
-export function touchesUs(touched: Touched, handleCache: HandleCache, names: ChainNames): boolean {
+export function touchesUs(touched: Touched, others: OtherChains, names: ChainNames): boolean {
   return touchesScope(
     touched,
-    handleCache,
+    others,
     (table, name) => name === names.firewall || isOurChain(names, table, name),
   )
 }
@@ -269,33 +276,49 @@ export function touchesUs(touched: Touched, handleCache: HandleCache, names: Cha
 /** Does the same for any set of chains that `isOursIn` defines. */
 export function touchesScope(
   { family, table, chain, handle, targets }: Touched,
-  handleCache: HandleCache,
+  others: OtherChains,
   isOursIn: IsOurs,
 ): boolean {
   const place = placeOfTable(`${family} ${table}`)
   if (place === undefined) return false
   const isOurs = (name: string): boolean => isOursIn(place.table, name)
   if (chain === undefined || isOurs(chain) || targets().some(isOurs)) return true
-  return handle !== undefined && mayHaveLed(handleCache, { place, chain, handle }, isOurs)
+  return handle !== undefined && others.mayHaveLed({ ...place, chain, handle }, isOurs)
 }
 
-interface RuleGone {
-  readonly place: XtPlace
+interface RuleGone extends XtPlace {
   readonly chain: string
   readonly handle: bigint
 }
 
-function mayHaveLed(
-  handleCache: HandleCache,
-  { place, chain, handle }: RuleGone,
-  isOurs: (chain: string) => boolean,
-): boolean {
-  const key = chainKey(place, chain)
-  if (!handleCache.has(key)) return true
-  for (const rule of handleCache.rulesOf(key)) {
-    if (rule.handle !== handle) continue
-    const target = targetChain(readRule(rule.compiled, place.family))
+/** The rules in chains of other programs, as they were last read, some of which lead to our chains. */
+export class OtherChains {
+  /** By chainKey. */
+  readonly #chains = new Map<string, readonly ObservedRule[]>()
+
+  /** Stores what was read, in place of all before; undefined for a listing that may lack rules. */
+  read(observed: Observed | undefined, isOurs: IsOurs): void {
+    this.#chains.clear()
+    for (const [key, { chains }] of observed ?? []) {
+      const place = placeOfTable(key)
+      if (place === undefined) continue
+      for (const { name, rules } of chains.values())
+        if (!isOurs(place.table, name)) this.#chains.set(chainKey(place, name), rules)
+    }
+  }
+
+  /** Forgets the chains that get a jump of ours: its handle is not known before they are read again. */
+  wrote(operations: ScopeOperations): void {
+    for (const operation of operations)
+      if (operation.verb === 'insert-rule') this.#chains.delete(chainKey(operation, operation.chain))
+  }
+
+  /** Returns whether a deleted rule may have led to a chain of ours. */
+  mayHaveLed({ family, table, chain, handle }: RuleGone, isOurs: (chain: string) => boolean): boolean {
+    const rules = this.#chains.get(chainKey({ family, table }, chain))
+    if (rules === undefined) return true
+    const rule = rules.find(each => each.handle === handle)
+    const target = rule && targetChain(readRule(rule.compiled, family))
     return target !== undefined && isOurs(target)
   }
-  return false
 }

@@ -5,7 +5,7 @@ import { NF_DROP, NF_INET_PRE_ROUTING, NFT_JUMP } from '../../../src/kernel/nft/
 import type { AnyTable, Element, ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../src/kernel/xt/compile.ts'
 import { appliedScope } from '../../../src/kernel/xt/scope.ts'
-import { diffStates } from '../../../src/modes/iptables/plane.ts'
+import { diffStates } from '../../../src/modes/iptables/diff.ts'
 import type { IptablesState } from '../../../src/modes/iptables/state.ts'
 import { type ChangesProof, type ProofState, RunningProof } from '../../../src/proof/changes.ts'
 import { change, computeIn, IPTABLES, NFTABLES, type PipelineConfig } from '../../support/pipeline.ts'

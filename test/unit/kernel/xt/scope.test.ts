@@ -2,40 +2,36 @@ import { describe, expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { NF_INET_PRE_ROUTING } from '../../../../src/kernel/nft/constants.ts'
+import type { CompiledRule } from '../../../../src/kernel/nft/state.ts'
+import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
-import type { ScopeOperations, XtChain, XtEntry, XtJump } from '../../../../src/kernel/xt/scope.ts'
+import {
+  type FixedRules,
+  fixedRules,
+  type ScopeOperations,
+  type XtChain,
+  type XtJump,
+} from '../../../../src/kernel/xt/scope.ts'
 import { commitScope } from '../../../../src/kernel/xt/scope-commit.ts'
 import { removalOf, ScopeDiff } from '../../../../src/kernel/xt/scope-diff.ts'
-import { HandleCache } from '../../../../src/kernel/xt/scope-handles.ts'
-import {
-  type Asked,
-  Committed,
-  type Common,
-  commonOf,
-  heldInKernel,
-  rewritesCommon,
-} from '../../../../src/kernel/xt/scope-held.ts'
+import type { OwnedEntry } from '../../../../src/kernel/xt/scope-draft.ts'
+import { WrittenDiff } from '../../../../src/kernel/xt/scope-written.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
 const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 const PLACE = { family: 'ip', table: 'nat' } as const
+const LIST = 'ip nat OURS'
 const isOurs = (_: unknown, name: string): boolean => name.startsWith('OURS')
-const SCOPE = { codec: CODEC, isOurs }
-const NOTHING: Asked = { chains: [], entries: [] }
 
 function returning(text: string): XtRule {
   return { matches: [{ kind: 'comment', text }], target: { kind: 'RETURN' } }
 }
 
-function chain(rules: readonly string[], last: readonly string[]): XtChain {
-  return { ...PLACE, name: 'OURS', rules: rules.map(returning), last: last.map(returning) }
-}
-
-function entry(text: string): XtEntry {
-  return { ...PLACE, chain: 'OURS', rule: returning(text) }
+function chain(rules: readonly string[], last: readonly string[], name = 'OURS'): XtChain {
+  return { ...PLACE, name, rules: rules.map(returning), last: last.map(returning) }
 }
 
 const JUMP: XtJump = {
@@ -45,215 +41,172 @@ const JUMP: XtJump = {
   removed: true,
 }
 
-function asking(...entries: readonly XtEntry[]): Asked {
-  return { chains: [], entries }
-}
-
-/** Of an operation, the words that do not depend on how its rule became known. */
-function wordsOf(operation: ScopeOperations[number]): string {
-  const { verb } = operation
-  const chain = 'chain' in operation ? operation.chain : ''
-  if (!('rule' in operation)) return `${verb} ${chain}`
-  const rule = 'compiled' in operation.rule ? readRule(operation.rule.compiled, 'ip') : operation.rule
-  return `${verb} ${chain} ${printRule(rule, 'ip')}`
-}
-
+/** The fixed rules with the texts of the entries of one Service in their chain. */
 interface Side {
-  readonly common: Common
-  readonly asked: Asked
+  readonly fixed: FixedRules
+  readonly entries: readonly string[]
+  readonly own?: readonly XtChain[]
 }
 
-/** The operations after a commit that asked for `before`. */
+function side(list: XtChain, ...entries: readonly string[]): Side {
+  return { fixed: fixedRules([list], [JUMP]), entries }
+}
+
+function owned(texts: readonly string[]): readonly OwnedEntry[] {
+  return texts.map(text => ({ rule: returning(text), owner: 'someone' }))
+}
+
 function sinceCommit(before: Side, after: Side): ScopeOperations {
-  const held = new Committed(before.common, () => before.asked)
-  const diff = new ScopeDiff(held, after.common, SCOPE)
-  diff.owner('someone', after.asked)
-  return finish(diff.finish())
+  const diff = new WrittenDiff(before.fixed, after.fixed)
+  const rulesOf = ({ entries, own = [] }: Side) => ({
+    chains: own,
+    entries: entries.map(text => ({ ...PLACE, chain: 'OURS', rule: returning(text) })),
+  })
+  diff.compare('someone', rulesOf(before), rulesOf(after))
+  const lists = diff.changedChains.has(LIST) ? [[LIST, owned(after.entries)] as const] : []
+  return finish(diff.finish(new Map(lists)))
+}
+
+function textOf({ compiled }: { readonly compiled: string }): string {
+  return printRule(readRule(compiled, 'ip'), 'ip').replace(/.*--comment (\w+) .*/, '$1')
 }
 
 function world() {
-  const kernel = new FakeKernel()
-  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
-  const handleCache = new HandleCache()
-  const slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
+  const client = createNftClient({ transport: new FakeKernel().open(), clock: systemClock })
   const observe = async () => (await client.listChains([PLACE])).observed
   const texts = async (): Promise<Readonly<Record<string, readonly string[]>>> => {
     const chains = [...((await observe()).get('ip nat')?.chains.values() ?? [])]
-    return Object.fromEntries(
-      chains.map(({ name, rules }) => [
-        name,
-        rules.map(({ compiled }) =>
-          printRule(readRule(compiled, 'ip'), 'ip').replace(/.*--comment (\w+) .*/, '$1'),
-        ),
-      ]),
-    )
+    return Object.fromEntries(chains.map(({ name, rules }) => [name, rules.map(textOf)]))
+  }
+  const send = (operations: ScopeOperations, generation?: number) => {
+    const slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
+    return commitScope(operations, { client, codec: CODEC, slicing, generation })
   }
   const commit = async (operations: ScopeOperations) => {
-    const options = { client, handleCache, codec: CODEC, slicing, generation: undefined }
-    const result = await commitScope(operations, options)
+    const result = await send(operations)
     expect(result.failures.map(({ error }) => error.message)).toEqual([])
     expect(result.outcome).toBe('committed')
   }
-  const settle = async (common: XtChain, entries: readonly string[]) => {
-    const diff = new ScopeDiff(heldInKernel(await observe()), commonOf([common], [JUMP]), SCOPE)
-    diff.owner('someone', asking(...entries.map(entry)))
-    const operations = finish(diff.finish())
+  const sinceRead = async ({ fixed, own = [] }: Side, entries: readonly OwnedEntry[]) => {
+    const diff = new ScopeDiff(await observe(), { codec: CODEC, isOurs })
+    for (const each of own) diff.want({ chain: each, owner: 'someone', entries: [] })
+    for (const each of fixed.chains.values()) diff.want({ chain: each, owner: undefined, entries })
+    return finish(diff.finish(fixed.jumps))
+  }
+  const settle = async (wanted: Side, entries = owned(wanted.entries)) => {
+    const operations = await sinceRead(wanted, entries)
     if (operations.length > 0) await commit(operations)
     return operations
   }
-  return { client, observe, texts, commit, settle }
+  /** Makes OURS anew with these rules, and adds rules to PREROUTING. */
+  const write = async (ours: readonly (XtRule | CompiledRule)[], prerouting: readonly XtRule[] = []) => {
+    const add = (name: string, rule: XtRule | CompiledRule): Operation => ({
+      ...PLACE,
+      verb: 'add-rule',
+      chain: name,
+      rule: 'compiled' in rule ? rule : compileRule(rule, 'ip'),
+    })
+    const made = (name: string): Operation => ({
+      ...PLACE,
+      verb: 'add-chain',
+      chain: { name, hook: undefined, rules: [] },
+    })
+    const { outcome } = await client.commit([
+      { verb: 'add-table', ...PLACE, flags: 0, comment: undefined },
+      ...['OURS', 'PREROUTING'].map(made),
+      { verb: 'flush-chain', ...PLACE, chain: 'OURS' },
+      ...ours.map(rule => add('OURS', rule)),
+      ...prerouting.map(rule => add('PREROUTING', rule)),
+    ])
+    expect(outcome).toBe('committed')
+  }
+  return { client, observe, texts, send, commit, sinceRead, settle, write }
 }
 
-describe('a scope', () => {
-  it('keeps entries between the rules that belong before and behind them', async () => {
-    const { texts, commit, settle } = world()
-    const common = chain(['first'], ['last'])
-    await settle(common, ['a'])
+const verbsOf = (operations: ScopeOperations) => operations.map(({ verb }) => verb)
+
+describe('the diff from what was read', () => {
+  it('writes a list anew, with its entries between the rules before and after them', async () => {
+    const { texts, settle } = world()
+    const list = chain(['first'], ['last'])
+    await settle(side(list, 'a'))
     expect(await texts()).toEqual({ OURS: ['first', 'a', 'last'], PREROUTING: ['-j OURS'] })
-    const shared = commonOf([common], [JUMP])
-    await commit(
-      sinceCommit(
-        { common: shared, asked: asking(entry('a')) },
-        { common: shared, asked: asking(entry('b'), entry('c')) },
-      ),
-    )
+    expect(verbsOf(await settle(side(list, 'b', 'c')))).toEqual(['flush-chain', ...Array(4).fill('add-rule')])
     expect(await texts()).toMatchObject({ OURS: ['first', 'b', 'c', 'last'] })
-    await settle(common, ['b', 'c', 'd'])
-    expect(await texts()).toMatchObject({ OURS: ['first', 'b', 'c', 'd', 'last'] })
-    expect(await settle(common, ['d', 'c', 'b'])).toEqual([])
   })
 
-  it('writes a common chain anew, entries and all, when what comes before them changes', async () => {
-    const { texts, commit, settle } = world()
-    const [before, after] = [chain(['first'], ['last']), chain(['other'], ['last', 'more'])]
-    await settle(before, ['a', 'b'])
-    const [old, now] = [commonOf([before], [JUMP]), commonOf([after], [JUMP])]
-    expect(rewritesCommon(old, now)).toBe(true)
-    const asked = asking(entry('a'), entry('b'))
-    await commit(sinceCommit({ common: old, asked }, { common: now, asked }))
-    expect(await texts()).toMatchObject({ OURS: ['other', 'a', 'b', 'last', 'more'] })
-    expect(await settle(after, ['a', 'b'])).toEqual([])
-  })
-
-  it('changes what comes behind the entries, and jumps, without them', async () => {
-    const { texts, commit, settle } = world()
-    const [before, after] = [chain([], ['last']), chain([], ['end'])]
-    await settle(before, ['a', 'b'])
-    const [old, now] = [commonOf([before], [JUMP]), commonOf([after], [])]
-    expect(rewritesCommon(old, now)).toBe(false)
-    const operations = sinceCommit({ common: old, asked: NOTHING }, { common: now, asked: NOTHING })
-    expect(operations.map(({ verb }) => verb)).toEqual(['add-rule', 'delete-rule', 'delete-rule'])
-    await commit(operations)
-    expect(await texts()).toEqual({ OURS: ['a', 'b', 'end'], PREROUTING: [] })
-  })
-
-  it.each([
-    ['no rules', chain([], [])],
-    ['rules', chain(['first'], [])],
-  ])('lets entries stand in the order in which they are asked for, behind %s', async (_, common) => {
-    const { texts, commit, settle } = world()
-    const own = common.rules.length === 0 ? [] : ['first']
-    await settle(common, [])
-    const shared = commonOf([common], [JUMP])
-    const asked = asking(...['counting', 'plain'].map(entry))
-    await commit(sinceCommit({ common: shared, asked: NOTHING }, { common: shared, asked }))
-    expect((await texts()).OURS).toEqual([...own, 'counting', 'plain'])
-    await settle(common, ['counting', 'plain', 'more', 'most'])
-    const others = (await texts()).OURS?.filter(text => text === 'more' || text === 'most')
-    expect(others).toEqual(['more', 'most'])
-  })
-
-  it.each([
-    ['no rules', chain([], [])],
-    ['rules', chain(['first'], ['end'])],
-  ])('puts entries of a sequence right that stand in another order, behind %s', async (_, common) => {
-    const { client, observe, texts, commit } = world()
-    const sequence = (text: string): XtEntry => ({ ...entry(text), sequence: 'one' })
-    const settle = async (entries: readonly XtEntry[]) => {
-      const diff = new ScopeDiff(heldInKernel(await observe()), commonOf([common], []), SCOPE)
-      diff.owner('someone', asking(...entries))
-      const operations = finish(diff.finish())
-      if (operations.length > 0) await commit(operations)
-      return operations
-    }
-    const written = async (...names: string[]) => {
-      const rules = [...common.rules, ...names.map(returning), ...common.last]
-      await client.commit([
-        { verb: 'add-table', ...PLACE, flags: 0, comment: undefined },
-        { verb: 'add-chain', ...PLACE, chain: { name: 'OURS', hook: undefined, rules: [] } },
-        { verb: 'flush-chain', ...PLACE, chain: 'OURS' },
-        ...rules.map(rule => ({
-          ...PLACE,
-          verb: 'add-rule' as const,
-          chain: 'OURS',
-          rule: compileRule(rule, 'ip'),
-        })),
-      ])
-    }
-    const orderOf = async () => (await texts()).OURS?.filter(text => ['a', 'b', 'c'].includes(text))
-    const wanted = [sequence('a'), sequence('b'), sequence('c'), entry('other')]
-    for (const names of [
-      ['c', 'b', 'a', 'other'],
-      ['other', 'b', 'a', 'c'],
-      ['a', 'other', 'c'],
-      ['c', 'other', 'b'],
-      ['b', 'a'],
-    ]) {
-      await written(...names)
-      await settle(wanted)
-      expect(await orderOf()).toEqual(['a', 'b', 'c'])
+  it('keeps a list whose entries are in another order, and none with a rule too many or misplaced', async () => {
+    const { texts, settle, write } = world()
+    const wanted = side(chain(['first'], ['last', 'end']), 'a', 'b', 'c')
+    await settle(wanted)
+    for (const there of ['first c a b end last', 'first b c a last end']) {
+      await write(there.split(' ').map(returning))
       expect(await settle(wanted)).toEqual([])
     }
-    await written('a', 'b', 'c', 'other')
-    expect(await settle(wanted)).toEqual([])
-    expect((await settle([entry('c'), entry('b'), entry('a'), entry('other')])).length).toBe(0)
-    const shared = commonOf([common], [])
-    for (const names of [
-      ['a', 'c', 'other'],
-      ['c', 'b', 'a', 'other'],
-    ]) {
-      await written(...names)
-      const before = asking(...names.map(name => (name === 'other' ? entry(name) : sequence(name))))
-      await commit(
-        sinceCommit({ common: shared, asked: before }, { common: shared, asked: asking(...wanted) }),
-      )
-      expect(await orderOf()).toEqual(['a', 'b', 'c'])
+    for (const there of ['a first b c last end', 'first a b last c end', 'first a b c d last end', '']) {
+      await write(there.split(' ').map(returning))
+      await settle(wanted)
+      expect((await texts()).OURS).toEqual(['first', 'a', 'b', 'c', 'last', 'end'])
     }
   })
 
-  it('leaves a jump that is to stay, wanted or not', async () => {
-    const { texts, commit, settle } = world()
-    const common = chain([], [])
-    await settle(common, [])
-    const staying = commonOf([common], [{ ...JUMP, removed: false }])
-    const none = commonOf([common], [])
-    await commit(sinceCommit({ common: staying, asked: NOTHING }, { common: none, asked: NOTHING }))
-    expect((await texts()).PREROUTING).toEqual(['-j OURS'])
+  it('keeps a list only if the entries of a sequence are in order', async () => {
+    const { texts, settle, write } = world()
+    const wanted = side(chain(['first'], []))
+    const entries = owned(['a', 'b', 'other']).map(entry =>
+      entry.rule === undefined
+        ? entry
+        : { ...entry, ...(textsOf(entry) === 'other' ? {} : { sequence: 'one' }) },
+    )
+    await settle(wanted, entries)
+    await write(['first', 'other', 'a', 'b'].map(returning))
+    expect(await settle(wanted, entries)).toEqual([])
+    await write(['first', 'b', 'other', 'a'].map(returning))
+    await settle(wanted, entries)
+    expect((await texts()).OURS).toEqual(['first', 'a', 'b', 'other'])
   })
 
-  it('finds the same operations whether the left-hand side was read or committed', async () => {
-    const { observe, settle } = world()
-    const before = commonOf([chain(['first'], ['last'])], [JUMP])
-    await settle(chain(['first'], ['last']), ['a', 'b', 'c'])
-    const held = heldInKernel(await observe())
-    const asked = asking(...['a', 'b', 'c'].map(entry))
-    const own: XtChain = { ...PLACE, name: 'OURS-OWN', rules: [returning('own')], last: [] }
-    for (const [common, wanted] of [
-      [before, asked],
-      [before, asking(entry('c'), entry('d'))],
-      [before, { chains: [own], entries: [entry('a')] }],
-      [commonOf([chain(['other'], ['last'])], [JUMP]), asked],
-      [commonOf([chain(['first'], ['last', 'more'])], [JUMP]), asking(entry('a'), entry('b'))],
-    ] as const) {
-      const diff = new ScopeDiff(held, common, SCOPE)
-      diff.owner('someone', wanted)
-      const read = finish(diff.finish())
-      const committed = sinceCommit({ common: before, asked }, { common, asked: wanted })
-      expect(committed.map(wordsOf)).toEqual(read.map(wordsOf))
-    }
+  it('keeps rules that another program wrote in other bytes', async () => {
+    const { client, sinceRead, write } = world()
+    const tcp = { protocol: { number: 6, inverted: false }, target: { kind: 'RETURN' } } as const
+    const ports = { from: 80, to: 80, inverted: false }
+    const native: XtRule = { ...tcp, matches: [{ kind: 'tcp', destinationPorts: ports }] }
+    // Versions of iptables that know no native comparison of ports write it in this way.
+    const any = compileRule({ ...tcp, matches: [{ kind: 'tcp' }] }, 'ip')
+    const compiled = any.compiled.replace('\0\0\xff\xff\0\0\xff\xff', '\0\0\xff\xff\x50\0\x50\0')
+    await write([{ ...any, compiled }], [JUMP.rule])
+    const [theirs] = await client.ruleCounters({ ...PLACE, chain: 'OURS' })
+    expect(theirs?.compiled).not.toBe(compileRule(native, 'ip').compiled)
+    const own = { ...PLACE, name: 'OURS', rules: [native], last: [] }
+    expect(await sinceRead({ ...side(own) }, [])).toEqual([])
+    const entry = { rule: native, owner: 'someone' }
+    expect(await sinceRead(side(chain([], [])), [entry])).toEqual([])
   })
 
-  it('makes a chain of its own anew that somebody hung into the way of packets', async () => {
+  it('finds the same operations as the diff from the last commit', async () => {
+    const { settle, sinceRead } = world()
+    const before = side(chain(['first'], ['last']), 'a', 'b', 'c')
+    await settle(before)
+    for (const after of [
+      before,
+      side(chain(['first'], ['last']), 'c', 'd'),
+      { ...side(chain(['first'], ['last']), 'a'), own: [chain(['own'], [], 'OURS-OWN')] },
+      side(chain(['other'], ['last']), 'a', 'b', 'c'),
+      side(chain(['first'], ['last', 'more']), 'a', 'b'),
+    ])
+      expect(sinceCommit(before, after)).toEqual(await sinceRead(after, owned(after.entries)))
+  })
+
+  it('keeps the first of several equal jumps among the rules of others', async () => {
+    const { client, texts, settle, write } = world()
+    await write([], [returning('theirs'), JUMP.rule, returning('more'), JUMP.rule])
+    const before = await client.ruleCounters({ ...PLACE, chain: 'PREROUTING' })
+    expect(verbsOf(await settle(side(chain([], []))))).toEqual(['delete-rule'])
+    expect((await texts()).PREROUTING).toEqual(['theirs', '-j OURS', 'more'])
+    expect(await client.ruleCounters({ ...PLACE, chain: 'PREROUTING' })).toEqual(before.slice(0, 3))
+  })
+
+  it('makes a chain of ours anew that another program made a base chain', async () => {
     const { client, texts, settle } = world()
     const hook = { type: 'nat', hooknum: NF_INET_PRE_ROUTING, priority: -90 } as const
     await client.commit([
@@ -262,33 +215,60 @@ describe('a scope', () => {
       { verb: 'add-rule', ...PLACE, chain: 'OURS', rule: compileRule(returning('theirs'), 'ip') },
       { verb: 'add-chain', ...PLACE, chain: { name: 'OURS-OLD', hook, rules: [] } },
     ])
-    await settle(chain([], ['last']), ['a'])
+    const wanted = side(chain([], ['last']), 'a')
+    await settle(wanted)
     expect(await texts()).toEqual({ OURS: ['a', 'last'], PREROUTING: ['-j OURS'] })
-    expect(await settle(chain([], ['last']), ['a'])).toEqual([])
+    expect(await settle(wanted)).toEqual([])
   })
 
-  it('goes as it came, and leaves base chains', async () => {
+  it('leaves nothing of ours but base chains when nothing is wanted', async () => {
     const { observe, texts, commit, settle } = world()
-    await settle(chain(['first'], ['last']), ['a'])
+    await settle(side(chain(['first'], ['last']), 'a'))
+    const staying = { ...JUMP, removed: false }
+    const kept = removalOf(await observe(), { isOurs, jumps: [staying] }, CODEC)
+    expect(kept).toEqual([])
     await commit(removalOf(await observe(), { isOurs, jumps: [JUMP] }, CODEC))
     expect(await texts()).toEqual({ PREROUTING: [] })
     expect(removalOf(await observe(), { isOurs, jumps: [JUMP] }, CODEC)).toEqual([])
   })
+})
 
-  it('says which rule it is that the kernel refuses', async () => {
-    const { client, settle } = world()
-    await settle(chain([], []), [])
-    const counting: XtRule = { matches: [{ kind: 'nfacct', name: 'none' }], target: { kind: 'RETURN' } }
-    const operation: ScopeOperations[number] = {
-      ...PLACE,
-      verb: 'add-rule',
-      chain: 'OURS',
-      rule: counting,
-      owner: 'someone',
-    }
-    const slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
-    const options = { client, handleCache: new HandleCache(), codec: CODEC, slicing, generation: undefined }
-    const { outcome, failures } = await commitScope([operation], options)
+function textsOf({ rule }: OwnedEntry): string {
+  return textOf(compileRule(rule, 'ip'))
+}
+
+describe('the diff from the last commit', () => {
+  it('does not touch a list whose entries are the same', () => {
+    const before = side(chain(['first'], ['last']), 'a', 'b')
+    const after = { ...before, own: [chain(['own'], [], 'OURS-OWN')] }
+    expect(verbsOf(sinceCommit(before, after))).toEqual(['add-chain', 'add-rule'])
+    expect(verbsOf(sinceCommit(after, before))).toEqual(['flush-chain', 'delete-chain'])
+  })
+
+  it('inserts a new jump, and lets one stay that is not wanted any more', () => {
+    const list = chain([], [])
+    const more: XtJump = { ...JUMP, chain: 'OUTPUT' }
+    const [some, all] = [fixedRules([list], [JUMP]), fixedRules([list], [JUMP, more])]
+    const added = sinceCommit({ fixed: some, entries: [] }, { fixed: all, entries: [] })
+    expect(verbsOf(added)).toEqual(['add-chain', 'insert-rule'])
+    expect(sinceCommit({ fixed: all, entries: [] }, { fixed: some, entries: [] })).toEqual([])
+  })
+
+  it('names the chain of entries that have none', () => {
+    const none = fixedRules([], [])
+    expect(() => sinceCommit({ fixed: none, entries: [] }, { fixed: none, entries: ['a'] })).toThrow(
+      'ip nat OURS: entries in a chain that does not exist',
+    )
+  })
+})
+
+describe('a commit', () => {
+  it('names the rule that the kernel rejects', async () => {
+    const { send, settle } = world()
+    await settle(side(chain([], [])))
+    const rule: XtRule = { matches: [{ kind: 'nfacct', name: 'none' }], target: { kind: 'RETURN' } }
+    const operation = { ...PLACE, verb: 'add-rule', chain: 'OURS', rule, owner: 'someone' } as const
+    const { outcome, failures } = await send([operation])
     expect(outcome).toBe('refused')
     expect(failures.map(({ error }) => error.message)).toEqual([
       expect.stringMatching(/^add rule ip nat OURS: ENOENT .*: -m nfacct --nfacct-name\s+none -j RETURN$/),
@@ -296,11 +276,19 @@ describe('a scope', () => {
     expect(failures[0]?.operation).toBe(operation)
   })
 
-  it('says whose entry it is that has nowhere to go', () => {
-    const none = commonOf([], [])
-    const message = 'ip nat OURS: entries in a chain that is not common'
-    const diff = new ScopeDiff(heldInKernel(new Map()), none, SCOPE)
-    expect(() => diff.owner('someone', asking(entry('a')))).toThrow(message)
-    expect(() => new Committed(none, () => asking(entry('a'))).enter('someone')).toThrow(message)
+  it('deletes no rule of another program that got the handle of ours in a new table', async () => {
+    const { client, observe, texts, send, settle, write } = world()
+    await settle(side(chain([], [])))
+    const removal = removalOf(await observe(), { isOurs, jumps: [JUMP] }, CODEC)
+    const generation = client.generation()
+    await client.commit([{ ...PLACE, verb: 'delete-table' }])
+    await write([], [returning('theirs')])
+    const [theirs] = await client.ruleCounters({ ...PLACE, chain: 'PREROUTING' })
+    expect(removal.some(each => each.verb === 'delete-rule' && each.rule.handle === theirs?.handle)).toBe(
+      true,
+    )
+    for (const asked of [undefined, generation])
+      expect(await send(removal, asked)).toMatchObject({ outcome: 'stale', messages: 0 })
+    expect((await texts()).PREROUTING).toEqual(['theirs'])
   })
 })

@@ -4,9 +4,9 @@ import { finish } from '../../../../src/base/clock.ts'
 import type { ObservedChain } from '../../../../src/kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
+import { diffStates } from '../../../../src/modes/iptables/diff.ts'
 import { RuleCounts } from '../../../../src/modes/iptables/metrics.ts'
 import { wantedChains } from '../../../../src/modes/iptables/mode.ts'
-import { diffStates } from '../../../../src/modes/iptables/plane.ts'
 import { renderIptablesState } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { EMPTY_STATE, type IptablesState, type RenderedState } from '../../../../src/modes/iptables/state.ts'
@@ -96,7 +96,7 @@ it('the last batch counts by the rules that it adds', () => {
     { ...at, verb: 'add-rule', rule },
     { ...at, verb: 'insert-rule', rule },
     { ...at, table: 'filter', verb: 'insert-rule', rule },
-    { ...at, verb: 'delete-rule', rule },
+    { ...at, verb: 'delete-rule', rule: { handle: 1n, compiled: '' } },
   ])
   expect(counts.numbers().rules.map(({ last }) => last)).toEqual([1, 2, 0, 0])
 })

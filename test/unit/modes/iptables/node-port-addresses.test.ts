@@ -36,12 +36,6 @@ describe('addresses of NodePorts that are found in the kernel', () => {
     const wanted = answeringAt('192.168.1.1', '192.168.2.1', '192.168.3.1')
     expect(await operations(there, wanted)).toEqual([])
   })
-
-  it('come and go by themselves', async () => {
-    const there = answeringAt('192.168.3.1', '192.168.1.1', '192.168.4.1')
-    const wanted = answeringAt('192.168.1.1', '192.168.2.1', '192.168.3.1')
-    expect(await operations(there, wanted)).toEqual(['add-rule', 'delete-rule'])
-  })
 })
 
 describe('the rule of KUBE-FIREWALL', () => {

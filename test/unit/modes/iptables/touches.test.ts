@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Touched } from '../../../../src/kernel/nft/monitor.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
-import { HandleCache } from '../../../../src/kernel/xt/scope-handles.ts'
-import { KUBE_CHAINS, touchesUs } from '../../../../src/modes/xt-common/layout.ts'
+import { isOurChain, KUBE_CHAINS, OtherChains, touchesUs } from '../../../../src/modes/xt-common/layout.ts'
 
 const RULE: Touched = {
   family: 'ip',
@@ -17,10 +16,15 @@ function jumpTo(chain: string, handle: bigint) {
   return { handle, compiled }
 }
 
-function handleCache(): HandleCache {
-  const known = new HandleCache()
-  known.learn('ip nat PREROUTING', [jumpTo('KUBE-SERVICES', 4n), jumpTo('DOCKER', 5n)])
-  return known
+function otherChains(): OtherChains {
+  const others = new OtherChains()
+  const rules = [jumpTo('KUBE-SERVICES', 4n), jumpTo('DOCKER', 5n)]
+  const chain = (name: string) => [name, { name, hook: undefined, rules }] as const
+  const chains = new Map(['PREROUTING', 'POSTROUTING', 'KUBE-SERVICES'].map(chain))
+  others.read(new Map([['ip nat', { chains }]]), (table, name) => isOurChain(KUBE_CHAINS, table, name))
+  const place = { family: 'ip', table: 'nat', owner: undefined, chain: 'POSTROUTING' } as const
+  others.wrote([{ ...place, verb: 'insert-rule', rule: { matches: [], target: undefined } }])
+  return others
 }
 
 describe('what somebody else touched', () => {
@@ -37,7 +41,12 @@ describe('what somebody else touched', () => {
     ['a rule of which the number alone is told, and led elsewhere', { handle: 5n }, false],
     ['a rule of a number that nobody had', { handle: 6n }, false],
     ['a rule of which the number alone is told, in a chain not known', { chain: 'INPUT', handle: 6n }, true],
+    [
+      'a rule of which the number alone is told, where we wrote since',
+      { chain: 'POSTROUTING', handle: 5n },
+      true,
+    ],
   ])('concerns us or not: %s', (_, touched, concerns) => {
-    expect(touchesUs({ ...RULE, ...touched }, handleCache(), KUBE_CHAINS)).toBe(concerns)
+    expect(touchesUs({ ...RULE, ...touched }, otherChains(), KUBE_CHAINS)).toBe(concerns)
   })
 })
