@@ -12,7 +12,6 @@ export const AF_INET6 = 10
 export const NLM_F_REQUEST = 0x01
 export const NLM_F_MULTI = 0x02
 export const NLM_F_ACK = 0x04
-export const NLM_F_ECHO = 0x08
 export const NLM_F_DUMP_INTR = 0x10
 export const NLM_F_DUMP = 0x300
 export const NLM_F_EXCL = 0x200

@@ -202,10 +202,7 @@ export interface Burst {
   readonly bytes: Uint8Array
   /** Returns whether one of its messages has the sequence number. */
   has(sequence: number): boolean
-  /**
-   * Called for each answer that is not an error: those that NLM_F_ECHO requests. The view is only valid during the
-   * call.
-   */
+  /** Called for each answer that is not an error. The view is only valid during the call. */
   onMessage?(view: ByteView, message: Message): void
   /** Called for each error, for attributes that only its subsystem writes. The view is only valid during the call. */
   onError?(view: ByteView, message: Message): void

@@ -24,7 +24,6 @@ export function sharedSuite(factory: TargetFactory): void {
     ofCounters(() => at)
   })
   describe('handles', () => {
-    ofEchoes(() => at)
     ofLifetimes(() => at)
   })
   describe('others', () => {
@@ -91,14 +90,12 @@ const ALL_KINDS: CompiledRule = {
   protocolInverted: false,
 }
 
-type Echo = { readonly echo?: true }
-
-function add(chain: string, rule: CompiledRule, options: Echo = {}): Operation {
-  return { ...NAT, verb: 'add-rule', chain, rule, ...options }
+function add(chain: string, rule: CompiledRule): Operation {
+  return { ...NAT, verb: 'add-rule', chain, rule }
 }
 
-function insert(chain: string, rule: CompiledRule, options: Echo = {}): Operation {
-  return { ...NAT, verb: 'insert-rule', chain, rule, ...options }
+function insert(chain: string, rule: CompiledRule): Operation {
+  return { ...NAT, verb: 'insert-rule', chain, rule }
 }
 
 function remove(chain: string, handle: bigint): Operation {
@@ -223,57 +220,13 @@ function u64(value: number): Octets {
   return `${'\0'.repeat(7)}${String.fromCharCode(value)}`
 }
 
-function ofEchoes(at: () => Shared): void {
-  test('are told of the rules that ask, and of no other', async () => {
-    const { client } = at()
-    await committed(client, ...TABLE)
-    const operations = [
-      insert('OURS', named('a'), { echo: true }),
-      add('OURS', named('silent')),
-      insert('OURS', named('b'), { echo: true }),
-      add('OURS', named('c'), { echo: true }),
-    ]
-    const { handles } = await committed(client, ...operations)
-    expect([...handles.keys()]).toEqual(operations.filter(each => 'echo' in each))
-    for (const operation of handles.keys()) {
-      if (operation.verb !== 'add-rule' && operation.verb !== 'insert-rule') throw new Error(operation.verb)
-      const compiled = client.rule({ ...NAT, chain: 'OURS', handle: handles.get(operation) ?? 0n })
-      expect(compiled).toBe('compiled' in operation.rule ? operation.rule.compiled : '')
-    }
-    expect(words(await listed(client), 'OURS')).toEqual(['b', 'a', 'silent', 'c'])
-  })
-
-  test('are told of hundreds', async () => {
-    const { client } = at()
-    await committed(client, ...TABLE)
-    const many = Array.from({ length: 200 }, (_, i) => insert('OURS', named(`n${i}`), { echo: true }))
-    const { handles } = await committed(client, ...many)
-    expect(handles.size).toBe(200)
-    expect([...(await handlesOf(client))].reverse()).toEqual(many.map(each => handles.get(each)))
-  })
-
-  test('that the socket had no room for are missing, and the commit is unknown at worst', async () => {
-    const { target, client } = at()
-    const small = createNftClient({ transport: target.open({ receiveBytesMax: 8_192 }), clock: systemClock })
-    await small.commit(TABLE)
-    const many = Array.from({ length: 1_000 }, (_, i) => add('OURS', named(`n${i}`), { echo: true }))
-    const result = await small.commit(many)
-    expect(['committed', 'unknown']).toContain(result.outcome)
-    expect(result.failures).toEqual([])
-    expect(result.handles.size).toBeLessThan(1_000)
-    expect(await handlesOf(client)).toHaveLength(1_000)
-    await small.close()
-  })
-}
-
 function ofLifetimes(at: () => Shared): void {
-  test('of a refused batch are not told, and nothing of it is there', async () => {
+  test('of a refused batch do not exist', async () => {
     const { client } = at()
     await committed(client, ...TABLE, add('OURS', named('a')))
-    const result = await client.commit([insert('OURS', named('b'), { echo: true }), remove('OURS', 9_999n)])
+    const result = await client.commit([insert('OURS', named('b')), remove('OURS', 9_999n)])
     expect(result).toMatchObject({ outcome: 'refused', failures: [{ code: 'ENOENT' }] })
     expect(result.failures[0]?.operation.verb).toBe('delete-rule')
-    expect(result.handles.size).toBe(0)
     expect(words(await listed(client), 'OURS')).toEqual(['a'])
   })
 
@@ -321,10 +274,9 @@ function ofOthers(at: () => Shared): void {
     const { observed, generation } = await client.listChains([NAT])
     const handle = observed.get('ip nat')?.chains.get('OURS')?.rules[0]?.handle ?? 0n
     await committed(other, { ...NAT, verb: 'delete-table' }, ...TABLE, add('OURS', named('foreign')))
-    const batch = [remove('OURS', handle), insert('OURS', named('b'), { echo: true })]
+    const batch = [remove('OURS', handle), insert('OURS', named('b'))]
     const result = await client.commit(batch, { generation })
     expect(result).toMatchObject({ outcome: 'stale', failures: [] })
-    expect(result.handles.size).toBe(0)
     expect(words(await listed(client), 'OURS')).toEqual(['foreign'])
   })
 

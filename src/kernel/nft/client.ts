@@ -1,12 +1,10 @@
 import { type Clock, finish, finishInSlices, slicingOf } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
-import { type ByteView, ByteWriter } from '../../netlink/attribute.ts'
+import { ByteWriter } from '../../netlink/attribute.ts'
 import { Connection, sendDatagram } from '../../netlink/connection.ts'
-import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import { type Burst, type Message, setSequence } from '../../netlink/message.ts'
+import { type Burst, setSequence } from '../../netlink/message.ts'
 import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
-import { NFT_MSG_NEWRULE } from './constants.ts'
 import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
 import { encodeBatch } from './encode.ts'
 import { type IndexOfIpset, type IpsetNames, rememberIpsets } from './expression-attributes.ts'
@@ -24,7 +22,6 @@ import {
   type ChainName,
   type ChainPlace,
   type CountedRule,
-  handleIn,
   listChains,
   readRule,
   readRuleCounters,
@@ -37,7 +34,6 @@ import {
   errorWordsOf,
   nameGeneration,
   nextGeneration,
-  type Operation,
   splitBatch,
   type Transaction,
 } from './transaction.ts'
@@ -97,8 +93,6 @@ export interface CommitResult {
   /** Another program committed between the previous read of the generation and this commit. */
   readonly foreign: boolean
   readonly failures: readonly OperationFailure[]
-  /** Handles of the rules that were added with `echo`, unless the kernel's answers were lost. */
-  readonly handles: ReadonlyMap<Operation, bigint>
   readonly bytes: number
   readonly messages: number
   readonly durationMs: number
@@ -123,7 +117,6 @@ const GUARDED_TRIES = 3
 /** A longer buffer is not kept for the next batch. */
 const SPARE_BYTES_MAX = 64 * 1024
 const SYNC_BYTES_MAX = 64 * 1024
-const NEWRULE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE
 /** Room for the rest of a batch, apart from the longest list of elements. */
 const BATCH_OVERHEAD_BYTES = 2_048
 
@@ -211,7 +204,6 @@ class NetlinkNftClient implements NftClient {
       generation: sent.generation,
       foreign: sent.foreign,
       failures,
-      handles: sent.handles,
       bytes: batch.bytes.length,
       messages: batch.messages,
       durationMs: this.#clock.nowMs() - startMs,
@@ -247,12 +239,10 @@ class NetlinkNftClient implements NftClient {
    * commits before a part that deletes rules by handle, since those handles may then belong to other rules.
    */
   async #sendParts(batch: EncodedTransaction, start: number, manyElements: boolean): Promise<SentBatch> {
-    const handles = new Map<Operation, bigint>()
     let sent: SentBatch = {
       outcome: 'committed',
       generation: start,
       foreign: false,
-      handles,
       replies: NO_REPLIES,
     }
     const isByNumber = (message: number): boolean =>
@@ -261,7 +251,7 @@ class NetlinkNftClient implements NftClient {
     for (const bytes of parts) {
       const before = sent.generation
       const pool = manyElements || bytes.length > SYNC_BYTES_MAX
-      const replies = await this.#send(batch, { bytes, pool, handles, before })
+      const replies = await this.#send(batch, { bytes, pool, before })
       const { generation } = replies
       const outcome = outcomeOf(replies, { before, after: generation })
       const expected = outcome === 'committed' ? nextGeneration(before) : before
@@ -269,7 +259,6 @@ class NetlinkNftClient implements NftClient {
         outcome: outcome === 'committed' || bytes === parts[0] ? outcome : 'unknown',
         generation,
         foreign: sent.foreign || generation !== expected,
-        handles,
         replies,
       }
       if (outcome !== 'committed') break
@@ -285,7 +274,7 @@ class NetlinkNftClient implements NftClient {
     const seen = this.#seen
     const generation = this.generation()
     const foreign = seen !== undefined && seen !== generation
-    const nothing = { failures: [], handles: new Map(), bytes: 0, messages: 0, durationMs: 0 }
+    const nothing = { failures: [], bytes: 0, messages: 0, durationMs: 0 }
     return { outcome: 'committed', generation, foreign, ...nothing }
   }
 
@@ -340,7 +329,7 @@ class NetlinkNftClient implements NftClient {
    * the whole batch.
    */
   async #send(batch: EncodedTransaction, part: SentPart): Promise<SentReplies> {
-    const { bytes, pool, handles, before } = part
+    const { bytes, pool, before } = part
     const object = `nf_tables batch of ${batch.messages} messages`
     const link = { connection: this.#connection, clock: this.#clock }
     const question = this.#connection.takeSequences(1)
@@ -350,8 +339,7 @@ class NetlinkNftClient implements NftClient {
       last: setSequence(this.#generationRequest, question),
       has: sequence => sequence === question || batch.has(sequence),
       onMessage(view, message) {
-        if (message.sequence !== question) noteHandle(handles, batch, { view, message })
-        else if (isGeneration(message)) generation = generationIn(view, message)
+        if (message.sequence === question && isGeneration(message)) generation = generationIn(view, message)
       },
     }
     const replies = await sendDatagram(link, burst, { pool, object })
@@ -380,30 +368,17 @@ interface SentPart {
   readonly bytes: Uint8Array
   /** Sends from the thread pool, so that the event loop stays free. */
   readonly pool: boolean
-  /** Receives the handles that the kernel reports. */
-  readonly handles: Map<Operation, bigint>
   /** The generation before the part. */
   readonly before: number
 }
 
-interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'handles'> {
+interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign'> {
   /** The replies to the last part that was sent. */
   readonly replies: Replies
 }
 
 const NO_INDEX: IndexOfIpset = () => undefined
 const NO_REPLIES: Replies = { errors: [], loss: undefined }
-
-/** Stores the handle of an NFT_MSG_NEWRULE, which carries the sequence number of the message that requested it. */
-function noteHandle(
-  handles: Map<Operation, bigint>,
-  batch: EncodedTransaction,
-  { view, message }: { readonly view: ByteView; readonly message: Message },
-): void {
-  if (message.type !== NEWRULE) return
-  const operation = batch.operationAt(message.sequence)
-  if (operation !== undefined) handles.set(operation, handleIn(view, message))
-}
 
 /**
  * Derives the outcome. One error undoes the whole batch. Without errors, only a new generation proves the commit: the

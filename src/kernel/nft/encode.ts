@@ -213,8 +213,7 @@ class ElementMessage {
 
 function encodeObject(batch: EncodedTransaction, operation: ObjectOperation, context: ObjectContext): void {
   const { type, flags } = OBJECT_MESSAGES[operation.verb]
-  const echoes = 'echo' in operation && operation.echo === true
-  openMessage(batch, type, echoes ? flags | netlink.NLM_F_ECHO : flags, operation.family)
+  openMessage(batch, type, flags, operation.family)
   writeObject(batch.out, operation, context)
   batch.close(operation)
 }

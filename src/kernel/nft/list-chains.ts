@@ -386,10 +386,3 @@ function clear({ data }: ByteView, at: number): void {
   data.setUint32(at, 0)
   data.setUint32(at + 4, 0)
 }
-
-/** Reads the handle of NFT_MSG_NEWRULE. Throws NetlinkError. */
-export function handleIn(view: ByteView, message: Message): bigint {
-  const spans = new RuleSpans()
-  spans.walk(view, message)
-  return spans.handle(view)
-}

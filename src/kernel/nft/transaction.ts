@@ -41,11 +41,6 @@ export interface TableOperation {
 export interface RuleAddition {
   readonly chain: string
   readonly rule: Rule | CompiledRule
-  /**
-   * NLM_F_ECHO: the kernel reports the handle of the new rule. It repeats the rule for that. About 3,000 rules fit
-   * into the queue of a socket; with more, answers are lost and the outcome is `unknown`.
-   */
-  readonly echo?: true
 }
 
 /**

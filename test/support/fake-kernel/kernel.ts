@@ -15,7 +15,6 @@ import {
   NLM_F_ACK,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,
-  NLM_F_ECHO,
   NLM_F_MULTI,
   NLMSG_HDRLEN,
 } from '../../../src/netlink/constants.ts'
@@ -104,21 +103,14 @@ export class FakeKernel {
     for (const { asked, verdict } of outcome.replies) from.enqueue(errorReply(asked, verdict, from.portId))
   }
 
-  /**
-   * Every socket of the group hears what changed, and then of the new generation and who made it; so does the sender of
-   * what it asked an echo of.
-   */
+  /** Every socket of the group hears what changed, and then of the new generation and who made it. */
   #notify({ notices }: BatchOutcome, from: FakeSocket): void {
     const listeners = [...this.#sockets].filter(({ groups }) => groups.has(NFNLGRP_NFTABLES))
-    const told = notices.map(notice => notice())
-    const echoes = told.some(({ asked }) => (asked.flags & NLM_F_ECHO) !== 0)
-    for (const notice of told) {
-      const message = this.#noticeMessage(notice, from)
+    for (const notice of notices) {
+      const message = this.#noticeMessage(notice(), from)
       for (const socket of listeners) socket.enqueue(message)
-      if ((notice.asked.flags & NLM_F_ECHO) !== 0) from.enqueue(message)
     }
     for (const socket of listeners) socket.enqueue(this.#generationMessage(0, from))
-    if (echoes) from.enqueue(this.#generationMessage(0, from))
   }
 
   #noticeMessage({ kind, family, asked, body }: Notice, from: FakeSocket): Uint8Array {

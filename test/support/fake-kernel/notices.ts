@@ -6,7 +6,7 @@ import type { Call } from './call.ts'
 import { chainValues, ruleBody } from './dump.ts'
 import type { FakeChain, FakeRule, FakeTable, Notice } from './objects.ts'
 
-/** What the kernel tells listeners, and who asked for an echo, of objects that came or went. */
+/** What the kernel tells listeners of objects that came or went. */
 
 export function tableNotice(call: Call, { family, name, flags, handle }: FakeTable): Notice {
   return notice(call, { family, kind: NFT_MSG_DELTABLE }, out =>

@@ -108,14 +108,14 @@ describe('a batch that is longer than the socket takes', () => {
       verb: 'add-chain',
       chain: { name: 'a', hook: undefined, rules: [] },
     }
-    const rule = (text: string, echo = false): Operation => {
+    const rule = (text: string): Operation => {
       const info = text.padEnd(256, '\0')
       const compiled = compiledOf([{ kind: 'match', name: 'comment', revision: 0, info }])
       const value = { compiled, protocol: 0, protocolInverted: false }
-      return { ...TARGET, verb: 'add-rule', chain: 'a', rule: value, ...(echo ? { echo: true } : {}) }
+      return { ...TARGET, verb: 'add-rule', chain: 'a', rule: value }
     }
-    const ours = rule('ours', true)
-    const handle = (await client.commit([...table, chain, ours])).handles.get(ours) ?? 0n
+    await client.commit([...table, chain, rule('ours')])
+    const [{ handle } = { handle: 0n }] = await client.ruleCounters({ ...TARGET, chain: 'a' })
     const others = Array.from({ length: 800 }, (_, i) => rule(`number ${i}`))
     const deletion: Operation = { ...TARGET, verb: 'delete-rule', chain: 'a', handle }
     const generation = client.generation()

@@ -154,7 +154,6 @@ class FakeRules {
       generation: this.moment,
       foreign: false,
       failures: [],
-      handles: new Map(),
       bytes: 0,
       messages: 0,
       durationMs: 0,

@@ -16,7 +16,6 @@ const COMMITTED: CommitResult = {
   generation: 8,
   foreign: false,
   failures: [],
-  handles: new Map(),
   bytes: 100,
   messages: 3,
   durationMs: 1,
