@@ -1,8 +1,9 @@
 import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flags.ts'
+import { DEFAULT_MODE } from '../config/modes.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../config/own-flags.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
-import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
+import { MODES } from '../modes/registry.ts'
 import {
   type Column,
   CUSTOM_COLUMNS,

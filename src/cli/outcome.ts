@@ -30,6 +30,7 @@ import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.t
 import { XT_TABLES } from '../modes/xt-common/read-chains.ts'
 import type { Connection } from '../netlink/connection.ts'
 import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
+import { tracerOf } from './tracer.ts'
 
 /** One endpoint or verdict that connections may end in. */
 export interface Outcome {
@@ -213,8 +214,8 @@ export function kernelOutcome(
     return { kind: 'absent', reason: `rules of ${mode} mode are not in the kernel${instead}` }
   }
   // The question is about a new client, so that session affinity has no entry for it.
-  const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
-  const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
+  const { traced, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
+  const ways = tracerOf(traced()).ways(packet, { localIps: new Set([...localIps, ...own]) })
   const outcomes = outcomesOf(ways)
   if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
     return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }

@@ -9,6 +9,7 @@ import { formatIp, type Ip } from '../base/ip.ts'
 import { listAt } from '../base/plain-data.ts'
 import { count, oneLine } from '../base/text.ts'
 import { quote } from '../config/flag.ts'
+import { MODE_NAMES } from '../config/modes.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { KERNEL, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { IpsetClient } from '../kernel/ipset/client.ts'
@@ -20,7 +21,7 @@ import { NfacctClient } from '../kernel/nfacct/client.ts'
 import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
 import { SYSCTLS, writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
-import { findMode, MODE_DEVICE, MODE_NAMES } from '../modes/registry.ts'
+import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import {
   type Bundle,
   FILE_BYTES_MAX,

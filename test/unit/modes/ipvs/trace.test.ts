@@ -4,7 +4,6 @@ import type { Ip } from '../../../../src/base/ip.ts'
 import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
 import { IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
 import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'
-import { createIpvsTracer } from '../../../../src/modes/ipvs/trace.ts'
 import {
   backends,
   clusterIp,
@@ -15,6 +14,7 @@ import {
   table,
   vip,
 } from '../../../support/frontends.ts'
+import { createIpvsTracer } from '../../../support/tracers.ts'
 import { render } from './rendered.ts'
 
 const IP = ip4(10, 96, 0, 1)
