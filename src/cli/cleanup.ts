@@ -19,8 +19,8 @@ import {
 } from '../modes/foreign/leftovers.ts'
 import { kubeProxyChains } from '../modes/foreign/legacy-iptables.ts'
 import { anyMode, findMode, MODES } from '../modes/registry.ts'
-import { processesNamed, readLines } from './doctor.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { processesNamed, readLines } from './processes.ts'
 import { ownCommand } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [

@@ -195,7 +195,7 @@ function refusedIn(page: unknown): ServiceMemory['refused'] {
 }
 
 async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
-  const { progress, warn } = reading
+  const { io, progress, warn } = reading
   const whole = { ...reading, config }
   if (config.source.kind === 'file') {
     const read = () => progress.read(1)
@@ -205,7 +205,13 @@ async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
   const dials: DialWatch = {
     reaching: (addresses, port) => dialed.push(...dialedEndpoints(addresses, port)),
   }
-  const client = await openClient(config, { clock: systemClock, env: process.env, warn, dials })
+  const client = await openClient(config, {
+    clock: systemClock,
+    env: process.env,
+    warn,
+    dials,
+    parts: io.parts,
+  })
   const cluster = new Cluster({ client, clock: systemClock, random: Math.random, requested: () => undefined })
   try {
     const snapshot = await readWhole(cluster.source(config), whole)

@@ -121,7 +121,7 @@ class Session {
   async run(): Promise<number> {
     const { config, io, log } = this.#options
     const warn = (text: string): void => log.warn(text)
-    const client = await openClient(config, { clock: systemClock, env: process.env, warn })
+    const client = await openClient(config, { clock: systemClock, env: process.env, warn, parts: io.parts })
     const upstream = new Upstream({
       client,
       clock: systemClock,

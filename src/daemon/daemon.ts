@@ -1,5 +1,5 @@
 import { privilegeHint } from '../base/errors.ts'
-import type { Config } from '../config/config.ts'
+import type { ApiConfig, Config } from '../config/config.ts'
 import {
   configChanges,
   type FieldChange,
@@ -17,7 +17,6 @@ import { problemText, type Source, type SourceProblem } from '../source/source.t
 import { conntrackFull, type EventFact } from '../telemetry/event.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
-import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { type Flows, flowsOf } from './flows.ts'
@@ -30,8 +29,8 @@ import { type NodeCondition, NodeWatch, nodeConditionOf } from './node-object.ts
 import { Observer } from './observer.ts'
 import { OnceFailures } from './once.ts'
 import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
+import type { DaemonApi, DaemonApiOptions, DaemonProver } from './optional-parts.ts'
 import { type DescriptorBudget, daemonDescriptors, partsRoomOf } from './process-room.ts'
-import type { Prover } from './prover.ts'
 import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
 import { Servers } from './servers.ts'
@@ -40,10 +39,15 @@ export type { DaemonIo, Sync, Written } from './io.ts'
 
 /** Runs until it is stopped; with --once, until the first sync. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
-  if (config.backend === 'dry-run') return await new Daemon(config, io).run()
+  const makeApi = config.api === undefined ? undefined : await io.parts.api()
+  if (config.backend === 'dry-run') return await new Daemon(config, io, makeApi).run()
   const { serviceProxyName } = config
-  return await asOnlyInstance(serviceProxyName, io, watch => new Daemon(config, { ...io, ...watch }).run())
+  return await asOnlyInstance(serviceProxyName, io, watch =>
+    new Daemon(config, { ...io, ...watch }, makeApi).run(),
+  )
 }
+
+type MakeApi = (options: DaemonApiOptions) => DaemonApi
 
 class Daemon {
   readonly #io: DaemonIo
@@ -51,7 +55,7 @@ class Daemon {
   readonly #sockets: KernelSockets
   readonly #observer: Observer
   readonly #intake: Intake
-  readonly #api: ApiService | undefined
+  readonly #api: DaemonApi | undefined
   readonly #node: NodeWatch
   readonly #reach: ApiReach
   readonly #done: Promise<Ending>
@@ -64,7 +68,7 @@ class Daemon {
   #flows: Flows | undefined
   #saved: SavedState | undefined
   #condition: NodeCondition | undefined
-  #prover: Prover | undefined
+  #prover: DaemonProver | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -73,7 +77,7 @@ class Daemon {
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied: ReadonlySet<keyof Config> = new Set()
 
-  constructor(config: Config, io: DaemonIo) {
+  constructor(config: Config, io: DaemonIo, makeApi?: MakeApi) {
     this.#config = config
     this.#io = io
     this.#done = new Promise(resolve => {
@@ -81,7 +85,7 @@ class Daemon {
     })
     this.#descriptors = daemonDescriptors(io.room?.(), config)
     this.#sockets = socketsOf(io, this.#descriptors)
-    this.#api = apiOf(config, { ...io, descriptors: this.#descriptors }, () => this.#intake.status)
+    this.#api = config.api && makeApi?.(this.#apiOptions(config.api))
     this.#observer = this.#observe()
     this.#reach = apiReachOf(config, io, {
       sockets: this.#sockets,
@@ -191,6 +195,7 @@ class Daemon {
       ...this.#parts,
       descriptors: this.#descriptors,
       api: this.#api,
+      page: await this.#io.parts.page(),
       observer: this.#observer,
       intake: this.#intake,
       config: () => this.#config,
@@ -216,6 +221,13 @@ class Daemon {
     await stopped
     await this.#reach.close()
     return code
+  }
+
+  #apiOptions(config: ApiConfig): DaemonApiOptions {
+    const { clock, log } = this.#io
+    const { nodeName } = this.#config
+    const connectionsMax = this.#descriptors.api
+    return { config, nodeName, clock, log, connectionsMax, source: () => this.#intake.status }
   }
 
   #observe(): Observer {

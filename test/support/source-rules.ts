@@ -87,14 +87,16 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   daemon: EVERYTHING,
   // What others may import: see docs/library.md.
   library: EVERYTHING,
+  'optional-parts.ts': EVERYTHING,
   'main.ts': EVERYTHING,
 }
 
 /** Files that only these may import, whatever MAY_IMPORT says. */
 const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'main.ts': [],
-  cli: ['main.ts', 'cli'],
-  daemon: ['main.ts', 'cli', 'library'],
+  cli: ['main.ts', 'optional-parts.ts', 'cli'],
+  daemon: ['main.ts', 'optional-parts.ts', 'cli', 'library'],
+  'optional-parts.ts': ['main.ts'],
   ui: [],
   library: [],
   'cli/libnftables.ts': ['cli/dump.ts'],
@@ -158,6 +160,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/nodes.ts': ['node:os', 'node:path'],
   'cli/redaction.ts': ['node:crypto'],
   'cli/doctor.ts': ['node:fs/promises'],
+  'cli/processes.ts': ['node:fs/promises'],
   'cli/io.ts': ['node:fs/promises', 'node:stream'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],

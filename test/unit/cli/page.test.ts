@@ -8,7 +8,7 @@ import { fieldOf, listAt, numberAt, textAt } from '../../../src/base/plain-data.
 import { openPage, PageRates, type Timed } from '../../../src/cli/page.ts'
 
 import type { TopState } from '../../../src/cli/top-sampler.ts'
-import type { PageSource } from '../../../src/daemon/page.ts'
+import type { PageSource } from '../../../src/daemon/optional-parts.ts'
 import type { HttpAnswer } from '../../../src/http/connections.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { Snapshot } from '../../../src/model/snapshot.ts'
