@@ -258,7 +258,7 @@ const NAMES_NO_MODE: readonly string[] = ['src/cli/libnftables.ts', 'src/config/
 
 /** Outside of src/modes/, src/config/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
 export function modeNameComplaints(file: SourceFile): string[] {
-  if (/^src\/(modes|kernel|config\/modes)\//.test(file.path) || NAMES_NO_MODE.includes(file.path)) return []
+  if (/^src\/(modes|kernel|config\/modes)\b/.test(file.path) || NAMES_NO_MODE.includes(file.path)) return []
   const found = codeLines(file.text).find(line => MODE_NAME.test(line))
   return found === undefined ? [] : [`${file.path}: names a mode: ${found.trim()}`]
 }
