@@ -222,14 +222,14 @@ export function kernelOutcome(
   const hook = packet.origin === 'process' ? 'output' : 'prerouting'
   const obstructed = obstacle(familyOf(packet.source), hook)
   const isSame = keyOf(outcomes, mode) === keyOf(wanted, mode)
-  const relays = findMode(mode).relays === true
+  const forwards = findMode(mode).forwards === true
   const path = stepsTo(ways, outcomes[0])
   const isOther =
-    isSame && !relays && computed !== undefined && pathKey(path) !== pathKey(stepsTo(computed, wanted[0]))
+    isSame && !forwards && computed !== undefined && pathKey(path) !== pathKey(stepsTo(computed, wanted[0]))
   // Damage may end as the Services do, by another rule.
   const isLucky = isOther && obstructed !== undefined && wanted.some(({ verdict }) => verdict !== 'accept')
   if (isSame && !isLucky) {
-    const listener = relays ? outcomes[0]?.destination : undefined
+    const listener = forwards ? outcomes[0]?.destination : undefined
     return {
       kind: 'same',
       ...(listener === undefined ? {} : { listener }),
@@ -314,6 +314,6 @@ export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], h
 
 /** In a mode that relays, the kernel knows only the listener, and the daemon knows the endpoints. */
 function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
-  if (findMode(mode).relays !== true) return JSON.stringify(outcomes)
+  if (findMode(mode).forwards !== true) return JSON.stringify(outcomes)
   return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())
 }

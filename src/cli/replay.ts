@@ -172,7 +172,7 @@ async function loadKernel(bundle: Bundle): Promise<readonly string[]> {
       : []),
     ...(await loadOutside(file)),
     ...(await loadRules(bundle)),
-    ...(mode?.relays === true ? await openListeners(file.listeners) : []),
+    ...(mode?.forwards === true ? await openListeners(file.listeners) : []),
   ]
 }
 

@@ -116,7 +116,7 @@ export function parseRequest(
   if (own.once && relaysAny(config) && options.modeless !== true)
     reader.fail(
       '--once',
-      rowOf(config.proxyMode).relays === true
+      rowOf(config.proxyMode).forwards === true
         ? `cannot be combined with ${config.proxyMode} mode, which relays only while kprobe runs`
         : 'cannot be combined with localhost in nodePortAddresses: its node ports are relayed only while kprobe runs',
     )

@@ -41,8 +41,8 @@ export function readModeOptions(settings: Settings, reader: FlagReader): ModeOpt
 
 /** Whether connections go through this process, all or some. */
 export function relaysAny(config: Pick<Config, 'proxyMode' | 'nodePortAddresses' | 'featureGates'>): boolean {
-  const { relays, relaysSome } = rowOf(config.proxyMode)
-  return relays === true || relaysSome?.(config) === true
+  const { forwards, relaysSome } = rowOf(config.proxyMode)
+  return forwards === true || relaysSome?.(config) === true
 }
 
 /** Gives why the rules of a mode cannot be proved; undefined where they can. */

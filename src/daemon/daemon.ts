@@ -440,7 +440,7 @@ class Daemon {
     if (!isStale) this.#condition?.synced()
     this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
-    if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).relays)
+    if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).forwards)
       this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table

@@ -53,7 +53,7 @@ export interface ModeRow {
   /** The name of the proxy that has a table of this name; undefined for other tables. A hint: other programs may use such names. */
   proxyOfTable?(table: string): string | undefined
   /** All connections go through this process. */
-  readonly relays?: true
+  readonly forwards?: true
   /** Some connections go through this process, beside those that the kernel sends to endpoints. */
   relaysSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
   /** src/proof can follow packets through the rules. */

@@ -27,5 +27,5 @@ export const USERSPACE: ModeRow = {
   settings: SETTINGS,
   tableName: tableNameOf,
   proxyOfTable,
-  relays: true,
+  forwards: true,
 }
