@@ -1,5 +1,5 @@
 import { privilegeHint } from '../base/errors.ts'
-import type { ApiConfig, Config } from '../config/config.ts'
+import type { Config } from '../config/config.ts'
 import {
   configChanges,
   type FieldChange,
@@ -28,8 +28,8 @@ import { nodeListenersOf } from './node-listeners.ts'
 import { type NodeCondition, NodeWatch, nodeConditionOf } from './node-object.ts'
 import { Observer } from './observer.ts'
 import { OnceFailures } from './once.ts'
-import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
-import type { DaemonApi, DaemonApiOptions, DaemonProver } from './optional-parts.ts'
+import { apiOf, connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
+import type { DaemonApi, DaemonProver, MakeApi } from './optional-parts.ts'
 import { type DescriptorBudget, daemonDescriptors, partsRoomOf } from './process-room.ts'
 import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
@@ -46,8 +46,6 @@ export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
     new Daemon(config, { ...io, ...watch }, makeApi).run(),
   )
 }
-
-type MakeApi = (options: DaemonApiOptions) => DaemonApi
 
 class Daemon {
   readonly #io: DaemonIo
@@ -85,7 +83,7 @@ class Daemon {
     })
     this.#descriptors = daemonDescriptors(io.room?.(), config)
     this.#sockets = socketsOf(io, this.#descriptors)
-    this.#api = config.api && makeApi?.(this.#apiOptions(config.api))
+    this.#api = apiOf(config, { ...io, descriptors: this.#descriptors, makeApi }, () => this.#intake.status)
     this.#observer = this.#observe()
     this.#reach = apiReachOf(config, io, {
       sockets: this.#sockets,
@@ -221,13 +219,6 @@ class Daemon {
     await stopped
     await this.#reach.close()
     return code
-  }
-
-  #apiOptions(config: ApiConfig): DaemonApiOptions {
-    const { clock, log } = this.#io
-    const { nodeName } = this.#config
-    const connectionsMax = this.#descriptors.api
-    return { config, nodeName, clock, log, connectionsMax, source: () => this.#intake.status }
   }
 
   #observe(): Observer {

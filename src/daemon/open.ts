@@ -23,7 +23,14 @@ import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.t
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
-import type { DaemonProver, OptionalParts, ProverOptions } from './optional-parts.ts'
+import type {
+  DaemonApi,
+  DaemonApiOptions,
+  DaemonProver,
+  MakeApi,
+  OptionalParts,
+  ProverOptions,
+} from './optional-parts.ts'
 import { type DescriptorBudget, partsMax, processRoom, relayRoom } from './process-room.ts'
 
 /** Opens the data plane while `use` runs. Throws if the kernel lacks a feature that the mode needs. */
@@ -177,6 +184,24 @@ export async function openProver(
 ): Promise<DaemonProver | undefined> {
   if (prove === 'off' || once || backend !== 'netlink') return undefined
   return await parts.prover({ ...options, prove, nodeName })
+}
+
+/** Makes the back-end API of a daemon; undefined if the configuration has none. */
+export function apiOf(
+  { api: config, nodeName }: Config,
+  {
+    clock,
+    log,
+    descriptors,
+    makeApi,
+  }: Pick<DaemonIo, 'clock' | 'log'> & {
+    readonly descriptors: DescriptorBudget
+    readonly makeApi: MakeApi | undefined
+  },
+  source: DaemonApiOptions['source'],
+): DaemonApi | undefined {
+  if (config === undefined) return undefined
+  return makeApi?.({ config, nodeName, clock, log, connectionsMax: descriptors.api, source })
 }
 
 interface OpenClientOptions {

@@ -24,7 +24,7 @@ import type { ActiveMode } from './mode-switcher.ts'
  */
 export interface OptionalParts {
   readonly prover: (options: ProverOptions) => Promise<DaemonProver>
-  readonly api: () => Promise<(options: DaemonApiOptions) => DaemonApi>
+  readonly api: () => Promise<MakeApi>
   readonly page: () => Promise<(source: PageSource) => WebPage>
   readonly relayClient: (options: RelayClientOptions) => Promise<ApiClient>
 }
@@ -60,6 +60,8 @@ export interface DaemonApi {
   offer(resolved: Pick<Resolved, 'snapshot' | 'table'>): void
   close(): Promise<void>
 }
+
+export type MakeApi = (options: DaemonApiOptions) => DaemonApi
 
 export interface DaemonApiOptions {
   readonly clock: Clock
