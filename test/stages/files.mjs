@@ -1,4 +1,5 @@
 // Chooses test files by what they use. `node test/stages/files.mjs runtime` prints those that `runtimes` runs.
+import { execFileSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { posix } from 'node:path'
 
@@ -33,21 +34,46 @@ export function repeatingFiles() {
 }
 
 function unitTests() {
-  return FOLDERS.flatMap(folder =>
-    readdirSync(folder, { recursive: true })
-      .map(name => posix.join(folder, name))
-      .filter(path => path.endsWith('.test.ts') && !ON_KERNEL.test(path)),
-  ).sort()
+  return FOLDERS.flatMap(filesIn).filter(path => path.endsWith('.test.ts') && !ON_KERNEL.test(path))
+}
+
+function filesIn(folder) {
+  return readdirSync(folder, { recursive: true })
+    .map(name => posix.join(folder, name))
+    .sort()
 }
 
 /** The text of a file, and those of the files that it imports itself. */
 function sourcesOf(path, from = /^src\//) {
-  const text = readFileSync(path, 'utf8')
-  const imported = [...text.matchAll(/from '(\.\.?\/[^']+\.ts)'/g)].map(([, to]) =>
-    posix.join(posix.dirname(path), to),
-  )
-  const read = imported.filter(each => from.test(each) && existsSync(each))
-  return [text, ...read.map(each => readFileSync(each, 'utf8'))]
+  const read = importsOf(path).filter(each => from.test(each) && existsSync(each))
+  return [path, ...read].map(each => readFileSync(each, 'utf8'))
+}
+
+function importsOf(path) {
+  const imports = readFileSync(path, 'utf8').matchAll(/from '(\.\.?\/[^']+)'/g)
+  return [...imports].map(([, to]) => posix.join(posix.dirname(path), to))
+}
+
+/** Files that differ from the last commit, or those of the last commit where none does. */
+export function changedFiles() {
+  const git = (...words) => execFileSync('git', words, { encoding: 'utf8' }).split('\n').filter(Boolean)
+  const fresh = git('ls-files', '--others', '--exclude-standard')
+  const changed = [...git('diff', '--name-only', 'HEAD'), ...fresh]
+  return changed.length > 0 ? changed : git('diff', '--name-only', 'HEAD~1')
+}
+
+/**
+ * Test files that guard these files: they import one of them, or a file of test/support that does, or are one of them. The
+ * first list runs with Node alone, the second one needs a kernel.
+ */
+export function guardsOf(changed) {
+  const touched = new Set(changed)
+  const touches = path => touched.has(path) || importsOf(path).some(to => touched.has(to))
+  const support = filesIn('test/support').filter(path => /\.m?ts$/.test(path) && touches(path))
+  for (const path of support) touched.add(path)
+  const guards = filesIn('test').filter(path => path.endsWith('.test.ts') && touches(path))
+  const isPlain = path => FOLDERS.some(folder => path.startsWith(`${folder}/`)) && !ON_KERNEL.test(path)
+  return { plain: guards.filter(isPlain), onKernel: guards.filter(path => !isPlain(path)) }
 }
 
 if (process.argv[2] === 'runtime') console.log(runtimeFiles().join('\n'))

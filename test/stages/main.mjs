@@ -1,6 +1,8 @@
-// npm test, once everything is installed and built: main.mjs [--again] [NAME...]
+// npm test, once everything is installed and built: main.mjs [--again] [--changed] [NAME...]
+// With --changed, the unit tests are those of the changed files, and those on the kernel are named.
 import { spawn } from 'node:child_process'
 import { availableParallelism } from 'node:os'
+import { changedFiles, guardsOf } from './files.mjs'
 import { runStages } from './run-stages.mjs'
 import { stagesOf } from './stages.mjs'
 
@@ -11,9 +13,13 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, () =>
 
 const words = process.argv.slice(2)
 const again = words.includes('--again')
-const stages = stagesOf(words.filter(word => word !== '--again')).map(stage =>
-  stage.name === 'reference' ? { ...stage, ready: buildReference() } : stage,
-)
+const guards = words.includes('--changed') ? guardsOf(changedFiles()) : undefined
+const names = words.filter(word => word !== '--again' && word !== '--changed')
+const stages = stagesOf(names).map(stage => {
+  if (stage.name === 'reference') return { ...stage, ready: buildReference() }
+  if (guards === undefined || stage.name !== 'unit-quick') return stage
+  return { ...stage, command: [...stage.command, 'test/architecture.test.ts', ...guards.plain] }
+})
 const failed = await runStages({
   stages,
   processors,
@@ -21,6 +27,8 @@ const failed = await runStages({
   signal: abort.signal,
   again,
 })
+if (guards !== undefined && guards.onKernel.length > 0)
+  process.stdout.write(`On the kernel, these guard what changed:\n  ${guards.onKernel.join('\n  ')}\n`)
 process.exitCode = abort.signal.aborted ? 130 : failed > 0 ? 1 : 0
 
 /** The real control plane takes minutes to build where it was never built: beside other stages, and behind them. */

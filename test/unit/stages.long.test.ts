@@ -24,7 +24,11 @@ interface Runner {
 
 const AT = new URL('../stages/', import.meta.url).href
 const { runStages }: Runner = await import(`${AT}run-stages.mjs`)
-const { runtimeFiles }: { runtimeFiles(): readonly string[] } = await import(`${AT}files.mjs`)
+interface Files {
+  runtimeFiles(): readonly string[]
+  guardsOf(changed: readonly string[]): { plain: readonly string[]; onKernel: readonly string[] }
+}
+const { runtimeFiles, guardsOf }: Files = await import(`${AT}files.mjs`)
 const { stagesOf }: { stagesOf(names: readonly string[]): readonly Stage[] } = await import(`${AT}stages.mjs`)
 
 const shell = (name: string, script: string, more: Partial<Stage> = {}): Stage => ({
@@ -195,5 +199,14 @@ describe('npm test', () => {
     expect(rest?.command).toContain(at('modes/ipvs/sequence'))
     expect(rest?.command).not.toContain(at(http2))
     expect(rest?.command).not.toContain(at(plain))
+  })
+
+  it('names the tests that import a changed file, or a helper that does', () => {
+    const { plain, onKernel } = guardsOf(['src/kernel/nft/client.ts'])
+    expect(plain).toContain('test/unit/kernel/nft/client.test.ts')
+    expect(plain.every(path => path.endsWith('.test.ts'))).toBe(true)
+    // Through test/support/rig.ts.
+    expect(onKernel).toContain('test/faults/notifications.test.ts')
+    expect(guardsOf(['README.md'])).toEqual({ plain: [], onKernel: [] })
   })
 })

@@ -6,7 +6,8 @@
  *     Says "ready\n" when it listens.
  *
  *   traffic connect SOURCE DESTINATION PORT RATE
- *     opens RATE connections a second, one after the other or at once, each to read one such line and close. Every line on
+ *     opens RATE connections a second, one after the other or at once, each to read one such line and close. None is opened,
+ *     or counted, while the client has no free port. Every line on
  *     stdin asks for a report; at the end of stdin it waits for what is under way, reports, and ends. A report is one line:
  *     ok N refused N timeout N other N slowest MILLISECONDS
  *     followed, in the last one, by a line "ADDRESS PORT N" for each endpoint met.
@@ -167,8 +168,14 @@ static void count_endpoint(const char *name) {
 }
 
 /* With a reset, so that no TIME_WAIT keeps the port. */
-static void end(int index, int error) {
+static void discard(int index) {
   struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+  setsockopt(requests[index].socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  close(requests[index].socket);
+  requests[index] = requests[--in_flight];
+}
+
+static void end(int index, int error) {
   struct request *r = &requests[index];
   double took = now_ms() - r->start;
   if (took > slowest) slowest = took;
@@ -178,9 +185,7 @@ static void end(int index, int error) {
     ok++;
     count_endpoint(r->line);
   }
-  setsockopt(r->socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  close(r->socket);
-  *r = requests[--in_flight];
+  discard(index);
 }
 
 static void begin(const struct sockaddr_storage *from, const struct sockaddr_storage *to, socklen_t size) {
@@ -193,7 +198,10 @@ static void begin(const struct sockaddr_storage *from, const struct sockaddr_sto
   setsockopt(r->socket, IPPROTO_IP, 24 /* IP_BIND_ADDRESS_NO_PORT */, &on, sizeof on);
   if (bind(r->socket, (const struct sockaddr *)from, size) < 0) die("bind");
   in_flight++;
-  if (connect(r->socket, (const struct sockaddr *)to, size) < 0 && errno != EINPROGRESS) end(in_flight - 1, errno);
+  if (connect(r->socket, (const struct sockaddr *)to, size) == 0 || errno == EINPROGRESS) return;
+  /* A client that had to wait for a processor opens many at once. That says nothing of the path. */
+  if (errno == EADDRNOTAVAIL) discard(in_flight - 1);
+  else end(in_flight - 1, errno);
 }
 
 /* Reads what has come; true when the request has ended and another one took its place in the list. */
