@@ -3,6 +3,7 @@ import { hostname } from 'node:os'
 import { systemClock } from './base/clock.ts'
 import { runCommand } from './cli/commands.ts'
 import { EXIT_FAILED, type Io, Outlet } from './cli/io.ts'
+import { OPTIONAL_PARTS } from './optional-parts.ts'
 
 /** The process exits at once on a second signal, or this long after the first. */
 const PATIENCE_MS = 4_500
@@ -63,6 +64,7 @@ const io: Io = {
       : undefined,
   hostName: hostname(),
   processId: process.pid,
+  parts: OPTIONAL_PARTS,
 }
 
 // No await out here: deploy/build.mjs makes a script of this, which V8 can keep compiled, and not a module.

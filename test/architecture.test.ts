@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
+import { folderCircleComplaints } from './support/folder-rules.ts'
 import { KeptFacts } from './support/kept-facts.ts'
 import { IS_QUICK } from './support/runs.ts'
 import {
@@ -48,7 +49,8 @@ const every = [...src, ...native, ...tests]
 kept?.save()
 
 /** The rules themselves spell out what they look for. */
-const quotesTheRules = (file: SourceFile): boolean => /source-(rules|facts)|architecture/.test(file.path)
+const quotesTheRules = (file: SourceFile): boolean =>
+  /(source|folder)-(rules|facts)|architecture/.test(file.path)
 
 describe('the sources', () => {
   it('import only in the directions of the architecture, types included, and start no process', () => {
@@ -62,6 +64,10 @@ describe('the sources', () => {
 
   it('import each other without a circle, types included', () => {
     expect(circleComplaints(src)).toEqual([])
+  })
+
+  it('stand in folders that import each other without a circle, types included', () => {
+    expect(folderCircleComplaints(src)).toEqual([])
   })
 
   it('stay within 450 lines a file and 60 lines a function', () => {

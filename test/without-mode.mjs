@@ -1,6 +1,6 @@
 // without-mode.mjs [MODE]: removes one mode from a copy of the tree, and finds that the rest types, lints and passes its
-// unit tests. A mode is its folder, its lines in the registry and in the import rules, and the tests
-// that name it.
+// unit tests. A mode is its folder, its row of the configuration, its lines in both registries and in
+// the import rules, and the tests that name it.
 import { spawnSync } from 'node:child_process'
 import {
   cpSync,
@@ -53,9 +53,13 @@ for (const name of [
 
 const room = `src/modes/${mode}/`
 rmSync(join(copy, room), { recursive: true })
-for (const path of ['src/modes/registry.ts', 'test/support/source-rules.ts']) {
+rmSync(join(copy, `src/config/modes/${mode}.ts`))
+for (const path of ['src/modes/registry.ts', 'src/config/modes.ts', 'test/support/source-rules.ts']) {
   const lines = readFileSync(join(copy, path), 'utf8').split('\n')
-  writeFileSync(join(copy, path), lines.filter(line => !new RegExp(`\\b${mode}\\b`).test(line)).join('\n'))
+  writeFileSync(
+    join(copy, path),
+    lines.filter(line => !new RegExp(`\\b${mode}\\b`, 'i').test(line)).join('\n'),
+  )
 }
 const gone = testsOf(mode)
 for (const path of gone) rmSync(join(copy, path))

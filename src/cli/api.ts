@@ -68,7 +68,7 @@ class Session {
       clock: systemClock,
       random: Math.random,
       log,
-      openClient: its => openClient(its, { clock: systemClock, env: process.env, warn }),
+      openClient: its => openClient(its, { clock: systemClock, env: process.env, warn, parts: io.parts }),
       ...(this.#endsByItself ? { blind: problem => this.#fail(problem) } : {}),
     })
   }

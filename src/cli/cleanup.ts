@@ -1,6 +1,7 @@
 import { systemClock } from '../base/clock.ts'
 import type { ProxyMode } from '../config/config.ts'
 import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
+import { DEFAULT_MODE, MODE_NAMES } from '../config/modes.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
 import { type InstanceLock, instanceOf, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
@@ -17,9 +18,9 @@ import {
   removeLeftovers,
 } from '../modes/foreign/leftovers.ts'
 import { kubeProxyChains } from '../modes/foreign/legacy-iptables.ts'
-import { anyMode, DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
-import { processesNamed, readLines } from './doctor.ts'
+import { anyMode, findMode, MODES } from '../modes/registry.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { processesNamed, readLines } from './processes.ts'
 import { ownCommand } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [

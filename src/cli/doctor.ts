@@ -1,10 +1,11 @@
-import { readdir, stat } from 'node:fs/promises'
+import { stat } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { count, rfc3339 } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { instanceOf, networkNamespace } from '../daemon/instance-lock.ts'
+import { DEFAULT_MODE } from '../config/modes.ts'
+import { instanceOf } from '../daemon/instance-lock.ts'
 import { isLockHeld } from '../daemon/network-lock.ts'
 import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { conntrackSysctls } from '../daemon/tune.ts'
@@ -17,11 +18,12 @@ import { LAYOUTS, NFT_FAMILIES } from '../modes/common/tables.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { ipvsTexts, lookElsewhere, neighborsOf } from '../modes/foreign/leftovers.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
-import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
+import { anyMode, findMode, MODES } from '../modes/registry.ts'
 import { usualSocket } from './admin-client.ts'
 import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, readText, tableText } from './io.ts'
 import { surveyTables } from './outcome.ts'
+import { processesNamed, readLines } from './processes.ts'
 import { damageFindings } from './programmed.ts'
 import { flaggedCommand } from './request.ts'
 
@@ -187,11 +189,6 @@ async function kernelRelease(): Promise<string> {
   return (await readText('/proc/sys/kernel/osrelease')) ?? 'unknown'
 }
 
-/** Reads the non-empty lines of a file of /proc; none if it does not exist. */
-export async function readLines(path: string): Promise<readonly string[]> {
-  return (await readText(path))?.split('\n').filter(line => line !== '') ?? []
-}
-
 const MARKS: Readonly<Record<Finding['kind'], string>> = {
   ok: 'ok',
   missing: 'MISSING',
@@ -318,24 +315,4 @@ export async function conntrackFindings(
         return { kind: 'note', subject: name, text }
       }),
   ]
-}
-
-/**
- * Finds processes by name in the network namespace of this process, as far as /proc shows them. A container may see
- * only its own processes, and the network namespace of a more privileged process is not readable.
- */
-export async function processesNamed(name: string, proc = '/proc'): Promise<readonly number[]> {
-  const here = await networkNamespace(`${proc}/self`)
-  const found: number[] = []
-  for (const entry of await readdir(proc)) {
-    if (!/^\d+$/.test(entry)) continue
-    if ((await nameOf(`${proc}/${entry}`)) !== name) continue
-    if (here !== undefined && (await networkNamespace(`${proc}/${entry}`)) === here) found.push(Number(entry))
-  }
-  return found.sort((a, b) => a - b)
-}
-
-/** Reads the name, of which the kernel keeps at most 15 bytes. Undefined if the process has ended. */
-async function nameOf(folder: string): Promise<string | undefined> {
-  return await readText(`${folder}/comm`)
 }

@@ -1,6 +1,6 @@
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
-import { resolveOptions } from '../config/daemon-config.ts'
+import { whyNotProvable } from '../config/modes.ts'
 import type { TracePacket, TraceStep, Way } from '../kernel/evaluate/trace.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import { objectText } from '../model/fields.ts'
@@ -8,7 +8,8 @@ import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
-import { findMode, whyNotProvable } from '../modes/registry.ts'
+import { findMode } from '../modes/registry.ts'
+import { resolveOptions } from '../modes/resolve-options.ts'
 import { type Answer, answerOf } from './answer.ts'
 import { outputFlag } from './document.ts'
 import {
@@ -34,6 +35,7 @@ import {
 import { portsText } from './peers.ts'
 import { CLIENT_PORT } from './programmed.ts'
 import { modelCommand, type RunCommand } from './request.ts'
+import { tracerOf } from './tracer.ts'
 
 /** The origin of connections of this node's processes. */
 export const OF_NODE = 'a process of this node'
@@ -145,17 +147,18 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
   const { from, to, port, protocol } = question
   const localIps = new Set([...table.node.ips, ...snapshot.localIps])
   const fromNode = isLoopback(from) || localIps.has(from)
-  const tracer = findMode(config.proxyMode).trace(config, table)
+  const traced = findMode(config.proxyMode).traced(config, table)
   const packet: TracePacket = {
     origin: fromNode ? 'process' : 'interface',
     protocol: protocol.number,
-    source: (fromNode ? tracer.ownSource?.(to) : undefined) ?? from,
+    // For a destination that the mode binds to a device of this node, the kernel uses the destination itself as the source.
+    source: fromNode && traced.ipvs?.addresses.includes(to) ? to : from,
     sourcePort: CLIENT_PORT,
     destination: to,
     destinationPort: port,
     ...(question.interfaceName === undefined ? {} : { interfaceName: question.interfaceName }),
   }
-  const ways = tracer.ways(packet, { localIps })
+  const ways = tracerOf(traced).ways(packet, { localIps })
   const caught = findFrontend(table, question, localIps)
   const relayed =
     caught === undefined || !fromNode ? undefined : relayedOutcomes(caught.port, question, table)

@@ -3,6 +3,7 @@ import type { Writable } from 'node:stream'
 import { type Cancel, type Clock, within } from '../base/clock.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { HelpPage } from '../config/help.ts'
+import type { OptionalParts } from '../daemon/optional-parts.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 
 /** The parts of the process that a command may use. */
@@ -36,6 +37,7 @@ export interface Io {
   readonly suspend?: (() => void) | undefined
   readonly hostName: string
   readonly processId: number
+  readonly parts: OptionalParts
 }
 
 /** Exit codes are the same for all commands. */

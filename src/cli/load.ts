@@ -2,7 +2,6 @@ import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { resolveOptions } from '../config/daemon-config.ts'
 import { dialedEndpoints } from '../daemon/api-reach.ts'
 import { Cluster } from '../daemon/cluster.ts'
 import { instanceOf } from '../daemon/instance-lock.ts'
@@ -17,6 +16,7 @@ import { type Resolved, resolve } from '../model/resolve.ts'
 import type { ServiceKey } from '../model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import { readSnapshotJson } from '../model/snapshot-json.ts'
+import { resolveOptions } from '../modes/resolve-options.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { LocatedRefusal, Source } from '../source/source.ts'
@@ -182,7 +182,7 @@ function refusalIn(entry: unknown): readonly Refusal[] {
 }
 
 async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
-  const { progress, warn } = reading
+  const { io, progress, warn } = reading
   const whole = { ...reading, config }
   if (config.source.kind === 'file') {
     const read = () => progress.read(1)
@@ -192,7 +192,13 @@ async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
   const dials: DialWatch = {
     reaching: (addresses, port) => dialed.push(...dialedEndpoints(addresses, port)),
   }
-  const client = await openClient(config, { clock: systemClock, env: process.env, warn, dials })
+  const client = await openClient(config, {
+    clock: systemClock,
+    env: process.env,
+    warn,
+    dials,
+    parts: io.parts,
+  })
   const cluster = new Cluster({ client, clock: systemClock, random: Math.random, requested: () => undefined })
   try {
     const snapshot = await readWhole(cluster.source(config), whole)

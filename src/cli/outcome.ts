@@ -30,6 +30,7 @@ import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.t
 import { XT_TABLES } from '../modes/xt-common/read-chains.ts'
 import type { Connection } from '../netlink/connection.ts'
 import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
+import { tracerOf } from './tracer.ts'
 
 /** One endpoint or verdict that connections may end in. */
 export interface Outcome {
@@ -213,22 +214,22 @@ export function kernelOutcome(
     return { kind: 'absent', reason: `rules of ${mode} mode are not in the kernel${instead}` }
   }
   // The question is about a new client, so that session affinity has no entry for it.
-  const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
-  const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
+  const { traced, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
+  const ways = tracerOf(traced()).ways(packet, { localIps: new Set([...localIps, ...own]) })
   const outcomes = outcomesOf(ways)
   if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
     return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }
   const hook = packet.origin === 'process' ? 'output' : 'prerouting'
   const obstructed = obstacle(familyOf(packet.source), hook)
   const isSame = keyOf(outcomes, mode) === keyOf(wanted, mode)
-  const relays = findMode(mode).relays === true
+  const forwards = findMode(mode).forwards === true
   const path = stepsTo(ways, outcomes[0])
   const isOther =
-    isSame && !relays && computed !== undefined && pathKey(path) !== pathKey(stepsTo(computed, wanted[0]))
+    isSame && !forwards && computed !== undefined && pathKey(path) !== pathKey(stepsTo(computed, wanted[0]))
   // Damage may end as the Services do, by another rule.
   const isLucky = isOther && obstructed !== undefined && wanted.some(({ verdict }) => verdict !== 'accept')
   if (isSame && !isLucky) {
-    const listener = relays ? outcomes[0]?.destination : undefined
+    const listener = forwards ? outcomes[0]?.destination : undefined
     return {
       kind: 'same',
       ...(listener === undefined ? {} : { listener }),
@@ -313,6 +314,6 @@ export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], h
 
 /** In a mode that relays, the kernel knows only the listener, and the daemon knows the endpoints. */
 function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
-  if (findMode(mode).relays !== true) return JSON.stringify(outcomes)
+  if (findMode(mode).forwards !== true) return JSON.stringify(outcomes)
   return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())
 }

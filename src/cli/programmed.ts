@@ -4,7 +4,7 @@ import { type Family, familyOf, formatIpPort, type Ip, parseCidr, parseIp } from
 import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import type { Config } from '../config/config.ts'
 import { HERE, openSockDiag } from '../daemon/open.ts'
-import type { Trace, TracePacket } from '../kernel/evaluate/trace.ts'
+import type { Trace, TracePacket, Tracer } from '../kernel/evaluate/trace.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { type Listener, listListeners } from '../kernel/socket/listeners.ts'
 import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
@@ -13,6 +13,7 @@ import type { Finding, HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { sortedRows } from './service-rows.ts'
+import { lazyTracer } from './tracer.ts'
 
 /** One mode whose rules the kernel holds, with the rows that a command prints. */
 export interface ProgrammedMode extends Pick<HeldMode, 'mode' | 'rules' | 'damage'> {
@@ -174,9 +175,11 @@ function withReach(
     .flatMap(row => placeOf(row)?.ip ?? [])
     .filter((ip, index, list) => list.indexOf(ip) === index)
   const localIps = new Set([...rules.localIps, ...Object.values(NODE), ...nodePortIps])
+  const tracer = lazyTracer(rules.traced)
   return rows.map(row => {
     const isHidden = row.type === 'NodePort' && caught.has(placeKey(row))
-    const problem = isHidden || row.type === 'private' ? undefined : whyNotReached(row, rules, localIps)
+    const problem =
+      isHidden || row.type === 'private' ? undefined : whyNotReached(row, { rules, tracer, localIps })
     return problem === undefined ? row : { ...row, problem }
   })
 }
@@ -186,11 +189,11 @@ function placeKey({ protocol, frontend }: ServiceRow): string {
 }
 
 /** Gives the problem; undefined if both packets reach the row. */
-function whyNotReached(row: ServiceRow, rules: ReadRules, localIps: ReadonlySet<Ip>): string | undefined {
+function whyNotReached(row: ServiceRow, reading: Omit<Question, 'place'>): string | undefined {
   const place = placeOf(row)
   if (row.problem?.startsWith(NOT_REACHED) === true || place === undefined) return row.problem
   const failed = HOOKS.flatMap(hook => {
-    const reason = whyNotFrom(row, hook, { place, rules, localIps })
+    const reason = whyNotFrom(row, hook, { ...reading, place })
     return reason === undefined ? [] : [{ hook, reason }]
   })
   const [first, second] = failed
@@ -233,10 +236,15 @@ function documentation(last: string): Ip {
 interface Question {
   readonly place: Place
   readonly rules: ReadRules
+  readonly tracer: Tracer
   readonly localIps: ReadonlySet<Ip>
 }
 
-function whyNotFrom(row: ServiceRow, hook: Hook, { place, rules, localIps }: Question): string | undefined {
+function whyNotFrom(
+  row: ServiceRow,
+  hook: Hook,
+  { place, rules, tracer, localIps }: Question,
+): string | undefined {
   const { family } = place
   const isOwn = hook === 'output'
   const packet: TracePacket = {
@@ -249,7 +257,7 @@ function whyNotFrom(row: ServiceRow, hook: Hook, { place, rules, localIps }: Que
     destinationPort: place.port,
   }
   try {
-    const trace = rules.tracer.trace(packet, { localIps, random: () => 0 })
+    const trace = tracer.trace(packet, { localIps, random: () => 0 })
     if (isAsListed(row, trace, { isOwn, rules })) return undefined
     return rules.obstacle(family, hook) ?? outcomeText(trace)
   } catch (error) {

@@ -1,6 +1,6 @@
 import { createHmac } from 'node:crypto'
+import { MODE_NAMES } from '../config/modes.ts'
 import { isJson } from '../model/fields.ts'
-import { MODE_NAMES } from '../modes/registry.ts'
 
 /** Renames consistently: one name has one pseudonym, wherever it is. Lengths stay, so that everything around a name stays as well. */
 interface Redaction {

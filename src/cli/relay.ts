@@ -2,7 +2,6 @@ import { processCpuMs, systemClock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
-import { resolveOptions } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
 import { API_TLS_FLAGS, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
@@ -16,6 +15,7 @@ import {
 } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
+import { resolveOptions } from '../modes/resolve-options.ts'
 import { TokenReviews } from '../relay/admission.ts'
 import { RelayClient } from '../relay/client.ts'
 import { ReportForwarder } from '../relay/node-report.ts'
@@ -119,7 +119,7 @@ class Session {
   async run(): Promise<number> {
     const { config, io, log } = this.#options
     const warn = (text: string): void => log.warn(text)
-    const client = await openClient(config, { clock: systemClock, env: process.env, warn })
+    const client = await openClient(config, { clock: systemClock, env: process.env, warn, parts: io.parts })
     const upstream = new Upstream({
       client,
       clock: systemClock,

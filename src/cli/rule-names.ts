@@ -3,7 +3,7 @@ import { formatIpPort, type Ip } from '../base/ip.ts'
 import type { PacketHead } from '../base/ip-packet.ts'
 import { openNetfilter, openRoute } from '../daemon/open.ts'
 import { findTracked, type Tracked } from '../kernel/conntrack/record.ts'
-import type { Trace, TraceStep } from '../kernel/evaluate/trace.ts'
+import type { Trace, Tracer, TraceStep } from '../kernel/evaluate/trace.ts'
 import { findLink, listAddressesNow } from '../kernel/link/links.ts'
 import { generationReader } from '../kernel/nft/dump.ts'
 import { type HandledRule, listHandles } from '../kernel/nft/list.ts'
@@ -19,6 +19,7 @@ import { XT_TABLES } from '../modes/xt-common/read-chains.ts'
 import { Connection } from '../netlink/connection.ts'
 import { isHookFamily } from './outcome.ts'
 import { type NamedStep, type PacketStep, ServiceIndex, type TracedPacket } from './packet-story.ts'
+import { lazyTracer } from './tracer.ts'
 
 interface RuleNamesOptions {
   readonly clock: Clock
@@ -44,6 +45,7 @@ export class RuleNames {
   readonly #readGeneration: () => number
   readonly #links = new Map<number, string>()
   #held: readonly HeldMode[] = []
+  #tracers: readonly Tracer[] = []
   #readAtMs = Number.NEGATIVE_INFINITY
   #generation: number | undefined
   #localIps: ReadonlySet<Ip> = new Set()
@@ -62,6 +64,7 @@ export class RuleNames {
     this.#generation = this.#readGeneration()
     this.#chains.clear()
     this.#held = await this.#options.read()
+    this.#tracers = this.#held.map(({ rules }) => lazyTracer(rules.traced))
     this.#readAtMs = this.#options.clock.nowMs()
     this.#localIps = new Set([
       ...(listAddressesNow(this.#route) ?? []).map(({ ip }) => ip),
@@ -203,7 +206,7 @@ export class RuleNames {
       ...(inputInterface === undefined ? {} : { interfaceName: this.interfaceName(inputInterface) }),
     }
     const to = formatIpPort(last.destination, last.ports?.destination ?? 0)
-    const steps = this.#held.flatMap(({ rules: { tracer } }): readonly TraceStep[] => {
+    const steps = this.#tracers.flatMap((tracer): readonly TraceStep[] => {
       const surroundings = { localIps: this.#localIps }
       try {
         const ways = tracer.ways(packet, surroundings, WAYS_MAX)

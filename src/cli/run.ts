@@ -15,6 +15,7 @@ import { totalsOf } from '../daemon/banner.ts'
 import { type DaemonIo, runDaemon, type Sync, type Written } from '../daemon/daemon.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { KERNEL, openClient, openNetfilter, openSockDiag } from '../daemon/open.ts'
+import type { OptionalParts } from '../daemon/optional-parts.ts'
 import { engine, setOomScoreAdj } from '../daemon/process-room.ts'
 import { tuneKernel, tuneMode, writeRecord } from '../daemon/tune.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -100,7 +101,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   if (!config.once) for (const signal of ['SIGHUP', 'SIGUSR2'] as const) io.on(signal, () => undefined)
   if (!dryRun) await removeTraces(log)
   return await runDaemon(config, {
-    ...surroundings(logging, systemClock),
+    ...surroundings(logging, systemClock, io.parts),
     origins: originsOf(settings),
     flags: request.extra.effective(RUN_FLAGS),
     ...following(request, { ...invocation, logging }),
@@ -138,7 +139,7 @@ type Surroundings = Omit<
 >
 
 /** Describes this machine. */
-function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
+function surroundings({ log, set }: AdjustableLog, clock: Clock, parts: OptionalParts): Surroundings {
   return {
     log,
     clock,
@@ -151,9 +152,9 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     readSetting: KERNEL.setting,
     room: KERNEL.room,
     openClient: (config, dials) =>
-      openClient(config, { clock, env: process.env, warn: text => log.warn(text), dials }),
+      openClient(config, { clock, env: process.env, warn: text => log.warn(text), dials, parts }),
     takeLock: systemLock(clock, Math.random),
-    openPage: async source => (await import('./page.ts')).openPage(source),
+    parts,
     listens: true,
     engine: engine({ clock, log }),
     setOomScoreAdj: value => setOomScoreAdj(value, log),

@@ -1,7 +1,6 @@
 import { formatCidr, formatIp } from '../base/ip.ts'
-import type { ResolveOptions } from '../model/node-context.ts'
-import { findMode } from '../modes/registry.ts'
 import { type Config, GATE_LOCALHOST, type NodePortSelection } from './config.ts'
+import { rowOf } from './modes.ts'
 
 /** Texts of flags by name, without the dashes. */
 export type FlagTexts = Readonly<Record<string, string>>
@@ -25,7 +24,7 @@ export function modelFlags(config: Config): FlagTexts {
     'allowed-external-cidrs': config.allowedExternalCidrs.map(formatCidr).join(),
     'allowed-load-balancer-cidrs': config.allowedLoadBalancerCidrs.map(formatCidr).join(),
     'connection-metrics-max': `${config.connectionMetricsMax}`,
-    ...findMode(proxyMode).settings.flagTexts?.(config),
+    ...rowOf(proxyMode).settings.flagTexts?.(config),
   }
 }
 
@@ -65,20 +64,4 @@ export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly Fla
     const other = there[flag]
     return other === undefined || other === text ? [] : [{ flag, here: text, there: other }]
   })
-}
-
-/** Gives the options of resolve from the configuration and the memory for Services. */
-export function resolveOptions(config: Config, memoryBytes?: number): ResolveOptions {
-  const mode = findMode(config.proxyMode)
-  return {
-    nodeName: config.nodeName,
-    serviceProxyName: config.serviceProxyName,
-    nodePortSelection: config.nodePortAddresses,
-    allowedExternalCidrs: config.allowedExternalCidrs,
-    allowedLoadBalancerCidrs: config.allowedLoadBalancerCidrs,
-    allowServiceExternalIps: config.allowServiceExternalIps,
-    bindAddress: config.bindAddress,
-    ...mode.resolving?.(config),
-    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs },
-  }
 }

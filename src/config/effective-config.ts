@@ -3,13 +3,13 @@ import { formatGoDuration } from '../base/duration.ts'
 import { FollowedText, type ReadResult } from '../base/followed-text.ts'
 import type { Log } from '../base/log.ts'
 import { isSame } from '../model/fields.ts'
-import type { ModeFields } from '../modes/mode.ts'
-import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import type { Config } from './config.ts'
 import { API_VERSION, ConfigFileError, KIND, readConfigFileAgain } from './config-document.ts'
 import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
 import type { ConfigError } from './flag.ts'
 import type { ConfigFile, Parsed } from './load-config.ts'
+import type { ModeFields } from './modes/mode-row.ts'
+import { MODE_NAMES, rowOf } from './modes.ts'
 import { isList, type Settings } from './settings.ts'
 import { modeSettingsOf } from './settings-from-flags.ts'
 
@@ -198,12 +198,12 @@ const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
 
 /** TUNING_FIELDS and those of the mode. */
 export function tuningFields({ proxyMode }: Config): readonly (keyof Config)[] {
-  return [...TUNING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
+  return [...TUNING_FIELDS, ...(rowOf(proxyMode).fields ?? [])]
 }
 
 /** PROGRAMMING_FIELDS and those of the mode. */
 export function programmingFields({ proxyMode }: Config): readonly (keyof Config)[] {
-  return [...PROGRAMMING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
+  return [...PROGRAMMING_FIELDS, ...(rowOf(proxyMode).fields ?? [])]
 }
 
 /** Logs of each field whether its change is applied now. */

@@ -1,5 +1,5 @@
-import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
 import { type ExplainFlag, type FlagSpec, flag, flagGroup, flags, grouped } from './flag.ts'
+import { DEFAULT_MODE, MODE_ROWS } from './modes.ts'
 
 /** Joins words: `a, b or c`. */
 function listOf(words: readonly string[], last: 'and' | 'or'): string {
@@ -7,7 +7,7 @@ function listOf(words: readonly string[], last: 'and' | 'or'): string {
 }
 
 const EVERY_ADDRESS = listOf(
-  MODES.filter(({ settings }) => settings.everyAddress).map(({ title }) => title),
+  MODE_ROWS.filter(({ settings }) => settings.everyAddress).map(({ title }) => title),
   'and',
 )
 
@@ -55,10 +55,10 @@ const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
 const TRAFFIC_FLAGS = flagGroup('Traffic', {
   [`--proxy-mode MODE = ${DEFAULT_MODE}`]: [
     listOf(
-      MODES.map(({ name, purpose }) => (purpose === undefined ? name : `${name} (${purpose})`)),
+      MODE_ROWS.map(({ name, purpose }) => (purpose === undefined ? name : `${name} (${purpose})`)),
       'or',
     ),
-    { choices: MODES.map(({ name }) => name) },
+    { choices: MODE_ROWS.map(({ name }) => name) },
   ],
   '--detect-local-mode MODE = ClusterCIDR': [
     'how traffic from pods of this node is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix',
@@ -277,7 +277,7 @@ function ranked(flags: readonly FlagSpec[]): readonly FlagSpec[] {
 export const MODEL_FLAGS: readonly FlagSpec[] = ranked([
   ...SOURCE_FLAGS,
   ...TRAFFIC_FLAGS,
-  ...new Set(MODES.flatMap(({ settings: { flags = [], ownFlags = [] } }) => [...flags, ...ownFlags])),
+  ...new Set(MODE_ROWS.flatMap(({ settings: { flags = [], ownFlags = [] } }) => [...flags, ...ownFlags])),
 ])
 
 /**
@@ -287,7 +287,7 @@ export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are accepted and have
 
 export const RUN_FLAGS: readonly FlagSpec[] = ranked([
   ...MODEL_FLAGS,
-  ...MODES.flatMap(({ settings }) => settings.paceFlags ?? []),
+  ...MODE_ROWS.flatMap(({ settings }) => settings.paceFlags ?? []),
   ...DAEMON_FLAGS,
   ...RUN_API_FLAGS,
   ...UNUSED_FLAGS,
@@ -345,7 +345,7 @@ export const OWN_FLAGS: readonly string[] = [
   'conntrack-lower',
   'conntrack-tcp-timeout-fin-wait',
   'conntrack-tcp-timeout-time-wait',
-  ...new Set(MODES.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name)),
+  ...new Set(MODE_ROWS.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name)),
   'masquerade-bit',
   'min-sync-period',
   'node-condition',

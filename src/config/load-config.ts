@@ -1,5 +1,4 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import { findMode, MODES, readModeOptions, relaysAny, whyNotProvable } from '../modes/registry.ts'
 import type { Config } from './config.ts'
 import {
   API_VERSION,
@@ -11,6 +10,7 @@ import {
 } from './config-document.ts'
 import { type ConfigError, FlagReader, type FlagSpec, parseBool, quote, readArguments } from './flag.ts'
 import { BESIDE_FILE_FLAGS, explainWindowsFlag, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { MODE_ROWS, readModeOptions, relaysAny, rowOf, whyNotProvable } from './modes.ts'
 import { readOwnSettings, refuseIdleApi, whyNotInstance } from './own-flags.ts'
 import { readConfig } from './read-config.ts'
 import type { Settings } from './settings.ts'
@@ -116,7 +116,7 @@ export function parseRequest(
   if (own.once && relaysAny(config) && options.modeless !== true)
     reader.fail(
       '--once',
-      findMode(config.proxyMode).relays === true
+      rowOf(config.proxyMode).forwards === true
         ? `cannot be combined with ${config.proxyMode} mode, which relays only while kprobe runs`
         : 'cannot be combined with localhost in nodePortAddresses: its node ports are relayed only while kprobe runs',
     )
@@ -233,9 +233,11 @@ const COUNTING = 'connection-metrics-max'
 function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
   const labels = [...settings.unusedLabels(), ...bare]
-  const mode = findMode(modeOf(settings))
+  const mode = rowOf(modeOf(settings))
   const own = mode.settings.ownFlags ?? []
-  const others = new Set(MODES.flatMap(of => of.settings.ownFlags ?? []).filter(flag => !own.includes(flag)))
+  const others = new Set(
+    MODE_ROWS.flatMap(of => of.settings.ownFlags ?? []).filter(flag => !own.includes(flag)),
+  )
   const idle = [...others].filter(({ name }) => reader.given(name))
   const counts = mode.settings.countsConnections === true || (reader.text(COUNTING) ?? '0') === '0'
   const names = [...idle.map(({ name }) => name), ...(counts ? [] : [COUNTING])]

@@ -9,7 +9,6 @@ import { errorOf } from '../base/errors.ts'
 import { type Cidr, isLoopback } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
 import { isDnsLabel } from '../model/fields.ts'
-import { findMode, MODES } from '../modes/registry.ts'
 import type {
   ApiConfig,
   ApiTlsConfig,
@@ -22,6 +21,7 @@ import type {
 } from './config.ts'
 import { type FlagReader, flag, quote, readCidrs } from './flag.ts'
 import { API_TLS_FLAGS, RELAY_CLIENT_FLAGS, UI_FLAGS } from './flags.ts'
+import { MODE_ROWS, rowOf } from './modes.ts'
 import { readBindAddress } from './settings-from-flags.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
@@ -277,15 +277,15 @@ export function readInstanceName(reader: FlagReader): string | undefined {
 /** Gives the reason why a named proxy cannot use a mode; undefined if it can. */
 export function whyNotInstance(name: string, mode: ProxyMode): string | undefined {
   if (isReserved(name)) return `${quote(name)} is reserved: a table of the unnamed proxy has this name`
-  const { notNamed, title } = findMode(mode)
+  const { notNamed, title } = rowOf(mode)
   if (notNamed === undefined) return undefined
-  const others = MODES.filter(each => each.notNamed === undefined).map(each => each.title)
+  const others = MODE_ROWS.filter(each => each.notNamed === undefined).map(each => each.title)
   const modes = `${others.slice(0, -1).join(', ')} or ${others.at(-1)}`
   return `cannot be used in ${title} mode: ${notNamed}; use ${modes} mode`
 }
 
 /** Tests whether a table of this proxy would have the name of a table of the unnamed proxy. */
 function isReserved(name: string): boolean {
-  const unnamed = new Set(MODES.map(({ tableName }) => tableName(undefined)))
-  return MODES.some(({ tableName }) => unnamed.has(tableName(name) ?? ''))
+  const unnamed = new Set(MODE_ROWS.map(({ tableName }) => tableName(undefined)))
+  return MODE_ROWS.some(({ tableName }) => unnamed.has(tableName(name) ?? ''))
 }

@@ -9,7 +9,6 @@ import {
   parseIp,
   whyNotIp,
 } from '../base/ip.ts'
-import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
 import {
   type BindAddress,
   type ClientConfig,
@@ -24,6 +23,7 @@ import {
 import { type FeatureGates, isGateOn, whyNotGate } from './feature-gates.ts'
 import { type PathOf, parseQuantity } from './fields.ts'
 import { quote, readCidrs } from './flag.ts'
+import { MODE_NAMES, type ModeOptions } from './modes.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
 import { modeOf, modeSettingsOf, readBindAddress } from './settings-from-flags.ts'

@@ -1,6 +1,4 @@
 import { familyOf, parseIp, whyNotIp } from '../base/ip.ts'
-import type { ModeFields, ModeSettings } from '../modes/mode.ts'
-import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
 import type { BindAddress, ProxyMode } from './config.ts'
 import { parseGates } from './feature-gates.ts'
 import {
@@ -14,6 +12,8 @@ import {
   whyNotValue,
 } from './fields.ts'
 import { type FlagReader, parseBool, quote } from './flag.ts'
+import type { ModeFields, ModeSettings } from './modes/mode-row.ts'
+import { DEFAULT_MODE, MODE_NAMES, MODE_ROWS, rowOf } from './modes.ts'
 import { Settings } from './settings.ts'
 
 const HEALTHZ_PORT = 10_256
@@ -42,7 +42,7 @@ export function settingsFromFlags(reader: FlagReader): Settings {
   }
   for (const pairing of pairingsOf(modeSettingsOf(settings))) setScalar(settings, reader, pairing)
   // Flags of other modes have no effect, but kube-proxy parses their texts, too.
-  const others = MODES.map(({ settings: { periodFlags } }) => periodFlags)
+  const others = MODE_ROWS.map(({ settings: { periodFlags } }) => periodFlags)
   const idle = new Set(others.flatMap(flags => Object.values(flags)))
   for (const flag of Object.values(modeSettingsOf(settings).periodFlags)) idle.delete(flag)
   for (const flag of idle) readScalar(reader, flag, 'duration')
@@ -190,7 +190,7 @@ export function modeOf(settings: Settings): ProxyMode {
 }
 
 export function modeSettingsOf(settings: Settings): ModeSettings {
-  return findMode(modeOf(settings)).settings
+  return rowOf(modeOf(settings)).settings
 }
 
 /**

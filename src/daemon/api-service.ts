@@ -1,54 +1,30 @@
 import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grpc/server.ts'
 import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next-state.ts'
-import { ApiFeed, type FeedSource, type FeedStatus } from '../api/state.ts'
+import { ApiFeed, type FeedStatus } from '../api/state.ts'
 import { type Clock, finishInSlices, Newest, slicingOf } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
-import type { ApiConfig, Config } from '../config/config.ts'
-import { resolveOptions } from '../config/daemon-config.ts'
+import type { Config } from '../config/config.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { resolveOptions } from '../modes/resolve-options.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 import { Cluster } from './cluster.ts'
 import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
-import { type DescriptorBudget, partsMax, processRoom, servicesBytes } from './process-room.ts'
+import type { DaemonApi, DaemonApiOptions } from './optional-parts.ts'
+import { partsMax, processRoom, servicesBytes } from './process-room.ts'
 import { logCrowd } from './servers.ts'
 
-interface ApiServiceOptions {
-  readonly clock: Clock
-  readonly log: Log
-  readonly config: ApiConfig
-  readonly nodeName: string
-  /** Maximum number of connections of back ends at the same time. */
-  readonly connectionsMax: number
-  readonly source: () => FeedSource | undefined
-}
-
-/** Makes the ApiService; undefined if the configuration has no API. */
-export function apiOf(
-  { api, nodeName }: Config,
-  {
-    clock,
-    log,
-    descriptors,
-  }: Pick<ApiServiceOptions, 'clock' | 'log'> & { readonly descriptors: DescriptorBudget },
-  source: ApiServiceOptions['source'],
-): ApiService | undefined {
-  return api === undefined
-    ? undefined
-    : new ApiService({ config: api, nodeName, clock, log, connectionsMax: descriptors.api, source })
-}
-
 /** The back-end API of a daemon. It serves resolved state, from the first complete one on. */
-export class ApiService {
-  readonly #options: ApiServiceOptions
+export class ApiService implements DaemonApi {
+  readonly #options: DaemonApiOptions
   readonly #publisher: ApiPublisher
   #server: ApiServer | undefined
 
-  constructor(options: ApiServiceOptions) {
+  constructor(options: DaemonApiOptions) {
     this.#options = options
     this.#publisher = new ApiPublisher(options)
   }
@@ -91,7 +67,7 @@ export class ApiService {
   }
 }
 
-type ApiPublisherOptions = Pick<ApiServiceOptions, 'clock' | 'log' | 'source'>
+type ApiPublisherOptions = Pick<DaemonApiOptions, 'clock' | 'log' | 'source'>
 
 /**
  * Computes the API state from resolved Snapshots and publishes it. Of several Snapshots that arrive during a

@@ -16,7 +16,6 @@ import { problemText, type Source, type SourceProblem } from '../source/source.t
 import { conntrackFull, type EventFact } from '../telemetry/event.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
-import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { type Flows, flowsOf } from './flows.ts'
@@ -28,9 +27,9 @@ import { nodeListenersOf } from './node-listeners.ts'
 import { type NodeCondition, NodeWatch, nodeConditionOf } from './node-object.ts'
 import { Observer } from './observer.ts'
 import { OnceFailures } from './once.ts'
-import { connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
+import { apiOf, connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
+import type { DaemonApi, DaemonProver, MakeApi } from './optional-parts.ts'
 import { type DescriptorBudget, daemonDescriptors, partsMax } from './process-room.ts'
-import type { Prover } from './prover.ts'
 import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
 import { Servers } from './servers.ts'
@@ -39,9 +38,12 @@ export type { DaemonIo, Sync, Written } from './io.ts'
 
 /** Runs until it is stopped; with --once, until the first sync. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
-  if (config.backend === 'dry-run') return await new Daemon(config, io).run()
+  const makeApi = config.api === undefined ? undefined : await io.parts.api()
+  if (config.backend === 'dry-run') return await new Daemon(config, io, makeApi).run()
   const { serviceProxyName } = config
-  return await asOnlyInstance(serviceProxyName, io, watch => new Daemon(config, { ...io, ...watch }).run())
+  return await asOnlyInstance(serviceProxyName, io, watch =>
+    new Daemon(config, { ...io, ...watch }, makeApi).run(),
+  )
 }
 
 class Daemon {
@@ -50,7 +52,7 @@ class Daemon {
   readonly #sockets: KernelSockets
   readonly #observer: Observer
   readonly #intake: Intake
-  readonly #api: ApiService | undefined
+  readonly #api: DaemonApi | undefined
   readonly #node: NodeWatch
   readonly #reach: ApiReach
   readonly #done: Promise<Ending>
@@ -63,7 +65,7 @@ class Daemon {
   #flows: Flows | undefined
   #saved: SavedState | undefined
   #condition: NodeCondition | undefined
-  #prover: Prover | undefined
+  #prover: DaemonProver | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -71,7 +73,7 @@ class Daemon {
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied: ReadonlySet<keyof Config> = new Set()
 
-  constructor(config: Config, io: DaemonIo) {
+  constructor(config: Config, io: DaemonIo, makeApi?: MakeApi) {
     this.#config = config
     this.#io = io
     this.#done = new Promise(resolve => {
@@ -79,7 +81,7 @@ class Daemon {
     })
     this.#descriptors = daemonDescriptors(io.room?.(), config)
     this.#sockets = socketsOf(io, this.#descriptors)
-    this.#api = apiOf(config, { ...io, descriptors: this.#descriptors }, () => this.#intake.status)
+    this.#api = apiOf(config, { ...io, descriptors: this.#descriptors, makeApi }, () => this.#intake.status)
     this.#observer = this.#observe()
     this.#reach = apiReachOf(config, io, {
       sockets: this.#sockets,
@@ -187,6 +189,7 @@ class Daemon {
       ...this.#parts,
       descriptors: this.#descriptors,
       api: this.#api,
+      page: await this.#io.parts.page(),
       observer: this.#observer,
       intake: this.#intake,
       config: () => this.#config,
@@ -424,7 +427,7 @@ class Daemon {
     if (!isStale) this.#condition?.synced()
     this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
-    if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).relays)
+    if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).forwards)
       this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table

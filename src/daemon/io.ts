@@ -14,7 +14,7 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
 import type { TakeLock } from './network-lock.ts'
-import type { OpenPage } from './page.ts'
+import type { OptionalParts } from './optional-parts.ts'
 import type { Engine } from './process-room.ts'
 
 /** The dependencies of the daemon, and its callbacks. */
@@ -51,8 +51,7 @@ export interface DaemonIo {
   readonly configz: () => unknown
   /** The flags, for /flagz. */
   readonly flags?: Flags
-  /** Loads the web page; without it, there is none. */
-  readonly openPage?: OpenPage
+  readonly parts: OptionalParts
   /** Follows changes of the configuration. The result ends this. */
   readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
   /** Logs the state whenever an operator requests it. The result ends this. */

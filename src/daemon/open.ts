@@ -22,8 +22,15 @@ import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.t
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
+import type {
+  DaemonApi,
+  DaemonApiOptions,
+  DaemonProver,
+  MakeApi,
+  OptionalParts,
+  ProverOptions,
+} from './optional-parts.ts'
 import { type DescriptorBudget, partsMax, processRoom, relayRoom } from './process-room.ts'
-import type { Prover, ProverOptions } from './prover.ts'
 
 /** Opens the data plane while `use` runs. Throws if the kernel lacks a feature that the mode needs. */
 export async function withPlane<R>(context: ModeContext, use: PlaneUse<Promise<R>>): Promise<R> {
@@ -168,14 +175,31 @@ export function followLocalIps(
   return watch
 }
 
-/** Makes the Prover of a daemon; undefined where it does not prove. Its modules are loaded only here. */
+/** Makes the prover of a daemon; undefined where it does not prove. */
 export async function openProver(
   { prove, once, backend, nodeName }: Config,
-  options: Omit<ProverOptions, 'nodeName'>,
-): Promise<Prover | undefined> {
+  { parts, ...options }: Omit<ProverOptions, 'nodeName'> & Pick<DaemonIo, 'parts'>,
+): Promise<DaemonProver | undefined> {
   if (prove === 'off' || once || backend !== 'netlink') return undefined
-  const { Prover } = await import('./prover.ts')
-  return new Prover({ ...options, nodeName })
+  return await parts.prover({ ...options, nodeName })
+}
+
+/** Makes the back-end API of a daemon; undefined if the configuration has none. */
+export function apiOf(
+  { api: config, nodeName }: Config,
+  {
+    clock,
+    log,
+    descriptors,
+    makeApi,
+  }: Pick<DaemonIo, 'clock' | 'log'> & {
+    readonly descriptors: DescriptorBudget
+    readonly makeApi: MakeApi | undefined
+  },
+  source: DaemonApiOptions['source'],
+): DaemonApi | undefined {
+  if (config === undefined) return undefined
+  return makeApi?.({ config, nodeName, clock, log, connectionsMax: descriptors.api, source })
 }
 
 interface OpenClientOptions {
@@ -183,6 +207,8 @@ interface OpenClientOptions {
   readonly env: Readonly<Record<string, string | undefined>>
   readonly warn: (text: string) => void
   readonly dials?: DialWatch | undefined
+  /** Without it, a source of relays cannot be read. */
+  readonly parts?: Pick<OptionalParts, 'relayClient'>
 }
 
 /** Connects to the configured API server, or to relays of it. The modules for it are loaded only here. */
@@ -192,14 +218,14 @@ export async function openClient(
 ): Promise<ApiClient> {
   const { openApiClient } = await import('../source/kube/client/http-client.ts')
   const { kubeconfig, master, qps, burst } = config.client
-  const { dials, ...rest } = options
+  const { dials, parts, ...rest } = options
   const watched = dials === undefined ? rest : { ...rest, dials }
   const kube = await openApiClient({ ...watched, kubeconfig, master, qps, burst })
   const { source, nodeName = '', serviceProxyName } = config
   if (source?.kind !== 'kube' || source.relay === undefined) return kube
-  const { openRelayClient } = await import('../relay/open.ts')
+  if (parts === undefined) throw new Error('no client of relays in this build')
   const { clock, warn } = options
-  return openRelayClient({
+  return await parts.relayClient({
     ...source.relay,
     nodeName,
     proxyName: serviceProxyName ?? '',

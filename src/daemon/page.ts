@@ -1,11 +1,10 @@
 import { readFile } from 'node:fs/promises'
 import type { ApiTls } from '../api/grpc/http-server.ts'
-import { type Cancel, type Clock, Pacer } from '../base/clock.ts'
+import { type Cancel, Pacer } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { formatIpPort, isLoopback } from '../base/ip.ts'
-import type { Log } from '../base/log.ts'
-import { NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
-import type { Config, UiConfig } from '../config/config.ts'
+import { NONE_OVER_SHARE } from '../base/shares.ts'
+import type { UiConfig } from '../config/config.ts'
 import {
   type Handler,
   type HttpAnswer,
@@ -16,26 +15,10 @@ import {
   PLAIN,
   readOnly,
 } from '../http/connections.ts'
-import { HttpServer, type HttpServerOptions, type ServerNews } from '../http/server.ts'
-import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
-import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
-import type { Flags } from '../telemetry/metrics-server.ts'
+import { HttpServer, type HttpServerOptions } from '../http/server.ts'
+import { PAGE_PATH } from '../telemetry/admin-server.ts'
+import type { PageSource, UiServer, UiServerOptions, WebPage } from './optional-parts.ts'
 import { slowedRefusals } from './refusal-pace.ts'
-
-/** What the web page reads of the daemon. */
-export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
-  readonly clock: Clock
-  readonly wallMs: () => number
-  readonly version: string
-  readonly config: () => Config
-  readonly flags: Flags
-  /** Gives the configuration as kube-proxy's API type. */
-  readonly configz: () => unknown
-  /** Gives what the kernel should hold; undefined before the daemon programs it. */
-  readonly held: () => ReconcilerStatus | undefined
-  /** The folder of network settings; /proc/sys/net by default. */
-  readonly sysctls?: string
-}
 
 /** The web page as it is served: what is below /ui/. */
 export interface Page {
@@ -48,7 +31,7 @@ export interface Page {
 export type OpenPage = (source: PageSource) => Promise<Page>
 
 /** The web page at the admin socket and at an address of its own. Nothing of it is loaded before the first request. */
-export class PageServer {
+export class PageServer implements WebPage {
   readonly #open: OpenPage
   readonly #source: PageSource
   readonly #slowed: (handle: Handler) => Handler
@@ -80,6 +63,10 @@ export class PageServer {
     return this.#slowed(admitted)
   }
 
+  listen(config: UiConfig, options: UiServerOptions): UiServer {
+    return openUiServer(config, { ...options, page: this })
+  }
+
   async close(): Promise<void> {
     await (await this.#page)?.close()
   }
@@ -97,19 +84,6 @@ export class PageServer {
   }
 }
 
-/** The web page at an address of its own. */
-export interface UiServer {
-  readonly overShare: OverShare
-  close(): void
-}
-
-interface UiServerOptions {
-  readonly clock: Clock
-  readonly log: Log
-  readonly page: Pick<PageServer, 'at'>
-  readonly report: (news: ServerNews) => void
-}
-
 /** A browser opens at most six. */
 const CONNECTIONS_MAX = 48
 
@@ -119,7 +93,7 @@ const RETRY_MS = 5_000
 /** Listens where --ui-address says; with TLS as soon as its files can be used. Until then the log has the reason. */
 export function openUiServer(
   { at, tokenFile, tls }: UiConfig,
-  { clock, log, page, report }: UiServerOptions,
+  { clock, log, page, report }: UiServerOptions & { readonly page: Pick<PageServer, 'at'> },
 ): UiServer {
   let server: HttpServer | undefined
   const listen = (enter?: HttpServerOptions['enter']): void => {

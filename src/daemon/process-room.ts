@@ -6,8 +6,8 @@ import type { Clock } from '../base/clock.ts'
 import { codeOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
+import { relaysAny } from '../config/modes.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
-import { relaysAny } from '../modes/registry.ts'
 import { releasePages } from '../netlink/native.ts'
 
 /** Reads the limits of this process, synchronously. */

@@ -1,37 +1,24 @@
-import { type Clock, finishInSlices, Pacer, pause, restMs, type Steps, slicingOf } from '../base/clock.ts'
+import { finishInSlices, Pacer, pause, restMs, type Steps, slicingOf } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import { compareIps, type Family } from '../base/ip.ts'
-import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
+import { whyNotProvable } from '../config/modes.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { whyUnforwarded } from '../kernel/sysctl/sysctls.ts'
 import { isSame } from '../model/fields.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
-import { findMode, MODE_DEVICE, whyNotProvable } from '../modes/registry.ts'
+import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import type { ProofDifference } from '../proof/examine.ts'
-import { type OutsideHeld, type RulesSockets, readRules } from '../proof/kernel-rules.ts'
+import { type OutsideHeld, readRules } from '../proof/kernel-rules.ts'
 import { meaningInSteps } from '../proof/meanings.ts'
 import { forwardedFamilies } from '../proof/premises.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { KernelState } from '../source/source.ts'
-import { type EventFact, packetsAsWanted, packetsDiffer } from '../telemetry/event.ts'
-import type { HealthCheck, HealthTracker } from '../telemetry/health.ts'
-import type { ProofMetrics } from '../telemetry/metrics.ts'
-import type { ActiveMode, HeldRules } from './mode-switcher.ts'
-
-export interface ProverOptions {
-  readonly clock: Clock
-  readonly log: Log
-  readonly nodeName: string
-  readonly sockets: RulesSockets
-  readonly activeMode: () => Pick<ActiveMode, 'held' | 'isPassing'> | undefined
-  readonly tell: (fact: EventFact) => void
-  readonly metrics: ProofMetrics
-  readonly health: Pick<HealthTracker, 'advise'>
-  /** The folder of network settings; /proc/sys/net by default. */
-  readonly sysctls?: string
-}
+import { packetsAsWanted, packetsDiffer } from '../telemetry/event.ts'
+import type { HealthCheck } from '../telemetry/health.ts'
+import type { HeldRules } from './mode-switcher.ts'
+import type { DaemonProver, ProverOptions } from './optional-parts.ts'
 
 /** Maximum share of a core that proofs take, at any time but for single steps. */
 const SHARE = 0.1
@@ -82,7 +69,7 @@ interface Episode {
  * mode or of the configuration, and a repair, and once a sync period (docs/decisions/0027). It changes nothing, and rests
  * between slices by its share of a core.
  */
-export class Prover {
+export class Prover implements DaemonProver {
   readonly #options: ProverOptions
   readonly #pacer: Pacer
   readonly #ending = new AbortController()

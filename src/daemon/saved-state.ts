@@ -437,7 +437,7 @@ export async function mayServe(
   if (active === undefined) return false
   const { serviceProxyName: proxyName } = config
   const { held } = await readModes({ families: NFT_FAMILIES, proxyName, sockets, clock })
-  const lasting = held.filter(({ mode }) => findMode(mode).relays !== true)
+  const lasting = held.filter(({ mode }) => findMode(mode).forwards !== true)
   if (lasting.length === 0) return true
   if (lasting.some(({ mode }) => mode !== active.mode)) return false
   const { lines, complete } = await active.differenceTo(snapshot)

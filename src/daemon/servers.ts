@@ -26,15 +26,17 @@ import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
-import { openUiServer, PageServer, type UiServer } from './page.ts'
+import type { PageSource, UiServer, WebPage } from './optional-parts.ts'
 import type { DescriptorBudget } from './process-room.ts'
 
 interface ServersOptions
-  extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'openPage' | 'wallMs' | 'build'>,
+  extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'wallMs' | 'build'>,
     Pick<PagesOptions, 'intake' | 'config' | 'activeMode'> {
   readonly descriptors: DescriptorBudget
   /** The back-end API, which listens by itself. */
   readonly api: { readonly overShare: OverShare } | undefined
+  /** Makes the web page; without it, there is none. */
+  readonly page?: ((source: PageSource) => WebPage) | undefined
   readonly observer: Observer
   readonly tell: (fact: EventFact) => void
   /** A server could not listen, and --bind-address-hard-fail is set. */
@@ -50,7 +52,7 @@ export class Servers {
   readonly #version: string
   readonly #pages: AdminPages
   /** The web page; undefined for none. */
-  readonly #page: PageServer | undefined
+  readonly #page: WebPage | undefined
   #health: HttpServer | undefined
   #metrics: HttpServer | undefined
   #admin: HttpServer | undefined
@@ -60,12 +62,12 @@ export class Servers {
 
   constructor(options: ServersOptions) {
     this.#options = options
-    const { clock, observer, descriptors, activeMode, openPage, flags = new Map() } = options
+    const { clock, observer, descriptors, activeMode, page, flags = new Map() } = options
     this.#flags = flags
     this.#version = buildText(options.build)
     this.#pages = adminPages({ ...options, version: this.#version, nowMs: () => clock.nowMs() })
     const source = { ...this.#pages, ...options, version: this.#version, flags }
-    this.#page = openPage && new PageServer(openPage, { ...source, held: () => activeMode()?.status })
+    this.#page = page?.({ ...source, held: () => activeMode()?.status })
     this.#services = new ServiceHealth({
       clock,
       healthy: () => observer.health.healthy,
@@ -202,7 +204,7 @@ export class Servers {
     const page = this.#page
     if (ui === undefined || page === undefined) return
     const report = (news: ServerNews) => this.#logServer('ui', 'ui-address', news)
-    this.#ui = openUiServer(ui, { clock, page, log, report })
+    this.#ui = page.listen(ui, { clock, log, report })
   }
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {

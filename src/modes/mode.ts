@@ -1,9 +1,6 @@
 import type { Clock } from '../base/clock.ts'
-import type { Ip } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
-import type { PathOf } from '../config/fields.ts'
-import type { FlagSpec } from '../config/flag.ts'
-import type { Tracer } from '../kernel/evaluate/trace.ts'
+import type { ModeRow } from '../config/modes/mode-row.ts'
 import type { NftFamily, Table } from '../kernel/nft/state.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
@@ -18,6 +15,7 @@ import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { TrafficCount } from '../telemetry/connection-metrics.ts'
 import type { ModeMetric } from '../telemetry/metric-set.ts'
 import type { ReadRules, ServiceNames, ServiceRow } from './common/show.ts'
+import type { TracedRules } from './common/traced-rules.ts'
 import type { ReadChain } from './xt-common/read-chains.ts'
 
 /** The limits of this process on its machine; a limit is undefined where it is unknown. */
@@ -131,14 +129,6 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly close: () => Promise<void>
 }
 
-/** Follows packets through what a mode would put into an empty kernel. */
-export interface ModeTracer extends Tracer {
-  /**
-   * Gives the source of the node's own packets to an address, if the mode makes that address one of the node.
-   */
-  readonly ownSource?: (destination: Ip) => Ip | undefined
-}
-
 /** Uses an open plane of any mode. */
 export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
 
@@ -153,39 +143,6 @@ export type Retired =
 export interface Freed {
   readonly facts: Readonly<Record<string, readonly string[]>>
   readonly text: string
-}
-
-/** The settings that every mode has: the fields of the file, in its own section or that of another mode, and the flags. */
-export interface ModeFields {
-  readonly masqueradeAll: PathOf<'bool'>
-  readonly masqueradeBit: PathOf<'int32'>
-  readonly minSyncPeriod: PathOf<'duration'>
-  readonly syncPeriod: PathOf<'duration'>
-  /** Flags of kube-proxy that set the two periods in this mode, and in no other. */
-  readonly periodFlags: { readonly min: string; readonly sync: string }
-}
-
-/** The settings of a mode, and their defaults. */
-export interface ModeSettings extends ModeFields {
-  /** Maximum interval between full resyncs, nanoseconds. */
-  readonly defaultSyncPeriod: bigint
-  /**
-   * By default, node ports are served on every address of the node, as kube-proxy's are, and not only on
-   * primary ones.
-   */
-  readonly everyAddress?: true
-  /** Fields that kube-proxy checks in this mode alone. */
-  readonly notNegative?: readonly PathOf<'duration'>[]
-  /** The kernel counts connections at each endpoint. */
-  readonly countsConnections?: true
-  /** Flags of kube-proxy that decide the wanted state in this mode alone. Every mode checks them, as kube-proxy does. */
-  readonly flags?: readonly FlagSpec[]
-  /** Flags of kube-proxy for the pace of this mode. */
-  readonly paceFlags?: readonly FlagSpec[]
-  /** kprobe's own flags that work in this mode alone. */
-  readonly ownFlags?: readonly FlagSpec[]
-  /** Flags with which another command computes the same state as a daemon with this configuration. */
-  flagTexts?(config: Config): Readonly<Record<string, string>>
 }
 
 /** The options by which a mode changes how Services are resolved. */
@@ -311,17 +268,10 @@ export interface CleanupRest {
 }
 
 /**
- * Everything that the rest of the program asks of a mode. src/modes/<mode>/mode.ts implements it, and modes/registry.ts
- * lists it.
+ * Everything that the rest of the program asks of a mode beside its row. src/modes/<mode>/mode.ts implements it, and
+ * modes/registry.ts lists it.
  */
-export interface Mode {
-  /** The value of --proxy-mode. */
-  readonly name: string
-  /** The name in texts: `IPVS` for `ipvs`. */
-  readonly title: string
-  /** The text of --help after the name of the mode. */
-  readonly purpose?: string
-  readonly settings: ModeSettings
+export interface Mode extends ModeRow {
   /** The part of the kernel that the mode needs, for people. */
   readonly kernelPart: string
   /** Opens the mode's plane. Throws when the kernel cannot be spoken to. Callers name R: TypeScript does not infer it. */
@@ -338,8 +288,8 @@ export interface Mode {
    * rejects a change.
    */
   free?(context: ModeContext, endpoints: readonly ApiEndpoint[]): Promise<Freed | undefined>
-  /** Follows packets through what the mode would put into an empty kernel. Pure. */
-  trace(config: Config, table: FrontendTable): ModeTracer
+  /** Gives what the mode would put into an empty kernel, for whoever follows packets through it. Pure. */
+  traced(config: Config, table: FrontendTable): TracedRules
   /** Sets the sysctls that the mode cannot do without. Does not reject. */
   tune?(config: Config, options: TuneOptions): Promise<TuneReport>
   /**
@@ -378,37 +328,23 @@ export interface Mode {
   resolving?(config: Config): ModeResolving
   /** The memory that a part of a Service takes. */
   readonly costs: CostRates
-  /** Fields of the configuration that the plane and sysctls of this mode follow from, beside those of every mode. */
-  readonly fields?: readonly (keyof Config)[]
   /** Addresses of this machine are among what the plane is rendered from. */
   readonly needsAddresses?: true
   /** The network device that addresses of Services are bound to. */
   readonly device?: string
-  /** All connections go through this process. */
-  readonly relays?: true
-  /** Some connections go through this process, beside those that the kernel sends to endpoints. */
-  relaysSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
   /** The mode's own metrics count commits that the kernel rejects. */
   readonly countsFailures?: true
-  /** The table of our own in each family, by the name of the proxy; undefined where the mode has none. */
-  tableName(proxy: string | undefined): string | undefined
-  /** The name of the proxy that has a table of this name; undefined for other tables. A hint: other programs may use such names. */
-  proxyOfTable?(table: string): string | undefined
   /** A lock beside that of the name, for names whose objects would have names in common. One mode has such a lock. */
   readonly lock?: {
     of(proxy: string): string
     /** The objects that a second kprobe has in common with the first. */
     readonly taken: string
   }
-  /** All rules are in tables of nf_tables of our own, and mean what kube-proxy's nftables mode does: src/proof follows them. */
-  readonly isProvable?: true
   /**
    * What src/proof has to know of rules that stand in tables of other programs, or mean something else than nftables
-   * mode's. Absent where isProvable says all, and where nothing follows packets through the rules.
+   * mode's. Absent where there is nothing of the kind, and where nothing follows packets through the rules.
    */
   proving?(config: Config): Proving
-  /** Why a proxy with a name cannot use the mode. */
-  readonly notNamed?: string
   /** Why no other plane that gives the same text can run beside this one. */
   exclusive?(config: Config): string | undefined
 }

@@ -8,10 +8,8 @@ import { printRule } from '../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../src/kernel/xt/rule.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import type { IpvsState } from '../../src/modes/ipvs/state.ts'
-import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import type { Proving } from '../../src/modes/mode.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
-import { createXtTracer } from '../../src/modes/xt-common/read-chains.ts'
 import { classesOf } from '../../src/proof/atoms.ts'
 import type { ProofDifference } from '../../src/proof/examine.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
@@ -38,6 +36,7 @@ import { heldChains, PROVING, tablesOfChains } from '../support/proof-iptables.t
 import { heldOf, OWN_IPVS, PROVING_IPVS } from '../support/proof-ipvs.ts'
 import { outcomesOf, packetOf } from '../support/proof-packets.ts'
 import { LOCAL_IPS, LOGGED, loadScenarios, scenarioOf } from '../support/scenario.ts'
+import { createIpvsTracer, createXtTracer } from '../support/tracers.ts'
 import { generator } from '../support/walk.ts'
 
 declare global {

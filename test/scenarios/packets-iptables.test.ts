@@ -4,7 +4,6 @@ import { assert } from '../../src/base/errors.ts'
 import { formatIp } from '../../src/base/ip.ts'
 import { type DynamicElements, RECENT_ENTRIES_MAX } from '../../src/kernel/evaluate/single.ts'
 import type { TracePacket } from '../../src/kernel/evaluate/trace.ts'
-import { createIptablesTracer } from '../../src/modes/iptables/mode.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
@@ -15,6 +14,7 @@ import { serviceOf, sliceOf } from '../support/objects.ts'
 import { change, commitAll, computeIn, IPTABLES, IPTABLES_OPTIMIZED, ip } from '../support/pipeline.ts'
 import { playSteps } from '../support/play-scenario.ts'
 import { LOCAL_IPS, loadScenarios, type Scenario } from '../support/scenario.ts'
+import { createIptablesTracer } from '../support/tracers.ts'
 
 /* Every scenario of this folder with real packets through chains of iptables, among those of other agents. */
 

@@ -1,6 +1,5 @@
 import { describe, expect, test } from 'vitest'
 import { assert } from '../../src/base/errors.ts'
-import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import { isAbout, loadDifferences, withDifferences } from '../support/mode-differences.ts'
 import { change, computeIn, IPVS, ip, type Stateful } from '../support/pipeline.ts'
 import { expectTraced, playTraced, rolling } from '../support/play-traced.ts'
@@ -15,6 +14,7 @@ import {
 import { IS_QUICK, runs, tried } from '../support/runs.ts'
 import { LOCAL_IPS, loadScenarios, type PacketRow, type Scenario } from '../support/scenario.ts'
 import { expectedLine, tracedLine } from '../support/scenario-outcome.ts'
+import { createIpvsTracer } from '../support/tracers.ts'
 
 const scenarios = loadScenarios()
 

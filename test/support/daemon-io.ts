@@ -1,6 +1,7 @@
 import { systemClock } from '../../src/base/clock.ts'
 import { createLog } from '../../src/base/log.ts'
 import type { DaemonIo } from '../../src/daemon/io.ts'
+import { OPTIONAL_PARTS } from '../../src/optional-parts.ts'
 
 interface IoOptions {
   /** Takes the lines of the log. */
@@ -20,6 +21,7 @@ export function daemonIo({ write, verbosity = 2 }: IoOptions) {
     configz: () => ({}),
     random: () => 0.5,
     processId: 77,
+    parts: OPTIONAL_PARTS,
     takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
     synced: () => undefined,
     planned: () => undefined,

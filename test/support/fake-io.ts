@@ -1,4 +1,5 @@
 import type { Io } from '../../src/cli/io.ts'
+import { OPTIONAL_PARTS } from '../../src/optional-parts.ts'
 
 type Given = Partial<Omit<Io, 'out' | 'outBytes' | 'err' | 'outWritten'>>
 
@@ -15,6 +16,7 @@ export class FakeIo implements Io {
   readonly on: Io['on']
   readonly hostName: string
   readonly processId: number
+  readonly parts = OPTIONAL_PARTS
 
   constructor(given: Given = {}) {
     const never = new AbortController().signal

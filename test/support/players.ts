@@ -1,7 +1,5 @@
 import { assert } from '../../src/base/errors.ts'
 import { createTracer, type Tracer } from '../../src/kernel/evaluate/trace.ts'
-import { createIptablesTracer } from '../../src/modes/iptables/mode.ts'
-import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import {
   IPTABLES,
   IPTABLES_OPTIMIZED,
@@ -11,6 +9,7 @@ import {
   NFTABLES,
   type Stateful,
 } from './pipeline.ts'
+import { createIptablesTracer, createIpvsTracer } from './tracers.ts'
 
 /** A mode, and how packets are followed through what it computed. */
 export interface Player<State extends Stateful> {

@@ -1,4 +1,4 @@
-import { MODE_NAMES } from '../../src/modes/registry.ts'
+import { MODE_NAMES } from '../../src/config/modes.ts'
 import { ARROW, factsOf, functionsOfC, type SourceFacts } from './source-facts.ts'
 
 /** A file of the repository: its path from the top folder, with forward slashes, its text, and what the parser says of it. */
@@ -27,9 +27,26 @@ export const NATIVE_LINES_MAX = 500
 
 const EVERYTHING = 'everything' as const
 
+/** The folders that serve Services. They know the wings by the interfaces of daemon/optional-parts.ts alone. */
+const DAEMON_HALF = [
+  'base',
+  'netlink',
+  'wire',
+  'http',
+  'kernel',
+  'model',
+  'reconcile',
+  'modes',
+  'flows',
+  'source',
+  'config',
+  'telemetry',
+  'daemon',
+]
+
 /**
- * What each part of src/ may import, itself aside: a folder, or one file of it. The composition root (daemon/) and
- * the commands know every part; nobody but main.ts knows the commands.
+ * What each part of src/ may import, itself aside: a folder, or one file of it. The longest listed path that leads to a
+ * file counts. Only optional-parts.ts and main.ts, with the table of commands, know every part.
  */
 const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>> = {
   base: [],
@@ -48,9 +65,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'reconcile/dataplane.ts',
     // The configuration that a mode is opened with, and the shape of its own part of it.
     'config/config.ts',
-    'config/fields.ts',
-    'config/flag.ts',
-    'config/settings.ts',
+    'config/modes',
     // What a mode measures.
     'telemetry/connection-metrics.ts',
     'telemetry/metric-set.ts',
@@ -62,11 +77,14 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   telemetry: ['base', 'model', 'http', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
-  config: ['base', 'model', 'modes/registry.ts', 'modes/mode.ts', 'api/grpc/address.ts'],
+  config: ['base', 'model', 'api/grpc/address.ts'],
+  daemon: DAEMON_HALF,
   // What other programs are told of the model.
   api: ['base', 'model', 'wire'],
+  'daemon/api-service.ts': [...DAEMON_HALF, 'api'],
   // From the API server to many nodes.
   relay: ['base', 'model', 'source', 'wire', 'api'],
+  'daemon/node-views.ts': ['base', 'model', 'api', 'relay', 'daemon/intake.ts'],
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.
   proof: [
     'base',
@@ -83,20 +101,25 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'model/service.ts',
     'model/snapshot.ts',
   ],
+  'daemon/prover.ts': [...DAEMON_HALF, 'proof'],
+  // What rules do to packets, whoever wrote them.
+  'kernel/evaluate': ['base', 'kernel'],
   // In the browser.
   ui: ['base', 'model/fields.ts'],
+  'daemon/page.ts': [...DAEMON_HALF, 'api/grpc/http-server.ts'],
   cli: EVERYTHING,
-  daemon: EVERYTHING,
   // What others may import: see docs/library.md.
   library: EVERYTHING,
+  'optional-parts.ts': EVERYTHING,
   'main.ts': EVERYTHING,
 }
 
 /** Files that only these may import, whatever MAY_IMPORT says. */
 const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'main.ts': [],
-  cli: ['main.ts', 'cli'],
-  daemon: ['main.ts', 'cli', 'library'],
+  cli: ['main.ts', 'optional-parts.ts', 'cli'],
+  daemon: ['main.ts', 'optional-parts.ts', 'cli', 'library'],
+  'optional-parts.ts': ['main.ts'],
   ui: [],
   library: [],
   'cli/libnftables.ts': ['cli/dump.ts'],
@@ -159,6 +182,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/nodes.ts': ['node:os', 'node:path'],
   'cli/redaction.ts': ['node:crypto'],
   'cli/doctor.ts': ['node:fs/promises'],
+  'cli/processes.ts': ['node:fs/promises'],
   'cli/io.ts': ['node:fs/promises', 'node:stream'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],
@@ -219,18 +243,29 @@ function usableBy(from: string): readonly string[] {
 
 function forbidden(from: string, to: string): string | undefined {
   const [fromPart, toPart] = [partOf(from), partOf(to)]
+  const room = roomOf(from)
   const single = IMPORTED_ONLY_BY[to]
   if (to !== toPart && single !== undefined)
     return single.includes(from) ? undefined : `only ${single.join(', ')} may`
-  if (fromPart === toPart) return undefined
+  if (to === room || to.startsWith(`${room}/`)) return undefined
   const importers = IMPORTED_ONLY_BY[toPart]
-  if (importers !== undefined && !importers.includes(fromPart))
+  if (importers !== undefined && fromPart !== toPart && !importers.includes(fromPart))
     return `only ${importers.join(', ') || 'nobody'} may`
-  const allowed = MAY_IMPORT[fromPart]
+  const allowed = MAY_IMPORT[room]
   if (allowed === undefined) return `src/${fromPart} has no import rule`
   if (allowed === EVERYTHING || allowed.some(each => to === each || to.startsWith(`${each}/`)))
     return undefined
-  return `src/${fromPart} may import ${allowed.length === 0 ? 'nothing' : `only ${allowed.join(', ')}`}`
+  return `src/${room} may import ${allowed.length === 0 ? 'nothing' : `only ${allowed.join(', ')}`}`
+}
+
+/** Gives the longest path with a rule that leads to a file. */
+function roomOf(from: string): string {
+  const parts = from.split('/')
+  for (let length = parts.length; length > 1; length--) {
+    const path = parts.slice(0, length).join('/')
+    if (MAY_IMPORT[path] !== undefined) return path
+  }
+  return partOf(from)
 }
 
 function inSrc(path: string): string {
@@ -254,9 +289,9 @@ const MODE_NAME = new RegExp(`'(?:${MODE_NAMES.join('|')})'`)
 /** Where the word is no mode: a library, and rules that IPVS mode writes. */
 const NAMES_NO_MODE: readonly string[] = ['src/cli/libnftables.ts', 'src/config/config.ts']
 
-/** Outside of src/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
+/** Outside of src/modes/, src/config/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
 export function modeNameComplaints(file: SourceFile): string[] {
-  if (/^src\/(modes|kernel)\//.test(file.path) || NAMES_NO_MODE.includes(file.path)) return []
+  if (/^src\/(modes|kernel|config\/modes)\b/.test(file.path) || NAMES_NO_MODE.includes(file.path)) return []
   const found = codeLines(file.text).find(line => MODE_NAME.test(line))
   return found === undefined ? [] : [`${file.path}: names a mode: ${found.trim()}`]
 }
@@ -267,7 +302,10 @@ function codeLines(text: string): readonly string[] {
 
 /** Every circle of imports, type imports included, as `a -> b -> a`; one for each file from which one is found. */
 export function circleComplaints(files: readonly SourceFile[]): string[] {
-  const edges = new Map(files.map(file => [file.path, localImports(file)]))
+  return circlesIn(new Map(files.map(file => [file.path, localImports(file)])))
+}
+
+export function circlesIn(edges: ReadonlyMap<string, readonly string[]>): string[] {
   const done = new Set<string>()
   const complaints: string[] = []
   const walk = (path: string, trail: readonly string[]): void => {
@@ -281,7 +319,7 @@ export function circleComplaints(files: readonly SourceFile[]): string[] {
   return complaints
 }
 
-function localImports(file: SourceFile): string[] {
+export function localImports(file: SourceFile): string[] {
   return file.imports.filter(module => module.startsWith('.')).map(module => resolvePath(file.path, module))
 }
 

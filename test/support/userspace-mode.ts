@@ -1,4 +1,3 @@
-import { createUserspaceTracer } from '../../src/modes/userspace/mode.ts'
 import { renderUserspaceState } from '../../src/modes/userspace/render.ts'
 import { DEFAULT_USERSPACE_OPTIONS, type UserspaceOptions } from '../../src/modes/userspace/settings.ts'
 import { EMPTY_STATE, type UserspaceState } from '../../src/modes/userspace/state.ts'
@@ -6,6 +5,7 @@ import { type ModeDifference, withDifferences } from './mode-differences.ts'
 import { type Mode, nftablesOptionsOf, type PipelineConfig } from './pipeline.ts'
 import type { Player } from './players.ts'
 import type { PacketRow, Scenario } from './scenario.ts'
+import { createUserspaceTracer } from './tracers.ts'
 
 export function userspaceOptionsOf(config: PipelineConfig): UserspaceOptions {
   return { ...DEFAULT_USERSPACE_OPTIONS, detector: nftablesOptionsOf(config).detector }

@@ -27,7 +27,7 @@ export interface PathStep {
 export const RECENT_ENTRIES_MAX = 100
 
 /** The key prefix among the elements that packets wrote: `recent NAME`. */
-export const RECENT_PREFIX = 'recent '
+const RECENT_PREFIX = 'recent '
 /** The key for clients that IPVS remembers. */
 const TEMPLATES = 'ipvs templates'
 const NONE: readonly string[] = []
@@ -148,6 +148,15 @@ export class SinglePacket {
   #put(name: string, elements: ReadonlyMap<Octets, Octets | undefined>): void {
     this.dynamic = new Map(this.dynamic).set(name, elements)
   }
+}
+
+/** Forgets lists that no rule names: they exist as long as one does. */
+export function withoutOldLists(dynamic: DynamicElements, lists?: ReadonlySet<string>): DynamicElements {
+  if (lists === undefined) return dynamic
+  const kept = [...dynamic].filter(
+    ([key]) => !key.startsWith(RECENT_PREFIX) || lists.has(key.slice(RECENT_PREFIX.length)),
+  )
+  return kept.length === dynamic.size ? dynamic : new Map(kept)
 }
 
 function nameOf({ name }: ClassSets, set: string): string {

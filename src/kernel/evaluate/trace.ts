@@ -14,7 +14,7 @@ import { formatRule } from '../nft/print-rule.ts'
 import type { NftFamily, Table } from '../nft/state.ts'
 import { IpvsClasses } from './ipvs.ts'
 import { newLog } from './sets.ts'
-import { type DynamicElements, type PathStep, SinglePacket } from './single.ts'
+import { type DynamicElements, type PathStep, SinglePacket, withoutOldLists } from './single.ts'
 import type { Box, RulePlace } from './values.ts'
 import { type Leaf, Walker } from './walk.ts'
 
@@ -90,6 +90,8 @@ export interface Traced {
   readonly print?: (place: RulePlace) => string | undefined
   /** What decides outside of nf_tables, without the addresses of the node. */
   readonly ipvs?: IpvsHeld
+  /** The lists of `-m recent` that the rules name, where others may be left from earlier rules. */
+  readonly lists?: ReadonlySet<string>
 }
 
 const WAYS_MAX = 100_000
@@ -188,7 +190,7 @@ function traceOf({ machine, end }: Leaf, packet: TracePacket, traced: Printed): 
     masquerade,
     mark: typeof mark === 'string' ? readU32host(mark) : 0,
     steps: steps.reverse(),
-    dynamic: single?.dynamic ?? new Map(),
+    dynamic: withoutOldLists(single?.dynamic ?? new Map(), traced.lists),
   }
 }
 

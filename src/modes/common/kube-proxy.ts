@@ -1,6 +1,5 @@
 import type { NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Owner } from '../../kernel/nft/survey.ts'
-import type { ModeFields } from '../mode.ts'
 import { CHAIN_SERVICES } from './rules.ts'
 
 /** The tables of iptables-nft that kube-proxy writes into. */
@@ -91,12 +90,3 @@ export function isKubeProxyIpset(name: string): boolean {
 
 /** The device that an IPVS mode, ours or kube-proxy's, binds the addresses of Services to: no addresses of this machine. */
 export const DUMMY_DEVICE = 'kube-ipvs0'
-
-/** The section `iptables` of a configuration file, and its flags. */
-export const IPTABLES_SECTION: ModeFields = {
-  masqueradeAll: 'iptables.masqueradeAll',
-  masqueradeBit: 'iptables.masqueradeBit',
-  minSyncPeriod: 'iptables.minSyncPeriod',
-  syncPeriod: 'iptables.syncPeriod',
-  periodFlags: { min: 'iptables-min-sync-period', sync: 'iptables-sync-period' },
-}

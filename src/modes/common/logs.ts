@@ -1,4 +1,3 @@
-import type { FlagReader, FlagSpec } from '../../config/flag.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
 import type { Chain, Expression, Rule, Table } from '../../kernel/nft/state.ts'
 import {
@@ -17,32 +16,6 @@ const PREFIX = 'kprobe '
 export const LOG_LIMIT = { perSecond: 20, burst: 50 } as const
 /** Addresses and ports, behind options and extension headers. */
 export const LOGGED_BYTES = 128
-
-const GROUP_MAX = 65_535
-
-/** The flag of the modes whose rules can log. */
-export const LOG_FLAG: FlagSpec = {
-  name: 'log-rejects',
-  kind: 'integer',
-  placeholder: 'GROUP',
-  default: '0',
-  group: 'Traffic',
-  help: `log rejected and dropped packets to this NFLOG group, 1 to ${GROUP_MAX}, for \`kprobe drops\`; 0: log none; nftables and iptables mode`,
-}
-
-/** Reads the flag, which is the only place of this setting, also with --config. */
-export function readLogGroup(reader: FlagReader): number {
-  return reader.integer(LOG_FLAG.name, { min: 0, max: GROUP_MAX, fallback: 0 })
-}
-
-/** Gives the flag as text, for a mode that has it. */
-export function logFlagText({
-  logRejects,
-}: {
-  readonly logRejects: number
-}): Readonly<Record<string, string>> {
-  return { [LOG_FLAG.name]: `${logRejects}` }
-}
 
 /** Gives what a rule puts before the packets that it logs: the name of its chain, or the reason. */
 export function logPrefix(name: string): string {

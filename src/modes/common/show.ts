@@ -1,19 +1,20 @@
 import { append } from '../../base/collections.ts'
 import { compareIps, type Family, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
-import { createTracer, type Tracer } from '../../kernel/evaluate/trace.ts'
 import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NFT_TABLE_F_DORMANT } from '../../kernel/nft/constants.ts'
 import type { Chain, Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './rules.ts'
 import { type FamilyLayout, LAYOUTS, protocolOfKey, tableOf } from './tables.ts'
+import type { TracedRules } from './traced-rules.ts'
 
 /** Where packets enter the rules: from other hosts and pods, or from processes of this node. */
 export type Hook = 'prerouting' | 'output'
 
 /** The rules of one mode as they were read from the kernel. */
 export interface ReadRules {
-  readonly tracer: Tracer
+  /** The rules as values. Chains of iptables are translated each time. */
+  readonly traced: () => TracedRules
   /** The addresses of interfaces of this node, as far as the rules depend on them. */
   readonly localIps: ReadonlySet<Ip>
   /**
@@ -30,7 +31,7 @@ export interface ReadRules {
 /** Makes ReadRules for a mode that writes only tables of our own. */
 export function rulesOfTables(tables: readonly Table[]): ReadRules {
   return {
-    tracer: createTracer({ tables: tables.map(asleep) }),
+    traced: () => ({ tables: tables.map(asleep) }),
     localIps: new Set(),
     obstacle: remembered((family, hook) => tableObstacle(tables, family, hook)),
   }

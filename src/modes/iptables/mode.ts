@@ -2,15 +2,16 @@ import { finish } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
 import { FAMILIES } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
-import type { Tracer } from '../../kernel/evaluate/trace.ts'
+import { IPTABLES } from '../../config/modes/iptables.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
 import { chainKey, type XtChain } from '../../kernel/xt/scope.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { type Mode, type ModeContext, type ModeTracer, type OpenPlane, openAll } from '../mode.ts'
+import type { TracedRules } from '../common/traced-rules.ts'
+import { type Mode, type ModeContext, type OpenPlane, openAll } from '../mode.ts'
 import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
-import { createXtTracer } from '../xt-common/read-chains.ts'
+import { tracedChains } from '../xt-common/read-chains.ts'
 import { jumpsOf } from './chains.ts'
 import {
   cleanIptables,
@@ -25,24 +26,16 @@ import { iptablesMetrics, NO_NFACCT_COUNTERS, openNfacctCounters } from './metri
 import { BusiestFirst, type BusiestFirstEvent } from './optimize/busiest-first.ts'
 import { IptablesPlane } from './plane.ts'
 import { renderIptablesState, rulesIn } from './render.ts'
-import {
-  answersAtLoopback,
-  IPTABLES_SETTINGS,
-  iptablesOptions,
-  iptablesProving,
-  tuneIptables,
-} from './settings.ts'
+import { answersAtLoopback, iptablesOptions, iptablesProving, tuneIptables } from './settings.ts'
 import { CHAIN_DUMP, iptablesHeld } from './show.ts'
 import { EMPTY_STATE, type IptablesState, iptablesExtent, type RenderedState } from './state.ts'
 
 export const iptables: Mode = {
-  name: 'iptables',
-  title: 'iptables',
-  settings: IPTABLES_SETTINGS,
+  ...IPTABLES,
   kernelPart: 'nf_tables and xtables',
   open: (context, use) => use(openIptables(context)),
   retire: retireIptables,
-  trace: iptablesTracer,
+  traced: tracedConfig,
   held: iptablesHeld,
   dumps: [CHAIN_DUMP],
   examine: iptablesFindings,
@@ -59,10 +52,7 @@ export const iptables: Mode = {
   resolving: config => ({ loopbackNodePorts: answersAtLoopback(config) }),
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 2_200, perFrontend: false },
-  // One rule depends on tcpBeLiberal.
-  fields: ['iptables', 'conntrack'],
   countsFailures: true,
-  tableName: () => undefined,
   lock: {
     of: proxy => `kprobe/chains/${chainNames(proxy).prefix}`,
     taken:
@@ -133,23 +123,15 @@ const AFFINITY_LIMIT =
 const LINEAR =
   'each new connection is compared with the rules of all Services; --iptables-optimize shortens the lists'
 
-/** Traces packets through what the mode would put into an empty kernel. */
-function iptablesTracer(config: Config, table: FrontendTable): ModeTracer {
+function tracedConfig(config: Config, table: FrontendTable): TracedRules {
   const options = iptablesOptions(config, {})
   const state = finish(renderIptablesState(table, { base: EMPTY_STATE, without: new Set() }, options))
-  return createIptablesTracer(state)
+  return tracedIptables(state)
 }
 
-/**
- * Traces packets in memory through our chains and the jumps that lead to them. Rules of other programs in the same
- * tables are not included. The rules of all Services are made once, for the first packet.
- */
-export function createIptablesTracer(state: RenderedState): Tracer {
-  return createXtTracer(() => ({
-    chains: wantedChains(state),
-    jumps: jumpsOf(state.statics),
-    print: printRule,
-  }))
+/** Gives our chains and the jumps that lead to them, without rules of other programs in the same tables. */
+export function tracedIptables(state: RenderedState): TracedRules {
+  return tracedChains({ chains: wantedChains(state), jumps: jumpsOf(state.statics), print: printRule })
 }
 
 /**

@@ -1,7 +1,5 @@
 import { contains, familyOf, isLoopback } from '../../base/ip.ts'
-import type { Config, IptablesConfig } from '../../config/config.ts'
-import { type FlagReader, flagGroup } from '../../config/flag.ts'
-import type { Settings } from '../../config/settings.ts'
+import type { Config } from '../../config/config.ts'
 import {
   missingFails,
   type TuneOptions,
@@ -10,54 +8,9 @@ import {
   wantedSysctl,
 } from '../../kernel/sysctl/sysctls.ts'
 import type { Promises } from '../../model/promises.ts'
-import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
-import { LOG_FLAG, logFlagText } from '../common/logs.ts'
 import { type Detectors, detectorsOf } from '../common/rules.ts'
-import type { KernelSockets, ModeSettings, Proving } from '../mode.ts'
+import type { KernelSockets, Proving } from '../mode.ts'
 import { type ChainNames, chainNames, isOurChain, KUBE_CHAINS } from '../xt-common/layout.ts'
-
-const GROUP = 'iptables mode'
-
-/** Flags of kube-proxy, which are checked in every mode, as in kube-proxy. */
-const FLAGS = flagGroup(GROUP, {
-  '--iptables-masquerade-bit BIT = 14':
-    "kube-proxy's name for --masquerade-bit, in every mode except nftables, and if --proxy-mode is not set",
-  '--iptables-localhost-nodeports = true':
-    'accept NodePort traffic on 127.0.0.1, unless --nodeport-addresses excludes it; sets route_localnet=1',
-})
-
-const PACE_FLAGS = flagGroup(GROUP, {
-  '--iptables-min-sync-period DURATION = 20ms':
-    "kube-proxy's name for --min-sync-period, in every mode except IPVS",
-  '--iptables-sync-period DURATION = 10m': "kube-proxy's name for --sync-period, in every mode except IPVS",
-})
-
-const OWN_FLAGS = flagGroup(GROUP, {
-  '--iptables-optimize': "fewer rules per packet, same result; chains differ from kube-proxy's",
-})
-
-export const IPTABLES_SETTINGS: ModeSettings = {
-  ...IPTABLES_SECTION,
-  // nf_tables also reports changes of the tables of iptables.
-  defaultSyncPeriod: 600_000_000_000n,
-  everyAddress: true,
-  flags: FLAGS,
-  paceFlags: PACE_FLAGS,
-  ownFlags: [...OWN_FLAGS, LOG_FLAG],
-  flagTexts: ({ iptables, logRejects }) => ({
-    ...logFlagText({ logRejects }),
-    'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
-    'iptables-optimize': `${iptables.optimize}`,
-  }),
-}
-
-/** Reads the options of iptables mode. Only the flag sets `optimize`, also with --config. */
-export function readIptablesOptions(settings: Settings, reader: FlagReader): IptablesConfig {
-  return {
-    localhostNodePorts: settings.bool('iptables.localhostNodePorts'),
-    optimize: reader.bool('iptables-optimize'),
-  }
-}
 
 /** The inputs of the rules besides the FrontendTable. */
 export interface IptablesOptions {

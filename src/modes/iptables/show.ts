@@ -22,12 +22,12 @@ import {
   serviceChainKind,
 } from '../xt-common/layout.ts'
 import {
-  createXtTracer,
   type ReadChain,
   type ReadRule,
   readIptables,
   saveIptables,
   traceable,
+  tracedChains,
 } from '../xt-common/read-chains.ts'
 import { isSingle } from './optimize/dispatch.ts'
 
@@ -256,7 +256,7 @@ function endpointsOf(
 function rulesOfChains(chains: readonly ReadChain[], names: ChainNames): ReadRules {
   const made = traceable(chains, names.firewall)
   return {
-    tracer: createXtTracer(() => made),
+    traced: () => tracedChains(made),
     localIps: new Set(),
     obstacle: remembered((family, hook) => chainObstacle(chains, names, { family, hook })),
     rejectsOutsideOnly: true,

@@ -2,6 +2,7 @@ import { type Clock, finishInSlices, Pauses, type Steps, slicingOf } from '../..
 import { errorOf } from '../../base/errors.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
+import { IPVS } from '../../config/modes/ipvs.ts'
 import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, type IpvsTimeouts, type ServerKey, serverKey } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/links.ts'
@@ -17,19 +18,17 @@ import { hasIpvsTable, type IpvsKernel, openIpvsKernel } from './observe.ts'
 import { placePorts, surroundingsOf } from './places.ts'
 import type { IpvsPlan } from './plan.ts'
 import { IpvsPlane } from './plane.ts'
-import { DEFAULT_IPVS_OPTIONS, IPVS_SETTINGS, type IpvsOptions, ipvsOptions } from './settings.ts'
+import { type IpvsOptions, ipvsOptions } from './settings.ts'
 import { IPVS_DUMPS, ipvsHeld } from './show.ts'
 import type { IpvsState } from './state.ts'
-import { ipvsProving, ipvsTracer } from './trace.ts'
+import { ipvsProving, tracedIpvsConfig } from './trace.ts'
 
 export const ipvs: Mode = {
-  name: 'ipvs',
-  title: 'IPVS',
-  settings: IPVS_SETTINGS,
+  ...IPVS,
   kernelPart: 'IPVS',
   open: (context, use) => use(openIpvs(context)),
   retire: retireIpvs,
-  trace: ipvsTracer,
+  traced: tracedIpvsConfig,
   held: ipvsHeld,
   dumps: IPVS_DUMPS,
   examine: ipvsFindings,
@@ -45,14 +44,10 @@ export const ipvs: Mode = {
   resolving: () => ({ listNodePortAddresses: true, bindsExternalIps: true }),
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 800, perFrontend: true },
-  fields: ['ipvs'],
   // IPVS needs a virtual server for each address.
   needsAddresses: true,
   device: DUMMY_DEVICE,
   proving: ipvsProving,
-  tableName: proxy => (proxy === undefined ? DEFAULT_IPVS_OPTIONS.tableName : undefined),
-  notNamed:
-    'a network namespace has one list of virtual servers, and the unnamed proxy removes those that it does not know',
   exclusive: ({ ipvs }) => (ipvs.rules === 'iptables' ? SAME_CHAINS : undefined),
 }
 

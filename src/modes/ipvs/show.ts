@@ -56,7 +56,7 @@ import {
 import { readIpvsState, withIpvsKernel } from './observe.ts'
 import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
-import { createIpvsTracer } from './trace.ts'
+import { tracedIpvs } from './trace.ts'
 
 /** Reads IPVS, the ipsets and the rules of this mode. */
 export async function ipvsHeld({
@@ -276,7 +276,7 @@ function rulesOfIpvs(state: IpvsState, chains: readonly ReadChain[], localIps: r
   const tables = state.ruleset.tables.map(asleep)
   const writesChains = chains.some(({ ours, name }) => ours && name === KUBE_LOAD_BALANCER)
   return {
-    tracer: createIpvsTracer({ ...state, ruleset: { tables } }, writesChains ? traceable(chains) : undefined),
+    traced: () => tracedIpvs({ ...state, ruleset: { tables } }, writesChains ? traceable(chains) : undefined),
     localIps: new Set(localIps),
     obstacle: remembered((family, hook) => tableObstacle(state.ruleset.tables, family, hook)),
   }

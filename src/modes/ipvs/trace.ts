@@ -1,15 +1,14 @@
 import { finish } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
-import type { Ip } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
-import { createTracer, type Tracer } from '../../kernel/evaluate/trace.ts'
 import type { IpsetEntry } from '../../kernel/ipset/state.ts'
 import type { IpvsHeld } from '../../kernel/ipvs/state.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { type Promises, USUAL_PROMISES } from '../../model/promises.ts'
-import type { ModeTracer, Proving } from '../mode.ts'
+import type { TracedRules } from '../common/traced-rules.ts'
+import type { Proving } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/layout.ts'
 import { type Traceable, tracedChains } from '../xt-common/read-chains.ts'
 import { renderIpvsState } from './render.ts'
@@ -17,26 +16,21 @@ import { ipvsOptions } from './settings.ts'
 import { EMPTY_STATE, type IpvsState } from './state.ts'
 
 /**
- * Traces packets through our tables, the ipsets and IPVS in memory. It works as createTracer does, and treats
- * addresses of the dummy device as addresses of the node. `found` are the iptables chains that were read together with a
- * state.
+ * Gives our tables, the ipsets and IPVS; the addresses of the dummy device are addresses of the node. `found` are the
+ * iptables chains that were read together with a state.
  */
-export function createIpvsTracer(state: IpvsState, found = chainsIn(state)): Tracer {
+export function tracedIpvs(state: IpvsState, found = chainsIn(state)): TracedRules {
   const chains = found && tracedChains(found)
-  return createTracer({
+  return {
     tables: [...state.ruleset.tables, ...(chains?.tables ?? [])],
     ...(chains === undefined ? {} : { print: chains.print }),
     ipvs: ipvsHeld(state),
-  })
+  }
 }
 
-export function ipvsTracer(config: Config, table: FrontendTable): ModeTracer {
+export function tracedIpvsConfig(config: Config, table: FrontendTable): TracedRules {
   const options = { ...ipvsOptions(config), missingSchedulers: NONE_MISSING }
-  const state = finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options))
-  // For a destination bound to a device of this machine, the kernel uses the destination itself as the
-  // source.
-  const ownSource = (destination: Ip) => (state.addresses.has(destination) ? destination : undefined)
-  return { ...createIpvsTracer(state), ownSource }
+  return tracedIpvs(finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options)))
 }
 
 const NONE_MISSING: ReadonlySet<string> = new Set()

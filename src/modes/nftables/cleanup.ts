@@ -1,4 +1,5 @@
 import { count } from '../../base/text.ts'
+import { tableNameOf } from '../../config/modes/nftables.ts'
 import type { NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import { isKubeProxyTable, outlinesOf } from '../common/kube-proxy.ts'
@@ -22,7 +23,6 @@ import {
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { parseChain } from './chains.ts'
 import { ENDPOINTS, SET_NAMES, type SetName } from './layout.ts'
-import { tableNameOf } from './settings.ts'
 
 /** Deletes our tables, and the leftovers of ours in tables that belong to kube-proxy now. */
 export async function cleanNftables(context: CleanupContext): Promise<Cleaned> {

@@ -1,15 +1,15 @@
 import { finish, finishInSlices, slicingOf } from '../../base/clock.ts'
 import { type Config, GATE_LOCALHOST } from '../../config/config.ts'
-import { createTracer } from '../../kernel/evaluate/trace.ts'
+import { mayRelay, NFTABLES, tableNameOf } from '../../config/modes/nftables.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { familiesAtLocalhost } from '../../model/node-context.ts'
 import { elementExtent } from '../common/elements.ts'
 import { limitsWithin } from '../common/relay/context.ts'
 import { detectorsOf, natPriorityOf } from '../common/rules.ts'
 import { staysAsIs } from '../common/tables.ts'
+import type { TracedRules } from '../common/traced-rules.ts'
 import { retireTables } from '../common/writers.ts'
-import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
+import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { cleanNftables, isOurs } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
@@ -17,42 +17,25 @@ import { LocalhostRelays } from './localhost.ts'
 import { localhostMetrics, readConnections } from './metrics.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
-import {
-  DEFAULT_NFTABLES_OPTIONS,
-  NFTABLES_SETTINGS,
-  type NftablesOptions,
-  proxyOfTable,
-  tableNameOf,
-} from './settings.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from './settings.ts'
 import { nftablesHeld } from './show.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
-/** Whether the gate leaves node ports at localhost to the relay. */
-function mayRelay({ featureGates }: Pick<Config, 'featureGates'>): boolean {
-  return featureGates[GATE_LOCALHOST] !== false
-}
-
 export const nftables: Mode = {
-  name: 'nftables',
-  title: 'nftables',
-  settings: NFTABLES_SETTINGS,
+  ...NFTABLES,
   kernelPart: 'nf_tables',
   open: (context, use) => use(openNftables(context)),
   retire: (context, signal) =>
     retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
-  trace: nftablesTracer,
+  traced: tracedConfig,
   held: nftablesHeld,
   features: nftablesFeatures,
   needsFeature: () => true,
   cleanup: cleanNftables,
   whyNotAtLocalhost: config => (mayRelay(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`),
   resolving: config => ({ relaysLocalhost: mayRelay(config) }),
-  relaysSome: config => mayRelay(config) && familiesAtLocalhost(config.nodePortAddresses).length > 0,
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
-  tableName: tableNameOf,
-  proxyOfTable,
-  isProvable: true,
 }
 
 /** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */
@@ -93,11 +76,11 @@ export function openNftables({
   }
 }
 
-function nftablesTracer(config: Config, table: FrontendTable): ModeTracer {
+function tracedConfig(config: Config, table: FrontendTable): TracedRules {
   const { ruleset } = finish(
     renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)),
   )
-  return createTracer(ruleset)
+  return ruleset
 }
 
 function nftablesOptions(config: Config): NftablesOptions {

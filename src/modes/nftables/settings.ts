@@ -1,19 +1,5 @@
-import { isDnsLabel } from '../../model/fields.ts'
-import { LOG_FLAG, logFlagText } from '../common/logs.ts'
+import { tableNameOf } from '../../config/modes/nftables.ts'
 import { type Detectors, NAT_PRIORITY } from '../common/rules.ts'
-import type { ModeSettings } from '../mode.ts'
-
-export const NFTABLES_SETTINGS: ModeSettings = {
-  masqueradeAll: 'nftables.masqueradeAll',
-  masqueradeBit: 'nftables.masqueradeBit',
-  minSyncPeriod: 'nftables.minSyncPeriod',
-  syncPeriod: 'nftables.syncPeriod',
-  periodFlags: { min: 'iptables-min-sync-period', sync: 'iptables-sync-period' },
-  defaultSyncPeriod: 600_000_000_000n,
-  countsConnections: true,
-  ownFlags: [LOG_FLAG],
-  flagTexts: logFlagText,
-}
 
 export interface NftablesOptions {
   /** The name of both tables, `ip` and `ip6`. */
@@ -35,23 +21,11 @@ export interface NftablesOptions {
 }
 
 export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
-  tableName: 'kube-proxy',
+  tableName: tableNameOf(undefined),
   natPriority: NAT_PRIORITY,
   masqueradeAll: false,
   masqueradeBit: 14,
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },
   connectionCounters: false,
   logGroup: 0,
-}
-
-/** Gives the table name of a proxy. It is unique: config/own-flags.ts refuses names that collide. */
-export function tableNameOf(proxy: string | undefined): string {
-  const { tableName } = DEFAULT_NFTABLES_OPTIONS
-  return proxy === undefined ? tableName : `${tableName}-${proxy}`
-}
-
-export function proxyOfTable(table: string): string | undefined {
-  const prefix = tableNameOf('')
-  const name = table.slice(prefix.length)
-  return table.startsWith(prefix) && isDnsLabel(name) ? name : undefined
 }

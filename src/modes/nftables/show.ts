@@ -2,6 +2,7 @@ import { finishInSlices, slicingOf } from '../../base/clock.ts'
 import { append, PersistentMap } from '../../base/collections.ts'
 import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
+import { proxyOfTable, tableNameOf } from '../../config/modes/nftables.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
@@ -39,7 +40,6 @@ import {
   readPairKey,
 } from './layout.ts'
 import { adoptRuleset } from './observe.ts'
-import { proxyOfTable, tableNameOf } from './settings.ts'
 
 /** Reads what the tables of this mode do. */
 export async function nftablesHeld({

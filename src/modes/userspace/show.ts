@@ -1,6 +1,7 @@
 import { PersistentMap } from '../../base/collections.ts'
 import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
+import { proxyOfTable, tableNameOf } from '../../config/modes/userspace.ts'
 import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import {
@@ -18,7 +19,6 @@ import {
 } from '../common/show.ts'
 import { type FamilyLayout, LAYOUTS, protocolOfKey } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
-import { proxyOfTable, tableNameOf } from './settings.ts'
 import { CHAIN_INPUT, portName, rangeBits } from './state.ts'
 
 /** Reads what the tables of this mode do. */

@@ -1,6 +1,4 @@
 import { PersistentMap } from '../../base/collections.ts'
-import { RECENT_PREFIX } from '../../kernel/evaluate/single.ts'
-import { createTracer, type Trace, type Traced, type Tracer } from '../../kernel/evaluate/trace.ts'
 import { IpsetClient } from '../../kernel/ipset/client.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
@@ -20,6 +18,7 @@ import {
   type XtTableName,
 } from '../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
+import type { TracedRules } from '../common/traced-rules.ts'
 import type { ClientContext } from '../common/writers.ts'
 import { type ChainNames, isIpvsChain, isOurChain, isServiceChain } from './layout.ts'
 
@@ -216,42 +215,7 @@ export interface Traceable {
   readonly print: (rule: XtRule, family: NftFamily) => string
 }
 
-/** Makes a tracer. `made` is called once, for the first packet. */
-export function createXtTracer(made: () => Traceable): Tracer {
-  let known: Tracer | undefined
-  const tracer = () => {
-    known ??= tracerOf(made())
-    return known
-  }
-  return {
-    trace: (...args) => tracer().trace(...args),
-    ways: (...args) => tracer().ways(...args),
-  }
-}
-
-function tracerOf(made: Traceable): Tracer {
-  const traced = tracedChains(made)
-  const { trace, ways } = createTracer(traced)
-  return {
-    trace: (...args) => withoutOldLists(trace(...args), traced),
-    ways: (...args) => ways(...args).map(way => ({ ...way, trace: withoutOldLists(way.trace, traced) })),
-  }
-}
-
-/** A list of `-m recent` exists as long as a rule names it. */
-function withoutOldLists(trace: Trace, { lists }: TracedChains): Trace {
-  const kept = [...trace.dynamic].filter(
-    ([key]) => !key.startsWith(RECENT_PREFIX) || lists.has(key.slice(RECENT_PREFIX.length)),
-  )
-  return kept.length === trace.dynamic.size ? trace : { ...trace, dynamic: new Map(kept) }
-}
-
-/** Chains of iptables as nf_tables holds them. */
-interface TracedChains extends Pick<Traced, 'tables'> {
-  readonly print: NonNullable<Traced['print']>
-  /** The lists of `-m recent` that the rules name. */
-  readonly lists: ReadonlySet<string>
-}
+type TracedChains = Pick<TracedRules, 'tables' | 'print' | 'lists'>
 
 interface HeldTable {
   readonly family: NftFamily
@@ -259,7 +223,8 @@ interface HeldTable {
   readonly chains: Map<string, readonly XtRule[]>
 }
 
-export function tracedChains({ chains: all, jumps, print }: Traceable): TracedChains {
+/** Translates chains of iptables to what nf_tables holds of them. A rule is translated when it is read. */
+export function tracedChains({ chains: all, jumps, print }: Traceable): Required<TracedChains> {
   const held = new Map<string, HeldTable>()
   const tableOf = (family: NftFamily, name: XtTableName) => {
     const key = `${family} ${name}`

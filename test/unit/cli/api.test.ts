@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { command } from '../../../src/cli/api.ts'
 import type { Io } from '../../../src/cli/io.ts'
+import { OPTIONAL_PARTS } from '../../../src/optional-parts.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
@@ -62,6 +63,7 @@ function api(...argv: string[]): Promise<number> {
     color: false,
     signal: stop.signal,
     hostName: 'here',
+    parts: OPTIONAL_PARTS,
     processId: 1,
   }
   return command.run([`--source=file:${join(folder, 'objects.json')}`, ...argv], io)

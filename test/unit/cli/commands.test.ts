@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { runCommand } from '../../../src/cli/commands.ts'
-import { MODE_NAMES } from '../../../src/modes/registry.ts'
+import { MODE_NAMES } from '../../../src/config/modes.ts'
 import { EXAMPLE_FLAGS } from '../../support/daemon.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 

@@ -8,11 +8,11 @@ import { fieldOf, listAt, numberAt, textAt } from '../../../src/base/plain-data.
 import { openPage, PageRates, type Timed } from '../../../src/cli/page.ts'
 
 import type { TopState } from '../../../src/cli/top-sampler.ts'
-import { resolveOptions } from '../../../src/config/daemon-config.ts'
-import type { PageSource } from '../../../src/daemon/page.ts'
+import type { PageSource } from '../../../src/daemon/optional-parts.ts'
 import type { HttpAnswer } from '../../../src/http/connections.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import type { Snapshot } from '../../../src/model/snapshot.ts'
+import { resolveOptions } from '../../../src/modes/resolve-options.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { endpoint, type Fields, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'

@@ -5,9 +5,9 @@ import { type Explanation, explained, followed } from '../../../src/cli/explanat
 import type { KernelOutcome, Outcome } from '../../../src/cli/outcome.ts'
 import { whyText } from '../../../src/cli/why.ts'
 import { pictureOf, svgText } from '../../../src/cli/why-picture.ts'
-import { resolveOptions } from '../../../src/config/daemon-config.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
 import { resolve } from '../../../src/model/resolve.ts'
+import { resolveOptions } from '../../../src/modes/resolve-options.ts'
 import { ip } from '../../support/addresses.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/ip.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { MODE_NAMES } from '../../../src/modes/registry.ts'
+import { MODE_NAMES } from '../../../src/config/modes.ts'
 import { parsedOf, parseFlags } from '../../support/parse-flags.ts'
 
 const SOURCE = '--source=file:/tmp/objects'

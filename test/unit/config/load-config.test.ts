@@ -6,7 +6,7 @@ import { outputFlag } from '../../../src/cli/document.ts'
 import { ConfigFileError, readConfigFile } from '../../../src/config/config-document.ts'
 import { KUBE_PROXY_FLAGS, RUN_FLAGS } from '../../../src/config/flags.ts'
 import { loadConfig, parseRequest } from '../../../src/config/load-config.ts'
-import { MODE_NAMES } from '../../../src/modes/registry.ts'
+import { MODE_NAMES } from '../../../src/config/modes.ts'
 import { configFrom, errorsFrom, parsedOf, requestFrom } from '../../support/parse-flags.ts'
 
 const KUBEADM = fileURLToPath(new URL('kubeadm-config.yaml', import.meta.url))

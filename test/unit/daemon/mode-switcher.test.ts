@@ -1,5 +1,6 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
+import { MODE_NAMES } from '../../../src/config/modes.ts'
 import {
   type ActiveMode,
   type ActiveModeOptions,
@@ -9,7 +10,7 @@ import {
 import { leftoversCheck, leftoversMetric } from '../../../src/daemon/retirement.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
-import { MODE_NAMES, MODES } from '../../../src/modes/registry.ts'
+import { MODES } from '../../../src/modes/registry.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/pass.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest'
 import { finish, type Steps, systemClock } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
+import { IPTABLES_SECTION } from '../../../src/config/modes/iptables-section.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
-import { IPTABLES_SECTION } from '../../../src/modes/common/kube-proxy.ts'
-import type { Mode, ModeContext, ModeTracer } from '../../../src/modes/mode.ts'
+import type { Mode, ModeContext } from '../../../src/modes/mode.ts'
 import {
   type Dataplane,
   generationOf,
@@ -92,28 +92,14 @@ function toyMode(kernel: ToyKernel): Mode {
         close: async () => undefined,
       }),
     retire: async () => 'nothing',
-    trace: () => TOY_TRACER,
+    // A variable translates no packet.
+    traced: () => ({ tables: [] }),
     held: async () => undefined,
     needsFeature: () => false,
     cleanup: async () => ({ removed: [], foreign: [] }),
     costs: { frontend: 256, sliceEndpoint: 32, endpoint: 32, perFrontend: false },
     tableName: () => undefined,
   }
-}
-
-/** A variable translates no packet. */
-const TOY_TRACER: ModeTracer = {
-  trace: ({ destination: ip, destinationPort: port }) => ({
-    verdict: 'accept',
-    destination: { ip, port },
-    masquerade: false,
-    mark: 0,
-    steps: [],
-    dynamic: new Map(),
-  }),
-  ways: (packet, surroundings) => [
-    { trace: TOY_TRACER.trace(packet, { ...surroundings, random: () => 0 }), probability: 1 },
-  ],
 }
 
 test('the toy mode programs a scenario, and finds nothing to do afterwards', async () => {

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
 import { printRule } from '../../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../../src/kernel/xt/rule.ts'
-import { createXtTracer } from '../../../src/modes/xt-common/read-chains.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'
@@ -12,6 +11,7 @@ import { outcomesOf, packetOf } from '../../support/proof-packets.ts'
 import { mutateChains } from '../../support/proof-xt-mutations.ts'
 import { runs } from '../../support/runs.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
+import { createXtTracer } from '../../support/tracers.ts'
 import { allStops, generator } from '../../support/walk.ts'
 
 /** `PROOF_SEED=N` takes the same mutations again, `PROOF_MUTATIONS=N` more of them. */

@@ -1,5 +1,4 @@
 import { expect, test } from 'vitest'
-import { createIpvsTracer } from '../../../src/modes/ipvs/trace.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'
@@ -9,6 +8,7 @@ import { heldOf, mutateOutside, PROVING_IPVS, proofOfIpvs } from '../../support/
 import { outcomesOf, packetOf } from '../../support/proof-packets.ts'
 import { IS_QUICK, runs } from '../../support/runs.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
+import { createIpvsTracer } from '../../support/tracers.ts'
 import { allStops, generator } from '../../support/walk.ts'
 
 /** `PROOF_SEED=N` takes the same mutations again, `PROOF_MUTATIONS=N` more of them. */

@@ -32,7 +32,7 @@ describe('importComplaints', () => {
     expect(importing('src/model/resolve.ts', './service.ts')).toEqual([])
     expect(importing('src/kernel/nft/client.ts', '../../netlink/message.ts')).toEqual([])
     expect(importing('src/modes/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
-    expect(importing('src/config/settings-from-flags.ts', '../modes/registry.ts')).toEqual([])
+    expect(importing('src/modes/nftables/mode.ts', '../../config/modes/nftables.ts')).toEqual([])
     expect(importing('src/modes/ipvs/plan.ts', '../xt-common/layout.ts')).toEqual([])
     expect(importing('src/modes/registry.ts', './ipvs/mode.ts')).toEqual([])
     expect(importing('src/cli/run.ts', '../daemon/daemon.ts')).toEqual([])
@@ -55,6 +55,7 @@ describe('importComplaints', () => {
     ['src/cli/dump.ts', '../modes/ipvs/read.ts'],
     ['src/daemon/open.ts', '../modes/nftables/mode.ts'],
     ['src/source/source.ts', '../config/config.ts'],
+    ['src/config/settings-from-flags.ts', '../modes/registry.ts'],
     ['src/telemetry/log.ts', '../daemon/daemon.ts'],
     ['src/cli/dump.ts', '../main.ts'],
     ['src/daemon/daemon.ts', '../cli/run.ts'],

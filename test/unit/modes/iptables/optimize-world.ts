@@ -8,7 +8,6 @@ import { fixedChains, jumpsOf } from '../../../../src/modes/iptables/chains.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { type Statics, staticsOf } from '../../../../src/modes/iptables/state.ts'
-import { createXtTracer } from '../../../../src/modes/xt-common/read-chains.ts'
 import {
   CLUSTER,
   clusterIp,
@@ -25,6 +24,7 @@ import {
   table,
   vip,
 } from '../../../support/frontends.ts'
+import { createXtTracer } from '../../../support/tracers.ts'
 
 /** Services of which several have the same endpoints, and addresses that end alike. */
 

@@ -4,9 +4,9 @@ import type { TracePacket, Tracer, TraceSurroundings } from '../../../../src/ker
 import { IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
 import type { XtAddress, XtMatch, XtRule, XtTarget } from '../../../../src/kernel/xt/rule.ts'
 import type { XtTableName } from '../../../../src/kernel/xt/scope.ts'
-import { createXtTracer } from '../../../../src/modes/xt-common/read-chains.ts'
 import { ip4, ip6 } from '../../../support/frontends.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
+import { createXtTracer } from '../../../support/tracers.ts'
 
 /* Rules of no Service: what each match, target and hook does. */
 

@@ -1,7 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Ip } from '../../../../src/base/ip.ts'
 import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
-import { createIpvsTracer } from '../../../../src/modes/ipvs/trace.ts'
 import {
   backends,
   clusterIp,
@@ -12,6 +11,7 @@ import {
   table,
   vip,
 } from '../../../support/frontends.ts'
+import { createIpvsTracer } from '../../../support/tracers.ts'
 import { lines, tableIn } from '../nftables/inspect.ts'
 import { render } from './rendered.ts'
 

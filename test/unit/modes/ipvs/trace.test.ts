@@ -3,7 +3,6 @@ import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Ip } from '../../../../src/base/ip.ts'
 import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
 import { IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
-import { createIpvsTracer } from '../../../../src/modes/ipvs/trace.ts'
 import {
   backends,
   clusterIp,
@@ -14,6 +13,7 @@ import {
   table,
   vip,
 } from '../../../support/frontends.ts'
+import { createIpvsTracer } from '../../../support/tracers.ts'
 import { render } from './rendered.ts'
 
 const IP = ip4(10, 96, 0, 1)

@@ -1,10 +1,11 @@
 import { expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
+import { tracerOf } from '../../../../src/cli/tracer.ts'
 import type { Config } from '../../../../src/config/config.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import type { ModeContext, ModeEvent } from '../../../../src/modes/mode.ts'
-import { openUserspace, userspace, userspaceTracer } from '../../../../src/modes/userspace/mode.ts'
+import { openUserspace, userspace } from '../../../../src/modes/userspace/mode.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 import { backends, clusterIp, service, table } from '../../../support/frontends.ts'
 import { commitAll, ip } from '../../../support/pipeline.ts'
@@ -82,7 +83,7 @@ it('tells which ports have no place in it', async () => {
 })
 
 it('follows a packet to its endpoint, and says that it comes from this node', () => {
-  const tracer = userspaceTracer(CONFIG, web())
+  const tracer = tracerOf(userspace.traced(CONFIG, web()))
   const packet = {
     origin: 'interface' as const,
     protocol: 6,

@@ -1,0 +1,28 @@
+import { readdir } from 'node:fs/promises'
+import { networkNamespace } from '../daemon/instance-lock.ts'
+import { readText } from './io.ts'
+
+/** Reads the non-empty lines of a file of /proc; none if it does not exist. */
+export async function readLines(path: string): Promise<readonly string[]> {
+  return (await readText(path))?.split('\n').filter(line => line !== '') ?? []
+}
+
+/**
+ * Finds processes by name in the network namespace of this process, as far as /proc shows them. A container may see
+ * only its own processes, and the network namespace of a more privileged process is not readable.
+ */
+export async function processesNamed(name: string, proc = '/proc'): Promise<readonly number[]> {
+  const here = await networkNamespace(`${proc}/self`)
+  const found: number[] = []
+  for (const entry of await readdir(proc)) {
+    if (!/^\d+$/.test(entry)) continue
+    if ((await nameOf(`${proc}/${entry}`)) !== name) continue
+    if (here !== undefined && (await networkNamespace(`${proc}/${entry}`)) === here) found.push(Number(entry))
+  }
+  return found.sort((a, b) => a - b)
+}
+
+/** Reads the name, of which the kernel keeps at most 15 bytes. Undefined if the process has ended. */
+async function nameOf(folder: string): Promise<string | undefined> {
+  return await readText(`${folder}/comm`)
+}

@@ -1,0 +1,156 @@
+import { nsToMs, parseGoDuration, TIMER_MS_MAX } from '../../base/duration.ts'
+import { formatCidr } from '../../base/ip.ts'
+import type { IpvsConfig } from '../config.ts'
+import { type FieldPath, type PathOf, whyNotValue } from '../fields.ts'
+import { type FlagReader, flagGroup, quote, readCidrs } from '../flag.ts'
+import type { Settings } from '../settings.ts'
+import type { ModeRow, ModeSettings } from './mode-row.ts'
+
+const GROUP = 'IPVS mode'
+
+/** Flags of kube-proxy for the pace of syncs. */
+const PACE_FLAGS = flagGroup(GROUP, {
+  '--ipvs-sync-period DURATION = 30s': 'maximum interval between full resyncs',
+  '--ipvs-min-sync-period DURATION = 20ms': 'minimum time between two commits; 0 means the default',
+})
+
+/** Flags of kube-proxy, which are checked in every mode, but have no effect in other modes, as in kube-proxy. */
+const FLAGS = flagGroup(GROUP, {
+  '--ipvs-scheduler NAME':
+    'default IPVS scheduler; the annotation kprobe.io/ipvs-scheduler of a Service overrides it. Any scheduler of the kernel (rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf); empty: rr',
+  '--ipvs-exclude-cidrs CIDR,...': 'never change virtual servers in these ranges',
+  '--ipvs-strict-arp':
+    'answer ARP for an address only on the interface that has it (arp_ignore=1, arp_announce=2)',
+  '--ipvs-tcp-timeout DURATION = 0s': "IPVS timeout of idle TCP connections; 0 keeps the kernel's value",
+  '--ipvs-tcpfin-timeout DURATION = 0s':
+    "IPVS timeout of TCP connections after a FIN; 0 keeps the kernel's value",
+  '--ipvs-udp-timeout DURATION = 0s': "IPVS timeout of UDP flows; 0 keeps the kernel's value",
+})
+
+const OWN_FLAGS = flagGroup(GROUP, {
+  '--ipvs-rules RULES = nftables':
+    "what filters and masquerades before IPVS balances: nftables (kprobe's own table), or iptables (kube-proxy's chains of IPVS mode, and a smaller table of kprobe's)",
+  '--ipvs-drain-timeout DURATION = 15m':
+    'how long a removed endpoint keeps its TCP and SCTP connections; 0 ends them at once',
+  '--ipvs-digest-period DURATION = 1s': 'how often IPVS and ipsets are checked for changes by others',
+})
+
+const SETTINGS: ModeSettings = {
+  // As in kube-proxy's conversion from v1alpha1, this mode reads the settings of masquerading from the section `iptables`.
+  masqueradeAll: 'iptables.masqueradeAll',
+  masqueradeBit: 'iptables.masqueradeBit',
+  minSyncPeriod: 'ipvs.minSyncPeriod',
+  syncPeriod: 'ipvs.syncPeriod',
+  periodFlags: { min: 'ipvs-min-sync-period', sync: 'ipvs-sync-period' },
+  // IPVS reports no changes: besides the digests, only a full resync finds them.
+  defaultSyncPeriod: 30_000_000_000n,
+  notNegative: ['ipvs.tcpFinTimeout', 'ipvs.tcpTimeout', 'ipvs.udpTimeout'],
+  countsConnections: true,
+  flags: FLAGS,
+  paceFlags: PACE_FLAGS,
+  ownFlags: OWN_FLAGS,
+  flagTexts: ({ ipvs }) => ({
+    'ipvs-scheduler': ipvs.scheduler,
+    'ipvs-exclude-cidrs': ipvs.excludeCidrs.map(formatCidr).join(),
+    'ipvs-strict-arp': `${ipvs.strictArp}`,
+    'ipvs-tcp-timeout': `${ipvs.tcpTimeoutS}s`,
+    'ipvs-tcpfin-timeout': `${ipvs.tcpFinTimeoutS}s`,
+    'ipvs-udp-timeout': `${ipvs.udpTimeoutS}s`,
+    'ipvs-rules': ipvs.rules,
+    'ipvs-drain-timeout': `${ipvs.drainTimeoutMs}ms`,
+    'ipvs-digest-period': `${ipvs.digestPeriodMs}ms`,
+  }),
+}
+
+/**
+ * Reads the options of IPVS mode in every mode, because the removal of its leftovers needs them. As in kube-proxy, they
+ * cause no error in another mode.
+ */
+export function readIpvsOptions(settings: Settings, reader: FlagReader): IpvsConfig {
+  const fail: Fail = (path, message, index) => {
+    if (settings.text('mode') === 'ipvs') settings.fail(path, message, index)
+  }
+  return {
+    scheduler: readScheduler(settings, fail),
+    excludeCidrs: readCidrs(settings.texts('ipvs.excludeCIDRs'), (index, message) =>
+      fail('ipvs.excludeCIDRs', message, index),
+    ),
+    strictArp: settings.bool('ipvs.strictARP'),
+    tcpTimeoutS: timeoutS(settings, 'ipvs.tcpTimeout'),
+    tcpFinTimeoutS: timeoutS(settings, 'ipvs.tcpFinTimeout'),
+    udpTimeoutS: timeoutS(settings, 'ipvs.udpTimeout'),
+    ...readOwnOptions(reader),
+  }
+}
+
+type Fail = (path: FieldPath, message: string, index?: number) => void
+
+/** The scheduler that IPVS's own tools and kube-proxy default to. */
+const DEFAULT_SCHEDULER = 'rr'
+/** IP_VS_SCHEDNAME_MAXLEN without the final zero. */
+const SCHEDULER_NAME_MAX = 15
+
+/** Reads the scheduler. The list of valid ones is known only to the kernel: modules may add some. */
+function readScheduler(settings: Settings, fail: Fail): string {
+  const name = settings.text('ipvs.scheduler')
+  if (name === '') return DEFAULT_SCHEDULER
+  if (!/^[a-z0-9_-]+$/.test(name) || name.length > SCHEDULER_NAME_MAX)
+    fail(
+      'ipvs.scheduler',
+      `${quote(name)} cannot be the name of a scheduler (at most ${SCHEDULER_NAME_MAX} lower-case letters and digits)`,
+    )
+  return name
+}
+
+/**
+ * Maximum timeout: ip_vs_set_timeout() accepts INT_MAX / HZ seconds (HZ 1000) in the int of struct ip_vs_timeout_user.
+ */
+const TIMEOUT_S_MAX = 2_147_483
+
+/** Reads a timeout. A value below a second becomes one second, because zero would keep the kernel's value. */
+function timeoutS(settings: Settings, path: PathOf<'duration'>): number {
+  const ms = nsToMs(settings.duration(path))
+  return ms <= 0 ? 0 : Math.min(TIMEOUT_S_MAX, Math.max(1, Math.floor(ms / 1_000)))
+}
+
+/** Options that kube-proxy does not have. Only flags set them, also with --config. */
+type OwnOptions = Pick<IpvsConfig, 'rules' | 'drainTimeoutMs' | 'digestPeriodMs'>
+
+const DEFAULTS: OwnOptions = { rules: 'nftables', drainTimeoutMs: 900_000, digestPeriodMs: 1_000 }
+
+function readOwnOptions(reader: FlagReader): OwnOptions {
+  const drainTimeoutMs = durationMs(reader, 'ipvs-drain-timeout') ?? DEFAULTS.drainTimeoutMs
+  const digestPeriodMs = durationMs(reader, 'ipvs-digest-period') ?? DEFAULTS.digestPeriodMs
+  if (drainTimeoutMs < 0) reader.fail('--ipvs-drain-timeout', 'cannot be negative')
+  if (digestPeriodMs <= 0) reader.fail('--ipvs-digest-period', 'must be longer than 0')
+  return { rules: readRules(reader), drainTimeoutMs, digestPeriodMs }
+}
+
+function readRules(reader: FlagReader): OwnOptions['rules'] {
+  const text = reader.text('ipvs-rules') ?? 'nftables'
+  if (text === 'iptables') return text
+  if (text !== 'nftables') reader.fail('--ipvs-rules', `${quote(text)} is not one of nftables, iptables`)
+  return 'nftables'
+}
+
+/** Reads a duration; undefined if it is unset or invalid. */
+function durationMs(reader: FlagReader, flag: string): number | undefined {
+  const text = reader.text(flag)
+  if (text === undefined) return undefined
+  const ns = parseGoDuration(text)
+  if (ns === undefined) reader.fail(`--${flag}`, whyNotValue('duration', text))
+  return ns === undefined ? undefined : Math.min(nsToMs(ns), TIMER_MS_MAX)
+}
+
+export const IPVS_TABLE = 'kube-proxy-ipvs'
+
+export const IPVS: ModeRow = {
+  name: 'ipvs',
+  title: 'IPVS',
+  settings: SETTINGS,
+  fields: ['ipvs'],
+  notNamed:
+    'a network namespace has one list of virtual servers, and the unnamed proxy removes those that it does not know',
+  tableName: proxy => (proxy === undefined ? IPVS_TABLE : undefined),
+  isProvable: true,
+}

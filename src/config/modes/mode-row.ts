@@ -1,0 +1,61 @@
+import type { Config } from '../config.ts'
+import type { PathOf } from '../fields.ts'
+import type { FlagSpec } from '../flag.ts'
+
+/** The settings that every mode has: the fields of the file, in its own section or that of another mode, and the flags. */
+export interface ModeFields {
+  readonly masqueradeAll: PathOf<'bool'>
+  readonly masqueradeBit: PathOf<'int32'>
+  readonly minSyncPeriod: PathOf<'duration'>
+  readonly syncPeriod: PathOf<'duration'>
+  /** Flags of kube-proxy that set the two periods in this mode, and in no other. */
+  readonly periodFlags: { readonly min: string; readonly sync: string }
+}
+
+/** The settings of a mode, and their defaults. */
+export interface ModeSettings extends ModeFields {
+  /** Maximum interval between full resyncs, nanoseconds. */
+  readonly defaultSyncPeriod: bigint
+  /**
+   * By default, node ports are served on every address of the node, as kube-proxy's are, and not only on
+   * primary ones.
+   */
+  readonly everyAddress?: true
+  /** Fields that kube-proxy checks in this mode alone. */
+  readonly notNegative?: readonly PathOf<'duration'>[]
+  /** The kernel counts connections at each endpoint. */
+  readonly countsConnections?: true
+  /** Flags of kube-proxy that decide the wanted state in this mode alone. Every mode checks them, as kube-proxy does. */
+  readonly flags?: readonly FlagSpec[]
+  /** Flags of kube-proxy for the pace of this mode. */
+  readonly paceFlags?: readonly FlagSpec[]
+  /** kprobe's own flags that work in this mode alone. */
+  readonly ownFlags?: readonly FlagSpec[]
+  /** Flags with which another command computes the same state as a daemon with this configuration. */
+  flagTexts?(config: Config): Readonly<Record<string, string>>
+}
+
+/** What the configuration has to know of a mode, without the mode itself. src/config/modes.ts lists the rows. */
+export interface ModeRow {
+  /** The value of --proxy-mode. */
+  readonly name: string
+  /** The name in texts: `IPVS` for `ipvs`. */
+  readonly title: string
+  /** The text of --help after the name of the mode. */
+  readonly purpose?: string
+  readonly settings: ModeSettings
+  /** Fields of the configuration that the plane and sysctls of this mode follow from, beside those of every mode. */
+  readonly fields?: readonly (keyof Config)[]
+  /** Why a proxy with a name cannot use the mode. */
+  readonly notNamed?: string
+  /** The table of our own in each family, by the name of the proxy; undefined where the mode has none. */
+  tableName(proxy: string | undefined): string | undefined
+  /** The name of the proxy that has a table of this name; undefined for other tables. A hint: other programs may use such names. */
+  proxyOfTable?(table: string): string | undefined
+  /** All connections go through this process. */
+  readonly forwards?: true
+  /** Some connections go through this process, beside those that the kernel sends to endpoints. */
+  relaysSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
+  /** src/proof can follow packets through the rules. */
+  readonly isProvable?: true
+}

@@ -1,0 +1,118 @@
+import type { Clock } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import type { OverShare } from '../base/shares.ts'
+import type { ApiConfig, Config, RelaySourceConfig, UiConfig } from '../config/config.ts'
+import type { Handler } from '../http/connections.ts'
+import type { ServerNews } from '../http/server.ts'
+import type { Resolved } from '../model/resolve.ts'
+import type { KernelSockets } from '../modes/mode.ts'
+import type { ReconcilerEvent } from '../reconcile/pass.ts'
+import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
+import type { KernelState, SourceStatus } from '../source/source.ts'
+import type { AdminPages } from '../telemetry/admin-server.ts'
+import type { EventFact } from '../telemetry/event.ts'
+import type { HealthTracker } from '../telemetry/health.ts'
+import type { ProofMetrics } from '../telemetry/metrics.ts'
+import type { Flags } from '../telemetry/metrics-server.ts'
+import type { ApiNumbers } from '../telemetry/process-metrics.ts'
+import type { ActiveMode } from './mode-switcher.ts'
+
+/**
+ * What a daemon does beside serving Services. It knows these parts by the interfaces of this file alone, and loads each
+ * when the configuration asks for it; src/optional-parts.ts is the registry that says where their code is.
+ */
+export interface OptionalParts {
+  readonly prover: (options: ProverOptions) => Promise<DaemonProver>
+  readonly api: () => Promise<MakeApi>
+  readonly page: () => Promise<(source: PageSource) => WebPage>
+  readonly relayClient: (options: RelayClientOptions) => Promise<ApiClient>
+}
+
+/** Follows packets through the rules in the kernel, while the daemon runs. */
+export interface DaemonProver {
+  /** The last proof, for relays; undefined before the first. */
+  readonly last: KernelState['proof']
+  report(event: ReconcilerEvent): void
+  stop(): Promise<void>
+}
+
+export interface ProverOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly nodeName: string
+  readonly sockets: KernelSockets
+  readonly activeMode: () => Pick<ActiveMode, 'held' | 'isPassing'> | undefined
+  readonly tell: (fact: EventFact) => void
+  readonly metrics: ProofMetrics
+  readonly health: Pick<HealthTracker, 'advise'>
+  /** The folder of network settings; /proc/sys/net by default. */
+  readonly sysctls?: string
+}
+
+/** The back-end API of a daemon. It serves resolved state, from the first complete one on. */
+export interface DaemonApi {
+  readonly overShare: OverShare
+  readonly numbers: () => ApiNumbers
+  /** Listens. Gives false after a failure, which it logs. */
+  listen(): Promise<boolean>
+  offer(resolved: Pick<Resolved, 'snapshot' | 'table'>): void
+  close(): Promise<void>
+}
+
+export type MakeApi = (options: DaemonApiOptions) => DaemonApi
+
+export interface DaemonApiOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly config: ApiConfig
+  readonly nodeName: string
+  /** Maximum number of connections of back ends at the same time. */
+  readonly connectionsMax: number
+  readonly source: () => SourceStatus | undefined
+}
+
+/** The web page of a daemon. Nothing of it is loaded before the first request. */
+export interface WebPage {
+  /** Answers at the admin socket, to whose owner the kernel restricts it. */
+  readonly atSocket: Handler
+  /** Listens at an address of its own. */
+  listen(config: UiConfig, options: UiServerOptions): UiServer
+  close(): Promise<void>
+}
+
+/** What the web page reads of the daemon. */
+export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
+  readonly clock: Clock
+  readonly wallMs: () => number
+  readonly version: string
+  readonly config: () => Config
+  readonly flags: Flags
+  /** Gives the configuration as kube-proxy's API type. */
+  readonly configz: () => unknown
+  /** Gives what the kernel should hold; undefined before the daemon programs it. */
+  readonly held: () => ReconcilerStatus | undefined
+  /** The folder of network settings; /proc/sys/net by default. */
+  readonly sysctls?: string
+}
+
+/** The web page at an address of its own. */
+export interface UiServer {
+  readonly overShare: OverShare
+  close(): void
+}
+
+export interface UiServerOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly report: (news: ServerNews) => void
+}
+
+/** A source of relays: `kube` is the API server behind them. */
+export interface RelayClientOptions extends RelaySourceConfig {
+  readonly nodeName: string
+  readonly proxyName: string
+  readonly kube: ApiClient
+  readonly clock: Clock
+  readonly say: (text: string) => void
+}

@@ -1,0 +1,35 @@
+import { circlesIn, localImports, type SourceFile } from './source-rules.ts'
+
+/**
+ * Every circle of folders, type imports included: of those of src/, and of those beside each other in a folder. Files
+ * that stand in the folder itself are its door: they may know what is inside it, and what is inside may know them.
+ */
+export function folderCircleComplaints(files: readonly SourceFile[]): string[] {
+  const parents = new Set(files.map(({ path }) => parentOf(parentOf(path))).filter(path => path !== ''))
+  return [...parents].sort().flatMap(parent => circlesIn(edgesBelow(parent, files)))
+}
+
+/** What the folders of `parent` import of each other. Files of src/ itself count as folders. */
+function edgesBelow(parent: string, files: readonly SourceFile[]): ReadonlyMap<string, readonly string[]> {
+  const roomOf = (path: string): string | undefined => {
+    if (!path.startsWith(`${parent}/`)) return undefined
+    const [first = '', ...rest] = path.slice(parent.length + 1).split('/')
+    return rest.length > 0 || parent === 'src' ? `${parent}/${first}` : undefined
+  }
+  const edges = new Map<string, Set<string>>()
+  for (const file of files) {
+    const from = roomOf(file.path)
+    if (from === undefined) continue
+    const found = edges.get(from) ?? new Set<string>()
+    edges.set(from, found)
+    for (const path of localImports(file)) {
+      const to = roomOf(path)
+      if (to !== undefined && to !== from) found.add(to)
+    }
+  }
+  return new Map([...edges].map(([from, to]) => [from, [...to].sort()]))
+}
+
+function parentOf(path: string): string {
+  return path.includes('/') ? path.slice(0, path.lastIndexOf('/')) : ''
+}

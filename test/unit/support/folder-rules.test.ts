@@ -1,0 +1,23 @@
+import { describe, expect, it } from 'vitest'
+import { folderCircleComplaints } from '../../support/folder-rules.ts'
+import { sourceFile as file } from '../../support/source-rules.ts'
+
+describe('folderCircleComplaints', () => {
+  const below = file('src/config/settings.ts', "import type { Row } from './modes/row.ts'")
+  const row = file('src/config/modes/row.ts', "import type { Flag } from '../flag.ts'")
+
+  it('names folders that import each other by different files, at every depth', () => {
+    const up = file('src/config/flags.ts', "import { MODES } from '../modes/registry.ts'")
+    const down = file('src/modes/mode.ts', "import type { Config } from '../config/config.ts'")
+    expect(folderCircleComplaints([up, down])).toEqual(['circle: src/config -> src/modes -> src/config'])
+    const a = file('src/kernel/nft/a.ts', "import '../xt/b.ts'")
+    const b = file('src/kernel/xt/c.ts', "import '../nft/d.ts'")
+    expect(folderCircleComplaints([a, b])).toEqual([
+      'circle: src/kernel/nft -> src/kernel/xt -> src/kernel/nft',
+    ])
+  })
+
+  it('lets the files of a folder know what is inside it, and be known there', () => {
+    expect(folderCircleComplaints([below, row])).toEqual([])
+  })
+})
