@@ -1,8 +1,8 @@
 import { close as closeInspector, url as inspectorUrl } from 'node:inspector'
 import { hostname } from 'node:os'
 import { systemClock } from './base/clock.ts'
-import { runCommand } from './cli/commands.ts'
 import { EXIT_FAILED, type Io, Outlet } from './cli/io.ts'
+import { runCommand } from './commands.ts'
 import { OPTIONAL_PARTS } from './optional-parts.ts'
 
 /** The process exits at once on a second signal, or this long after the first. */

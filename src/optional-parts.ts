@@ -3,16 +3,17 @@ import type { OptionalParts } from './daemon/optional-parts.ts'
 /** Where the code of each optional part of a daemon is. Nothing is loaded before it is asked for. */
 export const OPTIONAL_PARTS: OptionalParts = {
   async prover(options) {
-    const { Prover } = await import('./daemon/prover.ts')
+    const { Prover } = await import('./proof/prover.ts')
     return new Prover(options)
   },
   async api() {
-    const { ApiService } = await import('./daemon/api-service.ts')
+    const { ApiService } = await import('./api/api-service.ts')
     return options => new ApiService(options)
   },
   async page() {
-    const { PageServer } = await import('./daemon/page.ts')
-    return source => new PageServer(async its => (await import('./cli/page.ts')).openPage(its), source)
+    const { PageServer } = await import('./inspect/page/page-server.ts')
+    return source =>
+      new PageServer(async its => (await import('./inspect/page/page.ts')).openPage(its), source)
   },
   async relayClient(options) {
     const { openRelayClient } = await import('./relay/open.ts')

@@ -42,7 +42,7 @@ export function sizeOf({ kind, data, from }) {
 
 /** The bytes of a tar file with these entries, in their order. */
 async function* tarOf(entries) {
-  const { tarHeader, tarPadding, tarEnd } = await loadSource('src/base/tar.ts')
+  const { tarHeader, tarPadding, tarEnd } = await loadSource('src/inspect/tar.ts')
   for (const entry of entries) {
     const size = sizeOf(entry)
     yield tarHeader({ ...entry, size })

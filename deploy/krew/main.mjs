@@ -53,7 +53,7 @@ function manifestOf({ version, uri, sha256 }) {
 }
 
 async function archive() {
-  const { tarHeader, tarPadding, tarEnd } = await loadSource('src/base/tar.ts')
+  const { tarHeader, tarPadding, tarEnd } = await loadSource('src/inspect/tar.ts')
   const parts = FILES.flatMap(([path, mode]) => {
     const data = readFileSync(join(TOP, path))
     const name = path.split('/').at(-1)

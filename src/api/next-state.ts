@@ -5,7 +5,6 @@ import { type NodeContext, nodeContextOf, type ResolveOptions } from '../model/n
 import { API_SERVICE } from '../model/reserved.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { ServiceKey, SliceList } from '../model/service.ts'
-import { isNamedIn, NO_NODE, nodesOf, resolveFor } from '../model/shared-view.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import { ProtobufEncoder } from '../wire/protobuf/encoder.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
@@ -20,6 +19,7 @@ import {
   serviceMessage,
 } from './messages.ts'
 import { localv1 } from './schema.ts'
+import { isNamedIn, NO_NODE, nodesOf, resolveFor } from './shared-view.ts'
 import {
   type ApiObject,
   type ApiRef,

@@ -59,10 +59,10 @@ function rowsOf(port: PortFrontends, frontend: Frontend, nodePorts: NodePortAddr
 function localhostRows(
   port: PortFrontends,
   frontend: Frontend,
-  { relayedAtLocalhost = [] }: FrontendTable,
+  { forwardedAtLocalhost = [] }: FrontendTable,
 ): ServiceRow[] {
   const { displayName: service, protocol, family, affinityTimeoutS } = port
-  if (frontend.kind !== 'NodePort' || !relayedAtLocalhost.includes(family)) return []
+  if (frontend.kind !== 'NodePort' || !forwardedAtLocalhost.includes(family)) return []
   const place = formatIpPort(LOCALHOST[family], frontend.port)
   const row = { service, type: frontend.kind, protocol, frontend: place }
   if (protocol === 'SCTP') return [{ ...row, action: 'reject', endpoints: [] }]

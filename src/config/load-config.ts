@@ -10,7 +10,7 @@ import {
 } from './config-document.ts'
 import { type ConfigError, FlagReader, type FlagSpec, parseBool, quote, readArguments } from './flag.ts'
 import { BESIDE_FILE_FLAGS, explainWindowsFlag, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
-import { MODE_ROWS, readModeOptions, relaysAny, rowOf, whyNotProvable } from './modes.ts'
+import { forwardsAny, MODE_ROWS, readModeOptions, rowOf, whyNotProvable } from './modes.ts'
 import { readOwnSettings, refuseIdleApi, whyNotInstance } from './own-flags.ts'
 import { readConfig } from './read-config.ts'
 import type { Settings } from './settings.ts'
@@ -113,7 +113,7 @@ export function parseRequest(
   completeSettings(settings, reader)
   const config = readConfig(settings, { ...own, ...readModeOptions(settings, reader) }, options.hostName)
   // Relayed connections end with the process.
-  if (own.once && relaysAny(config) && options.modeless !== true)
+  if (own.once && forwardsAny(config) && options.modeless !== true)
     reader.fail(
       '--once',
       rowOf(config.proxyMode).forwards === true

@@ -40,9 +40,11 @@ export function readModeOptions(settings: Settings, reader: FlagReader): ModeOpt
 }
 
 /** Whether connections go through this process, all or some. */
-export function relaysAny(config: Pick<Config, 'proxyMode' | 'nodePortAddresses' | 'featureGates'>): boolean {
-  const { forwards, relaysSome } = rowOf(config.proxyMode)
-  return forwards === true || relaysSome?.(config) === true
+export function forwardsAny(
+  config: Pick<Config, 'proxyMode' | 'nodePortAddresses' | 'featureGates'>,
+): boolean {
+  const { forwards, forwardsSome } = rowOf(config.proxyMode)
+  return forwards === true || forwardsSome?.(config) === true
 }
 
 /** Gives why the rules of a mode cannot be proved; undefined where they can. */

@@ -4,7 +4,7 @@ import {
   isZone,
   parseApiAddress,
   parseRelayAddress,
-} from '../api/grpc/address.ts'
+} from '../base/api-address.ts'
 import { errorOf } from '../base/errors.ts'
 import { type Cidr, isLoopback } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'

@@ -3,7 +3,7 @@ import type { BuildInfo } from '../base/build-info.ts'
 import { FAMILIES, formatCidr, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
-import { relaysAny } from '../config/modes.ts'
+import { forwardsAny } from '../config/modes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { familiesAtLocalhost } from '../model/node-context.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -137,7 +137,7 @@ export function logEnd(
   const stay = isSynced
     ? 'rules stay in the kernel'
     : 'no sync was complete: the kernel keeps the rules that it has'
-  const relayed = isSynced && relaysAny(config) ? 'connections that this process relays end; ' : ''
+  const relayed = isSynced && forwardsAny(config) ? 'connections that this process relays end; ' : ''
   log.info(`exiting: ${why}; ${config.backend === 'netlink' ? relayed + stay : 'nothing was written'}`)
 }
 

@@ -19,10 +19,10 @@ import { dependsOnServices } from '../source/kube/client/dial.ts'
 import { failureOfStatus } from '../source/kube/exchange.ts'
 import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
 import { acceptFor, readStatus } from '../source/kube/wire/encodings.ts'
-import type { StateOwner } from '../source/saved-state.ts'
 import type { KernelState, LocatedRefusal, Revisions } from '../source/source.ts'
 import type { EventWrite } from '../telemetry/event.ts'
 import type { PostResult } from '../telemetry/events.ts'
+import type { StateOwner } from './saved/state-file.ts'
 
 interface ClusterOptions {
   readonly client: ApiClient

@@ -31,7 +31,7 @@ import { apiOf, connectionsOf, followLocalIps, openFileSource, openProver, socke
 import type { DaemonApi, DaemonProver, MakeApi } from './optional-parts.ts'
 import { type DescriptorBudget, daemonDescriptors, partsMax } from './process-room.ts'
 import { leftoversCheck } from './retirement.ts'
-import { mayServe, type SavedState, savedStateOf } from './saved-state.ts'
+import { mayServe, type SavedState, savedStateOf } from './saved/saved-state.ts'
 import { Servers } from './servers.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'

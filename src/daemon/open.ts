@@ -30,7 +30,7 @@ import type {
   OptionalParts,
   ProverOptions,
 } from './optional-parts.ts'
-import { type DescriptorBudget, partsMax, processRoom, relayRoom } from './process-room.ts'
+import { type DescriptorBudget, forwarderRoom, partsMax, processRoom } from './process-room.ts'
 
 /** Opens the data plane while `use` runs. Throws if the kernel lacks a feature that the mode needs. */
 export async function withPlane<R>(context: ModeContext, use: PlaneUse<Promise<R>>): Promise<R> {
@@ -105,7 +105,7 @@ export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSo
     generic: io.openGeneric ?? openGeneric,
     route: io.openRoute ?? openRoute,
     ...(io.readSetting === undefined ? {} : { setting: io.readSetting }),
-    room: () => relayRoom(io.room?.(), descriptors),
+    room: () => forwarderRoom(io.room?.(), descriptors),
   }
 }
 

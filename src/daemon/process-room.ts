@@ -6,7 +6,7 @@ import type { Clock } from '../base/clock.ts'
 import { codeOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
-import { relaysAny } from '../config/modes.ts'
+import { forwardsAny } from '../config/modes.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 import { releasePages } from '../netlink/native.ts'
 
@@ -152,13 +152,13 @@ export function daemonDescriptors(
 ): DescriptorBudget {
   const always: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
   const uses = [...always, ...(config.api === undefined ? [] : API)]
-  return relaysAny(config)
+  return forwardsAny(config)
     ? descriptorBudget(room?.descriptors, [...uses, ...RELAY])
     : descriptorBudget(room?.descriptors, uses, RELAY)
 }
 
 /** Gives the limits of the relay: its share of the descriptors. */
-export function relayRoom(room: ProcessRoom | undefined, { relay }: DescriptorBudget): ProcessRoom {
+export function forwarderRoom(room: ProcessRoom | undefined, { relay }: DescriptorBudget): ProcessRoom {
   return { memoryBytes: undefined, ...room, descriptors: relay }
 }
 

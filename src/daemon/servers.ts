@@ -8,7 +8,6 @@ import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
 import type { HttpServer, ServerNews } from '../http/server.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
-import { serviceJson, snapshotJson } from '../model/snapshot-json.ts'
 import { type AdminPages, openAdminServer } from '../telemetry/admin-server.ts'
 import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event.ts'
 import { openHealthServer } from '../telemetry/health.ts'
@@ -28,6 +27,7 @@ import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
 import type { PageSource, UiServer, WebPage } from './optional-parts.ts'
 import type { DescriptorBudget } from './process-room.ts'
+import { serviceJson, snapshotJson } from './saved/snapshot-json.ts'
 
 interface ServersOptions
   extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'wallMs' | 'build'>,

@@ -112,7 +112,7 @@ export interface FrontendTable {
   readonly localBackends: PersistentMap<number>
   readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
   /** Families whose node ports a relay of this process also serves at 127.0.0.1 or ::1 (KEP-6032); absent for none. */
-  readonly relayedAtLocalhost?: readonly Family[] | undefined
+  readonly forwardedAtLocalhost?: readonly Family[] | undefined
   /** Empty for a named proxy: what it does not know there is another's. */
   readonly serviceCidrs: readonly Cidr[]
   /** Addresses that interfaces of this machine have, sorted; empty when no mode needs them. */

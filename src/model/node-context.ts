@@ -34,7 +34,7 @@ export interface ResolveOptions {
   /** With cidrs, loopback addresses that they hold are among the addresses: in IPv4, which can be made to route them. */
   readonly loopbackNodePorts?: boolean
   /** A relay of this process serves node ports at localhost where the selection says so by name (KEP-6032). */
-  readonly relaysLocalhost?: boolean
+  readonly forwardsLocalhost?: boolean
   /** When not empty, external IPs outside these are refused. */
   readonly allowedExternalCidrs: readonly Cidr[]
   /** When not empty, load-balancer addresses outside these are refused. */
@@ -156,10 +156,10 @@ export function familiesAtLocalhost({ cidrs }: NodePortSelection): readonly Fami
 }
 
 /** Gives the families whose node ports are relayed at LOCALHOST; nothing for none. */
-export function relayedAtLocalhost({ options }: NodeContext): Pick<FrontendTable, 'relayedAtLocalhost'> {
-  if (options.relaysLocalhost !== true) return {}
+export function forwardedAtLocalhost({ options }: NodeContext): Pick<FrontendTable, 'forwardedAtLocalhost'> {
+  if (options.forwardsLocalhost !== true) return {}
   const families = familiesAtLocalhost(options.nodePortSelection)
-  return families.length === 0 ? {} : { relayedAtLocalhost: families }
+  return families.length === 0 ? {} : { forwardedAtLocalhost: families }
 }
 
 /** Gives the endpoints of a port for clients at localhost: with policy Local those of this node alone. */

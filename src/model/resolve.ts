@@ -24,13 +24,13 @@ import {
 import { type CappedServices, cappedSnapshot, withinCaps } from './memory-caps.ts'
 import {
   externalRoute,
+  forwardedAtLocalhost,
   isOurs,
   type NodeContext,
   needsForRoute,
   nodeContextOf,
   nodePortAddresses,
   type ResolveOptions,
-  relayedAtLocalhost,
   selectBackends,
   survey,
 } from './node-context.ts'
@@ -116,7 +116,7 @@ export function* resolve(
     localBackends: localBackendsAfter(previous?.table, changes),
     services: before.withOwn(changes),
     nodePorts,
-    ...relayedAtLocalhost(here),
+    ...forwardedAtLocalhost(here),
     serviceCidrs,
     localIps,
     node,

@@ -148,7 +148,7 @@ export interface Freed {
 /** The options by which a mode changes how Services are resolved. */
 type ModeResolving = Pick<
   ResolveOptions,
-  'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts' | 'relaysLocalhost'
+  'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts' | 'forwardsLocalhost'
 >
 
 /** The filter of the lists that `kprobe dump` prints. */

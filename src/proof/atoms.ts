@@ -2,7 +2,7 @@ import { append } from '../base/collections.ts'
 import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
 import { difference, everything, intersection, point, type Region, union } from '../base/region.ts'
-import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/values.ts'
+import { type Hook, LOCAL, loopback, regionOfIps } from './evaluate/values.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE, REJECT } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
 import {
@@ -69,7 +69,7 @@ class Space {
     const all = this.#nodeAddresses ?? difference(this.#addresses, loopback(this.#length))
     const served = difference(all, hidden)
     const relayed = difference(loopback(this.#length), hidden)
-    if (this.#meaning.relaysLocalhost && protocol === 'SCTP' && relayed.length > 0) {
+    if (this.#meaning.forwardsLocalhost && protocol === 'SCTP' && relayed.length > 0) {
       yield classOf(hook, place, this.#destinations.at(relayed, place), this.#sources.anyone(hook, REJECT))
     }
     const clusterIps = this.#meaning.promises.bindsAddresses ? [] : this.#clusterIpsAmong(served)
@@ -128,11 +128,11 @@ class Space {
 
   /** The relay has no SCTP: its node ports are taken at loopback addresses too. */
   *#groupsAtLocalhost(): Generator<Group, void, undefined> {
-    const { relaysLocalhost, nodePorts } = this.#meaning
+    const { forwardsLocalhost, nodePorts } = this.#meaning
     const sctp = nodePorts.filter(({ protocol }) => protocol === 'SCTP')
     const inside = loopback(this.#length)
     for (const group of this.#groups()) {
-      if (!relaysLocalhost || sctp.length === 0) {
+      if (!forwardsLocalhost || sctp.length === 0) {
         yield group
         continue
       }

@@ -11,8 +11,8 @@ import {
   loopback,
   type RulePlace,
   regionOfIps,
-} from '../kernel/evaluate/values.ts'
-import type { Leaf } from '../kernel/evaluate/walk.ts'
+} from './evaluate/values.ts'
+import type { Leaf } from './evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { addressOf, type PacketClass } from './packet-class.ts'
 import { Permits } from './permits.ts'

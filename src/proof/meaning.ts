@@ -96,7 +96,7 @@ export interface FamilyMeaning {
   /** Addresses that serve node ports; undefined for every address of this node but loopback. */
   readonly nodePortAddresses: readonly Ip[] | undefined
   /** A relay of the daemon serves node ports at localhost, for TCP and UDP. */
-  readonly relaysLocalhost: boolean
+  readonly forwardsLocalhost: boolean
   readonly clusterIps: ReadonlySet<Ip>
   readonly serviceCidrs: readonly Cidr[]
   /**
@@ -401,7 +401,7 @@ const LOCALHOST: Readonly<Record<Family, Ip>> = {
 }
 
 /** A range of all addresses does not ask for localhost (KEP-6032). */
-export function relaysLocalhost(config: MeaningConfig, family: Family): boolean {
+export function forwardsLocalhost(config: MeaningConfig, family: Family): boolean {
   const { nodePortAddresses, featureGates } = config
   if (promisesOf(config).bindsAddresses) return false
   const loopbacks = nodePortAddresses.cidrs.filter(({ ip, bits }) => bits > 0 && isLoopback(ip))

@@ -10,6 +10,7 @@ import {
   claimsOf,
   type FamilyMeaning,
   familiesOf,
+  forwardsLocalhost,
   type Here,
   hereOf,
   type MeaningConfig,
@@ -19,7 +20,6 @@ import {
   podSourceOf,
   portKey,
   promisesOf,
-  relaysLocalhost,
 } from './meaning.ts'
 import { addressOf } from './packet-class.ts'
 
@@ -52,7 +52,7 @@ class FamilyMeanings implements FamilyMeaning {
   readonly masqueradeAll: boolean
   readonly promises: FamilyMeaning['promises']
   readonly nodePortAddresses: readonly Ip[] | undefined
-  readonly relaysLocalhost: boolean
+  readonly forwardsLocalhost: boolean
   readonly serviceCidrs: FamilyMeaning['serviceCidrs']
   readonly nodeIps: ReadonlySet<Ip>
   readonly localIps: ReadonlySet<Ip>
@@ -77,7 +77,7 @@ class FamilyMeanings implements FamilyMeaning {
     this.podSource = podSourceOf(here, family)
     this.masqueradeAll = config.masqueradeAll
     this.nodePortAddresses = nodePortAddressesOf(here, family)
-    this.relaysLocalhost = relaysLocalhost(config, family)
+    this.forwardsLocalhost = forwardsLocalhost(config, family)
     this.serviceCidrs = mergeCidrs(cidrs.filter(({ ip }) => familyOf(ip) === family))
     this.nodeIps = new Set([...ips, ...snapshot.localIps])
     this.localIps = new Set(snapshot.localIps)

@@ -1,7 +1,7 @@
 import { u16be } from '../base/octets.ts'
 import { difference, onlyValue, point, type Region, union } from '../base/region.ts'
-import { LOCAL, loopback, regionOfIps } from '../kernel/evaluate/values.ts'
-import type { Leaf } from '../kernel/evaluate/walk.ts'
+import { LOCAL, loopback, regionOfIps } from './evaluate/values.ts'
+import type { Leaf } from './evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { protocolOf } from './packet-class.ts'
 

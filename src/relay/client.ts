@@ -1,4 +1,4 @@
-import type { ApiAddress, RelayAddress } from '../api/grpc/address.ts'
+import type { ApiAddress, RelayAddress } from '../base/api-address.ts'
 import { backoffMs, type Cancel, type Clock } from '../base/clock.ts'
 import {
   type ApiBody,

@@ -1,7 +1,7 @@
 import { type ClientHttp2Session, type ClientHttp2Stream, connect } from 'node:http2'
 import { connect as connectSocket } from 'node:net'
-import { type ApiAddress, formatApiAddress } from '../api/grpc/address.ts'
 import { MessageReader, UNAVAILABLE } from '../api/grpc/rpc.ts'
+import { type ApiAddress, formatApiAddress } from '../base/api-address.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { formatIp } from '../base/ip.ts'

@@ -1,4 +1,4 @@
-import { formatApiAddress, type RelayAddress, type RelayName } from '../api/grpc/address.ts'
+import { formatApiAddress, type RelayAddress, type RelayName } from '../base/api-address.ts'
 import { type Cancel, type Clock, within } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { compareIps, type Ip, parseIp } from '../base/ip.ts'

@@ -1,7 +1,7 @@
 import { lookup } from 'node:dns/promises'
 import { readFile } from 'node:fs/promises'
-import { type ApiAddress, formatApiAddress, parseRelayAddress } from '../api/grpc/address.ts'
 import { expiryOf } from '../api/grpc/http-server.ts'
+import { type ApiAddress, formatApiAddress, parseRelayAddress } from '../base/api-address.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'

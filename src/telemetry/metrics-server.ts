@@ -173,7 +173,7 @@ export function statuszText(
 
 /** Says which frontends end with the process. */
 function relayedFacts(table: FrontendTable | undefined): Readonly<Record<string, string>> {
-  const families = table?.relayedAtLocalhost
+  const families = table?.forwardedAtLocalhost
   return families === undefined ? {} : { Relayed: `node ports at localhost, ${families.join(' and ')}` }
 }
 

@@ -1,7 +1,7 @@
 import { describe, it } from 'vitest'
 import { formatIp, formatIpPort, type Ip } from '../../src/base/ip.ts'
-import type { TracePacket, Tracer } from '../../src/kernel/evaluate/trace.ts'
 import type { Frontend, PortFrontends, ServiceFrontends } from '../../src/model/frontend.ts'
+import type { TracePacket, Tracer } from '../../src/proof/evaluate/trace.ts'
 import { createRandom } from '../support/apiserver/random.ts'
 import { PROTOCOL_NUMBER } from '../support/lab/probe.ts'
 import { type Computed, change, computeIn, ip, type Stateful } from '../support/pipeline.ts'

@@ -12,7 +12,7 @@ import { quantile } from '../bench/report.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
 import type { Program } from '../support/reference/process.ts'
-import { Relay } from '../support/reference/relay.ts'
+import { Forwarder } from '../support/reference/relay.ts'
 import { cpuMs, kernelMiB, rssMiB } from './cost.ts'
 import { Marksman } from './marksman.ts'
 import { freshAddress, namespaces, SERVICE_CIDR, serviceOf, sliceOf, slicesOf, vipOf } from './objects.ts'
@@ -118,7 +118,7 @@ export async function measure(
   const plane = await ControlPlane.start({ serviceCidrs: SERVICE_CIDR })
   await load(plane, size)
   const marksman = await Marksman.start()
-  const relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
+  const relay = await Forwarder.start({ listen: { port: plane.port }, dial: plane.way })
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-cluster-'))
   const bare = pathCosts(size)
   const results: Run[] = []
@@ -165,7 +165,7 @@ async function load({ api }: ControlPlane, size: ClusterSize): Promise<void> {
 interface BenchOptions {
   readonly plane: ControlPlane
   readonly marksman: Marksman
-  readonly relay: Relay
+  readonly relay: Forwarder
   readonly size: ClusterSize
   readonly contender: Contender
   readonly log: string

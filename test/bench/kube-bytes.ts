@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { type ClusterShape, sliceOf } from '../support/apiserver/generator.ts'
 import { findBinaries } from '../support/reference/binaries.ts'
 import { Program } from '../support/reference/process.ts'
-import { Relay } from '../support/reference/relay.ts'
+import { Forwarder } from '../support/reference/relay.ts'
 import { type Method, openLoader } from './kube-load.ts'
 import { ask, openBenchClient, type RunningServer, writeKubeconfig } from './kube-server.ts'
 import { proxyFlags } from './proxy-flags.ts'
@@ -29,7 +29,7 @@ export async function measureBytes(
   shape: ClusterShape,
 ): Promise<Bytes> {
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-'))
-  const relay = await Relay.start({ listen: { port: 0 }, dial: { port: server.port } })
+  const relay = await Forwarder.start({ listen: { port: 0 }, dial: { port: server.port } })
   const kubeconfig = join(folder, 'kubeconfig')
   writeKubeconfig(kubeconfig, { ...server, port: relay.port })
   const stop = await listen(listener, kubeconfig, folder)
@@ -72,7 +72,7 @@ async function change(kubeconfig: string, shape: ClusterShape): Promise<void> {
 }
 
 /** Gives the bytes so far, once there have been some and no more come. */
-async function quiet(relay: Relay): Promise<number> {
+async function quiet(relay: Forwarder): Promise<number> {
   const end = performance.now() + START_MAX_MS
   let bytes = relay.receivedBytes
   let sinceMs = performance.now()

@@ -100,7 +100,7 @@ class ReaderProcess {
 async function steady(count: number): Promise<Steady> {
   const readers = new ReaderProcess()
   await readers.ready
-  const relay = new Relay(OBJECTS)
+  const relay = new Forwarder(OBJECTS)
   let server = await relay.listen(readers.path)
   await readers.ask('open', WARM)
   const warmBytes = await rss()
@@ -139,7 +139,7 @@ async function steady(count: number): Promise<Steady> {
 async function firstState(count: number): Promise<First> {
   const readers = new ReaderProcess()
   await readers.ready
-  const relay = new Relay(FIRST_OBJECTS)
+  const relay = new Forwarder(FIRST_OBJECTS)
   await relay.listen(readers.path)
   const before = await rss()
   let most = before
@@ -162,7 +162,7 @@ async function floor(count: number, roundBytes: number, rounds: number, tookMs: 
   const readers = new ReaderProcess()
   await readers.ready
   const streams: ServerHttp2Stream[] = []
-  const frame = Buffer.from(new Relay(1).frame(Math.round(roundBytes)))
+  const frame = Buffer.from(new Forwarder(1).frame(Math.round(roundBytes)))
   const http = createHttp2()
   http.on('stream', stream => {
     stream.on('error', () => undefined)
@@ -254,7 +254,7 @@ interface Made {
 }
 
 /** A relay whose collection is filled by hand. */
-class Relay {
+class Forwarder {
   readonly state = new RelayState({ clock: systemClock, proxyName: '', cpuMs: processCpuMs })
   readonly #collection: Collection
   #revision = 1_000

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { runCommand } from '../../src/cli/commands.ts'
+import { runCommand } from '../../src/commands.ts'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
 import { FakeIo } from '../support/fake-io.ts'

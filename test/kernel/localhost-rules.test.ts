@@ -33,7 +33,7 @@ const WANTED = table(
       { frontends, protocol: 'SCTP', v6: true, cluster: backends(1, { v6: true }) },
     ]),
   ],
-  { relayedAtLocalhost: ['IPv4', 'IPv6'] },
+  { forwardedAtLocalhost: ['IPv4', 'IPv6'] },
 )
 
 function configOf(...flags: readonly string[]): Config {

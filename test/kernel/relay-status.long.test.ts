@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { runCommand } from '../../src/cli/commands.ts'
+import { runCommand } from '../../src/commands.ts'
 import { nodeOf, serviceOf } from '../support/apiserver/generator.ts'
 import { ApiServer } from '../support/apiserver/http-server.ts'
 import { tool } from '../support/command.ts'

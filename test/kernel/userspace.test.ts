@@ -4,7 +4,7 @@ import { connect, createServer, type Socket } from 'node:net'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
 import { finish, systemClock } from '../../src/base/clock.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
-import { DEFAULT_LIMITS } from '../../src/modes/common/relay/context.ts'
+import { DEFAULT_LIMITS } from '../../src/modes/common/forwarder/context.ts'
 import type { ModeEvent } from '../../src/modes/mode.ts'
 import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
@@ -36,7 +36,7 @@ beforeAll(async () => {
   lab = await Lab.start()
   client = openClient()
   plane = openPlane()
-  plane.startRelaying()
+  plane.startForwarding()
   computed = computeIn(USERSPACE, {}, LOCAL_IPS)
   computed = change(computed, { objects: [NODE] })
   held = plane.empty
@@ -248,7 +248,7 @@ it('takes over from a process that has ended in one transaction', async () => {
   plane.destroy()
   expect((await outcomes('outside', '172.30.0.41', 80)).ok).toBe(false)
   plane = openPlane()
-  plane.startRelaying()
+  plane.startForwarding()
   const { state } = await plane.observe()
   const before = plane.generation()
   held = await commitAll(plane, state, computed.state)

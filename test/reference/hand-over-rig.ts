@@ -9,7 +9,7 @@ import type { KubeObject } from '../support/reference/api.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { KubeProxyPeer, type ProxyConfig } from '../support/reference/kube-proxy-peer.ts'
 import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
-import { Relay } from '../support/reference/relay.ts'
+import { Forwarder } from '../support/reference/relay.ts'
 import { Clients, NODE_PORT, VIP, VIP6 } from './hand-over-clients.ts'
 
 export const ENDPOINTS = ['10.0.1.1:8080', '10.0.1.2:8080', '10.0.1.3:8080']
@@ -26,14 +26,14 @@ export const IPTABLES_MODE: ProxyConfig = {
 export class HandOver {
   readonly plane: ControlPlane
   readonly lab: Lab
-  readonly #relay: Relay
+  readonly #relay: Forwarder
   readonly #servers: Servers
   readonly #daemons = new Daemons()
   readonly #running: Clients[] = []
   readonly #peers: KubeProxyPeer[] = []
   readonly #path = process.env.PATH
 
-  private constructor(parts: { plane: ControlPlane; lab: Lab; relay: Relay; servers: Servers }) {
+  private constructor(parts: { plane: ControlPlane; lab: Lab; relay: Forwarder; servers: Servers }) {
     this.plane = parts.plane
     this.lab = parts.lab
     this.#relay = parts.relay
@@ -47,7 +47,7 @@ export class HandOver {
     await plane.api.put(namespaceObject('ns'))
     for (const object of OBJECTS) await plane.api.put(object)
     const lab = await Lab.start()
-    const relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
+    const relay = await Forwarder.start({ listen: { port: plane.port }, dial: plane.way })
     const servers = await lab.servers([...ENDPOINTS, ...ENDPOINTS6])
     return new HandOver({ plane, lab, relay, servers })
   }

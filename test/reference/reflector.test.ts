@@ -8,7 +8,7 @@ import { clusterObjects } from '../bench/cluster.ts'
 import { isObject, type KubeObject } from '../support/reference/api.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
-import { Relay } from '../support/reference/relay.ts'
+import { Forwarder } from '../support/reference/relay.ts'
 import { ScenarioCluster } from '../support/reference/scenario-cluster.ts'
 import { listedState, Watched, type WatchedOptions } from '../support/reference/watched.ts'
 import { loadScenarios } from '../support/scenario.ts'
@@ -20,11 +20,11 @@ const JSON_TYPE = 'application/json'
 const open: Watched[] = []
 
 let plane: ControlPlane
-let relay: Relay
+let relay: Forwarder
 
 beforeAll(async () => {
   plane = await ControlPlane.start({ flags: ['--feature-gates=StrictIPCIDRValidation=false'] })
-  relay = await Relay.start({ listen: { port: 0 }, dial: plane.way })
+  relay = await Forwarder.start({ listen: { port: 0 }, dial: plane.way })
   await plane.api.put(LAB_NODE)
   await plane.api.put(namespaceObject('ns1'))
 })

@@ -9,7 +9,7 @@ import { eventually, patientMs } from '../support/patience.ts'
 import type { KubeObject } from '../support/reference/api.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
-import { Relay } from '../support/reference/relay.ts'
+import { Forwarder } from '../support/reference/relay.ts'
 
 /* As many changes of endpoints as a real API server takes from us, one after the other over eight connections. */
 
@@ -20,7 +20,7 @@ const LAG_MAX_MS = 10_000
 
 const daemons = new Daemons()
 let plane: ControlPlane
-let relay: Relay
+let relay: Forwarder
 
 beforeAll(async () => {
   plane = await ControlPlane.start({ serviceCidrs: SERVICE_CIDR })
@@ -33,7 +33,7 @@ beforeAll(async () => {
   })
   freshNetns()
   ip(['link set lo up'])
-  relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
+  relay = await Forwarder.start({ listen: { port: plane.port }, dial: plane.way })
 })
 
 afterAll(async () => {

@@ -83,7 +83,7 @@ describe('userspace mode', () => {
     const client = openClient()
     const options = userspaceOptionsOf(scenario.config)
     const plane = new UserspacePlane({ client, clock: systemClock, options })
-    plane.startRelaying()
+    plane.startForwarding()
     try {
       await plane.cleanup()
       await saveEachStep(scenario, { mode: USERSPACE, plane, savers: nftSavers(client, options.tableName) })

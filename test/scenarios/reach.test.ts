@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
-import { damageText, programmedModes } from '../../src/cli/programmed.ts'
 import { tableNameOf as nftablesName } from '../../src/config/modes/nftables.ts'
 import { tableNameOf as userspaceName } from '../../src/config/modes/userspace.ts'
+import { damageText, programmedModes } from '../../src/inspect/programmed.ts'
 import {
   change,
   computeIn,

@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { hostname } from 'node:os'
-import { runCommand as runHere } from '../../src/cli/commands.ts'
+import { runCommand as runHere } from '../../src/commands.ts'
 import { COMMAND } from './daemon.ts'
 import { FakeIo } from './fake-io.ts'
 import { patientMs } from './patience.ts'

@@ -1,6 +1,6 @@
 import { expect } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../../src/modes/common/relay/context.ts'
+import { DEFAULT_LIMITS, type ForwarderLimits } from '../../src/modes/common/forwarder/context.ts'
 import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { parseEndpoint } from './lab/address.ts'
@@ -34,7 +34,7 @@ function canBeAnswered({ from, source }: PacketRow): boolean {
 
 const RATE = 250
 /** All endpoints answer, on a busy machine later than the 250 ms after which a client is sent to another one. */
-const PATIENT: RelayLimits = { ...DEFAULT_LIMITS, connectTimeoutsMs: [60_000] }
+const PATIENT: ForwarderLimits = { ...DEFAULT_LIMITS, connectTimeoutsMs: [60_000] }
 
 /** The laboratory sees what this node sends to itself: a connection on its way to a listener has not arrived. */
 function beyondRelay(outcome: Outcome, { expected }: PacketRow): Outcome {
@@ -89,7 +89,7 @@ export async function playInUserspace(scenario: Scenario, lab: Lab, more?: MoreO
   const client = openClient()
   const options = { ...userspaceOptionsOf(scenario.config), limits: PATIENT }
   const plane = new UserspacePlane({ client, clock: systemClock, options })
-  plane.startRelaying()
+  plane.startForwarding()
   const endpoints = endpointsOf(scenario)
   const servers = endpoints.length > 0 ? await lab.servers(endpoints) : undefined
   try {

@@ -1,5 +1,5 @@
 import { assert } from '../../src/base/errors.ts'
-import { createTracer, type Tracer } from '../../src/kernel/evaluate/trace.ts'
+import { createTracer, type Tracer } from '../../src/proof/evaluate/trace.ts'
 import {
   IPTABLES,
   IPTABLES_OPTIMIZED,

@@ -1,7 +1,7 @@
 import { readU16be, u32host } from '../../src/base/octets.ts'
 import { includes, onlyValue, type Region, sizeOf } from '../../src/base/region.ts'
-import type { TracePacket, Way } from '../../src/kernel/evaluate/trace.ts'
 import { RTN_LOCAL } from '../../src/kernel/nft/constants.ts'
+import type { TracePacket, Way } from '../../src/proof/evaluate/trace.ts'
 import { addressOf, type PacketClass } from '../../src/proof/packet-class.ts'
 
 type Random = (bound: number) => number

@@ -1,5 +1,5 @@
-import type { ApiAddress } from '../../src/api/grpc/address.ts'
 import { type Call, type CallHandler, MessageReader, RpcError, UNAVAILABLE } from '../../src/api/grpc/rpc.ts'
+import type { ApiAddress } from '../../src/base/api-address.ts'
 import { parseIp } from '../../src/base/ip.ts'
 import { RelayClient } from '../../src/relay/client.ts'
 import type { RelayCall, RelayCallHandlers, RelayLink } from '../../src/relay/connection.ts'

@@ -1,6 +1,6 @@
 import type { Ip } from '../../src/base/ip.ts'
-import type { DynamicElements } from '../../src/kernel/evaluate/single.ts'
-import type { TracePacket, Tracer } from '../../src/kernel/evaluate/trace.ts'
+import type { DynamicElements } from '../../src/proof/evaluate/single.ts'
+import type { TracePacket, Tracer } from '../../src/proof/evaluate/trace.ts'
 import { drawsToMeet } from './draws.ts'
 import { addressText, endpointText, parseEndpoint } from './lab/address.ts'
 import type { Flow, Outcome } from './lab/lab.ts'

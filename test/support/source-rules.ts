@@ -77,18 +77,18 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   telemetry: ['base', 'model', 'http', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
-  config: ['base', 'model', 'api/grpc/address.ts'],
+  config: ['base', 'model', 'base/api-address.ts'],
   daemon: DAEMON_HALF,
   // What other programs are told of the model.
   api: ['base', 'model', 'wire'],
-  'daemon/api-service.ts': [...DAEMON_HALF, 'api'],
+  'api/api-service.ts': [...DAEMON_HALF, 'api'],
   // From the API server to many nodes.
   relay: ['base', 'model', 'source', 'wire', 'api'],
-  'daemon/node-views.ts': ['base', 'model', 'api', 'relay', 'daemon/intake.ts'],
+  'relay/node-views.ts': ['base', 'model', 'api', 'relay', 'daemon/intake.ts'],
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.
   proof: [
     'base',
-    'kernel/evaluate',
+    'proof/evaluate',
     'kernel/nft',
     'kernel/xt',
     'kernel/ipset',
@@ -101,12 +101,12 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'model/service.ts',
     'model/snapshot.ts',
   ],
-  'daemon/prover.ts': [...DAEMON_HALF, 'proof'],
+  'proof/prover.ts': [...DAEMON_HALF, 'proof'],
   // What rules do to packets, whoever wrote them.
-  'kernel/evaluate': ['base', 'kernel'],
+  'proof/evaluate': ['base', 'kernel'],
   // In the browser.
   ui: ['base', 'model/fields.ts'],
-  'daemon/page.ts': [...DAEMON_HALF, 'api/grpc/http-server.ts'],
+  'inspect/page/page-server.ts': [...DAEMON_HALF, 'api/grpc/http-server.ts'],
   cli: EVERYTHING,
   // What others may import: see docs/library.md.
   library: EVERYTHING,
@@ -122,7 +122,7 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'optional-parts.ts': ['main.ts'],
   ui: [],
   library: [],
-  'cli/libnftables.ts': ['cli/dump.ts'],
+  'inspect/check/libnftables.ts': ['inspect/check/dump.ts'],
 }
 
 /** Modules of Node and packages that each file, or else each part of src/, may import; what is not listed may none. */
@@ -136,7 +136,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
-  'source/saved-state.ts': ['node:crypto', 'node:fs', 'node:fs/promises', 'node:path'],
+  'daemon/saved/state-file.ts': ['node:crypto', 'node:fs', 'node:fs/promises', 'node:path'],
   'source/kube/client': [
     'node:crypto',
     'node:dns',
@@ -170,24 +170,24 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/banner.ts': ['node:os'],
   'daemon/instance-lock.ts': ['node:fs/promises'],
   'daemon/network-lock.ts': ['node:fs/promises', 'node:net'],
-  'daemon/page.ts': ['node:fs/promises'],
+  'inspect/page/page-server.ts': ['node:fs/promises'],
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
   cli: ['yaml'],
   'cli/admin-client.ts': ['node:http'],
-  'cli/api.ts': ['node:fs/promises'],
+  'api/command.ts': ['node:fs/promises'],
   // A file for a bug report.
-  'cli/bundle.ts': ['node:fs/promises', 'node:zlib'],
-  'cli/debug.ts': ['node:crypto', 'node:fs/promises'],
-  'cli/page.ts': ['node:fs/promises', 'node:url'],
-  'cli/nodes.ts': ['node:os', 'node:path'],
-  'cli/redaction.ts': ['node:crypto'],
-  'cli/doctor.ts': ['node:fs/promises'],
+  'inspect/bundle-file.ts': ['node:fs/promises', 'node:zlib'],
+  'inspect/bundle/debug.ts': ['node:crypto', 'node:fs/promises'],
+  'inspect/page/page.ts': ['node:fs/promises', 'node:url'],
+  'inspect/nodes/nodes.ts': ['node:os', 'node:path'],
+  'inspect/bundle/redaction.ts': ['node:crypto'],
+  'inspect/check/doctor.ts': ['node:fs/promises'],
   'cli/processes.ts': ['node:fs/promises'],
   'cli/io.ts': ['node:fs/promises', 'node:stream'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
-  'cli/libnftables.ts': ['ffi-rs'],
+  'inspect/check/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.
-  'modes/common/relay': ['node:dgram', 'node:net'],
+  'modes/common/forwarder': ['node:dgram', 'node:net'],
   'api/exec.ts': ['node:child_process', 'node:stream'],
   'main.ts': ['node:inspector', 'node:os', 'node:v8'],
 }
@@ -287,7 +287,7 @@ function resolvePath(importer: string, module: string): string {
 
 const MODE_NAME = new RegExp(`'(?:${MODE_NAMES.join('|')})'`)
 /** Where the word is no mode: a library, and rules that IPVS mode writes. */
-const NAMES_NO_MODE: readonly string[] = ['src/cli/libnftables.ts', 'src/config/config.ts']
+const NAMES_NO_MODE: readonly string[] = ['src/inspect/check/libnftables.ts', 'src/config/config.ts']
 
 /** Outside of src/modes/, src/config/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
 export function modeNameComplaints(file: SourceFile): string[] {

@@ -1,9 +1,9 @@
-import { lazyTracer, tracerOf } from '../../src/cli/tracer.ts'
-import type { Tracer } from '../../src/kernel/evaluate/trace.ts'
+import { lazyTracer, tracerOf } from '../../src/inspect/tracer.ts'
 import { tracedIptables } from '../../src/modes/iptables/mode.ts'
 import { tracedIpvs } from '../../src/modes/ipvs/trace.ts'
 import { tracedUserspace } from '../../src/modes/userspace/traced.ts'
 import { type Traceable, tracedChains } from '../../src/modes/xt-common/read-chains.ts'
+import type { Tracer } from '../../src/proof/evaluate/trace.ts'
 
 /* Tracers of what modes compute. */
 

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { expect } from 'vitest'
-import type { PacketStory } from '../../src/cli/packet-story.ts'
+import type { PacketStory } from '../../src/inspect/live/packet-story.ts'
 import { tool } from './command.ts'
 import { COMMAND } from './daemon.ts'
 import { eventually } from './patience.ts'

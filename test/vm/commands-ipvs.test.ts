@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { createServer } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { command as dump } from '../../src/cli/dump.ts'
+import { command as dump } from '../../src/inspect/check/dump.ts'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { EXAMPLE_FLAGS } from '../support/daemon.ts'
 import { FakeIo } from '../support/fake-io.ts'

@@ -1,5 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
+import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from '../../base/api-address.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIp } from '../../base/ip.ts'
 import type { OverShare } from '../../base/shares.ts'
@@ -7,7 +8,6 @@ import { listenAtUnixSocket } from '../../base/unix-socket.ts'
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
 import { list, type MessageOf, message, table, text } from '../../wire/protobuf/table.ts'
 import { DESCRIPTORS, health, reflection } from '../schema.ts'
-import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
 import {
   type ApiTls,
   expiryOf,

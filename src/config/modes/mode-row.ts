@@ -55,7 +55,7 @@ export interface ModeRow {
   /** All connections go through this process. */
   readonly forwards?: true
   /** Some connections go through this process, beside those that the kernel sends to endpoints. */
-  relaysSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
+  forwardsSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
   /** src/proof can follow packets through the rules. */
   readonly isProvable?: true
 }

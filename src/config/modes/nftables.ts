@@ -17,7 +17,7 @@ const SETTINGS: ModeSettings = {
 }
 
 /** Whether the gate leaves node ports at localhost to the relay. */
-export function mayRelay({ featureGates }: Pick<Config, 'featureGates'>): boolean {
+export function mayForward({ featureGates }: Pick<Config, 'featureGates'>): boolean {
   return featureGates[GATE_LOCALHOST] !== false
 }
 
@@ -40,6 +40,6 @@ export const NFTABLES: ModeRow = {
   settings: SETTINGS,
   tableName: tableNameOf,
   proxyOfTable,
-  relaysSome: config => mayRelay(config) && familiesAtLocalhost(config.nodePortAddresses).length > 0,
+  forwardsSome: config => mayForward(config) && familiesAtLocalhost(config.nodePortAddresses).length > 0,
   isProvable: true,
 }

@@ -3,16 +3,16 @@ import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, formatIpPort } from '../../base/ip.ts'
 import type { Backend, FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
-import { type RelayLimits, relayContext } from '../common/relay/context.ts'
+import { type ForwarderLimits, forwarderContext } from '../common/forwarder/context.ts'
 import {
-  diffRelays,
+  diffForwarders,
+  type Forwarder,
+  type ForwarderChanges,
+  type ForwarderKey,
   type ListName,
-  type Relay,
-  type RelayChanges,
-  type RelayKey,
-  sameRelay,
-} from '../common/relay/relay.ts'
-import { type OpenFailure, type RelayCounts, RelaySet } from '../common/relay/relay-set.ts'
+  sameForwarder,
+} from '../common/forwarder/forwarder.ts'
+import { type ForwarderCounts, ForwarderSet, type OpenFailure } from '../common/forwarder/forwarder-set.ts'
 import type { ModeEvent } from '../mode.ts'
 import type { NftablesPlan, NftablesState } from './state.ts'
 
@@ -27,8 +27,8 @@ const LISTS: readonly ListName[] = ['cluster']
  * Gives the relay of each node port of a Service at localhost (KEP-6032). A port that has no endpoint for clients
  * there has none: the kernel then refuses connections, because no socket listens.
  */
-function localhostRelays({ service, ports }: ServiceFrontends, families: Families): readonly Relay[] {
-  const relays: Relay[] = []
+function localhostForwarders({ service, ports }: ServiceFrontends, families: Families): readonly Forwarder[] {
+  const forwarders: Forwarder[] = []
   for (const port of ports) {
     const { protocol, family, displayName, affinityTimeoutS } = port
     if (protocol === 'SCTP' || !families.includes(family)) continue
@@ -36,7 +36,7 @@ function localhostRelays({ service, ports }: ServiceFrontends, families: Familie
     const nodePort = port.frontends.find(({ kind }) => kind === 'NodePort')?.port
     if (nodePort === undefined || cluster.length === 0) continue
     const address = LOCALHOST[family]
-    relays.push({
+    forwarders.push({
       key: `${port.key} ${formatIpPort(address, nodePort)}`,
       displayName,
       service,
@@ -47,17 +47,17 @@ function localhostRelays({ service, ports }: ServiceFrontends, families: Familie
       balance: { affinityTimeoutS, cluster, local: NO_BACKENDS },
     })
   }
-  return relays
+  return forwarders
 }
 
 /** Gives a plan that also changes the relays of this process, from these to those of its `after`. */
-export function withRelays(plan: NftablesPlan, from: NftablesState['relays']): NftablesPlan {
-  const relays = diffRelays(from, plan.after.relays)
-  const { lines } = relays
+export function withForwarders(plan: NftablesPlan, from: NftablesState['forwarders']): NftablesPlan {
+  const forwarders = diffForwarders(from, plan.after.forwarders)
+  const { lines } = forwarders
   if (lines.length === 0) return plan
   return {
     ...plan,
-    relays,
+    forwarders,
     empty: false,
     changes: plan.changes + lines.length,
     *describe() {
@@ -68,53 +68,55 @@ export function withRelays(plan: NftablesPlan, from: NftablesState['relays']): N
 }
 
 /** Builds the relays of one render from those of its base. */
-export class RelayDraft {
+export class ForwarderDraft {
   readonly #base: NftablesState
   readonly #families: Families
   readonly #continuing: boolean
-  readonly #changes = new Map<string, Relay | undefined>()
+  readonly #changes = new Map<string, Forwarder | undefined>()
 
-  constructor(base: NftablesState, { relayedAtLocalhost = NO_FAMILIES }: FrontendTable) {
+  constructor(base: NftablesState, { forwardedAtLocalhost = NO_FAMILIES }: FrontendTable) {
     this.#base = base
-    this.#families = relayedAtLocalhost
-    const before = base.frontends?.relayedAtLocalhost ?? NO_FAMILIES
-    this.#continuing = base.frontends !== undefined && before.join() === relayedAtLocalhost.join()
+    this.#families = forwardedAtLocalhost
+    const before = base.frontends?.forwardedAtLocalhost ?? NO_FAMILIES
+    this.#continuing = base.frontends !== undefined && before.join() === forwardedAtLocalhost.join()
   }
 
   replace(before: ServiceFrontends | undefined, after: ServiceFrontends | undefined): void {
     if (!this.#continuing || this.#families.length === 0) return
-    for (const { key } of this.#relaysOf(before)) this.#changes.set(key, undefined)
-    for (const relay of this.#relaysOf(after)) this.#changes.set(relay.key, this.#known(relay))
+    for (const { key } of this.#forwardersOf(before)) this.#changes.set(key, undefined)
+    for (const forwarder of this.#forwardersOf(after))
+      this.#changes.set(forwarder.key, this.#known(forwarder))
   }
 
   /** Gives all relays. A Service that the kernel does not hold has none. */
-  *finish({ services }: FrontendTable, isLeftOut: (key: string) => boolean): Steps<PersistentMap<Relay>> {
+  *finish({ services }: FrontendTable, isLeftOut: (key: string) => boolean): Steps<PersistentMap<Forwarder>> {
     if (this.#continuing)
-      return this.#changes.size === 0 ? this.#base.relays : this.#base.relays.withOwn(this.#changes)
+      return this.#changes.size === 0 ? this.#base.forwarders : this.#base.forwarders.withOwn(this.#changes)
     if (this.#families.length === 0) return PersistentMap.empty()
-    const relays = new Map<string, Relay>()
+    const forwarders = new Map<string, Forwarder>()
     const pauses = new Pauses()
     for (const [key, service] of services.entries()) {
       if (pauses.due()) yield
       if (isLeftOut(key)) continue
-      for (const relay of this.#relaysOf(service)) relays.set(relay.key, this.#known(relay))
+      for (const forwarder of this.#forwardersOf(service))
+        forwarders.set(forwarder.key, this.#known(forwarder))
     }
-    return PersistentMap.owning(relays)
+    return PersistentMap.owning(forwarders)
   }
 
-  #relaysOf(service: ServiceFrontends | undefined): readonly Relay[] {
-    return service === undefined ? [] : localhostRelays(service, this.#families)
+  #forwardersOf(service: ServiceFrontends | undefined): readonly Forwarder[] {
+    return service === undefined ? [] : localhostForwarders(service, this.#families)
   }
 
-  #known(relay: Relay): Relay {
-    const before = this.#base.relays.get(relay.key)
-    return before !== undefined && sameRelay(before, relay) ? before : relay
+  #known(forwarder: Forwarder): Forwarder {
+    const before = this.#base.forwarders.get(forwarder.key)
+    return before !== undefined && sameForwarder(before, forwarder) ? before : forwarder
   }
 }
 
-interface LocalhostRelaysOptions {
+interface LocalhostForwardersOptions {
   readonly clock: Clock
-  readonly limits: RelayLimits
+  readonly limits: ForwarderLimits
   readonly report: (event: ModeEvent) => void
 }
 
@@ -125,22 +127,22 @@ const RETRY_MS = 5_000
  * The relays of node ports at localhost. A listener that cannot be opened, because another process has the port, is
  * counted and retried. Everything else is served meanwhile.
  */
-export class LocalhostRelays {
+export class LocalhostForwarders {
   readonly #report: (event: ModeEvent) => void
-  readonly #set: RelaySet
+  readonly #set: ForwarderSet
   readonly #mutex = new Mutex()
   readonly #retries: Pacer
   /** The relays that the last commit asked for. */
-  #wanted: PersistentMap<Relay> = PersistentMap.empty()
+  #wanted: PersistentMap<Forwarder> = PersistentMap.empty()
   /** Those of them that are not open. */
-  readonly #waiting = new Map<RelayKey, Relay>()
+  readonly #waiting = new Map<ForwarderKey, Forwarder>()
   readonly #failures: Record<Family, number> = { IPv4: 0, IPv6: 0 }
   #isStarted = false
 
-  constructor({ clock, limits, report }: LocalhostRelaysOptions) {
+  constructor({ clock, limits, report }: LocalhostForwardersOptions) {
     this.#report = report
-    this.#set = new RelaySet(
-      relayContext({
+    this.#set = new ForwarderSet(
+      forwarderContext({
         clock,
         limits,
         // Our rules lead to no listener of ours.
@@ -160,11 +162,11 @@ export class LocalhostRelays {
     return this.#isStarted
   }
 
-  get wanted(): PersistentMap<Relay> {
+  get wanted(): PersistentMap<Forwarder> {
     return this.#wanted
   }
 
-  get counts(): RelayCounts {
+  get counts(): ForwarderCounts {
     return this.#set.counts
   }
 
@@ -182,7 +184,10 @@ export class LocalhostRelays {
   }
 
   /** Follows a commit. Ports that Services gave up are free before others open them. */
-  follow({ put, remove }: Pick<RelayChanges, 'put' | 'remove'>, wanted: PersistentMap<Relay>): Promise<void> {
+  follow(
+    { put, remove }: Pick<ForwarderChanges, 'put' | 'remove'>,
+    wanted: PersistentMap<Forwarder>,
+  ): Promise<void> {
     return this.#mutex.run(async () => {
       if (this.#retries.isStopped) return
       this.#wanted = wanted
@@ -190,7 +195,7 @@ export class LocalhostRelays {
         this.#set.remove(key)
         this.#waiting.delete(key)
       }
-      for (const relay of put) if (this.#set.has(relay.key)) this.#set.update(relay)
+      for (const forwarder of put) if (this.#set.has(forwarder.key)) this.#set.update(forwarder)
       await this.#open(put.filter(({ key }) => !this.#set.has(key)))
       if (this.#waiting.size > 0) this.#retries.wake(RETRY_MS)
     })
@@ -219,28 +224,28 @@ export class LocalhostRelays {
     return undefined
   }
 
-  async #open(relays: readonly Relay[]): Promise<void> {
-    if (relays.length === 0) return
-    const yielding = new Set(this.#set.beyond({ put: relays, remove: [] }))
+  async #open(forwarders: readonly Forwarder[]): Promise<void> {
+    if (forwarders.length === 0) return
+    const yielding = new Set(this.#set.beyond({ put: forwarders, remove: [] }))
     const leaving =
       yielding.size === 0 ? [] : [...this.#wanted.values()].filter(({ service }) => yielding.has(service))
     for (const { key } of leaving) this.#set.remove(key)
-    const put = relays.filter(({ service }) => !yielding.has(service))
+    const put = forwarders.filter(({ service }) => !yielding.has(service))
     const failures = await this.#set.open({ put, remove: [] })
     this.#set.admitClients()
     this.#set.settle()
-    const errors = new Map(failures.map(({ relay, error }) => [relay, error]))
+    const errors = new Map(failures.map(({ forwarder, error }) => [forwarder, error]))
     const failed = [...leaving, ...put.filter(({ key }) => errors.has(key))]
-    this.#note(failed, relay => errors.get(relay.key) ?? this.#set.tooMany(relay.service).error)
+    this.#note(failed, forwarder => errors.get(forwarder.key) ?? this.#set.tooMany(forwarder.service).error)
     for (const { key } of put) if (!errors.has(key)) this.#waiting.delete(key)
   }
 
   /** Counts failures, and reports those of relays that did not fail before: one message for all. */
-  #note(failed: readonly Relay[], errorOf: (relay: Relay) => OpenFailure['error']): void {
+  #note(failed: readonly Forwarder[], errorOf: (forwarder: Forwarder) => OpenFailure['error']): void {
     const fresh = failed.filter(({ key }) => !this.#waiting.has(key))
-    for (const relay of failed) {
-      this.#failures[familyOf(relay.address)]++
-      this.#waiting.set(relay.key, relay)
+    for (const forwarder of failed) {
+      this.#failures[familyOf(forwarder.address)]++
+      this.#waiting.set(forwarder.key, forwarder)
     }
     const [first] = fresh
     if (first === undefined) return

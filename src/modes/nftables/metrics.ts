@@ -5,11 +5,11 @@ import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { TrafficCount } from '../../telemetry/connection-metrics.ts'
 import type { ModeMetric } from '../../telemetry/metric-set.ts'
-import { relayMetrics } from '../common/relay/relay-set.ts'
+import { forwarderMetrics } from '../common/forwarder/forwarder-set.ts'
 import { CHAIN_LOCALHOST } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
 import { ENDPOINTS_MAPS, type Ids, idOf } from './layout.ts'
-import type { LocalhostRelays } from './localhost.ts'
+import type { LocalhostForwarders } from './localhost.ts'
 import type { NftablesState } from './state.ts'
 
 /** Counts new connections by the counters of both tables, if they have any (NftablesOptions.connectionCounters). */
@@ -59,9 +59,9 @@ function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>
 export async function localhostMetrics(
   client: Pick<NftClient, 'ruleCounters'>,
   state: NftablesState | undefined,
-  { listeners, failures, counts }: Pick<LocalhostRelays, 'listeners' | 'failures' | 'counts'>,
+  { listeners, failures, counts }: Pick<LocalhostForwarders, 'listeners' | 'failures' | 'counts'>,
 ): Promise<readonly ModeMetric[]> {
-  const families = state?.frontends?.relayedAtLocalhost ?? []
+  const families = state?.frontends?.forwardedAtLocalhost ?? []
   if (state === undefined || families.length === 0) return []
   const byFamily = (values: Readonly<Record<Family, number>>) => ({
     labelNames: ['ip_family'],
@@ -87,7 +87,7 @@ export async function localhostMetrics(
       labelNames: ['ip_family', 'protocol'],
       values: await rejectedPackets(client, state, families),
     },
-    ...relayMetrics(counts),
+    ...forwarderMetrics(counts),
   ]
 }
 

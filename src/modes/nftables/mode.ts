@@ -1,10 +1,10 @@
 import { finish, finishInSlices, slicingOf } from '../../base/clock.ts'
 import { type Config, GATE_LOCALHOST } from '../../config/config.ts'
-import { mayRelay, NFTABLES, tableNameOf } from '../../config/modes/nftables.ts'
+import { mayForward, NFTABLES, tableNameOf } from '../../config/modes/nftables.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { elementExtent } from '../common/elements.ts'
-import { limitsWithin } from '../common/relay/context.ts'
+import { limitsWithin } from '../common/forwarder/context.ts'
 import { detectorsOf, natPriorityOf } from '../common/rules.ts'
 import { staysAsIs } from '../common/tables.ts'
 import type { TracedRules } from '../common/traced-rules.ts'
@@ -13,7 +13,7 @@ import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { cleanNftables, isOurs } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
-import { LocalhostRelays } from './localhost.ts'
+import { LocalhostForwarders } from './localhost.ts'
 import { localhostMetrics, readConnections } from './metrics.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
@@ -32,8 +32,9 @@ export const nftables: Mode = {
   features: nftablesFeatures,
   needsFeature: () => true,
   cleanup: cleanNftables,
-  whyNotAtLocalhost: config => (mayRelay(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`),
-  resolving: config => ({ relaysLocalhost: mayRelay(config) }),
+  whyNotAtLocalhost: config =>
+    mayForward(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`,
+  resolving: config => ({ forwardsLocalhost: mayForward(config) }),
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
 }
@@ -49,16 +50,16 @@ export function openNftables({
   const client = createNftClient({ transport, clock })
   const options = nftablesOptions(config)
   const limits = limitsWithin(sockets.room?.())
-  const relays = new LocalhostRelays({ clock, limits, report: event => tell?.(event) })
+  const forwarders = new LocalhostForwarders({ clock, limits, report: event => tell?.(event) })
   return {
     plane: createNftablesPlane({
       client,
       clock,
       options,
-      relays,
+      forwarders,
       writers: { openTransport: sockets.netfilter, own: transport.portId },
     }),
-    start: () => relays.start(),
+    start: () => forwarders.start(),
     extent: ({ ruleset }) =>
       elementExtent(
         ruleset,
@@ -68,9 +69,9 @@ export function openNftables({
     tables: ({ ruleset, without }) => ruleset.tables.filter(({ family }) => !staysAsIs(family, without)),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
-    metrics: state => localhostMetrics(client, state, relays),
+    metrics: state => localhostMetrics(client, state, forwarders),
     async close() {
-      await relays.close()
+      await forwarders.close()
       await client.close()
     },
   }

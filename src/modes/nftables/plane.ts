@@ -5,7 +5,7 @@ import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
 import { commitWith } from '../common/tables.ts'
 import { bothNamed, deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
-import type { LocalhostRelays } from './localhost.ts'
+import type { LocalhostForwarders } from './localhost.ts'
 import { adoptRuleset } from './observe.ts'
 import { diffStates, renderState } from './render.ts'
 import type { NftablesOptions } from './settings.ts'
@@ -17,7 +17,7 @@ interface NftablesPlaneOptions {
   /** See watchesOf. */
   readonly writers?: WatchedSocket
   /** Serves node ports at localhost. Without it, they are not served there. */
-  readonly relays?: LocalhostRelays
+  readonly forwarders?: LocalhostForwarders
   readonly clock?: Clock
 }
 
@@ -26,7 +26,7 @@ interface NftablesPlaneOptions {
  * own layout. See README.md.
  */
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
-  const { client, options, relays, clock = systemClock } = given
+  const { client, options, forwarders, clock = systemClock } = given
   const commit = commitWith(client)
   const { watchGeneration, watchWriters } = watchesOf(given.writers, inTables(options.tableName))
   const names = bothNamed(options.tableName)
@@ -34,26 +34,27 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     name: 'nftables',
     empty: EMPTY_STATE,
     render: (frontends, given) => renderState(frontends, given, options),
-    diff: (from, to) => diffStates(from, to, from.relays !== to.relays && relays?.isStarted === true),
+    diff: (from, to) =>
+      diffStates(from, to, from.forwarders !== to.forwarders && forwarders?.isStarted === true),
     generation: () => generationOf(client.generation()),
     watchGeneration,
     watchWriters,
     async observe(observeOptions) {
       const { ruleset, generation, unsettled } = await client.list(names, observeOptions)
       const adopted = await finishInSlices(adoptRuleset(ruleset), slicingOf(clock))
-      const state = relays === undefined ? adopted : { ...adopted, relays: relays.wanted }
+      const state = forwarders === undefined ? adopted : { ...adopted, forwarders: forwarders.wanted }
       return { state, generation: generationOf(generation), unsettled }
     },
     async commit(plan, commitOptions) {
       const receipt = await commit(plan, commitOptions)
-      if (receipt.outcome === 'committed' && plan.relays !== undefined)
-        await relays?.follow(plan.relays, plan.after.relays)
+      if (receipt.outcome === 'committed' && plan.forwarders !== undefined)
+        await forwarders?.follow(plan.forwarders, plan.after.forwarders)
       return receipt
     },
     async cleanup() {
       await deleteTables(client, names, isOurs)
-      if (relays === undefined) return
-      await relays.follow({ put: [], remove: [...relays.wanted.values()] }, PersistentMap.empty())
+      if (forwarders === undefined) return
+      await forwarders.follow({ put: [], remove: [...forwarders.wanted.values()] }, PersistentMap.empty())
     },
   }
 }

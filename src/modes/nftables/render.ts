@@ -39,7 +39,7 @@ import {
   sizeFor,
   TallyDraft,
 } from './layout.ts'
-import { RelayDraft, withRelays } from './localhost.ts'
+import { ForwarderDraft, withForwarders } from './localhost.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
 import type { NftablesOptions } from './settings.ts'
@@ -69,14 +69,14 @@ export function* renderState(
     const continuing = before !== undefined
     return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
   })
-  const isRelayed = frontends.relayedAtLocalhost !== undefined || base.relays.size > 0
-  const relays = isRelayed ? new RelayDraft(base, frontends) : undefined
+  const isForwarded = frontends.forwardedAtLocalhost !== undefined || base.forwarders.size > 0
+  const forwarders = isForwarded ? new ForwarderDraft(base, frontends) : undefined
   let refused: Map<string, readonly Refusal[]> | undefined
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
     const reason = drafts.replace(key, change)
-    relays?.replace(change.before, change.leftOut || reason !== undefined ? undefined : after)
+    forwarders?.replace(change.before, change.leftOut || reason !== undefined ? undefined : after)
     if (reason !== undefined || (refused ?? base.refusals).has(key)) {
       refused ??= new Map(base.refusals)
       if (reason === undefined) refused.delete(key)
@@ -102,7 +102,7 @@ export function* renderState(
     without,
     allocations: { ip: ip.allocation, ip6: ip6.allocation },
     refusals,
-    relays: relays === undefined ? base.relays : yield* relays.finish(frontends, isLeftOut),
+    forwarders: forwarders === undefined ? base.forwarders : yield* forwarders.finish(frontends, isLeftOut),
   }
 }
 
@@ -112,7 +112,7 @@ function hasSameSurroundings(a: FrontendTable, b: FrontendTable): boolean {
     a.nodePorts === b.nodePorts &&
     a.serviceCidrs === b.serviceCidrs &&
     a.node === b.node &&
-    a.relayedAtLocalhost?.join() === b.relayedAtLocalhost?.join()
+    a.forwardedAtLocalhost?.join() === b.forwardedAtLocalhost?.join()
   )
 }
 
@@ -404,7 +404,7 @@ const NONE: ReadonlySet<string> = new Set()
 export function* diffStates(
   from: NftablesState,
   wanted: NftablesState,
-  isRelaying: boolean,
+  isForwarding: boolean,
 ): Steps<NftablesPlan> {
   const ruleset = keptFrom(from.ruleset, wanted.ruleset, wanted.without)
   const to = ruleset === wanted.ruleset ? wanted : { ...wanted, ruleset }
@@ -420,7 +420,7 @@ export function* diffStates(
   const { transaction, complete } = diff
   const after = complete ? to : { ...to, ruleset: diff.after }
   const plan = transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
-  return isRelaying && from.relays !== to.relays ? withRelays(plan, from.relays) : plan
+  return isForwarding && from.forwarders !== to.forwarders ? withForwarders(plan, from.forwarders) : plan
 }
 
 /**

@@ -211,7 +211,7 @@ export function skeletonOf(
     ...tableContext(layout, options, frontends),
     natPriority: options.natPriority,
     prefixLengths,
-    localhost: frontends.relayedAtLocalhost?.includes(layout.model) === true,
+    localhost: frontends.forwardedAtLocalhost?.includes(layout.model) === true,
     logGroup: options.logGroup,
   }
 }

@@ -16,7 +16,7 @@ import {
 } from '../../kernel/nft/userdata.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { Relay, RelayChanges } from '../common/relay/relay.ts'
+import type { Forwarder, ForwarderChanges } from '../common/forwarder/forwarder.ts'
 import type { FamilyLayout, TransactionPlan } from '../common/tables.ts'
 import {
   CLIENT_6_LENGTH,
@@ -42,7 +42,7 @@ export interface NftablesState {
   /** What did not fit and is missing from the ruleset, by Service. */
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
   /** The relays of this process for node ports at localhost. */
-  readonly relays: PersistentMap<Relay>
+  readonly forwarders: PersistentMap<Forwarder>
 }
 
 /** The numbering of one table. */
@@ -69,12 +69,12 @@ export const EMPTY_STATE: NftablesState = {
   without: new Set(),
   allocations: { ip: NO_ALLOCATION, ip6: NO_ALLOCATION },
   refusals: new Map(),
-  relays: PersistentMap.empty(),
+  forwarders: PersistentMap.empty(),
 }
 
 export interface NftablesPlan extends TransactionPlan<NftablesState> {
   /** Undefined when no relay changes. */
-  readonly relays?: RelayChanges | undefined
+  readonly forwarders?: ForwarderChanges | undefined
 }
 
 /** The timeout of affinity entries whose rule names no other: the default of Services. */

@@ -1,8 +1,8 @@
 import { tableNameOf, USERSPACE } from '../../config/modes/userspace.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { elementExtent } from '../common/elements.ts'
-import { limitsWithin } from '../common/relay/context.ts'
-import { relayMetrics } from '../common/relay/relay-set.ts'
+import { limitsWithin } from '../common/forwarder/context.ts'
+import { forwarderMetrics } from '../common/forwarder/forwarder-set.ts'
 import { bothNamed, deleteTables, retireTables, withNftClient } from '../common/writers.ts'
 import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { isOurs, UserspacePlane } from './plane.ts'
@@ -58,7 +58,7 @@ export function openUserspace({
     start() {
       const { connections, sessions } = limits
       tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
-      plane.startRelaying()
+      plane.startForwarding()
     },
     // The kernel does not hold the endpoints of this mode.
     extent: ({ ruleset }) =>
@@ -68,7 +68,7 @@ export function openUserspace({
         () => false,
       ),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
-    metrics: () => Promise.resolve(relayMetrics(plane.counts)),
+    metrics: () => Promise.resolve(forwarderMetrics(plane.counts)),
     async close() {
       plane.release()
       await client.close()

@@ -17,9 +17,9 @@ import {
   type Receipt,
   type RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { relayContext } from '../common/relay/context.ts'
-import type { ListName, Relay } from '../common/relay/relay.ts'
-import { type OpenFailure, type RelayCounts, RelaySet } from '../common/relay/relay-set.ts'
+import { forwarderContext } from '../common/forwarder/context.ts'
+import type { Forwarder, ListName } from '../common/forwarder/forwarder.ts'
+import { type ForwarderCounts, ForwarderSet, type OpenFailure } from '../common/forwarder/forwarder-set.ts'
 import {
   GROUP_NODEPORT_IPS,
   GROUP_UNKNOWN,
@@ -71,10 +71,10 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
   readonly watchWriters: Watches['watchWriters']
   readonly #given: UserspacePlaneOptions
   readonly #mutex = new Mutex()
-  readonly #relays: RelaySet
-  #isRelaying = false
+  readonly #forwarders: ForwarderSet
+  #isForwarding = false
   /** The relays that the listeners use now. */
-  #applied: PersistentMap<Relay> = PersistentMap.empty()
+  #applied: PersistentMap<Forwarder> = PersistentMap.empty()
   /** The kernel may lead to listeners of a commit whose outcome is unknown. */
   #isUnsure = false
   #captured: Captured = { places: EMPTY_STATE.places, nodePortIps: new Set() }
@@ -85,8 +85,8 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     const watches = watchesOf(writers, inTables(options.tableName))
     this.watchGeneration = watches.watchGeneration
     this.watchWriters = watches.watchWriters
-    this.#relays = new RelaySet(
-      relayContext({
+    this.#forwarders = new ForwarderSet(
+      forwarderContext({
         clock,
         limits: options.limits,
         isCaptured: (backend, protocol) => isCaptured(this.#captured, backend, protocol),
@@ -95,13 +95,13 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     )
   }
 
-  get counts(): RelayCounts {
-    return this.#relays.counts
+  get counts(): ForwarderCounts {
+    return this.#forwarders.counts
   }
 
   /** Makes this process the one that rules lead to; before, they count as those of another live process. */
-  startRelaying(): void {
-    this.#isRelaying = true
+  startForwarding(): void {
+    this.#isForwarding = true
   }
 
   render(frontends: FrontendTable, options: RenderOptions<UserspaceState>): Steps<UserspaceState> {
@@ -110,7 +110,7 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
 
   diff(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
     // The kernel does not show the endpoints to which another process relays.
-    return diffStates(this.#isRelaying ? from : { ...from, relays: to.relays }, to)
+    return diffStates(this.#isForwarding ? from : { ...from, forwarders: to.forwarders }, to)
   }
 
   generation(): Generation {
@@ -121,11 +121,11 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     return this.#mutex.run(async () => {
       const { client, clock } = this.#given
       const { ruleset, generation, unsettled } = await client.list(this.#tables, options)
-      const relays = this.#applied
-      const book = this.#isRelaying
-        ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
+      const forwarders = this.#applied
+      const book = this.#isForwarding
+        ? bookOf(forwarders, (key, list) => this.#forwarders.portOf(key, list))
         : bookFromComments(ruleset)
-      const state = await finishInSlices(adoptRuleset(ruleset, { relays, book }), slicingOf(clock))
+      const state = await finishInSlices(adoptRuleset(ruleset, { forwarders, book }), slicingOf(clock))
       return { state, generation: generationOf(generation), unsettled }
     })
   }
@@ -136,38 +136,40 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
 
   /** Opens listeners first, then commits the rules that lead to them; removals go the other way round. */
   async #commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
-    assert(this.#isRelaying, 'dry-run has no listeners for these rules')
+    assert(this.#isForwarding, 'dry-run has no listeners for these rules')
     const { client } = this.#given
-    const failures = await this.#relays.open(plan)
+    const failures = await this.#forwarders.open(plan)
     if (failures.length > 0) {
-      this.#relays.discard()
+      this.#forwarders.discard()
       return this.#notOpened(failures)
     }
     try {
-      const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
-      this.#relays.admitClients()
+      const transaction = resolveTransaction(plan.transaction, (key, list) =>
+        this.#forwarders.portOf(key, list),
+      )
+      this.#forwarders.admitClients()
       const result = await client.commit(transaction, guardOf(options))
       if (result.outcome === 'unknown') {
-        this.#relays.settle()
+        this.#forwarders.settle()
         this.#isUnsure = true
       } else if (result.outcome === 'committed') {
-        this.#relays.settle()
+        this.#forwarders.settle()
         this.#apply(plan)
       }
       return receiptOf(result)
     } finally {
       // Only listeners to which no rule leads are left to discard.
-      this.#relays.discard()
+      this.#forwarders.discard()
     }
   }
 
   #apply({ put, remove, after }: UserspacePlan): void {
     this.#captured = { places: after.places, nodePortIps: nodePortIps(after.frontends) }
-    for (const relay of put) this.#relays.update(relay)
-    for (const { key } of remove) this.#relays.remove(key)
-    if (this.#isUnsure) this.#relays.retain(after.relays)
+    for (const forwarder of put) this.#forwarders.update(forwarder)
+    for (const { key } of remove) this.#forwarders.remove(key)
+    if (this.#isUnsure) this.#forwarders.retain(after.forwarders)
     this.#isUnsure = false
-    this.#applied = after.relays
+    this.#applied = after.forwarders
   }
 
   #notOpened(failures: readonly OpenFailure[]): Receipt {
@@ -183,17 +185,17 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
   async cleanup(): Promise<void> {
     await this.#mutex.run(() => deleteTables(this.#given.client, this.#tables, isOurs))
     this.#applied = PersistentMap.empty()
-    this.#relays.retain(this.#applied)
+    this.#forwarders.retain(this.#applied)
   }
 
   /** Stops keeping the process alive. Listeners accept until the next process has redirected all clients. */
   release(): void {
-    this.#relays.release(this.#given.clock)
+    this.#forwarders.release(this.#given.clock)
   }
 
   /** Ends every connection. */
   destroy(): void {
-    this.#relays.destroy()
+    this.#forwarders.destroy()
     this.#applied = PersistentMap.empty()
   }
 
@@ -237,13 +239,13 @@ export function isOurs({ sets }: Table): boolean {
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>
 
 /** Makes the book of a process that has these relays open. */
-export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {
+export function bookOf(forwarders: PersistentMap<Forwarder>, portOf: PortOf): ListenerBook {
   const book = new Map<string, ListenerSymbol>()
-  for (const relay of relays.values()) {
-    for (const list of relay.lists) {
-      const port = portOf(relay.key, list)
+  for (const forwarder of forwarders.values()) {
+    for (const list of forwarder.lists) {
+      const port = portOf(forwarder.key, list)
       if (port !== undefined)
-        book.set(placeKey(relay.protocol, relay.address + portData(port)), symbolOf(relay, list))
+        book.set(placeKey(forwarder.protocol, forwarder.address + portData(port)), symbolOf(forwarder, list))
     }
   }
   return book
@@ -260,7 +262,7 @@ function placeKey(protocol: string, place: Octets): string {
  */
 export function* adoptRuleset(
   ruleset: Ruleset,
-  { relays, book }: { readonly relays: PersistentMap<Relay>; readonly book: ListenerBook },
+  { forwarders, book }: { readonly forwarders: PersistentMap<Forwarder>; readonly book: ListenerBook },
 ): Steps<UserspaceState> {
   const tables: Table[] = []
   for (const table of ruleset.tables) {
@@ -277,7 +279,7 @@ export function* adoptRuleset(
     }
     tables.push({ ...table, elements: PersistentMap.owning(groups) })
   }
-  return { ...EMPTY_STATE, ruleset: { tables }, relays }
+  return { ...EMPTY_STATE, ruleset: { tables }, forwarders }
 }
 
 function symbolised(element: Element, addressLength: number, book: ListenerBook): Element {
@@ -313,8 +315,8 @@ function bookFromComments({ tables }: Ruleset): ListenerBook {
         const name = portName(comment)
         const list: ListName = name === comment ? 'cluster' : 'local'
         const port = name.includes(':') ? name : `${name}:`
-        const relayKey = `${port}/${protocol}/${model} ${formatIp(address)}`
-        const symbol = symbolOf({ key: relayKey, address, protocol }, list)
+        const forwarderKey = `${port}/${protocol}/${model} ${formatIp(address)}`
+        const symbol = symbolOf({ key: forwarderKey, address, protocol }, list)
         const place = placeKey(protocol, data)
         if ((places.get(symbol) ?? place) !== place) book.delete(place)
         else book.set(place, symbol)

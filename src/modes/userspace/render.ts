@@ -7,7 +7,7 @@ import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { TableDraft } from '../common/elements.ts'
-import { type ListName, type Relay, sameRelay } from '../common/relay/relay.ts'
+import { type Forwarder, type ListName, sameForwarder } from '../common/forwarder/forwarder.ts'
 import { DROP, REJECT } from '../common/rules.ts'
 import {
   changedServices,
@@ -40,7 +40,7 @@ export function* renderUserspaceState(
   { base, without }: RenderOptions<UserspaceState>,
   options: UserspaceOptions,
 ): Steps<UserspaceState> {
-  const addresses = { IPv4: relayAddress(frontends, 'IPv4'), IPv6: relayAddress(frontends, 'IPv6') }
+  const addresses = { IPv4: forwarderAddress(frontends, 'IPv4'), IPv6: forwarderAddress(frontends, 'IPv6') }
   const draft = new StateDraft({ base, addresses, options })
   for (const key of changedServices(frontends, draft.continued, without)) {
     draft.replace(key, without.has(key) ? undefined : frontends.services.get(key))
@@ -51,7 +51,7 @@ export function* renderUserspaceState(
 }
 
 /** Chooses the relay address: the node's own address first; without it, one that other hosts can reach. */
-function relayAddress({ node, localIps }: FrontendTable, family: Family): Ip | undefined {
+function forwarderAddress({ node, localIps }: FrontendTable, family: Family): Ip | undefined {
   const isOfFamily = (ip: Ip) => familyOf(ip) === family
   // The addresses of this machine may be unknown.
   const own = node.ips.find(ip => isOfFamily(ip) && (localIps.length === 0 || localIps.includes(ip)))
@@ -70,7 +70,7 @@ class StateDraft {
   readonly #addresses: UserspaceState['addresses']
   readonly #options: UserspaceOptions
   readonly #tables: Readonly<Record<NftFamily, TableDraft>>
-  readonly #relays = new Map<string, Relay | undefined>()
+  readonly #forwarders = new Map<string, Forwarder | undefined>()
   readonly #places = new Map<string, string | undefined>()
   readonly #refusals: Map<string, readonly Refusal[]>
   readonly #continuing: boolean
@@ -106,7 +106,7 @@ class StateDraft {
       const made = this.#elementsOf(after, family)
       elements[family] = made.elements
       refusals.push(...made.refusals)
-      for (const relay of made.relays) this.#relays.set(relay.key, this.#known(relay))
+      for (const forwarder of made.forwarders) this.#forwarders.set(forwarder.key, this.#known(forwarder))
       for (const place of made.places) this.#places.set(place, key)
     }
     for (const family of NFT_FAMILIES) this.#tables[family].put(key, elements[family])
@@ -117,11 +117,11 @@ class StateDraft {
   finish(frontends: FrontendTable): Omit<UserspaceState, 'frontends' | 'without'> {
     const { continued } = this
     const [ip, ip6] = [this.#finishTable('ip', frontends), this.#finishTable('ip6', frontends)]
-    const relays = this.#continuing ? continued.relays : PersistentMap.empty<Relay>()
+    const forwarders = this.#continuing ? continued.forwarders : PersistentMap.empty<Forwarder>()
     const places = this.#continuing ? continued.places : PersistentMap.empty<string>()
     return {
       ruleset: { tables: [ip.table, ip6.table] },
-      relays: relays.withOwn(this.#relays),
+      forwarders: forwarders.withOwn(this.#forwarders),
       places: places.withOwn(this.#places),
       addresses: this.#addresses,
       tallies: { ip: ip.tally, ip6: ip6.tally },
@@ -160,16 +160,16 @@ class StateDraft {
   }
 
   /** Removes the old objects of a Service. A place that changes owner may belong to its new owner already. */
-  #takeBack({ relays, places }: ServiceElements): void {
-    for (const { key } of relays) this.#relays.set(key, undefined)
+  #takeBack({ forwarders, places }: ServiceElements): void {
+    for (const { key } of forwarders) this.#forwarders.set(key, undefined)
     for (const place of places) {
       if (!this.#places.has(place)) this.#places.set(place, undefined)
     }
   }
 
-  #known(relay: Relay): Relay {
-    const before = this.continued.relays.get(relay.key)
-    return before !== undefined && sameRelay(before, relay) ? before : relay
+  #known(forwarder: Forwarder): Forwarder {
+    const before = this.continued.forwarders.get(forwarder.key)
+    return before !== undefined && sameForwarder(before, forwarder) ? before : forwarder
   }
 }
 
@@ -193,18 +193,18 @@ function setsOf(layout: FamilyLayout, prefixLengths: readonly number[]): Readonl
 /** The objects of one Service in one family. */
 interface ServiceElements {
   readonly elements: readonly Element[]
-  readonly relays: readonly Relay[]
+  readonly forwarders: readonly Forwarder[]
   readonly places: readonly PlaceKey[]
   readonly refusals: readonly Refusal[]
 }
 
 /** The address on which relays of the family listen; undefined when this node has none. */
-type RelayAddress = Ip | undefined
+type ForwarderAddress = Ip | undefined
 
 function serviceElements(
   service: ServiceFrontends,
   layout: FamilyLayout,
-  address: RelayAddress,
+  address: ForwarderAddress,
 ): ServiceElements {
   const made = new Made(layout)
   for (const ip of service.clusterIps)
@@ -219,7 +219,7 @@ function serviceElements(
   return made
 }
 
-function whyNot(port: PortFrontends, address: RelayAddress): Refusal | undefined {
+function whyNot(port: PortFrontends, address: ForwarderAddress): Refusal | undefined {
   const { service, protocol, family, displayName } = port
   const object = objectText('Service', service)
   if (protocol === 'SCTP') {
@@ -233,7 +233,7 @@ function whyNot(port: PortFrontends, address: RelayAddress): Refusal | undefined
 
 class Made implements ServiceElements {
   readonly elements: Element[] = []
-  readonly relays: Relay[] = []
+  readonly forwarders: Forwarder[] = []
   readonly places: PlaceKey[] = []
   readonly refusals: Refusal[] = []
   readonly #layout: FamilyLayout
@@ -245,7 +245,7 @@ class Made implements ServiceElements {
   add(port: PortFrontends, address: Ip): void {
     if (port.protocol === 'SCTP') return
     const lists = listsOf(port)
-    const relay: Relay = {
+    const forwarder: Forwarder = {
       key: `${port.key} ${formatIp(address)}`,
       displayName: port.displayName,
       service: port.service,
@@ -254,16 +254,16 @@ class Made implements ServiceElements {
       lists,
       balance: { affinityTimeoutS: port.affinityTimeoutS, cluster: port.cluster, local: port.local },
     }
-    for (const frontend of port.frontends) this.#addFrontend(frontend, port, relay)
+    for (const frontend of port.frontends) this.#addFrontend(frontend, port, forwarder)
     if (lists.length === 0) return
-    this.relays.push(relay)
+    this.forwarders.push(forwarder)
     for (const list of lists) {
       const comment = commentFor(port, list)
-      this.elements.push({ set: 'listeners', key: symbolOf(relay, list), data: undefined, comment })
+      this.elements.push({ set: 'listeners', key: symbolOf(forwarder, list), data: undefined, comment })
     }
   }
 
-  #addFrontend(frontend: Frontend, port: PortFrontends, relay: Relay): void {
+  #addFrontend(frontend: Frontend, port: PortFrontends, forwarder: Forwarder): void {
     const { ip } = frontend
     const number = portKey(port.protocol, frontend.port)
     const key = ip === undefined ? number : ip + number
@@ -271,7 +271,7 @@ class Made implements ServiceElements {
     const { inside, everyone } = targetsOf(frontend, port)
     const isNodePort = ip === undefined
     const redirect = (set: string, list: ListName) =>
-      this.elements.push({ set, key, data: symbolOf(relay, list), comment: commentFor(port, list) })
+      this.elements.push({ set, key, data: symbolOf(forwarder, list), comment: commentFor(port, list) })
     if (inside !== undefined) redirect(isNodePort ? 'nodeports-inside' : 'inside', inside)
     if (everyone === 'cluster' || everyone === 'local')
       redirect(isNodePort ? 'nodeports' : 'frontends', everyone)

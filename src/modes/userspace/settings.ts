@@ -1,6 +1,6 @@
 import type { Config } from '../../config/config.ts'
 import { tableNameOf } from '../../config/modes/userspace.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../common/relay/context.ts'
+import { DEFAULT_LIMITS, type ForwarderLimits } from '../common/forwarder/context.ts'
 import { type Detectors, detectorsOf, NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 
 export interface UserspaceOptions {
@@ -10,7 +10,7 @@ export interface UserspaceOptions {
   readonly natPriority: number
   /** Distinguishes pods, which policy Local sends to endpoints everywhere, from other clients. */
   readonly detector: Detectors
-  readonly limits: RelayLimits
+  readonly limits: ForwarderLimits
 }
 
 export const DEFAULT_USERSPACE_OPTIONS: UserspaceOptions = {

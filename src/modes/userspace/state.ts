@@ -18,12 +18,12 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Plan } from '../../reconcile/dataplane.ts'
 import {
-  diffRelays,
+  diffForwarders,
+  type Forwarder,
+  type ForwarderChanges,
+  type ForwarderKey,
   type ListName,
-  type Relay,
-  type RelayChanges,
-  type RelayKey,
-} from '../common/relay/relay.ts'
+} from '../common/forwarder/forwarder.ts'
 import {
   countChanges,
   describeTransaction,
@@ -115,7 +115,7 @@ export interface UserspaceState {
   /** Tables `ip` and `ip6`, with symbols for the addresses and ports of listeners: see ListenerSymbol. */
   readonly ruleset: Ruleset
   /** The relays of this process, by RelayKey. */
-  readonly relays: PersistentMap<Relay>
+  readonly forwarders: PersistentMap<Forwarder>
   /** The addresses and ports that the rules catch: address and portKey, or portKey alone. Empty when read. */
   readonly places: PersistentMap<ServiceKey>
   /** The addresses on which the relays of each family listen. */
@@ -141,7 +141,7 @@ const NO_TALLY: TableTally = { counts: new Map(), chains: undefined }
 /** A state with nothing in the kernel and nothing in the process. */
 export const EMPTY_STATE: UserspaceState = {
   ruleset: { tables: [] },
-  relays: PersistentMap.empty(),
+  forwarders: PersistentMap.empty(),
   places: PersistentMap.empty(),
   addresses: { IPv4: undefined, IPv6: undefined },
   frontends: undefined,
@@ -164,7 +164,7 @@ export type ListenerSymbol = string
 const ARROW = '\u2192'
 
 export function symbolOf(
-  { address, key, protocol }: Pick<Relay, 'address' | 'key' | 'protocol'>,
+  { address, key, protocol }: Pick<Forwarder, 'address' | 'key' | 'protocol'>,
   list: ListName,
 ): ListenerSymbol {
   return `${ARROW}${address}${list} ${protocol} ${key}`
@@ -179,7 +179,7 @@ export interface SymbolParts {
   readonly address: Ip
   readonly list: ListName
   readonly protocol: 'TCP' | 'UDP'
-  readonly key: RelayKey
+  readonly key: ForwarderKey
 }
 
 export function readSymbol(symbol: ListenerSymbol, family: NftFamily): SymbolParts {
@@ -195,7 +195,7 @@ export function readSymbol(symbol: ListenerSymbol, family: NftFamily): SymbolPar
 }
 
 /** The port of a listener; undefined when it is not open. */
-export type PortOf = (key: RelayKey, list: ListName) => number | undefined
+export type PortOf = (key: ForwarderKey, list: ListName) => number | undefined
 
 /** Replaces every symbol by address and port; port 0, on which no process listens, where none is open. */
 export function resolveTransaction(transaction: Transaction, portOf: PortOf): Transaction {
@@ -224,7 +224,7 @@ function keyOctets(symbol: ListenerSymbol, family: NftFamily, portOf: PortOf): O
 }
 
 /** One nf_tables transaction, with the changes of the relays around it. */
-export interface UserspacePlan extends Plan<UserspaceState>, Pick<RelayChanges, 'put' | 'remove'> {
+export interface UserspacePlan extends Plan<UserspaceState>, Pick<ForwarderChanges, 'put' | 'remove'> {
   /** The transaction, with symbols for the addresses and ports of listeners. */
   readonly transaction: Transaction
 }
@@ -236,7 +236,7 @@ export function* diffStates(from: UserspaceState, wanted: UserspaceState): Steps
   const ruleset = keptFrom(from.ruleset, wanted.ruleset, wanted.without)
   const to = ruleset === wanted.ruleset ? wanted : { ...wanted, ruleset }
   const { transaction, after, complete } = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
-  const { put, remove, lines } = diffRelays(from.relays, to.relays)
+  const { put, remove, lines } = diffForwarders(from.forwarders, to.forwarders)
   const changes = transaction.length === 0 ? 0 : countChanges(transaction)
   return {
     transaction,

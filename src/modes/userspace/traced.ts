@@ -6,7 +6,7 @@ import { readU16be } from '../../base/octets.ts'
 import type { Config } from '../../config/config.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { ListName } from '../common/relay/relay.ts'
+import type { ListName } from '../common/forwarder/forwarder.ts'
 import { LAYOUTS } from '../common/tables.ts'
 import type { TracedListener, TracedRules } from '../common/traced-rules.ts'
 import { renderUserspaceState } from './render.ts'
@@ -26,9 +26,9 @@ export function tracedUserspace(state: UserspaceState): TracedRules {
   const { tables, listeners } = numbered(state)
   const at = (protocol: number, ip: Ip, port: number): TracedListener | undefined => {
     const listener = listeners.get(listenerKey(protocol, ip, port))
-    const relay = listener === undefined ? undefined : state.relays.get(listener.key)
-    if (listener === undefined || relay === undefined) return undefined
-    const { key, protocol: its, displayName: name, balance } = relay
+    const forwarder = listener === undefined ? undefined : state.forwarders.get(listener.key)
+    if (listener === undefined || forwarder === undefined) return undefined
+    const { key, protocol: its, displayName: name, balance } = forwarder
     const { list } = listener
     const { affinityTimeoutS } = balance
     return { key, name, protocol: its, list, endpoints: balance[list], affinityTimeoutS }

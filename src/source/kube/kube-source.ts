@@ -12,10 +12,10 @@ import type {
 } from '../source.ts'
 import { type ApiClient, type Resource, watchedResources } from './api-client.ts'
 import { Exchange, type Failure } from './exchange.ts'
-import { deletion } from './intake.ts'
 import { Reflector } from './reflector.ts'
 import type { ReflectorOptions, ReflectorSink } from './reflector-options.ts'
 import type { Trouble } from './reflector-state.ts'
+import { deletion } from './resource-changes.ts'
 import { newTraits } from './server-traits.ts'
 
 export interface KubeSourceOptions {

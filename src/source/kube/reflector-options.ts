@@ -4,8 +4,8 @@ import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
 import type { Exchange, Failure } from './exchange.ts'
-import type { Change, ParseObject } from './intake.ts'
 import type { Trouble } from './reflector-state.ts'
+import type { Change, ParseObject } from './resource-changes.ts'
 import type { ServerTraits } from './server-traits.ts'
 
 export interface ReflectorOptions<E extends Change = SourceEvent> {

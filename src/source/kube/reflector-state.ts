@@ -1,8 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { Failure, FailureKind, WholeList } from './exchange.ts'
-import type { Change, Intake, Listing } from './intake.ts'
 import { advanced, isOlder, versionOf } from './object-index.ts'
+import type { Change, Listing, ResourceChanges } from './resource-changes.ts'
 import type { ApiObject, WatchEvent } from './wire/tables.ts'
 
 /** The state of a reflector: what it does next, and what it needs for that. */
@@ -355,7 +355,7 @@ export class WatchRun<E extends Change> {
   }
 
   /** Gives the changes that an event makes once the list is whole. */
-  takeLive({ type, object }: WatchEvent, intake: Intake<E>): readonly E[] {
+  takeLive({ type, object }: WatchEvent, intake: ResourceChanges<E>): readonly E[] {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':

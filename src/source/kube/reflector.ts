@@ -15,7 +15,6 @@ import {
   type WatchStream,
   type WholeList,
 } from './exchange.ts'
-import { type Change, Intake, type Listing, type SkipReason } from './intake.ts'
 import { ConsistencyCheck, isBehind, isOlder, isPosition } from './object-index.ts'
 import type { ReflectorOptions } from './reflector-options.ts'
 import {
@@ -36,6 +35,7 @@ import {
   watchQuery,
   watchSeconds,
 } from './reflector-state.ts'
+import { type Change, type Listing, ResourceChanges, type SkipReason } from './resource-changes.ts'
 import { learn, servedResource } from './server-traits.ts'
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
@@ -61,7 +61,7 @@ const PROBE_MS = 300_000
  */
 export class Reflector<E extends Change = SourceEvent> {
   readonly #options: ReflectorOptions<E>
-  readonly #intake: Intake<E>
+  readonly #intake: ResourceChanges<E>
   readonly #backoff: WatchBackoff
   readonly #check: ConsistencyCheck
   #state = START
@@ -86,7 +86,7 @@ export class Reflector<E extends Change = SourceEvent> {
 
   constructor(options: ReflectorOptions<E>) {
     this.#options = options
-    this.#intake = new Intake({ ...options, skipped: reason => this.#observeSkipped(reason) })
+    this.#intake = new ResourceChanges({ ...options, skipped: reason => this.#observeSkipped(reason) })
     this.#backoff = new WatchBackoff(options)
     this.#check = new ConsistencyCheck({
       ...options,

@@ -5,7 +5,7 @@ import { expectedLine, flowAnywhere, type Labels, seenLine } from '../scenario-o
 import { ControlPlane } from './control-plane.ts'
 import { Fence, type FenceLook } from './fence.ts'
 import { LAB_NODE } from './lab-node.ts'
-import { Relay } from './relay.ts'
+import { Forwarder } from './relay.ts'
 import { ScenarioCluster } from './scenario-cluster.ts'
 
 /** A proxy that has programmed this network namespace once. */
@@ -32,7 +32,7 @@ export interface Different {
 export class Arena {
   readonly plane: ControlPlane
   readonly lab: Lab
-  readonly #relay: Relay
+  readonly #relay: Forwarder
   readonly #fence: Fence
   readonly #cluster: ScenarioCluster
   readonly #startPeer: StartPeer
@@ -41,7 +41,7 @@ export class Arena {
   private constructor(parts: {
     plane: ControlPlane
     lab: Lab
-    relay: Relay
+    relay: Forwarder
     fence: Fence
     startPeer: StartPeer
   }) {
@@ -61,7 +61,7 @@ export class Arena {
     const fence = new Fence(plane.api, isIn)
     await fence.open()
     const lab = await Lab.start({ alsoLocal: ['192.168.99.22'] })
-    const relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
+    const relay = await Forwarder.start({ listen: { port: plane.port }, dial: plane.way })
     return new Arena({ plane, lab, relay, fence, startPeer })
   }
 

@@ -30,7 +30,7 @@ interface RelayOptions {
  * process is when it starts; a network namespace has no way to a server on the machine's loopback address, and a unix
  * socket is the way through: see openOutlet and openInlet.
  */
-export class Relay {
+export class Forwarder {
   readonly #server: Server
   readonly #dial: RelayEnd
   readonly #connections = new Set<Connection>()
@@ -43,9 +43,9 @@ export class Relay {
     this.#dial = target
   }
 
-  static async start({ listen, dial }: RelayOptions): Promise<Relay> {
+  static async start({ listen, dial }: RelayOptions): Promise<Forwarder> {
     const server = createServer({ noDelay: true, allowHalfOpen: true })
-    const relay = new Relay(server, dial)
+    const relay = new Forwarder(server, dial)
     server.on('connection', near => relay.#accept(near))
     server.listen('port' in listen ? { port: listen.port, host: '127.0.0.1' } : listen)
     await once(server, 'listening')

@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
-import { runCommand } from '../../../src/cli/commands.ts'
+import { runCommand } from '../../../src/commands.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 async function printed(...words: readonly string[]): Promise<string> {

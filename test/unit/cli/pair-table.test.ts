@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { PairTable } from '../../../src/cli/flow-groups.ts'
+import { PairTable } from '../../../src/inspect/live/flow-groups.ts'
 
 it('remembers values as a map by all four words does, while it grows and after it was cleared', () => {
   const table = new PairTable<number>()

@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
-import { runCommand } from '../../../src/cli/commands.ts'
+import { runCommand } from '../../../src/commands.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))

@@ -148,8 +148,8 @@ describe('sentences that source decides', () => {
   const paragraphsOf = (path: string) => read(path).split(/\n\n|\n(?=- )/)
 
   it('docs/commands.md has the words of `kprobe nodes` for a result, in its table and in JSON', () => {
-    const marks = quotedIn('src/cli/nodes.ts', /const MARKS[^}]*}/)
-    const results = [...read('src/cli/nodes.ts').matchAll(/^ {2}(\w+): '(?:ok|[A-Z]+)',$/gm)].map(
+    const marks = quotedIn('src/inspect/nodes/nodes.ts', /const MARKS[^}]*}/)
+    const results = [...read('src/inspect/nodes/nodes.ts').matchAll(/^ {2}(\w+): '(?:ok|[A-Z]+)',$/gm)].map(
       ([, word]) => word,
     )
     const said = paragraphsOf('docs/commands.md').find(text => text.includes('has `nodes`')) ?? ''

@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import {
   familiesAtLocalhost,
+  forwardedAtLocalhost,
   type NodePortSelection,
   nodeContextOf,
   nodePortAddresses,
-  relayedAtLocalhost,
 } from '../../../src/model/node-context.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { cidr, ip } from '../../support/addresses.ts'
@@ -52,10 +52,10 @@ describe('familiesAtLocalhost', () => {
 
   it('KEP-6032: counts for modes with a relay alone', () => {
     const nodePortSelection = only('127.0.0.0/8')
-    const context = (relaysLocalhost: boolean) =>
-      nodeContextOf({ ...OPTIONS, nodePortSelection, relaysLocalhost }, EMPTY_SNAPSHOT)
-    expect(relayedAtLocalhost(context(true))).toEqual({ relayedAtLocalhost: ['IPv4'] })
-    expect(relayedAtLocalhost(context(false))).toEqual({})
+    const context = (forwardsLocalhost: boolean) =>
+      nodeContextOf({ ...OPTIONS, nodePortSelection, forwardsLocalhost }, EMPTY_SNAPSHOT)
+    expect(forwardedAtLocalhost(context(true))).toEqual({ forwardedAtLocalhost: ['IPv4'] })
+    expect(forwardedAtLocalhost(context(false))).toEqual({})
   })
 })
 

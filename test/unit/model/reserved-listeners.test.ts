@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
+import { readSnapshotJson, snapshotJson } from '../../../src/daemon/saved/snapshot-json.ts'
 import type { ServiceListeners } from '../../../src/model/reserved.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
-import { readSnapshotJson, snapshotJson } from '../../../src/model/snapshot-json.ts'
 import { cidr, ip } from '../../support/addresses.ts'
 import { frontendLines, node, OPTIONS, refusalLines, service, snapshotOf } from './objects.ts'
 

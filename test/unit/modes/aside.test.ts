@@ -44,7 +44,7 @@ it.each(['nftables', 'iptables', 'userspace', 'ipvs'])(
       expect(await isForeign(plane, other)).toBe(true)
     } else if (mode === 'userspace') {
       const plane = new UserspacePlane({ client, clock, options: DEFAULT_USERSPACE_OPTIONS })
-      plane.startRelaying()
+      plane.startForwarding()
       expect(await isForeign(plane, other)).toBe(true)
     } else {
       const plane = new IpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })

@@ -345,7 +345,7 @@ it.each([{ primary: ['primary'] }, { primary: [] }])(
   'is proved: SCTP to node ports at localhost is rejected where a relay serves them ($primary)',
   ({ primary }) => {
     const config = { nodePortAddresses: [...primary, '127.0.0.0/8', '::1/128'] }
-    const relaying = { ...NFTABLES, resolving: { relaysLocalhost: true } }
+    const relaying = { ...NFTABLES, resolving: { forwardsLocalhost: true } }
     const its = change(computeIn(relaying, config, LOCAL_IPS), OBJECTS)
     const found = (tables: readonly AnyTable[]) => {
       const meanings = meaningOf(its.resolved.snapshot, { ...meaningConfigOf(config), featureGates: {} })

@@ -3,9 +3,6 @@ import { PersistentMap } from '../../../src/base/collections.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
 import { readU16be, u16be, u32host } from '../../../src/base/octets.ts'
 import { point } from '../../../src/base/region.ts'
-import { newLog } from '../../../src/kernel/evaluate/sets.ts'
-import { createTracer, type TracePacket } from '../../../src/kernel/evaluate/trace.ts'
-import { type Leaf, Walker } from '../../../src/kernel/evaluate/walk.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -20,6 +17,9 @@ import {
 } from '../../../src/kernel/nft/constants.ts'
 import type { ElementGroup, Expression, Rule, Table } from '../../../src/kernel/nft/state.ts'
 import { DESTINATION, DESTINATION_PORT, PRIORITY, typedSet } from '../../../src/kernel/nft/userdata.ts'
+import { newLog } from '../../../src/proof/evaluate/sets.ts'
+import { createTracer, type TracePacket } from '../../../src/proof/evaluate/trace.ts'
+import { type Leaf, Walker } from '../../../src/proof/evaluate/walk.ts'
 import { ip } from '../../support/pipeline.ts'
 import { runs } from '../../support/runs.ts'
 import { generator } from '../../support/walk.ts'

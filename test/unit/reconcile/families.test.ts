@@ -31,7 +31,7 @@ const MODES = {
     new IptablesPlane({ client, clock, options: DEFAULT_IPTABLES_OPTIONS, lacking: () => lacking }),
   userspace: (client: NftClient, clock: Clock) => {
     const plane = new UserspacePlane({ client, clock, options: DEFAULT_USERSPACE_OPTIONS })
-    plane.startRelaying()
+    plane.startForwarding()
     closing.push(() => Promise.resolve(plane.destroy()))
     return plane
   },

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { formatApiAddress, parseRelayAddress } from '../../../src/api/grpc/address.ts'
+import { formatApiAddress, parseRelayAddress } from '../../../src/base/api-address.ts'
 import { RelayNames } from '../../../src/relay/names.ts'
 import { openLinks } from '../../../src/relay/open.ts'
 import { FakeClock } from '../../support/fake-clock.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { formatApiAddress, parseRelayAddress } from '../../../src/api/grpc/address.ts'
+import { formatApiAddress, parseRelayAddress } from '../../../src/base/api-address.ts'
 import { inOrderFor } from '../../../src/relay/names.ts'
 
 const RELAYS = ['a', 'a', 'b', 'b', 'c'].map((zone, index) => `tcp://10.0.0.${index}:1@${zone}`)

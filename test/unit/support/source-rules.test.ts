@@ -38,8 +38,8 @@ describe('importComplaints', () => {
     expect(importing('src/cli/run.ts', '../daemon/daemon.ts')).toEqual([])
     expect(importing('src/base/unix-socket.ts', 'node:net')).toEqual([])
     expect(importing('src/netlink/native.ts', 'node:fs')).toEqual([])
-    expect(importing('src/cli/libnftables.ts', 'ffi-rs')).toEqual([])
-    expect(importing('src/cli/dump.ts', './libnftables.ts')).toEqual([])
+    expect(importing('src/inspect/check/libnftables.ts', 'ffi-rs')).toEqual([])
+    expect(importing('src/inspect/check/dump.ts', './libnftables.ts')).toEqual([])
   })
 
   it.each([
@@ -52,18 +52,18 @@ describe('importComplaints', () => {
     ['src/modes/ipvs/plan.ts', '../iptables/plan.ts'],
     ['src/modes/xt-common/layout.ts', '../iptables/plan.ts'],
     ['src/modes/mode.ts', './iptables/plan.ts'],
-    ['src/cli/dump.ts', '../modes/ipvs/read.ts'],
+    ['src/inspect/check/dump.ts', '../modes/ipvs/read.ts'],
     ['src/daemon/open.ts', '../modes/nftables/mode.ts'],
     ['src/source/source.ts', '../config/config.ts'],
     ['src/config/settings-from-flags.ts', '../modes/registry.ts'],
     ['src/telemetry/log.ts', '../daemon/daemon.ts'],
-    ['src/cli/dump.ts', '../main.ts'],
+    ['src/inspect/check/dump.ts', '../main.ts'],
     ['src/daemon/daemon.ts', '../cli/run.ts'],
-    ['src/cli/plan.ts', './libnftables.ts'],
+    ['src/inspect/check/plan.ts', './libnftables.ts'],
     ['src/model/resolve.ts', 'node:fs'],
     ['src/kernel/nft/client.ts', 'node:fs'],
     ['src/netlink/attribute.ts', 'node:fs'],
-    ['src/cli/dump.ts', 'ffi-rs'],
+    ['src/inspect/check/dump.ts', 'ffi-rs'],
     ['src/base/log.ts', 'prom-client'],
   ])('refuses %s importing %s', (path, module) => {
     expect(importing(path, module)).toHaveLength(1)
@@ -72,7 +72,7 @@ describe('importComplaints', () => {
   it('refuses a folder that no rule knows, a missing extension, and starting processes', () => {
     expect(importing('src/newcomer/a.ts', '../base/ip.ts')[0]).toContain('has no import rule')
     expect(importing('src/base/ip.ts', './octets')[0]).toContain('without its extension')
-    expect(importing('src/cli/dump.ts', 'node:child_process')[0]).toContain(
+    expect(importing('src/inspect/check/dump.ts', 'node:child_process')[0]).toContain(
       'only api/exec.ts and source/kube/client/exec-plugin.ts start programs',
     )
   })
@@ -171,7 +171,7 @@ describe('the rules on words and names', () => {
   })
 
   it('sees modules that no import names', () => {
-    const loading = (text: string, path = 'src/cli/dump.ts') => loadingComplaints(file(path, text))
+    const loading = (text: string, path = 'src/inspect/check/dump.ts') => loadingComplaints(file(path, text))
     expect(loading("process.getBuiltinModule('fs')")).toHaveLength(1)
     expect(loading("import { createRequire } from 'node:module'")).toHaveLength(1)
     expect(loading('await import(name)')).toHaveLength(1)

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { leftoversMetric } from '../../../src/daemon/retirement.ts'
-import { relayMetrics } from '../../../src/modes/common/relay/relay-set.ts'
+import { forwarderMetrics } from '../../../src/modes/common/forwarder/forwarder-set.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import {
   type ApiNumbers,
@@ -28,7 +28,7 @@ async function ownMetrics(): Promise<readonly string[]> {
     )(),
   ]
   const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
-  const relayed = relayMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
+  const relayed = forwarderMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
   const ofModes = [...relayed, leftoversMetric(undefined)].map(({ name, help }) => `${name} ${help}`)
   return [...new Set([...found.map(([, line = '']) => line), ...ofModes])]
 }

@@ -36,7 +36,7 @@ it('/statusz says since when the process runs, in which mode, what it programmed
     '\nStale: the saved state is served; the API server confirmed it 42 s ago\nReady: yes\n',
   )
   expect(text).not.toContain('Relayed')
-  const relaying = { ...table, relayedAtLocalhost: ['IPv4', 'IPv6'] } as const
+  const relaying = { ...table, forwardedAtLocalhost: ['IPv4', 'IPv6'] } as const
   expect(statuszText(process, { ...now, table: relaying })).toContain(
     '\nRelayed: node ports at localhost, IPv4 and IPv6\n',
   )

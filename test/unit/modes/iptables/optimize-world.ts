@@ -1,6 +1,5 @@
 import fc from 'fast-check'
 import type { Ip } from '../../../../src/base/ip.ts'
-import type { Tracer } from '../../../../src/kernel/evaluate/trace.ts'
 import type { XtChain } from '../../../../src/kernel/xt/scope.ts'
 import type { Backend, Frontend, FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import type { Protocol } from '../../../../src/model/service.ts'
@@ -8,6 +7,7 @@ import { fixedChains, jumpsOf } from '../../../../src/modes/iptables/chains.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { type Statics, staticsOf } from '../../../../src/modes/iptables/state.ts'
+import type { Tracer } from '../../../../src/proof/evaluate/trace.ts'
 import {
   CLUSTER,
   clusterIp,

@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import type { TracePacket, Way } from '../../../../src/kernel/evaluate/trace.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
+import type { TracePacket, Way } from '../../../../src/proof/evaluate/trace.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../../../support/frontends.ts'
 import { type Drafted, draft, NODE_IP, options, shapes, worldOf } from './optimize-world.ts'
 

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Ip } from '../../../../src/base/ip.ts'
-import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
+import type { TracePacket } from '../../../../src/proof/evaluate/trace.ts'
 import {
   backends,
   clusterIp,

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Ip } from '../../../../src/base/ip.ts'
-import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
 import { IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
+import type { TracePacket } from '../../../../src/proof/evaluate/trace.ts'
 import {
   backends,
   clusterIp,

@@ -2,16 +2,16 @@ import { expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { parseIp } from '../../../../src/base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../../../src/base/ip-packet.ts'
-import { programmedModes } from '../../../../src/cli/programmed.ts'
 import { serviceRows } from '../../../../src/cli/service-rows.ts'
-import { createTracer } from '../../../../src/kernel/evaluate/trace.ts'
+import { programmedModes } from '../../../../src/inspect/programmed.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { endpointText } from '../../../../src/modes/common/relay/relay.ts'
+import { endpointText } from '../../../../src/modes/common/forwarder/forwarder.ts'
 import { CHAIN_LOCALHOST } from '../../../../src/modes/common/rules.ts'
 import { renderState } from '../../../../src/modes/nftables/render.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/settings.ts'
 import { heldIn } from '../../../../src/modes/nftables/show.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
+import { createTracer } from '../../../../src/proof/evaluate/trace.ts'
 import {
   backends,
   DROP,
@@ -25,7 +25,7 @@ import {
 
 /* KEP-6032: which relays node ports have at localhost, and what the kernel and the rows say of them. */
 
-const BOTH = { relayedAtLocalhost: ['IPv4', 'IPv6'] } as const
+const BOTH = { forwardedAtLocalhost: ['IPv4', 'IPv6'] } as const
 
 function render(
   frontends: FrontendTable,
@@ -36,8 +36,8 @@ function render(
 }
 
 /** `key -> endpoints` of each relay. */
-function relaysOf({ relays }: NftablesState): readonly string[] {
-  return [...relays.values()]
+function forwardersOf({ forwarders }: NftablesState): readonly string[] {
+  return [...forwarders.values()]
     .map(({ key, balance }) => `${key} -> ${balance.cluster.map(endpointText).join(' ')}`)
     .toSorted()
 }
@@ -60,7 +60,7 @@ const TCP = 'ns/web:/TCP/IPv4 127.0.0.1:30080 -> '
 
 it('uses endpoints of this node alone with policy Local, and has no relay without endpoints', () => {
   const lists = (one: ServiceFrontends) =>
-    relaysOf(render(table([one], BOTH))).filter(text => text.startsWith(TCP))
+    forwardersOf(render(table([one], BOTH))).filter(text => text.startsWith(TCP))
   expect(lists(web(EXTERNAL_LOCAL))).toEqual([`${TCP}10.21.0.1:8080`])
   for (const route of [REJECT, DROP]) expect(lists(web(route))).toEqual([])
   expect(lists(web(EXTERNAL, 0))).toEqual([])
@@ -74,32 +74,32 @@ it('changes what changed alone, and gives the same as a render of everything', (
     table([web(EXTERNAL_LOCAL, 3), other], BOTH),
     table([other], BOTH),
     table([web(EXTERNAL, 1)], BOTH),
-    table([web(EXTERNAL, 1)], { relayedAtLocalhost: ['IPv4'] }),
+    table([web(EXTERNAL, 1)], { forwardedAtLocalhost: ['IPv4'] }),
     table([web(EXTERNAL, 1)]),
     table([web(EXTERNAL, 1), other], BOTH),
   ]
   let state = held
   for (const step of steps) {
     state = render(step, state)
-    expect(relaysOf(state)).toEqual(relaysOf(render(step)))
+    expect(forwardersOf(state)).toEqual(forwardersOf(render(step)))
   }
-  const same = held.relays.get('ns/other:/TCP/IPv4 127.0.0.1:30081')
-  expect(render(table([web(EXTERNAL, 3), other], BOTH), held).relays.get(same?.key ?? '')).toBe(same)
+  const same = held.forwarders.get('ns/other:/TCP/IPv4 127.0.0.1:30081')
+  expect(render(table([web(EXTERNAL, 3), other], BOTH), held).forwarders.get(same?.key ?? '')).toBe(same)
 })
 
 it('leaves out what the kernel rejected, and has it again', () => {
   const all = table([web()], BOTH)
   const held = render(all, EMPTY_STATE, ['ns/web'])
-  expect(relaysOf(held)).toEqual([])
-  expect(relaysOf(render(all, held))).toHaveLength(3)
-  expect(relaysOf(render(all, render(all), ['ns/web']))).toEqual([])
+  expect(forwardersOf(held)).toEqual([])
+  expect(forwardersOf(render(all, held))).toHaveLength(3)
+  expect(forwardersOf(render(all, render(all), ['ns/web']))).toEqual([])
 })
 
 it('gives a node port that changes its owner to the new one', () => {
   const of = (name: string) =>
     service(name, [{ frontends: [nodePort(30080, EXTERNAL)], cluster: backends(1) }])
   const held = render(table([of('ns/a')], BOTH))
-  expect(relaysOf(render(table([of('ns/b')], BOTH), held))).toEqual([
+  expect(forwardersOf(render(table([of('ns/b')], BOTH), held))).toEqual([
     'ns/b:/TCP/IPv4 127.0.0.1:30080 -> 10.21.0.1:8080',
   ])
 })

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
-import { tracerOf } from '../../../../src/cli/tracer.ts'
 import type { Config } from '../../../../src/config/config.ts'
+import { tracerOf } from '../../../../src/inspect/tracer.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import type { ModeContext, ModeEvent } from '../../../../src/modes/mode.ts'

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Backend, FrontendTable } from '../../../../src/model/frontend.ts'
-import { DEFAULT_LIMITS } from '../../../../src/modes/common/relay/context.ts'
+import { DEFAULT_LIMITS } from '../../../../src/modes/common/forwarder/context.ts'
 import { UserspacePlane } from '../../../../src/modes/userspace/plane.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
 import { isSymbol, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
@@ -19,12 +19,12 @@ import {
   vip,
 } from '../../../support/frontends.ts'
 import { commitAll } from '../../../support/pipeline.ts'
-import { fate, LOOPBACK, RelayRig, readAll } from '../common/relay/rig.ts'
+import { ForwarderRig, fate, LOOPBACK, readAll } from '../common/forwarder/rig.ts'
 
 let kernel: FakeKernel
 let client: NftClient
 let plane: UserspacePlane
-const rig = new RelayRig()
+const rig = new ForwarderRig()
 const opened: (() => void)[] = []
 
 function openPlane(): UserspacePlane {
@@ -37,7 +37,7 @@ beforeEach(() => {
   kernel = new FakeKernel()
   client = createNftClient({ transport: kernel.open(), clock: systemClock })
   plane = openPlane()
-  plane.startRelaying()
+  plane.startForwarding()
 })
 
 afterEach(async () => {
@@ -133,7 +133,7 @@ it('leaves no door open when the rules cannot be sent', async () => {
     clock: systemClock,
     options: DEFAULT_USERSPACE_OPTIONS,
   })
-  unheard.startRelaying()
+  unheard.startForwarding()
   opened.push(() => unheard.destroy())
   await expect(program(web(backends(1)), unheard.empty, unheard)).rejects.toThrow('no descriptor is left')
   expect(unheard.counts.listeners).toBe(0)
@@ -154,7 +154,7 @@ it('keeps listeners to which the kernel may lead, until a commit of known outcom
     },
   }
   const unsure = new UserspacePlane({ client: deaf, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
-  unsure.startRelaying()
+  unsure.startForwarding()
   opened.push(() => unsure.destroy())
   const planned = async (frontends: FrontendTable) => {
     const { state } = await unsure.observe()
@@ -177,7 +177,7 @@ it('keeps listeners to which the kernel may lead, until a commit of known outcom
 
 it('replaces what a process that has ended left, in one transaction', async () => {
   const old = openPlane()
-  old.startRelaying()
+  old.startForwarding()
   const frontends = web(backends(2))
   await program(frontends, undefined, old)
   const before = await listenerPort('frontends')
@@ -227,7 +227,7 @@ it('F140: a Service with most listeners gives way to others, and is not served b
   const options = { ...DEFAULT_USERSPACE_OPTIONS, limits: { ...DEFAULT_LIMITS, listeners: 4 } }
   const small = new UserspacePlane({ client, clock: systemClock, options })
   opened.push(() => small.destroy())
-  small.startRelaying()
+  small.startForwarding()
   const one = (name: string, ports: readonly number[]) =>
     service(
       name,
@@ -251,7 +251,7 @@ it('F140: a Service with most listeners gives way to others, and is not served b
   ])
   expect(small.counts.listeners).toBe(4)
   const without = await program(table(others, NODE), held, small)
-  expect([...without.relays.values()].map(({ service: its }) => its)).toEqual(['ns/a', 'other/b'])
+  expect([...without.forwarders.values()].map(({ service: its }) => its)).toEqual(['ns/a', 'other/b'])
   expect(small.counts.listeners).toBe(2)
 })
 
@@ -259,7 +259,7 @@ it('moves everything when the node has another address', async () => {
   const held = await program(web(backends(1)))
   const moved = await program(web(backends(1), { node: { ips: [ip4(127, 0, 0, 2)], podCidrs: [] } }), held)
   expect(plane.counts.listeners).toBe(2)
-  expect([...moved.relays.keys()]).toEqual(['ns/web:/TCP/IPv4 127.0.0.2'])
+  expect([...moved.forwarders.keys()]).toEqual(['ns/web:/TCP/IPv4 127.0.0.2'])
 })
 
 it('keeps source ranges by length, and makes no set for lengths that nobody has', async () => {

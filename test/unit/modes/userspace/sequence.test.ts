@@ -25,7 +25,9 @@ function differences(from: UserspaceState, to: UserspaceState): string[] {
 
 /** Ports as a kernel might have chosen them. */
 function ports(state: UserspaceState): Map<string, number> {
-  const names = [...state.relays.values()].flatMap(({ key, lists }) => lists.map(list => `${list} ${key}`))
+  const names = [...state.forwarders.values()].flatMap(({ key, lists }) =>
+    lists.map(list => `${list} ${key}`),
+  )
   return new Map(names.map((name, at) => [name, 40_000 + at]))
 }
 
@@ -61,14 +63,14 @@ it('is adopted from a listing without a difference, whatever the ports of its li
     const state = render(world, EMPTY_STATE)
     const numbers = ports(state)
     const portOf = (key: string, list: string) => numbers.get(`${list} ${key}`)
-    const book = bookOf(state.relays, portOf)
-    const found = finish(adoptRuleset(inKernel(state, portOf), { relays: state.relays, book }))
+    const book = bookOf(state.forwarders, portOf)
+    const found = finish(adoptRuleset(inKernel(state, portOf), { forwarders: state.forwarders, book }))
     expect(differences(found, state)).toEqual([])
     // Nothing that another process listened at is taken for ours.
     const stale = finish(
-      adoptRuleset(inKernel(state, portOf), { relays: EMPTY_STATE.relays, book: new Map() }),
+      adoptRuleset(inKernel(state, portOf), { forwarders: EMPTY_STATE.forwarders, book: new Map() }),
     )
-    const wanted = [...state.relays.values()].length
+    const wanted = [...state.forwarders.values()].length
     expect(differences(stale, state).length).toBeGreaterThanOrEqual(wanted)
   })
 })

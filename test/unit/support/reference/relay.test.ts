@@ -3,11 +3,11 @@ import { createConnection, createServer, type Server, type Socket } from 'node:n
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { eventually } from '../../../support/patience.ts'
-import { Relay } from '../../../support/reference/relay.ts'
+import { Forwarder } from '../../../support/reference/relay.ts'
 
 let server: Server
 let serverPort: number
-let relay: Relay
+let relay: Forwarder
 const clients: Socket[] = []
 
 beforeEach(async () => {
@@ -16,7 +16,7 @@ beforeEach(async () => {
   await once(server, 'listening')
   const address = server.address()
   serverPort = typeof address === 'object' && address !== null ? address.port : 0
-  relay = await Relay.start({ listen: { port: 0 }, dial: { port: serverPort } })
+  relay = await Forwarder.start({ listen: { port: 0 }, dial: { port: serverPort } })
 })
 
 afterEach(async () => {

@@ -1,0 +1,205 @@
+import { type Clock, finishInSlices, Newest, slicingOf } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
+import type { Config } from '../config/config.ts'
+import { Cluster } from '../daemon/cluster.ts'
+import { Intake } from '../daemon/intake.ts'
+import { openFileSource } from '../daemon/open.ts'
+import type { DaemonApi, DaemonApiOptions } from '../daemon/optional-parts.ts'
+import { partsMax, processRoom, servicesBytes } from '../daemon/process-room.ts'
+import { logCrowd } from '../daemon/servers.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import { resolveOptions } from '../modes/resolve-options.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
+import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
+import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+import { type ApiServer, type ApiServerCounts, startApiServer } from './grpc/server.ts'
+import { type ApiProjection, nextApiState, type ResolvedView } from './next-state.ts'
+import { ApiFeed, type FeedStatus } from './state.ts'
+
+/** The back-end API of a daemon. It serves resolved state, from the first complete one on. */
+export class ApiService implements DaemonApi {
+  readonly #options: DaemonApiOptions
+  readonly #publisher: ApiPublisher
+  #server: ApiServer | undefined
+
+  constructor(options: DaemonApiOptions) {
+    this.#options = options
+    this.#publisher = new ApiPublisher(options)
+  }
+
+  /** Listens. Gives false after a failure, which it logs. */
+  async listen(): Promise<boolean> {
+    const { clock, log, nodeName, config, connectionsMax } = this.#options
+    const failed = (err: Error) => log.warn({ err }, 'API server error')
+    const crowded = (crowd: Crowd) => logCrowd(log, 'api', crowd)
+    try {
+      const { feed } = this.#publisher
+      const serving = { feed, nodeName, clock, connectionsMax, failed, crowded }
+      this.#server = await startApiServer({ ...config, ...serving })
+    } catch (err) {
+      log.fatal(
+        { err, address: config.address },
+        'cannot serve the back-end API; change the address with --api',
+      )
+      return false
+    }
+    log.info({ address: this.#server.address }, 'back-end API listening')
+    return true
+  }
+
+  offer(resolved: ResolvedView): void {
+    this.#publisher.offer(resolved)
+  }
+
+  readonly numbers = (): FeedStatus & Partial<ApiServerCounts> => {
+    return { ...this.#publisher.feed.status(), ...this.#server?.counts() }
+  }
+
+  get overShare(): OverShare {
+    return this.#server?.overShare ?? NONE_OVER_SHARE
+  }
+
+  async close(): Promise<void> {
+    await this.#server?.close()
+    await this.#publisher.settled()
+  }
+}
+
+type ApiPublisherOptions = Pick<DaemonApiOptions, 'clock' | 'log' | 'source'>
+
+/**
+ * Computes the API state from resolved Snapshots and publishes it. Of several Snapshots that arrive during a
+ * computation, it uses only the last.
+ */
+export class ApiPublisher {
+  readonly feed: ApiFeed
+  readonly #options: ApiPublisherOptions
+  readonly #newest = new Newest<ResolvedView>(next => this.#publish(next))
+  #projection: ApiProjection | undefined
+
+  constructor(options: ApiPublisherOptions) {
+    this.#options = options
+    this.feed = new ApiFeed({ clock: options.clock, source: options.source })
+  }
+
+  offer(resolved: ResolvedView): void {
+    this.#newest.offer(resolved)
+  }
+
+  /** Resolves when all offered states are published. */
+  settled(): Promise<void> {
+    return this.#newest.settled()
+  }
+
+  /** With an internal error, the last state stays published. */
+  async #publish(next: ResolvedView): Promise<void> {
+    const { clock, log } = this.#options
+    try {
+      this.#projection = await finishInSlices(nextApiState(this.#projection, next), slicingOf(clock))
+      this.feed.offer(this.#projection.state)
+    } catch (err) {
+      log.error({ err }, 'cannot compute the API state; keeping the last one')
+    }
+  }
+}
+
+interface ApiNodeOptions {
+  readonly config: Config
+  readonly clock: Clock
+  readonly random: () => number
+  readonly log: Log
+  /** Connects to the configured API server, for --source=kube. */
+  readonly openClient: (config: Config) => Promise<ApiClient>
+  /** Ends the process, because the source cannot be read and no state is known yet; absent: the source retries. */
+  readonly blind?: (problem: string) => void
+}
+
+/**
+ * Publishes this node's state for back ends: source, Snapshot, resolve, feed. It uses no kernel, and needs no
+ * privileges.
+ */
+export class ApiNode {
+  readonly #options: ApiNodeOptions
+  readonly #intake: Intake
+  readonly #publisher: ApiPublisher
+  readonly #refusals = new RefusalLog()
+  readonly #sourceRefusals = new SourceRefusalLog()
+  #cluster: Cluster | undefined
+  readonly #newest = new Newest<Snapshot>(next => this.#resolve(next))
+  #resolved: Resolved | undefined
+
+  constructor(options: ApiNodeOptions) {
+    this.#options = options
+    const { clock, log, config } = options
+    this.#publisher = new ApiPublisher({
+      clock,
+      log,
+      source: () => this.#intake.status,
+    })
+    this.#intake = new Intake({
+      clock,
+      keepsNode: config.source.kind === 'kube',
+      handlers: {
+        refusals: list => this.#tellRefusals(list),
+        problem: problem => this.#tellProblem(problem),
+      },
+    })
+    this.#intake.deliverTo(this.#newest)
+  }
+
+  /** The feed is empty until the source has delivered everything once; then it has the newest state. */
+  get feed(): ApiFeed {
+    return this.#publisher.feed
+  }
+
+  /** Rejects if the API client cannot be created, or the files cannot be watched. */
+  async start(): Promise<void> {
+    const { config, clock, random, openClient } = this.#options
+    if (config.source.kind === 'kube') {
+      const client = await openClient(config)
+      this.#cluster = new Cluster({ client, clock, random, requested: () => undefined })
+    }
+    const reading = { ...DETAILED, partsMax: partsMax(processRoom()) }
+    const source = this.#cluster?.source(config, reading) ?? openFileSource(config, clock, DETAILED)
+    await this.#intake.follow(source)
+  }
+
+  async stop(): Promise<void> {
+    await this.#intake.stop()
+    this.#newest.drop()
+    await this.#newest.settled()
+    await this.#publisher.settled()
+    await this.#cluster?.close()
+  }
+
+  async #resolve(snapshot: Snapshot): Promise<void> {
+    const { config, clock, log } = this.#options
+    try {
+      const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
+      this.#resolved = await finishInSlices(steps, slicingOf(clock))
+      this.#publisher.offer(this.#resolved)
+      for (const { refusals } of this.#refusals.update(this.#resolved.table).fresh)
+        for (const refusal of refusals) log.warn(refusal, 'refused')
+    } catch (err) {
+      log.error({ err }, 'cannot resolve Services; keeping the last state')
+    }
+  }
+
+  #tellRefusals(list: readonly LocatedRefusal[]): void {
+    for (const { location, refusal } of this.#sourceRefusals.update(list).fresh)
+      this.#options.log.warn({ location, ...refusal }, 'refused')
+  }
+
+  #tellProblem(problem: SourceProblem): void {
+    const { log, blind } = this.#options
+    const { kind, location, text } = problem
+    const isBlind = (kind === 'failed' || kind === 'empty') && this.feed.current === undefined
+    if (kind === 'recovered') log.info({ location }, text)
+    else log.warn({ location }, isBlind && blind !== undefined ? text : problemText(problem))
+    if (isBlind) blind?.(`${location}: ${text}`)
+  }
+}
+
+const DETAILED = { details: true } as const

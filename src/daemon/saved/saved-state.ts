@@ -1,0 +1,445 @@
+import { type Clock, finishInSlices, Pacer, restMs, slicingOf, within } from '../../base/clock.ts'
+import { errorOf, errorText } from '../../base/errors.ts'
+import type { Log } from '../../base/log.ts'
+import { rfc3339 } from '../../base/text.ts'
+import type { Config } from '../../config/config.ts'
+import type { Snapshot } from '../../model/snapshot.ts'
+import { NFT_FAMILIES } from '../../modes/common/tables.ts'
+import type { ModeContext } from '../../modes/mode.ts'
+import { findMode, readModes } from '../../modes/registry.ts'
+import type { SavedStateMetrics } from '../../telemetry/metrics.ts'
+import type { Intake } from '../intake.ts'
+import type { ActiveMode } from '../mode-switcher.ts'
+import { readState, SavedStateError, StateFile, type StateOwner, stateChunks } from './state-file.ts'
+
+/** Makes the SavedState of a daemon; undefined where nothing is kept: without --state-dir, and with files as the source. */
+export function savedStateOf(
+  { stateDir, source, once, backend, serviceProxyName }: Config,
+  options: Omit<SavedStateOptions, 'folder' | 'proxy'>,
+): SavedState | undefined {
+  if (stateDir === '' || source.kind !== 'kube' || once || backend !== 'netlink') return undefined
+  return new SavedState({ ...options, folder: stateDir, proxy: serviceProxyName ?? '' })
+}
+
+interface SavedStateOptions {
+  readonly clock: Clock
+  readonly log: Log
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  /** The folder of --state-dir. */
+  readonly folder: string
+  /** Empty for the unnamed proxy. */
+  readonly proxy: string
+  /** Whose state this process serves and saves. Rejects when the credentials cannot be read. */
+  readonly owner: () => Promise<StateOwner | undefined>
+  readonly intake: Pick<Intake, 'standIn' | 'isStale' | 'complete' | 'status'>
+  /** Tests whether the kernel may be brought to a Snapshot that is older than the API server's. */
+  readonly mayServe: (snapshot: Snapshot) => Promise<boolean>
+  readonly metrics: SavedStateMetrics
+}
+
+/** Time that the API server has to answer, unless it turns out earlier that it does not. */
+const GRACE_MS = 500
+/** Time that it has for its first lists once it has answered: until then, reading the file would only delay them. */
+const LISTS_MS = 3_000
+/** Wait for the addresses of this machine, which come from the kernel. */
+const ADDRESSES_MS = 20
+/** Time between warnings, as those about a missing Node. */
+const FIRST_REPEAT_MS = 30_000
+const REPEAT_MS_MAX = 300_000
+
+interface Loaded {
+  readonly snapshot: Snapshot
+  readonly confirmedWallMs: number
+}
+
+/**
+ * Keeps the state of this node on disk, and serves it at a start while the API server does not answer
+ * (docs/decisions/0024). Nothing that the kernel holds becomes older by that.
+ */
+export class SavedState {
+  readonly #options: SavedStateOptions
+  readonly #file: StateFile
+  readonly #saver: StateSaver
+  readonly #pacer: Pacer
+  #loaded: Loaded | undefined
+  #beganMs = 0
+  #isAnswered = false
+  #phase: 'waiting' | 'held-back' | 'serving' | 'over' = 'waiting'
+  #repeatMs = FIRST_REPEAT_MS
+  /** When a failed check is logged again. */
+  #warnMs = Number.NEGATIVE_INFINITY
+  /** The failure to save that is in the log. */
+  #failure = ''
+
+  constructor(options: SavedStateOptions) {
+    const { clock, wallMs, folder, proxy, owner, intake } = options
+    this.#options = options
+    this.#file = new StateFile(folder, proxy)
+    this.#saver = new StateSaver({
+      clock,
+      wallMs,
+      file: this.#file,
+      owner,
+      heardMs: () => (intake.status?.missing.length === 0 ? intake.status.heardMs : undefined),
+      saved: bytes => this.#saved(bytes),
+      failed: error => this.#failed(error),
+    })
+    this.#pacer = new Pacer({ clock, run: () => this.#attempt() })
+  }
+
+  /** Seconds since a source confirmed what is served; undefined while a source is complete, or nothing is served. */
+  get staleS(): number | undefined {
+    if (this.#phase !== 'serving' || this.#loaded === undefined) return undefined
+    return Math.max(0, this.#options.wallMs() - this.#loaded.confirmedWallMs) / 1_000
+  }
+
+  /** The source was started. */
+  begin(): void {
+    this.#beganMs = this.#options.clock.nowMs()
+    this.#pacer.wake(GRACE_MS)
+  }
+
+  /** The API server has answered a request. */
+  answered(): void {
+    this.#isAnswered = true
+  }
+
+  /** The source cannot be read. */
+  troubled(): void {
+    this.#isAnswered = false
+    if (this.#phase === 'waiting') this.#pacer.wake()
+  }
+
+  /** The source is complete: its objects replace the saved ones. */
+  confirmed(): void {
+    const { log } = this.#options
+    const { staleS } = this
+    if (staleS !== undefined)
+      log.info({ staleS: Math.round(staleS) }, 'the API server answers; its lists replace the saved state')
+    this.#end()
+  }
+
+  /** Takes a Snapshot that the kernel holds. */
+  synced(snapshot: Snapshot): void {
+    if (this.#options.intake.isStale(snapshot)) return
+    this.#end()
+    this.#saver.offer(snapshot)
+  }
+
+  async stop(): Promise<void> {
+    await this.#pacer.stop()
+    await this.#saver.stop()
+  }
+
+  #end(): void {
+    if (this.#phase === 'over') return
+    this.#phase = 'over'
+    this.#loaded = undefined
+    this.#pacer.cancel()
+    this.#options.metrics.serving(undefined)
+  }
+
+  /** Gives the time to the next attempt, or to the repetition of the warning. */
+  async #attempt(): Promise<number | undefined> {
+    if (this.#phase === 'serving') return this.#warn(SERVING)
+    const { clock, intake } = this.#options
+    if (this.#phase === 'over' || intake.complete) return undefined
+    const isReading = this.#isAnswered && clock.nowMs() < this.#beganMs + LISTS_MS
+    if (this.#phase === 'waiting' && isReading) return GRACE_MS
+    try {
+      this.#loaded ??= await this.#load()
+      if (this.#loaded === undefined) {
+        this.#phase = 'over'
+        return undefined
+      }
+      return await this.#serve(this.#loaded)
+    } catch (thrown) {
+      if (thrown instanceof SavedStateError) this.#refuse(thrown)
+      else this.#unreadable(errorOf(thrown))
+      return thrown instanceof SavedStateError ? undefined : FIRST_REPEAT_MS
+    }
+  }
+
+  /** Each failure of the source leads to another attempt, and the warnings come further and further apart. */
+  #unreadable(err: Error): void {
+    const { clock, log } = this.#options
+    if (clock.nowMs() < this.#warnMs) return
+    log.warn({ err }, UNREADABLE)
+    this.#warnMs = clock.nowMs() + this.#nextRepeatMs()
+  }
+
+  async #load(): Promise<Loaded | undefined> {
+    const { owner, clock, log } = this.#options
+    const found = await this.#file.read()
+    if (found === undefined)
+      log.info({ file: this.#file.path }, 'no saved state yet: nothing can be served before the first list')
+    const whose = found === undefined ? undefined : await owner()
+    if (found === undefined || whose === undefined) return undefined
+    const snapshot = await finishInSlices(readState(found.bytes, whose), slicingOf(clock))
+    return { snapshot, confirmedWallMs: found.confirmedWallMs }
+  }
+
+  async #serve({ snapshot }: Loaded): Promise<number | undefined> {
+    const { intake, mayServe } = this.#options
+    const outcome = await intake.standIn(snapshot, mayServe)
+    switch (outcome) {
+      case 'early':
+        return ADDRESSES_MS
+      case 'complete':
+        this.#loaded = undefined
+        return undefined
+      case 'denied':
+        this.#phase = 'held-back'
+        return this.#heldBack()
+      case 'stands':
+        this.#phase = 'serving'
+        this.#options.metrics.serving(() => this.staleS)
+        this.#repeatMs = FIRST_REPEAT_MS
+        return this.#warn(SERVING)
+    }
+  }
+
+  /** The objects are read again for the next look: they need as much memory as those that the source gathers. */
+  #heldBack(): number {
+    const repeatMs = this.#warn(HELD_BACK)
+    this.#loaded = undefined
+    return repeatMs
+  }
+
+  #warn(text: string): number {
+    const { log, wallMs } = this.#options
+    const { snapshot, confirmedWallMs } = this.#loaded ?? {}
+    const facts = {
+      file: this.#file.path,
+      staleS: Math.max(0, Math.round((wallMs() - (confirmedWallMs ?? wallMs())) / 1_000)),
+      services: snapshot?.services.size,
+      slices: snapshot?.sliceByKey.size,
+    }
+    log.warn(facts, text)
+    return this.#nextRepeatMs()
+  }
+
+  #nextRepeatMs(): number {
+    const repeatMs = this.#repeatMs
+    this.#repeatMs = Math.min(2 * repeatMs, REPEAT_MS_MAX)
+    return repeatMs
+  }
+
+  #refuse({ reason, message }: SavedStateError): void {
+    const { log, metrics } = this.#options
+    this.#phase = 'over'
+    metrics.refused(reason)
+    log.error(
+      { file: this.#file.path, reason },
+      `ignoring the saved state: ${message}; the next list replaces it`,
+    )
+  }
+
+  #saved(bytes: number): void {
+    const { log, metrics } = this.#options
+    metrics.saved(bytes)
+    log.debug({ file: this.#file.path, bytes }, 'state saved')
+    if (this.#failure !== '') log.info({ file: this.#file.path }, 'the state can be saved again')
+    this.#failure = ''
+  }
+
+  #failed(error: unknown): void {
+    const { log, metrics } = this.#options
+    const text = errorText(error)
+    metrics.saveFailed()
+    if (text === this.#failure) return
+    this.#failure = text
+    log.error(
+      { file: this.#file.path },
+      `cannot save the state for the next boot: ${text}; retrying; Services are served`,
+    )
+  }
+}
+
+const SERVING =
+  'the API server does not answer: kprobe serves the saved state until it does; endpoints may have moved since'
+const HELD_BACK =
+  'the API server does not answer: the kernel serves Services that differ from the saved state and may be newer; kprobe changes nothing until the API server answers'
+const UNREADABLE =
+  'cannot check whether the saved state may be served; retrying; nothing changes in the kernel'
+
+interface StateSaverOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  readonly file: Pick<StateFile, 'write' | 'confirm'>
+  /** Whose state it is; undefined while nobody can tell. */
+  readonly owner: () => Promise<StateOwner | undefined>
+  /** Monotonic milliseconds of the last message from the source; undefined until it has delivered everything once. */
+  readonly heardMs: () => number | undefined
+  readonly saved: (bytes: number) => void
+  readonly failed: (error: unknown) => void
+}
+
+/** What a save wrote, or tried to write, and how long it computed. */
+interface Saved {
+  readonly bytes: number
+  readonly computedMs: number
+}
+
+/** Time from the first sync to the first save: the start has other work. */
+const FIRST_MS = 1_000
+/** Minimum time between two saves. */
+const REST_MS = 10_000
+const PROCESSOR_SHARE = 0.01
+/** Maximum average rate of writing: what a disk of a small machine bears for years. */
+const BYTES_PER_MS = 128
+/** Interval at which the file gets the time of the last message from the source. */
+const CONFIRM_MS = 60_000
+/** Maximum time of the last save, which delays the exit: the end of the programming needs the most of its patience. */
+const LAST_MS = 1_000
+
+/**
+ * Writes what the kernel holds to the file of --state-dir, at a distance in which changes coalesce. Between two saves it
+ * does nothing for a change. While nothing changes, the time of the file follows the messages of the source.
+ */
+export class StateSaver {
+  readonly #options: StateSaverOptions
+  readonly #pacer: Pacer
+  #newest: Snapshot | undefined
+  #saved: Snapshot | undefined
+
+  constructor(options: StateSaverOptions) {
+    this.#options = options
+    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#run() })
+  }
+
+  /** Takes a Snapshot that the kernel holds, and that a source has confirmed; ignores those of a source before this one. */
+  offer(snapshot: Snapshot): void {
+    if (this.#options.heardMs() === undefined) return
+    const before = this.#newest
+    this.#newest = snapshot
+    if (isSameState(before, snapshot)) return
+    this.#pacer.wake(before === undefined ? FIRST_MS : 0)
+  }
+
+  /** Saves what is not saved yet. Resolves soon, whatever the disk does. */
+  async stop(): Promise<void> {
+    await within(this.#options.clock, LAST_MS, this.#last())
+  }
+
+  async #last(): Promise<void> {
+    await this.#pacer.stop()
+    await this.#save()
+  }
+
+  async #run(): Promise<number | undefined> {
+    const beganMs = this.#options.clock.nowMs()
+    const { bytes, computedMs } = await this.#save()
+    if (bytes > 0)
+      this.#pacer.rest(Math.max(REST_MS, restMs(computedMs, PROCESSOR_SHARE), bytes / BYTES_PER_MS))
+    const isWaiting = this.#newest !== undefined && !isSameState(this.#saved, this.#newest)
+    if (isWaiting) this.#pacer.rest(REST_MS)
+    return isWaiting ? 0 : Math.max(0, CONFIRM_MS - (this.#options.clock.nowMs() - beganMs))
+  }
+
+  /** Gives 0 bytes where there was nothing to write. A try that fails costs as much as a save. */
+  async #save(): Promise<Saved> {
+    const { file, clock, wallMs, owner, saved, failed } = this.#options
+    const snapshot = this.#newest
+    const confirmedWallMs = this.#confirmedWallMs
+    if (snapshot === undefined || confirmedWallMs === undefined) return this.#forget()
+    let timed: Timed | undefined
+    try {
+      if (isSameState(this.#saved, snapshot)) {
+        await file.confirm(confirmedWallMs)
+        return NOTHING
+      }
+      const whose = await owner()
+      if (whose === undefined) return NOTHING
+      // The owner may be that of another source by now.
+      if (this.#confirmedWallMs === undefined) return this.#forget()
+      timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
+      const bytes = await file.write(timed)
+      this.#saved = snapshot
+      await file.confirm(confirmedWallMs)
+      saved(bytes)
+      return timed.cost
+    } catch (error) {
+      failed(error)
+      // The file may be gone: the next run writes it anew.
+      this.#saved = undefined
+      return timed?.cost ?? NOTHING
+    }
+  }
+
+  /** Drops objects of a source that another one replaces: they have another owner, and nobody confirms them. */
+  #forget(): Saved {
+    this.#newest = undefined
+    this.#saved = undefined
+    return NOTHING
+  }
+
+  get #confirmedWallMs(): number | undefined {
+    const { clock, wallMs, heardMs } = this.#options
+    const heard = heardMs()
+    return heard === undefined ? undefined : wallMs() - (clock.nowMs() - heard)
+  }
+}
+
+const NOTHING: Saved = { bytes: 0, computedMs: 0 }
+
+/** Tests whether two Snapshots have the same file. */
+function isSameState(a: Snapshot | undefined, b: Snapshot | undefined): boolean {
+  if (a === undefined || b === undefined) return a === b
+  return (
+    a.services === b.services &&
+    a.sliceByKey === b.sliceByKey &&
+    a.serviceCidrs === b.serviceCidrs &&
+    a.node === b.node &&
+    a.apiEndpoints === b.apiEndpoints
+  )
+}
+
+/** Chunks, their bytes so far, and the time that it took to make them. */
+class Timed implements Iterable<Buffer> {
+  #bytes = 0
+  #ms = 0
+  readonly #chunks: Iterable<Buffer>
+  readonly #clock: Pick<Clock, 'nowMs'>
+
+  constructor(chunks: Iterable<Buffer>, clock: Pick<Clock, 'nowMs'>) {
+    this.#chunks = chunks
+    this.#clock = clock
+  }
+
+  get cost(): Saved {
+    return { bytes: this.#bytes, computedMs: this.#ms }
+  }
+
+  *[Symbol.iterator](): Iterator<Buffer> {
+    let fromMs = this.#clock.nowMs()
+    for (const chunk of this.#chunks) {
+      this.#ms += this.#clock.nowMs() - fromMs
+      this.#bytes += chunk.length
+      yield chunk
+      fromMs = this.#clock.nowMs()
+    }
+    this.#ms += this.#clock.nowMs() - fromMs
+  }
+}
+
+/**
+ * Tests whether serving a saved Snapshot makes no Service older that the kernel serves. It may where the kernel serves
+ * none, as after a reboot, or exactly those. What relays of an earlier process served ended with it.
+ */
+export async function mayServe(
+  snapshot: Snapshot,
+  { config, sockets, clock }: Pick<ModeContext, 'config' | 'sockets' | 'clock'>,
+  active: Pick<ActiveMode, 'mode' | 'differenceTo'> | undefined,
+): Promise<boolean> {
+  if (active === undefined) return false
+  const { serviceProxyName: proxyName } = config
+  const { held } = await readModes({ families: NFT_FAMILIES, proxyName, sockets, clock })
+  const lasting = held.filter(({ mode }) => findMode(mode).forwards !== true)
+  if (lasting.length === 0) return true
+  if (lasting.some(({ mode }) => mode !== active.mode)) return false
+  const { lines, complete } = await active.differenceTo(snapshot)
+  return complete && lines.length === 0
+}

@@ -1,0 +1,284 @@
+import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../../base/ip.ts'
+import type { PortProtocol } from '../../base/ip-packet.ts'
+import {
+  addedVolume,
+  decodeRecord,
+  type FlowEventKind,
+  type FlowRecord,
+  isPlain,
+  readPlain,
+  type Volume,
+} from '../../kernel/conntrack/record.ts'
+import { isOfService } from '../../modes/common/show.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
+import type { Message } from '../../netlink/message.ts'
+import { isTarget, type TargetFilter } from '../peers.ts'
+import type { FlowNames } from './flow-reading.ts'
+
+/** Selects connections. */
+export interface FlowFilter {
+  /** `namespace/name`; empty for all Services. */
+  readonly service: string
+  /** Each selects clients; empty for all. */
+  readonly from: readonly IpFilter[]
+  /** Selects the destination, or the endpoint that it was translated to; undefined for all. */
+  readonly to: TargetFilter | undefined
+  readonly endpoint: { readonly ip: Ip; readonly port: number | undefined } | undefined
+  readonly protocol: PortProtocol | undefined
+  /** Also connections that go to no Service. */
+  readonly all: boolean
+}
+
+/** A tracked connection with its Service. */
+export interface NamedFlow extends FlowRecord {
+  /** `namespace/name:port`; undefined for a connection to no Service. */
+  readonly service: string | undefined
+}
+
+/** Names a connection; undefined if the filter excludes it. */
+export function namedFlow(
+  record: FlowRecord,
+  { names, filter }: { readonly names: Pick<FlowNames, 'serviceOf'>; readonly filter: FlowFilter },
+): NamedFlow | undefined {
+  const { from, to, endpoint, protocol } = filter
+  if (protocol !== undefined && record.protocol !== protocol) return undefined
+  if (from.length > 0 && !from.some(each => isSelected(each, record.client))) return undefined
+  const { destination, destinationPort, answerer, answererPort } = record
+  if (
+    to !== undefined &&
+    !isTarget(to, destination, destinationPort) &&
+    !isTarget(to, answerer, answererPort)
+  )
+    return undefined
+  if (endpoint !== undefined && answerer !== endpoint.ip) return undefined
+  if (endpoint?.port !== undefined && answererPort !== endpoint.port) return undefined
+  const service = names.serviceOf(record, isTranslatedRecord(record))
+  const isWanted =
+    service === undefined ? filter.all && filter.service === '' : isOfService([service], filter.service)
+  return isWanted ? { ...record, service } : undefined
+}
+
+function isTranslatedRecord(record: FlowRecord): boolean {
+  return record.answerer !== record.destination || record.answererPort !== record.destinationPort
+}
+
+/** What connections are grouped by. */
+export const GROUPINGS = ['service', 'endpoint', 'client'] as const
+export type Grouping = (typeof GROUPINGS)[number]
+
+/** Connections that have these in common. */
+export interface FlowGroup {
+  readonly protocol: PortProtocol
+  readonly service: string | undefined
+  /** `10.1.0.1:8080`, if grouped by endpoint. */
+  readonly endpoint: string | undefined
+  /** An address, if grouped by client. */
+  readonly client: string | undefined
+  /** Connections that began, or all of a table. */
+  begun: number
+  ended: number
+  /** What the ended connections, or those of a table, carried; undefined where the kernel does not count. */
+  volume: Volume | undefined
+}
+
+/** How many connections began and ended. */
+type EventCounts = Readonly<Pick<FlowGroup, 'begun' | 'ended'>>
+
+/** Adds counts up. Pure. */
+export function summedCounts(all: readonly EventCounts[]): EventCounts {
+  return all.reduce((sum, { begun, ended }) => ({ begun: sum.begun + begun, ended: sum.ended + ended }), {
+    begun: 0,
+    ended: 0,
+  })
+}
+
+interface FlowGroupsOptions {
+  readonly names: Pick<FlowNames, 'serviceOf' | 'version'>
+  readonly filter: FlowFilter
+  readonly by: Grouping
+  /** Whether to add up what connections carried. */
+  readonly withVolume: boolean
+  /** Maximum number of groups; connections of further groups are counted together. */
+  readonly groupsMax?: number
+}
+
+const GROUPS_MAX = 100_000
+/** Maximum of remembered pairs of a destination and an endpoint; more are named again. */
+const PAIRS_MAX = 200_000
+
+/**
+ * Counts connections in groups. A pair of destination and endpoint that was met before costs two lookups by number, and
+ * nothing is decoded.
+ */
+export class FlowGroups {
+  readonly #options: FlowGroupsOptions
+  readonly #groupsMax: number
+  readonly #groups = new Map<string, FlowGroup>()
+  /** By the four words of readPlain. */
+  readonly #known = new PairTable<Found>()
+  readonly #key = new Uint32Array(4)
+  #version: number
+  readonly #others = { begun: 0, ended: 0 }
+
+  constructor(options: FlowGroupsOptions) {
+    this.#options = options
+    this.#groupsMax = options.groupsMax ?? GROUPS_MAX
+    this.#version = options.names.version
+  }
+
+  take(kind: FlowEventKind, view: ByteView, message: Message): void {
+    const { by, filter, withVolume, names } = this.#options
+    if (this.#version !== names.version) this.#forgetPairs()
+    const isByPair = by !== 'client' && filter.from.length === 0
+    const group =
+      isByPair && isPlain(view, message) ? this.#groupOfPair(view, message) : this.#groupOf(view, message)
+    if (group === 'excluded') return
+    const counts = group === 'other' ? this.#others : group
+    if (kind === 'new') counts.begun++
+    else counts.ended++
+    if (group === 'other') return
+    const volume = withVolume ? decodeRecord(view, message)?.volume : undefined
+    if (volume !== undefined) group.volume = addedVolume(group.volume, volume)
+  }
+
+  /** Gives all groups, those with most connections first. */
+  largest(): readonly FlowGroup[] {
+    return [...this.#groups.values()]
+      .filter(({ begun, ended }) => begun + ended > 0)
+      .sort((a, b) => b.begun - a.begun || b.ended - a.ended)
+  }
+
+  /** Connections of groups beyond the maximum number of groups. */
+  get others(): EventCounts {
+    return { ...this.#others }
+  }
+
+  /** Starts to count again from zero, and keeps what it knows of names. */
+  restart(): void {
+    Object.assign(this.#others, { begun: 0, ended: 0 })
+    const idle: string[] = []
+    for (const [key, group] of this.#groups) {
+      if (group.begun + group.ended === 0) idle.push(key)
+      group.begun = 0
+      group.ended = 0
+      group.volume = undefined
+    }
+    // Groups that met no connection since the last time would stay forever.
+    if (idle.length < IDLE_GROUPS_MAX) return
+    for (const key of idle) this.#groups.delete(key)
+    this.#forgetPairs()
+  }
+
+  #groupOfPair(view: ByteView, message: Message): Found {
+    readPlain(view, message, this.#key)
+    const known = this.#known.get(this.#key)
+    if (known !== undefined) return known
+    const found = this.#groupOf(view, message)
+    if (this.#known.size >= PAIRS_MAX) this.#forgetPairs()
+    this.#known.set(this.#key, found)
+    return found
+  }
+
+  #forgetPairs(): void {
+    this.#known.clear()
+    this.#version = this.#options.names.version
+  }
+
+  #groupOf(view: ByteView, message: Message): Found {
+    const record = decodeRecord(view, message)
+    const flow = record === undefined ? undefined : namedFlow(record, this.#options)
+    if (flow === undefined) return 'excluded'
+    const { protocol, service } = flow
+    const { by } = this.#options
+    const endpoint = by === 'endpoint' ? endpointText(flow) : undefined
+    const client = by === 'client' ? formatIp(flow.client) : undefined
+    const key = [protocol, service, endpoint, client].join(' ')
+    const known = this.#groups.get(key)
+    if (known !== undefined) return known
+    if (this.#groups.size >= this.#groupsMax) return 'other'
+    const group = { protocol, service, endpoint, client, begun: 0, ended: 0, volume: undefined }
+    this.#groups.set(key, group)
+    return group
+  }
+}
+
+/** `other`: of a group beyond the maximum. */
+type Found = FlowGroup | 'excluded' | 'other'
+/** Groups without connections that may stay for the next interval. */
+const IDLE_GROUPS_MAX = 5_000
+
+/** Formats the endpoint of a connection; undefined where nothing translated it: its endpoint is not known. */
+export function endpointText(flow: FlowRecord): string | undefined {
+  return isTranslatedRecord(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
+}
+
+/** Words of an entry: protocol, two addresses, and two ports in one. */
+const WORDS = 4
+const LENGTH_MIN = 1 << 10
+/** Share of a table that is used at most. */
+const USED_MAX = 0.5
+
+/** Remembers a value for each pair of a plain IPv4 message: a table of numbers, since Map hashes large numbers slowly. */
+export class PairTable<V> {
+  #keys = new Uint32Array(WORDS * LENGTH_MIN)
+  #values: (V | undefined)[] = new Array(LENGTH_MIN)
+  #size = 0
+
+  get size(): number {
+    return this.#size
+  }
+
+  /** Gives the value of a key of four words, whose first one is not 0. */
+  get(key: Uint32Array): V | undefined {
+    return this.#values[this.#at(key)]
+  }
+
+  set(key: Uint32Array, value: V): void {
+    if (this.#size >= this.#values.length * USED_MAX) this.#grow()
+    const at = this.#at(key)
+    if (this.#values[at] === undefined) this.#size++
+    this.#keys.set(key, at * WORDS)
+    this.#values[at] = value
+  }
+
+  clear(): void {
+    this.#keys = new Uint32Array(WORDS * LENGTH_MIN)
+    this.#values = new Array(LENGTH_MIN)
+    this.#size = 0
+  }
+
+  /** Finds the place of a key, or the free one that it would get. */
+  #at(key: Uint32Array): number {
+    const keys = this.#keys
+    const mask = this.#values.length - 1
+    let at = hashOf(key) & mask
+    while (keys[at * WORDS] !== 0 && !isAt(keys, at * WORDS, key)) at = (at + 1) & mask
+    return at
+  }
+
+  #grow(): void {
+    const [keys, values] = [this.#keys, this.#values]
+    this.#keys = new Uint32Array(2 * keys.length)
+    this.#values = new Array(2 * values.length)
+    for (const [at, value] of values.entries()) {
+      if (value === undefined) continue
+      const key = keys.subarray(at * WORDS, (at + 1) * WORDS)
+      const to = this.#at(key)
+      this.#keys.set(key, to * WORDS)
+      this.#values[to] = value
+    }
+  }
+}
+
+function isAt(keys: Uint32Array, at: number, key: Uint32Array): boolean {
+  return keys[at] === key[0] && keys[at + 1] === key[1] && keys[at + 2] === key[2] && keys[at + 3] === key[3]
+}
+
+function hashOf(key: Uint32Array): number {
+  let hash = 0
+  for (let i = 0; i < WORDS; i++) {
+    hash = Math.imul(hash ^ (key[i] ?? 0), 0x9e37_79b1)
+    hash ^= hash >>> 15
+  }
+  return hash >>> 0
+}

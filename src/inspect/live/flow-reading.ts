@@ -1,0 +1,267 @@
+import { type Clock, restMs } from '../../base/clock.ts'
+import { failureText } from '../../base/errors.ts'
+import type { Ip } from '../../base/ip.ts'
+import type { PortProtocol } from '../../base/ip-packet.ts'
+import { fieldOf } from '../../base/plain-data.ts'
+import { askDaemon, serviceNames, servicesIn, usualSocket } from '../../cli/admin-client.ts'
+import { checkDaemon } from '../../cli/request.ts'
+import { quote } from '../../config/flag.ts'
+import { HERE } from '../../daemon/open.ts'
+import {
+  droppedMessages,
+  type FlowEventKind,
+  type FlowEvents,
+  watchFlowEvents,
+} from '../../kernel/conntrack/record.ts'
+import { settingNow } from '../../kernel/sysctl/sysctls.ts'
+import { isOfService, namesIn, noted, type ServiceNames, type ServiceRow } from '../../modes/common/show.ts'
+import { NFT_FAMILIES } from '../../modes/common/tables.ts'
+import { readModes } from '../../modes/registry.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
+import { NETLINK_NETFILTER } from '../../netlink/constants.ts'
+import type { Message } from '../../netlink/message.ts'
+import { openNetlink } from '../../netlink/native.ts'
+import type { Transport } from '../../netlink/transport.ts'
+import { hintAt } from '../peers.ts'
+
+interface FlowNamesOptions {
+  readonly clock: Clock
+  /** The given --admin-socket; empty for the default one. */
+  readonly adminSocket: string
+  /** The name of the proxy; undefined for the unnamed one. */
+  readonly proxyName: string | undefined
+}
+
+/** The destination of a connection. */
+interface Destination {
+  readonly protocol: PortProtocol
+  readonly destination: Ip
+  readonly destinationPort: number
+}
+
+/** The part of the time that reading names may take, so that a large cluster does not cost a watcher a processor. */
+const SHARE = 0.005
+const REST_MS_MIN = 2_000
+/** Without a daemon nothing says that the names changed. */
+const KERNEL_REST_MS_MIN = 10_000
+
+/**
+ * Gives the Service of a connection by its original destination. The names are those of the daemon, or of the rules in
+ * the kernel where no daemon answers, and follow changes.
+ */
+export class FlowNames {
+  readonly #options: FlowNamesOptions
+  /** The socket of the daemon; undefined where the names come from the kernel. */
+  readonly socket: string | undefined
+  /** What the user should know of the origin of the names. */
+  readonly notice: string | undefined
+  #names: ServiceNames = namesIn(noted(), false)
+  /** Counts the changes of the names. */
+  #version = 0
+  #readAt: { readonly synced: unknown; readonly dueMs: number } | undefined
+
+  private constructor(options: FlowNamesOptions, socket: string | undefined, notice?: string) {
+    this.#options = options
+    this.socket = socket
+    this.notice = notice
+  }
+
+  /**
+   * Finds the daemon and reads the names. Throws when no daemon of this version answers at a given socket, and when the
+   * rules in the kernel cannot be read.
+   */
+  static async open(options: FlowNamesOptions): Promise<FlowNames> {
+    const { adminSocket, proxyName } = options
+    const socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
+    const names = await FlowNames.#found(options, socket)
+    await names.#read(undefined)
+    return names
+  }
+
+  static async #found(options: FlowNamesOptions, socket: string): Promise<FlowNames> {
+    const fromKernel = 'names of Services come from the rules in the kernel'
+    try {
+      if ((await checkDaemon(socket, { otherwise: false })) !== undefined)
+        return new FlowNames(options, socket)
+      if (options.adminSocket !== '') throw new Error(`no daemon answers at ${socket}`)
+      return new FlowNames(options, undefined, `no daemon answers at ${socket}; ${fromKernel}`)
+    } catch (error) {
+      if (options.adminSocket !== '') throw error
+      return new FlowNames(options, undefined, `${failureText(error)}; ${fromKernel}`)
+    }
+  }
+
+  get version(): number {
+    return this.#version
+  }
+
+  /** Gives `namespace/name:port`; undefined for a destination of no Service. */
+  serviceOf({ protocol, destination, destinationPort }: Destination, isTranslated: boolean) {
+    // A port of another machine may have the number of a node port, and is not translated.
+    return (
+      this.#names.at(protocol, destination, destinationPort) ??
+      (isTranslated ? this.#names.atNodePort(protocol, destinationPort) : undefined)
+    )
+  }
+
+  /**
+   * Says that there is no Service `namespace/name`, or none of `namespace/`; nothing for an empty text, and where only the kernel was asked,
+   * which omits idle Services.
+   */
+  async noticesAbout(service: string): Promise<readonly string[]> {
+    if (service === '' || this.socket === undefined) return []
+    const services = await askDaemon(this.socket, '/services')
+    const known = Array.isArray(services) ? services.map(String) : undefined
+    if (known === undefined || isOfService(known, service)) return []
+    if (service.endsWith('/')) return [`the daemon has no Service of the namespace ${service.slice(0, -1)}`]
+    return [`the daemon has no Service ${quote(service)}${hintAt(service, known)}`]
+  }
+
+  /** Throws where there is no such Service. A namespace may be without any. */
+  async require(service: string): Promise<void> {
+    const [notice] = service.endsWith('/') ? [] : await this.noticesAbout(service)
+    if (notice !== undefined) throw new Error(notice)
+  }
+
+  /**
+   * Reads the names again if they may have changed: if the daemon says that it synced another snapshot. Rests after each
+   * read in proportion to the time it took. `synced` is what the daemon's page /status says.
+   */
+  async refresh(synced: unknown): Promise<void> {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#readAt !== undefined && nowMs < this.#readAt.dueMs) return
+    if (this.socket !== undefined && (synced === undefined || this.#readAt?.synced === synced)) return
+    await this.#read(synced)
+  }
+
+  async #read(synced: unknown): Promise<void> {
+    const { clock } = this.#options
+    const startMs = clock.nowMs()
+    const read = this.socket === undefined ? await this.#fromKernel() : await namesOfDaemon(this.socket)
+    const endMs = clock.nowMs()
+    const least = this.socket === undefined ? KERNEL_REST_MS_MIN : REST_MS_MIN
+    if (read !== undefined) {
+      this.#names = read.names
+      this.#version++
+    }
+    const dueMs = endMs + Math.max(least, restMs(endMs - startMs, SHARE))
+    this.#readAt = { synced: read?.synced ?? synced, dueMs }
+  }
+
+  async #fromKernel() {
+    const { proxyName } = this.#options
+    const { held } = await readModes({ ...HERE, families: NFT_FAMILIES, proxyName })
+    return { names: namesOfRows(held.flatMap(({ rows }) => rows)), synced: undefined }
+  }
+}
+
+/** Undefined if the daemon has gone. */
+async function namesOfDaemon(socket: string) {
+  const state = await askDaemon(socket, '/state')
+  if (state === undefined) return undefined
+  return { names: serviceNames(servicesIn(state, socket)), synced: fieldOf(state, 'synced') }
+}
+
+/** Reads names from rows of `kprobe dump`. */
+export function namesOfRows(
+  rows: readonly Pick<ServiceRow, 'service' | 'protocol' | 'frontend'>[],
+): ServiceNames {
+  const found = noted()
+  for (const { service, protocol, frontend } of rows)
+    found.places.set(`${protocol} ${frontend.replace(/^(?:\*|\[\*\]):/, ':')}`, service)
+  return namesIn(found, false)
+}
+
+/** What the kernel of this network namespace records of connections. */
+export interface FlowSettings {
+  /** Packets and bytes. */
+  readonly hasVolume: boolean
+  /** When a connection began. */
+  readonly hasTimes: boolean
+  /** Why it does not report connections that begin and end; undefined where it does. */
+  readonly whyNoEvents: string | undefined
+  /** Says what it does not record, and why. */
+  readonly notices: readonly string[]
+}
+
+const SETTINGS = '/proc/sys/net/netfilter/nf_conntrack_'
+
+export function readFlowSettings(setting: (path: string) => number | undefined = settingNow): FlowSettings {
+  const [volume, times, events] = ['acct', 'timestamp', 'events'].map(name => setting(SETTINGS + name))
+  // Without any of the settings this namespace hides them, or conntrack is not loaded yet.
+  const isBuiltWithout = events === undefined && (volume ?? times) !== undefined
+  const why = (name: string, value: number | undefined) =>
+    value === undefined ? `${NAMES}${name} is not there` : `${NAMES}${name} is ${value}`
+  return {
+    hasVolume: volume === 1,
+    hasTimes: times === 1,
+    whyNoEvents: isBuiltWithout ? BUILT_WITHOUT : events === 0 ? SWITCHED_OFF : undefined,
+    notices: [
+      ...(volume === 1 ? [] : [`no bytes and packets: ${why('acct', volume)}`]),
+      ...(times === 1 ? [] : [`no times: ${why('timestamp', times)}`]),
+    ],
+  }
+}
+
+const NAMES = 'net.netfilter.nf_conntrack_'
+const SWITCHED_OFF = `the kernel reports no connections: ${NAMES}events is 0; set it to 1 or 2`
+const BUILT_WITHOUT = 'the kernel reports no connections: it was built without CONFIG_NF_CONNTRACK_EVENTS'
+
+/** Bursts of 20,000 events and more wait here; the kernel gives less to a process that may not force it. */
+const RECEIVE_BUFFER_BYTES = 32 << 20
+
+function openEventSocket(): Transport {
+  return openNetlink({ protocol: NETLINK_NETFILTER, receiveBufferBytes: RECEIVE_BUFFER_BYTES })
+}
+
+interface FlowWatchOptions {
+  readonly clock: Clock
+  readonly kinds: readonly FlowEventKind[]
+  readonly take: (kind: FlowEventKind, view: ByteView, message: Message) => void
+  readonly open?: () => Transport
+  readonly dropped?: (portId: number) => number | undefined
+}
+
+/** Connections that begin and end, as the kernel reports them, and how many reports were lost. */
+export class FlowWatch {
+  readonly #transport: Transport
+  readonly #events: FlowEvents
+  readonly #dropped: (portId: number) => number | undefined
+  #overruns = 0
+  #counted = 0
+
+  constructor({ clock, kinds, take, open = openEventSocket, dropped = droppedMessages }: FlowWatchOptions) {
+    this.#transport = open()
+    this.#dropped = dropped
+    const lost = () => {
+      this.#overruns++
+    }
+    try {
+      this.#events = watchFlowEvents({ transport: this.#transport, clock, kinds, take, lost })
+    } catch (error) {
+      void this.#transport.close()
+      throw error
+    }
+  }
+
+  /** Gives how many events were lost since the last call; a gap counts as one where the kernel does not say how many. */
+  takeLost(): number {
+    if (this.#overruns === 0) return 0
+    const gaps = this.#overruns
+    this.#overruns = 0
+    const total = this.#dropped(this.#transport.portId)
+    const news = total === undefined ? gaps : total - this.#counted
+    this.#counted = total ?? this.#counted
+    return news
+  }
+
+  /** Takes what the kernel has queued, and ends. */
+  stop(): void {
+    this.#events.stop()
+  }
+
+  /** Closes the socket; no count of lost events is available afterwards. */
+  close(): Promise<void> {
+    return this.#transport.close()
+  }
+}

@@ -1,0 +1,367 @@
+import { oneLine } from '../../base/text.ts'
+import { BOLD, type Io } from '../../cli/io.ts'
+
+/** How the user looks at a table. */
+export interface TableView<S extends string> {
+  readonly sort: S
+  /** Text that the name of a row contains. */
+  readonly filter: string
+  /** Rows that are scrolled away. */
+  readonly offset: number
+  /** Whether the keys are explained, or the filter is typed. */
+  readonly pane: 'table' | 'help' | 'filter'
+}
+
+export function firstView<S extends string>(sort: S): TableView<S> {
+  return { sort, filter: '', offset: 0, pane: 'table' }
+}
+
+/** What a key does: a new view, or an end. */
+export type KeyResult<V> = V | 'quit' | 'suspend'
+
+interface LiveTableOptions<V> {
+  readonly io: Io
+  readonly suspend: NonNullable<Io['suspend']>
+  readonly view: V
+  /** Undefined until there is something to show. */
+  readonly picture: (view: V, size: Size) => Picture | undefined
+  readonly keyPressed: (view: V, key: string, size: Size) => KeyResult<V>
+}
+
+/** A table on the terminal that is drawn again and again, until the user quits. */
+export class LiveTable<V> {
+  readonly #options: LiveTableOptions<V>
+  readonly #screen: Screen
+  readonly #quit = new AbortController()
+  #view: V
+
+  constructor(options: LiveTableOptions<V>) {
+    this.#options = options
+    this.#view = options.view
+    this.#screen = new Screen({
+      suspend: options.suspend,
+      color: options.io.color,
+      onKeys: keys => this.#keys(keys),
+      redraw: () => this.draw(),
+    })
+  }
+
+  /** Opens the screen while `measure` runs, which ends soon after `stop` is aborted. */
+  async run(measure: (stop: AbortSignal) => Promise<void>): Promise<void> {
+    const { io } = this.#options
+    // It would end the process without an exit event, and leave the terminal as it is.
+    const ignore = io.on('SIGHUP', () => this.#quit.abort())
+    this.#screen.open()
+    try {
+      await measure(AbortSignal.any([io.signal, io.outLost, this.#quit.signal]))
+    } finally {
+      this.#screen.close()
+      ignore()
+    }
+  }
+
+  draw(): void {
+    const picture = this.#options.picture(this.#view, this.#screen.size)
+    if (picture !== undefined) this.#screen.draw(picture)
+  }
+
+  /** Takes keys that may have come together, as from a slow line. */
+  #keys(keys: string): void {
+    for (const [key] of keys.matchAll(/\p{Cc}(?:\[[0-9;]*[A-Za-z~]|O[A-Z])?|\P{Cc}/gu)) {
+      const result = this.#options.keyPressed(this.#view, key, this.#screen.size)
+      if (result === 'quit') this.#quit.abort()
+      else if (result === 'suspend') this.#screen.suspend()
+      else this.#view = result
+    }
+    this.draw()
+  }
+}
+
+/** What a table shows apart from how the user looks at it. */
+interface TableContent {
+  /** The command, for a terminal that is too small. */
+  readonly name: string
+  /** Lines above the table. */
+  readonly head: readonly string[]
+  /** Number of rows that the filter lets pass. */
+  readonly count: number
+  /** Gives the heading and the lines of some rows. */
+  readonly lines: (offset: number, rows: number) => readonly string[]
+  readonly help: readonly string[]
+  /** Keys that the last line names first. */
+  readonly keys: string
+}
+
+/** A column of a table that fits a terminal. */
+export interface LiveColumn<Row, S extends string> {
+  readonly heading: string
+  /** The order of the rows that this column marks. */
+  readonly sort?: S
+  readonly width: number
+  readonly side?: 'right'
+  readonly cell: (row: Row) => string
+}
+
+/** Formats a heading, which marks the column that the rows are sorted by, and a line for each row. */
+export function columnLines<Row, S extends string>(
+  columns: readonly LiveColumn<Row, S>[],
+  rows: readonly Row[],
+  sort: S,
+): readonly string[] {
+  const line = (text: (column: LiveColumn<Row, S>) => string) =>
+    columns.map(column => fitted(oneLine(text(column)), column.width, column.side)).join(' ')
+  return [
+    line(({ heading, sort: its }) => (its === sort ? `${heading}v` : heading)),
+    ...rows.map(row => line(({ cell }) => cell(row))),
+  ]
+}
+
+/** The smallest terminal that holds a table. */
+const LEAST: Size = { columns: 40, rows: 10 }
+const HEAD_LINES_MAX = 6
+
+/** Lays a table out for a terminal. Pure. No line is wider than the terminal, and there are no more than its rows. */
+export function tablePicture(content: TableContent, view: TableView<string>, size: Size): Picture {
+  const { columns, rows } = size
+  if (columns < LEAST.columns || rows < LEAST.rows) {
+    const text = `terminal of ${columns}x${rows}: ${content.name} needs ${LEAST.columns}x${LEAST.rows}; q quits`
+    return { lines: [fitted(text, columns)], bold: new Set() }
+  }
+  const head = content.head.slice(0, HEAD_LINES_MAX)
+  if (view.pane === 'help')
+    return {
+      lines: [...head, '', ...content.help].slice(0, rows).map(line => fitted(line, columns)),
+      bold: new Set([0]),
+    }
+  const room = roomFor(content, size)
+  const offset = Math.min(view.offset, scrollMax(content, size))
+  const table = content.lines(offset, room)
+  const empty = Array.from({ length: Math.max(0, room + 1 - table.length) }, () => '')
+  const lines = [...head, ...table, ...empty, footText(content, view, { offset, room })]
+  return { lines: lines.map(line => fitted(line, columns)), bold: new Set([0, head.length]) }
+}
+
+/** Counts the rows that can be scrolled away. Pure. */
+export function scrollMax(content: Pick<TableContent, 'head' | 'count'>, size: Size): number {
+  return Math.max(0, content.count - roomFor(content, size))
+}
+
+function roomFor({ head }: Pick<TableContent, 'head'>, { rows }: Size): number {
+  return rows - Math.min(head.length, HEAD_LINES_MAX) - 2
+}
+
+function footText(
+  { count, keys }: TableContent,
+  { filter, pane }: TableView<string>,
+  { offset, room }: { readonly offset: number; readonly room: number },
+): string {
+  if (pane === 'filter') return `/${oneLine(filter)}_  Enter keeps it, Esc clears it`
+  const from = count === 0 ? 0 : offset + 1
+  const filtered = filter === '' ? '' : ` with "${oneLine(filter)}"`
+  return `${from}-${Math.min(count, offset + room)} of ${count}${filtered}  ${keys}  / filter  ? help`
+}
+
+/** Explains the keys of every table. */
+export function keysHelp(columns: readonly string[]): readonly string[] {
+  return [
+    'q, Ctrl-C   quit',
+    `s           sort by the next column: ${columns.join(', ')}`,
+    '/           show only names with a text; Esc clears it',
+    'arrows      scroll; Home, PgUp, PgDn too',
+    'Ctrl-Z      suspend',
+    '?           back to the table',
+  ]
+}
+
+const PAGE = 10
+
+/** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Unknown keys change nothing. Pure. */
+export function keyPressed<S extends string, V extends TableView<S>>(
+  view: V,
+  key: string,
+  { sorts, offsetMax }: { readonly sorts: readonly S[]; readonly offsetMax: number },
+): KeyResult<V> {
+  if (key === '\u0003') return 'quit'
+  if (key === '\u001a') return 'suspend'
+  if (view.pane === 'filter') return filterKey(view, key)
+  const scrolled = (rows: number): V => ({
+    ...view,
+    offset: Math.max(0, Math.min(view.offset + rows, offsetMax)),
+  })
+  switch (key) {
+    case 'q':
+      return 'quit'
+    case '?':
+    case 'h':
+      return { ...view, pane: view.pane === 'help' ? 'table' : 'help' }
+    case 's':
+      return { ...view, sort: sorts[(sorts.indexOf(view.sort) + 1) % sorts.length] ?? view.sort }
+    case '/':
+      return { ...view, pane: 'filter' }
+    case '\u001b':
+      return { ...view, filter: '', offset: 0, pane: 'table' }
+    case '\u001b[A':
+      return scrolled(-1)
+    case '\u001b[B':
+      return scrolled(1)
+    case '\u001b[5~':
+      return scrolled(-PAGE)
+    case '\u001b[6~':
+      return scrolled(PAGE)
+    case '\u001b[H':
+      return { ...view, offset: 0 }
+    default:
+      return view
+  }
+}
+
+const FILTER_MAX = 64
+
+function filterKey<V extends TableView<string>>(view: V, key: string): V {
+  if (key === '\r' || key === '\n') return { ...view, pane: 'table', offset: 0 }
+  if (key === '\u001b') return { ...view, pane: 'table', filter: '', offset: 0 }
+  if (key === '\u007f' || key === '\b') return { ...view, filter: view.filter.slice(0, -1) }
+  const typed = key.startsWith('\u001b') ? '' : key.replace(/\p{C}/gu, '')
+  return { ...view, filter: (view.filter + typed).slice(0, FILTER_MAX) }
+}
+
+const ESCAPE = '\u001b'
+/** The second screen of the terminal, without a cursor; what the user had stays on the first. */
+const ENTER = `${ESCAPE}[?1049h${ESCAPE}[?25l`
+const LEAVE = `${ESCAPE}[?25h${ESCAPE}[?1049l`
+const HOME = `${ESCAPE}[H`
+const CLEAR_LINE = `${ESCAPE}[K`
+const CLEAR_REST = `${ESCAPE}[J`
+
+/** A terminal that is further behind gets no new picture: a slow line would fall ever further behind. */
+const BACKLOG_BYTES_MAX = 64 * 1024
+
+export interface Size {
+  readonly columns: number
+  readonly rows: number
+}
+
+/** What is drawn: lines that fit, and which of them stand out. */
+export interface Picture {
+  readonly lines: readonly string[]
+  /** Indices of headings. */
+  readonly bold: ReadonlySet<number>
+}
+
+interface ScreenOptions {
+  readonly suspend: NonNullable<Io['suspend']>
+  readonly color: boolean
+  /** Takes keys as the terminal sends them: `q`, or `\u001b[A` for an arrow. */
+  readonly onKeys: (keys: string) => void
+  /** Draws again: the size changed, or the process was continued. */
+  readonly redraw: () => void
+}
+
+/**
+ * The terminal as a screen without line editing. However the process ends, short of SIGKILL, the terminal gets back what
+ * it was before; so it does while the process is suspended.
+ */
+class Screen {
+  readonly #options: ScreenOptions
+  readonly #onKeys: (chunk: Buffer) => void
+  #isOpen = false
+
+  constructor(options: ScreenOptions) {
+    this.#options = options
+    this.#onKeys = chunk => options.onKeys(chunk.toString('utf8'))
+  }
+
+  open(): void {
+    const { redraw } = this.#options
+    process.stdin.on('data', this.#onKeys)
+    process.stdout.on('resize', redraw)
+    process.on('SIGTSTP', this.suspend)
+    process.on('SIGCONT', this.#resume)
+    process.on('exit', this.#leave)
+    this.#resume()
+  }
+
+  get size(): Size {
+    const { columns = 80, rows = 24 } = process.stdout
+    return { columns, rows }
+  }
+
+  draw({ lines, bold }: Picture): void {
+    if (!this.#isOpen || process.stdout.writableLength > BACKLOG_BYTES_MAX) return
+    const [on, off] = this.#options.color ? BOLD : ['', '']
+    const texts = lines.map((line, at) => `${bold.has(at) ? `${on}${line}${off}` : line}${CLEAR_LINE}`)
+    process.stdout.write(`${HOME}${texts.join('\r\n')}${CLEAR_REST}`)
+  }
+
+  /** Gives the terminal back to the shell until it continues the process. */
+  readonly suspend = (): void => {
+    this.#leave()
+    this.#options.suspend()
+  }
+
+  close(): void {
+    this.#leave()
+    process.stdin.off('data', this.#onKeys)
+    process.stdin.pause()
+    process.stdout.off('resize', this.#options.redraw)
+    process.off('SIGTSTP', this.suspend)
+    process.off('SIGCONT', this.#resume)
+    process.off('exit', this.#leave)
+  }
+
+  readonly #resume = (): void => {
+    if (!this.#isOpen) process.stdout.write(ENTER)
+    this.#isOpen = true
+    // The shell set its own mode while the process was suspended.
+    process.stdin.setRawMode(false)
+    process.stdin.setRawMode(true)
+    process.stdin.resume()
+    this.#options.redraw()
+  }
+
+  readonly #leave = (): void => {
+    if (!this.#isOpen) return
+    this.#isOpen = false
+    process.stdin.setRawMode(false)
+    process.stdout.write(LEAVE)
+  }
+}
+
+/** Characters that take two columns: East Asian wide and full-width ones, and pictures. */
+const WIDE =
+  /[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\ua960-\ua97f\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u
+const WIDTHLESS = /\p{M}/u
+
+function widthOf(character: string): number {
+  if (character <= '~') return 1
+  return WIDTHLESS.test(character) ? 0 : WIDE.test(character) ? 2 : 1
+}
+
+/** Counts the columns that a text takes, which has no control characters. */
+export function textWidth(text: string): number {
+  let width = 0
+  for (const character of text) width += widthOf(character)
+  return width
+}
+
+/** Cuts or pads a text to exactly so many columns. */
+export function fitted(text: string, columns: number, side: 'left' | 'right' = 'left'): string {
+  const width = textWidth(text)
+  if (width <= columns) {
+    const padding = ' '.repeat(columns - width)
+    return side === 'left' ? text + padding : padding + text
+  }
+  if (columns < 1) return ''
+  let [cut, used] = ['', 0]
+  for (const character of text) {
+    const next = widthOf(character)
+    if (used + next > columns - 1) break
+    cut += character
+    used += next
+  }
+  return `${cut}…${' '.repeat(columns - 1 - used)}`
+}
+
+export function rateText(perSecond: number): string {
+  return perSecond >= 100 ? perSecond.toFixed(0) : perSecond.toFixed(1)
+}

@@ -1,0 +1,425 @@
+import type { Clock } from '../../base/clock.ts'
+import type { Ip } from '../../base/ip.ts'
+import { endText, type PacketHead, protocolText } from '../../base/ip-packet.ts'
+import { rfc3339 } from '../../base/text.ts'
+import type { Tracked } from '../../kernel/conntrack/record.ts'
+import { NF_ACCEPT, NF_DROP } from '../../kernel/nft/constants.ts'
+import type { TraceEvent } from '../../kernel/nft/monitor.ts'
+import { reasonText, type VerdictReason, verdictReason } from '../../modes/common/logs.ts'
+import type { ServiceRow } from '../../modes/common/show.ts'
+import { CHAIN_DELIVERED, CHAIN_SENT, CHAIN_START, isTraceTable } from '../../modes/common/trace-table.ts'
+import type { TraceStep } from '../../proof/evaluate/trace.ts'
+
+/** A step with the words for its rule. */
+export interface NamedStep extends TraceStep {
+  /** `accept`, `drop`, `jump services`; absent where the kernel names none. */
+  readonly verdict?: string
+  readonly isReject: boolean
+  /** Whether the rule belongs to kprobe. */
+  readonly isOurs: boolean
+  /** The rule within its chain: `rule 3`, `policy`. */
+  readonly place: string
+  /** The name of the chain alone. */
+  readonly chainName: string
+}
+
+/** A packet by itself, for people and for `-o json`. */
+export interface PacketFacts {
+  readonly time: string
+  readonly protocol: string
+  readonly from: string
+  readonly to: string
+  readonly service?: string
+  readonly frontend?: string
+  readonly arrivedBy?: string
+}
+
+export function factsOf(
+  head: PacketHead,
+  { row, interfaceName }: Pick<StoryFacts, 'row' | 'interfaceName'>,
+  { atMs, inputInterface }: { readonly atMs: number; readonly inputInterface: number | undefined },
+): PacketFacts {
+  return {
+    time: rfc3339(atMs),
+    protocol: protocolText(head.protocol),
+    from: endText(head, 'source'),
+    to: endText(head, 'destination'),
+    ...(row === undefined ? {} : { service: row.service, frontend: row.type }),
+    ...(inputInterface === undefined ? {} : { arrivedBy: interfaceName(inputInterface) }),
+  }
+}
+
+/** One line: the packet, and what became of it. */
+export function factsText(facts: PacketFacts, answer: string): string {
+  const { time, protocol, from, to, service, frontend, arrivedBy } = facts
+  const name = service === undefined ? '' : ` ${service} (${frontend})`
+  const via = arrivedBy === undefined ? ' from this node' : ` from ${arrivedBy}`
+  return `${time} ${protocol} ${from} -> ${to}${name}${via}: ${answer}`
+}
+
+/** What became of a packet, for people and for `-o json`. */
+export interface PacketStory extends PacketFacts {
+  readonly outcome: StoryOutcome
+  readonly steps: readonly StoryStep[]
+  readonly conntrack?: StoryConntrack
+  /** conntrack was asked, and has no entry. Protocols without ports, such as ICMP, are not looked up. */
+  readonly hasNoEntry?: true
+  /** The kernel dropped messages meanwhile: steps may be missing. */
+  readonly isTorn?: true
+}
+
+type StoryStep = TraceStep & Pick<NamedStep, 'verdict'>
+
+interface StoryOutcome {
+  readonly verdict: 'dnat' | 'accept' | 'reject' | 'drop' | 'queue' | 'lost'
+  readonly answer: string
+  /** Where the packet went. */
+  readonly destination?: string
+  /** Its source there, where it was replaced. */
+  readonly replacedSource?: string
+  readonly leftBy?: string
+  /** The chain whose rule or policy ended it. */
+  readonly decidedBy?: string
+  readonly reason?: VerdictReason | 'another-program'
+}
+
+interface StoryConntrack {
+  readonly from: string
+  readonly to: string
+  readonly repliesFrom: string
+  readonly repliesTo: string
+  readonly status: readonly string[]
+  readonly timeoutSeconds?: number
+  readonly mark?: number
+}
+
+/** What is known about a packet besides its steps. */
+export interface StoryFacts {
+  readonly steps: readonly NamedStep[]
+  readonly row: ServiceRow | undefined
+  /** Undefined where it was not looked up. */
+  readonly tracked: Tracked | 'none' | undefined
+  readonly interfaceName: (index: number) => string
+}
+
+/** Makes the story of one packet. Pure. */
+export function storyOf(packet: TracedPacket, facts: StoryFacts): PacketStory {
+  const { tracked, steps } = facts
+  return {
+    ...factsOf(packet.first, facts, packet),
+    outcome: outcomeOf(packet, facts),
+    steps: steps.map(({ chain, rule, text, elements, verdict }) => ({
+      chain,
+      rule,
+      text,
+      elements,
+      ...(verdict === undefined ? {} : { verdict }),
+    })),
+    ...(tracked === undefined
+      ? {}
+      : tracked === 'none'
+        ? { hasNoEntry: true }
+        : { conntrack: conntrackOf(tracked) }),
+    ...(packet.isTorn ? { isTorn: true } : {}),
+  }
+}
+
+function outcomeOf(packet: TracedPacket, facts: StoryFacts): StoryOutcome {
+  switch (packet.end) {
+    case 'dropped':
+      return endedOutcome(facts)
+    case 'queued':
+      return { verdict: 'queue', answer: 'was queued to a program (NFQUEUE), which has not returned it' }
+    case 'vanished':
+      return vanishedOutcome(packet)
+    case 'sent':
+    case 'delivered':
+      return passedOutcome(packet, facts)
+  }
+}
+
+function endedOutcome({ steps, row }: StoryFacts): StoryOutcome {
+  const step = steps.at(-1)
+  const verdict = step?.isReject === true ? 'reject' : 'drop'
+  const word = verdict === 'reject' ? 'rejected' : 'dropped'
+  if (step === undefined) return { verdict, answer: `${word} by a rule that the kernel did not report` }
+  const { chain, place, isOurs, chainName, text } = step
+  if (!isOurs) {
+    const answer = `${word} by another program: ${chain}, ${place}`
+    return { verdict, answer, decidedBy: chain, reason: 'another-program' }
+  }
+  const reason = verdictReason({ chain: chainName, text, isServed: row !== undefined })
+  return { verdict, answer: `${word}: ${reasonText(reason)}`, decidedBy: chain, reason }
+}
+
+function vanishedOutcome({ steps, isTorn }: TracedPacket): StoryOutcome {
+  const last = steps.at(-1)
+  const after = last === undefined ? '' : ` after ${last.family} ${last.table} ${last.chain}`
+  const why = isTorn
+    ? 'messages of the kernel were lost'
+    : 'no rule of nf_tables dropped it: look for a missing route, rp_filter, a full conntrack table, IPVS, legacy iptables, or tc'
+  return { verdict: 'lost', answer: `was not seen again${after}; ${why}` }
+}
+
+function passedOutcome(packet: TracedPacket, { interfaceName }: StoryFacts): StoryOutcome {
+  const { first, last, end, outputInterface } = packet
+  const destination = endText(last, 'destination')
+  const source = endText(last, 'source')
+  const isTranslated = destination !== endText(first, 'destination')
+  const replaced = source === endText(first, 'source') ? undefined : source
+  const by = end === 'sent' && outputInterface !== undefined ? interfaceName(outputInterface) : undefined
+  const where = by === undefined ? ' on this node' : ` by ${by}`
+  const kept = replaced === undefined ? 'source address kept' : `source replaced by ${replaced}`
+  const passes = replaced === undefined ? 'passes unchanged' : by === undefined ? 'arrives' : 'leaves'
+  const goes = isTranslated ? `goes to ${destination}` : passes
+  return {
+    verdict: isTranslated ? 'dnat' : 'accept',
+    answer: `${goes}${where}${isTranslated || replaced !== undefined ? `, ${kept}` : ''}`,
+    destination,
+    ...(replaced === undefined ? {} : { replacedSource: replaced }),
+    ...(by === undefined ? {} : { leftBy: by }),
+  }
+}
+
+function conntrackOf({ original, reply, status, timeoutS, mark }: Tracked): StoryConntrack {
+  return {
+    from: endText(original, 'source'),
+    to: endText(original, 'destination'),
+    repliesFrom: endText(reply, 'source'),
+    repliesTo: endText(reply, 'destination'),
+    status,
+    ...(timeoutS === undefined ? {} : { timeoutSeconds: timeoutS }),
+    ...(mark === 0 ? {} : { mark }),
+  }
+}
+
+/** Tests whether a packet got no further than this node's rules. */
+export function isRefused({ verdict }: StoryOutcome): boolean {
+  return verdict === 'reject' || verdict === 'drop' || verdict === 'lost'
+}
+
+export function storyLines(story: PacketStory): readonly string[] {
+  const { outcome, steps, conntrack } = story
+  return [
+    factsText(story, outcome.answer),
+    ...steps.flatMap(stepLines),
+    ...(story.isTorn === true ? ['  steps may be missing: messages of the kernel were lost'] : []),
+    ...(story.hasNoEntry === true ? ['  conntrack: no entry'] : []),
+    ...(conntrack === undefined ? [] : [`  conntrack: ${conntrackText(conntrack)}`]),
+  ]
+}
+
+function stepLines({ chain, rule, text, elements }: StoryStep): readonly string[] {
+  const place = rule === 0 ? chain : `${chain}, rule ${rule}`
+  return [`  ${place}: ${text}`, ...elements.map(element => `      ${element}`)]
+}
+
+function conntrackText({
+  from,
+  to,
+  repliesFrom,
+  repliesTo,
+  status,
+  timeoutSeconds,
+  mark,
+}: StoryConntrack): string {
+  const details = [
+    ...status,
+    ...(timeoutSeconds === undefined ? [] : [`${timeoutSeconds} s left`]),
+    ...(mark === undefined ? [] : [`mark ${mark}`]),
+  ]
+  return `${from} -> ${to}, replies ${repliesFrom} -> ${repliesTo}; ${details.join(', ')}`
+}
+
+/** Gives the row of the Service at the packet's destination. */
+export class ServiceIndex {
+  readonly #rows = new Map<string, ServiceRow>()
+  readonly #localIps: ReadonlySet<Ip>
+
+  constructor(rows: readonly ServiceRow[], localIps: ReadonlySet<Ip>) {
+    this.#localIps = localIps
+    for (const row of rows) {
+      const key = `${row.protocol} ${row.frontend}`
+      if (!this.#rows.has(key)) this.#rows.set(key, row)
+    }
+  }
+
+  at(head: PacketHead): ServiceRow | undefined {
+    const { ports, protocol, destination } = head
+    if (ports === undefined) return undefined
+    const name = protocolText(protocol)
+    const found = this.#rows.get(`${name} ${endText(head, 'destination')}`)
+    if (found !== undefined || !this.#localIps.has(destination)) return found
+    return this.#rows.get(`${name} ${destination.length === 4 ? '*' : '[*]'}:${ports.destination}`)
+  }
+}
+
+/** A rule or a policy that a packet met, in order. */
+export type PacketStep = Pick<TraceEvent, 'family' | 'table' | 'chain' | 'handle' | 'verdict'>
+
+/** A real packet, from the hook where it entered to its end. */
+export interface TracedPacket {
+  readonly id: number
+  /** Wall-clock time. */
+  readonly atMs: number
+  readonly origin: 'interface' | 'process'
+  /** Before any translation. */
+  readonly first: PacketHead
+  /** As the last hook saw it. */
+  readonly last: PacketHead
+  /** Indexes; undefined where there is none. */
+  readonly inputInterface: number | undefined
+  readonly outputInterface: number | undefined
+  readonly steps: readonly PacketStep[]
+  readonly end: PacketEnd
+  /** The kernel dropped messages meanwhile: steps may be missing. */
+  readonly isTorn: boolean
+}
+
+type PacketEnd =
+  /** The last step drops it. */
+  | 'dropped'
+  /** It passed all rules, to a process of this node. */
+  | 'delivered'
+  /** It passed all rules, and leaves by an interface. */
+  | 'sent'
+  /** The last step gave it to a program (`queue`), and nothing came back. */
+  | 'queued'
+  /** No rule dropped it, and no further hook saw it. */
+  | 'vanished'
+
+interface Draft {
+  readonly id: number
+  readonly atMs: number
+  readonly origin: 'interface' | 'process'
+  readonly first: PacketHead
+  last: PacketHead
+  inputInterface: number | undefined
+  outputInterface: number | undefined
+  readonly steps: PacketStep[]
+  /** Our rule has set its trace bit: it is no packet that another program traces. */
+  isOurs: boolean
+  isTorn: boolean
+  /** Monotonic time of the last step. */
+  seenMs: number
+}
+
+/** A packet ends at once, or waits for a queue of a program. */
+const IDLE_MS = 1_000
+/** The limit in the kernel, in both families, lets at most 2,000 packets begin in that time. */
+const OPEN_MAX = 4_096
+const STEPS_MAX = 256
+const VERDICT_MASK = 0xff
+const NF_QUEUE = 3
+
+interface CollectorOptions {
+  readonly clock: Pick<Clock, 'nowMs'>
+  readonly wallMs: () => number
+  /** The name of our own trace tables. */
+  readonly table: string
+  readonly onPacket: (packet: TracedPacket) => void
+}
+
+/** Joins the steps that the kernel reports to packets. */
+export class PacketCollector {
+  readonly #options: CollectorOptions
+  /** By id, the packet that waits longest first. */
+  readonly #open = new Map<number, Draft>()
+
+  constructor(options: CollectorOptions) {
+    this.#options = options
+  }
+
+  get openPackets(): number {
+    return this.#open.size
+  }
+
+  take(event: TraceEvent): void {
+    const isOwnTable = event.table === this.#options.table
+    const isStart = isOwnTable && event.chain === CHAIN_START && event.type === 'rule'
+    let draft = this.#open.get(event.id)
+    // Another packet may get the number of one that vanished.
+    if (draft?.isOurs === true && isStart) {
+      this.#finish(draft, 'vanished')
+      draft = undefined
+    }
+    draft ??= isOwnTable ? this.#begin(event) : undefined
+    if (draft === undefined) return
+    this.#note(draft, event)
+    if (isStart) draft.isOurs = true
+    if (isOwnTable) {
+      if (event.chain === CHAIN_DELIVERED) this.#finish(draft, 'delivered')
+      else if (event.chain === CHAIN_SENT) this.#finish(draft, 'sent')
+      return
+    }
+    this.#step(draft, event)
+  }
+
+  #begin(event: TraceEvent): Draft | undefined {
+    const { id, head, inputInterface, outputInterface } = event
+    if (head === undefined || event.chain === CHAIN_DELIVERED || event.chain === CHAIN_SENT) return undefined
+    for (const oldest of this.#open.values()) {
+      if (this.#open.size < OPEN_MAX) break
+      this.#finish(oldest, 'vanished')
+    }
+    const draft: Draft = {
+      id,
+      atMs: this.#options.wallMs(),
+      origin: inputInterface === undefined ? 'process' : 'interface',
+      first: head,
+      last: head,
+      inputInterface,
+      outputInterface,
+      steps: [],
+      isOurs: false,
+      isTorn: false,
+      seenMs: 0,
+    }
+    this.#open.set(id, draft)
+    return draft
+  }
+
+  #note(draft: Draft, { head, inputInterface, outputInterface }: TraceEvent): void {
+    draft.seenMs = this.#options.clock.nowMs()
+    draft.last = head ?? draft.last
+    draft.inputInterface ??= inputInterface
+    draft.outputInterface = outputInterface ?? draft.outputInterface
+  }
+
+  #step(draft: Draft, event: TraceEvent): void {
+    const { type, verdict } = event
+    const isDropping = verdict !== undefined && (verdict.code & VERDICT_MASK) === NF_DROP && verdict.code >= 0
+    // A policy that accepts, and the end of a chain, decide nothing.
+    if (type === 'rule' || (type === 'policy' && isDropping)) {
+      const { family, table, chain, handle } = event
+      // Trace tables of other processes are no rules about packets.
+      if (!isTraceTable(table) && draft.steps.length < STEPS_MAX)
+        draft.steps.push({ family, table, chain, handle, verdict })
+    }
+    if (isDropping) this.#finish(draft, 'dropped')
+  }
+
+  /** Called after messages were lost. */
+  lost(): void {
+    for (const draft of this.#open.values()) draft.isTorn = true
+  }
+
+  /** Ends the packets of which nothing was heard for a time; all of them with `now`. */
+  sweep({ now = false } = {}): void {
+    const beforeMs = this.#options.clock.nowMs() - IDLE_MS
+    for (const draft of this.#open.values())
+      if (now || draft.seenMs <= beforeMs) this.#finish(draft, isQueued(draft) ? 'queued' : 'vanished')
+  }
+
+  #finish(draft: Draft, end: PacketEnd): void {
+    this.#open.delete(draft.id)
+    if (!draft.isOurs) return
+    const { isOurs: _, seenMs: __, ...packet } = draft
+    this.#options.onPacket({ ...packet, end })
+  }
+}
+
+function isQueued({ steps }: Draft): boolean {
+  const code = steps.at(-1)?.verdict?.code ?? NF_ACCEPT
+  return code >= 0 && (code & VERDICT_MASK) === NF_QUEUE
+}

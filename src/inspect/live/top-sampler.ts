@@ -1,0 +1,398 @@
+import { type Clock, restMs } from '../../base/clock.ts'
+import { errorText } from '../../base/errors.ts'
+import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
+import { compareTexts, rfc3339 } from '../../base/text.ts'
+import { askDaemon } from '../../cli/admin-client.ts'
+import { HERE } from '../../daemon/open.ts'
+import { type ConntrackReader, createConntrackClient } from '../../kernel/conntrack/client.ts'
+import { listHandles } from '../../kernel/nft/list.ts'
+import { isJson } from '../../model/fields.ts'
+import { isLogging } from '../../modes/common/logs.ts'
+import { CHAIN_REJECT } from '../../modes/common/rules.ts'
+import { NFT_FAMILIES } from '../../modes/common/tables.ts'
+import { MODES } from '../../modes/registry.ts'
+import { Connection } from '../../netlink/connection.ts'
+import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
+import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
+import { firstView, type TableView } from './live-table.ts'
+
+/** Connections of one Service, or of one of its endpoints. */
+export interface TopRow {
+  readonly service: string
+  readonly protocol: string
+  /** Empty for a whole Service. */
+  readonly endpoint: string
+  /** New connections a second in the last interval. */
+  readonly perSecond: number
+  /** New connections since the start of the command. */
+  readonly total: number
+  /** Entries of the connection table; undefined until it was read. */
+  readonly open: number | undefined
+}
+
+/** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
+export interface TopState {
+  /** In RFC 3339. */
+  readonly time: string
+  readonly rows: readonly TopRow[]
+  readonly perSecond: number
+  /** Packets a second that kprobe's rules reject; undefined where the rules do not count them. */
+  readonly rejectsPerSecond: number | undefined
+  readonly table: { readonly entries: number; readonly entriesMax: number | undefined } | undefined
+  /** The Services with most entries of the connection table, the largest first. */
+  readonly largest: readonly { readonly service: string; readonly open: number }[]
+  readonly daemon: DaemonState | undefined
+  /** Events that the kernel dropped since the start. */
+  readonly lost: number
+  /** What keeps something from being shown. */
+  readonly notices: readonly string[]
+}
+
+export interface DaemonState {
+  readonly mode: string
+  readonly services: number | undefined
+  readonly quarantined: number
+  /** Time since the last message of the source. */
+  readonly sourceAgeMs: number | undefined
+  readonly error: string | undefined
+  readonly repairs: number
+  readonly commits: readonly { readonly time: string; readonly reason: string; readonly changes: number }[]
+}
+
+export const SORTS = ['rate', 'total', 'open', 'name'] as const
+export type TopSort = (typeof SORTS)[number]
+
+/** How the user looks at it; the filter is for the Service or endpoint. */
+export interface TopView extends TableView<TopSort> {
+  readonly by: 'service' | 'endpoint'
+}
+
+export const FIRST_VIEW: TopView = { by: 'service', ...firstView('rate') }
+
+/** Sorts and filters rows; a Service's row adds up its endpoints. Gives the first `max` of them. */
+export function rowsOf(state: Pick<TopState, 'rows'>, view: TopView, max = Number.POSITIVE_INFINITY) {
+  return firstSorted(filteredRows(state, view), comparison(view), max)
+}
+
+export function filteredRows({ rows }: Pick<TopState, 'rows'>, { by, filter }: TopView): readonly TopRow[] {
+  const all = by === 'endpoint' ? rows : summed(rows)
+  if (filter === '') return all
+  return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
+}
+
+export function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
+  const byName = (a: TopRow, b: TopRow) =>
+    compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
+  const bySort: Readonly<Record<TopSort, (a: TopRow, b: TopRow) => number>> = {
+    rate: (a, b) => b.perSecond - a.perSecond || b.total - a.total,
+    total: (a, b) => b.total - a.total,
+    open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
+    name: byName,
+  }
+  return (a, b) => bySort[view.sort](a, b) || byName(a, b)
+}
+
+/** Lists that are cut by less are sorted as a whole. */
+const CUT_MIN = 8
+
+/** Gives the first `max` items of the sorted list. To find the few that a screen shows takes far less than to sort all. */
+export function firstSorted<T>(
+  items: readonly T[],
+  compare: (a: T, b: T) => number,
+  max: number,
+): readonly T[] {
+  if (max * CUT_MIN > items.length) return [...items].sort(compare).slice(0, max)
+  const first: T[] = []
+  for (const item of items) {
+    const last = first[max - 1]
+    if (last !== undefined && compare(item, last) >= 0) continue
+    const at = first.findIndex(each => compare(item, each) < 0)
+    first.splice(at < 0 ? first.length : at, 0, item)
+    if (first.length > max) first.pop()
+  }
+  return first
+}
+
+function summed(rows: readonly TopRow[]): readonly TopRow[] {
+  const sums: { -readonly [K in keyof TopRow]: TopRow[K] }[] = []
+  // Names are keys as they are: to join them with the protocol would take longer than all the rest.
+  const byProtocol = new Map<string, Map<string, (typeof sums)[number]>>()
+  for (const row of rows) {
+    const { protocol, service, perSecond, total, open } = row
+    const byService = byProtocol.get(protocol) ?? new Map<string, (typeof sums)[number]>()
+    if (byService.size === 0) byProtocol.set(protocol, byService)
+    const sum = byService.get(service)
+    if (sum === undefined) {
+      const first = { protocol, service, endpoint: '', perSecond, total, open }
+      byService.set(service, first)
+      sums.push(first)
+      continue
+    }
+    sum.perSecond += perSecond
+    sum.total += total
+    if (open !== undefined) sum.open = (sum.open ?? 0) + open
+  }
+  return sums
+}
+
+interface TopSamplerOptions {
+  readonly clock: Clock
+  readonly wallMs: () => number
+  readonly names: FlowNames
+  /** `namespace/name`, or `namespace/` for all Services of it; empty for all. */
+  readonly service: string
+  readonly proxyName: string | undefined
+}
+
+/** The part of the time that reading the connection table may take, whose cost grows with its entries. */
+const TABLE_SHARE = 0.005
+const TABLE_REST_MS_MIN = 5_000
+const LARGEST_SHOWN = 5
+const ROWS_MAX = 10_000
+
+/** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */
+export class TopSampler {
+  readonly #options: TopSamplerOptions
+  readonly #filter: FlowFilter
+  readonly #begun: FlowGroups
+  readonly #watch: FlowWatch | undefined
+  readonly #conntrack: ConntrackReader
+  readonly #nft: Connection
+  readonly #rows = new TopRows()
+  readonly #whyNoEvents: string | undefined
+  #largest: TopState['largest'] = []
+  #namesVersion: number | undefined
+  /** Whether there is a Service of this name, as of that version of the names. */
+  #aboutService: readonly string[] = []
+  #tableDueMs = Number.NEGATIVE_INFINITY
+  #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
+  #sampledMs: number
+  #lost = 0
+
+  /** Begins to count. Throws when the kernel denies its events. */
+  constructor(options: TopSamplerOptions) {
+    const { clock, service } = options
+    this.#options = options
+    this.#filter = { service, from: [], to: undefined, endpoint: undefined, protocol: undefined, all: false }
+    this.#begun = this.#groups()
+    this.#whyNoEvents = readFlowSettings().whyNoEvents
+    this.#watch =
+      this.#whyNoEvents === undefined
+        ? new FlowWatch({ clock, kinds: ['new'], take: (...event) => this.#begun.take(...event) })
+        : undefined
+    this.#conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
+    this.#nft = new Connection({ transport: HERE.sockets.netfilter(), clock })
+    this.#sampledMs = clock.nowMs()
+  }
+
+  #groups(): FlowGroups {
+    return new FlowGroups({
+      names: this.#options.names,
+      filter: this.#filter,
+      by: 'endpoint',
+      withVolume: false,
+    })
+  }
+
+  /** Measures the time since the last sample. */
+  async sample(): Promise<TopState> {
+    const { clock, wallMs, names, service } = this.#options
+    const notices = [
+      ...(names.notice === undefined ? [] : [names.notice]),
+      ...(this.#whyNoEvents === undefined ? [] : [this.#whyNoEvents]),
+    ]
+    const seconds = Math.max(0.001, (clock.nowMs() - this.#sampledMs) / 1000)
+    this.#sampledMs = clock.nowMs()
+    const perSecond = this.#takeBegun(seconds)
+    this.#lost += this.#watch?.takeLost() ?? 0
+    const tried = async <T>(read: () => Promise<T>): Promise<T | undefined> => {
+      try {
+        return await read()
+      } catch (error) {
+        notices.push(errorText(error))
+        return undefined
+      }
+    }
+    const status = await tried(() => this.#status())
+    if (names.socket !== undefined && status === undefined)
+      notices.push(`no daemon answers at ${names.socket}`)
+    await tried(() => names.refresh(status?.synced))
+    if (this.#namesVersion !== names.version) {
+      this.#namesVersion = names.version
+      this.#aboutService = (await tried(() => names.noticesAbout(service))) ?? []
+    }
+    notices.push(...this.#aboutService)
+    const table = await tried(() => this.#conntrack.statistics())
+    await tried(() => this.#readTable())
+    const rejectsPerSecond = await tried(() => this.#readRejects())
+    if (this.#rows.isCut)
+      notices.push(
+        `only ${ROWS_MAX.toLocaleString('en-US')} endpoints are shown; others have connections, too`,
+      )
+    return {
+      time: rfc3339(wallMs()),
+      rows: this.#rows.all,
+      perSecond,
+      rejectsPerSecond,
+      table,
+      largest: this.#largest,
+      daemon: status?.daemon,
+      lost: this.#lost,
+      notices,
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#watch?.stop()
+    await Promise.all([this.#watch?.close(), this.#conntrack.close(), this.#nft.close()])
+  }
+
+  /** Moves the new connections into the rows; gives their rate. */
+  #takeBegun(seconds: number): number {
+    const groups = this.#begun.largest()
+    const { begun } = summedCounts([...groups, this.#begun.others])
+    this.#rows.takeBegun(groups, seconds)
+    this.#begun.restart()
+    return begun / seconds
+  }
+
+  async #status(): Promise<{ readonly synced: unknown; readonly daemon: DaemonState } | undefined> {
+    const { socket } = this.#options.names
+    if (socket === undefined) return undefined
+    const status = await askDaemon(socket, '/status')
+    return isJson(status) ? { synced: status.synced, daemon: daemonState(status) } : undefined
+  }
+
+  async #readTable(): Promise<void> {
+    const { clock } = this.#options
+    const startMs = clock.nowMs()
+    if (startMs < this.#tableDueMs) return
+    const groups = this.#groups()
+    await this.#conntrack.dumpAll((view, message) => groups.take('new', view, message))
+    const endMs = clock.nowMs()
+    this.#tableDueMs = endMs + Math.max(TABLE_REST_MS_MIN, restMs(endMs - startMs, TABLE_SHARE))
+    const all = groups.largest()
+    this.#rows.takeOpen(all)
+    const sums = new Map<string, number>()
+    for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)
+    this.#largest = [...sums]
+      .sort(([, a], [, b]) => b - a)
+      .slice(0, LARGEST_SHOWN)
+      .map(([service, open]) => ({ service, open }))
+  }
+
+  /** Undefined at the first time, and where no table counts them. */
+  async #readRejects(): Promise<number | undefined> {
+    const tables = MODES.flatMap(({ tableName }) => tableName(this.#options.proxyName) ?? [])
+    let packets: bigint | undefined
+    // A rule that logs counts what the rule behind it rejects.
+    for (const name of new Set(tables))
+      for (const family of NFT_FAMILIES)
+        for (const { rule, packets: its } of await listHandles(this.#nft, {
+          family,
+          table: name,
+          chain: CHAIN_REJECT,
+        }))
+          if (!isLogging(rule)) packets = (packets ?? 0n) + its
+    const before = this.#rejects
+    const atMs = this.#options.clock.nowMs()
+    this.#rejects = packets === undefined ? undefined : { packets, atMs }
+    if (packets === undefined || before === undefined) return undefined
+    // A counter starts again with its chain.
+    const news = packets < before.packets ? packets : packets - before.packets
+    return Number(news) / Math.max(0.001, (atMs - before.atMs) / 1000)
+  }
+}
+
+/** The rows by endpoint, a bounded number: those without connections make room for others. */
+export class TopRows {
+  readonly #max: number
+  readonly #rows = new Map<string, TopRow>()
+  /** Keys of the rows with connections in the last interval. */
+  #busy: string[] = []
+  #hasOpen = false
+  #isCutByBegun = false
+  #isCutByOpen = false
+
+  constructor(max = ROWS_MAX) {
+    this.#max = max
+  }
+
+  get all(): readonly TopRow[] {
+    return [...this.#rows.values()]
+  }
+
+  /** Whether there was no room for an endpoint with connections. */
+  get isCut(): boolean {
+    return this.#isCutByBegun || this.#isCutByOpen
+  }
+
+  /** Takes the new connections of an interval, the largest groups first. */
+  takeBegun(groups: readonly FlowGroup[], seconds: number): void {
+    for (const key of this.#busy) {
+      const row = this.#rows.get(key)
+      if (row !== undefined) this.#rows.set(key, { ...row, perSecond: 0 })
+    }
+    this.#busy = []
+    for (const group of groups) {
+      const key = keyOf(group)
+      const row = this.#rows.get(key) ?? { ...rowOf(group), open: this.#hasOpen ? 0 : undefined }
+      this.#rows.set(key, { ...row, perSecond: group.begun / seconds, total: row.total + group.begun })
+      this.#busy.push(key)
+    }
+    this.#isCutByBegun = this.#shrink()
+  }
+
+  /** Takes the present table of connections. */
+  takeOpen(groups: readonly FlowGroup[]): void {
+    const open = new Map(groups.map(group => [keyOf(group), group.begun]))
+    this.#hasOpen = true
+    for (const [key, row] of this.#rows) {
+      const now = open.get(key) ?? 0
+      if (now !== row.open) this.#rows.set(key, { ...row, open: now })
+    }
+    for (const group of groups)
+      if (!this.#rows.has(keyOf(group))) this.#rows.set(keyOf(group), { ...rowOf(group), open: group.begun })
+    this.#isCutByOpen = this.#shrink()
+  }
+
+  /** Removes the rows beyond the maximum, the idle ones first. Gives whether one with connections was among them. */
+  #shrink(): boolean {
+    const excess = this.#rows.size - this.#max
+    if (excess <= 0) return false
+    const byUse = [...this.#rows].sort(
+      ([, a], [, b]) => a.perSecond - b.perSecond || (a.open ?? 0) - (b.open ?? 0),
+    )
+    const gone = byUse.slice(0, excess)
+    for (const [key] of gone) this.#rows.delete(key)
+    return gone.some(([, { perSecond, open = 0 }]) => perSecond + open > 0)
+  }
+}
+
+function keyOf({ protocol, service, endpoint }: FlowGroup): string {
+  return `${protocol} ${service} ${endpoint}`
+}
+
+function rowOf({ protocol, service = '', endpoint = '' }: FlowGroup): TopRow {
+  return { service, protocol, endpoint, perSecond: 0, total: 0, open: undefined }
+}
+
+/** Reads the daemon's page /status, and skips fields of another shape. */
+export function daemonState(status: unknown): DaemonState {
+  const error = textAt(status, 'error')
+  return {
+    mode: textAt(status, 'mode') || 'no',
+    services: numberAt(status, 'services'),
+    quarantined: numberAt(status, 'quarantined') ?? 0,
+    sourceAgeMs: numberAt(fieldOf(status, 'source'), 'silentMs'),
+    error: error === '' ? undefined : error,
+    repairs: numberAt(fieldOf(status, 'repairs'), 'passes') ?? 0,
+    commits: listAt(status, 'commits')
+      .filter(isJson)
+      .map(commit => ({
+        time: textAt(commit, 'time'),
+        reason: textAt(commit, 'reason'),
+        changes: numberAt(commit, 'changes') ?? 0,
+      })),
+  }
+}

@@ -1,0 +1,272 @@
+import { pause, systemClock } from '../../base/clock.ts'
+import { secondsText } from '../../base/duration.ts'
+import { clockText, oneLine } from '../../base/text.ts'
+import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
+import { EXIT_FINE, type Io, lent } from '../../cli/io.ts'
+import { ownCommand, readNamespace } from '../../cli/request.ts'
+import { type FlagReader, type FlagSpec, flags } from '../../config/flag.ts'
+import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../../config/own-flags.ts'
+import { NAMES_IN, readServiceFlag } from '../service-flag.ts'
+import { FlowNames } from './flow-reading.ts'
+import { SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
+import {
+  columnLines,
+  type KeyResult,
+  keyPressed,
+  keysHelp,
+  type LiveColumn,
+  LiveTable,
+  type Picture,
+  rateText,
+  type Size,
+  scrollMax,
+  tablePicture,
+} from './live-table.ts'
+import {
+  comparison,
+  type DaemonState,
+  FIRST_VIEW,
+  filteredRows,
+  firstSorted,
+  rowsOf,
+  SORTS,
+  type TopRow,
+  TopSampler,
+  type TopSort,
+  type TopState,
+  type TopView,
+} from './top-sampler.ts'
+
+const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
+const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
+/** Width of a table that goes to no terminal; $COLUMNS may say anything. */
+const TEXT_COLUMNS = { min: 40, max: 1_000, fallback: 100 } as const
+
+const FLAGS: readonly FlagSpec[] = [
+  SERVICE_FLAG,
+  NAMES_IN,
+  ...flags({
+    '--by WHAT = service': ['a row for each service or endpoint', { choices: ['service', 'endpoint'] }],
+    '--sort-by COLUMN = rate': [SORTS.join(', '), { choices: SORTS }],
+    '--interval DURATION = 1s': 'time between two pictures, at least 200ms',
+    '--once': 'measure one interval, print the table, and exit; also where standard output is not a terminal',
+    [`--limit N = ${LIMIT.fallback}`]: 'with --once: rows to print',
+  }),
+  SOCKET_FLAG,
+  INSTANCE_FLAG,
+  outputFlag(OUTPUTS),
+]
+
+export const command = ownCommand({
+  name: 'top',
+  description:
+    'Shows a live table of Services and endpoints by new connections a second, with the use of the connection table,\n' +
+    'rejects, and the state of the daemon. Reads the kernel and the daemon, and changes nothing.',
+  details: [
+    'Keys:',
+    '  q         quit',
+    '  s         sort by the next column',
+    '  e         Services, or their endpoints',
+    '  /         filter by a text in the name',
+    '  arrows    scroll',
+    '  ?         help',
+    '',
+    'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
+  ],
+  flags: FLAGS,
+  read: readTopRequest,
+  run,
+})
+
+type TopRequest = ReturnType<typeof readTopRequest>
+
+/** Reads the flags. Reports errors to the reader. */
+function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
+  const output = reader.oneOf('output', OUTPUTS, 'text')
+  const once = reader.bool('once') || io.suspend === undefined
+  if (output !== 'text' && !once) reader.fail('--output', 'is for --once')
+  if (reader.given('limit') && !once) reader.fail('--limit', 'is for --once')
+  const namespace = readNamespace(reader)
+  return {
+    view: {
+      ...FIRST_VIEW,
+      by: reader.oneOf('by', ['service', 'endpoint'], 'service'),
+      sort: reader.oneOf('sort-by', SORTS, 'rate'),
+    },
+    service: readServiceFlag(reader, namespace),
+    intervalMs: reader.durationMs('interval', INTERVAL),
+    once,
+    limit: reader.integer('limit', LIMIT),
+    output,
+    adminSocket: readSocketPath(reader),
+    proxyName: readInstanceName(reader),
+  }
+}
+
+async function run(request: TopRequest, io: Io): Promise<number> {
+  const names = await FlowNames.open({ clock: systemClock, ...request })
+  await names.require(request.service)
+  const { suspend } = io
+  await lent(new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request }), sampler =>
+    request.once || suspend === undefined
+      ? printOnce(request, sampler, io)
+      : showLive(request, sampler, { io, suspend }),
+  )
+  return EXIT_FINE
+}
+
+async function printOnce(
+  { view, intervalMs, limit, output }: TopRequest,
+  sampler: TopSampler,
+  io: Io,
+): Promise<void> {
+  // The first sample reads what rates start from.
+  await sampler.sample()
+  await pause(systemClock, intervalMs, io.signal)
+  const state = await sampler.sample()
+  if (output !== 'text') await writeDocument({ ...state, rows: rowsOf(state, view, limit) }, output, io)
+  else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS.fallback }))
+}
+
+async function showLive(
+  { view, intervalMs }: TopRequest,
+  sampler: TopSampler,
+  terminal: { readonly io: Io; readonly suspend: () => void },
+): Promise<void> {
+  let state: TopState | undefined
+  const live = new LiveTable<TopView>({
+    ...terminal,
+    view,
+    picture: (at, size) => state && topPicture(state, at, size),
+    keyPressed: (at, key, size) =>
+      topKeyPressed(at, key, state === undefined ? 0 : offsetMaxOf(state, at, size)),
+  })
+  await live.run(async stop => {
+    while (!stop.aborted) {
+      state = await sampler.sample()
+      live.draw()
+      await pause(systemClock, intervalMs, stop)
+    }
+  })
+}
+
+/** Lays everything out for a terminal. Pure. */
+export function topPicture(state: TopState, view: TopView, size: Size): Picture {
+  const rows = filteredRows(state, view)
+  const content = {
+    name: 'kprobe top',
+    head: headLines(state),
+    count: rows.length,
+    lines: (offset: number, room: number) => {
+      const shown = firstSorted(rows, comparison(view), offset + room)
+      return tableLines(shown.slice(offset), view, size.columns)
+    },
+    help: HELP,
+    keys: 'q quit  s sort  e endpoints',
+  }
+  return tablePicture(content, view, size)
+}
+
+/** How many rows can be scrolled away. Pure. */
+export function offsetMaxOf(state: TopState, view: TopView, size: Size): number {
+  return scrollMax({ head: headLines(state), count: filteredRows(state, view).length }, size)
+}
+
+/** Formats it for a pipe: all rows, in full width. */
+export function topText(
+  state: TopState,
+  view: TopView,
+  { limit, columns }: { readonly limit: number; readonly columns: number },
+): string {
+  const list = rowsOf(state, view)
+  const more = list.length > limit ? [`and ${list.length - limit} more rows; --limit prints more`] : []
+  const width = Math.min(Math.max(columns, TEXT_COLUMNS.min), TEXT_COLUMNS.max)
+  const lines = [...headLines(state), ...tableLines(list.slice(0, limit), view, width), ...more]
+  return `${lines.map(line => line.trimEnd()).join('\n')}\n`
+}
+
+function headLines(state: TopState): readonly string[] {
+  const { daemon, table, largest, lost, notices } = state
+  const lines = [
+    [
+      `kprobe top ${clockText(state.time)}`,
+      ...(daemon === undefined
+        ? []
+        : [
+            `${daemon.mode} mode`,
+            ...(daemon.services === undefined ? [] : [`${daemon.services} Services`]),
+            ...(daemon.sourceAgeMs === undefined ? [] : [`source ${secondsText(daemon.sourceAgeMs)} ago`]),
+          ]),
+    ],
+    [
+      `${rateText(state.perSecond)} new/s`,
+      ...(state.rejectsPerSecond === undefined ? [] : [`${rateText(state.rejectsPerSecond)} rejects/s`]),
+      ...(table === undefined ? [] : [`table ${tableUse(table)}`]),
+    ],
+    ...(largest.length === 0
+      ? []
+      : [[`most connections: ${largest.map(({ service, open }) => `${service} ${open}`).join(', ')}`]]),
+    ...(daemon === undefined ? [] : [daemonTexts(daemon)]),
+    ...(lost === 0 ? [] : [[`${lost} events lost: rates are too low`]]),
+    ...notices.map(notice => [notice]),
+  ]
+  return lines.map(parts => oneLine(parts.join(' | ')))
+}
+
+function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): readonly string[] {
+  const last = commits.at(-1)
+  return [
+    ...(error === undefined ? [] : [`sync fails: ${error}`]),
+    ...(quarantined === 0 ? [] : [`${quarantined} quarantined`]),
+    `repairs ${repairs}`,
+    ...(last === undefined
+      ? []
+      : [`last commit ${clockText(last.time)} (${last.reason}, ${last.changes} changes)`]),
+  ]
+}
+
+function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): string {
+  if (entriesMax === undefined || entriesMax === 0) return `${entries}`
+  return `${entries} of ${entriesMax} (${((entries / entriesMax) * 100).toFixed(1)} %)`
+}
+
+const NUMBER = 9
+/** From here on there is room for the total and for the protocol. */
+const WITH_TOTAL = 60
+const ENDPOINT = 22
+const GAP = 1
+
+/** Formats a heading and a line for each row. */
+function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: number): readonly string[] {
+  const isWide = columns >= WITH_TOTAL
+  const numbers = isWide ? 3 : 2
+  const rest = columns - numbers * (NUMBER + GAP) - (isWide ? 5 : 0)
+  const endpoint = by === 'endpoint' ? Math.min(ENDPOINT, Math.floor(rest / 2)) : 0
+  const name = rest - (endpoint === 0 ? 0 : endpoint + GAP)
+  const number = { width: NUMBER, side: 'right' } as const
+  const shown: readonly LiveColumn<TopRow, TopSort>[] = [
+    { heading: 'SERVICE', sort: 'name', width: name, cell: row => row.service },
+    ...(endpoint === 0
+      ? []
+      : [{ heading: 'ENDPOINT', width: endpoint, cell: (row: TopRow) => row.endpoint }]),
+    ...(isWide ? [{ heading: '', width: 4, cell: (row: TopRow) => row.protocol }] : []),
+    { heading: 'NEW/S', sort: 'rate', ...number, cell: row => rateText(row.perSecond) },
+    { heading: 'OPEN', sort: 'open', ...number, cell: ({ open }) => (open === undefined ? '-' : `${open}`) },
+    ...(isWide
+      ? [{ heading: 'TOTAL', sort: 'total', ...number, cell: (row: TopRow) => `${row.total}` } as const]
+      : []),
+  ]
+  return columnLines(shown, rows, sort)
+}
+
+const HELP: readonly string[] = [
+  'e           Services, or their endpoints',
+  ...keysHelp(['new/s', 'total', 'open', 'name']),
+]
+
+/** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Pure. */
+export function topKeyPressed(view: TopView, key: string, offsetMax: number): KeyResult<TopView> {
+  if (key === 'e' && view.pane !== 'filter')
+    return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
+  return keyPressed(view, key, { sorts: SORTS, offsetMax })
+}

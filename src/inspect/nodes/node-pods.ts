@@ -1,0 +1,219 @@
+import { systemClock } from '../../base/clock.ts'
+import { failureText } from '../../base/errors.ts'
+import { fieldOf, listAt, textAt } from '../../base/plain-data.ts'
+import { compareTexts, count, oneLine } from '../../base/text.ts'
+import { EXIT_DIFFERENT, EXIT_FINE, type Io } from '../../cli/io.ts'
+import { quote } from '../../config/flag.ts'
+import { isJson, type Json } from '../../model/fields.ts'
+import { type ExecClient, openExecClient } from '../../source/kube/client/exec-stream.ts'
+import { openApiClient } from '../../source/kube/client/http-client.ts'
+
+export interface PodOptions {
+  /** Empty for all. */
+  readonly nodes: readonly string[]
+  readonly kubeconfig: string
+  readonly context: string | undefined
+  readonly namespace: string
+  readonly selector: string
+  readonly container: string
+  /** Nodes at once. */
+  readonly concurrency: number
+  /** Limit for each node. */
+  readonly timeoutMs: number
+}
+
+/** One node with its pod; undefined where a node that was named has none. */
+export interface Target {
+  readonly node: string
+  readonly pod: string | undefined
+  readonly isReady: boolean
+}
+
+/** What a command in a pod printed and said by its exit code; or why it did not. */
+export type PodAnswer =
+  | { readonly kind: 'ended'; readonly result: 'fine' | 'differs'; readonly stdout: Buffer }
+  | { readonly kind: 'unknown'; readonly why: string }
+
+/** What is known of a node. */
+export interface NodeResult {
+  readonly node: string
+  readonly pod: string
+  /** Whether the node is as it should be, is not, or could not be asked. */
+  readonly result: 'fine' | 'differs' | 'unknown'
+  readonly detail: string
+}
+
+/** Counts the nodes by result. */
+export function totalText(results: readonly Pick<NodeResult, 'result'>[]): string {
+  const of = (result: NodeResult['result']) => results.filter(each => each.result === result).length
+  return `${count(results.length, 'node')}: ${of('fine')} ok, ${of('differs')} differ, ${of('unknown')} did not answer`
+}
+
+interface PodCommand {
+  /** Without the program. */
+  readonly argv: readonly string[]
+  readonly outputBytesMax: number
+  readonly signal: AbortSignal
+}
+
+/** The pods of kprobe, in which commands run through the API server. */
+export class NodePods {
+  readonly #options: PodOptions
+  readonly #io: Io
+  readonly #client: ExecClient
+
+  static async open(options: PodOptions, io: Io): Promise<NodePods> {
+    return new NodePods(options, io, await openExecClient(clientOptions(options, io)))
+  }
+
+  private constructor(options: PodOptions, io: Io, client: ExecClient) {
+    this.#options = options
+    this.#io = io
+    this.#client = client
+  }
+
+  /** Lists the nodes that are asked. Throws where there is none. */
+  async targets(signal: AbortSignal): Promise<readonly Target[]> {
+    const { selector, namespace } = this.#options
+    const targets = await findPods(this.#options, this.#io, signal)
+    if (targets.length > 0) return targets
+    throw new Error(
+      `no pod with the labels ${quote(selector)} in namespace ${quote(namespace)}; see --selector and --namespace`,
+    )
+  }
+
+  /** Runs a command in the pod of each node, a bounded number at once, and hands over each answer as it comes. */
+  async ask(
+    targets: readonly Target[],
+    command: PodCommand,
+    take: (target: Target, answer: PodAnswer) => Promise<void> | void,
+  ): Promise<void> {
+    const { signal } = command
+    const waiting = [...targets]
+    const running = new Set<AbortController>()
+    const interrupted = () => {
+      for (const each of running) each.abort('interrupted')
+    }
+    const work = async () => {
+      for (let target = waiting.shift(); target !== undefined; target = waiting.shift())
+        await take(
+          target,
+          signal.aborted
+            ? { kind: 'unknown', why: 'interrupted' }
+            : await this.#askOne(target, command, running),
+        )
+    }
+    signal.addEventListener('abort', interrupted)
+    try {
+      await Promise.all(Array.from({ length: Math.min(this.#options.concurrency, targets.length) }, work))
+    } finally {
+      signal.removeEventListener('abort', interrupted)
+    }
+  }
+
+  async #askOne(
+    { pod }: Target,
+    { argv, outputBytesMax }: PodCommand,
+    running: Set<AbortController>,
+  ): Promise<PodAnswer> {
+    if (pod === undefined) return { kind: 'unknown', why: 'no pod of kprobe runs there' }
+    const { namespace, container, timeoutMs } = this.#options
+    const end = new AbortController()
+    const cancel = systemClock.after(timeoutMs, () => end.abort(`no answer within ${timeoutMs / 1_000} s`))
+    running.add(end)
+    try {
+      const command = ['kprobe', ...argv]
+      const asked = { namespace, pod, container, command, outputBytesMax, signal: end.signal }
+      const { code, stdout, stderr } = await this.#client.exec(asked)
+      if (code === EXIT_FINE || code === EXIT_DIFFERENT)
+        return { kind: 'ended', result: code === EXIT_FINE ? 'fine' : 'differs', stdout }
+      const last = stderr.toString('utf8').trim().split('\n').at(-1)
+      return { kind: 'unknown', why: last || `exit code ${code}` }
+    } catch (error) {
+      return { kind: 'unknown', why: end.signal.aborted ? String(end.signal.reason) : failureText(error) }
+    } finally {
+      cancel()
+      running.delete(end)
+    }
+  }
+
+  close(): void {
+    this.#client.close()
+  }
+}
+
+function clientOptions({ kubeconfig, context }: PodOptions, io: Io) {
+  const warn = (text: string) => io.err(`kprobe nodes: ${oneLine(text)}\n`)
+  return { kubeconfig, master: '', context, clock: systemClock, env: process.env, warn }
+}
+
+/** Pods on one page of the list. */
+const PAGE = 100
+
+/** Lists the pods of the DaemonSet, page by page. */
+async function findPods(options: PodOptions, io: Io, signal: AbortSignal): Promise<readonly Target[]> {
+  const { namespace, selector, nodes, timeoutMs } = options
+  const client = await openApiClient({ ...clientOptions(options, io), qps: 0, burst: 1 })
+  const found: Target[] = []
+  try {
+    for (let next: string | undefined = ''; next !== undefined; ) {
+      const query = new URLSearchParams({ labelSelector: selector, limit: String(PAGE), continue: next })
+      const response = await client.send({
+        method: 'GET',
+        path: `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods?${query}`,
+        accept: 'application/json',
+        idleMs: timeoutMs,
+        longLived: false,
+        signal,
+      })
+      const chunks: Uint8Array[] = []
+      for await (const chunk of response.body) chunks.push(chunk)
+      const body = parsed(Buffer.concat(chunks))
+      if (response.status !== 200)
+        throw new Error(`listing pods of ${namespace}: status ${response.status}: ${String(body.message)}`)
+      found.push(...listAt(body, 'items').flatMap(targetOf))
+      next = textAt(fieldOf(body, 'metadata'), 'continue') || undefined
+    }
+  } finally {
+    await client.close()
+  }
+  const running = found.filter(({ pod }) => pod !== undefined)
+  const wanted = nodes.length === 0 ? found.map(({ node }) => node) : nodes
+  const lacking = new Set(wanted.filter(node => !running.some(target => target.node === node)))
+  const targets = [
+    ...running.filter(({ node }) => nodes.length === 0 || nodes.includes(node)),
+    ...[...lacking].map(node => ({ node, pod: undefined, isReady: false })),
+  ]
+  return targets.sort((a, b) => compareTexts(a.node, b.node))
+}
+
+/** A pod that ends is replaced by another on its node. Until then its node has none, nor where a pod is not scheduled. */
+function targetOf(pod: unknown): readonly Target[] {
+  const [metadata, spec] = [fieldOf(pod, 'metadata'), fieldOf(pod, 'spec')]
+  const [name, scheduled] = [textAt(metadata, 'name'), textAt(spec, 'nodeName')]
+  if (name === '') return []
+  const node = scheduled || plannedNode(spec) || `(pod ${name} is not scheduled)`
+  if (scheduled === '' || fieldOf(metadata, 'deletionTimestamp') !== undefined)
+    return [{ node, pod: undefined, isReady: false }]
+  const isReady = listAt(fieldOf(pod, 'status'), 'conditions').some(
+    each => textAt(each, 'type') === 'Ready' && textAt(each, 'status') === 'True',
+  )
+  return [{ node, pod: name, isReady }]
+}
+
+/** The node that the controller of a DaemonSet chose for a pod that is not scheduled; empty where it chose none. */
+function plannedNode(spec: unknown): string {
+  const affinity = fieldOf(fieldOf(spec, 'affinity'), 'nodeAffinity')
+  const required = fieldOf(affinity, 'requiredDuringSchedulingIgnoredDuringExecution')
+  const fields = listAt(required, 'nodeSelectorTerms').flatMap(term => listAt(term, 'matchFields'))
+  const [node] = listAt(
+    fields.find(field => textAt(field, 'key') === 'metadata.name'),
+    'values',
+  )
+  return typeof node === 'string' ? node : ''
+}
+
+export function parsed(bytes: Buffer): Json {
+  const value: unknown = JSON.parse(bytes.toString('utf8'))
+  return isJson(value) ? value : {}
+}

@@ -1,0 +1,245 @@
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { failureText } from '../../base/errors.ts'
+import { listAt } from '../../base/plain-data.ts'
+import { bytesText, compareTexts, count, oneLine } from '../../base/text.ts'
+import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io, lent, tableText } from '../../cli/io.ts'
+import { failWord, ownCommand } from '../../cli/request.ts'
+import { type FlagReader, type FlagSpec, flags, quote } from '../../config/flag.ts'
+import type { Json } from '../../model/fields.ts'
+import { ApiError } from '../../source/kube/api-client.ts'
+import { BUNDLE_BYTES_MAX, writeBundle } from '../bundle-file.ts'
+import {
+  NodePods,
+  type NodeResult,
+  type PodAnswer,
+  type PodOptions,
+  parsed,
+  type Target,
+  totalText,
+} from './node-pods.ts'
+import { NODE_SORTS, type NodeSort, NodesTop, nodesText, showNodes, sortedRows } from './nodes-top.ts'
+
+const MARKS: Readonly<Record<NodeResult['result'], string>> = {
+  fine: 'ok',
+  differs: 'DIFFERS',
+  unknown: 'UNKNOWN',
+}
+
+const ACTIONS = ['status', 'verify', 'why', 'top', 'bundle'] as const
+type Action = (typeof ACTIONS)[number]
+
+const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
+
+const FLAGS: readonly FlagSpec[] = [
+  ...flags({
+    '--node NAME': ['only these nodes; unset: all', { kind: 'list' }],
+    '--all': 'every node, as without --node',
+    '--from CLIENT': 'for why: the client, as `kprobe why` takes it',
+    '--to TARGET': 'for why: the target',
+    '--folder FOLDER = .': 'for bundle: where the files go, one a node',
+    '--redact': 'for bundle: rename names of objects, for each node on its own',
+    '--once':
+      'for top: ask each node once, print the table, and exit; also where standard output is not a terminal',
+    '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
+    '--interval DURATION = 1s':
+      'for top: time that each node measures, and between two rounds; at least 200ms',
+    '--kubeconfig FILE': 'unset: the file of $KUBECONFIG, or ~/.kube/config',
+    '--context NAME': 'context of the kubeconfig; unset: the current one',
+    '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
+    '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
+    '-c, --container NAME = kprobe': 'container with kprobe',
+    '--concurrency N = 20': 'maximum number of nodes at a time',
+    '--timeout SECONDS = 60': 'limit for each node',
+  }),
+  outputFlag(OUTPUTS),
+]
+
+export const command = ownCommand({
+  name: 'nodes',
+  usage: 'status|verify|why|top|bundle [flags]',
+  description:
+    'Runs a command in the pods of kprobe, through the API server, and prints one table over all nodes. `kubectl kprobe`\n' +
+    'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
+  details: [
+    'What:',
+    '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
+    '  verify   whether objects, daemon and kernel agree',
+    '  why      what happens to a connection on each node: --from CLIENT --to TARGET',
+    '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
+    '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
+    '',
+    'It needs the rights to list pods, and to create pods/exec, in their namespace.',
+  ],
+  flags: FLAGS,
+  takesArguments: true,
+  read: readRequest,
+  run,
+})
+
+interface Request extends PodOptions {
+  readonly action: Action
+  readonly argv: readonly string[]
+  readonly folder: string
+  readonly once: boolean
+  readonly sort: NodeSort
+  readonly intervalMs: number
+  readonly output: (typeof OUTPUTS)[number]
+}
+
+async function run(request: Request, io: Io): Promise<number> {
+  try {
+    const use = request.action === 'top' ? top : ask
+    return await lent(await NodePods.open(request, io), pods => use(request, pods, io))
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.kind !== 'credentials') throw error
+    io.err(`kprobe nodes: ${oneLine(failureText(error))}\n`)
+    return EXIT_USAGE
+  }
+}
+
+function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | undefined {
+  const [word, ...more] = reader.positionals
+  const action = ACTIONS.find(each => each === word)
+  if (action === undefined) failWord(reader, 'COMMAND', word, `there are ${ACTIONS.join(', ')}`)
+  for (const argument of more) reader.fail(quote(argument), 'no such argument')
+  const value = (name: string, fallback: string) => reader.text(name) || fallback
+  const nodes = reader.list('node')
+  if (nodes.length > 0 && reader.bool('all')) reader.fail('--all', 'contradicts --node')
+  const kubeconfig = value('kubeconfig', process.env.KUBECONFIG || join(homedir(), '.kube', 'config'))
+  if (kubeconfig.includes(':')) reader.fail('--kubeconfig', `${quote(kubeconfig)} is not one file`)
+  const intervalMs = reader.durationMs('interval', INTERVAL)
+  const argv = argvOf(action, reader, intervalMs)
+  const concurrency = reader.integer('concurrency', { min: 1, max: 1_000, fallback: 20 })
+  const timeoutS = reader.integer('timeout', { min: 1, max: 3_600, fallback: 60 })
+  const output = reader.oneOf('output', OUTPUTS, 'text')
+  const once = reader.bool('once') || io.suspend === undefined
+  if (action === 'top' && output !== 'text' && !once) reader.fail('--output', 'is for --once')
+  const sort = reader.oneOf('sort-by', NODE_SORTS, 'name')
+  if (action === undefined) return undefined
+  return {
+    action,
+    argv,
+    nodes,
+    folder: value('folder', '.'),
+    once,
+    sort,
+    intervalMs,
+    kubeconfig,
+    context: reader.text('context') || undefined,
+    namespace: value('namespace', 'kube-system'),
+    selector: value('selector', 'k8s-app=kprobe'),
+    container: value('container', 'kprobe'),
+    concurrency,
+    timeoutMs: timeoutS * 1_000,
+    output,
+  }
+}
+
+const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [
+  ['redact', 'bundle'],
+  ['folder', 'bundle'],
+  ['once', 'top'],
+  ['sort-by', 'top'],
+  ['interval', 'top'],
+]
+
+/** The command that runs in each pod. */
+function argvOf(action: Action | undefined, reader: FlagReader, intervalMs: number): readonly string[] {
+  const [from, to] = [reader.text('from') ?? '', reader.text('to') ?? '']
+  for (const [name, its] of ONLY_FOR)
+    if (action !== its && reader.given(name)) reader.fail(`--${name}`, `is for ${its}`)
+  if (action === 'why') {
+    for (const [name, given] of Object.entries({ from, to }))
+      if (given === '') reader.fail(`--${name}`, 'is needed for why')
+    return ['why', `--from=${from}`, `--to=${to}`, '--output=json']
+  }
+  if (from !== '' || to !== '') reader.fail(from === '' ? '--to' : '--from', 'is for why')
+  if (action === 'top') return ['top', '--once', '--limit=1', `--interval=${intervalMs}ms`, '--output=json']
+  if (action === 'bundle')
+    return ['debug', 'bundle', '--output=-', ...(reader.bool('redact') ? ['--redact'] : [])]
+  return action === 'verify' ? ['verify', '--output=json'] : ['version', '--output=json']
+}
+
+async function ask(request: Request, pods: NodePods, io: Io): Promise<number> {
+  const { action, argv, output } = request
+  const results: NodeResult[] = []
+  const outputBytesMax = action === 'bundle' ? BUNDLE_BYTES_MAX : OUTPUT_BYTES_MAX
+  const command = { argv, outputBytesMax, signal: io.signal }
+  await pods.ask(await pods.targets(io.signal), command, async (target, answer) => {
+    results.push(await resultOf(target, answer, { request, io }))
+  })
+  results.sort((a, b) => compareTexts(a.node, b.node))
+  if (output === 'text') printText(results, io)
+  else await writeDocument({ nodes: results }, output, io)
+  return exitOf(results)
+}
+
+async function top(request: Request, pods: NodePods, io: Io): Promise<number> {
+  const { argv, output, once, sort, intervalMs } = request
+  const round = new NodesTop(pods, argv)
+  if (!once && io.suspend !== undefined) {
+    await showNodes(round, { io, suspend: io.suspend, sort, intervalMs })
+    return EXIT_FINE
+  }
+  await round.ask(io.signal)
+  const rows = sortedRows(round.rows, sort)
+  if (output === 'text') io.out(nodesText(rows, io))
+  else await writeDocument({ nodes: rows }, output, io)
+  return exitOf(rows)
+}
+
+/** Maximum bytes that a command prints; a bundle is longer. */
+const OUTPUT_BYTES_MAX = 16 * 1024 * 1024
+
+async function resultOf(
+  target: Target,
+  answer: PodAnswer,
+  { request, io }: { readonly request: Request; readonly io: Io },
+): Promise<NodeResult> {
+  const { node, pod = '' } = target
+  if (answer.kind === 'unknown') return { node, pod, result: 'unknown', detail: answer.why }
+  const { result, stdout } = answer
+  try {
+    if (request.action === 'bundle')
+      return { node, pod, result, detail: await save(target, stdout, { request, io }) }
+    const detail = detailOf(request.action, parsed(stdout))
+    if (request.action === 'status' && !target.isReady)
+      return { node, pod, result: 'differs', detail: `${detail}; the pod is not ready` }
+    return { node, pod, result, detail }
+  } catch (error) {
+    return { node, pod, result: 'unknown', detail: failureText(error) }
+  }
+}
+
+function detailOf(action: Action, answer: Json): string {
+  if (action === 'why') return String(answer.answer)
+  if (action === 'status') return `kprobe ${String(answer.version)}`
+  const differences = listAt(answer, 'differences').length
+  return differences === 0
+    ? 'objects, daemon and kernel agree'
+    : `${count(differences, 'difference')}; kprobe verify names them`
+}
+
+async function save(
+  { node }: Target,
+  bytes: Buffer,
+  { request, io }: { readonly request: Request; readonly io: Io },
+): Promise<string> {
+  if (!/^[a-z0-9][a-z0-9.-]*$/.test(node)) throw new Error(`${quote(node)} is not a node name`)
+  const path = join(request.folder, `kprobe-bundle-${node}.tar.gz`)
+  await writeBundle(path, bytes, io.processId)
+  return `${path}: ${bytesText(bytes.length)}`
+}
+
+function printText(results: readonly NodeResult[], io: Io): void {
+  const rows = results.map(({ node, pod, result, detail }) => [node, pod || '-', MARKS[result], detail])
+  io.out(tableText(['NODE', 'POD', 'RESULT', 'DETAIL'], rows, io))
+  io.out(`${totalText(results)}\n`)
+}
+
+function exitOf(results: readonly Pick<NodeResult, 'result'>[]): number {
+  if (results.some(({ result }) => result === 'unknown')) return EXIT_FAILED
+  return results.some(({ result }) => result === 'differs') ? EXIT_DIFFERENT : EXIT_FINE
+}

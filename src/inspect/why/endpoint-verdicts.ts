@@ -1,0 +1,54 @@
+import type { Family } from '../../base/ip.ts'
+import {
+  clusterVerdict,
+  localVerdict,
+  nodeContextOf,
+  type ResolveOptions,
+  survey,
+} from '../../model/node-context.ts'
+import { candidatesOf } from '../../model/port-endpoints.ts'
+import type { Protocol, ServiceKey } from '../../model/service.ts'
+import { type Snapshot, withoutLoops } from '../../model/snapshot.ts'
+
+interface ExplainQuery {
+  readonly options: ResolveOptions
+  readonly snapshot: Snapshot
+  readonly service: ServiceKey
+  readonly portName: string
+  readonly protocol: Protocol
+  readonly family: Family
+}
+
+/**
+ * How resolve chose among the endpoints of a port: the same predicates, with their reasons. The endpoints are sorted by
+ * address and port, as in PortFrontends.
+ */
+export function explainEndpoints(query: ExplainQuery) {
+  const { snapshot, family } = query
+  const service = snapshot.services.get(query.service)
+  const port = service?.ports.find(
+    ({ name, protocol }) => name === query.portName && protocol === query.protocol,
+  )
+  if (service === undefined || port === undefined) return undefined
+  const here = nodeContextOf(query.options, snapshot)
+  const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
+  const candidates = candidatesOf(slices, { name: port.name, protocol: port.protocol, family })
+  const found = survey(
+    candidates.map(({ endpoint }) => endpoint),
+    here,
+  )
+  const endpoints = candidates.map(({ endpoint, port: number, slice }) => ({
+    ip: endpoint.ip,
+    port: number,
+    /** `namespace/name` of the slice that speaks for it. */
+    slice: slice.key,
+    /** The name as the slice has it: untrusted text. */
+    nodeName: endpoint.traits.nodeName,
+    local: endpoint.traits.nodeName === here.nodeName,
+    /** Whether it is in the list for traffic policy Cluster. */
+    cluster: clusterVerdict(endpoint.traits, found, here),
+    /** Whether it is in the list for traffic policy Local. */
+    localList: localVerdict(endpoint.traits, found, here),
+  }))
+  return { topology: found.topology, endpoints }
+}

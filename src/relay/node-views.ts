@@ -1,0 +1,279 @@
+import { type Call, type CallHandler, RESOURCE_EXHAUSTED, RpcError } from '../api/grpc/rpc.ts'
+import { Sets } from '../api/grpc/server.ts'
+import { NodeState, SharedState } from '../api/next-state.ts'
+import { Entanglement, nobodyIn } from '../api/shared-view.ts'
+import { ApiFeed } from '../api/state.ts'
+import { type Cancel, type Clock, finishInSlices, Slice, slicingOf } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import { Intake } from '../daemon/intake.ts'
+import type { ResolveOptions } from '../model/node-context.ts'
+import type { Resolved } from '../model/resolve.ts'
+import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
+import type { StateSource } from './state-source.ts'
+
+interface NodeViewsOptions {
+  readonly clock: Clock
+  /** The point of view of every node, but for its name. */
+  readonly resolving: Omit<ResolveOptions, 'nodeName'>
+  /** Opens the objects; called when the first node is asked for. */
+  readonly openSource: (nodesChanged: () => void) => StateSource
+  /** An internal error; what was published stays. */
+  readonly failed: (error: Error) => void
+}
+
+/** Nodes that are asked for at a time. */
+const NODES_MAX = 1_024
+/** States that nodes share: one for each zone, and one for each node whose own addresses matter to Services. */
+const SHARED_MAX = 32
+/** A node that nobody asks for any more is kept for so long: a client that reconnects finds it. */
+const IDLE_MS = 60_000
+
+interface Run {
+  readonly source: StateSource
+  readonly intake: Intake
+}
+
+/**
+ * What nodes publish for back ends, computed for those that are asked for. Nodes of one zone share one state, and each has
+ * the difference to it. Without clients there is nothing of it.
+ */
+export class NodeViews {
+  readonly #options: NodeViewsOptions
+  readonly #views = new Map<string, NodeView>()
+  readonly #shared = new Map<string, SharedState>()
+  #run: Run | undefined
+  #snapshot: Snapshot | undefined
+  #isDue = false
+  #working: Promise<void> | undefined
+  #isClosed = false
+
+  constructor(options: NodeViewsOptions) {
+    this.#options = options
+  }
+
+  /** Nodes that are computed now, and the states that they share. */
+  get counts(): { readonly nodes: number; readonly shared: number } {
+    return { nodes: this.#views.size, shared: this.#shared.size }
+  }
+
+  /** Begins a stream of `localv1.Sets/Watch`. Throws RpcError where there are too many nodes. */
+  watch(name: string, call: Call): CallHandler {
+    const view = this.#views.get(name) ?? this.#open(name)
+    return view.watch(call)
+  }
+
+  /** Ends the streams of all nodes. */
+  async close(): Promise<void> {
+    this.#isClosed = true
+    for (const view of [...this.#views.values()]) this.#drop(view)
+    await this.#working
+  }
+
+  #open(name: string): NodeView {
+    const { clock, failed, resolving } = this.#options
+    if (this.#views.size >= NODES_MAX) {
+      const idle = [...this.#views.values()].find(({ isIdle }) => isIdle)
+      if (idle === undefined)
+        throw new RpcError(
+          RESOURCE_EXHAUSTED,
+          `the relay serves the Sets of ${NODES_MAX} other nodes, its limit`,
+        )
+      this.#drop(idle)
+    }
+    const view = new NodeView({
+      name,
+      clock,
+      failed,
+      resolving,
+      source: () => this.#run?.intake.status,
+      idle: () => this.#drop(view),
+    })
+    this.#views.set(name, view)
+    this.#run ??= this.#start()
+    this.#wake()
+    return view
+  }
+
+  #start(): Run {
+    const { clock, openSource, failed } = this.#options
+    const source = openSource(() => this.#wake())
+    const handlers = { refusals: () => undefined, problem: () => undefined }
+    const intake = new Intake({ clock, handlers })
+    intake.deliverTo({
+      offer: snapshot => {
+        this.#snapshot = snapshot
+        this.#wake()
+      },
+      paced: () => this.#working,
+    })
+    intake.follow(source).catch(error => failed(errorOf(error)))
+    return { source, intake }
+  }
+
+  #drop(view: NodeView, why = 'the relay stops'): void {
+    this.#views.delete(view.name)
+    view.close(why)
+    if (this.#views.size > 0) return
+    const { intake } = this.#run ?? {}
+    this.#run = undefined
+    this.#snapshot = undefined
+    this.#shared.clear()
+    intake?.deliverTo(undefined)
+    intake?.stop().catch(error => this.#options.failed(errorOf(error)))
+  }
+
+  #wake(): void {
+    this.#isDue = true
+    if (!this.#isClosed) this.#working ??= this.#work()
+  }
+
+  async #work(): Promise<void> {
+    // Changes, and nodes that are asked for, come together.
+    await this.#options.clock.breathe()
+    while (this.#isDue) {
+      this.#isDue = false
+      const [snapshot, run] = [this.#snapshot, this.#run]
+      if (snapshot === undefined || run === undefined) break
+      try {
+        await this.#pass(snapshot, run)
+      } catch (error) {
+        this.#options.failed(errorOf(error))
+      }
+    }
+    this.#working = undefined
+  }
+
+  /** Every node gets each state of what it shares: differences are between neighbors. */
+  async #pass(snapshot: Snapshot, run: Run): Promise<void> {
+    const slicing = slicingOf(this.#options.clock)
+    const stepOf = async (view: NodeView, key: string, node: NodeInfo) => {
+      // Numbers of Snapshots are those of one run.
+      const shared = this.#run === run ? (this.#shared.get(key) ?? this.#make(key, node)) : undefined
+      if (shared === undefined) return undefined
+      view.uses.push(key)
+      await finishInSlices(shared.next(snapshot), slicing)
+      return shared.step
+    }
+    const slice = new Slice(slicing)
+    const follow = async (view: NodeView): Promise<boolean> => {
+      if (slice.isOver) await slice.next()
+      const node = view.seenAs(run.source.nodeOf(view.name))
+      const zone = node?.zone ?? ''
+      view.uses = []
+      const ofZone = await stepOf(view, `zone ${zone}`, nobodyIn(zone))
+      const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
+      const step = isAlone ? await stepOf(view, JSON.stringify(node), node) : ofZone
+      // The last client, or that of this node, may have gone in the meantime, and have come back.
+      if (this.#run !== run || this.#views.get(view.name) !== view) return true
+      if (step === undefined) return false
+      await finishInSlices(view.state.next(step, node), slicing)
+      view.publish()
+      return true
+    }
+    const late: NodeView[] = []
+    for (const view of [...this.#views.values()]) if (!(await follow(view))) late.push(view)
+    // A node that has moved may need the place of the zone that it left, or of a node without clients.
+    if (late.length > 0) for (const view of [...this.#views.values()]) if (view.isIdle) this.#drop(view)
+    if (this.#run !== run) return
+    this.#forgetUnused()
+    for (const view of late)
+      if (this.#views.get(view.name) === view && !(await follow(view)))
+        this.#drop(
+          view,
+          `the relay computes ${SHARED_MAX} other zones, and nodes that share with no other, its limit`,
+        )
+    if (this.#run === run) this.#forgetUnused()
+  }
+
+  #forgetUnused(): void {
+    const used = new Set([...this.#views.values()].flatMap(({ uses }) => uses))
+    for (const key of this.#shared.keys()) if (!used.has(key)) this.#shared.delete(key)
+  }
+
+  #make(key: string, node: NodeInfo): SharedState | undefined {
+    if (this.#shared.size >= SHARED_MAX) return undefined
+    const [lender] = this.#shared.values()
+    const { resolving } = this.#options
+    const shared = new SharedState({ ...resolving, nodeName: '' }, node, lender)
+    this.#shared.set(key, shared)
+    return shared
+  }
+}
+
+interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'failed' | 'resolving'> {
+  readonly name: string
+  readonly source: ConstructorParameters<typeof ApiFeed>[0]['source']
+  /** Nobody has asked for it for IDLE_MS. */
+  readonly idle: () => void
+}
+
+/** One node, and the streams that ask for it. */
+class NodeView {
+  readonly name: string
+  readonly state: NodeState
+  readonly #options: NodeViewOptions
+  readonly #feed: ApiFeed
+  readonly #sets: Sets
+  readonly #calls = new Set<Call>()
+  /** Keys of the states that it shares. */
+  uses: string[] = []
+  #node: NodeInfo | undefined
+  #entanglement: Entanglement | undefined
+  #cancelIdle: Cancel = () => undefined
+  #isClosed = false
+
+  constructor(options: NodeViewOptions) {
+    const { name, clock, failed, resolving, source } = options
+    this.#options = options
+    this.name = name
+    this.state = new NodeState({ ...resolving, nodeName: name })
+    this.#feed = new ApiFeed({ clock, source })
+    this.#sets = new Sets({ feed: this.#feed, clock, nodeName: name, failed, keepsWhole: false })
+  }
+
+  get isIdle(): boolean {
+    return this.#calls.size === 0
+  }
+
+  watch(call: Call): CallHandler {
+    this.#cancelIdle()
+    this.#calls.add(call)
+    const handler = this.#sets.watch(call)
+    return {
+      message: bytes => handler.message(bytes),
+      ended: () => handler.ended(),
+      drained: () => handler.drained?.(),
+      closed: () => {
+        handler.closed?.()
+        this.#calls.delete(call)
+        if (this.isIdle && !this.#isClosed)
+          this.#cancelIdle = this.#options.clock.after(IDLE_MS, this.#options.idle)
+      },
+    }
+  }
+
+  /** The Node as it is now; of one that is gone, what it said last: a kubelet registers it again within seconds. */
+  seenAs(now: NodeInfo | undefined): NodeInfo | undefined {
+    if (now !== undefined && now !== this.#node) {
+      this.#node = now
+      this.#entanglement = new Entanglement(now)
+    }
+    return this.#node
+  }
+
+  /** See Entanglement. */
+  isEntangledIn(resolved: Resolved): boolean {
+    return this.#entanglement?.in(resolved) === true
+  }
+
+  publish(): void {
+    if (this.state.state !== undefined) this.#feed.offer(this.state.state)
+  }
+
+  close(why: string): void {
+    this.#isClosed = true
+    this.#cancelIdle()
+    for (const call of [...this.#calls]) call.end(RESOURCE_EXHAUSTED, why)
+    this.#sets.close()
+  }
+}

@@ -1,0 +1,403 @@
+import { type Clock, Pauses, type Steps } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
+import {
+  isRefusal,
+  objectText,
+  printable,
+  type Refusal,
+  type WatchedIdentity,
+  type WatchedKind,
+} from '../../model/fields.ts'
+import { sliceServiceOf, watchedIdentity } from '../../model/parse.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import {
+  type Aged,
+  bornSIn,
+  isCounted,
+  OBJECT_PARTS,
+  type ObjectCap,
+  objectCapOf,
+  partsOf,
+  type Weight,
+} from '../object-cap.ts'
+import type { SourceObservation } from '../source.ts'
+import type { Resource } from './api-client.ts'
+import { isOlder, ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
+import { isLeftOut } from './server-traits.ts'
+
+/** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
+export type ParseObject<E extends Change = SourceEvent> = (
+  identity: WatchedIdentity,
+) => E | Refusal | undefined
+
+/** What an object of a list or a watch becomes. */
+export interface Change {
+  readonly kind: string
+}
+
+export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
+
+interface IntakeOptions<E extends Change> {
+  readonly resource: Resource
+  readonly clock: Pick<Clock, 'nowMs'>
+  readonly parseObject: ParseObject<E>
+  /** What the deletion of an object becomes. */
+  readonly deletion: (kind: WatchedKind, key: string) => E
+  /** An object was not used. */
+  readonly skipped: (reason: SkipReason) => void
+  /** Maximum parts of all objects of the source; undefined for no bound. */
+  readonly partsMax?: number | undefined
+}
+
+interface Identified extends WatchedIdentity {
+  readonly version: Version
+}
+
+/** An object of a list; `parsed` is undefined when it stands as it did before. */
+interface Listed<E extends Change> {
+  readonly key: string
+  readonly version: Version
+  readonly parsed: E | Refusal | undefined
+}
+
+interface LandOptions {
+  readonly resourceVersion: string
+  /** What `vanishing` gave. */
+  readonly missing: readonly string[]
+  /** Time went back: what is older than what is held counts all the same. */
+  readonly backwards: boolean
+}
+
+/** Minimum time between two lists for objects that were refused, and its addition for each object that is held. */
+const ROOM_MS = 30_000
+const ROOM_OBJECT_MS = 5
+
+/**
+ * From objects of one resource, as lists and watches bring them, to what they change: nothing goes back in time,
+ * no change is delivered twice, and an unusable object deletes its earlier version. Objects that there is no room for are
+ * refused: see ObjectCap. Holds no objects, but their versions.
+ */
+export class ResourceChanges<E extends Change = SourceEvent> {
+  readonly index = new ObjectIndex()
+  readonly #options: IntakeOptions<E>
+  readonly #refusals = new Map<string, Refusal>()
+  #refusalsChanged = false
+  #listing: Listing<E> | undefined
+  /** Counts the objects of the index; undefined for no bound. */
+  #cap: ObjectCap | undefined
+  /** Monotonic milliseconds of the next list for objects that were refused. */
+  #roomMs = Number.NEGATIVE_INFINITY
+
+  constructor(options: IntakeOptions<E>) {
+    this.#options = options
+    this.#cap = this.#newCap()
+  }
+
+  #newCap(): ObjectCap | undefined {
+    return objectCapOf(this.#options.resource.kind, this.#options.partsMax)
+  }
+
+  /** All that are refused now when that has changed since the last call; else undefined. */
+  takeRefusals(): readonly Refusal[] | undefined {
+    if (!this.#refusalsChanged) return undefined
+    this.#refusalsChanged = false
+    const beyond = [...(this.#cap?.refused ?? [])].map(([key, service]) => this.#beyondCap(key, service))
+    // Readers name the first ones.
+    return [...beyond, ...this.#refusals.values()]
+  }
+
+  /** True when there is room for an object that was refused: the next list brings it, and counts as begun. */
+  takeRoom(): boolean {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#cap?.hasRoom !== true || nowMs < this.#roomMs) return false
+    this.#roomMs = nowMs + ROOM_MS + ROOM_OBJECT_MS * this.index.size
+    return true
+  }
+
+  /** Tests whether an object is not in the index because there is no room for it. */
+  isBeyondCap(object: Aged): boolean {
+    return this.#cap?.refuses(object) === true
+  }
+
+  /** An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
+  put(identified: Identified): readonly E[] {
+    const { key, version } = identified
+    const cap = this.#cap
+    if (cap?.isCut === true && cap.refuses({ key, bornS: bornSIn(identified.metadata) })) {
+      if (cap.isFirstRefused(key)) cap.resize(partsIn(this.#parse(identified)))
+      this.#refusalsChanged ||= cap.refuse(candidateOf(identified))
+      return []
+    }
+    const verdict = this.index.put(key, version)
+    if (verdict === 'older') this.#options.skipped('older')
+    if (verdict === 'older' || verdict === 'same') return []
+    const parsed = this.#parse(identified)
+    const news = this.#news(key, verdict, parsed)
+    if (cap === undefined) return news
+    cap.put(key, weightOf(identified, parsed))
+    const overflow = cap.overflow()
+    if (overflow.length === 0) return news
+    this.#refusalsChanged = true
+    for (const each of overflow) this.index.forget(each)
+    return [...news, ...overflow.map(each => this.#gone(each))]
+  }
+
+  /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
+  remove({ key, version }: Identified): readonly E[] {
+    const verdict = this.index.remove(key, version)
+    if (verdict === 'older') this.#options.skipped('older')
+    if (verdict === 'removed') this.#cap?.remove(key)
+    if (verdict === 'unknown' && this.#cap?.unrefuse(key) === true) this.#refusalsChanged = true
+    return verdict === 'removed' ? [this.#gone(key)] : []
+  }
+
+  /** An event was not used. */
+  skip(reason: SkipReason): void {
+    this.#options.skipped(reason)
+  }
+
+  /** Opens a list in place of an earlier one. */
+  openListing(): Listing<E> {
+    this.closeListing()
+    this.#listing = new Listing({
+      identify: object => this.#identifyListed(object),
+      parse: identified => this.#parse(identified),
+      held: key => this.index.get(key),
+      weightHeld: key => this.#cap?.weightOf(key),
+      cap: this.#newCap(),
+    })
+    return this.#listing
+  }
+
+  /** Nothing more arrives of the list, and its objects are gone or are counted elsewhere. */
+  closeListing(): void {
+    this.#listing = undefined
+  }
+
+  /** Objects held that the listing does not have. */
+  *vanishing(listing: Listing<E>): Steps<string[]> {
+    const missing: string[] = []
+    const pauses = new Pauses()
+    for (const key of this.index.keys()) {
+      if (pauses.due()) yield
+      if (!listing.has(key)) missing.push(key)
+    }
+    return missing
+  }
+
+  /** The listing is the state of everything. Nothing else may come in before it has ended. */
+  *land(listing: Listing<E>, { resourceVersion, missing, backwards }: LandOptions): Steps<E[]> {
+    const events: E[] = []
+    this.#refusalsChanged ||= this.#cap?.isCut === true || listing.cap?.isCut === true
+    this.#cap = listing.cap
+    // An accepted list is newer than every delivered deletion: its objects exist, whatever an earlier list lacked.
+    this.index.forgetTombstones()
+    for (const key of missing) {
+      this.index.removeUnlisted(key, resourceVersion)
+      events.push(this.#gone(key))
+    }
+    const pauses = new Pauses()
+    for (const listed of listing.items()) {
+      if (pauses.due()) yield
+      const { key, version } = listed
+      const verdict = backwards ? this.index.overwrite(key, version) : this.index.put(key, version)
+      if (verdict === 'older') this.#options.skipped('older')
+      else if (verdict !== 'same') events.push(...this.#news(key, verdict, listed.parsed))
+    }
+    return events
+  }
+
+  #beyondCap(key: string, service: string | undefined): Refusal {
+    const { kind } = this.#options.resource
+    const reason =
+      `older ${kind}s fill the ${this.#cap?.partsMax ?? 0} parts (ports, addresses, endpoints) that this process may hold of them; ` +
+      'it is ignored; delete some, or give the process a higher memory limit'
+    const refusal = { object: objectText(kind, key), field: '', value: '', reason }
+    return service === undefined ? refusal : { ...refusal, service }
+  }
+
+  /**
+   * The absence of an object in a list deletes it, so that an item without an identity makes the list useless:
+   * throws WireError.
+   */
+  #identifyListed(object: unknown): Identified | undefined {
+    const { kind } = this.#options.resource
+    const identity = watchedIdentity(object)
+    if (identity?.kind !== kind) throw new WireError(`a list of ${kind}s with an item of another kind`)
+    const version = versionIn(identity.metadata)
+    if (version === undefined || !isNamed(identity))
+      throw new WireError(`a list of ${kind}s with an item that has no name or no resource version`)
+    return this.#selected(identified(identity, version))
+  }
+
+  /** Undefined when the object is not one of this resource. */
+  identify(object: unknown): Identified | undefined {
+    const { resource, skipped } = this.#options
+    const identity = watchedIdentity(object)
+    if (identity?.kind !== resource.kind) {
+      skipped('wrong-kind')
+      return undefined
+    }
+    const version = versionIn(identity.metadata)
+    if (version === undefined) {
+      skipped('no-identity')
+      return undefined
+    }
+    return this.#selected(identified(identity, version))
+  }
+
+  #selected(object: Identified): Identified | undefined {
+    const { only } = this.#options.resource
+    return only === undefined || object.key === only ? object : undefined
+  }
+
+  /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
+  #parse(identified: Identified): E | Refusal | undefined {
+    const { parseObject, resource } = this.#options
+    if (resource.kind === 'Service' && isLeftOut(resource, identified.root)) return undefined
+    try {
+      return parseObject(identified)
+    } catch (error) {
+      const { kind, key } = identified
+      const reason = `cannot be read: ${printable(error instanceof Error ? error.message : error)}`
+      return { object: objectText(kind, key), field: '', value: '', reason }
+    }
+  }
+
+  #news(key: string, verdict: PutVerdict, parsed: Listed<E>['parsed']): readonly E[] {
+    const before = verdict === 'added' ? [] : [this.#gone(key)]
+    if (parsed === undefined) return before
+    if (isRefusal(parsed)) {
+      this.#refusals.set(key, parsed)
+      this.#refusalsChanged = true
+      return before
+    }
+    if (this.#refusals.delete(key)) this.#refusalsChanged = true
+    return verdict === 'recreated' ? [...before, parsed] : [parsed]
+  }
+
+  #gone(key: string): E {
+    if (this.#refusals.delete(key)) this.#refusalsChanged = true
+    return this.#options.deletion(this.#options.resource.kind, key)
+  }
+}
+
+interface ListingOptions<E extends Change> {
+  readonly identify: (object: unknown) => Identified | undefined
+  readonly parse: (identified: Identified) => E | Refusal | undefined
+  readonly held: (key: string) => Version | undefined
+  readonly weightHeld: (key: string) => Weight | undefined
+  readonly cap: ObjectCap | undefined
+}
+
+/** A list while it arrives; changes nothing before it lands. */
+export class Listing<E extends Change = SourceEvent> {
+  readonly #options: ListingOptions<E>
+  readonly #items = new Map<string, Listed<E>>()
+  #refused = 0
+
+  constructor(options: ListingOptions<E>) {
+    this.#options = options
+  }
+
+  get size(): number {
+    return this.#items.size
+  }
+
+  /** Grows with each object that was not there before, also where there is no room for it. */
+  get arrived(): number {
+    return this.#items.size + this.#refused
+  }
+
+  /** Counts the objects of the list, as those that are held are counted once it has landed. */
+  get cap(): ObjectCap | undefined {
+    return this.#options.cap
+  }
+
+  has(key: string): boolean {
+    return this.#items.has(key)
+  }
+
+  items(): Iterable<Listed<E>> {
+    return this.#items.values()
+  }
+
+  take(object: unknown): void {
+    const identified = this.#options.identify(object)
+    if (identified === undefined) return
+    const { key, version } = identified
+    const twin = this.#items.get(key)
+    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
+    const { cap } = this.#options
+    if (cap?.isCut === true && cap.refuses({ key, bornS: bornSIn(identified.metadata) })) {
+      this.#refused++
+      cap.refuse(candidateOf(identified))
+      return
+    }
+    const held = this.#options.held(key)
+    const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
+    const parsed = stands ? undefined : this.#options.parse(identified)
+    this.#items.set(key, { key, version, parsed })
+    if (cap === undefined) return
+    cap.put(key, (stands && this.#options.weightHeld(key)) || weightOf(identified, parsed))
+    this.#drop(cap.overflow())
+  }
+
+  #drop(keys: readonly string[]): void {
+    for (const key of keys) this.#items.delete(key)
+    this.#refused += keys.length
+  }
+
+  /** Nothing more arrives: of what there is no room for, nothing stays. */
+  end(): void {
+    this.#drop(this.#options.cap?.overflow(0) ?? [])
+  }
+
+  /** It was deleted while a streaming list was under way. */
+  drop(object: unknown): void {
+    const identified = this.#options.identify(object)
+    if (identified === undefined) return
+    const { key, version } = identified
+    const twin = this.#items.get(key)
+    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
+    this.#items.delete(key)
+    this.#options.cap?.remove(key)
+    this.#options.cap?.unrefuse(key)
+  }
+}
+
+/** A literal, which takes less time than a copy that is extended. */
+function identified({ kind, key, root, metadata }: WatchedIdentity, version: Version): Identified {
+  return { kind, key, root, metadata, version }
+}
+
+function candidateOf(identity: WatchedIdentity) {
+  return { key: identity.key, service: identity.kind === 'Service' ? identity.key : sliceServiceOf(identity) }
+}
+
+/** The Service is the text that the parsed object has: one of its own would take memory for each object. */
+function weightOf({ kind, key, metadata }: WatchedIdentity, parsed: Change | Refusal | undefined): Weight {
+  const isSlice = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) && parsed.kind !== 'Service'
+  const service = isSlice ? parsed.value?.service : kind === 'Service' ? key : undefined
+  return { bornS: bornSIn(metadata), service, parts: partsIn(parsed) }
+}
+
+/** An object that says nothing is held as well, by its version. */
+function partsIn(parsed: Change | Refusal | undefined): number {
+  const isLarge = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed)
+  return isLarge && parsed.value !== undefined ? partsOf(parsed.value) : OBJECT_PARTS
+}
+
+function isNamed({ kind, metadata: { name, namespace } }: WatchedIdentity): boolean {
+  const isScoped = kind === 'Service' || kind === 'EndpointSlice'
+  return isText(name) && (!isScoped || isText(namespace))
+}
+
+function isText(value: unknown): boolean {
+  return typeof value === 'string' && value !== ''
+}
+
+/** The event of an object that is gone. */
+export function deletion(kind: WatchedKind, key: string): SourceEvent {
+  return { kind, key, value: undefined }
+}

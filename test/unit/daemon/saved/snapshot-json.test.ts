@@ -1,0 +1,86 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../../src/base/clock.ts'
+import { readSnapshotJson, snapshotJson } from '../../../../src/daemon/saved/snapshot-json.ts'
+import { isRefusal } from '../../../../src/model/fields.ts'
+import { parseObject } from '../../../../src/model/parse.ts'
+import { resolve } from '../../../../src/model/resolve.ts'
+import { applyEvents, EMPTY_SNAPSHOT } from '../../../../src/model/snapshot.ts'
+import { jsonPieces } from '../../../../src/telemetry/admin-server.ts'
+import { ip } from '../../../support/addresses.ts'
+import { endpoint, node, OPTIONS, service, slice, snapshotOf } from '../../model/objects.ts'
+
+const OBJECTS = [
+  node({ zone: 'a' }),
+  {
+    apiVersion: 'networking.k8s.io/v1',
+    kind: 'ServiceCIDR',
+    metadata: { name: 'k' },
+    spec: { cidrs: ['10.96.0.0/12'] },
+  },
+  service('web', { externalIPs: ['192.0.2.255', '127.0.0.1'], loadBalancerSourceRanges: ['10.0.0.0/8'] }),
+  service('six', { clusterIP: 'fd00::ff', ports: [{ name: 'ip', port: 80 }] }),
+  slice('web-1', 'web', [endpoint('10.1.0.1', { nodeName: 'ip', targetRef: { uid: 'u' } })]),
+]
+
+const through = (value: unknown): unknown => JSON.parse([...jsonPieces(value)].join(''))
+
+describe('readSnapshotJson', () => {
+  it('reads what snapshotJson writes: the same objects, the same number, the same meaning', () => {
+    const before = applyEvents(snapshotOf(OBJECTS), [{ kind: 'LocalIps', value: [ip('192.0.2.1')] }])
+    const after = finish(readSnapshotJson(through(snapshotJson(before))))
+    expect(after.number).toBe(before.number)
+    expect(after.node).toEqual(before.node)
+    expect(after.localIps).toEqual(before.localIps)
+    for (const map of ['services', 'slices', 'sliceByKey', 'serviceCidrs'] as const)
+      expect(after[map].entries()).toEqual(before[map].entries())
+    const meaning = (snapshot: typeof before) =>
+      finish(resolve(OPTIONS, undefined, snapshot)).table.services.values()
+    expect(meaning(after)).toEqual(meaning(before))
+  })
+
+  it('reads Services of a daemon that writes no ranges as they were given', () => {
+    const before = snapshotOf(OBJECTS)
+    const text = JSON.stringify(through(snapshotJson(before)), (name, value: unknown) =>
+      name === 'writtenRanges' ? undefined : value,
+    )
+    const { services } = finish(readSnapshotJson(JSON.parse(text)))
+    expect(services.entries()).toEqual(before.services.entries())
+  })
+
+  it('writes addresses as text, and neither annotations, labels nor host names', () => {
+    const metadata = {
+      namespace: 'ns',
+      name: 'web',
+      annotations: { token: 'secret' },
+      labels: { a: 'secret' },
+    }
+    const objects = [
+      service('web', {}, { metadata }),
+      slice('web-1', 'web', [endpoint('10.1.0.1', { hostname: 'secret' })]),
+    ]
+    const events = objects.map(object => {
+      const event = parseObject(object, undefined, { details: true })
+      if (event === undefined || isRefusal(event)) throw new Error('no event')
+      return event
+    })
+    const text = JSON.stringify(through(snapshotJson(applyEvents(EMPTY_SNAPSHOT, events))))
+    expect(text).toContain('"clusterIps":["10.96.0.1"]')
+    expect(text).toContain('"ip":"10.1.0.1"')
+    expect(text).not.toContain('secret')
+  })
+
+  it.each<[string, unknown]>([
+    ['not a list of objects', { services: [] }],
+    [
+      'another version of kprobe; use that version: {"kind"',
+      { number: 1, events: [{ kind: 'Service', key: 'ns/web', value: {} }] },
+    ],
+    [
+      'another version of kprobe; use that version: {"kind"',
+      { number: 1, events: [{ kind: 'Pod', key: 'ns/web', value: {} }] },
+    ],
+    ['not an address: here', { number: 1, events: [{ kind: 'LocalIps', localIps: ['here'] }] }],
+  ])('throws: %s', (message, value) => {
+    expect(() => finish(readSnapshotJson(value))).toThrow(message)
+  })
+})

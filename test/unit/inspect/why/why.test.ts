@@ -1,0 +1,410 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../../src/base/clock.ts'
+import { FlagReader, readArguments } from '../../../../src/config/flag.ts'
+import {
+  QUESTION_FLAGS,
+  readQuestion,
+  resolveQuestion,
+} from '../../../../src/inspect/why/explain-question.ts'
+import { type Explanation, explained, followed } from '../../../../src/inspect/why/explanation.ts'
+import type { KernelOutcome, Outcome } from '../../../../src/inspect/why/outcome.ts'
+import { whyText } from '../../../../src/inspect/why/why.ts'
+import { pictureOf, svgText } from '../../../../src/inspect/why/why-picture.ts'
+import { resolve } from '../../../../src/model/resolve.ts'
+import { resolveOptions } from '../../../../src/modes/resolve-options.ts'
+import { ip } from '../../../support/addresses.ts'
+import { configFrom } from '../../../support/parse-flags.ts'
+import {
+  DRAINING,
+  endpoint,
+  type Fields,
+  node,
+  service,
+  slice,
+  snapshotOf,
+  UNREADY,
+} from '../../model/objects.ts'
+
+const CONFIG = configFrom(['--hostname-override=here', '--cluster-cidr=10.1.0.0/16'])
+const NOW_MS = Date.UTC(2026, 6, 1, 8)
+const SAME: KernelOutcome = { kind: 'same' }
+const HERE = { nodeName: 'here' }
+const THERE = { nodeName: 'there' }
+
+interface Asked {
+  readonly from?: string
+  readonly to?: string
+  readonly kernel?: KernelOutcome
+  readonly hasDaemon?: boolean
+  /** Wall-clock milliseconds since which the daemon refuses everything. */
+  readonly refusedMs?: number
+  readonly notKnown?: readonly string[]
+  readonly localIps?: readonly string[]
+  readonly quarantined?: ReadonlyMap<string, string>
+}
+
+function explain(objects: readonly Fields[], asked: Asked): Explanation {
+  const { from = 'outside', to = '10.96.0.1:80', kernel = SAME, hasDaemon = true, refusedMs } = asked
+  const known = snapshotOf([node({ zone: 'a' }), ...objects])
+  const snapshot =
+    asked.localIps === undefined ? known : { ...known, localIps: asked.localIps.map(each => ip(each)) }
+  const argv = [`--from=${from}`, `--to=${to}`]
+  const question = readQuestion(new FlagReader(readArguments(argv, QUESTION_FLAGS, () => undefined)))
+  if (question === undefined) throw new Error(`not a question: ${argv}`)
+  const since = refusedMs === undefined ? undefined : { wallMs: refusedMs, orEarlier: false }
+  const loaded = {
+    ...finish(resolve(resolveOptions(CONFIG), undefined, snapshot)),
+    refusedSlices: [],
+    refusedSince: () => since,
+    notKnown: asked.notKnown ?? [],
+    quarantined: asked.quarantined ?? new Map(),
+  }
+  return explained(followed(resolveQuestion(question, snapshot), CONFIG, loaded), kernel, {
+    hasDaemon,
+    wallMs: NOW_MS,
+  })
+}
+
+const web = (endpoints: readonly Fields[], spec: Fields = {}, rest: Fields = {}) => [
+  service('web', spec, rest),
+  slice('web-1', 'web', endpoints),
+]
+const BALANCED = { status: { loadBalancer: { ingress: [{ ip: '198.51.100.9' }] } } }
+const ready = (last: number, more: Fields = HERE) => endpoint(`10.1.0.${last}`, more)
+const nth = (index: number, more: Fields) =>
+  endpoint(`10.1.${index >> 8}.${index & 255}`, { ...HERE, ...more })
+const unready = (last: number, more: Fields = HERE) => ready(last, { ...more, conditions: UNREADY })
+const hinted = (last: number, zone: string) => ready(last, { hints: { forZones: [{ name: zone }] } })
+const STICKY = { sessionAffinity: 'ClientIP' }
+const REJECTED: Outcome = { verdict: 'reject', sourceReplaced: false, percent: 100 }
+const different = (more: object): KernelOutcome => ({
+  kind: 'different',
+  part: 'rules',
+  outcomes: [REJECTED],
+  rules: [],
+  ...more,
+})
+const ABSENT = { kind: 'absent', reason: 'rules of nftables mode are not in the kernel' } as const
+
+describe('the answer', () => {
+  it.each<[string, readonly Fields[], Asked?]>([
+    ['served: always 10.1.0.1:8080', web([ready(1)])],
+    ['served: any of 2 endpoints, a half each', web([ready(1), ready(2)])],
+    ['served: any of 3 endpoints, a third each', web([ready(1), ready(2), ready(3)])],
+    ['served: any of 7 endpoints, 14.29 % each', web([1, 2, 3, 4, 5, 6, 7].map(last => ready(last)))],
+    [
+      'served: always 10.1.0.1:8080; a client stays with its endpoint for 10800 s; 2 of 3 are not ready',
+      web([ready(1), unready(2), unready(3)], STICKY),
+    ],
+    [
+      'served: always 10.1.0.2:8080; 1 of 2 is ready but hinted to other zones',
+      web([hinted(1, 'b'), hinted(2, 'a')]),
+    ],
+    [
+      'served: always 10.1.0.2:8080; 1 of 2 is terminating while another endpoint is ready',
+      web([ready(1, { conditions: DRAINING }), ready(2)]),
+    ],
+    ['served: always 10.1.0.1:8080', web([ready(1, { conditions: DRAINING })])],
+    [
+      'served: any of 257 endpoints, 0.39 % each; 43 of 300 are not ready',
+      web(Array.from({ length: 300 }, (_, index) => nth(index, index < 257 ? {} : { conditions: UNREADY }))),
+      { from: 'node/here' },
+    ],
+    [
+      'ns/web has no ready endpoint: 3 of 3 are not ready; the connection is rejected',
+      web([unready(1), unready(2), unready(3)]),
+    ],
+    [
+      'ns/web has no ready endpoint: 1 of 2 is not ready, 1 of 2 is terminating and no longer serving; the connection is rejected',
+      web([unready(1), ready(2, { conditions: { ready: false, serving: false, terminating: true } })]),
+    ],
+    [
+      'ns/web has no endpoint: no EndpointSlice lists one for its unnamed TCP port in IPv4; the connection is rejected',
+      [service('web')],
+    ],
+    [
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 2 of 2 are not on this node; the connection is dropped',
+      web([ready(1, THERE), ready(2, THERE)], { internalTrafficPolicy: 'Local' }),
+    ],
+    [
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 1 is not on this node; the connection is dropped',
+      web([ready(1, THERE)], { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }, BALANCED),
+      { to: '198.51.100.9:80' },
+    ],
+    [
+      'served: always 10.1.0.1:8080',
+      web([ready(1, THERE)], { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }, BALANCED),
+      { from: 'node/here', to: '198.51.100.9:80' },
+    ],
+    [
+      'not admitted: ns/web admits only 10.0.0.0/8, and 203.0.113.253 is outside',
+      web([ready(1)], { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }, BALANCED),
+      { to: '198.51.100.9:80' },
+    ],
+    [
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 2 is not ready, 1 of 2 is not on this node; the connection is dropped',
+      web([unready(1), ready(2, THERE)], { internalTrafficPolicy: 'Local' }),
+    ],
+    [
+      'another address: ns/web has node port 30080 at 192.168.1.7 only (--nodeport-addresses)',
+      web([ready(1)], { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }),
+      { to: '192.168.1.8:30080', localIps: ['192.168.1.7', '192.168.1.8'] },
+    ],
+    [
+      'wrong port: ns/web has no port 81/TCP at 10.96.0.1; it has 80/TCP',
+      web([ready(1)]),
+      { to: 'svc/ns/web:81' },
+    ],
+    [
+      'another proxy: ns/web is one that the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
+      web([ready(1)], {}, { metadata: { labels: { 'service.kubernetes.io/service-proxy-name': 'mesh' } } }),
+    ],
+    [
+      'refused since 2026-01-02 12:03 UTC: ns/web requests 192.168.1.7 (spec.externalIPs): it belongs to this node; allow it with --allowed-external-cidrs',
+      web([ready(1)], { externalIPs: ['192.168.1.7'] }),
+      { to: '192.168.1.7:80', refusedMs: Date.UTC(2026, 0, 2, 12, 3, 59) },
+    ],
+    [
+      'refused: ns/web requests 192.168.1.7 (spec.externalIPs): it belongs to this node; allow it with --allowed-external-cidrs',
+      web([ready(1)], { externalIPs: ['192.168.1.7'] }),
+      { to: '192.168.1.7:80' },
+    ],
+    [
+      'refused: ns/x-thief requests 10.96.0.1:80/TCP (spec.clusterIPs): already claimed by Service ns/web, which comes first; the connection goes to 10.1.0.1:8080 of ns/web',
+      [...web([ready(1)]), service('x-thief')],
+      { to: 'ns/x-thief' },
+    ],
+    ['served: always 10.1.0.1:8080', [...web([ready(1)]), service('x-thief')], { to: 'ns/web' }],
+    [
+      'not forwarded: net.ipv4.ip_forward is 0, so this node drops packets that it should forward to an endpoint',
+      web([ready(1)]),
+      {
+        kernel: different({
+          part: 'forwarding',
+          reason:
+            'net.ipv4.ip_forward is 0, so this node drops packets that it should forward to an endpoint',
+        }),
+      },
+    ],
+    [
+      'no Service has 192.168.1.7:22/TCP: the connection passes unchanged',
+      web([ready(1)], { externalIPs: ['192.168.1.7'] }),
+      { to: '192.168.1.7:22' },
+    ],
+    [
+      'no Service has 192.0.2.77:80/TCP: the connection passes unchanged',
+      web([ready(1)]),
+      { to: '192.0.2.77:80' },
+    ],
+    [
+      'rules damaged: chain ip kube-proxy services is empty',
+      web([ready(1)]),
+      { kernel: different({ reason: 'chain ip kube-proxy services is empty' }) },
+    ],
+    [
+      'rules damaged: chain ip kube-proxy services is empty',
+      [service('web')],
+      { kernel: different({ reason: 'chain ip kube-proxy services is empty' }) },
+    ],
+    [
+      'rules differ: with those in the kernel the connection is rejected; by the Services it goes to 10.1.0.1:8080 or 10.1.0.2:8080',
+      web([ready(1), ready(2)]),
+      { kernel: different({}) },
+    ],
+    [
+      'rules differ: with those in the kernel the connection is rejected; by the Services it goes to one of 4',
+      web([ready(1), ready(2), ready(3), ready(4)]),
+      { kernel: different({}) },
+    ],
+    [
+      'not relayed: no process listens at 10.1.2.3:41000',
+      web([ready(1)]),
+      { kernel: different({ part: 'relay', reason: 'no process listens at 10.1.2.3:41000' }) },
+    ],
+    [
+      'quarantined: the kernel rejects the rules of ns/web: ENOSPC',
+      web([ready(1)]),
+      { kernel: different({ reason: 'x' }), quarantined: new Map([['ns/web', 'ENOSPC']]) },
+    ],
+    [
+      'quarantined: the kernel rejects the rules of ns/web: EOPNOTSUPP',
+      web([ready(1)]),
+      { kernel: different({ reason: 'x' }), quarantined: new Map([['IPv4', 'EOPNOTSUPP']]) },
+    ],
+    [
+      "kprobe's rules serve it: any of 2 endpoints, a half each",
+      web([ready(1), ready(2)]),
+      { kernel: { ...SAME, others: ['ip foreign pre'] } },
+    ],
+    ['rules missing: rules of nftables mode are not in the kernel', web([ready(1)]), { kernel: ABSENT }],
+    [
+      'would be served: always 10.1.0.1:8080; rules of nftables mode are not in the kernel',
+      web([ready(1)]),
+      { kernel: ABSENT, hasDaemon: false },
+    ],
+    [
+      'ns/web has no ready endpoint: 1 of 1 is not ready; the connection would be rejected; rules of nftables mode are not in the kernel',
+      web([unready(1)]),
+      { kernel: ABSENT, hasDaemon: false },
+    ],
+    [
+      'no Service has 10.96.0.77:80/TCP: the connection would pass unchanged',
+      web([ready(1)]),
+      { to: '10.96.0.77:80', kernel: { kind: 'unknown', reason: 'EPERM' } },
+    ],
+    [
+      'would be served: always 10.1.0.1:8080',
+      web([ready(1)]),
+      { kernel: { kind: 'unknown', reason: 'EPERM' } },
+    ],
+  ])('is: %s', (expected, objects, asked = {}) => {
+    expect(explain(objects, asked).answer).toBe(expected)
+  })
+})
+
+const ASKED = { from: 'outside', to: 'svc/ns/web' }
+const PLAIN = { color: false, columns: undefined }
+
+describe('the text', () => {
+  const objects = web([ready(1), unready(2, { nodeName: 'th\u202eere\u001b[2J' })])
+
+  it('has the answer, the path, each endpoint with its share and its reason, and what is not known', () => {
+    const text = whyText(explain(objects, { notKnown: ['changes of the last 70 s: x'] }), ASKED, PLAIN)
+    expect(text).toMatch(/^served: always 10\.1\.0\.1:8080; 1 of 2 is not ready\n\nTCP from outside \(203\./)
+    expect(text).toContain(' to svc/ns/web (10.96.0.1:80)\nService: ns/web (ClusterIP)\n')
+    expect(text).toMatch(/\nPath, the same in the kernel:\n {2}ip kube-proxy early-prerouting, rule 1: jump/)
+    expect(text).toContain('\nEndpoints, traffic policy Cluster:\n  100 %  10.1.0.1:8080 on here: ready\n')
+    expect(text).toContain('\n  out    10.1.0.2:8080 on th\\u{202e}ere\\u{1b}[2J: not ready\n')
+    expect(text).toContain('\nNot known:\n  changes of the last 70 s: x\n')
+  })
+
+  it('shows the path in the kernel where that differs, and no share', () => {
+    const step = { chain: 'ip kube-proxy x', rule: 7, text: 'counter drop', elements: [] }
+    const text = whyText(explain(objects, { kernel: different({ rules: [step] }) }), ASKED, PLAIN)
+    expect(text).toContain('\nPath in the kernel:\n  ip kube-proxy x, rule 7: counter drop\n')
+    expect(text).toContain('\n  in   10.1.0.1:8080 on here: ready\n')
+    const none = whyText(explain(objects, { kernel: different({}) }), ASKED, PLAIN)
+    expect(none).toContain('\nPath in the kernel:\n  no rule of kprobe takes effect\n')
+  })
+
+  it('shows the path in the kernel where that is another with the same end', () => {
+    const step = { chain: 'ip kube-proxy x', rule: 7, text: 'counter drop', elements: [] }
+    const text = whyText(explain(objects, { kernel: { ...SAME, rules: [step] } }), ASKED, PLAIN)
+    expect(text).toContain(
+      '\nPath in the kernel, by other rules than expected:\n  ip kube-proxy x, rule 7: counter drop\n',
+    )
+  })
+
+  it('shows the path to the endpoint that is missing in the kernel', () => {
+    const two = web([ready(1), ready(2)])
+    const [first] = explain(two, {}).outcomes
+    const kernel = different({ outcomes: first === undefined ? [] : [{ ...first, percent: 100 }] })
+    const text = whyText(explain(two, { kernel }), ASKED, PLAIN)
+    expect(text).toContain('\nPath in the kernel:\n')
+    expect(text).toContain('\nPath to 10.1.0.2:8080, as the Services specify it:\n')
+    expect(text).toMatch(/ : 10\.1\.0\.2 \. 8080\n/)
+    const same = whyText(explain(two, {}), ASKED, PLAIN)
+    expect(same).toContain('\nPath to 10.1.0.1:8080, the same in the kernel:\n')
+  })
+
+  it('says that a rejected client elsewhere may wait, by the sysctl of its family, and that processes here do not', () => {
+    const asked = { from: 'outside', to: '10.96.0.1:80', columns: undefined }
+    const text = (from: string) =>
+      whyText(explain(web([unready(1)]), { from, localIps: ['192.0.2.1'] }), asked, {
+        color: false,
+        columns: undefined,
+      })
+    expect(text('outside')).toContain(
+      'limits the rejections (ICMP) to one client address by net.ipv4.icmp_ratelimit',
+    )
+    expect(text('192.0.2.1')).not.toContain('icmp_ratelimit')
+  })
+
+  it('says what it could not ask', () => {
+    const unknown = explain(objects, { kernel: { kind: 'unknown', reason: 'EPERM' } })
+    expect(unknown.notKnown).toEqual(['what the kernel does: EPERM'])
+    const pod = web([ready(1, { ...THERE, targetRef: { kind: 'Pod', name: 'client' } })])
+    expect(explain(pod, { from: 'pod/ns/client' }).notKnown).toEqual([
+      "what node there does: the client runs there, and its packets meet that node's rules first",
+    ])
+  })
+
+  it('names chains of other programs, whose verdict is not known', () => {
+    const found = (others: readonly string[]) => explain(objects, { kernel: { ...SAME, others } }).notKnown
+    expect(found(['ip foreign pre'])).toEqual([
+      'what chain ip foreign pre does with the packet; `kprobe verify --prove` follows it',
+    ])
+    expect(found(['ip a', 'ip b', 'ip c', 'ip d', 'ip e', 'ip f'])).toEqual([
+      'what chains ip a, ip b, ip c, ip d, ip e, 1 more do with the packet; `kprobe verify --prove` follows it',
+    ])
+  })
+
+  it('says that outside stands for one address where source ranges admit some clients', () => {
+    const spec = { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }
+    const ranged = web([ready(1)], spec, BALANCED)
+    const to = '198.51.100.9:80'
+    expect(explain(ranged, { to }).notKnown).toEqual([
+      "whether the source ranges admit the client: outside stands for 203.0.113.253; give the client's address",
+    ])
+    expect(explain(ranged, { from: '203.0.113.253', to }).notKnown).toEqual([])
+  })
+
+  it('says which of two protocols it is about', () => {
+    const ports = ['UDP', 'TCP'].map(protocol => ({
+      name: `dns-${protocol.toLowerCase()}`,
+      port: 53,
+      protocol,
+    }))
+    const dns = [service('dns', { ports })]
+    expect(explain(dns, { to: 'ns/dns:53' }).notKnown).toEqual([
+      'what happens to 53/TCP (dns-tcp): this is about 53/UDP; --proto selects another',
+    ])
+    expect(explain(dns, { to: 'ns/dns:53/TCP' }).notKnown).toEqual([])
+    expect(explain(dns, { to: 'ns/dns:dns-tcp' }).notKnown).toEqual([])
+  })
+
+  it('fits into 80 columns, and is bold only in color', () => {
+    const text = whyText(explain(objects, {}), ASKED, { color: true, columns: 80 })
+    expect(text.startsWith('\u001b[1mserved: ')).toBe(true)
+    expect(text.split('\n')[0]?.endsWith('\u001b[22m')).toBe(true)
+    expect(text.split('\n').filter(line => line.length > 80 && !line.startsWith('\u001b'))).toEqual([])
+    expect(whyText(explain(objects, {}), ASKED, { color: false, columns: 80 })).not.toContain('\u001b')
+  })
+
+  it('counts endpoints beyond 20, and names those first that are in', () => {
+    const many = Array.from({ length: 30 }, (_, index) => (index < 15 ? unready : ready)(index + 1))
+    const text = whyText(explain(web(many), {}), ASKED, PLAIN)
+    expect(text).toMatch(/\n {2}6\.67 % {2}10\.1\.0\.16:8080 on here: ready\n/)
+    expect(text).toContain('\n  and 10 more endpoints: 10 of 10 are not ready; -o json lists all\n')
+  })
+})
+
+describe('the picture', () => {
+  const objects = web([ready(1), unready(2, { nodeName: '"><&\\`#x' })])
+  const picture = pictureOf(explain(objects, {}), ASKED)
+
+  it('leads from the client over the rules to the ends', () => {
+    const [client, place] = picture.path.map(({ lines }) => lines)
+    expect([client, place]).toEqual([
+      ['outside', '203.0.113.253'],
+      ['10.96.0.1:80/TCP', 'ns/web (ClusterIP)'],
+    ])
+    expect(picture.ends).toEqual([
+      { lines: ['10.1.0.1:8080', 'on here'], share: '100 %', isReached: true },
+      { lines: ['10.1.0.2:8080', 'on "><&\\`#x'], share: 'out: not ready', isReached: false },
+    ])
+    const refused = pictureOf(explain([service('web')], {}), ASKED)
+    expect(refused.ends).toEqual([{ lines: ['rejected'], share: '100 %', isReached: true }])
+    const many = Array.from({ length: 30 }, (_, index) => ready(index + 1))
+    const { ends } = pictureOf(explain(web(many), {}), ASKED)
+    expect(ends.slice(-1)).toEqual([{ lines: ['10 more endpoints'], share: '', isReached: false }])
+  })
+
+  it('escapes markup in names', () => {
+    const svg = svgText(picture)
+    expect(svg).toContain('>on &#34;&#62;&#60;&#38;\\`#x</text>')
+    expect(svg.match(/<rect /g)).toHaveLength(picture.path.length + 2)
+    expect(svg.match(/class="out"/g)).toHaveLength(1)
+    expect(svg).not.toMatch(/NaN|undefined/)
+  })
+})
