@@ -28,7 +28,13 @@ const COPIED = [
 ]
 const LINKED = ['node_modules', 'build', 'dist', 'deploy', 'docs', '.ci']
 /** Unit tests of what asks the registry; not those of one mode, which only repeat what the stage `unit` says. */
-const ASKING = ['test/architecture.test.ts', 'test/unit/config', 'test/unit/daemon', 'test/unit/cli']
+const ASKING = [
+  'test/architecture.test.ts',
+  'test/unit/config',
+  'test/unit/daemon',
+  'test/unit/cli',
+  'test/unit/inspect',
+]
 
 const modes = readdirSync('src/modes').filter(name => existsSync(join('src/modes', name, 'mode.ts')))
 if (!modes.includes(mode)) {

@@ -1,4 +1,4 @@
-import { circlesIn, localImports, type SourceFile } from './source-rules.ts'
+import { circlesIn, DAEMON_HALF, localImports, type SourceFile } from './source-rules.ts'
 
 /**
  * Every circle of folders, type imports included: of those of src/, and of those beside each other in a folder. Files
@@ -7,6 +7,17 @@ import { circlesIn, localImports, type SourceFile } from './source-rules.ts'
 export function folderCircleComplaints(files: readonly SourceFile[]): string[] {
   const parents = new Set(files.map(({ path }) => parentOf(parentOf(path))).filter(path => path !== ''))
   return [...parents].sort().flatMap(parent => circlesIn(edgesBelow(parent, files)))
+}
+
+const WINGS: readonly string[] = ['inspect', 'proof', 'api', 'relay', 'ui', 'library']
+
+/** Wings that a file of the daemon's half, or of its commands, imports: only src/optional-parts.ts leads to them. */
+export function wallComplaints(file: SourceFile): string[] {
+  const [, part = ''] = file.path.split('/')
+  if (!DAEMON_HALF.includes(part) && part !== 'cli') return []
+  return localImports(file)
+    .filter(path => WINGS.includes(path.split('/')[1] ?? ''))
+    .map(path => `${file.path}: imports ${path}: only src/optional-parts.ts and src/commands.ts may`)
 }
 
 /** What the folders of `parent` import of each other. Files of src/ itself count as folders. */

@@ -28,7 +28,7 @@ export const NATIVE_LINES_MAX = 500
 const EVERYTHING = 'everything' as const
 
 /** The folders that serve Services. They know the wings by the interfaces of daemon/optional-parts.ts alone. */
-const DAEMON_HALF = [
+export const DAEMON_HALF: readonly string[] = [
   'base',
   'netlink',
   'wire',
@@ -77,18 +77,20 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   telemetry: ['base', 'model', 'http', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
-  config: ['base', 'model', 'base/api-address.ts'],
+  config: ['base', 'model'],
   daemon: DAEMON_HALF,
   // What other programs are told of the model.
   api: ['base', 'model', 'wire'],
   'api/api-service.ts': [...DAEMON_HALF, 'api'],
+  'api/command.ts': [...DAEMON_HALF, 'cli', 'api'],
   // From the API server to many nodes.
   relay: ['base', 'model', 'source', 'wire', 'api'],
+  'relay/command.ts': [...DAEMON_HALF, 'cli', 'api', 'relay'],
+  'relay/status-command.ts': [...DAEMON_HALF, 'cli', 'relay'],
   'relay/node-views.ts': ['base', 'model', 'api', 'relay', 'daemon/intake.ts'],
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.
   proof: [
     'base',
-    'proof/evaluate',
     'kernel/nft',
     'kernel/xt',
     'kernel/ipset',
@@ -106,19 +108,22 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   'proof/evaluate': ['base', 'kernel'],
   // In the browser.
   ui: ['base', 'model/fields.ts'],
-  'inspect/page/page-server.ts': [...DAEMON_HALF, 'api/grpc/http-server.ts'],
-  cli: EVERYTHING,
+  'inspect/page/page-server.ts': [...DAEMON_HALF, 'inspect/page', 'api/grpc/http-server.ts'],
+  // What runs, and the frame of every command.
+  cli: DAEMON_HALF,
+  // What looks at a daemon or a kernel.
+  inspect: [...DAEMON_HALF, 'cli', 'proof'],
   // What others may import: see docs/library.md.
   library: EVERYTHING,
   'optional-parts.ts': EVERYTHING,
+  'commands.ts': EVERYTHING,
   'main.ts': EVERYTHING,
 }
 
 /** Files that only these may import, whatever MAY_IMPORT says. */
 const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'main.ts': [],
-  cli: ['main.ts', 'optional-parts.ts', 'cli'],
-  daemon: ['main.ts', 'optional-parts.ts', 'cli', 'library'],
+  'commands.ts': ['main.ts'],
   'optional-parts.ts': ['main.ts'],
   ui: [],
   library: [],

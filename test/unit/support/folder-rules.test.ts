@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { folderCircleComplaints } from '../../support/folder-rules.ts'
+import { folderCircleComplaints, wallComplaints } from '../../support/folder-rules.ts'
 import { sourceFile as file } from '../../support/source-rules.ts'
 
 describe('folderCircleComplaints', () => {
@@ -19,5 +19,25 @@ describe('folderCircleComplaints', () => {
 
   it('lets the files of a folder know what is inside it, and be known there', () => {
     expect(folderCircleComplaints([below, row])).toEqual([])
+  })
+})
+
+describe('wallComplaints', () => {
+  const importing = (path: string, module: string) =>
+    wallComplaints(file(path, `import type { A } from '${module}'`))
+
+  it.each([
+    ['src/daemon/open.ts', '../proof/prover.ts'],
+    ['src/cli/cleanup.ts', '../inspect/check/doctor.ts'],
+    ['src/config/own-flags.ts', '../api/grpc/address.ts'],
+    ['src/daemon/open.ts', '../relay/open.ts'],
+  ])('refuses %s importing %s', (path, module) => {
+    expect(importing(path, module)).toHaveLength(1)
+  })
+
+  it('lets the wings import the daemon, and the registries the wings', () => {
+    expect(importing('src/inspect/load.ts', '../daemon/open.ts')).toEqual([])
+    expect(importing('src/optional-parts.ts', './proof/prover.ts')).toEqual([])
+    expect(importing('src/daemon/daemon.ts', './optional-parts.ts')).toEqual([])
   })
 })
