@@ -6,7 +6,6 @@ export interface RaceOptions {
   readonly clock: Clock
   /** The system's resolver unless a test says otherwise; asked anew each time. */
   readonly lookup?: LookupFunction | undefined
-  /** Ends all attempts. */
   readonly signal: AbortSignal
 }
 
