@@ -135,7 +135,6 @@ function wrap(text: string, width: number): string[] {
   return lines
 }
 
-/** What a manual page says of a command. */
 interface Manual {
   /** Empty for the page of kprobe itself. */
   readonly name: string

@@ -50,13 +50,11 @@ export interface LoadOptions extends ParseOptions {
   readonly readFile: (path: string) => Promise<string>
 }
 
-/** The file of --config, and its text. */
 export interface ConfigFile {
   readonly path: string
   readonly text: string
 }
 
-/** The action and the configuration of a `kprobe run`. */
 export interface RunRequest {
   readonly config: Config
   /** The action, in kube-proxy's order of precedence: version, write-config, cleanup, init, run. */
