@@ -16,7 +16,6 @@ export type EventObject =
   | { readonly kind: 'Node'; readonly name: string }
   | { readonly kind: 'Service'; readonly key: ServiceKey }
 
-/** kube-proxy's event when it starts. */
 export function starting(nodeName: string): EventFact {
   return { ...ofNode(nodeName, 'Starting', 'StartKubeProxy', ''), type: 'Normal' }
 }
@@ -137,7 +136,7 @@ export interface EventIdentity {
 
 export interface EventReporter {
   readonly controller: string
-  /** At most 128 characters. */
+  /** The name has at most 128 characters. */
   readonly instance: string
 }
 
@@ -185,7 +184,7 @@ export function creation(
 }
 
 export interface EventSeries {
-  /** At least 2. */
+  /** The count is at least 2. */
   readonly count: number
   readonly lastWallMs: number
 }
