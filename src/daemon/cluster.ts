@@ -35,7 +35,7 @@ interface ClusterOptions {
     readonly status: number | undefined
     readonly durationMs: number
   }) => void
-  /** What relays hear of the kernel; absent where nothing is programmed. */
+  /** Settings of the reports to relays about the kernel; absent where nothing is programmed. */
   readonly reported?: Omit<ConstructorParameters<typeof KernelReport>[0], 'report'> | undefined
 }
 
@@ -251,7 +251,6 @@ interface KernelReportOptions {
     readonly refused: readonly LocatedRefusal[]
     isStale(snapshot: Snapshot): boolean
   }
-  /** Services that the kernel has rejected. */
   readonly quarantined: () => readonly Pick<QuarantineEntry, 'service' | 'error'>[]
   readonly proof: () => KernelState['proof']
   readonly report: (state: KernelState) => void
