@@ -4,7 +4,6 @@ import { isJson } from '../../model/fields.ts'
 
 /** Renames consistently: one name has one pseudonym, wherever it is. Lengths stay, so that everything around a name stays as well. */
 interface Redaction {
-  /** Number of names that are renamed. */
   readonly names: number
   text(text: string): string
   /** Renames the names in the values of plain data, and in keys of objects that are names. */

@@ -27,7 +27,6 @@ export interface Page {
   readonly close: () => Promise<void>
 }
 
-/** Loads the page's code. */
 export type OpenPage = (source: PageSource) => Promise<Page>
 
 /** The web page at the admin socket and at an address of its own. Nothing of it is loaded before the first request. */

@@ -87,7 +87,7 @@ class Viewers {
   async answer(client: string | undefined, read: (timed: Timed) => unknown): Promise<HttpAnswer> {
     const budget = this.#budgets.of(client)
     if (!budget.take()) return TOO_OFTEN
-    // Time that the machine gives to others, or that is waited for, is no work of this request.
+    // Processor time counts, not elapsed time.
     const timed: Timed = work => {
       const startMs = this.#cpuMs()
       try {
@@ -112,7 +112,7 @@ function statusOf({ status, version, config }: PageSource): unknown {
 
 /** Time between two samples, however many look. */
 const INTERVAL_MS = 1_000
-/** Without a request for so long, nobody looks. */
+/** The page counts as closed after so long without a request. */
 const IDLE_MS = 10_000
 const ROWS_MAX = 100
 
@@ -150,7 +150,6 @@ export class PageRates {
     return { ...state, matching: rows.length, rows: rows.slice(0, ROWS_MAX) }
   }
 
-  /** Ends the counting. */
   async close(): Promise<void> {
     this.#idle?.()
     const sampling = this.#sampling
