@@ -21,7 +21,6 @@ export interface Source extends Origin {
   readonly fate: Fate
 }
 
-/** Where the packets of a family come from. */
 export class Sources {
   readonly #meaning: FamilyMeaning
   readonly #addresses: Region
@@ -141,7 +140,6 @@ export function regionOf(cidrs: readonly Cidr[]): Region {
 
 const PORTS = everything(2)
 
-/** Where packets are sent to. */
 export type Destination = Pick<Box, 'destination' | 'destinationType' | 'protocol' | 'destinationPort'>
 
 /** Many places have the same port. */
