@@ -39,7 +39,6 @@ export interface Call {
   readonly commonName?: string | undefined
   /** The header `authorization`: what the client says, which nobody has checked. */
   readonly authorization?: string | undefined
-  /** Where the client is. */
   readonly origin?: Origin | undefined
   /** The client reads messages that are compressed; see compressedFrame(). */
   readonly acceptsGzip?: boolean
@@ -53,7 +52,7 @@ export interface Call {
   attempt(step: () => void): void
 }
 
-/** What throws ends the call: an RpcError with its code, a WireError as INVALID_ARGUMENT, others as INTERNAL. */
+/** An exception ends the call: an RpcError with its code, a WireError as INVALID_ARGUMENT, others as INTERNAL. */
 export interface CallHandler {
   /** Longest message of the client, where that is less than those of the other methods. */
   readonly requestBytesMax?: number
@@ -181,7 +180,7 @@ export function framed<T extends Table>(table: T, message: MessageOf<T>): Buffer
   return withPrefix(encodeMessage(table, message, PREFIX_BYTES))
 }
 
-/** The same message, for a client that accepts gzip. The fastest level: objects of one kind are alike. */
+/** Compresses a frame for clients that accept gzip. The fastest level is enough: objects of one kind are alike. */
 export function compressedFrame(frame: Buffer): Buffer {
   const message = gzipSync(frame.subarray(PREFIX_BYTES), { level: 1 })
   const compressed = withPrefix(Buffer.concat([Buffer.alloc(PREFIX_BYTES), message]))
