@@ -8,7 +8,7 @@ import { formatIp } from '../base/ip.ts'
 
 /** One call at a relay, as its client sees it. */
 export interface RelayCall {
-  /** So much of what was said waits that it is time to pause; absent where nothing waits. */
+  /** The client should pause: too many of its messages wait. Absent where nothing waits. */
   readonly isFull?: boolean
   /** A message behind its prefix. */
   send(frame: Buffer): void
@@ -32,7 +32,7 @@ export interface RelayLink {
   close(): void
 }
 
-/** What a client shows to relays, and what it expects of them: PEM texts. */
+/** The client's credentials for relays, and the authority that it expects: PEM texts. */
 export interface RelayTlsPems {
   readonly ca: string
   /** Undefined for a client that shows a token. */
@@ -62,7 +62,7 @@ const CONNECT_MS = 5_000
 const PING_MS = 15_000
 /** The window of a connection, for the streams of all types together. */
 const WINDOW_BYTES = 4 * 1024 * 1024
-/** What a relay sends before it is acknowledged: a whole state does not wait for windows in between. */
+/** A relay sends so much before it is acknowledged: a whole state does not wait for windows in between. */
 const STREAM_WINDOW_BYTES = 1024 * 1024
 const SETTINGS = { enablePush: false, initialWindowSize: STREAM_WINDOW_BYTES } as const
 
@@ -276,7 +276,6 @@ function decoded(message: unknown): string {
   }
 }
 
-/** Names a relay in messages. */
 export function relayName(address: ApiAddress): string {
   return `relay ${formatApiAddress(address)}`
 }

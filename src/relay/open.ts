@@ -62,7 +62,7 @@ export function openRelayClient({
   })
 }
 
-/** By the resolver of this machine, /etc/hosts included. */
+/** Resolves with the resolver of this machine, /etc/hosts included. */
 async function addressesOf(name: string): Promise<readonly string[]> {
   return (await lookup(name, { all: true, verbatim: true })).map(({ address }) => address)
 }

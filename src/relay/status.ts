@@ -70,16 +70,13 @@ export class StatusAnswers {
   }
 }
 
-/** What one relay knows of its nodes. */
 export interface RelayAnswer {
   readonly cluster: string
   /** Its state is that of the API server, as far as it knows. */
   readonly isServing: boolean
   /** Nodes that are not listed do not exist. */
   readonly knowsNodes: boolean
-  /** What it has read. */
   readonly revisions: Revisions
-  /** The revisions of the last changes. */
   readonly changed: Revisions
   readonly nodes: readonly KnownNode[]
 }
