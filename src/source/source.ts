@@ -39,7 +39,7 @@ export interface SourceHandlers {
   synced(): void
   /** Objects that could not be used at all; all that are refused now, at each change. */
   refusals(list: readonly LocatedRefusal[]): void
-  /** Something is wrong with the source itself, or is right again; each is said once. */
+  /** The source itself has a problem, or recovered; each is reported once. */
   problem(problem: SourceProblem): void
   /** Gets events for metrics and debug logs. */
   observed?(observation: SourceObservation): void

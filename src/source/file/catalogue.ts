@@ -69,7 +69,7 @@ export class Catalogue {
     return draft
   }
 
-  /** The file is no longer there: what it said stays valid, but gives way to any file that exists. */
+  /** The file is gone: its content stays valid, but gives way to any file that exists. */
   vanish(file: string): CatalogueChange {
     const draft: Draft = { events: [], conflicts: [] }
     const entry = this.#files.get(file)

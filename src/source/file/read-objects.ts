@@ -182,7 +182,7 @@ function ofList(item: unknown, list: unknown): unknown {
   return { apiVersion: list.apiVersion, kind, ...item }
 }
 
-/** Gathers what a file says, and keeps an eye on the time that this takes. */
+/** Gathers the content of a file, and limits the time for it. */
 class Collector implements FileObjects {
   readonly #options: ReadOptions
   readonly objects = new Map<string, ObjectEvent>()

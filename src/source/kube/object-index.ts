@@ -12,7 +12,7 @@ export interface Version {
   readonly resourceVersion: string
 }
 
-/** Reads the version of an object. Undefined without a resource version: nothing can be said about its age. */
+/** Reads the version of an object. Undefined without a resource version: its age is unknown. */
 export function versionOf(object: unknown): Version | undefined {
   const { metadata } = isJson(object) ? object : {}
   return isJson(metadata) ? versionIn(metadata) : undefined

@@ -15,11 +15,11 @@ export interface ReflectorState {
   /** The next list is not to be streamed. */
   readonly plain: boolean
   readonly reason: string
-  /** A list lacked most of what is held: the next one counts, whatever it says. */
+  /** A list lacked most of the held objects: the next one is believed, whatever it has. */
   readonly doubted: boolean
   /** The time (monotonic milliseconds) from which lists are older than what is held. */
   readonly backwardsSinceMs: number | undefined
-  /** The next list tells of another history: its versions say nothing about the age of what is held. */
+  /** The next list is of another history: its versions cannot be compared with those of held objects. */
   readonly anew: boolean
   /** Streams in a row that could not be read. */
   readonly broken: number
@@ -108,7 +108,7 @@ export function isBackwards(state: ReflectorState, listVersion: string, nowMs: n
   return isOlder(listVersion, state.position) && !state.anew && !mayGoBack(state, nowMs)
 }
 
-/** Consistent lists have said for long enough that time went back. */
+/** Consistent lists have been older than the held objects for long enough: time went back. */
 function mayGoBack({ consistent, backwardsSinceMs }: ReflectorState, nowMs: number): boolean {
   return consistent && backwardsSinceMs !== undefined && nowMs - backwardsSinceMs >= BACKWARDS_MS
 }

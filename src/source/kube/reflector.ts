@@ -73,7 +73,7 @@ export class Reflector<E extends Change = SourceEvent> {
   #isOutage = false
   #isListed = false
   #isAbsent = false
-  /** The sink has heard that it need not wait. */
+  /** The sink was notified that it need not wait. */
   #isTold = false
   /** The first attempt that failed; undefined once all is well. */
   #troubled: ReflectorState['next'] | undefined
@@ -357,7 +357,7 @@ export class Reflector<E extends Change = SourceEvent> {
     else this.#attempt.breakOff(outcome)
   }
 
-  /** The failure that says that there is nothing to watch, of a resource that need not exist. */
+  /** Gives the failure that shows that an optional resource does not exist or is forbidden. */
   #absenceIn(outcome: Outcome): Failure | undefined {
     if (!this.#options.resource.optional || this.#isListed || outcome.kind !== 'failed') return undefined
     const { during, failure } = outcome

@@ -116,7 +116,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return this.#cap?.refuses(object) === true
   }
 
-  /** An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
+  /** Takes an ADDED or MODIFIED event: a duplicate changes nothing, and an unknown object is added. */
   put(identified: Identified): readonly E[] {
     const { key, version } = identified
     const cap = this.#cap
@@ -139,7 +139,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return [...news, ...overflow.map(each => this.#gone(each))]
   }
 
-  /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
+  /** Takes a DELETED event, which changes nothing for an unknown object or a newer one of the same name. */
   remove({ key, version }: Identified): readonly E[] {
     const verdict = this.index.remove(key, version)
     if (verdict === 'older') this.#options.skipped('older')
@@ -378,7 +378,7 @@ function weightOf({ kind, key, metadata }: WatchedIdentity, parsed: Change | Ref
   return { bornS: bornSIn(metadata), service, parts: partsIn(parsed) }
 }
 
-/** An object that says nothing is held as well, by its version. */
+/** An object without a value counts as well, because its version is held. */
 function partsIn(parsed: Change | Refusal | undefined): number {
   const isLarge = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed)
   return isLarge && parsed.value !== undefined ? partsOf(parsed.value) : OBJECT_PARTS

@@ -185,7 +185,7 @@ class Body implements ApiBody {
     } else this.#options.call.fail(cut)
   }
 
-  /** A stream that closes without an end was cut, and may not have said so by an error. */
+  /** A stream that closes without an end was cut, even if it has emitted no error. */
   #close(): void {
     if (!this.#ended) this.#options.call.fail(this.#options.cut() ?? cutOff())
   }

@@ -232,7 +232,7 @@ function checkedAuthority(text: string, place: string): string {
 interface KeyPair {
   readonly cert: string | undefined
   readonly key: string | undefined
-  /** Differs between any two pairs, and says nothing about them. */
+  /** Differs between any two pairs, and reveals nothing about them. */
   readonly identity: string
 }
 

@@ -187,7 +187,7 @@ async function converse({ socket, head }: Upgraded, asked: ExecRequest): Promise
   }
 }
 
-/** Reads the Status of a command. Throws ApiError where it says that the command did not run. */
+/** Reads the Status of a command. Throws ApiError if the command did not run. */
 function exitCodeOf(text: string): number {
   const { status, message, details } = jsonOf(text)
   if (status === 'Success') return 0

@@ -128,7 +128,7 @@ export function versionOfList({ apiVersion, kind: listKind }: TypeMeta, kind: Ap
   )
 }
 
-/** The object itself, with the type that it should have where it says none: items of lists do not. */
+/** Gives an object its expected type if it has none: items of lists have none. */
 export function withType(object: Message, kind: ApiKind, apiVersion = defaultVersion(kind)): Message {
   object.apiVersion ??= apiVersion
   object.kind ??= kind
