@@ -247,7 +247,7 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
   ]
 }
 
-/** A command with a flag of this name says so itself. */
+/** A command with a flag of this name reports the error itself. */
 function refuseUnproved(
   { prove, proxyMode }: Config,
   settings: Settings,
