@@ -64,7 +64,7 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
   return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
 }
 
-/** A packet that the kernel does not treat as Kubernetes says. */
+/** A packet whose fate in the kernel differs from that of Kubernetes' rules. */
 interface PacketDifference {
   /** The service port with its address, or the kind of address. */
   readonly name: string
@@ -74,7 +74,7 @@ interface PacketDifference {
   readonly rule: string | undefined
 }
 
-/** A proof found the first packet that meets another fate than Kubernetes says (--prove). */
+/** A proof found the first packet with another fate than Kubernetes specifies (--prove). */
 export function packetsDiffer(nodeName: string, its: PacketDifference): EventFact {
   const { name, packet, expected, kernel, rule } = its
   const by = rule === undefined ? '' : `; decided by ${rule}`

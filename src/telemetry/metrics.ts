@@ -304,7 +304,7 @@ function createNodeConditionMetrics(registry: Registry) {
     'outcome',
   ])
   return {
-    /** The Node says that this proxy is ready, or that it is not. */
+    /** The condition in the Node is True or False. */
     condition: (isTrue: boolean) => now.set(isTrue ? 1 : 0),
     patched: (outcome: 'accepted' | 'failed') => patches.inc({ outcome }),
   }
