@@ -54,7 +54,7 @@ interface Sent extends Pick<ApiRequest, 'method' | 'path' | 'contentType'> {
 
 export type ApiAnswer =
   | { readonly kind: 'taken'; readonly value: unknown }
-  /** `text` says why, in the words of the server where it has answered. */
+  /** `text` is the reason; the server's own message where it has answered. */
   | { readonly kind: 'failed'; readonly text: string }
 
 /** Maximum wait for the answer to an event, and between two pieces of it. */

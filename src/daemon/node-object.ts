@@ -236,7 +236,7 @@ function conditionIn(node: unknown, type: string): Json | undefined {
   return conditions.find((each): each is Json => isJson(each) && each.type === type)
 }
 
-/** Gives the strategic merge patch of the status that sets this condition alone; undefined where the Node says so already. */
+/** Gives the strategic merge patch of the status that sets this condition alone; undefined where the Node has it already. */
 export function conditionPatch(
   { type, state, wallMs }: { readonly type: string; readonly state: ConditionState; readonly wallMs: number },
   node: unknown,

@@ -367,7 +367,7 @@ export class StateSaver {
     }
   }
 
-  /** Drops objects of a source that another one replaces: they have another owner, and nobody confirms them. */
+  /** Drops objects of a source that another one replaces: they have another owner, and no source confirms them. */
   #forget(): Saved {
     this.#newest = undefined
     this.#saved = undefined
