@@ -127,7 +127,7 @@ async function askSnapshot(socket: string, { progress }: Reading): Promise<Daemo
   }
 }
 
-/** Reads what the daemon's page /snapshot says besides the objects. */
+/** Reads the fields of the daemon's page /snapshot besides the objects. */
 export function knownIn(page: unknown): Omit<Loaded, keyof Resolved> {
   const since = timesIn(page)
   return {

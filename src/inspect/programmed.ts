@@ -113,7 +113,7 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
   return `${first}; ${hurt.length} of ${rows.length} frontends are not reached or incomplete`
 }
 
-/** Names the command that says or does more about the damage. */
+/** Names the command that explains or repairs the damage. */
 export function remedyText(modes: readonly ProgrammedMode[]): string {
   const isRest = ({ rows, damage }: ProgrammedMode) =>
     damage.length > 0 || rows.some(({ problem }) => problem !== undefined && !problem.startsWith(NOT_RELAYED))

@@ -232,7 +232,7 @@ async function readRules(): Promise<string> {
   })
 }
 
-/** Adds the objects of the daemon as manifests, first of all: they are written from what the bundle says, renamed or not. */
+/** Adds the objects of the daemon as manifests, made from the possibly renamed /snapshot in the bundle. */
 async function withObjects(content: Gathered): Promise<Gathered> {
   const snapshot = content.files.find(({ name }) => name === SNAPSHOT_FILE)
   if (snapshot === undefined) return content

@@ -12,7 +12,7 @@ interface Redaction {
 
 interface RedactionOptions {
   readonly names: ReadonlySet<string>
-  /** Random, and kept nowhere: without it, nobody can test a guess. */
+  /** A random key that is not stored: without it, a guessed name cannot be tested. */
   readonly key: Buffer
   /** Words to replace besides, such as hashes of names, each with its own replacement. */
   readonly derived?: (rename: (text: string) => string) => Iterable<readonly [from: string, to: string]>

@@ -262,7 +262,7 @@ function writeLines(lines: Iterable<string>, io: Io): void {
 
 interface RowsRead {
   readonly rows: readonly ServiceRow[]
-  /** All rows come from nf_tables, whose generation tells whether any has changed. */
+  /** All rows come from nf_tables, whose generation changes with any of them. */
   readonly isNftAlone: boolean
 }
 

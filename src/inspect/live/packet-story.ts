@@ -396,7 +396,7 @@ export class PacketCollector {
     for (const draft of this.#open.values()) draft.isTorn = true
   }
 
-  /** Ends the packets of which nothing was heard for a time; all of them with `now`. */
+  /** Ends the packets without a step for some time; all of them with `now`. */
   sweep({ now = false } = {}): void {
     const beforeMs = this.#options.clock.nowMs() - IDLE_MS
     for (const draft of this.#open.values())

@@ -127,7 +127,7 @@ interface Sampling {
   sampledMs: number
 }
 
-/** Counts what `kprobe top` shows while somebody looks: one sampler for all viewers, which ends with the last of them. */
+/** Counts for the page as `kprobe top` does: one sampler for all viewers, which ends with the last of them. */
 export class PageRates {
   readonly #clock: Clock
   readonly #open: () => Promise<Sampler>
