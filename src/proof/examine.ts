@@ -7,7 +7,7 @@ import { type Complaint, fateText, type Judging, judge, Spreads } from './judge.
 import type { FamilyMeaning } from './meaning.ts'
 import { exampleOf, nameOf, type PacketClass } from './packet-class.ts'
 
-/** A packet that the kernel does not treat as Kubernetes says. */
+/** A packet whose fate in the kernel differs from the required one. */
 export interface ProofDifference {
   /** The service port, or the kind of address. */
   readonly name: string

@@ -17,7 +17,7 @@ import type { FamilyMeaning, Fate } from './meaning.ts'
 import { addressOf, type PacketClass } from './packet-class.ts'
 import { Permits } from './permits.ts'
 
-/** Packets that the kernel does not treat as Kubernetes says. */
+/** Packets whose fate in the kernel differs from the required one. */
 export interface Complaint {
   readonly box: Box
   readonly kernel: string

@@ -198,7 +198,7 @@ const PROTOCOL_REGIONS: readonly (readonly [Protocol | undefined, Region])[] = [
   [undefined, difference(everything(1), union(OCTETS.map(octet => ({ from: octet, to: octet }))))],
 ]
 
-/** Puts addresses together that have the same ports, and of which `told` says the same; `all` without them come last. */
+/** Groups addresses with the same ports and the same result of `told`; the rest of `all` comes last. */
 export function grouped(
   all: Region,
   byAddress: ReadonlyMap<Ip, readonly AtPort[]>,

@@ -275,7 +275,7 @@ function partOf(key: Octets, pattern: number, words: number): Octets {
   return part
 }
 
-/** Entries of sets that packets fill are told apart by the first word of their key, which no packet chooses. */
+/** The first word of the key, which no packet chooses, identifies entries of sets that packets fill. */
 function placeOf(table: string, set: string, key: Value): string {
   const first = key[0]
   const word = typeof key === 'string' ? key.slice(0, 4) : typeof first === 'string' ? first : ''

@@ -215,7 +215,7 @@ function serverStep(held: HeldServer | undefined): TraceStep {
   }
 }
 
-/** Counts equal outcomes as one. The first of them tells the path. */
+/** Counts equal outcomes as one, with the path of the first. */
 function outcomesOf(ways: readonly Way[]): readonly Way[] {
   const found = new Map<string, { readonly trace: Trace; probability: number }>()
   for (const { trace, probability } of ways) {

@@ -86,7 +86,7 @@ export interface Answered extends Asked {
   /** The data of holders, as registers hold it. */
   readonly stored: readonly Word[]
   readonly verdicts: Map<ElementData | null, number[]>
-  /** Numbers whose packets a field tells apart. */
+  /** Numbers whose packets differ in a field. */
   readonly divided: number[]
 }
 
