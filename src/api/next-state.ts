@@ -194,7 +194,7 @@ export class ObjectMaker {
     return [...this.#runs[SET_SERVICES], ...this.#runs[SET_ENDPOINTS]]
   }
 
-  /** `known` itself when it says the same: its bytes are the same exactly when the messages are. */
+  /** Gives `known` itself if its bytes are the same, which they are exactly when the messages are. */
   make({ set, path }: ApiRef, json: MessageOf<(typeof TABLES)[ApiRef['set']]>, known?: ApiObject): ApiObject {
     const Bytes = this.#messages.encode(TABLES[set], json)
     const frame = this.#frames.encode(localv1.OpItem, { Set: { Ref: { Set: set, Path: path }, Bytes } })

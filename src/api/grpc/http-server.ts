@@ -62,7 +62,7 @@ export function expiryOf({ cert }: Pick<TlsPems, 'cert'>): number {
 /** Handshakes at a time; the connections of clients beyond are closed. */
 const HANDSHAKES_MAX = 16
 
-/** TLS, for clients with a certificate, on connections that somebody else accepts. */
+/** TLS for clients with a certificate, on connections that another server accepts. */
 export class TlsDoor {
   readonly #server: TlsServer
   #waiting = 0
@@ -221,7 +221,7 @@ interface TlsFollower {
   /** The files' last valid content. */
   readonly pems: TlsPems
   readonly changed: (pems: TlsPems) => void
-  /** The files cannot be used as they are: said once, and what was read last stays. */
+  /** The files are invalid: reported once, and the last valid content stays in use. */
   readonly failed: (error: Error) => void
 }
 

@@ -37,12 +37,12 @@ export interface Call {
   readonly organizations: readonly string[]
   /** Common name in that certificate; absent without TLS. */
   readonly commonName?: string | undefined
-  /** The header `authorization`: what the client says, which nobody has checked. */
+  /** The header `authorization` of the client, unchecked. */
   readonly authorization?: string | undefined
   readonly origin?: Origin | undefined
   /** The client reads messages that are compressed; see compressedFrame(). */
   readonly acceptsGzip?: boolean
-  /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
+  /** Messages, each behind its prefix of five bytes. False: the next ones must wait for drained(). */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
   end(code: number, message?: string): void
@@ -118,7 +118,7 @@ export class MessageReader {
     this.#readsGzip = readsGzip
   }
 
-  /** Throws RpcError for what is too large, or compressed where that was not agreed on, as soon as its prefix says so. */
+  /** Throws RpcError as soon as a prefix shows a message that is too large, or compressed without agreement. */
   read(chunk: Buffer, take: (message: Buffer) => void): void {
     const bytes = this.#rest === undefined ? chunk : Buffer.concat([this.#rest, chunk])
     let at = 0
@@ -162,7 +162,7 @@ export class MessageReader {
   }
 }
 
-/** gRPC's prefix of a message: a byte that says whether it is compressed, and four of length. */
+/** gRPC's prefix of a message: a byte for compression, and four of length. */
 const PREFIX_BYTES = 5
 
 /** Encodes messages behind their prefixes. */
