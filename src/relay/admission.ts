@@ -43,7 +43,7 @@ const NAME_LENGTH_MAX = 200
 export interface TokenVerdict {
   /** Undefined for a token that is taken. */
   readonly refusal: RpcError | undefined
-  /** The Node of the pod that the token is bound to, where the API server tells (KEP-4193). */
+  /** The Node of the pod that the token is bound to, where the API server gives it (KEP-4193). */
   readonly node: string | undefined
   /** `system:serviceaccount:NAMESPACE:NAME`; undefined for a token that is not taken. */
   readonly user: string | undefined
@@ -194,7 +194,7 @@ const HELD_BYTES_FREE = 8 * 1024
 /** Memory of a message beside its bytes. */
 const MESSAGE_BYTES = 256
 
-/** A method for those alone that `admit` lets in. It may take its time: what a client says meanwhile waits. */
+/** Limits a method to clients that `admit` accepts. Their messages wait until it has decided. */
 export function admitting(
   method: Method,
   admit: (call: Call) => Promise<RpcError | undefined> | undefined,

@@ -16,7 +16,7 @@ interface Publication {
   readonly gapFrom: string | undefined
 }
 
-/** A change as the API server told it. */
+/** A change as the API server sent it. */
 export interface Change {
   readonly revision: string
   readonly name: string
@@ -147,7 +147,7 @@ export class Collection {
     this.#readers.delete(reader)
   }
 
-  /** Takes a change; readers hear of it once it is sealed. */
+  /** Takes a change; readers get it once it is sealed. */
   put(name: string, entry: Entry | undefined): void {
     this.#pending.set(name, entry)
   }

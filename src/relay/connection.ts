@@ -12,7 +12,7 @@ export interface RelayCall {
   readonly isFull?: boolean
   /** A message behind its prefix. */
   send(frame: Buffer): void
-  /** The client says nothing more. */
+  /** The client sends nothing more. */
   finish(): void
   /** No message comes until it is resumed. */
   pause(): void
@@ -51,7 +51,7 @@ interface LinkOptions {
   readonly clock: Clock
 }
 
-/** A connection, and what a call says of its client. */
+/** A connection, with the headers that identify the client of a call. */
 interface Caller {
   readonly session: ClientHttp2Session
   readonly token: string | undefined

@@ -24,7 +24,7 @@ export class Receipt {
     this.#typeUrl = typeUrl
   }
 
-  /** Tests whether this request says nothing else, as clients usually encode it. Comparison costs a tenth of decoding. */
+  /** Tests whether a request is this acknowledgement as clients usually encode it, at a tenth of the cost of decoding. */
   is(request: Buffer): boolean {
     this.#request ??= encodeMessage(discovery.DeltaDiscoveryRequest, {
       type_url: this.#typeUrl,

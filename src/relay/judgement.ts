@@ -41,7 +41,7 @@ export interface NodeVerdict {
   readonly report: NodeReport | undefined
 }
 
-/** Says whether the kernel of a node holds what is wanted. It never says so for want of news. */
+/** Judges whether the kernel of a node holds the goal. A missing report never counts as holding it. */
 export function judgeNode(node: KnownNode, goal: Goal): NodeVerdict {
   const { name, report, ageMs, behindMs, isElsewhere } = node
   const verdict = (state: NodeState, why: string, sinceMs?: number): NodeVerdict => {

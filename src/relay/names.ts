@@ -15,7 +15,7 @@ interface RelayNamesOptions {
 
 /** Addresses of one name that are used. */
 const ADDRESSES_MAX = 64
-/** Mean time between two lookups of a name; the system's resolver says nothing of its TTL. */
+/** Mean time between two lookups of a name; the system's resolver does not give its TTL. */
 const PERIOD_MS = 30_000
 /** Minimum time between two lookups when no relay answers. */
 const HURRY_MS = 5_000

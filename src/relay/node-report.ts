@@ -37,7 +37,7 @@ export function encodeReport({ failure, lacking, proof, ...rest }: NodeReport): 
   return JSON.stringify(report)
 }
 
-/** Undefined for what no node says. */
+/** Undefined for a text that no node sends. */
 export function decodeReport(text: string): NodeReport | undefined {
   if (text.length > REPORT_LENGTH_MAX) return undefined
   const value = parsed(text)

@@ -25,7 +25,7 @@ interface NodeViewsOptions {
 const NODES_MAX = 1_024
 /** States that nodes share: one for each zone, and one for each node whose own addresses matter to Services. */
 const SHARED_MAX = 32
-/** A node that nobody asks for any more is kept for so long: a client that reconnects finds it. */
+/** A node without clients is kept for so long: a client that reconnects finds it. */
 const IDLE_MS = 60_000
 
 interface Run {
@@ -252,7 +252,7 @@ class NodeView {
     }
   }
 
-  /** The Node as it is now; of one that is gone, what it said last: a kubelet registers it again within seconds. */
+  /** Gives the Node, or its last state if it is gone: a kubelet registers it again within seconds. */
   seenAs(now: NodeInfo | undefined): NodeInfo | undefined {
     if (now !== undefined && now !== this.#node) {
       this.#node = now

@@ -376,7 +376,7 @@ const END_OF_LIST: readonly { readonly key: string; readonly value: string }[] =
   { key: 'k8s.io/initial-events-end', value: 'true' },
 ]
 
-/** Events of a whole state, in parts: none of them says how far the watch is. */
+/** Events of a whole state, in parts: none of them gives the position of the watch. */
 function additions(type: RelayedType, resources: readonly Resource[]): Buffer {
   return Buffer.concat(resources.map(its => event(type, 'ADDED', its.resource?.value)))
 }

@@ -83,7 +83,7 @@ export interface RelayAnswer {
 
 const ANSWER_MS_MAX = 10_000
 
-/** Asks a relay what its nodes have reported. Rejects with an Error that says why it does not answer. */
+/** Reads the reports of a relay's nodes. Rejects with the reason if it does not answer. */
 export function askStatus(link: RelayLink, clock: Clock): Promise<RelayAnswer> {
   return new Promise((resolve, reject) => {
     let answer: RelayAnswer | undefined

@@ -42,9 +42,9 @@ const OPENING_MS = 3_000
 const WINDOW_BYTES = 1024 * 1024
 /** A reader that acknowledges nothing for so long is evicted. */
 const STALL_MS = 60_000
-/** A reader that has heard nothing for so long hears the revision again, if the source was heard since. */
+/** An idle reader gets the revision again after so long, if the source has been heard since. */
 const REPEAT_MS = 60_000
-/** Names that all readers subscribe to, with what it takes to keep them. */
+/** Memory of the names that all readers subscribe to. */
 const NAME_BYTES_MAX = 64 * 1024 * 1024
 /** A reader with so little is not refused for the names of others. */
 const NAME_BYTES_FREE = 4 * 1024
@@ -403,7 +403,7 @@ function bytesOf(name: string): number {
   return name.length + 128
 }
 
-/** The reader has said more than a relay remembers of one. */
+/** The reader exceeds a relay's limits for one reader. */
 export function tooMuch(what: string): RpcError {
   return new RpcError(RESOURCE_EXHAUSTED, what)
 }

@@ -55,9 +55,9 @@ export const METADATA = {
   cluster: 'kprobe.io/cluster',
   /** The name of the proxy whose Services it wants; empty for the proxy without a name. */
   proxy: 'kprobe.io/service-proxy-name',
-  /** The versions of these keys that the node reads, with commas between; PROTOCOL for a client that says nothing. */
+  /** The versions of these keys that the node reads, with commas between; PROTOCOL for a client that sends none. */
   protocol: 'kprobe.io/protocol',
-  /** `fresh`: a relay that has not heard of its source for long refuses. */
+  /** `fresh`: a relay whose source has been silent for long refuses. */
   age: 'kprobe.io/age',
   /** The report about the node's kernel: node-report.ts. */
   report: 'kprobe.io/report',

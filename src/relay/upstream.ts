@@ -59,7 +59,7 @@ interface Part {
 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const CHECK_PERIOD_MS = 600_000
-/** The object by which a cluster is told from another one. Everyone who may watch Services sees it. */
+/** The object that identifies a cluster. Every client that may watch Services sees it. */
 const IDENTITY = 'default/kubernetes'
 const UNIDENTIFIED = {
   scope: 'resource',
@@ -276,7 +276,7 @@ interface SourceQuestionsOptions {
 
 /** Readers of a relay that restarts come at about the same time: one request is for all of them. */
 const GATHER_MS = 100
-/** The API server sends a bookmark 2 s before the end of a watch: it says that all changes up to then were sent. */
+/** The API server sends a bookmark 2 s before the end of a watch: it means that all changes up to then were sent. */
 const WATCH_SECONDS = 3
 const ANSWER_MS_MAX = 8_000
 /** Further attempts with a newer revision, where the oldest one is too old for the source. */
@@ -355,7 +355,7 @@ class SourceQuestions {
     }
   }
 
-  /** Undefined where the source has not said that it has sent everything up to `to`. */
+  /** Undefined if the source has not confirmed that it has sent everything up to `to`. */
   async #read(
     { from, to }: { readonly from: string; readonly to: string },
     signal: AbortSignal,
