@@ -82,7 +82,7 @@ export class Table<Row> {
     )
   }
 
-  /** Shows these rows; the header of the column that they are sorted by says so. */
+  /** Shows these rows, and marks the header of the sorted column. */
   show(rows: readonly Row[], sorted?: { readonly by: string; readonly isAscending: boolean }): void {
     const { columns, empty } = this.#options
     for (const [name, head] of this.#heads)

@@ -162,7 +162,7 @@ function eventItem(line: unknown): HTMLElement {
 
 const STRIP = { width: 600, height: 40, margin: 8 } as const
 
-/** A mark for each commit, from the oldest at the left to the newest. The list says the same in words. */
+/** A mark for each commit, from the oldest at the left to the newest. The list has the same in words. */
 function stripOf(lines: readonly unknown[]): SVGElement {
   const times = lines.map(line => Date.parse(textAt(line, 'time')))
   const [first = 0, last = 0] = [times[0], times.at(-1)]
