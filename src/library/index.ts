@@ -327,7 +327,7 @@ export interface FileSourceOptions {
   readonly path: string
   /** The source delivers only the Node of this name. */
   readonly nodeName: string
-  /** The same option as in runDataplane. */
+  /** The option of the same name in runDataplane. */
   readonly serviceProxyName?: string | undefined
   readonly clock?: Clock
 }
@@ -346,9 +346,7 @@ export interface KubeSourceOptions {
   readonly master?: string
   /** The source watches only the Node of this name. */
   readonly nodeName: string
-  /**
-   * Selects Services with this value in service.kubernetes.io/service-proxy-name; if unset, those without the label.
-   */
+  /** Selects Services with this value of service.kubernetes.io/service-proxy-name; if unset, those without it. */
   readonly serviceProxyName?: string | undefined
   /** Requests per second on average, 0 for no limit; `burst` is the number at once after an idle time. */
   readonly qps?: number
