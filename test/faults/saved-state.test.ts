@@ -1,4 +1,4 @@
-import { copyFileSync, readFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
@@ -21,6 +21,7 @@ const open = (options: ClusterOptions = {}): Promise<void> =>
 
 const folder = () => cluster.file('state')
 const file = () => `${folder()}/kprobe.state`
+const savedMs = () => statSync(file(), { throwIfNoEntry: false })?.mtimeMs ?? 0
 
 function daemon(...args: readonly string[]): Daemon {
   return cluster.daemon({ args: [`--state-dir=${folder()}`, ...args] })
@@ -28,8 +29,11 @@ function daemon(...args: readonly string[]): Daemon {
 
 /** A daemon that has programmed what the server has, and has ended since: its state is on disk. */
 async function ranBefore(...args: readonly string[]): Promise<void> {
+  const earlier = savedMs()
   const before = daemon(...args)
   await before.synced()
+  // A busy machine may not write within the time that the end of a daemon gives the last save.
+  await eventually(() => savedMs() > earlier)
   await before.stop()
 }
 
