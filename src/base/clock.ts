@@ -81,10 +81,7 @@ export function finish<T>(steps: Steps<T>): T {
   }
 }
 
-/**
- * How many items of a loop go between two offers to pause. So many of the heaviest, such as Services with their rules, take a
- * few milliseconds; for the lightest, an offer takes one percent of the time.
- */
+/** A loop offers to pause after so many items: a few ms of the heaviest; for the lightest, the offer costs 1 %. */
 const ITEMS = 256
 
 /** Counts the items of a loop: `if (pauses.due()) yield`. */
@@ -173,7 +170,7 @@ export class Pacer {
   #failures = 0
   #timer: { readonly atMs: number; readonly cancel: Cancel } | undefined
   #isRunning = false
-  /** End the waits for an idle moment. */
+  /** These functions end waits for an idle moment. */
   readonly #waiters = new Set<() => void>()
   #lastRun: Promise<void> = Promise.resolve()
   #isStopped = false
@@ -220,7 +217,6 @@ export class Pacer {
     this.#restUntilMs = Math.max(this.#restUntilMs, this.#options.clock.nowMs() + ms)
   }
 
-  /** Resolves when the rest is over. */
   rested(): Promise<void> {
     const { clock } = this.#options
     const leftMs = this.#restUntilMs - clock.nowMs()
@@ -228,8 +224,8 @@ export class Pacer {
   }
 
   /**
-   * Resolves when neither a run nor a rest is in progress, but after this time at the latest; before a run that was
-   * requested meanwhile, which waits for one turn of the event loop.
+   * Resolves at the end of the run and of the rest, or after `limitMs` if that is earlier. A run that is due then begins
+   * one turn of the event loop later, so that the caller comes first.
    */
   idle(limitMs: number): Promise<void> {
     if (!this.isBusy || this.#isStopped) return Promise.resolve()
@@ -337,7 +333,7 @@ export function backoffMs(failures: number, options: BackoffOptions): number {
   return step / 2 + (options.random() * step) / 2
 }
 
-/** Pieces of asynchronous work that go one after the other, in the order in which they were asked for. */
+/** Pieces of asynchronous work that go one after the other, in the order of the requests. */
 export class Mutex {
   #last: Promise<unknown> = Promise.resolve()
 
@@ -365,7 +361,7 @@ export class Newest<T> {
     this.#working ??= this.#run()
   }
 
-  /** Drops what waits. */
+  /** Drops the waiting items. */
   drop(): void {
     this.#next = undefined
   }
@@ -399,7 +395,6 @@ export class Batcher<T> {
     this.#clock = clock
   }
 
-  /** Hands all batches to this taker. */
   start(hand: (batch: readonly T[]) => Promise<void>): void {
     this.#hand = hand
   }
@@ -412,7 +407,7 @@ export class Batcher<T> {
     return gathering.taken
   }
 
-  /** Nothing is handed on from now on. */
+  /** Stops handing on batches. */
   close(): void {
     this.#closed = true
   }

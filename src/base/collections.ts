@@ -64,7 +64,7 @@ export class PersistentMap<V> {
     return newer
   }
 
-  /** As with(), for a Map that the caller no longer uses: it becomes the first version, or the record of a later one. */
+  /** Takes over a Map that the caller no longer uses: it becomes the first version, or the record of a later one. */
   withOwn(changes: Map<string, V | undefined>): PersistentMap<V> {
     if (this.size === 0)
       return isFilled(changes) ? PersistentMap.owning(changes) : this.#firstContent(changes)
@@ -106,7 +106,7 @@ export class PersistentMap<V> {
     return changed
   }
 
-  /** Like changes(), with each value in `from` and in `to`: undefined where absent. */
+  /** Gives the keys of changes() with their values in `from` and in `to`; undefined where absent. */
   static *differences<V>(
     from: PersistentMap<V>,
     to: PersistentMap<V>,
@@ -114,7 +114,7 @@ export class PersistentMap<V> {
     for (const key of PersistentMap.changes(from, to)) yield [key, from.get(key), to.get(key)]
   }
 
-  /** So many keys differ between two versions, or fewer; costs the versions between them. */
+  /** Gives an upper bound of the number of keys that differ. Cost follows the number of versions between the two. */
   static distance<V>(from: PersistentMap<V>, to: PersistentMap<V>): number {
     if (from === to) return 0
     const between = versionsBetween(from, to)
@@ -131,9 +131,9 @@ export class PersistentMap<V> {
   }
 
   /**
-   * Lets `older` differ from `newest` directly instead of over `between`, which is no longer needed: of what changed
-   * several times since, only what `older` says is remembered, and nothing of what is again as it was. Does nothing where
-   * they are no neighbors.
+   * Drops `between`, the version right after `older`, once no caller reads it: `older` then follows the next version
+   * directly, with its own values of the keys that changed in either step. `newest` gets the Map. Does nothing where
+   * `between` does not follow `older` directly.
    */
   static skip<V>(older: PersistentMap<V>, between: PersistentMap<V>, newest: PersistentMap<V>): void {
     newest.#reroot()
@@ -154,7 +154,7 @@ export class PersistentMap<V> {
     return 'undo' in version.#content ? version.#content.undo.keys() : []
   }
 
-  /** How many those are. */
+  /** Counts the keys of ownKeys(). */
   static ownSize<V>(version: PersistentMap<V>): number {
     return 'undo' in version.#content ? version.#content.undo.size : 0
   }
@@ -207,7 +207,7 @@ function isFilled<V>(map: Map<string, V | undefined>): map is Map<string, V> {
   return filled
 }
 
-/** All keys that may differ: of versions of one lineage those on the way between them, else all. */
+/** Gives the keys that may differ: in one lineage, those that changed between the two versions; otherwise all keys. */
 function candidates<V>(from: PersistentMap<V>, to: PersistentMap<V>): Iterable<string> {
   if (from === to) return []
   const between = versionsBetween(from, to)

@@ -10,7 +10,7 @@ const UNIT_NS: Readonly<Record<string, bigint>> = {
   h: 3_600_000_000_000n,
 }
 
-/** What a Go int64 holds: 292 years. */
+/** The maximum of a Go int64, 292 years. */
 const NS_MAX = 2n ** 63n - 1n
 
 const NS_PER_MS = 1_000_000
@@ -60,13 +60,12 @@ function decimal(value: bigint, unit: bigint): string {
   return rest === '' ? `${value / unit}` : `${value / unit}.${rest}`
 }
 
-/** The same in milliseconds, a fraction where there is one. */
+/** Parses a Go duration to milliseconds, which may have a fraction. Undefined for invalid text. */
 export function parseDurationMs(text: string): number | undefined {
   const ns = parseGoDuration(text)
   return ns === undefined ? undefined : nsToMs(ns)
 }
 
-/** Milliseconds. */
 export function nsToMs(ns: bigint): number {
   return Number(ns) / NS_PER_MS
 }

@@ -30,12 +30,12 @@ export function codeOf(error: unknown): string {
   return 'code' in error && typeof error.code === 'string' ? error.code : error.message
 }
 
-/** What was thrown, which may be anything, as an Error. */
+/** Returns a thrown value as an Error. */
 export function errorOf(thrown: unknown): Error {
   return thrown instanceof Error ? thrown : new Error(String(thrown))
 }
 
-/** What to do about a failure that says EPERM anywhere among its causes; undefined for all others. */
+/** Gives the remedy for a failure with EPERM among its causes; undefined for other failures. */
 export function privilegeHint(error: unknown): string | undefined {
   for (let at = error, depth = 0; at instanceof Error && depth < 10; at = at.cause, depth++)
     if ('code' in at && at.code === 'EPERM')

@@ -32,7 +32,6 @@ export class FollowedText<E extends string | readonly object[]> {
   readonly #options: FollowedTextOptions<E>
   readonly #pacer: Pacer
   #current: string
-  /** What the last read found. */
   #last: ReadResult<E>
   /** The failure that was reported. */
   #reported: ReadResult<E> | undefined

@@ -23,7 +23,7 @@ export function parseIp(text: string): Ip | undefined {
   return parseIpv4(text, 0) ?? parseIpv6(text)
 }
 
-/** Why parseIp refuses `text`, and what it takes. */
+/** Says why parseIp refuses `text`, and what it takes. */
 export function whyNotIp(text: string): string {
   if (text === '') return 'empty where an IP address belongs'
   if (text.includes('%'))
@@ -222,7 +222,7 @@ export function parseCidr(text: string): Cidr | undefined {
   return bits >= 0 && bits <= ip.length * 8 ? cidrOf(ip, bits) : undefined
 }
 
-/** Why parseCidr refuses `text`, and what it takes. */
+/** Says why parseCidr refuses `text`, and what it takes. */
 export function whyNotCidr(text: string): string {
   if (text === '') return 'empty; write it like 192.0.2.0/24 or 2001:db8::/32'
   const slash = text.indexOf('/')

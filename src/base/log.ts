@@ -128,7 +128,7 @@ export class LineWriter {
     if (this.#rest.length > 0 || this.#lost > 0 || !this.#begin(line)) this.#lost++
   }
 
-  /** False when nothing of it was taken. */
+  /** Returns false when none of the line was taken. */
   #begin(line: string): boolean {
     const bytes = Buffer.from(line)
     this.#put(bytes)

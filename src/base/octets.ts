@@ -47,7 +47,7 @@ export function zeros(length: number): Octets {
   return '\0'.repeat(length)
 }
 
-/** What stands before the first NUL, or everything when there is none. */
+/** Returns the bytes before the first NUL, or all bytes if there is none. */
 export function cString(octets: Octets): Octets {
   const end = octets.indexOf('\0')
   return end < 0 ? octets : octets.slice(0, end)
@@ -78,7 +78,7 @@ export class Rest {
   #end = 0
   #isStored = false
 
-  /** What was left, and this piece. Valid until the next call. */
+  /** Returns the rest followed by this piece. The result is valid until the next call. */
   with(piece: Uint8Array): Buffer {
     this.#isStored = this.#end > this.#start
     if (!this.#isStored) return Buffer.from(piece.buffer, piece.byteOffset, piece.byteLength)

@@ -1,9 +1,6 @@
 import { codeOf } from './errors.ts'
 
-/**
- * Signals a process group by the id of its first process. A group that is empty, or of which this process may signal
- * nobody, is left as it is.
- */
+/** Signals a process group by the id of its first process. Skips a group that is empty or must not be signaled. */
 export function signalGroup(pid: number, name: 'SIGTERM' | 'SIGKILL'): void {
   try {
     process.kill(-pid, name)

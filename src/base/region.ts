@@ -113,7 +113,7 @@ export function includes(region: Region, value: Octets): boolean {
   return found !== undefined && found.from <= value
 }
 
-/** Whether a value is in both. */
+/** Tests whether the region and the interval have a value in common. */
 export function meets(region: Region, { from, to }: Interval): boolean {
   const found = region[firstEndingAt(region, from)]
   return found !== undefined && found.from <= to

@@ -32,7 +32,7 @@ interface Holder {
 
 interface Entry<Item> {
   readonly item: Item
-  /** The whole first. */
+  /** The path begins with the whole. */
   readonly path: readonly Holder[]
   isBusy: boolean
 }
@@ -125,7 +125,7 @@ function isInReserve<Item>(entry: Entry<Item>, depth: number, path: readonly Hol
   return holder !== undefined && holder !== path[depth + 1] && holder.held <= holder.reserved
 }
 
-/** Whether an item goes before another one that is idle for longer. */
+/** Tests whether an item is evicted before another one that has been idle for longer. */
 function comesBefore<Item>(entry: Entry<Item>, other: Entry<Item>, depth: number): boolean {
   for (let at = depth + 1; at < entry.path.length; at++) {
     const more = (entry.path[at]?.held ?? 0) - (other.path[at]?.held ?? 0)
@@ -141,9 +141,12 @@ function holdsMore(path: readonly Holder[], than: readonly Holder[]): boolean {
 }
 
 export interface ConnectionLimits {
-  /** Connections at a time. */
+  /** Maximum number of connections at a time. */
   readonly connections: number
-  /** The same of clients of one prefix, and of one address; no limit of their own unless given. */
+  /**
+   * Maximum number of connections of the clients of one prefix, and of one address; without them, only `connections`
+   * limits a client.
+   */
   readonly perPrefix?: number
   readonly perAddress?: number
   /** Connections that loopback, and the node itself, each keep whatever others do; none unless given. */
@@ -160,7 +163,7 @@ export interface OverShare {
 
 export const NONE_OVER_SHARE: OverShare = { evicted: 0, refused: 0 }
 
-/** The same since the last report. */
+/** Counts the connections over a share since the last report. */
 export interface Crowd extends OverShare {
   /** Prefix of the client that lost a connection last: `198.51.100.0/24`, `loopback`, `this node`, `unix socket`. */
   readonly client: string
@@ -177,7 +180,7 @@ interface ConnectionGateOptions {
   readonly crowded: (crowd: Crowd) => void
 }
 
-/** Where a connection comes from; without addresses, from a unix socket. */
+/** The addresses of a connection. Connections to a unix socket have none. */
 export interface Origin {
   readonly remoteAddress?: string | undefined
   readonly localAddress?: string | undefined
@@ -258,7 +261,7 @@ export class ConnectionGate<S extends Peer> {
     this.#clients.leave(socket)
   }
 
-  /** Marks a connection when its client asks for something or has been answered. */
+  /** Marks a connection at the start and the end of a request. */
   mark(socket: S, state: 'busy' | 'idle'): void {
     this.#services.mark(socket, state)
     this.#clients.mark(socket, state)

@@ -6,7 +6,7 @@ export function oneLine(text: string): string {
   })
 }
 
-/** By code units, for a sort. */
+/** Compares by code units, for a sort. */
 export function compareTexts(a: string, b: string): number {
   return a < b ? -1 : a > b ? 1 : 0
 }
@@ -24,7 +24,7 @@ export function bytesText(bytes: number): string {
   return `${(bytes / 1024 ** power).toFixed(1)} ${units[power - 1]}`
 }
 
-/** The same text in pieces of at least `length` characters, the last one aside; a part is asked for when it is its turn. */
+/** Joins parts to pieces of at least `length` characters, except the last. Takes a part only when a piece needs it. */
 export function* inPieces(parts: Iterable<string>, length: number): Generator<string> {
   let piece = ''
   for (const part of parts) {

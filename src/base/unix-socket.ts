@@ -4,7 +4,7 @@ import { codeOf } from './errors.ts'
 
 /** sun_path of unix(7), its NUL left aside. */
 const PATH_OCTETS_MAX = 107
-/** What mkdtemp appends. */
+/** mkdtemp appends this many characters. */
 const UNIQUE_LENGTH = 6
 
 type FileId = Pick<Awaited<ReturnType<typeof lstat>>, 'dev' | 'ino'>
@@ -41,7 +41,7 @@ function failed(error: unknown, path: string): never {
     : error
 }
 
-/** How names of ours in the folder of the path begin. */
+/** Gives the start of the names of our own folders beside the path. */
 function besideOf(path: string): string {
   return `${folderOf(path)}/.k`
 }

@@ -94,7 +94,7 @@ export class FlowReconciler {
     })
   }
 
-  /** What the kernel was just brought to: to be called after each sync. Cost follows the change since the last call. */
+  /** Takes the state that the kernel has after a sync; call it after each. Cost follows the change since the last call. */
   offer(snapshot: Snapshot, table: FrontendTable): void {
     const before = this.#view
     const view = { snapshot, table }
@@ -191,7 +191,6 @@ export class FlowReconciler {
     for (const [key, versions] of later) this.#remember(key, versions)
   }
 
-  /** Has the pass tried again. */
   #fail(thrown: unknown, pacer: Pacer): void {
     const { random, report } = this.#options
     report({ kind: 'failed', error: errorOf(thrown), retryMs: pacer.failed({ ...RETRY, random }) })
@@ -229,10 +228,10 @@ function* looksAtAll(view: View, pending: Pending): Steps<Looks> {
   return looks
 }
 
-/** Why flows were checked; `drain`: connections were due to be cut; `removal`: a TCP endpoint has gone. */
+/** The reason of a check; `drain`: connections were due to be cut; `removal`: a TCP endpoint has gone. */
 type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain' | 'removal'
 
-/** What the flow reconciler reports: values for metrics and logs. */
+/** The flow reconciler reports these values for metrics and logs. */
 export type FlowEvent =
   /** One family was checked; families that needed no check report nothing. */
   | ({ readonly kind: 'reconciled'; readonly reason: FlowReason } & FamilyResult)
@@ -283,7 +282,7 @@ class HalfOpenChecks {
     if (hasOtherTcpEndpoints(was, is)) remember(this.#pending, key, [was])
   }
 
-  /** What the kernel was just brought to, after all that changed was noted. */
+  /** Takes the state that the kernel has after a sync, once all changes are noted. */
   offer(view: View): void {
     this.#view = view
     if (this.#pending.size > 0) this.#pacer.wake()
@@ -354,7 +353,7 @@ class HalfOpenChecks {
 }
 
 interface Removal {
-  /** Undefined when there was nothing to ask the kernel. */
+  /** Undefined when no check of the kernel was necessary. */
   readonly busyMs: number | undefined
   /** False: some attempts are for a later pass. */
   readonly isWhole: boolean

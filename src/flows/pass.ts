@@ -14,7 +14,7 @@ interface PassOptions {
   readonly random: () => number
   readonly drains: Drains
   readonly slicing: Slicing
-  /** Asked at every entry: whether to give up. */
+  /** Tests at every entry whether to give up. */
   readonly isStopped: () => boolean
 }
 
@@ -207,14 +207,14 @@ function byPort({ family, protocol, addresses, nodePorts }: RuleBook): FlowFilte
 interface Drain {
   readonly service: ServiceKey
   readonly dueMs: number
-  /** Number of the pass that saw a connection of it last. */
+  /** The number of the last pass that saw one of its connections. */
   seenIn: number
 }
 
-/** Beyond this many pairs of place and endpoint the others wait until there is room. */
+/** Maximum number of pairs of place and endpoint; others wait until there is room. */
 const DRAINS_MAX = 10_000
 
-/** Since when connections are seen whose endpoint is gone. A process that starts anew counts from its own start. */
+/** Notes when connections lost their endpoint. A new process counts from its own start. */
 export class Drains {
   readonly #drains = new Map<Octets, Drain>()
   #pass = 0
@@ -228,7 +228,6 @@ export class Drains {
     this.#pass++
   }
 
-  /** Whether the connection's time is over. */
   isDue({ between, service, drainMs }: Draining, nowMs: number): boolean {
     const known = this.#drains.get(between)
     if (known === undefined) {

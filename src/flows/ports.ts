@@ -21,7 +21,7 @@ export interface Version {
   readonly drainMs: number | undefined
 }
 
-/** Which flows a check is about: those that are under way, or attempts of TCP that no endpoint has answered. */
+/** A check concerns flows that are under way, or attempts of TCP that no endpoint has answered. */
 export type FlowPhase = 'under way' | 'half-open'
 
 /** One port of a Service in one family, with the flows that are fine there. */
@@ -34,9 +34,9 @@ export interface FlowPort {
   /** 0 for none. */
   readonly nodePort: number
   /**
-   * Who may answer (socketKey). UDP: endpoints that serve; policies, topology and termination decide about new flows
-   * alone. TCP and SCTP: all that are listed, since a pod that serves no longer may still finish what it began. Half-open:
-   * endpoints that are ready or serve, since only they take new connections.
+   * The endpoints that may answer (socketKey). UDP: those that serve; policies, topology and termination decide only about
+   * new flows. TCP and SCTP: all that are listed, because a pod that no longer serves may finish existing connections.
+   * Half-open: those that are ready or serve, because only they take new connections.
    */
   readonly endpoints: ReadonlySet<Octets>
   /** The drain time of TCP ports; undefined for others. */
@@ -58,7 +58,7 @@ export function versionOf({ snapshot, table }: View, key: ServiceKey): Version {
   }
 }
 
-/** Whether flows of the Service are ever checked: it has a UDP or SCTP port, or connections that are to be cut. */
+/** Tests whether flows of the Service are ever checked: it has a UDP or SCTP port, or connections that are to be cut. */
 export function isWatched({ frontends, drainMs }: Version): boolean {
   const ports = frontends?.ports ?? []
   for (let index = 0; index < ports.length; index++) {
@@ -153,7 +153,7 @@ function nameOf({ displayName, service }: PortFrontends): string {
   return displayName === service ? '' : displayName.slice(service.length + 1)
 }
 
-/** What a pass asks conntrack about one Service. */
+/** The ports whose flows a pass checks for one Service. */
 export interface FlowCheck {
   readonly current: readonly FlowPort[]
   /** The ports of the Service since the last complete pass, to recognize the flows that it made then. */
@@ -188,8 +188,8 @@ export function* lookAt(former: readonly Version[], now: Version): Steps<FlowChe
 }
 
 /**
- * As lookAt(), about connection attempts: undefined when no TCP endpoint has gone that took new connections. Cost follows the
- * slices that changed, unless one has.
+ * Does the work of lookAt() for connection attempts. Undefined when no TCP endpoint has gone that took new connections.
+ * Cost follows the slices that changed, unless one has.
  */
 export function* lookAtHalfOpen(former: readonly Version[], now: Version): Steps<FlowCheck | undefined> {
   const same = new Set(now.slices.filter(slice => former.every(({ slices }) => slices.includes(slice))))
@@ -200,7 +200,7 @@ export function* lookAtHalfOpen(former: readonly Version[], now: Version): Steps
       isReadyOnly,
     )
   const before: FlowPort[] = []
-  // A pod that terminates gets no new connections beside others that are ready: its end is a rollout's everyday.
+  // A pod that terminates gets no new connections beside others that are ready: its end is normal in a rollout.
   for (const version of former) before.push(...(yield* changed(version, hasReady(version))))
   if (!losesEndpoint(byPlace(before), byPlace(yield* changed(now, false)))) return undefined
   // An endpoint that moved to another slice is still there.
@@ -223,7 +223,7 @@ export function* looksAt(view: View, pending: Pending, look: typeof lookAt): Ste
   return looks
 }
 
-/** Whether the kernel's rules are behind the Snapshot: flows may still begin at an endpoint that is gone there. */
+/** Tests whether the kernel's rules are behind the Snapshot: flows may still begin at an endpoint that is gone there. */
 export function isLagging({ table, snapshot }: View): boolean {
   return table.number !== snapshot.number
 }

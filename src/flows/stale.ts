@@ -5,7 +5,7 @@ import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel
 import type { ServiceKey } from '../model/service.ts'
 import type { FlowCheck, FlowPhase, FlowPort, View } from './ports.ts'
 
-/** What is to become of a flow. */
+/** The decision about a flow. */
 export type Judgment =
   | { readonly kind: 'keep' }
   /** Its packets go to an address that no longer serves, or bypass the Service. */
@@ -32,7 +32,7 @@ interface NodeAddresses {
 interface Place {
   /** Undefined when the Service has left it. */
   port: FlowPort | undefined
-  /** Who answered there since the last pass that got through. */
+  /** The endpoints that answered there since the last complete pass. */
   readonly known: Set<Octets>
   readonly isNodePort: boolean
 }
@@ -47,9 +47,9 @@ interface BookKind {
 }
 
 /**
- * Which flows of one protocol and family are stale. The decision is by what is, never by what happened: a flow whose
- * endpoint serves is kept whatever came before. Only flows to places of Services are touched, by address and port; and
- * where the address may not be a Service's, only flows to a former endpoint.
+ * Finds the stale flows of one protocol and family. Only the present state decides, not the changes: a flow whose endpoint
+ * serves is kept. Flows to other addresses and ports than those of Services are kept; where the address may not be a
+ * Service's, all flows are kept but those to a former endpoint.
  */
 export class RuleBook {
   readonly family: Family
@@ -70,13 +70,13 @@ export class RuleBook {
     this.#node = node
   }
 
-  /** A port as it is now. */
+  /** Registers a current port. */
   serve(port: FlowPort): void {
     for (const { ip, port: number } of port.sockets) this.#socket(ip, number).port = port
     if (port.nodePort !== 0) this.#nodePort(port.nodePort).port = port
   }
 
-  /** A port as it was. */
+  /** Registers the endpoints of an earlier state of a port. */
   remember(port: FlowPort): void {
     const places = port.sockets.map(({ ip, port: number }) => this.#socket(ip, number))
     if (port.nodePort !== 0) places.push(this.#nodePort(port.nodePort))
@@ -96,7 +96,7 @@ export class RuleBook {
     return [...this.#nodePorts.keys()]
   }
 
-  /** Whether flows to this destination are judged here at all. */
+  /** Tests whether flows to this destination are judged here at all. */
   concerns(destination: Ip, port: number): boolean {
     return this.#placeOf(destination, port) !== undefined
   }
@@ -146,7 +146,7 @@ export class RuleBook {
 interface Case {
   readonly place: Place
   readonly flow: Flow
-  /** Who answers it. */
+  /** The endpoint that answers the flow. */
   readonly endpoint: Octets
   /** The destination is certainly an address of ours. */
   readonly isTold: boolean

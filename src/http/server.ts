@@ -6,7 +6,7 @@ import { type Crowd, type OverShare, sharesOf } from '../base/shares.ts'
 import { listenAtUnixSocket } from '../base/unix-socket.ts'
 import { type Handler, HttpConnections } from './connections.ts'
 
-/** What a server reports, each once until it changes. */
+/** A server reports each of these once until it changes. */
 export type ServerNews =
   | { readonly kind: 'listening'; readonly address: string }
   /** The server does not listen at this address. Without `retryMs` it does not retry. */
@@ -153,7 +153,6 @@ function isMissingFamily(error: Error): boolean {
   return 'code' in error && (error.code === 'EAFNOSUPPORT' || error.code === 'EADDRNOTAVAIL')
 }
 
-/** An address to listen at. */
 type Address =
   /** Port 0 lets the kernel choose. */
   | { readonly ip: Ip; readonly port: number }

@@ -6,16 +6,19 @@ import { isOurs, type NodeContext } from './node-context.ts'
 import { type ApiServers, apiConflict, isTaken, type ServiceListeners, takenKeys } from './reserved.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
-/** The Services that want one thing: nearly always one, else a sorted list of two and more. */
+/** The Services that claim one address or port: one key in nearly all cases, otherwise a sorted list of keys. */
 type Claimants = ServiceKey | readonly ServiceKey[]
 
-/** One of them that is not `key`, the first by name. */
+/** Returns the first claimant by name that is not `key`. */
 export function otherClaimant(claimants: Claimants, key: ServiceKey): ServiceKey | undefined {
   if (typeof claimants === 'string') return claimants === key ? undefined : claimants
   return claimants.find(other => other !== key)
 }
 
-/** Which Services want which addresses and ports, so that a change finds those it meets without asking all of them. */
+/**
+ * Indexes Services by the addresses and ports that they claim: a change finds the Services that it concerns without a
+ * search.
+ */
 export interface Claims {
   /** The point of view from which they were made. */
   readonly fingerprint: string
@@ -26,7 +29,7 @@ export interface Claims {
   readonly externals: PersistentMap<Claimants>
   /** Our Services by the places that they claim (addressPlace, wholePlace, nodePortPlace). */
   readonly places: PersistentMap<Claimants>
-  /** How many of the clusterIps have more than one claimant. */
+  /** Counts the ClusterIPs with more than one claimant. */
   readonly contested: number
 }
 
@@ -41,8 +44,8 @@ export function wholePlace(ip: Ip): string {
 }
 
 /**
- * Why this node must not catch traffic to the address for any Service; undefined if it may. Addresses of the node
- * itself are given out by controllers that balance on the nodes, who may write the status; spec.externalIPs is anyone's.
+ * Says why this node must not catch traffic to the address for any Service; undefined if it may. Controllers write
+ * load-balancer addresses and may use the node's own, to balance on the nodes; anyone may write spec.externalIPs.
  */
 export function whyNotCaught(
   here: NodeContext,
@@ -64,7 +67,7 @@ export function whyNotCaught(
 
 export interface ClaimUpdate {
   readonly claims: Claims
-  /** Services that meet a changed one on some address or port, the changed ones left aside. */
+  /** Unchanged Services that claim an address or port of a changed one. */
   readonly affected: ReadonlySet<ServiceKey>
 }
 
@@ -116,7 +119,7 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
   return { claims: { fingerprint, apiServers, ...indexes, contested }, affected }
 }
 
-/** A map and what is to be different in its next version. */
+/** A map with the changes of its next version. */
 interface Edit {
   readonly base: PersistentMap<Claimants>
   readonly changes: Map<string, Claimants | undefined>
@@ -260,7 +263,7 @@ export interface AddressOwnership {
   readonly listeners: PersistentMap<ServiceListeners>
 }
 
-/** Whether any ClusterIP of the Service is another one's, too. */
+/** Tests whether another Service claims one of the Service's ClusterIPs, too. */
 export function isContested(ownership: AddressOwnership, { clusterIps }: Service): boolean {
   for (let index = 0; index < clusterIps.length; index++)
     if (typeof ownership.claims.clusterIps.get(clusterIps[index] ?? '') !== 'string') return true

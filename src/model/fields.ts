@@ -39,7 +39,7 @@ export function listField(findings: Findings, value: unknown, field: string): re
   return EMPTY_LIST
 }
 
-/** As Go's decoder and the API's defaults have it: null and the empty string count as not given. */
+/** null and the empty string count as not given, as in Go's decoder and the API's defaults. */
 export function isAbsent(value: unknown): value is undefined | null | '' {
   return value === undefined || value === null || value === ''
 }
@@ -124,7 +124,7 @@ export interface Refusal {
   readonly field: string
   /** The refused value as it was given, escaped and shortened for one line of text. */
   readonly value: string
-  /** Why, and what would be accepted, as a sentence without a full stop. */
+  /** States the cause and the accepted values, as a sentence without a full stop. */
   readonly reason: string
   /** The Service, `namespace/name`, whose EndpointSlice is refused as a whole; absent where none is known. */
   readonly service?: string
@@ -156,7 +156,7 @@ export function refuse(findings: Findings, field: string, value: unknown, reason
   })
 }
 
-/** The same of a value that must be a number: one in quotes is shown with them. */
+/** Refuses a value that must be a number. The message shows a quoted number with its quotes. */
 export function refuseNumber(findings: Findings, field: string, value: unknown, reason: string): void {
   const isText = typeof value === 'string'
   addRefusal(findings, {
@@ -167,7 +167,7 @@ export function refuseNumber(findings: Findings, field: string, value: unknown, 
   })
 }
 
-/** Adds one that may be about another object. */
+/** Adds a refusal, which may be about another object. */
 export function addRefusal(findings: Findings, refusal: Refusal): void {
   if (findings.refusals === undefined) findings.refusals = [refusal]
   else findings.refusals.push(refusal)
@@ -242,7 +242,7 @@ export function isDnsSubdomain(text: string): boolean {
 }
 
 /**
- * Why no Service may catch traffic to this address or send traffic to it, or undefined. Sources: CVE-2020-8554
+ * Says why no Service may catch traffic to this address or send traffic to it, or undefined. Sources: CVE-2020-8554
  * (addresses that belong to the node or its cloud), CVE-2021-25736 (the empty address), CVE-2021-25740 (endpoints that
  * mean something else on every node), CVE-2021-29923 (text that two programs read differently).
  */
@@ -300,7 +300,7 @@ function isMappedPrefix(cidr: Cidr): boolean {
   return cidr.bits >= 96 && isIpv4Mapped(cidr.ip)
 }
 
-/** Whether two values of the model (plain data: no functions, no cycles) say the same. */
+/** Compares two values of the model deeply (plain data: no functions, no cycles). */
 export function isSame(a: unknown, b: unknown): boolean {
   if (a === b) return true
   if (Array.isArray(a)) return Array.isArray(b) && isSameList(a, b)

@@ -3,15 +3,15 @@ import { type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
 import type { Refusal } from './fields.ts'
 import type { EndpointSlice, Protocol, Service, ServiceKey, SliceList } from './service.ts'
 
-/** A place to send a connection to. */
+/** An endpoint to which a frontend may send a connection. */
 export interface Backend {
   readonly ip: Ip
   readonly port: number
-  /** Whether it is on this node: its connections to itself need masquerading (hairpin). */
+  /** The back end is on this node: its connections to itself need masquerading (hairpin). */
   readonly local: boolean
 }
 
-/** What happens to the first packet of a connection that meets a frontend. All policy is in here. */
+/** Decides about the first packet of a connection to a frontend. All policy is in here. */
 export type Route =
   /** Answer with an ICMP port unreachable: there is no usable endpoint anywhere. */
   | { readonly kind: 'reject' }
@@ -39,8 +39,8 @@ export interface Frontend {
   /** Clients that may connect, merged and sorted; undefined lets everyone in. Never empty. */
   readonly sourceRanges: readonly Cidr[] | undefined
   /**
-   * The same clients in the order in which the object lists them, nothing merged, and behind them the addresses that this
-   * node itself comes from: one rule each, where kube-proxy's rules are to be met word for word. Absent without ranges.
+   * The clients of `sourceRanges` as the object lists them, unmerged, followed by the addresses that this node itself
+   * comes from: one rule each, where rules must equal kube-proxy's. Absent without ranges.
    */
   readonly writtenRanges?: readonly Cidr[]
 }
@@ -58,7 +58,7 @@ export interface PortFrontends {
   readonly affinityTimeoutS: number
   /** IPVS scheduler of the Service; undefined for the default one. */
   readonly scheduler: string | undefined
-  /** How long connections to an endpoint that is gone may go on (kprobe.io/tcp-drain), milliseconds; TCP alone. */
+  /** Maximum time that connections continue to an endpoint that is gone (kprobe.io/tcp-drain), milliseconds; TCP only. */
   readonly tcpDrainMs?: number | undefined
   readonly frontends: readonly Frontend[]
   /** Sorted by address and port, without duplicates. Empty lists are not used by any route. */
@@ -66,7 +66,7 @@ export interface PortFrontends {
   readonly local: readonly Backend[]
 }
 
-/** Everything one Service asks of this node, in both families. */
+/** Everything that one Service needs on this node, in both families. */
 export interface ServiceFrontends {
   readonly service: ServiceKey
   /** The ClusterIPs it owns: an address that two Services have by mistake is listed only for the older one. */
@@ -84,8 +84,8 @@ export interface ServiceFrontends {
 }
 
 /**
- * External addresses of a Service as a whole: packets of every protocol, to every port, keep their port. What other
- * Services ask for at ports of the same address is more specific, and theirs.
+ * External addresses of a Service as a whole: packets of every protocol, to every port, keep their port. A port of the
+ * same address that another Service claims is more specific and belongs to that Service.
  */
 export interface WholeAddresses {
   readonly family: Family
@@ -100,10 +100,10 @@ export interface WholeAddresses {
 
 /** Addresses at which NodePorts answer. */
 export type NodePortAddresses =
-  /** Every address of this node; loopback for modes that ask for it alone. */
+  /** Every address of this node; loopback only for modes that need it. */
   { readonly kind: 'all' } | { readonly kind: 'only'; readonly ips: readonly Ip[] }
 
-/** What this node's kernel should do, as values; the input of every plane. Immutable. */
+/** The wanted state of this node's kernel, as values; the input of every plane. Immutable. */
 export interface FrontendTable {
   /** The number of the Snapshot that it was computed from. */
   readonly number: number
@@ -111,7 +111,7 @@ export interface FrontendTable {
   /** Addresses of local backends, with the number of port lists that hold each: who may need hairpin masquerading. */
   readonly localBackends: PersistentMap<number>
   readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
-  /** Families whose node ports a relay of this process also serves at 127.0.0.1 or ::1 (KEP-6032); absent for none. */
+  /** Families whose node ports a forwarder of this process also serves at 127.0.0.1 or ::1 (KEP-6032); absent for none. */
   readonly forwardedAtLocalhost?: readonly Family[] | undefined
   /** Empty for a named proxy: what it does not know there is another's. */
   readonly serviceCidrs: readonly Cidr[]
@@ -120,7 +120,7 @@ export interface FrontendTable {
   readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
 }
 
-/** What load balancers learn at the health check node port of a Service of policy Local. */
+/** The answer to load balancers at the health check node port of a Service of policy Local. */
 export interface HealthCheck {
   readonly port: number
   /**

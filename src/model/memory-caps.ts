@@ -47,7 +47,7 @@ interface CapsInput {
   readonly touched: readonly ServiceKey[]
 }
 
-const NOBODY: ReadonlySet<ServiceKey> = new Set()
+const NO_SERVICES: ReadonlySet<ServiceKey> = new Set()
 
 const NOTHING: CappedServices = {
   services: PersistentMap.empty(),
@@ -55,7 +55,7 @@ const NOTHING: CappedServices = {
   costs: PersistentMap.empty(),
   total: 0,
   byAge: undefined,
-  overAll: NOBODY,
+  overAll: NO_SERVICES,
   of: PersistentMap.empty(),
 }
 
@@ -69,11 +69,12 @@ export function withinCaps(input: CapsInput): {
 } {
   const { here, previous = NOTHING, snapshot, touched } = input
   const { memory } = here.options
-  if (memory === undefined) return { caps: { ...NOTHING, services: snapshot.services }, affected: NOBODY }
+  if (memory === undefined)
+    return { caps: { ...NOTHING, services: snapshot.services }, affected: NO_SERVICES }
   const { costs, total, isSameOrder } = costsAfter(input, memory, previous)
   const isWithin = total <= memory.bytes
   const byAge = isWithin ? undefined : (isSameOrder && previous.byAge) || oldestFirst(costs, snapshot)
-  const overAll = byAge === undefined ? NOBODY : newestBeyond(byAge, costs, memory.bytes)
+  const overAll = byAge === undefined ? NO_SERVICES : newestBeyond(byAge, costs, memory.bytes)
   const changes = new Map<ServiceKey, RefusedService | undefined>()
   const moved = [...previous.overAll, ...overAll].filter(
     key => previous.overAll.has(key) !== overAll.has(key),
@@ -271,7 +272,7 @@ function hasNodePort({ nodePort }: ServicePortSpec): boolean {
   return nodePort !== 0
 }
 
-/** Linear in what the objects say, however often a port and a slice meet. */
+/** Takes time linear in ports and slices, not in their product: both come from untrusted objects. */
 function endpointsOf(ports: readonly ServicePortSpec[], slices: SliceList): number {
   const [first] = ports
   if (first === undefined) return sum(slices, ({ endpoints }) => endpoints.length)

@@ -20,7 +20,7 @@ import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
 import type { CostRates, Endpoint, EndpointTraits, Service } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
-/** What resolving depends on besides the objects of the sources. */
+/** The inputs of resolving besides the objects of the sources. */
 export interface ResolveOptions {
   /** Lower-cased name of this node. */
   readonly nodeName: string
@@ -33,11 +33,11 @@ export interface ResolveOptions {
   readonly bindsExternalIps?: boolean
   /** With cidrs, loopback addresses that they hold are among the addresses: in IPv4, which can be made to route them. */
   readonly loopbackNodePorts?: boolean
-  /** A relay of this process serves node ports at localhost where the selection says so by name (KEP-6032). */
+  /** A forwarder of this process serves node ports at localhost where the selection says so by name (KEP-6032). */
   readonly forwardsLocalhost?: boolean
-  /** When not empty, external IPs outside these are refused. */
+  /** If not empty, external IPs outside these are refused. */
   readonly allowedExternalCidrs: readonly Cidr[]
-  /** When not empty, load-balancer addresses outside these are refused. */
+  /** If not empty, load-balancer addresses outside these are refused. */
   readonly allowedLoadBalancerCidrs: readonly Cidr[]
   /** Without it every external IP is refused (KEP-5707). */
   readonly allowServiceExternalIps: boolean
@@ -69,13 +69,13 @@ export interface NodeContext {
   readonly zone: string
   readonly nodeIps: ReadonlySet<Ip>
   readonly primaryIps: Readonly<Record<Family, Ip | undefined>>
-  /** What no Service may take from kprobe. */
+  /** No Service may take these addresses. */
   readonly apiServers: ApiServers
   /** Equal for points of view from which every Service looks the same, apart from what differs in `apiServers`. */
   readonly fingerprint: string
 }
 
-/** What of a Snapshot the point of view depends on. */
+/** The point of view depends on these parts of a Snapshot. */
 type NodeFacts = Pick<Snapshot, 'node' | 'slices' | 'apiEndpoints' | 'localIps'>
 
 export function nodeContextOf(
@@ -122,7 +122,7 @@ function primaryIps(ips: readonly Ip[]): Record<Family, Ip | undefined> {
   return { IPv4: v4, IPv6: v6 }
 }
 
-/** Whether this proxy serves the Service: the label service-proxy-name hands it to another one. */
+/** Tests whether this proxy serves the Service, which the label service-proxy-name may assign to another proxy. */
 export function isOurs(here: NodeContext, service: Service): boolean {
   return service.type !== 'ExternalName' && service.proxyName === here.options.serviceProxyName
 }
@@ -139,7 +139,7 @@ export function nodePortAddresses(
   return { IPv4: addressesOf(here, localIps, 'IPv4'), IPv6: addressesOf(here, localIps, 'IPv6') }
 }
 
-/** The address of each family at which node ports are relayed. */
+/** The address of each family at which node ports are forwarded. */
 export const LOCALHOST: Readonly<Record<Family, Ip>> = {
   IPv4: '\x7f\0\0\x01',
   IPv6: `${'\0'.repeat(15)}\x01`,
@@ -155,7 +155,7 @@ export function familiesAtLocalhost({ cidrs }: NodePortSelection): readonly Fami
   )
 }
 
-/** Gives the families whose node ports are relayed at LOCALHOST; nothing for none. */
+/** Gives the families whose node ports are forwarded at LOCALHOST; an empty object for none. */
 export function forwardedAtLocalhost({ options }: NodeContext): Pick<FrontendTable, 'forwardedAtLocalhost'> {
   if (options.forwardsLocalhost !== true) return {}
   const families = familiesAtLocalhost(options.nodePortSelection)
@@ -205,7 +205,7 @@ function usablePrimary(here: NodeContext, family: Family): Ip | undefined {
   return ip === undefined || isLoopback(ip) ? undefined : ip
 }
 
-/** How hints narrow the ready endpoints (KEP-2433, KEP-3015). */
+/** Hints narrow the ready endpoints in these ways (KEP-2433, KEP-3015). */
 type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
 
 /** The node and zone from which endpoints are chosen. */
@@ -215,14 +215,12 @@ interface Place {
   readonly zone: string
 }
 
-/** What must be known of all endpoints of a port before any one of them can be judged. */
+/** Facts about all endpoints of a port, which must be known before any one of them can be judged. */
 export interface Survey {
   readonly topology: TopologyMode
-  /** Some endpoint is ready. */
   readonly ready: boolean
   /** Some endpoint serves while it terminates. */
   readonly draining: boolean
-  /** Some endpoint on this node is ready. */
   readonly localReady: boolean
   /** Some endpoint on this node serves while it terminates. */
   readonly localDraining: boolean
@@ -276,14 +274,14 @@ const OVER_LOCAL: Route = { kind: 'internal', over: 'local' }
 const EXTERNAL_CLUSTER: Route = { kind: 'external-cluster' }
 const EXTERNAL_LOCAL: Route = { kind: 'external-local' }
 
-/** What meets a client at the ClusterIP. */
+/** Gives the route of clients at the ClusterIP. */
 export function internalRoute(service: Service, found: Survey): Route {
   if (!hasAny(found)) return REJECT
   if (service.internalTrafficPolicy === 'Cluster') return OVER_CLUSTER
   return found.localReady || found.localDraining ? OVER_LOCAL : DROP
 }
 
-/** What meets a client at any other address. Policy Local without a local endpoint is the empty list, not a route. */
+/** Gives the route of clients at other addresses. Policy Local without a local endpoint is an empty list, not a route. */
 export function externalRoute(service: Service, found: Survey): Route {
   if (!hasAny(found)) return REJECT
   return service.externalTrafficPolicy === 'Local' ? EXTERNAL_LOCAL : EXTERNAL_CLUSTER
@@ -293,7 +291,7 @@ function hasAny(found: Survey): boolean {
   return found.ready || found.draining
 }
 
-/** Which backend lists frontends read. */
+/** The lists of back ends that frontends read. */
 interface ListNeeds {
   readonly cluster: boolean
   readonly local: boolean
@@ -317,7 +315,6 @@ export function needsOf(frontends: readonly Frontend[]): ListNeeds {
   return needs
 }
 
-/** The same for one route. */
 export function needsForRoute(route: Route): ListNeeds {
   switch (route.kind) {
     case 'reject':
@@ -332,7 +329,7 @@ export function needsForRoute(route: Route): ListNeeds {
   }
 }
 
-/** Whether an endpoint is in one of the two lists of a port, and why, as words that follow "because it is". */
+/** Says whether an endpoint is in one of the two lists of a port. The reason follows the words "because it is". */
 export interface Verdict {
   readonly isIn: boolean
   readonly reason: string

@@ -56,7 +56,7 @@ export function readHeadlessAddresses(findings: Findings, spec: Json): ServiceAd
   return { clusterIps: [], externalIps, loadBalancerIps: [], sourceRanges: [], writtenRanges: [] }
 }
 
-/** What ranges should have guarded does not come in as an external address instead. */
+/** Drops external addresses that were refused as load-balancer addresses: nothing would restrict their clients. */
 function guarded(externalIps: readonly Ip[], asked: readonly Ip[], taken: readonly Ip[]): readonly Ip[] {
   return externalIps.filter(ip => !asked.includes(ip) || taken.includes(ip))
 }
@@ -166,7 +166,7 @@ interface SourceRanges {
   /** Merged, sorted. */
   readonly cidrs: readonly Cidr[]
   readonly written: readonly Cidr[]
-  /** Families all of whose ranges were refused: open to everyone is not what was asked for. */
+  /** Families all of whose ranges were refused. They must not become unrestricted. */
   readonly unreadable: readonly Family[]
 }
 
@@ -198,7 +198,7 @@ function withoutRanges(families: readonly Family[], cidrs: readonly Cidr[]): rea
   return families.filter(family => !cidrs.some(cidr => familyOf(cidr.ip) === family))
 }
 
-/** Leaves out load-balancer addresses whose only ranges were refused, rather than let everyone in. */
+/** Leaves out load-balancer addresses whose only ranges were refused: without ranges all clients could connect. */
 function withoutUnreadable(findings: Findings, ranges: SourceRanges, ips: readonly Ip[]): readonly Ip[] {
   const { unreadable } = ranges
   return unreadable.length === 0 ? ips : ips.filter(ip => isReadable(findings, unreadable, ip))

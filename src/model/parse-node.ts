@@ -21,7 +21,7 @@ import {
 } from './fields.ts'
 import type { NodeInfo } from './snapshot.ts'
 
-/** What the cluster autoscaler puts on a Node before it takes the machine away. */
+/** The cluster autoscaler sets this taint before it removes the node. */
 export const REMOVAL_TAINT = 'ToBeDeletedByClusterAutoscaler'
 export const ZONE_LABEL = 'topology.kubernetes.io/zone'
 
@@ -49,7 +49,7 @@ function hasRemovalTaint(findings: Findings, spec: Json): boolean {
   return taints.some(taint => isJson(taint) && taint.key === REMOVAL_TAINT)
 }
 
-/** What a node calls itself may be odd (loopback, link-local) and is taken as it is; only its text must be clear. */
+/** Accepts unusual addresses (loopback, link-local): the node names them itself. Only ambiguous text is refused. */
 function readIps(findings: Findings, status: Json): readonly Ip[] {
   const internal: Ip[] = []
   const external: Ip[] = []

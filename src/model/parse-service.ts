@@ -36,7 +36,7 @@ const TCP_DRAIN_MAX_MS = 24 * 3_600_000
 export const IPVS_SCHEDULER_ANNOTATION = 'kprobe.io/ipvs-scheduler'
 /** Shorter than IP_VS_SCHEDNAME_MAXLEN of linux/ip_vs.h, which counts the NUL. */
 const IPVS_SCHEDULER = /^[a-z0-9_-]{1,15}$/
-/** What the API server fills in for sessionAffinity ClientIP. */
+/** The API server's default for sessionAffinity ClientIP. */
 const AFFINITY_DEFAULT_S = 10_800
 const AFFINITY_MAX_S = 86_400
 const NO_ADDRESSES: ServiceAddresses = {
@@ -115,7 +115,7 @@ function readTcpDrain(findings: Findings, annotations: unknown): number | undefi
   return undefined
 }
 
-/** Whether the kernel has a scheduler of that name is another question. */
+/** Accepts schedulers that the kernel may lack: the plane reports those. */
 function readIpvsScheduler(findings: Findings, annotations: unknown): string | undefined {
   const value = isJson(annotations) ? annotations[IPVS_SCHEDULER_ANNOTATION] : undefined
   if (value === undefined) return undefined

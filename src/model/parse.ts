@@ -63,7 +63,7 @@ export function parseObject(
   return isJson(object) ? undefined : wholeRefusal('object', '', object, 'not an object')
 }
 
-/** The same, for objects whose identity was read already. */
+/** Makes a parser for objects whose identity was read already. */
 export function parserOf(pool = new ValuePool(), options: ParseOptions = {}) {
   return (identity: WatchedIdentity): SourceEvent | Refusal => parseIdentified(identity, pool, options)
 }
@@ -177,7 +177,7 @@ export function parseEndpointSlice(
   return sliceOf({ key: identity.key, service: key, family, triggerTimeMs, ports }, endpoints, identity)
 }
 
-/** Each form is a literal of its own: V8 gives every copy that `...` makes and extends a hidden class of its own. */
+/** Each form is a literal, because V8 keeps objects of one literal in one layout, and copies made with `...` in many. */
 function sliceOf(
   { key, service, family, triggerTimeMs, ports }: Omit<EndpointSlice, 'endpoints' | 'refusals'>,
   { endpoints, targetNames, targetUids }: ReadEndpoints,
@@ -237,7 +237,7 @@ interface EndpointReading {
   readonly pool: ValuePool
 }
 
-/** What a slice says of its endpoints (EndpointSlice). */
+/** The endpoints of an EndpointSlice, with the names and UIDs of their pods. */
 interface ReadEndpoints {
   readonly endpoints: readonly Endpoint[]
   readonly targetNames: string | undefined
@@ -402,7 +402,7 @@ function readHints(reading: EndpointReading, hints: Json, index: number): Endpoi
 
 const NO_NAMES: readonly string[] = []
 
-/** Undefined for what is not a list. */
+/** Undefined unless the value is a list. */
 function namesOf(pool: ValuePool, value: unknown): readonly string[] | undefined {
   if (value === undefined || value === null) return NO_NAMES
   if (!Array.isArray(value)) return undefined

@@ -8,11 +8,11 @@ interface Candidate {
   readonly endpoint: Endpoint
   readonly port: number
   readonly slice: EndpointSlice
-  /** Where the slice has it. */
+  /** The position in the slice. */
   readonly index: number
 }
 
-/** Which endpoints are asked for. Ports are joined by name and protocol; the number is each slice's own. */
+/** Selects endpoints. Ports are joined by name and protocol; each slice has its own port number. */
 export interface Wanted extends Pick<ServicePortSpec, 'name' | 'protocol'> {
   readonly family: Family
 }
@@ -22,7 +22,7 @@ export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candid
   return finish(candidatesInSteps(slices, wanted))
 }
 
-/** The same with pauses, for tens of thousands of endpoints. */
+/** Does the work of candidatesOf() with pauses, for tens of thousands of endpoints. */
 function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
   const runs: (readonly Candidate[])[] = []
   const pauses = new Pauses()
@@ -54,7 +54,7 @@ function* eachOnce(lists: readonly (readonly Candidate[])[]): Steps<readonly Can
   return sorted === undefined ? [] : isStrictlyUp(sorted) ? sorted : withoutDuplicates(sorted)
 }
 
-/** Half as many sorted lists of the same candidates; of equal ones those of earlier lists come first. */
+/** Merges pairs of sorted lists. Of equal candidates, those of earlier lists come first. */
 function* mergedInPairs(runs: readonly (readonly Candidate[])[]): Steps<(readonly Candidate[])[]> {
   const pairs: (readonly Candidate[])[] = []
   const pauses = new Pauses()
@@ -117,7 +117,7 @@ function withoutDuplicates(sorted: readonly Candidate[]): readonly Candidate[] {
 }
 
 /**
- * Which of several entries for one address and port speaks for it. Of one pod that is in two slices, the newer slice
+ * Chooses which of several entries for one address and port counts. Of one pod that is in two slices, the newer slice
  * knows better. Between pods, a terminating one is a ghost whose address went on to another (k/k#135266), and a ready
  * one is the better bet.
  */
@@ -164,7 +164,7 @@ export interface PortEndpoints {
 /** The endpoints of a port that several slices have, kept so that the next merge costs what has changed. */
 export interface MergedEndpoints extends PortEndpoints {
   readonly wanted: Wanted
-  /** What was merged. */
+  /** The slices that were merged. */
   readonly slices: SliceList
   /** No address is in two slices. */
   readonly isOnce: boolean
@@ -177,7 +177,7 @@ interface MergeInput {
   readonly former: MergedEndpoints | undefined
 }
 
-/** The same choice as candidatesOf(), without the slices. */
+/** Chooses endpoints as candidatesOf() does, and gives them without their slices. */
 export function* endpointsOf({ slices, wanted, former }: MergeInput): Steps<MergedEndpoints> {
   const patched = former === undefined ? undefined : patchedBy(former, slices)
   if (patched !== undefined) return { wanted, slices, isOnce: true, ...patched }
@@ -197,7 +197,6 @@ export function* endpointsOf({ slices, wanted, former }: MergeInput): Steps<Merg
   }
 }
 
-/** Finds what was kept of a port. */
 export function mergeOf(
   kept: readonly MergedEndpoints[] | undefined,
   { name, protocol, family }: Wanted,
@@ -236,7 +235,7 @@ function patchedBy(former: MergedEndpoints, slices: SliceList): PortEndpoints | 
   return { endpoints, ports }
 }
 
-/** By address; undefined for too many, for one address twice, and for another port. */
+/** Finds the endpoints of new slices by address; undefined for too many, for one address twice, and for another port. */
 function endpointsOnlyIn(
   slices: SliceList,
   others: SliceList,
@@ -269,7 +268,6 @@ export function positionOf(list: readonly { readonly ip: Ip }[], ip: Ip): number
   return from
 }
 
-/** Whether the slice has an endpoint at the address. */
 export function hasEndpointAt({ endpoints }: EndpointSlice, ip: Ip): boolean {
   return endpoints[positionOf(endpoints, ip)]?.ip === ip
 }
@@ -277,8 +275,8 @@ export function hasEndpointAt({ endpoints }: EndpointSlice, ip: Ip): boolean {
 const NONE: PortEndpoints = { endpoints: [], ports: 0 }
 
 /**
- * The same without a copy where one slice says it all, as it mostly does; undefined when several slices have endpoints of
- * the port, or one has an address twice.
+ * Gives the endpoints of a port without a copy if only one slice has any, as is usual; undefined when several slices have
+ * endpoints of the port, or one has an address twice.
  */
 export function endpointsOfOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
   let only: PortEndpoints = NONE
@@ -295,7 +293,7 @@ export function endpointsOfOneSlice(slices: SliceList, wanted: Wanted): PortEndp
   return only
 }
 
-/** Whether each address is there once; they are sorted. */
+/** Tests whether no address is there twice. The endpoints are sorted. */
 function isOnce({ endpoints }: EndpointSlice): boolean {
   let last = ''
   for (let index = 0; index < endpoints.length; index++) {

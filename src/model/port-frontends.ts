@@ -42,14 +42,14 @@ export interface ServiceWork {
   readonly isContested: boolean
 }
 
-/** One of its ports in one family. */
+/** One port of the Service in one family. */
 interface PortWork {
   readonly port: ServicePortSpec
   readonly family: Family
   /** Undefined for a headless Service. */
   readonly clusterIp: Ip | undefined
   readonly among: PortEndpoints
-  /** What an earlier version of the Service has at its place: most of its back ends are the same. */
+  /** This port in an earlier version of the Service. Most of its back ends have not changed. */
   readonly former: PortFrontends | undefined
 }
 
@@ -70,7 +70,7 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
   const former = at.former?.cluster ?? NO_BACKENDS
   const lists = selectBackends({ among, found, place: ownership.here, former }, needsOf(frontends))
   const { name, protocol } = port
-  // Of these texts all parts are there anyway, so that pieces put together cost less than a copy.
+  // All parts are in memory anyway: a text that V8 joins from them takes less than a copy.
   const displayName = name === '' ? service.key : `${service.key}:${name}`
   return {
     key: `${name === '' ? `${service.key}:` : displayName}${KEY_ENDS[protocol][family]}`,
@@ -140,7 +140,7 @@ function hasExternal(work: ServiceWork, { port, family }: PortWork, { kind, ip }
   return false
 }
 
-/** At addresses of the Node, the Service with a NodePort of that number, too. */
+/** Finds the Service that has the port; at an address of the Node, also one with a NodePort of that number. */
 function externalOwner(
   { ownership, service }: ServiceWork,
   port: ServicePortSpec,
@@ -151,7 +151,7 @@ function externalOwner(
   return nodePortOwner(ownership, service, nodePortPlace(familyOf(ip), port.protocol, port.port))
 }
 
-/** Whether no process of this node listens there already: its clients would be led astray. */
+/** Refuses an external IP at whose port a process of this node listens: the Service would take that process's clients. */
 function isFree(
   { taken, ownership, findings }: ServiceWork,
   { port }: PortWork,
@@ -166,7 +166,7 @@ function isFree(
 
 const LISTENED_AT = 'a process of this node listens there; allow it with --allowed-external-cidrs'
 
-/** Whether kprobe's own connections to the API server stay as they are with this Service. */
+/** Refuses an address that would take kprobe's own connections to the API server. Returns false for it. */
 function leavesApi(
   { ownership: { here }, findings }: ServiceWork,
   { port }: PortWork,
@@ -298,7 +298,7 @@ function fieldOf(kind: External['kind']): string {
 }
 
 /**
- * Who may connect to the load-balancer addresses of a family. When this node may, so may the
+ * Gives the clients that may connect to the load-balancer addresses of a family. When this node may, so may the
  * addresses themselves: they are the source of what the node sends to them once they are bound to it.
  */
 function clientsOf(
@@ -319,7 +319,7 @@ function clientsOf(
   }
 }
 
-/** As isSame(), with a short way through the lists of backends, which may be long. */
+/** Compares as isSame() does, but lists of back ends, which may be long, in a faster way. */
 export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
   if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
   const { ports: portsOfA, ...restOfA } = a

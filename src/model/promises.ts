@@ -1,4 +1,4 @@
-/** What a proxy mode does with packets, where modes differ on purpose: docs/differences.md. */
+/** The treatment of packets where proxy modes differ on purpose: docs/differences.md. */
 export interface Promises {
   /** Other ports of a ClusterIP are rejected, and packets to unused addresses of a ServiceCIDR dropped. */
   readonly closesUnused: boolean
@@ -30,7 +30,7 @@ export interface Promises {
   readonly roundsShares: boolean
 }
 
-/** What nftables mode promises, and the documents of Kubernetes for it. */
+/** The promises of nftables mode, which follow the documents of Kubernetes. */
 export const USUAL_PROMISES: Promises = {
   closesUnused: true,
   refusesBehind: false,

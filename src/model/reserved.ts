@@ -10,14 +10,14 @@ export interface ApiEndpoint {
 
 /** The Service whose endpoints are the API servers of the cluster. */
 export const API_SERVICE = 'default/kubernetes'
-/** Key of the slice that API servers write themselves. Others of API_SERVICE anyone may add who may write slices there. */
+/** Key of the slice that API servers write themselves. Any writer of slices in the namespace may add others of API_SERVICE. */
 const OWN_SLICE = API_SERVICE
-/** What is read of its slices at each pass: more than any control plane has, and little of what a hostile slice holds. */
+/** Maxima of what each pass reads of these slices: more than any control plane has, and little of a hostile slice. */
 const SLICES_MAX = 4
 const PORTS_MAX = 4
 const ENDPOINTS_MAX = 64
 
-/** Where API servers answer. A Service that captures one of these cuts kprobe off from the API server. */
+/** The addresses of API servers. A Service that captures one of these cuts kprobe off from the API server. */
 export interface ApiServers {
   /** Sorted by address and port, without duplicates. */
   readonly endpoints: readonly ApiEndpoint[]
@@ -29,7 +29,7 @@ export interface ApiServers {
 }
 
 interface ApiServersQuery {
-  /** What this process dials. */
+  /** The endpoints that this process dials. */
   readonly dialed: readonly ApiEndpoint[]
   /** The slices of API_SERVICE. */
   readonly slices: SliceList
@@ -67,7 +67,7 @@ export function sortedEndpoints(endpoints: readonly ApiEndpoint[]): readonly Api
   return [...unique.values()].sort((a, b) => compareIps(a.ip, b.ip) || a.port - b.port)
 }
 
-/** How a Service that captured this address and port would take the API server away; undefined if it would not. */
+/** Says what a Service at this address and port would take from an API server: its port, its whole address, or nothing. */
 export function apiConflict(
   { keys, boundIps }: ApiServers,
   ip: Ip,
@@ -77,7 +77,7 @@ export function apiConflict(
   return boundIps.has(ip) ? 'address' : undefined
 }
 
-/** Whether an API server answers at any port of the address. */
+/** Tests whether an API server answers at any port of the address. */
 export function isApiAddress({ endpoints }: ApiServers, ip: Ip): boolean {
   return endpoints.some(its => its.ip === ip)
 }
@@ -94,7 +94,7 @@ function endpointsIn(slices: SliceList): readonly ApiEndpoint[] {
   })
 }
 
-/** What processes of this node have of a Service's external addresses. */
+/** The ports of a Service's external addresses that processes of this node use. */
 export interface ServiceListeners {
   /** Ports at addresses of this node at which a process of it listens. */
   readonly taken: readonly TakenPort[]
@@ -106,12 +106,15 @@ export interface TakenPort {
   readonly port: number
 }
 
-/** Keys of what isTaken asks about; undefined when there are none. */
+/** Makes the keys for isTaken; undefined when no port is taken. */
 export function takenKeys(found: ServiceListeners | undefined): ReadonlySet<string> | undefined {
   return found && new Set(found.taken.map(takenKey))
 }
 
-/** Whether a process of this node keeps the port from the Service: not at the addresses that the operator allows. */
+/**
+ * Tests whether a process of this node keeps the port from the Service. At addresses that the operator allows, the
+ * Service gets it.
+ */
 export function isTaken(
   keys: ReadonlySet<string> | undefined,
   port: TakenPort,
@@ -120,7 +123,6 @@ export function isTaken(
   return keys?.has(takenKey(port)) === true && !anyContains(allowed, port.ip)
 }
 
-/** Key of a port in a set. */
 export function takenKey({ ip, protocol, port }: TakenPort): string {
   return protocol + u16be(port) + ip
 }

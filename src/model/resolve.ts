@@ -64,13 +64,12 @@ export interface Resolved {
   readonly memo: Memo
 }
 
-/** What the next `resolve` continues from, so that its cost follows the change. */
+/** The next `resolve` continues from this, so that its cost follows the change. */
 export interface Memo {
   readonly here: NodeContext
   readonly claims: Claims
-  /** The Services that there is memory for. */
   readonly caps: CappedServices
-  /** Of Services with many endpoints in several slices, those of each port. */
+  /** Merged endpoints by Service and port, of Services with many endpoints in several slices. */
   readonly merges: PersistentMap<readonly MergedEndpoints[]>
 }
 
@@ -124,7 +123,7 @@ export function* resolve(
   return { snapshot, table, memo: { here, claims: owned.claims, caps, merges } }
 }
 
-/** Whether all that nodeContextOf() reads is the same. */
+/** Tests whether nodeContextOf() would read the same values as before. */
 function hasContextOf(
   previous: Resolved | undefined,
   options: ResolveOptions,
@@ -158,7 +157,7 @@ interface ClaimsInput {
 
 const NO_SERVICES: ReadonlySet<ServiceKey> = new Set()
 
-/** Whether a Service that stays as it is has the claims and the refusals that it had. */
+/** Tests whether unchanged Services keep their claims and refusals. */
 function isSeenFrom(here: NodeContext, claims: Claims | undefined): boolean {
   if (claims?.fingerprint !== here.fingerprint) return false
   if (claims.apiServers === here.apiServers) return true
@@ -170,7 +169,6 @@ interface Pass {
   readonly claims: Claims
   readonly snapshot: Snapshot
   readonly before: PersistentMap<ServiceFrontends>
-  /** Memo.merges of before. */
   readonly merges: PersistentMap<readonly MergedEndpoints[]>
 }
 
@@ -204,7 +202,7 @@ export function* resolveAll(
         const { work, places, isLong } = opened
         const ports = listFor<PortFrontends>(places.length)
         let count = 0
-        // Here, and not in steps of its own, which would take time of each of tens of thousands of Services.
+        // Inlined: a generator of its own costs measurable time for each of tens of thousands of Services.
         for (let at = 0; at < places.length; at++) {
           const place = places[at]
           if (place === undefined) break
@@ -232,7 +230,7 @@ export function* resolveAll(
   return { changes, merges: mergesAfter(pass.merges, touched, merges) }
 }
 
-/** What is kept of merges; Services that were merged and are not any more drop theirs. */
+/** Keeps the merges of this pass. A Service that no longer needs merging drops its own. */
 function mergesAfter(
   before: Pass['merges'],
   { keys }: Touched,
@@ -246,7 +244,7 @@ function mergesAfter(
 
 const NO_SLICES: SliceList = []
 
-/** What is gone since the last table counts, too. */
+/** Includes Services that are gone since the last table. */
 function allOf(previous: Resolved | undefined, { services }: Snapshot): Touched {
   const all = { keys: services.keys(), services: services.values() }
   const gone = previous?.table.services.keys().filter(key => !services.has(key)) ?? []
@@ -271,7 +269,7 @@ export function touching(keys: readonly ServiceKey[], { services }: Snapshot): T
 
 type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps' | 'node'>
 
-/** What belongs to no Service; equal values keep their objects. */
+/** Computes what belongs to no Service; equal values keep their objects. */
 function surroundings(here: NodeContext, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
   if (previous?.memo.here === here && previous.snapshot.serviceCidrs === snapshot.serviceCidrs)
     return previous.table
@@ -297,7 +295,7 @@ function serviceCidrsOf({ options }: NodeContext, snapshot: Snapshot): readonly 
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
 }
 
-/** One of its ports in one family. */
+/** One port of the Service in one family. */
 interface PortPlace extends Wanted {
   readonly port: ServicePortSpec
   /** Undefined for a headless Service. */
@@ -305,8 +303,8 @@ interface PortPlace extends Wanted {
 }
 
 /**
- * A Service whose ports are resolved one after the other; undefined when it asks nothing of this node, and there is
- * nothing to say about it. Long: it has so many endpoints that each port takes a while.
+ * Begins a Service, whose ports are then resolved one by one; undefined when it is another proxy's, or has neither
+ * addresses nor refusals. `isLong`: it has so many endpoints that each port takes a while.
  */
 function openService(ownership: AddressOwnership, service: Service, slices: SliceList) {
   if (!isServed(ownership, service)) return undefined
@@ -357,7 +355,7 @@ function begin(ownership: AddressOwnership, service: Service, slices: SliceList)
   }
 }
 
-/** What a Service asks of this node, when its ports are resolved. */
+/** Completes a Service whose ports are resolved. */
 function closeService(
   work: ServiceWork,
   slices: SliceList,

@@ -21,13 +21,13 @@ export interface Service {
   /** At most one ClusterIP per family; empty for headless Services. */
   readonly clusterIps: readonly Ip[]
   readonly ports: readonly ServicePortSpec[]
-  /** The external addresses, without duplicates. */
+  /** Without duplicates. */
   readonly externalIps: readonly Ip[]
   /** Ingress addresses whose ipMode is VIP; without duplicates. */
   readonly loadBalancerIps: readonly Ip[]
   /** Merged, sorted; a family without an entry is unrestricted. */
   readonly sourceRanges: readonly Cidr[]
-  /** The same, as the object lists them. */
+  /** The ranges as the object lists them. */
   readonly writtenRanges: readonly Cidr[]
   readonly internalTrafficPolicy: TrafficPolicy
   /** Local only where it counts: NodePort, LoadBalancer, and ClusterIP Services with external IPs. */
@@ -47,7 +47,7 @@ export interface Service {
   readonly proxyName: string | undefined
   /** Absent for Services with ClusterIPs, and read only where the Service is a named proxy's; others' say nothing. */
   readonly headless?: Headless | undefined
-  /** Absent unless asked for (ParseOptions). */
+  /** Absent unless requested (ParseOptions). */
   readonly details?: ServiceDetails
   readonly refusals: readonly Refusal[]
 }
@@ -92,7 +92,7 @@ export interface EndpointSlice {
    * Absent where no endpoint has one.
    */
   readonly targetNames?: string
-  /** The same of their UIDs, which distinguish a pod that moved between slices from one that inherited an address. */
+  /** UIDs of the same pods. They distinguish a pod that moved between slices from one that inherited an address. */
   readonly targetUids?: string
   readonly refusals: readonly Refusal[]
 }
@@ -108,7 +108,7 @@ export interface Endpoint {
   readonly traits: EndpointTraits
 }
 
-/** What many endpoints have in common. Those of one pool (ValuePool) share equal ones. */
+/** The properties that many endpoints have in common. Equal ones of one pool (ValuePool) are one object. */
 export interface EndpointTraits {
   readonly nodeName: string
   /** One of eight objects, that all endpoints share. */

@@ -39,7 +39,7 @@ export interface Snapshot {
   readonly services: PersistentMap<Service>
   /** Slices by Service key. */
   readonly slices: PersistentMap<SliceList>
-  /** The same by slice key, so that a slice that moves leaves the Service it was of. */
+  /** Slices by their own key, so that a slice that moves to another Service leaves the first. */
   readonly sliceByKey: PersistentMap<EndpointSlice>
   readonly serviceCidrs: PersistentMap<readonly Cidr[]>
   readonly node: NodeInfo | undefined
@@ -52,8 +52,8 @@ export interface Snapshot {
 }
 
 /**
- * What a source emits; keys are `namespace/name` (`name` for cluster-scoped kinds). A value of undefined deletes. Of
- * Node objects a source emits the one of its own node only.
+ * An event of a source; keys are `namespace/name` (`name` for cluster-scoped kinds). A value of undefined deletes.
+ * A source emits no Node object but that of its own node.
  */
 export type SourceEvent =
   | { readonly kind: 'Service'; readonly key: ServiceKey; readonly value: Service | undefined }
@@ -62,7 +62,7 @@ export type SourceEvent =
   | { readonly kind: 'Node'; readonly key: string; readonly value: NodeInfo | undefined }
   | { readonly kind: 'LocalIps'; readonly value: readonly Ip[] }
 
-/** What a Snapshot is made of: besides what the sources emit, what this process finds out itself. */
+/** A Snapshot is made of events of sources and of what this process finds out itself. */
 export type SnapshotEvent =
   | SourceEvent
   | { readonly kind: 'ApiEndpoints'; readonly value: readonly ApiEndpoint[] }
@@ -89,7 +89,7 @@ export function applyEvents(snapshot: Snapshot, events: Iterable<SnapshotEvent>)
   return finish(applyEventsInSteps(snapshot, events))
 }
 
-/** The same with pauses: the first load of a large cluster is one set of events. */
+/** Does the work of applyEvents() with pauses: the first load of a large cluster is one set of events. */
 export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<Snapshot> {
   const news = yield* collect(snapshot, events)
   const next = {
@@ -115,7 +115,7 @@ export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<Snapsho
   return isSameSnapshot ? snapshot : { ...next, number: snapshot.number + 1 }
 }
 
-/** The last word of the events on each key; the value from before where it says the same. */
+/** The last value of each key in the events; where it equals the former value, that object. */
 interface News {
   readonly services: Map<string, Service | undefined>
   readonly slices: Map<string, EndpointSlice | undefined>
@@ -272,15 +272,15 @@ function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void 
   })
 }
 
-/** What one part of a pool may hold: entries, and their text. Long values take the room of several short ones. */
+/** Maximum number of entries in one part of a pool. An entry with long text counts as several. */
 const ROOM = 65_536
-/** Of the lists of ports, which are larger, and of which a cluster has fewer. */
+/** Lists of ports are larger, and a cluster has fewer of them. */
 const PORTS_ROOM = 16_384
 /** Text that takes the room of an entry. */
 const ENTRY_TEXT = 64
-/** A hint, beside its name. */
+/** The text of a hint takes this much beside its name. */
 const HINT_TEXT = 32
-/** What takes more room is hardly ever repeated. */
+/** Larger values are hardly ever repeated. */
 const ENTRY_ROOM_MAX = 64
 /** Conditions and hints of the endpoints of one node. */
 const TRAITS_MAX = 16

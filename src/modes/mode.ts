@@ -28,7 +28,7 @@ export interface ProcessRoom {
   readonly heapBytes?: number
 }
 
-/** How much a state of a mode serves, in units of the mode: two states of one mode compare. */
+/** The size of a mode's state, in units of the mode: only states of one mode are comparable. */
 export interface Extent {
   readonly frontends: number
   readonly endpoints: number
@@ -70,7 +70,6 @@ export function openAll<T>(
   }
 }
 
-/** What reading or writing the kernel needs. */
 export interface KernelAccess {
   readonly clock: Clock
   readonly sockets: KernelSockets
@@ -78,16 +77,13 @@ export interface KernelAccess {
 
 export interface ModeContext extends KernelAccess {
   readonly config: Config
-  /** Gets what happens between commits. */
+  /** Receives events between commits. */
   readonly tell?: ((event: ModeEvent) => void) | undefined
 }
 
 /** An action or a finding of a mode between commits. */
 export type ModeEvent =
-  /**
-   * An endpoint that was not wanted any more is gone: after its last connection, or with the remaining ones
-   * when its time was up.
-   */
+  /** An unwanted endpoint is gone: after its last connection, or, when its time was up, with the remaining ones. */
   | {
       readonly kind: 'drained' | 'expired'
       readonly server: string
@@ -117,12 +113,8 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly unsupported: (state: State) => readonly Refusal[]
   /** The tables of our own that a state holds whole; absent in modes that write to tables of others. */
   readonly tables?: (state: State) => readonly Table[]
-  /** How much a state serves. */
   readonly extent: (state: State) => Extent
-  /**
-   * Gives what the kernel has counted at each endpoint, as far as the configuration enables it. Absent where it counts
-   * nothing.
-   */
+  /** Gives the kernel's counts at each endpoint, as far as configured. Absent in modes without counts. */
   readonly traffic?: (state: State) => Promise<readonly TrafficCount[]>
   /** The metrics of this mode alone; `state` is undefined until something was rendered. */
   readonly metrics?: (state: State | undefined) => Promise<readonly ModeMetric[]>
@@ -202,14 +194,11 @@ export interface KernelRead extends KernelAccess {
   readonly names: (isNeeded: boolean) => ServiceNames | undefined
 }
 
-/** One mode whose rules the kernel holds. */
 export interface HeldMode {
   readonly mode: string
   readonly rows: readonly ServiceRow[]
   readonly rules: ReadRules
-  /**
-   * Gives the rules for a client that session affinity does not remember; absent where `rules` are the same.
-   */
+  /** Gives the rules for a client that session affinity does not remember; absent where `rules` are the same. */
   readonly rulesForNewClients?: () => ReadRules
   /** Shared rules that are missing. */
   readonly damage: readonly string[]
@@ -268,7 +257,7 @@ export interface CleanupRest {
 }
 
 /**
- * Everything that the rest of the program asks of a mode beside its row. src/modes/<mode>/mode.ts implements it, and
+ * The interface of a mode, beside its row, to the rest of the program. src/modes/<mode>/mode.ts implements it, and
  * modes/registry.ts lists it.
  */
 export interface Mode extends ModeRow {
@@ -288,22 +277,16 @@ export interface Mode extends ModeRow {
    * rejects a change.
    */
   free?(context: ModeContext, endpoints: readonly ApiEndpoint[]): Promise<Freed | undefined>
-  /** Gives what the mode would put into an empty kernel, for whoever follows packets through it. Pure. */
+  /** Gives what the mode would put into an empty kernel, for tracers. Pure. */
   traced(config: Config, table: FrontendTable): TracedRules
   /** Sets the sysctls that the mode cannot do without. Does not reject. */
   tune?(config: Config, options: TuneOptions): Promise<TuneReport>
-  /**
-   * Records in the kernel, for cleanup, that the mode runs here and what it changed. Throws when the kernel
-   * rejects a change.
-   */
+  /** Records in the kernel, for cleanup, that the mode runs here and its changes. Throws when the kernel rejects one. */
   record?(config: Config, written: readonly SysctlWrite[], kernel: KernelAccess): Promise<void>
   /** Gives what the kernel holds of the mode; undefined for nothing. */
   held(kernel: KernelRead): Promise<HeldMode | undefined>
   readonly dumps?: readonly ModeDump[]
-  /**
-   * Checks what the mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
-   * nothing.
-   */
+  /** Checks what the mode needs of the kernel besides nf_tables, one finding for each requirement. Changes nothing. */
   examine?(config: Config, look: Look): Promise<readonly Finding[]>
   /** Features of nf_tables that this mode knows how to probe. */
   features?(config: Pick<Config, 'logRejects'>): readonly NftFeature[]
@@ -316,9 +299,9 @@ export interface Mode extends ModeRow {
   readonly cleanupOnRequest?: true
   /** Removes what kube-proxy's mode of this name left outside of nf_tables. */
   cleanupKubeProxy?(context: CleanupContext): Promise<readonly string[]>
-  /** Whether objects outside of nf_tables that have kube-proxy's names are ours. */
+  /** Tests whether objects outside of nf_tables that have kube-proxy's names are ours. */
   ownsElsewhere?(kernel: KernelAccess): Promise<boolean>
-  /** Whether `record` has recorded that the mode ran here, and no other program has written its objects since. */
+  /** Tests whether `record` names this mode and no other program has written its objects since. */
   isRecorded?(kernel: KernelAccess): Promise<boolean>
   /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
   settleRecord?(kernel: KernelAccess, rest: CleanupRest): Promise<readonly string[]>
@@ -341,31 +324,30 @@ export interface Mode extends ModeRow {
     readonly taken: string
   }
   /**
-   * What src/proof has to know of rules that stand in tables of other programs, or mean something else than nftables
-   * mode's. Absent where there is nothing of the kind, and where nothing follows packets through the rules.
+   * Describes for src/proof rules that are in tables of other programs, or mean something else than nftables mode's.
+   * Absent where there are none, and where no tracer follows packets through the rules.
    */
   proving?(config: Config): Proving
-  /** Why no other plane that gives the same text can run beside this one. */
+  /** Says why no other plane that gives the same text can run beside this one. */
   exclusive?(config: Config): string | undefined
 }
 
-/** What a proof of the rules of a mode is made against. */
+/** The facts that a proof of a mode's rules relies on. */
 export interface Proving {
   readonly promises: Promises
-  /** Whether a chain of a table that all programs share is ours. Absent where all rules are in our own tables. */
+  /** Tests whether a chain of a table that all programs share is ours. Absent where all rules are in our own tables. */
   readonly owns?: (table: string, chain: string) => boolean
   /** IPVS and ipsets decide about packets, too. */
   readonly usesIpvs?: true
-  /** What the rules leave open, for people. */
+  /** The assumptions of the proof, for people. */
   readonly assumes?: readonly string[]
 }
 
-/** One thing that was checked. */
 export interface Finding {
   readonly kind: 'ok' | 'missing' | 'stopped' | 'damaged' | 'warning' | 'note'
   readonly subject: string
   readonly text: string
-  /** Where it concerns one IP family alone. */
+  /** Set if only one IP family is concerned. */
   readonly family?: NftFamily | undefined
 }
 

@@ -33,7 +33,7 @@ export function proxyOfTable(table: string): string | undefined {
   return MODES.map(mode => mode.proxyOfTable?.(table)).find(proxy => proxy !== undefined)
 }
 
-/** Tests whether `ask` gives true for any mode. */
+/** Tests whether any mode satisfies `ask`. */
 export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined): Promise<boolean> {
   for (const mode of MODES) if ((await ask(mode)) === true) return true
   return false
@@ -45,7 +45,6 @@ interface WhatToRead extends KernelAccess {
   readonly proxyName: string | undefined
 }
 
-/** Kernel state of kprobe in every mode. */
 export interface ReadModes {
   readonly held: readonly HeldMode[]
   /** All chains of the tables of iptables. */

@@ -12,7 +12,7 @@ const CALL_LENGTH = 64
  */
 export class ByteWriter {
   bytes: Uint8Array
-  /** The same bytes, for aligned access. */
+  /** Views `bytes` for aligned access. */
   words: Int32Array
   view: DataView
   length = 0
@@ -24,7 +24,6 @@ export class ByteWriter {
     this.view = new DataView(this.bytes.buffer)
   }
 
-  /** Makes room for `count` more bytes. */
   reserve(count: number): void {
     const needed = this.length + count
     if (needed <= this.bytes.length) return
@@ -255,7 +254,6 @@ export class AttributeWriter {
   }
 }
 
-/** Swaps the four bytes of `value`. */
 function swap32(value: number): number {
   return (value << 24) | ((value & 0xff00) << 8) | ((value >>> 8) & 0xff00) | (value >>> 24)
 }
@@ -387,7 +385,6 @@ export const string: Codec<string> = {
   },
 }
 
-/** A codec of bytes. */
 export interface OctetsCodec extends Codec<Octets> {
   /** Shorter values are padded with zeros to this length. */
   readonly padTo: number

@@ -13,7 +13,7 @@ import {
 } from './message.ts'
 import { isNetlinkFailure, type Transport } from './transport.ts'
 
-/** How to write and send messages that the kernel carries out independently. */
+/** Writes and sends messages that the kernel carries out independently. */
 export interface Sending<T> {
   /** The subject of all messages, for errors: `ipsets`. */
   readonly object: string
@@ -40,7 +40,7 @@ export interface Refused<T> extends Acknowledgement {
 
 export interface FollowUp<T> {
   readonly refused: readonly Refused<T>[]
-  /** Sent before all waiting messages. */
+  /** These are sent before all waiting messages. */
   readonly again: readonly T[]
 }
 
@@ -143,7 +143,7 @@ function missingAnswer(object: string): NetlinkError {
 interface ReceiveOptions {
   /** A dedicated socket: what the kernel sends unasked would fill the queue of any other. */
   readonly transport: Transport
-  /** The longest datagram. */
+  /** Maximum length of a datagram. */
   readonly datagramBytes: number
   /** Takes one message, whose bytes are valid until it returns. */
   readonly take: (view: ByteView, message: Message) => void

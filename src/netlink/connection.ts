@@ -21,14 +21,14 @@ import { isNetlinkFailure, SystemError, type Transport } from './transport.ts'
 export interface ConnectionOptions {
   readonly transport: Transport
   readonly clock: Clock
-  /** How long the kernel may be silent in a conversation, milliseconds; a dump takes ten times as long at most. */
+  /** Maximum silence of the kernel in a conversation, milliseconds; a dump takes ten times as long at most. */
   readonly timeoutMs?: number | undefined
 }
 
 /** Dumps come in datagrams of at most 32 KiB; a shorter buffer would lose some of them. */
 const RECEIVE_BYTES = 128 * 1024
 const TIMEOUT_MS = 15_000
-/** How many timeouts longer a conversation may be in which the kernel is never silent. */
+/** A conversation in which the kernel is never silent takes at most this many timeouts more. */
 const RENEWED_MAX = 9
 /** Sequence numbers of requests end here; higher numbers belong to bursts. */
 export const REQUEST_SEQUENCE_MAX = 0x7fff_ffff
@@ -89,10 +89,7 @@ export class Connection {
     return this.#exclusive(request, deadlineMs => this.#list(request, deadlineMs))
   }
 
-  /**
-   * Dumps synchronously, for lists of a few kilobytes: the kernel continues a dump whenever a part of it is received.
-   * Errors as roundTrip.
-   */
+  /** Dumps synchronously, for a few kilobytes: the kernel continues a dump as parts are received. Errors as roundTrip. */
   dumpNow(request: Request): boolean {
     const conversation = new RequestConversation(request, this.#nextSequence())
     this.#askNow(conversation, request, () => conversation.done)
@@ -192,10 +189,7 @@ export class Connection {
     return this.#transport.sendLimitBytes
   }
 
-  /**
-   * Reserves `count` consecutive sequence numbers for the messages of bursts and returns the first; no late answer
-   * can have one of them.
-   */
+  /** Reserves `count` consecutive numbers for messages of bursts, which no late answer has. Returns the first. */
   takeSequences(count: number): number {
     if (this.#burstSequence + count > SEQUENCE_MAX) this.#burstSequence = REQUEST_SEQUENCE_MAX + 1
     const first = this.#burstSequence
@@ -338,7 +332,6 @@ const RECEIVING: Words = { operation: 'receive', object: '' }
 /** After these, more can be received. A transport reports EMSGSIZE for a datagram that did not fit the buffer. */
 const PASSING_LOSSES: ReadonlySet<string> = new Set(['ENOBUFS', 'EMSGSIZE'])
 
-/** The dependencies of a send. */
 export interface Sender {
   readonly connection: Connection
   readonly clock: Clock

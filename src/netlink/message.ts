@@ -163,7 +163,7 @@ function readErrno(view: ByteView, message: Message): number {
 interface ExtendedAck {
   readonly view: ByteView
   readonly message: Message
-  /** Of its attributes. */
+  /** The attributes start at this offset. */
   readonly start: number
 }
 

@@ -111,7 +111,7 @@ class NetlinkSocket implements Transport {
   /** These promises never reject. */
   readonly #sending = new Set<Promise<number>>()
   #closed = false
-  /** Whether a receive succeeded since the last wake; undefined while none has succeeded or failed. */
+  /** True if a receive succeeded since the last wake; undefined while none has succeeded or failed. */
   #received: boolean | undefined
 
   constructor(addon: Addon, handle: Handle) {

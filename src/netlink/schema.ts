@@ -109,10 +109,7 @@ export function nested<F extends Fields>(set: AttributeSet<F>): NestedCodec<F> {
   }
 }
 
-/**
- * Functions that read the values of a table from a source; nests have one function per value, so that no object is
- * created.
- */
+/** Functions that read a table's values from a source. Nests have one per value, so that no object is created. */
 type Sources<F extends Fields, S> = {
   readonly [K in keyof F]?: Source<F[K], S> | undefined
 }

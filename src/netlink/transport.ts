@@ -7,10 +7,7 @@ import { NetlinkError } from './errors.ts'
 export interface Transport {
   /** Sends one datagram now; blocks while the kernel processes it. Throws a SystemError. */
   sendSync(datagram: Uint8Array): void
-  /**
-   * Sends one datagram from the thread pool; `datagram` must not change until the promise settles. Rejects with
-   * SystemError.
-   */
+  /** Sends one datagram from the thread pool; `datagram` must not change meanwhile. Rejects with SystemError. */
   send(datagram: Uint8Array): Promise<void>
   /**
    * Reads one waiting datagram into `into` and returns its length, or undefined when none is waiting. Throws a
@@ -19,10 +16,7 @@ export interface Transport {
    * are left: messages are then aligned to 4 bytes, and an error on the way comes with the next call.
    */
   receive(into: Uint8Array, roomBytes?: number): number | undefined
-  /**
-   * Calls `readable` whenever datagrams may be waiting, until the returned function is called. It supports one
-   * watcher at a time.
-   */
+  /** Calls `readable` whenever datagrams may be waiting, until the result is called. Supports one watcher at a time. */
   watch(readable: () => void): () => void
   /**
    * Sends a short request every `everyMs`, and calls `changed` when its answer is not the expected one or is missing.
@@ -33,7 +27,6 @@ export interface Transport {
   /** Joins a multicast group (NFNLGRP_*). */
   join(group: number): void
   leave(group: number): void
-  /** This socket's netlink port id. */
   readonly portId: number
   /** Maximum bytes of a datagram that the kernel accepts; a longer one fails with EMSGSIZE and changes nothing. */
   readonly sendLimitBytes: number

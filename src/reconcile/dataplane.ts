@@ -45,19 +45,18 @@ function isGeneration(value: unknown): value is Generation {
  * Everything but observe, commit and cleanup is pure.
  */
 export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
-  /** What it is called in logs; no two planes of a network namespace have the same name. */
+  /** The plane's name in logs, unique in a network namespace. */
   readonly name: string
   /** The state of a kernel in which nothing of ours exists. */
   readonly empty: State
-  /** What the kernel should hold. `base` lends its numbering (ids, codes, sizes), so that equal things stay equal. */
+  /** Computes the wanted state. `base` lends its numbering (ids, codes, sizes), so that equal things stay equal. */
   render(frontends: FrontendTable, options: RenderOptions<State>): Steps<State>
-  /** What to send to get from one state to the other. */
+  /** Computes the plan that leads from one state to the other. */
   diff(from: State, to: State): Steps<P>
-  /** Reads the kernel. */
   observe(options?: ObserveOptions): Promise<Observation<State>>
-  /** Writes one plan. Never throws for what the kernel says: that is in the Receipt. */
+  /** Writes one plan. Does not throw for the kernel's answers: they are in the Receipt. */
   commit(plan: P, options: CommitOptions): Promise<Receipt>
-  /** Cheap to read. Changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
+  /** Cheap to read. Changes with every program's commits to the kernel; our own commits report theirs in the Receipt. */
   generation(): Generation
   /**
    * Calls `changed` about every `everyMs` while `generation` is not the expected one, for less than it costs to call
@@ -65,7 +64,7 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
    */
   watchGeneration?(everyMs: number, changed: () => void): GenerationWatch | undefined
   /**
-   * Subscribes to the commits of everyone on the node, until the result is called. It names the process behind each
+   * Subscribes to the commits of all programs on the node, until the result is called. It names the process behind each
    * commit, but taxes every writer while it lasts: for a while, after damage came back.
    */
   watchWriters(report: (commit: WriterCommit) => void): () => void
@@ -120,7 +119,7 @@ export interface Plan<State> {
   /** Number of kernel objects created, changed or removed. */
   readonly changes: number
   /**
-   * What the kernel holds once this plan is committed. It differs from the wanted state when something must wait for
+   * The state of the kernel once this plan is committed. It differs from the wanted state when something must wait for
    * a later commit (slots of a list that shrinks); diff(after, wanted) is then the rest.
    */
   readonly after: State
@@ -143,7 +142,7 @@ export interface PlanLine {
   readonly service: string | undefined
 }
 
-/** What came of a commit. */
+/** The outcome of a commit. */
 export interface Receipt {
   readonly outcome: /** The kernel holds plan.after. */
     | 'committed'
@@ -165,7 +164,7 @@ export interface Receipt {
   readonly durationMs: number
 }
 
-/** One thing the kernel refused. */
+/** A refusal by the kernel. */
 export interface KernelRefusal {
   /** Services among which the culprit is; one when the kernel said which, none when it is not a Service's. */
   readonly services: readonly string[]
@@ -185,7 +184,7 @@ export interface Difference {
 /** Commits that a difference may take: what a packet may still reach goes one commit later. */
 export const COMMITS_MAX = 8
 
-/** What `run` would change in the kernel, which is read, not written; objects of `family` stay as they are. */
+/** Lists what `run` would change in the kernel. Reads the kernel and writes nothing; objects of `family` stay as they are. */
 export async function differenceOf<State, P extends Plan<State>>(
   plane: Dataplane<State, P>,
   table: FrontendTable,

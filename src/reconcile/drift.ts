@@ -16,7 +16,7 @@ interface DriftOptions {
   readonly onDrift: (sign: DriftSign) => void
   /** The generation cannot be read, or commits not be watched. */
   readonly onError: (error: Error) => void
-  /** What `onError` reported is over, or made up for. */
+  /** The error of the last `onError` is over, or its consequences are made up for. */
   readonly onRecovered: () => void
 }
 
@@ -31,7 +31,7 @@ interface DriftSign {
 /** Foreign commits within RECURRENCE_MS, or longer where reads take long, that make a subscription worth its price. */
 const RECURRENCES = 3
 const RECURRENCE_MS = 10_000
-/** How long a subscription lasts after the last foreign commit. */
+/** A subscription ends this long after the last foreign commit. */
 const SUBSCRIPTION_MS = 60_000
 /** Foreign commits count together within this multiple of a read's duration: reads take a few percent of the time at most. */
 const LOOKS_APART = 100
@@ -96,7 +96,7 @@ export class DriftDetector {
       this.#accounted = generation
   }
 
-  /** How long it took to read the kernel and to compare it with what is wanted. */
+  /** Notes the time that a read of the kernel and its comparison with the wanted state took. */
   looked(durationMs: number): void {
     this.#lookMs = durationMs
   }
@@ -108,7 +108,6 @@ export class DriftDetector {
     this.#leave()
   }
 
-  /** Looks now. */
   check(): void {
     const { generation: read, clock, onDrift, onRecovered } = this.#options
     let generation: Generation

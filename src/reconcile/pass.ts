@@ -4,7 +4,7 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { CommitOptions, Dataplane, Generation, Plan, PlanLine, Receipt } from './dataplane.ts'
 import { type FailedFamily, isFamily, type Quarantine } from './quarantine.ts'
 
-/** What the reconciler reports: values for logs, metrics and health, never a call back into a source. */
+/** The reconciler reports these values for logs, metrics and health; they never call back into a source. */
 export type ReconcilerEvent =
   | {
       readonly kind: 'committed'
@@ -12,7 +12,7 @@ export type ReconcilerEvent =
       readonly plan: Plan<unknown>
       readonly receipt: Receipt
     }
-  /** The kernel holds what the Snapshot of this number asks for. */
+  /** The kernel holds the state that the Snapshot of this number requires. */
   | {
       readonly kind: 'synced'
       readonly number: number
@@ -65,8 +65,8 @@ interface PassOptions<State, P extends Plan<State>> {
   /** Resolves when another commit is allowed. */
   readonly pace: () => Promise<void>
   /**
-   * Asked before the first commit, with what the kernel holds and what it should hold. When it resolves with true, what is
-   * wanted was read once more, and the commit is not made.
+   * Called before the first commit, with the kernel's state and the wanted one. If it resolves with true, the wanted
+   * objects were read again from their source, and the commit is not made.
    */
   readonly doubts?: ((held: State, wanted: State) => Promise<boolean>) | undefined
 }
@@ -91,7 +91,7 @@ interface Goal<State> extends Pick<PassOptions<State, Plan<State>>, 'doubts'> {
   readonly reason: PassReason
   /** The Services to leave out. */
   readonly without: ReadonlySet<string>
-  /** Whether a rejection of a plan of an observed or an applied state, in this round, is due to our objects. */
+  /** Tests whether our objects caused the rejection, in this round, of a plan made of an observed or of an applied state. */
   readonly isProof: (observed: boolean, round: number) => boolean
 }
 
@@ -192,7 +192,7 @@ export class Pass<State, P extends Plan<State>> {
         return { complete: true, looked }
       }
       if (observed && !this.#programmed && (await doubts?.(from, wanted)) === true) {
-        // What the kernel holds lends its numbering, not what was nearly written.
+        // The next render takes its numbering from the kernel's state, because this plan was not committed.
         this.#base = undefined
         return { complete: false, looked }
       }
@@ -304,7 +304,7 @@ export class Pass<State, P extends Plan<State>> {
 
   /**
    * Lets held Services, of which at least one was refused, in by halves; those that are refused alone are quarantined.
-   * When the first half is accepted, the second need not be tried to know that it is rejected.
+   * If the first half is accepted, the second is known to be rejected and is split without a try.
    */
   async #isolate(table: FrontendTable, suspects: readonly string[], held: Set<string>): Promise<void> {
     const middle = suspects.length >> 1
@@ -353,7 +353,7 @@ export class Pass<State, P extends Plan<State>> {
   }
 }
 
-/** Whether a pass for this reason looks for damage. */
+/** Tests whether a pass for this reason looks for damage. */
 function isCheck(reason: PassReason): boolean {
   return reason === 'drift' || reason === 'period'
 }

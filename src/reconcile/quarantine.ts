@@ -41,7 +41,6 @@ export class Quarantine {
     this.#backoff = backoff
   }
 
-  /** The Services. */
   get entries(): readonly QuarantineEntry[] {
     return [...this.#entries.values()].filter(({ service }) => !isFamily(service))
   }

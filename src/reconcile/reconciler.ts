@@ -43,7 +43,7 @@ export interface ReconcilerStatus {
   /** The error of the last pass, if it failed. */
   readonly error: Error | undefined
   readonly table: FrontendTable | undefined
-  /** What `table` was computed from: sources may have newer objects. */
+  /** The snapshot that `table` was computed from. Sources may have newer objects. */
   readonly snapshot: Snapshot | undefined
   readonly memo: Memo | undefined
 }
@@ -84,7 +84,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #pending: PassReason | undefined
   /** A change came before a pass had ended and the minimum time had passed, or just then. */
   #hasWaiting = false
-  /** The same held when the pass began that runs now: changes keep coming. */
+  /** `#hasWaiting` was true when the present pass began: changes keep coming. */
   #isSteady = false
   #healAtMs: number
   #error: Error | undefined
@@ -141,7 +141,7 @@ export class Reconciler<State, P extends Plan<State>> {
     return this.#pass.rendered
   }
 
-  /** What the kernel holds; undefined while a pass runs, and after one that failed or left something for the next. */
+  /** The state of the kernel; undefined while a pass runs, and after one that failed or left something for the next. */
   get held(): Held<State> | undefined {
     const [state, resolved] = [this.#pass.rendered, this.#resolved]
     const isSettled = !this.#pacer.isRunning && this.#synced !== undefined && this.#began === undefined
@@ -149,7 +149,6 @@ export class Reconciler<State, P extends Plan<State>> {
     return { state, resolved, passes: this.#passes }
   }
 
-  /** A pass runs. */
   get isPassing(): boolean {
     return this.#pacer.isRunning
   }

@@ -59,7 +59,6 @@ export interface FlowVisitor {
 
 interface DeleteCount {
   readonly deleted: number
-  /** Entries that were already gone. */
   readonly gone: number
 }
 

@@ -172,7 +172,7 @@ export interface Flow {
   readonly answererPort: number
   /** The answerer has sent a packet (IPS_SEEN_REPLY). */
   readonly isAnswered: boolean
-  /** A rule translated the destination (IPS_DST_NAT); IPVS and relays set no such bit. */
+  /** A rule translated the destination (IPS_DST_NAT); IPVS and forwarders set no such bit. */
   readonly isDnat: boolean
   /** CTA_TUPLE_ORIG as the kernel wrote it: addresses, protocol, ports, and the zone of this direction if it has one. */
   readonly tuple: Octets

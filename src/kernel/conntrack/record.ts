@@ -32,7 +32,7 @@ import {
   type TUPLE,
 } from './flow.ts'
 
-/** A tracked connection for people: who talks to whom, and how much where the kernel counts. */
+/** A tracked connection for people: client, destination, endpoint, and traffic if the kernel counts it. */
 export interface FlowRecord {
   readonly protocol: PortProtocol
   readonly client: Ip
@@ -47,11 +47,11 @@ export interface FlowRecord {
   readonly volume: Volume | undefined
   /** Nanoseconds since 1970; undefined unless nf_conntrack_timestamp is on. */
   readonly startNs: bigint | undefined
-  /** Only of a connection that ended. */
+  /** Only an ended connection has it. */
   readonly stopNs: bigint | undefined
 }
 
-/** What a connection carried, by direction as its client sees it. */
+/** The traffic of a connection, by direction as its client sees it. */
 export interface Volume {
   readonly packetsSent: number
   readonly packetsReceived: number
@@ -91,7 +91,6 @@ function volumeOf(sent: Counters, received: Counters): Volume {
   }
 }
 
-/** Adds what another connection carried. */
 export function addedVolume(a: Volume | undefined, b: Volume): Volume {
   return {
     packetsSent: (a?.packetsSent ?? 0) + b.packetsSent,
@@ -114,7 +113,7 @@ const FIELD = 8
 const IP_LENGTH = NLA_HDRLEN + 2 * FIELD
 const PROTO_LENGTH = NLA_HDRLEN + 3 * FIELD
 
-/** Where each header of a tuple is, behind the header of the tuple, and what it is. */
+/** Each header of a tuple, with its offset behind the tuple's own header. */
 const TUPLE_HEADERS: readonly (readonly [offset: number, word: number])[] = [
   [0, nest(CTA_TUPLE_IP, IP_LENGTH - NLA_HDRLEN)],
   [4, header(CTA_IP_V4_SRC, 4)],
@@ -145,10 +144,7 @@ export function isPlain({ data }: ByteView, { start, end }: Message): boolean {
   return true
 }
 
-/**
- * Reads what names a plain message: protocol, original destination, source of the replies, and the ports of both in one
- * word.
- */
+/** Reads a plain message: protocol, original destination, source of the replies, and the ports of both in one word. */
 export function readPlain({ data }: ByteView, { start }: Message, into: Uint32Array): void {
   into[0] = data.getUint8(start + ORIGINAL + 28)
   into[1] = data.getUint32(start + ORIGINAL + 16)
@@ -156,7 +152,6 @@ export function readPlain({ data }: ByteView, { start }: Message, into: Uint32Ar
   into[3] = data.getUint16(start + ORIGINAL + 44) * 0x1_0000 + data.getUint16(start + REPLY + 36)
 }
 
-/** A connection begins, or ends. */
 export type FlowEventKind = 'new' | 'ended'
 
 const GROUPS = { new: NFNLGRP_CONNTRACK_NEW, ended: NFNLGRP_CONNTRACK_DESTROY } as const

@@ -39,7 +39,6 @@ export const ADDRESS = attributeSet({
   v6: [2 | NET, octets],
 })
 
-/** One element. */
 export const ENTRY = attributeSet({
   ip: [1, nested(ADDRESS)],
   port: [4 | NET, u16be],
@@ -50,7 +49,6 @@ export const ENTRY = attributeSet({
   line: [9 | NET, u32be],
 })
 
-/** One element of a list. */
 export const LIST_ENTRY = attributeSet({ entry: [IPSET_ATTR_DATA, nested(ENTRY)] })
 
 /** The options to create a set with, and the values that the kernel reports. */
@@ -146,7 +144,6 @@ export interface IpsetEntry {
 /** The kernel's description of a set: cheap to read, and enough to detect changes by another program. */
 export interface IpsetHeader {
   readonly set: Ipset
-  /** Type revision. */
   readonly revision: number
   readonly elements: number
   readonly references: number

@@ -74,7 +74,6 @@ interface IpvsClientOptions {
   readonly clock: Clock
   /** Limit of one datagram of a commit, and of the kernel's silence in a dump, milliseconds. */
   readonly timeoutMs?: number
-  /** Maximum messages per datagram. */
   readonly messagesMax?: number
 }
 
@@ -200,7 +199,6 @@ class NetlinkIpvsClient implements IpvsClient {
     }
   }
 
-  /** Sends a request that one message answers. */
   #ask<T>(words: Words, command: number, decode: (view: ByteView, message: Message) => T | undefined): T {
     return this.#withFamily(family => {
       let answer: T | undefined
@@ -373,7 +371,6 @@ export function describeObject(operation: IpvsOperation): string {
 /** The kernel's error for one step. */
 export interface Refusal {
   readonly step: Step
-  /** Name of the errno. */
   readonly code: string
   readonly error: Error
 }

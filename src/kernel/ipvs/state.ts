@@ -244,7 +244,7 @@ export type IpvsOperation = { readonly group: string } & (
   | {
       readonly verb: 'set-server'
       readonly server: VirtualServer
-      /** Whether the server is expected to be missing in the kernel. */
+      /** The kernel is expected not to have the server. */
       readonly isNew: boolean
     }
   | { readonly verb: 'delete-server'; readonly server: VirtualAddress }
@@ -257,7 +257,7 @@ export type IpvsOperation = { readonly group: string } & (
   | { readonly verb: 'delete-destination'; readonly server: VirtualAddress; readonly destination: RealServer }
 )
 
-/** What decides about packets outside of nf_tables in IPVS mode: objects of all programs. */
+/** Objects of all programs that decide about packets outside of nf_tables in IPVS mode. */
 export interface IpvsHeld {
   readonly servers: readonly HeldServer[]
   readonly ipsets: readonly HeldIpset[]

@@ -24,7 +24,6 @@ interface AddressChanges {
 
 interface AddressFailure {
   readonly ip: Ip
-  /** Name of the errno. */
   readonly code: string
   readonly error: Error
 }

@@ -100,7 +100,6 @@ export function readIfInfoMsg(view: ByteView, { start, end }: Message): number {
   return view.data.getUint32(start + 4, true)
 }
 
-/** A device of this network namespace. */
 export interface Link {
   readonly index: number
   readonly name: string

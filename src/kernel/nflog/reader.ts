@@ -34,7 +34,7 @@ const PACKET = attributeSet({
 
 /** A packet that a rule has logged. */
 export interface LoggedPacket {
-  /** What the rule puts before it. */
+  /** The prefix that the rule adds. */
   readonly prefix: string
   /** Undefined for a packet that is not IP. */
   readonly head: PacketHead | undefined

@@ -40,10 +40,7 @@ import {
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
-  /**
-   * Reads the generation (NFT_MSG_GETGEN), which grows with every commit of any program in this network namespace.
-   * Synchronous, under 10 us.
-   */
+  /** Reads the generation (NFT_MSG_GETGEN): each commit in this network namespace raises it. Synchronous, under 10 us. */
   generation(): number
   /** Sends one batch. The result has the kernel's answer; only a bug of ours throws. */
   commit(transaction: Transaction, options?: CommitOptions): Promise<CommitResult>
@@ -324,10 +321,7 @@ class NetlinkNftClient implements NftClient {
     return finishInSlices(steps, slicingOf(this.#clock))
   }
 
-  /**
-   * Sends one part, and asks for the generation right behind it. A send that fails for good counts as a rejection of
-   * the whole batch.
-   */
+  /** Sends one part and requests the generation after it. A send that fails for good counts as a rejected batch. */
   async #send(batch: EncodedTransaction, part: SentPart): Promise<SentReplies> {
     const { bytes, pool, before } = part
     const object = `nf_tables batch of ${batch.messages} messages`

@@ -45,7 +45,7 @@ export const PROTO_DESC_SCTP = 10
 export const PROTO_DESC_TH = 11
 export const PROTO_DESC_IP = 12
 export const PROTO_DESC_IP6 = 13
-/** The same for TCP, UDP and SCTP. */
+/** TCP, UDP and SCTP have the same number for this field. */
 export const THDR_DPORT = 2
 export const IPHDR_SADDR = 11
 export const IPHDR_DADDR = 12

@@ -107,7 +107,6 @@ export function decodeRule(
   }
 }
 
-/** Decodes a rule from its bytes. */
 export function readCompiled({ compiled }: CompiledRule, nameOf?: NameOfIpset): Rule {
   const view = viewOf(bytesFromOctets(compiled))
   const expressions = EXPRESSION_LIST.read(view, 0, compiled.length, 0)
@@ -134,7 +133,7 @@ export function decodeSet(view: ByteView, message: Message): Placed<NftSet> {
 }
 
 interface ElementsOptions {
-  /** Whether elements get their remaining time: for sets that packets fill. */
+  /** Elements get their remaining time. Only sets that packets fill need it. */
   readonly expirations: boolean
 }
 

@@ -188,10 +188,7 @@ function targetOf(table: Table): TableOperation {
   return { family: table.family, table: table.name }
 }
 
-/**
- * Returns the operations that turn the chains of `from` and their rules into those of `to`. It removes rules, but no
- * chains.
- */
+/** Returns the operations that turn the chains and rules of `from` into those of `to`. They remove no chains. */
 function diffChains(from: Table, to: Table): readonly Operation[] {
   if (from.chains === to.chains) return []
   const target: TableOperation = { family: to.family, table: to.name }
@@ -228,7 +225,6 @@ function sameHook(a: Chain, b: Chain): boolean {
   )
 }
 
-/** The chains that are no longer wanted. */
 interface StaleChains {
   readonly flush: readonly Operation[]
   readonly remove: readonly Operation[]
@@ -292,12 +288,11 @@ function targetsOfChain({ rules }: Chain): readonly string[] {
   return rules.flatMap(({ expressions }) => targetsOf(expressions))
 }
 
-/** Of four octets each. */
+/** A register has four bytes. */
 const REGISTERS = nft.NFT_REG32_15 - nft.NFT_REG32_00 + 1
 
 /* What makes two rules, or two sets, equal: whatever nft loads from its own listing equals what was listed. */
 
-/** Returns whether two sets are declared alike. */
 export function sameDeclaration(a: NftSet, b: NftSet): boolean {
   return (
     sameShape(a, b) &&

@@ -102,10 +102,7 @@ interface Dump {
   /** For errors: `rules of table`. */
   readonly what: string
   readonly table: { readonly family: HookFamily; readonly name: string }
-  /**
-   * The table, then the chain or the set: attributes 1 and 2 of every message. Kernels that do not know the filter
-   * ignore it.
-   */
+  /** The table, then the chain or set: attributes 1 and 2 of every message. Kernels without this filter ignore it. */
   readonly within?: readonly string[]
 }
 
@@ -163,9 +160,7 @@ interface Reading<T> {
 
 export interface Settled<T> {
   readonly value: T
-  /**
-   * The generation of the whole value; for an unsettled value, the one from which other programs may have changed it.
-   */
+  /** The generation of the whole value; for an unsettled value, the one from which other programs may have changed it. */
   readonly generation: number
   /** Other programs committed during every attempt. */
   readonly unsettled: boolean

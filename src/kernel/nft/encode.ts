@@ -330,9 +330,7 @@ function setAttributes(set: NftSet): ValuesOf<typeof SET> {
   }
 }
 
-/**
- * Maximum length of an element: key and data 64 bytes each, a chain's name and userdata 256 each, and their headers.
- */
+/** Maximum length of an element: key and data 64 bytes each, a chain's name and userdata 256 each, and their headers. */
 export const ELEMENT_BYTES_MAX = 768
 
 type Sources<S> = SourcesOf<typeof SET_ELEMENT, S>

@@ -17,12 +17,8 @@ import {
 /** One message of a batch that the kernel rejected. */
 export interface OperationFailure {
   readonly operation: Operation
-  /**
-   * The elements that contain the rejected one: only that one if the kernel reported its offset, otherwise all of the
-   * message.
-   */
+  /** The rejected element if the kernel reported its offset, otherwise all elements of the message. */
   readonly elements: readonly OwnedElement[]
-  /** Name of the errno. */
   readonly code: string
   readonly error: Error
 }
@@ -34,10 +30,7 @@ export function isStale({ errors }: Replies): boolean {
   return errors.some(({ errno }) => errno === errnoNumber('ERESTART'))
 }
 
-/**
- * Returns the failures. An error about the batch as a whole (on its first message) names the first operation and no
- * element.
- */
+/** Returns the failures. An error about the whole batch (on its first message) names the first operation, no element. */
 export function failuresOf(
   replies: Replies,
   batch: EncodedTransaction,

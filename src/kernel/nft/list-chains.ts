@@ -144,10 +144,7 @@ interface MutableChain extends ObservedChain {
 /** The wanted chains of one table, and the size of the whole table. */
 interface Found {
   readonly chains: Map<string, MutableChain>
-  /**
-   * The kernel's use count: rules of all chains of the table and jumps to them. `wantedUse` counts only those of
-   * `chains`.
-   */
+  /** The kernel's use count: rules of all chains and jumps to them. `wantedUse` counts only those of `chains`. */
   use: number
   wantedUse: number
 }

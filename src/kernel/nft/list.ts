@@ -207,7 +207,7 @@ export interface HandledRule {
   readonly rule: Rule
   /** As CompiledRule.compiled. */
   readonly compiled: Octets
-  /** What its counters counted. */
+  /** The sum of the rule's counters. */
   readonly packets: bigint
 }
 

@@ -37,7 +37,7 @@ export interface ForeignCommit {
   readonly processName: string | undefined
   /** The tables that it changed, without duplicates: `ip kube-proxy`. */
   readonly tables: readonly string[]
-  /** Whether `concerns` returned true for some of it. */
+  /** `concerns` returned true for a part of it. */
   readonly concerned: boolean
   /** False when the list may be incomplete: too many tables, or lost notifications. */
   readonly complete: boolean
@@ -51,7 +51,6 @@ export interface Touched {
   readonly table: string
   /** Name of the chain, or of the rule's chain. */
   readonly chain: string | undefined
-  /** Handle of the rule. */
   readonly handle: bigint | undefined
   /** Chains that a rule leads to, or led to. */
   readonly targets: () => readonly string[]
@@ -125,7 +124,6 @@ class CommitCollector {
     this.#gap = 'ahead'
   }
 
-  /** Called when the queue is empty. */
   drained(): void {
     if (this.#gap === 'ahead') this.#gap = 'here'
   }
@@ -195,7 +193,6 @@ export interface TraceEvent {
   readonly chain: string
   /** `return` stands for the end of a chain as well. */
   readonly type: 'rule' | 'return' | 'policy'
-  /** The rule's handle; undefined for other steps. */
   readonly handle: bigint | undefined
   /** The verdict of the rule or the policy; undefined where the kernel names none. */
   readonly verdict: Verdict | undefined

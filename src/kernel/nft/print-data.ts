@@ -105,10 +105,7 @@ export function formatElement(set: Pick<NftSet, 'keyType' | 'dataType'>, element
   return `${formatElementKey(set, key)}${expires}${formatComment(comment)}${value}`
 }
 
-/**
- * Formats ` comment "..."` with a leading blank, or nothing. It escapes text of other programs, so that a line stays
- * one line.
- */
+/** Formats ` comment "..."` with a leading blank, or nothing. Escapes text so that a line stays one line. */
 export function formatComment(comment: string | undefined): string {
   return comment === undefined || comment === '' ? '' : ` comment ${JSON.stringify(comment)}`
 }

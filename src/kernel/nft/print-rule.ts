@@ -16,10 +16,7 @@ import { COMMENT_MATCH, type Expression, type HookFamily, type NftSet, type Rule
 
 interface RuleContext {
   readonly family: HookFamily
-  /**
-   * Sets by name: they define how many registers a key spans. The key of a set that is missing here is printed as its
-   * first register.
-   */
+  /** Sets by name. A set defines the number of registers of its key; the key of a set missing here is printed as one. */
   readonly sets: ReadonlyMap<string, NftSet>
 }
 

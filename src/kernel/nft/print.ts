@@ -42,7 +42,6 @@ export function* printRuleset(ruleset: Ruleset): IterableIterator<string> {
   yield* printTables(ruleset.tables)
 }
 
-/** Prints tables of any program. */
 export function* printTables(tables: Iterable<AnyTable>): IterableIterator<string> {
   for (const table of tables) for (const line of printTable(table)) yield withoutControls(line)
 }
@@ -233,10 +232,7 @@ export interface DescribeOptions {
   readonly sets?: ReadonlyMap<string, NftSet>
 }
 
-/**
- * Formats an operation as one line in nft's words: `add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 :
- * 8000:2010 }`.
- */
+/** Formats an operation in nft's words: `add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 : 8000:2010 }`. */
 export function describeOperation(operation: Operation, options: DescribeOptions = {}): string {
   const words = wordsOf(operation)
   const verb = operation.verb === 'add-set' ? `add ${setKind(operation.set)}` : words.operation

@@ -131,7 +131,7 @@ const MASQ = attributeSet({
   portMax: [3, u32be],
 })
 
-/** Only of rules of other programs. */
+/** Only rules of other programs redirect. */
 export const REDIR = attributeSet({
   portMin: [1, u32be],
   portMax: [2, u32be],
@@ -297,7 +297,6 @@ export const COMPILED_RULE = attributeSet({
   userdata: [nft.NFTA_RULE_USERDATA, octets],
 })
 
-/** Identifies a rule. */
 export const RULE_PLACE = attributeSet({
   table: [nft.NFTA_RULE_TABLE, string],
   chain: [nft.NFTA_RULE_CHAIN, string],

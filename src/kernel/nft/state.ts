@@ -15,16 +15,13 @@ export interface Ruleset {
   readonly tables: readonly Table[]
 }
 
-/** A table of any program. */
 export type AnyTable = Omit<Table, 'family'> & { readonly family: HookFamily }
 
 export interface Table extends TableName {
   /** NFT_TABLE_F_*. */
   readonly flags: number
   readonly comment: string | undefined
-  /** By name. */
   readonly chains: ReadonlyMap<string, Chain>
-  /** By name. */
   readonly sets: ReadonlyMap<string, NftSet>
   /**
    * Elements of all sets of the table, grouped by Service. Versions share equal groups, so a comparison walks only
@@ -64,7 +61,7 @@ export interface NftSet {
   readonly size: number
   /** Milliseconds; 0 for none. */
   readonly timeoutMs: number
-  /** Whether each element counts the packets that matched it: NFTA_SET_EXPR. The counts are not part of the state. */
+  /** Each element counts the packets that matched it (NFTA_SET_EXPR). The counts are not part of the state. */
   readonly counted?: true
   /** NFTA_SET_USERDATA: the byte order of key and data, which nft needs to print the set. */
   readonly userdata: Octets
@@ -83,7 +80,7 @@ export interface Element {
   readonly expiresMs?: number
   /** The last key of an interval, in sets of concatenated intervals. */
   readonly keyEnd?: Octets
-  /** In other sets of intervals: the key is behind the last one of an interval. */
+  /** In other sets of intervals, the key is behind the last one of an interval. */
   readonly isEnd?: true
 }
 
@@ -102,11 +99,9 @@ export interface ObservedChain {
 }
 
 export interface ObservedRule {
-  /** The kernel's number for it. */
   readonly handle: bigint
   /** As CompiledRule.compiled: counters are zero. */
   readonly compiled: Octets
-  /** Absent where the rule has none. */
   readonly userdata?: Octets
 }
 
@@ -125,9 +120,7 @@ export type Expression =
       readonly length: number
       readonly dreg: number
     }
-  /** Reads a meta key into dreg. */
   | { readonly kind: 'meta'; readonly key: number; readonly dreg: number }
-  /** Writes sreg into a meta key. */
   | { readonly kind: 'meta-set'; readonly key: number; readonly sreg: number }
   | { readonly kind: 'ct'; readonly key: number; readonly dreg: number }
   | { readonly kind: 'cmp'; readonly op: 'eq' | 'neq'; readonly sreg: number; readonly data: Octets }
@@ -154,10 +147,7 @@ export type Expression =
       readonly offset?: number | undefined
       readonly dreg: number
     }
-  /**
-   * Translates the destination. Without a port the packet keeps its own, and protocols without ports (ICMP echo) are
-   * translated, too.
-   */
+  /** Translates the destination. Without a port, the packet keeps its own. Protocols without ports are translated too. */
   | {
       readonly kind: 'dnat'
       readonly family: 'ip' | 'ip6'

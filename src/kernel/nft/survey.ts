@@ -22,7 +22,6 @@ import {
 import type { Operation, Transaction } from './transaction.ts'
 import { commentOf } from './userdata.ts'
 
-/** A chain of any program. */
 export interface SurveyedChain {
   /** nft's name: ip, ip6, inet, bridge, arp, netdev; a number for any other family. */
   readonly family: string
@@ -78,7 +77,7 @@ export interface ForeignTable<F extends HookFamily = NftFamily> {
 
 export interface ForeignChain {
   readonly name: string
-  /** Whether it is attached to a netfilter hook. */
+  /** A base chain is attached to a netfilter hook. */
   readonly isBase: boolean
   readonly rules: readonly ForeignRule[]
 }
@@ -169,7 +168,6 @@ function commentMatch(expression: Expression): string {
   return expression.kind === 'match' && expression.name === COMMENT_MATCH ? cString(expression.info) : ''
 }
 
-/** The program whose chains will be removed. */
 export interface Owner {
   readonly ownsChain: (name: string) => boolean
   /** Returns whether a rule of a base chain that leads to a chain of the owner belongs to the owner, too. */

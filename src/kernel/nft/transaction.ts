@@ -25,7 +25,6 @@ export type Operation = TableOperation &
     | (RuleAddition & { readonly verb: 'add-rule' })
     /** Inserts before the rules of the chain. */
     | (RuleAddition & { readonly verb: 'insert-rule' })
-    /** Deletes one rule by the kernel's handle. */
     | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
     | { readonly verb: 'add-set'; readonly set: NftSet }
     | { readonly verb: 'delete-set'; readonly set: string }
@@ -177,10 +176,7 @@ type MessageTag = Operation | { readonly runs: readonly ElementRun[] } | undefin
 
 /** A transaction as one datagram. It can name the part that the kernel rejected. */
 export class EncodedTransaction extends Batch<MessageTag> {
-  /**
-   * Returns the operation of a message; undefined for batch begin and end. `offset` (into the message) selects one of
-   * the merged operations.
-   */
+  /** Returns the operation of a message, or the one at `offset` in it; undefined for batch begin and end. */
   operationAt(sequence: number, offset?: number): Operation | undefined {
     const tag = this.tagOf(sequence)
     if (tag === undefined || 'verb' in tag) return tag
@@ -319,10 +315,7 @@ export function splitBatch(
   return parts
 }
 
-/**
- * Returns a batch's begin. If the original names a generation, this one names the generation after `commits` commits
- * of ours.
- */
+/** Returns a batch's begin. A generation in the original is raised by our own `commits`. */
 function beginOf(begin: Uint8Array, commits: number): Uint8Array {
   const named = begin.slice()
   if (named.length < GENERATION_OFFSET + 4) return named

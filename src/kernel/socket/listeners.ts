@@ -19,7 +19,7 @@ export const INET_DIAG_NOCOOKIE = 0xffff_ffff
 export const TCPF_LISTEN = 1 << 10
 export const TCPF_CLOSE = 1 << 7
 
-/** The query that struct inet_diag_req_v2 carries. */
+/** The query in struct inet_diag_req_v2. */
 interface SocketQuery {
   /** AF_*. */
   readonly family: number
@@ -63,7 +63,6 @@ interface SocketFacts {
   readonly port: number
   /** Index of the device that the socket is bound to; 0 for all. */
   readonly device: number
-  /** User id of the owner. */
   readonly uid: number
   /** As in /proc/PID/fd. */
   readonly inode: number

@@ -26,13 +26,11 @@ export interface SysctlLeft {
     | 'equal'
     /** Another program set a larger value. */
     | 'larger'
-    /** The kernel has no such file. */
     | 'missing'
   /** Undefined when the file is missing. */
   readonly value: number | undefined
 }
 
-/** The outcome of setting sysctls. */
 export interface TuneReport {
   readonly written: readonly SysctlWrite[]
   readonly left: readonly SysctlLeft[]

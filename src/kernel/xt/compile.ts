@@ -257,13 +257,9 @@ function compileTarget(one: XtTarget, family: NftFamily): Octets {
   }
 }
 
-/**
- * Compiles a rule as compileRule does, with access to ipsets. Throws NetlinkError for a rule that the kernel cannot
- * hold.
- */
+/** Compiles as compileRule does, with access to ipsets. Throws NetlinkError for a rule that the kernel cannot hold. */
 type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
 
-/** The functions that write and read rules. */
 export interface RuleCodec {
   readonly compile: CompileRule
   readonly nameOfIpset?: (index: number) => string | undefined

@@ -31,7 +31,7 @@ export interface RawExpression {
   readonly name: string
   /** NFTA_EXPR_DATA: attributes. */
   readonly data: Octets
-  /** Where they are among the bytes of a rule. */
+  /** The position among the bytes of a rule. */
   readonly place?: Place | undefined
 }
 
@@ -49,7 +49,6 @@ class PlainWriter extends AttributeWriter {
   }
 }
 
-/** Encodes one element of NFTA_RULE_EXPRESSIONS. */
 function expression(value: Tagged<typeof TABLES>): Octets {
   const out = new ByteWriter(256)
   EXPRESSION.write(new PlainWriter(out), nft.NFTA_LIST_ELEM, value)
@@ -98,7 +97,7 @@ export function range(op: number, from: Octets, to: Octets): Octets {
   return expression({ tag: 'range', data: { sreg: REGISTER, op, from: { value: from }, to: { value: to } } })
 }
 
-/** What stands before and behind a mask, by its length: that of a number, or of an address of either family. */
+/** The bytes before and behind a mask, by its length: 4 (numbers, IPv4 addresses) or 16 (IPv6 addresses). */
 const MASKED: ReadonlyMap<number, readonly string[]> = new Map(
   [4, VALUE_LENGTH_MAX].map(length => [length, aroundMask(length)]),
 )
@@ -153,7 +152,6 @@ export function log(prefix: string, group: number, packetBytes: number): Octets 
   return expression({ tag: 'log', data: { prefix, group, snaplen: packetBytes, threshold: 1 } })
 }
 
-/** Encodes nft_compat's expression. */
 export function compat(tag: 'match' | 'target', name: string, revision: number, info: Octets): Octets {
   return expression({ tag, data: { name, revision, info } })
 }

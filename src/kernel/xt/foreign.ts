@@ -30,9 +30,8 @@ type ForeignMatch =
 
 export type ForeignTarget =
   | { readonly kind: 'MASQUERADE' | 'NOTRACK' }
-  /** To this node; without a port, to that of the packet. */
+  /** Redirects to this node; without a port, to that of the packet. */
   | { readonly kind: 'REDIRECT'; readonly port: number | undefined }
-  /** Translates the source to one address. */
   | { readonly kind: 'SNAT'; readonly ip: Ip }
   /** `set` changes the mark of the connection, `save` copies that of the packet to it, `restore` copies it back. */
   | {

@@ -122,12 +122,10 @@ const NFNL_MSG_COMPAT_GET = 0
 const COMPAT = attributeSet({ name: [1, string], revision: [2, u32be], type: [3, u32be] })
 const COMPAT_TYPES = { match: 0, target: 1 } as const
 
-/** A match or target of xtables. */
 interface AskedExtension {
   readonly kind?: keyof typeof COMPAT_TYPES
   readonly name: string
   readonly revision: number
-  /** AF_INET or AF_INET6. */
   readonly family: number
 }
 

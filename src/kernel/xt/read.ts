@@ -28,7 +28,6 @@ export function readRule(compiled: Octets, family: NftFamily, nameOfIpset?: Name
   return new RuleReader(splitExpressions(compiled), family, nameOfIpset).read()
 }
 
-/** Fields of a rule under construction. */
 type Draft = { -readonly [K in Exclude<keyof XtRule, 'matches' | 'target'>]?: XtRule[K] } & {
   readonly matches: XtMatch[]
   target: XtTarget | undefined
@@ -193,10 +192,7 @@ function conditionAt(expressions: readonly RawExpression[], at: number): Conditi
   return undefined
 }
 
-/**
- * Returns the condition's meaning in a rule with the fields read so far; undefined where iptables prints it
- * differently, or not at all.
- */
+/** Returns the meaning of a condition after the fields read so far; undefined where iptables prints it otherwise. */
 function fieldOf(
   condition: Condition,
   rule: Omit<XtRule, 'target'>,

@@ -10,7 +10,6 @@ import { chainKey, type ScopeOperation, type ScopeOperations } from './scope.ts'
 interface ScopeCommitOptions {
   readonly client: Pick<NftClient, 'commit' | 'rule'>
   readonly codec: RuleCodec
-  /** How work yields to the event loop. */
   readonly slicing: Slicing
   /**
    * The commit is `stale` if the kernel has left this generation, at which the rules to delete were read. Without it,
@@ -231,7 +230,6 @@ function added(sum: ScopeCommit, batch: Batch, result: CommitResult): ScopeCommi
 
 interface Batch {
   readonly transaction: Operation[]
-  /** The scope operation of each nf_tables operation. */
   readonly origins: ScopeOperation[]
   /** Failures of operations that cannot be encoded, in the form of the kernel's rejections. */
   readonly unwritable: ScopeFailure[]

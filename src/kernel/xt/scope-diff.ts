@@ -20,10 +20,7 @@ import { type ChainContent, type OwnedEntry, ScopeDraft } from './scope-draft.ts
 interface ScopeRules {
   readonly codec: RuleCodec
   readonly isOurs: IsOurs
-  /**
-   * Unwanted chains that rules of other programs lead to stay whole, with the chains that they lead to. Without it,
-   * they are emptied.
-   */
+  /** Keeps unwanted chains to which rules of other programs lead, and what they lead to. Otherwise they are emptied. */
   readonly keepsUsed?: boolean
 }
 
@@ -83,10 +80,7 @@ export class ScopeDiff {
     return this.#observed.get(tableKey(place))?.chains.get(name)
   }
 
-  /**
-   * Treats a chain of ours that another program made a base chain as missing, and clears it away: jumps cannot lead
-   * to it.
-   */
+  /** Treats a chain of ours that another program made a base chain as missing: jumps cannot lead to it. */
   #ownAt({ family, table, name }: XtChain): ObservedChain | undefined {
     const there = this.#chainAt({ family, table }, name)
     if (there?.hook === undefined) return there

@@ -54,7 +54,6 @@ export class ScopeDraft {
   readonly #tables = new Map<string, XtPlace>()
   /** Base chains, and chains of other programs that our jumps need. */
   readonly #foundations = new Map<string, ScopeOperation>()
-  /** By table and chain. */
   readonly #contents = new Map<string, Map<string, ChangedContent>>()
   readonly #jumps: ScopeOperation[] = []
   readonly #jumpsGone: ScopeOperation[] = []

@@ -8,7 +8,6 @@ import { NFACCT_NAME_MAX, XT_RECENT_NAME_LEN } from './rule.ts'
  * (little-endian) unless their name says otherwise.
  */
 export interface Struct<F extends Fields> {
-  /** Name of the match or target. */
   readonly name: string
   readonly revision: number
   /** Size in the kernel's dumps: that of the structure, rounded up to a multiple of 8 (XT_ALIGN). */
@@ -205,9 +204,7 @@ export const CONNTRACK = struct('conntrack', 3, 168, {
   stateMask: u16(150),
 })
 
-/**
- * struct xt_statistic_info; the count shares its place with that of nth, and the kernel does not export its pointer.
- */
+/** struct xt_statistic_info; the count shares its place with that of nth, and the kernel does not export its pointer. */
 export const STATISTIC = struct('statistic', 0, 24, {
   mode: u16(0),
   flags: u16(2),
@@ -215,7 +212,7 @@ export const STATISTIC = struct('statistic', 0, 24, {
   nthCount: u32(12),
 })
 
-/** The same for `--mode nth`: the packet that matches first, and one of how many, less 1. */
+/** struct xt_statistic_info in mode nth: one packet of `every` + 1 matches, the first after `packet` others. */
 export const STATISTIC_NTH = struct('statistic', 0, 24, {
   mode: u16(0),
   flags: u16(2),
@@ -346,7 +343,6 @@ export const DNAT_V1 = struct('DNAT', 1, 40, NAT_RANGE)
 /** struct nf_nat_range2, without its base port. */
 export const DNAT = struct('DNAT', 2, 48, NAT_RANGE)
 
-/** The same for sources. */
 export const SNAT_MULTI = struct('SNAT', 0, 24, DNAT_MULTI.fields)
 export const REDIRECT_V4 = struct('REDIRECT', 0, 24, DNAT_MULTI.fields)
 export const REDIRECT_V6 = struct('REDIRECT', 0, 40, NAT_RANGE)

@@ -38,7 +38,6 @@ export class TableDraft {
     this.counts = new Map(given.counts)
   }
 
-  /** Replaces the elements of the group. */
   put(group: string, elements: ElementGroup): void {
     const { base, counts } = this.#given
     const there = base?.elements.get(group)

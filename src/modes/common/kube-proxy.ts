@@ -47,7 +47,7 @@ export const KUBE_PROXY: Owner = {
     targets.some(target => ENTRANCES.has(target)) && comments.some(text => text.startsWith('kubernetes ')),
 }
 
-/** Whether a chain is one that only kube-proxy's nftables mode makes. */
+/** Tests whether only kube-proxy's nftables mode makes a chain of this name. */
 export function isKubeProxyChain(name: string): boolean {
   return NFTABLES_CHAINS.has(name)
 }
@@ -59,7 +59,7 @@ export interface ChainOutline {
 }
 
 /**
- * Whether a table with the name `kube-proxy` belongs to kube-proxy. A table of ours into which kube-proxy
+ * Tests whether a table with the name `kube-proxy` belongs to kube-proxy. A table of ours into which kube-proxy
  * wrote has chains and sets of both programs and belongs to kube-proxy. It is ours as long as its rules look
  * up Services in our map.
  */
@@ -81,7 +81,7 @@ export function outlinesOf({ chains }: Table): readonly ChainOutline[] {
   })
 }
 
-/** Whether a name is that of an ipset of kube-proxy's IPVS mode. Those of IPv6 begin with KUBE-6-. */
+/** Tests whether an ipset of kube-proxy's IPVS mode has this name. Those of IPv6 begin with KUBE-6-. */
 export function isKubeProxyIpset(name: string): boolean {
   return /^KUBE-(?:6-)?(?:LOOP-BACK|CLUSTER-IP|EXTERNAL-IP|LOAD-BALANCER|NODE-PORT|HEALTH-CHECK|IPVS)/.test(
     name,

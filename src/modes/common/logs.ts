@@ -86,7 +86,7 @@ function isEnd({ kind }: Expression): boolean {
   return kind === 'counter' || kind === 'reject' || kind === 'verdict'
 }
 
-/** Why a rule of kprobe rejects or drops a packet; `unknown` where the rule does not say it. */
+/** The reason for which a rule of kprobe rejects or drops a packet; `unknown` where the rule does not show it. */
 export type VerdictReason =
   | 'no-endpoints'
   | 'no-local-endpoints'
@@ -101,7 +101,7 @@ interface RefusingRule {
   readonly chain: string
   /** The rule as it is listed, with its comment. */
   readonly text: string
-  /** Whether a Service has the address and port. */
+  /** A Service has the address and port. */
   readonly isServed: boolean
 }
 
@@ -126,7 +126,7 @@ function isReason(name: string): name is VerdictReason {
   return Object.hasOwn(TEXTS, name)
 }
 
-/** Whether the rules of this chain, or for this reason, answer the client; those of others drop in silence. */
+/** Tests whether a refusal by this chain, or for this reason, is answered with a reject. Other refusals drop in silence. */
 export function isRejecting(name: string): boolean {
   return name === CHAIN_REJECT || name === CHAIN_LOCALHOST || name === 'no-endpoints'
 }

@@ -123,10 +123,7 @@ export function matches(set: string, sreg = WORK): Expression {
   return { kind: 'lookup', set, sreg, dreg: undefined, inverted: false }
 }
 
-/**
- * Continues only if the map contains the value in the registers from `sreg` on. Loads the data of the entry,
- * or executes its verdict.
- */
+/** Continues only if the map has the value in the registers from `sreg` on. Loads the data or executes the verdict. */
 export function mapped(set: string, sreg: number, dreg: number | 'verdict'): Expression {
   return { kind: 'lookup', set, sreg, dreg, inverted: false }
 }
@@ -176,10 +173,7 @@ interface PrefixMatch extends Cidr {
   readonly op: 'eq' | 'neq'
 }
 
-/**
- * Continues only if an address of the packet is in a prefix. For a prefix of whole bytes nft loads only the
- * compared bytes.
- */
+/** Continues only if an address of the packet is in a prefix. For whole bytes, nft loads only the compared ones. */
 export function inPrefix(
   layout: FamilyLayout,
   side: 'source' | 'destination',
@@ -235,7 +229,7 @@ export function prefixMask(bits: number, length: number): Octets {
   return mask
 }
 
-/** How rules distinguish pods of this node from other traffic. */
+/** Rules detect traffic from pods of this node in one of these ways. */
 export type Detector =
   | { readonly kind: 'cidr'; readonly cidr: Cidr }
   | { readonly kind: 'interface'; readonly name: string }
@@ -258,7 +252,7 @@ export function detectorFor(
   return cidr === undefined ? undefined : { kind: 'cidr', cidr }
 }
 
-/** How planes distinguish pods of this node from other traffic, by family; undefined where they cannot. */
+/** The detectors of traffic from pods of this node, by family; undefined where pods cannot be distinguished. */
 export type Detectors = Readonly<Record<Family, DetectorOption | undefined>>
 
 export function detectorsOf(detect: DetectLocal): Detectors {
@@ -296,7 +290,7 @@ export const CHAIN_SERVICES = 'services'
 /** The name is not `reject`, because that is a keyword of nft, which cannot load a chain with that name. */
 export const CHAIN_REJECT = 'refuse'
 export const CHAIN_FIREWALL = 'firewall-check'
-/** This chain exists where a relay of the daemon serves node ports at localhost. */
+/** This chain exists where a forwarder of the daemon serves node ports at localhost. */
 export const CHAIN_LOCALHOST = 'localhost-nodeports'
 
 export const REJECT: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_REJECT }
@@ -304,17 +298,12 @@ export const DROP: Verdict = { code: nft.NF_DROP, chain: undefined }
 
 /**
  * The priority of the hooks that translate destinations: one before that of kube-proxy and of nearly all other programs.
- * Of chains with equal priorities the newest runs first, and a host port of theirs would take packets to Services.
+ * The newest of chains with equal priorities runs first: another program's host port would take packets to Services.
  */
 export const NAT_PRIORITY = nft.NF_IP_PRI_NAT_DST - 1
-/**
- * The priority of named proxies. It fixes which proxy comes first, independently of the order in which they
- * started.
- */
+/** The priority of named proxies. It fixes which proxy comes first, independently of the order in which they started. */
 const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
-/**
- * A priority behind all chains that translate destinations, including those of iptables: docs/decisions/0021.
- */
+/** A priority behind all chains that translate destinations, including those of iptables: docs/decisions/0021. */
 const LATE_NAT_PRIORITY = nft.NF_IP_PRI_NAT_DST + 1
 
 export function natPriorityOf(proxy: string | undefined): number {
@@ -390,10 +379,7 @@ export function detectorKey(detector: Detector | undefined): unknown {
   return { kind: detector.kind, cidr: cidrKey(detector.cidr) }
 }
 
-/**
- * Matches node-port addresses. Node ports are never served on loopback addresses, because the reply could not
- * leave the node.
- */
+/** Matches node-port addresses, never loopback addresses: the reply could not leave the node. */
 export function toNodePortAddress({ layout, nodePorts }: TableContext): Expressions {
   if (nodePorts.kind === 'only') return [destinationAddress(layout, WORK), matches('nodeport-ips')]
   const local: Expressions = [

@@ -8,7 +8,7 @@ import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './rules.ts'
 import { type FamilyLayout, LAYOUTS, protocolOfKey, tableOf } from './tables.ts'
 import type { TracedRules } from './traced-rules.ts'
 
-/** Where packets enter the rules: from other hosts and pods, or from processes of this node. */
+/** Packets of other hosts and pods enter the rules at prerouting, those of processes of this node at output. */
 export type Hook = 'prerouting' | 'output'
 
 /** The rules of one mode as they were read from the kernel. */
@@ -17,14 +17,9 @@ export interface ReadRules {
   readonly traced: () => TracedRules
   /** The addresses of interfaces of this node, as far as the rules depend on them. */
   readonly localIps: ReadonlySet<Ip>
-  /**
-   * Gives the reason why no packet of a family reaches the rules about Services; undefined when packets do.
-   */
+  /** Gives the reason why no packet of a family reaches the rules about Services; undefined when packets do. */
   readonly obstacle: (family: Family, hook: Hook) => string | undefined
-  /**
-   * The rules reject connections to external addresses and node ports without endpoints only on the way in,
-   * as kube-proxy does.
-   */
+  /** As in kube-proxy, rules reject connections to external addresses without endpoints only on the way in. */
   readonly rejectsOutsideOnly?: true
 }
 
@@ -144,10 +139,7 @@ export function remembered(compute: ReadRules['obstacle']): ReadRules['obstacle'
 export interface ServiceRow {
   /** `namespace/name:port`. */
   readonly service: string
-  /**
-   * `ClusterIP`, `External` (externalIPs and load-balancer addresses, which the kernel does not distinguish),
-   * `NodePort`.
-   */
+  /** `ClusterIP`, `External` (externalIPs and load-balancer addresses look the same in the kernel), or `NodePort`. */
   readonly type: string
   readonly protocol: string
   /** `10.96.0.10:80`; `*:30080` for every address of the node. */
@@ -161,14 +153,11 @@ export interface ServiceRow {
   /** The clients that may connect; absent when all may. */
   readonly allowedFrom?: readonly string[]
   readonly affinitySeconds?: number
-  /** The address at which the daemon accepts connections that it relays; the frontend itself where no rule leads there. */
+  /** The address at which the daemon accepts connections that it forwards; the frontend itself where no rule leads there. */
   readonly listener?: string
   /** With policy Local: the address at which it accepts connections of pods and of the node. */
   readonly insideListener?: string
-  /**
-   * `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent
-   * otherwise.
-   */
+  /** `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent otherwise. */
   readonly problem?: string
   /** The mode whose rules it was read from; absent for a computed row. */
   readonly mode?: string
@@ -185,7 +174,10 @@ export function endpointTexts(endpoints: readonly Pick<Backend, 'ip' | 'port'>[]
     .map(({ ip, port }) => formatIpPort(ip, port))
 }
 
-/** Whether the row belongs to the Service `namespace/name`, or to one of `namespace/`. An empty name matches all Services. */
+/**
+ * Tests whether the row belongs to the Service `namespace/name`, or to one of `namespace/`. An empty name matches all
+ * Services.
+ */
 export function isOfService(services: readonly string[], service: string): boolean {
   if (service === '') return true
   const start = service.endsWith('/') ? service : `${service}:`
@@ -233,7 +225,7 @@ export interface ServedAddress {
   readonly problem?: string
 }
 
-/** The sets of a table that tell what kind of address a frontend has. */
+/** The sets of a table that show the kind of a frontend's address. */
 export interface AddressSets {
   readonly layout: FamilyLayout
   readonly clusterIps: ReadonlySet<Octets>
@@ -270,7 +262,7 @@ function lostText(ip: Ip, follows: string): string {
 
 /** Gives the Service of each place: `namespace/name:port`, or `namespace/name` for a whole Service. */
 export interface ServiceNames {
-  /** Whether every place without a name here belongs to no Service. */
+  /** An address and port without a name here belongs to no Service. */
   readonly isComplete: boolean
   at(protocol: string, ip: Ip, port: number): string | undefined
   atNodePort(protocol: string, port: number): string | undefined
@@ -279,10 +271,7 @@ export interface ServiceNames {
   atClusterIp(ip: Ip): string | undefined
 }
 
-/**
- * Reads names from the comments in our own tables: places that a rule matches, and the ClusterIPs that they
- * lead to.
- */
+/** Reads names from the comments in our own tables: places that a rule matches, and the ClusterIPs that they lead to. */
 export function namesOfElements(tables: readonly Table[]): ServiceNames {
   const found = noted()
   for (const { family, elements } of tables)

@@ -69,7 +69,7 @@ const IPV6: FamilyLayout = {
   rejectCode: nft.ICMPV6_PORT_UNREACH,
 }
 
-/** What tables of each family look like. */
+/** The layout of the tables of each family. */
 export const LAYOUTS: Readonly<Record<NftFamily, FamilyLayout>> = { ip: IPV4, ip6: IPV6 }
 /** The families of the tables that contain Services. */
 export const NFT_FAMILIES: readonly NftFamily[] = ['ip', 'ip6']
@@ -87,7 +87,7 @@ export const TABLE_COMMENT = 'rules of kprobe'
 const GROUP_LENGTH_MAX = 64
 
 /**
- * Whether a rendered group equals the present one except for the order, which the kernel chooses. The present
+ * Tests whether a rendered group equals the present one except for the order, which the kernel chooses. The present
  * one is then kept, so that the diff skips it. Long groups are not compared here: the diff compares them.
  */
 export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
@@ -180,7 +180,7 @@ export function sizeToHold(count: number, before: number | undefined, growth: Gr
   return 2 ** Math.ceil(Math.log2(Math.max(min, count * headroom)))
 }
 
-/** What a state of any mode contains about how it was rendered. */
+/** Every mode's state records the inputs that it was rendered from. */
 interface Rendered {
   readonly frontends: FrontendTable | undefined
   readonly without: ReadonlySet<ServiceKey>
@@ -371,8 +371,8 @@ export function refusalOf({ elements, operation, ...words }: OperationFailure): 
 }
 
 /**
- * What the kernel answers where a family lacks a part. Any other answer has a cause that is not the family, such as objects of
- * another program, and is retried sooner.
+ * The kernel answers with these errors where a family lacks a part. Other errors have other causes, such as objects of
+ * another program, and are retried sooner.
  */
 const NOT_SUPPORTED: ReadonlySet<string> = new Set([
   'EOPNOTSUPP',
@@ -394,7 +394,7 @@ export function refusalTo(
   return { services: [], error, family: isLacking ? LAYOUTS[family].model : undefined }
 }
 
-/** Whether the objects of a family stay as they are: see RenderOptions.without. */
+/** Tests whether the objects of a family stay as they are: see RenderOptions.without. */
 export function staysAsIs(family: NftFamily, without: ReadonlySet<string>): boolean {
   return without.has(LAYOUTS[family].model)
 }

@@ -35,7 +35,7 @@ export interface TracedListeners {
 export interface TracedListener {
   /** The name under which clients are remembered. */
   readonly key: string
-  /** Of the Service port, for people. */
+  /** The name of the Service port, for people. */
   readonly name: string
   readonly protocol: 'TCP' | 'UDP'
   /** The list of endpoints that the listener serves. */

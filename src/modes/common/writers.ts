@@ -58,7 +58,7 @@ export interface Watches extends Pick<Dataplane<unknown>, 'watchWriters'> {
 
 /**
  * Makes the watches, each over a socket of its own, which is closed with the watch. Without `socket`, the reconciler polls
- * the generation, and the log of drift names no process. `touchesUs` tells whether a changed object is ours or leads to
+ * the generation, and the log of drift names no process. `touchesUs` tests whether a changed object is ours or leads to
  * ours.
  */
 export function watchesOf(
@@ -114,10 +114,7 @@ export function inTables(name: string): (touched: Touched) => boolean {
   return ({ family, table }) => table === name && (family === 'ip' || family === 'ip6')
 }
 
-/**
- * The maximum number of tries. A commit names the generation from before its read; when another program
- * committed in between, the next try reads again.
- */
+/** Maximum number of tries. A commit names the generation that was read; a foreign commit since then needs another try. */
 const TRIES = 16
 
 export interface AsRead<T> {

@@ -43,7 +43,6 @@ interface Elsewhere {
   readonly legacyTables: readonly LegacyTable[]
   /** Lines of /proc/net/ip_vs; any program may own them. */
   readonly virtualServers: readonly string[]
-  /** Names of ipsets. */
   readonly ipsets: readonly string[]
   /** The device of kube-proxy's IPVS mode exists. */
   readonly device: boolean
@@ -126,7 +125,6 @@ export async function lookElsewhere(
   }
 }
 
-/** Commands that remove leftovers. */
 const REMOVES_NFT = '`kprobe cleanup --leftovers-of=kube-proxy`'
 const REMOVES_ALL = '`kube-proxy --cleanup`'
 
@@ -142,7 +140,6 @@ export interface LeftoverText {
   readonly command: string
 }
 
-/** Lists all leftovers, one a line. Pure. */
 export function leftoverTexts(
   { nftables, iptables, elsewhere }: Leftovers,
   owner: IptablesOwner = 'unknown',
@@ -198,7 +195,6 @@ export function ipvsTexts({ ipsets, device }: Elsewhere): readonly string[] {
   ]
 }
 
-/** Lists what a removal removed. Pure. */
 export function removedTexts({
   nftables,
   iptables,
@@ -225,10 +221,7 @@ function nameOf({ family, name }: TableName): string {
   return `${family} ${name}`
 }
 
-/**
- * Deletes kube-proxy's objects in nf_tables; chains of iptables mode only with `iptables`. Gives what it removed, and
- * what it had to keep.
- */
+/** Deletes kube-proxy's objects in nf_tables; chains of iptables mode only with `iptables`. Lists removed and kept ones. */
 export async function removeLeftovers(
   context: KernelAccess,
   tableName: string,

@@ -2,7 +2,7 @@ import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NF_IP_PRI_NAT_DST } from '../..
 import type { ChainHook } from '../../kernel/nft/state.ts'
 import { natPriorityOf } from '../common/rules.ts'
 
-/** What decides where kprobe's chains stand among nat chains. */
+/** These facts decide where kprobe's chains stand among nat chains. */
 interface OwnOrder {
   readonly writesIptables: boolean
   readonly proxy?: string | undefined

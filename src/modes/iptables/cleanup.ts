@@ -111,10 +111,7 @@ export async function isIptablesRecorded(kernel: KernelAccess): Promise<boolean>
   return await withNftClient(kernel, async client => (await whyKept(client)) === undefined)
 }
 
-/**
- * Gives family and handle of the first rules of KUBE-POSTROUTING that kprobe has not written. kube-proxy replaces them
- * whenever it writes.
- */
+/** Gives family and handle of first rules of KUBE-POSTROUTING without our signature: kube-proxy's, new in each sync. */
 async function unsignedRules(client: NftClient): Promise<readonly string[]> {
   const { postrouting } = chainNames(undefined)
   const chains = (name: string): boolean => name === postrouting

@@ -13,9 +13,7 @@ import { NFT_FAMILIES } from '../common/tables.ts'
 import type { Finding, KernelSockets, Look, ReadText } from '../mode.ts'
 import { answersAtLoopback, ROUTE_LOCALNET } from './settings.ts'
 
-/**
- * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes nothing.
- */
+/** Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes nothing. */
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
   const missing = missingXt(look.sockets, look.clock)
   return config.proxyMode === 'iptables'

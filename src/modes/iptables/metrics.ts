@@ -12,7 +12,7 @@ import { type ChainNames, isOurChain } from '../xt-common/layout.ts'
 import { MARTIAN } from '../xt-common/rules-parts.ts'
 import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 
-/** What this mode has written, and what the kernel has counted for it. */
+/** The rules that this mode has written, and the kernel's counts for it. */
 export interface IptablesNumbers {
   readonly rules: readonly TableRules[]
   /** Batches that the kernel rejected since the mode began: full syncs and partial ones. */

@@ -122,10 +122,7 @@ export function entriesIn(state: Counted, key: ServiceKey): readonly XtEntry[] {
   )
 }
 
-/**
- * Makes the chains of a Service in table nat, and its rules in shared chains, which reject clients or lead to its own
- * chains.
- */
+/** Makes the chains of a Service in table nat, and its rules in shared chains. */
 export function rulesOfService(service: ServiceFrontends, statics: Statics): ServiceRules {
   const ports = service.ports.map(port => portRules(port, statics))
   const chains = ports.flatMap(port => [...externalChains(port), ...port.lists])
@@ -155,10 +152,7 @@ function entriesOf(
   return statics.options.optimize ? placeEntries(entries, statics) : entries
 }
 
-/**
- * Counts distinct endpoints over all ports of a Service, in the family that has more of them: kube-proxy counts each
- * family separately.
- */
+/** Counts the distinct endpoints of a Service in its larger family: kube-proxy counts each family separately. */
 export function endpointsOf({ ports }: ServiceFrontends): number {
   let v4 = 0
   let v6 = 0
@@ -197,10 +191,7 @@ function clusterRules({ port, chains, statics }: PortInputs): readonly XtRule[] 
   ]
 }
 
-/**
- * Makes the rules by which pods and this node bypass policy Local, as if their packets had left and come back by a
- * load balancer.
- */
+/** Makes the rules by which pods and this node bypass policy Local, as if a load balancer returned their packets. */
 function localRules({ port, chains, uses, ofFamily, statics }: PortInputs): readonly XtRule[] {
   const { displayName } = port
   const { detector } = ofFamily
@@ -217,9 +208,7 @@ function localRules({ port, chains, uses, ofFamily, statics }: PortInputs): read
   return rules
 }
 
-/**
- * Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its packets.
- */
+/** Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its packets. */
 function firewallChain(port: PortInputs, clients: readonly Cidr[]): XtChain {
   const { displayName } = port.port
   const { fw, ext } = port.chains

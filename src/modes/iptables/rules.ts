@@ -54,10 +54,7 @@ interface Uses {
   readonly local: boolean
   /** For addresses beside the ClusterIP, with the policy that applies there. */
   readonly external: 'cluster' | 'local' | undefined
-  /**
-   * The clients that may connect to load-balancer addresses; undefined for all. All addresses of a Service have the
-   * same.
-   */
+  /** The clients that may connect to the load-balancer addresses, the same at all of them; undefined for all clients. */
   readonly clients: readonly Cidr[] | undefined
 }
 
@@ -147,7 +144,7 @@ interface Words {
   readonly target: XtTarget
 }
 
-/** Those of a rule that refuses clients, and why it does. */
+/** The words of a rule that refuses clients, with the reason. */
 interface Refusal extends Words {
   readonly reason: VerdictReason
 }
@@ -171,7 +168,7 @@ function refusalOf({ port, family }: PortInputs, route: Route): Refusal | undefi
   return { text: `${displayName} has no local endpoints`, target: DROP, reason: 'no-local-endpoints' }
 }
 
-/** Makes the entry of a rule that refuses clients, behind one that logs them if that is asked for. */
+/** Makes the entry of a rule that refuses clients, behind one that logs them if that is configured. */
 function refusingEntries(
   port: PortInputs,
   { chain, rule, reason }: { readonly chain: string; readonly rule: XtRule; readonly reason: VerdictReason },
@@ -288,8 +285,8 @@ function distinct(cluster: readonly Place[], local: readonly Place[]): readonly 
 }
 
 /**
- * Whether Services share chains with equal rules (optimize/README.md). With session affinity they do not: lists of
- * `recent` belong to one Service.
+ * Services may share chains with equal rules (optimize/README.md), except with session affinity: lists of `recent` belong
+ * to one Service.
  */
 function mayShare({ port, statics }: PortInputs): boolean {
   return statics.options.optimize && port.affinityTimeoutS === 0
@@ -333,9 +330,7 @@ function listChain(inputs: PortInputs, over: 'cluster' | 'local', places: readon
   return natChain(inputs, over === 'local' ? inputs.chains.svl : inputs.chains.svc, rules)
 }
 
-/**
- * Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 / 2^31.
- */
+/** Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 / 2^31. */
 function oneOf(count: number): XtMatch {
   return { kind: 'statistic', probability: Math.round(2 ** 31 * Number((1 / count).toFixed(10))) }
 }
@@ -348,9 +343,7 @@ function aboutEndpoint({ statics }: PortInputs, text: string): readonly XtMatch[
   return statics.large ? NO_MATCHES : [comment(text)]
 }
 
-/**
- * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through this node.
- */
+/** Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through this node. */
 function masqueradeRules(inputs: PortInputs, over: 'cluster' | 'local'): readonly XtRule[] {
   const { displayName, protocol, frontends } = inputs.port
   const who = whoIsMasqueraded(inputs)

@@ -47,10 +47,7 @@ export const NFACCT_LOCALHOST_ACCEPTED = 'localhost_nps_accepted_pkts'
 
 const TCP_BE_LIBERAL = 'proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal'
 
-/**
- * Makes the options. tcpBeLiberal is read once, as in kube-proxy. kprobe sets the configured value before it writes
- * rules.
- */
+/** Makes the options. tcpBeLiberal is read once, as in kube-proxy; kprobe sets its value before it writes rules. */
 export function iptablesOptions(
   config: Config,
   { setting = () => undefined }: Pick<KernelSockets, 'setting'>,
@@ -94,7 +91,7 @@ export function answersAtLoopback({
   return cidrs.some(cidr => isLoopback(cidr.ip) || contains(cidr, LOOPBACK_START))
 }
 
-/** What this mode does otherwise than nftables mode: docs/differences.md. */
+/** The differences from nftables mode: docs/differences.md. */
 const IPTABLES_PROMISES: Promises = {
   closesUnused: false,
   refusesBehind: true,

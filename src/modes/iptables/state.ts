@@ -21,7 +21,6 @@ export type IptablesState = RenderedState | ObservedState
 export interface RenderedState {
   readonly kind: 'rendered'
   readonly frontends: FrontendTable
-  /** The quarantined Services. */
   readonly without: ReadonlySet<string>
   readonly statics: Statics
   /** The objects that exist without Services. They are made again only with the statics. */
@@ -42,9 +41,7 @@ export interface ObservedState {
 /** The state of a kernel in which nothing of ours exists. */
 export const EMPTY_STATE: ObservedState = { kind: 'observed', observed: new Map(), refusals: new Map() }
 
-/**
- * Counts ports that have an endpoint, each by its chain. For a rendered state, the chains that it will have count.
- */
+/** Counts ports that have an endpoint, each by its chain. For a rendered state, the chains that it will have count. */
 export function iptablesExtent(state: IptablesState, names: ChainNames): Extent {
   if (state.kind === 'rendered') {
     const ports = state.frontends.services.values().flatMap(service => service.ports)

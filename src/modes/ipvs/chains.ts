@@ -283,7 +283,7 @@ export async function observeChains(
   )
 }
 
-/** Whether the chains contain a rule that kube-proxy does not write. */
+/** Tests whether the chains contain a rule that kube-proxy does not write. */
 function isOurs(observed: Observed, ipset: IpsetClient): boolean {
   const { nameOfIpset } = codecOf(ipset)
   return [...observed].some(([table, { chains }]) => {
@@ -297,7 +297,7 @@ function isOurs(observed: Observed, ipset: IpsetClient): boolean {
   })
 }
 
-/** Whether the chains that both modes have belong to an iptables mode, ours or kube-proxy's, that serves. */
+/** Tests whether a serving iptables mode, ours or kube-proxy's, owns the chains that both modes have. */
 function isIptablesMode(observed: Observed): boolean {
   return [...observed.values()].some(({ chains }) => {
     const rules = chains.get(KUBE_CHAINS.services)?.rules ?? []
@@ -310,7 +310,7 @@ function isOnlyIpvs(table: XtTableName, name: string): boolean {
   return isIpvsChain(table, name) && !isOurChain(KUBE_CHAINS, table, name)
 }
 
-/** Whether a jump belongs to IPVS mode alone. Jumps that iptables mode has in the same form stay with it. */
+/** Tests whether a jump belongs to IPVS mode alone. Jumps that iptables mode has in the same form stay with it. */
 function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
   const chain = target?.kind === 'jump' ? target.chain : ''
   return chain === KUBE_CHAINS.proxyFirewall || isOnlyIpvs(table, chain)

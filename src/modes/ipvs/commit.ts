@@ -36,7 +36,6 @@ export interface Committed extends Omit<Receipt, 'durationMs' | 'generation'> {
   readonly schedulers: ReadonlySet<string>
 }
 
-/** The result of one phase. */
 interface Step {
   readonly bytes: number
   readonly messages: number
@@ -189,7 +188,7 @@ export class Committer {
     return { ...list, entries: list.entries.filter(keeps), groups: list.groups.filter(keeps) }
   }
 
-  /** Whether all users of an object failed. An object that another Service needs is not skipped. */
+  /** Tests whether all users of an object failed. An object that another Service needs is not skipped. */
   #areFailed(services: readonly ServiceKey[]): boolean {
     return services.length > 0 && services.every(service => this.#failed.has(service))
   }
@@ -300,7 +299,7 @@ function joined(a: Step, b: Step): Step {
   }
 }
 
-/** Whether the commit must stop: a batch of nf_tables is atomic, so the rules of all Services are missing. */
+/** Refusals in removals, of shared objects and in batches of nf_tables, which are atomic, stop the commit for all Services. */
 function mustStop({ kind }: Phase, { refusals }: Step): boolean {
   if (refusals.length === 0) return false
   const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-redirects')

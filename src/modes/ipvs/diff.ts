@@ -77,7 +77,7 @@ export function* diffStates(
   })
 }
 
-/** Whether a state contains nothing of ours, as opposed to a state without Services. */
+/** Tests whether a state contains nothing of ours. A state without Services still has sets and the device. */
 function isNothing({ sets, device }: IpvsState): boolean {
   return sets.size === 0 && !device
 }
@@ -162,7 +162,7 @@ function* diffServers(
   return { add: piles.add, remove: piles.remove, after: to.with(piles.draining) }
 }
 
-/** Whether a virtual server is excluded. A virtual server that was read from the kernel has no Service. */
+/** Only virtual servers that were read from the kernel, which have no Service, are excluded. */
 function isExcluded({ server, service }: PlacedServer, excludeCidrs: readonly Cidr[]): boolean {
   return service === '' && anyContains(excludeCidrs, server.ip)
 }

@@ -86,7 +86,7 @@ export async function withIpvsKernel<T>(
   }
 }
 
-/** Whether our own table exists, which no other program makes: the mode runs, or ran and left its objects. */
+/** Tests whether our own table exists. No other program makes it: the mode runs, or ran and left its objects. */
 export async function hasIpvsTable(context: KernelAccess): Promise<boolean> {
   const { tableName } = DEFAULT_IPVS_OPTIONS
   return await withNftClient(context, async client => (await tablesNamed(client, tableName)).length > 0)
@@ -185,11 +185,10 @@ function keyed(listed: readonly ListedDestination[]): ReadonlyMap<string, RealSe
  * that the next start after a crash finds all objects. kube-proxy's IPVS mode keeps the same sets.
  */
 export interface Ownership {
-  /** Whether a virtual server is recorded and outside of `excludeCidrs`. */
+  /** Tests whether a virtual server is recorded and outside of `excludeCidrs`. */
   isOurServer(server: VirtualAddress): boolean
-  /** Whether the virtual server is ours, or one of another program at a place of ours. */
+  /** Tests whether a virtual server is ours, or another program's with an address and port that we use. */
   isRecorded(server: VirtualAddress): boolean
-  /** Whether an address of the dummy device is ours. */
   isOurAddress(ip: Ip): boolean
 }
 

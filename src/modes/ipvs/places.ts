@@ -22,11 +22,11 @@ export interface Place extends VirtualAddress {
   readonly frontend: Frontend
   /** The endpoints of the server at this place; empty where rules answer. */
   readonly backends: readonly Backend[]
-  /** Whether a Service has this very address and port. It takes precedence over the node port. */
+  /** A Service has this address and port itself, and takes precedence over the node port. */
   readonly hidden: boolean
 }
 
-/** Whether a frontend with an address of its own has the place. */
+/** Tests whether a frontend with an address of its own has the key. */
 type IsTaken = (key: ServerKey) => boolean
 
 export interface Placing {
@@ -40,13 +40,13 @@ export interface PlacedPort {
   readonly places: readonly Place[]
   /** The first place that a frontend lost to a virtual server of another program. */
   readonly occupied: ServerKey | undefined
-  /** A virtual server that holds the cluster list and is no frontend; at most one. */
+  /** A virtual server with all endpoints, at a port of the ClusterIP that no frontend uses; at most one. */
   readonly privateServer: VirtualAddress | undefined
-  /** The server with the cluster list that other places share; undefined where none does. */
+  /** The server to which rules redirect clients that may use all endpoints: the private one, or that of another place. */
   readonly clusterHome: VirtualAddress | undefined
-  /** The server with the list of endpoints on this node that other places share. */
+  /** The server to which rules redirect clients of local endpoints, so that all places share one affinity table. */
   readonly localHome: VirtualAddress | undefined
-  /** Whether traffic from inside needs the cluster list, but no server can hold it. */
+  /** Clients inside need all endpoints, but no virtual server is free to serve them (`clusterHome` is undefined). */
   readonly homeless: boolean
 }
 

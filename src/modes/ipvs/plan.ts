@@ -168,7 +168,7 @@ function detailOf(operation: IpvsOperation): readonly string[] {
 /** The state before the transaction. */
 interface Started {
   readonly ruleset: Ruleset
-  /** Whether the state was read from the kernel: sets may then be fuller than rendered ones. */
+  /** The state was read from the kernel. Its sets may be fuller than rendered ones. */
   readonly observed: boolean
 }
 

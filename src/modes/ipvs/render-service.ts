@@ -122,7 +122,6 @@ const SCHEDULER_FIELD = 'metadata.annotations[kprobe.io/ipvs-scheduler]'
 /** IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing includes the client's port, as in kube-proxy. */
 const MAGLEV_BY_PORT = IP_VS_SVC_F_SCHED2
 
-/** Makes the virtual servers of a port. */
 function serversOf(
   { port, places, privateServer }: PlacedPort,
   surroundings: Surroundings,

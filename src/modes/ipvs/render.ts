@@ -73,7 +73,6 @@ interface DraftOptions {
   readonly surroundings: Surroundings
 }
 
-/** Builds one state during one render. */
 class StateDraft {
   readonly #given: DraftOptions
   readonly #removed = new Set<ServerKey>()

@@ -3,7 +3,7 @@ import type { Config } from '../../config/config.ts'
 import { IPVS_TABLE } from '../../config/modes/ipvs.ts'
 import { type Detectors, detectorsOf } from '../common/rules.ts'
 
-/** Where the rules before IPVS are written: in our own tables, or as far as possible in kube-proxy's chains. */
+/** The place of the rules before IPVS: our own tables, or, as far as possible, kube-proxy's chains. */
 export type RuleWriter = 'nftables' | 'iptables'
 
 export interface IpvsOptions {
@@ -17,9 +17,9 @@ export interface IpvsOptions {
   readonly masqueradeAll: boolean
   /** The bit of the packet mark, 0 to 31. */
   readonly masqueradeBit: number
-  /** How pods of this node are distinguished from other traffic; undefined where they cannot be. */
+  /** The detectors of traffic from pods of this node; undefined where pods cannot be distinguished. */
   readonly detector: Detectors
-  /** How long a removed endpoint may keep its connections, milliseconds. */
+  /** Maximum time that a removed endpoint keeps its connections, milliseconds. */
   readonly drainMs: number
   /** The interval between digests, which find changes that the kernel does not report, milliseconds. */
   readonly digestMs: number

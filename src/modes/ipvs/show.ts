@@ -171,7 +171,7 @@ function rowsWithoutServer(state: IpvsState, names: ServiceNames): readonly Serv
   return [...rows.values()]
 }
 
-/** What our own tables and sets contain about places. */
+/** The parts of our own tables and sets that concern addresses and ports. */
 interface Rules {
   /** Elements by set, then by the key of a place: `ip . protocol . port`. */
   readonly elements: ReadonlyMap<string, ReadonlyMap<Octets, ElementData>>
@@ -224,7 +224,7 @@ function isBound({ entries }: IpvsState, ip: Ip): boolean {
   return entries.has(entryKey(setName('IPVS-IPS', familyOf(ip)), { ip }))
 }
 
-/** Whether outside clients reach only endpoints of this node. */
+/** Tests whether outside clients reach only endpoints of this node. */
 function isLocalOnly(state: IpvsState, server: VirtualServer): boolean {
   if (isIn(state, 'EXTERNAL-IP-LOCAL', server) || isIn(state, 'LOAD-BALANCER-LOCAL', server)) return true
   if (isBound(state, server.ip)) return false

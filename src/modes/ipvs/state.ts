@@ -33,7 +33,7 @@ export interface IpvsState {
   readonly without: ReadonlySet<ServiceKey>
   /** Schedulers that Services configure and this kernel lacks. */
   readonly missingSchedulers: ReadonlySet<string>
-  /** What did not fit or was not understood, by Service. The rest of the Service is served. */
+  /** Objects that did not fit or were not understood, by Service. The rest of the Service is served. */
   readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
   /** Data for the next render alone; without it, as after a read, everything is rendered again. */
   readonly rendering?: Rendering
@@ -63,7 +63,7 @@ export interface PlacedServer {
   readonly server: VirtualServer
   /** Real servers by destinationKey, sorted; weight 0 for those that drain. */
   readonly destinations: ReadonlyMap<string, RealServer>
-  /** How long draining real servers may keep their connections, milliseconds; undefined for the default. */
+  /** Maximum time that draining real servers keep their connections, milliseconds; undefined for the default. */
   readonly drainMs?: number | undefined
   /** The Service; empty when read from the kernel. */
   readonly service: ServiceKey

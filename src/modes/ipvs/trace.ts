@@ -56,7 +56,7 @@ export function ipvsHeld({ servers, sets, entries, addresses }: IpvsState): Ipvs
   }
 }
 
-/** What this mode does otherwise than nftables mode: docs/differences.md. */
+/** The differences from nftables mode: docs/differences.md. */
 const IPVS_PROMISES: Promises = {
   ...USUAL_PROMISES,
   bindsAddresses: true,

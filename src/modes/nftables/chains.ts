@@ -25,9 +25,7 @@ type ChainSpec =
   | PickSpec
   /** ext-N, ext-N-T: an external address with policy Cluster. */
   | { readonly kind: 'external'; readonly count: number; readonly timeoutS: number }
-  /**
-   * loc-N-M, loc-N-M-T: an external address with policy Local; N endpoints in the cluster, M on this node.
-   */
+  /** loc-N-M, loc-N-M-T: an external address with policy Local; N endpoints in the cluster, M on this node. */
   | {
       readonly kind: 'external-local'
       readonly cluster: number
@@ -45,9 +43,7 @@ interface PickSpec {
   readonly timeoutS: number
 }
 
-/**
- * Gives the name of a chain that picks an endpoint. Callers pass the exact count; this function quantizes it.
- */
+/** Gives the name of a chain that picks an endpoint. Callers pass the exact count; this function quantizes it. */
 export function pickChain(local: boolean, count: number, timeoutS: number): string {
   const prefix = local ? 'l' : ''
   const n = quantise(count)
@@ -67,10 +63,7 @@ export function firewallChain(target: string): string {
   return `fw-${target}`
 }
 
-/**
- * Gives the chain that the cluster list behind `name` needs when it grows by one endpoint; undefined for
- * other lists.
- */
+/** Gives the chain that the cluster list behind `name` needs when it grows by one endpoint; undefined for other lists. */
 export function nextChain(name: string): string | undefined {
   const spec = parseChain(name)
   if (spec === undefined) return undefined
@@ -183,10 +176,7 @@ function affinityRules({ local, count, timeoutS }: PickSpec, { layout }: RuleCon
   })
 }
 
-/**
- * Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints
- * everywhere.
- */
+/** Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints everywhere. */
 function externalLocalRules(
   spec: Extract<ChainSpec, { kind: 'external-local' }>,
   context: RuleContext,

@@ -34,11 +34,11 @@ export async function cleanNftables(context: CleanupContext): Promise<Cleaned> {
 }
 
 interface RemovedTables {
-  /** The tables, each with its family. */
+  /** Each with its family. */
   readonly removed: readonly string[]
   /** Tables with our name that belong neither to us nor to kube-proxy. */
   readonly foreign: readonly string[]
-  /** What was removed from tables that stay. */
+  /** Objects that were removed from tables that stay. */
   readonly remains: readonly Remains[]
 }
 
@@ -69,7 +69,7 @@ function remainsOf(tables: readonly Table[]): readonly Remains[] {
 }
 
 /**
- * Whether a table is ours: kube-proxy's own has the same name, but not our sets. Once kube-proxy has written its
+ * Tests whether a table is ours. kube-proxy's own has the same name, but not our sets. Once kube-proxy has written its
  * chains into a table of ours, it serves from there, and our remaining sets have no effect.
  */
 export function isOurs(table: Table): boolean {
@@ -89,7 +89,7 @@ const SHARED_SETS: ReadonlySet<string> = new Set<SetName>(['cluster-ips', 'nodep
 /** A size above the number of Services that a cluster can have. */
 const AMPLE_SIZE = 2 ** 20
 
-/** What of ours is in a table that belongs to kube-proxy now. */
+/** Objects of ours in a table that belongs to kube-proxy now. */
 interface Remains {
   readonly table: Pick<Table, 'family' | 'name'>
   readonly chains: readonly string[]
@@ -150,9 +150,7 @@ function isNarrow({ name, size }: NftSet): boolean {
   return SHARED_SETS.has(name) && size > 0 && size < AMPLE_SIZE
 }
 
-/**
- * Whether the sets are those of nftables mode. Up to version 0.1 one map held the endpoints of all protocols.
- */
+/** Recognizes the sets of nftables mode. Up to version 0.1 one map held the endpoints of all protocols. */
 function hasOurSets({ sets }: { readonly sets: ReadonlyMap<string, unknown> }): boolean {
   const hasEndpoints = sets.has(ENDPOINTS.TCP) || sets.has('endpoints')
   return sets.has('frontends') && sets.has('dispatch') && hasEndpoints

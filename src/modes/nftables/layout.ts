@@ -29,16 +29,14 @@ export const CODE_DROP = 1
 /** Codes of chains made on demand range from this value to CODE_MASK. */
 export const CODE_FIRST = 16
 
-/**
- * The maximum number of endpoints of one service port that can have numbers of their own (session affinity).
- */
+/** The maximum number of endpoints of one service port that can have numbers of their own (session affinity). */
 export const STABLE_MAX = ID_UNIT
 /**
  * The second half of an endpoint key. Values below it are slots. From this value on, the first half is the
  * number of the endpoint.
  */
 export const STABLE = 0x80000000
-/** The same for endpoints on this node. */
+/** Marks endpoints on this node, in place of STABLE. */
 export const STABLE_LOCAL = STABLE + 1
 
 /** The number of bytes of an IPv6 address, counted from its end, that identify a client in `affinity`. */
@@ -60,10 +58,7 @@ export function listOfPort(id: number): number {
 
 export type EndpointsMap = 'endpoints-tcp' | 'endpoints-udp' | 'endpoints-sctp'
 
-/**
- * One map for each protocol: nft treats the port in the map's data as a port of one protocol, and requires
- * each rule to name it.
- */
+/** One map for each protocol: nft gives ports in a map's data one protocol, and requires each rule to name it. */
 export const ENDPOINTS: Readonly<Record<Protocol, EndpointsMap>> = {
   TCP: 'endpoints-tcp',
   UDP: 'endpoints-udp',
@@ -79,10 +74,7 @@ export function pairKey(first: number, second: number): Octets {
   return u32host(first) + u32host(second)
 }
 
-/**
- * Gives the list of a pairKey, and its slot; the slot is undefined where the key has the number of an
- * endpoint.
- */
+/** Gives the list of a pairKey, and its slot; the slot is undefined where the key has the number of an endpoint. */
 export function readPairKey(key: Octets): { readonly list: number; readonly slot: number | undefined } {
   const first = readU32host(key)
   const second = readU32host(key, 4)
@@ -154,15 +146,12 @@ const SIZE_MIN: Readonly<Record<SetName, number>> = {
 }
 const FULL = 0.9
 
-/**
- * Gives the size of a set, see sizeToHold. Kernels up to 6.1 ignore a new size, so growing replaces the
- * table.
- */
+/** Gives the size of a set, see sizeToHold. Kernels up to 6.1 ignore a new size, so growing replaces the table. */
 export function sizeFor(name: SetName, count: number, before: number | undefined): number {
   return sizeToHold(count, before, { min: SIZE_MIN[name], full: FULL })
 }
 
-/** Whether the kernel counts the connections of the elements of a set. */
+/** Tests whether the kernel counts the connections of a set's elements. */
 export function isCounted(name: SetName, connectionCounters: boolean): boolean {
   return connectionCounters && ENDPOINTS_MAPS.has(name)
 }
@@ -174,15 +163,9 @@ export interface Ids {
   /** One bit for each id in use. The array is immutable once it is part of this value. */
   readonly used: Uint32Array
   readonly usedCount: number
-  /**
-   * The position at which the search for a free id continues. It rotates, so that a freed id is not reused
-   * soon.
-   */
+  /** The position at which the search for a free id continues. It rotates, so that a freed id is not reused soon. */
   readonly next: number
-  /**
-   * Ids that belong to no service port, but that affinity entries written before this process started still
-   * name.
-   */
+  /** Ids that belong to no service port, but that affinity entries written before this process started still name. */
   readonly reserved: ReadonlySet<number>
 }
 
@@ -212,9 +195,7 @@ export class IdDraft {
     this.#next = base.next
   }
 
-  /**
-   * Frees the id of a port at the end of the render, unless keep() or take() is called for the port first.
-   */
+  /** Frees the id of a port at the end of the render, unless keep() or take() is called for the port first. */
   retire(port: string): void {
     this.#retired.add(port)
   }
@@ -223,7 +204,6 @@ export class IdDraft {
     this.#retired.delete(port)
   }
 
-  /** False when no id is retired. */
   get hasRetired(): boolean {
     return this.#retired.size > 0
   }
@@ -258,7 +238,6 @@ export class IdDraft {
     }
   }
 
-  /** Takes the next free id. */
   #free(): number | undefined {
     const { reserved } = this.#base
     if (this.#usedCount + reserved.size >= ID_MAX) return undefined

@@ -24,7 +24,7 @@ const NO_BACKENDS: readonly Backend[] = []
 const LISTS: readonly ListName[] = ['cluster']
 
 /**
- * Gives the relay of each node port of a Service at localhost (KEP-6032). A port that has no endpoint for clients
+ * Gives the forwarder of each node port of a Service at localhost (KEP-6032). A port that has no endpoint for clients
  * there has none: the kernel then refuses connections, because no socket listens.
  */
 function localhostForwarders({ service, ports }: ServiceFrontends, families: Families): readonly Forwarder[] {
@@ -50,7 +50,7 @@ function localhostForwarders({ service, ports }: ServiceFrontends, families: Fam
   return forwarders
 }
 
-/** Gives a plan that also changes the relays of this process, from these to those of its `after`. */
+/** Gives a plan that also changes the forwarders of this process, from these to those of its `after`. */
 export function withForwarders(plan: NftablesPlan, from: NftablesState['forwarders']): NftablesPlan {
   const forwarders = diffForwarders(from, plan.after.forwarders)
   const { lines } = forwarders
@@ -67,7 +67,7 @@ export function withForwarders(plan: NftablesPlan, from: NftablesState['forwarde
   }
 }
 
-/** Builds the relays of one render from those of its base. */
+/** Builds the forwarders of one render from those of its base. */
 export class ForwarderDraft {
   readonly #base: NftablesState
   readonly #families: Families
@@ -88,7 +88,7 @@ export class ForwarderDraft {
       this.#changes.set(forwarder.key, this.#known(forwarder))
   }
 
-  /** Gives all relays. A Service that the kernel does not hold has none. */
+  /** Gives all forwarders. A Service that the kernel does not hold has none. */
   *finish({ services }: FrontendTable, isLeftOut: (key: string) => boolean): Steps<PersistentMap<Forwarder>> {
     if (this.#continuing)
       return this.#changes.size === 0 ? this.#base.forwarders : this.#base.forwarders.withOwn(this.#changes)
@@ -120,11 +120,11 @@ interface LocalhostForwardersOptions {
   readonly report: (event: ModeEvent) => void
 }
 
-/** As the servers of health and metrics do. */
+/** The servers of health and metrics retry as often. */
 const RETRY_MS = 5_000
 
 /**
- * The relays of node ports at localhost. A listener that cannot be opened, because another process has the port, is
+ * The forwarders of node ports at localhost. A listener that cannot be opened, because another process has the port, is
  * counted and retried. Everything else is served meanwhile.
  */
 export class LocalhostForwarders {
@@ -132,9 +132,8 @@ export class LocalhostForwarders {
   readonly #set: ForwarderSet
   readonly #mutex = new Mutex()
   readonly #retries: Pacer
-  /** The relays that the last commit asked for. */
   #wanted: PersistentMap<Forwarder> = PersistentMap.empty()
-  /** Those of them that are not open. */
+  /** The wanted forwarders that are not open. */
   readonly #waiting = new Map<ForwarderKey, Forwarder>()
   readonly #failures: Record<Family, number> = { IPv4: 0, IPv6: 0 }
   #isStarted = false
@@ -153,7 +152,7 @@ export class LocalhostForwarders {
     this.#retries = new Pacer({ clock, run: () => this.#retry() })
   }
 
-  /** Makes this process the one that relays. Before, relays count as those of another live process. */
+  /** Makes this process the one that forwards. Before, forwarders count as those of another live process. */
   start(): void {
     this.#isStarted = true
   }
@@ -170,7 +169,6 @@ export class LocalhostForwarders {
     return this.#set.counts
   }
 
-  /** Counts the open listeners of each family. */
   get listeners(): Readonly<Record<Family, number>> {
     const listeners: Record<Family, number> = { IPv4: 0, IPv6: 0 }
     for (const { address } of this.#wanted.values()) listeners[familyOf(address)]++
@@ -209,7 +207,6 @@ export class LocalhostForwarders {
     this.#waiting.clear()
   }
 
-  /** Ends every connection. */
   destroy(): void {
     void this.#retries.stop()
     this.#set.destroy()
@@ -240,7 +237,7 @@ export class LocalhostForwarders {
     for (const { key } of put) if (!errors.has(key)) this.#waiting.delete(key)
   }
 
-  /** Counts failures, and reports those of relays that did not fail before: one message for all. */
+  /** Counts failures, and reports those of forwarders that did not fail before: one message for all. */
   #note(failed: readonly Forwarder[], errorOf: (forwarder: Forwarder) => OpenFailure['error']): void {
     const fresh = failed.filter(({ key }) => !this.#waiting.has(key))
     for (const forwarder of failed) {

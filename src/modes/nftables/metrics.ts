@@ -55,7 +55,7 @@ function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>
   return endpoints
 }
 
-/** Gives kube-proxy's metrics of node ports at localhost, and those of the relay; none where they are not served there. */
+/** Gives kube-proxy's metrics of node ports at localhost, and those of the forwarders; none where they are not served there. */
 export async function localhostMetrics(
   client: Pick<NftClient, 'ruleCounters'>,
   state: NftablesState | undefined,

@@ -58,10 +58,7 @@ interface Owners {
   readonly byAddress: ReadonlyMap<Octets, string>
 }
 
-/**
- * Reads frontends and node ports: the data of each has the id of the service port, and the comment has the
- * Service.
- */
+/** Reads frontends and node ports: the data of each has the id of the service port, and the comment has the Service. */
 function* findOwners(table: Table): Steps<Owners> {
   const byId = new Map<number, string>()
   const byPort = new Map<string, number>()

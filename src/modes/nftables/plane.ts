@@ -21,10 +21,7 @@ interface NftablesPlaneOptions {
   readonly clock?: Clock
 }
 
-/**
- * Creates the data plane of nftables mode: the effect of kube-proxy's nftables mode, in tables with kprobe's
- * own layout. See README.md.
- */
+/** Creates the data plane with the effect of kube-proxy's nftables mode, in tables of kprobe's own layout: README.md. */
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
   const { client, options, forwarders, clock = systemClock } = given
   const commit = commitWith(client)

@@ -304,10 +304,7 @@ type Slots = (Octets | undefined)[]
 /** Slots by list id. */
 type SlotTable = ReadonlyMap<number, Slots>
 
-/**
- * Reads the slots from elements. A slot number above the number of elements cannot be ours and is ignored, so
- * that it takes no memory.
- */
+/** Reads the slots from elements. Slot numbers above the number of elements are not ours: they would take memory. */
 function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
   const tables = new Map<number, Slots>()
   for (const { set: of, key, data } of group) {

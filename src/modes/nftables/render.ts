@@ -106,7 +106,7 @@ export function* renderState(
   }
 }
 
-/** Whether the tables differ in their Services at most. */
+/** Tests whether the tables are equal except for their Services. */
 function hasSameSurroundings(a: FrontendTable, b: FrontendTable): boolean {
   return (
     a.nodePorts === b.nodePorts &&
@@ -173,10 +173,7 @@ interface TableDraftOptions {
   readonly options: NftablesOptions
   readonly base: Table | undefined
   readonly allocation: Allocation
-  /**
-   * Continues the elements of `base`. If false, all elements are made again, and those of `base` supply only
-   * their numbers.
-   */
+  /** If false, all elements are made again, and those of `base` supply only their numbers. */
   readonly continuing: boolean
   /** Continues, and differs from `base` in its Services at most. */
   readonly isSame: boolean
@@ -361,7 +358,7 @@ function sameKeys<K>(a: ReadonlyMap<K, unknown>, b: ReadonlyMap<K, unknown>): bo
   return true
 }
 
-/** Whether a Service has anything in the table. */
+/** Tests whether a Service has anything in the family's table. */
 function isIn({ model, addressLength }: FamilyLayout, service: ServiceFrontends | undefined): boolean {
   if (service === undefined) return false
   const { ports, clusterIps } = service
@@ -399,7 +396,7 @@ const NONE: ReadonlySet<string> = new Set()
 
 /**
  * Computes the transaction from one state to another. Some elements leave one transaction later (LATE_SETS). Unless
- * `isRelaying`, the relays of `from` count as those of `to`.
+ * `isRelaying`, the forwarders of `from` count as those of `to`.
  */
 export function* diffStates(
   from: NftablesState,

@@ -65,10 +65,7 @@ const KEY = 0
 /** The maps that decide what happens to a packet. */
 type FrontendMap = 'frontends' | 'nodeports'
 
-/**
- * Stores V of the packet in its priority. When no frontend is at the packet's destination, the rule ends here
- * and the priority stays.
- */
+/** Stores V of the packet in its priority. Without a frontend at its destination, the rule ends and the priority stays. */
 function findValue(layout: FamilyLayout, map: FrontendMap): Expressions {
   const addressRegs = map === 'frontends' ? layout.addressRegs : 0
   const key: Expressions = addressRegs === 0 ? [] : [destinationAddress(layout, KEY)]
@@ -120,10 +117,7 @@ interface ListChoice extends ListKind {
   readonly modulus: number
 }
 
-/**
- * Sends the packet to the endpoint whose number is in the packet's priority. `numgen random mod 1` is a
- * constant.
- */
+/** Sends the packet to the endpoint whose number is in the packet's priority. `numgen random mod 1` is a constant. */
 function pickNumbered(layout: FamilyLayout, { protocol, local }: ListKind): Expressions {
   return [
     readPriority(KEY),
@@ -197,7 +191,7 @@ export interface Skeleton extends TableContext {
   readonly natPriority: number
   /** The lengths of the source ranges in use, longest first. */
   readonly prefixLengths: readonly number[]
-  /** A relay serves node ports at localhost. */
+  /** A forwarder of the daemon serves node ports at localhost. */
   readonly localhost: boolean
   readonly logGroup: number
 }
@@ -289,8 +283,8 @@ function droppedByDispatch(skeleton: Skeleton, map: FrontendMap): readonly Rule[
 }
 
 /**
- * Rejects packets to node ports at localhost that the relay cannot serve, and counts them. TCP and UDP packets go on
- * to its listeners. The chain also shows whoever reads the kernel that there is a relay.
+ * Rejects packets to node ports at localhost that the forwarders cannot serve, and counts them. TCP and UDP packets go on
+ * to their listeners. In the kernel, the chain shows that there are forwarders.
  */
 function localhostChain({ layout }: Skeleton): Chain {
   const isNodePort: Expressions = [...ofProtocol('SCTP'), ...findValue(layout, 'nodeports')]

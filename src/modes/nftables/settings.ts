@@ -4,10 +4,7 @@ import { type Detectors, NAT_PRIORITY } from '../common/rules.ts'
 export interface NftablesOptions {
   /** The name of both tables, `ip` and `ip6`. */
   readonly tableName: string
-  /**
-   * The priority of the hooks that translate destinations: NAT_PRIORITY unless another proxy serves this node
-   * too.
-   */
+  /** The priority of the hooks that translate destinations: NAT_PRIORITY unless another proxy serves this node too. */
   readonly natPriority: number
   /** Masquerades connections of pods to ClusterIPs too. */
   readonly masqueradeAll: boolean

@@ -119,7 +119,7 @@ interface Contents extends AddressSets {
   readonly lists: ReadonlyMap<number, readonly string[]>
   /** Source ranges by service-port id, where V has one. */
   readonly ranges: ReadonlyMap<number, readonly string[]>
-  /** The daemon relays node ports at localhost. */
+  /** A forwarder of the daemon serves node ports at localhost. */
   readonly localhost: boolean
 }
 

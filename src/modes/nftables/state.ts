@@ -32,16 +32,15 @@ import {
 
 /** All that this plane keeps in the kernel, with the numbering that the next version continues. Immutable. */
 export interface NftablesState {
-  /** The tables `ip` and `ip6`. */
   readonly ruleset: Ruleset
   /** The frontend table that it was rendered from; undefined for a state read from the kernel. */
   readonly frontends: FrontendTable | undefined
   /** The quarantined Services, which the kernel rejected. */
   readonly without: ReadonlySet<string>
   readonly allocations: Readonly<Record<NftFamily, Allocation>>
-  /** What did not fit and is missing from the ruleset, by Service. */
+  /** Objects that did not fit and are missing from the ruleset, by Service. */
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
-  /** The relays of this process for node ports at localhost. */
+  /** The forwarders of this process for node ports at localhost. */
   readonly forwarders: PersistentMap<Forwarder>
 }
 
@@ -73,7 +72,7 @@ export const EMPTY_STATE: NftablesState = {
 }
 
 export interface NftablesPlan extends TransactionPlan<NftablesState> {
-  /** Undefined when no relay changes. */
+  /** Undefined when no forwarder changes. */
   readonly forwarders?: ForwarderChanges | undefined
 }
 

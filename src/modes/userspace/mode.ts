@@ -28,7 +28,7 @@ export const userspace: Mode = {
   },
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 4_096, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
-  // The relay listens on one of them.
+  // The forwarder listens on one of them.
   needsAddresses: true,
 }
 

@@ -73,7 +73,6 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
   readonly #mutex = new Mutex()
   readonly #forwarders: ForwarderSet
   #isForwarding = false
-  /** The relays that the listeners use now. */
   #applied: PersistentMap<Forwarder> = PersistentMap.empty()
   /** The kernel may lead to listeners of a commit whose outcome is unknown. */
   #isUnsure = false
@@ -109,7 +108,7 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
   }
 
   diff(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
-    // The kernel does not show the endpoints to which another process relays.
+    // The kernel does not show the endpoints to which another process forwards.
     return diffStates(this.#isForwarding ? from : { ...from, forwarders: to.forwarders }, to)
   }
 
@@ -193,7 +192,6 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     this.#forwarders.release(this.#given.clock)
   }
 
-  /** Ends every connection. */
   destroy(): void {
     this.#forwarders.destroy()
     this.#applied = PersistentMap.empty()
@@ -230,7 +228,7 @@ function nodePortIps(frontends: FrontendTable | undefined): ReadonlySet<Ip> {
   return new Set(ips)
 }
 
-/** Whether a table is ours: no other program makes these sets. */
+/** Recognizes our own table: no other program makes these sets. */
 export function isOurs({ sets }: Table): boolean {
   return sets.has('listeners') && sets.has('frontends') && sets.has('inside')
 }
@@ -238,7 +236,7 @@ export function isOurs({ sets }: Table): boolean {
 /** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>
 
-/** Makes the book of a process that has these relays open. */
+/** Makes the book of a process that has these forwarders open. */
 export function bookOf(forwarders: PersistentMap<Forwarder>, portOf: PortOf): ListenerBook {
   const book = new Map<string, ListenerSymbol>()
   for (const forwarder of forwarders.values()) {

@@ -50,7 +50,7 @@ export function* renderUserspaceState(
   return { ...draft.finish(frontends), frontends, without }
 }
 
-/** Chooses the relay address: the node's own address first; without it, one that other hosts can reach. */
+/** Chooses the address of the forwarders: the node's own address first; without it, one that other hosts can reach. */
 function forwarderAddress({ node, localIps }: FrontendTable, family: Family): Ip | undefined {
   const isOfFamily = (ip: Ip) => familyOf(ip) === family
   // The addresses of this machine may be unknown.
@@ -93,7 +93,6 @@ class StateDraft {
     )
   }
 
-  /** Replaces the objects of a Service. */
   replace(key: string, after: ServiceFrontends | undefined): void {
     const before = this.continued.frontends?.services.get(key)
     const elements: Record<NftFamily, readonly Element[]> = { ip: [], ip6: [] }
@@ -198,7 +197,7 @@ interface ServiceElements {
   readonly refusals: readonly Refusal[]
 }
 
-/** The address on which relays of the family listen; undefined when this node has none. */
+/** The address on which forwarders of the family listen; undefined when this node has none. */
 type ForwarderAddress = Ip | undefined
 
 function serviceElements(

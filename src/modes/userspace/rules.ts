@@ -78,7 +78,7 @@ export function chainsOf(inputs: RuleInputs): readonly Chain[] {
   ]
 }
 
-/** How a place is looked up: by address, protocol and port, or without the address. */
+/** The maps of a lookup by address, protocol and port, or without the address. */
 interface Places {
   readonly hasAddress: boolean
   readonly verdicts: string

@@ -31,7 +31,7 @@ export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<
   )
 }
 
-/** The input hook chain. The rules behind the relay translate no source, so nothing has to be masqueraded. */
+/** The input hook chain. The rules behind the forwarder translate no source, so nothing has to be masqueraded. */
 const INPUT: HookChain = [CHAIN_INPUT, NF_INET_LOCAL_IN]
 
 /** Makes the held state: the kernel holds the daemon's listeners, and no endpoints. Pure. */
@@ -106,7 +106,7 @@ function rowsOf(table: Table): readonly ServiceRow[] {
   )
 }
 
-/** Whether rules read the set of node-port addresses. The set exists in any case. */
+/** Tests whether rules read the set of node-port addresses, which exists in any case. */
 function asksForNodePortIps({ chains }: Table): boolean {
   return [...chains.values()].some(({ rules }) =>
     rules.some(({ expressions }) =>

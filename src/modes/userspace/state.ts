@@ -114,18 +114,17 @@ export function portName(comment: string): string {
 export interface UserspaceState {
   /** Tables `ip` and `ip6`, with symbols for the addresses and ports of listeners: see ListenerSymbol. */
   readonly ruleset: Ruleset
-  /** The relays of this process, by RelayKey. */
+  /** The forwarders of this process, by ForwarderKey. */
   readonly forwarders: PersistentMap<Forwarder>
   /** The addresses and ports that the rules catch: address and portKey, or portKey alone. Empty when read. */
   readonly places: PersistentMap<ServiceKey>
-  /** The addresses on which the relays of each family listen. */
+  /** The addresses on which the forwarders of each family listen. */
   readonly addresses: Readonly<Record<Family, Ip | undefined>>
   /** The frontend table that it was rendered from; undefined for a state read from the kernel. */
   readonly frontends: FrontendTable | undefined
-  /** The quarantined Services. */
   readonly without: ReadonlySet<ServiceKey>
   readonly tallies: Readonly<Record<NftFamily, TableTally>>
-  /** What this mode does not support, by Service. */
+  /** Parts of Services that this mode does not support, by Service. */
   readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
 }
 
@@ -174,7 +173,6 @@ export function isSymbol(data: ElementData): data is ListenerSymbol {
   return typeof data === 'string' && data.startsWith(ARROW)
 }
 
-/** The listener of a symbol. */
 export interface SymbolParts {
   readonly address: Ip
   readonly list: ListName
@@ -223,7 +221,7 @@ function keyOctets(symbol: ListenerSymbol, family: NftFamily, portOf: PortOf): O
   return address + portKey(protocol, portOf(key, list) ?? 0)
 }
 
-/** One nf_tables transaction, with the changes of the relays around it. */
+/** One nf_tables transaction, with the changes of the forwarders around it. */
 export interface UserspacePlan extends Plan<UserspaceState>, Pick<ForwarderChanges, 'put' | 'remove'> {
   /** The transaction, with symbols for the addresses and ports of listeners. */
   readonly transaction: Transaction

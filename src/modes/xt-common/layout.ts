@@ -41,9 +41,7 @@ export function base32(high: number, low: number): string {
 /** The prefix of kube-proxy's chains, without the hyphen. */
 const KUBE = 'KUBE'
 
-/**
- * The names of the chains of one proxy. Beside these it has chains of Services, and chains that the optimizer adds.
- */
+/** The names of the chains of one proxy. Beside these it has chains of Services, and chains that the optimizer adds. */
 export interface ChainNames {
   /** The value of --service-proxy-name; undefined for the unnamed proxy. */
   readonly proxy: string | undefined
@@ -83,18 +81,12 @@ export function chainNames(proxy: string | undefined): ChainNames {
 
 export const KUBE_CHAINS = chainNames(undefined)
 
-/**
- * A chain in every table: when it is gone, kube-proxy knows that another program flushed the rules. A named proxy
- * does not need it.
- */
+/** A chain in every table of the unnamed proxy. If it is gone, another program flushed the rules. */
 export const KUBE_PROXY_CANARY = 'KUBE-PROXY-CANARY'
 
 const OF_A_NAME = /^(KP[A-Z2-7]{5})-/
 
-/**
- * Returns the prefix of a named proxy that a chain has; undefined for all others. Only a hint: other programs may use
- * such names.
- */
+/** Returns the prefix of a named proxy that a chain has, if any. Only a hint: other programs may use such names. */
 export function namedPrefixOf(chain: string): string | undefined {
   return OF_A_NAME.exec(chain)?.[1]
 }
@@ -114,10 +106,7 @@ function fixedNames(names: ChainNames, table: XtTableName): readonly string[] {
   }
 }
 
-/**
- * Returns whether this mode writes such a chain under these names. Without a proxy name, our chains and kube-proxy's have the
- * same names.
- */
+/** Tests whether this mode writes such a chain. Without a proxy name, our chains have the names of kube-proxy's. */
 export function isOurChain(names: ChainNames, table: XtTableName, name: string): boolean {
   if (!name.startsWith(names.prefix)) return false
   return (
@@ -253,10 +242,7 @@ export function isIpvsChain(table: XtTableName, name: string): boolean {
   return NAMES[table].has(name)
 }
 
-/**
- * The reason why iptables mode and IPVS mode with rules of iptables cannot run at once: each would undo the other's
- * changes.
- */
+/** iptables mode and IPVS mode with rules of iptables cannot run at once: each would undo the other's changes. */
 export const SAME_CHAINS =
   'iptables mode and IPVS mode with --ipvs-rules=iptables use chains of the same names; restart kprobe to change from one to the other'
 

@@ -94,9 +94,7 @@ function tableChains(
   })
 }
 
-/**
- * Matches the name of a Service and its port anywhere in a comment: `web traffic for shop/cart:http external ...`.
- */
+/** Matches the name of a Service and its port anywhere in a comment: `web traffic for shop/cart:http external ...`. */
 const NAMED = /(?:^|\s)([a-z0-9][a-z0-9.-]*\/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)(?=\s|$)/
 
 /**
@@ -163,10 +161,7 @@ export function placesOf(families: readonly NftFamily[]): readonly XtPlace[] {
   return families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
 }
 
-/**
- * Reads the tables of iptables-nft, including chains of other programs. Chains with `names` count as ours. Throws
- * NetlinkError.
- */
+/** Reads the tables of iptables-nft, with other programs' chains; `names` marks ours. Throws NetlinkError. */
 export async function readIptables(
   context: ClientContext,
   families: readonly NftFamily[],

@@ -16,12 +16,10 @@ import {
   VARINT_BYTES_MAX,
 } from './table.ts'
 
-/** A message while it is being read. */
 interface Message {
   [field: string]: unknown
 }
 
-/** The position of a message. */
 interface Span {
   readonly bytes: Buffer
   readonly start: number
@@ -287,7 +285,7 @@ const MESSAGE_SLOTS = 256
 
 interface PooledMessage {
   readonly table: Table
-  /** Its bytes, each a character. */
+  /** One character per byte. */
   readonly text: string
   readonly value: Message
 }
@@ -316,7 +314,7 @@ function slotOf(bytes: Buffer, start: number, end: number): number {
 
 const ASCII_MAX = 0x7f
 
-/** Whether these bytes are this text, each a character. */
+/** Tests whether the bytes, one a character, spell the text. */
 function says(text: string, bytes: Buffer, start: number, end: number): boolean {
   if (text.length !== end - start) return false
   for (let at = 0; at < text.length; at++) if (text.charCodeAt(at) !== bytes[start + at]) return false
@@ -324,8 +322,8 @@ function says(text: string, bytes: Buffer, start: number, end: number): boolean 
 }
 
 /**
- * What is not UTF-8 is replaced by U+FFFD, as Go does when it writes the same object as JSON: the API server takes
- * such strings from anyone who may write an annotation, and no annotation may end a stream.
+ * Replaces invalid UTF-8 by U+FFFD, as Go does when it writes the same object as JSON. The API server accepts such text
+ * in annotations, and no annotation may end a stream.
  */
 function textOf(bytes: Buffer, start: number, end: number): string {
   for (let at = start; at < end; at++)
@@ -338,7 +336,7 @@ export interface FieldSpan {
   readonly tag: number
   /** The start of its contents, behind tag and length. */
   readonly start: number
-  /** Bytes of its contents. */
+  /** The contents take this many bytes. */
   readonly length: number
 }
 

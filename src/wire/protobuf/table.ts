@@ -12,7 +12,7 @@ type Shape = NumberShape | BytesShape
 /** An enum is an `int32`. A number of 64 bits is exact up to 2^53. */
 export interface NumberShape {
   readonly kind: 'bool' | 'int32' | 'int64'
-  /** Whether 0 and false are values like any other: read, and written. Else they are the same as no field. */
+  /** A field with 0 or false is written and read like any other. Otherwise it equals an absent field. */
   readonly keepsEmpty: boolean
 }
 
@@ -73,7 +73,7 @@ type ValueOf<S extends Shape> = S extends { readonly kind: 'text' | 'name' }
               ? readonly ValueOf<E>[]
               : Readonly<Record<string, string>>
 
-/** What a table describes. Every field may be absent. */
+/** Gives the type of the messages that a table describes. Every field may be absent. */
 export type MessageOf<T extends Table> =
   T extends Table<infer F> ? { readonly [Name in keyof F]?: ValueOf<F[Name][1]> | undefined } : never
 
@@ -99,7 +99,7 @@ export const bool = { ...ANY, kind: 'bool' } as const
 export const int32 = { ...ANY, kind: 'int32' } as const
 export const int64 = { ...ANY, kind: 'int64' } as const
 
-/** The same, with '', 0 and false as values like any other. */
+/** Marks a shape whose '', 0 and false are values, not absent fields. */
 export function given<S extends NumberShape | TextShape | RawShape | ConvertedShape>(
   shape: S,
 ): S & { readonly keepsEmpty: boolean } {
@@ -110,7 +110,7 @@ export function message<T extends Table>(table: T): MessageShape<T> {
   return { ...ANY, kind: 'message', keepsEmpty: true, table }
 }
 
-/** The same of a short message that many messages repeat, such as conditions. Nothing may change its value. */
+/** Shapes a short message that many messages repeat, such as conditions. Decoded values are shared and must not be changed. */
 export function shared<T extends Table>(table: T): MessageShape<T> {
   return { ...message(table), isShared: true }
 }
@@ -152,9 +152,9 @@ export type Column =
 
 export interface Table<F extends Fields = Fields> {
   readonly fields: F
-  /** By tag, which is number and wire type: a known field in another wire type is unknown. */
+  /** Columns by tag (number and wire type): a known field in another wire type is unknown. */
   readonly byTag: readonly (Column | undefined)[]
-  /** In the order of their numbers. */
+  /** Sorted by field number. */
   readonly columns: readonly Column[]
 }
 

@@ -16,7 +16,7 @@ export interface ForwarderLimits {
   readonly affinityClients: number
   /** The timeout of each attempt to reach an endpoint for one connection, milliseconds. */
   readonly connectTimeoutsMs: readonly number[]
-  /** How long a UDP client is remembered after its last datagram in either direction, milliseconds. */
+  /** A UDP client is forgotten this long after its last datagram in either direction, milliseconds. */
   readonly udpIdleMs: number
   /** Datagrams of one client that wait for its socket; further ones are lost. */
   readonly datagramsWaiting: number
@@ -41,7 +41,7 @@ const CONNECTION_BYTES = 256 * 1024
 const LEAST = 64
 
 /**
- * Computes limits within the relay's descriptors and half of the memory. A listener takes one descriptor, a
+ * Computes limits within the forwarders' descriptors and half of the memory. A listener takes one descriptor, a
  * connection two, a UDP client one. They are divided in the proportions of the default limits. Undefined: no bounds.
  */
 export function limitsWithin(room: ProcessRoom | undefined): ForwarderLimits {
@@ -89,7 +89,6 @@ type Resource = 'connections' | 'sessions'
 /** The share of the reported number below which usage must fall before exhaustion is reported again. */
 const EMPTY_AGAIN = 0.9
 
-/** A user of a resource. */
 export interface Holder {
   /** The name of the Service port; the part before the first slash is the namespace. */
   readonly name: string
@@ -128,7 +127,6 @@ export class Usage {
     return this.#held
   }
 
-  /** The number of refusals. */
   get refused(): number {
     return this.#refused
   }
@@ -179,14 +177,14 @@ function textOf(namespace: string): string {
   return `namespace ${namespace}`
 }
 
-/** The state that all relays of one process share. */
+/** The state that all forwarders of one process share. */
 export interface ForwarderContext {
   readonly clock: Clock
   readonly limits: ForwarderLimits
   readonly connections: Usage
   readonly sessions: Usage
   readonly own: OwnSockets
-  /** Whether our own rules catch packets to this place. A connection there would be relayed a second time. */
+  /** Tests whether our own rules catch packets to this back end. A connection there would be forwarded again. */
   readonly isCaptured: (backend: Backend, protocol: 'TCP' | 'UDP') => boolean
   /** Gets failures that an operator may want to know. */
   readonly report: (event: ModeEvent) => void
@@ -194,7 +192,7 @@ export interface ForwarderContext {
 
 type ContextOptions = Pick<ForwarderContext, 'clock' | 'limits' | 'isCaptured' | 'report'>
 
-/** Makes the state of a process that relays nothing yet. */
+/** Makes the state of a process without connections. */
 export function forwarderContext(options: ContextOptions): ForwarderContext {
   const { limits, report } = options
   const usage = (resource: Resource) =>
@@ -266,7 +264,6 @@ export function reportLoop(
   if (reports.isDue('loop')) report(notice('warn', LOOP, { servicePort }))
 }
 
-/** Reports that an open listener failed. */
 export function reportBroken({ report }: ForwarderContext, { key }: ForwarderPort, { message }: Error): void {
   report({ kind: 'failed', error: new Error(`relay of ${key}: ${message}`) })
 }
@@ -282,7 +279,7 @@ export interface Listener {
   changed(): void
   /** Stops accepting. Existing connections continue where the protocol has connections. */
   close(): void
-  /** Whether there are connections. */
+  /** Tests whether the listener has connections. */
   isBusy(): boolean
   /** Ends everything at once. */
   destroy(): void
@@ -302,7 +299,7 @@ export class ReportLimit {
     this.#clock = clock
   }
 
-  /** Whether a message is due; if so, it counts as reported. */
+  /** Tests whether a message is due; if so, it counts as reported. */
   isDue(message: string): boolean {
     const nowMs = this.#clock.nowMs()
     for (const [each, reportedAtMs] of this.#reportedAtMs) {
@@ -320,7 +317,7 @@ export type Abort = (closed: () => void) => void
 
 /**
  * The addresses of this process's own sockets towards endpoints. A client with one of these addresses may be
- * this process, redirected back to itself; relaying such a connection would never end. For UDP it is, because
+ * this process, redirected back to itself; forwarding such a connection would never end. For UDP it is, because
  * no two sockets share an address. For TCP it may be another process of this node, to which the kernel gave
  * the same port for another destination. Closing our own connection then shows whether the client's
  * connection ends with it.
@@ -354,7 +351,6 @@ class OwnSockets {
     return [...(this.#sockets.get(keyOf(protocol, place)) ?? [])]
   }
 
-  /** Counts a connection that came back. */
   countLoop(): void {
     this.#loops++
   }

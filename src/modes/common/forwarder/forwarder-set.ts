@@ -22,7 +22,6 @@ import {
 import { openTcpListener } from './tcp.ts'
 import { openUdpListener } from './udp.ts'
 
-/** A listener that could not be opened. */
 export interface OpenFailure {
   readonly service: ServiceKey
   /** Undefined when the Service as a whole gives way to others. */
@@ -40,14 +39,14 @@ interface OpenForwarder {
 
 /** The number of listeners that are opened at a time. */
 const OPENED_AT_ONCE = 64
-/** How long released listeners still accept. By then the next process has redirected all clients. */
+/** Released listeners accept for this long. By then the next process has redirected all clients. */
 const RELEASE_MS = 5_000
 
-/** The relays of one process, each on the port of its own or on ports that the kernel chose. */
+/** The forwarders of one process, each on a port of its own or on ports that the kernel chose. */
 export class ForwarderSet {
   readonly #context: ForwarderContext
   readonly #forwarders = new Map<ForwarderKey, OpenForwarder>()
-  /** Listeners opened since the last successful commit, each with its relay. */
+  /** Listeners opened since the last successful commit, each with its forwarder. */
   readonly #fresh = new Map<Listener, ForwarderKey>()
   /** Closed listeners whose connections continue until they or the process end. */
   readonly #leaving = new Set<Listener>()
@@ -73,7 +72,6 @@ export class ForwarderSet {
     }
   }
 
-  /** Whether a relay has listeners. */
   has(key: ForwarderKey): boolean {
     return this.#forwarders.has(key)
   }
@@ -84,7 +82,7 @@ export class ForwarderSet {
 
   /**
    * Opens the missing listeners of `put`, closed to clients. Gives the Services whose listeners cannot be
-   * opened, or that give way to others. Opens nothing when a Service gives way. The relays of `remove` count
+   * opened, or that give way to others. Opens nothing when a Service gives way. The forwarders of `remove` count
    * as closed, but stay open until their rules are gone; until then, the number of listeners may exceed the
    * limit.
    */
@@ -113,7 +111,6 @@ export class ForwarderSet {
     return beyondShares(wanted, this.#context.limits.listeners)
   }
 
-  /** Says that a Service gives way. */
   tooMany(service: ServiceKey): OpenFailure {
     return { service, forwarder: undefined, error: noRoom(this.#context.limits.listeners) }
   }
@@ -178,7 +175,7 @@ export class ForwarderSet {
     }
   }
 
-  /** Closes a relay. Its connections continue until they end by themselves. */
+  /** Closes a forwarder. Its connections continue until they end by themselves. */
   remove(key: ForwarderKey): void {
     const forwarder = this.#forwarders.get(key)
     if (forwarder === undefined) return
@@ -222,7 +219,6 @@ export class ForwarderSet {
     this.#fresh.clear()
   }
 
-  /** Ends every connection. */
   destroy(): void {
     for (const listener of this.#all()) listener.destroy()
     this.#forwarders.clear()
@@ -268,7 +264,6 @@ interface FlowCounts {
   readonly refused: number
 }
 
-/** Makes the metrics. Pure. */
 export function forwarderMetrics({ listeners, tcp, udp, loops }: ForwarderCounts): readonly ModeMetric[] {
   const plain = (value: number) => ({ labelNames: [], values: [{ labels: {}, value }] })
   const byProtocol = (count: keyof FlowCounts) => ({

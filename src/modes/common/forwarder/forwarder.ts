@@ -125,10 +125,10 @@ function noTurn(): Turn {
   return { backends: [], byText: new Map(), next: 0 }
 }
 
-/** PortFrontends.key, a space, and where it listens: the address, with the port if the relay chooses it. */
+/** PortFrontends.key, a space, and the listener's address, with its port if the forwarder chooses it. */
 export type ForwarderKey = string
 
-/** The relay of one Service port: the lists that have a listener, and the endpoints of each. */
+/** The forwarder of one Service port: the lists that have a listener, and the endpoints of each. */
 export interface Forwarder {
   readonly key: ForwarderKey
   /** PortFrontends.displayName */
@@ -143,7 +143,7 @@ export interface Forwarder {
   readonly balance: Balance
 }
 
-/** Whether two relays have the same endpoints and listeners. */
+/** Compares the endpoints and listeners of two forwarders. */
 export function sameForwarder(a: Forwarder, b: Forwarder): boolean {
   if (a === b) return true
   return (
@@ -161,13 +161,11 @@ function sameBackends(a: readonly Backend[], b: readonly Backend[]): boolean {
   return a.length === b.length && a.every((one, at) => one.ip === b[at]?.ip && one.port === b[at]?.port)
 }
 
-/** What a commit changes of the relays of this process. */
+/** The changes that a commit makes to the forwarders of this process. */
 export interface ForwarderChanges {
-  /** Relays to open, or to give other endpoints. */
+  /** Forwarders to open, or to give other endpoints. */
   readonly put: readonly Forwarder[]
-  /** Relays to close. */
   readonly remove: readonly Forwarder[]
-  /** A line for each. */
   readonly lines: readonly PlanLine[]
 }
 
@@ -189,10 +187,7 @@ export function diffForwarders(
   return { put, remove, lines }
 }
 
-/**
- * Describes a relay: `relay TCP ns/web:http at 192.168.0.2 (cluster) to 3 endpoints`. A port that the relay
- * chooses is in the text.
- */
+/** Describes a forwarder: `relay TCP ns/web:http at 192.168.0.2 (cluster) to 3 endpoints`, with the port if it is chosen. */
 function forwarderText({ key, protocol, lists, balance, port }: Forwarder): string {
   const place = key.slice(key.lastIndexOf(' ') + 1)
   const name = key.slice(0, key.lastIndexOf(`/${protocol}/`))

@@ -125,7 +125,7 @@ class TcpListener implements Listener {
   #examine(client: Socket, own: readonly Abort[]): void {
     const { context, port } = this.#options
     client.on('error', () => undefined)
-    // This reads one buffer, so that a reset is noticed. The relay finds the data there later.
+    // This reads one buffer, so that a reset is noticed. TcpFlow finds the data there later.
     const unread = () => undefined
     client.on('readable', unread)
     let open = own.length
@@ -172,7 +172,7 @@ interface FlowOptions {
 }
 
 /**
- * Relays one connection of a client to a connection to an endpoint. It reads nothing from the client before
+ * Forwards one connection of a client to a connection to an endpoint. It reads nothing from the client before
  * an endpoint has accepted. It reads each side only as fast as the other side accepts data. The end of a
  * stream and a reset are passed on as such.
  */

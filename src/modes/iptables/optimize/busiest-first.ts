@@ -144,9 +144,7 @@ const FACTOR = 2
 /** The minimum saving, in rules a second that packets no longer pass. Less is not worth a commit. */
 const SAVED_MIN = 5_000
 
-/**
- * Updates the rates from one more read. A smaller counter, or a new handle, means that the counter started from 0.
- */
+/** Updates the rates from one more read. A smaller counter, or a new handle, means that the counter started from 0. */
 export function noteUse(
   before: ChainUse | undefined,
   counted: readonly CountedEntry[],

@@ -11,10 +11,7 @@ export interface List {
   readonly table: XtTableName
   readonly chain: string
   readonly by: readonly Division[]
-  /**
-   * The list is short in most clusters, where dividing costs each packet more than it saves. It is divided only in
-   * large clusters.
-   */
+  /** The list is divided only in large clusters: in others, dividing costs each packet more than it saves. */
   readonly onlyLarge: boolean
 }
 
@@ -151,7 +148,7 @@ function leafOf(division: Division, { destination, protocol, matches }: XtRule):
   return rangeName(division.prefix, around(around(ALL, OUTER, ports.from), INNER, ports.from))
 }
 
-/** Whether a rule about this address is about no other. */
+/** Tests whether the match includes exactly one address. */
 export function isSingle({ mask, inverted }: XtAddress): boolean {
   return !inverted && /^\xff+$/.test(mask)
 }
@@ -182,10 +179,7 @@ function addressTree({ prefix, levels }: Division & { kind: 'address' }, family:
   }
 }
 
-/**
- * Names a chain: `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end in that
- * digit.
- */
+/** Names a chain by the last byte of its addresses: `KUBE-SVC-IP-3F`, or `KUBE-SVC-IP-F` by its last digit. */
 function leafName(prefix: string, byte: number, digits: 1 | 2): string {
   const value = digits === 1 ? byte & 0x0f : byte
   return `${prefix}-${value.toString(16).toUpperCase().padStart(digits, '0')}`
