@@ -25,6 +25,11 @@ function of(first: number, count: number, version = 10): Written[] {
   })
 }
 
+function withPorts(services: readonly Written[], count: number): Written[] {
+  const ports = Array.from({ length: count }, (_, at) => ({ name: `p${at}`, port: 80 + at }))
+  return services.map(each => ({ ...each, spec: { ...Object(each.spec), ports } }))
+}
+
 const names = (first: number, count: number) =>
   Array.from({ length: count }, (_, index) => `ns/s${first + index}`).sort()
 const known = () => [...rig.known.keys()].sort()
@@ -174,11 +179,37 @@ describe('more objects than the cap', () => {
   it('F150: the oldest refused object comes back when it has become small enough', async () => {
     rig = new ReflectorRig({ partsMax: PARTS })
     const others = of(0, MAX - 1)
-    const ports = Array.from({ length: 6 }, (_, at) => ({ name: `p${at}`, port: 80 + at }))
-    const wide = of(MAX, 1).map(last => ({ ...last, spec: { ...Object(last.spec), ports } }))
+    const wide = withPorts(of(MAX, 1), 6)
     const watch = await rig.watching([...others, ...wide], 100)
     expect(refused()).toEqual([`Service ns/s${MAX}`])
     watch.modified(...of(MAX, 1, 120))
+    await settle()
+    expect(rig.requests.at(-1)).toMatch(/^list/)
+  })
+
+  it('F150: the oldest refused object comes back that became small enough during the list', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS, streaming: true })
+    const [wide = service('none', 1)] = withPorts(of(MAX, 1), 6)
+    await rig.start()
+    const watch = rig.api
+      .take()
+      .watch()
+      .added(...of(0, MAX - 1), wide)
+      .modified(...of(MAX, 1, 90))
+      .listed('100')
+    await settle()
+    expect(refused()).toEqual([`Service ns/s${MAX}`])
+    watch.bookmark('110')
+    await settle()
+    expect(rig.requests).toHaveLength(2)
+  })
+
+  it('F150: the oldest refused object, created anew, does not keep out those that are older now', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS })
+    const wide = withPorts(of(MAX, 1), 6)
+    const watch = await rig.watching([...of(0, MAX - 1), ...wide, ...of(MAX + 1, 1)], 100)
+    const [anew = service('none', 1)] = withPorts(of(MAX + 2, 1, 130), 6)
+    watch.deleted(...wide).added({ ...anew, metadata: { ...anew.metadata, name: `s${MAX}`, uid: 'anew' } })
     await settle()
     expect(rig.requests.at(-1)).toMatch(/^list/)
   })
