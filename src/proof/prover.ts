@@ -73,7 +73,8 @@ export class Prover implements DaemonProver {
   readonly #options: ProverOptions
   readonly #pacer: Pacer
   readonly #ending = new AbortController()
-  readonly #startedMs: number
+  /** Proofs are due since then: since the start, or the switch to a mode that is proved. */
+  #provesSinceMs: number
   #proved: Proved | undefined
   /** Counts the repairs of the kernel. */
   #repairs = 0
@@ -90,7 +91,7 @@ export class Prover implements DaemonProver {
   constructor(options: ProverOptions) {
     const { clock, metrics, health } = options
     this.#options = options
-    this.#startedMs = clock.nowMs()
+    this.#provesSinceMs = clock.nowMs()
     this.#pacer = new Pacer({ clock, run: () => this.#run() })
     metrics.age(() => this.#ageMs / 1_000)
     health.advise(() => this.check)
@@ -133,7 +134,7 @@ export class Prover implements DaemonProver {
 
   get #ageMs(): number {
     if (this.#idle !== '') return 0
-    return this.#options.clock.nowMs() - (this.#proved?.atMs ?? this.#startedMs)
+    return this.#options.clock.nowMs() - (this.#proved?.atMs ?? this.#provesSinceMs)
   }
 
   /** Proves if a proof is due. Gives the time until the next run; undefined for the next sync. */
@@ -167,9 +168,10 @@ export class Prover implements DaemonProver {
   /** Stops at a switch to a mode that is not proved, and starts again at the next one. */
   #setIdle(why: string): void {
     if (why === this.#idle) return
-    const { log, metrics } = this.#options
+    const { clock, log, metrics } = this.#options
     this.#idle = why
     if (why === '') {
+      this.#provesSinceMs = clock.nowMs()
       log.info('the daemon proves rules again')
       return
     }
