@@ -232,7 +232,6 @@ export class Prover implements DaemonProver {
       const { tables, ipvs, unsettled } = await readRules({
         sockets,
         clock,
-        usesIpsets: usesIpvs,
         usesIpvs,
         device: MODE_DEVICE,
         attemptsMax: 1,
