@@ -147,7 +147,7 @@ describe('more objects than the cap', () => {
     await settle()
     expect(known()).toEqual(names(1, MAX))
     expect(refused()).toEqual([])
-    expect(rig.reasons()).toEqual(['start', 'room for objects left out'])
+    expect(rig.reasons()).toEqual(['start', 'room for refused objects'])
   })
 
   it('F151: the second list for room waits', async () => {
