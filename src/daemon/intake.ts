@@ -119,16 +119,19 @@ export class Intake {
     const { number, localIps, apiEndpoints } = this.#snapshot
     // The next source would not report deletions since then.
     if (this.#origin === 'none') this.#snapshot = { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
-    const { handlers } = this.#options
+    // A source without refusals reports none.
+    if (this.#refused.length > 0) this.#refuse([])
     await source.start({
-      ...handlers,
-      refusals: list => {
-        this.#refused = list
-        handlers.refusals(list)
-      },
+      ...this.#options.handlers,
+      refusals: list => this.#refuse(list),
       events: batch => this.#take(run, batch),
       synced: () => this.#synced(run),
     })
+  }
+
+  #refuse(list: readonly LocatedRefusal[]): void {
+    this.#refused = list
+    this.#options.handlers.refusals(list)
   }
 
   /** Tests whether no source has confirmed the objects of a Snapshot that was offered. */

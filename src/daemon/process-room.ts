@@ -141,7 +141,7 @@ const PART_BYTES = 128
 /** Computes how many parts of objects may be held; undefined when no limit is known. */
 export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
   const bytes = sharedBytes(room)
-  return bytes === undefined ? undefined : ((1 - SERVICES_SHARE) * bytes) / PART_BYTES
+  return bytes === undefined ? undefined : Math.floor(((1 - SERVICES_SHARE) * bytes) / PART_BYTES)
 }
 
 /** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */

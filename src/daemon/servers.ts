@@ -325,7 +325,7 @@ function adminPages(options: PagesOptions): AdminPages {
       source: sourceJson(intake, nowMs()),
       quarantined: quarantinedJson(activeMode()?.status),
       servicesBytes: activeMode()?.servicesBytes,
-      refusedSlices: intake.refused
+      refusedObjects: intake.refused
         .map(({ refusal }) => refusal)
         .filter(({ service }) => service !== undefined),
       refusedSince: observer.refusedSince(),

@@ -35,8 +35,8 @@ interface Reading {
 }
 
 export interface Loaded extends Resolved {
-  /** EndpointSlices that are refused as a whole, each with its Service. */
-  readonly refusedSlices: readonly Refusal[]
+  /** EndpointSlices and Services that are refused as a whole, each with its Service. */
+  readonly refusedObjects: readonly Refusal[]
   /** Gives the time since which the daemon refuses something; absent without a daemon. */
   readonly refusedSince?: (refusal: Refusal) => RefusedSince | undefined
   /** The kernel's reasons to reject Services of the daemon. */
@@ -79,13 +79,13 @@ async function load(
   reading: Reading,
 ): Promise<Loaded> {
   const { progress, source } = reading
-  const { snapshot, memoryBytes, refusedSlices, ...known } =
+  const { snapshot, memoryBytes, refusedObjects, ...known } =
     daemon === undefined
       ? {
           notKnown: [],
           snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
-          refusedSlices: source.refused.map(({ refusal }) => refusal),
+          refusedObjects: source.refused.map(({ refusal }) => refusal),
         }
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
@@ -94,7 +94,7 @@ async function load(
   return {
     ...resolved,
     ...known,
-    refusedSlices: refusedSlices.filter(({ service }) => service !== undefined),
+    refusedObjects: refusedObjects.filter(({ service }) => service !== undefined),
   }
 }
 
@@ -131,7 +131,7 @@ async function askSnapshot(socket: string, { progress }: Reading): Promise<Daemo
 export function knownIn(page: unknown): Omit<Loaded, keyof Resolved> {
   const since = timesIn(page)
   return {
-    refusedSlices: listAt(page, 'refusedSlices').flatMap(refusalIn),
+    refusedObjects: listAt(page, 'refusedObjects').flatMap(refusalIn),
     refusedSince: refusal => since.get(refusalIdentity(refusal)),
     quarantined: new Map(
       listAt(page, 'quarantined').map(entry => [textAt(entry, 'service'), textAt(entry, 'error')]),
@@ -171,7 +171,7 @@ function notKnownIn(source: unknown): readonly string[] {
 interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'quarantined' | 'notKnown'> {
   readonly snapshot: Snapshot
   readonly memoryBytes: number | undefined
-  readonly refusedSlices: readonly Refusal[]
+  readonly refusedObjects: readonly Refusal[]
 }
 
 /** Reads a refusal that the daemon has written; empty for anything else. */

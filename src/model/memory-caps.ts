@@ -31,8 +31,6 @@ export interface CappedServices {
   readonly byAge: readonly ServiceKey[] | undefined
   /** The keys of `costs` that do not fit beside older Services. */
   readonly overAll: ReadonlySet<ServiceKey>
-  /** Services of the Snapshot that this was computed from. */
-  readonly of: PersistentMap<Service>
 }
 
 /** Share of the memory for Services that one may take: a change of the largest one takes it twice for a moment. */
@@ -56,7 +54,6 @@ const NOTHING: CappedServices = {
   total: 0,
   byAge: undefined,
   overAll: NO_SERVICES,
-  of: PersistentMap.empty(),
 }
 
 /**
@@ -88,7 +85,7 @@ export function withinCaps(input: CapsInput): {
   const affected = new Set(changes.keys())
   const refused = previous.refused.withOwn(changes)
   const services = servicesAfter(input, refused, affected)
-  return { caps: { services, refused, costs, total, byAge, overAll, of: snapshot.services }, affected }
+  return { caps: { services, refused, costs, total, byAge, overAll }, affected }
 }
 
 /** Gives the Snapshot that is resolved: Services that there is no memory for stand in it as stubs. */
@@ -110,7 +107,7 @@ function costsAfter(
     const bytes = costIn(here, snapshot, key)?.bytes
     const now = bytes === undefined || bytes > serviceCap(memory) ? undefined : bytes
     const isSameAge =
-      previous.of.get(key)?.creationTimestamp === snapshot.services.get(key)?.creationTimestamp
+      previous.services.get(key)?.creationTimestamp === snapshot.services.get(key)?.creationTimestamp
     if ((before === undefined) !== (now === undefined) || !isSameAge) isSameOrder = false
     if (now === before) continue
     changes.set(key, now)

@@ -107,11 +107,7 @@ class Space {
 
   /** Everything that is sent to no service port. */
   *elsewhere(hook: Hook): Generator<PacketClass, void, undefined> {
-    yield* this.#unserved(hook, this.#groupsAtLocalhost())
-  }
-
-  *#unserved(hook: Hook, groups: Iterable<Group>): Generator<PacketClass, void, undefined> {
-    for (const { addresses, ports, closed, type } of groups) {
+    for (const { addresses, ports, closed, type } of this.#groupsAtLocalhost()) {
       for (const [region, isReserved] of [
         [difference(addresses, this.#serviceCidrs), false],
         [intersection(addresses, this.#serviceCidrs), true],
@@ -313,12 +309,8 @@ class BehindSpace {
 
   /** Everything that is sent to no service port. */
   *elsewhere(hook: Hook): Generator<PacketClass, void, undefined> {
-    yield* this.#unserved(hook, this.#groups())
-  }
-
-  *#unserved(hook: Hook, groups: Iterable<ListedGroup>): Generator<PacketClass, void, undefined> {
     const from = this.#sources.anyone(hook, PASS)
-    for (const { addresses, ports, isListed } of groups)
+    for (const { addresses, ports, isListed } of this.#groups())
       for (const type of [LOCAL, NOT_LOCAL]) {
         const taken = type === LOCAL || isListed ? [...ports, ...this.#nodePorts.values()] : ports
         for (const its of untaken(taken)) {

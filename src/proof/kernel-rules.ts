@@ -16,7 +16,7 @@ import type { Transport } from '../netlink/transport.ts'
 /** The rules of all programs, and what decides outside of nf_tables. */
 export interface KernelRules {
   readonly tables: readonly AnyTable[]
-  /** Undefined where IPVS and ipsets were not asked for. */
+  /** Undefined without `usesIpvs`. */
   readonly ipvs: OutsideHeld | undefined
   /** Other programs, or the daemon itself, changed the kernel during each attempt: it may be of several moments. */
   readonly unsettled: boolean
@@ -40,8 +40,6 @@ export interface RulesSockets {
 interface RulesReading {
   readonly sockets: RulesSockets
   readonly clock: Clock
-  /** Names of ipsets are needed, too. */
-  readonly usesIpsets: boolean
   /** IPVS, ipsets and addresses are read, too. */
   readonly usesIpvs: boolean
   /** The device with the addresses of Services. */
@@ -62,13 +60,13 @@ const ATTEMPTS_MAX = 5
 
 /** Reads what a proof follows packets through. */
 export async function readRules(reading: RulesReading): Promise<KernelRules> {
-  const { sockets, usesIpsets, usesIpvs } = reading
+  const { sockets, usesIpvs } = reading
   const connection = new Connection({ transport: sockets.netfilter(), clock: reading.clock })
   try {
     const read = (ipsets?: IpsetNames) => readTables(connection, { ...reading, ipsets })
-    if (!usesIpsets && !usesIpvs) return await read()
+    if (!usesIpvs) return await read()
     return await withOutside(sockets, reading, clients =>
-      usesIpvs ? readAll(clients, () => read(clients.names), reading) : read(clients.names),
+      readAll(clients, () => read(clients.names), reading),
     )
   } finally {
     await connection.close()

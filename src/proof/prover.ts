@@ -71,7 +71,8 @@ export class Prover implements DaemonProver {
   readonly #options: ProverOptions
   readonly #pacer: Pacer
   readonly #ending = new AbortController()
-  readonly #startedMs: number
+  /** Proofs are due since then: since the start, or the switch to a mode that is proved. */
+  #provesSinceMs: number
   #proved: Proved | undefined
   #repairs = 0
   #episode: Episode | undefined
@@ -87,7 +88,7 @@ export class Prover implements DaemonProver {
   constructor(options: ProverOptions) {
     const { clock, metrics, health } = options
     this.#options = options
-    this.#startedMs = clock.nowMs()
+    this.#provesSinceMs = clock.nowMs()
     this.#pacer = new Pacer({ clock, run: () => this.#run() })
     metrics.age(() => this.#ageMs / 1_000)
     health.advise(() => this.check)
@@ -129,7 +130,7 @@ export class Prover implements DaemonProver {
 
   get #ageMs(): number {
     if (this.#idle !== '') return 0
-    return this.#options.clock.nowMs() - (this.#proved?.atMs ?? this.#startedMs)
+    return this.#options.clock.nowMs() - (this.#proved?.atMs ?? this.#provesSinceMs)
   }
 
   /** Proves if a proof is due. Gives the time until the next run; undefined for the next sync. */
@@ -163,9 +164,10 @@ export class Prover implements DaemonProver {
   /** Stops at a switch to a mode that is not proved, and starts again at the next one. */
   #setIdle(why: string): void {
     if (why === this.#idle) return
-    const { log, metrics } = this.#options
+    const { clock, log, metrics } = this.#options
     this.#idle = why
     if (why === '') {
+      this.#provesSinceMs = clock.nowMs()
       log.info('the daemon proves rules again')
       return
     }
@@ -226,7 +228,6 @@ export class Prover implements DaemonProver {
       const { tables, ipvs, unsettled } = await readRules({
         sockets,
         clock,
-        usesIpsets: usesIpvs,
         usesIpvs,
         device: MODE_DEVICE,
         attemptsMax: 1,

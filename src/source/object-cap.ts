@@ -9,13 +9,13 @@ export interface Aged {
   readonly bornS: number
 }
 
-interface Named {
-  readonly key: string
+/** An object that may have to stay out. */
+export interface Candidate extends Aged {
   /** The Service that the object is, or belongs to; undefined where it names none. */
   readonly service?: string | undefined
 }
 
-export interface Weight extends Omit<Aged & Named, 'key'> {
+export interface Weight extends Omit<Candidate, 'key'> {
   readonly parts: number
 }
 
@@ -83,18 +83,17 @@ export class ObjectCap {
     return this.#cut !== undefined && !this.#held.has(key) && order({ key, bornS }, this.#cut) >= 0
   }
 
-  /** Tests whether this is the oldest refused object: it is the first that comes back, so that its parts matter. */
-  isFirstRefused(key: string): boolean {
-    return this.#cut?.key === key
+  /**
+   * Refuses an object. The oldest refused one is the first that comes back: `parts` gives its present size. True when the
+   * name is new.
+   */
+  refuse({ key, bornS, service }: Candidate, parts: () => number): boolean {
+    const cut = this.#cut
+    if (cut?.key === key && cut.bornS === bornS) cut.parts = parts()
+    return this.#name(key, service)
   }
 
-  /** Takes the present size of the oldest refused object. */
-  resize(parts: number): void {
-    if (this.#cut !== undefined) this.#cut.parts = parts
-  }
-
-  /** Notes a refused object. True when its name is new. */
-  refuse({ key, service }: Named): boolean {
+  #name(key: string, service: string | undefined): boolean {
     if (this.#refused.has(key) || this.#refused.size >= NAMED_MAX) return false
     this.#refused.set(key, service)
     return true
@@ -130,7 +129,7 @@ export class ObjectCap {
       if (newest === undefined) break
       this.remove(newest.key)
       this.#cut = newest
-      this.refuse(newest)
+      this.#name(newest.key, newest.service)
       gone.push(newest.key)
     }
     return gone

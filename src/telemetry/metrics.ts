@@ -95,7 +95,7 @@ function createWorkMetrics(registry: Registry) {
   )
   const refused = gauge(
     'refusals',
-    'Fields and objects of the source that are ignored now because they are invalid, not allowed or too large.',
+    'Fields and objects of the source that are ignored now because they are invalid, not allowed or too large, or newer than those that fill the memory (500 of each kind at most).',
   )
   const served = gauge('services', 'Services in the kernel.')
   const node = gauge('node_known', 'Whether the Node object of this machine was found: 1 or 0.')

@@ -62,7 +62,7 @@ it('scenarios are proved from what the kernel holds', async () => {
     await commitAll(plane, state, wanted)
     const { tables, ipvs } = await readRules({
       ...{ sockets: KERNEL, clock: systemClock },
-      ...{ usesIpsets: true, usesIpvs: true, device: undefined, isPassing: () => false },
+      ...{ usesIpvs: true, device: undefined, isPassing: () => false },
     })
     if (ipvs === undefined) throw new Error('IPVS was not read')
     const held = { ...ipvs, addresses: [...ipvs.addresses, ...LOCAL_IPS.map(ip)] }

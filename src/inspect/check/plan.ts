@@ -21,9 +21,9 @@ export const command = modelCommand({
   read: reader => ({ output: reader.oneOf('output', OUTPUTS, 'text'), isSummary: reader.bool('summary') }),
   async run({ output, isSummary }, request, io) {
     const listed = { ...request, allWarnings: !isSummary }
-    const changes = await withLoaded(listed, io, async ({ table, refusedSlices }, { progress, warn }) => {
+    const changes = await withLoaded(listed, io, async ({ table, refusedObjects }, { progress, warn }) => {
       // A source that is read here has warned of them already.
-      if (request.daemon !== undefined) for (const refusal of refusedSlices) warn(refusalText(refusal))
+      if (request.daemon !== undefined) for (const refusal of refusedObjects) warn(refusalText(refusal))
       for (const { refusals } of table.services.values())
         for (const refusal of refusals) warn(refusalText(refusal))
       progress.begin('comparing with the kernel')

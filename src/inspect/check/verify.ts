@@ -275,7 +275,6 @@ interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
 async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
   const held = await readRules({
     ...HERE,
-    usesIpsets: usesIpvs,
     usesIpvs,
     device: MODE_DEVICE,
     isPassing: isTraceTable,

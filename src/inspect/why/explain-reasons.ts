@@ -33,7 +33,7 @@ interface ReasonsInput {
   /** Services over a cap of memory, which are not served. */
   readonly overCap: Iterable<RefusedService>
   /** EndpointSlices and Services that are refused as a whole. */
-  readonly refusedSlices: readonly Refusal[]
+  readonly refusedObjects: readonly Refusal[]
   /** Gives the time since which the daemon refuses something; undefined where it does not say. */
   readonly refusedSince?: ((refusal: Refusal) => RefusedSince | undefined) | undefined
   readonly caught: Caught | undefined
@@ -184,10 +184,10 @@ function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Cau
 const PARTS_MAX = 5
 
 /** Lists what is ignored of the Service's EndpointSlices. */
-function ignoredParts({ snapshot, refusedSlices }: ReasonsInput, { port }: Caught): readonly Reason[] {
+function ignoredParts({ snapshot, refusedObjects }: ReasonsInput, { port }: Caught): readonly Reason[] {
   const { service } = port
   const slices = snapshot.slices.get(service) ?? []
-  const whole = refusedSlices.filter(refusal => refusal.service === service)
+  const whole = refusedObjects.filter(refusal => refusal.service === service)
   const texts = [
     ...whole.map(({ object, field, value, reason }) =>
       field === '' ? `${object} is ignored: ${reason}` : `${object} is ignored: ${field} ${value}: ${reason}`,

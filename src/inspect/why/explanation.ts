@@ -118,11 +118,11 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
 /** Throws for a Service that the daemon refuses as a whole: it holds nothing of it but the refusal. */
 export function requireHeld(
   { to }: NamedQuestion,
-  { snapshot, refusedSlices }: Pick<Loaded, 'snapshot' | 'refusedSlices'>,
+  { snapshot, refusedObjects }: Pick<Loaded, 'snapshot' | 'refusedObjects'>,
 ): void {
   if (to.kind !== 'service' || snapshot.services.has(to.key)) return
   const object = objectText('Service', to.key)
-  const refusal = refusedSlices.find(each => each.object === object)
+  const refusal = refusedObjects.find(each => each.object === object)
   if (refusal !== undefined) throw new Error(`${object} is not served: ${refusal.reason}`)
 }
 
@@ -185,13 +185,13 @@ export function explained(
 ): Explanation {
   const { to, port, protocol } = question
   const { packet, localIps, wanted: outcomes } = asked
-  const { table, snapshot, memo, refusedSlices, refusedSince } = loaded
+  const { table, snapshot, memo, refusedObjects, refusedSince } = loaded
   const reasons = reasonsOf({
     question,
     table,
     snapshot,
     overCap: memo.caps.refused.values(),
-    refusedSlices,
+    refusedObjects,
     refusedSince,
     caught,
     endpoints,

@@ -167,7 +167,7 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
     case 'lost-events':
       return atOnce(listing(state, { consistent: true, reason: 'events were lost' }))
     case 'room':
-      return atOnce(listing(state, { reason: 'room for objects left out' }))
+      return atOnce(listing(state, { reason: 'room for refused objects' }))
   }
 }
 

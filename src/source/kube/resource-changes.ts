@@ -13,6 +13,7 @@ import type { SourceEvent } from '../../model/snapshot.ts'
 import {
   type Aged,
   bornSIn,
+  type Candidate,
   isCounted,
   OBJECT_PARTS,
   type ObjectCap,
@@ -120,9 +121,9 @@ export class ResourceChanges<E extends Change = SourceEvent> {
   put(identified: Identified): readonly E[] {
     const { key, version } = identified
     const cap = this.#cap
-    if (cap?.isCut === true && cap.refuses({ key, bornS: bornSIn(identified.metadata) })) {
-      if (cap.isFirstRefused(key)) cap.resize(partsIn(this.#parse(identified)))
-      this.#refusalsChanged ||= cap.refuse(candidateOf(identified))
+    if (cap?.isCut === true && cap.refuses(agedIn(identified))) {
+      const isNew = cap.refuse(candidateOf(identified), () => partsIn(this.#parse(identified)))
+      this.#refusalsChanged ||= isNew
       return []
     }
     const verdict = this.index.put(key, version)
@@ -325,9 +326,9 @@ export class Listing<E extends Change = SourceEvent> {
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
     const { cap } = this.#options
-    if (cap?.isCut === true && cap.refuses({ key, bornS: bornSIn(identified.metadata) })) {
+    if (cap?.isCut === true && cap.refuses(agedIn(identified))) {
       this.#refused++
-      cap.refuse(candidateOf(identified))
+      cap.refuse(candidateOf(identified), () => partsIn(this.#options.parse(identified)))
       return
     }
     const held = this.#options.held(key)
@@ -367,8 +368,13 @@ function identified({ kind, key, root, metadata }: WatchedIdentity, version: Ver
   return { kind, key, root, metadata, version }
 }
 
-function candidateOf(identity: WatchedIdentity) {
-  return { key: identity.key, service: identity.kind === 'Service' ? identity.key : sliceServiceOf(identity) }
+function agedIn({ key, metadata }: WatchedIdentity): Aged {
+  return { key, bornS: bornSIn(metadata) }
+}
+
+function candidateOf(identity: WatchedIdentity): Candidate {
+  const service = identity.kind === 'Service' ? identity.key : sliceServiceOf(identity)
+  return { ...agedIn(identity), service }
 }
 
 /** The Service is the text that the parsed object has: one of its own would take memory for each object. */

@@ -54,6 +54,22 @@ beforeEach(async () => {
 const names = (snapshot: Snapshot | undefined) => [...(snapshot?.services.keys() ?? [])].sort()
 
 describe('Intake', () => {
+  it('does not keep the refusals of a source that another one replaces', async () => {
+    const refusal = { object: 'Service ns/a', field: '', value: '', reason: 'too new' }
+    const reports: number[] = []
+    const problem = () => undefined
+    intake = new Intake({
+      clock: new FakeClock(),
+      handlers: { refusals: list => reports.push(list.length), problem },
+    })
+    await intake.follow(source)
+    source.handlers?.refusals([{ location: 'services', refusal }])
+    const next = new HandSource()
+    await intake.follow(next)
+    next.synced()
+    expect([intake.refused, reports]).toEqual([[], [1, 0]])
+  })
+
   it('passes nothing on before the source has told everything', async () => {
     await source.tell(service('a'))
     expect([passed.length, intake.complete]).toEqual([0, false])

@@ -60,7 +60,6 @@ async function readWhile(change: Change, times: number) {
       route: () => node.open('link'),
     },
     clock: systemClock,
-    usesIpsets: true,
     usesIpvs: true,
     device: undefined,
     isPassing: () => false,
@@ -89,7 +88,7 @@ it('closes its sockets where one cannot be opened', async () => {
   const refuse = () => {
     throw new Error('no socket')
   }
-  const reading = { usesIpsets: true, usesIpvs: true, device: undefined, isPassing: () => false }
+  const reading = { usesIpvs: true, device: undefined, isPassing: () => false }
   const sockets = { netfilter: () => opened.shift() ?? refuse(), generic: refuse, route: refuse }
   await expect(readRules({ sockets, clock: systemClock, ...reading })).rejects.toThrow('no socket')
   for (const close of closes) expect(close).toHaveBeenCalledOnce()

@@ -298,8 +298,13 @@ describe('Prover', () => {
     expect(its.said('as Kubernetes says again')).toEqual([])
     const proofs = await its.proofs()
     its.config = { ...CONFIG }
+    its.unreadable = 'EIO'
     its.rig.offer([...first, ...service(4, '10.1.0.9')])
-    await its.wait(5_000)
+    await its.wait(2_000)
+    // The time in which nothing was to be proved does not count.
+    expect(await its.number('age_seconds')).toBeCloseTo(2, 0)
+    its.unreadable = ''
+    await its.wait(40_000)
     expect(await its.proofs()).toBeGreaterThan(proofs)
     expect(await its.number('differences')).toBeGreaterThan(0)
     expect(its.facts.map(({ reason }) => reason)).toEqual(['PacketsDiffer', 'PacketsDiffer'])

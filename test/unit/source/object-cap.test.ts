@@ -1,5 +1,10 @@
 import fc from 'fast-check'
 import { afterEach, describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/clock.ts'
+import { parserOf } from '../../../src/model/parse.ts'
+import type { SourceEvent } from '../../../src/model/snapshot.ts'
+import { watchedResources } from '../../../src/source/kube/api-client.ts'
+import { deletion, ResourceChanges } from '../../../src/source/kube/resource-changes.ts'
 import { isCounted, ObjectCap, partsOf } from '../../../src/source/object-cap.ts'
 import { settle } from '../../support/fake-clock.ts'
 import { ReflectorRig } from '../../support/reflector-rig.ts'
@@ -23,6 +28,11 @@ function of(first: number, count: number, version = 10): Written[] {
     const { metadata, ...object } = service(`s${number}`, version)
     return { ...object, metadata: { ...Object(metadata), creationTimestamp } }
   })
+}
+
+function withPorts(services: readonly Written[], count: number): Written[] {
+  const ports = Array.from({ length: count }, (_, at) => ({ name: `p${at}`, port: 80 + at }))
+  return services.map(each => ({ ...each, spec: { ...Object(each.spec), ports } }))
 }
 
 const names = (first: number, count: number) =>
@@ -142,7 +152,7 @@ describe('more objects than the cap', () => {
     await settle()
     expect(known()).toEqual(names(1, MAX))
     expect(refused()).toEqual([])
-    expect(rig.reasons()).toEqual(['start', 'room for objects left out'])
+    expect(rig.reasons()).toEqual(['start', 'room for refused objects'])
   })
 
   it('F151: the second list for room waits', async () => {
@@ -174,12 +184,108 @@ describe('more objects than the cap', () => {
   it('F150: the oldest refused object comes back when it has become small enough', async () => {
     rig = new ReflectorRig({ partsMax: PARTS })
     const others = of(0, MAX - 1)
-    const ports = Array.from({ length: 6 }, (_, at) => ({ name: `p${at}`, port: 80 + at }))
-    const wide = of(MAX, 1).map(last => ({ ...last, spec: { ...Object(last.spec), ports } }))
+    const wide = withPorts(of(MAX, 1), 6)
     const watch = await rig.watching([...others, ...wide], 100)
     expect(refused()).toEqual([`Service ns/s${MAX}`])
     watch.modified(...of(MAX, 1, 120))
     await settle()
     expect(rig.requests.at(-1)).toMatch(/^list/)
   })
+
+  it('F150: the oldest refused object comes back that became small enough during the list', async () => {
+    rig = new ReflectorRig({ partsMax: PARTS, streaming: true })
+    const [wide = service('none', 1)] = withPorts(of(MAX, 1), 6)
+    await rig.start()
+    const watch = rig.api
+      .take()
+      .watch()
+      .added(...of(0, MAX - 1), wide)
+      .modified(...of(MAX, 1, 90))
+      .listed('100')
+    await settle()
+    expect(refused()).toEqual([`Service ns/s${MAX}`])
+    watch.bookmark('110')
+    await settle()
+    expect(rig.requests).toHaveLength(2)
+  })
+})
+
+/** Services of a server, and what a reader with a cap of 60 parts takes of them by events and lists. */
+class Followed {
+  readonly server = new Map<
+    string,
+    { readonly object: Written; readonly parts: number; readonly at: number }
+  >()
+  readonly held = new Set<string>()
+  #nowMs = 0
+  #version = 100
+  readonly #changes = new ResourceChanges({
+    resource: watchedResources({ nodeName: 'n1', serviceProxyName: undefined })[0] ?? expect.fail(),
+    clock: { nowMs: () => this.#nowMs },
+    parseObject: parserOf(),
+    deletion,
+    skipped: () => undefined,
+    partsMax: 3 * 60,
+  })
+
+  put(key: number, ports: number, isNew: boolean): void {
+    if (isNew) this.delete(key)
+    const at = this.server.get(`ns/s${key}`)?.at ?? ++this.#version
+    const [object = expect.fail()] = withPorts(of(at, 1, ++this.#version), ports)
+    const named = { ...object, metadata: { ...object.metadata, name: `s${key}`, uid: `u${at}` } }
+    this.server.set(`ns/s${key}`, { object: named, parts: 4 + ports, at })
+    this.#take(this.#changes.put(this.#changes.identify(named) ?? expect.fail()))
+  }
+
+  delete(key: number): void {
+    const object = this.server.get(`ns/s${key}`)?.object
+    if (object === undefined) return
+    this.server.delete(`ns/s${key}`)
+    const gone = { ...object, metadata: { ...object.metadata, resourceVersion: `${++this.#version}` } }
+    this.#take(this.#changes.remove(this.#changes.identify(gone) ?? expect.fail()))
+  }
+
+  /** Lists once there is room; false if there is none. */
+  listForRoom(waitMs: number): boolean {
+    this.#nowMs += waitMs
+    if (!this.#changes.takeRoom()) return false
+    const listing = this.#changes.openListing()
+    for (const { object } of this.server.values()) listing.take(object)
+    listing.end()
+    const missing = finish(this.#changes.vanishing(listing))
+    const how = { resourceVersion: `${++this.#version}`, missing, backwards: false }
+    this.#take(finish(this.#changes.land(listing, how)))
+    return true
+  }
+
+  #take(events: readonly SourceEvent[]): void {
+    for (const event of events)
+      if ('key' in event && event.value !== undefined) this.held.add(event.key)
+      else if ('key' in event) this.held.delete(event.key)
+  }
+}
+
+it('F151: whatever happens to objects, the oldest that fit are held after two lists for room', () => {
+  const kind = fc.constantFrom('put', 'put', 'recreate', 'delete', 'list')
+  const step = fc.record({ kind, key: fc.nat(11), ports: fc.integer({ min: 1, max: 20 }) })
+  fc.assert(
+    fc.property(fc.array(step, { minLength: 30, maxLength: 80 }), steps => {
+      const its = new Followed()
+      for (const { kind, key, ports } of steps)
+        if (kind === 'list') its.listForRoom(1_000)
+        else if (kind === 'delete') its.delete(key)
+        else its.put(key, ports, kind === 'recreate')
+      expect([1, 2, 3].every(() => its.listForRoom(ROOM_MS))).toBe(false)
+      const oldest = [...its.server].sort(([, a], [, b]) => a.at - b.at)
+      const expected: string[] = []
+      let left = 60
+      for (const [key, { parts }] of oldest) {
+        left -= parts
+        if (left < 0) break
+        expected.push(key)
+      }
+      expect([...its.held].sort()).toEqual(expected.sort())
+    }),
+    { numRuns: runs(300) },
+  )
 })

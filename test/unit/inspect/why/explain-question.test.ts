@@ -45,7 +45,7 @@ function asked(from: string, to: string, ...rest: readonly string[]): string {
 describe('a question', () => {
   it('F150: about a Service that the daemon does not hold is answered with its refusal', () => {
     const refused = { object: 'Service ns/new', field: '', value: '', reason: 'no room', service: 'ns/new' }
-    const known = { snapshot: SNAPSHOT, refusedSlices: [refused] }
+    const known = { snapshot: SNAPSHOT, refusedObjects: [refused] }
     const about = (name: string) => {
       const question = readQuestion(readerOf('outside', name))
       if (question !== undefined) requireHeld(question, known)

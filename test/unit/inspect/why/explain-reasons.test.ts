@@ -17,7 +17,7 @@ interface Asked {
   readonly port?: number
   readonly from?: string
   readonly isLocal?: boolean
-  readonly refusedSlices?: readonly Refusal[]
+  readonly refusedObjects?: readonly Refusal[]
 }
 
 function reasons(objects: readonly Fields[], asked: Asked) {
@@ -25,7 +25,7 @@ function reasons(objects: readonly Fields[], asked: Asked) {
 }
 
 function reasonsIn(snapshot: Snapshot, asked: Asked) {
-  const { to, port = 80, from = '203.0.113.9', isLocal = false, refusedSlices = [] } = asked
+  const { to, port = 80, from = '203.0.113.9', isLocal = false, refusedObjects = [] } = asked
   const { table } = finish(resolve(OPTIONS, undefined, snapshot))
   const ports = table.services.values().flatMap(its => its.ports)
   const caught = ports.flatMap(its =>
@@ -57,7 +57,7 @@ function reasonsIn(snapshot: Snapshot, asked: Asked) {
     table,
     snapshot,
     overCap: [],
-    refusedSlices,
+    refusedObjects,
     wallMs: 0,
     caught,
     endpoints,
@@ -74,7 +74,7 @@ describe('reasonsOf', () => {
       reason: 'no room',
       service: 'ns/api',
     }
-    expect(reasons([service('api')], { to: '10.96.0.1', refusedSlices: [refusal] })).toEqual([
+    expect(reasons([service('api')], { to: '10.96.0.1', refusedObjects: [refusal] })).toEqual([
       'Service ns/api has no endpoints',
       'EndpointSlice ns/api-1 is ignored: no room',
     ])
@@ -90,13 +90,13 @@ describe('reasonsOf', () => {
     ])
     const whole = parseObject({ ...slice('web-2', 'web', []), addressType: 'FQDN' })
     const other = parseObject({ ...slice('api-1', 'api', []), addressType: 'FQDN' })
-    const refusedSlices = [whole, other].filter(its => its !== undefined && isRefusal(its))
+    const refusedObjects = [whole, other].filter(its => its !== undefined && isRefusal(its))
     const many = slice(
       'web-1',
       'web',
       Array.from({ length: 8 }, (_, index) => endpoint(`127.0.0.${index}`)),
     )
-    const all = reasons([service('web'), many], { to: '10.96.0.1', refusedSlices })
+    const all = reasons([service('web'), many], { to: '10.96.0.1', refusedObjects })
     expect(all).toHaveLength(7)
     expect(all.slice(0, 2)).toEqual([
       'Service ns/web has no endpoints',

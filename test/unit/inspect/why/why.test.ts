@@ -54,7 +54,7 @@ function explain(objects: readonly Fields[], asked: Asked): Explanation {
   const since = refusedMs === undefined ? undefined : { wallMs: refusedMs, orEarlier: false }
   const loaded = {
     ...finish(resolve(resolveOptions(CONFIG), undefined, snapshot)),
-    refusedSlices: [],
+    refusedObjects: [],
     refusedSince: () => since,
     notKnown: asked.notKnown ?? [],
     quarantined: asked.quarantined ?? new Map(),
