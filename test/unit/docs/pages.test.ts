@@ -115,6 +115,32 @@ describe('docs/architecture.md', () => {
   })
 })
 
+describe('docs/tour.md', () => {
+  const text = read('docs/tour.md')
+  const pathsIn = (part: string) =>
+    new Set([...part.matchAll(/`((?:src|test|docs|deploy)\/[^`\s]+)`/g)].map(([, path = '']) => path))
+
+  it('names files that exist, and what is in them', () => {
+    expect([...pathsIn(text)].filter(path => !existsSync(join(ROOT, path)))).toEqual([])
+    const named = [...text.matchAll(/`(src\/[^`]+\.ts)`,\s+`(\w+)`/g)]
+    expect(named.length).toBeGreaterThan(10)
+    expect(
+      named.filter(([, path = '', name = '']) => !read(path).includes(name)).map(([all]) => all),
+    ).toEqual([])
+  })
+
+  it('asks for 25 to 30 files to be read, of at most 10,000 lines', () => {
+    const files = [...pathsIn(text.slice(0, text.indexOf('## One EndpointSlice')))].filter(path =>
+      path.endsWith('.ts'),
+    )
+    expect(files.length).toBeGreaterThanOrEqual(25)
+    expect(files.length).toBeLessThanOrEqual(30)
+    expect(files.map(path => read(path).split('\n').length - 1).reduce((a, b) => a + b)).toBeLessThanOrEqual(
+      10_000,
+    )
+  })
+})
+
 describe('docs/flags.md', () => {
   it('names flags of kprobe run', () => {
     const rows = read('docs/flags.md').matchAll(/^\| (`--.*?) \|/gm)
