@@ -233,15 +233,25 @@ async function readRules(): Promise<string> {
   })
 }
 
-/** Adds the objects of the daemon as manifests, first of all: they are written from what the bundle says, renamed or not. */
-async function withObjects(content: Gathered): Promise<Gathered> {
+/**
+ * Adds the objects of the daemon as manifests, first of all: they are written from what the bundle says, renamed or not.
+ * A bundle without them is a bundle still: the daemon may be of another version.
+ */
+export async function withObjects(content: Gathered): Promise<Gathered> {
   const snapshot = content.files.find(({ name }) => name === SNAPSHOT_FILE)
   if (snapshot === undefined) return content
-  const steps = readSnapshotJson(JSON.parse(snapshot.data.toString('utf8')))
-  const manifests = manifestsOf(await finishInSlices(steps, slicingOf(systemClock)))
-  const about = 'the same objects as manifests: kprobe run --source=file:objects.json reads them'
-  const data = Buffer.from(JSON.stringify(manifests))
-  return { ...content, files: [{ name: OBJECTS_FILE, about, data }, ...content.files] }
+  try {
+    const about = 'the same objects as manifests: kprobe run --source=file:objects.json reads them'
+    const data = await objectsIn(snapshot.data)
+    return { ...content, files: [{ name: OBJECTS_FILE, about, data }, ...content.files] }
+  } catch (error) {
+    return { ...content, missing: [...content.missing, { name: OBJECTS_FILE, why: failureText(error) }] }
+  }
+}
+
+async function objectsIn(snapshot: Buffer): Promise<Buffer> {
+  const steps = readSnapshotJson(JSON.parse(snapshot.toString('utf8')))
+  return Buffer.from(JSON.stringify(manifestsOf(await finishInSlices(steps, slicingOf(systemClock)))))
 }
 
 /** Settings and counts of the kernel, as their paths below /proc. */
