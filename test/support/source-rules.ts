@@ -9,6 +9,7 @@ export interface SourceFile extends SourceFacts {
 
 const NO_FACTS: SourceFacts = {
   imports: [],
+  loadedImports: [],
   functions: [],
   state: [],
   casts: [],
