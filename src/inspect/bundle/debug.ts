@@ -39,7 +39,7 @@ const FLAGS: readonly FlagSpec[] = [
     '-o, --output FILE':
       'file to write, or - for standard output; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
     '--redact':
-      'rename namespaces, Services, EndpointSlices, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
+      'rename namespaces, Services, EndpointSlices, ServiceCIDRs, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
     '--log-file FILE': 'file with the log of the daemon; its last 4 MiB go into the bundle',
   }),
   MODEL_SOCKET_FLAG,
