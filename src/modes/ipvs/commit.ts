@@ -229,10 +229,7 @@ export class Committer {
   }
 
   /** Continues from the generation that a batch of nf_tables reached. */
-  #follow(
-    result: Omit<CommitResult, 'failures' | 'durationMs'>,
-    refusals: readonly KernelRefusal[],
-  ): Step {
+  #follow(result: Omit<CommitResult, 'failures' | 'durationMs'>, refusals: readonly KernelRefusal[]): Step {
     const { outcome, bytes, messages } = result
     this.#foreign ||= result.foreign
     if (this.#generation !== undefined) this.#generation = result.generation
