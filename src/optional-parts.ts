@@ -1,6 +1,6 @@
 import type { OptionalParts } from './daemon/optional-parts.ts'
 
-/** Where the code of each optional part of a daemon is. Nothing is loaded before it is asked for. */
+/** Loads the code of an optional part of a daemon when the configuration asks for it. */
 export const OPTIONAL_PARTS: OptionalParts = {
   async prover(options) {
     const { Prover } = await import('./proof/prover.ts')

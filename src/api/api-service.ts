@@ -93,7 +93,7 @@ export class ApiPublisher {
     return this.#newest.settled()
   }
 
-  /** With an internal error, the last state stays published. */
+  /** The last state stays published after an internal error. */
   async #publish(next: ResolvedView): Promise<void> {
     const { clock, log } = this.#options
     try {

@@ -171,14 +171,12 @@ class Session {
   }
 }
 
-/** The task of one `kprobe api`. */
 export interface ApiWanted {
   readonly print: 'state' | 'states' | 'differences' | undefined
   readonly programs: readonly ApiProgram[]
   /** Each program ends after one run. */
   readonly once: boolean
   readonly timeoutMs: number
-  /** Undefined if the command serves no API. */
   readonly listen: string | undefined
   readonly tls: ApiTlsConfig | undefined
   /** The address of the metrics server. The default is none, because `kprobe run` uses the default port. */
@@ -187,7 +185,6 @@ export interface ApiWanted {
 
 interface ApiArguments {
   readonly config: Pick<Config, 'once' | 'serviceProxyName' | 'metricsBindAddress'>
-  /** The arguments after `--`. */
   readonly args: readonly string[]
   /** PATH; undefined when there is none. */
   readonly path: string | undefined
@@ -260,9 +257,7 @@ function refuseEnds(reader: FlagReader, { once }: ApiArguments['config']): void 
       reader.fail('--once', `cannot be combined with --${name}, which does not exit`)
 }
 
-/** The program of one --exec. */
 export interface ApiProgram {
-  /** The value of --exec. */
   readonly name: string
   /** A path, or a name that is searched in PATH. */
   readonly command: string
@@ -270,7 +265,6 @@ export interface ApiProgram {
 }
 
 interface ApiProgramOptions {
-  /** The arguments after `--`. */
   readonly args: readonly string[]
   /** PATH; undefined when there is none. */
   readonly path: string | undefined

@@ -14,10 +14,9 @@ export interface ProgramOptions {
   readonly args: readonly string[]
   readonly feed: ApiFeed
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly log: Log
-  /** How long one run may take, milliseconds; 0 for as long as it likes. */
+  /** Limit of one run, milliseconds; 0 for none. */
   readonly timeoutMs: number
   /** Ends after the first run that is not interrupted. */
   readonly once?: boolean
@@ -39,7 +38,7 @@ export async function runProgram(options: ProgramOptions, signal: AbortSignal): 
   const { feed, once = false } = options
   let seen = 0
   let failures = 0
-  // Of no run it cannot be said that it went well, where one was asked for.
+  // Without a run, success cannot be reported.
   let isFine = !once
   try {
     for (;;) {
@@ -50,7 +49,7 @@ export async function runProgram(options: ProgramOptions, signal: AbortSignal): 
       isFine = run.trouble === undefined
       if (once) return isFine
       failures = isFine ? 0 : failures + 1
-      // One that failed is to have the newest state, be it the same.
+      // A failed program gets the newest state, even the same one.
       seen = isFine ? state.number : 0
       if (!isFine) await pauseAfter(options, { failures, tried: state }, signal)
     }
@@ -61,7 +60,6 @@ export async function runProgram(options: ProgramOptions, signal: AbortSignal): 
 }
 
 interface Run {
-  /** What went wrong; undefined when nothing did. */
   readonly trouble: string | undefined
   /** Undefined when it was ended by a signal, or never began. */
   readonly code: number | undefined
@@ -116,7 +114,7 @@ function startProgram(command: string, args: readonly string[]): Child | Error {
   }
 }
 
-/** Whether a child has pipes: without descriptors it has none (spawn of node:child_process at EMFILE and ENFILE). */
+/** Tests whether a child has pipes; spawn of node:child_process gives none at EMFILE and ENFILE. */
 function hasPipes(child: ChildProcess): child is Child {
   return Boolean(child.stdin && child.stdout && child.stderr)
 }
@@ -126,7 +124,7 @@ function feedInput(stdin: Writable, state: ApiState): void {
   pipeline(Readable.from(inChunks(stateLines(state))), stdin, () => undefined)
 }
 
-/** What a program has written when it ends is read; what it has left in the background may hold its pipes for ever. */
+/** Limit for reading the output after the exit: background processes may hold the pipes for ever. */
 const REST_MS = 200
 
 function outcomeOf(child: Child, clock: Clock): Promise<Pick<Run, 'trouble' | 'code'>> {
@@ -217,8 +215,9 @@ interface Failure {
 }
 
 /**
- * What failed with one state may succeed with the next: that one does not wait for all of the distance. But a program that
- * fails always is not to be started for each change of a busy cluster: it waits for as long as after a first failure.
+ * Waits after a failure. The next state may succeed where this one failed, so it does not wait for the whole delay. But
+ * it waits for as long as after a first failure, so that a program that always fails does not run at every change of a
+ * busy cluster.
  */
 async function pauseAfter(
   { feed, clock, random }: ProgramOptions,

@@ -37,7 +37,6 @@ export function* endpointsOfService(
   return endpoints
 }
 
-/** Their keys alone. */
 export function* endpointKeys(view: ServiceView, only?: ReadonlySet<Ip>): Steps<Set<string>> {
   const terms = termsOf(view.service)
   const keys = new Set<string>()
@@ -53,7 +52,7 @@ function keyOf(ip: Ip, overrides: readonly PortName[]): string {
   return `${formatIp(ip)}${overrides.map(({ Name = '', Port }) => `,${Name}=${Port}`).join('')}`
 }
 
-/** What the Service's own object says about all of its endpoints. */
+/** The fields of the Service object that concern all of its endpoints. */
 interface EndpointTerms {
   /** Target ports by the name of the service port. */
   readonly targets: ReadonlyMap<string, number | string>
@@ -149,7 +148,6 @@ function* among(list: readonly Backend[], only: ReadonlySet<Ip> | undefined): It
 }
 
 interface Found {
-  /** The name of the service port. */
   readonly name: string | undefined
   readonly backend: Backend
 }
@@ -166,8 +164,8 @@ function take(
 }
 
 /**
- * By address: the first slice that has a name for it counts. Of each slice the names are walked, or the addresses if they
- * are fewer.
+ * Finds the hostname of each address: the first slice with a name for it counts. Walks the names of each slice, or the
+ * addresses if they are fewer.
  */
 export function* hostnamesOf(
   slices: SliceList,
@@ -187,7 +185,7 @@ export function* hostnamesOf(
 
 /** The back ends of one port of a Service in one family, or of its whole addresses. Both lists are sorted. */
 interface PortUses {
-  /** The same in each version of the Service. */
+  /** The key is the same in each version of the Service. */
   readonly key: string
   /** The name of the service port; undefined behind whole addresses, which keep ports. */
   readonly name: string | undefined
@@ -242,8 +240,9 @@ function backendsOf(
 }
 
 /**
- * Those about whose endpoints two views of a Service may say different things: where they differ in a back end or in a
- * hostname. Undefined where they differ in what concerns all. Costs a comparison of each back end, and makes nothing.
+ * Finds the addresses whose endpoint messages may differ between two views of a Service, because a back end or a
+ * hostname differs. Undefined where the views differ in something that concerns all. Compares each back end, and makes
+ * no message.
  */
 export function* changedAddresses(from: ServiceView, to: ServiceView): Steps<ReadonlySet<Ip> | undefined> {
   if (from.service !== to.service && !isSameTerms(from, to)) return undefined
@@ -326,12 +325,12 @@ function targetOf(service: Service, { name, protocol, port }: ServicePortSpec): 
   return service.details?.targetPorts[targetKey(name, protocol)] ?? port
 }
 
-/** Whether an address of the Service is its own on this node: else nothing leads to it. */
+/** Tests whether this node serves an address of the Service: nothing leads to it otherwise. */
 export function isReached({ ports, wholes = [] }: ServiceFrontends): boolean {
   return ports.some(({ frontends }) => frontends.length > 0) || wholes.some(({ ips }) => ips.length > 0)
 }
 
-/** Whether serviceMessage() of both says the same, as it does when only endpoints differ; makes neither. */
+/** Tests whether serviceMessage() gives the same for both, as it does when only endpoints differ; makes neither. */
 export function isSameMessage(a: ServiceView, b: ServiceView): boolean {
   return a.service === b.service && isSame(reachOf(a.frontends), reachOf(b.frontends))
 }
@@ -397,7 +396,6 @@ function textsOf(ips: readonly Ip[], family: Family): readonly string[] {
   return ips.filter(ip => familyOf(ip) === family).map(formatIp)
 }
 
-/** The ports with at least one frontend. */
 function portsOf({ service, frontends }: ServiceView): readonly PortMapping[] {
   const served = new Map<string, readonly Frontend[]>()
   for (const port of frontends.ports) {

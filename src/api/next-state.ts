@@ -32,7 +32,7 @@ import {
   SET_SERVICES,
 } from './state.ts'
 
-/** What was resolved on this node, with the Snapshot that it was resolved from. */
+/** A result of resolve() for this node, with its Snapshot. */
 export interface ResolvedView {
   readonly snapshot: Snapshot
   readonly table: Pick<FrontendTable, 'services'>
@@ -120,7 +120,6 @@ function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Itera
   ])
 }
 
-/** Undefined for a Service that is not published. */
 function viewOf({ snapshot, table }: ResolvedView, key: ServiceKey): ServiceView | undefined {
   return viewIn(snapshot, key, table.services.get(key))
 }
@@ -195,7 +194,7 @@ export class ObjectMaker {
     return [...this.#runs[SET_SERVICES], ...this.#runs[SET_ENDPOINTS]]
   }
 
-  /** `known` itself when it says the same: its bytes are the same exactly when the messages are. */
+  /** Gives `known` itself if its bytes are the same, which they are exactly when the messages are. */
   make({ set, path }: ApiRef, json: MessageOf<(typeof TABLES)[ApiRef['set']]>, known?: ApiObject): ApiObject {
     const Bytes = this.#messages.encode(TABLES[set], json)
     const frame = this.#frames.encode(localv1.OpItem, { Set: { Ref: { Set: set, Path: path }, Bytes } })
@@ -230,7 +229,7 @@ interface ResolvedProjection extends ApiProjection {
   readonly resolved: Resolved
 }
 
-/** What nodes share now, and how it differs from what they shared before. */
+/** The state that nodes share now, and its differences from the previous one. */
 interface SharedStep {
   readonly before: ResolvedProjection | undefined
   readonly now: ResolvedProjection
@@ -238,7 +237,7 @@ interface SharedStep {
   readonly touched: ReadonlyMap<ServiceKey, ReadonlySet<string>>
 }
 
-/** What every node of a zone publishes, but for the endpoints that are its own. */
+/** The state that all nodes of a zone share: everything but the endpoints that are a node's own. */
 export class SharedState {
   readonly #options: ResolveOptions
   readonly #node: NodeInfo
@@ -276,7 +275,7 @@ export class SharedState {
 
 const NO_SLICES: SliceList = []
 
-/** The same in maps of its own: versions of one map that are read in turn would be turned into each other. */
+/** Copies the maps: reading two versions of one map in turn would convert each into the other. */
 function lentBy(lender: ResolvedProjection | undefined): ResolvedProjection | undefined {
   if (lender === undefined) return undefined
   const { state, resolved } = lender
@@ -301,7 +300,7 @@ function copyOf<V>(map: PersistentMap<V>): PersistentMap<V> {
 
 const NO_OBJECTS: OwnObjects = { services: PersistentMap.empty(), endpoints: PersistentMap.empty() }
 
-/** What one node publishes, as a difference from what its zone shares: it costs the Services that name the node. */
+/** One node's state, as a difference from that of its zone: its cost follows the Services that name the node. */
 export class NodeState {
   readonly #options: ResolveOptions
   #shared: ResolvedProjection | undefined
@@ -345,7 +344,7 @@ export class NodeState {
     return this.#here
   }
 
-  /** Of these Services, what there was goes. */
+  /** Replaces the own objects of these Services. */
   #restated(
     known: OwnObjects,
     named: readonly ServiceKey[],

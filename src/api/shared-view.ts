@@ -13,7 +13,7 @@ import type { NodeInfo } from '../model/snapshot.ts'
 /** Stands for the name of a Node where no Node is meant: from its point of view no endpoint is local. */
 export const NO_NODE = '*'
 
-/** What a node of this zone sees that has neither endpoints nor addresses. */
+/** A node of this zone that has neither endpoints nor addresses. */
 export function nobodyIn(zone: string): NodeInfo {
   return { name: NO_NODE, uid: '', ips: [], zone, podCidrs: [], eligible: true, refusals: [] }
 }

@@ -25,15 +25,15 @@ export interface Run extends Frame {
   readonly operations: number
 }
 
-/** What one node publishes. Immutable; the next version shares what did not change. */
+/** The state that one node publishes. Immutable; the next version shares what did not change. */
 export interface ApiState {
   /** Grows with every change. */
   readonly number: number
   readonly services: PersistentMap<ApiObject>
   readonly endpoints: PersistentMap<ApiObject>
-  /** The frames of all objects of a state that was made at once, in the order of difference(). */
+  /** The frames of a state that was made at once, as few large runs in the order of difference(). */
   readonly runs?: readonly Run[]
-  /** Where the state differs from these objects, which it shares with those of other nodes. */
+  /** This node's exceptions from `services` and `endpoints`, which it shares with other nodes. */
   readonly own?: OwnObjects
 }
 
@@ -49,7 +49,7 @@ const SET_NAMES: readonly SetName[] = ['services', 'endpoints']
 export const { ServicesSet: SET_SERVICES, EndpointsSet: SET_ENDPOINTS } = localv1.Set
 type ApiSet = typeof SET_SERVICES | typeof SET_ENDPOINTS
 
-/** So many objects differ between two versions that are held, or fewer. */
+/** An upper bound of the number of objects that differ between two versions that are held. */
 export function distance(from: ApiState, to: ApiState): number {
   return SET_NAMES.reduce(
     (sum, set) =>
@@ -99,7 +99,7 @@ export type ApiOperation =
   | { readonly kind: 'delete'; readonly set: ApiSet; readonly path: string }
 
 /**
- * What leads from one version to another (undefined: from nothing), in an order in which no endpoint is ever without its
+ * Lists the operations that lead from one version to another (undefined: from nothing). No endpoint is ever without its
  * Service: Services and then endpoints are set, endpoints and then Services are deleted. Costs what changed in between.
  */
 export function* difference(before: ApiState | undefined, after: ApiState): Iterable<ApiOperation> {
@@ -116,7 +116,7 @@ interface ObjectChanges {
   readonly deleted: readonly string[]
 }
 
-/** The same, of each set by itself. */
+/** Gives the changes of each set by itself. */
 export function changesBetween(
   before: ApiState | undefined,
   after: ApiState,
@@ -146,18 +146,17 @@ function changedPaths(before: ApiState, after: ApiState, set: SetName): Iterable
   return own.length === 0 ? shared : new Set([...shared, ...own])
 }
 
-/** Whether both say the same; a node that moves to another zone shares other objects. */
+/** Compares the bytes; a node that moves to another zone shares other objects. */
 export function isSameFrame(a: Frame, b: Frame): boolean {
   return a.memory.compare(b.memory, b.start, b.end, a.start, a.end) === 0
 }
 
-/** What is known of where the state comes from. */
 export interface FeedSource {
   /** Parts that have not been read entirely even once. */
   readonly missing: readonly string[]
   /** Monotonic milliseconds of the last word from the part that has been silent longest. */
   readonly heardMs: number | undefined
-  /** What is wrong now, one line for people. */
+  /** The present problem, one line for people. */
   readonly trouble: string | undefined
 }
 
@@ -168,13 +167,13 @@ interface FeedOptions {
 }
 
 export interface FeedStatus {
-  /** The number of the newest state; 0 when there is none yet. */
+  /** The number of the newest state; 0 before the first. */
   readonly number: number
   readonly services: number
   readonly endpoints: number
-  /** Since the state last changed; undefined when there is none yet. */
+  /** The time since the state last changed; undefined when there is none yet. */
   readonly sinceMs: number | undefined
-  /** How old the state may be: since the part of the source that has been silent longest said its last word. */
+  /** The time since the last word of the source's most silent part: it bounds the age of the state. */
   readonly silentMs: number | undefined
   /** The source is complete and has no problem now. */
   readonly sourceConnected: boolean
@@ -324,7 +323,7 @@ function byPath(a: ApiObject, b: ApiObject): number {
 const KINDS = { 1: 'Service', 2: 'Endpoint' } as const
 
 /**
- * What leads from one state to another, a line an operation, named as the fields of localv1.OpItem are:
+ * Writes one line for each operation that leads from one state to another, named as the fields of localv1.OpItem are:
  * `{"Set":{"Ref":{"Set":1,"Path":"ns/web"},"Service":{…}}}`, `{"Delete":{"Set":2,"Path":"ns/web/10.1.0.1"}}`, and
  * `{"Sync":{}}` at the end. The state is held while this is read.
  */
@@ -368,7 +367,7 @@ export async function printFeed(options: PrintOptions, signal: AbortSignal): Pro
   try {
     do {
       const newer = await feed.newer(seen?.number ?? 0, signal)
-      // What is held is the newest, whatever has come since.
+      // A newer state may have come during the wait.
       const state = feed.current ?? newer
       feed.hold(state)
       try {

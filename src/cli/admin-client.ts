@@ -17,7 +17,7 @@ const TIMEOUT_MS = 5_000
 const ANSWER_MS_MAX = 120_000
 /** Exceeds the state of 100,000 Services. */
 const ANSWER_BYTES_MAX = 512 * 1024 * 1024
-/** For pages of a few numbers or flags, which commands request first: what floods them is not a daemon. */
+/** Limits pages of a few numbers or flags, which commands request first: a server that sends more is not the daemon. */
 const SHORT_ANSWER_BYTES_MAX = 16 * 1024 * 1024
 const SHORT_PAGES: ReadonlySet<string> = new Set(['/config', '/status'])
 
@@ -91,7 +91,7 @@ export async function demandAnswer(socketPath: string, path: string): Promise<un
   return answer
 }
 
-/** Gives the version in an answer of /config. Throws where there is none. */
+/** Throws if the answer of /config has no version. */
 export function versionIn(config: unknown, socketPath: string): string {
   const version = textAt(config, 'version')
   if (version === '') throw new Error(`${socketPath}: no daemon of kprobe answers: /config has no version`)
@@ -109,7 +109,7 @@ export async function askObjects(socketPath: string): Promise<Json> {
   throw new Error(`the daemon at ${socketPath} has not read all objects yet${what}`)
 }
 
-/** Gives the Services in an answer of /state. Throws where there is no list of them. */
+/** Throws if the answer of /state has no list of Services. */
 export function servicesIn(state: unknown, socketPath: string): readonly unknown[] {
   const services = fieldOf(state, 'services')
   if (!Array.isArray(services)) throw new Error(`${socketPath}: /state has no list of services`)

@@ -52,7 +52,7 @@ export const initCommand = (machine: InitMachine): Command =>
 
 export const command = initCommand({ root: '/', sockets: KERNEL, clock: systemClock })
 
-/** Whether a part of the kernel answers. */
+/** The result for one part of the kernel. */
 interface Answer {
   readonly subject: string
   readonly answers: boolean

@@ -10,7 +10,7 @@ import type { PlanLine } from '../reconcile/dataplane.ts'
 export interface Io {
   /** Standard output, for results. */
   readonly out: (text: string) => void
-  /** The same for bytes. */
+  /** Writes bytes to the same stream as `out`. */
   readonly outBytes: (bytes: Uint8Array) => void
   /** Standard error, for everything else. */
   readonly err: (text: string) => void
@@ -50,7 +50,7 @@ export const EXIT_UNKNOWN = 4
 
 export interface Command {
   help(): HelpPage
-  /** Runs the command. Gives the exit code. */
+  /** Gives the exit code. */
   run(argv: readonly string[], io: Io): Promise<number>
 }
 
@@ -83,7 +83,7 @@ export async function readText(path: string): Promise<string | undefined> {
 export async function writeWholeFile(path: string, text: string): Promise<void> {
   const found = await stat(path).catch(() => undefined)
   const before = found?.isFile() === true ? await readFile(path).catch(() => undefined) : undefined
-  // Without truncation first: the file keeps its blocks, into which the old text fits again.
+  // The file is not truncated first: if the write fails, the old text still fits into its blocks.
   const file = await open(path, before === undefined ? 'w' : 'r+', 0o644)
   try {
     const bytes = Buffer.from(text)
@@ -202,7 +202,6 @@ export class Progress {
     this.#timer = this.#schedule()
   }
 
-  /** Adds to the number of objects that were read. */
   read(objects: number): void {
     this.#objects += objects
   }
@@ -315,7 +314,6 @@ function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> 
   })
 }
 
-/** Resolves when the signal is aborted. */
 export function aborted(signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {
     signal.addEventListener('abort', () => resolve(), { once: true })

@@ -14,7 +14,6 @@ import { askDaemon, usualSocket, versionIn } from './admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_USAGE, type Io } from './io.ts'
 
 interface RequestOptions {
-  /** The name of the command, for messages. */
   readonly command: string
   /** Flags of the command besides those of `run`. */
   readonly extra: readonly FlagSpec[]
@@ -52,7 +51,7 @@ export async function readRequest(
 export interface ModelRequest extends RunRequest {
   /** The daemon's admin socket, which gives both; undefined if both come from flags and the source. */
   readonly daemon: string | undefined
-  /** What the user should know of that origin; printed before anything is read. */
+  /** Notices about that origin; printed before anything is read. */
   readonly notices: readonly string[]
 }
 
@@ -197,7 +196,6 @@ export function usageErrors(io: Io, command: string, errors: readonly ConfigErro
   return EXIT_USAGE
 }
 
-/** Prints the warnings of a configuration. */
 export function usageWarnings(io: Io, command: string, warnings: readonly string[]): void {
   for (const warning of warnings) io.err(`kprobe ${command}: ${oneLine(warning)}\n`)
 }
@@ -252,7 +250,6 @@ export function ownCommand<Asked extends object>(own: OwnCommand<Asked>): Comman
 
 /** A command that accepts the flags of `kprobe run`. */
 export interface RunCommand<Asked, Request extends RunRequest = RunRequest> extends CommandHelp {
-  /** Flags of the command besides those of `run`. */
   readonly flags: readonly FlagSpec[]
   /** Reads the command's own flags, also if others are invalid. Reports errors to the reader, and may give undefined then. */
   readonly read: (reader: FlagReader, config?: Config) => Asked | undefined | Promise<Asked | undefined>

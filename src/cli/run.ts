@@ -138,7 +138,6 @@ type Surroundings = Omit<
   'asked' | 'origins' | 'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'flags' | 'follow'
 >
 
-/** Describes this machine. */
 function surroundings({ log, set }: AdjustableLog, clock: Clock, parts: OptionalParts): Surroundings {
   return {
     log,

@@ -26,12 +26,10 @@ interface ServingMetrics {
   readonly at: BindAddress
   readonly log: Log
   readonly overShare: () => OverShare | undefined
-  /** Creates the metrics. */
   readonly create: (overShare: () => readonly ServerOverShare[]) => () => Promise<string>
   readonly ready?: () => boolean
 }
 
-/** Serves the metrics of a command. */
 export function serveMetrics(
   command: Serving,
   { at, log, overShare, create, ready }: ServingMetrics,

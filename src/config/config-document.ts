@@ -235,7 +235,6 @@ class DocumentReader implements ConfigDocument {
 const REPEATED = 'repeated; the last one counts'
 const WANTED = `the file holds one ${KIND} of ${API_VERSION}`
 
-/** Gives the plain value, for messages and for scalars. */
 function plain({ content }: TreeNode): unknown {
   if (content.kind === 'scalar') return content.value
   return content.kind === 'list' ? [] : {}

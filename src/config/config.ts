@@ -30,9 +30,9 @@ export interface Config {
   readonly syncPeriodMs: number
   readonly logFormat: 'text' | 'json'
   readonly verbosity: number
-  /** If not empty, externalIPs outside these are refused. */
+  /** ExternalIPs outside these are refused, unless the list is empty. */
   readonly allowedExternalCidrs: readonly Cidr[]
-  /** If not empty, load-balancer IPs outside these are refused. */
+  /** Load-balancer IPs outside these are refused, unless the list is empty. */
   readonly allowedLoadBalancerCidrs: readonly Cidr[]
   readonly client: ClientConfig
   /** A specific address overrides the Node's primary address; no server listens there. */
@@ -48,7 +48,6 @@ export interface Config {
   readonly conntrack: ConntrackConfig
   /** Options of IPVS mode, and of its cleanup. */
   readonly ipvs: IpvsConfig
-  /** Options of iptables mode. */
   readonly iptables: IptablesConfig
   /** The NFLOG group that gets packets that rules reject or drop, in nftables and iptables mode; 0 for none. */
   readonly logRejects: number
@@ -60,7 +59,6 @@ export interface Config {
   readonly adminSocket: string
   /** Type of the condition of the Node that says whether this proxy is ready; empty for none. */
   readonly nodeCondition: string
-  /** Whether the daemon proves the rules in the kernel. */
   readonly prove: Proving
   /** Folder of the saved state; empty for none. */
   readonly stateDir: string
@@ -81,7 +79,6 @@ export interface UiConfig {
   readonly tls: ApiTlsConfig | undefined
 }
 
-/** What the daemon proves: nothing, or every packet. */
 export const PROVING = ['off', 'full'] as const
 export type Proving = (typeof PROVING)[number]
 
@@ -105,7 +102,6 @@ export interface ClientConfig {
   readonly kubeconfig: string
   /** URL that replaces the kubeconfig's server; may be empty. */
   readonly master: string
-  /** Content type of requests and responses. */
   readonly contentType: string
   /** Replaces the Accept header that contentType implies; may be empty. */
   readonly acceptContentTypes: string
@@ -134,11 +130,10 @@ export interface ConntrackConfig {
   readonly tcpBeLiberal: boolean
   readonly udpTimeoutMs: number | undefined
   readonly udpStreamTimeoutMs: number | undefined
-  /** Also lowers larger values of an operator, as kube-proxy does. */
+  /** Larger values of an operator are lowered, too, as kube-proxy does. */
   readonly lower: boolean
 }
 
-/** Options of IPVS mode. */
 export interface IpvsConfig {
   /** Name of the kernel module without `ip_vs_`, for Services that specify no scheduler. */
   readonly scheduler: string
@@ -161,7 +156,6 @@ export interface IpvsConfig {
   readonly digestPeriodMs: number
 }
 
-/** Options of iptables mode. */
 export interface IptablesConfig {
   /** Node ports answer at 127.0.0.1, unless --nodeport-addresses excludes it. */
   readonly localhostNodePorts: boolean
@@ -207,6 +201,6 @@ export type DetectLocal =
 export type NodePortSelection = {
   /** The Node's first address of each family. */
   readonly primary: boolean
-  /** Those of the keywords `localhost` and `all` among them. */
+  /** The CIDRs include those of the keywords `localhost` and `all`. */
   readonly cidrs: readonly Cidr[]
 }

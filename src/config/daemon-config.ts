@@ -51,14 +51,12 @@ function detectorFlags({ detectLocal }: Config): FlagTexts {
   }
 }
 
-/** A flag for which two configurations have different values. */
 export interface FlagDifference {
   readonly flag: string
   readonly here: string
   readonly there: string
 }
 
-/** Finds the flags that both have, with different values. */
 export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly FlagDifference[] {
   return Object.entries(here).flatMap(([flag, text]) => {
     const other = there[flag]

@@ -19,9 +19,7 @@ type Application =
   | 'live'
   /** The part of the daemon that uses the field is closed and opened again; Services are not affected. */
   | 'restart'
-  /**
-   * Only a new process uses the new value: it selects the source, names kernel objects, or matters only at the start.
-   */
+  /** A new value needs a new process: it selects the source, names kernel objects, or matters only at the start. */
   | 'process'
 
 /** A missing field is a compile error. */
@@ -264,7 +262,6 @@ function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefine
   return typeof value === 'bigint' ? formatGoDuration(value) : plainValue(value)
 }
 
-/** Gives the effective value as a file would have it. */
 function printedValue(settings: Settings, path: FieldPath): YamlValue {
   return writtenValue(settings, path) ?? ZEROS[fieldAt(path).kind]
 }

@@ -86,13 +86,11 @@ const LOCKED_OFF = `
   AllowOverwriteTerminationGracePeriodSeconds GitRepoVolumeDriver SeparateCacheWatchRPC
 `
 
-/** Locked gates with their only value. */
 const LOCKED_GATES: ReadonlyMap<string, boolean> = new Map([
   ...namesIn(LOCKED_ON).map(name => [name, true] as const),
   ...namesIn(LOCKED_OFF).map(name => [name, false] as const),
 ])
 
-/** Unlocked gates with their defaults. */
 const OPEN_GATES: ReadonlyMap<string, boolean> = new Map([
   ...namesIn(ON_BY_DEFAULT).map(name => [name, true] as const),
   ...namesIn(OFF_BY_DEFAULT).map(name => [name, false] as const),
@@ -113,7 +111,6 @@ export function whyNotGate(name: string, value: boolean): string | undefined {
   return locked === value ? undefined : `cannot be set to ${value}: the feature is locked to ${locked}`
 }
 
-/** Gates that kprobe uses. */
 type GateName =
   | 'AllowServiceExternalIPs'
   | 'ComponentFlagz'

@@ -1,7 +1,7 @@
 import { parseGoDuration } from '../base/duration.ts'
 import { parseBool, quote } from './flag.ts'
 
-/** How Go's JSON decoder treats a field of KubeProxyConfiguration. */
+/** The way in which Go's JSON decoder treats a field of KubeProxyConfiguration. */
 type FieldKind =
   | 'text'
   /** A text for which `off` is a value: YAML takes that for false. */

@@ -5,9 +5,7 @@ import { nearest } from '../base/text.ts'
 
 /** One flag of the command line, for parsing, validation messages and help. */
 export interface FlagSpec {
-  /** The name without the dashes. */
   readonly name: string
-  /** The short name: one letter. */
   readonly short?: string
   /** `bool` accepts a value only after `=`, as Go's flags do; `list` is comma-separated and may be repeated. */
   readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer' | 'number'
@@ -20,7 +18,7 @@ export interface FlagSpec {
   readonly group?: string
   /** The flag is accepted, but absent from help texts. */
   readonly hidden?: true
-  /** Only --help-all prints the flag. */
+  /** The flag is printed by --help-all only. */
   readonly rare?: true
   /** A shell completes the value with the names of Services. */
   readonly namesService?: true
@@ -45,7 +43,6 @@ const KINDS: Readonly<Record<string, FlagSpec['kind']>> = {
 
 const USAGE = /^(?:-(?<short>\w), )?--(?<name>\S+)(?: (?<placeholder>[^\s=]\S*))?(?: = (?<fallback>.+))?$/
 
-/** What a flag may have besides its usage and its help. */
 type MoreOfFlag = Partial<Omit<FlagSpec, 'name' | 'short' | 'placeholder' | 'default' | 'help'>>
 
 /** Makes a flag of its usage, as help prints it, with its default: `-o, --output FORMAT = text`. */
@@ -149,7 +146,6 @@ export function readArguments(
 
 interface SplitFlag {
   readonly name: string
-  /** The flag as given, for messages. */
   readonly label: string
   readonly inline: string | undefined
 }
@@ -221,7 +217,6 @@ export class FlagReader {
     )
   }
 
-  /** Gives all values in order. */
   all(name: string): readonly string[] {
     return this.#values.get(name) ?? []
   }

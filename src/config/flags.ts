@@ -200,7 +200,6 @@ export const API_TLS_FLAGS = flagGroup('API', {
   '--api-tls-client-ca FILE': 'CA certificates that client certificates must be signed by (PEM)',
 })
 
-/** Flags of `kprobe run`. */
 const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
   flag(
     '--api ADDRESS',

@@ -17,7 +17,7 @@ interface HelpForm {
   readonly all?: boolean
 }
 
-/** Prints help in this form, and says what a shell may complete. */
+/** Prints help in this form, and lists the completions of a shell. */
 export interface HelpPage {
   (form?: HelpForm): string
   readonly text: Pick<HelpText, 'usage' | 'description' | 'details'>
@@ -135,7 +135,6 @@ function wrap(text: string, width: number): string[] {
   return lines
 }
 
-/** What a manual page says of a command. */
 interface Manual {
   /** Empty for the page of kprobe itself. */
   readonly name: string
@@ -150,7 +149,7 @@ interface PageOf {
   readonly names: readonly string[]
 }
 
-/** Formats the manual page of a command (man(7), section 1), with what its help says and all of its flags. */
+/** Formats the manual page of a command (man(7), section 1), with its help and all of its flags. */
 export function manualPage({ name, summary, help }: Manual, { version, date, names }: PageOf): string {
   const { usage, description, details = [] } = help.text
   const title = name === '' ? 'kprobe' : `kprobe-${name}`

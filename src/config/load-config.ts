@@ -50,13 +50,11 @@ export interface LoadOptions extends ParseOptions {
   readonly readFile: (path: string) => Promise<string>
 }
 
-/** The file of --config, and its text. */
 export interface ConfigFile {
   readonly path: string
   readonly text: string
 }
 
-/** The action and the configuration of a `kprobe run`. */
 export interface RunRequest {
   readonly config: Config
   /** The action, in kube-proxy's order of precedence: version, write-config, cleanup, init, run. */
@@ -249,7 +247,7 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
   ]
 }
 
-/** A command with a flag of this name says so itself. */
+/** A command with a flag of this name reports the error itself. */
 function refuseUnproved(
   { prove, proxyMode }: Config,
   settings: Settings,

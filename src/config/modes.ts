@@ -27,7 +27,6 @@ export function rowOf(name: string): ModeRow {
   return row
 }
 
-/** Options of single modes. */
 export type ModeOptions = Pick<Config, 'logRejects' | 'ipvs' | 'iptables'>
 
 /** Reads the options of each mode, whichever mode is configured. Errors go to the settings and the reader. */
@@ -39,7 +38,7 @@ export function readModeOptions(settings: Settings, reader: FlagReader): ModeOpt
   }
 }
 
-/** Whether connections go through this process, all or some. */
+/** Tests whether this process forwards some or all connections. */
 export function forwardsAny(
   config: Pick<Config, 'proxyMode' | 'nodePortAddresses' | 'featureGates'>,
 ): boolean {

@@ -197,7 +197,6 @@ function readUi(reader: FlagReader): UiConfig | undefined {
   return { at, tokenFile, tls }
 }
 
-/** Reads the API flags of `kprobe run`. */
 function readApi(reader: FlagReader): ApiConfig | undefined {
   const tls = readApiTls(reader)
   const address = readApiAddress(reader, 'api')
@@ -218,14 +217,12 @@ export function refuseIdleApi(
       reader.fail(`--${name}`, 'needs --api, which is not given')
 }
 
-/** Gives a default address for each proxy of a node. */
 export function defaultApiAddress(serviceProxyName: string | undefined): string {
   return serviceProxyName === undefined
     ? DEFAULT_API_ADDRESS
     : DEFAULT_API_ADDRESS.replace(/\.sock$/, `-${serviceProxyName}.sock`)
 }
 
-/** Reads an address; undefined if unset. */
 export function readApiAddress(reader: FlagReader, flag: string): string | undefined {
   const text = reader.text(flag) ?? ''
   if (text === '') return undefined

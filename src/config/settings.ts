@@ -30,7 +30,6 @@ export class Settings {
   /** All errors in the values, with their labels. */
   readonly errors: ConfigError[] = []
 
-  /** `labelUnset` gives the label of an unset field. */
   constructor(labelUnset: (path: FieldPath) => string) {
     this.#labelUnset = labelUnset
   }

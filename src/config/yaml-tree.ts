@@ -34,7 +34,6 @@ export interface TreeNode {
 export interface TreeEntry {
   /** Undefined for null, a list or a mapping, which cannot be a name in JSON. */
   readonly name: string | undefined
-  /** The position of the name. */
   readonly spot: Spot
   readonly node: TreeNode
   /** A later entry of the same mapping has the same name and overrides this one. */

@@ -62,13 +62,11 @@ export function apiReachOf(
 export interface ApiReachOptions {
   readonly clock: Clock
   readonly log: Readonly<Record<'debug' | 'warn', (facts: object, text: string) => void>>
-  /** Uniform in [0, 1). */
   readonly random: () => number
   /** Opens a socket to nf_tables; undefined if the daemon may not write there. */
   readonly openTransport: (() => Transport) | undefined
   /** Each function removes one mode's objects at endpoints, as Mode.free does. */
   readonly free: readonly ((endpoints: readonly ApiEndpoint[]) => Promise<Freed | undefined>)[]
-  /** Tests whether a connection can be made. */
   readonly connects: (address: string, port: number) => Promise<boolean>
   /** Gets all dialed endpoints, whenever there is a new one. */
   readonly changed: (endpoints: readonly ApiEndpoint[]) => void
@@ -213,7 +211,6 @@ export class ApiReach implements DialWatch {
   }
 }
 
-/** Converts the addresses of DialWatch to endpoints. */
 export function dialedEndpoints(addresses: readonly string[], port: number): readonly ApiEndpoint[] {
   return addresses.flatMap(text => {
     const ip = plainIp(text)

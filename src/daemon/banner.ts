@@ -117,7 +117,6 @@ export function totalsOf(table: FrontendTable, quarantined: readonly ServiceKey[
 }
 
 export interface Ending {
-  /** The exit code of the process. */
   readonly code: number
   readonly why: string
 }
@@ -141,7 +140,6 @@ export function logEnd(
   log.info(`exiting: ${why}; ${config.backend === 'netlink' ? relayed + stay : 'nothing was written'}`)
 }
 
-/** Logs all metrics, one a record. */
 export function logMetrics(log: Log, text: string): void {
   for (const line of text.split('\n')) {
     const [, metric, labels, value] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? []
@@ -170,7 +168,6 @@ interface StateFacts {
   readonly nowMs: number
 }
 
-/** Logs the state of the daemon in one record. */
 export function logState(log: Log, { activeMode, source, snapshot, health, nowMs }: StateFacts): void {
   const { node } = snapshot
   const status = activeMode?.status

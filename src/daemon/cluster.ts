@@ -35,7 +35,7 @@ interface ClusterOptions {
     readonly status: number | undefined
     readonly durationMs: number
   }) => void
-  /** What relays hear of the kernel; absent where nothing is programmed. */
+  /** Settings of the reports to relays about the kernel; absent where nothing is programmed. */
   readonly reported?: Omit<ConstructorParameters<typeof KernelReport>[0], 'report'> | undefined
 }
 
@@ -54,7 +54,7 @@ interface Sent extends Pick<ApiRequest, 'method' | 'path' | 'contentType'> {
 
 export type ApiAnswer =
   | { readonly kind: 'taken'; readonly value: unknown }
-  /** `text` says why, in the words of the server where it has answered. */
+  /** `text` is the reason; the server's own message where it has answered. */
   | { readonly kind: 'failed'; readonly text: string }
 
 /** Maximum wait for the answer to an event, and between two pieces of it. */
@@ -251,7 +251,6 @@ interface KernelReportOptions {
     readonly refused: readonly LocatedRefusal[]
     isStale(snapshot: Snapshot): boolean
   }
-  /** Services that the kernel has rejected. */
   readonly quarantined: () => readonly Pick<QuarantineEntry, 'service' | 'error'>[]
   readonly proof: () => KernelState['proof']
   readonly report: (state: KernelState) => void

@@ -24,7 +24,6 @@ export type Occasion = 'start' | 'change' | 'resync'
 
 interface IntakeOptions {
   readonly clock: Clock
-  /** Notes each Snapshot that is offered. */
   readonly offers?: Offers
   /** Gets the Node of the first of them, and each other one, before its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
@@ -55,7 +54,7 @@ interface Run {
   readonly source: Source
   /** `rereading`: its list lacked most of the saved objects, and is read once more. */
   stage: 'reading' | 'rereading' | 'complete'
-  /** Its objects until it is complete, beside a Snapshot that others made; later events go into the Snapshot. */
+  /** Its objects until it is complete, while saved or earlier ones serve. Later events go into the Snapshot. */
   gathered: Snapshot
 }
 
@@ -68,9 +67,9 @@ export class Intake {
   readonly #options: IntakeOptions
   #snapshot = EMPTY_SNAPSHOT
   #run: Run | undefined
-  /** Where the objects of the Snapshot come from. `none`: it is incomplete; `saved`: a source is to confirm them. */
+  /** The origin of the objects in the Snapshot: `none`, it is incomplete; `saved`, a source has yet to confirm them. */
   #origin: 'none' | 'saved' | 'source' = 'none'
-  /** The number of the last Snapshot of saved objects. */
+  /** Snapshots up to this number have objects of a saved state. */
   #savedTo = 0
   #ipsMissing = false
   #offered: Snapshot | undefined
@@ -226,7 +225,7 @@ export class Intake {
     const after = await finishInSlices(applyEventsInSteps(before, this.#keeping(batch)), slicing)
     // This machine's addresses may have changed meanwhile, and are not part of the batch.
     const { localIps, apiEndpoints, listeners, number } = this.#snapshot
-    // Saved objects stand in meanwhile.
+    // Saved objects serve until the source is complete.
     if (began === 'none' && this.#origin === 'saved') run.gathered = after
     else if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
@@ -266,7 +265,7 @@ export class Intake {
     run.gathered = EMPTY_SNAPSHOT
   }
 
-  /** The Snapshot of a source that confirms saved objects: with a number of its own even if nothing changes. */
+  /** Gives the confirmed Snapshot a new number, even if no object changes: isStale() compares numbers. */
   #confirmed(snapshot: Snapshot): Snapshot {
     this.#savedTo = this.#snapshot.number
     this.#options.confirmed?.()

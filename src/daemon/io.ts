@@ -17,13 +17,11 @@ import type { TakeLock } from './network-lock.ts'
 import type { OptionalParts } from './optional-parts.ts'
 import type { Engine } from './process-room.ts'
 
-/** The dependencies of the daemon, and its callbacks. */
 export interface DaemonIo {
   readonly log: Log
   readonly clock: Clock
   /** Milliseconds since 1970, for output to people. */
   readonly wallMs: () => number
-  /** Uniform in [0, 1). */
   readonly random: () => number
   /** Aborted when the process is to end, with the name of the signal as its reason. */
   readonly signal: AbortSignal
@@ -49,7 +47,6 @@ export interface DaemonIo {
   readonly listens: boolean
   /** Gives the configuration as kube-proxy's API type, for /configz. */
   readonly configz: () => unknown
-  /** The flags, for /flagz. */
   readonly flags?: Flags
   readonly parts: OptionalParts
   /** Follows changes of the configuration. The result ends this. */
@@ -58,7 +55,7 @@ export interface DaemonIo {
   readonly asked?: (logState: () => void) => () => void
   /** Writes kernel settings: those of the mode and, without --once, those of conntrack. */
   readonly tune?: (config: Config) => Promise<void>
-  /** Without it, the settings of the JavaScript engine stay as they are. */
+  /** The JavaScript engine, whose settings stay unchanged if this is absent. */
   readonly engine?: Engine
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void
@@ -91,7 +88,6 @@ export interface Sync {
   readonly table: FrontendTable
   /** Services in the table that the kernel rejects; all others are programmed. */
   readonly quarantined: readonly ServiceKey[]
-  /** The table of the previous sync; undefined at the first. */
   readonly previous: FrontendTable | undefined
   /** Sum of the commits since the previous sync. */
   readonly written: Written

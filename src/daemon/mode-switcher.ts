@@ -22,11 +22,9 @@ import { leftoversMetric, modesOf, Retirement } from './retirement.ts'
 export interface ActiveModeOptions {
   readonly clock: Clock
   readonly log: Log
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly sockets: KernelSockets
   readonly report: (event: ReconcilerEvent) => void
-  /** Gets the events of the mode between commits. */
   readonly tell: (event: ModeEvent) => void
   /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
@@ -38,13 +36,13 @@ export interface ActiveModeOptions {
   readonly resolved?: ((resolved: Resolved) => void) | undefined
 }
 
-/** What the kernel holds, as far as this process knows, and what it was computed from. */
+/** The known state of the kernel, and the Snapshot and configuration from which it was computed. */
 export interface HeldRules {
   readonly config: Config
   readonly snapshot: Snapshot
   /** Our own tables; undefined in modes that write to tables of others. */
   readonly tables: readonly AnyTable[] | undefined
-  /** The passes of the reconciler so far: what was read of the kernel while it began another one is of no single moment. */
+  /** The number of the reconciler's passes: a read of the kernel during which it grows mixes two moments. */
   readonly passes: number
 }
 
@@ -64,12 +62,10 @@ export interface ActiveMode {
   pending(): Promise<Difference | undefined>
   /** Computes the diff from the observed state to that of a Snapshot which is not offered. */
   differenceTo(snapshot: Snapshot): Promise<Difference>
-  /** See Reconciler.held. */
+  /** The state is unknown while a pass runs, and after one that failed or left something over. */
   held(): HeldRules | undefined
-  /** A pass runs. */
   readonly isPassing: boolean
   offer(snapshot: Snapshot): void
-  /** See Reconciler.paced. */
   paced(): Promise<void> | undefined
   /** Stops without a change of the kernel. */
   stop(): Promise<void>
@@ -236,7 +232,7 @@ export class ModeSwitcher {
   /** The next mode, which has not converged yet. */
   #next: ActiveMode | undefined
   /** The last resolved state of the next mode: the active mode may be stuck in its pass and never report its own. */
-  #overheard: Resolved | undefined
+  #resolvedByNext: Resolved | undefined
   #newest: Snapshot | undefined
   /** The end of the previous mode. Until then, its last pass could restore what retires. */
   #leaving: Promise<void> | undefined
@@ -252,7 +248,6 @@ export class ModeSwitcher {
     return this.#current
   }
 
-  /** See Retirement. */
   get leftovers(): Retirement['leftovers'] | undefined {
     return this.#retirement?.leftovers
   }
@@ -263,7 +258,6 @@ export class ModeSwitcher {
     this.#next?.offer(snapshot)
   }
 
-  /** See Reconciler.paced. */
   paced(): Promise<void> | undefined {
     return this.#current?.paced()
   }
@@ -280,7 +274,7 @@ export class ModeSwitcher {
     const begun = this.#beginOrGoOn(config)
     await this.#next?.stop()
     this.#next = undefined
-    this.#overheard = undefined
+    this.#resolvedByNext = undefined
     if (this.#current?.mode === begun.mode) {
       const before = this.#current
       this.#current = begun
@@ -288,7 +282,6 @@ export class ModeSwitcher {
     } else this.#next = begun
   }
 
-  /** Gives the metrics of the active mode. */
   async metrics(): Promise<readonly ModeMetric[]> {
     const serving = this.#current
     const common = [leftoversMetric(this.leftovers)]
@@ -333,7 +326,7 @@ export class ModeSwitcher {
       // The next mode resolves the same Snapshots, and may be the only one that does.
       resolved: its => {
         if (this.#current === undefined || this.#current === begun) this.#options.resolved?.(its)
-        else if (this.#next === begun) this.#overheard = its
+        else if (this.#next === begun) this.#resolvedByNext = its
       },
       report: event => {
         if (event.kind === 'synced') this.#takeOver(begun)
@@ -358,8 +351,8 @@ export class ModeSwitcher {
       `switched from ${before?.mode} to ${begun.mode}`,
     )
     this.#leaving = before?.stop()
-    const said = this.#overheard
-    this.#overheard = undefined
+    const said = this.#resolvedByNext
+    this.#resolvedByNext = undefined
     // An older state is not reported: the previous mode may have reported a newer one.
     if (said !== undefined && said.snapshot === this.#newest) this.#options.resolved?.(said)
   }

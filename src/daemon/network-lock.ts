@@ -18,7 +18,6 @@ type LockSocket = Pick<Transport, 'portId' | 'join' | 'close'>
 
 interface NetworkLockOptions {
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly openSocket: () => LockSocket
   /** Reads /proc/net/netlink. */
@@ -232,9 +231,8 @@ export type LockResult =
   /** Another process has it; `holder` is its answer, empty when it does not answer. */
   | { readonly kind: 'busy'; readonly holder: string }
 
-/** Another holder of a lock. */
 export interface Rival {
-  /** What it says of itself; empty when it does not answer. */
+  /** The holder's own description; empty when it does not answer. */
   readonly holder: string
   /** It is to stay, and this process is to end; else the reverse. */
   readonly stays: boolean

@@ -46,7 +46,6 @@ interface NodeListenersOptions {
   readonly clock: Clock
   /** Reports that lookups fail, once until one succeeds. */
   readonly warn: (facts: { readonly err: Error }, text: string) => void
-  /** Counts failed lookups. */
   readonly failed?: () => void
   /** Called RETRY_MS after a failed lookup. */
   readonly retry?: () => void

@@ -19,7 +19,6 @@ interface NodeConditionOptions {
   readonly clock: Clock
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly log: Log
   readonly type: string
@@ -73,11 +72,10 @@ export class NodeCondition {
   #unread = ''
   /** Changes that the last read of the kernel asked for. */
   #before: ReadonlySet<string> | undefined
-  /** What the Node says, as far as this process has written or read it. */
+  /** The condition in the Node, as this process last wrote or read it. */
   #written: ConditionState | undefined
   #rereadAtMs = 0
   #uid: string | undefined
-  /** The failure that is in the log. */
   #failure = ''
 
   constructor(options: NodeConditionOptions) {
@@ -194,7 +192,6 @@ export class NodeCondition {
   }
 }
 
-/** What the condition says, without the times. */
 interface ConditionState {
   readonly status: 'True' | 'False'
   /** One word in CamelCase, for programs. */
@@ -233,14 +230,13 @@ const STALLED: ConditionState = {
   message: 'changes have waited too long to be programmed; /healthz and the log of kprobe say why',
 }
 
-/** The condition of this type in a Node; undefined without one. */
 function conditionIn(node: unknown, type: string): Json | undefined {
   const status = isJson(node) ? node.status : undefined
   const conditions = isJson(status) && Array.isArray(status.conditions) ? status.conditions : []
   return conditions.find((each): each is Json => isJson(each) && each.type === type)
 }
 
-/** Gives the strategic merge patch of the status that sets this condition alone; undefined where the Node says so already. */
+/** Gives the strategic merge patch of the status that sets this condition alone; undefined where the Node has it already. */
 export function conditionPatch(
   { type, state, wallMs }: { readonly type: string; readonly state: ConditionState; readonly wallMs: number },
   node: unknown,
@@ -410,7 +406,7 @@ class FamilyWatch {
   }
 }
 
-/** Whether node ports answer at no address but loopback without an address of the Node. */
+/** Tests whether node ports listen on no address but loopback until the Node has an address. */
 function needsNode({ primary, cidrs }: NodePortSelection): boolean {
   return primary && cidrs.every(({ ip }) => isLoopback(ip))
 }

@@ -37,7 +37,7 @@ interface ObserverOptions extends Omit<MetricsOptions, 'staleS' | 'isDirect'> {
   readonly quarantined: () => number
   /** The IP family that the kernel cannot program now. */
   readonly failedFamily: () => FailedFamily | undefined
-  /** Whether load balancers may use this node while its Node object is unknown. */
+  /** Load balancers may use this node while its Node object is unknown. */
   readonly eligibleWithoutNode: () => boolean
   /** The mode that programs the kernel now. */
   readonly mode: () => Pick<Mode, 'countsFailures'>

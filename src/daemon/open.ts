@@ -86,7 +86,6 @@ function openGeneric(): Transport {
   return openNetlink({ protocol: NETLINK_GENERIC })
 }
 
-/** The sockets of this machine. */
 export const KERNEL: KernelSockets = {
   netfilter: openNetfilter,
   generic: openGeneric,
@@ -175,7 +174,7 @@ export function followLocalIps(
   return watch
 }
 
-/** Makes the prover of a daemon; undefined where it does not prove. */
+/** Gives undefined where the daemon does not prove. */
 export async function openProver(
   { prove, once, backend, nodeName }: Config,
   { parts, ...options }: Omit<ProverOptions, 'nodeName'> & Pick<DaemonIo, 'parts'>,
@@ -207,7 +206,7 @@ interface OpenClientOptions {
   readonly env: Readonly<Record<string, string | undefined>>
   readonly warn: (text: string) => void
   readonly dials?: DialWatch | undefined
-  /** Without it, a source of relays cannot be read. */
+  /** The optional parts, which a source of relays needs. */
   readonly parts?: Pick<OptionalParts, 'relayClient'>
 }
 

@@ -19,8 +19,8 @@ import type { ApiNumbers } from '../telemetry/process-metrics.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 
 /**
- * What a daemon does beside serving Services. It knows these parts by the interfaces of this file alone, and loads each
- * when the configuration asks for it; src/optional-parts.ts is the registry that says where their code is.
+ * The parts of a daemon that do not serve Services. The daemon knows them by the interfaces of this file alone, and
+ * loads each when the configuration asks for it; src/optional-parts.ts is the registry of their code.
  */
 export interface OptionalParts {
   readonly prover: (options: ProverOptions) => Promise<DaemonProver>
@@ -81,7 +81,7 @@ export interface WebPage {
   close(): Promise<void>
 }
 
-/** What the web page reads of the daemon. */
+/** The part of the daemon that the web page shows. */
 export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
   readonly clock: Clock
   readonly wallMs: () => number

@@ -10,7 +10,7 @@ import { forwardsAny } from '../config/modes.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 import { releasePages } from '../netlink/native.ts'
 
-/** Reads the limits of this process, synchronously. */
+/** Reads synchronously. */
 export function processRoom(): ProcessRoom {
   const args = [...(process.env.NODE_OPTIONS ?? '').split(/\s+/), ...process.execArgv]
   return {
@@ -20,7 +20,6 @@ export function processRoom(): ProcessRoom {
   }
 }
 
-/** Settings of the JavaScript engine. */
 export interface Engine {
   /** Called once all code is loaded, before the first objects arrive. */
   readonly loads: () => void
@@ -36,7 +35,7 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
   const threshold = optimizingThreshold(Number.parseInt(process.versions.node, 10))
   return {
     loads() {
-      // A load takes no longer, and needs 176 MiB for 30,000 Services instead of 203.
+      // A load of 30,000 Services takes as long, and needs 176 MiB instead of 203.
       keepYoungGenerationSmall()
       if (threshold !== undefined) setFlagsFromString(threshold.raised)
     },
@@ -57,9 +56,9 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
  * and later work leaves idle. Called once all code is loaded.
  */
 export function keepYoungGenerationSmall(): void {
-  // Not --max-semi-space-size, because V8 reads that one only before it runs code.
+  // V8 reads --max-semi-space-size only before it runs code.
   setFlagsFromString('--semi-space-growth-factor=1')
-  // To share so little between threads costs more than it saves.
+  // A parallel collection of 1 MiB costs more than it saves.
   setFlagsFromString('--no-parallel-scavenge')
 }
 
@@ -162,7 +161,6 @@ export function forwarderRoom(room: ProcessRoom | undefined, { relay }: Descript
   return { memoryBytes: undefined, ...room, descriptors: relay }
 }
 
-/** Divides the descriptors of `kprobe api`. */
 export function apiDescriptors(room: ProcessRoom): DescriptorBudget {
   return descriptorBudget(room.descriptors, ['metrics', ...API])
 }
@@ -276,7 +274,7 @@ interface Claim {
   readonly weight: number
 }
 
-/** What each part needs at most, and its part where there is not enough for all. */
+/** The maximum of each part, and its weight where there is not enough for all. */
 const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly weight: number }>> = {
   healthz: { most: 512, weight: 1 },
   metrics: { most: 512, weight: 1 },
@@ -287,7 +285,7 @@ const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly w
   relay: { most: 20_480, weight: 6 },
 }
 
-/** The same of a part that may be used later. */
+/** The maximum and weight of a part that may be used later. */
 const LATER = { most: 256, weight: 1 } as const
 
 /**

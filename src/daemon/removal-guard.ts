@@ -30,7 +30,7 @@ export class RemovalGuard {
     this.#options = options
   }
 
-  /** True once the source was read again: the caller compares anew. Throws if nobody confirms the removal in time. */
+  /** True once the source was read again: the caller compares anew. Throws if no source confirms the removal in time. */
   async doubts(kernel: Extent, source: Extent): Promise<boolean> {
     if (this.#isSettled) return false
     const { clock, log, confirm } = this.#options

@@ -20,7 +20,7 @@ interface RetirementOptions {
   readonly retire: (mode: ProxyMode, signal: AbortSignal) => Promise<Retired>
 }
 
-/** By mode, why its objects are still in the kernel. */
+/** The reasons for which objects of a mode are still in the kernel. */
 type Leftovers = ReadonlyMap<ProxyMode, string>
 
 /** Interval of the tries to remove what could not be removed. */
@@ -45,7 +45,6 @@ export class Retirement {
     this.#ended = this.#tryAgain()
   }
 
-  /** Not every mode was tried yet. */
   get isUnderWay(): boolean {
     return this.#isUnderWay
   }

@@ -51,7 +51,6 @@ export class Servers {
   readonly #flags: Flags
   readonly #version: string
   readonly #pages: AdminPages
-  /** The web page; undefined for none. */
   readonly #page: WebPage | undefined
   #health: HttpServer | undefined
   #metrics: HttpServer | undefined

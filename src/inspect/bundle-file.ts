@@ -23,13 +23,11 @@ export interface BundleFile {
   readonly data: Buffer
 }
 
-/** A file that a bundle lacks. */
 export interface Missing {
   readonly name: string
   readonly why: string
 }
 
-/** Facts about a bundle as a whole. */
 export interface BundleFacts {
   /** The build that wrote it. */
   readonly kprobe: string
@@ -90,7 +88,7 @@ export async function writeBundle(path: string, bytes: Buffer, processId: number
     if (isReplaced) await rename(draft, path)
   } catch (error) {
     if (isReplaced) await rm(draft, { force: true })
-    // Without the cause, whose message has the name of the draft.
+    // The cause is left out: its message has the name of the draft.
     throw new Error(`cannot write ${path} (${codeOf(error)})`)
   }
 }

@@ -92,7 +92,6 @@ function isSafeName(name: unknown): name is string {
   return typeof name === 'string' && /^[a-z0-9.-]+\/[a-z0-9.-]+$/.test(name)
 }
 
-/** What a shell may complete of a command. */
 export interface Completed {
   readonly name: string
   readonly summary: string
@@ -100,7 +99,6 @@ export interface Completed {
   readonly words: readonly string[]
 }
 
-/** The names of a flag on the command line. */
 function namesOf({ name, short }: FlagSpec): readonly string[] {
   const long = name.length === 1 ? `-${name}` : `--${name}`
   return short === undefined || short === name ? [long] : [long, `-${short}`]
@@ -269,10 +267,8 @@ function fishFlag(flag: FlagSpec): string {
   return [...names, values, `-d ${fishQuoted(inShort(flag))}`].filter(part => part !== '').join(' ')
 }
 
-/** Characters of a description. */
 const SHORT_MAX = 80
 
-/** Gives the first part of a help text. */
 function inShort({ help }: FlagSpec): string {
   const [first = ''] = help.split(/[;:] /)
   return first.length <= SHORT_MAX ? first : `${first.slice(0, SHORT_MAX - 1)}…`

@@ -30,11 +30,10 @@ interface Reading {
   readonly progress: Progress
   /** Takes a warning, which is printed after the results. */
   readonly warn: (text: string) => void
-  /** What the source refuses; printed after the results, too. */
+  /** Objects that the source refuses; printed after the results, too. */
   readonly source: { refused: readonly LocatedRefusal[] }
 }
 
-/** All objects, resolved. */
 export interface Loaded extends Resolved {
   /** EndpointSlices that are refused as a whole, each with its Service. */
   readonly refusedSlices: readonly Refusal[]
@@ -42,7 +41,7 @@ export interface Loaded extends Resolved {
   readonly refusedSince?: (refusal: Refusal) => RefusedSince | undefined
   /** The kernel's reasons to reject Services of the daemon. */
   readonly quarantined?: ReadonlyMap<ServiceKey, string>
-  /** What is not known of the objects, in words. */
+  /** Missing knowledge about the objects, in words. */
   readonly notKnown: readonly string[]
 }
 
@@ -128,7 +127,7 @@ async function askSnapshot(socket: string, { progress }: Reading): Promise<Daemo
   }
 }
 
-/** Reads what the daemon's page /snapshot says besides the objects. */
+/** Reads the fields of the daemon's page /snapshot besides the objects. */
 export function knownIn(page: unknown): Omit<Loaded, keyof Resolved> {
   const since = timesIn(page)
   return {

@@ -34,7 +34,6 @@ export type Peer =
 /** A peer with addresses of its own, by the name of its object. */
 type NamedPeer = Extract<Peer, { readonly key: string }>
 
-/** A destination as given. */
 interface Target {
   readonly name: string
   readonly port: string
@@ -146,7 +145,6 @@ function nodeIps({ node }: Snapshot, name: string): readonly Ip[] {
   )
 }
 
-/** What a filter selects connections by. */
 type FilterPeer = { readonly kind: 'cidr'; readonly cidr: Cidr } | { readonly kind: 'outside' } | NamedPeer
 
 const CLIENTS = 'an address, a CIDR, pod/NAMESPACE/NAME, node/NAME or outside'
@@ -165,14 +163,12 @@ interface FilterTarget {
   readonly port: string
 }
 
-/** The resolved destination of a filter. */
 export interface TargetFilter {
   readonly addresses: IpFilter
   /** Undefined for all ports. */
   readonly port: number | undefined
 }
 
-/** Tests whether a filter selects a destination. Pure. */
 export function isTarget({ addresses, port }: TargetFilter, ip: Ip, ipPort: number | undefined): boolean {
   return (port === undefined || port === ipPort) && isSelected(addresses, ip)
 }
@@ -261,7 +257,6 @@ export class FilterNames {
 
 interface Known {
   readonly snapshot: Snapshot
-  /** Of the daemon. */
   readonly flags: FlagTexts
 }
 
@@ -353,7 +348,6 @@ function familyProblem(from: readonly Cidr[], to: readonly Cidr[]): string | und
     : `is ${its.join(' and ')} while --from is ${own.join(' and ')}`
 }
 
-/** The peers of a request; undefined for all. */
 export interface Peers {
   readonly from: IpFilter | undefined
   readonly to: TargetFilter | undefined

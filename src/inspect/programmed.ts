@@ -74,7 +74,7 @@ export function whyNotRelayed(
   return silent === undefined ? undefined : `no process listens at ${silent}`
 }
 
-/** Whether packets reach the row by a process of this node, which relays them. */
+/** Tests whether a process of this node relays packets to the row. */
 export function isRelayed({ listener, insideListener }: ServiceRow): boolean {
   return (listener ?? insideListener) !== undefined
 }
@@ -113,7 +113,7 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
   return `${first}; ${hurt.length} of ${rows.length} frontends are not reached or incomplete`
 }
 
-/** Names the command that says or does more about the damage. */
+/** Names the command that explains or repairs the damage. */
 export function remedyText(modes: readonly ProgrammedMode[]): string {
   const isRest = ({ rows, damage }: ProgrammedMode) =>
     damage.length > 0 || rows.some(({ problem }) => problem !== undefined && !problem.startsWith(NOT_RELAYED))
@@ -122,10 +122,9 @@ export function remedyText(modes: readonly ProgrammedMode[]): string {
     : 'start kprobe again, or remove its rules with `kprobe cleanup`'
 }
 
-/** What `kprobe doctor` says about rules in the kernel. */
+/** The findings of `kprobe doctor` about rules in the kernel. */
 interface RuleFindings {
   readonly findings: readonly Finding[]
-  /** The modes that have rules. */
   readonly modes: readonly string[]
 }
 
@@ -250,7 +249,7 @@ function whyNotFrom(
   const packet: TracePacket = {
     origin: isOwn ? 'process' : 'interface',
     protocol: PROTOCOL_NUMBERS[protocolOf(row)],
-    // A process, too, gets an allowed source: the result for another source does not show whether the rules exist.
+    // The packet of a process has an allowed source, too: another source would not show whether the rules exist.
     source: allowedClient(row) ?? (isOwn ? NODE : OUTSIDE_CLIENT)[family],
     sourcePort: CLIENT_PORT,
     destination: place.ip ?? NODE[family],
@@ -275,7 +274,6 @@ function allowedClient({ allowedFrom = [] }: ServiceRow): Ip | undefined {
   return parseIp(first) ?? parseCidr(first)?.ip
 }
 
-/** Tests whether the verdict on the packet is that of the row. */
 function isAsListed(
   row: ServiceRow,
   { verdict, destination }: Trace,

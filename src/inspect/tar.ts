@@ -3,15 +3,13 @@ const BLOCK = 512
 const NAME_MAX = 100
 const PREFIX_MAX = 155
 
-/** What the header of an entry says. */
 interface TarHead {
   readonly kind: 'file' | 'link' | 'folder'
-  /** Without a slash before it or behind it. */
+  /** The path has no slash before or behind it. */
   readonly path: string
   readonly mode: number
   /** Bytes of a file; 0 for the others. */
   readonly size: number
-  /** The target of a link. */
   readonly target?: string | undefined
 }
 
@@ -71,7 +69,6 @@ export function tarPadding(size: number): Buffer {
   return Buffer.alloc((BLOCK - (size % BLOCK)) % BLOCK)
 }
 
-/** Gives the end of a tar file. */
 export function tarEnd(): Buffer {
   return Buffer.alloc(2 * BLOCK)
 }

@@ -325,9 +325,9 @@ const SIGNALS = ['SIGINT', 'SIGTERM'] as const
 export interface FileSourceOptions {
   /** A file, or a folder of *.yaml, *.yml and *.json: objects of kind Service, EndpointSlice, ServiceCIDR and Node. */
   readonly path: string
-  /** Only the Node of this name is delivered. */
+  /** The source delivers only the Node of this name. */
   readonly nodeName: string
-  /** As in runDataplane. */
+  /** The option of the same name in runDataplane. */
   readonly serviceProxyName?: string | undefined
   readonly clock?: Clock
 }
@@ -344,9 +344,9 @@ export interface KubeSourceOptions {
   readonly kubeconfig?: string
   /** URL that replaces the kubeconfig's server. */
   readonly master?: string
-  /** Only the Node of this name is watched. */
+  /** The source watches only the Node of this name. */
   readonly nodeName: string
-  /** Only Services with this value in service.kubernetes.io/service-proxy-name; if unset, those without the label. */
+  /** Selects Services with this value of service.kubernetes.io/service-proxy-name; if unset, those without it. */
   readonly serviceProxyName?: string | undefined
   /** Requests per second on average, 0 for no limit; `burst` is the number at once after an idle time. */
   readonly qps?: number

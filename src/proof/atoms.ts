@@ -27,7 +27,7 @@ const HOOKS: readonly Hook[] = ['prerouting', 'output']
  */
 export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
   const space = meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
-  // What the evaluator knows of a place it keeps for the next class.
+  // The evaluator keeps its results about a place for the next class.
   for (const place of meaning.places) for (const hook of HOOKS) yield* space.atPlace(hook, place)
   for (const place of meaning.nodePorts) for (const hook of HOOKS) yield* space.atNodePort(hook, place)
   for (const hook of HOOKS) yield* space.elsewhere(hook)
@@ -93,7 +93,7 @@ class Space {
     return this.#clusterIps
   }
 
-  /** At a ClusterIP, clients outside the cluster are masqueraded whatever serves them. */
+  /** Clients outside the cluster are masqueraded at a ClusterIP, whatever serves them. */
   #alsoClusterIp(place: Place): Place {
     const { podSource, masqueradeAll } = this.#meaning
     const asked = (fate: Fate): Fate => (fate.kind === 'endpoints' ? { ...fate, masquerade: true } : fate)
@@ -177,7 +177,7 @@ class Space {
 
 interface Group {
   readonly addresses: Region
-  /** What packets to other ports are sent to, where they are rejected. */
+  /** The name of the packets to other ports, where those are rejected. */
   readonly closed: string | undefined
   readonly ports: readonly AtPort[]
   readonly type: Region
@@ -254,7 +254,7 @@ class BehindSpace {
     })
   }
 
-  /** Whether packets meet the chain that refuses them. */
+  /** Tests whether packets meet the chain that refuses them. */
   #isMet(hook: Hook, { allowed }: Place, { ip, type }: { readonly ip: Ip; readonly type: Region }): boolean {
     // The chain of source ranges drops at every hook what no rule has translated.
     if (allowed !== undefined) return true
@@ -335,7 +335,7 @@ class BehindSpace {
     for (const group of grouped(this.#addresses, byAddress)) yield* this.#byListing(group)
   }
 
-  /** Where the list has addresses, all node ports are taken at them, whatever their type. */
+  /** All node ports are taken at the addresses of the list, whatever their type. */
   *#byListing({ addresses, ports }: Omit<ListedGroup, 'isListed'>): Generator<ListedGroup, void, undefined> {
     const listed = this.#listed === undefined ? [] : this.#served
     const inside = intersection(addresses, listed)

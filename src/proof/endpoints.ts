@@ -5,11 +5,10 @@ import type { Snapshot } from '../model/snapshot.ts'
 
 /** The endpoints that a service port uses from this node: addresses with their ports. */
 export interface PortDestinations {
-  /** For policy Cluster; empty only where no endpoint anywhere can serve. */
+  /** The list for policy Cluster; empty only where no endpoint anywhere can serve. */
   readonly cluster: readonly Octets[]
-  /** For policy Local. */
   readonly local: readonly Octets[]
-  /** Those of both lists that run on this node. */
+  /** Endpoints of both lists that run on this node. */
   readonly onNode: readonly Octets[]
 }
 
@@ -58,7 +57,6 @@ interface Entry {
   readonly place: Octets
   readonly endpoint: Endpoint
   readonly slice: EndpointSlice
-  /** Position in the slice. */
   readonly index: number
 }
 
@@ -81,7 +79,7 @@ function entriesOf(snapshot: Snapshot, service: Service, query: Query): readonly
   return [...entries.values()]
 }
 
-/** Of one pod the newer slice knows better; of several pods the one that does not terminate, is ready, serves. */
+/** The newer slice wins for one pod; among several pods, one that does not terminate, is ready, serves. */
 function isBetter(entry: Entry, than: Entry): boolean {
   const [uid, other] = [uidOf(entry), uidOf(than)]
   const newer = entry.slice.triggerTimeMs - than.slice.triggerTimeMs

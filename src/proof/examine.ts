@@ -7,7 +7,7 @@ import { type Complaint, fateText, type Judging, judge, Spreads } from './judge.
 import type { FamilyMeaning } from './meaning.ts'
 import { exampleOf, nameOf, type PacketClass } from './packet-class.ts'
 
-/** A packet that the kernel does not treat as Kubernetes says. */
+/** A packet whose fate in the kernel differs from the required one. */
 export interface ProofDifference {
   /** The service port, or the kind of address. */
   readonly name: string
@@ -25,11 +25,11 @@ interface Affine {
   readonly its: PacketClass
   /** The places in sets that packets fill which its packets look up. */
   readonly asked: readonly string[]
-  /** By written data: the endpoint. */
+  /** Endpoints by written data. */
   readonly chosen: ReadonlyMap<Octets, Octets>
 }
 
-/** With a full map each way divides again for each endpoint. */
+/** A full map makes each way divide again for each endpoint. */
 const FULL_MAX = 256
 const WITH_ROOM = `the map of clients has room for those of service ports with more than ${FULL_MAX} endpoints and session affinity`
 
@@ -141,7 +141,7 @@ export class Examiner {
     return complaint === undefined ? undefined : this.#difference(its, complaint)
   }
 
-  /** What other programs do to packets that are sent to no Service is theirs. */
+  /** Effects of other programs on packets that are sent to no Service do not count. */
   #isOurDoing({ machine }: Leaf): boolean {
     const { decidedBy, isChangedByOwn } = machine
     if (decidedBy === undefined || decidedBy.isOwn || isChangedByOwn) return true

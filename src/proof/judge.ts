@@ -17,7 +17,7 @@ import type { FamilyMeaning, Fate } from './meaning.ts'
 import { addressOf, type PacketClass } from './packet-class.ts'
 import { Permits } from './permits.ts'
 
-/** Packets that the kernel does not treat as Kubernetes says. */
+/** Packets whose fate in the kernel differs from the required one. */
 export interface Complaint {
   readonly box: Box
   readonly kernel: string
@@ -26,30 +26,27 @@ export interface Complaint {
   readonly doubt: Doubt | undefined
 }
 
-/** Where shares are rounded, how far off they may be: docs/differences.md, large endpoint lists. */
+/** The tolerance of rounded shares: docs/differences.md, large endpoint lists. */
 const BIAS = 0.013
 /** Lists up to this length have exact slots. */
 const EXACT_MAX = 16
 const ROUNDING = 1e-9
 
-/** How the ends of a class are judged. */
 export interface Judging {
   /** The client is remembered: all connections may reach one endpoint. */
   readonly isRemembered: boolean
-  /** Where an earlier connection of the client went; undefined where that is unknown. */
+  /** The endpoint of an earlier connection of the client; undefined where that is unknown. */
   readonly remembered: Octets | undefined
-  /** New clients are remembered. */
   readonly isRemembering: boolean
   readonly spreads: Spreads
 }
 
-/** Where the packets of an end go, beside a list of endpoints. */
+/** The destinations of the packets of an end, compared with a list of endpoints. */
 interface Spread {
-  /** By number that was rolled. */
+  /** The destination of each rolled number. */
   readonly ends: readonly Octets[]
   /** Their positions in the list; -1 outside of it. */
   readonly places: readonly number[]
-  /** Those on this node. */
   readonly onNode: readonly Octets[]
   /** All of the list are reached equally often. */
   readonly isEven: boolean
@@ -75,7 +72,7 @@ export class Spreads {
     this.#promises = promises
   }
 
-  /** Whether packets are sent by an endpoint of this node to itself, which are masqueraded. */
+  /** Tests whether an endpoint of this node sends the packets to itself and the mode promises to masquerade them. */
   masqueradesItself({ source, destination }: Box): boolean {
     const from = onlyValue(source)
     const isItself = from !== undefined && from === onlyValue(destination) && this.#onNode.has(from)
@@ -165,7 +162,6 @@ function judgeEnds(its: Judged, leaves: readonly Leaf[], judging: Judging): Comp
 
 interface Wrong {
   readonly box: Box
-  /** Where the packets go. */
   readonly to: Octets | undefined
 }
 

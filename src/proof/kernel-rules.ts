@@ -20,13 +20,13 @@ export interface KernelRules {
   readonly ipvs: OutsideHeld | undefined
   /** Other programs, or the daemon itself, changed the kernel during each attempt: it may be of several moments. */
   readonly unsettled: boolean
-  /** What is not read, by name. */
+  /** Names of the parts that are not read. */
   readonly assumptions: readonly string[]
 }
 
-/** What decides outside of nf_tables, and the addresses of this machine at the same moment. */
+/** The state of IPVS and ipsets, and the addresses of this machine at the same moment. */
 export interface OutsideHeld extends IpvsHeld {
-  /** Those of all devices but that of the mode. */
+  /** Addresses of all devices but that of the mode. */
   readonly ownAddresses: readonly Ip[]
 }
 
@@ -47,9 +47,8 @@ interface RulesReading {
   /** The device with the addresses of Services. */
   readonly device: string | undefined
   readonly attemptsMax?: number
-  /** Whether a table of this name only follows packets, and goes with the command that made it. */
+  /** Tests whether a table of this name only follows packets, and goes with the command that made it. */
   readonly isPassing: (table: string) => boolean
-  /** Gives a table that is known and need not be read. */
   readonly known?: (table: Pick<AnyTable, 'family' | 'name'>) => AnyTable | undefined
 }
 

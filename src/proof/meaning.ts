@@ -35,7 +35,7 @@ export type MeaningConfig = Pick<
   | 'bindAddress'
   | 'featureGates'
 > & {
-  /** Those of nftables mode by default. */
+  /** Nftables mode's promises by default. */
   readonly promises?: Promises
 }
 
@@ -43,7 +43,7 @@ export function promisesOf({ promises = USUAL_PROMISES }: MeaningConfig): Promis
   return promises
 }
 
-/** What must happen to a packet. */
+/** The required fate of a packet. */
 export type Fate =
   /** `refuse`: rejected or dropped, whichever rule comes first. */
   | { readonly kind: 'pass' | 'reject' | 'drop' | 'refuse' }
@@ -61,13 +61,13 @@ export const REJECT: Fate = { kind: 'reject' }
 export const DROP: Fate = { kind: 'drop' }
 export const REFUSE: Fate = { kind: 'refuse' }
 
-/** What must happen at one place, by where a packet comes from: pods first, then processes of this node. */
+/** The required fates at one place, by the origin of a packet: pods, processes of this node, others. */
 export interface Place {
   /** Undefined for a node port. */
   readonly ip: Ip | undefined
   readonly protocol: Protocol
   readonly port: number
-  /** As kube-proxy prints the service port. */
+  /** The service port as kube-proxy prints it. */
   readonly name: string
   readonly pod: Fate
   readonly node: Fate
@@ -76,7 +76,7 @@ export interface Place {
   readonly allowed: readonly Cidr[] | undefined
 }
 
-/** How pods of this node are recognized. */
+/** The way to recognize pods of this node. */
 type PodSource =
   | { readonly kind: 'cidr'; readonly cidr: Cidr }
   | { readonly kind: 'interface'; readonly name: string; readonly isPrefix: boolean }
@@ -89,9 +89,7 @@ export interface FamilyMeaning {
   /** ClusterIPs, external and load-balancer addresses with their ports. */
   readonly places: readonly Place[]
   readonly nodePorts: readonly Place[]
-  /** Node ports of health checks. */
   readonly healthCheckPorts: readonly number[]
-  /** The addresses of places with a protocol and port. */
   addressesAt(place: Pick<Place, 'protocol' | 'port'>): Iterable<Ip>
   /** Addresses that serve node ports; undefined for every address of this node but loopback. */
   readonly nodePortAddresses: readonly Ip[] | undefined
@@ -104,13 +102,12 @@ export interface FamilyMeaning {
    * promises so.
    */
   readonly localEndpoints: ReadonlySet<Ip>
-  /** Addresses of this node. */
   readonly nodeIps: ReadonlySet<Ip>
-  /** Those that its devices have, whatever the Node says. */
+  /** Addresses of its devices, whatever the Node says. */
   readonly localIps: ReadonlySet<Ip>
 }
 
-/** What comes first keeps what several Services claim: the older one. */
+/** The older one of several Services with the same claim gets it. */
 export function bySeniority(a: Service, b: Service): number {
   if (a === b) return 0
   const [ageA, ageB] = [a.creationTimestamp || '~', b.creationTimestamp || '~']
@@ -155,7 +152,7 @@ export function hereOf(snapshot: Snapshot, config: MeaningConfig, clusterIps: He
 
 export const API_SERVICE = 'default/kubernetes'
 
-/** What kprobe dials, and the TCP endpoints of default/kubernetes: of the slice of that name, which API servers write. */
+/** The addresses that kprobe dials, and the TCP endpoints of the slice default/kubernetes, which API servers write. */
 function apiServersOf({ apiEndpoints, slices }: Snapshot): ReadonlySet<Octets> {
   const all = slices.get(API_SERVICE) ?? []
   const own = all.filter(({ key }) => key === API_SERVICE)
@@ -167,7 +164,7 @@ function apiServersOf({ apiEndpoints, slices }: Snapshot): ReadonlySet<Octets> {
   return new Set([...apiEndpoints.map(({ ip, port }) => ip + u16be(port)), ...listed])
 }
 
-/** What a Service asks for at one address, protocol and port. */
+/** A Service's claim to one address, protocol and port. */
 export interface PlaceClaim {
   readonly service: Service
   /** Undefined where the address is claimed and not served. */
@@ -178,13 +175,12 @@ export interface PlaceClaim {
   readonly isHealthCheck: boolean
 }
 
-/** What a Service asks for in one family. */
+/** All claims of a Service in one family. */
 export interface Claims {
   readonly service: Service
   readonly clusterIp: Ip | undefined
-  /** By protocol, port and address: see placeKey. */
   readonly places: ReadonlyMap<string, PlaceClaim>
-  /** By protocol and port; undefined for a health check node port. */
+  /** Places by portKey; undefined for a health check node port. */
   readonly nodePorts: ReadonlyMap<string, Place | undefined>
   /** Endpoints on this node: address and port. */
   readonly onNode: ReadonlySet<Octets>
@@ -198,7 +194,6 @@ export function placeKey(place: Pick<Place, 'protocol' | 'port' | 'ip'>): string
   return `${portKey(place)} ${place.ip}`
 }
 
-/** What the claims of all Services of a family are computed from. */
 interface ClaimsContext {
   readonly here: Here
   readonly family: Family
@@ -268,7 +263,7 @@ class ClaimsDraft {
     this.#places.set(key, { service, place: isBlocked ? undefined : place, yields, isHealthCheck: false })
   }
 
-  /** Where an address of a load balancer becomes one of this node, the process behind the port answers there. */
+  /** A load-balancer address that becomes one of this node serves the health check node port as well. */
   #putHealthCheck(service: Service, ip: Ip): void {
     const { healthCheckNodePort: port, loadBalancerIps, key: name } = service
     const isAsked = promisesOf(this.#here.config).bindsAddresses && port !== 0
@@ -310,7 +305,7 @@ class ClaimsDraft {
   #externals(service: Service, port: Service['ports'][number], { other }: Pick<Place, 'other'>) {
     const { loadBalancerIps, externalIps } = service
     const balanced = loadBalancerIps.filter(ip => this.#isAllowed(ip, 'loadBalancer'))
-    // Behind the translation, what is rejected for everyone needs no guard.
+    // Packets that are rejected for everyone need no guard behind the translation.
     const isGuarded = other !== REJECT || !promisesOf(this.#here.config).refusesBehind
     const allowed = isGuarded ? this.#clientsOf(service, balanced) : undefined
     const isOpen = allowed === undefined || anyContains(allowed, this.#primary() ?? '')
@@ -329,7 +324,7 @@ class ClaimsDraft {
     ].filter(({ ip }) => familyOf(ip) === this.#family)
   }
 
-  /** Whether an API server at this address could not be reached any more, at any port. */
+  /** Tests whether the claim would make an API server at this address unreachable, at any port. */
   #takesApi(ip: Ip): boolean {
     const { config, snapshot, apiServers } = this.#here
     if (!promisesOf(config).bindsAddresses || snapshot.localIps.includes(ip)) return false

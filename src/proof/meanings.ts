@@ -98,7 +98,7 @@ class FamilyMeanings implements FamilyMeaning {
     }
     for (const [key, claim] of places) {
       const winner = this.#winners.get(key)
-      // Here, only older Services have taken node ports.
+      // Only older Services have taken node ports at this point.
       const isHidden = claim.yields && this.#takenPorts.has(key.slice(0, key.indexOf(' ')))
       if (isHidden || (winner !== undefined && (claim.isHealthCheck || !winner.isHealthCheck))) continue
       this.#winners.set(key, claim)

@@ -20,7 +20,7 @@ export interface PacketClass {
   readonly hook: Hook
   readonly box: Box
   readonly fate: Fate
-  /** What the packets are sent to: a place of a Service, or what else there is, for people. */
+  /** The destination: a place of a Service, or another destination in words. */
   readonly at: Place | string
   /** They are sent to a Service, or to an address that only Services have. */
   readonly isOurs: boolean
@@ -51,7 +51,6 @@ export function protocolOf(box: Box): Protocol | undefined {
   return PROTOCOLS.find(its => PROTOCOL_NUMBERS[its] === number)
 }
 
-/** One packet of a class, for people. */
 export function exampleOf(hook: Hook, box: Box): string {
   const [source, destination] = [exampleIp(box.source), exampleIp(box.destination)]
   const protocol = (onlyValue(box.protocol) ?? box.protocol[0]?.from ?? '\0').charCodeAt(0)

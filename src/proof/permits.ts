@@ -5,7 +5,7 @@ import type { Leaf } from './evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { protocolOf } from './packet-class.ts'
 
-/** What packets may meet beside their fate where chains of kube-proxy's IPVS mode treat them: modes/ipvs/README.md. */
+/** Effects of kube-proxy's IPVS chains that packets may have beside their fate: modes/ipvs/README.md. */
 export class Permits {
   readonly #meaning: FamilyMeaning
   #serviceAddresses: Region | undefined

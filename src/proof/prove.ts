@@ -12,12 +12,10 @@ import { Examiner, type ProofDifference } from './examine.ts'
 import { type FamilyMeaning, placeKey } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
 
-/** What a proof found out. */
 export interface Proof {
   readonly classes: number
   /** Combinations of addresses, ports and protocols that the classes stand for. */
   readonly packets: number
-  /** Classes with a difference. */
   readonly wrong: number
   /** The first differences: one of each service port and rule. */
   readonly differences: readonly ProofDifference[]
@@ -27,15 +25,14 @@ export interface Proof {
   readonly unknowns: readonly ProofDifference[]
   /** Destinations of these classes: addresses with a port, node ports, and all others together. */
   readonly destinations: { readonly wrong: number; readonly unknown: number }
-  /** What the proof does not look into, by name. */
+  /** Names of the parts that the proof leaves out. */
   readonly assumptions: readonly string[]
 }
 
 export interface Question extends Ownership {
   readonly meanings: readonly FamilyMeaning[]
-  /** Tables of all programs. */
   readonly tables: readonly AnyTable[]
-  /** What decides outside of nf_tables; undefined where that was not read. */
+  /** The state of IPVS and ipsets; undefined where it was not read. */
   readonly ipvs?: IpvsHeld | undefined
   /** Differences to list at most. */
   readonly limit?: number
@@ -81,9 +78,8 @@ function* proveFamily(
 class Findings {
   readonly #limit: number
   readonly #counts = { classes: 0, packets: 0, wrong: 0, unknown: 0 }
-  /** By service port and rule. */
+  /** Differences by service port and rule. */
   readonly #differences = new Map<string, ProofDifference>()
-  /** By rule. */
   readonly #unknowns = new Map<string, ProofDifference>()
   readonly #wrongDestinations = new Set<string>()
   readonly #unknownDestinations = new Set<string>()

@@ -43,14 +43,12 @@ interface Subject extends Moment {
   readonly ipvs?: OutsideHeld | undefined
 }
 
-/** When the kernel was read. */
 interface Moment {
   readonly atMs: number
   /** The repairs that were reported before. */
   readonly repairs: number
 }
 
-/** The result of the last proof. */
 interface Proved extends Moment, Pick<Proof, 'classes' | 'destinations'> {
   readonly config: Config
   /** The families in which this node has to forward packets. */
@@ -75,12 +73,11 @@ export class Prover implements DaemonProver {
   readonly #ending = new AbortController()
   readonly #startedMs: number
   #proved: Proved | undefined
-  /** Counts the repairs of the kernel. */
   #repairs = 0
   #episode: Episode | undefined
   /** The first rule that kprobe cannot follow; empty where packets meet none. */
   #doubt = ''
-  /** Why the mode that programs the kernel now is not proved; empty where it is. */
+  /** The reason for which the present mode is not proved; empty where it is. */
   #idle = ''
   /** The failure that is in the log. */
   #failure = ''
@@ -96,7 +93,6 @@ export class Prover implements DaemonProver {
     health.advise(() => this.check)
   }
 
-  /** Takes what the reconciler reports. */
   report(event: ReconcilerEvent): void {
     if (event.kind === 'healed') this.#repairs++
     if (event.kind === 'synced') this.#pacer.wake(SETTLE_MS)

@@ -21,7 +21,6 @@ export interface Source extends Origin {
   readonly fate: Fate
 }
 
-/** Where the packets of a family come from. */
 export class Sources {
   readonly #meaning: FamilyMeaning
   readonly #addresses: Region
@@ -141,7 +140,6 @@ export function regionOf(cidrs: readonly Cidr[]): Region {
 
 const PORTS = everything(2)
 
-/** Where packets are sent to. */
 export type Destination = Pick<Box, 'destination' | 'destinationType' | 'protocol' | 'destinationPort'>
 
 /** Many places have the same port. */
@@ -200,7 +198,7 @@ const PROTOCOL_REGIONS: readonly (readonly [Protocol | undefined, Region])[] = [
   [undefined, difference(everything(1), union(OCTETS.map(octet => ({ from: octet, to: octet }))))],
 ]
 
-/** Puts addresses together that have the same ports, and of which `told` says the same; `all` without them come last. */
+/** Groups addresses with the same ports and the same result of `told`; the rest of `all` comes last. */
 export function grouped(
   all: Region,
   byAddress: ReadonlyMap<Ip, readonly AtPort[]>,

@@ -18,7 +18,6 @@ import { type ApiClient, collect } from '../source/kube/api-client.ts'
 interface TokenReviewsOptions {
   readonly client: ApiClient
   readonly clock: Clock
-  /** What a token must be for. */
   readonly audience: string
   /** `namespace/name` of those whose tokens are taken. */
   readonly serviceAccounts: readonly string[]
@@ -36,15 +35,15 @@ const ACCEPTED_MAX = 4_096
 const REFUSED_MAX = 1_024
 /** Reviews at a time, those that wait for the rate limit included: a client of the API server lets no more wait. */
 const RUNNING_MAX = 1_000
-/** The same for one address, which strangers of others do not feel; a node shows one token. */
+/** Reviews at a time for one address, so that strangers elsewhere do not delay it; a node shows one token. */
 const RUNNING_OF_ADDRESS_MAX = 125
 const NAME_LENGTH_MAX = 200
 
-/** What is thought of the client that shows a token. */
+/** The verdict about the client that shows a token. */
 export interface TokenVerdict {
   /** Undefined for a token that is taken. */
   readonly refusal: RpcError | undefined
-  /** The Node of the pod that the token is bound to, where the API server tells (KEP-4193). */
+  /** The Node of the pod that the token is bound to, where the API server gives it (KEP-4193). */
   readonly node: string | undefined
   /** `system:serviceaccount:NAMESPACE:NAME`; undefined for a token that is not taken. */
   readonly user: string | undefined
@@ -101,7 +100,7 @@ export class TokenReviews {
     const owners = ownersOf(origin, { perAddress: RUNNING_OF_ADDRESS_MAX })
     const admission = this.#shares.admit(controller, owners)
     if (admission.kind === 'refused') return undefined
-    // Of equals, those stay that came first.
+    // A busy review is not evicted for an equal one that came later.
     this.#shares.mark(controller, 'busy')
     if (admission.kind === 'evicted') admission.victim.abort()
     const review = this.#review(shown, controller).finally(() => {
@@ -133,7 +132,6 @@ export class TokenReviews {
     return verdict
   }
 
-  /** The status of the review. */
   async #ask(token: string, controller: AbortController): Promise<Readonly<Record<string, unknown>>> {
     const { client, clock, audience } = this.#options
     const cancel = clock.after(ANSWER_MS_MAX, () => controller.abort())
@@ -189,14 +187,14 @@ function nodeOf(user: unknown): string | undefined {
 
 type Method = (call: Call) => CallHandler
 
-/** What clients have sent that are not admitted yet, all of them together. */
+/** Limits the messages of all clients that are not admitted yet. */
 const HELD_BYTES_MAX = 16 * 1024 * 1024
 /** A client that holds so little, as a node with its report, is not refused for what others hold. */
 const HELD_BYTES_FREE = 8 * 1024
-/** What a message takes beside its bytes. */
+/** Memory of a message beside its bytes. */
 const MESSAGE_BYTES = 256
 
-/** A method for those alone that `admit` lets in. It may take its time: what a client says meanwhile waits. */
+/** Limits a method to clients that `admit` accepts. Their messages wait until it has decided. */
 export function admitting(
   method: Method,
   admit: (call: Call) => Promise<RpcError | undefined> | undefined,
@@ -212,7 +210,7 @@ interface WaitingCallOptions {
   readonly call: Call
   readonly method: Method
   readonly answer: Promise<RpcError | undefined>
-  /** Shared by all calls. */
+  /** All calls share it. */
   readonly room: { bytes: number }
 }
 
@@ -240,11 +238,11 @@ class WaitingCall implements CallHandler {
     }
     this.#hold(bytes.length + MESSAGE_BYTES)
     if (this.#room.bytes > HELD_BYTES_MAX && this.#heldBytes > HELD_BYTES_FREE) {
-      // At once, so that one refusal is enough for the others.
+      // The bytes are released before the error, so that one refusal makes room for the other clients.
       this.#release()
       throw new RpcError(RESOURCE_EXHAUSTED, 'too many clients wait to be admitted')
     }
-    // The bytes are a part of what was read from the socket, which has more.
+    // The copy retains only these bytes, not the whole read of the socket.
     this.#waiting.push(Buffer.from(bytes))
   }
 

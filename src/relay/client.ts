@@ -30,11 +30,10 @@ interface RelayClientOptions {
   /** `name` is the DNS name that led to the address. */
   readonly link: (address: ApiAddress, name: string | undefined) => RelayLink
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   /** Wall-clock milliseconds at which this client began: reports of an earlier one are older. */
   readonly startedMs: number
-  /** What happened, in a line: said once when it begins. */
+  /** Gets a line when something begins. */
   readonly say: (text: string) => void
 }
 
@@ -48,21 +47,19 @@ interface Question {
 interface Peer {
   readonly address: ApiAddress
   readonly name: string
-  /** The DNS name that its certificate has. */
   readonly dnsName: string | undefined
   readonly link: RelayLink
-  /** Open calls. */
   readings: number
   failures: number
   /** Monotonic milliseconds before which it is not asked. */
   restsUntilMs: number
 }
 
-/** So long no relay may answer before a node that has a state asks the API server, and at most twice as long. */
+/** A node that has a state asks the API server once no relay has answered for this time, or at most twice as long. */
 const PATIENCE_MS = 30_000
-/** The same for a node without a state. */
+/** A node without a state waits only so long. */
 const FIRST_PATIENCE_MS = 3_000
-/** By this a relay answers that it serves, but not from where the node is. */
+/** The status of a relay that serves, but not from the state of the node. */
 const ANOTHER_HISTORY_STATUS = 410
 /** Mean time between two looks whether a relay answers again. */
 const PROBE_MS = 60_000
@@ -91,7 +88,9 @@ export class RelayClient implements ApiClient {
   #saidDown = false
   /** Paths of collections of which relays lack most objects, until a relay resumes a watch of them. */
   readonly #doubted = new Set<string>()
-  /** Those that the API server has listed, and watches next: a wrong relay would lead to one list after the other. */
+  /**
+   * Collections that the API server has listed, and watches next: a wrong relay would cause one list after the other.
+   */
   readonly #confirmed = new Set<string>()
   #cancelProbe: Cancel = () => undefined
   #isClosed = false
@@ -166,7 +165,7 @@ export class RelayClient implements ApiClient {
       this.#positions.set(wanted.type.path, wanted.revision)
     if (this.#isDirect) return await this.#askDirectly(request)
     if (request.isDirect === true) return await this.#confirm(request)
-    // The relay itself compares with the API server: were every node to do it, none of them would need a relay.
+    // The relay compares with the API server for all nodes.
     if (wanted === 'metadata') return UNSERVED
     const { what, type } = wanted
     if (what === 'watch' && this.#confirmed.delete(type.path)) return await this.#askDirectly(request)
@@ -252,7 +251,7 @@ export class RelayClient implements ApiClient {
         this.#readings.delete(reading)
         peer.readings--
         this.#closeUnused(peer)
-        // Without a choice, a stale relay is asked once more, for less.
+        // Without a fallback, a stale relay does not rest: the next request to it accepts stale data.
         if (why !== undefined && (fallsBack || !why.isStale)) this.#rest(peer)
       },
     })
@@ -377,7 +376,7 @@ function tokenOf(revision: string, cluster: string): Readonly<Record<string, str
   return revision === '' ? {} : { [METADATA.revision]: revision, [METADATA.cluster]: cluster }
 }
 
-/** What a request asks relays for; undefined for what they do not serve. */
+/** Gives the list or watch that relays serve for a request; undefined for a request that they do not serve. */
 function wantedOf({ method, path, accept }: ApiRequest): Wanted | 'metadata' | undefined {
   const [collection, query = ''] = path.split('?')
   const type = RELAYED_TYPES.find(each => each.path === collection)

@@ -10,21 +10,20 @@ interface Publication {
   readonly frames: readonly Frame[]
   readonly bytes: number
   /**
-   * The revision before, where what came and went since then is not known: a reader at a later revision may have heard of it
-   * elsewhere, and cannot go on from here.
+   * The revision before a list. Its changes that undid each other are unknown: a reader between the two revisions
+   * cannot go on.
    */
   readonly gapFrom: string | undefined
 }
 
-/** A change as the API server told it. */
+/** A change as the API server sent it. */
 export interface Change {
   readonly revision: string
   readonly name: string
-  /** Undefined for a deletion. */
   readonly entry: Entry | undefined
 }
 
-/** What a source has told: each change, also those that others have undone; what differs, as a list; or another history. */
+/** A source delivers each change, also undone ones; the net difference of a list; or another history. */
 type Told = 'changes' | 'difference' | 'another-history'
 
 interface CollectionOptions {
@@ -71,10 +70,10 @@ export class Collection {
   #floor = ''
   #revision: string | undefined
   #sealed: string | undefined
-  /** The newest revision at which time went back. */
+  /** Revisions up to this one may be of the present history, or of the one before a restore. */
   #wentBackFrom: string | undefined
   #snapshot: CollectionSnapshot | undefined
-  /** Those that are no longer given out, and have readers. */
+  /** Snapshots that are no longer given out, and have readers. */
   #earlier: readonly CollectionSnapshot[] = []
   #bookmark: Frame | undefined
   #publishedMs = Number.NEGATIVE_INFINITY
@@ -148,7 +147,7 @@ export class Collection {
     this.#readers.delete(reader)
   }
 
-  /** Takes a change; readers hear of it once it is sealed. */
+  /** Takes a change; readers get it once it is sealed. */
   put(name: string, entry: Entry | undefined): void {
     this.#pending.set(name, entry)
   }
@@ -189,7 +188,7 @@ export class Collection {
     if (newest === undefined) return 'ahead'
     const order = compareVersions(revision, newest)
     if (order === undefined) return 'gone'
-    // Both histories have such revisions, and nothing says of which one this is.
+    // The revision exists in both histories, and the reader may hold either.
     const wentBackFrom = this.#wentBackFrom
     const isDoubtful = wentBackFrom !== undefined && !isOlder(wentBackFrom, revision)
     if (isDoubtful && isOlder(this.#floor, revision)) return 'another'
@@ -206,7 +205,6 @@ export class Collection {
     return gapFrom !== undefined && isOlder(gapFrom, revision) ? 'gone' : this.#first + low
   }
 
-  /** Whether a reader at this position can go on. */
   holds(position: number): boolean {
     return position >= this.#first && position <= this.head
   }

@@ -8,11 +8,11 @@ import { formatIp } from '../base/ip.ts'
 
 /** One call at a relay, as its client sees it. */
 export interface RelayCall {
-  /** So much of what was said waits that it is time to pause; absent where nothing waits. */
+  /** The client should pause: too many of its messages wait. Absent where nothing waits. */
   readonly isFull?: boolean
   /** A message behind its prefix. */
   send(frame: Buffer): void
-  /** The client says nothing more. */
+  /** The client sends nothing more. */
   finish(): void
   /** No message comes until it is resumed. */
   pause(): void
@@ -32,7 +32,7 @@ export interface RelayLink {
   close(): void
 }
 
-/** What a client shows to relays, and what it expects of them: PEM texts. */
+/** The client's credentials for relays, and the authority that it expects: PEM texts. */
 export interface RelayTlsPems {
   readonly ca: string
   /** Undefined for a client that shows a token. */
@@ -51,7 +51,7 @@ interface LinkOptions {
   readonly clock: Clock
 }
 
-/** A connection, and what a call says of its client. */
+/** A connection, with the headers that identify the client of a call. */
 interface Caller {
   readonly session: ClientHttp2Session
   readonly token: string | undefined
@@ -62,7 +62,7 @@ const CONNECT_MS = 5_000
 const PING_MS = 15_000
 /** The window of a connection, for the streams of all types together. */
 const WINDOW_BYTES = 4 * 1024 * 1024
-/** What a relay sends before it is acknowledged: a whole state does not wait for windows in between. */
+/** A relay sends so much before it is acknowledged: a whole state does not wait for windows in between. */
 const STREAM_WINDOW_BYTES = 1024 * 1024
 const SETTINGS = { enablePush: false, initialWindowSize: STREAM_WINDOW_BYTES } as const
 
@@ -276,7 +276,6 @@ function decoded(message: unknown): string {
   }
 }
 
-/** Names a relay in messages. */
 export function relayName(address: ApiAddress): string {
   return `relay ${formatApiAddress(address)}`
 }

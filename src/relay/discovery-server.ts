@@ -48,7 +48,6 @@ const REJECTED_LENGTH_MAX = 200
 /** Serves incremental xDS: `DeltaAggregatedResources`. */
 export class DiscoveryServer {
   readonly #options: DiscoveryOptions
-  /** Shared by all streams. */
   readonly #host: DeltaStreamHost
   readonly #streams = new Set<DeltaStream>()
   #evicted = 0
@@ -118,7 +117,7 @@ class DeltaStream implements CallHandler {
   #metadata: Metadata = {}
   /** The Node that this client is, once it has reported; null for a client that reports for all. */
   #name: string | null | undefined
-  /** Who has reported here: a node, or a client that reports for all. */
+  /** The reporter on this stream: a node, or a client that reports for all. */
   #user = ''
   /** Nodes whose reports have come here. */
   readonly #joined = new Set<string>()
@@ -144,7 +143,7 @@ class DeltaStream implements CallHandler {
     if (nonce !== '') this.#subscriptions.get(type_url)?.acknowledged(nonce)
   }
 
-  /** Before the request is judged: a node says what it holds also to a relay that does not serve it. */
+  /** Reads the report before the request is judged: a node reports also to a relay that does not serve it. */
   #takeReport(id: string, text: string): void {
     const { state, nodeOf, trustedAs } = this.#options
     // Reading a certificate takes longer than reading a report.
@@ -203,10 +202,10 @@ class DeltaStream implements CallHandler {
       collection: state.collections[type.kind],
       clock,
       call: this.#call,
-      // The revision of the metadata is that of the first subscription: the client may hold less since.
+      // The revision in the metadata belongs to the first subscription: the client may hold less by now.
       beginning: before === undefined ? beginning : { ...beginning, token: undefined },
       before,
-      // A first request without names asks for all, as that of a client of the time before the wildcard had a name.
+      // A first request without names subscribes to all, as from clients that are older than the name of the wildcard.
       names: names.length === 0 || names.includes(WILDCARD) ? undefined : new Set(names),
       evicted,
     })

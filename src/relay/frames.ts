@@ -5,9 +5,8 @@ import { discovery } from './schema.ts'
 
 /** An object as readers get it. */
 export interface Entry {
-  /** Its resourceVersion. */
+  /** The object's resourceVersion. */
   readonly version: string
-  /** The encoded Resource. */
   readonly resource: Buffer
 }
 
@@ -25,7 +24,7 @@ export class Receipt {
     this.#typeUrl = typeUrl
   }
 
-  /** Tests whether this request says nothing else, as clients usually encode it. Comparison costs a tenth of decoding. */
+  /** Tests whether a request is this acknowledgement as clients usually encode it, at a tenth of the cost of decoding. */
   is(request: Buffer): boolean {
     this.#request ??= encodeMessage(discovery.DeltaDiscoveryRequest, {
       type_url: this.#typeUrl,
@@ -55,7 +54,7 @@ export class Frame {
     return this.#plain
   }
 
-  /** For clients that read gzip. The plain form is not kept for it: a whole state is held in the forms that readers take. */
+  /** Does not keep the plain form: a whole state is held only in the forms that readers take. */
   get compressed(): Buffer {
     if (this.#compressed !== undefined) return this.#compressed
     const plain = this.#plain ?? this.#encoded()
@@ -71,7 +70,6 @@ export class Frame {
 
 /** Someone who reads a collection. */
 export interface CollectionReader {
-  /** There is something new. */
   moved(): void
   /** The history has ended: versions that were read before say nothing any more. */
   restarted(): void
@@ -97,7 +95,6 @@ export class CollectionSnapshot {
   readonly bytes: number
   /** Bytes that were published since. */
   changedBytes = 0
-  /** Those that are not through with it. */
   readonly readers = new Set<CollectionReader>()
   readonly #source: Iterator<Frame>
   readonly #frames: Frame[] = []

@@ -8,25 +8,24 @@ export function isProgrammed(kind: string): kind is (typeof PROGRAMMED_KINDS)[nu
   return PROGRAMMED_KINDS.some(each => each === kind)
 }
 
-/** A node as a relay knows it. */
 export interface KnownNode {
   readonly name: string
   /** Its last report; undefined before the first one. */
   readonly report: NodeReport | undefined
   /** The age of the report; without one, the time for which the relay has waited. */
   readonly ageMs: number
-  /** For so long, the node has lacked a change that the relay has. */
+  /** The time for which the node has lacked a change that the relay has. */
   readonly behindMs: number
   /** Its revisions are of another history than those of the relay, as before a restore of etcd. */
   readonly isElsewhere: boolean
 }
 
-/** What nodes are judged by. */
+/** The state that nodes should hold. */
 export interface Goal {
   readonly revisions: Revisions
   /** The identity of the cluster; empty when it is unknown. */
   readonly cluster: string
-  /** Only this Service counts, `namespace/name`; undefined for all. */
+  /** The Service, `namespace/name`, that alone counts; undefined for all. */
   readonly service: string | undefined
 }
 
@@ -36,14 +35,13 @@ export type NodeState = (typeof NODE_STATES)[number]
 export interface NodeVerdict {
   readonly node: string
   readonly state: NodeState
-  /** Empty for a node that holds all. */
   readonly why: string
-  /** For so long at least, milliseconds; undefined for a node that holds all, and where nobody knows. */
+  /** Minimum time in this state, milliseconds; undefined for a node that holds all, and where it is unknown. */
   readonly sinceMs: number | undefined
   readonly report: NodeReport | undefined
 }
 
-/** Says whether the kernel of a node holds what is wanted. It never says so for want of news. */
+/** Judges whether the kernel of a node holds the goal. A missing report never counts as holding it. */
 export function judgeNode(node: KnownNode, goal: Goal): NodeVerdict {
   const { name, report, ageMs, behindMs, isElsewhere } = node
   const verdict = (state: NodeState, why: string, sinceMs?: number): NodeVerdict => {
@@ -82,7 +80,6 @@ function whyIncomplete({ lacking, lackingCount, proof }: NodeReport, service?: s
   const rest = lackingCount - lacking.length
   if (found !== undefined)
     return `${found.service}: ${found.reason}${service === undefined && lackingCount > 1 ? `; and ${lackingCount - 1} more` : ''}`
-  // The node names only the first ones.
   if (rest > 0) return `${rest} more Services are left out, which the report does not name`
   return proof !== undefined && proof.differences > 0 ? `proof: ${proof.text}` : undefined
 }

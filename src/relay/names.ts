@@ -9,20 +9,19 @@ interface RelayNamesOptions {
   /** Texts of all addresses of a name, by the resolver of this machine. */
   readonly lookup: (name: string) => Promise<readonly string[]>
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly say: (text: string) => void
 }
 
 /** Addresses of one name that are used. */
 const ADDRESSES_MAX = 64
-/** Mean time between two lookups of a name; the system's resolver says nothing of its TTL. */
+/** Mean time between two lookups of a name; the system's resolver does not give its TTL. */
 const PERIOD_MS = 30_000
 /** Minimum time between two lookups when no relay answers. */
 const HURRY_MS = 5_000
 /** A lookup that takes longer is reported as failed. */
 const LATE_MS = 5_000
-/** So long a first request waits for the first answers. */
+/** A first request waits for the first answers for so long. */
 const FIRST_MS = 5_000
 const TEXT_LENGTH_MAX = 200
 
@@ -47,7 +46,7 @@ export class RelayNames {
     return this.#options.names.flatMap(name => this.#resolved.get(name) ?? [])
   }
 
-  /** Why names cannot be resolved. */
+  /** The errors of names that cannot be resolved. */
   get troubles(): readonly string[] {
     return [...this.#failures].map(([{ name }, why]) => `${name}: ${why}`)
   }
@@ -82,8 +81,8 @@ export class RelayNames {
     const inTurn = [...names.filter(isWell), ...names.filter(name => !isWell(name))]
     this.#cancel()
     this.#askedMs = clock.nowMs()
-    // libuv runs two lookups at a time, each until the resolver gives up; the API server's name needs one of them. So one
-    // that hangs comes last.
+    // libuv runs two lookups at a time, and the lookup of the API server needs one of them. A lookup that hangs goes last,
+    // so that it delays no other one.
     for (const name of inTurn) await this.#resolve(name)
     if (this.#isClosed) return
     this.#cancel = clock.after(PERIOD_MS * (0.8 + 0.4 * random()), () => void this.#ask())
@@ -140,7 +139,6 @@ function ipOf(its: RelayAddress | undefined): string | undefined {
 }
 
 interface Reader {
-  /** Of the node. */
   readonly name: string
   /** Empty for none. */
   readonly zone: string

@@ -3,7 +3,7 @@ import { oneLine } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { KernelState, Revisions } from '../source/source.ts'
 
-/** What a node says of its kernel, in the metadata of its requests. */
+/** A node's report about its kernel, in the metadata of its requests. */
 export interface NodeReport extends KernelState {
   /** Wall-clock milliseconds at which its daemon began. Reports of one daemon are ordered by their number. */
   readonly startedMs: number
@@ -16,7 +16,6 @@ export interface NodeReport extends KernelState {
 
 /** Minimum time between two reports of a node; those that come with the requests of its watches aside. */
 export const REPORT_SPACING_MS = 250
-/** Time until a node repeats its report. */
 const REPORT_PERIOD_MS = 30_000
 /** A node that repeats its report every 30 s, or its question while it reads from the API server every 90 s, is not silent. */
 export const SILENT_MS = 100_000
@@ -38,7 +37,7 @@ export function encodeReport({ failure, lacking, proof, ...rest }: NodeReport): 
   return JSON.stringify(report)
 }
 
-/** Undefined for what no node says. */
+/** Undefined for a text that no node sends. */
 export function decodeReport(text: string): NodeReport | undefined {
   if (text.length > REPORT_LENGTH_MAX) return undefined
   const value = parsed(text)
@@ -112,9 +111,7 @@ function short(text: string, length = TEXT_LENGTH_MAX): string {
 
 interface ReportSenderOptions {
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
-  /** See NodeReport. */
   readonly startedMs: number
   readonly cluster: () => string
   readonly isDirect: () => boolean
@@ -132,7 +129,6 @@ export class ReportSender {
   #number = 0
   #sentMs = Number.NEGATIVE_INFINITY
   #spacingMs = REPORT_SPACING_MS
-  /** When the next report is due. */
   #dueMs = Number.POSITIVE_INFINITY
   #cancel: Cancel = () => undefined
 
@@ -184,18 +180,15 @@ export class ReportSender {
   }
 }
 
-/** The call at which reports are handed on. */
 export interface ReportCall {
-  /** What was said last is not sent yet. */
+  /** The last report is not sent yet. */
   readonly isFull: boolean
   report(text: string, node: string): void
 }
 
 interface ReportForwarderOptions {
   readonly clock: Clock
-  /** Gives each report that was taken. */
   readonly reports: { taken: (node: string, text: string) => void }
-  /** Undefined while no relay is read from. */
   readonly call: () => ReportCall | undefined
 }
 
@@ -237,7 +230,7 @@ export class ReportForwarder {
     const nowMs = this.#options.clock.nowMs()
     let room = call === undefined || call.isFull ? 0 : REPORTS_MAX
     for (const [node, { text, heardMs }] of this.#waiting) {
-      // The relay above would take it for news of a node that is silent.
+      // The relay above would mistake an old report for a sign of life.
       const isOld = nowMs - heardMs > SILENT_MS
       if (!isOld && room === 0) continue
       this.#waiting.delete(node)

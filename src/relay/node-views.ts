@@ -25,7 +25,7 @@ interface NodeViewsOptions {
 const NODES_MAX = 1_024
 /** States that nodes share: one for each zone, and one for each node whose own addresses matter to Services. */
 const SHARED_MAX = 32
-/** A node that nobody asks for any more is kept for so long: a client that reconnects finds it. */
+/** A node without clients is kept for so long: a client that reconnects finds it. */
 const IDLE_MS = 60_000
 
 interface Run {
@@ -34,8 +34,8 @@ interface Run {
 }
 
 /**
- * What nodes publish for back ends, computed for those that are asked for. Nodes of one zone share one state, and each has
- * the difference to it. Without clients there is nothing of it.
+ * Computes the states that nodes publish for back ends, for the nodes that clients ask for. Nodes of one zone share one
+ * state, and each has the difference to it. Holds nothing without clients.
  */
 export class NodeViews {
   readonly #options: NodeViewsOptions
@@ -128,7 +128,7 @@ export class NodeViews {
   }
 
   async #work(): Promise<void> {
-    // Changes, and nodes that are asked for, come together.
+    // Changes and new nodes are handled together.
     await this.#options.clock.breathe()
     while (this.#isDue) {
       this.#isDue = false
@@ -147,7 +147,7 @@ export class NodeViews {
   async #pass(snapshot: Snapshot, run: Run): Promise<void> {
     const slicing = slicingOf(this.#options.clock)
     const stepOf = async (view: NodeView, key: string, node: NodeInfo) => {
-      // Numbers of Snapshots are those of one run.
+      // Snapshot numbers belong to one run.
       const shared = this.#run === run ? (this.#shared.get(key) ?? this.#make(key, node)) : undefined
       if (shared === undefined) return undefined
       view.uses.push(key)
@@ -163,7 +163,7 @@ export class NodeViews {
       const ofZone = await stepOf(view, `zone ${zone}`, nobodyIn(zone))
       const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
       const step = isAlone ? await stepOf(view, JSON.stringify(node), node) : ofZone
-      // The last client, or that of this node, may have gone in the meantime, and have come back.
+      // The last client, or that of this node, may have gone and come back during the computation.
       if (this.#run !== run || this.#views.get(view.name) !== view) return true
       if (step === undefined) return false
       await finishInSlices(view.state.next(step, node), slicing)
@@ -252,7 +252,7 @@ class NodeView {
     }
   }
 
-  /** The Node as it is now; of one that is gone, what it said last: a kubelet registers it again within seconds. */
+  /** Gives the Node, or its last state if it is gone: a kubelet registers it again within seconds. */
   seenAs(now: NodeInfo | undefined): NodeInfo | undefined {
     if (now !== undefined && now !== this.#node) {
       this.#node = now
@@ -261,7 +261,7 @@ class NodeView {
     return this.#node
   }
 
-  /** See Entanglement. */
+  /** Tests whether the node's own addresses change the owner of an external address of a Service. */
   isEntangledIn(resolved: Resolved): boolean {
     return this.#entanglement?.in(resolved) === true
   }

@@ -62,7 +62,7 @@ export function openRelayClient({
   })
 }
 
-/** By the resolver of this machine, /etc/hosts included. */
+/** Resolves with the resolver of this machine, /etc/hosts included. */
 async function addressesOf(name: string): Promise<readonly string[]> {
   return (await lookup(name, { all: true, verbatim: true })).map(({ address }) => address)
 }
@@ -88,7 +88,7 @@ type Expired = (cert: string, validTo: string) => void
 
 interface LinkFacts {
   readonly expired?: Expired
-  /** The DNS name that the certificate of the relay has, unless a flag says another one. */
+  /** The DNS name that the certificate of the relay has, unless a flag gives another one. */
   readonly name?: string | undefined
 }
 
@@ -111,7 +111,7 @@ export function openLink(
   })
 }
 
-/** A relay that refuses a certificate only closes the connection, so the node says itself that its own has expired. */
+/** A relay that refuses a certificate only closes the connection, so the node itself reports that its own has expired. */
 async function readPems(
   { caFile, serverName, certFile, keyFile }: TlsFiles,
   { expired = () => undefined, name }: LinkFacts,

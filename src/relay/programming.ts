@@ -3,7 +3,7 @@ import type { Revisions } from '../source/source.ts'
 
 type Kind = keyof Revisions
 
-/** From when a latency is measured: the time that the change itself bears, or that at which the relay has read it. */
+/** The start of a latency: the time in the change itself, or the time at which the relay read it. */
 type LatencyOrigin = 'trigger' | 'receipt'
 
 export interface ProgrammingLatency {
@@ -22,13 +22,12 @@ interface Mark {
   readonly fromMs: number
   readonly openedMs: number
   nodes: number
-  /** Shares that were observed. */
   reached: number
 }
 
 /** Shares of nodes, the last one for all of them. */
 const SHARES = [0.5, 0.9, 0.99, 1] as const
-/** Of the changes of one second and kind, one is followed. */
+/** One change of each kind is followed in this time. */
 const MARK_MS = 1_000
 /** A change that some node does not hold after so long counts with this age. */
 const PATIENCE_MS = 60_000
@@ -106,7 +105,7 @@ export class ChangeTimes {
     if (this.#windows.length > WINDOWS_MAX) this.#windows.splice(0, WINDOWS_MAX / 2)
   }
 
-  /** When the first change came that this revision lacks; undefined if it lacks none. */
+  /** Gives the time of the first change that this revision lacks; undefined if it lacks none. */
   lackedSinceMs(held: string): number | undefined {
     if (has(held, this.#changed)) return undefined
     let [low, high] = [0, this.#windows.length]

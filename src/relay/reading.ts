@@ -13,7 +13,7 @@ import { discovery } from './schema.ts'
 import { STALE_MS } from './state.ts'
 import { DELTA_METHOD, METADATA, type RelayedType, WILDCARD } from './types.ts'
 
-/** What a reflector asks the API server for. */
+/** A reflector's request to the API server. */
 export interface Wanted {
   readonly type: RelayedType
   /** Undefined for all. */
@@ -39,7 +39,7 @@ interface ReadingOptions {
   readonly cluster: (identifier: string) => void
   /** The reader holds this revision now. */
   readonly advanced: (revision: string) => void
-  /** What the reader holds is of another history than that of the relay. */
+  /** The reader's state is of another history than that of the relay. */
   readonly isElsewhere: () => void
   /** The call has ended; undefined when the client wanted it to. */
   readonly ended: (why: RelayRefusal | undefined) => void
@@ -71,7 +71,7 @@ const PIECES_MAX = 8
 
 interface Piece {
   readonly bytes: Buffer
-  /** What the relay hears once the reader has taken the piece. */
+  /** Acknowledges the piece once the reader has taken it. */
   readonly nonce: string
 }
 
@@ -108,7 +108,6 @@ export class Reading implements ApiBody {
     signal.addEventListener('abort', this.#aborted, { once: true })
   }
 
-  /** It goes on for long. */
   get isWatch(): boolean {
     return this.#options.wanted.what !== 'list'
   }
@@ -206,7 +205,7 @@ export class Reading implements ApiBody {
     const { typeUrl } = wanted.type
     const { type_url: itsType = typeUrl, nonce = '' } = heard
     if (itsType !== typeUrl) {
-      // Of a type that was not asked for, as a later version may have some.
+      // A later version of the relay may send types that were not requested.
       this.#acknowledge(nonce, itsType)
       return
     }
@@ -299,7 +298,7 @@ export class Reading implements ApiBody {
     if (code === DATA_LOSS) this.#options.isElsewhere()
     if (status !== undefined) this.#opened(statusResponse({ message: text, ...status }))
     const refusal = new RelayRefusal(text)
-    // Each is heard only by whoever still waits for the answer.
+    // Each call concerns only those that still wait for the answer.
     this.#fail(refusal, status === undefined ? refusal : undefined)
   }
 
@@ -360,7 +359,7 @@ function bodyOf(bytes: Buffer): ApiBody {
 const LIST_TYPE = 'application/vnd.kubernetes.protobuf'
 const WATCH_TYPE = 'application/vnd.kubernetes.protobuf;stream=watch'
 
-/** What every body in protobuf begins with: `k8s` and a NUL. */
+/** Every body in protobuf begins with `k8s` and a NUL. */
 const MAGIC: readonly number[] = [0x6b, 0x38, 0x73, 0]
 const META = table({
   name: [1, text],
@@ -377,7 +376,7 @@ const END_OF_LIST: readonly { readonly key: string; readonly value: string }[] =
   { key: 'k8s.io/initial-events-end', value: 'true' },
 ]
 
-/** Events of a whole state, in parts: none of them says how far the watch is. */
+/** Events of a whole state, in parts: none of them gives the position of the watch. */
 function additions(type: RelayedType, resources: readonly Resource[]): Buffer {
   return Buffer.concat(resources.map(its => event(type, 'ADDED', its.resource?.value)))
 }
@@ -404,7 +403,6 @@ function bookmark(type: RelayedType, resourceVersion: string, annotations: typeo
   return event(type, 'BOOKMARK', encodeMessage(BARE, { metadata: { resourceVersion, annotations } }))
 }
 
-/** The body of a list. */
 function wholeList(type: RelayedType, resources: readonly Resource[], resourceVersion: string): Buffer {
   const items = resources.flatMap(its => its.resource?.value ?? [])
   return envelope(

@@ -19,7 +19,7 @@ import type { status } from './schema.ts'
 type RelayStatus = MessageOf<typeof status.RelayStatus>
 type Kind = (typeof PROGRAMMED_KINDS)[number]
 
-/** What the reports are about: the state of the relay. */
+/** The part of the relay's state that reports are compared with. */
 interface Reported {
   readonly cluster: string
   readonly isComplete: boolean
@@ -58,7 +58,6 @@ interface Judged {
   readonly nowMs: number
 }
 
-/** Names that are remembered. */
 const NODES_MAX = 16_384
 /** Nodes of the streams of one user: each may have four. */
 const JOINS_MAX = 4 * NODES_MAX
@@ -73,7 +72,7 @@ const UPDATING_MS = 10_000
 /** A time that a change bears counts if it is not longer ago, by the wall clock of the relay. */
 const TRIGGER_AGE_MS_MAX = 600_000
 
-/** What nodes say that their kernels hold. Lost at a restart, and full again within one period of reports. */
+/** The last reports of nodes about their kernels. Lost at a restart, and full again within one period of reports. */
 export class NodeReports {
   readonly #options: ReportsOptions
   readonly #entries = new Map<string, Entry>()
@@ -96,7 +95,6 @@ export class NodeReports {
   #answer: { readonly atMs: number; readonly status: RelayStatus } | undefined
   /** Gets how long a change took to a share of the nodes. */
   observed: (latency: ProgrammingLatency) => void = () => undefined
-  /** Gets each report that was taken. */
   taken: (node: string, text: string) => void = () => undefined
 
   constructor(options: ReportsOptions) {
@@ -161,14 +159,14 @@ export class NodeReports {
     }
     times.add(revision, nowMs)
     this.#count(nowMs)
-    // Nobody knows when the changes of a list were made.
+    // The changes of a list have no known time.
     if (by !== 'watch' || this.#reporting === 0) return
     const ageMs = triggerMs === undefined || wallMs === undefined ? -1 : wallMs() - triggerMs
     const isUsable = ageMs >= 0 && ageMs < TRIGGER_AGE_MS_MAX
     this.#latencies.changed(kind, revision, { nowMs, ...(isUsable ? { triggerMs: nowMs - ageMs } : {}) })
   }
 
-  /** What every node should hold now. */
+  /** The revisions that every node should hold now. */
   get goal(): Goal {
     const { Service, EndpointSlice } = this.#times
     const revisions = { Service: Service.changed, EndpointSlice: EndpointSlice.changed }
@@ -215,7 +213,6 @@ export class NodeReports {
     return states
   }
 
-  /** For `kprobe status`. */
   status(): RelayStatus {
     const nowMs = this.#options.clock.nowMs()
     if (this.#answer !== undefined && nowMs - this.#answer.atMs < ANSWER_MS) return this.#answer.status
@@ -274,7 +271,7 @@ export class NodeReports {
     if (isOfBefore) return 'late'
     if (report.startedMs !== startedMs) return undefined
     if (report.number <= number) return 'late'
-    // Of one daemon, the kernel goes back in time only where the API server does.
+    // The kernel of one daemon goes back to an older revision only if the API server does.
     const isBack = PROGRAMMED_KINDS.some(
       kind =>
         isOlder(report.held?.[kind] ?? '', held?.[kind] ?? '') &&

@@ -13,11 +13,10 @@ import type { RelayState } from './state.ts'
 interface StateSourceOptions {
   readonly clock: Clock
   readonly state: RelayState
-  /** Some Nodes have changed. */
   readonly nodesChanged: () => void
 }
 
-/** What Services need. Nodes are read one by one, for those who ask. */
+/** The objects of Services. Nodes are read one by one, on request. */
 const KINDS = ['Service', 'EndpointSlice'] as const
 type Kind = (typeof KINDS)[number]
 
@@ -100,7 +99,7 @@ export class StateSource implements Source {
 
   async #work(): Promise<void> {
     const slice = new Slice(slicingOf(this.#options.clock))
-    // What is published together is read together.
+    // Changes that are published together are read together.
     await slice.next()
     for (;;) {
       const isWhole = this.#isWhole
@@ -119,7 +118,7 @@ export class StateSource implements Source {
         this.#handlers?.synced()
       }
       if (this.#isStopped) break
-      // The last collection may have become whole meanwhile, with nothing that waits.
+      // The last collection may have become whole during the batch, without a waiting change.
       const isTold = this.#isSynced || !this.#isWhole
       if (isTold && KINDS.every(kind => this.#waiting[kind].size === 0)) break
     }

@@ -9,7 +9,7 @@ interface RelayStateOptions {
   /** The name of the proxy whose Services are relayed; empty for the proxy without a name. */
   readonly proxyName: string
   readonly historyBytesMax?: number
-  /** Of all responses that one reader alone is sent; 64 MiB by default. */
+  /** Limits the responses that go to a single reader, all of them together; 64 MiB by default. */
   readonly ownBytesMax?: number
   /** Milliseconds since 1970. */
   readonly wallMs?: () => number
@@ -19,7 +19,7 @@ interface RelayStateOptions {
 
 /** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
 export const STALE_MS = 150_000
-/** Of a processor, what rounds take with their acknowledgements, up to the bound below. */
+/** The share of a processor for rounds with their acknowledgements, up to the bound below. */
 const CPU_SHARE = 0.46
 const SPACING_MS_MIN = 5
 /** Beyond, readers wait less and the relay works more: the last reader is to have a change within 250 ms. */
@@ -29,16 +29,15 @@ const REST_MS = 2
 /** A process that does not come to rest is busy with other things than rounds, or has too many readers. */
 const BUSY_MS_MAX = 180
 
-/** What a relay holds: a collection for each type, and what is known of where they come from. */
+/** The collections of a relay, one for each type, and the facts about their source. */
 export class RelayState {
   readonly proxyName: string
   readonly collections: Readonly<Record<ApiKind, Collection>>
   readonly reports: NodeReports
   readonly ownFrames: OwnFrames
   #cluster = ''
-  /** Subscriptions that are open. */
   readers = 0
-  /** Of the names that they subscribe to. */
+  /** Memory of the names that they subscribe to. */
   nameBytes = 0
   /** Monotonic milliseconds of the last word from the part of the source that has been silent longest. */
   heardMs: () => number | undefined = () => undefined
@@ -77,7 +76,7 @@ export class RelayState {
     return this.#cluster !== '' || (this.proxyName !== '' && revision !== undefined)
   }
 
-  /** Of another cluster no reader goes on from what it has. */
+  /** Sets the identity of the cluster. No reader goes on from the state of another one. */
   identify(cluster: string): void {
     if (cluster === this.#cluster) return
     const isAnother = this.#cluster !== ''

@@ -58,11 +58,10 @@ export const command = ownCommand({
 
 type Request = ReturnType<typeof readWanted>
 
-/** The nodes at one moment. */
 interface Round {
   readonly goal: Goal | undefined
   readonly verdicts: readonly NodeVerdict[]
-  /** Why there is no goal, or what relays did not answer. */
+  /** The reason for a missing goal, and the relays' errors. */
   readonly problems: readonly string[]
   readonly isReached: boolean
   readonly wanted: number

@@ -70,23 +70,20 @@ export class StatusAnswers {
   }
 }
 
-/** What one relay knows of its nodes. */
 export interface RelayAnswer {
   readonly cluster: string
   /** Its state is that of the API server, as far as it knows. */
   readonly isServing: boolean
   /** Nodes that are not listed do not exist. */
   readonly knowsNodes: boolean
-  /** What it has read. */
   readonly revisions: Revisions
-  /** The revisions of the last changes. */
   readonly changed: Revisions
   readonly nodes: readonly KnownNode[]
 }
 
 const ANSWER_MS_MAX = 10_000
 
-/** Asks a relay what its nodes have reported. Rejects with an Error that says why it does not answer. */
+/** Reads the reports of a relay's nodes. Rejects with the reason if it does not answer. */
 export function askStatus(link: RelayLink, clock: Clock): Promise<RelayAnswer> {
   return new Promise((resolve, reject) => {
     let answer: RelayAnswer | undefined

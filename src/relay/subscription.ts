@@ -14,11 +14,10 @@ import type { Collection } from './collection.ts'
 import type { CollectionReader, CollectionSnapshot, Entry, Frame, Receipt } from './frames.ts'
 import type { RelayState } from './state.ts'
 
-/** How a reader begins. */
 export interface Beginning {
   /** The revision that it holds; undefined for a reader that resumes otherwise, or not at all. */
   readonly token: { readonly revision: string; readonly cluster: string } | undefined
-  /** Without a token, the revision of the state that it holds; empty if it holds none. */
+  /** The revision of the state that a reader without a token holds; empty if it holds none. */
   readonly atLeast: string
   /** Versions of objects that it holds, by name. */
   readonly versions: Readonly<Record<string, string>>
@@ -37,15 +36,15 @@ interface SubscriptionOptions {
   readonly evicted: () => void
 }
 
-/** So long a reader waits for what the relay does not have yet, before it is sent elsewhere. */
+/** A reader waits so long for a revision that the relay does not have yet, before it is sent elsewhere. */
 const OPENING_MS = 3_000
 /** Written without an acknowledgement. */
 const WINDOW_BYTES = 1024 * 1024
 /** A reader that acknowledges nothing for so long is evicted. */
 const STALL_MS = 60_000
-/** A reader that has heard nothing for so long hears the revision again, if the source was heard since. */
+/** An idle reader gets the revision again after so long, if the source has been heard since. */
 const REPEAT_MS = 60_000
-/** Names that all readers subscribe to, with what it takes to keep them. */
+/** Memory of the names that all readers subscribe to. */
 const NAME_BYTES_MAX = 64 * 1024 * 1024
 /** A reader with so little is not refused for the names of others. */
 const NAME_BYTES_FREE = 4 * 1024
@@ -57,7 +56,6 @@ export class Subscription implements CollectionReader {
   readonly #options: Omit<SubscriptionOptions, 'beginning' | 'before' | 'names'>
   /** Undefined once it has begun: it may be long. */
   #beginning: Beginning | undefined
-  /** Undefined until it has begun. */
   #position: number | undefined
   #snapshot: CollectionSnapshot | undefined
   #snapshotAt = 0
@@ -160,7 +158,6 @@ export class Subscription implements CollectionReader {
     return this.#names?.size ?? 0
   }
 
-  /** It reads all resources. */
   get isWildcard(): boolean {
     return this.#names === undefined
   }
@@ -195,7 +192,7 @@ export class Subscription implements CollectionReader {
     this.#options.call.end(ABORTED, 'evicted: reads too slowly; resume, or list again')
   }
 
-  /** What was written for it has to leave the memory now: it goes with the connection alone. */
+  /** Evicts the reader and frees the memory of its written responses, which only goes with the connection. */
   dropped(): void {
     this.evicted()
     this.#options.call.drop?.()
@@ -209,7 +206,7 @@ export class Subscription implements CollectionReader {
     let last: Frame | undefined
     for (let frame = this.#next(); frame !== undefined; frame = this.#next()) {
       last = frame
-      // What one reader alone gets is not worth the time of the others.
+      // Compression for one reader is not worth the time of the others.
       const isOwn = this.#own !== undefined
       const written = call.acceptsGzip === true && !isOwn ? frame.compressed : frame.plain
       bytes += written.length
@@ -222,7 +219,7 @@ export class Subscription implements CollectionReader {
     this.#toldMs = this.#awaitedMs
   }
 
-  /** Where nothing happens, a reader hears by this that the relay still hears its source. */
+  /** Shows the reader of a quiet collection that the relay still hears its source. */
   repeat(): void {
     const { state, clock } = this.#options
     if (this.#awaited !== undefined || this.#position === undefined) return
@@ -322,7 +319,7 @@ export class Subscription implements CollectionReader {
     }
   }
 
-  /** What it had at that revision, it has; what is gone, it hears of. */
+  /** Resumes by name: the reader has the objects of that revision, and gets later versions and deletions. */
   #resumeNames(revision: string): void {
     const { collection } = this.#options
     for (const name of this.#names ?? []) {
@@ -401,12 +398,12 @@ export class Subscription implements CollectionReader {
   }
 }
 
-/** What it takes to keep a name, and the version that was sent. */
+/** Memory of a name and of the version that was sent. */
 function bytesOf(name: string): number {
   return name.length + 128
 }
 
-/** The reader has said more than a relay remembers of one. */
+/** The reader exceeds a relay's limits for one reader. */
 export function tooMuch(what: string): RpcError {
   return new RpcError(RESOURCE_EXHAUSTED, what)
 }

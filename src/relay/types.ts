@@ -3,7 +3,7 @@ import type { ApiKind } from '../source/kube/wire/tables.ts'
 /** A kind of object that relays serve. */
 export interface RelayedType {
   readonly kind: ApiKind
-  /** Of the protobuf message that the API server sends. */
+  /** The type URL of the API server's protobuf message. */
   readonly typeUrl: string
   readonly apiVersion: string
   /** Path of the collection at the API server. */
@@ -30,7 +30,7 @@ export const RELAYED: Readonly<Record<ApiKind, RelayedType>> = {
     '/apis/networking.k8s.io/v1/servicecidrs',
   ),
 }
-/** What a node needs, in the order in which kprobe lists it. */
+/** The types that a node needs, in the order in which kprobe lists them. */
 export const RELAYED_TYPES: readonly RelayedType[] = Object.values(RELAYED)
 
 /** Method of incremental xDS. */
@@ -40,7 +40,6 @@ export const HEALTH_METHOD = '/grpc.health.v1.Health/Check'
 /** Method of KPNG's back ends. */
 export const SETS_METHOD = '/localv1.Sets/Watch'
 
-/** Method of `kprobe status`. */
 export const STATUS_METHOD = '/kprobe.relay.v1.Relay/Status'
 
 /** Subscribes to every resource of a type. */
@@ -56,11 +55,11 @@ export const METADATA = {
   cluster: 'kprobe.io/cluster',
   /** The name of the proxy whose Services it wants; empty for the proxy without a name. */
   proxy: 'kprobe.io/service-proxy-name',
-  /** The versions of these keys that the node reads, with commas between; PROTOCOL for a client that says nothing. */
+  /** The versions of these keys that the node reads, with commas between; PROTOCOL for a client that sends none. */
   protocol: 'kprobe.io/protocol',
-  /** `fresh`: a relay that has not heard of its source for long refuses. */
+  /** `fresh`: a relay whose source has been silent for long refuses. */
   age: 'kprobe.io/age',
-  /** What the kernel of the node holds: node-report.ts. */
+  /** The report about the node's kernel: node-report.ts. */
   report: 'kprobe.io/report',
 } as const
 

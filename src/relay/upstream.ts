@@ -30,7 +30,6 @@ interface UpstreamOptions {
   /** Stays open: its owner closes it, after stop(). */
   readonly client: ApiClient
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly state: RelayState
   /** The source is a relay, which does not say which of its changes come from lists. */
@@ -60,7 +59,7 @@ interface Part {
 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const CHECK_PERIOD_MS = 600_000
-/** The object by which a cluster is told from another one. Everyone who may watch Services sees it. */
+/** The object that identifies a cluster. Every client that may watch Services sees it. */
 const IDENTITY = 'default/kubernetes'
 const UNIDENTIFIED = {
   scope: 'resource',
@@ -169,7 +168,7 @@ export class Upstream {
     })
     const part: Part = { name: resource.name, collection, reflector, listed: false }
     if (isRelay) return part
-    // A relay sends removals with the revision before them, and what it has is no proof of what the API server has.
+    // A relay sends removals with the revision before them, and its state does not prove that of the API server.
     const toEntry = (object: ApiObject, name: string, version: string): Entry =>
       entryOf(type, { name, version, value: this.#bytesOf(object) })
     const asked = { clock, collection, exchange: this.#exchange, resource, traits, toEntry }
@@ -228,7 +227,7 @@ class News {
     this.#changes++
   }
 
-  /** Before nodes can have them. */
+  /** Reports the changes before nodes can have them. */
   tell(revision: string, by: 'watch' | 'list' | 'another-history'): void {
     const { kind } = this.#type
     const isNew = this.#changes > 0 || this.#collection.revision === undefined || by === 'another-history'
@@ -258,7 +257,7 @@ function deletion(_kind: WatchedKind, name: string): EncodedChange {
   return { kind: 'Encoded', name, entry: undefined }
 }
 
-/** What nodes of this proxy watch, with the Nodes of all of them. */
+/** The resources that nodes of this proxy watch, with all Nodes. */
 function relayedResources(proxyName: string): readonly Resource[] {
   const serviceProxyName = proxyName === '' ? undefined : proxyName
   return watchedResources({ nodeName: '', serviceProxyName }).map(resource =>
@@ -277,7 +276,7 @@ interface SourceQuestionsOptions {
 
 /** Readers of a relay that restarts come at about the same time: one request is for all of them. */
 const GATHER_MS = 100
-/** The API server sends a bookmark 2 s before the end of a watch: it says that all changes up to then were sent. */
+/** The API server sends a bookmark 2 s before the end of a watch: it means that all changes up to then were sent. */
 const WATCH_SECONDS = 3
 const ANSWER_MS_MAX = 8_000
 /** Further attempts with a newer revision, where the oldest one is too old for the source. */
@@ -356,7 +355,7 @@ class SourceQuestions {
     }
   }
 
-  /** Undefined where the source has not said that it has sent everything up to `to`. */
+  /** Undefined if the source has not confirmed that it has sent everything up to `to`. */
   async #read(
     { from, to }: { readonly from: string; readonly to: string },
     signal: AbortSignal,
@@ -396,7 +395,7 @@ class SourceQuestions {
   async #readPresent(): Promise<string> {
     const { clock, exchange, resource, traits } = this.#options
     await pause(clock, PRESENT_MS, this.#stop.signal)
-    // An answer that was begun says nothing to later questions.
+    // An answer that began before a question does not answer it.
     this.#present = undefined
     // Without a resourceVersion the list is consistent: no API server may answer from an old cache.
     const path = requestPath(servedResource(resource, traits), { limit: '1' })

@@ -12,7 +12,6 @@ const OPEN_BRACE = 0x7b
 const CLOSE_BRACE = 0x7d
 const BYTE_ORDER_MARK = 0xefbbbf
 
-/** White space of JSON. */
 export function isBlank(byte: number): boolean {
   return byte === 0x20 || byte === NEWLINE || byte === 0x0d || byte === 0x09
 }
@@ -62,12 +61,12 @@ export class JsonItems {
   #string = ''
   /** The key at the top whose value comes next. */
   #key = ''
-  /** What may come next between the items; undefined outside. */
+  /** The token that may come next between the items; undefined outside. */
   #next: 'item' | 'item or end' | 'comma or end' | undefined
   /** Brackets that are open in the current item; 0 between items. */
   #open = 0
   #inItemString = false
-  /** How much of the rest, which begins with the current item, was scanned; one more when the next byte is escaped. */
+  /** Scanned bytes of the rest, which begins with the current item; one more when the next byte is escaped. */
   #scanned = 0
 
   /** `bytesMax` limits an item, and a document without its items. */
@@ -81,13 +80,16 @@ export class JsonItems {
     return this.#next === undefined ? text : Buffer.concat([text, Buffer.from([CLOSE_BRACKET, CLOSE_BRACE])])
   }
 
-  /** Of a document that has not ended: the line on which it began, and the line of what comes next. */
+  /** Gives the line on which an unfinished document began, and the line of the next byte. */
   get unfinished(): { readonly from: number; readonly at: number } | undefined {
     if (this.#depth === 0) return undefined
     return { from: this.#documentLine, at: this.#line + newlinesIn(this.#rest.with(new Uint8Array(0))) }
   }
 
-  /** What ends within `piece`, which may be reused afterwards. Read it to the end. Throws JsonTextError. */
+  /**
+   * Gives the parts that end within `piece`, which may be reused afterwards. Must be read to its end. Throws
+   * JsonTextError.
+   */
   *push(piece: Uint8Array): Generator<JsonPart> {
     const bytes = this.#rest.with(piece)
     let start = 0

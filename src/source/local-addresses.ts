@@ -3,7 +3,6 @@ import { errorOf } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
 import { isSame } from '../model/fields.ts'
 
-/** Gives the addresses of this machine's interfaces. */
 interface AddressReader {
   read(): Promise<readonly Ip[]>
   /** Calls `changed` when they may have changed, until the result is called; undefined without notifications. */

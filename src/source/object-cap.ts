@@ -15,7 +15,6 @@ interface Named {
   readonly service?: string | undefined
 }
 
-/** The weight of an object. */
 export interface Weight extends Omit<Aged & Named, 'key'> {
   readonly parts: number
 }
@@ -57,7 +56,6 @@ export function objectCapOf(kind: WatchedKind, partsMax: number | undefined): Ob
 export class ObjectCap {
   readonly partsMax: number
   readonly #held = new Map<string, Weight>()
-  /** Services of refused objects, by the object. */
   readonly #refused = new Map<string, string | undefined>()
   #parts = 0
   #cut: Cut | undefined
@@ -139,12 +137,10 @@ export class ObjectCap {
   }
 }
 
-/** By age, then by key. */
 function order(a: Aged, b: Aged): number {
   return a.bornS === b.bornS ? compareTexts(a.key, b.key) : a.bornS - b.bornS
 }
 
-/** An event about an object that may be large. */
 type CountedEvent = Extract<SourceEvent, { readonly kind: 'Service' | 'EndpointSlice' }>
 type CountedObject = Service | EndpointSlice
 

@@ -2,7 +2,7 @@ import type { PersistentMap } from '../base/collections.ts'
 import type { Refusal } from '../model/fields.ts'
 import type { Snapshot, SourceEvent } from '../model/snapshot.ts'
 
-/** Where Services come from: files now, the API server with the same shape. */
+/** Reads Services from files, the API server or relays. */
 export interface Source {
   /** Resolves once watching has begun; what it finds goes to the handlers from then on. */
   start(handlers: SourceHandlers): Promise<void>
@@ -21,9 +21,9 @@ export interface SourceStatus {
    * been silent longest; undefined before the first. How stale the state may be is measured from here.
    */
   readonly heardMs: number | undefined
-  /** What is wrong now, one line for people; undefined when all is well. */
+  /** The present problem, one line for people; undefined when all is well. */
   readonly trouble: string | undefined
-  /** Of a source that reads from relays: whether it reads from the API server now, because no relay answers. */
+  /** A source of relays reads from the API server now, because no relay answers. */
   readonly isDirect?: boolean
   /** A few names of Nodes in the source besides this node's; absent where the source does not read them. */
   readonly otherNodes?: readonly string[]
@@ -39,9 +39,9 @@ export interface SourceHandlers {
   synced(): void
   /** Objects that could not be used at all; all that are refused now, at each change. */
   refusals(list: readonly LocatedRefusal[]): void
-  /** Something is wrong with the source itself, or is right again; each is said once. */
+  /** The source itself has a problem, or recovered; each is reported once. */
   problem(problem: SourceProblem): void
-  /** What happened, for metrics and debug logs. */
+  /** Gets events for metrics and debug logs. */
   observed?(observation: SourceObservation): void
 }
 
@@ -50,7 +50,7 @@ export type SourceObservation =
   | {
       readonly kind: 'listed'
       readonly resource: string
-      /** Why not a plain continuation: 'start', or what made the watch unusable. */
+      /** `start`, or the cause that made the watch unusable. */
       readonly reason: string
       readonly objects: number
       readonly bytes: number
@@ -79,7 +79,7 @@ export interface Revisions {
   readonly EndpointSlice: string
 }
 
-/** What the kernel of this node holds, and why that is less than it should. */
+/** The state of this node's kernel, and the causes of what it lacks. */
 export interface KernelState {
   /** All changes up to these are in the kernel; undefined before the first sync. */
   readonly held: Revisions | undefined
@@ -88,9 +88,7 @@ export interface KernelState {
   /** Services that are left out; the first few of them. */
   readonly lacking: readonly LackingService[]
   readonly lackingCount: number
-  /** The last proof of the rules. */
   readonly proof: { readonly text: string; readonly differences: number } | undefined
-  /** Version of kprobe. */
   readonly version: string
 }
 
@@ -101,7 +99,7 @@ interface LackingService {
 }
 
 export interface LocatedRefusal {
-  /** Where the object is: a file's name, or a resource of the API. */
+  /** A file's name, or a resource of the API. */
   readonly location: string
   readonly refusal: Refusal
 }
@@ -121,7 +119,7 @@ export interface SourceProblem {
   readonly location: string
   /** One line, without the location. */
   readonly text: string
-  /** Of a failure: what a reader uses that goes on. */
+  /** The state that a reader goes on with after a failure. */
   readonly meanwhile?: string
 }
 
@@ -133,7 +131,7 @@ export function problemText({ text, meanwhile }: SourceProblem): string {
 /** Few things may well go all at once. */
 const HELD_MIN = 10
 
-/** Whether so much would go at once that an answer which lacks it is asked for a second time. */
+/** Tests whether an answer lacks so many objects that it is requested a second time. */
 export function isMostGone(held: number, gone: number): boolean {
   return held >= HELD_MIN && gone * 2 > held
 }

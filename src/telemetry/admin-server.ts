@@ -19,13 +19,12 @@ export type AdminPages = {
   readonly receipts: () => unknown
   /** The settings with which other commands compute the same state. */
   readonly config: () => unknown
-  /** The objects that the daemon has read. */
   readonly snapshot: () => unknown
   /** The names of the Services, for the completion of a shell. */
   readonly services: () => unknown
   /** A few numbers, for commands that ask every second. */
   readonly status: () => unknown
-  /** What a bug report needs besides: the written configuration, metrics and health. */
+  /** Gives the written configuration, metrics and health for a bug report. */
   readonly debug: () => unknown
 }
 
@@ -38,7 +37,6 @@ interface AdminServerOptions extends AdminPages {
 }
 
 const CONNECTIONS_MAX = 16
-/** Where the web page is. */
 export const PAGE_PATH = '/ui/'
 
 /**
@@ -62,9 +60,9 @@ function adminHandler(pages: AdminPages, clock: Clock, webPage: Handler | undefi
   const listed = [...byPath.keys(), ...(webPage === undefined ? [] : [PAGE_PATH])]
   return readOnly(async request => {
     const { path, host } = request
-    // It checks the host itself, and knows the name of the Node.
+    // The web page checks the host itself, and knows the name of the Node.
     if (webPage !== undefined && path.startsWith(PAGE_PATH)) return await webPage(request)
-    // Scripts call it by any word. A name of the DNS comes from a browser, through a forwarded port.
+    // Scripts use any word as the host. A DNS name comes from a browser, through a forwarded port.
     if (host?.includes('.') === true && !isOwnHost(host, [])) return misdirected(host)
     if (path === '/') return listing(listed)
     const page = byPath.get(path)
@@ -154,7 +152,6 @@ export interface ReceiptLike {
   readonly durationMs: number
 }
 
-/** One commit, as /receipts shows it. */
 interface ReceiptLine extends Omit<ReceiptLike, 'refusals'> {
   readonly time: string
   /** The reason for the pass: `change`, `drift`, ... */

@@ -4,7 +4,6 @@ import { type Counter, metricSet, type Registry } from './metric-set.ts'
 export interface ConnectionMetricsOptions {
   /** Maximum number of series. Above it the series of endpoints are omitted first, then those of Services. */
   readonly seriesMax: number
-  /** Reads the kernel's counters. */
   readonly read: () => Promise<readonly TrafficCount[]>
   readonly nowMs: () => number
   /** The counters could not be read; the metrics keep their values. */
@@ -181,7 +180,6 @@ export class ConnectionTotals {
     return this.#hasVolume
   }
 
-  /** Number of series of ports, and of ports and endpoints. */
   get series(): { readonly ports: number; readonly all: number } {
     const each = SERIES_OF_CONNECTIONS + (this.#hasVolume ? SERIES_OF_VOLUME : 0)
     const ports = this.#ports.size * each

@@ -16,7 +16,6 @@ export type EventObject =
   | { readonly kind: 'Node'; readonly name: string }
   | { readonly kind: 'Service'; readonly key: ServiceKey }
 
-/** kube-proxy's event when it starts. */
 export function starting(nodeName: string): EventFact {
   return { ...ofNode(nodeName, 'Starting', 'StartKubeProxy', ''), type: 'Normal' }
 }
@@ -65,7 +64,7 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
   return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
 }
 
-/** A packet that the kernel does not treat as Kubernetes says. */
+/** A packet whose fate in the kernel differs from that of Kubernetes' rules. */
 interface PacketDifference {
   /** The service port with its address, or the kind of address. */
   readonly name: string
@@ -75,7 +74,7 @@ interface PacketDifference {
   readonly rule: string | undefined
 }
 
-/** A proof found the first packet that meets another fate than Kubernetes says (--prove). */
+/** A proof found the first packet with another fate than Kubernetes specifies (--prove). */
 export function packetsDiffer(nodeName: string, its: PacketDifference): EventFact {
   const { name, packet, expected, kernel, rule } = its
   const by = rule === undefined ? '' : `; decided by ${rule}`
@@ -137,7 +136,7 @@ export interface EventIdentity {
 
 export interface EventReporter {
   readonly controller: string
-  /** At most 128 characters. */
+  /** The name has at most 128 characters. */
   readonly instance: string
 }
 
@@ -185,7 +184,7 @@ export function creation(
 }
 
 export interface EventSeries {
-  /** At least 2. */
+  /** The count is at least 2. */
   readonly count: number
   readonly lastWallMs: number
 }

@@ -13,7 +13,6 @@ import {
   repetition,
 } from './event.ts'
 
-/** The outcome of a write. */
 export type PostResult =
   /** 2xx, and 409 of a POST: the event exists. */
   | 'taken'
@@ -28,7 +27,6 @@ interface EventRecorderOptions {
   readonly clock: Clock
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly nodeName: string
   /** Gives the current metadata.uid of a Service; empty if unknown. */
@@ -280,7 +278,7 @@ export class TokenBucket {
     this.#atMs = options.nowMs()
   }
 
-  /** Takes a token. Gives false if there is none. */
+  /** Gives false if there is no token. */
   take(): boolean {
     const { size, refillMs, nowMs } = this.#options
     const now = nowMs()

@@ -17,7 +17,7 @@ const STUCK_MS_MIN = 120_000
 interface HealthBody {
   readonly lastUpdated: string
   readonly currentTime: string
-  /** Whether load balancers may use the node; only in /healthz. */
+  /** Load balancers may use the node. Only in /healthz. */
   readonly nodeEligible?: boolean
   readonly healthy: boolean
   /** The reason for a 503. kube-proxy's body lacks it. */
@@ -52,7 +52,7 @@ export class HealthTracker {
   readonly #options: HealthTrackerOptions
   readonly #advisers: (() => HealthCheck | undefined)[] = []
   #syncPeriodMs: number
-  /** When the kernel held a Snapshot of this process last. */
+  /** The last moment at which the kernel held a Snapshot of this process. */
   #programmed: Moment | undefined
   /** Start of the wait of unprogrammed changes. */
   #pendingMs: number | undefined
@@ -123,8 +123,8 @@ export class HealthTracker {
   }
 
   /**
-   * Whether the kernel has a Snapshot and no change waits too long, twice the sync period as in kube-proxy; regardless of
-   * the Node: `serviceProxyHealthy` of health check node ports.
+   * The kernel has a Snapshot and no change has waited for longer than twice the sync period, as in kube-proxy. Health
+   * check node ports show it as `serviceProxyHealthy`; the Node does not count.
    */
   get healthy(): boolean {
     return this.#isProgrammed && this.#missing === undefined
@@ -207,9 +207,9 @@ export class HealthTracker {
 /** One line of `/healthz?verbose`. */
 export interface HealthCheck {
   readonly name: string
-  /** Why it failed; absent where it did not. */
+  /** Absent where the check did not fail. */
   readonly failure?: string
-  /** What more there is to say of one that did not fail. */
+  /** A remark about a check that did not fail. */
   readonly note?: string
   /** The status code does not follow from it. */
   readonly isAdvice?: true
@@ -217,7 +217,6 @@ export interface HealthCheck {
 
 interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
   readonly health: HealthSource
-  /** Counts a probe for the metrics. */
   readonly probed: (probe: 'healthz' | 'livez', code: number) => void
 }
 

@@ -25,14 +25,14 @@ abstract class Metric<L extends string, S> {
     this.#type = type
   }
 
-  /** In Prometheus' text format. */
+  /** Gives the metric in Prometheus' text format. */
   text(): string {
     const lines = [`# HELP ${this.name} ${escaped(this.#help)}`, `# TYPE ${this.name} ${this.#type}`]
     for (const { labels, value } of this.#series.values()) this.addLines(lines, this.#textOf(labels), value)
     return lines.join('\n')
   }
 
-  /** Without labels, the metric has a value from the start. */
+  /** Clears the metric. One without labels has a value from the start. */
   reset(): void {
     this.#series.clear()
     if (this.labelNames.length === 0) this.of(undefined)
@@ -159,7 +159,6 @@ function valueText(value: number): string {
 
 type Registered = Pick<Metric<string, unknown>, 'name' | 'collect' | 'text'>
 
-/** The metrics of one page. */
 export class Registry {
   readonly #metrics = new Map<string, Registered>()
 
@@ -193,7 +192,7 @@ interface MetricSet {
   counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
   gauge<L extends string>(name: string, help: string, labelNames?: readonly L[]): Gauge<L>
   filled<L extends string>(name: string, help: string, options: Filled<L, Counter<L>>): void
-  /** Like filled, for values that can fall. */
+  /** Defines gauges as `filled` does counters. */
   levels<L extends string>(name: string, help: string, options: Filled<L, Gauge<L>>): void
   /** A gauge that each scrape sets; undefined keeps its value. */
   asked(name: string, help: string, value: () => number | undefined | Promise<number>): void

@@ -16,12 +16,11 @@ import { metricSet, Registry } from './metric-set.ts'
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 
 interface MetricsPages {
-  /** The body of /proxyMode. */
   readonly proxyMode: () => string
   /** The metrics in Prometheus' text format. */
   readonly metrics: () => Promise<string>
   readonly slis: SliSource
-  /** Whether /readyz answers 200; absent where the port has no such page. */
+  /** Tests whether /readyz answers 200; absent where the port has no such page. */
   readonly ready?: (() => boolean) | undefined
   /** The configuration as a KubeProxyConfiguration (v1alpha1), without secrets. */
   readonly configz: () => unknown
@@ -113,7 +112,6 @@ export function createSliMetrics(): SliSource {
 /** The flags of the process by name, including defaults. */
 export type Flags = ReadonlyMap<string, string>
 
-/** Facts about the process for /statusz. */
 interface ProcessStatus {
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
@@ -128,7 +126,7 @@ interface WorkStatus {
   readonly mode: string
   /** The frontends in the kernel; undefined before the first sync. */
   readonly table: FrontendTable | undefined
-  /** Whether /healthz answers 200. */
+  /** /healthz answers 200. */
   readonly ready: boolean
   /** RFC 3339, by family. */
   readonly lastSync: Readonly<Partial<Record<Family, string>>>

@@ -21,7 +21,6 @@ export interface Metrics
     ReturnType<typeof createSourceMetrics>,
     ReturnType<typeof createConntrackMetrics>,
     ComponentMetrics {
-  /** kube-proxy's metrics. */
   readonly proxy: ProxyMetrics
   readonly savedState: ReturnType<typeof createSavedStateMetrics>
   readonly nodeCondition: ReturnType<typeof createNodeConditionMetrics>
@@ -35,12 +34,11 @@ export interface MetricsOptions {
   readonly features: readonly FeatureState[]
   /** Seconds since the last message of the source. */
   readonly staleS: () => number | undefined
-  /** Whether a source of relays reads from the API server; undefined for other sources. */
+  /** Tests whether a source of relays reads from the API server; undefined for other sources. */
   readonly isDirect: () => boolean | undefined
   readonly servers: () => ServersState
   /** New connections by Service and endpoint; undefined omits them. */
   readonly connections: ConnectionMetricsOptions | undefined
-  /** Metrics of the active mode alone. */
   readonly ofMode: () => Promise<readonly ModeMetric[]>
   /** Numbers of the back-end API; undefined omits its metrics. */
   readonly api: (() => ApiNumbers) | undefined
@@ -82,7 +80,6 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   }
 }
 
-/** Creates kprobe's own metrics of its work on the kernel. */
 function createWorkMetrics(registry: Registry) {
   const { counter, gauge } = metricSet(registry, 'kprobe_')
   const stale = counter(
@@ -285,11 +282,10 @@ function createSavedStateMetrics(registry: Registry) {
   const saves = counter('saves_total', 'Writes of the saved state, by outcome.', ['outcome'])
   const bytes = gauge('bytes', 'Size of the saved state that was written last.')
   return {
-    /** What is served is the saved state, so many seconds old; undefined when it is not. */
+    /** Sets the age of the saved state that is served, seconds; undefined when none is. */
     serving: (staleS: (() => number | undefined) | undefined) => {
       read = staleS
     },
-    /** A file was not used. */
     refused: (reason: string) => refused.inc({ reason }),
     saved: (size: number) => {
       saves.inc({ outcome: 'saved' })
@@ -301,7 +297,6 @@ function createSavedStateMetrics(registry: Registry) {
 
 export type NodeConditionMetrics = ReturnType<typeof createNodeConditionMetrics>
 
-/** Creates metrics of --node-condition. */
 function createNodeConditionMetrics(registry: Registry) {
   const { counter, gauge } = metricSet(registry, 'kprobe_node_condition_')
   const now = gauge('status', 'Whether the condition of --node-condition is True: 1 or 0.')
@@ -309,7 +304,7 @@ function createNodeConditionMetrics(registry: Registry) {
     'outcome',
   ])
   return {
-    /** The Node says that this proxy is ready, or that it is not. */
+    /** The condition in the Node is True or False. */
     condition: (isTrue: boolean) => now.set(isTrue ? 1 : 0),
     patched: (outcome: 'accepted' | 'failed') => patches.inc({ outcome }),
   }
@@ -359,7 +354,6 @@ export function createConntrackMetrics(registry: Registry) {
 
 export type ProofMetrics = ReturnType<typeof createProofMetrics>
 
-/** Creates metrics of --prove. */
 function createProofMetrics(registry: Registry) {
   const { counter, gauge, asked, histogram } = metricSet(registry, 'kprobe_proof_')
   let read: (() => number) | undefined

@@ -120,7 +120,7 @@ export function addProcessMetrics(registry: Registry): void {
 /** Gives NaN if /proc is absent, or no descriptor is left to read it. */
 async function openDescriptors(): Promise<number> {
   try {
-    // The list itself is read through one.
+    // One descriptor belongs to this read.
     return (await readdir('/proc/self/fd')).length - 1
   } catch {
     return Number.NaN
@@ -159,7 +159,7 @@ function addNode(registry: Registry): void {
 
 /** Numbers of the servers and of the event recorder at the time of a scrape; undefined for a part that does not run. */
 export interface ServersState {
-  /** Whether load balancers may send connections here (/healthz). */
+  /** Load balancers may send connections here (/healthz). */
   readonly ready: boolean
   readonly healthChecks?: { readonly listening: number; readonly failed: number } | undefined
   readonly overShare?: readonly ServerOverShare[]
@@ -284,7 +284,6 @@ export function createApiMetrics(
 
 /** Numbers of a relay at the time of a scrape. */
 export interface RelayNumbers {
-  /** By the kind of their objects. */
   readonly collections: readonly {
     readonly kind: string
     readonly objects: number
@@ -305,17 +304,16 @@ export interface RelayNumbers {
   readonly isServing: boolean
   /** Nodes whose Sets are computed; undefined where they are not served. */
   readonly setsNodes: number | undefined
-  /** Nodes by the state of their kernels. */
   readonly nodes: Iterable<readonly [state: string, nodes: number]>
   /** Reports of nodes that were not taken, since the start, by the reason. */
   readonly reportsRefused: Iterable<readonly [reason: string, reports: number]>
-  /** When the certificate of the relay expires, milliseconds since 1970; undefined without TLS. */
+  /** Expiry of the relay's certificate, milliseconds since 1970; undefined without TLS. */
   readonly expiresMs: number | undefined
 }
 
-/** How long a change took until the kernels of a share of all nodes held it. */
+/** The latency of a change until a share of all nodes had it in their kernels. */
 interface NodesLatency {
-  /** Of all nodes; 1 for all of them. */
+  /** The share of all nodes; 1 for all of them. */
   readonly share: number
   /** The change itself bears its time (trigger), or that of its arrival at the relay counts (receipt). */
   readonly origin: 'trigger' | 'receipt'

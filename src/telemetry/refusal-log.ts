@@ -9,11 +9,9 @@ interface RefusalNews<Fresh> {
   readonly fresh: readonly Fresh[]
   /** The number of further new ones. */
   readonly unnamed: number
-  /** The number of all current refusals. */
   readonly total: number
 }
 
-/** The refusals of one Service and its slices. */
 interface ServiceRefusals {
   readonly service: ServiceKey
   /** Never empty. */
@@ -24,7 +22,7 @@ const NEWS_MAX = 100
 /** Refusals whose time is kept: a cluster of bad objects must not fill the memory with their texts. */
 const TIMES_MAX = 10_000
 
-/** When a refusal was first found, in milliseconds since 1970. */
+/** The time at which a refusal was first found, in milliseconds since 1970. */
 export interface RefusedSince {
   readonly wallMs: number
   /** It was there when the daemon started. */
@@ -36,12 +34,11 @@ export class RefusalLog {
   #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
   #total = 0
   #isFirst = true
-  /** By Service and identity. */
   readonly #since = new Map<ServiceKey, ReadonlyMap<string, RefusedSince>>()
   #times = 0
   readonly #wallMs: (() => number) | undefined
 
-  /** With a wall clock, it remembers when each of the first TIMES_MAX refusals was found. */
+  /** A wall clock makes it remember the time of each of the first TIMES_MAX refusals. */
   constructor(wallMs?: () => number) {
     this.#wallMs = wallMs
   }

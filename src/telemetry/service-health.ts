@@ -62,7 +62,6 @@ export class ServiceHealth {
   readonly #services = new Map<ServiceKey, Served>()
   /** Places without a listener, which are retried. */
   readonly #failed = new Set<Place>()
-  /** Places with a listener. */
   readonly #listeners: Shares<Place>
   #table: FrontendTable | undefined
   readonly #retries: Pacer
@@ -81,7 +80,6 @@ export class ServiceHealth {
     })
   }
 
-  /** Numbers of places with and without a listener. */
   get counts(): { readonly listening: number; readonly failed: number } {
     return { listening: this.#listeners.held, failed: this.#failed.size }
   }

@@ -46,7 +46,6 @@ export function button(text: string, press: () => void, attributes: Attributes =
 export interface Column<Row> {
   readonly title: string
   readonly cell: (row: Row) => Child
-  /** Numbers are at the right. */
   readonly isNumber?: boolean
   /** The name of the order that the column's button asks for; absent for none. */
   readonly sort?: string
@@ -55,7 +54,6 @@ export interface Column<Row> {
 interface TableOptions<Row> {
   readonly caption: string
   readonly columns: readonly Column<Row>[]
-  /** What an empty table says. */
   readonly empty: string
   readonly sorts?: (sort: string) => void
 }
@@ -84,7 +82,7 @@ export class Table<Row> {
     )
   }
 
-  /** Shows these rows; the header of the column that they are sorted by says so. */
+  /** Shows these rows, and marks the header of the sorted column. */
   show(rows: readonly Row[], sorted?: { readonly by: string; readonly isAscending: boolean }): void {
     const { columns, empty } = this.#options
     for (const [name, head] of this.#heads)
@@ -94,7 +92,7 @@ export class Table<Row> {
     const focused = this.#body.querySelector('a:focus')?.getAttribute('href')
     this.#body.replaceChildren(...(rows.length === 0 ? [none] : rows.map(row => this.#row(row))))
     if (focused === undefined) return
-    // Who walks through the rows by keyboard stays where they are.
+    // Keyboard focus stays on its row.
     for (const link of this.#body.querySelectorAll('a'))
       if (link.getAttribute('href') === focused) link.focus()
   }
@@ -191,10 +189,9 @@ export class DaemonAway extends Error {}
 /** The daemon's answer is that there is none, such as for a Service that is gone. */
 export class NoAnswer extends Error {}
 
-/** There is no answer, or the viewer asks too often: the body says so. */
+/** The daemon's answers whose body is a reason for people. */
 const HAS_REASON: ReadonlySet<number> = new Set([422, 429])
 
-/** Reads a part of the page's data. */
 export async function ask(page: string, query: Readonly<Record<string, string>> = {}): Promise<unknown> {
   const parameters = new URLSearchParams(query)
   const { status, body } = await answered(`data/${page}?${parameters}`)

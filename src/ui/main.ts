@@ -17,7 +17,7 @@ const VIEWS: readonly { readonly id: string; readonly title: string; readonly op
 /** Time until a daemon that was away is asked again, and between two looks at its version. */
 const CHECK_MS = 3_000
 
-/** Shows one view at a time, and refreshes it while somebody can see it. */
+/** Shows one view at a time, and refreshes it while it is visible. */
 class Shell {
   readonly #content = part('content')
   readonly #banner = part('banner')
@@ -74,7 +74,7 @@ class Shell {
     }
   }
 
-  /** Looks for the daemon, and refreshes the view if it is due; says what keeps it from being shown. */
+  /** Looks for the daemon, and refreshes the view if it is due; gives the problem that keeps it from being shown. */
   async #problem(view: View, isDue: boolean): Promise<string> {
     // At once with the version: nothing is on show before both are there.
     const refreshed = isDue ? view.refresh() : Promise.resolve()

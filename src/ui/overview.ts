@@ -15,7 +15,6 @@ import {
   type View,
 } from './dom.ts'
 
-/** What the daemon is, how well it knows its objects, and its last commits. */
 export function overview(): View {
   const state = element('div')
   const commits = new Table<unknown>({
@@ -98,7 +97,6 @@ const COLUMNS: readonly Column<unknown>[] = [
   { title: 'Rejected', cell: line => listAt(line, 'refusals').map(refusalText).join('; ') },
 ]
 
-/** What the overview shows of them. */
 const COMMIT_COLUMNS = COLUMNS.filter(({ title }) => !['Bytes', 'Messages', 'Rejected'].includes(title))
 
 function refusalText(refusal: unknown): string {
@@ -138,7 +136,7 @@ export function timeline(): View {
 
 type EventKind = 'start' | 'change' | 'drift' | 'failure'
 
-/** What a commit means for a reader who looks for drift. Pure. */
+/** Classifies a commit for a reader who looks for drift. Pure. */
 function kindOf(line: unknown): EventKind {
   if (textAt(line, 'outcome') !== 'committed' || listAt(line, 'refusals').length > 0) return 'failure'
   const reason = textAt(line, 'reason')
@@ -164,7 +162,7 @@ function eventItem(line: unknown): HTMLElement {
 
 const STRIP = { width: 600, height: 40, margin: 8 } as const
 
-/** A mark for each commit, from the oldest at the left to the newest. The list says the same in words. */
+/** A mark for each commit, from the oldest at the left to the newest. The list has the same in words. */
 function stripOf(lines: readonly unknown[]): SVGElement {
   const times = lines.map(line => Date.parse(textAt(line, 'time')))
   const [first = 0, last = 0] = [times[0], times.at(-1)]

@@ -79,7 +79,6 @@ export function servicePath(service: string): View {
   }
 }
 
-/** The client and the frontend of a connection. */
 function connectionForm(from: string) {
   const targets = element('select')
   const client = element('input', { type: 'text', value: from, autocomplete: 'off', spellcheck: 'false' })

@@ -113,7 +113,7 @@ function pathLink(service: string): string {
 /** A screen reader does not read each number. */
 const SPOKEN_EVERY_MS = 10_000
 
-/** What `kprobe top` shows: new connections by Service or endpoint. The daemon counts only while this is open. */
+/** Shows new connections by Service or endpoint, as `kprobe top` does. The daemon counts only while this is open. */
 export function rates(): View {
   const asked = { by: 'service', sort: 'rate', filter: '' }
   let isPaused = false

@@ -33,11 +33,11 @@ import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 
 type Defaulted = 'crowded' | 'connectionsMax' | 'callsMax'
 
-/** At a time, 2,048 connections and 4,096 calls by default. */
+/** The defaults are 2,048 connections and 4,096 calls at a time. */
 export interface GrpcServerOptions
   extends Omit<RpcServerOptions, 'http' | Defaulted>,
     Partial<Pick<RpcServerOptions, Defaulted>> {
-  /** For messages: `the API`. */
+  /** The name of the server in messages: `the API`. */
   readonly what: string
   /** `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090`; port 0 lets the kernel choose. */
   readonly address: string
@@ -51,7 +51,7 @@ export interface GrpcServer {
   readonly counts: RpcServer['counts']
   /** Connections that were over their share. */
   readonly overShare: OverShare
-  /** When the certificate that is shown now expires, milliseconds since 1970; undefined without one. */
+  /** Expiry of the present certificate, milliseconds since 1970; undefined without one. */
   readonly expiresMs: number | undefined
   /** Ends every call with UNAVAILABLE, at the latest after 2 s; removes the socket file. Idempotent. */
   close(): Promise<void>
@@ -167,7 +167,7 @@ function withPort(address: ApiAddress, server: NetServer): ApiAddress {
 }
 
 async function closeAll(rpc: RpcServer, listener: NetServer, removeFile: () => Promise<void>): Promise<void> {
-  // At once: the next process may make its own. And first: as long as the socket is there, no other file has its number.
+  // The file is removed first: its inode number is certainly ours while the socket exists, and the next process may listen.
   try {
     await removeFile()
   } finally {
@@ -223,7 +223,7 @@ export class GrpcHealth {
         service ??= decodeMessage(HealthCheckRequest, bytes).service ?? ''
         publish()
       },
-      // The client has said all; the answers go on until it hangs up.
+      // A client that sends nothing more still gets answers until it ends the call.
       ended: () => undefined,
       drained() {
         isFull = false
@@ -239,7 +239,6 @@ export class GrpcHealth {
   }
 }
 
-/** What reflection publishes. */
 interface Definitions {
   /** Full names: `localv1.Sets`. */
   readonly services: readonly string[]

@@ -30,7 +30,7 @@ export function plainServer(): Http2Server {
   return createServer(LIMITS)
 }
 
-/** The same with TLS, for clients with a certificate or, where methods check tokens, without. A handshake has 10 s by default. */
+/** Serves with TLS, for clients with a certificate or, where methods check tokens, without. */
 export function tlsServer(
   pems: TlsPems,
   handshakeMs = HANDSHAKE_MS,
@@ -50,7 +50,7 @@ export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
   server.setSecureContext(contextOf(pems))
 }
 
-/** When the first certificate, that of its owner, expires; milliseconds since 1970, and NaN for what is no certificate. */
+/** Gives the expiry of the first certificate, its owner's, in milliseconds since 1970; NaN if there is none. */
 export function expiryOf({ cert }: Pick<TlsPems, 'cert'>): number {
   try {
     return Date.parse(new X509Certificate(cert).validTo)
@@ -62,7 +62,7 @@ export function expiryOf({ cert }: Pick<TlsPems, 'cert'>): number {
 /** Handshakes at a time; the connections of clients beyond are closed. */
 const HANDSHAKES_MAX = 16
 
-/** TLS, for clients with a certificate, on connections that somebody else accepts. */
+/** TLS for clients with a certificate, on connections that another server accepts. */
 export class TlsDoor {
   readonly #server: TlsServer
   #waiting = 0
@@ -133,13 +133,13 @@ export interface ApiTls {
   readonly keyFile: string
   /** Empty only where tokens are taken: no client shows a certificate then. */
   readonly clientCaFile: string
-  /** How the flags that name them begin: `--api-tls` unless given. */
+  /** The prefix of the flags that name them; `--api-tls` by default. */
   readonly flags?: string
   /** Clients without a certificate connect, too: a method of the server checks what they show instead. */
   readonly takesTokens?: boolean
 }
 
-/** What is in them. Clients must have a certificate that one of the authorities signed. */
+/** The content of the files. Clients must have a certificate that one of the authorities signed. */
 export interface TlsPems {
   readonly cert: string
   readonly key: string
@@ -192,7 +192,7 @@ async function read(flag: string, path: string): Promise<string> {
 
 const CERTIFICATE = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g
 
-/** At least one: where OpenSSL is given no authority, Node.js takes every public one for one. */
+/** Reads at least one certificate: Node.js takes every public authority if OpenSSL is given none. */
 function certificatesIn(flag: string, path: string, pem: string): readonly X509Certificate[] {
   const blocks = pem.match(CERTIFICATE) ?? []
   if (blocks.length === 0) throw new Error(`${flag}: there is no certificate in ${path}`)
@@ -218,10 +218,10 @@ const POLL_MS = 60_000
 
 interface TlsFollower {
   readonly clock: Clock
-  /** What is used now. */
+  /** The files' last valid content. */
   readonly pems: TlsPems
   readonly changed: (pems: TlsPems) => void
-  /** The files cannot be used as they are: said once, and what was read last stays. */
+  /** The files are invalid: reported once, and the last valid content stays in use. */
   readonly failed: (error: Error) => void
 }
 

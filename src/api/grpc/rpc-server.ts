@@ -40,13 +40,13 @@ export interface RpcServerOptions {
   readonly http: Http2Server
   readonly methods: Methods
   readonly clock: Clock
-  /** At a time. Beyond, clients that hold most lose the longest idle: see Shares. */
+  /** Connections at a time. Beyond, clients that hold most lose the longest idle: see Shares. */
   readonly connectionsMax: number
   readonly callsMax: number
   readonly crowded: (crowd: Crowd) => void
   /** Longest message of a client; 4 KiB by default. */
   readonly requestBytesMax?: number
-  /** Of all messages that are not whole yet, together; 64 MiB by default. */
+  /** Limits the incomplete messages of all clients together; 64 MiB by default. */
   readonly partialBytesMax?: number
   /** A call whose first message has not come for so long ends; no limit unless given. */
   readonly firstMessageMs?: number
@@ -146,7 +146,7 @@ export class RpcServer {
   }
 
   #accept(session: ServerHttp2Session): void {
-    // What a peer does wrong ends its session; that is all there is to say.
+    // An error of the peer ends its session, and is not reported.
     session.on('error', ignore)
     const socket = this.#sockets.get(peerOf(session.socket))
     if (socket === undefined || this.#isClosing) {
@@ -156,8 +156,8 @@ export class RpcServer {
     this.#sessions.add(session)
     this.#owners.set(session, [...ownersOf(socket), { name: `connection ${++this.#accepted}` }])
     const { clock } = this.#options
-    // Not the session's own timeout, which begins anew at each read and each write, at a cost. And it is not only asked
-    // to close: a peer that broke the protocol is not heard any more.
+    // The session's own timeout would restart at each read and write, at a cost. And close() would wait for a peer that
+    // is no longer read after an error of the protocol.
     const idle = (): Cancel => clock.after(IDLE_MS, () => session.destroy())
     let cancel = idle()
     let calls = 0
@@ -175,7 +175,7 @@ export class RpcServer {
         cancel = idle()
       })
     })
-    // A client that is gone, or has closed its half: gRPC knows no clients that only listen.
+    // gRPC has no clients that only listen: a closed half means that the client has gone.
     session.socket.on('end', () => socket.destroy())
   }
 
@@ -252,7 +252,7 @@ function reset(stream: ServerHttp2Stream): void {
   setImmediate(() => stream.close(constants.NGHTTP2_NO_ERROR))
 }
 
-/** What all calls of a server share: there are thousands, and each holds little of its own. */
+/** The part of a server that its thousands of calls share, so that each call is small. */
 interface RpcCallHost {
   readonly clock: Clock
   readonly failed: (error: Error) => void
@@ -263,7 +263,7 @@ interface RpcCallHost {
 }
 
 function ignore(): void {
-  // What a peer does wrong ends its session or its stream; that is all there is to say.
+  // An error of the peer ends its session or stream, and is not reported.
 }
 
 class RpcCall implements Call {
@@ -272,7 +272,7 @@ class RpcCall implements Call {
   readonly authorization: string | undefined
   readonly #stream: ServerHttp2Stream
   readonly #host: RpcCallHost
-  /** Of its deadline; once it was refused, of its end. */
+  /** Cancels the deadline of the call; once it was refused, the timer of its end. */
   #cancel: Cancel | undefined
   /** Undefined once the first message is there. */
   #cancelFirst: Cancel | undefined
@@ -339,7 +339,7 @@ class RpcCall implements Call {
     const isFull = this.#host.held(bytes - this.#heldBytes)
     this.#heldBytes = bytes
     if (!isFull || bytes <= PARTIAL_BYTES_FREE) return
-    // At once, so that one refusal is enough for the others.
+    // The bytes are released before the error, so that one refusal makes room for the other clients.
     this.#release()
     throw new RpcError(RESOURCE_EXHAUSTED, 'clients have begun too many long messages')
   }
@@ -401,7 +401,7 @@ class RpcCall implements Call {
   }
 }
 
-/** What is not printable ASCII, and the percent sign, as gRPC wants its messages. */
+/** Percent-encodes everything but printable ASCII, and the percent sign, as gRPC demands for its messages. */
 function percentEncoded(text: string): string {
   return [...Buffer.from(text, 'utf8')]
     .map(byte =>

@@ -37,13 +37,12 @@ export interface Call {
   readonly organizations: readonly string[]
   /** Common name in that certificate; absent without TLS. */
   readonly commonName?: string | undefined
-  /** The header `authorization`: what the client says, which nobody has checked. */
+  /** The header `authorization` of the client, unchecked. */
   readonly authorization?: string | undefined
-  /** Where the client is. */
   readonly origin?: Origin | undefined
   /** The client reads messages that are compressed; see compressedFrame(). */
   readonly acceptsGzip?: boolean
-  /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
+  /** Messages, each behind its prefix of five bytes. False: the next ones must wait for drained(). */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
   end(code: number, message?: string): void
@@ -53,7 +52,7 @@ export interface Call {
   attempt(step: () => void): void
 }
 
-/** What throws ends the call: an RpcError with its code, a WireError as INVALID_ARGUMENT, others as INTERNAL. */
+/** An exception ends the call: an RpcError with its code, a WireError as INVALID_ARGUMENT, others as INTERNAL. */
 export interface CallHandler {
   /** Longest message of the client, where that is less than those of the other methods. */
   readonly requestBytesMax?: number
@@ -119,7 +118,7 @@ export class MessageReader {
     this.#readsGzip = readsGzip
   }
 
-  /** Throws RpcError for what is too large, or compressed where that was not agreed on, as soon as its prefix says so. */
+  /** Throws RpcError as soon as a prefix shows a message that is too large, or compressed without agreement. */
   read(chunk: Buffer, take: (message: Buffer) => void): void {
     const bytes = this.#rest === undefined ? chunk : Buffer.concat([this.#rest, chunk])
     let at = 0
@@ -163,7 +162,7 @@ export class MessageReader {
   }
 }
 
-/** gRPC's prefix of a message: a byte that says whether it is compressed, and four of length. */
+/** gRPC's prefix of a message: a byte for compression, and four of length. */
 const PREFIX_BYTES = 5
 
 /** Encodes messages behind their prefixes. */
@@ -181,7 +180,7 @@ export function framed<T extends Table>(table: T, message: MessageOf<T>): Buffer
   return withPrefix(encodeMessage(table, message, PREFIX_BYTES))
 }
 
-/** The same message, for a client that accepts gzip. The fastest level: objects of one kind are alike. */
+/** Compresses a frame for clients that accept gzip. The fastest level is enough: objects of one kind are alike. */
 export function compressedFrame(frame: Buffer): Buffer {
   const message = gzipSync(frame.subarray(PREFIX_BYTES), { level: 1 })
   const compressed = withPrefix(Buffer.concat([Buffer.alloc(PREFIX_BYTES), message]))

@@ -26,7 +26,6 @@ import { type Reader, type Transfer, Transfers } from './transfers.ts'
 
 export interface ApiServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
   readonly feed: ApiFeed
-  /** The node whose state is served. */
   readonly nodeName: string
 }
 
@@ -126,7 +125,7 @@ function statusMethod(
 /** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
 const UNANSWERED_MAX = 16
 
-/** Since the start of a server. */
+/** Counts since the start of a server. */
 interface Sent {
   /** Set and Delete. */
   operations: number
@@ -135,7 +134,6 @@ interface Sent {
 }
 
 interface WatcherOptions {
-  /** The node whose state is served. */
   readonly nodeName: string
   readonly feed: ApiFeed
   readonly transfers: Transfers
@@ -152,7 +150,7 @@ export class Watcher implements CallHandler, Reader {
   #transfer: Transfer | undefined
   #nextBlock = 0
   #unanswered = 0
-  /** What was written waits for the client to read. */
+  /** The client has to read before more is written. */
   #isFull = false
   #mustForget = false
   #hasEnded = false
@@ -203,7 +201,6 @@ export class Watcher implements CallHandler, Reader {
     this.#options.closed()
   }
 
-  /** There is another state. */
   moved(): void {
     this.#call.attempt(() => this.#answer())
   }
@@ -306,7 +303,7 @@ interface SetsCounts {
   /** Streams that are open, and those of them that wait for the next change. */
   readonly streams: number
   readonly waiting: number
-  /** Since the start: Set and Delete operations, and Syncs. */
+  /** Set and Delete operations since the start. */
   readonly operations: number
   readonly syncs: number
   readonly bytes: number

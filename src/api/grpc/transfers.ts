@@ -62,7 +62,7 @@ export interface Reader {
 }
 
 /**
- * What leads from one state to another, as blocks of whole messages. A block is made when the first reader gets there, and
+ * The way from one state to another, as blocks of whole messages. A block is made when the first reader gets there, and
  * shared by all: memory follows the states in transfer, not the readers.
  */
 export class Transfer {
@@ -80,7 +80,7 @@ export class Transfer {
     this.fromNumber = from?.number
     this.#runs = runsBetween(from, to)[Symbol.iterator]()
     this.#advance()
-    // At once: `from` may be let go afterwards.
+    // The caller may release `from` afterwards.
     this.#make()
   }
 
@@ -96,7 +96,7 @@ export class Transfer {
     return this.fromNumber === undefined
   }
 
-  /** There is nothing to send but the Sync. */
+  /** Only the Sync is left to send. */
   get isEmpty(): boolean {
     return this.#isDone && this.#blocks.every(({ operations }) => operations === 0)
   }
@@ -170,14 +170,13 @@ export interface Block {
   readonly operations: number
 }
 
-/** Their length together. */
 function bytesOf(blocks: Iterable<Block>): number {
   let bytes = 0
   for (const { frames } of blocks) bytes += frames.length
   return bytes
 }
 
-/** So much may have changed since the base was made: a part of its objects, or so many. */
+/** The base is made anew when more than this part of its objects, and more than CHANGED_MIN, have changed. */
 const CHANGED_PART = 1 / 8
 const CHANGED_MIN = 1_000
 /** Earlier bases that clients still read. */
@@ -221,7 +220,6 @@ class Base {
     return this.#made ?? this.#making ?? this.#begin(newest)
   }
 
-  /** There is a newer state. */
   moved(): void {
     const { current } = this.#feed
     if (!this.#keepsWhole || current === undefined || this.#making !== undefined || this.#hasEnded) return
@@ -309,7 +307,6 @@ export class Transfers {
   readonly #base: Base
   /** Transfers from the state of that number to the newest. */
   readonly #kept = new Map<number, Transfer>()
-  /** Differences that have readers. */
   readonly #read = new Set<Transfer>()
   /** The large ones of these; the one that was read on last is the last. */
   readonly #large = new Set<Transfer>()
@@ -320,8 +317,8 @@ export class Transfers {
   }
 
   /**
-   * What leads a reader to the newest state `to`, or undefined `from` (else it is held by the reader) to a whole state from
-   * which it goes on. What is opened has to be closed.
+   * Gives the transfer from `from`, which the reader holds, to the newest state `to`; undefined `from` gets a whole
+   * state from which the reader goes on. Each opened transfer has to be closed.
    */
   open(from: ApiState | undefined, to: ApiState, reader: Reader): Transfer {
     const transfer = from === undefined ? this.#base.transfer(to) : this.#between(from, to)
@@ -331,7 +328,6 @@ export class Transfers {
     return transfer
   }
 
-  /** A reader continues. */
   progressed(transfer: Transfer): void {
     if (transfer.isWhole || transfer.isSmall) return
     this.#large.delete(transfer)
@@ -354,7 +350,7 @@ export class Transfers {
     else if (!transfer.isSmall) this.#drop(transfer)
   }
 
-  /** There is a newer state: what led to the one before is kept for its readers only. */
+  /** Keeps the transfers to an older state only for their present readers. */
   moved(): void {
     for (const transfer of this.#kept.values()) this.#drop(transfer)
     this.#base.moved()
@@ -366,7 +362,6 @@ export class Transfers {
     this.#base.end()
   }
 
-  /** Bytes of all blocks that exist. */
   get heldBytes(): number {
     const all = [...this.#kept.values(), ...this.#read, ...this.#base.transfers]
     return bytesOf(new Set(all.flatMap(transfer => transfer.blocks)))
@@ -375,7 +370,7 @@ export class Transfers {
   #between(from: ApiState, to: ApiState): Transfer {
     const known = this.#kept.get(from.number)
     if (known?.to === to) return known
-    // It leads to the state before: a request came between a newer one and moved().
+    // This transfer leads to an older state: the request came between a newer state and moved().
     if (known !== undefined) this.#drop(known)
     const transfer = Transfer.between(from, to)
     this.#feed.hold(to)

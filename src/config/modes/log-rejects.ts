@@ -17,7 +17,6 @@ export function readLogGroup(reader: FlagReader): number {
   return reader.integer(LOG_FLAG.name, { min: 0, max: GROUP_MAX, fallback: 0 })
 }
 
-/** Gives the flag as text, for a mode that has it. */
 export function logFlagText({
   logRejects,
 }: {

@@ -12,14 +12,10 @@ export interface ModeFields {
   readonly periodFlags: { readonly min: string; readonly sync: string }
 }
 
-/** The settings of a mode, and their defaults. */
 export interface ModeSettings extends ModeFields {
   /** Maximum interval between full resyncs, nanoseconds. */
   readonly defaultSyncPeriod: bigint
-  /**
-   * By default, node ports are served on every address of the node, as kube-proxy's are, and not only on
-   * primary ones.
-   */
+  /** Node ports are served on every address by default, as kube-proxy's are, and not only on primary ones. */
   readonly everyAddress?: true
   /** Fields that kube-proxy checks in this mode alone. */
   readonly notNegative?: readonly PathOf<'duration'>[]
@@ -35,7 +31,7 @@ export interface ModeSettings extends ModeFields {
   flagTexts?(config: Config): Readonly<Record<string, string>>
 }
 
-/** What the configuration has to know of a mode, without the mode itself. src/config/modes.ts lists the rows. */
+/** The part of a mode that the configuration needs. src/config/modes.ts lists the rows. */
 export interface ModeRow {
   /** The value of --proxy-mode. */
   readonly name: string
@@ -46,7 +42,7 @@ export interface ModeRow {
   readonly settings: ModeSettings
   /** Fields of the configuration that the plane and sysctls of this mode follow from, beside those of every mode. */
   readonly fields?: readonly (keyof Config)[]
-  /** Why a proxy with a name cannot use the mode. */
+  /** The reason for which a proxy with a name cannot use the mode. */
   readonly notNamed?: string
   /** The table of our own in each family, by the name of the proxy; undefined where the mode has none. */
   tableName(proxy: string | undefined): string | undefined

@@ -16,7 +16,7 @@ const SETTINGS: ModeSettings = {
   flagTexts: logFlagText,
 }
 
-/** Whether the gate leaves node ports at localhost to the relay. */
+/** Tests whether the feature gate leaves node ports at localhost to the relay. */
 export function mayForward({ featureGates }: Pick<Config, 'featureGates'>): boolean {
   return featureGates[GATE_LOCALHOST] !== false
 }

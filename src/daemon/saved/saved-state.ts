@@ -26,11 +26,10 @@ interface SavedStateOptions {
   readonly log: Log
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
-  /** The folder of --state-dir. */
   readonly folder: string
   /** Empty for the unnamed proxy. */
   readonly proxy: string
-  /** Whose state this process serves and saves. Rejects when the credentials cannot be read. */
+  /** Gives the owner of the state that this process serves and saves. Rejects when the credentials cannot be read. */
   readonly owner: () => Promise<StateOwner | undefined>
   readonly intake: Pick<Intake, 'standIn' | 'isStale' | 'complete' | 'status'>
   /** Tests whether the kernel may be brought to a Snapshot that is older than the API server's. */
@@ -67,7 +66,7 @@ export class SavedState {
   #isAnswered = false
   #phase: 'waiting' | 'held-back' | 'serving' | 'over' = 'waiting'
   #repeatMs = FIRST_REPEAT_MS
-  /** When a failed check is logged again. */
+  /** The time from which a failed check is logged again. */
   #warnMs = Number.NEGATIVE_INFINITY
   /** The failure to save that is in the log. */
   #failure = ''
@@ -105,7 +104,6 @@ export class SavedState {
     this.#isAnswered = true
   }
 
-  /** The source cannot be read. */
   troubled(): void {
     this.#isAnswered = false
     if (this.#phase === 'waiting') this.#pacer.wake()
@@ -269,7 +267,7 @@ interface StateSaverOptions {
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly file: Pick<StateFile, 'write' | 'confirm'>
-  /** Whose state it is; undefined while nobody can tell. */
+  /** Gives the owner of the state; undefined while it is not known. */
   readonly owner: () => Promise<StateOwner | undefined>
   /** Monotonic milliseconds of the last message from the source; undefined until it has delivered everything once. */
   readonly heardMs: () => number | undefined
@@ -277,7 +275,7 @@ interface StateSaverOptions {
   readonly failed: (error: unknown) => void
 }
 
-/** What a save wrote, or tried to write, and how long it computed. */
+/** The size of a save, and its time of computing. */
 interface Saved {
   readonly bytes: number
   readonly computedMs: number
@@ -369,7 +367,7 @@ export class StateSaver {
     }
   }
 
-  /** Drops objects of a source that another one replaces: they have another owner, and nobody confirms them. */
+  /** Drops objects of a source that another one replaces: they have another owner, and no source confirms them. */
   #forget(): Saved {
     this.#newest = undefined
     this.#saved = undefined
@@ -385,7 +383,6 @@ export class StateSaver {
 
 const NOTHING: Saved = { bytes: 0, computedMs: 0 }
 
-/** Tests whether two Snapshots have the same file. */
 function isSameState(a: Snapshot | undefined, b: Snapshot | undefined): boolean {
   if (a === undefined || b === undefined) return a === b
   return (

@@ -95,7 +95,7 @@ function readIp(text: string): string {
   return ip
 }
 
-/** The same value with `change` applied to every address in it. */
+/** Copies the value with `change` applied to every address in it. */
 function withIps(value: unknown, change: (text: string) => string, field = ''): unknown {
   if (typeof value === 'string') return IP_FIELDS.has(field) ? change(value) : value
   if (Array.isArray(value)) return value.map(item => withIps(item, change, field))
@@ -142,9 +142,9 @@ function hasLists(value: unknown, lists: readonly string[] | undefined): boolean
 }
 
 /**
- * What a Service asks of this node, as the daemon's /state sends it, with addresses as text. Equal values give equal JSON.
- * Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, the `ip` of a NodePort, and
- * `sourceRanges` where every client may connect.
+ * Gives the frontends of a Service as the daemon's /state sends them, with addresses as text. Equal values give equal
+ * JSON. Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, the `ip` of a
+ * NodePort, and `sourceRanges` where every client may connect.
  */
 export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends) {
   return {

@@ -31,7 +31,7 @@ export const LINE_BYTES_MAX = 4 << 20
 const CHUNK_CHARS = 64 << 10
 const HASH_BYTES = 1 << 20
 
-/** Whose state it is. Another node, proxy or cluster has other Services at the same addresses. */
+/** The node, proxy and cluster of a saved state. Others have other Services at the same addresses. */
 export interface StateOwner {
   readonly node: string
   /** Empty for the unnamed proxy. */
@@ -42,7 +42,6 @@ export interface StateOwner {
   readonly authorities: readonly string[]
 }
 
-/** Why a saved state is not used. */
 type RefusalReason =
   | 'foreign'
   | 'torn'
@@ -216,7 +215,7 @@ function jsonLine(bytes: Buffer, from: number, to: number): Json | undefined {
   }
 }
 
-/** What a file held, and when the state in it was confirmed last, in milliseconds since 1970. */
+/** The content of a file, and the last confirmation of its state, in milliseconds since 1970. */
 interface StateBytes {
   readonly bytes: Buffer
   readonly confirmedWallMs: number
@@ -234,7 +233,6 @@ export class StateFile {
   readonly path: string
   readonly #folder: string
 
-  /** `proxy` is empty for the unnamed proxy. */
   constructor(folder: string, proxy: string) {
     this.#folder = folder
     this.path = join(folder, proxy === '' ? 'kprobe.state' : `kprobe-${proxy}.state`)
@@ -334,7 +332,7 @@ async function writeNew(path: string, chunks: Iterable<Buffer>): Promise<number>
   }
 }
 
-/** Without it, a loss of power may undo the rename. */
+/** Writes the folder to the disk: a loss of power may undo the rename otherwise. */
 async function syncFolder(path: string): Promise<void> {
   const folder = await open(path, O_RDONLY | O_DIRECTORY)
   try {

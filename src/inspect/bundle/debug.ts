@@ -75,7 +75,7 @@ function read(reader: FlagReader, io: Io) {
   if (what !== 'bundle') failWord(reader, 'COMMAND', what, 'there is bundle: `kprobe debug bundle`')
   for (const argument of more) reader.fail(quote(argument), 'no such argument')
   const given = reader.text('output')
-  // A file beside it would take its place in /dev, and the report would follow the bundle.
+  // A rename would replace the device, and the report would follow the bundle on the same stream.
   const output = given === '/dev/stdout' ? '-' : given
   if (output === '' || output?.endsWith('/') === true)
     reader.fail('--output', `${quote(output)} names no file`)
@@ -127,7 +127,6 @@ function defaultPath({ facts }: Gathered, isRedacted: boolean): string {
   return `kprobe-bundle-${isRedacted || node === '' ? '' : `${node}-`}${time}.tar.gz`
 }
 
-/** What goes into a bundle, before its bounds. */
 interface Gathered {
   readonly facts: BundleFacts
   readonly files: readonly BundleFile[]
@@ -234,8 +233,8 @@ async function readRules(): Promise<string> {
 }
 
 /**
- * Adds the objects of the daemon as manifests, first of all: they are written from what the bundle says, renamed or not.
- * A bundle without them is a bundle still: the daemon may be of another version.
+ * Adds the objects of the daemon as manifests, made from the possibly renamed /snapshot in the bundle. A snapshot that
+ * this version cannot read costs the bundle its manifests alone.
  */
 export async function withObjects(content: Gathered): Promise<Gathered> {
   const snapshot = content.files.find(({ name }) => name === SNAPSHOT_FILE)

@@ -4,7 +4,6 @@ import { isJson } from '../../model/fields.ts'
 
 /** Renames consistently: one name has one pseudonym, wherever it is. Lengths stay, so that everything around a name stays as well. */
 interface Redaction {
-  /** Number of names that are renamed. */
   readonly names: number
   text(text: string): string
   /** Renames the names in the values of plain data, and in keys of objects that are names. */
@@ -13,7 +12,7 @@ interface Redaction {
 
 interface RedactionOptions {
   readonly names: ReadonlySet<string>
-  /** Random, and kept nowhere: without it, nobody can test a guess. */
+  /** A random key that is not stored: without it, a guessed name cannot be tested. */
   readonly key: Buffer
   /** Words to replace besides, such as hashes of names, each with its own replacement. */
   readonly derived?: (rename: (text: string) => string) => Iterable<readonly [from: string, to: string]>

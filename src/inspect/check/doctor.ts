@@ -250,7 +250,7 @@ async function forwarding(read: ReadText, name: string, family: string): Looked 
   return { kind: 'warning', subject: name, text: `${value}: ${family} packets of pods are not forwarded` }
 }
 
-/** With value 0, packets between pods of one bridge bypass netfilter. */
+/** The value 0 lets packets between pods of one bridge bypass netfilter. */
 async function bridged(read: ReadText): Looked {
   const name = 'net/bridge/bridge-nf-call-iptables'
   const value = await read(`/proc/sys/${name}`)

@@ -73,7 +73,6 @@ export const DUMP_HELP = {
   flags: DUMP_FLAGS,
 } as const
 
-/** What `kprobe dump` is asked for. */
 export interface Request {
   readonly what: string
   readonly output: string
@@ -117,7 +116,6 @@ export function readRequest(reader: FlagReader): Request {
   }
 }
 
-/** Reads which rows are printed, and in which order. */
 function readRows(
   reader: FlagReader,
   { what, output }: { readonly what: string | undefined; readonly output: string },

@@ -75,7 +75,7 @@ function modesText(modes: readonly ProgrammedMode[]): string {
 
 interface Asked {
   readonly dump: (typeof DUMPS)[number]
-  /** Those of the daemon; undefined without a socket. */
+  /** The daemon's names; undefined without a socket. */
   readonly names: ServiceNames | undefined
 }
 
@@ -262,7 +262,7 @@ function writeLines(lines: Iterable<string>, io: Io): void {
 
 interface RowsRead {
   readonly rows: readonly ServiceRow[]
-  /** All rows come from nf_tables, whose generation tells whether any has changed. */
+  /** All rows come from nf_tables, whose generation changes with any of them. */
   readonly isNftAlone: boolean
 }
 
@@ -272,7 +272,6 @@ const LOOK_MS = 500
 const SHARE = 0.1
 
 interface RowsSource {
-  /** Prints all rows, and gives them. */
   readonly first: () => Promise<RowsRead>
   readonly read: () => Promise<RowsRead>
   /** Formats some rows, with a heading. */

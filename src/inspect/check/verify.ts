@@ -107,7 +107,6 @@ async function proof(config: Config, loaded: Loaded) {
   return { facts, text: proofText(facts), exitCode }
 }
 
-/** Reads each Service of the daemon's state; undefined without a socket. */
 async function daemonServices(socket: string): Promise<ReadonlyMap<string, unknown> | undefined> {
   if (socket === '') return undefined
   const services = servicesIn(await demandAnswer(socket, '/state'), socket)
@@ -230,7 +229,7 @@ interface ProofFacts extends Proof {
   readonly services: number
   readonly milliseconds: number
   readonly isProved: boolean
-  /** What the proof rests on beside rules, and what is not so. */
+  /** The assumptions of the proof, beside rules, that do not hold. */
   readonly brokenPremises: readonly string[]
 }
 

@@ -105,7 +105,6 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
   })
 }
 
-/** A chain with rules that log. */
 interface LoggingChain {
   readonly family: NftFamily
   readonly table: string
@@ -181,7 +180,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
     const before = await countRefused(chains)
     if (isEndless) io.err('kprobe drops: following packets; Ctrl-C ends\n')
     await untilOver(io, isEndless ? Number.POSITIVE_INFINITY : durationMs, () => printer.isFull)
-    // Before the end of reading: what is refused later is in neither count.
+    // The counters are read before the reading ends, so that later packets are in neither count.
     const refused = refusedBetween(before, await countRefused(chains))
     stop()
     await printer.written()
@@ -208,7 +207,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
   }
 }
 
-/** By rule, which its handle names: packets that it refuses, logged or not. */
+/** The packets, logged or not, that a rule with this handle refuses. */
 type Refused = ReadonlyMap<string, bigint>
 
 async function countRefused(chains: readonly LoggingChain[]): Promise<Refused> {

@@ -15,7 +15,6 @@ import type { Message } from '../../netlink/message.ts'
 import { isTarget, type TargetFilter } from '../peers.ts'
 import type { FlowNames } from './flow-reading.ts'
 
-/** Selects connections. */
 export interface FlowFilter {
   /** `namespace/name`; empty for all Services. */
   readonly service: string
@@ -25,7 +24,7 @@ export interface FlowFilter {
   readonly to: TargetFilter | undefined
   readonly endpoint: { readonly ip: Ip; readonly port: number | undefined } | undefined
   readonly protocol: PortProtocol | undefined
-  /** Also connections that go to no Service. */
+  /** Connections to no Service are included. */
   readonly all: boolean
 }
 
@@ -62,11 +61,9 @@ function isTranslatedRecord(record: FlowRecord): boolean {
   return record.answerer !== record.destination || record.answererPort !== record.destinationPort
 }
 
-/** What connections are grouped by. */
 export const GROUPINGS = ['service', 'endpoint', 'client'] as const
 export type Grouping = (typeof GROUPINGS)[number]
 
-/** Connections that have these in common. */
 export interface FlowGroup {
   readonly protocol: PortProtocol
   readonly service: string | undefined
@@ -77,11 +74,10 @@ export interface FlowGroup {
   /** Connections that began, or all of a table. */
   begun: number
   ended: number
-  /** What the ended connections, or those of a table, carried; undefined where the kernel does not count. */
+  /** Bytes and packets of the ended connections, or of those in a table; undefined where the kernel does not count. */
   volume: Volume | undefined
 }
 
-/** How many connections began and ended. */
 type EventCounts = Readonly<Pick<FlowGroup, 'begun' | 'ended'>>
 
 /** Adds counts up. Pure. */
@@ -96,7 +92,7 @@ interface FlowGroupsOptions {
   readonly names: Pick<FlowNames, 'serviceOf' | 'version'>
   readonly filter: FlowFilter
   readonly by: Grouping
-  /** Whether to add up what connections carried. */
+  /** Adds up the volumes of connections. */
   readonly withVolume: boolean
   /** Maximum number of groups; connections of further groups are counted together. */
   readonly groupsMax?: number
@@ -114,7 +110,7 @@ export class FlowGroups {
   readonly #options: FlowGroupsOptions
   readonly #groupsMax: number
   readonly #groups = new Map<string, FlowGroup>()
-  /** By the four words of readPlain. */
+  /** Keys are the four words of readPlain. */
   readonly #known = new PairTable<Found>()
   readonly #key = new Uint32Array(4)
   #version: number

@@ -32,7 +32,6 @@ interface FlowNamesOptions {
   readonly proxyName: string | undefined
 }
 
-/** The destination of a connection. */
 interface Destination {
   readonly protocol: PortProtocol
   readonly destination: Ip
@@ -42,7 +41,7 @@ interface Destination {
 /** The part of the time that reading names may take, so that a large cluster does not cost a watcher a processor. */
 const SHARE = 0.005
 const REST_MS_MIN = 2_000
-/** Without a daemon nothing says that the names changed. */
+/** No daemon announces that these names changed. */
 const KERNEL_REST_MS_MIN = 10_000
 
 /**
@@ -53,10 +52,9 @@ export class FlowNames {
   readonly #options: FlowNamesOptions
   /** The socket of the daemon; undefined where the names come from the kernel. */
   readonly socket: string | undefined
-  /** What the user should know of the origin of the names. */
+  /** A notice for the user about the origin of the names. */
   readonly notice: string | undefined
   #names: ServiceNames = namesIn(noted(), false)
-  /** Counts the changes of the names. */
   #version = 0
   #readAt: { readonly synced: unknown; readonly dueMs: number } | undefined
 
@@ -155,7 +153,7 @@ export class FlowNames {
   }
 }
 
-/** Undefined if the daemon has gone. */
+/** Gives undefined if the daemon has gone. */
 async function namesOfDaemon(socket: string) {
   const state = await askDaemon(socket, '/state')
   if (state === undefined) return undefined
@@ -172,13 +170,13 @@ export function namesOfRows(
   return namesIn(found, false)
 }
 
-/** What the kernel of this network namespace records of connections. */
+/** The kernel's records about connections in this network namespace. */
 export interface FlowSettings {
   /** Packets and bytes. */
   readonly hasVolume: boolean
-  /** When a connection began. */
+  /** The records have the time at which a connection began. */
   readonly hasTimes: boolean
-  /** Why it does not report connections that begin and end; undefined where it does. */
+  /** The reason for which it does not report connections that begin and end; undefined where it does. */
   readonly whyNoEvents: string | undefined
   /** Says what it does not record, and why. */
   readonly notices: readonly string[]
@@ -188,7 +186,7 @@ const SETTINGS = '/proc/sys/net/netfilter/nf_conntrack_'
 
 export function readFlowSettings(setting: (path: string) => number | undefined = settingNow): FlowSettings {
   const [volume, times, events] = ['acct', 'timestamp', 'events'].map(name => setting(SETTINGS + name))
-  // Without any of the settings this namespace hides them, or conntrack is not loaded yet.
+  // If all settings are missing, this namespace hides them, or conntrack is not loaded yet.
   const isBuiltWithout = events === undefined && (volume ?? times) !== undefined
   const why = (name: string, value: number | undefined) =>
     value === undefined ? `${NAMES}${name} is not there` : `${NAMES}${name} is ${value}`

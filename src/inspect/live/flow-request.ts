@@ -70,7 +70,6 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
   flag(`-o, --output FORMAT = ${OUTPUTS[0]}`, 'text, json (an object a line)', { choices: OUTPUTS }),
 ]
 
-/** What `kprobe flows` is to do. */
 export type FlowsRequest = ReturnType<typeof readFlowsRequest>
 
 /** Reads the flags. Reports errors to the reader. */

@@ -181,7 +181,7 @@ class Follower {
     io.out(`${text}\n`)
   }
 
-  /** Whether the reader of standard output does not follow. */
+  /** The reader of standard output does not keep up. */
   get #isBehind(): boolean {
     return this.#session.io.outBacklogBytes() > BACKLOG_BYTES_MAX
   }
@@ -269,7 +269,6 @@ class Follower {
   }
 }
 
-/** Runs `run` again and again. */
 function every(ms: number, run: () => void): Cancel {
   let cancel = systemClock.after(ms, function again() {
     run()
@@ -288,7 +287,7 @@ async function refreshNames(names: FlowNames): Promise<void> {
   }
 }
 
-/** What happened to a connection: `open` for an entry of the present table. */
+/** The event of a connection; `open` for an entry of the present table. */
 type LineKind = FlowEventKind | 'open'
 
 /** A connection as one line of JSON; fields that are not known are absent. */
@@ -375,7 +374,6 @@ function volumeCells(volume: Volume | undefined): readonly string[] {
   return volume === undefined ? ['-', '-'] : [bytesText(volume.bytesSent), bytesText(volume.bytesReceived)]
 }
 
-/** What the counts of groups mean. */
 interface GroupCounts {
   readonly by: Grouping
   /** `open`: the entries of the present table. */

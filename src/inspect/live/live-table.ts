@@ -1,14 +1,13 @@
 import { oneLine } from '../../base/text.ts'
 import { BOLD, type Io } from '../../cli/io.ts'
 
-/** How the user looks at a table. */
 export interface TableView<S extends string> {
   readonly sort: S
   /** Text that the name of a row contains. */
   readonly filter: string
   /** Rows that are scrolled away. */
   readonly offset: number
-  /** Whether the keys are explained, or the filter is typed. */
+  /** The help pane explains the keys; in the filter pane the user types. */
   readonly pane: 'table' | 'help' | 'filter'
 }
 
@@ -16,7 +15,6 @@ export function firstView<S extends string>(sort: S): TableView<S> {
   return { sort, filter: '', offset: 0, pane: 'table' }
 }
 
-/** What a key does: a new view, or an end. */
 export type KeyResult<V> = V | 'quit' | 'suspend'
 
 interface LiveTableOptions<V> {
@@ -49,7 +47,7 @@ export class LiveTable<V> {
   /** Opens the screen while `measure` runs, which ends soon after `stop` is aborted. */
   async run(measure: (stop: AbortSignal) => Promise<void>): Promise<void> {
     const { io } = this.#options
-    // It would end the process without an exit event, and leave the terminal as it is.
+    // The signal would end the process without an exit event, and leave the terminal in raw mode.
     const ignore = io.on('SIGHUP', () => this.#quit.abort())
     this.#screen.open()
     try {
@@ -77,7 +75,7 @@ export class LiveTable<V> {
   }
 }
 
-/** What a table shows apart from how the user looks at it. */
+/** The data of a table, without the user's choices. */
 interface TableContent {
   /** The command, for a terminal that is too small. */
   readonly name: string
@@ -92,7 +90,6 @@ interface TableContent {
   readonly keys: string
 }
 
-/** A column of a table that fits a terminal. */
 export interface LiveColumn<Row, S extends string> {
   readonly heading: string
   /** The order of the rows that this column marks. */
@@ -161,7 +158,6 @@ function footText(
   return `${from}-${Math.min(count, offset + room)} of ${count}${filtered}  ${keys}  / filter  ? help`
 }
 
-/** Explains the keys of every table. */
 export function keysHelp(columns: readonly string[]): readonly string[] {
   return [
     'q, Ctrl-C   quit',
@@ -241,10 +237,9 @@ export interface Size {
   readonly rows: number
 }
 
-/** What is drawn: lines that fit, and which of them stand out. */
+/** The drawn lines, cut to the terminal. */
 export interface Picture {
   readonly lines: readonly string[]
-  /** Indices of headings. */
   readonly bold: ReadonlySet<number>
 }
 

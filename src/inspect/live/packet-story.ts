@@ -10,16 +10,13 @@ import type { ServiceRow } from '../../modes/common/show.ts'
 import { CHAIN_DELIVERED, CHAIN_SENT, CHAIN_START, isTraceTable } from '../../modes/common/trace-table.ts'
 import type { TraceStep } from '../../proof/evaluate/trace.ts'
 
-/** A step with the words for its rule. */
 export interface NamedStep extends TraceStep {
   /** `accept`, `drop`, `jump services`; absent where the kernel names none. */
   readonly verdict?: string
   readonly isReject: boolean
-  /** Whether the rule belongs to kprobe. */
   readonly isOurs: boolean
   /** The rule within its chain: `rule 3`, `policy`. */
   readonly place: string
-  /** The name of the chain alone. */
   readonly chainName: string
 }
 
@@ -57,7 +54,7 @@ export function factsText(facts: PacketFacts, answer: string): string {
   return `${time} ${protocol} ${from} -> ${to}${name}${via}: ${answer}`
 }
 
-/** What became of a packet, for people and for `-o json`. */
+/** The way of a packet, for people and for `-o json`. */
 export interface PacketStory extends PacketFacts {
   readonly outcome: StoryOutcome
   readonly steps: readonly StoryStep[]
@@ -73,7 +70,6 @@ type StoryStep = TraceStep & Pick<NamedStep, 'verdict'>
 interface StoryOutcome {
   readonly verdict: 'dnat' | 'accept' | 'reject' | 'drop' | 'queue' | 'lost'
   readonly answer: string
-  /** Where the packet went. */
   readonly destination?: string
   /** Its source there, where it was replaced. */
   readonly replacedSource?: string
@@ -93,7 +89,6 @@ interface StoryConntrack {
   readonly mark?: number
 }
 
-/** What is known about a packet besides its steps. */
 export interface StoryFacts {
   readonly steps: readonly NamedStep[]
   readonly row: ServiceRow | undefined
@@ -102,7 +97,6 @@ export interface StoryFacts {
   readonly interfaceName: (index: number) => string
 }
 
-/** Makes the story of one packet. Pure. */
 export function storyOf(packet: TracedPacket, facts: StoryFacts): PacketStory {
   const { tracked, steps } = facts
   return {
@@ -231,7 +225,6 @@ function conntrackText({
   return `${from} -> ${to}, replies ${repliesFrom} -> ${repliesTo}; ${details.join(', ')}`
 }
 
-/** Gives the row of the Service at the packet's destination. */
 export class ServiceIndex {
   readonly #rows = new Map<string, ServiceRow>()
   readonly #localIps: ReadonlySet<Ip>
@@ -263,9 +256,9 @@ export interface TracedPacket {
   /** Wall-clock time. */
   readonly atMs: number
   readonly origin: 'interface' | 'process'
-  /** Before any translation. */
+  /** The head before any translation. */
   readonly first: PacketHead
-  /** As the last hook saw it. */
+  /** The head at the last hook. */
   readonly last: PacketHead
   /** Indexes; undefined where there is none. */
   readonly inputInterface: number | undefined
@@ -277,7 +270,6 @@ export interface TracedPacket {
 }
 
 type PacketEnd =
-  /** The last step drops it. */
   | 'dropped'
   /** It passed all rules, to a process of this node. */
   | 'delivered'
@@ -323,7 +315,7 @@ interface CollectorOptions {
 /** Joins the steps that the kernel reports to packets. */
 export class PacketCollector {
   readonly #options: CollectorOptions
-  /** By id, the packet that waits longest first. */
+  /** Drafts by packet id; the packet that waits longest comes first. */
   readonly #open = new Map<number, Draft>()
 
   constructor(options: CollectorOptions) {
@@ -404,7 +396,7 @@ export class PacketCollector {
     for (const draft of this.#open.values()) draft.isTorn = true
   }
 
-  /** Ends the packets of which nothing was heard for a time; all of them with `now`. */
+  /** Ends the packets without a step for some time; all of them with `now`. */
   sweep({ now = false } = {}): void {
     const beforeMs = this.#options.clock.nowMs() - IDLE_MS
     for (const draft of this.#open.values())

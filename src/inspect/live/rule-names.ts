@@ -40,7 +40,6 @@ export class RuleNames {
   readonly #connection: Connection
   readonly #route: Connection
   readonly #chains = new Map<string, readonly HandledRule[]>()
-  /** The generation of the lists in #chains. */
   #chainsGeneration: number | undefined
   readonly #readGeneration: () => number
   readonly #links = new Map<number, string>()
@@ -212,7 +211,7 @@ export class RuleNames {
         const ways = tracer.ways(packet, surroundings, WAYS_MAX)
         return (ways.find(({ trace }) => endOf(trace) === to) ?? ways[0])?.trace.steps ?? []
       } catch {
-        // Rules of other programs in our chains, or very many endpoints: the steps stay without elements.
+        // The steps get no elements if other programs have rules in our chains, or if there are very many endpoints.
         return []
       }
     })
@@ -226,7 +225,7 @@ const NO_SETS: ReadonlyMap<string, NftSet> = new Map()
 
 interface RuleAt {
   readonly rule: HandledRule
-  /** From 0. */
+  /** Counts from 0. */
   readonly index: number
 }
 

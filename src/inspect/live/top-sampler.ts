@@ -32,7 +32,7 @@ export interface TopRow {
 
 /** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
 export interface TopState {
-  /** In RFC 3339. */
+  /** RFC 3339. */
   readonly time: string
   readonly rows: readonly TopRow[]
   readonly perSecond: number
@@ -44,7 +44,7 @@ export interface TopState {
   readonly daemon: DaemonState | undefined
   /** Events that the kernel dropped since the start. */
   readonly lost: number
-  /** What keeps something from being shown. */
+  /** Notices about data that cannot be shown. */
   readonly notices: readonly string[]
 }
 
@@ -62,7 +62,7 @@ export interface DaemonState {
 export const SORTS = ['rate', 'total', 'open', 'name'] as const
 export type TopSort = (typeof SORTS)[number]
 
-/** How the user looks at it; the filter is for the Service or endpoint. */
+/** The user's choices; the filter selects Services or endpoints by name. */
 export interface TopView extends TableView<TopSort> {
   readonly by: 'service' | 'endpoint'
 }
@@ -162,7 +162,7 @@ export class TopSampler {
   readonly #whyNoEvents: string | undefined
   #largest: TopState['largest'] = []
   #namesVersion: number | undefined
-  /** Whether there is a Service of this name, as of that version of the names. */
+  /** The notice about a Service that does not exist, for that version of the names. */
   #aboutService: readonly string[] = []
   #tableDueMs = Number.NEGATIVE_INFINITY
   #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
@@ -322,7 +322,7 @@ export class TopRows {
     return [...this.#rows.values()]
   }
 
-  /** Whether there was no room for an endpoint with connections. */
+  /** An endpoint with connections had no room. */
   get isCut(): boolean {
     return this.#isCutByBegun || this.#isCutByOpen
   }

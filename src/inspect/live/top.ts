@@ -120,7 +120,7 @@ async function printOnce(
   sampler: TopSampler,
   io: Io,
 ): Promise<void> {
-  // The first sample reads what rates start from.
+  // Rates start from the first sample.
   await sampler.sample()
   await pause(systemClock, intervalMs, io.signal)
   const state = await sampler.sample()
@@ -167,7 +167,7 @@ export function topPicture(state: TopState, view: TopView, size: Size): Picture 
   return tablePicture(content, view, size)
 }
 
-/** How many rows can be scrolled away. Pure. */
+/** Gives the maximum offset for scrolling. Pure. */
 export function offsetMaxOf(state: TopState, view: TopView, size: Size): number {
   return scrollMax({ head: headLines(state), count: filteredRows(state, view).length }, size)
 }
@@ -231,7 +231,7 @@ function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): stri
 }
 
 const NUMBER = 9
-/** From here on there is room for the total and for the protocol. */
+/** The total and the protocol have room from this width on. */
 const WITH_TOTAL = 60
 const ENDPOINT = 22
 const GAP = 1

@@ -87,7 +87,7 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.output,
 ]
 
-/** What all commands that print packets are asked. */
+/** The flags of all commands that print packets. */
 export type PacketRequest = ReturnType<typeof readPacketRequest>
 
 /** Reads the flags of PacketRequest. Reports errors to the reader. */
@@ -108,7 +108,6 @@ export function readPacketRequest(reader: FlagReader) {
   }
 }
 
-/** What `kprobe trace` is asked. */
 type TraceRequest = ReturnType<typeof readTraceRequest>
 
 /** Reads the flags. Reports errors to the reader. */
@@ -322,7 +321,6 @@ class TraceTables {
   }
 }
 
-/** What is needed to follow packets and to name what they meet. */
 interface Following {
   readonly names: RuleNames
   readonly tables: TraceTables

@@ -29,28 +29,26 @@ export interface Target {
   readonly isReady: boolean
 }
 
-/** What a command in a pod printed and said by its exit code; or why it did not. */
+/** The output and exit code of a command in a pod, or the reason for which there is none. */
 export type PodAnswer =
   | { readonly kind: 'ended'; readonly result: 'fine' | 'differs'; readonly stdout: Buffer }
   | { readonly kind: 'unknown'; readonly why: string }
 
-/** What is known of a node. */
 export interface NodeResult {
   readonly node: string
   readonly pod: string
-  /** Whether the node is as it should be, is not, or could not be asked. */
+  /** `unknown`: the node did not answer. */
   readonly result: 'fine' | 'differs' | 'unknown'
   readonly detail: string
 }
 
-/** Counts the nodes by result. */
 export function totalText(results: readonly Pick<NodeResult, 'result'>[]): string {
   const of = (result: NodeResult['result']) => results.filter(each => each.result === result).length
   return `${count(results.length, 'node')}: ${of('fine')} ok, ${of('differs')} differ, ${of('unknown')} did not answer`
 }
 
 interface PodCommand {
-  /** Without the program. */
+  /** The arguments without the program. */
   readonly argv: readonly string[]
   readonly outputBytesMax: number
   readonly signal: AbortSignal
@@ -147,7 +145,6 @@ function clientOptions({ kubeconfig, context }: PodOptions, io: Io) {
   return { kubeconfig, master: '', context, clock: systemClock, env: process.env, warn }
 }
 
-/** Pods on one page of the list. */
 const PAGE = 100
 
 /** Lists the pods of the DaemonSet, page by page. */

@@ -28,14 +28,13 @@ import {
   totalText,
 } from './node-pods.ts'
 
-/** What `kprobe top` says of one node. Values that are not known are undefined. */
+/** A node's row in `kprobe top`. Values that are not known are undefined. */
 interface NodeRow extends NodeResult {
-  /** When the node answered, in RFC 3339. */
+  /** The time of the node's answer, in RFC 3339. */
   readonly time: string
   readonly mode?: string | undefined
   readonly perSecond?: number | undefined
   readonly rejectsPerSecond?: number | undefined
-  /** Entries of the connection table. */
   readonly entries?: number | undefined
   readonly entriesMax?: number | undefined
   readonly sourceAgeMs?: number | undefined
@@ -220,7 +219,7 @@ function headLines({ rows, progress, failure }: NodesState): readonly string[] {
   ]
 }
 
-/** From here on there is room for all columns. */
+/** All columns have room from this width on. */
 const WIDE = 72
 const NODE_MIN = 12
 

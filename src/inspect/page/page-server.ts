@@ -27,7 +27,6 @@ export interface Page {
   readonly close: () => Promise<void>
 }
 
-/** Loads the page's code. */
 export type OpenPage = (source: PageSource) => Promise<Page>
 
 /** The web page at the admin socket and at an address of its own. Nothing of it is loaded before the first request. */
@@ -90,7 +89,7 @@ const CONNECTIONS_MAX = 48
 /** Time until certificates that cannot be used are read again. */
 const RETRY_MS = 5_000
 
-/** Listens where --ui-address says; with TLS as soon as its files can be used. Until then the log has the reason. */
+/** Listens at --ui-address; with TLS as soon as its files are valid. Until then the log has the reason. */
 export function openUiServer(
   { at, tokenFile, tls }: UiConfig,
   { clock, log, page, report }: UiServerOptions & { readonly page: Pick<PageServer, 'at'> },

@@ -14,7 +14,6 @@ import { type Explanation, explained, followed } from '../why/explanation.ts'
 import { unforwarded } from '../why/outcome.ts'
 import { drawingOf, pictureOf } from '../why/why-picture.ts'
 
-/** One Service in the table of the web page. */
 interface PageService {
   readonly service: ServiceKey
   readonly type: string
@@ -23,7 +22,7 @@ interface PageService {
   readonly moreFrontends: number
   readonly endpoints: number
   readonly localEndpoints: number
-  /** What is wrong, in words; empty where nothing is. */
+  /** The problem, in words; empty where there is none. */
   readonly problem: string
 }
 
@@ -141,7 +140,7 @@ function problemOf(held: ServiceFrontends | undefined): string {
 
 /** A frontend whose path can be shown. */
 interface Target {
-  /** As `--to` of `kprobe why` names it. */
+  /** The value of `--to` of `kprobe why`. */
   readonly to: string
   readonly label: string
   readonly port: PortFrontends
@@ -188,7 +187,7 @@ export function pathOf(source: PageSource, query: URLSearchParams): unknown {
   const question = questionOf(from, to)
   const loaded = {
     ...known,
-    // The rules of one port: those of all would take their time, in which the daemon does nothing else.
+    // The rules of all ports would block the daemon for too long.
     table: { ...table, services: PersistentMap.from([[key, { ...held, ports: [target.port] }]]) },
   }
   const path = followed(resolveQuestion(question, snapshot), source.config(), loaded)

@@ -87,7 +87,7 @@ class Viewers {
   async answer(client: string | undefined, read: (timed: Timed) => unknown): Promise<HttpAnswer> {
     const budget = this.#budgets.of(client)
     if (!budget.take()) return TOO_OFTEN
-    // Time that the machine gives to others, or that is waited for, is no work of this request.
+    // Processor time counts, not elapsed time.
     const timed: Timed = work => {
       const startMs = this.#cpuMs()
       try {
@@ -112,7 +112,7 @@ function statusOf({ status, version, config }: PageSource): unknown {
 
 /** Time between two samples, however many look. */
 const INTERVAL_MS = 1_000
-/** Without a request for so long, nobody looks. */
+/** The page counts as closed after so long without a request. */
 const IDLE_MS = 10_000
 const ROWS_MAX = 100
 
@@ -127,7 +127,7 @@ interface Sampling {
   sampledMs: number
 }
 
-/** Counts what `kprobe top` shows while somebody looks: one sampler for all viewers, which ends with the last of them. */
+/** Counts for the page as `kprobe top` does: one sampler for all viewers, which ends with the last of them. */
 export class PageRates {
   readonly #clock: Clock
   readonly #open: () => Promise<Sampler>
@@ -150,7 +150,6 @@ export class PageRates {
     return { ...state, matching: rows.length, rows: rows.slice(0, ROWS_MAX) }
   }
 
-  /** Ends the counting. */
   async close(): Promise<void> {
     this.#idle?.()
     const sampling = this.#sampling

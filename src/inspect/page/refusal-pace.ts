@@ -6,7 +6,6 @@ import { TokenBucket } from '../../telemetry/events.ts'
 /** More clients than connections; the oldest is forgotten. */
 const CLIENTS_MAX = 64
 
-/** A budget of each client. */
 export class ClientBudgets {
   readonly #open: () => TokenBucket
   readonly #budgets = new Map<string, TokenBucket>()

@@ -2,9 +2,8 @@ import type { Question } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, isOther, outText, type Reason } from './explain-reasons.ts'
 import type { KernelOutcome, Outcome } from './outcome.ts'
 
-/** What becomes of a connection. */
 export interface Answer {
-  /** In one sentence. */
+  /** One sentence. */
   readonly answer: string
   /** The kernel leads the connection to an endpoint of its Service; absent where the kernel cannot be read. */
   readonly isServed?: boolean

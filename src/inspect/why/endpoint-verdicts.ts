@@ -20,8 +20,7 @@ interface ExplainQuery {
 }
 
 /**
- * How resolve chose among the endpoints of a port: the same predicates, with their reasons. The endpoints are sorted by
- * address and port, as in PortFrontends.
+ * Explains resolve's choice among the endpoints of a port. They are sorted by address and port, as in PortFrontends.
  */
 export function explainEndpoints(query: ExplainQuery) {
   const { snapshot, family } = query
@@ -45,9 +44,8 @@ export function explainEndpoints(query: ExplainQuery) {
     /** The name as the slice has it: untrusted text. */
     nodeName: endpoint.traits.nodeName,
     local: endpoint.traits.nodeName === here.nodeName,
-    /** Whether it is in the list for traffic policy Cluster. */
     cluster: clusterVerdict(endpoint.traits, found, here),
-    /** Whether it is in the list for traffic policy Local. */
+    /** The verdict for traffic policy Local; `cluster` has that for Cluster. */
     localList: localVerdict(endpoint.traits, found, here),
   }))
   return { topology: found.topology, endpoints }

@@ -148,7 +148,6 @@ function familyOfPeer(peer: Peer): Family | undefined {
   return peer.kind === 'address' ? familyOf(peer.ip) : undefined
 }
 
-/** Gives the family of all addresses of a Service. */
 function onlyFamily(service: Service | undefined): Family | undefined {
   const [first, ...others] = new Set(service?.clusterIps.map(familyOf))
   return others.length === 0 ? first : undefined

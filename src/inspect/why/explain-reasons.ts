@@ -11,12 +11,11 @@ import { portsText } from '../peers.ts'
 import type { Question } from './explain-question.ts'
 import type { Outcome } from './outcome.ts'
 
-/** Why one endpoint of the port is, or is not, listed for each traffic policy. */
+/** An endpoint of the port, with its verdict for each traffic policy. */
 export interface ExplainedEndpoint {
   readonly address: string
   readonly node: string
   readonly slice: string
-  /** Whether the endpoint is listed for traffic policy Cluster, and for Local. */
   readonly cluster: Verdict
   readonly local: Verdict
 }
@@ -35,22 +34,21 @@ interface ReasonsInput {
   readonly overCap: Iterable<RefusedService>
   /** EndpointSlices and Services that are refused as a whole. */
   readonly refusedSlices: readonly Refusal[]
-  /** Since when the daemon refuses something; undefined where it does not say. */
+  /** Gives the time since which the daemon refuses something; undefined where it does not say. */
   readonly refusedSince?: ((refusal: Refusal) => RefusedSince | undefined) | undefined
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
   readonly isLocal: boolean
-  /** The time of the question. */
   readonly wallMs: number
 }
 
-/** Why a connection does not reach its destination, or what of its Service is ignored. */
+/** A reason for which a connection does not reach its destination, or a field of its Service is ignored. */
 export interface Reason {
   /** A sentence that names the Services. */
   readonly text: string
   /** The short answer, if this alone keeps the connection from an endpoint. */
   readonly answer?: string
-  /** There is no endpoint for the client: the rules reject or drop the connection. */
+  /** No endpoint is left for the client: the rules reject or drop the connection. */
   readonly isWithoutEndpoint?: true
 }
 

@@ -37,7 +37,6 @@ import {
   stepsTo,
 } from './outcome.ts'
 
-/** The origin of connections of this node's processes. */
 export const OF_NODE = 'a process of this node'
 
 /** The path of one connection, with the reasons. */
@@ -59,7 +58,7 @@ export interface Explanation extends Answer {
   readonly list: 'cluster' | 'local' | undefined
   /** Reasons why the connection does not reach its destination. */
   readonly reasons: readonly string[]
-  /** What neither the model nor the kernel says. */
+  /** Facts that neither the model nor the kernel gives. */
   readonly notKnown: readonly string[]
   /** All endpoints and verdicts that the Services allow for the connection. */
   readonly outcomes: readonly Outcome[]
@@ -83,13 +82,11 @@ interface QuestionCommand<Output extends string> extends Pick<RunCommand<object>
   ) => void | Promise<void>
 }
 
-/** The client and the target as they were given. */
 export interface Asked {
   readonly from: string
   readonly to: string
 }
 
-/** Makes a command that answers one question. */
 export function questionCommand<Output extends string>(own: QuestionCommand<Output>): Command {
   const { examples, outputs, write, ...help } = own
   return modelCommand({
@@ -129,7 +126,7 @@ export function requireHeld(
   if (refusal !== undefined) throw new Error(`${object} is not served: ${refusal.reason}`)
 }
 
-/** What the model says about one connection, and the question to the kernel about it. */
+/** The model's answer about one connection, and the question to the kernel about it. */
 interface Followed {
   readonly question: Question
   readonly loaded: Loaded

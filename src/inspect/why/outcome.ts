@@ -56,7 +56,7 @@ type Verdict =
   | { readonly kind: 'same'; readonly listener?: string; readonly rules?: readonly TraceStep[] }
   | {
       readonly kind: 'different'
-      /** What is not as it should be; `relay`: the rules lead to a process that is gone; `forwarding`: it is off. */
+      /** The part that differs; `relay`: the rules lead to a process that is gone; `forwarding`: it is off. */
       readonly part: 'rules' | 'relay' | 'forwarding'
       readonly outcomes: readonly Outcome[]
       readonly reason?: string
@@ -178,7 +178,6 @@ function othersOnWay(
     .sort()
 }
 
-/** Tests whether an `ADDRESS:PORT` has this address. */
 function isAt(destination: string, ip: Ip): boolean {
   return destination.startsWith(formatIpPort(ip, 0).slice(0, -1))
 }
@@ -226,7 +225,7 @@ export function kernelOutcome(
   const path = stepsTo(ways, outcomes[0])
   const isOther =
     isSame && !forwards && computed !== undefined && pathKey(path) !== pathKey(stepsTo(computed, wanted[0]))
-  // Damage may end as the Services do, by another rule.
+  // A damaged rule set may reach the specified outcome by another rule.
   const isLucky = isOther && obstructed !== undefined && wanted.some(({ verdict }) => verdict !== 'accept')
   if (isSame && !isLucky) {
     const listener = forwards ? outcomes[0]?.destination : undefined
@@ -312,7 +311,7 @@ export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], h
   return kernel.kind === 'absent' && hasDaemon && wanted.some(({ verdict }) => verdict !== 'accept')
 }
 
-/** In a mode that relays, the kernel knows only the listener, and the daemon knows the endpoints. */
+/** The kernel of a mode that relays knows only the listener; only the daemon knows the endpoints. */
 function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
   if (findMode(mode).forwards !== true) return JSON.stringify(outcomes)
   return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())

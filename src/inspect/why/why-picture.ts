@@ -90,7 +90,7 @@ interface Placed {
   readonly height: number
 }
 
-/** A picture with its places, in pixels: shapes for whoever draws SVG. */
+/** The shapes of a picture, in pixels, for SVG. */
 interface Drawing {
   readonly title: string
   readonly width: number

@@ -70,7 +70,7 @@ const TRACKING: readonly string[] = ['ct', 'nat', 'masq', 'redir', 'connlimit', 
 const TRACKING_EXTENSIONS =
   /^(conn.*|CONN.*|state|helper|cluster|[SD]NAT|MASQUERADE|REDIRECT|NETMAP|CT|SYNPROXY)$/
 
-/** Whether a rule lets the kernel track connections: without one in a family, packets pass no nat chain of it. */
+/** Tests whether a rule enables connection tracking: a family without such a rule passes no nat chain. */
 export function tracksConnections({ expressions }: Rule): boolean {
   return expressions.some(each => {
     if (each.kind === 'unknown') return TRACKING.includes(each.name)

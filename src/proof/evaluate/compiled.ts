@@ -49,18 +49,17 @@ export interface CompiledTable {
   readonly name: string
   readonly sets: ClassSets
   readonly chains: Map<string, CompiledChain>
-  /** Of the packets that are followed, also in a table of `inet`. */
+  /** The family of the packets, also in a table of `inet`. */
   readonly family: NftFamily
   readonly isOwnChain: (chain: string) => boolean
-  /** Undefined where IPVS and ipsets were not read. */
   readonly ipvs?: IpvsClasses | undefined
 }
 
-/** Which rules are ours: the evaluator must know every expression of them. */
+/** Identifies our own rules: the evaluator must know every expression of them. */
 export interface Ownership {
   /** The name of our own table, which holds no other rules. */
   readonly ownName: string
-  /** Whether a chain is ours in a table that all programs share. Jumps to it from chains at hooks are, too. */
+  /** Tests whether a chain is ours in a table that all programs share. Jumps to it from chains at hooks are, too. */
   readonly owns?: ((table: string, chain: string) => boolean) | undefined
 }
 
@@ -124,7 +123,7 @@ export function* compileTable(
   return compiled
 }
 
-/** So many rules are compiled in one step of 2,048 items. */
+/** The rules of one step; together with RULE_COST they make 2,048 items. */
 const RULES_A_STEP = 128
 const RULE_COST = 16
 
@@ -168,7 +167,7 @@ function wholeNames({ expressions, comment }: Rule): Rule {
   return { expressions: whole, comment }
 }
 
-/** Of the status of a connection, the evaluator knows the bits of its translations. */
+/** The evaluator knows only the bits of a connection's status that stand for its translations. */
 function knownStatus({ expressions, comment }: Rule): Rule {
   const known = expressions.map((each, index): Expression => {
     if (each.kind !== 'ct' || each.key !== NFT_CT_STATUS) return each
@@ -205,7 +204,7 @@ export interface CompiledRule {
 /** The number of rules from which a chain gets an index. */
 const INDEXED_FROM = 16
 
-/** What packets must have to get past the first comparisons of a rule. */
+/** The values that packets need to get past the first comparisons of a rule. */
 export interface Guard {
   readonly destination: Octets | undefined
   readonly port: Octets | undefined
@@ -223,10 +222,10 @@ interface Entry extends Guard {
 class RuleIndex {
   readonly #byDestination = new Map<Octets, Entry[]>()
   readonly #anyDestination: Entry[] = []
-  /** The same rules by port. */
+  /** All rules with a port, by port. */
   readonly #byPort = new Map<Octets, Entry[]>()
   readonly #anyPort: Entry[] = []
-  /** Those of any destination by port. */
+  /** The rules for any destination, by port. */
   readonly #elsewhereByPort = new Map<Octets, Entry[]>()
   readonly #everywhere: Entry[] = []
   readonly #all: readonly Entry[]
@@ -281,7 +280,6 @@ class RuleIndex {
 
 const NONE: readonly Entry[] = []
 
-/** Gives the addresses that packets are translated to. */
 function chosenFrom({ to, rolled = [0] }: ClassMachine): ReadonlySet<Octets> {
   return new Set(to === undefined ? [] : rolled.map(number => chosen(to.address, number)))
 }
@@ -328,7 +326,7 @@ function fieldOf({ base, offset, length }: Of<'payload'>, family: NftFamily): ke
   return isDestination ? 'destination' : undefined
 }
 
-/** Whether rules compare bits of a destination that are no prefix: no region of addresses says so. */
+/** Tests whether rules compare bits of a destination that are no prefix: no region of addresses says so. */
 function comparesBits(rules: readonly CompiledRule[], family: NftFamily): boolean {
   return rules.some(({ expressions }) =>
     expressions.some((each, index) => {

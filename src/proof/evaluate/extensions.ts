@@ -39,12 +39,11 @@ import { BeyondEvaluator, chosen, chosenTo, type Field, isChoice, type Known, ty
 /** A match or target of xtables, or a comparison with a range: decoded once for all classes. */
 export interface Extension {
   readonly kind: 'extension'
-  /** The same for each packet with the same fields, and without effects on it or on others. */
+  /** The effect is the same for each packet with the same fields, and changes neither the packet nor others. */
   readonly isPure: boolean
   /** Divides packets by a chance. */
   readonly isChance?: true
   readonly run: Run
-  /** What was decoded. */
   readonly of: Expression
 }
 
@@ -56,7 +55,6 @@ export interface ExtensionContext {
   readonly family: NftFamily
   /** The rule is ours. */
   readonly isOwn: boolean
-  /** Undefined where ipsets were not read. */
   readonly ipvs?: IpvsClasses | undefined
 }
 
@@ -120,7 +118,7 @@ function matchOf(
       })
     }
     case 'ports': {
-      // Of other options, such as flags, nothing is known.
+      // Other options, such as flags, are unknown.
       const { source, destination, name } = foreign
       const beyond: Run = () => {
         throw new BeyondEvaluator(`cannot trace options of the match ${name} of xtables`)
@@ -249,7 +247,7 @@ function typeTest(flags: number, types: number, inverted: boolean): Run {
   return machine => isWithin(machine, machine.addressType(flags), its)
 }
 
-/** Whether a value is in a region, which may divide the class. */
+/** Tests whether a value is in a region, which may divide the class. */
 function isWithin(machine: ClassMachine, value: Value | undefined, region: Region): Effect {
   if (value === undefined) return 'break'
   const length = region[0]?.from.length ?? 0

@@ -8,7 +8,7 @@ import { chosen, type Field } from './values.ts'
 
 /** Values of fields in the order of the levels; below the last one what an entry holds. */
 export class Tree<T> extends Map<Octets, Tree<T> | Leaf<T>> {
-  /** At the last level: how regions of packets are divided, of which many classes have the same. */
+  /** The last level keeps how it divides a region of packets, because many classes have the same region. */
   readonly divisions = new WeakMap<Region, Division<T>>()
 }
 
@@ -121,7 +121,7 @@ function regionOfValues(values: readonly Octets[]): Region {
   return union(values.map(value => ({ from: value, to: value })))
 }
 
-/** Whether some packets of a class have the fields of an entry. */
+/** Tests whether some packets of a class have the fields of an entry. */
 function isMet<T>(machine: ClassMachine, node: Tree<T> | Leaf<T>, at: Descent<T>): boolean {
   const field = at.fields[at.level]
   if (!(node instanceof Tree) || field === undefined) return true

@@ -22,7 +22,6 @@ import { evaluate } from './expression.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { BeyondEvaluator, type Box, type Doubt } from './values.ts'
 
-/** What becomes of packets behind a chain. */
 export type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade' | 'unknown'
 interface Decided {
   readonly machine: ClassMachine
@@ -48,7 +47,7 @@ interface AtRule {
 export class Follower {
   /** Ways of a class that enter the chain at the hook. */
   ways = 1
-  /** What chains that divide packets by bits of their destination know. */
+  /** The guards of chains that divide packets by bits of their destination. */
   readonly #places = new Map<CompiledChain, readonly Guard[]>()
 
   /** Passes a chain, and the chains that its rules lead to. */
@@ -244,7 +243,7 @@ function doubt(
   its.doubt = { ...first, isSupposed: isSupposed || its.doubt?.isSupposed === true }
 }
 
-/** Without what it would load, tests of it are beyond the evaluator. */
+/** Clears the registers: a comparison with a value that could not be loaded is beyond the evaluator. */
 function unread(machine: ClassMachine, reason: string): 'next' {
   machine.registers.fill(undefined)
   machine.unread = reason
@@ -282,7 +281,7 @@ function areAlike(a: Way, b: Way): boolean {
   return a.natDone === b.natDone && COMPARED.every(key => a.machine[key] === b.machine[key])
 }
 
-/** So few ways are cheaper to follow than to compare. */
+/** Fewer ways are cheaper to follow than to compare. */
 const MERGED_MIN = 4
 
 /** Joins ways that a random number divided and that went on alike. */

@@ -21,7 +21,7 @@ import {
 const RANGES_MAX = 64
 
 type Wanted = readonly (readonly [Field, Interval[]])[]
-/** What fields of packets must be in to find elements with equal data. */
+/** The field values that find elements with equal data. */
 interface Wish extends Pick<Range, 'data'> {
   readonly wanted: Wanted
 }

@@ -21,7 +21,7 @@ import type { ClassMachine, Effect } from './machine.ts'
 import { balance, byRolled, eachRolled } from './random.ts'
 import { BeyondEvaluator, chosen, chosenTo, type Field, type Known, type Of, ROLLED_MAX } from './values.ts'
 
-/** How often a scheduler chooses real servers of different weights, for all clients together. */
+/** The schedulers' division of connections between real servers of different weights, for all clients together. */
 const SHARES: Readonly<Record<string, 'equal' | 'by weight'>> = {
   rr: 'equal',
   lc: 'equal',
@@ -51,10 +51,10 @@ export function ipvsAssumptions({ servers }: IpvsHeld): readonly string[] {
   ]
 }
 
-/** Where packets of some sources are in a set: undefined is everywhere. */
+/** The sources whose packets are in a set; undefined for all sources. */
 interface Member {
   readonly networks: Region | undefined
-  /** Those that say so. */
+  /** The entries that give these sources. */
   readonly entries: readonly IpsetEntry[]
 }
 
@@ -67,7 +67,6 @@ interface KnownSet extends HeldIpset {
 
 /** IPVS and ipsets as the packets of one family meet them. */
 export class IpvsClasses {
-  /** Those of all devices. */
   readonly addresses: readonly Ip[]
   readonly #servers: Index<HeldServer> = {
     fields: ['destination', 'protocol', 'destinationPort'],

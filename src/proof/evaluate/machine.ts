@@ -96,7 +96,6 @@ const STATE_NEW = 8
 const STATE_INVALID = 1
 const STATE_UNTRACKED = 64
 
-/** What all classes of a walk share. */
 export interface Surroundings {
   /** Addresses of the Node: translated packets to them are for processes of this node. */
   readonly nodeIps: Pick<ReadonlySet<Ip>, 'has'>
@@ -110,9 +109,9 @@ export class ClassMachine {
   sets: ClassSets
   readonly addressLength: number
   box: Box
-  /** The probability of each number of `rolled`; without them, that of the packets. */
+  /** The probability of one number of `rolled`; of the packets if `rolled` is undefined. */
   probability = 1
-  /** The random numbers that the packets may have rolled, where something follows from them. */
+  /** Random numbers that the packets may have drawn, while a register, mark, element or destination depends on them. */
   rolled: readonly number[] | undefined
   mark: Known = ZERO
   connectionMark: Known = ZERO
@@ -124,7 +123,7 @@ export class ClassMachine {
   isSourceElsewhere = false
   untracked = false
   doubt: Doubt | undefined
-  /** Why registers hold nothing. */
+  /** The reason for which registers hold nothing. */
   unread: string | undefined
   /** Delivered to a process of this node: nothing can masquerade it. */
   delivered = false
@@ -133,22 +132,20 @@ export class ClassMachine {
   /** Sent by a process of this node: masquerading may leave the source as it is. */
   sent = false
   hook = NF_INET_PRE_ROUTING
-  /** Where the base chain stands at the hook. */
   hookPriority = 0
-  /** What the packets wrote into a set that packets fill, and for how long. */
+  /** The data that the packets wrote into a dynamic set, and its timeout. */
   written: { readonly data: Known; readonly timeoutMs: number } | undefined
   decidedBy: RulePlace | undefined
   /** Address and port that the packets were translated to. */
   to: { readonly address: Known; readonly port: Known } | undefined
-  /** The type of that address. */
   toType: Region = ANY_TYPE
-  /** Whether a rule of ours translated or masqueraded the packets. */
+  /** A rule of ours translated or masqueraded the packets. */
   isChangedByOwn = false
   /** The virtual server that decided about the packets. */
   server: VirtualServer | undefined
   /** It sends them on, past the rest of the hook. */
   isTaken = false
-  /** Of a packet that is followed by itself. */
+  /** The state of a packet that is followed by itself. */
   single: SinglePacket | undefined
   readonly memo: Memo
   readonly #around: Surroundings
@@ -220,7 +217,6 @@ export class ClassMachine {
     return to === undefined ? [] : rolled.map(number => chosen(to.address, number) + chosen(to.port, number))
   }
 
-  /** Gives the first of them. */
   endpoint(): Octets | undefined {
     const { to, rolled = [0] } = this
     const [first = 0] = rolled
@@ -317,7 +313,7 @@ export class ClassMachine {
     else throw new BeyondEvaluator(`cannot trace writing meta key ${key}`)
   }
 
-  /** Whether connection tracking has seen the packets, which come back by the loopback device with their connection. */
+  /** Connection tracking has seen the packets. They come back by the loopback device with their connection. */
   get isTracked(): boolean {
     if (this.untracked) return false
     if (this.looped || this.server !== undefined || !TRACKING.includes(this.hook)) return true
@@ -326,7 +322,7 @@ export class ClassMachine {
     return this.hookPriority > NF_IP_PRI_CONNTRACK
   }
 
-  /** Whether the connection has another source than its packets began with. */
+  /** The connection has another source than its packets began with. */
   get isSourceChanged(): boolean {
     if (this.masquerade && this.sent)
       throw new BeyondEvaluator('cannot trace whether masquerading changes an address of this node')
@@ -377,7 +373,6 @@ export class ClassMachine {
     this.written = { data, timeoutMs }
   }
 
-  /** Whether a list of `recent` has the client. */
   isListed(list: string, seconds: number): boolean {
     return this.single?.isListed(list) ?? isListed(this.#around.log, list, seconds)
   }
@@ -402,5 +397,5 @@ function wordsOf(its: Known): Value {
   return typeof its === 'string' ? its : [its]
 }
 
-/** What masquerading changes. */
+/** Masquerading changes these fields. */
 const SOURCE: readonly Field[] = ['source', 'sourcePort', 'sourceType']

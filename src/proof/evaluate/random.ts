@@ -63,7 +63,6 @@ function byEffect(machine: ClassMachine, groups: Iterable<Group>): Effect {
   return { kind: 'split', branches }
 }
 
-/** Divides a class by a property of its numbers. */
 export function byRolled<T extends string | number | boolean>(
   machine: ClassMachine,
   propertyOf: (number: number) => T,

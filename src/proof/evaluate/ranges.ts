@@ -17,7 +17,7 @@ export interface Range {
 
 const ADDRESS_MAX = 16
 
-/** Whether an interval of a long field is one of each word. A dump does not show where fields begin. */
+/** Tests whether an interval of a long field is one of each word. A dump does not show where fields begin. */
 function isPlain({ from, to }: Range): boolean {
   for (let at = 4; at < from.length; at += 4) {
     const [first, last] = [from.slice(at, at + 4), to.slice(at, at + 4)]
@@ -27,7 +27,7 @@ function isPlain({ from, to }: Range): boolean {
   return true
 }
 
-/** Without an end of its own, an interval lasts up to the next element, or up to the last key. */
+/** Pairs the ends of intervals. An interval without an end lasts up to the next element, or up to the last key. */
 export function rangesOf(elements: readonly Element[], { flags, keyLength }: NftSet): readonly Range[] {
   const isConcatenated = (flags & NFT_SET_CONCAT) !== 0
   const order = (its: Element) => `${its.key}${its.isEnd === true ? '\0' : '\x01'}`

@@ -6,25 +6,25 @@ import type { Element, ElementData, ElementGroup, NftSet } from '../../kernel/nf
 import { type Range, rangesOf } from './ranges.ts'
 import { BeyondEvaluator, type Candidate, chosenOf, type Known, type Value, type Word } from './values.ts'
 
-/** What the sets that packets fill hold for the packets of a class. */
+/** The content of dynamic sets for the packets of a class. */
 type Memory =
   /** Nothing: a client is new. */
   | { readonly kind: 'new' }
   /** Nothing, and there is no room. */
   | { readonly kind: 'full' }
-  /** What an earlier packet wrote. */
+  /** An earlier packet wrote this. */
   | { readonly kind: 'known'; readonly data: Octets }
 
-/** What happens to sets that packets fill, during one walk. */
+/** The accesses to dynamic sets during one walk. */
 export interface MemoryLog {
   memory: Memory
   /** The first words of the keys that were looked up, with their set. */
   readonly asked: Set<string>
-  /** The same for what was written to sets. Of a list of `recent`, what no rule looks up is kept for 0 seconds. */
+  /** First words of the written keys. Entries of a list of `recent` that no rule looks up last 0 seconds. */
   readonly wrote: Set<string>
   /** Data by set and first word of the key. */
   readonly written: Map<string, Set<Octets>>
-  /** For how many seconds the lists of `recent` that were looked up remember a client; 0 for ever. */
+  /** The seconds for which the lists of `recent` that were looked up remember a client; 0 for ever. */
   readonly seconds: Map<string, number>
 }
 
@@ -106,9 +106,9 @@ export class ClassSets {
   readonly name: string
   readonly #sets: ReadonlyMap<string, NftSet>
   readonly #filled = new Map<string, Map<Octets, Element>>()
-  /** What is not taken in yet. */
+  /** Elements that are not indexed yet. */
   #given: Iterable<ElementGroup> | undefined
-  /** By set and by the words of the key that are known: elements by these words. */
+  /** An index for each set and each group of known words of the key: elements by these words. */
   readonly #indexes = new Map<string, (Index | undefined)[]>()
   readonly #log: MemoryLog
   readonly #isOwn: boolean
@@ -213,7 +213,6 @@ export class ClassSets {
 
   readonly #exactSets = new Map<string, ReadonlyMap<Octets, Element>>()
 
-  /** Gives the elements of a set that finds exact keys. */
   #exact(name: string): ReadonlyMap<Octets, Element> {
     const known = this.#exactSets.get(name)
     if (known !== undefined) return known
@@ -264,7 +263,6 @@ function placeIn({ key, isEnd }: Element): Octets {
   return isEnd === true ? `${key} end` : key
 }
 
-/** A table without sets. */
 export function noSets(log: MemoryLog): ClassSets {
   return new ClassSets({ name: '', sets: new Map(), elements: [], isOwn: true }, log)
 }
@@ -277,7 +275,7 @@ function partOf(key: Octets, pattern: number, words: number): Octets {
   return part
 }
 
-/** Entries of sets that packets fill are told apart by the first word of their key, which no packet chooses. */
+/** The first word of the key, which no packet chooses, identifies entries of sets that packets fill. */
 function placeOf(table: string, set: string, key: Value): string {
   const first = key[0]
   const word = typeof key === 'string' ? key.slice(0, 4) : typeof first === 'string' ? first : ''

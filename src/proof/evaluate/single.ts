@@ -16,7 +16,7 @@ export interface PathStep {
   readonly place: RulePlace
   /** Elements that its lookups found, as nft prints them. */
   readonly elements: readonly string[]
-  /** For the rule that stands for IPVS. */
+  /** The virtual server, if the rule stands for IPVS. */
   readonly server: VirtualServer | undefined
 }
 
@@ -37,7 +37,6 @@ interface Single {
   readonly dynamic: DynamicElements
   /** Returns a whole number from 0 up to, not including, `modulus`; undefined to follow all numbers. */
   readonly random: ((modulus: number) => number) | undefined
-  /** So many more ways are followed. */
   readonly ways: { left: number }
 }
 
@@ -72,7 +71,6 @@ export class SinglePacket {
     this.#found = NONE
   }
 
-  /** The rule takes effect. */
   pass(place: RulePlace, server: VirtualServer | undefined): void {
     // Packets to no virtual server pass IPVS.
     if (place.rule === undefined && server === undefined) return
@@ -126,7 +124,7 @@ export class SinglePacket {
     this.#put(TEMPLATES, new Map(this.dynamic.get(TEMPLATES)).set(this.#of.source + place, data))
   }
 
-  /** Whether a list of `recent` has the client. Lists belong to the network namespace and contain both families. */
+  /** Lists belong to the network namespace and contain both families. */
   isListed(list: string): boolean {
     return this.dynamic.get(RECENT_PREFIX + list)?.has(this.#of.source) === true
   }

@@ -158,7 +158,7 @@ export function splitLookup(machine: ClassMachine, words: readonly Word[], expre
   return { kind: 'split', branches }
 }
 
-/** Divides a class by membership in a set of single fields, whose members have no data to tell them apart. */
+/** Divides a class by membership in a set of single fields, whose members have no data. */
 function splitMembers(machine: ClassMachine, [field, members]: Members, expression: Of<'lookup'>): Effect {
   const region = machine.region(field)
   const inside = intersection(region, members)

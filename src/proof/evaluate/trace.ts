@@ -20,7 +20,7 @@ import { type Leaf, Walker } from './walk.ts'
 
 /** The first packet of a connection. */
 export interface TracePacket {
-  /** Where the packet enters: an interface, or a process of this node. */
+  /** The packet comes from an interface, or from a process of this node. */
   readonly origin: 'interface' | 'process'
   /** IPPROTO_*. */
   readonly protocol: number
@@ -28,7 +28,7 @@ export interface TracePacket {
   readonly sourcePort: number
   readonly destination: Ip
   readonly destinationPort: number
-  /** For packets from an interface; without it, rules that compare the interface do not match. */
+  /** The interface that it enters by; without it, rules that compare the interface do not match. */
   readonly interfaceName?: string
   readonly mark?: number
 }
@@ -60,7 +60,7 @@ export interface Trace {
 export interface TraceStep {
   /** `ip kube-proxy services`, `ipvs TCP 10.96.0.1:443`. */
   readonly chain: string
-  /** From 1. */
+  /** Counts from 1. */
   readonly rule: number
   /** The rule as nft prints it. */
   readonly text: string
@@ -83,12 +83,11 @@ export interface Tracer {
   ways(packet: TracePacket, surroundings: Omit<TraceSurroundings, 'random'>, limit?: number): readonly Way[]
 }
 
-/** What packets are traced through. */
 export interface Traced {
   readonly tables: readonly Table[]
   /** Prints a rule that nft does not print as its program does; undefined for others. */
   readonly print?: (place: RulePlace) => string | undefined
-  /** What decides outside of nf_tables, without the addresses of the node. */
+  /** The state of IPVS and ipsets, without the addresses of the node. */
   readonly ipvs?: IpvsHeld
   /** The lists of `-m recent` that the rules name, where others may be left from earlier rules. */
   readonly lists?: ReadonlySet<string>
@@ -163,7 +162,7 @@ function boxOf(packet: TracePacket, isLocal: (ip: Ip) => boolean): Box {
   }
 }
 
-/** Of rules that all count as ours, the evaluator knows each end or throws. */
+/** The evaluator knows each end of rules that all count as ours, or throws. */
 const VERDICTS = {
   endpoint: 'dnat',
   pass: 'accept',
@@ -216,7 +215,7 @@ function serverStep(held: HeldServer | undefined): TraceStep {
   }
 }
 
-/** Counts equal outcomes as one. The first of them tells the path. */
+/** Counts equal outcomes as one, with the path of the first. */
 function outcomesOf(ways: readonly Way[]): readonly Way[] {
   const found = new Map<string, { readonly trace: Trace; probability: number }>()
   for (const { trace, probability } of ways) {

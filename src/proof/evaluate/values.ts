@@ -49,15 +49,14 @@ export interface Candidate {
   readonly data: ElementData
 }
 
-/** What the evaluator keeps while the rules stay: classes that follow each other ask the same. */
+/** Results that stay valid while the rules stay: successive classes ask for the same ones. */
 export interface Memo {
-  /** By modulus and offset. */
+  /** Keys are a modulus and an offset. */
   readonly rolls: Map<string, Roll>
   /** The last lookup of each set for all rolled numbers. */
   readonly lookups: WeakMap<object, Map<string, Answered>>
-  /** What each comparison wanted last. */
   readonly comparisons: WeakMap<Of<'cmp'>, Pick<Asked, 'words'> & { readonly wanted: Wanted | undefined }>
-  /** By candidates, then by the fields that their keys consist of. */
+  /** Wishes by candidates, then by the fields of their keys. */
   readonly wishes: WeakMap<readonly Candidate[], Map<string, Wishes>>
 }
 
@@ -78,7 +77,7 @@ export interface Asked {
   readonly expression: Of<'lookup'>
 }
 
-/** What a lookup finds for each number. */
+/** The result of a lookup for each number. */
 export interface Answered extends Asked {
   readonly missing: number[]
   /** Elements without data, or whose data nothing reads. */
@@ -87,17 +86,16 @@ export interface Answered extends Asked {
   /** The data of holders, as registers hold it. */
   readonly stored: readonly Word[]
   readonly verdicts: Map<ElementData | null, number[]>
-  /** Numbers whose packets a field tells apart. */
+  /** Numbers whose packets differ in a field. */
   readonly divided: number[]
 }
 
 /** The values that a field must have, for several fields. */
 export type Wanted = readonly (readonly [Field, Interval])[]
 
-/** What packets must have to find the candidates of a lookup. */
+/** The field values that find the candidates of a lookup. */
 export interface Wishes {
   readonly wishes: readonly { readonly wanted: Wanted; readonly candidate: Candidate }[]
-  /** Gives the values that some candidate has, by field. */
   fields(): readonly (readonly [Field, Region])[]
 }
 
@@ -124,7 +122,6 @@ export function isChoice(word: Word): word is Choice {
   return typeof word !== 'string' && 'choices' in word
 }
 
-/** Whether words are equal. */
 export function areSame(a: readonly Word[], b: readonly Word[]): boolean {
   return a.length === b.length && a.every((word, index) => isSame(word, b[index]))
 }
@@ -140,12 +137,10 @@ export function areEqual<T>(a: readonly T[], b: readonly T[]): boolean {
   return a === b || (a.length === b.length && a.every((its, index) => its === b[index]))
 }
 
-/** Gives the octets of one rolled number. */
 export function chosen(its: Known, number: number): Octets {
   return typeof its === 'string' ? its : (its.choices[number] ?? '')
 }
 
-/** Gives the octets of all rolled numbers. */
 export function chosenOf(its: Known, rolled: readonly number[] | undefined): readonly Octets[] {
   return typeof its === 'string' ? [its] : (rolled ?? []).map(number => chosen(its, number))
 }
@@ -192,7 +187,6 @@ export const TRANSPORT: HeaderLayout = [
   { field: 'destinationPort', offset: 2, length: 2 },
 ]
 
-/** Gives the field that octets of a header are part of. */
 export function fieldAt(layout: HeaderLayout, offset: number, length: number): HeaderField | undefined {
   return layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
 }
@@ -221,11 +215,10 @@ export const WITH_INPUT: readonly number[] = [
 /** Hooks at which a packet has an output interface. */
 export const WITH_OUTPUT: readonly number[] = [NF_INET_FORWARD, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING]
 
-/** A rule that packets meet. */
 export interface RulePlace {
   readonly table: string
   readonly chain: string
-  /** From 1; undefined for a virtual server of IPVS. */
+  /** Counts from 1; undefined for a virtual server of IPVS. */
   readonly rule: number | undefined
   readonly isOwn: boolean
 }

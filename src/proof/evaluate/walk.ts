@@ -57,10 +57,10 @@ interface WalkerOptions extends CompileOptions {
 export class Walker {
   readonly log: MemoryLog
   readonly #around: Surroundings
-  /** Those of the Node and of its devices, without the one that IPVS mode makes. */
+  /** Addresses of the Node and of its devices, without the device that IPVS mode makes. */
   readonly #nodeIps: ReadonlySet<Ip>
   readonly #hooks: Hooks
-  /** Where the addresses of this machine are known: packets to them are local, and no others. */
+  /** The local addresses, if the addresses of this machine are known; no others are local then. */
   readonly #localAddresses: Region | undefined
   readonly #follower = new Follower()
 
@@ -159,7 +159,7 @@ export class Walker {
       this.#finish(this.#pass(passed, NF_INET_POST_ROUTING, leaves), leaves)
   }
 
-  /** What IPVS has taken enters LOCAL_OUT anew, with a connection that is translated. */
+  /** Packets that IPVS has taken enter LOCAL_OUT anew, with a translated connection. */
   #send(machine: ClassMachine, leaves: Leaf[]): readonly ClassMachine[] {
     const { isTaken } = machine
     machine.isTaken = false
@@ -230,7 +230,7 @@ export class Walker {
     }
   }
 
-  /** Where nat chains of one priority both decide, no dump shows which of them the kernel calls first. */
+  /** A dump does not show which of two deciding nat chains of one priority the kernel calls first. */
   #doubtOrder(
     { ties, chain }: BaseChain,
     before: ClassMachine,
@@ -285,7 +285,6 @@ interface BaseChain {
   readonly policy: number
   /** Nat chains of other tables that the kernel may call before it. */
   readonly ties: readonly CompiledChain[]
-  /** The chain stands for IPVS. */
   readonly isIpvs?: true
 }
 
@@ -334,7 +333,7 @@ class Hooks {
       ({ hooknum, isNat, chain, policy }) =>
         RECEIVING.includes(hooknum) && !isNat && (chain.rules.length > 0 || policy === NF_DROP),
     )
-    // Of one priority, the kernel calls the newest first.
+    // The kernel calls the newest chain of a priority first.
     bases.reverse()
     if (options.ipvs !== undefined) bases.push(...ipvsChains(options.ipvs, options))
     bases.sort((a, b) => (a.order[0] ?? 0) - (b.order[0] ?? 0) || (a.order[1] ?? 0) - (b.order[1] ?? 0))
@@ -347,7 +346,7 @@ class Hooks {
   }
 }
 
-/** Within one table a dump lists chains by age. */
+/** A dump lists the chains of one table by age, so that only chains of different tables tie. */
 function withTies(bases: readonly BaseChain[]): readonly BaseChain[] {
   return bases.map((base, index): BaseChain => {
     const isTied = ({ isNat, chain, order }: BaseChain) =>
@@ -368,7 +367,7 @@ const HOOKNUM: Readonly<Record<Hook, number>> = {
   output: NF_INET_LOCAL_OUT,
 }
 
-/** Where ip_vs_in_hook stands: in front of the nat chains of LOCAL_IN, and behind those of LOCAL_OUT. */
+/** The priorities of ip_vs_in_hook: in front of the nat chains of LOCAL_IN, and behind those of LOCAL_OUT. */
 const IPVS_HOOKS: readonly (readonly [hooknum: number, priority: number])[] = [
   [NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC - 1],
   [NF_INET_LOCAL_OUT, NF_IP_PRI_NAT_DST + 2],

@@ -15,7 +15,6 @@ interface Conflict {
 
 export interface CatalogueChange {
   readonly events: readonly ObjectEvent[]
-  /** The conflicts that this change causes. */
   readonly conflicts: readonly Conflict[]
 }
 
@@ -33,8 +32,8 @@ interface Draft {
 const NOBODY: readonly string[] = []
 
 /**
- * Which file says what. Turns the new content of a file into the differences that it makes to the whole: the object that
- * the first file by name describes counts, and files that still exist come before those that are gone.
+ * Turns the new content of a file into the changes of all objects: the object that the first file by name describes
+ * counts, and files that still exist come before those that are gone.
  */
 export class Catalogue {
   readonly #files = new Map<string, Entry>()
@@ -59,7 +58,7 @@ export class Catalogue {
       if (pauses.due()) yield
       const old = before.get(id)
       if (old === undefined) this.#hold(draft, file, { id, event })
-      // The old value is the one that everybody shares already.
+      // Other readers already share the old value.
       else if (isSame(old, event)) objects.set(id, old)
       else if (this.#holders.get(id)?.[0] === file) draft.events.push(event)
     }
@@ -70,7 +69,7 @@ export class Catalogue {
     return draft
   }
 
-  /** The file is no longer there: what it said stays valid, but gives way to any file that exists. */
+  /** The file is gone: its content stays valid, but gives way to any file that exists. */
   vanish(file: string): CatalogueChange {
     const draft: Draft = { events: [], conflicts: [] }
     const entry = this.#files.get(file)
@@ -172,7 +171,7 @@ export async function sightOf(path: string): Promise<FileSight | undefined> {
     return { path, signature, ageMs: ageOf(mtimeNs > ctimeNs ? mtimeNs : ctimeNs) }
   } catch (error) {
     if (isGone(error)) return undefined
-    // It is there and cannot be looked at: reading it will say why.
+    // The file exists; reading it will give the error.
     return { path, signature: codeOf(error), ageMs: 0 }
   }
 }
@@ -190,7 +189,7 @@ function isGone(error: unknown): boolean {
   return ['ENOENT', 'ENOTDIR', 'ELOOP'].includes(codeOf(error))
 }
 
-/** What was read of a file that has no object for this node. */
+/** The part of a file that describes no object for this node. */
 interface ReadFile {
   readonly path: string
   readonly otherKinds: ReadonlySet<string>

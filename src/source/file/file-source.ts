@@ -36,7 +36,6 @@ const RESTLESS_LOOKS = 8
 /** Later warnings are dropped. */
 const WARNINGS_MAX = 1_000
 
-/** What is known about one file. */
 interface FileRecord {
   readonly path: string
   /** The signature that the newest look found. */
@@ -47,7 +46,7 @@ interface FileRecord {
   read: string | undefined
   /** The signature that could not be read once: a writer may be between two writes, so only the second failure counts. */
   failed: string | undefined
-  /** The failure that was reported. */
+  /** The failure in the log. */
   failure: string | undefined
   /** The last valid content, whose objects are in the catalogue. */
   content: Pick<FileObjects, 'refusals' | 'otherKinds' | 'otherNodes' | 'parts'> | undefined
@@ -63,17 +62,15 @@ export class FileSource implements Source {
   readonly #options: FileSourceOptions
   readonly #catalogue = new Catalogue()
   readonly #records = new Map<string, FileRecord>()
-  /** Warnings that were reported. */
   readonly #warned = new Set<string>()
   readonly #stop = new AbortController()
   readonly #pacer: Pacer
   #handlers: SourceHandlers | undefined
   #synced = false
   #lookedAtMs: number | undefined
-  /** Why the path as a whole cannot be read, once reported. */
+  /** The reported error of the path as a whole. */
   #missing: string | undefined
   #reported = ''
-  /** Changes of the look that is going on. */
   #changes: SourceEvent[] = []
 
   constructor(options: FileSourceOptions) {
@@ -148,7 +145,7 @@ export class FileSource implements Source {
     const outcome = await this.#tryRead(record)
     if (this.#stop.signal.aborted) return true
     const after = await sightOf(path)
-    // What was read may be half of one version and half of another.
+    // A writer may have changed the file during the read.
     if (after?.signature !== signature) return false
     record.looks = 0
     const isSettled = await this.#take(record, outcome)
@@ -232,7 +229,6 @@ export class FileSource implements Source {
     this.#reportFailure(location, reason, this.#meanwhile(this.#catalogue.objectsOf(record.path)))
   }
 
-  /** A look has not found the file. */
   #miss(record: FileRecord): void {
     if (record.presence === 'there') {
       record.presence = 'missed'
@@ -248,7 +244,7 @@ export class FileSource implements Source {
     } else if (isNews) this.#reportFailure(record.path, 'file deleted', this.#meanwhile(left) + GONE_ADVICE)
   }
 
-  /** There may be room now for a file that was too large beside the others. */
+  /** A file that was too large beside the others may fit now. */
   #retryFailed(): void {
     for (const record of this.#records.values()) if (record.failure !== undefined) record.read = undefined
   }

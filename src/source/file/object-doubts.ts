@@ -116,7 +116,6 @@ export interface ApiFields {
   readonly [name: string]: ApiFields | true
 }
 
-/** A kind that is read from files. */
 interface ApiKindFields {
   readonly apiVersion: string
   readonly fields: ApiFields

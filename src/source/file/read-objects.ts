@@ -10,17 +10,14 @@ import { isCounted, OBJECT_PARTS, partsOf } from '../object-cap.ts'
 import { isListKind, unknownIn } from './object-doubts.ts'
 import { YamlTextError, yamlDocuments } from './yaml-documents.ts'
 
-/** What a file says about one object. */
 export type ObjectEvent = Exclude<SourceEvent, { readonly kind: 'LocalIps' }>
 
 export interface FileObjects {
   /** The events, keyed by `Kind/key`. */
   readonly objects: Map<string, ObjectEvent>
-  /** The first REFUSALS_MAX refusals. */
   readonly refusals: readonly Refusal[]
   /** The first WARNINGS_MAX unknown fields, unknown kinds, and objects that the file has more than once. */
   readonly warnings: readonly FileWarning[]
-  /** Kinds of objects that are not read. */
   readonly otherKinds: ReadonlySet<string>
   /** The first OTHER_NODES_MAX names of Nodes that are not this node's. */
   readonly otherNodes: ReadonlySet<string>
@@ -167,7 +164,6 @@ async function readText(handle: FileHandle, size: number): Promise<string> {
   )
 }
 
-/** Gives the objects of a List; none for another object. */
 function itemsOf(list: unknown): readonly unknown[] {
   if (!isJson(list) || !isList(list)) return []
   const items = list.items ?? []
@@ -186,7 +182,7 @@ function ofList(item: unknown, list: unknown): unknown {
   return { apiVersion: list.apiVersion, kind, ...item }
 }
 
-/** Gathers what a file says, and keeps an eye on the time that this takes. */
+/** Gathers the content of a file, and limits the time for it. */
 class Collector implements FileObjects {
   readonly #options: ReadOptions
   readonly objects = new Map<string, ObjectEvent>()
@@ -215,7 +211,7 @@ class Collector implements FileObjects {
     if (!('kind' in result)) {
       if (this.refusals.length < REFUSALS_MAX) this.refusals.push(result)
     }
-    // Without a value: of a watched kind, but not of interest.
+    // A Node without a value is another node's.
     else if (result.kind === 'Node' && result.value === undefined) {
       this.#skip(object)
       if (this.otherNodes.size < OTHER_NODES_MAX) this.otherNodes.add(result.key)
@@ -264,7 +260,7 @@ function fileError(error: unknown): Error {
     return new FileError(error.message, { position: `:${error.line}`, cause: error })
   if (error instanceof Error && 'code' in error && 'syscall' in error)
     return new FileError(`${String(error.syscall)}: ${String(error.code)}`, { passing: true, cause: error })
-  // Node's own limits on what is read in one piece.
+  // Limits of Node.js on one piece.
   if (error instanceof Error && 'code' in error) return new FileError(error.message, { cause: error })
   // A bug of ours, not of the file.
   return errorOf(error)

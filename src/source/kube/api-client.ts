@@ -61,7 +61,7 @@ export interface ApiClient {
   send(request: ApiRequest): Promise<ApiResponse>
   /** Base URL, for messages. */
   readonly server: string
-  /** Of a client of relays: whether it asks the API server instead of them. Absent for a client without relays. */
+  /** The client of relays uses the API server instead of them. Absent for a client without relays. */
   readonly isDirect?: boolean | undefined
   /** Reports what the kernel holds to a relay; absent for a client without relays. */
   report?(state: KernelState): void
@@ -119,14 +119,14 @@ export interface Resource {
 
 interface WatchedOptions {
   readonly nodeName: string
-  /** Only Services that ask for this proxy; undefined for those that ask for none. */
+  /** The value of the proxy label; undefined to watch Services without the label. */
   readonly serviceProxyName: string | undefined
 }
 
 /**
- * What kube-proxy watches, with its selectors. A named proxy watches headless Services and their slices, too: their
- * external addresses are its own. EndpointSlices are not selected by proxy name: those made by hand need not bear the
- * label of their Service.
+ * Lists the resources that kube-proxy watches, with its selectors. A named proxy watches headless Services and their
+ * slices, too: their external addresses are its own. EndpointSlices are not selected by proxy name: those made by hand
+ * need not bear the label of their Service.
  */
 export function watchedResources({ nodeName, serviceProxyName }: WatchedOptions): readonly Resource[] {
   const isNamed = serviceProxyName !== undefined

@@ -47,11 +47,10 @@ const OBJECT_BYTES_MAX = 16 * 1024 * 1024
 const STATUS_BYTES_MAX = 64 * 1024
 const METADATA_BYTES_MAX = 32 * 1024 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
-/** How much is read in one go. */
 const PIECE_BYTES = 32 * 1024
 /** Events of a watch that arrived in so many bytes are passed on together. */
 const ARRIVED_BYTES_MAX = 256 * 1024
-/** How long one body computes before the event loop has its turn: what sockets bring in one turn takes 10 ms by itself. */
+/** Limit of one body's computation between turns of the event loop, whose sockets take 10 ms by themselves. */
 const SLICE_MS = 2
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
@@ -122,7 +121,7 @@ export class Exchange {
         }
       }
       yield { events, bytes }
-      // Changes are waited for in any case.
+      // A watch waits for changes in any case.
       if (!together()) await this.#breathe()
     }
     reader.end()
@@ -204,7 +203,6 @@ export type FailureKind =
   | 'invalid'
   | 'unauthorized'
   | 'forbidden'
-  /** There is no such resource. */
   | 'absent'
   | 'throttled'
   | 'internal'
@@ -216,21 +214,18 @@ export type FailureKind =
   | 'unreachable'
   /** No whole answer. */
   | 'connection'
-  /** An answer that cannot be read. */
   | 'broken'
   /** The server did not cause it. */
   | 'fault'
 
-/** Why a request, or the stream that it opened, did not give what was asked for. */
 export interface Failure {
   readonly kind: FailureKind
   /** One line. */
   readonly text: string
-  /** What the server asks to wait, milliseconds, 0 to 300,000. */
+  /** The wait that the server asks for, milliseconds, 0 to 300,000. */
   readonly retryAfterMs: number
 }
 
-/** A failure on its way up. */
 export class FailureError extends Error {
   override readonly name = 'FailureError'
   readonly failure: Failure
@@ -308,7 +303,7 @@ export interface WholeList<L> {
   readonly bytes: number
 }
 
-/** Only consistent lists are paged: others are served from memory, which limits only spoil. */
+/** Only consistent lists are paged: others come from the server's cache, which a limit would bypass. */
 const PAGE_OBJECTS = '500'
 const PAGES_MAX = 10_000
 
@@ -374,7 +369,6 @@ export class Attempt<R> {
     return this.#controller.signal
   }
 
-  /** What it was broken off with. */
   get result(): R | undefined {
     return this.#result
   }
@@ -405,7 +399,6 @@ export class Attempt<R> {
 
 interface WatchBackoffOptions {
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
 }
 

@@ -22,14 +22,13 @@ export interface KubeSourceOptions {
   /** Stays open: its owner closes it, after stop(). */
   readonly client: ApiClient
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly nodeName: string
-  /** Only Services that ask for this proxy; undefined for those that ask for none. */
+  /** The value of the proxy label; undefined to watch Services without the label. */
   readonly serviceProxyName: string | undefined
   /** Media types in order of preference, as acceptFor gives them. */
   readonly accept: string
-  /** Also read the fields that only back ends get. */
+  /** Reads also the fields that only back ends get. */
   readonly details?: boolean
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
@@ -187,7 +186,6 @@ export class KubeSource implements Source {
 
   #tellReached(): void {
     const [Service = '', EndpointSlice = ''] = this.#parts.map(part => part.revision)
-    // What comes after the end is dropped.
     if (this.#synced && this.#stopping === undefined) this.#options.reached?.({ Service, EndpointSlice })
   }
 
@@ -229,8 +227,8 @@ const KEPT = 'the last known state stays in use; retrying'
 const UNKNOWN = 'no Services known yet, retrying'
 
 /**
- * What is wrong, over all resources: what they suffer from together is one problem of the server. Each is said once when
- * it begins, however its words change, and once when it is over.
+ * Joins the problems of all resources: what all of them suffer from is one problem of the server. Each is reported once
+ * when it begins, however its words change, and once when it is over.
  */
 export class Troubles {
   readonly #client: Pick<ApiClient, 'server' | 'isDirect'>

@@ -6,20 +6,18 @@ import { type Resource, requestPath } from './api-client.ts'
 import { type Exchange, type Failure, FailureError, failureOfError, type Opening } from './exchange.ts'
 import { type ServerTraits, servedResource } from './server-traits.ts'
 
-/** Which state of which object. */
 export interface Version {
   /** Empty when the server gives none. */
   readonly uid: string
   readonly resourceVersion: string
 }
 
-/** Reads the version of an object. Undefined without a resource version: nothing can be said about its age. */
+/** Reads the version of an object. Undefined without a resource version: its age is unknown. */
 export function versionOf(object: unknown): Version | undefined {
   const { metadata } = isJson(object) ? object : {}
   return isJson(metadata) ? versionIn(metadata) : undefined
 }
 
-/** The same, of metadata. */
 export function versionIn({ uid, resourceVersion }: Json): Version | undefined {
   if (typeof resourceVersion !== 'string' || resourceVersion === '') return undefined
   return { uid: typeof uid === 'string' ? uid : '', resourceVersion }
@@ -101,7 +99,7 @@ export class ObjectIndex {
     this.#tombstones.clear()
   }
 
-  /** Which objects exist stays known, but not in which state: everything that comes is news. */
+  /** Keeps the names of the objects but forgets their versions, so that every object counts as changed. */
   forgetVersions(): void {
     for (const [key, { uid }] of this.#held) this.#held.set(key, { uid, resourceVersion: '' })
     this.forgetTombstones()
@@ -170,7 +168,6 @@ export function isOlder(a: string, b: string): boolean {
   return order !== undefined && order < 0
 }
 
-/** Whether a watch can begin there. */
 export function isPosition(version: string): boolean {
   return version !== '' && version !== '0'
 }
@@ -181,8 +178,8 @@ export function advanced(position: string, heard: string): string {
 }
 
 /**
- * Whether the server is at an older revision than this one. A server whose store was restored would let a watch that begins
- * in its future wait without a word. False where it does not say: relays compare by themselves.
+ * Tests whether the server is at an older revision than this one. A server whose store was restored would let a watch
+ * that begins in its future wait without a word. False where it does not say: relays compare by themselves.
  */
 export async function isBehind(exchange: Exchange, opening: Opening, position: string): Promise<boolean> {
   try {
@@ -204,17 +201,17 @@ interface ConsistencyCheckOptions {
   readonly index: ObjectIndex
   /** Tests whether an object is not in the index because there is no room for it. */
   readonly isBeyondCap: (object: Aged) => boolean
-  /** How far the watch is; undefined while there is none. */
+  /** The position of the watch; undefined while there is none. */
   readonly position: () => string | undefined
   /** Number of objects that differ from what events delivered. */
   readonly lost: (objects: number) => void
-  /** How the last check went; undefined when it could be made. */
+  /** Gets the failure of the last check; undefined when it was made. */
   readonly ended: (failure: Failure | undefined) => void
 }
 
 /** Checks spread over the period, so that not all nodes ask at once. */
 const SPREAD = 0.4
-/** So long for each object: every node asks, and a server with 5,000 of them then lists 5,000 objects a second. */
+/** The time between checks grows by this for each object, so that 5,000 nodes together list 5,000 objects a second. */
 const OBJECT_MS = 1_000
 const PAGE_OBJECTS = '250'
 /** Events that are under way get this long to arrive. */
@@ -271,7 +268,7 @@ export class ConsistencyCheck {
     }
   }
 
-  /** How many objects differ for certain. */
+  /** Counts the objects that differ for certain. */
   async #compare(): Promise<number> {
     const { index, isBeyondCap, position } = this.#options
     const comparison = new Comparison(index, isBeyondCap)
@@ -335,7 +332,6 @@ export class Comparison {
   readonly #index: ObjectIndex
   readonly #isBeyondCap: (object: Aged) => boolean
   readonly #seen = new Set<string>()
-  /** The listed version, undefined for objects that are not listed. */
   readonly #suspects = new Map<string, Listed | undefined>()
 
   /** `isBeyondCap` tests whether an object is not in the index because there is no room for it. */
@@ -360,7 +356,7 @@ export class Comparison {
     return this.#suspects.size
   }
 
-  /** How many of them still differ, other than by being newer than the list of this version. */
+  /** Counts those that still differ, other than by being newer than the list of this version. */
   confirmed(listVersion: string): number {
     let lost = 0
     for (const [key, listed] of this.#suspects) if (this.#isLost(key, listed, listVersion)) lost++

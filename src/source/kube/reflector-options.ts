@@ -13,10 +13,8 @@ export interface ReflectorOptions<E extends Change = SourceEvent> {
   readonly exchange: Exchange
   readonly traits: ServerTraits
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly parseObject: ParseObject<E>
-  /** What the deletion of an object becomes. */
   readonly deletion: (kind: WatchedKind, key: string) => E
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
@@ -32,9 +30,9 @@ export interface ReflectorSink<E extends Change = SourceEvent> {
   refusals(list: readonly Refusal[], objects: number): void
   /** Every existing object has been delivered once, or there are none. Called once. */
   listed(): void
-  /** What is wrong now; undefined when nothing is. Called at every change and at repetitions. */
+  /** Gets the present problem; undefined when there is none. Called at every change and at repetitions. */
   trouble(trouble: Trouble | undefined): void
-  /** How the last check for lost events went; undefined when well. */
+  /** Gets the failure of the last check for lost events; undefined when it was made. */
   checked(failure: Failure | undefined): void
   observed(observation: SourceObservation): void
   /** All changes up to this version have been passed to events(); called at each word of the server. */

@@ -14,13 +14,12 @@ export interface ReflectorState {
   readonly consistent: boolean
   /** The next list is not to be streamed. */
   readonly plain: boolean
-  /** Why there will be a list, or was one. */
   readonly reason: string
-  /** A list lacked most of what is held: the next one counts, whatever it says. */
+  /** A list lacked most of the held objects: the next one is believed, whatever it has. */
   readonly doubted: boolean
-  /** Since when (monotonic milliseconds) lists are older than what is held. */
+  /** The time (monotonic milliseconds) from which lists are older than what is held. */
   readonly backwardsSinceMs: number | undefined
-  /** The next list tells of another history: its versions say nothing about the age of what is held. */
+  /** The next list is of another history: its versions cannot be compared with those of held objects. */
   readonly anew: boolean
   /** Streams in a row that could not be read. */
   readonly broken: number
@@ -44,7 +43,6 @@ export const START: ReflectorState = {
   fruitless: 0,
 }
 
-/** How an attempt at a list or a watch ended. */
 export type Outcome =
   /** A list was taken; see afterList. */
   | { readonly kind: 'landed' }
@@ -63,7 +61,7 @@ export type Outcome =
   | { readonly kind: 'unselected' }
   /** Events are missing that the server should have sent. */
   | { readonly kind: 'lost-events' }
-  /** There was no room for some objects, and there is now: see ObjectCap. */
+  /** Refused objects fit now: see ObjectCap. */
   | { readonly kind: 'room' }
 
 export type Attempted = 'list' | 'streaming list' | 'watch'
@@ -80,7 +78,7 @@ export interface Decision {
 }
 
 export interface Trouble {
-  /** Whether every resource suffers alike; what is `absent` or `denied` is of a resource that the rest does without. */
+  /** The resources that the problem concerns: all of them, one, or one that the others do without. */
   readonly scope: 'server' | 'resource' | 'absent' | 'denied'
   /** One line, without the resource. */
   readonly text: string
@@ -97,7 +95,6 @@ const FRUITFUL_MS = 10_000
 const AT_ONCE = { kind: 'none' } as const
 const BACK_OFF = { kind: 'backoff', atLeastMs: 0 } as const
 
-/** A list was taken. */
 export function afterList(state: ReflectorState, resourceVersion: string): ReflectorState {
   return { ...START, next: 'watch', position: resourceVersion, fruitless: state.fruitless + 1 }
 }
@@ -111,7 +108,7 @@ export function isBackwards(state: ReflectorState, listVersion: string, nowMs: n
   return isOlder(listVersion, state.position) && !state.anew && !mayGoBack(state, nowMs)
 }
 
-/** Consistent lists have said for long enough that time went back. */
+/** Consistent lists have been older than the held objects for long enough: time went back. */
 function mayGoBack({ consistent, backwardsSinceMs }: ReflectorState, nowMs: number): boolean {
   return consistent && backwardsSinceMs !== undefined && nowMs - backwardsSinceMs >= BACKWARDS_MS
 }
@@ -130,7 +127,7 @@ export function isOutage(outcome: Outcome): boolean {
   return OUTAGES.includes(outcome.failure.kind)
 }
 
-/** What to do after an attempt that was not, or is no longer, what was hoped for. */
+/** Chooses the next state and wait after an attempt. */
 export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): Decision {
   switch (outcome.kind) {
     case 'landed':
@@ -300,7 +297,6 @@ interface WatchRunOptions<E extends Change> {
 const NOTHING: readonly never[] = []
 const END_ANNOTATION = 'k8s.io/initial-events-end'
 
-/** How far one stream of watch events has come. */
 export class WatchRun<E extends Change> {
   readonly beganMs: number
   events = 0
@@ -348,7 +344,7 @@ export class WatchRun<E extends Change> {
     this.#listing = undefined
     this.#hasProgressed = true
     const resourceVersion = versionOf(bookmark)?.resourceVersion ?? ''
-    // Objects of the list come in any order: none of them says how far the watch is.
+    // A list has its objects in any order, so that none of them gives the position of the watch.
     this.#position = resourceVersion
     this.#toldPosition = resourceVersion
     return { listing, resourceVersion, bytes: this.bytes }
@@ -379,10 +375,7 @@ export class WatchRun<E extends Change> {
     this.#position = advanced(this.#position, resourceVersion)
   }
 
-  /**
-   * What has come since the last call: whether anything can be understood (`heard`), whether anything was not known
-   * (`progress`), and the position.
-   */
+  /** Gives the news since the last call. `heard`: an event was readable; `progress`: it was new. */
   takeNews() {
     const { taken } = this
     const position = this.#position
@@ -395,7 +388,6 @@ export class WatchRun<E extends Change> {
     return news
   }
 
-  /** The stream is over. */
   ended(why = 'it was closed'): Outcome {
     if (this.#listing !== undefined) return { kind: 'cut', text: `a streaming list broke off: ${why}` }
     return { kind: 'ended', livedMs: this.#clock.nowMs() - this.beganMs, progress: this.#hasProgressed }
@@ -409,7 +401,7 @@ function isEndOfInitialEvents({ metadata }: ApiObject): boolean {
 
 const WATCH_SECONDS_MIN = 300
 
-/** How long a watch may last, seconds: spread, so that thousands of them do not end together. */
+/** Gives the length of a watch, seconds: spread, so that thousands of them do not end together. */
 export function watchSeconds(random: () => number): number {
   return WATCH_SECONDS_MIN + Math.floor(WATCH_SECONDS_MIN * random())
 }

@@ -71,12 +71,11 @@ export class Reflector<E extends Change = SourceEvent> {
   #wake: () => void = () => undefined
   /** The last attempt failed as all do while a server is away or has just started. */
   #isOutage = false
-  /** A list was taken. */
   #isListed = false
   #isAbsent = false
-  /** The sink has heard that it need not wait. */
+  /** The sink was notified that it need not wait. */
   #isTold = false
-  /** What the first attempt that failed was; undefined once all is well. */
+  /** The first attempt that failed; undefined once all is well. */
   #troubled: ReflectorState['next'] | undefined
   #heardMs: number | undefined
   /** They wait for a list of the API server itself. */
@@ -179,7 +178,7 @@ export class Reflector<E extends Change = SourceEvent> {
       },
     })
     const outcome = await this.#land(list, attempt.beganMs)
-    // Who hears of the list may want another one.
+    // A consumer of the list may request another one.
     return outcome ?? attempt.result ?? { kind: 'landed' }
   }
 
@@ -194,7 +193,7 @@ export class Reflector<E extends Change = SourceEvent> {
         return { kind: 'backwards' }
       this.#state = { ...this.#state, wasAway: false }
     }
-    // Of a list, so much together would outlive collections of new objects.
+    // A streamed list is passed on piece by piece: gathered objects would survive collections of the young generation.
     const opening = { ...this.#opening(attempt, query), ...(streaming ? { idleMs: STREAM_ANSWER_MS } : {}) }
     const stream = await exchange.watch(opening, () => run.listing === undefined)
     const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
@@ -266,7 +265,7 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#state = afterProgress(this.#state, position)
     this.#well()
     await this.#untilTaken(taken)
-    // Bookmarks come every minute, so that this is asked often enough.
+    // Bookmarks come every minute, so that this check runs often enough.
     if (this.#intake.takeRoom()) this.#relist({ kind: 'room' })
   }
 
@@ -358,7 +357,7 @@ export class Reflector<E extends Change = SourceEvent> {
     else this.#attempt.breakOff(outcome)
   }
 
-  /** The failure that says that there is nothing to watch, of a resource that need not exist. */
+  /** Gives the failure that shows that an optional resource does not exist or is forbidden. */
   #absenceIn(outcome: Outcome): Failure | undefined {
     if (!this.#options.resource.optional || this.#isListed || outcome.kind !== 'failed') return undefined
     const { during, failure } = outcome
@@ -377,7 +376,6 @@ export class Reflector<E extends Change = SourceEvent> {
     return isDenied ? this.#backoff.nextMs() : PROBE_MS * (0.8 + 0.4 * this.#options.random())
   }
 
-  /** Gives the milliseconds to wait. */
   #next({ wait, trouble }: Decision, during: ReflectorState['next']): number {
     if (trouble !== undefined) this.#trouble(trouble, during)
     switch (wait.kind) {
@@ -414,7 +412,7 @@ export class Reflector<E extends Change = SourceEvent> {
   #opening(attempt: Attempt<Outcome>, query: Readonly<Record<string, string>>): Opening {
     const { resource, traits } = this.#options
     const path = requestPath(servedResource(resource, traits), query)
-    // A relay that lacks most objects is no second opinion about that.
+    // A relay that lacks most objects cannot confirm that they are gone.
     return { kind: resource.kind, path, isDirect: this.#state.doubted, signal: attempt.signal }
   }
 

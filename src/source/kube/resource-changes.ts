@@ -30,7 +30,6 @@ export type ParseObject<E extends Change = SourceEvent> = (
   identity: WatchedIdentity,
 ) => E | Refusal | undefined
 
-/** What an object of a list or a watch becomes. */
 export interface Change {
   readonly kind: string
 }
@@ -41,9 +40,7 @@ interface IntakeOptions<E extends Change> {
   readonly resource: Resource
   readonly clock: Pick<Clock, 'nowMs'>
   readonly parseObject: ParseObject<E>
-  /** What the deletion of an object becomes. */
   readonly deletion: (kind: WatchedKind, key: string) => E
-  /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
   /** Maximum parts of all objects of the source; undefined for no bound. */
   readonly partsMax?: number | undefined
@@ -62,7 +59,7 @@ interface Listed<E extends Change> {
 
 interface LandOptions {
   readonly resourceVersion: string
-  /** What `vanishing` gave. */
+  /** The result of `vanishing`. */
   readonly missing: readonly string[]
   /** Time went back: what is older than what is held counts all the same. */
   readonly backwards: boolean
@@ -73,9 +70,9 @@ const ROOM_MS = 30_000
 const ROOM_OBJECT_MS = 5
 
 /**
- * From objects of one resource, as lists and watches bring them, to what they change: nothing goes back in time,
- * no change is delivered twice, and an unusable object deletes its earlier version. Objects that there is no room for are
- * refused: see ObjectCap. Holds no objects, but their versions.
+ * Turns objects of one resource, from lists and watches, into changes: nothing goes back in time, no change is
+ * delivered twice, and an unusable object deletes its earlier version. Objects beyond the cap are refused: see
+ * ObjectCap. Holds the versions of objects, not the objects.
  */
 export class ResourceChanges<E extends Change = SourceEvent> {
   readonly index = new ObjectIndex()
@@ -102,7 +99,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     if (!this.#refusalsChanged) return undefined
     this.#refusalsChanged = false
     const beyond = [...(this.#cap?.refused ?? [])].map(([key, service]) => this.#beyondCap(key, service))
-    // Readers name the first ones.
+    // The cap's refusals come first, because readers name only the first ones.
     return [...beyond, ...this.#refusals.values()]
   }
 
@@ -119,7 +116,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return this.#cap?.refuses(object) === true
   }
 
-  /** An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
+  /** Takes an ADDED or MODIFIED event: a duplicate changes nothing, and an unknown object is added. */
   put(identified: Identified): readonly E[] {
     const { key, version } = identified
     const cap = this.#cap
@@ -142,7 +139,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return [...news, ...overflow.map(each => this.#gone(each))]
   }
 
-  /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
+  /** Takes a DELETED event, which changes nothing for an unknown object or a newer one of the same name. */
   remove({ key, version }: Identified): readonly E[] {
     const verdict = this.index.remove(key, version)
     if (verdict === 'older') this.#options.skipped('older')
@@ -151,7 +148,6 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return verdict === 'removed' ? [this.#gone(key)] : []
   }
 
-  /** An event was not used. */
   skip(reason: SkipReason): void {
     this.#options.skipped(reason)
   }
@@ -251,7 +247,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return only === undefined || object.key === only ? object : undefined
   }
 
-  /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
+  /** Parses one object; an exception becomes its refusal, so that others are still read. */
   #parse(identified: Identified): E | Refusal | undefined {
     const { parseObject, resource } = this.#options
     if (resource.kind === 'Service' && isLeftOut(resource, identified.root)) return undefined
@@ -382,7 +378,7 @@ function weightOf({ kind, key, metadata }: WatchedIdentity, parsed: Change | Ref
   return { bornS: bornSIn(metadata), service, parts: partsIn(parsed) }
 }
 
-/** An object that says nothing is held as well, by its version. */
+/** An object without a value counts as well, because its version is held. */
 function partsIn(parsed: Change | Refusal | undefined): number {
   const isLarge = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed)
   return isLarge && parsed.value !== undefined ? partsOf(parsed.value) : OBJECT_PARTS
@@ -397,7 +393,6 @@ function isText(value: unknown): boolean {
   return typeof value === 'string' && value !== ''
 }
 
-/** The event of an object that is gone. */
 export function deletion(kind: WatchedKind, key: string): SourceEvent {
   return { kind, key, value: undefined }
 }

@@ -2,7 +2,7 @@ import { isJson, type Json } from '../../model/fields.ts'
 import type { Resource } from './api-client.ts'
 import type { Failure } from './exchange.ts'
 
-/** What one server was found to be able to do; shared by all that speak with it. */
+/** The known abilities of one server, shared by all clients of it. */
 export interface ServerTraits {
   streamsLists: boolean
   /** It knows spec.clusterIP in a field selector, as Kubernetes 1.31 does; caching proxies may not. */
@@ -13,12 +13,12 @@ export function newTraits(): ServerTraits {
   return { streamsLists: true, selectsClusterIps: true }
 }
 
-/** Whether the resource has a selector that not every server knows. */
+/** Tests whether the resource has a selector that not every server knows. */
 function selectsClusterIp({ fieldSelector }: Resource): boolean {
   return fieldSelector.startsWith('spec.clusterIP')
 }
 
-/** Whether the selector would have left the object out: headless Services have no address to serve. */
+/** Tests whether the selector would have left the object out: headless Services have no address to serve. */
 export function isLeftOut(resource: Resource, { spec }: Json): boolean {
   return selectsClusterIp(resource) && isJson(spec) && spec.clusterIP === 'None'
 }

@@ -6,6 +6,7 @@ import { type CallHandler, UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
 import { parseApiAddress } from '../../../src/base/api-address.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { openClient } from '../../../src/daemon/open.ts'
+import { OPTIONAL_PARTS } from '../../../src/optional-parts.ts'
 import { admitting, TokenReviews } from '../../../src/relay/admission.ts'
 import { Http2Link, type RelayTlsPems } from '../../../src/relay/connection.ts'
 import { encodeReport } from '../../../src/relay/node-report.ts'
@@ -386,7 +387,12 @@ describe('a relay that takes tokens', () => {
       `--relay-token-file=${tokenFile}`,
     ]
     const clock = new FakeClock()
-    const client = await openClient(configFrom(flags), { clock, env: {}, warn: () => undefined })
+    const client = await openClient(configFrom(flags), {
+      clock,
+      env: {},
+      warn: () => undefined,
+      parts: OPTIONAL_PARTS,
+    })
     ends.push(() => client.close())
     const ask = () =>
       client.send({

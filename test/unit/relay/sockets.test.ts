@@ -8,6 +8,7 @@ import { type ApiAddress, parseApiAddress } from '../../../src/base/api-address.
 import { systemClock } from '../../../src/base/clock.ts'
 import { runCommand } from '../../../src/commands.ts'
 import { openClient } from '../../../src/daemon/open.ts'
+import { OPTIONAL_PARTS } from '../../../src/optional-parts.ts'
 import { Http2Link, type RelayCall } from '../../../src/relay/connection.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { startRelayServer } from '../../../src/relay/server.ts'
@@ -73,7 +74,12 @@ async function relay(...flags: string[]): Promise<() => Promise<number>> {
 
 async function node(...flags: string[]): Promise<Follower> {
   const config = configFrom([kubeconfig(), '--hostname-override=node-1', ...flags])
-  const client = await openClient(config, { clock: systemClock, env: {}, warn: () => undefined })
+  const client = await openClient(config, {
+    clock: systemClock,
+    env: {},
+    warn: () => undefined,
+    parts: OPTIONAL_PARTS,
+  })
   const follower = new Follower(sourceOf(client, 'node-1'))
   await follower.start()
   ends.push(async () => {
@@ -303,7 +309,12 @@ describe('kprobe relay', () => {
         `--hostname-override=${name}`,
         ...member,
       ])
-      const client = await openClient(config, { clock: systemClock, env: {}, warn: () => undefined })
+      const client = await openClient(config, {
+        clock: systemClock,
+        env: {},
+        warn: () => undefined,
+        parts: OPTIONAL_PARTS,
+      })
       ends.push(() => client.close())
       client.report?.(HOLDS)
       const follower = new Follower(sourceOf(client, name))

@@ -17,7 +17,7 @@ export class Call {
   #over = false
 
   constructor(request: { readonly method: string; readonly path: string }, server: string) {
-    // A query fills a line before its end, which is where the cause stands.
+    // The cause stands at the end of the line: a long query would push it out.
     this.#words = `${request.method} ${shortened(request.path.split('?')[0] ?? '')} at ${server}`
   }
 
@@ -54,7 +54,7 @@ export class Call {
     else this.#overWatchers.add(run)
   }
 
-  /** What `work` gives, unless the request fails first; ApiErrors that `work` throws become its failure. */
+  /** Gives the result of `work`, unless the request fails first; ApiErrors that `work` throws become its failure. */
   async until<T>(work: Promise<T>): Promise<T> {
     let unwatch: Cancel | undefined
     const failed = new Promise<never>((_, reject) => {
@@ -94,7 +94,7 @@ interface BodyOptions {
   readonly clock: Clock
   /** Longest wait for a piece, milliseconds; undefined for no limit. Time the reader takes does not count. */
   readonly idleMs: number | undefined
-  /** Why an end of the stream is not the end of the response; undefined when it is. */
+  /** Gives the error of a stream that ended before the response did; undefined when the response is complete. */
   readonly cut: () => ApiError | undefined
   /** Ends the stream at the server. Idempotent. */
   readonly cancel: () => void
@@ -119,7 +119,7 @@ class Body implements ApiBody {
     const { stream, call } = options
     call.onFail(error => {
       this.#error = error
-      // What came before the connection was lost is as good as ever: events that need not be sent again.
+      // Events that arrived before the loss of the connection stay valid; only an abort drops them.
       if (error.kind === 'aborted') this.#held.length = 0
       this.#stop()
     })
@@ -148,7 +148,7 @@ class Body implements ApiBody {
     return piece
   }
 
-  /** Gives the rest up. */
+  /** Gives up the rest. */
   discard(): void {
     const whole = this.#ended
     this.#stop()
@@ -185,7 +185,7 @@ class Body implements ApiBody {
     } else this.#options.call.fail(cut)
   }
 
-  /** A stream that closes without an end was cut, and may not have said so by an error. */
+  /** A stream that closes without an end was cut, even if it has emitted no error. */
   #close(): void {
     if (!this.#ended) this.#options.call.fail(this.#options.cut() ?? cutOff())
   }
@@ -241,7 +241,7 @@ interface AnswerOptions extends Omit<BodyOptions, 'cut'> {
   readonly status: number
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, unknown>>
-  /** Whether an end of the stream may be the end of the response. */
+  /** Tests whether an end of the stream may be the end of the response. */
   readonly whole: () => boolean
 }
 
@@ -259,7 +259,7 @@ export function answerOf(options: AnswerOptions): Answer {
   }
   const meter = lengthMeter(stream, header('content-length'))
   const cut = (): ApiError | undefined => (options.whole() && meter() ? undefined : cutOff())
-  // Here and not later: a short response may end before the caller that waits for its head runs.
+  // The listener must exist now: a short response may end before the caller that waits for its head runs.
   if (redirects(status))
     call.fail(new ApiError('protocol', `the server redirects (${status}); redirects are not followed`))
   const decoded = decode(stream, header('content-encoding'), call)
@@ -271,7 +271,7 @@ function redirects(status: number): boolean {
   return status >= 300 && status <= 399 && status !== 304
 }
 
-/** Whether as many bytes came as were announced. */
+/** Tests whether as many bytes came as were announced. */
 function lengthMeter(stream: Readable, announced: string | undefined): () => boolean {
   if (announced === undefined || !/^\d+$/.test(announced)) return () => true
   let left = Number(announced)
@@ -365,7 +365,6 @@ export class Pulse {
     this.#heardMs = this.#options.clock.nowMs()
   }
 
-  /** Asks at once. */
   probe(): void {
     if (this.#stopped || this.#pinging) return
     this.#cancelTimer?.()

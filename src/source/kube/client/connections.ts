@@ -198,7 +198,6 @@ class Http2Connection implements HttpConnection {
     })
   }
 
-  /** A stream has gone. */
   #freed(): void {
     if (this.#retired && this.#streams.size === 0) this.#end(cutOff())
     else this.#options.changed(this)
@@ -249,7 +248,7 @@ class Http1Connection implements HttpConnection {
     this.#options = options
     this.identity = options.identity
     this.#agent = new OneSocketAgent(options.socket, () => this.#freed())
-    // Requests under way learn of both by themselves; one whose response had come whole has nothing to learn.
+    // Both events also reach the requests under way.
     options.socket.on('error', () => this.#end(undefined))
     options.socket.once('close', () => this.#end(undefined))
   }

@@ -21,12 +21,11 @@ export interface CredentialsOptions extends AccessOptions {
   readonly warn: (text: string) => void
 }
 
-/** What one request shows of us. Holds secrets: never to be printed. */
+/** The authentication of one request. Holds secrets: never to be printed. */
 export interface Pass {
   readonly headers: Readonly<Record<string, string | string[]>>
   /** Identifies the client certificate that belongs to the token. */
   readonly identity: string
-  /** How many renewals came before. */
   readonly generation: number
 }
 
@@ -39,7 +38,7 @@ interface Opened extends CredentialsOptions {
   readonly access: Access
 }
 
-/** Who we are to the server, kept fresh: files are read again, plugins run again when what they gave has expired. */
+/** Keeps our credentials fresh: reads files again, and runs plugins again when theirs have expired. */
 export class Credentials {
   readonly #options: Opened
   readonly #ca: CachedFile | undefined
@@ -65,12 +64,10 @@ export class Credentials {
     this.#closing.abort(new ApiError('aborted', 'the client was closed'))
   }
 
-  /** The access as configured. */
   get access(): Access {
     return this.#access
   }
 
-  /** Whether requests carry a secret. */
   get showsSecret(): boolean {
     const { token, basic, exec } = this.#access
     return token !== undefined || basic !== undefined || exec !== undefined
@@ -98,7 +95,7 @@ export class Credentials {
   /** Gives the TLS material of the next connection, with a freshly read authority. Throws ApiError 'credentials'. */
   async tls(): Promise<TlsMaterial> {
     this.#ca?.expire()
-    // A plugin has run for the request that needs the connection.
+    // The request that needs this connection has already run the plugin.
     const exec = this.#exec ?? (await this.#fromPlugin())
     const { where, tlsServerName, insecure } = this.#access
     const pair = await this.#pair(exec)
@@ -216,7 +213,7 @@ export class Credentials {
 
 type Check = (text: string, place: string) => string
 
-/** What fits a header, so that no other error ever quotes it. */
+/** Throws for a token that does not fit a header, so that no later error quotes it. */
 function checkedToken(text: string, place: string): string {
   const token = text.trim()
   if (token === '') throw new ApiError('credentials', `${place}: the token is empty`)
@@ -235,7 +232,7 @@ function checkedAuthority(text: string, place: string): string {
 interface KeyPair {
   readonly cert: string | undefined
   readonly key: string | undefined
-  /** Differs between any two pairs, and says nothing about them. */
+  /** Differs between any two pairs, and reveals nothing about them. */
   readonly identity: string
 }
 
@@ -278,7 +275,6 @@ function keyPair(cert: string, key: string): KeyPair {
   return { cert, key, identity }
 }
 
-/** The pair of a kubeconfig, if it has one. */
 function certificateOf(access: Access, context: FileContext): ClientCertificate | undefined {
   const { cert, key } = access
   return cert === undefined || key === undefined ? undefined : new ClientCertificate(cert, key, context)
@@ -289,7 +285,7 @@ function belongTogether(cert: string, key: string): boolean {
     createSecureContext({ cert, key })
     return true
   } catch {
-    // Half of a rotation: the answer is no.
+    // The files are half rotated.
     return false
   }
 }

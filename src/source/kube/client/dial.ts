@@ -15,7 +15,7 @@ import { firstConnection, type RaceOptions } from './race.ts'
  */
 export const KEEP_ALIVE_MS = 30_000
 
-/** What TLS needs besides the address. Certificates and keys in PEM. */
+/** TLS settings besides the address. Certificates and keys in PEM. */
 export interface TlsMaterial {
   /** Undefined for the authorities that Node knows. */
   readonly ca: string | undefined
@@ -69,7 +69,7 @@ async function attempt(way: Way): Promise<Socket> {
   return way.address.secure ? await secure(tcp, way) : tcp
 }
 
-/** The same resolver, or the system's; `resolved` hears all addresses that it gives. */
+/** Wraps a resolver, by default that of the system; `resolved` gets all addresses that it finds. */
 export function watchedLookup(
   lookup: LookupFunction = systemLookup,
   resolved: (addresses: readonly string[]) => void,
@@ -81,7 +81,7 @@ export function watchedLookup(
     })
 }
 
-/** Whether a TCP connection can be made to an address, within CONNECTS_MS. It is closed at once. */
+/** Tests whether a TCP connection to an address succeeds within CONNECTS_MS. It is closed at once. */
 export async function connects(clock: Clock, host: string, port: number): Promise<boolean> {
   const controller = new AbortController()
   const cancel = clock.after(CONNECTS_MS, () => controller.abort())
@@ -191,7 +191,7 @@ async function settled<T extends Socket>(
     await arrival(socket, event, { signal, closed: new ApiError('unreachable', CLOSED) })
     return socket
   } catch (error) {
-    // An error may follow the first one, which is reported.
+    // The first error is reported; later ones must not be unhandled.
     socket.on('error', () => undefined)
     socket.destroy()
     throw error
@@ -329,15 +329,14 @@ export function parseServer(text: string, where: string, secureByDefault: boolea
 }
 
 /**
- * Whether a server is reached through one of the ClusterIPs: on a node whose kernel is empty, the proxy that programs these
- * must not need them. A DNS name counts as reached by itself: it is looked up outside the cluster's network.
+ * Tests whether the server's address is one of the ClusterIPs: on a node whose kernel is empty, the proxy that programs
+ * these must not need them. A DNS name is none: it is resolved outside the cluster's network.
  */
 export function dependsOnServices(serverHost: string, clusterIps: Iterable<Ip>): boolean {
   const host = parseIp(serverHost.replace(/^\[|\]$/g, ''))
   return host !== undefined && [...clusterIps].includes(host)
 }
 
-/** Loopback addresses and `localhost`. */
 export function isLoopbackHost(host: string): boolean {
   if (host === 'localhost' || host.endsWith('.localhost')) return true
   const ip = parseIp(host)
@@ -351,12 +350,10 @@ const VERIFICATION =
 /** The server has not looked at the request, which may be sent again (RFC 9113, 8.7). */
 export class TurnedDown extends ApiError {}
 
-/** Whether a request failed for nothing but that. */
 export function isTurnedDown(error: unknown): boolean {
   return error instanceof ApiError && error.cause instanceof TurnedDown
 }
 
-/** What went wrong while a connection was made. */
 function dialFailure(error: unknown): ApiError {
   if (error instanceof ApiError) return error
   if (error instanceof AggregateError) {
@@ -377,7 +374,7 @@ function dialFailure(error: unknown): ApiError {
   return new ApiError('unreachable', `cannot connect: ${code}`, { cause: error })
 }
 
-/** What went wrong over a connection that had been made. */
+/** Classifies an error of a connection that had been made. */
 export function exchangeFailure(error: unknown): ApiError {
   if (error instanceof ApiError) return error
   const code = codeOf(error)

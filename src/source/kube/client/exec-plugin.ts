@@ -7,7 +7,7 @@ import { isJson, type Json } from '../../../model/fields.ts'
 import { ApiError } from '../api-client.ts'
 import type { ExecConfig } from './kubeconfig.ts'
 
-/** What a credential plugin gave. Holds secrets: never to be printed. */
+/** The output of a credential plugin. Holds secrets: never to be printed. */
 export interface ExecCredential {
   readonly token: string | undefined
   readonly cert: string | undefined
@@ -21,7 +21,6 @@ export interface ExecCluster {
   readonly server: string
   readonly 'tls-server-name'?: string
   readonly 'insecure-skip-tls-verify'?: boolean
-  /** The certificate authority, in base64. */
   readonly 'certificate-authority-data'?: string
 }
 
@@ -32,7 +31,6 @@ interface ExecRun {
   readonly clock: Clock
   /** The plugin's, without what the kubeconfig adds. */
   readonly env: Readonly<Record<string, string | undefined>>
-  /** Ends the plugin. */
   readonly signal: AbortSignal
 }
 
@@ -41,7 +39,7 @@ const LIMIT_MS = 30_000
 /** Limit of each of its two outputs: a credential has some kilobytes. */
 const OUTPUT_BYTES_MAX = 1 << 20
 const STDERR_CHARS_MAX = 300
-/** What a plugin has written when it ends is read; a process of another group may hold its pipes for ever. */
+/** Limit for reading the output after the exit; a process of another group may hold the pipes for ever. */
 const REST_MS = 200
 
 /**
@@ -91,7 +89,7 @@ async function outputOf(run: ExecRun): Promise<Outcome> {
     const cancel = clock.after(LIMIT_MS, () =>
       fail(`was killed: it was still running after ${LIMIT_MS / 1000} s`),
     )
-    // However this process ends, but for signals that no process hears of.
+    // The plugin must not outlive this process.
     process.on('exit', endGroup)
     signal.addEventListener('abort', aborted, { once: true })
     const tooMuch = () => fail(`was killed: it printed more than ${bytesText(OUTPUT_BYTES_MAX)}`)
@@ -99,7 +97,7 @@ async function outputOf(run: ExecRun): Promise<Outcome> {
     const complained = collect(stderr, tooMuch)
     child.once('error', error => fail(whyNotStarted(error, exec)))
     child.once('exit', code => {
-      // At once: the id of the group is taken as long as it has members, and may be another's later.
+      // A group id is reserved only while the group has members, so a later kill could hit another group.
       if (pid !== undefined) signalGroup(pid, 'SIGKILL')
       const over = () => settle(code === 0 ? { kind: 'printed', stdout: said() } : failure(complained()))
       const cancelRest = clock.after(REST_MS, over)

@@ -11,7 +11,6 @@ import { SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
 /* Commands in containers, over WebSocket (RFC 6455) with the protocol v5.channel.k8s.io: the first byte of a message is its
    channel. */
 
-/** A command that has ended in a container. */
 interface ExecEnded {
   readonly code: number
   readonly stdout: Buffer
@@ -104,7 +103,7 @@ interface Upgrade {
 
 interface Upgraded {
   readonly socket: Socket
-  /** What came behind the answer. */
+  /** Bytes that came behind the answer. */
   readonly head: Buffer
 }
 
@@ -188,7 +187,7 @@ async function converse({ socket, head }: Upgraded, asked: ExecRequest): Promise
   }
 }
 
-/** Reads the Status of a command. Throws ApiError where it says that the command did not run. */
+/** Reads the Status of a command. Throws ApiError if the command did not run. */
 function exitCodeOf(text: string): number {
   const { status, message, details } = jsonOf(text)
   if (status === 'Success') return 0

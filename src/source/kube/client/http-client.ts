@@ -31,7 +31,7 @@ export interface ClientOptions {
   readonly burst: number
   readonly clock: Clock
   readonly env: Readonly<Record<string, string | undefined>>
-  /** What an operator should know, one sentence at a time. Never holds a secret. */
+  /** Gets warnings for an operator, one sentence at a time, never with a secret. */
   readonly warn: (text: string) => void
   readonly connect?: ConnectOverrides
   readonly dials?: DialWatch
@@ -53,7 +53,6 @@ export interface DialAttempt {
   readonly failed: () => Promise<void>
 }
 
-/** What tests replace. */
 interface ConnectOverrides {
   readonly lookup?: LookupFunction
   readonly serviceAccountFolder?: string
@@ -61,7 +60,7 @@ interface ConnectOverrides {
   readonly wallMs?: () => number
 }
 
-/** Without a timeoutSeconds of its own, a watch lasts half an hour to an hour (kube-apiserver's min-request-timeout). */
+/** A watch without a timeoutSeconds of its own lasts half an hour to an hour (kube-apiserver's min-request-timeout). */
 const WATCH_LIMIT_MS = 3_600_000
 
 /**
@@ -87,7 +86,7 @@ export function wayTo({ where, server, proxyUrl, ca, insecure, cert }: Access, e
   return { address, proxy }
 }
 
-/** What is unsafe about the configuration. */
+/** Gives warnings about an unsafe configuration. */
 function doubts(credentials: Credentials, address: ServerAddress, env: ClientOptions['env']): string[] {
   const { where, insecure } = credentials.access
   const found: string[] = []
@@ -136,7 +135,7 @@ class HttpClient implements ApiClient {
     await call.until(this.#limit.turn(call))
     const first = await this.#persist(request, call)
     if (first.answer.status !== 401) return this.#response(first.answer)
-    // A reader of this body would learn nothing that a second answer does not say.
+    // The second answer repeats the information of this body.
     if (!(await call.until(this.#parts.credentials.renew(first.pass)))) return this.#response(first.answer)
     first.answer.body.discard()
     const second = await this.#persist(request, this.#begin(request))
@@ -245,7 +244,7 @@ class HttpClient implements ApiClient {
       const { socket, protocol } = await dial({ ...way, signal: context.signal })
       const { remoteAddress = '', remotePort = 0 } = socket
       const open = { ...context, identity: tls.identity, socket, authority: address.authority }
-      // First, because the connection takes the errors of its socket, which nobody else does.
+      // The connection comes first, because only it handles errors of the socket.
       const connection = protocol === 'h2' ? await openHttp2(open) : openHttp1(open)
       await attempt?.connected(remoteAddress, remotePort)
       return connection
@@ -257,8 +256,8 @@ class HttpClient implements ApiClient {
 }
 
 /**
- * Over HTTP/1.1 the kernel's keep-alive notices a peer that is gone; behind a middlebox that answers in its stead only
- * time shows: a watch that is silent for longer than its timeout.
+ * The kernel's keep-alive notices a peer that is gone. A middlebox may answer in its stead: then only a watch that is
+ * silent for longer than its timeout shows it.
  */
 function watchLimitMs(path: string): number {
   const seconds = /[?&]timeoutSeconds=(\d{1,6})(?:&|$)/.exec(path)?.[1]

@@ -53,9 +53,9 @@ interface KubeconfigFile {
 }
 
 /**
- * What the current context of a kubeconfig says, as client-go reads it: paths are relative to the file, and data win
- * over files. Throws ApiError 'credentials' that names the file and the entry and repeats no value from it: a parser's
- * own words may quote the line that holds a token.
+ * Reads the current context of a kubeconfig, as client-go does: paths are relative to the file, and data win over
+ * files. Throws ApiError 'credentials' that names the file and the entry and repeats no value from it: a parser's own
+ * words may quote the line that holds a token.
  */
 export function readKubeconfig(file: KubeconfigFile): Access {
   const root = parse(file)
@@ -132,7 +132,7 @@ function entry(root: Json, kind: 'cluster' | 'context' | 'user', name: string): 
 function clusterPart(cluster: Json, read: Reading, master: string) {
   const insecure = cluster['insecure-skip-tls-verify'] === true
   const ca = material(cluster, 'certificate-authority', read)
-  // As client-go: which of the two was meant is not for us to guess.
+  // Both together are an error, as in client-go.
   if (insecure && ca !== undefined)
     throw refused(read, 'insecure-skip-tls-verify', 'is true beside a certificate-authority')
   const server = master === '' ? text(cluster, 'server', read) : master
@@ -244,8 +244,8 @@ export interface AccessOptions {
 }
 
 /**
- * How the server is reached: by a kubeconfig, whose server `master` replaces; by `master` alone, anonymously; or, with
- * neither, by what the pod was given (client-go's InClusterConfig). Throws ApiError 'credentials'.
+ * Finds the way to the server: a kubeconfig, whose server `master` replaces; `master` alone, anonymously; or, with
+ * neither, the files that the pod was given (client-go's InClusterConfig). Throws ApiError 'credentials'.
  */
 export async function loadAccess(options: AccessOptions): Promise<Access> {
   const { kubeconfig, master, context } = options
@@ -309,7 +309,7 @@ async function readSmallFile(path: string, what: string): Promise<string> {
   }
 }
 
-/** As client-go: projected tokens are replaced when they have a fifth of their time left, which is minutes. */
+/** The kubelet replaces a projected token when a fifth of its lifetime, minutes, is left; client-go waits 60 s, too. */
 const KEPT_MS = 60_000
 
 export interface CachedFileOptions {

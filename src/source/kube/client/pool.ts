@@ -18,7 +18,7 @@ export interface Outgoing {
   readonly watchIdleMs: number
 }
 
-/** Whether a response may be silent for as long as its connection lives: a watch that is refused has an end. */
+/** Tests whether a response may be silent for as long as its connection lives: a refused watch has an end. */
 export function isWatch({ longLived }: Outgoing, status: number): boolean {
   return longLived && status === 200
 }
@@ -32,7 +32,7 @@ export interface HttpConnection {
   readonly retired: boolean
   /** Its socket is gone or going. */
   readonly closed: boolean
-  /** Which client certificate it was made with. */
+  /** The client certificate that it was made with. */
   readonly identity: string
   /** Needs room. The answer comes or the call fails. */
   send(outgoing: Outgoing, call: Call): Promise<Answer>
@@ -44,7 +44,6 @@ export interface HttpConnection {
   close(): Promise<void>
 }
 
-/** What a connection reports to its pool, and what it needs. */
 export interface ConnectionContext {
   readonly clock: Clock
   readonly identity: string
@@ -186,7 +185,6 @@ interface RateLimitOptions {
   readonly clock: Clock
 }
 
-/** What may leave the queue early. */
 interface Leaver {
   onFail(run: () => void): Cancel
 }

@@ -4,9 +4,8 @@ import { type Clock, pause } from '../../../base/clock.ts'
 
 export interface RaceOptions {
   readonly clock: Clock
-  /** The system's resolver unless a test says otherwise; asked anew each time. */
+  /** The system's resolver unless a test replaces it. Addresses are not cached. */
   readonly lookup?: LookupFunction | undefined
-  /** Ends all attempts. */
   readonly signal: AbortSignal
 }
 

@@ -39,7 +39,6 @@ export function createListReader(contentType: string, options: ListReaderOptions
     : new JsonListReader(options)
 }
 
-/** The same for a watch. */
 export function createWatchReader(contentType: string, options: ReaderOptions): WatchReader {
   return encodingFor(contentType, options) === 'protobuf'
     ? new ProtobufWatchReader(options)
@@ -52,8 +51,8 @@ const JSON_TYPE = 'application/json'
 type Encoding = 'protobuf' | 'json'
 
 /**
- * How a body of this Content-Type is read; parameters count for nothing. Throws WireError for any other type, and for JSON
- * where the bytes of each object are wanted: an answer fails as a whole, not object by object.
+ * Chooses the reader for a Content-Type; parameters count for nothing. Throws WireError for any other type, and for
+ * JSON where the bytes of each object are wanted: an answer fails as a whole, not object by object.
  */
 function encodingFor(contentType: string, { encoded }: Pick<ReaderOptions, 'encoded'> = {}): Encoding {
   const encoding = knownEncoding(contentType)
@@ -80,17 +79,16 @@ export function acceptFor(contentType: string, acceptContentTypes = ''): string 
   return contentType.trim().toLowerCase() === PROTOBUF ? `${PROTOBUF}, ${JSON_TYPE}` : JSON_TYPE
 }
 
-/** Why a request failed, in the server's words: metav1.Status. */
+/** The server's error: metav1.Status. */
 export interface ApiStatus {
   /** HTTP status; 0 when absent. */
   readonly code: number
   /** The reason for programs: `Expired`, `TooManyRequests`; empty when absent. */
   readonly reason: string
-  /** The text for people; empty when absent. */
+  /** Empty when absent. */
   readonly message: string
   /** The reasons of details.causes: `ResourceVersionTooLarge`. */
   readonly causes: readonly string[]
-  /** How long to wait; undefined when absent. */
   readonly retryAfterSeconds: number | undefined
 }
 
@@ -105,7 +103,7 @@ export function readStatus(contentType: string, bytes: Uint8Array): ApiStatus | 
   }
 }
 
-/** The same of an object, as ERROR events of a watch have it; undefined when it is not a Status. */
+/** Reads the Status of an ERROR event of a watch; undefined when the object is none. */
 export function statusOf(object: ApiObject): ApiStatus | undefined {
   if (object.kind !== 'Status' || object.apiVersion !== 'v1') return undefined
   const { details } = object
@@ -198,7 +196,7 @@ class JsonListReader implements ListReader {
 class JsonWatchReader implements WatchReader {
   readonly #options: ReaderOptions
   readonly #rest = new Rest()
-  /** How much of the rest has no newline. */
+  /** The bytes of the rest that hold no newline. */
   #searched = 0
 
   constructor(options: ReaderOptions) {
@@ -240,7 +238,7 @@ class JsonWatchReader implements WatchReader {
   }
 }
 
-/** What every body in protobuf begins with: `k8s` and a NUL; a runtime.Unknown follows. */
+/** Every body in protobuf begins with `k8s` and a NUL; a runtime.Unknown follows. */
 const MAGIC: readonly number[] = [0x6b, 0x38, 0x73, 0]
 
 function hasMagic(bytes: Buffer, at = 0): boolean {

@@ -63,7 +63,7 @@ export interface ReaderOptions {
   readonly kind: ApiKind
   /** Longest encoded form of one object, or of one event of a watch, bytes; more is a WireError. */
   readonly objectBytesMax: number
-  /** Also read the fields that only back ends get: all labels and annotations, target ports, hostnames. */
+  /** Reads also the fields that only back ends get: all labels and annotations, target ports, hostnames. */
   readonly details?: boolean
   /** Gets each object with its own bytes, of protobuf alone; they are good until the next one. */
   readonly encoded?: ((object: ApiObject, bytes: Buffer) => void) | undefined
@@ -106,7 +106,6 @@ const API_VERSIONS: Readonly<Record<ApiKind, readonly [string, ...string[]]>> = 
   Node: ['v1'],
 }
 
-/** What says of which type an object is; unchecked. */
 interface TypeMeta {
   readonly apiVersion?: unknown
   readonly kind?: unknown
@@ -129,7 +128,7 @@ export function versionOfList({ apiVersion, kind: listKind }: TypeMeta, kind: Ap
   )
 }
 
-/** The object itself, with the type that it should have where it says none: items of lists do not. */
+/** Gives an object its expected type if it has none: items of lists have none. */
 export function withType(object: Message, kind: ApiKind, apiVersion = defaultVersion(kind)): Message {
   object.apiVersion ??= apiVersion
   object.kind ??= kind
@@ -301,7 +300,6 @@ const OBJECTS: Readonly<Record<ApiKind, Table>> = {
 
 const DETAILED_PORT = table({ ...PORT_FIELDS, targetPort: [4, intOrString] })
 
-/** The same with the fields that only back ends get. */
 const DETAILED_OBJECTS: Readonly<Record<ApiKind, Table>> = {
   ...OBJECTS,
   Service: table({
@@ -324,7 +322,7 @@ export function tableFor({ kind, details = false }: ReaderOptions): Table {
 
 const TYPE_META = table({ apiVersion: [1, name], kind: [2, name] })
 
-/** What stands around every object: runtime.Unknown. */
+/** The envelope of every object is a runtime.Unknown. */
 export const UNKNOWN_RAW = 2
 export const UNKNOWN = table({
   typeMeta: [1, shared(TYPE_META)],
