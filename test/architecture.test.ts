@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
-import { folderCircleComplaints, wallComplaints } from './support/folder-rules.ts'
+import { folderCircleComplaints, openDoorComplaints, wallComplaints } from './support/folder-rules.ts'
 import { KeptFacts } from './support/kept-facts.ts'
 import { IS_QUICK } from './support/runs.ts'
 import {
@@ -68,6 +68,10 @@ describe('the sources', () => {
 
   it('of the daemon import no wing, types included', () => {
     expect(src.flatMap(wallComplaints)).toEqual([])
+  })
+
+  it('load no wing before it is asked for', () => {
+    expect(src.flatMap(openDoorComplaints)).toEqual([])
   })
 
   it('stand in folders that import each other without a circle, types included', () => {

@@ -72,7 +72,7 @@ export interface DaemonApiOptions {
   readonly source: () => SourceStatus | undefined
 }
 
-/** The web page of a daemon. Nothing of it is loaded before the first request. */
+/** The web page of a daemon. Only its server is loaded before the first request. */
 export interface WebPage {
   /** Answers at the admin socket, to whose owner the kernel restricts it. */
   readonly atSocket: Handler

@@ -11,6 +11,17 @@ export function folderCircleComplaints(files: readonly SourceFile[]): string[] {
 
 const WINGS: readonly string[] = ['inspect', 'proof', 'api', 'relay', 'ui', 'library']
 
+/** The files that lead to the wings. */
+const DOORS: readonly string[] = ['src/optional-parts.ts', 'src/commands.ts', 'src/main.ts']
+
+/** Wings that are loaded at the start of every command: a door opens by import(), when somebody asks for what is behind. */
+export function openDoorComplaints({ path, loadedImports }: SourceFile): string[] {
+  if (!DOORS.includes(path)) return []
+  return loadedImports
+    .filter(module => WINGS.some(wing => module.startsWith(`./${wing}/`)))
+    .map(module => `${path}: loads ${module} at each start: write import()`)
+}
+
 /** Wings that a file of the daemon's half, or of its commands, imports: only src/optional-parts.ts leads to them. */
 export function wallComplaints(file: SourceFile): string[] {
   const [, part = ''] = file.path.split('/')

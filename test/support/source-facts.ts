@@ -5,6 +5,8 @@ import type { Node, Statement, VariableDeclarator } from '@babel/types'
 export interface SourceFacts {
   /** Modules that it imports or re-exports, types included, as written. */
   readonly imports: readonly string[]
+  /** Those of them that are loaded together with the file: neither types nor import(). */
+  readonly loadedImports: readonly string[]
   /** Functions, methods and braced arrow functions. */
   readonly functions: readonly FunctionSpan[]
   /** Declarations of the module itself that can change after it was loaded. */
@@ -37,6 +39,7 @@ export function factsOf(text: string): SourceFacts {
   })
   const facts = {
     imports: [] as string[],
+    loadedImports: [] as string[],
     functions: [] as FunctionSpan[],
     state: program.body.flatMap(stateOf(text)),
     casts: [] as number[],
@@ -45,6 +48,7 @@ export function factsOf(text: string): SourceFacts {
   }
   visit(program, [], (node, parents) => {
     facts.imports.push(...importedBy(node))
+    facts.loadedImports.push(...loadedBy(node))
     facts.functions.push(...functionAt(node, parents.at(-1)))
     facts.casts.push(...castAt(node))
     facts.endings.push(...endingAt(node, parents, text))
@@ -96,6 +100,18 @@ function importedBy(node: Node): readonly string[] {
       const [module] = node.arguments
       return node.callee.type === 'Import' && module?.type === 'StringLiteral' ? [module.value] : []
     }
+    default:
+      return []
+  }
+}
+
+function loadedBy(node: Node): readonly string[] {
+  switch (node.type) {
+    case 'ImportDeclaration':
+      return node.importKind === 'type' ? [] : [node.source.value]
+    case 'ExportAllDeclaration':
+    case 'ExportNamedDeclaration':
+      return node.exportKind === 'type' || !node.source ? [] : [node.source.value]
     default:
       return []
   }

@@ -9,6 +9,7 @@ export interface SourceFile extends SourceFacts {
 
 const NO_FACTS: SourceFacts = {
   imports: [],
+  loadedImports: [],
   functions: [],
   state: [],
   casts: [],
@@ -164,12 +165,11 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'telemetry/process-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/layout.ts': ['node:crypto'],
-  // Kernel settings that have no netlink: /proc/sys and /sys.
   // How many messages a socket lost.
   'kernel/conntrack/record.ts': ['node:fs'],
   'kernel/socket/listeners.ts': ['node:fs'],
+  // Kernel settings that have no netlink: /proc/sys and /sys.
   'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises', 'node:os'],
-  // Listens where a node of userspace mode did, in a namespace of its own.
   config: ['node:fs/promises', 'yaml'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],

@@ -39,7 +39,7 @@ const FLAGS: readonly FlagSpec[] = [
     '-o, --output FILE':
       'file to write, or - for standard output; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
     '--redact':
-      'rename namespaces, Services, EndpointSlices, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
+      'rename namespaces, Services, EndpointSlices, ServiceCIDRs, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
     '--log-file FILE': 'file with the log of the daemon; its last 4 MiB go into the bundle',
   }),
   MODEL_SOCKET_FLAG,
@@ -232,15 +232,25 @@ async function readRules(): Promise<string> {
   })
 }
 
-/** Adds the objects of the daemon as manifests, made from the possibly renamed /snapshot in the bundle. */
-async function withObjects(content: Gathered): Promise<Gathered> {
+/**
+ * Adds the objects of the daemon as manifests, made from the possibly renamed /snapshot in the bundle. A snapshot that
+ * this version cannot read costs the bundle its manifests alone.
+ */
+export async function withObjects(content: Gathered): Promise<Gathered> {
   const snapshot = content.files.find(({ name }) => name === SNAPSHOT_FILE)
   if (snapshot === undefined) return content
-  const steps = readSnapshotJson(JSON.parse(snapshot.data.toString('utf8')))
-  const manifests = manifestsOf(await finishInSlices(steps, slicingOf(systemClock)))
-  const about = 'the same objects as manifests: kprobe run --source=file:objects.json reads them'
-  const data = Buffer.from(JSON.stringify(manifests))
-  return { ...content, files: [{ name: OBJECTS_FILE, about, data }, ...content.files] }
+  try {
+    const about = 'the same objects as manifests: kprobe run --source=file:objects.json reads them'
+    const data = await objectsIn(snapshot.data)
+    return { ...content, files: [{ name: OBJECTS_FILE, about, data }, ...content.files] }
+  } catch (error) {
+    return { ...content, missing: [...content.missing, { name: OBJECTS_FILE, why: failureText(error) }] }
+  }
+}
+
+async function objectsIn(snapshot: Buffer): Promise<Buffer> {
+  const steps = readSnapshotJson(JSON.parse(snapshot.toString('utf8')))
+  return Buffer.from(JSON.stringify(manifestsOf(await finishInSlices(steps, slicingOf(systemClock)))))
 }
 
 /** Settings and counts of the kernel, as their paths below /proc. */

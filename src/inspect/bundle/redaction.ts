@@ -174,7 +174,8 @@ export function collectNames(value: unknown, names: Set<string>, field = ''): vo
   if (Array.isArray(value)) for (const item of value) collectNames(item, names, field)
   else if (typeof value === 'string') addNames(value, names, field)
   else if (isJson(value)) {
-    if (value.kind === 'Node' && typeof value.key === 'string') add(names, value.key)
+    const { kind, key } = value
+    if ((kind === 'Node' || kind === 'ServiceCIDR') && typeof key === 'string') add(names, key)
     for (const [name, item] of Object.entries(value)) collectNames(item, names, name)
   }
 }

@@ -23,7 +23,7 @@ interface CommitterOptions {
   readonly clock: Clock
   /** The generation of nf_tables at which a batch is accepted; undefined for any. */
   readonly generation: number | undefined
-  /** The handles of rules in the tables of iptables. */
+  /** Compiles rules in the tables of iptables. */
   readonly codec: RuleCodec
   /** Schedulers that this kernel is known to lack. Services that need one of them are refused. */
   readonly missingSchedulers: ReadonlySet<string>
@@ -228,10 +228,7 @@ export class Committer {
   }
 
   /** Continues from the generation that a batch of nf_tables reached. */
-  #follow(
-    result: Omit<CommitResult, 'failures' | 'handles' | 'durationMs'>,
-    refusals: readonly KernelRefusal[],
-  ): Step {
+  #follow(result: Omit<CommitResult, 'failures' | 'durationMs'>, refusals: readonly KernelRefusal[]): Step {
     const { outcome, bytes, messages } = result
     this.#foreign ||= result.foreign
     if (this.#generation !== undefined) this.#generation = result.generation

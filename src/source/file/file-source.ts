@@ -136,7 +136,9 @@ export class FileSource implements Source {
     const record = this.#records.get(path) ?? this.#open(path)
     this.#found(record)
     if (record.read === signature) return true
-    const isResting = ageMs >= QUIET_MS || record.seen === signature
+    // Only at first sight: the times of a later change may be those of another machine, whose clock is slow.
+    const hasRested = record.seen === '' && ageMs >= QUIET_MS
+    const isResting = hasRested || record.seen === signature
     record.seen = signature
     record.looks++
     if (!isResting && record.looks < RESTLESS_LOOKS) return false

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { folderCircleComplaints, wallComplaints } from '../../support/folder-rules.ts'
+import { folderCircleComplaints, openDoorComplaints, wallComplaints } from '../../support/folder-rules.ts'
 import { sourceFile as file } from '../../support/source-rules.ts'
 
 describe('folderCircleComplaints', () => {
@@ -39,5 +39,25 @@ describe('wallComplaints', () => {
     expect(importing('src/inspect/load.ts', '../daemon/open.ts')).toEqual([])
     expect(importing('src/optional-parts.ts', './proof/prover.ts')).toEqual([])
     expect(importing('src/daemon/daemon.ts', './optional-parts.ts')).toEqual([])
+  })
+})
+
+describe('openDoorComplaints', () => {
+  const door = (text: string) => openDoorComplaints(file('src/optional-parts.ts', text))
+
+  it.each(["import { Prover } from './proof/prover.ts'", "export { Prover } from './proof/prover.ts'"])(
+    'refuses %s',
+    text => {
+      expect(door(text)).toHaveLength(1)
+    },
+  )
+
+  it.each([
+    "import type { Prover } from './proof/prover.ts'",
+    "export type { Prover } from './proof/prover.ts'",
+    "const prover = () => import('./proof/prover.ts')",
+    "import { openDaemon } from './daemon/open.ts'",
+  ])('accepts %s', text => {
+    expect(door(text)).toEqual([])
   })
 })

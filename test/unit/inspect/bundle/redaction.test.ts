@@ -106,6 +106,7 @@ it('F176: a redacted bundle has a name in no octet, nor a hash of one', () => {
           JSON.stringify({ services: [{ service: 'secretshop/hiddencart', ports: [port] }] }),
         ),
         file('dump.txt', `secretshop/hiddencart:http ${svc} private-node private-host.example`),
+        file('snapshot.json', JSON.stringify({ events: [{ kind: 'ServiceCIDR', key: 'secretrange' }] })),
         file('log.txt', 'service=secretshop/hiddencart hiddencart-7f9 "private-node"'),
       ],
       missing: [{ name: 'x', why: 'cannot reach private-host' }],
@@ -116,7 +117,14 @@ it('F176: a redacted bundle has a name in no octet, nor a hash of one', () => {
     Buffer.from(JSON.stringify({ facts, missing })),
     ...files.map(({ data }) => data),
   ])
-  for (const name of ['secretshop', 'hiddencart', 'private-node', 'private-host', svc.slice(-16)])
+  for (const name of [
+    'secretshop',
+    'hiddencart',
+    'secretrange',
+    'private-node',
+    'private-host',
+    svc.slice(-16),
+  ])
     expect(all.includes(name), name).toBe(false)
   // What follows from the names follows from the pseudonyms.
   const [state, dump] = files.map(({ data }) => data.toString())

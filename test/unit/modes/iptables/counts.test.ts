@@ -22,7 +22,6 @@ function counts(services: number, endpoints: number): { readonly filter: number;
 }
 
 describe('the number of rules', () => {
-  // docs/kube-proxy.md 4.8
   it.each([
     [0, 0, 4, 5],
     [1, 0, 5, 5],

@@ -21,7 +21,6 @@ import { everyKind } from '../../../support/services.ts'
 const ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
 
 describe('names of chains', () => {
-  // docs/kube-proxy.md 4.5
   it('are those of kube-proxy', () => {
     expect(portChains(KUBE_CHAINS, 'ns1/svc1:p80', 'TCP')).toEqual({
       svc: 'KUBE-SVC-XPGD46QRK7WJZT7O',
