@@ -72,14 +72,11 @@ async function relay(...flags: string[]): Promise<() => Promise<number>> {
   return end
 }
 
+const OPENING = { clock: systemClock, env: {}, warn: () => undefined, parts: OPTIONAL_PARTS }
+
 async function node(...flags: string[]): Promise<Follower> {
   const config = configFrom([kubeconfig(), '--hostname-override=node-1', ...flags])
-  const client = await openClient(config, {
-    clock: systemClock,
-    env: {},
-    warn: () => undefined,
-    parts: OPTIONAL_PARTS,
-  })
+  const client = await openClient(config, OPENING)
   const follower = new Follower(sourceOf(client, 'node-1'))
   await follower.start()
   ends.push(async () => {
@@ -303,18 +300,9 @@ describe('kprobe relay', () => {
     const asked = [`--relay=${at}`, ...member]
     await holds(async () => expect((await statusOf(...asked)).code).toBe(3))
     for (const name of ['node-1', 'node-2']) {
-      const config = configFrom([
-        kubeconfig(),
-        `--source=relay:${at}`,
-        `--hostname-override=${name}`,
-        ...member,
-      ])
-      const client = await openClient(config, {
-        clock: systemClock,
-        env: {},
-        warn: () => undefined,
-        parts: OPTIONAL_PARTS,
-      })
+      const its = [`--source=relay:${at}`, `--hostname-override=${name}`]
+      const config = configFrom([kubeconfig(), ...its, ...member])
+      const client = await openClient(config, OPENING)
       ends.push(() => client.close())
       client.report?.(HOLDS)
       const follower = new Follower(sourceOf(client, name))
