@@ -16,7 +16,7 @@ export interface FileObjects {
   /** The events, keyed by `Kind/key`. */
   readonly objects: Map<string, ObjectEvent>
   readonly refusals: readonly Refusal[]
-  /** The first WARNINGS_MAX unknown fields, unknown kinds, and objects that the file has more than once. */
+  /** The first WARNINGS_MAX unknown fields, unknown kinds and repeated objects, and one that says that there are more. */
   readonly warnings: readonly FileWarning[]
   readonly otherKinds: ReadonlySet<string>
   /** The first OTHER_NODES_MAX names of Nodes that are not this node's. */
@@ -35,6 +35,7 @@ export interface FileWarning {
 
 /** A file of another kind can be wrong in thousands of places. */
 const WARNINGS_MAX = 20
+const MORE_WARNINGS = 'there are further warnings about this file from this line on'
 const OTHER_KINDS_MAX = 10
 const OTHER_NODES_MAX = 3
 const REFUSALS_MAX = 1_000
@@ -230,6 +231,7 @@ class Collector implements FileObjects {
 
   #warn(warning: FileWarning): void {
     if (this.warnings.length < WARNINGS_MAX) this.warnings.push(warning)
+    else if (this.warnings.length === WARNINGS_MAX) this.warnings.push({ ...warning, text: MORE_WARNINGS })
   }
 
   #add(event: ObjectEvent, line: number): void {

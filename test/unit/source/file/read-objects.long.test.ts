@@ -74,9 +74,11 @@ describe('readObjects', () => {
     }
   })
 
-  it('lists twenty warnings', async () => {
+  it('lists twenty warnings, and says that there are more', async () => {
     const fields = Object.fromEntries(Array.from({ length: 50 }, (_, i) => [`field${i}`, 1]))
-    expect((await read('many.json', JSON.stringify(service('a', fields)))).warnings).toHaveLength(20)
+    const { warnings } = await read('many.json', JSON.stringify(service('a', fields)))
+    expect(warnings).toHaveLength(21)
+    expect(warnings.at(-1)?.text).toBe('there are further warnings about this file from this line on')
   })
 
   it('gathers refusals beside what is fine', async () => {
