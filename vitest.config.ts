@@ -1,3 +1,4 @@
+import { readdirSync, readFileSync } from 'node:fs'
 import { defineConfig } from 'vitest/config'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 import { keepNewest } from './test/support/keep-newest.ts'
@@ -28,12 +29,10 @@ const onTheKernel = {
 
 const PACKETS = 'test/scenarios/**/packets*.test.ts'
 const WALK = 'test/scenarios/**/walk*.test.ts'
-/** What replaces modules of Node.js or of ours, for whoever imports them behind it. */
-const MOCKED = [
-  'test/unit/source/file/coarse-times.test.ts',
-  'test/unit/source/file/failing-system.test.ts',
-  'test/unit/daemon/mode-switcher.test.ts',
-]
+/** Tests that replace modules of Node.js or of ours, for whoever imports them behind it. */
+const MOCKED = readdirSync('test/unit', { recursive: true, encoding: 'utf8' })
+  .map(name => `test/unit/${name}`)
+  .filter(path => path.endsWith('.test.ts') && readFileSync(path, 'utf8').includes('vi.mock('))
 const CONTRACT_ON_KERNEL = 'test/contract/**/kernel*.test.ts'
 
 /**
