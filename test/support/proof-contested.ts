@@ -72,7 +72,7 @@ function serviceOf(random: Random, number: number) {
 }
 
 function sliceOf(random: Random, number: number) {
-  // Few addresses, so that Services share endpoints; some say that one is on this node and others do not.
+  // Few addresses, so that Services share endpoints.
   const [isV6, hasHints] = [random(3) === 0, random(2) === 0]
   const prefix = isV6 ? 'fd00:180::' : '10.180.0.'
   const addresses = [...new Set(Array.from({ length: random(4) }, () => `${prefix}${random(6)}`))]
@@ -87,7 +87,8 @@ function sliceOf(random: Random, number: number) {
     addressType: isV6 ? 'IPv6' : 'IPv4',
     endpoints: addresses.map(address => ({
       addresses: [address],
-      nodeName: pick(random, ['test-node', 'other-node', 'other-node']),
+      // A pod is on one node, whatever slice says so.
+      nodeName: /[03]$/.test(address) ? 'test-node' : 'other-node',
       hints: hasHints ? { forZones: [{ name: pick(random, ['a', 'b']) }] } : undefined,
     })),
     ports: [

@@ -37,11 +37,11 @@ export async function until(isSo: () => Promise<boolean>): Promise<void> {
   await eventually(() => {
     if (!isAsking && !isNow) {
       isAsking = true
+      // A busy daemon may close the connection, or answer late: the next look asks again.
       void isSo()
+        .catch(() => false)
         .then(now => {
           isNow = now
-        })
-        .finally(() => {
           isAsking = false
         })
     }
