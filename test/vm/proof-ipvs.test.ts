@@ -94,4 +94,16 @@ describe('kprobe verify --prove in IPVS mode', () => {
       expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
     }
   })
+
+  it('does so with rules of iptables', async () => {
+    const rules = '--ipvs-rules=iptables'
+    expect((await kprobe('run', '--once', ...SOURCE, rules)).code).toBe(0)
+    const proved = await prove(rules)
+    expect(proved, proved.out).toMatchObject({ code: 0 })
+    tool('ipvsadm -D -t 10.96.1.1:80')
+    expect(await prove(rules)).toMatchObject({ code: 3, out: expect.stringContaining('this node itself') })
+    expect((await kprobe('run', '--once', ...SOURCE, rules)).code).toBe(0)
+    tool('ipset del KUBE-CLUSTER-IP 10.96.1.1,tcp:80')
+    expect(await prove(rules)).toMatchObject({ code: 3, out: expect.stringContaining('the kernel: reject') })
+  })
 })
