@@ -42,7 +42,7 @@ interface Field {
   readonly pointer?: true
   /** The flag of kube-proxy for the field, without dashes. */
   readonly flag?: string
-  /** The flag that sets the field besides the table: for several fields, in some modes, or also with --config. */
+  /** Names, in errors, the flag that sets the field. Other code makes that flag work: one for several fields, or of a mode. */
   readonly ownFlag?: string
   /** A written file omits the field if it is empty. */
   readonly omitEmpty?: true
@@ -159,7 +159,7 @@ const FIELDS = {
   'nftables.masqueradeBit': { kind: 'int32', pointer: true, fallback: 14, ownFlag: 'masquerade-bit' },
   'nftables.minSyncPeriod': { kind: 'duration', ownFlag: 'min-sync-period' },
   'nftables.syncPeriod': { kind: 'duration', ownFlag: 'sync-period' },
-  // kprobe's own, as the two above.
+  // kprobe's own: kube-proxy's files do not have it, so that an empty one is not written.
   nodeCondition: { kind: 'text', omitEmpty: true, ownFlag: 'node-condition' },
   nodePortAddresses: { kind: 'texts', flag: 'nodeport-addresses' },
   oomScoreAdj: { kind: 'int32', pointer: true, fallback: -999, flag: 'oom-score-adj' },
@@ -167,7 +167,7 @@ const FIELDS = {
   // kprobe's own.
   prove: { kind: 'switch', omitEmpty: true, ownFlag: 'prove' },
   showHiddenMetricsForVersion: { kind: 'text', flag: 'show-hidden-metrics-for-version', unused: true },
-  // kprobe's own, as the two above.
+  // kprobe's own: kube-proxy's files do not have it, so that an empty one is not written.
   stateDir: { kind: 'text', omitEmpty: true, ownFlag: 'state-dir' },
   windowsRunAsService: { kind: 'bool', omitEmpty: true, unused: true },
   'winkernel.enableDSR': { kind: 'bool', unused: true },

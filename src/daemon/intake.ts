@@ -25,7 +25,7 @@ export type Occasion = 'start' | 'change' | 'resync'
 interface IntakeOptions {
   readonly clock: Clock
   readonly offers?: Offers
-  /** Gets the Node of the first of them, and each other one, before its Snapshot. */
+  /** Gets the first Node, and each one that differs from the one before, ahead of its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
   /** Handlers for everything but the events of a source. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>

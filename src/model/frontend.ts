@@ -7,7 +7,7 @@ import type { EndpointSlice, Protocol, Service, ServiceKey, SliceList } from './
 export interface Backend {
   readonly ip: Ip
   readonly port: number
-  /** The back end is on this node: its connections to itself need masquerading (hairpin). */
+  /** The endpoint is on this node: its connections to itself need masquerading (hairpin). */
   readonly local: boolean
 }
 
@@ -39,8 +39,8 @@ export interface Frontend {
   /** Clients that may connect, merged and sorted; undefined lets everyone in. Never empty. */
   readonly sourceRanges: readonly Cidr[] | undefined
   /**
-   * The clients of `sourceRanges` as the object lists them, unmerged, followed by the addresses that this node itself
-   * comes from: one rule each, where rules must equal kube-proxy's. Absent without ranges.
+   * The clients of `sourceRanges` as the object lists them, unmerged, followed by the source addresses of
+   * this node: one rule each, where rules must equal kube-proxy's. Absent without ranges.
    */
   readonly writtenRanges?: readonly Cidr[]
 }
@@ -113,7 +113,7 @@ export interface FrontendTable {
   readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
   /** Families whose node ports a forwarder of this process also serves at 127.0.0.1 or ::1 (KEP-6032); absent for none. */
   readonly forwardedAtLocalhost?: readonly Family[] | undefined
-  /** Empty for a named proxy: what it does not know there is another's. */
+  /** Empty for a named proxy: an unknown address there may belong to another proxy. */
   readonly serviceCidrs: readonly Cidr[]
   /** Addresses that interfaces of this machine have, sorted; empty when no mode needs them. */
   readonly localIps: readonly Ip[]

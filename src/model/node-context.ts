@@ -71,7 +71,7 @@ export interface NodeContext {
   readonly primaryIps: Readonly<Record<Family, Ip | undefined>>
   /** No Service may take these addresses. */
   readonly apiServers: ApiServers
-  /** Equal for points of view from which every Service looks the same, apart from what differs in `apiServers`. */
+  /** Equal for points of view from which every Service looks the same; `apiServers` is compared separately. */
   readonly fingerprint: string
 }
 
@@ -291,7 +291,7 @@ function hasAny(found: Survey): boolean {
   return found.ready || found.draining
 }
 
-/** The lists of back ends that frontends read. */
+/** The lists of endpoints that frontends read. */
 interface ListNeeds {
   readonly cluster: boolean
   readonly local: boolean
@@ -387,7 +387,7 @@ interface Selecting {
   readonly among: PortEndpoints
   readonly found: Survey
   readonly place: Place
-  /** The list of an earlier version, whose back ends are used again. */
+  /** The list of an earlier version, whose endpoints are used again. */
   readonly former: readonly Backend[]
 }
 

@@ -45,7 +45,7 @@ export interface Service {
   readonly ipvsScheduler: string | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
-  /** Absent for Services with ClusterIPs, and read only where the Service is a named proxy's; others' say nothing. */
+  /** Absent for Services with ClusterIPs, and for those that no named proxy serves. */
   readonly headless?: Headless | undefined
   /** Absent unless requested (ParseOptions). */
   readonly details?: ServiceDetails

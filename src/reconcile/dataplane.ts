@@ -90,7 +90,7 @@ export interface WriterCommit {
 }
 
 export interface ObserveOptions {
-  /** Only shows what is there: nothing that the plane expects of the kernel, or reports of its commits, depends on it. */
+  /** Reads for display: the next commit treats commits of other programs as if this read had not happened. */
   readonly aside?: boolean
 }
 

@@ -239,7 +239,7 @@ function afterLostWatch(state: ReflectorState, trouble: Trouble, failure?: Failu
   return later(next, trouble, failure)
 }
 
-/** A list from where we stand is served from memory and is as good; only when that fails the store is asked. */
+/** A list at the known version is served from memory and is as good. Only when that fails, the store is asked. */
 function afterVersionError(state: ReflectorState, watching: boolean, failure: Failure): Decision {
   const again = watching ? state.fruitless > 1 : state.consistent
   const consistent = !watching || failure.kind === 'too-large' || state.consistent
