@@ -96,9 +96,9 @@ export class Observer {
       return (clock.nowMs() - this.#heardMs) / 1000
     }
     const metrics = createMetrics({ ...options, staleS, isDirect: () => source()?.isDirect })
-    const text = () => {
+    const text: Metrics['text'] = format => {
       this.#countOffers()
-      return metrics.text()
+      return metrics.text(format)
     }
     this.metrics = { ...metrics, text }
   }
@@ -269,8 +269,8 @@ export class Observer {
 
   #committed({ plan, receipt, reason }: EventOf<'committed'>): void {
     const { changes } = plan
-    const { bytes, durationMs } = receipt
-    this.metrics.commit({ bytes, durationMs, changes })
+    const { bytes, durationMs, generation } = receipt
+    this.metrics.commit({ bytes, durationMs, changes, generation })
     this.receipts.add(reason, changes, receipt)
     this.#options.log.debug({ reason, changes, bytes, durationMs: Math.round(durationMs) }, 'committed')
   }

@@ -151,7 +151,7 @@ export class Servers {
       connectionsMax: this.#options.descriptors.metrics,
       hardFail: bindAddressHardFail,
       proxyMode: () => this.#proxyMode,
-      metrics: () => observer.metrics.text(),
+      metrics: format => observer.metrics.text(format),
       slis: this.#slis,
       configz,
       flagz: isGateOn(featureGates, 'ComponentFlagz') ? () => flagzText(this.#flags) : undefined,

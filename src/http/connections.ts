@@ -14,11 +14,12 @@ export interface HttpRequest {
   /** The path without the query: `/healthz`. */
   readonly path: string
   readonly query: URLSearchParams
-  /** The headers Host and Authorization. */
+  /** The headers Host, Authorization and Accept. */
   readonly host?: string | undefined
   /** The address of the client; absent at a unix socket. */
   readonly client?: string | undefined
   readonly authorization?: string | undefined
+  readonly accept?: string | undefined
 }
 
 export interface HttpAnswer {
@@ -196,13 +197,14 @@ const TARGET = /^(?:https?:\/\/([^/?#]+))?(?=[/?]|$)([^?]*)(?:\?(.*))?$/is
 function readRequest({ method, url = '', headers, socket }: IncomingMessage): HttpRequest | undefined {
   const [, authority, path = '', query = ''] = TARGET.exec(url) ?? []
   if (method === undefined || (path === '' && authority === undefined)) return undefined
-  const { host, authorization } = headers
+  const { host, authorization, accept } = headers
   return {
     method,
     path: path === '' ? '/' : path,
     query: new URLSearchParams(query),
     host: authority ?? host,
     authorization,
+    accept,
     client: socket.remoteAddress,
   }
 }

@@ -54,7 +54,7 @@ export function splitPort(text: string): Target {
 export function withNamespace(text: string, namespace: string): string {
   if (namespace === '' || text === 'outside') return text
   return text.replace(
-    /^(?:(svc\/|service\/|pod\/)([a-z0-9][a-z0-9.-]*)|([a-z][a-z0-9-]*))$/,
+    /^(?:(svc\/|service\/|pod\/)([a-z0-9][a-z0-9.-]*)|([a-z][a-z0-9-]*))$/i,
     (_, kind, name, bare) => (bare === undefined ? `${kind}${namespace}/${name}` : `${namespace}/${bare}`),
   )
 }
@@ -87,11 +87,19 @@ export function serviceAt({ services }: Snapshot, key: string): Service {
   throw new Error(`no Service ${quote(key)}${hintAt(key, services.keys())}`)
 }
 
-/** Gives `; did you mean NAME?` where one of the names of Services is near; else an empty text. */
+/** Gives `; did you mean NAME?` where one of the Services has that name elsewhere, or one near it; else an empty text. */
 export function hintAt(service: string, known: Iterable<string>): string {
   const names = [...known].map(name => (service.includes(':') ? name : name.replace(/:.*$/, '')))
-  const near = nearest(service, names)
+  const name = afterSlash(service)
+  const near =
+    names.find(each => afterSlash(each) === name) ??
+    nearest(service, names) ??
+    names.find(each => nearest(name, [afterSlash(each)]) !== undefined)
   return near === undefined ? '' : `; did you mean ${near}?`
+}
+
+function afterSlash(key: string): string {
+  return key.slice(key.indexOf('/') + 1).toLowerCase()
 }
 
 /** Gives the addresses of a Service, of a pod or of this Node, in both families. Throws for a name that no object has. */

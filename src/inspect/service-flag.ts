@@ -8,10 +8,14 @@ export const NAMES_IN: FlagSpec = {
   help: 'only Services of this namespace; names without one are in it: --service NAME, svc/NAME, pod/NAME',
 }
 
-const FORMS = 'NAMESPACE/NAME, svc/NAMESPACE/NAME, NAME.NAMESPACE.svc, or NAME with -n NAMESPACE'
+const FORMS =
+  'NAMESPACE/NAME, svc/NAMESPACE/NAME, NAME.NAMESPACE.svc, or NAME in the namespace of -n or default'
+/** The namespace of names without one, as for kubectl. */
+const DEFAULT_NAMESPACE = 'default'
 
 /**
- * Reads --service in all forms in which `--to` takes a Service: `namespace/name`, with `:port` if it `mayHavePort`.
+ * Reads --service in all forms in which `--to` takes a Service: `namespace/name`, with `:port` if it `mayHavePort`. A name
+ * alone is one of `namespace`, or of the namespace `default`.
  * Gives `namespace/` for --namespace alone, which stands for all its Services, and an empty text without both. Reports
  * errors to the reader.
  */
@@ -23,7 +27,7 @@ export function readServiceFlag(
   const text = reader.text('service') ?? ''
   if (text === '') return namespace === '' ? '' : `${namespace}/`
   const { name, port, protocol } = splitPort(text)
-  const peer = parsePeer(withNamespace(name, namespace))
+  const peer = parsePeer(withNamespace(name, namespace === '' ? DEFAULT_NAMESPACE : namespace))
   const isWhole = protocol === undefined && (mayHavePort || !text.includes(':'))
   if (peer?.kind !== 'service' || !isWhole) {
     const forms = mayHavePort ? `${FORMS}; each may have :PORT` : FORMS

@@ -1,182 +1,56 @@
-import { assert } from '../base/errors.ts'
+import type { Counter, Gauge, Histogram, Metric, OpenMetricsContentType } from 'prom-client'
+import PromCounter from 'prom-client/lib/counter.js'
+import PromGauge from 'prom-client/lib/gauge.js'
+import PromHistogram from 'prom-client/lib/histogram.js'
+import PromRegistry from 'prom-client/lib/registry.js'
 
-type Labels<L extends string> = Readonly<Partial<Record<L, string>>>
+export type { Counter } from 'prom-client'
 
-interface MetricOptions<L extends string> {
-  readonly name: string
-  readonly help: string
-  readonly labelNames: readonly L[]
-}
+/** The formats of a scrape: Prometheus' text format, and OpenMetrics, which has exemplars. */
+export type MetricsFormat = 'text' | 'openmetrics'
 
-/** Numbers by the values of labels. They are plain numbers until a scrape makes text of them. */
-abstract class Metric<L extends string, S> {
-  readonly name: string
-  readonly labelNames: readonly L[]
-  readonly #help: string
-  readonly #type: string
-  readonly #series = new Map<string, { readonly labels: Labels<L> | undefined; readonly value: S }>()
-  /** Updates the metric for a scrape. */
-  collect: () => void | Promise<void> = () => undefined
+type Collect = () => void | Promise<void>
 
-  constructor(type: string, { name, help, labelNames }: MetricOptions<L>) {
-    this.name = name
-    this.labelNames = labelNames
-    this.#help = help
-    this.#type = type
-  }
-
-  /** Gives the metric in Prometheus' text format. */
-  text(): string {
-    const lines = [`# HELP ${this.name} ${escaped(this.#help)}`, `# TYPE ${this.name} ${this.#type}`]
-    for (const { labels, value } of this.#series.values()) this.addLines(lines, this.#textOf(labels), value)
-    return lines.join('\n')
-  }
-
-  /** Clears the metric. One without labels has a value from the start. */
-  reset(): void {
-    this.#series.clear()
-    if (this.labelNames.length === 0) this.of(undefined)
-  }
-
-  protected abstract addLines(lines: string[], labels: string, value: S): void
-
-  protected abstract zero(): S
-
-  protected of(labels: Labels<L> | undefined): S {
-    const { labelNames } = this
-    let key = ''
-    for (const name of labelNames) key += `${labels?.[name] ?? ''}\0`
-    const known = this.#series.get(key)
-    if (known !== undefined) return known.value
-    const value = this.zero()
-    this.#series.set(key, { labels, value })
-    return value
-  }
-
-  #textOf(labels: Labels<L> | undefined): string {
-    if (labels === undefined) return ''
-    const given = this.labelNames.filter(name => labels[name] !== undefined)
-    return given.map(name => `${name}="${escaped(labels[name] ?? '').replace(/"/g, '\\"')}"`).join(',')
-  }
-}
-
-function escaped(text: string): string {
-  return text.replace(/\\/g, '\\\\').replace(/\n/g, '\\n')
-}
-
-interface Cell {
-  value: number
-}
-
-abstract class Single<L extends string> extends Metric<L, Cell> {
-  constructor(type: string, options: MetricOptions<L>) {
-    super(type, options)
-    this.reset()
-  }
-
-  protected override zero(): Cell {
-    return { value: 0 }
-  }
-
-  protected override addLines(lines: string[], labels: string, { value }: Cell): void {
-    lines.push(line(this.name, labels, value))
-  }
-}
-
-export class Counter<L extends string = never> extends Single<L> {
-  constructor(options: MetricOptions<L>) {
-    super('counter', options)
-  }
-
-  inc(labels: Labels<L> | number = 1, value = 1): void {
-    const [at, by] = typeof labels === 'number' ? [undefined, labels] : [labels, value]
-    assert(by >= 0, `counter ${this.name} cannot fall`)
-    this.of(at).value += by
-  }
-}
-
-class Gauge<L extends string = never> extends Single<L> {
-  constructor(options: MetricOptions<L>) {
-    super('gauge', options)
-  }
-
-  set(labels: Labels<L> | number, value = 0): void {
-    if (typeof labels === 'number') this.of(undefined).value = labels
-    else this.of(labels).value = value
-  }
-}
-
-interface Distribution {
-  /** Values by the first bucket that holds them; those above all buckets are in the count alone. */
-  readonly inBucket: number[]
-  sum: number
-  count: number
-}
-
-class Histogram<L extends string = never> extends Metric<L, Distribution> {
-  readonly #buckets: readonly number[]
-
-  constructor(options: MetricOptions<L> & { readonly buckets: readonly number[] }) {
-    super('histogram', options)
-    this.#buckets = options.buckets
-    this.reset()
-  }
-
-  observe(labels: Labels<L> | number, value = 0): void {
-    const [at, seen] = typeof labels === 'number' ? [undefined, labels] : [labels, value]
-    assert(Number.isFinite(seen), `histogram ${this.name} cannot hold ${seen}`)
-    const distribution = this.of(at)
-    const bucket = this.#buckets.findIndex(most => seen <= most)
-    if (bucket >= 0) distribution.inBucket[bucket] = (distribution.inBucket[bucket] ?? 0) + 1
-    distribution.sum += seen
-    distribution.count++
-  }
-
-  protected override zero(): Distribution {
-    return { inBucket: this.#buckets.map(() => 0), sum: 0, count: 0 }
-  }
-
-  protected override addLines(lines: string[], labels: string, { inBucket, sum, count }: Distribution): void {
-    const within = (most: number | string) => `le="${most}"${labels === '' ? '' : `,${labels}`}`
-    let total = 0
-    for (const [index, most] of this.#buckets.entries()) {
-      total += inBucket[index] ?? 0
-      lines.push(line(`${this.name}_bucket`, within(most), total))
-    }
-    lines.push(line(`${this.name}_bucket`, within('+Inf'), count))
-    lines.push(line(`${this.name}_sum`, labels, sum), line(`${this.name}_count`, labels, count))
-  }
-}
-
-function line(name: string, labels: string, value: number): string {
-  return `${name}${labels === '' ? '' : `{${labels}}`} ${valueText(value)}`
-}
-
-function valueText(value: number): string {
-  if (Number.isFinite(value) || Number.isNaN(value)) return String(value)
-  return value > 0 ? '+Inf' : '-Inf'
-}
-
-type Registered = Pick<Metric<string, unknown>, 'name' | 'collect' | 'text'>
-
+/** The metrics of one page, in the order in which they were added. */
 export class Registry {
-  readonly #metrics = new Map<string, Registered>()
+  readonly #text = new PromRegistry()
+  readonly #openMetrics = new PromRegistry<OpenMetricsContentType>()
+  readonly #collects = new Map<string, Collect>()
 
-  add(metric: Registered): void {
-    assert(!this.#metrics.has(metric.name), `the metric ${metric.name} exists`)
-    this.#metrics.set(metric.name, metric)
+  constructor() {
+    this.#openMetrics.setContentType(PromRegistry.OPENMETRICS_CONTENT_TYPE)
+  }
+
+  /** `collect` updates the metric for a scrape. Throws if a metric of that name exists. */
+  add(name: string, metric: Metric, collect?: Collect): void {
+    this.#text.registerMetric(metric)
+    this.#openMetrics.registerMetric(openMetric(name, metric))
+    if (collect !== undefined) this.#collects.set(name, collect)
   }
 
   remove(name: string): void {
-    this.#metrics.delete(name)
+    for (const registry of [this.#text, this.#openMetrics]) registry.removeSingleMetric(name)
+    this.#collects.delete(name)
   }
 
-  /** Collects all metrics, and gives them in Prometheus' text format. */
-  async text(): Promise<string> {
-    const metrics = [...this.#metrics.values()]
-    await Promise.all(metrics.map(metric => metric.collect()))
-    return `${metrics.map(metric => metric.text()).join('\n\n')}\n`
+  /** Collects all metrics before the first is written, so that one scrape shows one moment. */
+  async text(format: MetricsFormat = 'text'): Promise<string> {
+    await Promise.all([...this.#collects.values()].map(collect => collect()))
+    const registry = format === 'text' ? this.#text : this.#openMetrics
+    // prom-client writes `Nan`, which only lenient readers take.
+    return (await registry.metrics()).replace(/ Nan$/gm, ' NaN')
   }
+}
+
+/**
+ * Gives a metric an object of its own for OpenMetrics, because prom-client takes `_total` off the names of counters there, for
+ * good. It would append it to a counter that is named without: such a series keeps its name, and its type is unknown.
+ */
+function openMetric(name: string, metric: Metric): Metric {
+  const own = Object.create(metric)
+  return metric instanceof PromCounter && !name.endsWith('_total')
+    ? Object.assign(own, { type: 'unknown' })
+    : own
 }
 
 /** A metric that each scrape resets and fills. */
@@ -186,6 +60,11 @@ interface Filled<L extends string, M> {
 }
 
 type AskedRow<T> = readonly [help: string, value: (now: T) => number | undefined | Promise<number>]
+
+interface HistogramOptions<L extends string> {
+  readonly buckets: readonly number[]
+  readonly labelNames?: readonly L[]
+}
 
 /** Creates metrics in one registry, with one prefix. */
 interface MetricSet {
@@ -198,47 +77,59 @@ interface MetricSet {
   asked(name: string, help: string, value: () => number | undefined | Promise<number>): void
   /** Such gauges by name, all of one answer. */
   askedOf<T>(read: () => T, table: Readonly<Record<string, AskedRow<T>>>): void
-  histogram<L extends string>(
+  histogram<L extends string>(name: string, help: string, options: HistogramOptions<L>): Histogram<L>
+  /** A histogram without labels: an observation names what it was of, by the labels of its exemplar. */
+  exemplified(
     name: string,
     help: string,
-    options: { readonly buckets: readonly number[]; readonly labelNames?: readonly L[] },
-  ): Histogram<L>
+    buckets: readonly number[],
+  ): (value: number, exemplarLabels: Readonly<Record<string, string>>) => void
 }
 
 export function metricSet(registry: Registry, prefix: string): MetricSet {
-  const added = <M extends Registered>(metric: M): M => {
-    registry.add(metric)
+  const add = <M extends Metric>(name: string, metric: M, collect?: Collect): M => {
+    registry.add(prefix + name, metric, collect)
     return metric
   }
-  const filledAtScrape = <M extends Registered & { reset(): void }>(
+  // An empty list of registers: prom-client would add a metric to its global registry.
+  const config = <L extends string>(name: string, help: string, labelNames: readonly L[]) => {
+    return { name: prefix + name, help, labelNames: [...labelNames], registers: [] }
+  }
+  const filledAtScrape = <M extends Metric>(
+    name: string,
     metric: M,
     fill: Filled<never, M>['fill'],
   ): void => {
-    added(metric).collect = () => {
+    add(name, metric, () => {
       metric.reset()
       return fill(metric)
-    }
+    })
   }
   const asked: MetricSet['asked'] = (name, help, value) => {
-    const gauge = added(new Gauge({ name: prefix + name, help, labelNames: [] }))
-    gauge.collect = async () => {
+    const gauge = new PromGauge(config(name, help, []))
+    add(name, gauge, async () => {
       const now = await value()
       if (now !== undefined) gauge.set(now)
-    }
+    })
   }
   return {
-    counter: (name, help, labelNames = []) => added(new Counter({ name: prefix + name, help, labelNames })),
-    gauge: (name, help, labelNames = []) => added(new Gauge({ name: prefix + name, help, labelNames })),
+    counter: (name, help, labelNames = []) => add(name, new PromCounter(config(name, help, labelNames))),
+    gauge: (name, help, labelNames = []) => add(name, new PromGauge(config(name, help, labelNames))),
     filled: (name, help, { labelNames, fill }) =>
-      filledAtScrape(new Counter({ name: prefix + name, help, labelNames }), fill),
+      filledAtScrape(name, new PromCounter(config(name, help, labelNames)), fill),
     levels: (name, help, { labelNames, fill }) =>
-      filledAtScrape(new Gauge({ name: prefix + name, help, labelNames }), fill),
+      filledAtScrape(name, new PromGauge(config(name, help, labelNames)), fill),
     asked,
     askedOf(read, table) {
       for (const [name, [help, value]] of Object.entries(table)) asked(name, help, () => value(read()))
     },
     histogram: (name, help, { buckets, labelNames = [] }) =>
-      added(new Histogram({ name: prefix + name, help, labelNames, buckets })),
+      add(name, new PromHistogram({ ...config(name, help, labelNames), buckets: [...buckets] })),
+    exemplified(name, help, buckets) {
+      const options = { ...config(name, help, []), buckets: [...buckets], enableExemplars: true }
+      const histogram = add(name, new PromHistogram(options))
+      return (value, exemplarLabels) => histogram.observe({ labels: {}, value, exemplarLabels })
+    },
   }
 }
 

@@ -3,6 +3,7 @@ import { count } from '../base/text.ts'
 import {
   type Handler,
   type HttpAnswer,
+  type HttpRequest,
   JSON_TYPE,
   listing,
   NOT_FOUND,
@@ -11,14 +12,13 @@ import {
 } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { metricSet, Registry } from './metric-set.ts'
+import { type MetricsFormat, metricSet, Registry } from './metric-set.ts'
 
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 
 interface MetricsPages {
   readonly proxyMode: () => string
-  /** The metrics in Prometheus' text format. */
-  readonly metrics: () => Promise<string>
+  readonly metrics: (format: MetricsFormat) => Promise<string>
   readonly slis: SliSource
   /** Tests whether /readyz answers 200; absent where the port has no such page. */
   readonly ready?: (() => boolean) | undefined
@@ -33,7 +33,7 @@ interface MetricsPages {
 interface SliSource {
   /** Counts an answered health check of this port. */
   checked(): void
-  text(): Promise<string>
+  text(format?: MetricsFormat): Promise<string>
 }
 
 /**
@@ -46,20 +46,27 @@ export function openMetricsServer(options: MetricsServerOptions): HttpServer {
   return new HttpServer({ ...rest, handle: metricsHandler(pages) })
 }
 
-type Page = (query: URLSearchParams) => HttpAnswer | Promise<HttpAnswer>
+type Page = (request: HttpRequest) => HttpAnswer | Promise<HttpAnswer>
 
 export function metricsHandler(pages: MetricsPages): Handler {
   const { slis, ready, proxyMode, configz, flagz, statusz } = pages
-  const metrics = shared(pages.metrics)
+  const metrics = {
+    text: shared(() => pages.metrics('text')),
+    openmetrics: shared(() => pages.metrics('openmetrics')),
+  }
+  const exposed = async ({ accept }: HttpRequest, text: (format: MetricsFormat) => Promise<string>) => {
+    const format = formatFor(accept)
+    return { status: 200, headers: { 'Content-Type': CONTENT_TYPES[format] }, body: await text(format) }
+  }
   const all: Readonly<Record<string, Page | undefined>> = {
     '/configz': () => json({ 'kubeproxy.config.k8s.io': configz() }),
     '/flagz': flagz && (() => plain(flagz())),
-    '/healthz': query => {
+    '/healthz': ({ query }) => {
       slis.checked()
       return plain(query.has('verbose') ? '[+]ping ok\nhealthz check passed\n' : 'ok')
     },
-    '/metrics': async () => exposition(await metrics()),
-    '/metrics/slis': async () => exposition(await slis.text()),
+    '/metrics': request => exposed(request, format => metrics[format]()),
+    '/metrics/slis': request => exposed(request, format => slis.text(format)),
     '/proxyMode': () => plain(proxyMode()),
     '/readyz': ready && (() => (ready() ? plain('ok') : { ...plain('not ready'), status: 503 })),
     '/statusz': statusz && (() => plain(statusz(paths))),
@@ -67,7 +74,7 @@ export function metricsHandler(pages: MetricsPages): Handler {
   const paths = Object.keys(all).filter(path => all[path] !== undefined)
   const byPath = new Map(Object.entries(all))
   byPath.set('/', () => listing(paths)).set('/healthz/ping', () => plain('ok'))
-  return readOnly(async ({ path, query }) => (await byPath.get(path)?.(query)) ?? NOT_FOUND)
+  return readOnly(async request => (await byPath.get(request.path)?.(request)) ?? NOT_FOUND)
 }
 
 /** Shares one rendering among all requests that arrive meanwhile. */
@@ -85,9 +92,28 @@ function plain(body: string): HttpAnswer {
   return { status: 200, headers: PLAIN, body }
 }
 
-function exposition(body: string): HttpAnswer {
-  return { status: 200, headers: { 'Content-Type': 'text/plain; version=0.0.4; charset=utf-8' }, body }
+const CONTENT_TYPES: Readonly<Record<MetricsFormat, string>> = {
+  text: 'text/plain; version=0.0.4; charset=utf-8',
+  openmetrics: 'application/openmetrics-text; version=1.0.0; charset=utf-8',
 }
+
+/** Gives the format of a scrape: OpenMetrics where Accept ranks it before text/plain, which it does by its order among equals. */
+export function formatFor(accept = ''): MetricsFormat {
+  const ranked = accept.split(',').flatMap(range => {
+    const [type = '', ...parameters] = range.split(';').map(part => part.trim().toLowerCase())
+    const format = FORMATS.get(type)
+    const q = Number(parameters.find(each => each.startsWith('q='))?.slice(2) ?? 1)
+    return format === undefined || !(q > 0) ? [] : [{ format, q }]
+  })
+  return ranked.sort((a, b) => b.q - a.q)[0]?.format ?? 'text'
+}
+
+const FORMATS: ReadonlyMap<string, MetricsFormat> = new Map([
+  ['application/openmetrics-text', 'openmetrics'],
+  ['text/plain', 'text'],
+  ['text/*', 'text'],
+  ['*/*', 'text'],
+])
 
 function json(value: unknown): HttpAnswer {
   return { status: 200, headers: JSON_TYPE, body: JSON.stringify(value) }
@@ -105,7 +131,7 @@ export function createSliMetrics(): SliSource {
       last.set(check, 1)
       total.inc({ ...check, status: 'success' })
     },
-    text: () => registry.text(),
+    text: format => registry.text(format),
   }
 }
 

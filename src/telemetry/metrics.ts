@@ -2,7 +2,14 @@ import type { BuildInfo } from '../base/build-info.ts'
 import type { Family } from '../base/ip.ts'
 import type { SourceObservation } from '../source/source.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
-import { LabelValues, type ModeMetric, ModeMetrics, metricSet, Registry } from './metric-set.ts'
+import {
+  LabelValues,
+  type MetricsFormat,
+  type ModeMetric,
+  ModeMetrics,
+  metricSet,
+  Registry,
+} from './metric-set.ts'
 import {
   type ApiNumbers,
   addApiMetrics,
@@ -26,7 +33,7 @@ export interface Metrics
   readonly nodeCondition: ReturnType<typeof createNodeConditionMetrics>
   readonly proof: ReturnType<typeof createProofMetrics>
   /** Gives all metrics in Prometheus' text format. */
-  text(): Promise<string>
+  text(format?: MetricsFormat): Promise<string>
 }
 
 export interface MetricsOptions {
@@ -73,9 +80,9 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     savedState: createSavedStateMetrics(registry),
     nodeCondition: createNodeConditionMetrics(registry),
     proof: createProofMetrics(registry),
-    text: async () => {
+    text: async format => {
       modeMetrics.take(await ofMode())
-      return await registry.text()
+      return await registry.text(format)
     },
   }
 }
@@ -127,7 +134,7 @@ function createWorkMetrics(registry: Registry) {
 }
 
 function commitMetrics(registry: Registry) {
-  const { counter, histogram } = metricSet(registry, 'kprobe_')
+  const { counter, exemplified } = metricSet(registry, 'kprobe_')
   const commits = counter('commits_total', 'Commits that the kernel accepted.')
   const bytes = counter(
     'commit_bytes_total',
@@ -137,21 +144,27 @@ function commitMetrics(registry: Registry) {
     'commit_changes_total',
     'Kernel objects that the accepted commits created, changed or removed.',
   )
-  const duration = histogram(
+  const duration = exemplified(
     'commit_duration_seconds',
     'Time from sending a commit to its acknowledgement.',
-    {
-      buckets: [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5],
-    },
+    [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5],
   )
   return {
-    commit(outcome: { readonly bytes: number; readonly durationMs: number; readonly changes: number }) {
+    commit(outcome: CommitFigures) {
       commits.inc()
       bytes.inc(outcome.bytes)
       changes.inc(outcome.changes)
-      duration.observe(outcome.durationMs / 1000)
+      duration(outcome.durationMs / 1000, { generation: String(outcome.generation) })
     },
   }
+}
+
+interface CommitFigures {
+  readonly bytes: number
+  readonly durationMs: number
+  readonly changes: number
+  /** The generation by which /receipts lists the commit. */
+  readonly generation: unknown
 }
 
 function drainMetrics(registry: Registry) {

@@ -1,7 +1,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import type { BuildInfo } from '../base/build-info.ts'
 import type { OverShare } from '../base/shares.ts'
-import { LabelValues, metricSet, Registry } from './metric-set.ts'
+import { LabelValues, type MetricsFormat, metricSet, Registry } from './metric-set.ts'
 
 interface ApiRequest {
   readonly method: string
@@ -270,16 +270,16 @@ const SILENT =
 const REFUSED =
   'Connections and calls rejected since the start because of a limit, or because they are not gRPC.'
 
-/** Creates the metrics of `kprobe api`. Gives them in Prometheus' text format. */
+/** Creates the metrics of `kprobe api`. Gives the text of a scrape. */
 export function createApiMetrics(
   read: () => ApiNumbers,
   overShare: () => readonly ServerOverShare[],
-): () => Promise<string> {
+): (format?: MetricsFormat) => Promise<string> {
   const registry = new Registry()
   addProcessMetrics(registry)
   addApiMetrics(registry, read)
   addOverShareMetric(registry, overShare)
-  return () => registry.text()
+  return format => registry.text(format)
 }
 
 /** Numbers of a relay at the time of a scrape. */
@@ -323,12 +323,12 @@ interface NodesLatency {
 /** Up to the time after which a change no longer waits for nodes. */
 const LATENCY_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60] as const
 
-/** Creates the metrics of `kprobe relay`. Gives them in Prometheus' text format. */
+/** Creates the metrics of `kprobe relay`. Gives the text of a scrape. */
 export function createRelayMetrics(
   read: () => RelayNumbers,
   overShare: () => readonly ServerOverShare[],
   follow: (observe: (latency: NodesLatency) => void) => void = () => undefined,
-): () => Promise<string> {
+): (format?: MetricsFormat) => Promise<string> {
   const registry = new Registry()
   addProcessMetrics(registry)
   const { askedOf, filled } = metricSet(registry, 'kprobe_relay_')
@@ -371,7 +371,7 @@ export function createRelayMetrics(
     ],
   })
   addOverShareMetric(registry, overShare)
-  return () => registry.text()
+  return format => registry.text(format)
 }
 
 function addNodeMetrics(

@@ -256,7 +256,8 @@ describe('kprobe dump', () => {
       2,
       'kprobe dump: --servce: no such flag; did you mean --service?\nsee `kprobe dump --help`\n',
     ],
-    [['--service=cart'], 2, /--service: "cart" is not the name of a Service; give NAMESPACE\/NAME, /],
+    [['--service=cart/'], 2, /--service: "cart\/" is not the name of a Service; give NAMESPACE\/NAME, /],
+    [['--service=CRAT'], 1, /Service "default\/CRAT"; did you mean shop\/cart\?\n/],
     [['--family=inet'], 2, /--family: "inet" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
   ])('answers %j', async (args, code, message) => {
     await programExamples()

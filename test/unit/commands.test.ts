@@ -110,8 +110,8 @@ describe('kprobe', () => {
     [['dump', 'pf'], /"pf": no such argument; there are services, nft, ipvs, ipset, iptables, all/],
     [['dump', 'services', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
     [
-      ['dump', '--service', 'web'],
-      /--service: "web" is not the name of a Service; give NAMESPACE\/NAME, svc/,
+      ['dump', '--service', 'web/'],
+      /--service: "web\/" is not the name of a Service; give NAMESPACE\/NAME, svc/,
     ],
     [['dump', '--admin-socket', 'x.sock'], /--admin-socket: "x.sock" is not an absolute path\n/],
     [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],

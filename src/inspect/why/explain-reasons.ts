@@ -59,7 +59,9 @@ export function reasonsOf(input: ReasonsInput): readonly Reason[] {
     caught === undefined
       ? [...otherPorts(input), ...nodePortElsewhere(input)]
       : [...deadEnds(input, caught), ...ignoredParts(input, caught)]
-  return [...ofNamed(input), ...own, ...refusals(input)]
+  // A refusal of the Service that the question names is one of the address as well.
+  const all = [...ofNamed(input), ...own, ...refusals(input)]
+  return all.filter(({ text }, index) => all.findIndex(other => other.text === text) === index)
 }
 
 /** Gives the reasons why the Service that the question names is not the one that the packet matches. */

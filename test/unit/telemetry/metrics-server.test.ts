@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import type { MetricsFormat } from '../../../src/telemetry/metric-set.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { createSliMetrics, metricsHandler, openMetricsServer } from '../../../src/telemetry/metrics-server.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -7,7 +8,7 @@ import { ask, LOOPBACK, portOf } from './http-client.ts'
 
 const PLAIN = { 'Content-Type': 'text/plain; charset=utf-8', 'X-Content-Type-Options': 'nosniff' }
 
-function pages(metrics = () => Promise.resolve('a 1\n')) {
+function pages(metrics: (format: MetricsFormat) => Promise<string> = async () => 'a 1\n') {
   return metricsHandler({
     proxyMode: () => 'nftables',
     metrics,
@@ -29,6 +30,32 @@ describe('metricsHandler', () => {
     expect(slis.body).toContain(
       'kubernetes_healthchecks_total{name="ping",type="healthz",status="success"} 1',
     )
+  })
+
+  it.each([
+    [undefined, 'text'],
+    ['*/*', 'text'],
+    ['text/html,application/xhtml+xml,*/*;q=0.8', 'text'],
+    ['application/openmetrics-text; version=1.0.0', 'openmetrics'],
+    [
+      'application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1',
+      'openmetrics',
+    ],
+    ['application/openmetrics-text;q=0.1,text/plain;q=0.2', 'text'],
+    ['application/openmetrics-text;q=0', 'text'],
+    ['APPLICATION/OPENMETRICS-TEXT;Q=1', 'openmetrics'],
+    ['application/openmetrics-text;q=x', 'text'],
+    [',;,', 'text'],
+  ] as const)('answers Accept %j in %s', async (accept, format) => {
+    const handle = pages(async asked => `${asked}\n`)
+    for (const path of ['/metrics', '/metrics/slis']) {
+      const { headers, body } = await handle({ ...get(path), accept })
+      const type =
+        format === 'text' ? 'text/plain; version=0.0.4' : 'application/openmetrics-text; version=1.0.0'
+      expect(headers).toEqual({ 'Content-Type': `${type}; charset=utf-8` })
+      if (path === '/metrics') expect(body).toBe(`${format}\n`)
+      else expect(String(body).endsWith('# EOF\n')).toBe(format === 'openmetrics')
+    }
   })
 
   it('answers /configz with the configuration under its group', async () => {
@@ -99,7 +126,7 @@ describe('openMetricsServer', () => {
       connectionsMax: 100,
       report: () => undefined,
       proxyMode: () => 'nftables',
-      metrics: () => metrics.text(),
+      metrics: format => metrics.text(format),
       slis: createSliMetrics(),
       configz: () => ({}),
     })
@@ -107,6 +134,8 @@ describe('openMetricsServer', () => {
     const port = portOf(server.addresses[0])
     const answer = await ask({ port, path: '/metrics' })
     expect(answer.status).toBe(200)
+    const open = await ask({ port, path: '/metrics', headers: { Accept: 'application/openmetrics-text' } })
+    expect(open.body.endsWith('# EOF\n')).toBe(true)
     expect(answer.body).toContain('# TYPE kprobe_commits_total counter')
     expect(await ask({ port, path: '/metrics/slis', method: 'DELETE' })).toMatchObject({ status: 405 })
     server.close()

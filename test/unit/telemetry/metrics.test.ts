@@ -238,8 +238,8 @@ describe('createSliMetrics', () => {
 describe('createMetrics', () => {
   it('counts reported changes', async () => {
     const metrics = createMetrics()
-    metrics.commit({ bytes: 100, durationMs: 2, changes: 3 })
-    metrics.commit({ bytes: 50, durationMs: 1, changes: 1 })
+    metrics.commit({ bytes: 100, durationMs: 2, changes: 3, generation: 7 })
+    metrics.commit({ bytes: 50, durationMs: 1, changes: 1, generation: 8 })
     metrics.staleCommit()
     metrics.failedPass()
     metrics.foreignCommit()

@@ -287,8 +287,8 @@ describe('the flags of kprobe flows and kprobe top', () => {
   it.each([
     [
       'flows',
-      ['--service=cart'],
-      '--service: "cart" is not the name of a Service; give NAMESPACE/NAME, svc/NAMESPACE/NAME, NAME.NAMESPACE.svc, or NAME with -n NAMESPACE',
+      ['--service=cart/'],
+      '--service: "cart/" is not the name of a Service; give NAMESPACE/NAME, svc/NAMESPACE/NAME, NAME.NAMESPACE.svc, or NAME in the namespace of -n or default',
     ],
     ['flows', ['--from=nowhere'], '--from[0]: "nowhere" is'],
     ['flows', ['--from=10.1.0.9,10.2.0.0/16', '--to=fd00::1'], '--to: is IPv6 while --from is IPv4'],

@@ -17,6 +17,8 @@ interface Asked {
   readonly port?: number
   readonly from?: string
   readonly isLocal?: boolean
+  /** The Service that the question names. */
+  readonly named?: string
   readonly refusedObjects?: readonly Refusal[]
 }
 
@@ -25,7 +27,7 @@ function reasons(objects: readonly Fields[], asked: Asked) {
 }
 
 function reasonsIn(snapshot: Snapshot, asked: Asked) {
-  const { to, port = 80, from = '203.0.113.9', isLocal = false, refusedObjects = [] } = asked
+  const { to, port = 80, from = '203.0.113.9', isLocal = false, named, refusedObjects = [] } = asked
   const { table } = finish(resolve(OPTIONS, undefined, snapshot))
   const ports = table.services.values().flatMap(its => its.ports)
   const caught = ports.flatMap(its =>
@@ -51,6 +53,7 @@ function reasonsIn(snapshot: Snapshot, asked: Asked) {
     port,
     protocol: { name: 'TCP', number: 6 },
     interfaceName: undefined,
+    ...(named === undefined ? {} : { service: named }),
   } as const
   return reasonsOf({
     question,
@@ -183,6 +186,9 @@ describe('reasonsOf', () => {
     expect(reasons(objects, { to: '10.96.0.1' })).toEqual([
       'Service ns/late requests 10.96.0.1:80/TCP (spec.clusterIPs), which kprobe refuses: already claimed by Service ns/web, which comes first',
     ])
+    expect(reasons(objects, { to: '10.96.0.1', named: 'ns/late' })).toEqual(
+      reasons(objects, { to: '10.96.0.1' }),
+    )
     expect(reasons(objects, { to: '192.168.1.7', port: 30_080, isLocal: true })).toEqual([
       expect.stringContaining(
         'Service ns/late requests 30080/TCP (spec.ports[].nodePort), which kprobe refuses: ',
