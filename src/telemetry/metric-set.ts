@@ -1,3 +1,4 @@
+/// <reference path="./prom-client.d.ts" />
 import type { Counter, Gauge, Histogram, Metric, OpenMetricsContentType } from 'prom-client'
 import PromCounter from 'prom-client/lib/counter.js'
 import PromGauge from 'prom-client/lib/gauge.js'

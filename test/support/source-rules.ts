@@ -162,6 +162,14 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'relay/admission.ts': ['node:crypto'],
   'relay/connection.ts': ['node:http2', 'node:net'],
   'relay/open.ts': ['node:dns/promises', 'node:fs/promises'],
+  'telemetry/metric-set.ts': [
+    'prom-client',
+    'prom-client/lib/counter.js',
+    'prom-client/lib/gauge.js',
+    'prom-client/lib/histogram.js',
+    'prom-client/lib/registry.js',
+  ],
+  'telemetry/prom-client.d.ts': ['prom-client'],
   'telemetry/process-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/layout.ts': ['node:crypto'],
