@@ -4,6 +4,7 @@ import { errorOf, errorText } from '../base/errors.ts'
 import { FAMILIES, type Family, familyOf, formatIp, isLoopback } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { rfc3339 } from '../base/text.ts'
+import type { WrittenNodeCondition } from '../base/written.ts'
 import type { Config, NodePortSelection } from '../config/config.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -240,14 +241,14 @@ function conditionIn(node: unknown, type: string): Json | undefined {
 export function conditionPatch(
   { type, state, wallMs }: { readonly type: string; readonly state: ConditionState; readonly wallMs: number },
   node: unknown,
-): unknown {
+): { readonly status: { readonly conditions: readonly WrittenNodeCondition[] } } | undefined {
   const found = conditionIn(node, type)
   const { status, reason, message } = state
   if (found?.status === status && found.reason === reason && found.message === message) return undefined
   const now = rfc3339(Math.floor(wallMs / 1_000) * 1_000)
   // The time of the last change of the status, not of the reason: the API server does not keep it by itself.
-  const kept = found?.status === status && typeof found.lastTransitionTime === 'string'
-  const lastTransitionTime = kept ? found.lastTransitionTime : now
+  const since = found?.status === status ? found.lastTransitionTime : undefined
+  const lastTransitionTime = typeof since === 'string' ? since : now
   return { status: { conditions: [{ type, ...state, lastHeartbeatTime: now, lastTransitionTime }] } }
 }
 

@@ -12,6 +12,7 @@ import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { type Origin, ownersOf, Shares } from '../base/shares.ts'
 import { oneLine } from '../base/text.ts'
+import type { WrittenTokenReview } from '../base/written.ts'
 import { isJson } from '../model/fields.ts'
 import { type ApiClient, collect } from '../source/kube/api-client.ts'
 
@@ -135,16 +136,17 @@ export class TokenReviews {
   async #ask(token: string, controller: AbortController): Promise<Readonly<Record<string, unknown>>> {
     const { client, clock, audience } = this.#options
     const cancel = clock.after(ANSWER_MS_MAX, () => controller.abort())
+    const review: WrittenTokenReview = {
+      apiVersion: 'authentication.k8s.io/v1',
+      kind: 'TokenReview',
+      spec: { token, audiences: [audience] },
+    }
     try {
       const response = await client.send({
         method: 'POST',
         path: PATH,
         accept: 'application/json',
-        body: JSON.stringify({
-          apiVersion: 'authentication.k8s.io/v1',
-          kind: 'TokenReview',
-          spec: { token, audiences: [audience] },
-        }),
+        body: JSON.stringify(review),
         idleMs: ANSWER_MS_MAX,
         longLived: false,
         signal: controller.signal,
@@ -152,9 +154,9 @@ export class TokenReviews {
       const answer = await collect(response, ANSWER_BYTES_MAX)
       if (answer === undefined) throw new Error('the answer is too long')
       if (response.status !== 200 && response.status !== 201) throw new Error(`status ${response.status}`)
-      const review: unknown = JSON.parse(answer.toString())
-      if (!isJson(review) || !isJson(review.status)) throw new Error('the response is not a TokenReview')
-      return review.status
+      const reviewed: unknown = JSON.parse(answer.toString())
+      if (!isJson(reviewed) || !isJson(reviewed.status)) throw new Error('the response is not a TokenReview')
+      return reviewed.status
     } finally {
       cancel()
     }

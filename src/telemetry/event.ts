@@ -1,4 +1,5 @@
 import { microTime, oneLine } from '../base/text.ts'
+import type { WrittenEvent } from '../base/written.ts'
 import { printable, type Refusal } from '../model/fields.ts'
 import type { ServiceKey } from '../model/service.ts'
 
@@ -166,7 +167,7 @@ export function creation(
 ): EventWrite {
   const { type, reason, action, note, regarding } = fact
   const { reporter, uid, firstWallMs, series } = at
-  const body = {
+  const body: WrittenEvent = {
     apiVersion: 'events.k8s.io/v1',
     kind: 'Event',
     metadata: { name: identity.name, namespace: identity.namespace },
@@ -195,7 +196,7 @@ export function repetition(identity: EventIdentity, series: EventSeries): EventW
   return { method: 'PATCH', path, body: { series: seriesOf(series) } }
 }
 
-function seriesOf({ count, lastWallMs }: EventSeries): object {
+function seriesOf({ count, lastWallMs }: EventSeries): NonNullable<WrittenEvent['series']> {
   return { count, lastObservedTime: microTime(lastWallMs) }
 }
 
@@ -203,7 +204,7 @@ function collection({ namespace }: EventIdentity): string {
   return `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/events`
 }
 
-function referenceOf(object: EventObject, uid: string): object {
+function referenceOf(object: EventObject, uid: string): NonNullable<WrittenEvent['regarding']> {
   const known = uid === '' ? {} : { uid }
   if (object.kind === 'Node') return { apiVersion: 'v1', kind: 'Node', name: object.name, ...known }
   const slash = object.key.indexOf('/')

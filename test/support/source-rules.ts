@@ -139,6 +139,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'api/grpc/grpc-server.ts': ['node:fs/promises', 'node:net'],
   base: [],
   'base/log.ts': ['node:fs', 'pino'],
+  // Types alone.
+  'base/written.ts': ['@kubernetes/client-node'],
   'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
