@@ -2,16 +2,8 @@ import { open, stat } from 'node:fs/promises'
 import { codeOf } from '../base/errors.ts'
 import { readToEnd } from '../base/octets.ts'
 import { nearest, PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import {
-  type FieldPath,
-  type FieldValue,
-  fieldAt,
-  isFieldPath,
-  namesBelow,
-  scalarValue,
-  type VmoduleItem,
-  whyNotValue,
-} from './fields.ts'
+import { type FieldValue, scalarValue, type VmoduleItem, whyNotValue } from './field-values.ts'
+import { type FieldPath, fieldAt, isFieldPath, namesBelow } from './fields.ts'
 import { type ConfigError, quote } from './flag.ts'
 import { Settings } from './settings.ts'
 import { type Spot, TooManyEntries, type TreeEntry, type TreeNode, yamlTrees } from './yaml-tree.ts'

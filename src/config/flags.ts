@@ -1,3 +1,4 @@
+import { FIELD_PATHS, fieldAt } from './fields.ts'
 import { type ExplainFlag, type FlagSpec, flag, flagGroup, flags, grouped } from './flag.ts'
 import { DEFAULT_MODE, MODE_ROWS } from './modes.ts'
 
@@ -333,8 +334,15 @@ export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...RUN_FLAGS.filter(({ name }) => API_RUN_FLAGS.includes(name)),
 ]
 
+const OVER_FILE_FLAGS: readonly string[] = [
+  ...new Set(FIELD_PATHS.flatMap(path => fieldAt(path).overFile ?? [])),
+]
+/** A flag of kube-proxy that overrides its file, too. */
+const HOSTNAME_FLAG = 'hostname-override'
+
 /** Flags of `run` that kube-proxy does not have; they have effect with --config, too. */
 export const OWN_FLAGS: readonly string[] = [
+  ...OVER_FILE_FLAGS.filter(name => name !== HOSTNAME_FLAG),
   'admin-socket',
   'allowed-external-cidrs',
   'allowed-load-balancer-cidrs',
@@ -342,20 +350,12 @@ export const OWN_FLAGS: readonly string[] = [
   'backend',
   'connection-metrics-max',
   'conntrack-lower',
-  'conntrack-tcp-timeout-fin-wait',
-  'conntrack-tcp-timeout-time-wait',
   ...new Set(MODE_ROWS.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name)),
-  'masquerade-bit',
-  'min-sync-period',
-  'node-condition',
   'once',
-  'prove',
   'relay-fallback',
   ...RELAY_CLIENT_FLAGS.map(({ name }) => name),
   'service-proxy-name',
   'source',
-  'state-dir',
-  'sync-period',
   'ui-address',
   ...UI_FLAGS.map(({ name }) => name),
 ]
@@ -371,18 +371,11 @@ export const KUBE_PROXY_FLAGS: readonly string[] = RUN_FLAGS.filter(
 export const BESIDE_FILE_FLAGS: readonly string[] = [
   'cleanup',
   'config',
-  'hostname-override',
+  HOSTNAME_FLAG,
   'init-only',
-  'log-flush-frequency',
-  'log-json-info-buffer-size',
-  'log-json-split-stream',
-  'log-text-info-buffer-size',
-  'log-text-split-stream',
-  'logging-format',
+  ...FIELD_PATHS.filter(path => path.startsWith('logging.')).flatMap(path => fieldAt(path).flag ?? []),
   'master',
-  'v',
   'version',
-  'vmodule',
   'write-config-to',
 ]
 

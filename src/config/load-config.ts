@@ -20,7 +20,6 @@ import {
   completeSettings,
   foldPorts,
   modeOf,
-  overlayHostName,
   overlayLogging,
   settingsFromFlags,
 } from './settings-from-flags.ts'
@@ -107,7 +106,6 @@ export function parseRequest(
   const own = readOwnSettings(reader)
   const { settings, errors, doubts, warnings } =
     file === undefined ? fromFlags(reader) : fromFile(reader, file, options.env ?? {})
-  overlayHostName(settings, reader)
   completeSettings(settings, reader)
   const config = readConfig(settings, { ...own, ...readModeOptions(settings, reader) }, options.hostName)
   // Relayed connections end with the process.

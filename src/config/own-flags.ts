@@ -20,9 +20,9 @@ import type {
   UiConfig,
 } from './config.ts'
 import { type FlagReader, flag, quote, readCidrs } from './flag.ts'
+import { readBindAddress } from './flag-text.ts'
 import { API_TLS_FLAGS, RELAY_CLIENT_FLAGS, UI_FLAGS } from './flags.ts'
 import { MODE_ROWS, rowOf } from './modes.ts'
-import { readBindAddress } from './settings-from-flags.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
 export type OwnSettings = Pick<

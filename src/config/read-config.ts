@@ -21,12 +21,14 @@ import {
   type ProxyMode,
 } from './config.ts'
 import { type FeatureGates, isGateOn, whyNotGate } from './feature-gates.ts'
-import { type PathOf, parseQuantity } from './fields.ts'
+import { parseQuantity } from './field-values.ts'
+import { type FieldPath, fieldAt, isOfMode, isShared, type PathOf, pathsOf } from './fields.ts'
 import { quote, readCidrs } from './flag.ts'
-import { MODE_NAMES, type ModeOptions } from './modes.ts'
+import { readBindAddress } from './flag-text.ts'
+import { MODE_NAMES, type ModeOptions, rowOf } from './modes.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
-import { modeOf, modeSettingsOf, readBindAddress } from './settings-from-flags.ts'
+import { modeOf, modeSettingsOf } from './settings-from-flags.ts'
 
 /**
  * Makes a frozen Config of complete settings. Errors go into `settings.errors`; with an error, the result is invalid.
@@ -234,42 +236,13 @@ function readConntrack(settings: Settings, lower: boolean): ConntrackConfig {
   }
 }
 
-/** Ranges that kube-proxy checks in every mode. */
-const RANGES: readonly { readonly path: PathOf<'int32'>; readonly min: number; readonly max: number }[] = [
-  { path: 'clientConnection.burst', min: 0, max: Number.POSITIVE_INFINITY },
-  { path: 'conntrack.maxPerCore', min: 0, max: Number.POSITIVE_INFINITY },
-  { path: 'conntrack.min', min: 0, max: Number.POSITIVE_INFINITY },
-  { path: 'iptables.masqueradeBit', min: 0, max: 31 },
-  { path: 'nftables.masqueradeBit', min: 0, max: 31 },
-  { path: 'oomScoreAdj', min: -1_000, max: 1_000 },
-]
-
-const NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
-  'conntrack.tcpCloseWaitTimeout',
-  'conntrack.tcpEstablishedTimeout',
-  'conntrack.tcpFinWaitTimeout',
-  'conntrack.tcpTimeWaitTimeout',
-  'conntrack.udpStreamTimeout',
-  'conntrack.udpTimeout',
-]
-
-const POSITIVE: readonly PathOf<'duration' | 'flush'>[] = ['configSyncPeriod', 'logging.flushFrequency']
-
 /** The minor version of Kubernetes before that of the kube-proxy that kprobe replaces. */
 const PREVIOUS_MINOR = '1.35'
 
 /** Applies the checks of kube-proxy that reading a value does not include. Errors go into `settings.errors`. */
 function checkSettings(settings: Settings): void {
-  for (const { path, min, max } of RANGES) {
-    const value = settings.number(path)
-    if (value < min || value > max)
-      settings.fail(path, max < Number.POSITIVE_INFINITY ? `${value} is not from ${min} to ${max}` : NEGATIVE)
-  }
-  const { minSyncPeriod, syncPeriod, notNegative: ofMode = [] } = modeSettingsOf(settings)
-  for (const path of [...NOT_NEGATIVE, ...ofMode, minSyncPeriod])
-    if (settings.duration(path) < 0n) settings.fail(path, NEGATIVE)
-  for (const path of [...POSITIVE, syncPeriod])
-    if (settings.duration(path) <= 0n) settings.fail(path, 'must be longer than 0')
+  checkNumbers(settings)
+  checkDurations(settings)
   checkPeriods(settings)
   checkGates(settings)
   checkLogging(settings)
@@ -281,7 +254,30 @@ function checkSettings(settings: Settings): void {
     )
 }
 
+function checkNumbers(settings: Settings): void {
+  for (const path of pathsOf('int32')) {
+    const { range: [min, max] = ANY } = fieldAt(path)
+    const value = settings.number(path)
+    if (value < min || value > max)
+      settings.fail(path, max < ANY[1] ? `${value} is not from ${min} to ${max}` : NEGATIVE)
+  }
+}
+
+const ANY = [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY] as const
 const NEGATIVE = 'cannot be negative'
+
+/** Checks the durations that the mode uses. Errors in its periods come last. */
+function checkDurations(settings: Settings): void {
+  const mode = rowOf(modeOf(settings))
+  const isChecked = (path: FieldPath): boolean =>
+    fieldAt(path).checkedInMode === true ? path.startsWith(`${mode.name}.`) : isOfMode(path, mode.settings)
+  const paths = pathsOf('duration', 'flush').filter(isChecked)
+  const inOrder = [...paths.filter(path => !isShared(path)), ...paths.filter(isShared)]
+  const those = (least: 'zero' | 'more') => inOrder.filter(path => fieldAt(path).least === least)
+  for (const path of those('zero')) if (settings.duration(path) < 0n) settings.fail(path, NEGATIVE)
+  for (const path of those('more'))
+    if (settings.duration(path) <= 0n) settings.fail(path, 'must be longer than 0')
+}
 
 function checkPeriods(settings: Settings): void {
   const { minSyncPeriod: min, syncPeriod: sync } = modeSettingsOf(settings)

@@ -1,57 +1,41 @@
-import { familyOf, parseIp, whyNotIp } from '../base/ip.ts'
-import type { BindAddress, ProxyMode } from './config.ts'
+import { familyOf, parseIp } from '../base/ip.ts'
+import type { ProxyMode } from './config.ts'
 import { parseGates } from './feature-gates.ts'
 import {
-  FIELD_PATHS,
-  type FieldPath,
   type FieldValue,
-  fieldAt,
   flagValue,
+  isScalar,
   type ScalarKind,
   type VmoduleItem,
   whyNotValue,
-} from './fields.ts'
-import { type FlagReader, parseBool, quote } from './flag.ts'
-import type { ModeFields, ModeSettings } from './modes/mode-row.ts'
-import { DEFAULT_MODE, MODE_NAMES, MODE_ROWS, rowOf } from './modes.ts'
+} from './field-values.ts'
+import { FIELD_PATHS, type FieldPath, fieldAt, isOfMode, isShared } from './fields.ts'
+import { type FlagReader, quote } from './flag.ts'
+import { withPort } from './flag-text.ts'
+import type { ModeSettings } from './modes/mode-row.ts'
+import { DEFAULT_MODE, MODE_NAMES, rowOf } from './modes.ts'
 import { Settings } from './settings.ts'
 
 const HEALTHZ_PORT = 10_256
 const METRICS_PORT = 10_249
 
-/** Gives the flags that kube-proxy maps to a field that depends on the mode. */
-function pairingsOf({
-  masqueradeAll,
-  minSyncPeriod,
-  syncPeriod,
-  periodFlags,
-}: ModeFields): readonly Pairing[] {
-  return [
-    { path: masqueradeAll, flag: 'masquerade-all', kind: 'bool' },
-    { path: minSyncPeriod, flag: periodFlags.min, kind: 'duration' },
-    { path: syncPeriod, flag: periodFlags.sync, kind: 'duration' },
-  ]
-}
-
 /** Reads the flags of kube-proxy into the fields of its configuration file. An invalid text is an error of `reader`. */
 export function settingsFromFlags(reader: FlagReader): Settings {
-  const settings = new Settings(flagLabel)
-  for (const path of FIELD_PATHS) {
-    const { flag } = fieldAt(path)
-    if (flag !== undefined) setFromFlag(settings, path, flag, reader)
-  }
-  for (const pairing of pairingsOf(modeSettingsOf(settings))) setScalar(settings, reader, pairing)
+  const settings = new Settings(path => {
+    const { flag, overFile = flag } = fieldAt(path)
+    return overFile === undefined ? path : `--${overFile}`
+  })
+  // The mode is a field itself, and decides which sections the flags of all modes set.
+  for (const path of FIELD_PATHS) if (!isShared(path)) setFromFlag(settings, reader, path)
+  const mode = modeSettingsOf(settings)
+  const shared = FIELD_PATHS.filter(isShared)
+  const used = shared.filter(path => isOfMode(path, mode))
+  for (const path of used) setFromFlag(settings, reader, path)
   // Flags of other modes have no effect, but kube-proxy parses their texts, too.
-  const others = MODE_ROWS.map(({ settings: { periodFlags } }) => periodFlags)
-  const idle = new Set(others.flatMap(flags => Object.values(flags)))
-  for (const flag of Object.values(modeSettingsOf(settings).periodFlags)) idle.delete(flag)
-  for (const flag of idle) readScalar(reader, flag, 'duration')
+  const usedFlags = used.map(path => fieldAt(path).flag)
+  const idle = new Set(shared.map(path => fieldAt(path).flag).filter(flag => !usedFlags.includes(flag)))
+  for (const flag of idle) if (flag !== undefined) readScalar(reader, flag, 'duration')
   return settings
-}
-
-function flagLabel(path: FieldPath): string {
-  const { flag, ownFlag = flag } = fieldAt(path)
-  return ownFlag === undefined ? path : `--${ownFlag}`
 }
 
 /** Applies the flags of logging, which override a file. Their module levels come before those of the file. */
@@ -70,15 +54,6 @@ export function overlayLogging(settings: Settings, fromFlags: Settings): void {
   if (!fromFlags.says('logging.vmodule')) return
   const value = [...fromFlags.vmodule(), ...before]
   settings.set('logging.vmodule', { value, label: fromFlags.label('logging.vmodule') })
-}
-
-/** Applies --hostname-override, which overrides a file. */
-export function overlayHostName(settings: Settings, reader: FlagReader): void {
-  const text = reader.text('hostname-override') ?? ''
-  if (text === '') return
-  const value = text.trim().toLowerCase()
-  if (value === '') reader.fail('--hostname-override', 'is blank')
-  settings.set('hostnameOverride', { value, label: '--hostname-override', exact: true })
 }
 
 /**
@@ -104,17 +79,14 @@ const PORT_FLAGS = [
   { flag: 'metrics-port', path: 'metricsBindAddress', fallback: METRICS_PORT },
 ] as const
 
-function setFromFlag(settings: Settings, path: FieldPath, flag: string, reader: FlagReader): void {
-  if (!reader.given(flag)) return
-  const { kind } = fieldAt(path)
+function setFromFlag(settings: Settings, reader: FlagReader, path: FieldPath): void {
+  const { kind, flag } = fieldAt(path)
+  if (flag === undefined || !reader.given(flag)) return
   const label = `--${flag}`
   if (kind === 'texts') settings.set(path, { value: reader.list(flag), label, exact: true })
   else if (kind === 'vmodule') settings.set(path, { value: readVmodule(reader, flag), label })
   else if (kind === 'gates') setGates(settings, reader)
-  else {
-    const value = isAddress(path) ? readAddress(reader, path, flag) : readScalar(reader, flag, kind)
-    if (value !== undefined) settings.set(path, { value, label, exact: true })
-  }
+  else setScalar(settings, reader, path, flag)
 }
 
 function setGates(settings: Settings, reader: FlagReader): void {
@@ -127,16 +99,14 @@ function setGates(settings: Settings, reader: FlagReader): void {
   }
 }
 
-/** A flag that sets a field which the table of fields does not pair it with. */
-interface Pairing {
-  readonly path: FieldPath
-  readonly flag: string
-  readonly kind: ScalarKind
-}
-
-function setScalar(settings: Settings, reader: FlagReader, { path, flag, kind }: Pairing): void {
-  const value = readScalar(reader, flag, kind)
-  if (value !== undefined) settings.set(path, { value, label: `--${flag}`, exact: true })
+function setScalar(settings: Settings, reader: FlagReader, path: FieldPath, flag: string): void {
+  const { kind, fromFlag } = fieldAt(path)
+  const text = reader.text(flag)
+  if (text === undefined || !isScalar(kind)) return
+  const label = `--${flag}`
+  const fail = (message: string): void => reader.fail(label, message)
+  const value = fromFlag === undefined ? readScalar(reader, flag, kind) : fromFlag(text, fail)
+  if (value !== undefined) settings.set(path, { value, label, exact: true })
 }
 
 function readScalar(reader: FlagReader, flag: string, kind: ScalarKind): FieldValue | undefined {
@@ -145,30 +115,6 @@ function readScalar(reader: FlagReader, flag: string, kind: ScalarKind): FieldVa
   const value = flagValue(kind, text)
   if (value === undefined) reader.fail(`--${flag}`, whyNotValue(kind, text))
   return value
-}
-
-type AddressPath = 'bindAddress' | 'healthzBindAddress' | 'metricsBindAddress'
-
-function isAddress(path: FieldPath): path is AddressPath {
-  return path === 'bindAddress' || path === 'healthzBindAddress' || path === 'metricsBindAddress'
-}
-
-/** Reads an address. An empty text keeps the default, as kube-proxy does in contrast to its help. */
-function readAddress(reader: FlagReader, path: AddressPath, flag: string): string | undefined {
-  const text = reader.text(flag) ?? ''
-  if (text === '' || parseIp(text) !== undefined) return text === '' ? undefined : text
-  const parts = path === 'bindAddress' ? undefined : splitHostPort(text)
-  if (parts === undefined) reader.fail(`--${flag}`, `${quote(text)} is ${whyNotIp(text)}${OR_PORT[path]}`)
-  else if (parseIp(parts.host) === undefined)
-    reader.fail(`--${flag}`, `${quote(parts.host)} is ${whyNotIp(parts.host)}`)
-  else return text
-  return undefined
-}
-
-const OR_PORT: Readonly<Record<AddressPath, string>> = {
-  bindAddress: '',
-  healthzBindAddress: `, with or without :PORT`,
-  metricsBindAddress: `, with or without :PORT`,
 }
 
 /** Reads `file=2,other*=4`. */
@@ -191,45 +137,6 @@ export function modeOf(settings: Settings): ProxyMode {
 
 export function modeSettingsOf(settings: Settings): ModeSettings {
   return rowOf(modeOf(settings)).settings
-}
-
-/**
- * Splits `192.0.2.1:80` or `[2001:db8::1]:80` as Go's net.SplitHostPort does; undefined if the text has another form.
- */
-function splitHostPort(text: string): { readonly host: string; readonly port: string } | undefined {
-  const match = /^(?:\[([^[\]]*)\]|([^[\]:]*)):([^[\]:]*)$/.exec(text)
-  return match === null ? undefined : { host: match[1] ?? match[2] ?? '', port: match[3] ?? '' }
-}
-
-/** Adds a port to an address without one. An invalid text passes unchanged, for a later check to refuse. */
-function withPort(text: string, port: number): string {
-  if (splitHostPort(text) !== undefined || parseIp(text) === undefined) return text
-  return text.includes(':') ? `[${text}]:${port}` : `${text}:${port}`
-}
-
-/** Reads an address to listen at, or gives the reason why it is invalid. */
-export function readBindAddress(
-  text: string,
-): { readonly address: BindAddress } | { readonly problem: string } {
-  const parts = splitHostPort(text)
-  if (parts === undefined) return { problem: `${quote(text)} is not written IP:PORT or [IP]:PORT` }
-  const ip = parseIp(parts.host)
-  if (ip === undefined) return { problem: `${quote(parts.host)} is ${whyNotIp(parts.host)}` }
-  const port = /^\d{1,5}$/.test(parts.port) ? Number(parts.port) : 0
-  if (port < 1 || port > 65_535) return { problem: `${quote(parts.port)} is not a port from 1 to 65535` }
-  return { address: { ip, port } }
-}
-
-/** Gives the flags that kube-proxy names after a mode, or does not have; they also override a file. */
-function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): readonly Pairing[] {
-  return [
-    { path: masqueradeBit, flag: 'masquerade-bit', kind: 'int32' },
-    { path: minSyncPeriod, flag: 'min-sync-period', kind: 'duration' },
-    { path: syncPeriod, flag: 'sync-period', kind: 'duration' },
-    { path: 'conntrack.tcpFinWaitTimeout', flag: 'conntrack-tcp-timeout-fin-wait', kind: 'duration' },
-    { path: 'conntrack.tcpTimeWaitTimeout', flag: 'conntrack-tcp-timeout-time-wait', kind: 'duration' },
-    { path: 'stateDir', flag: 'state-dir', kind: 'text' },
-  ]
 }
 
 /** kprobe's default, also for a zero: commits cost little. */
@@ -277,40 +184,23 @@ export function completeSettings(settings: Settings, reader: FlagReader): void {
     settings.inherit('nftables.minSyncPeriod', 'iptables.minSyncPeriod')
     settings.inherit('nftables.syncPeriod', 'iptables.syncPeriod')
   }
-  for (const pairing of ownPairings(modeSettingsOf(settings))) setOwn(settings, reader, pairing)
-  setSwitch(settings, reader, {
-    path: 'nodeCondition',
-    flag: 'node-condition',
-    meant: DEFAULT_CONDITION,
-    none: '',
-  })
-  setSwitch(settings, reader, { path: 'prove', flag: 'prove', meant: 'full', none: 'off' })
+  const mode = modeSettingsOf(settings)
+  for (const path of OVERRIDDEN) if (isOfMode(path, mode)) override(settings, reader, path)
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
   if (settings.texts('nodePortAddresses').length === 0 && modeSettingsOf(settings).everyAddress !== true)
     setQuietly(settings, 'nodePortAddresses', ['primary'])
 }
 
-/** Sets a field by a flag that stands for `meant` if it has no value of its own, and for `none` if it is false. */
-function setSwitch(
-  settings: Settings,
-  reader: FlagReader,
-  {
-    path,
-    flag,
-    meant,
-    none,
-  }: { readonly path: FieldPath; readonly flag: string } & Record<'meant' | 'none', string>,
-): void {
-  const text = reader.text(flag)
-  if (text === undefined) return
-  const isOn = parseBool(text)
-  const value = isOn === true ? meant : isOn === false ? none : text
-  settings.set(path, { value, label: `--${flag}`, exact: true })
-}
-
-/** The type that sig-network's documents name for a service proxy. */
-const DEFAULT_CONDITION = 'ServiceProxyReady'
+const OVER_FILE = FIELD_PATHS.map(path => ({ path, ...fieldAt(path) })).filter(
+  ({ overFile }) => overFile !== undefined,
+)
+/** Fields with a flag that overrides the file, in the order of errors: those of the mode before the others. */
+const OVERRIDDEN: readonly FieldPath[] = [
+  ...OVER_FILE.filter(({ fromFlag }) => fromFlag !== undefined),
+  ...OVER_FILE.filter(({ ofMode }) => ofMode !== undefined),
+  ...OVER_FILE.filter(({ fromFlag, ofMode }) => fromFlag === undefined && ofMode === undefined),
+].map(({ path }) => path)
 
 function completePeriods(settings: Settings): void {
   const { minSyncPeriod, syncPeriod, defaultSyncPeriod } = modeSettingsOf(settings)
@@ -321,15 +211,16 @@ function completePeriods(settings: Settings): void {
   setQuietly(settings, minSyncPeriod, least)
 }
 
-/** Sets a field that two flags name. Both may be given if they agree; a flag overrides a file. */
-function setOwn(settings: Settings, reader: FlagReader, pairing: Pairing): void {
-  const { path, flag } = pairing
+/** Sets a field by the flag that overrides the file. A flag of kube-proxy may be given, too, if both agree. */
+function override(settings: Settings, reader: FlagReader, path: FieldPath): void {
+  const { overFile } = fieldAt(path)
+  if (overFile === undefined) return
   const theirs = settings.label(path)
-  const given = settings.says(path) && reader.given(flag)
+  const given = settings.says(path) && reader.given(overFile)
   const before = settings.value(path)
-  setScalar(settings, reader, pairing)
+  setScalar(settings, reader, path, overFile)
   if (given && theirs.startsWith('--') && before !== settings.value(path))
-    reader.fail(`--${flag}`, `means the same as ${theirs} and differs from it`)
+    reader.fail(`--${overFile}`, `means the same as ${theirs} and differs from it`)
 }
 
 /** Sets a default. Errors still use the label of the unset field. */

@@ -1,11 +1,5 @@
-import {
-  FIELD_PATHS,
-  type FieldPath,
-  type FieldValue,
-  fieldAt,
-  type PathOf,
-  type VmoduleItem,
-} from './fields.ts'
+import type { FieldValue, VmoduleItem } from './field-values.ts'
+import { FIELD_PATHS, type FieldPath, fieldAt, type PathOf } from './fields.ts'
 import type { ConfigError } from './flag.ts'
 
 /** A value with its label in errors: `--conntrack-min`, `config.yaml:3:5: conntrack.min`. */

@@ -6,7 +6,7 @@ import {
   logFieldChanges,
   programmingFields,
   tuningFields,
-} from '../config/effective-config.ts'
+} from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'

@@ -301,8 +301,12 @@ function resolvePath(importer: string, module: string): string {
 }
 
 const MODE_NAME = new RegExp(`'(?:${MODE_NAMES.join('|')})'`)
-/** Where the word is no mode: a library, and rules that IPVS mode writes. */
-const NAMES_NO_MODE: readonly string[] = ['src/inspect/check/libnftables.ts', 'src/config/config.ts']
+/** Where the word is no mode: a library, rules that IPVS mode writes, and members of Config. */
+const NAMES_NO_MODE: readonly string[] = [
+  'src/inspect/check/libnftables.ts',
+  'src/config/config.ts',
+  'src/config/fields.ts',
+]
 
 /** Outside of src/modes/, src/config/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
 export function modeNameComplaints(file: SourceFile): string[] {

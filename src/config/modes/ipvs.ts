@@ -1,7 +1,8 @@
 import { nsToMs, parseGoDuration, TIMER_MS_MAX } from '../../base/duration.ts'
 import { formatCidr } from '../../base/ip.ts'
 import type { IpvsConfig } from '../config.ts'
-import { type FieldPath, type PathOf, whyNotValue } from '../fields.ts'
+import { whyNotValue } from '../field-values.ts'
+import type { FieldPath, PathOf } from '../fields.ts'
 import { type FlagReader, flagGroup, quote, readCidrs } from '../flag.ts'
 import type { Settings } from '../settings.ts'
 import type { ModeRow, ModeSettings } from './mode-row.ts'
@@ -41,10 +42,8 @@ const SETTINGS: ModeSettings = {
   masqueradeBit: 'iptables.masqueradeBit',
   minSyncPeriod: 'ipvs.minSyncPeriod',
   syncPeriod: 'ipvs.syncPeriod',
-  periodFlags: { min: 'ipvs-min-sync-period', sync: 'ipvs-sync-period' },
   // IPVS reports no changes: besides the digests, only a full resync finds them.
   defaultSyncPeriod: 30_000_000_000n,
-  notNegative: ['ipvs.tcpFinTimeout', 'ipvs.tcpTimeout', 'ipvs.udpTimeout'],
   countsConnections: true,
   flags: FLAGS,
   paceFlags: PACE_FLAGS,

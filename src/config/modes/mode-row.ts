@@ -2,14 +2,12 @@ import type { Config } from '../config.ts'
 import type { PathOf } from '../fields.ts'
 import type { FlagSpec } from '../flag.ts'
 
-/** The settings that every mode has: the fields of the file, in its own section or that of another mode, and the flags. */
+/** The settings that every mode has: the fields of the file, in its own section or that of another mode, by the names that "ofMode" of a field gives them. */
 export interface ModeFields {
   readonly masqueradeAll: PathOf<'bool'>
   readonly masqueradeBit: PathOf<'int32'>
   readonly minSyncPeriod: PathOf<'duration'>
   readonly syncPeriod: PathOf<'duration'>
-  /** Flags of kube-proxy that set the two periods in this mode, and in no other. */
-  readonly periodFlags: { readonly min: string; readonly sync: string }
 }
 
 export interface ModeSettings extends ModeFields {
@@ -17,8 +15,6 @@ export interface ModeSettings extends ModeFields {
   readonly defaultSyncPeriod: bigint
   /** Node ports are served on every address by default, as kube-proxy's are, and not only on primary ones. */
   readonly everyAddress?: true
-  /** Fields that kube-proxy checks in this mode alone. */
-  readonly notNegative?: readonly PathOf<'duration'>[]
   /** The kernel counts connections at each endpoint. */
   readonly countsConnections?: true
   /** Flags of kube-proxy that decide the wanted state in this mode alone. Every mode checks them, as kube-proxy does. */

@@ -9,7 +9,6 @@ const SETTINGS: ModeSettings = {
   masqueradeBit: 'nftables.masqueradeBit',
   minSyncPeriod: 'nftables.minSyncPeriod',
   syncPeriod: 'nftables.syncPeriod',
-  periodFlags: { min: 'iptables-min-sync-period', sync: 'iptables-sync-period' },
   defaultSyncPeriod: 600_000_000_000n,
   countsConnections: true,
   ownFlags: [LOG_FLAG],

@@ -2,8 +2,8 @@ import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
+import { type ConfigWatch, watchConfig } from '../../../src/config/config-changes.ts'
 import { CONFIG_BYTES_MAX } from '../../../src/config/config-document.ts'
-import { type ConfigWatch, watchConfig } from '../../../src/config/effective-config.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
 

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
-import { configChanges, fieldChanges, needsRestart } from '../../../src/config/effective-config.ts'
+import { configChanges, fieldChanges, needsRestart } from '../../../src/config/config-changes.ts'
 import { configFrom, requestFrom } from '../../support/parse-flags.ts'
 
 function configOf(...argv: string[]): Config {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { publishedConfig } from '../../../src/config/effective-config.ts'
+import { publishedConfig } from '../../../src/config/written-config.ts'
 import { answersAtLoopback } from '../../../src/modes/iptables/settings.ts'
 import { configFrom, errorsFrom, requestFrom } from '../../support/parse-flags.ts'
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/ip.ts'
-import { configChanges } from '../../../src/config/effective-config.ts'
+import { configChanges } from '../../../src/config/config-changes.ts'
 import { configFrom, errorsFrom } from '../../support/parse-flags.ts'
 
 const DEFAULTS = {

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { goYaml } from '../../../src/config/effective-config.ts'
+import { goYaml } from '../../../src/config/written-config.ts'
 
 // Each as Go's library prints it: what would be read as something else has double quotes, what has a place in YAML's
 // grammar has single ones.

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { parse as parseYaml } from 'yaml'
-import { publishedConfig, writtenConfig } from '../../../src/config/effective-config.ts'
 import { parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
+import { publishedConfig, writtenConfig } from '../../../src/config/written-config.ts'
 import { requestFrom } from '../../support/parse-flags.ts'
 
 function requestOf(...argv: string[]): RunRequest {

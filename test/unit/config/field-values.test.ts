@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { parseQuantity } from '../../../src/config/fields.ts'
+import { parseQuantity } from '../../../src/config/field-values.ts'
 
 it.each([
   ['512', 512n, '512'],
