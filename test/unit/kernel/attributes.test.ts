@@ -4,8 +4,10 @@ import * as ipset from '../../../src/kernel/ipset/state.ts'
 import * as ipvs from '../../../src/kernel/ipvs/state.ts'
 import * as link from '../../../src/kernel/link/links.ts'
 import * as nft from '../../../src/kernel/nft/schema.ts'
+import * as codecs from '../../../src/netlink/codecs.ts'
 import { NLA_TYPE_MASK } from '../../../src/netlink/constants.ts'
 import type { AttributeSet, Fields } from '../../../src/netlink/schema.ts'
+import { type DocumentedAttribute, readDocumentedHeader } from '../../support/header-types.ts'
 import { valuesInHeaders } from '../../support/header-values.ts'
 
 /** The rows of each table in their order, by the names of the headers without their common beginning. */
@@ -129,6 +131,52 @@ it.each([
   },
 )
 
+const TYPES = new Map<unknown, string>([
+  [codecs.u8, 'NLA_U8'],
+  [codecs.u16be, 'NLA_U16'],
+  [codecs.u32be, 'NLA_U32'],
+  [codecs.s32be, 'NLA_U32'],
+  [codecs.u64be, 'NLA_U64'],
+  [codecs.string, 'NLA_STRING'],
+  [codecs.octets, 'NLA_BINARY'],
+])
+
+/** Attributes whose comment in nf_tables.h is not what the kernel's code has. */
+const MISDOCUMENTED: Readonly<Record<string, DocumentedAttribute>> = {
+  // nft_log_policy has two numbers of 16 bits.
+  NFTA_LOG_GROUP: { type: 'NLA_U16', of: undefined },
+  NFTA_LOG_QTHRESHOLD: { type: 'NLA_U16', of: undefined },
+  // The comment names the enum of the codes; nf_trace_fill_rule_info writes a nest of a code and a chain.
+  NFTA_TRACE_VERDICT: { type: 'NLA_NESTED', of: 'nft_verdict_attributes' },
+}
+
+it('gives every attribute of nftables the type and the nesting that the comments of nf_tables.h name', () => {
+  const { attributes, enums } = readDocumentedHeader('linux/netfilter/nf_tables.h')
+  const names = new Map(Object.entries(NFT).map(([table, text]) => [table, namesIn(text)]))
+  const tables = namedTables(nft)
+  const differing: string[] = []
+  let compared = 0
+  for (const [table, name] of tables)
+    for (const [at, { codec }] of table.columns.entries()) {
+      const attribute = names.get(name)?.[at] ?? ''
+      const documented = MISDOCUMENTED[attribute] ?? attributes.get(attribute)
+      // Not every attribute has a comment.
+      if (documented === undefined) continue
+      compared++
+      const type = TYPES.get(codec) ?? 'NLA_NESTED'
+      const inner =
+        'set' in codec && isTable(codec.set)
+          ? (names.get(tables.get(codec.set) ?? '') ?? ['unnamed'])
+          : undefined
+      const theirs = enums.get(documented.of ?? '')
+      const isNested = inner === undefined || theirs === undefined || inner.every(one => theirs.includes(one))
+      if (type !== documented.type.replace('NUL_', '') || !isNested)
+        differing.push(`${attribute}: ${type}, and ${documented.type} ${documented.of} in the header`)
+    }
+  expect(differing).toEqual([])
+  expect(compared).toBeGreaterThan(100)
+})
+
 function namesIn(text: string): readonly string[] {
   const [prefix = '', ...names] = text.split(' ')
   return names.map(name => prefix + name)
@@ -136,8 +184,18 @@ function namesIn(text: string): readonly string[] {
 
 type Table = AttributeSet<Fields>
 
-/** The numbers of the tables of a schema, and of tables within them, by their first name. */
+/** The numbers of the tables of a schema, by the name of each. */
 function tablesIn(module: object): ReadonlyMap<string, readonly number[]> {
+  return new Map(
+    [...namedTables(module)].map(([{ columns }, name]) => [
+      name,
+      columns.map(({ number }) => number & NLA_TYPE_MASK),
+    ]),
+  )
+}
+
+/** The tables of a schema, and the tables within them, each with its first name. */
+function namedTables(module: object): ReadonlyMap<Table, string> {
   const found = new Map<Table, string>()
   for (const [name, value] of Object.entries(module))
     if (isTable(value)) found.set(value, name)
@@ -147,9 +205,7 @@ function tablesIn(module: object): ReadonlyMap<string, readonly number[]> {
     for (const { name: row, codec } of table.columns)
       if ('set' in codec && isTable(codec.set) && !found.has(codec.set))
         found.set(codec.set, `${name}.${row}`)
-  return new Map(
-    [...found].map(([{ columns }, name]) => [name, columns.map(({ number }) => number & NLA_TYPE_MASK)]),
-  )
+  return found
 }
 
 function isTable(value: unknown): value is Table {
