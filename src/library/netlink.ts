@@ -4,13 +4,10 @@
  */
 export type { Clock } from '../base/clock.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
+export { AttributeWriter, type ByteView, ByteWriter, forEachAttribute, viewOf } from '../netlink/attribute.ts'
 export {
-  AttributeWriter,
-  type ByteView,
-  ByteWriter,
   type Codec,
   flag,
-  forEachAttribute,
   nestedOctets,
   octets,
   s32be,
@@ -22,10 +19,10 @@ export {
   u32host,
   u64be,
   u64host,
-  viewOf,
-} from '../netlink/attribute.ts'
+} from '../netlink/codecs.ts'
 export { Connection, type ConnectionOptions, REQUEST_SEQUENCE_MAX } from '../netlink/connection.ts'
 export * from '../netlink/constants.ts'
+export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/conversation.ts'
 export {
   errnoName,
   errnoNumber,
@@ -41,7 +38,6 @@ export {
   readGenlMsgHdr,
   writeGenlMsgHdr,
 } from '../netlink/genetlink.ts'
-export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/message.ts'
 export {
   type Acknowledgement,
   closeMessage,

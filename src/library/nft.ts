@@ -59,8 +59,8 @@ export * from '../kernel/nft/constants.ts'
 export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
-export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/expression-attributes.ts'
 export type { OperationFailure } from '../kernel/nft/failures.ts'
+export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipset-match.ts'
 export {
   type ForeignCommit,
   type ForeignCommits,

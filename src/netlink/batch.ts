@@ -1,16 +1,9 @@
 import { Slice, slicingOf } from '../base/clock.ts'
 import { type ByteView, ByteWriter, viewOf } from './attribute.ts'
 import { type Connection, type Sender, sendDatagram } from './connection.ts'
+import { type Burst, type BurstReplies, unknownOutcome } from './conversation.ts'
 import { errnoNumber, type NetlinkError } from './errors.ts'
-import {
-  type Acknowledgement,
-  Batch,
-  type Burst,
-  type BurstReplies,
-  type Message,
-  readMessages,
-  unknownOutcome,
-} from './message.ts'
+import { type Acknowledgement, Batch, type Message, readMessages } from './message.ts'
 import { isNetlinkFailure, type Transport } from './transport.ts'
 
 /** Writes and sends messages that the kernel carries out independently. */

@@ -2,20 +2,18 @@ import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
 import { type ByteView, viewOf } from './attribute.ts'
 import { NLMSG_OVERRUN } from './constants.ts'
-import { errnoNumber, OutcomeUnknownError } from './errors.ts'
 import {
-  type Acknowledgement,
   type Burst,
   BurstConversation,
   type BurstReplies,
   type Conversation,
-  type Message,
   type Request,
   RequestConversation,
-  readMessages,
   unknownOutcome,
   type Words,
-} from './message.ts'
+} from './conversation.ts'
+import { errnoNumber, OutcomeUnknownError } from './errors.ts'
+import { type Acknowledgement, type Message, readMessages } from './message.ts'
 import { isNetlinkFailure, SystemError, type Transport } from './transport.ts'
 
 export interface ConnectionOptions {

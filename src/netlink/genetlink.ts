@@ -1,4 +1,5 @@
-import { type ByteView, type ByteWriter, string, u16host, u32host } from './attribute.ts'
+import type { ByteView, ByteWriter } from './attribute.ts'
+import { string, u16host, u32host } from './codecs.ts'
 import type { Connection } from './connection.ts'
 import { NLM_F_REQUEST, NLMSG_MIN_TYPE } from './constants.ts'
 import { errnoNumber, malformed, NetlinkError } from './errors.ts'

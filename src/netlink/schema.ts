@@ -7,14 +7,10 @@ import {
   attributeType,
   type ByteView,
   ByteWriter,
-  type Codec,
   forEachAttribute,
   NESTING_MAX,
-  type OctetsCodec,
-  u8,
-  type WordCodec,
-  wordOf,
 } from './attribute.ts'
+import { type Codec, type OctetsCodec, u8, type WordCodec, wordOf } from './codecs.ts'
 import { NLA_F_NESTED, NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
 

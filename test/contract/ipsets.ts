@@ -1,4 +1,4 @@
-import type { IpsetNames } from '../../src/kernel/nft/expression-attributes.ts'
+import type { IpsetNames } from '../../src/kernel/nft/ipset-match.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { attribute, datagrams, encoded, messagesIn, REQUEST, str } from './wire.ts'
 

@@ -1,5 +1,5 @@
 import { release } from 'node:os'
-import type { IpsetNames } from '../../src/kernel/nft/expression-attributes.ts'
+import type { IpsetNames } from '../../src/kernel/nft/ipset-match.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 
 export interface Versioned {

@@ -1,16 +1,8 @@
 import type { Family, Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, u16be as octetsOfPort } from '../../base/octets.ts'
-import {
-  type ByteView,
-  nestedOctets,
-  octets,
-  u8,
-  u16be,
-  u32be,
-  u32host,
-  u64be,
-} from '../../netlink/attribute.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
+import { nestedOctets, octets, u8, u16be, u32be, u32host, u64be } from '../../netlink/codecs.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import {

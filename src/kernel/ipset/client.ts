@@ -1,8 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Refused } from '../../netlink/batch.ts'
 import { type Answers, Connection } from '../../netlink/connection.ts'
+import type { Request } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import type { Request } from '../../netlink/message.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
 import {

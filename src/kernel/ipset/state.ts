@@ -1,5 +1,5 @@
 import { type Family, formatIpAsC, type Ip } from '../../base/ip.ts'
-import { octets, string, u8, u16be, u32be } from '../../netlink/attribute.ts'
+import { octets, string, u8, u16be, u32be } from '../../netlink/codecs.ts'
 import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
 import { groupsText, NetlinkError, type NetlinkErrorDetails } from '../../netlink/errors.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'

@@ -12,7 +12,7 @@ import {
   u16host,
   u32host,
   u64host,
-} from '../../netlink/attribute.ts'
+} from '../../netlink/codecs.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import type { Ipset, IpsetEntry } from '../ipset/state.ts'

@@ -2,8 +2,8 @@ import type { Clock } from '../../base/clock.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
 import { type Refused, sendEach } from '../../netlink/batch.ts'
 import { type Answers, Connection } from '../../netlink/connection.ts'
+import type { Words } from '../../netlink/conversation.ts'
 import { errnoName, errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import type { Words } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import {
   type AddressChange,

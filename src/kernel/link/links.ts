@@ -1,7 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import { cidrOf, contains, formatCidr, type Ip } from '../../base/ip.ts'
-import { type ByteView, type ByteWriter, octets, string } from '../../netlink/attribute.ts'
+import type { ByteView, ByteWriter } from '../../netlink/attribute.ts'
 import { watchGroups } from '../../netlink/batch.ts'
+import { octets, string } from '../../netlink/codecs.ts'
 import { Connection } from '../../netlink/connection.ts'
 import {
   AF_INET,
@@ -13,8 +14,9 @@ import {
   NLM_F_EXCL,
   NLM_F_REQUEST,
 } from '../../netlink/constants.ts'
+import type { Request } from '../../netlink/conversation.ts'
 import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
-import { type Batch, encodeMessage, type Message, type Request } from '../../netlink/message.ts'
+import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
 

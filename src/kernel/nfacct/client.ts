@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
-import { type ByteView, string, u32be, u64be } from '../../netlink/attribute.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
+import { string, u32be, u64be } from '../../netlink/codecs.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError, OutcomeUnknownError, unencodable } from '../../netlink/errors.ts'

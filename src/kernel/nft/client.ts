@@ -2,12 +2,12 @@ import { type Clock, finish, finishInSlices, slicingOf } from '../../base/clock.
 import type { Octets } from '../../base/octets.ts'
 import { ByteWriter } from '../../netlink/attribute.ts'
 import { Connection, sendDatagram } from '../../netlink/connection.ts'
+import type { Burst } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import { type Burst, setSequence } from '../../netlink/message.ts'
+import { setSequence } from '../../netlink/message.ts'
 import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
 import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
 import { encodeBatch } from './encode.ts'
-import { type IndexOfIpset, type IpsetNames, rememberIpsets } from './expression-attributes.ts'
 import {
   failuresOf,
   isStale,
@@ -16,6 +16,7 @@ import {
   type UnwritableRule,
   unwritableRules,
 } from './failures.ts'
+import { type IndexOfIpset, type IpsetNames, rememberIpsets } from './ipset-match.ts'
 import { type Listing, listTables, readCounters } from './list.ts'
 import {
   type ChainListing,

@@ -15,7 +15,8 @@ import {
   NFTNL_UDATA_SET_ELEM_COMMENT,
   NFTNL_UDATA_TABLE_COMMENT,
 } from './datatypes.ts'
-import { expressionOf, type NameOfIpset, verdictOf } from './expression-attributes.ts'
+import { expressionOf, verdictOf } from './expression-attributes.ts'
+import type { NameOfIpset } from './ipset-match.ts'
 import {
   CHAIN,
   type DATA,

@@ -2,14 +2,13 @@ import type { Clock } from '../../base/clock.ts'
 import type { AttributeWriter, ByteView } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import type { Request, Words } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import {
   encodeMessage,
   type Message,
   NFGENMSG_LENGTH,
-  type Request,
   setSequence,
-  type Words,
   writeNfGenMsg,
 } from '../../netlink/message.ts'
 import type { Repetition, Transport } from '../../netlink/transport.ts'

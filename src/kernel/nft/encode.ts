@@ -16,7 +16,8 @@ import {
   NFTNL_UDATA_SET_ELEM_COMMENT,
   NFTNL_UDATA_TABLE_COMMENT,
 } from './datatypes.ts'
-import { attributesOf, type IndexOfIpset } from './expression-attributes.ts'
+import { attributesOf } from './expression-attributes.ts'
+import type { IndexOfIpset } from './ipset-match.ts'
 import {
   CHAIN,
   COMPILED_RULE,

@@ -1,8 +1,8 @@
 import type { DatagramReplies } from '../../netlink/connection.ts'
+import type { BurstError } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import type { BurstError } from '../../netlink/message.ts'
 import { isNetlinkFailure, type SystemError } from '../../netlink/transport.ts'
-import { type IndexOfIpset, missingIpset } from './expression-attributes.ts'
+import { type IndexOfIpset, missingIpset } from './ipset-match.ts'
 import { isCompiled, type NftFamily } from './state.ts'
 import {
   addsRule,

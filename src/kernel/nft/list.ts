@@ -15,7 +15,7 @@ import {
   familyOf,
 } from './decode.ts'
 import { type Attempt, dumpRequest, getRequest, readSettled, type Settled } from './dump.ts'
-import { type IpsetNames, type NameOfIpset, rememberIpsets } from './expression-attributes.ts'
+import { type IpsetNames, type NameOfIpset, rememberIpsets } from './ipset-match.ts'
 import { dumpChain } from './list-chains.ts'
 import type {
   AnyTable,

@@ -1,4 +1,4 @@
-import { nestedOctets, octets, s32be, string, u8, u16be, u32be, u64be } from '../../netlink/attribute.ts'
+import { nestedOctets, octets, s32be, string, u8, u16be, u32be, u64be } from '../../netlink/codecs.ts'
 import { attributeSet, listOf, nested, type Tagged, unionOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 

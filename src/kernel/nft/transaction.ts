@@ -1,7 +1,9 @@
-import { forEachAttribute, string, viewOf } from '../../netlink/attribute.ts'
+import { forEachAttribute, viewOf } from '../../netlink/attribute.ts'
+import { string } from '../../netlink/codecs.ts'
 import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
+import type { Words } from '../../netlink/conversation.ts'
 import { groupsText } from '../../netlink/errors.ts'
-import { Batch, type BatchMessage, NFGENMSG_LENGTH, type Words } from '../../netlink/message.ts'
+import { Batch, type BatchMessage, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import {
   NFPROTO_INET,
   NFPROTO_IPV4,

@@ -2,7 +2,7 @@ import { formatIp } from '../../base/ip.ts'
 import { type Octets, u16be, u32host } from '../../base/octets.ts'
 import { NetlinkError, unencodable } from '../../netlink/errors.ts'
 import * as nft from '../nft/constants.ts'
-import { type IndexOfIpset, matchAttributesOf } from '../nft/expression-attributes.ts'
+import { type IndexOfIpset, matchAttributesOf } from '../nft/ipset-match.ts'
 import type { CompiledRule, NftFamily } from '../nft/state.ts'
 import {
   cmp,

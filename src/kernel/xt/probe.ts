@@ -1,5 +1,5 @@
 import { append } from '../../base/collections.ts'
-import { string, u32be } from '../../netlink/attribute.ts'
+import { string, u32be } from '../../netlink/codecs.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'

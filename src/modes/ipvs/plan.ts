@@ -1,7 +1,7 @@
 import { familyOf, formatIp } from '../../base/ip.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import { entryText, type GroupedEntries, type Ipset } from '../../kernel/ipset/state.ts'
-import { describeObject } from '../../kernel/ipvs/client.ts'
+import { describeObject } from '../../kernel/ipvs/refusals.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'

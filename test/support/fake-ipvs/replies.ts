@@ -10,7 +10,8 @@ import {
   STATS,
   STATS64,
 } from '../../../src/kernel/ipvs/state.ts'
-import { AttributeWriter, ByteWriter, nestedOctets } from '../../../src/netlink/attribute.ts'
+import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
+import { nestedOctets } from '../../../src/netlink/codecs.ts'
 import { writeGenlMsgHdr } from '../../../src/netlink/genetlink.ts'
 import { closeMessage, openMessage } from '../../../src/netlink/message.ts'
 import {

@@ -10,7 +10,8 @@ import {
   NFT_MSG_NEWSETELEM,
   NFT_MSG_NEWTABLE,
 } from '../../../src/kernel/nft/constants.ts'
-import { align4, type ByteView, u32be } from '../../../src/netlink/attribute.ts'
+import { align4, type ByteView } from '../../../src/netlink/attribute.ts'
+import { u32be } from '../../../src/netlink/codecs.ts'
 import {
   NFNL_BATCH_GENID,
   NFNL_MSG_BATCH_BEGIN,

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
-import { AttributeWriter, ByteWriter, u32be, u64be, viewOf } from '../../../src/netlink/attribute.ts'
+import { AttributeWriter, ByteWriter, viewOf } from '../../../src/netlink/attribute.ts'
+import { u32be, u64be } from '../../../src/netlink/codecs.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../../src/netlink/schema.ts'
 
 const NFTA_QUOTA_BYTES = 1

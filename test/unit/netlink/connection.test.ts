@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import { Connection } from '../../../src/netlink/connection.ts'
+import type { Request } from '../../../src/netlink/conversation.ts'
 import { OutcomeUnknownError } from '../../../src/netlink/errors.ts'
-import type { Message, Request } from '../../../src/netlink/message.ts'
+import type { Message } from '../../../src/netlink/message.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 import {

@@ -1,7 +1,6 @@
 import { describe, expect, expectTypeOf, it } from 'vitest'
+import { AttributeWriter, ByteWriter, viewOf } from '../../../src/netlink/attribute.ts'
 import {
-  AttributeWriter,
-  ByteWriter,
   type Codec,
   flag,
   octets,
@@ -14,8 +13,7 @@ import {
   u32host,
   u64be,
   u64host,
-  viewOf,
-} from '../../../src/netlink/attribute.ts'
+} from '../../../src/netlink/codecs.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {
   type AttributeSet,

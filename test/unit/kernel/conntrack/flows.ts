@@ -13,7 +13,8 @@ import {
   messageType,
   TUPLE,
 } from '../../../../src/kernel/conntrack/flow.ts'
-import { AttributeWriter, ByteWriter, octets, u16be, viewOf } from '../../../../src/netlink/attribute.ts'
+import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
+import { octets, u16be } from '../../../../src/netlink/codecs.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'
 import {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { describeOperation } from '../../../../src/kernel/ipvs/client.ts'
+import { describeOperation } from '../../../../src/kernel/ipvs/refusals.ts'
 import { printSave } from '../../../../src/kernel/ipvs/state.ts'
 import { deleteServer, newDestination, real, virtual } from '../../../support/ipvs-objects.ts'
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { followUp, lastFailures, type Refusal } from '../../../../src/kernel/ipvs/client.ts'
 import { firstStep } from '../../../../src/kernel/ipvs/messages.ts'
+import { followUp, lastFailures, type Refusal } from '../../../../src/kernel/ipvs/refusals.ts'
 import {
   IPVS_CMD_DEL_DEST,
   IPVS_CMD_DEL_SERVICE,

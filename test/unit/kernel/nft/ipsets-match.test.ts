@@ -1,10 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { zeros } from '../../../../src/base/octets.ts'
-import {
-  type IpsetMatch,
-  ipsetMatchOf,
-  matchAttributesOf,
-} from '../../../../src/kernel/nft/expression-attributes.ts'
+import { type IpsetMatch, ipsetMatchOf, matchAttributesOf } from '../../../../src/kernel/nft/ipset-match.ts'
 import { NetlinkError } from '../../../../src/netlink/errors.ts'
 
 const MATCH: IpsetMatch = { kind: 'ipset', set: 'KUBE-CLUSTER-IP', dimensions: ['dst'], inverted: false }

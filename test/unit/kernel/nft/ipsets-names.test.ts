@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import { rememberIpsets } from '../../../../src/kernel/nft/expression-attributes.ts'
 import { unwritableRules } from '../../../../src/kernel/nft/failures.ts'
+import { rememberIpsets } from '../../../../src/kernel/nft/ipset-match.ts'
 import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 
