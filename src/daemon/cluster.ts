@@ -15,8 +15,8 @@ import {
   type ApiResponse,
   collect,
 } from '../source/kube/api-client.ts'
-import { dependsOnServices } from '../source/kube/client/dial.ts'
-import { failureOfStatus } from '../source/kube/exchange.ts'
+import { dependsOnServices } from '../source/kube/client/server-address.ts'
+import { failureOfStatus } from '../source/kube/failure.ts'
 import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
 import { acceptFor, readStatus } from '../source/kube/wire/encodings.ts'
 import type { KernelState, LocatedRefusal, Revisions } from '../source/source.ts'

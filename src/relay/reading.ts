@@ -2,7 +2,7 @@ import { DATA_LOSS, framed, NOT_FOUND, OUT_OF_RANGE, UNAVAILABLE } from '../api/
 import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { type ApiBody, ApiError, type ApiResponse } from '../source/kube/api-client.ts'
-import { ANOTHER_HISTORY } from '../source/kube/exchange.ts'
+import { ANOTHER_HISTORY } from '../source/kube/failure.ts'
 import { compareVersions } from '../source/kube/object-index.ts'
 import { UNKNOWN, WATCH_EVENT } from '../source/kube/wire/tables.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'

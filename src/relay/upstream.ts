@@ -3,18 +3,13 @@ import { WireError } from '../base/errors.ts'
 import type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
 import { readTriggerTime, watchedIdentity } from '../model/parse.ts'
 import { type ApiClient, type Resource, requestPath, watchedResources } from '../source/kube/api-client.ts'
-import {
-  Exchange,
-  type Failure,
-  FailureError,
-  failureOfError,
-  failureOfStatus,
-} from '../source/kube/exchange.ts'
+import { Exchange } from '../source/kube/exchange.ts'
+import { type Failure, FailureError, failureOfError, failureOfStatus } from '../source/kube/failure.ts'
 import { Troubles } from '../source/kube/kube-source.ts'
 import { compareVersions, isOlder, isPosition, versionOf } from '../source/kube/object-index.ts'
 import { Reflector } from '../source/kube/reflector.ts'
-import { watchQuery } from '../source/kube/reflector-state.ts'
 import { isLeftOut, newTraits, type ServerTraits, servedResource } from '../source/kube/server-traits.ts'
+import { watchQuery } from '../source/kube/watch-run.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
 import type { SourceProblem, SourceStatus } from '../source/source.ts'

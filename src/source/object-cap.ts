@@ -1,5 +1,12 @@
 import { compareTexts } from '../base/text.ts'
-import type { Json, WatchedKind } from '../model/fields.ts'
+import {
+  isRefusal,
+  type Json,
+  type Refusal,
+  type WatchedIdentity,
+  type WatchedKind,
+} from '../model/fields.ts'
+import { sliceServiceOf } from '../model/parse.ts'
 import { type EndpointSlice, NO_HINTS, type Service } from '../model/service.ts'
 import type { SourceEvent } from '../model/snapshot.ts'
 
@@ -138,6 +145,31 @@ export class ObjectCap {
 
 function order(a: Aged, b: Aged): number {
   return a.bornS === b.bornS ? compareTexts(a.key, b.key) : a.bornS - b.bornS
+}
+
+/** A change, the refusal of its object, or nothing. */
+type Parsed = { readonly kind: string } | Refusal | undefined
+
+export function agedIn({ key, metadata }: WatchedIdentity): Aged {
+  return { key, bornS: bornSIn(metadata) }
+}
+
+export function candidateOf(identity: WatchedIdentity): Candidate {
+  const service = identity.kind === 'Service' ? identity.key : sliceServiceOf(identity)
+  return { ...agedIn(identity), service }
+}
+
+/** The Service is the text that the parsed object has: one of its own would take memory for each object. */
+export function weightOf({ kind, key, metadata }: WatchedIdentity, parsed: Parsed): Weight {
+  const isSlice = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) && parsed.kind !== 'Service'
+  const service = isSlice ? parsed.value?.service : kind === 'Service' ? key : undefined
+  return { bornS: bornSIn(metadata), service, parts: partsIn(parsed) }
+}
+
+/** An object without a value counts as well, because its version is held. */
+export function partsIn(parsed: Parsed): number {
+  const isLarge = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed)
+  return isLarge && parsed.value !== undefined ? partsOf(parsed.value) : OBJECT_PARTS
 }
 
 type CountedEvent = Extract<SourceEvent, { readonly kind: 'Service' | 'EndpointSlice' }>

@@ -21,6 +21,9 @@ export interface ApiRequest {
   readonly signal: AbortSignal
 }
 
+/** No server may ask for a longer wait. */
+export const RETRY_AFTER_MS_MAX = 300_000
+
 export interface ApiResponse {
   readonly status: number
   /** Media type in lower case with its parameters: `application/json;stream=watch`. */

@@ -11,7 +11,8 @@ import type {
   SourceStatus,
 } from '../source.ts'
 import { type ApiClient, type Resource, watchedResources } from './api-client.ts'
-import { Exchange, type Failure } from './exchange.ts'
+import { Exchange } from './exchange.ts'
+import type { Failure } from './failure.ts'
 import { Reflector } from './reflector.ts'
 import type { ReflectorOptions, ReflectorSink } from './reflector-options.ts'
 import type { Trouble } from './reflector-state.ts'

@@ -3,9 +3,11 @@ import type { Refusal, WatchedKind } from '../../model/fields.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
-import type { Exchange, Failure } from './exchange.ts'
+import type { Exchange } from './exchange.ts'
+import type { Failure } from './failure.ts'
+import type { Change } from './listing.ts'
 import type { Trouble } from './reflector-state.ts'
-import type { Change, ParseObject } from './resource-changes.ts'
+import type { ParseObject } from './resource-changes.ts'
 import type { ServerTraits } from './server-traits.ts'
 
 export interface ReflectorOptions<E extends Change = SourceEvent> {

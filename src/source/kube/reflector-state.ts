@@ -1,11 +1,6 @@
-import type { Clock } from '../../base/clock.ts'
-import { isJson } from '../../model/fields.ts'
-import type { Failure, FailureKind, WholeList } from './exchange.ts'
-import { advanced, isOlder, versionOf } from './object-index.ts'
-import type { Change, Listing, ResourceChanges } from './resource-changes.ts'
-import type { ApiObject, WatchEvent } from './wire/tables.ts'
+import type { Failure, FailureKind } from './failure.ts'
+import { isOlder } from './object-index.ts'
 
-/** The state of a reflector: what it does next, and what it needs for that. */
 export interface ReflectorState {
   readonly next: 'list' | 'watch'
   /** The newest delivered version; empty before the first list. Nothing older is requested or accepted. */
@@ -84,8 +79,8 @@ export interface Trouble {
   readonly text: string
 }
 
-/** A watch that ends sooner without bringing anything counts as a failure. */
-const SHORT_WATCH_MS = 1_000
+/** A watch that lives so long is well even when nothing happens. One that ends sooner without bringing anything has failed. */
+export const SHORT_WATCH_MS = 1_000
 /** A store that is still behind after this time was restored from a backup: then it is right. */
 const BACKWARDS_MS = 10_000
 const BROKEN_MAX = 2
@@ -286,146 +281,8 @@ function ofServer({ text }: Failure): Trouble {
   return { scope: 'server', text }
 }
 
-interface WatchRunOptions<E extends Change> {
-  readonly clock: Clock
-  /** The version from which it watches. */
-  readonly position: string
-  /** Takes what comes until the list that it begins with is whole. */
-  readonly listing: Listing<E> | undefined
-}
-
-const NOTHING: readonly never[] = []
-const END_ANNOTATION = 'k8s.io/initial-events-end'
-
-export class WatchRun<E extends Change> {
-  readonly beganMs: number
-  events = 0
-  bytes = 0
-  /** The changes since the last call of takeNews are taken; undefined when there are none. */
-  taken: Promise<void> | undefined
-  readonly #clock: Clock
-  #listing: Listing<E> | undefined
-  #growingMs: number
-  #position: string
-  #toldPosition: string
-  #heard = false
-  #hasProgressed = false
-
-  constructor({ clock, position, listing }: WatchRunOptions<E>) {
-    this.#clock = clock
-    this.beganMs = clock.nowMs()
-    this.#growingMs = this.beganMs
-    this.#listing = listing
-    this.#position = position
-    this.#toldPosition = position
-  }
-
-  /** Undefined once it is whole, or when there was none. */
-  get listing(): Listing<E> | undefined {
-    return this.#listing
-  }
-
-  /** Monotonic milliseconds of the last object that the list did not have before. */
-  get growingMs(): number {
-    return this.#growingMs
-  }
-
-  /** True when the list is whole. */
-  takeInitial(listing: Listing<E>, { type, object }: WatchEvent): boolean {
-    const before = listing.arrived
-    if (type === 'ADDED' || type === 'MODIFIED') listing.take(object)
-    else if (type === 'DELETED') listing.drop(object)
-    if (listing.arrived > before) this.#growingMs = this.#clock.nowMs()
-    return type === 'BOOKMARK' && isEndOfInitialEvents(object)
-  }
-
-  /** `bookmark` ended it; what comes from now on are changes. */
-  endListing(listing: Listing<E>, { object: bookmark }: WatchEvent): WholeList<Listing<E>> {
-    this.#listing = undefined
-    this.#hasProgressed = true
-    const resourceVersion = versionOf(bookmark)?.resourceVersion ?? ''
-    // A list has its objects in any order, so that none of them gives the position of the watch.
-    this.#position = resourceVersion
-    this.#toldPosition = resourceVersion
-    return { listing, resourceVersion, bytes: this.bytes }
-  }
-
-  /** Gives the changes that an event makes once the list is whole. */
-  takeLive({ type, object }: WatchEvent, intake: ResourceChanges<E>): readonly E[] {
-    switch (type) {
-      case 'ADDED':
-      case 'MODIFIED':
-      case 'DELETED': {
-        const identified = intake.identify(object)
-        if (identified === undefined) return NOTHING
-        this.#delivered(identified.version.resourceVersion)
-        return type === 'DELETED' ? intake.remove(identified) : intake.put(identified)
-      }
-      case 'BOOKMARK':
-        this.#delivered(versionOf(object)?.resourceVersion ?? '')
-        return NOTHING
-      default:
-        intake.skip('unknown-type')
-        return NOTHING
-    }
-  }
-
-  #delivered(resourceVersion: string): void {
-    this.#heard = true
-    this.#position = advanced(this.#position, resourceVersion)
-  }
-
-  /** Gives the news since the last call. `heard`: an event was readable; `progress`: it was new. */
-  takeNews() {
-    const { taken } = this
-    const position = this.#position
-    const progress = taken !== undefined || position !== this.#toldPosition
-    const news = { heard: this.#heard, progress, position, taken }
-    this.#hasProgressed ||= progress
-    this.#heard = false
-    this.#toldPosition = position
-    this.taken = undefined
-    return news
-  }
-
-  ended(why = 'it was closed'): Outcome {
-    if (this.#listing !== undefined) return { kind: 'cut', text: `a streaming list broke off: ${why}` }
-    return { kind: 'ended', livedMs: this.#clock.nowMs() - this.beganMs, progress: this.#hasProgressed }
-  }
-}
-
-function isEndOfInitialEvents({ metadata }: ApiObject): boolean {
-  const { annotations } = isJson(metadata) ? metadata : {}
-  return isJson(annotations) && annotations[END_ANNOTATION] === 'true'
-}
-
-const WATCH_SECONDS_MIN = 300
-
-/** Gives the length of a watch, seconds: spread, so that thousands of them do not end together. */
-export function watchSeconds(random: () => number): number {
-  return WATCH_SECONDS_MIN + Math.floor(WATCH_SECONDS_MIN * random())
-}
-
 /** The minimum version of a list: any at first, the known one later; undefined reads the store. */
 export function listVersion({ consistent, position }: ReflectorState): string | undefined {
   if (consistent) return undefined
   return position === '' ? '0' : position
-}
-
-export function watchQuery(position: string, seconds: number): Readonly<Record<string, string>> {
-  return {
-    watch: '1',
-    allowWatchBookmarks: 'true',
-    resourceVersion: position,
-    timeoutSeconds: String(seconds),
-  }
-}
-
-/** A watch that begins with a list (KEP-3157), of now when no version is known. */
-export function streamingQuery(position: string, seconds: number): Readonly<Record<string, string>> {
-  return {
-    ...watchQuery(position, seconds),
-    sendInitialEvents: 'true',
-    resourceVersionMatch: 'NotOlderThan',
-  }
 }

@@ -3,19 +3,12 @@ import { WireError } from '../../base/errors.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { isMostGone } from '../source.ts'
 import { requestPath } from './api-client.ts'
-import {
-  Attempt,
-  type Failure,
-  FailureError,
-  failureOfError,
-  failureOfStatus,
-  type Opening,
-  readPages,
-  WatchBackoff,
-  type WatchStream,
-  type WholeList,
-} from './exchange.ts'
-import { ConsistencyCheck, isBehind, isOlder, isPosition } from './object-index.ts'
+import { Attempt, WatchBackoff } from './attempt.ts'
+import { ConsistencyCheck, isBehind } from './consistency-check.ts'
+import { LIST_MS_MAX, type Opening, readPages, type WatchStream, type WholeList } from './exchange.ts'
+import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
+import type { Change, Listing } from './listing.ts'
+import { isOlder, isPosition } from './object-index.ts'
 import type { ReflectorOptions } from './reflector-options.ts'
 import {
   type Attempted,
@@ -28,30 +21,20 @@ import {
   listVersion,
   type Outcome,
   type ReflectorState,
+  SHORT_WATCH_MS,
   START,
-  streamingQuery,
   type Trouble,
-  WatchRun,
-  watchQuery,
-  watchSeconds,
 } from './reflector-state.ts'
-import { type Change, type Listing, ResourceChanges, type SkipReason } from './resource-changes.ts'
+import { ResourceChanges, type SkipReason } from './resource-changes.ts'
 import { learn, servedResource } from './server-traits.ts'
+import { streamingQuery, WatchRun, watchQuery, watchSeconds } from './watch-run.ts'
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
 
-const LIST_MS_MAX = 300_000
 /** A streaming list that brings no further object for so long is not going to end. */
 const INITIAL_QUIET_MS = 10_000
-/**
- * A streaming list is answered before its first object is read. API servers refuse what has waited in their queues for 15 s
- * by themselves; proxies that gather whole answers never answer.
- */
-const STREAM_ANSWER_MS = 20_000
 /** A watch that goes on for longer than the server had agreed to has died unnoticed. */
 const OVERTIME_MS = 30_000
-/** A watch that lives so long is well even when nothing happens. */
-const WELL_AFTER_MS = 1_000
 /** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
 
@@ -194,12 +177,11 @@ export class Reflector<E extends Change = SourceEvent> {
       this.#state = { ...this.#state, wasAway: false }
     }
     // A streamed list is passed on piece by piece: gathered objects would survive collections of the young generation.
-    const opening = { ...this.#opening(attempt, query), ...(streaming ? { idleMs: STREAM_ANSWER_MS } : {}) }
-    const stream = await exchange.watch(opening, () => run.listing === undefined)
+    const stream = await exchange.watch(this.#opening(attempt, query), () => run.listing === undefined)
     const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
     attempt.after(seconds * 1_000 + OVERTIME_MS, () => attempt.breakOff(run.ended()))
     if (streaming) this.#expectEnd(attempt, run)
-    else attempt.after(WELL_AFTER_MS, () => this.#well())
+    else attempt.after(SHORT_WATCH_MS, () => this.#well())
     const outcome = await this.#follow(stream, attempt, run)
     const { events, bytes } = run
     sink.observed({ kind: 'watch-ended', resource: resource.name, reason: outcome.kind, events, bytes })
@@ -249,7 +231,7 @@ export class Reflector<E extends Change = SourceEvent> {
       } else if (run.takeInitial(run.listing, event)) {
         const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
         if (outcome !== undefined) return outcome
-        this.#attempt?.after(WELL_AFTER_MS, () => this.#well())
+        this.#attempt?.after(SHORT_WATCH_MS, () => this.#well())
       }
     }
     await this.#deliver(run)

@@ -8,32 +8,27 @@ import {
   type WatchedIdentity,
   type WatchedKind,
 } from '../../model/fields.ts'
-import { sliceServiceOf, watchedIdentity } from '../../model/parse.ts'
+import { watchedIdentity } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import {
   type Aged,
-  bornSIn,
-  type Candidate,
-  isCounted,
-  OBJECT_PARTS,
+  agedIn,
+  candidateOf,
   type ObjectCap,
   objectCapOf,
-  partsOf,
-  type Weight,
+  partsIn,
+  weightOf,
 } from '../object-cap.ts'
 import type { SourceObservation } from '../source.ts'
 import type { Resource } from './api-client.ts'
-import { isOlder, ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
+import { type Change, type Identified, type Listed, Listing } from './listing.ts'
+import { ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
 import { isLeftOut } from './server-traits.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject<E extends Change = SourceEvent> = (
   identity: WatchedIdentity,
 ) => E | Refusal | undefined
-
-export interface Change {
-  readonly kind: string
-}
 
 export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
 
@@ -45,17 +40,6 @@ interface IntakeOptions<E extends Change> {
   readonly skipped: (reason: SkipReason) => void
   /** Maximum parts of all objects of the source; undefined for no bound. */
   readonly partsMax?: number | undefined
-}
-
-interface Identified extends WatchedIdentity {
-  readonly version: Version
-}
-
-/** An object of a list; `parsed` is undefined when it stands as it did before. */
-interface Listed<E extends Change> {
-  readonly key: string
-  readonly version: Version
-  readonly parsed: E | Refusal | undefined
 }
 
 interface LandOptions {
@@ -279,115 +263,9 @@ export class ResourceChanges<E extends Change = SourceEvent> {
   }
 }
 
-interface ListingOptions<E extends Change> {
-  readonly identify: (object: unknown) => Identified | undefined
-  readonly parse: (identified: Identified) => E | Refusal | undefined
-  readonly held: (key: string) => Version | undefined
-  readonly weightHeld: (key: string) => Weight | undefined
-  readonly cap: ObjectCap | undefined
-}
-
-/** A list while it arrives; changes nothing before it lands. */
-export class Listing<E extends Change = SourceEvent> {
-  readonly #options: ListingOptions<E>
-  readonly #items = new Map<string, Listed<E>>()
-  #refused = 0
-
-  constructor(options: ListingOptions<E>) {
-    this.#options = options
-  }
-
-  get size(): number {
-    return this.#items.size
-  }
-
-  /** Grows with each object that was not there before, also where there is no room for it. */
-  get arrived(): number {
-    return this.#items.size + this.#refused
-  }
-
-  /** Counts the objects of the list, as those that are held are counted once it has landed. */
-  get cap(): ObjectCap | undefined {
-    return this.#options.cap
-  }
-
-  has(key: string): boolean {
-    return this.#items.has(key)
-  }
-
-  items(): Iterable<Listed<E>> {
-    return this.#items.values()
-  }
-
-  take(object: unknown): void {
-    const identified = this.#options.identify(object)
-    if (identified === undefined) return
-    const { key, version } = identified
-    const twin = this.#items.get(key)
-    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
-    const { cap } = this.#options
-    if (cap?.isCut === true && cap.refuses(agedIn(identified))) {
-      this.#refused++
-      cap.refuse(candidateOf(identified), () => partsIn(this.#options.parse(identified)))
-      return
-    }
-    const held = this.#options.held(key)
-    const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
-    const parsed = stands ? undefined : this.#options.parse(identified)
-    this.#items.set(key, { key, version, parsed })
-    if (cap === undefined) return
-    cap.put(key, (stands && this.#options.weightHeld(key)) || weightOf(identified, parsed))
-    this.#drop(cap.overflow())
-  }
-
-  #drop(keys: readonly string[]): void {
-    for (const key of keys) this.#items.delete(key)
-    this.#refused += keys.length
-  }
-
-  /** Nothing more arrives: of what there is no room for, nothing stays. */
-  end(): void {
-    this.#drop(this.#options.cap?.overflow(0) ?? [])
-  }
-
-  /** It was deleted while a streaming list was under way. */
-  drop(object: unknown): void {
-    const identified = this.#options.identify(object)
-    if (identified === undefined) return
-    const { key, version } = identified
-    const twin = this.#items.get(key)
-    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
-    this.#items.delete(key)
-    this.#options.cap?.remove(key)
-    this.#options.cap?.unrefuse(key)
-  }
-}
-
 /** A literal, which takes less time than a copy that is extended. */
 function identified({ kind, key, root, metadata }: WatchedIdentity, version: Version): Identified {
   return { kind, key, root, metadata, version }
-}
-
-function agedIn({ key, metadata }: WatchedIdentity): Aged {
-  return { key, bornS: bornSIn(metadata) }
-}
-
-function candidateOf(identity: WatchedIdentity): Candidate {
-  const service = identity.kind === 'Service' ? identity.key : sliceServiceOf(identity)
-  return { ...agedIn(identity), service }
-}
-
-/** The Service is the text that the parsed object has: one of its own would take memory for each object. */
-function weightOf({ kind, key, metadata }: WatchedIdentity, parsed: Change | Refusal | undefined): Weight {
-  const isSlice = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) && parsed.kind !== 'Service'
-  const service = isSlice ? parsed.value?.service : kind === 'Service' ? key : undefined
-  return { bornS: bornSIn(metadata), service, parts: partsIn(parsed) }
-}
-
-/** An object without a value counts as well, because its version is held. */
-function partsIn(parsed: Change | Refusal | undefined): number {
-  const isLarge = parsed !== undefined && !isRefusal(parsed) && isCounted(parsed)
-  return isLarge && parsed.value !== undefined ? partsOf(parsed.value) : OBJECT_PARTS
 }
 
 function isNamed({ kind, metadata: { name, namespace } }: WatchedIdentity): boolean {

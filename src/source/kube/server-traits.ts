@@ -1,6 +1,6 @@
 import { isJson, type Json } from '../../model/fields.ts'
 import type { Resource } from './api-client.ts'
-import type { Failure } from './exchange.ts'
+import type { Failure } from './failure.ts'
 
 /** The known abilities of one server, shared by all clients of it. */
 export interface ServerTraits {

@@ -6,8 +6,8 @@ import {
   type ApiRequest,
   type ApiResponse,
 } from '../../../src/source/kube/api-client.ts'
-import { parseRetryAfter } from '../../../src/source/kube/client/call.ts'
-import { RateLimit } from '../../../src/source/kube/client/pool.ts'
+import { parseRetryAfter } from '../../../src/source/kube/client/answer.ts'
+import { RateLimit } from '../../../src/source/kube/client/rate-limit.ts'
 import { type Backend, serve } from './exchange.ts'
 import type { ResponsePort } from './faulty-body.ts'
 import type { MemoryNetwork, Passenger } from './memory-network.ts'

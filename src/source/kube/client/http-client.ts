@@ -1,22 +1,23 @@
 import { isIP, type LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
-import { type Answer, Call, parseRetryAfter } from './call.ts'
-import { openHttp1, openHttp2 } from './connections.ts'
+import { type Answer, parseRetryAfter } from './answer.ts'
+import { Call } from './call.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
+import { dial, isTurnedDown, watchedLookup } from './dial.ts'
+import { Http1Connection } from './http1-connection.ts'
+import { openHttp2 } from './http2-connection.ts'
+import { type Access, SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
+import { closing, type HttpConnection, type Outgoing, Pool, type PoolContext } from './pool.ts'
+import { RateLimit } from './rate-limit.ts'
 import {
-  dial,
   type HttpProxy,
   isLoopbackHost,
-  isTurnedDown,
   parseProxy,
   parseServer,
   proxyFromEnvironment,
   type ServerAddress,
-  watchedLookup,
-} from './dial.ts'
-import { type Access, SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
-import { closing, type HttpConnection, type Outgoing, Pool, type PoolContext, RateLimit } from './pool.ts'
+} from './server-address.ts'
 
 export interface ClientOptions {
   /** Path of a kubeconfig; empty for in-cluster credentials, unless `master` is given. */
@@ -241,11 +242,11 @@ class HttpClient implements ApiClient {
     const attempt = await this.#parts.dials?.dialling?.()
     try {
       const way = { address, tls, proxy, lookup, clock: context.clock, localPort: attempt?.localPort }
-      const { socket, protocol } = await dial({ ...way, signal: context.signal })
+      const { socket, isHttp2 } = await dial({ ...way, signal: context.signal })
       const { remoteAddress = '', remotePort = 0 } = socket
       const open = { ...context, identity: tls.identity, socket, authority: address.authority }
       // The connection comes first, because only it handles errors of the socket.
-      const connection = protocol === 'h2' ? await openHttp2(open) : openHttp1(open)
+      const connection = isHttp2 ? await openHttp2(open) : new Http1Connection(open)
       await attempt?.connected(remoteAddress, remotePort)
       return connection
     } catch (error) {

@@ -1,7 +1,8 @@
-import type { Cancel, Clock } from '../../../base/clock.ts'
-import { assert } from '../../../base/errors.ts'
+import type { Socket } from 'node:net'
+import type { Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
-import { type Answer, type Call, cutOff } from './call.ts'
+import { type Answer, cutOff } from './answer.ts'
+import type { Call } from './call.ts'
 
 /** A request as it goes out, credentials included: never to be printed. */
 export interface Outgoing {
@@ -25,7 +26,6 @@ export function isWatch({ longLived }: Outgoing, status: number): boolean {
 
 /** One connection to the server, over which one or more requests go at a time. */
 export interface HttpConnection {
-  readonly protocol: 'h2' | 'http/1.1'
   /** Requests that may begin now; 0 when it takes no more. */
   readonly room: number
   /** It will have no room again. */
@@ -44,17 +44,32 @@ export interface HttpConnection {
   close(): Promise<void>
 }
 
-export interface ConnectionContext {
+interface ConnectionContext {
   readonly clock: Clock
-  readonly identity: string
-  /** Its room has changed, or it has closed. */
+  /** The connection's room has changed, or the connection has closed. */
   readonly changed: (connection: HttpConnection) => void
 }
 
-/** One is enough unless the server allows few streams on each: four watches, and what comes beside them. */
-const H2_CONNECTIONS_MAX = 8
-/** Every request takes a connection of its own for as long as it lasts. */
-const H1_CONNECTIONS_MAX = 16
+/** A connection that has been made. */
+export interface OpenConnection extends ConnectionContext {
+  /** Connected, with TLS where the server has it. */
+  readonly socket: Socket
+  readonly authority: string
+  readonly identity: string
+}
+
+/** Bounds the head of an answer. */
+export const HEAD_BYTES_MAX = 64 * 1024
+
+export function endOf(socket: Socket): Promise<void> {
+  return new Promise(resolve => {
+    if (socket.closed) resolve()
+    else socket.once('close', () => resolve())
+  })
+}
+
+/** Four watches and the requests beside them need one connection with HTTP/2, and one for each with HTTP/1.1. */
+const CONNECTIONS_MAX = 16
 /** Limit for name, connection, TLS and SETTINGS together. */
 const DIAL_LIMIT_MS = 10_000
 
@@ -64,7 +79,7 @@ interface PoolOptions {
   readonly dial: (context: PoolContext) => Promise<HttpConnection>
 }
 
-export interface PoolContext extends Omit<ConnectionContext, 'identity'> {
+export interface PoolContext extends ConnectionContext {
   readonly signal: AbortSignal
 }
 
@@ -128,8 +143,7 @@ export class Pool {
   #mayDial(): boolean {
     if (this.#closed || this.#dialling !== undefined) return false
     const open = [...this.#connections].filter(connection => !connection.retired)
-    const most = open.some(({ protocol }) => protocol === 'h2') ? H2_CONNECTIONS_MAX : H1_CONNECTIONS_MAX
-    return open.length < most
+    return open.length < CONNECTIONS_MAX
   }
 
   async #dial(): Promise<void> {
@@ -175,83 +189,4 @@ function tooLong(): ApiError {
 
 export function closing(): ApiError {
   return new ApiError('aborted', 'the client was closed')
-}
-
-interface RateLimitOptions {
-  /** Requests a second on average; 0 or less for no limit. */
-  readonly qps: number
-  /** Requests that may go at once after a quiet time; at least 1. */
-  readonly burst: number
-  readonly clock: Clock
-}
-
-interface Leaver {
-  onFail(run: () => void): Cancel
-}
-
-/** The daemon has a handful of requests under way; more in the queue than this is a loop that has run away. */
-const WAITING_MAX = 1000
-
-/**
- * A token bucket (client-go's flowcontrol): full at first, one request takes one token, watches included. A caller that finds
- * it empty waits in line.
- */
-export class RateLimit {
-  readonly #qps: number
-  readonly #burst: number
-  readonly #clock: Clock
-  readonly #waiting = new Set<() => void>()
-  #tokens: number
-  #filledMs: number
-  #cancelTimer: Cancel | undefined
-
-  constructor({ qps, burst, clock }: RateLimitOptions) {
-    this.#qps = qps
-    this.#burst = Math.max(1, burst)
-    this.#clock = clock
-    this.#tokens = this.#burst
-    this.#filledMs = clock.nowMs()
-  }
-
-  /** Resolves when it is the caller's turn, or as soon as the caller has failed. */
-  async turn(leaver: Leaver): Promise<void> {
-    if (this.#qps <= 0) return
-    assert(this.#waiting.size < WAITING_MAX, `more than ${WAITING_MAX} requests wait for their turn`)
-    await new Promise<void>(resolve => {
-      const go = (): void => {
-        leave()
-        resolve()
-      }
-      this.#waiting.add(go)
-      const leave = leaver.onFail(() => {
-        this.#waiting.delete(go)
-        this.#serve()
-        resolve()
-      })
-      this.#serve()
-    })
-  }
-
-  #serve(): void {
-    const nowMs = this.#clock.nowMs()
-    this.#tokens = Math.min(this.#burst, this.#tokens + ((nowMs - this.#filledMs) * this.#qps) / 1000)
-    this.#filledMs = nowMs
-    for (const go of this.#waiting) {
-      if (this.#tokens < 1) break
-      this.#tokens--
-      this.#waiting.delete(go)
-      go()
-    }
-    if (this.#waiting.size === 0) this.#stopTimer()
-    else
-      this.#cancelTimer ??= this.#clock.after(Math.ceil(((1 - this.#tokens) * 1000) / this.#qps), () => {
-        this.#cancelTimer = undefined
-        this.#serve()
-      })
-  }
-
-  #stopTimer(): void {
-    this.#cancelTimer?.()
-    this.#cancelTimer = undefined
-  }
 }

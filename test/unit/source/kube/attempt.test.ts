@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { WatchBackoff } from '../../../../src/source/kube/exchange.ts'
+import { WatchBackoff } from '../../../../src/source/kube/attempt.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 
 async function delays(count: number, random: () => number): Promise<number[]> {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { Comparison, ObjectIndex } from '../../../../src/source/kube/object-index.ts'
+import { Comparison } from '../../../../src/source/kube/consistency-check.ts'
+import { ObjectIndex } from '../../../../src/source/kube/object-index.ts'
 
 const v = (resourceVersion: number, uid = 'u1') => ({ uid, resourceVersion: String(resourceVersion) })
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { WireError } from '../../../../src/base/errors.ts'
 import { ApiError } from '../../../../src/source/kube/api-client.ts'
-import { FailureError, failureOfError, failureOfStatus } from '../../../../src/source/kube/exchange.ts'
+import { FailureError, failureOfError, failureOfStatus } from '../../../../src/source/kube/failure.ts'
 import type { ApiStatus } from '../../../../src/source/kube/wire/encodings.ts'
 
 function status(change: Partial<ApiStatus>): ApiStatus {

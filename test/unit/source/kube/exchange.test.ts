@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { WireError } from '../../../../src/base/errors.ts'
 import type { ApiBody, ApiClient } from '../../../../src/source/kube/api-client.ts'
-import { Exchange, FailureError } from '../../../../src/source/kube/exchange.ts'
+import { Exchange } from '../../../../src/source/kube/exchange.ts'
+import { FailureError } from '../../../../src/source/kube/failure.ts'
 import { FakeClock, settle } from '../../../support/fake-clock.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 import { ScriptedApi, service } from '../../../support/scripted-api.ts'
@@ -30,7 +31,7 @@ describe('exchange', () => {
       longLived: false,
     })
     void each.watch(opening()).catch(() => undefined)
-    expect(api.take().request).toMatchObject({ idleMs: 30_000, longLived: true })
+    expect(api.take().request).toMatchObject({ idleMs: 20_000, longLived: true })
   })
 
   it('gives the items of a page, its version and its size', async () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { FailureKind } from '../../../../src/source/kube/exchange.ts'
+import type { FailureKind } from '../../../../src/source/kube/failure.ts'
 import {
   type Attempted,
   afterList,

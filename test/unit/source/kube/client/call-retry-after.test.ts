@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { parseRetryAfter } from '../../../../../src/source/kube/client/call.ts'
+import { parseRetryAfter } from '../../../../../src/source/kube/client/answer.ts'
 
 const NOW = Date.UTC(2026, 10, 21, 12, 0, 0)
 

@@ -1,5 +1,9 @@
 import { describe, expect, it } from 'vitest'
-import { parseProxy, parseServer, proxyFromEnvironment } from '../../../../../src/source/kube/client/dial.ts'
+import {
+  parseProxy,
+  parseServer,
+  proxyFromEnvironment,
+} from '../../../../../src/source/kube/client/server-address.ts'
 
 const SERVER = 'https://192.0.2.1:6443'
 

@@ -1,6 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import { type Ip, parseIp } from '../../../../../src/base/ip.ts'
-import { dependsOnServices, isLoopbackHost, parseServer } from '../../../../../src/source/kube/client/dial.ts'
+import {
+  dependsOnServices,
+  isLoopbackHost,
+  parseServer,
+} from '../../../../../src/source/kube/client/server-address.ts'
 
 describe('a server', () => {
   it.each([

@@ -226,7 +226,7 @@ describe('a connection', () => {
 
   /** Begins once so many bytes have arrived. */
   async function openingAt(port: number, bytes = 0) {
-    const { openHttp2 } = await import('../../../../../src/source/kube/client/connections.ts')
+    const { openHttp2 } = await import('../../../../../src/source/kube/client/http2-connection.ts')
     const { connect } = await import('node:net')
     const socket = connect(port, '127.0.0.1')
     if (bytes > 0) socket.once('readable', () => undefined)

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../../src/base/clock.ts'
 import type { ApiResponse } from '../../../../../src/source/kube/api-client.ts'
 import { Call } from '../../../../../src/source/kube/client/call.ts'
-import { openHttp2 } from '../../../../../src/source/kube/client/connections.ts'
+import { openHttp2 } from '../../../../../src/source/kube/client/http2-connection.ts'
 import type { HttpConnection } from '../../../../../src/source/kube/client/pool.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
 import { END_STREAM, FRAME, frame, helloOnRequest, LENGTH_10, STATUS_200, u32 } from './frames.ts'
@@ -119,7 +119,7 @@ describe('F27: a connection', () => {
     expect(second === undefined ? '' : await textOf(second)).toBe('hello again')
   })
 
-  it('A16: is joined by up to seven more where each takes one stream; more requests wait in line', async () => {
+  it('A16: is joined by up to 15 more where each takes one stream; more requests wait in line', async () => {
     const waiting: (() => void)[] = []
     const server = await rig().serve({
       protocol: 'h2',
@@ -129,18 +129,18 @@ describe('F27: a connection', () => {
       },
     })
     const client = await rig().openTo(server)
-    const paths = Array.from({ length: 10 }, (_, index) => `/${index}`)
+    const paths = Array.from({ length: 18 }, (_, index) => `/${index}`)
     const texts = paths.map(path => getText(client, path))
-    await until(() => waiting.length === 8)
+    await until(() => waiting.length === 16)
     await pause(50)
-    expect(waiting.length).toBe(8)
-    expect(server.accepted).toBe(8)
+    expect(waiting.length).toBe(16)
+    expect(server.accepted).toBe(16)
     for (let at = 0; at < paths.length; at++) {
       await until(() => waiting.length > at)
       waiting[at]?.()
     }
     expect(await Promise.all(texts)).toEqual(paths)
-    expect(server.accepted).toBe(8)
+    expect(server.accepted).toBe(16)
   })
 
   it('A16: that is lost with a request in line for it leaves that to another', async () => {
@@ -153,14 +153,14 @@ describe('F27: a connection', () => {
       },
     })
     const client = await rig().openTo(server)
-    const failures = Array.from({ length: 8 }, () => failureOf(getText(client, '/')))
-    await until(() => waiting.length === 8)
+    const failures = Array.from({ length: 16 }, () => failureOf(getText(client, '/')))
+    await until(() => waiting.length === 16)
     const last = getText(client, '/last')
     await pause(20)
     for (const connection of [...server.connections]) connection.resetAndDestroy()
     for (const failure of failures) expect(await failure).toMatchObject({ kind: 'lost' })
-    await until(() => waiting.length === 9)
-    waiting[8]?.()
+    await until(() => waiting.length === 17)
+    waiting[16]?.()
     expect(await last).toBe('/last')
   })
 

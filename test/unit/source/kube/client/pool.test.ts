@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { ApiError } from '../../../../../src/source/kube/api-client.ts'
 import { Call } from '../../../../../src/source/kube/client/call.ts'
-import { RateLimit } from '../../../../../src/source/kube/client/pool.ts'
+import { RateLimit } from '../../../../../src/source/kube/client/rate-limit.ts'
 import { FakeClock, settle } from '../../../../support/fake-clock.ts'
 
 function limit(qps: number, burst: number) {

@@ -1,0 +1,254 @@
+import { type Readable, Transform, type TransformCallback } from 'node:stream'
+import { createGunzip, constants as zlib } from 'node:zlib'
+import type { Cancel, Clock } from '../../../base/clock.ts'
+import { type ApiBody, ApiError, RETRY_AFTER_MS_MAX } from '../api-client.ts'
+import type { Call } from './call.ts'
+import type { Pulse } from './pulse.ts'
+
+/** Unread bytes at which the sender has to pause; below half of it, the sender resumes. */
+const HELD_BYTES_MAX = 256 * 1024
+
+interface BodyOptions {
+  readonly stream: Readable
+  readonly call: Call
+  readonly clock: Clock
+  /** Longest wait for a piece, milliseconds; undefined for no limit. Time the reader takes does not count. */
+  readonly idleMs: number | undefined
+  /** Gives the error of a stream that ended before the response did; undefined when the response is complete. */
+  readonly cut: () => ApiError | undefined
+  /** Ends the stream at the server. Idempotent. */
+  readonly cancel: () => void
+  /** Hears each piece that arrives. */
+  readonly pulse?: Pulse | undefined
+}
+
+/** The bytes of one response. Small bodies are read from the connection even when the caller does not read them. */
+class Body implements ApiBody {
+  readonly #options: BodyOptions
+  readonly #held: Uint8Array[] = []
+  #heldBytes = 0
+  #paused = false
+  #ended = false
+  #error: ApiError | undefined
+  #wake: (() => void) | undefined
+  #waitingSinceMs: number | undefined
+  #cancelTimer: Cancel | undefined
+
+  constructor(options: BodyOptions) {
+    this.#options = options
+    const { stream, call } = options
+    call.onFail(error => {
+      this.#error = error
+      // Events that arrived before the loss of the connection stay valid; only an abort drops them.
+      if (error.kind === 'aborted') this.#held.length = 0
+      this.#stop()
+    })
+    stream.on('data', (piece: Uint8Array) => this.#take(piece))
+    stream.once('end', () => this.#end())
+    stream.once('close', () => this.#close())
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined> {
+    try {
+      for (;;) {
+        const piece = this.arrived()
+        if (piece !== undefined) yield piece
+        else if (this.#error !== undefined) throw this.#error
+        else if (this.#ended) return
+        else await this.#wait()
+      }
+    } finally {
+      this.discard()
+    }
+  }
+
+  arrived(): Uint8Array | undefined {
+    const piece = this.#held.shift()
+    if (piece !== undefined) this.#give(piece)
+    return piece
+  }
+
+  /** Gives up the rest. */
+  discard(): void {
+    const whole = this.#ended
+    this.#stop()
+    this.#held.length = 0
+    this.#options.call.finish()
+    if (!whole) this.#options.cancel()
+  }
+
+  #take(piece: Uint8Array): void {
+    if (this.#ended) return
+    this.#options.pulse?.heard()
+    this.#held.push(piece)
+    this.#heldBytes += piece.length
+    if (this.#heldBytes > HELD_BYTES_MAX && !this.#paused) {
+      this.#paused = true
+      this.#options.stream.pause()
+    }
+    this.#rouse()
+  }
+
+  #give(piece: Uint8Array): void {
+    this.#heldBytes -= piece.length
+    if (!this.#paused || this.#heldBytes > HELD_BYTES_MAX / 2) return
+    this.#paused = false
+    this.#options.stream.resume()
+  }
+
+  #end(): void {
+    if (this.#ended) return
+    const cut = this.#options.cut()
+    if (cut === undefined) {
+      this.#stop()
+      this.#options.call.finish()
+    } else this.#options.call.fail(cut)
+  }
+
+  /** A stream that closes without an end was cut, even if it has emitted no error. */
+  #close(): void {
+    if (!this.#ended) this.#options.call.fail(this.#options.cut() ?? cutOff())
+  }
+
+  #wait(): Promise<void> {
+    return new Promise(resolve => {
+      this.#wake = resolve
+      this.#waitingSinceMs = this.#options.clock.nowMs()
+      const { idleMs } = this.#options
+      if (idleMs !== undefined && this.#cancelTimer === undefined) this.#arm(idleMs)
+    })
+  }
+
+  /** One timer serves many waits: it looks when it fires how long the present one has lasted. */
+  #arm(delayMs: number): void {
+    const { clock, call, idleMs = 0 } = this.#options
+    this.#cancelTimer = clock.after(delayMs, () => {
+      this.#cancelTimer = undefined
+      if (this.#waitingSinceMs === undefined || this.#ended) return
+      const leftMs = this.#waitingSinceMs + idleMs - clock.nowMs()
+      if (leftMs > 0) this.#arm(leftMs)
+      else call.fail(new ApiError('silent', `the body stopped for ${idleMs / 1000} s`))
+    })
+  }
+
+  #rouse(): void {
+    this.#waitingSinceMs = undefined
+    const wake = this.#wake
+    this.#wake = undefined
+    wake?.()
+  }
+
+  #stop(): void {
+    this.#ended = true
+    this.#cancelTimer?.()
+    this.#cancelTimer = undefined
+    this.#rouse()
+  }
+}
+
+export function cutOff(cause?: unknown): ApiError {
+  return new ApiError('lost', 'the connection ended before the response did', { cause })
+}
+
+/** A response whose head has arrived. */
+export interface Answer {
+  readonly status: number
+  readonly header: (name: string) => string | undefined
+  readonly body: Body
+}
+
+interface AnswerOptions extends Omit<BodyOptions, 'cut'> {
+  readonly status: number
+  /** Names in lower case. */
+  readonly headers: Readonly<Record<string, unknown>>
+  /** Tests whether an end of the stream may be the end of the response. */
+  readonly whole: () => boolean
+}
+
+/** Repetitive lists shrink by less than 100; a bomb by 1,000. */
+const GUNZIP_RATIO_MAX = 200
+const GUNZIP_FREE_BYTES = 16 * 1024 * 1024
+
+/** Wraps a response. Call it as soon as the head has arrived, so that no piece of the body is missed. */
+export function answerOf(options: AnswerOptions): Answer {
+  const { status, headers, stream, call } = options
+  const header = (name: string): string | undefined => {
+    const value = headers[name]
+    const first: unknown = Array.isArray(value) ? value[0] : value
+    return typeof first === 'string' ? first : undefined
+  }
+  const meter = lengthMeter(stream, header('content-length'))
+  const cut = (): ApiError | undefined => (options.whole() && meter() ? undefined : cutOff())
+  // The listener must exist now: a short response may end before the caller that waits for its head runs.
+  if (redirects(status))
+    call.fail(new ApiError('protocol', `the server redirects (${status}); redirects are not followed`))
+  const decoded = decode(stream, header('content-encoding'), call)
+  return { status, header, body: new Body({ ...options, stream: decoded, cut }) }
+}
+
+/** Credentials are for one server, and API servers do not redirect. */
+function redirects(status: number): boolean {
+  return status >= 300 && status <= 399 && status !== 304
+}
+
+/** Tests whether as many bytes came as were announced. */
+function lengthMeter(stream: Readable, announced: string | undefined): () => boolean {
+  if (announced === undefined || !/^\d+$/.test(announced)) return () => true
+  let left = Number(announced)
+  stream.on('data', (piece: Uint8Array) => {
+    left -= piece.length
+  })
+  return () => left === 0
+}
+
+/** We ask for no compression; a proxy may apply it all the same. */
+function decode(stream: Readable, encoding: string | undefined, call: Call): Readable {
+  if (encoding === undefined || encoding === '' || encoding === 'identity') return stream
+  if (encoding !== 'gzip') {
+    call.fail(
+      new ApiError('protocol', 'the response has a content encoding that the request does not accept'),
+    )
+    return stream
+  }
+  return gunzip(stream, call)
+}
+
+function gunzip(stream: Readable, call: Call): Readable {
+  const inflate = createGunzip({ finishFlush: zlib.Z_FINISH })
+  let inflated = 0
+  const guard = new Transform({
+    transform(piece: Uint8Array, _encoding: BufferEncoding, done: TransformCallback): void {
+      inflated += piece.length
+      if (inflated <= GUNZIP_FREE_BYTES + GUNZIP_RATIO_MAX * inflate.bytesWritten) done(null, piece)
+      else done(new ApiError('protocol', `the response inflates more than ${GUNZIP_RATIO_MAX} times`))
+    },
+  })
+  const failed = (error: Error): void => {
+    if (error instanceof ApiError) call.fail(error)
+    else if ('code' in error && error.code === 'Z_BUF_ERROR') call.fail(cutOff(error))
+    else call.fail(new ApiError('protocol', 'the response is not valid gzip', { cause: error }))
+    inflate.destroy()
+  }
+  inflate.on('error', failed)
+  guard.on('error', failed)
+  call.onFail(() => inflate.destroy())
+  stream.pipe(inflate).pipe(guard)
+  return guard
+}
+
+/**
+ * Milliseconds that a Retry-After header (RFC 9110, 10.2.3) asks for, as seconds or as a date, clamped to 0 … 300 s;
+ * undefined when it cannot be read. `wallMs` is the time of day in milliseconds since 1970.
+ */
+export function parseRetryAfter(header: string | undefined, wallMs: number): number | undefined {
+  const text = header?.trim() ?? ''
+  if (/^\d+$/.test(text)) return clamp(Number(text) * 1000)
+  // Date.parse takes much that is no HTTP-date, numbers with a sign among it.
+  if (!/^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? /.test(text)) return undefined
+  const atMs = Date.parse(text)
+  return Number.isNaN(atMs) ? undefined : clamp(atMs - wallMs)
+}
+
+function clamp(ms: number): number {
+  return Math.min(RETRY_AFTER_MS_MAX, Math.max(0, ms))
+}

@@ -1,0 +1,72 @@
+import type { Cancel, Clock } from '../../../base/clock.ts'
+
+interface RateLimitOptions {
+  /** Requests a second on average; 0 or less for no limit. */
+  readonly qps: number
+  /** Requests that may go at once after a quiet time; at least 1. */
+  readonly burst: number
+  readonly clock: Clock
+}
+
+/**
+ * A token bucket (client-go's flowcontrol): full at first, one request takes one token, watches included. A caller that finds
+ * it empty waits in line: the callers bound how many, each with a handful of requests under way.
+ */
+export class RateLimit {
+  readonly #qps: number
+  readonly #burst: number
+  readonly #clock: Clock
+  readonly #waiting = new Set<() => void>()
+  #tokens: number
+  #filledMs: number
+  #cancelTimer: Cancel | undefined
+
+  constructor({ qps, burst, clock }: RateLimitOptions) {
+    this.#qps = qps
+    this.#burst = Math.max(1, burst)
+    this.#clock = clock
+    this.#tokens = this.#burst
+    this.#filledMs = clock.nowMs()
+  }
+
+  /** Resolves when it is the caller's turn, or as soon as the caller has failed. */
+  async turn(leaver: { onFail(run: () => void): Cancel }): Promise<void> {
+    if (this.#qps <= 0) return
+    await new Promise<void>(resolve => {
+      const go = (): void => {
+        leave()
+        resolve()
+      }
+      this.#waiting.add(go)
+      const leave = leaver.onFail(() => {
+        this.#waiting.delete(go)
+        this.#serve()
+        resolve()
+      })
+      this.#serve()
+    })
+  }
+
+  #serve(): void {
+    const nowMs = this.#clock.nowMs()
+    this.#tokens = Math.min(this.#burst, this.#tokens + ((nowMs - this.#filledMs) * this.#qps) / 1000)
+    this.#filledMs = nowMs
+    for (const go of this.#waiting) {
+      if (this.#tokens < 1) break
+      this.#tokens--
+      this.#waiting.delete(go)
+      go()
+    }
+    if (this.#waiting.size === 0) this.#stopTimer()
+    else
+      this.#cancelTimer ??= this.#clock.after(Math.ceil(((1 - this.#tokens) * 1000) / this.#qps), () => {
+        this.#cancelTimer = undefined
+        this.#serve()
+      })
+  }
+
+  #stopTimer(): void {
+    this.#cancelTimer?.()
+    this.#cancelTimer = undefined
+  }
+}
