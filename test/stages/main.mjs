@@ -15,8 +15,11 @@ const words = process.argv.slice(2)
 const again = words.includes('--again')
 const guards = words.includes('--changed') ? guardsOf(changedFiles()) : undefined
 const names = words.filter(word => word !== '--again' && word !== '--changed')
-const stages = stagesOf(names).map(stage => {
-  if (stage.name === 'reference') return { ...stage, ready: buildReference() }
+const chosen = stagesOf(names)
+const isAgainstReference = ({ name }) => name.startsWith('reference')
+const built = chosen.some(isAgainstReference) ? buildReference() : undefined
+const stages = chosen.map(stage => {
+  if (isAgainstReference(stage)) return { ...stage, ready: built }
   if (guards === undefined || stage.name !== 'unit-quick') return stage
   return { ...stage, command: [...stage.command, 'test/architecture.test.ts', ...guards.plain] }
 })

@@ -43,7 +43,9 @@ async function settled(): Promise<void> {
   })
 }
 
-const played = UPSTREAM_SERVICES.filter(({ unplayed }) => unplayed === undefined)
+/** IPVS has one timer for a Service, whichever of its addresses clients use: one wait for it, of a minute, is enough. */
+const REPEATS = 'should have session affinity timeout work for NodePort service [LinuxOnly]'
+const played = UPSTREAM_SERVICES.filter(({ title, unplayed }) => unplayed === undefined && title !== REPEATS)
 
 describe('in IPVS mode', () => {
   test.each(played.map(its => [its.title, its] as const))('%s', (_, its) =>
