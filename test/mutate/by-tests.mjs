@@ -5,14 +5,14 @@ import { appendFileSync, readdirSync, readFileSync, rmSync, statSync, writeFileS
 import { join, posix } from 'node:path'
 import { parseArgs } from 'node:util'
 import { loadSource } from '../../deploy/load-source.mjs'
-import { guardsOf } from '../stages/files.mjs'
+import { guardsOf, importsOf } from '../stages/files.mjs'
 import { copyTree } from '../support/tree-copy.mjs'
 
 const HELP = `npm run mutate:tests -- [--seed N] [--count N] [--file PATH] [--jobs N] [--log PATH]
 
-Breaks COUNT lines of src/, one at a time in a copy of the tree, and runs the unit tests that guard the file: those that
-\`npm run ok -- --changed\` would run, the nearest twelve of them. SEED chooses the lines: each file gets its share, so that
-the same seed is comparable on another commit. It prints what becomes of each line:
+Breaks COUNT lines of src/, one at a time in a copy of the tree, and runs the unit tests that guard the file, as
+\`npm run ok -- --changed\` does: the nearest twelve of them, and the tracer of scenarios. SEED chooses the lines: each
+file gets its share, so that the same seed is comparable on another commit. It prints what becomes of each line:
 
   noticed      a test fails, or does not end
   not noticed  all of them pass
@@ -48,16 +48,23 @@ function request() {
   return { ...values, seed, count, jobs }
 }
 
-/** The unit tests that guard a file, the nearest first: its own, those of its folder, then the short ones. */
+/** It follows packets through whatever serves them: where that is broken, it is the likeliest to notice. */
+const BROAD = 'test/scenarios/trace.test.ts'
+
+/** The unit tests that guard a file, the nearest first: its own, those of its folder, those that import it, then the short ones. */
 function guardsNear(path) {
   const mirrored = path.replace(/^src\//, 'test/unit/').replace(/\.ts$/, '')
-  const rank = test =>
-    test.startsWith(`${mirrored}.`) ? 0 : posix.dirname(test) === posix.dirname(mirrored) ? 1 : 2
-  return guardsOf([path])
+  const rank = test => {
+    if (test.startsWith(`${mirrored}.`) || test.startsWith(`${mirrored}-`)) return 0
+    if (posix.dirname(test) === posix.dirname(mirrored)) return 1
+    return importsOf(test).includes(path) ? 2 : 3
+  }
+  const guards = guardsOf([path])
     .plain.map(test => ({ test, rank: rank(test), size: statSync(test).size }))
     .sort((a, b) => a.rank - b.rank || a.size - b.size)
-    .slice(0, GUARDS_MAX)
     .map(({ test }) => test)
+  const near = guards.slice(0, GUARDS_MAX)
+  return guards.includes(BROAD) && !near.includes(BROAD) ? [...near, BROAD] : near
 }
 
 /** A copy of the tree in which lines are broken. */

@@ -66,7 +66,8 @@ function sourcesOf(path, from = /^src\//) {
   return [path, ...read].map(each => readFileSync(each, 'utf8'))
 }
 
-function importsOf(path) {
+/** Paths of the files that a file imports itself. */
+export function importsOf(path) {
   const imports = readFileSync(path, 'utf8').matchAll(/from '(\.\.?\/[^']+)'/g)
   return [...imports].map(([, to]) => posix.join(posix.dirname(path), to))
 }
