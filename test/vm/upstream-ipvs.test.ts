@@ -43,9 +43,7 @@ async function settled(): Promise<void> {
   })
 }
 
-/** IPVS has one timer for a Service, whichever of its addresses clients use: one wait for it, of a minute, is enough. */
-const REPEATS = 'should have session affinity timeout work for NodePort service [LinuxOnly]'
-const played = UPSTREAM_SERVICES.filter(({ title, unplayed }) => unplayed === undefined && title !== REPEATS)
+const played = UPSTREAM_SERVICES.filter(({ unplayed }) => unplayed === undefined)
 
 describe('in IPVS mode', () => {
   test.each(played.map(its => [its.title, its] as const))('%s', (_, its) =>
