@@ -5,7 +5,7 @@ import { appendFileSync, readdirSync, readFileSync, rmSync, statSync, writeFileS
 import { join, posix } from 'node:path'
 import { parseArgs } from 'node:util'
 import { loadSource } from '../../deploy/load-source.mjs'
-import { guardsOf, importsOf } from '../stages/files.mjs'
+import { BROAD, guardsOf, importsOf } from '../stages/files.mjs'
 import { copyTree } from '../support/tree-copy.mjs'
 
 const HELP = `npm run mutate:tests -- [--seed N] [--count N] [--file PATH] [--jobs N] [--log PATH]
@@ -47,9 +47,6 @@ function request() {
     throw new Error('--seed, --count, --jobs take numbers')
   return { ...values, seed, count, jobs }
 }
-
-/** It follows packets through whatever serves them: where that is broken, it is the likeliest to notice. */
-const BROAD = 'test/scenarios/trace.test.ts'
 
 /** The unit tests that guard a file, the nearest first: its own, those of its folder, those that import it, then the short ones. */
 function guardsNear(path) {

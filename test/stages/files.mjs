@@ -80,18 +80,31 @@ export function changedFiles() {
   return changed.length > 0 ? changed : git('diff', '--name-only', 'HEAD~1')
 }
 
+/** It follows packets of every scenario through the rules of every mode: whatever it comes to is guarded by it. */
+export const BROAD = 'test/scenarios/trace.test.ts'
+
 /**
- * Test files that guard these files: they import one of them, or a helper that does, or are one of them. The
- * first list runs with Node alone, the second one needs a kernel.
+ * Test files that guard these files: they import one of them, or a helper that does, or are one of them; and the tracer, if it
+ * comes to one of them by whatever way. The first list runs with Node alone, the second one needs a kernel.
  */
 export function guardsOf(changed) {
   const touched = new Set(changed)
   const touches = path => touched.has(path) || importsOf(path).some(to => touched.has(to))
   const isHelper = path => /\.m?[tj]s$/.test(path) && !path.endsWith('.test.ts')
   for (const path of filesIn('test').filter(path => isHelper(path) && touches(path))) touched.add(path)
-  const guards = filesIn('test').filter(path => path.endsWith('.test.ts') && touches(path))
+  const isBroad = reachedFrom(BROAD).some(path => touched.has(path))
+  const guards = filesIn('test').filter(
+    path => path.endsWith('.test.ts') && (touches(path) || (isBroad && path === BROAD)),
+  )
   const isPlain = path => FOLDERS.some(folder => path.startsWith(`${folder}/`)) && !ON_KERNEL.test(path)
   return { plain: guards.filter(isPlain), onKernel: guards.filter(path => !isPlain(path)) }
+}
+
+/** All files that a file imports, and that those import. */
+function reachedFrom(path) {
+  const found = new Set([path])
+  for (const each of found) for (const to of importsOf(each).filter(existsSync)) found.add(to)
+  return [...found]
 }
 
 if (process.argv[2] === 'runtime') console.log(runtimeFiles().join('\n'))

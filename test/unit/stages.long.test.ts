@@ -192,7 +192,11 @@ describe('npm test', () => {
   })
 
   it('chooses files that use the runtime for other majors, and those with more to run for unit-rest', () => {
-    const [http2, codec, plain] = ['source/kube/client/http2-connection', 'wire/protobuf/encoder', 'base/duration']
+    const [http2, codec, plain] = [
+      'source/kube/client/http2-connection',
+      'wire/protobuf/encoder',
+      'base/duration',
+    ]
     const at = (name: string | undefined) => `test/unit/${name}.test.ts`
     expect(runtimeFiles()).toEqual(expect.arrayContaining([at(http2), at(codec)]))
     const [rest] = stagesOf(['unit-rest'])
@@ -209,6 +213,8 @@ describe('npm test', () => {
     expect(plain.every(path => path.endsWith('.test.ts'))).toBe(true)
     // Through test/support/rig.ts.
     expect(onKernel).toContain('test/faults/notifications.test.ts')
+    // It comes there through other files of src/.
+    expect(guardsOf(['src/model/port-frontends.ts']).plain).toContain('test/scenarios/trace.test.ts')
     expect(guardsOf(['README.md'])).toEqual({ plain: [], onKernel: [] })
   })
 })
