@@ -36,7 +36,7 @@ find_oracles() {
 
 # find_tools_of STAGE LIST: installs what a stage needs besides, if it is to run; without, the stage skips.
 find_tools_of() {
-  case " $only " in '  ' | *" $1"*) ;; *) return 0 ;; esac
+  case " $only " in '  ' | *' all '* | *" $1"*) ;; *) return 0 ;; esac
   missing=$(missing_of "$2")
   [ -n "$missing" ] && can_install || return 0
   (install_debian "$missing") || echo "without these, the stage $1 skips" >&2

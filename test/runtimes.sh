@@ -1,7 +1,5 @@
 #!/bin/sh
-# What differs between majors of Node.js, on the others: connections, TLS, HTTP/2, processes and signals, compression, V8's flags,
-# the loading of modules and kept code, the addon, and the codecs by properties. test/stages/files.mjs chooses the files by what
-# they import; what computes values in plain code computes the same everywhere, and runs in the stage `unit`.
+# What differs between majors of Node.js, on the others: the files that test/stages/files.mjs lists.
 # All of them use the one addon that this machine's Node.js built; the last one also an addon built for it; and the one-instance
 # lock is tried between each two. Runtimes that the registry does not give are left out, and named in one line at the end;
 # without any, this fails, unless KPROBE_RUNTIMES=optional.

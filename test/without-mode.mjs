@@ -1,40 +1,14 @@
-// without-mode.mjs [MODE]: removes one mode from a copy of the tree, and finds that the rest types, lints and passes its
-// unit tests. A mode is its folder, its row of the configuration, its lines in both registries and in
-// the import rules, and the tests that name it.
+// without-mode.mjs [MODE]: removes one mode from a copy of the tree, and finds that the rest types, lints and passes the
+// unit tests of what asks which modes there are. A mode is its folder, its row of the configuration, its lines in both
+// registries and in the import rules, and the tests that name it.
 import { spawnSync } from 'node:child_process'
-import {
-  cpSync,
-  existsSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join, posix } from 'node:path'
+import { copyTree } from './support/tree-copy.mjs'
 
 const [mode = 'userspace'] = process.argv.slice(2)
-const COPIED = [
-  'biome.json',
-  'package.json',
-  'package-lock.json',
-  'tsconfig.json',
-  'vitest.config.ts',
-  'src',
-  'test',
-  'native',
-]
-const LINKED = ['node_modules', 'build', 'dist', 'deploy', 'docs', '.ci']
-/** Unit tests of what asks the registry; not those of one mode, which only repeat what the stage `unit` says. */
-const ASKING = [
-  'test/architecture.test.ts',
-  'test/unit/config',
-  'test/unit/daemon',
-  'test/unit/cli',
-  'test/unit/inspect',
-]
+/** Unit tests of what asks the registry; the other ones only repeat what the stage `unit` says. */
+const ASKING = ['test/architecture.test.ts', 'test/unit/config', 'test/unit/daemon', 'test/unit/cli']
 
 const modes = readdirSync('src/modes').filter(name => existsSync(join('src/modes', name, 'mode.ts')))
 if (!modes.includes(mode)) {
@@ -42,21 +16,7 @@ if (!modes.includes(mode)) {
   process.exit(2)
 }
 
-const copy = mkdtempSync(join(tmpdir(), 'kprobe-without-'))
-process.once('exit', () => rmSync(copy, { recursive: true, force: true }))
-for (const name of COPIED) cpSync(name, join(copy, name), { recursive: true })
-for (const name of LINKED) symlinkSync(join(process.cwd(), name), join(copy, name))
-for (const name of [
-  '.npmrc',
-  'README.md',
-  'CHANGELOG.md',
-  'SECURITY.md',
-  'CONTRIBUTING.md',
-  'LICENSE',
-  'binding.gyp',
-])
-  cpSync(name, join(copy, name))
-
+const copy = copyTree()
 const room = `src/modes/${mode}/`
 rmSync(join(copy, room), { recursive: true })
 rmSync(join(copy, `src/config/modes/${mode}.ts`))
@@ -75,8 +35,7 @@ const bin = name => join(process.cwd(), 'node_modules/.bin', name)
 run(bin('tsc'), ['-p', '.'])
 run(bin('tsc'), ['-p', 'src/ui'])
 run(bin('biome'), ['check', '--formatter-enabled=false', '--error-on-warnings', 'src', 'test'])
-const shared = readdirSync(join(copy, 'test/unit/modes')).filter(name => !modes.includes(name))
-run(bin('vitest'), ['run', '--project', 'unit*', ...ASKING, ...shared.map(name => `test/unit/modes/${name}`)])
+run(bin('vitest'), ['run', '--project', 'unit*', ...ASKING])
 
 /** Files of tests that name the mode, and those that import such files. */
 function testsOf(name) {

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { EXAMPLES } from '../support/daemon.ts'
 import { eventually, patientMs } from '../support/patience.ts'
-import { FileSite } from './file-site.ts'
+import { FileSite, SOON_MS } from './file-site.ts'
 import { differences, frontendNames, generation, listRuleset, nft } from './kernel.ts'
 import { clusterIp, service, services } from './objects.ts'
 
@@ -51,12 +51,6 @@ it('leaves rules that nft lists as text and as JSON', async () => {
   expect(json).toHaveProperty('nftables')
 })
 
-/**
- * Of several times the least, and a hundred times what an idle machine takes: far below the 30 s after which a daemon looks at
- * everything anyway. How fast it is, benchmarks say.
- */
-const SOON_MS = 10_000
-
 it('changes the kernel soon after an edit', async () => {
   await site.running(services(3))
   const tookMs: number[] = []
@@ -69,39 +63,4 @@ it('changes the kernel soon after an edit', async () => {
   tookMs.push(await eventually(isThere))
   expect(Math.min(...tookMs)).toBeLessThan(patientMs(SOON_MS))
   expect(listRuleset()).toContain(clusterIp(4))
-})
-
-it('repairs a foreign flush of everything soon', async () => {
-  await site.running(services(10))
-  const before = listRuleset()
-  const tookMs: number[] = []
-  for (let round = 0; round < 3; round++) {
-    nft('flush ruleset')
-    tookMs.push(await eventually(() => listRuleset() === before))
-  }
-  expect(Math.min(...tookMs)).toBeLessThan(patientMs(SOON_MS))
-})
-
-const IPTABLES = ['--proxy-mode=iptables']
-
-/** What the iptables mode has in the kernel, as the tool prints it, in no order. */
-function savedRules(): string {
-  const text = execFileSync('iptables-nft-save', { encoding: 'utf8' })
-  return (text.match(/^(:|-A).*KUBE-.*$/gm) ?? []).sort().join('\n')
-}
-
-it.each([
-  ['a flushed table', ['-t', 'nat', '-F']],
-  ['a deleted jump', ['-t', 'nat', '-D', 'POSTROUTING', '1']],
-  ['an edited chain', ['-t', 'nat', '-I', 'KUBE-SERVICES', '-j', 'RETURN']],
-])('repairs %s of the iptables mode soon', async (_, damage) => {
-  await site.running(services(10), { args: IPTABLES })
-  const before = savedRules()
-  expect(before).toContain('KUBE-POSTROUTING')
-  const tookMs: number[] = []
-  for (let round = 0; round < 3; round++) {
-    execFileSync('iptables-nft', damage)
-    tookMs.push(await eventually(() => savedRules() === before))
-  }
-  expect(Math.min(...tookMs)).toBeLessThan(patientMs(SOON_MS))
 })

@@ -6,7 +6,7 @@ import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
 import { kubeconfigText } from '../support/kubeconfig.ts'
 import { eventually } from '../support/patience.ts'
 import { createAuthority } from '../support/tls.ts'
-import { ask, askSocket, Cluster, metric } from './cluster.ts'
+import { ask, askSocket, Cluster } from './cluster.ts'
 import { memoryOf } from './cluster-process.ts'
 import { Removals } from './cluster-removals.ts'
 import { frontendNames, listRuleset } from './kernel.ts'
@@ -263,21 +263,5 @@ describe('bytes that nobody can read', () => {
       expect(await ask('/livez'), what).toMatchObject({ code: 200 })
     }
     await keepsUp()
-  })
-
-  it('F28: a list at a byte a second is given up, and other watches go on meanwhile', async () => {
-    const daemon = await cluster.running()
-    const expired = [{ kind: 'event', after: 0, event: EXPIRED_EVENT }] as const
-    const { faults } = cluster.server
-    faults.add({ resource: 'endpointslices', verb: 'watch', times: 1, faults: expired })
-    const slow = [{ kind: 'slow', bytesPerSecond: 1 }] as const
-    faults.add({ resource: 'endpointslices', verb: 'watch', skip: 1, times: 1, faults: slow })
-    cluster.server.cut()
-    await eventually(() => cluster.server.openCount >= 4)
-    cluster.put(...service(30))
-    await eventually(() => frontendNames().has(nameOf(30)))
-    await daemon.logged('the streaming list did not end', 1, 120_000)
-    await keepsUp()
-    expect(await metric('kprobe_source_lists_total', 'endpointslices')).toBeGreaterThanOrEqual(2)
   })
 })

@@ -30,7 +30,6 @@ function rejecting(table: string): void {
 
 describe('F131: a Service that asks for the address and port of the API server', () => {
   it.each<readonly [Mode, Where]>([
-    ['nftables', 'apart'],
     ['nftables', 'local'],
     ['iptables', 'local'],
     ['userspace', 'apart'],
@@ -98,10 +97,8 @@ describe('F131: a Service that asks for the address and port of the API server',
 
 describe('F131: a node whose rules capture the API server already', () => {
   it.each<readonly [Mode, Where, 'without endpoints' | 'with an endpoint that refuses']>([
-    ['nftables', 'apart', 'without endpoints'],
     ['nftables', 'local', 'without endpoints'],
     ['nftables', 'apart', 'with an endpoint that refuses'],
-    ['iptables', 'local', 'without endpoints'],
     ['iptables', 'apart', 'with an endpoint that refuses'],
     ['userspace', 'apart', 'without endpoints'],
   ])(

@@ -72,8 +72,6 @@ describe('a server that ends everything at once', () => {
 describe('HTTP/2', () => {
   it.each<readonly [string, Fault]>([
     ['GOAWAY in the middle of events', { kind: 'goaway', at: { events: 2 } }],
-    ['GOAWAY with an error', { kind: 'goaway', code: 2, at: { events: 2 } }],
-    ['RST_STREAM in the middle of events', { kind: 'ending', ending: 'rst-stream', at: { events: 2 } }],
     [
       'a connection that is reset in the middle of events',
       { kind: 'ending', ending: 'reset', at: { events: 2 } },

@@ -8,7 +8,7 @@ import { ip } from '../support/lab/topology.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
-import { Cluster, HEALTH_PORT, node } from './cluster.ts'
+import { Cluster, HEALTH_PORT } from './cluster.ts'
 import { listRuleset } from './kernel.ts'
 
 /** An address that an interface was configured with and the Node object does not list: a bridge's. */
@@ -118,16 +118,6 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     expect(daemon.said('refused')).toHaveLength(1)
   })
 
-  it('F134: are refused within the pod CIDRs of the Node, whoever listens', async () => {
-    cluster.put(node({ spec: { podCIDR: '10.0.5.0/24', podCIDRs: ['10.0.5.0/24'] } }))
-    daemon = await cluster.running()
-    cluster.put(ask('s1', '10.0.5.1', 10_250), ask('s2', '10.0.6.1', 10_250))
-    await refused('s1', '10.0.5.1', 'within the pod CIDR of this node')
-    await eventually(() => listRuleset().includes('10.0.6.1 '))
-    await daemon.caughtUp()
-    expect(daemon.said('refused')).toHaveLength(1)
-  })
-
   it('F134: stay with the Service that has them, and are served at the next full resync after a process has gone', async () => {
     const args = ['--sync-period=1s', '--min-sync-period=0s']
     const server = await listen(BRIDGE, 9001)
@@ -160,14 +150,5 @@ describe('F134: externalIPs at an address of the node that the Node object does 
       execFile(process.execPath, args, (_, out, err) => resolve(out + err))
     })
     expect(output).toContain('agree;')
-  })
-
-  it('F134: are allowed by --allowed-external-cidrs', async () => {
-    await listen(BRIDGE, 8443)
-    daemon = await cluster.running({ args: [`--allowed-external-cidrs=${BRIDGE}/32`] })
-    cluster.put(ask('s1', BRIDGE, 8443))
-    await eventually(async () => (await heard(BRIDGE, 8443)) === 'ECONNREFUSED')
-    await daemon.caughtUp()
-    expect(daemon.said('refused')).toEqual([])
   })
 })

@@ -5,8 +5,8 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
-import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT, metric } from './cluster.ts'
-import { descriptorsOf, shiftedClock, starved } from './cluster-process.ts'
+import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT } from './cluster.ts'
+import { descriptorsOf, starved } from './cluster-process.ts'
 import { Removals } from './cluster-removals.ts'
 import { frontendNames, generation, listRuleset } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
@@ -111,30 +111,6 @@ describe('time', () => {
     await cluster.converged()
     expect(frontendNames()).not.toContain(nameOf(8))
   })
-
-  it('F94: jumps of the wall clock disturb nothing, and no latency is negative', async () => {
-    const wall = shiftedClock(name => cluster.file(name))
-    const daemon = await cluster.running({ nodeArgs: wall.nodeArgs })
-    for (const [round, shiftMs] of [-3_600_000, 365 * 86_400_000, 0].entries()) {
-      wall.set(shiftMs)
-      const object = triggered(service(5, { endpoints: [`10.9.5.${round + 1}:8080`] }))
-      cluster.put(...object)
-      await keepsUp(40 + round)
-      expect(await ask('/healthz')).toMatchObject({ code: 200 })
-      expect(await ask('/livez')).toMatchObject({ code: 200 })
-    }
-    expect(await metric('kubeproxy_network_programming_duration_seconds_sum')).toBeGreaterThanOrEqual(0)
-    expect(cluster.server.accepted).toBe(1)
-    await daemon.caughtUp()
-    expect(daemon.said('fault')).toEqual([])
-  })
-
-  /** With the time of the change on its slice. */
-  function triggered([object, slice]: readonly object[]): readonly object[] {
-    const annotations = { 'endpoints.kubernetes.io/last-change-trigger-time': new Date().toISOString() }
-    const { metadata, ...rest } = Object(slice)
-    return [object ?? {}, { ...rest, metadata: { ...metadata, annotations } }]
-  }
 })
 
 describe('what is written to', () => {
@@ -226,21 +202,7 @@ describe('errors of our own', () => {
   })
 })
 
-describe('clients of the servers', () => {
-  it.each([
-    ['that never finish a request', 'GET /healthz HTTP/1.1\r\nX-A: '],
-    ['that send headers without end', `GET /healthz HTTP/1.1\r\n${'X-A: b\r\n'.repeat(5_000)}`],
-  ])('F98: thousands of clients %s hold up neither a sync nor, for long, other clients', async (_, words) => {
-    const daemon = await cluster.running()
-    const descriptors = descriptorsOf(daemon.pid)
-    for (const port of [HEALTH_PORT, METRICS_PORT]) await crowd(1_000, port, words)
-    expect(descriptorsOf(daemon.pid) - descriptors).toBeLessThanOrEqual(200)
-    await keepsUp()
-    // Requests have 10 s.
-    await eventually(() => answers(200, '/healthz'))
-    await eventually(() => answers(200, '/metrics', METRICS_PORT))
-  })
-
+describe('ports of the servers', () => {
   it('F99: ports that are taken are told of and tried again, and rules do not wait for them', async () => {
     const busy = [HEALTH_PORT, METRICS_PORT, 32_000].map(port => {
       const server = createServer()

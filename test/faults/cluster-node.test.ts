@@ -2,15 +2,15 @@ import { writeFileSync } from 'node:fs'
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { Flow } from '../support/lab/lab.ts'
 import { ip } from '../support/lab/topology.ts'
-import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
+import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { answers, ask, askSocket, Cluster, METRICS_PORT, metric, node } from './cluster.ts'
 import { generation, listRuleset } from './kernel.ts'
 import { service, services } from './objects.ts'
 
-const [VIP, EXTERNAL, NODE] = ['172.30.1.1', '198.51.100.7', '192.168.0.2']
-const [A, B, ELSEWHERE] = ['10.0.5.1', '10.0.5.2', '10.0.77.1']
+const [VIP, NODE] = ['172.30.1.1', '192.168.0.2']
+const [A, B] = ['10.0.5.1', '10.0.5.2']
 const ZONE = 'topology.kubernetes.io/zone'
 
 const cluster = Cluster.ofEachTest()
@@ -33,50 +33,6 @@ async function reached(destination: string, change: Partial<Flow> = {}): Promise
     ? [...outcome.endpoints.keys()].sort().join(' ')
     : String(outcome?.verdict)
 }
-
-describe('F40: a Service with policy Local', () => {
-  const CHECK = 32_000
-
-  /** What comes from outside, and from a pod to its ClusterIP, once the health check counts so many endpoints. */
-  async function seen(endpoints: readonly object[], local: number) {
-    cluster.put(sliceOf('web', endpoints))
-    const outside = await reached(EXTERNAL)
-    const pod = await reached(VIP, { from: 'pod', source: '10.0.5.9' })
-    await eventually(() => answers(local > 0 ? 200 : 503, '/', CHECK, NODE))
-    expect(JSON.parse((await ask('/', CHECK, NODE)).body)).toMatchObject({ localEndpoints: local })
-    return { outside, pod }
-  }
-
-  beforeEach(async () => {
-    const [spec, more] = balanced({ externalTrafficPolicy: 'Local', healthCheckNodePort: CHECK }, EXTERNAL)
-    cluster.put(serviceOf('web', VIP, spec, more))
-    await cluster.running()
-  })
-
-  it('F40: follows its local endpoints from none to some and back, those that are going included', async () => {
-    const far = endpoint(ELSEWHERE, { nodeName: 'other' })
-    const going = (address: string) => endpoint(address, { ready: false, serving: true, terminating: true })
-    expect(await seen([far], 0)).toEqual({ outside: 'DROP', pod: `${ELSEWHERE}:8080` })
-    expect(await seen([far, endpoint(A)], 1)).toMatchObject({ outside: `${A}:8080` })
-    expect(await seen([far, endpoint(A), endpoint(B)], 2)).toMatchObject({ outside: `${A}:8080 ${B}:8080` })
-    expect(await seen([far, going(A), endpoint(B)], 1)).toMatchObject({ outside: `${B}:8080` })
-    expect(await seen([far, going(A), going(B)], 0)).toMatchObject({ outside: `${A}:8080 ${B}:8080` })
-    expect(await seen([going(A)], 0)).toEqual({ outside: `${A}:8080`, pod: `${A}:8080` })
-    expect(await seen([far], 0)).toMatchObject({ outside: 'DROP' })
-    expect(await seen([], 0)).toEqual({ outside: 'REJECT', pod: 'REJECT' })
-  })
-
-  it('F40: with internal policy Local a pod is refused where there is no endpoint here', async () => {
-    const [spec, more] = balanced({ internalTrafficPolicy: 'Local' }, EXTERNAL)
-    cluster.put(
-      serviceOf('web', VIP, spec, more),
-      sliceOf('web', [endpoint(ELSEWHERE, { nodeName: 'other' })]),
-    )
-    expect(await reached(VIP, { from: 'pod', source: '10.0.5.9' })).toBe('DROP')
-    cluster.put(sliceOf('web', [endpoint(A), endpoint(ELSEWHERE, { nodeName: 'other' })]))
-    expect(await reached(VIP, { from: 'pod', source: '10.0.5.9' })).toBe(`${A}:8080`)
-  })
-})
 
 it('F41: hostile texts stay texts, and secrets beside our fields are nowhere to be seen', async () => {
   const secret = 'canary-3f9c2b7e'

@@ -5,6 +5,12 @@ import { writeObjects } from './objects.ts'
 
 type Options = Omit<DaemonOptions, 'source'>
 
+/**
+ * Of several times the least, and a hundred times what an idle machine takes: far below the 30 s after which a daemon looks at
+ * everything anyway. How fast it is, benchmarks say.
+ */
+export const SOON_MS = 10_000
+
 /** A network namespace, and daemons that read their objects from a folder. */
 export class FileSite {
   readonly daemons = new Daemons()

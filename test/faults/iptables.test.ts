@@ -1,9 +1,9 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { beforeEach, expect, it } from 'vitest'
 import { COMMAND, type Daemon } from '../support/daemon.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
-import { FileSite } from './file-site.ts'
+import { FileSite, SOON_MS } from './file-site.ts'
 import { Committer } from './foreign-rules.ts'
 import { generation, nft } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
@@ -71,9 +71,10 @@ function agrees(): boolean {
   return status === 0
 }
 
-async function eventuallySaved(ours: readonly string[]): Promise<void> {
+/** Gives the milliseconds until the kernel holds these. */
+async function eventuallySaved(ours: readonly string[]): Promise<number> {
   const text = JSON.stringify(ours)
-  await eventually(() => JSON.stringify(saved().ours) === text)
+  return await eventually(() => JSON.stringify(saved().ours) === text)
 }
 
 /** A chain of the one Service or endpoint that `text` names. */
@@ -162,6 +163,7 @@ it('F62, F63: flushed tables and damaged chains are repaired, and what is not ou
   const daemon = await running(SERVICES)
   const { ours } = saved()
   expect(agrees()).toBe(true)
+  const tookMs: number[] = []
   for (const [index, [what, damage]] of DAMAGES.entries()) {
     // What an earlier flush has taken of theirs.
     restore(FOREIGN)
@@ -170,12 +172,13 @@ it('F62, F63: flushed tables and damaged chains are repaired, and what is not ou
     damage()
     const { foreign } = saved()
     daemon.kill('SIGCONT')
-    await eventuallySaved(ours)
+    tookMs.push(await eventuallySaved(ours))
     await daemon.logged('repaired foreign changes', index + 1)
     // Chains of iptables itself come back with the jumps that stand in them.
     const rules = (lines: readonly string[]) => lines.filter(line => / -A |:CNI|CANARY/.test(line))
     expect(rules(saved().foreign), what).toEqual(rules(foreign))
   }
+  expect(Math.min(...tookMs)).toBeLessThan(patientMs(SOON_MS))
 })
 
 function jumpTo(chain: string): readonly string[] {

@@ -1,16 +1,17 @@
-import { afterEach, expect, it } from 'vitest'
+import { afterEach, beforeEach, expect, it } from 'vitest'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { FaultyTransport, messagesIn, type TransportFaults } from '../support/faulty-transport.ts'
+import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
 import { Rig } from '../support/rig.ts'
-import { FileSite } from './file-site.ts'
 import { differences, nft, openNetfilter } from './kernel.ts'
 import { clusterIp, services } from './objects.ts'
 
 const NETLINK_NETFILTER = 12
-const site = FileSite.ofEachTest()
 const rigs: Rig[] = []
+
+beforeEach(() => freshNetns())
 
 afterEach(async () => {
   await Promise.all(rigs.splice(0).map(rig => rig.close()))
@@ -53,11 +54,7 @@ it('F67: a subscription that is overrun misses no damage', async () => {
   const rig = rigWith({}, listen)
   await rig.sync(services(10))
   nft('table ip other { set s { type ipv4_addr; size 65536; }; }')
-  // Damage that recurs brings the subscription about.
-  for (let round = 0; round < 4; round++) {
-    nft(DAMAGE)
-    await eventually(isWhole)
-  }
+  await subscribed()
   expect(rig.of('foreign-commit').some(({ damage }) => damage)).toBe(true)
   for (let round = 0; round < 12; round++) {
     const verb = round % 2 === 0 ? 'add' : 'delete'
@@ -74,10 +71,7 @@ it('F67: a subscription that is overrun misses no damage', async () => {
 it('F67: a flush of more tables than anyone counts is damage all the same', async () => {
   const rig = rigWith({}, openNetfilter)
   await rig.sync(services(10))
-  for (let round = 0; round < 4; round++) {
-    nft(DAMAGE)
-    await eventually(isWhole)
-  }
+  await subscribed()
   // Tables are deleted in the order of their age: ours become the last ones.
   const others = Array.from({ length: 50 }, (_, i) => `table ip other${i} { chain c { counter; }; }`)
   nft(`${others.join('\n')}\ndelete table ip kube-proxy\ndelete table ip6 kube-proxy`)
@@ -88,13 +82,26 @@ it('F67: a flush of more tables than anyone counts is damage all the same', asyn
 
 const NFT_MSG_GETGEN = 0x0a10
 
-it('F68: commits of our own bring about no look, no pass and no commit', async () => {
+/** A rig, and the type of each datagram that it sends. */
+function sendingRig(): { readonly rig: Rig; readonly sent: number[] } {
   const sent: number[] = []
   const onSend = (datagram: Uint8Array) => {
     sent.push(messagesIn(datagram)[0]?.type ?? 0)
     return datagram
   }
-  const rig = rigWith({ onSend }, openNetfilter)
+  return { rig: rigWith({ onSend }, openNetfilter), sent }
+}
+
+/** Damage that recurs brings the subscription about. */
+async function subscribed(): Promise<void> {
+  for (let round = 0; round < 4; round++) {
+    nft(DAMAGE)
+    await eventually(isWhole)
+  }
+}
+
+it('F68: commits of our own bring about no look, no pass and no commit', async () => {
+  const { rig, sent } = sendingRig()
   await rig.sync(services(10))
   for (const count of [11, 2_000, 9, 12]) {
     await rig.sync(services(count))
@@ -110,17 +117,9 @@ it('F68: commits of our own bring about no look, no pass and no commit', async (
 })
 
 it('F68: nor with a subscription open, nor while others commit to their own tables', async () => {
-  const sent: number[] = []
-  const onSend = (datagram: Uint8Array) => {
-    sent.push(messagesIn(datagram)[0]?.type ?? 0)
-    return datagram
-  }
-  const rig = rigWith({ onSend }, openNetfilter)
+  const { rig, sent } = sendingRig()
   await rig.sync(services(10))
-  for (let round = 0; round < 4; round++) {
-    nft(DAMAGE)
-    await eventually(isWhole)
-  }
+  await subscribed()
   await rig.wait(300)
   sent.length = 0
   for (let round = 0; round < 5; round++) {
@@ -132,17 +131,4 @@ it('F68: nor with a subscription open, nor while others commit to their own tabl
   for (const count of [11, 12, 13]) await rig.sync(services(count))
   await rig.wait(300)
   expect(rig.of('foreign-commit').length).toBe(looks)
-})
-
-it('F68: a daemon whose objects change logs one commit for each edit, and no foreign one', async () => {
-  const daemon = await site.running(services(10))
-  for (let count = 11; count < 21; count++) {
-    site.write(services(count))
-    await daemon.logged('committed', count - 9)
-  }
-  await new Promise(resolve => setTimeout(resolve, 500))
-  await daemon.caughtUp()
-  expect(daemon.said('committed')).toHaveLength(11)
-  expect(daemon.said('another process')).toEqual([])
-  expect(daemon.said('repaired')).toEqual([])
 })

@@ -104,13 +104,6 @@ it('F84: SIGTERM under load ends the daemon at once, with rules of before or aft
   }
 })
 
-it('F84: SIGTERM leaves all rules', async () => {
-  const daemon = await running(100)
-  const before = listRuleset()
-  expect(await daemon.stop()).toMatchObject({ code: 0, signal: null })
-  expect(listRuleset()).toBe(before)
-})
-
 it('F86: of two daemons one works; the other ends with a reason, and nothing flips', async () => {
   const first = await running(10)
   const before = await generation()

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
+import { createRandom } from '../support/apiserver/random.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { Lab } from '../support/lab/lab.ts'
 import type { Servers, TrafficClient, TrafficReport } from '../support/lab/traffic.ts'
@@ -27,17 +28,6 @@ afterAll(async () => {
   await servers.close()
   await lab.close()
 })
-
-/** Uniform in [0, 1), the same for the same seed. */
-function randomFrom(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
-}
 
 /** Any one to five of the live endpoints for the Service under traffic, and any number of other Services. */
 function anyVersion(random: () => number): readonly object[] {
@@ -108,7 +98,7 @@ class Moments {
 const LINES_A_START = 7
 
 it('F83: kills at any instant fail no request, leave the state of before or after, and the next start converges', async () => {
-  const random = randomFrom(SEED)
+  const random = createRandom(SEED)
   const folder = daemons.folder()
   let before = anyVersion(random)
   writeObjects(folder, before)

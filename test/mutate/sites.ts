@@ -71,6 +71,16 @@ export function withSwitches(text: string, mutations: readonly Numbered[]): stri
   return write(0, text.length, inOrder, false)
 }
 
+/** Gives the text of a file with this mutation in it, as a person would have written the mistake. */
+export function withMutation(
+  text: string,
+  { form, start, before, after, beginsStatement }: Mutation,
+): string {
+  const written = { expression: `(${after})`, statement: '{}', element: '...[]', properties: '...{}' }[form]
+  // Source without semicolons: a parenthesis would go on with the line before.
+  return text.slice(0, start) + (beginsStatement ? ';' : '') + written + text.slice(start + before.length)
+}
+
 /** Expressions come first: what else begins and ends with one is written around it. */
 function rankOf({ form }: Mutation): number {
   return form === 'expression' ? 0 : 1
@@ -368,4 +378,25 @@ export function chosenFrom(
     chosen.push({ ...mutation, number: chosen.length })
   }
   return chosen
+}
+
+/**
+ * Chooses a mutation in each of `count` lines, which lie at equal distances in the list of all lines that can be changed: a
+ * file gets its share, and after a change elsewhere the same seed chooses nearly the same places.
+ */
+export function chosenByLine(
+  mutations: readonly Mutation[],
+  { seed, count }: { readonly seed: number; readonly count: number },
+): readonly Mutation[] {
+  const byLine = new Map<string, Mutation[]>()
+  for (const mutation of mutations) append(byLine, `${mutation.path}:${mutation.line}`, mutation)
+  const lines = [...byLine.values()]
+  const wanted = Math.min(count, lines.length)
+  return Array.from({ length: wanted }, (_, index) => {
+    // A sequence of its own for each: what one of them draws moves none of the others.
+    const random = createRandom(seed * 1_000_003 + index)
+    const line = lines[Math.floor(((index + random()) / wanted) * lines.length)] ?? []
+    const kind = random.pick([...new Set(line.map(its => its.kind))])
+    return random.pick(line.filter(its => its.kind === kind))
+  })
 }

@@ -6,31 +6,48 @@ import { posix } from 'node:path'
 /** Where the tests of the projects `unit*` are. */
 const FOLDERS = ['test/unit', 'test/fuzz', 'test/scenarios', 'test/contract', 'test/attack']
 const ON_KERNEL = /\/(packets|walk|kernel)[^/]*$|^test\/attack\/kernel\//
-/** They read files of this folder, which are the same everywhere. */
-const ABOUT_TEXTS = /^test\/unit\/(docs|support)\//
-
 /**
- * What differs between majors of Node.js: connections and TLS, HTTP/1 and HTTP/2, processes and signals, compression, flags of
- * V8, modules and the cache of compiled code, and the addon.
+ * What differs between majors of Node.js, a few files for each: strings, buffers and numbers by the properties of codecs; the
+ * addon; kept code and the loading of modules; flags of V8; HTTP/2, HTTP/1, TLS and compression; processes and signals. Code
+ * that only computes does the same everywhere, and runs in the stage `unit`.
  */
-const RUNTIME =
-  /from 'node:(child_process|dgram|dns|http|http2|inspector|module|net|tls|v8|vm|worker_threads|zlib)|netlink\/native/
-/** Codecs, by properties: strings, buffers and numbers are V8's. */
-const CODECS = /^test\/fuzz\/|^test\/unit\/(wire|netlink)\//
+const RUNTIME = [
+  'test/fuzz/ipvs-codec.test.ts',
+  'test/fuzz/nft-codec.test.ts',
+  'test/fuzz/wire.test.ts',
+  'test/fuzz/xt-rule.test.ts',
+  'test/unit/wire/protobuf/decoder.test.ts',
+  'test/unit/wire/protobuf/encoder.test.ts',
+  'test/unit/netlink/native.test.ts',
+  'test/unit/deploy/program.test.ts',
+  'test/unit/daemon/process-room.test.ts',
+  'test/unit/source/kube/client/http2-connection.test.ts',
+  'test/unit/source/kube/client/race.test.ts',
+  'test/unit/source/kube/client/call-answer.test.ts',
+  'test/unit/source/kube/client/exec-plugin.test.ts',
+  'test/unit/api/grpc/http-server.test.ts',
+  'test/unit/api/grpc/services.test.ts',
+  'test/unit/http/connections.test.ts',
+  'test/unit/base/unix-socket.test.ts',
+]
 /** What KPROBE_RUNS makes more of. */
-const REPEATS = /from 'fast-check'|\b(runs|tried)\(/
+const REPEATS = /from 'fast-check'|import \{[^}]*\b(runs|tried)\b[^}]*\} from '[^']*\/runs\.ts'/
+/** It takes a part in `npm run ok` alone. */
+const WHOLE_ALREADY = 'test/unit/proof/scenarios.test.ts'
 
-/** Test files without a kernel that use the runtime, or import a module of src/ that does, and those of codecs. */
+/** Throws where one of them has another name by now: a run would leave it out. */
 export function runtimeFiles() {
-  return unitTests().filter(
-    path =>
-      CODECS.test(path) || (!ABOUT_TEXTS.test(path) && sourcesOf(path).some(each => RUNTIME.test(each))),
-  )
+  const gone = RUNTIME.filter(path => !existsSync(path))
+  if (gone.length > 0)
+    throw new Error(`test/stages/files.mjs names files that are not there: ${gone.join(', ')}`)
+  return RUNTIME
 }
 
 /** Test files without a kernel that do more with KPROBE_RUNS=all: the others would do again what they did in `unit`. */
 export function repeatingFiles() {
-  return unitTests().filter(path => sourcesOf(path, /^test\//).some(each => REPEATS.test(each)))
+  return unitTests().filter(
+    path => path !== WHOLE_ALREADY && sourcesOf(path, /^test\//).some(each => REPEATS.test(each)),
+  )
 }
 
 function unitTests() {
@@ -49,7 +66,8 @@ function sourcesOf(path, from = /^src\//) {
   return [path, ...read].map(each => readFileSync(each, 'utf8'))
 }
 
-function importsOf(path) {
+/** Paths of the files that a file imports itself. */
+export function importsOf(path) {
   const imports = readFileSync(path, 'utf8').matchAll(/from '(\.\.?\/[^']+)'/g)
   return [...imports].map(([, to]) => posix.join(posix.dirname(path), to))
 }
@@ -62,18 +80,31 @@ export function changedFiles() {
   return changed.length > 0 ? changed : git('diff', '--name-only', 'HEAD~1')
 }
 
+/** It follows packets of every scenario through the rules of every mode: whatever it comes to is guarded by it. */
+export const BROAD = 'test/scenarios/trace.test.ts'
+
 /**
- * Test files that guard these files: they import one of them, or a file of test/support that does, or are one of them. The
- * first list runs with Node alone, the second one needs a kernel.
+ * Test files that guard these files: they import one of them, or a helper that does, or are one of them; and the tracer, if it
+ * comes to one of them by whatever way. The first list runs with Node alone, the second one needs a kernel.
  */
 export function guardsOf(changed) {
   const touched = new Set(changed)
   const touches = path => touched.has(path) || importsOf(path).some(to => touched.has(to))
-  const support = filesIn('test/support').filter(path => /\.m?ts$/.test(path) && touches(path))
-  for (const path of support) touched.add(path)
-  const guards = filesIn('test').filter(path => path.endsWith('.test.ts') && touches(path))
+  const isHelper = path => /\.m?[tj]s$/.test(path) && !path.endsWith('.test.ts')
+  for (const path of filesIn('test').filter(path => isHelper(path) && touches(path))) touched.add(path)
+  const isBroad = reachedFrom(BROAD).some(path => touched.has(path))
+  const guards = filesIn('test').filter(
+    path => path.endsWith('.test.ts') && (touches(path) || (isBroad && path === BROAD)),
+  )
   const isPlain = path => FOLDERS.some(folder => path.startsWith(`${folder}/`)) && !ON_KERNEL.test(path)
   return { plain: guards.filter(isPlain), onKernel: guards.filter(path => !isPlain(path)) }
+}
+
+/** All files that a file imports, and that those import. */
+function reachedFrom(path) {
+  const found = new Set([path])
+  for (const each of found) for (const to of importsOf(each).filter(existsSync)) found.add(to)
+  return [...found]
 }
 
 if (process.argv[2] === 'runtime') console.log(runtimeFiles().join('\n'))

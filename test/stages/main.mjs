@@ -1,6 +1,7 @@
 // npm test, once everything is installed and built: main.mjs [--again] [--changed] [NAME...]
-// With --changed, the unit tests are those of the changed files, and those on the kernel are named.
+// With --changed, what changed is linted, the unit tests are those that guard it, and those on the kernel are named.
 import { spawn } from 'node:child_process'
+import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { changedFiles, guardsOf } from './files.mjs'
 import { runStages } from './run-stages.mjs'
@@ -13,11 +14,21 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, () =>
 
 const words = process.argv.slice(2)
 const again = words.includes('--again')
-const guards = words.includes('--changed') ? guardsOf(changedFiles()) : undefined
+const changed = words.includes('--changed') ? changedFiles() : undefined
+const guards = changed && guardsOf(changed)
 const names = words.filter(word => word !== '--again' && word !== '--changed')
-const stages = stagesOf(names).map(stage => {
-  if (stage.name === 'reference') return { ...stage, ready: buildReference() }
-  if (guards === undefined || stage.name !== 'unit-quick') return stage
+const chosen = stagesOf(names)
+const isAgainstReference = ({ name }) => name.startsWith('reference')
+const built = chosen.some(isAgainstReference) ? buildReference() : undefined
+const stages = chosen.map(stage => {
+  if (isAgainstReference(stage)) return { ...stage, ready: built }
+  if (changed === undefined) return stage
+  if (stage.name === 'lint')
+    return {
+      ...stage,
+      command: [...stage.command, '--no-errors-on-unmatched', ...changed.filter(existsSync)],
+    }
+  if (stage.name !== 'unit-quick') return stage
   return { ...stage, command: [...stage.command, 'test/architecture.test.ts', ...guards.plain] }
 })
 const failed = await runStages({

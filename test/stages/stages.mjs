@@ -56,9 +56,11 @@ const WHOLE = { KPROBE_RUNS: 'all' }
 /** What breaks first when a proxy loses connections; a cluster that starts and goes included, in three minutes on two busy processors. */
 const SHORT_LIFE = ['--as', 'daemonset', '--rounds', '2', '--only', '^(roll|kill|reboot)$']
 
-/** What takes longer and runs only by its name: `.ci/run` runs it after `npm test`. */
+/** What types and lint leave of one processor is theirs, from the beginning. */
+const LONGEST = ['types', 'lint', 'vm-rest']
+
+/** What takes longer and runs only by its name, and in `.ci/run`. */
 const REST = [
-  // It takes longest, on one processor: the others run beside it.
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
   // Without `unit-mocked`: its files take threads that read all of src/ anew.
   testing('unit-quick', vitest('unit'), { load: 2, env: { KPROBE_QUICK: '1' } }),
@@ -91,10 +93,17 @@ const REST = [
   },
 ]
 
-/** The stages of these names; those of `npm test` without any. Throws for a name that is none. */
+/**
+ * The stages of these names; those of `npm test` without any; with `all`, what .ci/run runs: the longest ones begin first, so
+ * that no processor is idle while the last one ends. Throws for a name that is none.
+ */
 export function stagesOf(names) {
   const all = [...CORE, ...REST].map(stage => ({ load: 1, silentSeconds: SILENT_SECONDS, ...stage }))
   if (names.length === 0) return all.slice(0, CORE.length)
+  if (names.includes('all')) {
+    const rank = ({ name }) => (LONGEST.includes(name) ? 0 : 1)
+    return all.filter(({ name }) => name !== 'unit-quick').sort((a, b) => rank(a) - rank(b))
+  }
   const unknown = names.filter(name => !all.some(stage => stage.name === name))
   if (unknown.length > 0)
     throw new Error(

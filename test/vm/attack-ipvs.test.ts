@@ -3,17 +3,16 @@ import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
 import { API_ADDRESS } from '../faults/api-apart.ts'
-import { ApiCapture } from '../faults/api-capture.ts'
-import { answers, Cluster, HEALTH_PORT, metric } from '../faults/cluster.ts'
-import { crowd } from '../faults/crowd.ts'
-import { wide } from '../faults/large-services.ts'
+import { ApiCapture, NOWHERE, type Where } from '../faults/api-capture.ts'
+import { Cluster } from '../faults/cluster.ts'
 import { ip } from '../support/lab/topology.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 
-/* The attacks of docs/threat-model.md in IPVS mode: one of each kind. attack-ipvs-more.test.ts has the others. */
+/* The attacks of docs/threat-model.md that end otherwise in IPVS mode: on an address that kube-ipvs0 has. */
 
 const IPVS = ['--proxy-mode=ipvs']
+const CHAINS = '--ipvs-rules=iptables'
 /** An address that an interface was configured with and the Node object does not list: a bridge's. */
 const BRIDGE = '172.17.0.1'
 
@@ -50,25 +49,29 @@ it('F131: IPVS mode: a node whose API server a Service has captured frees itself
   await eventually(() => virtualServers().includes('172.30.1.7:80'))
 })
 
-it('F132: IPVS mode: 640 idle connections of a local process keep no probe from its answer', async () => {
-  const cluster = await openCluster()
-  await cluster.running({ args: IPVS })
-  const sources = Array.from({ length: 8 }, (_, index) => `127.0.0.${index + 2}`)
-  await crowd({ port: HEALTH_PORT, sources, count: 80, returns: 0 })
-  for (let probe = 0; probe < 3; probe++)
-    for (const path of ['/livez', '/healthz']) await eventually(() => answers(200, path))
-  expect(await metric('kprobe_connections_over_share_total', 'server="healthz"')).toBeGreaterThan(0)
-})
-
-it('F133: IPVS mode: a Service of 5,000 ports with 1,000 endpoints each is refused, and others are served', async () => {
-  const cluster = await openCluster()
-  cluster.put(...wide('large', 5_000, 1_000), serviceOf('web', '172.30.1.7'), sliceOf('web', ['10.0.77.1']))
-  const daemon = await cluster.running({ args: IPVS, nodeArgs: ['--max-old-space-size=256'] })
-  const about = (await daemon.logged('refused')).map(({ object, reason }) => `${object}: ${reason}`)
-  expect(about).toEqual([expect.stringMatching(/^Service ns\/large: needs about \d+ MiB/)])
-  expect(virtualServers()).toContain('172.30.1.7:80')
-  expect(virtualServers()).not.toContain('172.30.200.1:')
-})
+it.each<readonly [Where, readonly string[], readonly string[]]>([
+  ['local', [CHAINS], [...IPVS, CHAINS]],
+  ['apart', [], ['--proxy-mode=nftables']],
+])(
+  'F131: IPVS mode captured the API server, %s, a Service with an endpoint that refuses %j: a daemon with %j frees the node',
+  async (where, before, args) => {
+    const rig = await ApiCapture.open(where)
+    closing.push(() => rig.close())
+    const { cluster } = rig
+    ip([`addr add ${NOWHERE}/32 dev lo`])
+    const ports = [{ name: 'http', port: 6443, protocol: 'TCP' }]
+    const thief = [rig.thief(), sliceOf('thief', [NOWHERE], { ports })]
+    await rig.captured('ipvs', thief, before)
+    cluster.put(...thief)
+    const daemon = await cluster.running({ args })
+    await daemon.logged('refused')
+    await eventually(() => rig.isOpen())
+    await daemon.caughtUp()
+    const bound = daemon.said('removed the address').flatMap(({ addresses }) => addresses)
+    // An address that another device has is never bound.
+    expect(bound).toEqual(where === 'apart' ? [API_ADDRESS] : [])
+  },
+)
 
 it('F134: IPVS mode: externalIPs where a process of the node listens are refused, and that process goes on', async () => {
   const cluster = await openCluster()

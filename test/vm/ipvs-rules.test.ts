@@ -93,14 +93,10 @@ describe('a change of the rules', () => {
   })
 
   it('between two starts, and one of the mode, costs no connection', async () => {
-    await rig.start('ipvs', '--ipvs-rules=iptables')
+    await rig.start('ipvs')
     const clients = rig.startClients()
     const talkers = rig.startTalkers()
     try {
-      await Promise.all(talkers.map(talker => talker.answers(3)))
-      await rig.endDaemons()
-      await rig.start('ipvs')
-      expect(ours()).toEqual([])
       await Promise.all(talkers.map(talker => talker.answers(3)))
       await rig.endDaemons()
       const again = await rig.start('ipvs', '--ipvs-rules=iptables')

@@ -72,7 +72,8 @@ function kubeconfig(): string {
   return path
 }
 
-test.each(['nftables', 'ipvs', 'iptables', 'userspace'])(
+// A mode is given the Services of a file as it is given those of an API server: test/faults/saved-state.test.ts.
+test.each(['nftables', 'ipvs'])(
   'F160: in %s mode a node that has booted serves real packets from the saved state, without an API server',
   async mode => {
     const servers = await lab.servers(ENDPOINTS)

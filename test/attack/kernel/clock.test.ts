@@ -56,7 +56,7 @@ function refused(round: number): object {
 }
 
 describe('a clock that jumps', () => {
-  it('F146: forward and back, by hours, months and years: rules, health, events and credentials go on', async ({
+  it('F94, F146: forward and back, by hours, months and years: rules, health, events and credentials go on', async ({
     task,
   }) => {
     const tally = new Tally(task)

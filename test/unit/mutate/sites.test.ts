@@ -1,6 +1,13 @@
 import { transformSync } from 'esbuild'
 import { expect, test } from 'vitest'
-import { chosenFrom, mutationsOf, withCountedLoops, withSwitches } from '../../mutate/sites.ts'
+import {
+  chosenByLine,
+  chosenFrom,
+  mutationsOf,
+  withCountedLoops,
+  withMutation,
+  withSwitches,
+} from '../../mutate/sites.ts'
 
 const SOURCE = `
 const MODE_A = 'a'
@@ -61,6 +68,33 @@ test('a seed chooses the same mutations again, each once and all kinds alike', (
   expect(choose(7)).toEqual(choose(7))
   expect(choose(7)).not.toEqual(choose(8))
   expect(new Set(choose(7)).size).toBe(12)
+})
+
+test('a mutation alone in the text does what it does behind its switch', () => {
+  for (const its of all) {
+    const around = { result: undefined }
+    const { code } = transformSync(withMutation(SOURCE, its), { loader: 'ts' })
+    const run = () => {
+      try {
+        new Function('globalThis', code)(around)
+      } catch (error) {
+        return error
+      }
+      return around.result
+    }
+    expect([its.before, run()]).toEqual([its.before, resultOf(its.number)])
+  }
+})
+
+test('lines are chosen by the share of their file, and nearly the same ones when another file grows', () => {
+  const file = (path: string, lines: number) =>
+    mutationsOf(path, Array.from({ length: lines }, (_, at) => `call(${at})`).join('\n'))
+  const [before, after] = [400, 420].map(lines =>
+    chosenByLine([...file('a.ts', 100), ...file('b.ts', lines)], { seed: 3, count: 50 }),
+  )
+  expect(before?.filter(({ path }) => path === 'a.ts')).toHaveLength(10)
+  const near = before?.filter(({ line }, at) => Math.abs(line - (after?.[at]?.line ?? 0)) <= 20)
+  expect(near).toHaveLength(50)
 })
 
 test('a loop of any form counts its turns, and goes on as it did', () => {

@@ -13,25 +13,21 @@ export interface Answer {
 }
 
 export interface AskOptions {
-  readonly method?: string
-  readonly headers?: Readonly<Record<string, string>>
-  readonly body?: string
   /** Called at each piece, with all that came; true ends the request. */
   readonly enough?: (soFar: Buffer) => boolean
 }
 
 /** Over HTTP/2; the session is the caller's. */
-export function session(server: ApiServer, tls: { readonly cert?: string; readonly key?: string } = {}) {
-  const made = connect(server.url, { ca: server.authority?.caPem, ...tls })
+export function session(server: ApiServer) {
+  const made = connect(server.url, { ca: server.authority?.caPem })
   made.on('error', () => undefined)
   return made
 }
 
 export function askHttp2(on: ClientHttp2Session, path: string, options: AskOptions = {}): Promise<Answer> {
-  const { method = 'GET', headers = {}, body = '', enough = () => false } = options
+  const { enough = () => false } = options
   return new Promise(resolve => {
-    const endStream = body === ''
-    const stream = on.request({ ':method': method, ':path': path, ...headers }, { endStream })
+    const stream = on.request({ ':path': path })
     let code = 0
     let error: Error | undefined
     let answered: Answer['headers'] = {}
@@ -56,20 +52,19 @@ export function askHttp2(on: ClientHttp2Session, path: string, options: AskOptio
       if (!whole || stream.rstCode !== 0) error ??= new Error('lost')
       resolve({ code, headers: answered, body: Buffer.concat(chunks), error })
     })
-    if (!endStream) stream.end(body)
   })
 }
 
 /** Over HTTP/1.1, one connection a request. */
 export function askHttp1(server: ApiServer, path: string, options: AskOptions = {}): Promise<Answer> {
-  const { method = 'GET', headers = {}, body = '', enough = () => false } = options
+  const { enough = () => false } = options
   const url = new URL(path, server.url)
   const send = server.authority === undefined ? requestHttp1 : requestHttps
   return new Promise(resolve => {
     const chunks: Buffer[] = []
     const give = (code: number, answered: Answer['headers'], error: Error | undefined) =>
       resolve({ code, headers: answered, body: Buffer.concat(chunks), error })
-    const sent = send(url, { method, headers, agent: false, ca: server.authority?.caPem }, response => {
+    const sent = send(url, { agent: false, ca: server.authority?.caPem }, response => {
       let error: Error | undefined
       response.on('data', (chunk: Buffer) => {
         chunks.push(chunk)
@@ -81,6 +76,6 @@ export function askHttp1(server: ApiServer, path: string, options: AskOptions = 
       response.on('close', () => give(response.statusCode ?? 0, response.headers, error))
     })
     sent.on('error', error => give(0, {}, error))
-    sent.end(body)
+    sent.end()
   })
 }
