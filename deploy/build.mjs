@@ -1,5 +1,5 @@
-// Leaves the whole command in dist/: kprobe.mjs, the program that it loads, its compiled code, the addon, the web page, and
-// build.json, which says what the program was made of.
+// Leaves the whole command in dist/: kprobe.mjs, the program that it loads, its compiled code, the addon, the web page,
+// client-node.cjs, which `kprobe nodes` loads, and build.json, which says what these were made of.
 import { execFileSync } from 'node:child_process'
 import {
   chmodSync,
@@ -50,10 +50,67 @@ function git(...argv) {
   }
 }
 
-function defines() {
+/** The packages that may be in program.js, which runs with the rights of the daemon; decision 0007 says why these. */
+const PROGRAM_PACKAGES = [
+  '@pinojs/redact',
+  'atomic-sleep',
+  'on-exit-leak-free',
+  'pino',
+  'pino-std-serializers',
+  'prom-client',
+  'quick-format-unescaped',
+  'safe-stable-stringify',
+  'sonic-boom',
+  'thread-stream',
+  'yaml',
+].map(name => `node_modules/${name}`)
+
+/** Stands in the program where its packages will: they are known when it is bundled. */
+const PACKAGES_HERE = 'packages of kprobe'
+
+function defines(others = {}) {
   return Object.fromEntries(
-    Object.entries(BUILD).map(([name, value]) => [`process.env.${name}`, JSON.stringify(value)]),
+    Object.entries({ ...BUILD, ...others }).map(([name, value]) => [
+      `process.env.${name}`,
+      JSON.stringify(value),
+    ]),
   )
+}
+
+const COMMON = {
+  absWorkingDir: root,
+  metafile: true,
+  // Names of modules are part of the program: they say node_modules/, wherever that leads.
+  preserveSymlinks: true,
+  bundle: true,
+  format: 'cjs',
+  platform: 'node',
+  target: 'node20',
+  minifySyntax: true,
+  // The source stays in memory, a third of it blanks. Lines keep stack traces of use.
+  minifyWhitespace: true,
+  lineLimit: 120,
+  legalComments: 'eof',
+  logLevel: 'warning',
+}
+
+/** What `kprobe nodes` loads beside the program. Gives the packages in it. */
+async function bundleClient() {
+  const { metafile } = await build({
+    ...COMMON,
+    entryPoints: { 'client-node': 'src/inspect/nodes/client-node.ts' },
+    outdir: 'dist',
+    outExtension: { '.js': '.cjs' },
+  })
+  return packagesIn(metafile)
+}
+
+/** Leaves the file of bundleClient out of the program. */
+const CLIENT_APART = {
+  name: 'client-apart',
+  setup: ({ onResolve }) => {
+    onResolve({ filter: /\/client-node\.ts$/ }, () => ({ path: './client-node.cjs', external: true }))
+  },
 }
 
 /**
@@ -62,34 +119,29 @@ function defines() {
  */
 async function bundle() {
   const { metafile } = await build({
-    absWorkingDir: root,
+    ...COMMON,
     entryPoints: { program: 'src/main.ts' },
-    metafile: true,
-    // Names of modules are part of the program: they say node_modules/, wherever that leads.
-    preserveSymlinks: true,
     outdir: 'dist',
-    bundle: true,
-    format: 'cjs',
-    platform: 'node',
-    target: 'node20',
     supported: { 'dynamic-import': false },
     external: ['*.node', 'ffi-rs'],
+    plugins: [CLIENT_APART],
     banner: { js: '(function (require, importMetaUrl) {' },
     footer: { js: '})' },
     define: {
       'import.meta.url': 'importMetaUrl',
-      ...defines(),
+      ...defines({ KPROBE_PACKAGES: PACKAGES_HERE }),
     },
-    minifySyntax: true,
-    // The source stays in memory, a third of it blanks. Lines keep stack traces of use.
-    minifyWhitespace: true,
-    lineLimit: 120,
-    legalComments: 'eof',
-    logLevel: 'warning',
   })
   const program = `${root}dist/program.js`
+  const packages = packagesIn(metafile)
+  requireListed(packages, program)
   requireAscii(program)
-  writeFileSync(program, withOwnLength(readFileSync(program)))
+  const commandPackages = await bundleClient()
+  const versions = versionsOf({ daemon: packages, commands: commandPackages })
+  const text = readFileSync(program, 'utf8').replace(JSON.stringify(PACKAGES_HERE), () =>
+    JSON.stringify(versions),
+  )
+  writeFileSync(program, withOwnLength(Buffer.from(text)))
   copyFileSync(`${root}deploy/loader.mjs`, `${root}dist/kprobe.mjs`)
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
   copyFileSync(`${root}deploy/kubectl-kprobe.mjs`, `${root}dist/kubectl-kprobe.mjs`)
@@ -101,9 +153,29 @@ async function bundle() {
     version,
     commit: BUILD.KPROBE_COMMIT,
     date: BUILD.KPROBE_COMMIT_DATE,
-    packages: packagesIn(metafile),
+    packages,
+    commandPackages,
   }
   writeFileSync(`${root}dist/build.json`, `${JSON.stringify(about, null, 2)}\n`)
+}
+
+/** The daemon runs with the rights to write the node's firewall: what comes into it is decided, not found. */
+function requireListed(found, program) {
+  const others = found.filter(key => !PROGRAM_PACKAGES.includes(key))
+  if (others.length === 0) return
+  rmSync(program)
+  throw new Error(
+    `${program} contains packages that PROGRAM_PACKAGES of deploy/build.mjs does not list: ${others}`,
+  )
+}
+
+/** JSON for src/base/build-info.ts: names and versions of the packages at these keys of package-lock.json. */
+function versionsOf(groups) {
+  const lock = JSON.parse(readFileSync(`${root}package-lock.json`, 'utf8'))
+  const textOf = key => `${key.replace(/^.*node_modules\//, '')} ${lock.packages[key].version}`
+  return JSON.stringify(
+    Object.fromEntries(Object.entries(groups).map(([name, keys]) => [name, keys.map(textOf)])),
+  )
 }
 
 const UI_COMPRESSED_BYTES_MAX = 150_000
@@ -130,7 +202,7 @@ async function bundlePage() {
     throw new Error(`dist/ui has ${bytes} bytes compressed, more than ${UI_COMPRESSED_BYTES_MAX}`)
 }
 
-/** Keys in package-lock.json of the packages that the program contains code of. */
+/** Keys in package-lock.json of the packages that a bundle contains code of. */
 function packagesIn({ outputs }) {
   const inputs = Object.values(outputs).flatMap(output => Object.entries(output.inputs))
   const found = inputs.flatMap(([path, { bytesInOutput }]) => {

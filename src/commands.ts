@@ -1,4 +1,4 @@
-import { buildFacts, buildInfo, versionText } from './base/build-info.ts'
+import { buildFacts, buildInfo, bundledPackages, versionText } from './base/build-info.ts'
 import { nearest } from './base/text.ts'
 import { OUTPUTS, outputFlag, writeDocument } from './cli/document.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './cli/io.ts'
@@ -89,7 +89,7 @@ const COMMANDS: readonly Entry[] = Object.entries(TABLE).map(([name, [summary, l
 const versionCommand = ownCommand({
   name: 'version',
   description:
-    'Prints the version of this build; as JSON or YAML, also those of the runtime and the platform.',
+    'Prints the version of this build; as JSON or YAML, also those of the runtime, the platform and the bundled packages.',
   flags: [outputFlag(OUTPUTS), flag('--version = true', 'true, or raw for one field a line')],
   read: reader => ({
     output: reader.oneOf('output', OUTPUTS, 'text'),
@@ -97,7 +97,7 @@ const versionCommand = ownCommand({
   }),
   async run({ output, isRaw }, io) {
     if (output === 'text') io.out(versionText(isRaw))
-    else await writeDocument(buildFacts(), output, io)
+    else await writeDocument({ ...buildFacts(), packages: bundledPackages() }, output, io)
     return EXIT_FINE
   },
 })

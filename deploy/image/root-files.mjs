@@ -23,12 +23,13 @@ const PROGRAM = [
   'kprobe.mjs',
   'program.js',
   'program.cache',
+  'client-node.cjs',
   'kprobe.node',
   'ui/page.html',
   'ui/page.css',
   'ui/page.js',
 ]
-const NEEDED = ['kprobe.mjs', 'program.js', 'build.json', 'kprobe.node', 'ui/page.html']
+const NEEDED = ['kprobe.mjs', 'program.js', 'client-node.cjs', 'build.json', 'kprobe.node', 'ui/page.html']
 const LICENSE_FILE = /^(licen[sc]e|copying|notice)(\.\w+)?$/i
 /** Commands load it when it is there: `doctor` and `cleanup`, to read legacy iptables. */
 const FFI = 'node_modules/ffi-rs'
@@ -73,10 +74,20 @@ export function rootFiles({ top, node, scratch, created, nonroot }) {
   requireSame(platform, [addon, launcher, ...native])
   const libraries = librariesOf([node, addon, launcher, ...native])
   const owners = packagesOf(libraries)
-  const { packages: bundled } = JSON.parse(readFileSync(join(top, 'dist/build.json'), 'utf8'))
-  const packages = [...new Set([...bundled, ...loaded.map(({ key }) => key)])].sort()
+  const build = JSON.parse(readFileSync(join(top, 'dist/build.json'), 'utf8'))
+  const ofCommands = [...build.commandPackages, ...loaded.map(({ key }) => key)]
+  const packages = [...new Set([...build.packages, ...ofCommands])].sort()
   const licenses = licensesOf({ top, node, owners, packages })
-  const sbom = sbomFor({ top, node, lock, packages, libraries, owners, created })
+  const sbom = sbomFor({
+    top,
+    node,
+    lock,
+    packages,
+    daemonPackages: build.packages,
+    libraries,
+    owners,
+    created,
+  })
   const program = PROGRAM.filter(name => existsSync(join(top, 'dist', name)))
   return {
     platform,
@@ -142,7 +153,7 @@ function loadedPackages({ top, lock, interpreter = '' }) {
   })
 }
 
-function sbomFor({ top, node, lock, packages, libraries, owners, created }) {
+function sbomFor({ top, node, lock, packages, daemonPackages, libraries, owners, created }) {
   const { name, version, license } = JSON.parse(readFileSync(join(top, 'package.json'), 'utf8'))
   return sbomOf({
     name,
@@ -151,6 +162,7 @@ function sbomFor({ top, node, lock, packages, libraries, owners, created }) {
     created,
     lock,
     packages,
+    daemonPackages,
     node: { versions: process.versions, sha256: sha256(node) },
     files: libraries.map(path => ({ path, sha256: sha256(path), owner: owners.get(path) })),
     system: systemName(),

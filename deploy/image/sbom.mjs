@@ -5,14 +5,15 @@ import { createHash } from 'node:crypto'
 const NOT_A_PART = new Set(['node', 'modules', 'napi', 'cldr', 'tz', 'unicode', 'nghttp3', 'ngtcp2'])
 
 /**
- * `{ name, version, license, lock, packages, node, files, system, created }`:
- * `lock` is package-lock.json; `packages` are the keys there of what the image contains; `node` is `{ versions, sha256,
+ * `{ name, version, license, lock, packages, daemonPackages, node, files, system, created }`:
+ * `lock` is package-lock.json; `packages` are the keys there of what the image contains, and `daemonPackages` those of them
+ * that the daemon runs: commands alone load the others; `node` is `{ versions, sha256,
  * size }`; `files` are the shared libraries, `{ path, sha256, owner }`; `created` is in RFC 3339.
  */
 export function sbomOf(image) {
   const { name, version, license, created } = image
   const purl = `pkg:npm/${name}@${version}`
-  const npm = image.packages.map(key => npmComponent(key, image.lock))
+  const npm = image.packages.map(key => npmComponent(key, image))
   const node = nodeComponent(image.node)
   const system = systemComponents(image.files, image.system)
   const body = {
@@ -63,7 +64,7 @@ function refOf(key, lock) {
   return `${name}@${version}`
 }
 
-function npmComponent(key, lock) {
+function npmComponent(key, { lock, daemonPackages }) {
   const { name, version, license, integrity = '', optional = false } = entryOf(key, lock)
   const [, digest] = /^sha512-(.*)$/.exec(integrity) ?? []
   return {
@@ -75,6 +76,7 @@ function npmComponent(key, lock) {
     purl: `pkg:npm/${name.replace('@', '%40')}@${version}`,
     licenses: licensesOf(license),
     hashes: digest && [{ alg: 'SHA-512', content: Buffer.from(digest, 'base64').toString('hex') }],
+    properties: [{ name: 'kprobe:loaded-by', value: daemonPackages.includes(key) ? 'daemon' : 'commands' }],
   }
 }
 

@@ -27,6 +27,7 @@ const FILES = [
   ['dist/kubectl-kprobe.mjs', 0o755],
   ['dist/kprobe.mjs', 0o755],
   ['dist/program.js', 0o644],
+  ['dist/client-node.cjs', 0o644],
   ['LICENSE', 0o644],
 ]
 

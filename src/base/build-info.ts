@@ -36,3 +36,9 @@ export function buildFacts(): Readonly<Record<string, string>> {
   const facts = { version, commit, date, node: process.version, platform }
   return Object.fromEntries(Object.entries(facts).filter(([, value]) => value !== ''))
 }
+
+/** The packages that the bundler put into the daemon and into the file that only `kprobe nodes` loads, with versions. */
+export function bundledPackages(): Readonly<Record<string, readonly string[]>> | undefined {
+  const packages = process.env.KPROBE_PACKAGES
+  return packages === undefined ? undefined : JSON.parse(packages)
+}

@@ -18,8 +18,6 @@ export interface ExecAnswer {
   readonly isHung?: boolean
   /** Refuses the upgrade with this status. */
   readonly status?: number
-  /** Key of the answer to the upgrade, instead of the one that it should have. */
-  readonly accept?: string
   /** All that comes behind it. */
   readonly raw?: Buffer
 }
@@ -47,6 +45,8 @@ export class ExecServer {
   most = 0
   readonly asked: ExecAsked[] = []
   readonly tokens = new Set<string | undefined>()
+  /** The headers of each request that impersonate. */
+  readonly identities = new Set<string>()
   readonly #server: Server
   readonly #sockets = new Set<Socket>()
   readonly #runMs: number
@@ -60,7 +60,7 @@ export class ExecServer {
   private constructor({ pods, answer, runMs = 5 }: ExecServerOptions) {
     this.#runMs = runMs
     this.#server = createServer((request, response) => {
-      this.tokens.add(request.headers.authorization)
+      this.#note(request)
       const { searchParams } = new URL(request.url ?? '', 'http://server')
       const [limit, from] = [Number(searchParams.get('limit')), Number(searchParams.get('continue') ?? 0)]
       const items = pods.slice(from, from + limit)
@@ -85,10 +85,13 @@ export class ExecServer {
     )
   }
 
-  get kubeconfig(): string {
+  get url(): string {
     const address = this.#server.address()
-    const port = isInfo(address) ? address.port : 0
-    return kubeconfigText({ server: `http://127.0.0.1:${port}`, token: 'secret-token' })
+    return `http://127.0.0.1:${isInfo(address) ? address.port : 0}`
+  }
+
+  get kubeconfig(): string {
+    return kubeconfigText({ server: this.url, token: 'secret-token' })
   }
 
   async close(): Promise<void> {
@@ -96,7 +99,16 @@ export class ExecServer {
     await new Promise(done => this.#server.close(done))
   }
 
-  #exec({ url = '', headers }: IncomingMessage, socket: Socket, answer: ExecServerOptions['answer']): void {
+  #note({ headers, rawHeaders }: IncomingMessage): void {
+    this.tokens.add(headers.authorization)
+    const pairs = rawHeaders.flatMap((name, at) =>
+      /^impersonate-/i.test(name) ? [`${name.toLowerCase()}=${rawHeaders[at + 1]}`] : [],
+    )
+    this.identities.add(pairs.join(' '))
+  }
+
+  #exec(request: IncomingMessage, socket: Socket, answer: ExecServerOptions['answer']): void {
+    const { url = '', headers } = request
     const { pathname, searchParams } = new URL(url, 'http://server')
     const [, pod = ''] = /\/pods\/([^/]+)\/exec$/.exec(pathname) ?? []
     const asked = {
@@ -105,7 +117,7 @@ export class ExecServer {
       command: searchParams.getAll('command'),
     }
     this.asked.push(asked)
-    this.tokens.add(headers.authorization)
+    this.#note(request)
     const { stdout = '', stderr = '', code = 0, failure, isCut, isSilent, isHung, ...its } = answer(asked)
     const { status, raw } = its
     if (isHung === true) return
@@ -114,7 +126,7 @@ export class ExecServer {
       socket.end(`HTTP/1.1 ${status} No\r\nContent-Length: ${body.length}\r\n\r\n${body}`)
       return
     }
-    socket.write(upgradeText(headers, its.accept))
+    socket.write(upgradeText(headers))
     if (raw !== undefined) {
       socket.write(raw)
       return
@@ -150,7 +162,7 @@ export class ExecServer {
   }
 }
 
-function upgradeText(headers: IncomingMessage['headers'], accept: string | undefined): string {
+function upgradeText(headers: IncomingMessage['headers']): string {
   const right = createHash('sha1').update(
     `${headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`,
   )
@@ -159,7 +171,7 @@ function upgradeText(headers: IncomingMessage['headers'], accept: string | undef
     'HTTP/1.1 101 Switching Protocols',
     'Upgrade: websocket',
     'Connection: Upgrade',
-    `Sec-WebSocket-Accept: ${accept ?? right.digest('base64')}`,
+    `Sec-WebSocket-Accept: ${right.digest('base64')}`,
     `Sec-WebSocket-Protocol: ${protocol}`,
   ]
   return `${lines.join('\r\n')}\r\n\r\n`

@@ -129,6 +129,8 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   ui: [],
   library: [],
   'inspect/check/libnftables.ts': ['inspect/check/dump.ts'],
+  // A file of its own in dist/, which `kprobe nodes` loads.
+  'inspect/nodes/client-node.ts': ['inspect/nodes/cluster-client.ts'],
 }
 
 /** Modules of Node and packages that each file, or else each part of src/, may import; what is not listed may none. */
@@ -194,6 +196,15 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'inspect/bundle-file.ts': ['node:fs/promises', 'node:zlib'],
   'inspect/bundle/debug.ts': ['node:crypto', 'node:fs/promises'],
   'inspect/page/page.ts': ['node:fs/promises', 'node:url'],
+  'inspect/nodes/client-node.ts': [
+    '@kubernetes/client-node/dist/config.js',
+    '@kubernetes/client-node/dist/exec.js',
+    '@kubernetes/client-node/dist/oidc_auth.js',
+    '@kubernetes/client-node/dist/web-socket-handler.js',
+  ],
+  'inspect/nodes/cluster-client.ts': ['node:http', 'node:https', 'node:stream'],
+  'inspect/nodes/exec-socket.ts': ['node:http', 'node:stream'],
+  'inspect/nodes/kubeconfig-files.ts': ['node:path'],
   'inspect/nodes/nodes.ts': ['node:os', 'node:path'],
   'inspect/bundle/redaction.ts': ['node:crypto'],
   'inspect/check/doctor.ts': ['node:fs/promises'],

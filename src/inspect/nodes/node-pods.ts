@@ -5,14 +5,16 @@ import { compareTexts, count, oneLine } from '../../base/text.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, type Io } from '../../cli/io.ts'
 import { quote } from '../../config/flag.ts'
 import { isJson, type Json } from '../../model/fields.ts'
-import { type ExecClient, openExecClient } from '../../source/kube/client/exec-stream.ts'
-import { openApiClient } from '../../source/kube/client/http-client.ts'
+import { type ClusterClient, openClusterClient } from './cluster-client.ts'
+import type { Impersonation } from './kubeconfig-files.ts'
 
 export interface PodOptions {
   /** Empty for all. */
   readonly nodes: readonly string[]
-  readonly kubeconfig: string
+  /** Files that are merged. */
+  readonly kubeconfigs: readonly string[]
   readonly context: string | undefined
+  readonly impersonation: Impersonation
   readonly namespace: string
   readonly selector: string
   readonly container: string
@@ -57,23 +59,22 @@ interface PodCommand {
 /** The pods of kprobe, in which commands run through the API server. */
 export class NodePods {
   readonly #options: PodOptions
-  readonly #io: Io
-  readonly #client: ExecClient
+  readonly #client: ClusterClient
 
   static async open(options: PodOptions, io: Io): Promise<NodePods> {
-    return new NodePods(options, io, await openExecClient(clientOptions(options, io)))
+    const warn = (text: string) => io.err(`kprobe nodes: ${oneLine(text)}\n`)
+    return new NodePods(options, await openClusterClient({ ...options, env: process.env, warn }))
   }
 
-  private constructor(options: PodOptions, io: Io, client: ExecClient) {
+  private constructor(options: PodOptions, client: ClusterClient) {
     this.#options = options
-    this.#io = io
     this.#client = client
   }
 
   /** Lists the nodes that are asked. Throws where there is none. */
   async targets(signal: AbortSignal): Promise<readonly Target[]> {
     const { selector, namespace } = this.#options
-    const targets = await findPods(this.#options, this.#io, signal)
+    const targets = await findPods(this.#client, this.#options, signal)
     if (targets.length > 0) return targets
     throw new Error(
       `no pod with the labels ${quote(selector)} in namespace ${quote(namespace)}; see --selector and --namespace`,
@@ -140,39 +141,21 @@ export class NodePods {
   }
 }
 
-function clientOptions({ kubeconfig, context }: PodOptions, io: Io) {
-  const warn = (text: string) => io.err(`kprobe nodes: ${oneLine(text)}\n`)
-  return { kubeconfig, master: '', context, clock: systemClock, env: process.env, warn }
-}
-
 const PAGE = 100
 
 /** Lists the pods of the DaemonSet, page by page. */
-async function findPods(options: PodOptions, io: Io, signal: AbortSignal): Promise<readonly Target[]> {
-  const { namespace, selector, nodes, timeoutMs } = options
-  const client = await openApiClient({ ...clientOptions(options, io), qps: 0, burst: 1 })
+async function findPods(
+  client: ClusterClient,
+  { namespace, selector, nodes, timeoutMs }: PodOptions,
+  signal: AbortSignal,
+): Promise<readonly Target[]> {
   const found: Target[] = []
-  try {
-    for (let next: string | undefined = ''; next !== undefined; ) {
-      const query = new URLSearchParams({ labelSelector: selector, limit: String(PAGE), continue: next })
-      const response = await client.send({
-        method: 'GET',
-        path: `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods?${query}`,
-        accept: 'application/json',
-        idleMs: timeoutMs,
-        longLived: false,
-        signal,
-      })
-      const chunks: Uint8Array[] = []
-      for await (const chunk of response.body) chunks.push(chunk)
-      const body = parsed(Buffer.concat(chunks))
-      if (response.status !== 200)
-        throw new Error(`listing pods of ${namespace}: status ${response.status}: ${String(body.message)}`)
-      found.push(...listAt(body, 'items').flatMap(targetOf))
-      next = textAt(fieldOf(body, 'metadata'), 'continue') || undefined
-    }
-  } finally {
-    await client.close()
+  for (let next: string | undefined = ''; next !== undefined; ) {
+    const query = new URLSearchParams({ labelSelector: selector, limit: String(PAGE), continue: next })
+    const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods?${query}`
+    const page = await client.get(path, { signal, timeoutMs })
+    found.push(...listAt(page, 'items').flatMap(targetOf))
+    next = textAt(fieldOf(page, 'metadata'), 'continue') || undefined
   }
   const running = found.filter(({ pod }) => pod !== undefined)
   const wanted = nodes.length === 0 ? found.map(({ node }) => node) : nodes

@@ -1,5 +1,5 @@
 import { homedir } from 'node:os'
-import { join } from 'node:path'
+import { delimiter, join } from 'node:path'
 import { failureText } from '../../base/errors.ts'
 import { listAt } from '../../base/plain-data.ts'
 import { bytesText, compareTexts, count, oneLine } from '../../base/text.ts'
@@ -45,8 +45,11 @@ const FLAGS: readonly FlagSpec[] = [
     '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
     '--interval DURATION = 1s':
       'for top: time that each node measures, and between two rounds; at least 200ms',
-    '--kubeconfig FILE': 'unset: the file of $KUBECONFIG, or ~/.kube/config',
+    '--kubeconfig FILE': 'unset: the files of $KUBECONFIG, which are merged, or ~/.kube/config',
     '--context NAME': 'context of the kubeconfig; unset: the current one',
+    '--as USER': 'user to impersonate; --as-group and --as-uid add to it',
+    '--as-group GROUP': ['groups to impersonate', { kind: 'list' }],
+    '--as-uid UID': 'uid to impersonate',
     '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
     '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
     '-c, --container NAME = kprobe': 'container with kprobe',
@@ -107,7 +110,7 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
   const value = (name: string, fallback: string) => reader.text(name) || fallback
   const nodes = reader.list('node')
   if (nodes.length > 0 && reader.bool('all')) reader.fail('--all', 'contradicts --node')
-  const kubeconfig = value('kubeconfig', process.env.KUBECONFIG || join(homedir(), '.kube', 'config'))
+  const kubeconfig = reader.text('kubeconfig') ?? ''
   if (kubeconfig.includes(':')) reader.fail('--kubeconfig', `${quote(kubeconfig)} is not one file`)
   const intervalMs = reader.durationMs('interval', INTERVAL)
   const argv = argvOf(action, reader, intervalMs)
@@ -126,8 +129,9 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
     once,
     sort,
     intervalMs,
-    kubeconfig,
+    kubeconfigs: kubeconfig === '' ? defaultKubeconfigs() : [kubeconfig],
     context: reader.text('context') || undefined,
+    impersonation: { user: value('as', ''), groups: reader.list('as-group'), uid: value('as-uid', '') },
     namespace: value('namespace', 'kube-system'),
     selector: value('selector', 'k8s-app=kprobe'),
     container: value('container', 'kprobe'),
@@ -135,6 +139,11 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
     timeoutMs: timeoutS * 1_000,
     output,
   }
+}
+
+function defaultKubeconfigs(): readonly string[] {
+  const files = (process.env.KUBECONFIG ?? '').split(delimiter).filter(path => path !== '')
+  return files.length > 0 ? files : [join(homedir(), '.kube', 'config')]
 }
 
 const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [

@@ -102,6 +102,7 @@ describe('a bill of materials', () => {
     created: '2026-01-01T00:00:00Z',
     lock,
     packages: ['node_modules/a', 'node_modules/a/node_modules/b', 'node_modules/b'],
+    daemonPackages: ['node_modules/a'],
     node: { versions: { node: '20.0.0', v8: '11.3.1', modules: '115' }, sha256: 'ff' },
     files: [{ path: '/lib/libx.so', sha256: 'ee'.repeat(32), owner: undefined }],
     system: '',
@@ -115,6 +116,9 @@ describe('a bill of materials', () => {
       { ref: 'a@1.0.0', dependsOn: ['b@2.0.0'] },
       { ref: 'b@2.0.0', dependsOn: [] },
     ])
+    expect(components.slice(0, 2).map(({ properties }: { properties: unknown }) => properties)).toEqual(
+      ['daemon', 'commands'].map(value => [{ name: 'kprobe:loaded-by', value }]),
+    )
     expect(components[1].licenses).toEqual([{ expression: '(MIT OR ISC)' }])
     expect(components[3].components).toEqual([expect.objectContaining({ name: 'v8', version: '11.3.1' })])
     expect(components[4]).toMatchObject({ type: 'file', name: '/lib/libx.so' })

@@ -88,7 +88,11 @@ export function wayTo({ where, server, proxyUrl, ca, insecure, cert }: Access, e
 }
 
 /** Gives warnings about an unsafe configuration. */
-function doubts(credentials: Credentials, address: ServerAddress, env: ClientOptions['env']): string[] {
+export function doubts(
+  credentials: Credentials,
+  address: ServerAddress,
+  env: ClientOptions['env'],
+): string[] {
   const { where, insecure } = credentials.access
   const found: string[] = []
   if (insecure && address.secure)

@@ -58,7 +58,7 @@ interface KubeconfigFile {
  * words may quote the line that holds a token.
  */
 export function readKubeconfig(file: KubeconfigFile): Access {
-  const root = parse(file)
+  const root = parseKubeconfig(file)
   const names = currentNames(root, file)
   const cluster = entry(root, 'cluster', names.cluster)
   const user = entry(root, 'user', names.user)
@@ -83,7 +83,7 @@ interface Reading {
   readonly folder: string
 }
 
-function parse({ path, text }: KubeconfigFile): Json {
+export function parseKubeconfig({ path, text }: Pick<KubeconfigFile, 'path' | 'text'>): Json {
   try {
     for (const { value } of yamlDocuments(text)) {
       if (isJson(value)) return value
@@ -293,7 +293,7 @@ function inCluster({ env, serviceAccountFolder }: AccessOptions): Access {
 const BYTES_MAX = 1024 * 1024
 
 /** The text of a file of at most 1 MiB. Throws ApiError 'credentials' that names `what` and the path. */
-async function readSmallFile(path: string, what: string): Promise<string> {
+export async function readSmallFile(path: string, what: string): Promise<string> {
   try {
     const file = await open(path)
     try {
