@@ -28,11 +28,8 @@ interface FileSourceOptions {
 const POLL_MS = 250
 /** An expensive look runs less often: looks take at most this share of the time. */
 const POLL_SHARE = 1 / 20
-const POLL_MS_MAX = 10_000
 /** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
-/** A file that never rests is read anyway at so many looks. */
-const RESTLESS_LOOKS = 8
 /** Later warnings are dropped. */
 const WARNINGS_MAX = 1_000
 
@@ -40,8 +37,6 @@ interface FileRecord {
   readonly path: string
   /** The signature that the newest look found. */
   seen: string
-  /** Looks since the last read that found another signature than was read. */
-  looks: number
   /** The signature of what was read last, well or badly; undefined when it must be read again. */
   read: string | undefined
   /** The signature that could not be read once: a writer may be between two writes, so only the second failure counts. */
@@ -108,7 +103,7 @@ export class FileSource implements Source {
     const { clock } = this.#options
     const beganMs = clock.nowMs()
     const look = await this.#lookAtPath()
-    const pollMs = Math.min(Math.max(POLL_MS, restMs(clock.nowMs() - beganMs, POLL_SHARE)), POLL_MS_MAX)
+    const pollMs = Math.max(POLL_MS, restMs(clock.nowMs() - beganMs, POLL_SHARE))
     if (look === undefined) return pollMs
     let isResting = true
     for (const sight of look.files.values()) isResting = (await this.#visit(sight)) && isResting
@@ -131,7 +126,7 @@ export class FileSource implements Source {
     }
   }
 
-  /** Reads a file that has changed. Gives false if it changes too fast to be read now. */
+  /** Reads a file that has changed, once it rests. Gives false before. */
   async #visit({ path, signature, ageMs }: FileSight): Promise<boolean> {
     const record = this.#records.get(path) ?? this.#open(path)
     this.#found(record)
@@ -140,25 +135,20 @@ export class FileSource implements Source {
     const hasRested = record.seen === '' && ageMs >= QUIET_MS
     const isResting = hasRested || record.seen === signature
     record.seen = signature
-    record.looks++
-    if (!isResting && record.looks < RESTLESS_LOOKS) return false
+    if (!isResting) return false
     const outcome = await this.#tryRead(record)
     if (this.#stop.signal.aborted) return true
     const after = await sightOf(path)
     // A writer may have changed the file during the read.
     if (after?.signature !== signature) return false
-    record.looks = 0
-    const isSettled = await this.#take(record, outcome)
-    // A later write within the same tick of file times would leave the signature as it is: the file is read once more.
-    record.read = isSettled && isResting ? signature : undefined
-    return isResting
+    record.read = (await this.#take(record, outcome)) ? signature : undefined
+    return true
   }
 
   #open(path: string): FileRecord {
     const record: FileRecord = {
       path,
       seen: '',
-      looks: 0,
       read: undefined,
       failed: undefined,
       failure: undefined,
