@@ -29,8 +29,6 @@ interface Draft {
   readonly conflicts: Conflict[]
 }
 
-const NOBODY: readonly string[] = []
-
 /**
  * Turns the new content of a file into the changes of all objects: the object that the first file by name describes
  * counts, and files that still exist come before those that are gone.
@@ -86,11 +84,11 @@ export class Catalogue {
 
   /** `file` describes an object that it did not describe before. */
   #hold({ events, conflicts }: Draft, file: string, { id, event }: Held): void {
-    const holders = this.#holders.get(id) ?? NOBODY
+    const holders = this.#holders.get(id) ?? []
     const [first = file] = holders
     const before = holders.length === 0 ? undefined : this.#files.get(first)
     const counted = before?.objects.get(id)
-    const others = before?.gone === true ? NOBODY : holders
+    const others = before?.gone === true ? [] : holders
     const now = [...others, file].sort()
     this.#holders.set(id, now)
     if (before?.gone === true && before.objects.delete(id) && before.objects.size === 0)
@@ -102,7 +100,7 @@ export class Catalogue {
 
   /** `file` describes the object no longer. */
   #release({ events }: Draft, file: string, { id, event }: Held): void {
-    const holders = this.#holders.get(id) ?? NOBODY
+    const holders = this.#holders.get(id) ?? []
     const others = holders.filter(each => each !== file)
     const [heir] = others
     if (heir === undefined) {
@@ -138,11 +136,12 @@ export interface Look {
 }
 
 /**
- * Looks at PATH: one file of any name, or the *.yaml, *.yml and *.json of a folder; hidden files are skipped. Throws the
- * system's error where it sees neither.
+ * Looks at PATH: one file of any name, or the *.yaml, *.yml and *.json of a folder; hidden files are skipped. Throws an
+ * error where it sees neither: a FIFO has no content to look at.
  */
 export async function lookAt(path: string): Promise<Look> {
   const target = await stat(path, { bigint: true })
+  if (!target.isDirectory() && !target.isFile()) throw new Error('not a regular file')
   if (!target.isDirectory()) return { files: await sightsOf([path]), skipped: [] }
   const entries = await readdir(path, { withFileTypes: true })
   const names = entries.map(({ name }) => name).filter(isManifest)

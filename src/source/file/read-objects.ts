@@ -19,7 +19,7 @@ export interface FileObjects {
   /** The first WARNINGS_MAX unknown fields, unknown kinds and repeated objects, and one that says that there are more. */
   readonly warnings: readonly FileWarning[]
   readonly otherKinds: ReadonlySet<string>
-  /** The first OTHER_NODES_MAX names of Nodes that are not this node's. */
+  /** The first names of Nodes that are not this node's. */
   readonly otherNodes: ReadonlySet<string>
   readonly bytes: number
   /** The number of parts, as ReadOptions.partsMax counts. */
@@ -36,8 +36,8 @@ export interface FileWarning {
 /** A file of another kind can be wrong in thousands of places. */
 const WARNINGS_MAX = 20
 const MORE_WARNINGS = 'there are further warnings about this file from this line on'
-const OTHER_KINDS_MAX = 10
-const OTHER_NODES_MAX = 3
+/** Other kinds, and names of other Nodes, that messages may name. */
+const OTHERS_MAX = 10
 const REFUSALS_MAX = 1_000
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
@@ -215,12 +215,12 @@ class Collector implements FileObjects {
     // A Node without a value is another node's.
     else if (result.kind === 'Node' && result.value === undefined) {
       this.#skip(object)
-      if (this.otherNodes.size < OTHER_NODES_MAX) this.otherNodes.add(result.key)
+      if (this.otherNodes.size < OTHERS_MAX) this.otherNodes.add(result.key)
     } else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result, line)
   }
 
   #skip({ kind }: Json): void {
-    if (this.otherKinds.size < OTHER_KINDS_MAX) this.otherKinds.add(printable(kind))
+    if (this.otherKinds.size < OTHERS_MAX) this.otherKinds.add(printable(kind))
   }
 
   async breathe(): Promise<void> {

@@ -94,11 +94,6 @@ export function afterList(state: ReflectorState, resourceVersion: string): Refle
   return { ...START, next: 'watch', position: resourceVersion, fruitless: state.fruitless + 1 }
 }
 
-/** A watch has brought something. */
-export function afterProgress(state: ReflectorState, position: string): ReflectorState {
-  return { ...state, position, broken: 0, fruitless: 0 }
-}
-
 export function isBackwards(state: ReflectorState, listVersion: string, nowMs: number): boolean {
   return isOlder(listVersion, state.position) && !state.anew && !mayGoBack(state, nowMs)
 }

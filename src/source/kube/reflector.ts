@@ -13,7 +13,6 @@ import type { ReflectorOptions } from './reflector-options.ts'
 import {
   type Attempted,
   afterList,
-  afterProgress,
   type Decision,
   decide,
   isBackwards,
@@ -244,7 +243,7 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#heardMs = this.#options.clock.nowMs()
     this.#options.sink.reached?.(position, 'watch')
     if (!progress) return
-    this.#state = afterProgress(this.#state, position)
+    this.#state = { ...this.#state, position, broken: 0, fruitless: 0 }
     this.#well()
     await this.#untilTaken(taken)
     // Bookmarks come every minute, so that this check runs often enough.

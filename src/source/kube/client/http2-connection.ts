@@ -9,7 +9,7 @@ import {
   sensitiveHeaders,
 } from 'node:http2'
 import type { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, cutOff } from './answer.ts'
+import { type Answer, answerOf, cutOff, Pulse, silence } from './answer.ts'
 import type { Call } from './call.ts'
 import { arrival, exchangeFailure, TurnedDown } from './dial.ts'
 import {
@@ -20,7 +20,6 @@ import {
   type OpenConnection,
   type Outgoing,
 } from './pool.ts'
-import { Pulse, silence } from './pulse.ts'
 
 /**
  * Lists arrive without waiting for window updates, and in pieces small enough that one is dealt with before the event loop

@@ -1,4 +1,5 @@
 import type { Cancel, Clock } from '../../../base/clock.ts'
+import { assert } from '../../../base/errors.ts'
 
 interface RateLimitOptions {
   /** Requests a second on average; 0 or less for no limit. */
@@ -8,9 +9,12 @@ interface RateLimitOptions {
   readonly clock: Clock
 }
 
+/** The daemon has a handful of requests under way; more in the queue than this is a loop that has run away. */
+const WAITING_MAX = 1000
+
 /**
  * A token bucket (client-go's flowcontrol): full at first, one request takes one token, watches included. A caller that finds
- * it empty waits in line: the callers bound how many, each with a handful of requests under way.
+ * it empty waits in line.
  */
 export class RateLimit {
   readonly #qps: number
@@ -32,6 +36,7 @@ export class RateLimit {
   /** Resolves when it is the caller's turn, or as soon as the caller has failed. */
   async turn(leaver: { onFail(run: () => void): Cancel }): Promise<void> {
     if (this.#qps <= 0) return
+    assert(this.#waiting.size < WAITING_MAX, `more than ${WAITING_MAX} requests wait for their turn`)
     await new Promise<void>(resolve => {
       const go = (): void => {
         leave()

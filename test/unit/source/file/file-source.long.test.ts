@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdirSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -95,6 +96,14 @@ async function until(condition: () => boolean, what: string, withinMs = NOTICE_M
   await eventually(condition, { limitMs: withinMs, describe })
 }
 
+/** Waits for looks that begin from now on: one that runs may have seen the folder before. */
+async function looks(count: number): Promise<void> {
+  for (let done = 0; done <= count; done++) {
+    const before = source?.status.heardMs
+    await until(() => source?.status.heardMs !== before, 'a look')
+  }
+}
+
 const rest = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 const reads = (expected: Readonly<Record<string, string>>) =>
   until(() => JSON.stringify(known()) === JSON.stringify(expected), JSON.stringify(expected))
@@ -180,6 +189,14 @@ describe('FileSource', () => {
       await reads({ a: zone })
     }
     expect(problems).toHaveLength(1)
+  })
+
+  it('is not complete without a folder or a regular file', async () => {
+    const path = join(folder, 'fifo')
+    execFileSync('mkfifo', [path])
+    await begin(path)
+    await until(() => said('failed', /cannot read the source files \(not a regular file\)/) === 1, 'it')
+    expect(synced).toBe(0)
   })
 
   it('reads one file of any name', async () => {
@@ -296,7 +313,7 @@ describe('FileSource', () => {
       () => said('failed', /a\.yaml:3:1: .*its last valid content stays in use \(2 objects\)/) === 1,
       'the failure',
     )
-    await rest(700)
+    await looks(3)
     expect(problems).toHaveLength(1)
     expect(known()).toEqual({ a: '1', b: '2' })
     write('a.yaml', { a: '3' })
@@ -313,7 +330,7 @@ describe('FileSource', () => {
     writeFileSync(join(folder, 'a.yaml'), 'a: 1\na: 2\n')
     await until(() => problems.length === 2, 'second failure')
     writeFileSync(join(folder, 'a.yaml'), 'a: 1\na: 3\n')
-    await rest(600)
+    await looks(3)
     expect(problems).toHaveLength(2)
   })
 
@@ -353,7 +370,7 @@ describe('FileSource', () => {
     await begin()
     await until(() => synced === 1, 'synced')
     renameSync(join(folder, 'a.yaml'), join(folder, 'b.yaml'))
-    await rest(600)
+    await looks(3)
     write('b.yaml', { a: '2' })
     await reads({ a: '2' })
     expect(said('failed', /gone/)).toBe(0)

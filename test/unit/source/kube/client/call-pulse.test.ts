@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Pulse } from '../../../../../src/source/kube/client/pulse.ts'
+import { Pulse } from '../../../../../src/source/kube/client/answer.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
 
 function pulse(answers: boolean) {
