@@ -101,6 +101,8 @@ async function bundleClient() {
     entryPoints: { 'client-node': 'src/inspect/nodes/client-node.ts' },
     outdir: 'dist',
     outExtension: { '.js': '.cjs' },
+    // `debug` does without it, and only packages of developers bring it.
+    external: ['supports-color'],
   })
   return packagesIn(metafile)
 }

@@ -1,9 +1,12 @@
+import { execFileSync } from 'node:child_process'
+import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import type { NodeInfo } from '../../../../src/model/snapshot.ts'
-import { Catalogue } from '../../../../src/source/file/catalogue.ts'
+import { Catalogue, lookAt } from '../../../../src/source/file/catalogue.ts'
 import type { ObjectEvent } from '../../../../src/source/file/read-objects.ts'
+import { temporaryFolder } from '../../../support/folder.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 
 type Content = Readonly<Record<string, string>>
@@ -109,4 +112,10 @@ describe('Catalogue', () => {
       expect(step.value.events).toHaveLength(events)
     }
   })
+})
+
+it('a FIFO is neither a folder nor a file to look at', async () => {
+  const path = join(temporaryFolder(), 'fifo')
+  execFileSync('mkfifo', [path])
+  await expect(lookAt(path)).rejects.toThrow('not a regular file')
 })

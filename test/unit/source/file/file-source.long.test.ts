@@ -1,4 +1,3 @@
-import { execFileSync } from 'node:child_process'
 import { mkdirSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -189,14 +188,6 @@ describe('FileSource', () => {
       await reads({ a: zone })
     }
     expect(problems).toHaveLength(1)
-  })
-
-  it('is not complete without a folder or a regular file', async () => {
-    const path = join(folder, 'fifo')
-    execFileSync('mkfifo', [path])
-    await begin(path)
-    await until(() => said('failed', /cannot read the source files \(not a regular file\)/) === 1, 'it')
-    expect(synced).toBe(0)
   })
 
   it('reads one file of any name', async () => {
