@@ -1,12 +1,8 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
 import { MODE_NAMES } from '../../../src/config/modes.ts'
-import {
-  type ActiveMode,
-  type ActiveModeOptions,
-  ModeSwitcher,
-  type ModeSwitcherOptions,
-} from '../../../src/daemon/mode-switcher.ts'
+import type { ActiveMode, ActiveModeOptions } from '../../../src/daemon/active-mode.ts'
+import { ModeSwitcher, type ModeSwitcherOptions } from '../../../src/daemon/mode-switcher.ts'
 import { leftoversCheck, leftoversMetric } from '../../../src/daemon/retirement.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
