@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
-import { NodeWatch } from '../../../src/daemon/node-object.ts'
+import { NodeWatch } from '../../../src/daemon/node-watch.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { node as nodeObject, OPTIONS, service, snapshotOf, tableOf } from '../model/objects.ts'
