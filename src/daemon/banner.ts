@@ -11,8 +11,8 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { findMode } from '../modes/registry.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { HealthAnswer } from '../telemetry/health.ts'
+import type { ActiveMode } from './active-mode.ts'
 import type { Origins, Sync } from './io.ts'
-import type { ActiveMode } from './mode-switcher.ts'
 
 /** Logs version, configuration and node: the first lines of every log. */
 export function logStart(

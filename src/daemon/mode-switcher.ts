@@ -1,223 +1,26 @@
-import { type Clock, finishInSlices, slicingOf, within } from '../base/clock.ts'
-import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
-import type { AnyTable } from '../kernel/nft/state.ts'
-import type { Refusal } from '../model/fields.ts'
-import { cappedSnapshot } from '../model/memory-caps.ts'
-import type { ResolveOptions } from '../model/node-context.ts'
-import { type Resolved, resolve } from '../model/resolve.ts'
+import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import type { KernelSockets, ModeEvent, OpenPlane } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
-import { resolveOptions } from '../modes/resolve-options.ts'
-import { type Difference, differenceOf, dryRun, type Plan } from '../reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
-import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
-import type { TrafficCount } from '../telemetry/connection-metrics.ts'
 import type { ModeMetric } from '../telemetry/metric-set.ts'
-import { servicesBytes } from './process-room.ts'
-import { RemovalGuard } from './removal-guard.ts'
+import { type ActiveMode, type ActiveModeOptions, startMode } from './active-mode.ts'
 import { leftoversMetric, modesOf, Retirement } from './retirement.ts'
-
-export interface ActiveModeOptions {
-  readonly clock: Clock
-  readonly log: Log
-  readonly random: () => number
-  readonly sockets: KernelSockets
-  readonly report: (event: ReconcilerEvent) => void
-  readonly tell: (event: ModeEvent) => void
-  /** Gets each plan that --backend=dry-run does not commit. */
-  readonly planned: (plan: Plan<unknown>) => void
-  /** Gets the complete list of what the kernel or the mode does not support, whenever it changes. */
-  readonly unsupported: (refusals: readonly Refusal[]) => void
-  /** Reads the source again, before most of the kernel state is removed. */
-  readonly confirm?: () => Promise<void> | undefined
-  /** Gets each resolved state at once, whatever the result of its commit. */
-  readonly resolved?: ((resolved: Resolved) => void) | undefined
-}
-
-/** The known state of the kernel, and the Snapshot and configuration from which it was computed. */
-export interface HeldRules {
-  readonly config: Config
-  readonly snapshot: Snapshot
-  /** Our own tables; undefined in modes that write to tables of others. */
-  readonly tables: readonly AnyTable[] | undefined
-  /** The number of the reconciler's passes: a read of the kernel during which it grows mixes two moments. */
-  readonly passes: number
-}
-
-/** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
-export interface ActiveMode {
-  readonly mode: ProxyMode
-  readonly status: ReconcilerStatus
-  /** Maximum memory of all Services together; undefined for no bound. */
-  readonly servicesBytes: number | undefined
-  /** The kernel or the mode does not support a part of the wanted state. */
-  readonly hasUnsupported: boolean
-  /** Reads the kernel's counters of each endpoint, if the configuration enables them. */
-  traffic(): Promise<readonly TrafficCount[]>
-  /** Reads the metrics of the mode. Rejects if the kernel cannot be queried. */
-  metrics(): Promise<readonly ModeMetric[]>
-  /** Computes the diff from the observed state to the newest wanted state. */
-  pending(): Promise<Difference | undefined>
-  /** Computes the diff from the observed state to that of a Snapshot which is not offered. */
-  differenceTo(snapshot: Snapshot): Promise<Difference>
-  /** The state is unknown while a pass runs, and after one that failed or left something over. */
-  held(): HeldRules | undefined
-  readonly isPassing: boolean
-  offer(snapshot: Snapshot): void
-  paced(): Promise<void> | undefined
-  /** Stops without a change of the kernel. */
-  stop(): Promise<void>
-}
-
-/** Throws if the kernel cannot be reached, or lacks a feature that the mode needs. */
-function startMode(config: Config, options: ActiveModeOptions): ActiveMode {
-  const { clock, sockets, tell } = options
-  return findMode(config.proxyMode).open<ActiveMode>(
-    { config, clock, sockets, tell },
-    opened => new ActivePlane(config, options, opened),
-  )
-}
-
-/** Interval of the reads of the kernel's generation: drift is detected in half of the 250 ms allowed. */
-const DRIFT_POLL_MS = 100
-/** Maximum time that an unfinished pass may delay the exit. */
-const DRAIN_MS = 3_000
-
-class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
-  readonly mode: ProxyMode
-  readonly servicesBytes: number | undefined
-  readonly #config: Config
-  readonly #options: ActiveModeOptions
-  readonly #opened: OpenPlane<State, P>
-  readonly #reconciler: Reconciler<State, P>
-  readonly #resolving: ResolveOptions
-  #unsupported = ''
-
-  constructor(config: Config, options: ActiveModeOptions, opened: OpenPlane<State, P>) {
-    const { clock, random } = options
-    const guard = new RemovalGuard(options)
-    this.mode = config.proxyMode
-    this.#config = config
-    this.#options = options
-    this.#opened = opened
-    const isReal = config.backend === 'netlink'
-    if (isReal) this.#begin()
-    this.servicesBytes = servicesBytes(options.sockets.room?.())
-    this.#resolving = resolveOptions(config, this.servicesBytes)
-    this.#reconciler = new Reconciler({
-      plane: isReal ? opened.plane : this.#pretending(),
-      resolve: (previous, snapshot) => resolve(this.#resolving, previous, snapshot),
-      clock,
-      random,
-      minIntervalMs: config.minSyncPeriodMs,
-      healPeriodMs: config.syncPeriodMs,
-      driftPollMs: isReal ? DRIFT_POLL_MS : 0,
-      resolved: options.resolved,
-      report: event => this.#report(event),
-      doubts: (held, wanted) => guard.doubts(opened.extent(held), opened.extent(wanted)),
-    })
-  }
-
-  get status(): ReconcilerStatus {
-    return this.#reconciler.status
-  }
-
-  get hasUnsupported(): boolean {
-    return this.#unsupported !== '' || this.status.failedFamily !== undefined
-  }
-
-  async traffic(): Promise<readonly TrafficCount[]> {
-    const { rendered } = this.#reconciler
-    return rendered === undefined ? [] : ((await this.#opened.traffic?.(rendered)) ?? [])
-  }
-
-  async metrics(): Promise<readonly ModeMetric[]> {
-    return (await this.#opened.metrics?.(this.#reconciler.rendered)) ?? []
-  }
-
-  async pending(): Promise<Difference | undefined> {
-    const { table, failedFamily } = this.#reconciler.status
-    if (table === undefined) return undefined
-    const options = { ...slicingOf(this.#options.clock), family: failedFamily?.family }
-    return await differenceOf(this.#opened.plane, table, options)
-  }
-
-  async differenceTo(snapshot: Snapshot): Promise<Difference> {
-    const slicing = slicingOf(this.#options.clock)
-    const { table } = await finishInSlices(resolve(this.#resolving, undefined, snapshot), slicing)
-    return await differenceOf(this.#opened.plane, table, slicing)
-  }
-
-  held(): HeldRules | undefined {
-    const held = this.#reconciler.held
-    if (held === undefined) return undefined
-    const { state, resolved, passes } = held
-    return {
-      config: this.#config,
-      snapshot: cappedSnapshot(resolved.snapshot, resolved.memo.caps),
-      tables: this.#opened.tables?.(state),
-      passes,
-    }
-  }
-
-  get isPassing(): boolean {
-    return this.#reconciler.isPassing
-  }
-
-  offer(snapshot: Snapshot): void {
-    this.#reconciler.offer(snapshot)
-  }
-
-  paced(): Promise<void> | undefined {
-    return this.#reconciler.paced()
-  }
-
-  async stop(): Promise<void> {
-    const { clock, log } = this.#options
-    const drained = await within(clock, DRAIN_MS, this.#reconciler.stop())
-    if (!drained) log.warn('exiting with a commit in flight; the next start reads the kernel back')
-    await within(clock, DRAIN_MS / 4, this.#opened.close())
-  }
-
-  #begin(): void {
-    try {
-      this.#opened.demand?.()
-      this.#opened.start()
-    } catch (error) {
-      void this.#opened.close()
-      throw error
-    }
-  }
-
-  #pretending(): OpenPlane<State, P>['plane'] {
-    const { log, planned } = this.#options
-    const unreadable = (err: Error) =>
-      log.warn({ err }, 'cannot read the kernel; the plan assumes an empty one')
-    return dryRun(this.#opened.plane, { planned, unreadable })
-  }
-
-  #report(event: ReconcilerEvent): void {
-    const { rendered } = this.#reconciler
-    // A start that finds the wanted state in the kernel commits nothing.
-    const isNews = event.kind === 'committed' || event.kind === 'synced'
-    if (isNews && rendered !== undefined) this.#notice(this.#opened.unsupported(rendered))
-    this.#options.report(event)
-  }
-
-  /** Reports what the data plane refuses, whenever it changes. */
-  #notice(list: readonly Refusal[]): void {
-    const said = list.length === 0 ? '' : JSON.stringify(list)
-    if (said === this.#unsupported) return
-    this.#unsupported = said
-    this.#options.unsupported(list)
-  }
-}
 
 export interface ModeSwitcherOptions extends ActiveModeOptions {
   readonly start?: typeof startMode
 }
+
+/** The modes that run. `serving` programs the Services; `next` has to converge beside it before it may serve. */
+type Stage =
+  | { readonly kind: 'steady'; readonly serving: ActiveMode }
+  | {
+      readonly kind: 'switching'
+      readonly serving: ActiveMode
+      readonly next: ActiveMode
+      /** The last state that `next` resolved: `serving` may be stuck in its pass and never report its own. */
+      resolved: Resolved | undefined
+    }
 
 /**
  * Runs the active mode, and switches between modes. A data plane of the same mode adopts the kernel state of the
@@ -228,11 +31,7 @@ export class ModeSwitcher {
   readonly #options: ModeSwitcherOptions
   /** The last configuration of each mode, which identifies the objects of that mode. */
   readonly #configs = new Map<ProxyMode, Config>()
-  #current: ActiveMode | undefined
-  /** The next mode, which has not converged yet. */
-  #next: ActiveMode | undefined
-  /** The last resolved state of the next mode: the active mode may be stuck in its pass and never report its own. */
-  #resolvedByNext: Resolved | undefined
+  #stage: Stage
   #newest: Snapshot | undefined
   /** The end of the previous mode. Until then, its last pass could restore what retires. */
   #leaving: Promise<void> | undefined
@@ -241,11 +40,11 @@ export class ModeSwitcher {
   /** Throws if the kernel cannot be reached. */
   constructor(config: Config, options: ModeSwitcherOptions) {
     this.#options = options
-    this.#current = this.#begin(config)
+    this.#stage = { kind: 'steady', serving: this.#begin(config) }
   }
 
-  get current(): ActiveMode | undefined {
-    return this.#current
+  get current(): ActiveMode {
+    return this.#stage.serving
   }
 
   get leftovers(): Retirement['leftovers'] | undefined {
@@ -254,12 +53,12 @@ export class ModeSwitcher {
 
   offer(snapshot: Snapshot): void {
     this.#newest = snapshot
-    this.#current?.offer(snapshot)
+    this.current.offer(snapshot)
     this.#next?.offer(snapshot)
   }
 
   paced(): Promise<void> | undefined {
-    return this.#current?.paced()
+    return this.current.paced()
   }
 
   /**
@@ -267,28 +66,28 @@ export class ModeSwitcher {
    * nothing then.
    */
   async change(config: Config): Promise<void> {
-    const serving = this.#current && this.#configs.get(this.#current.mode)
+    const serving = this.#configs.get(this.current.mode)
     const clash = serving && whyNotBeside(serving, config)
     if (clash !== undefined) throw new Error(clash)
     await this.#retirement?.end(config.proxyMode)
     const begun = this.#beginOrGoOn(config)
     await this.#next?.stop()
-    this.#next = undefined
-    this.#resolvedByNext = undefined
-    if (this.#current?.mode === begun.mode) {
-      const before = this.#current
-      this.#current = begun
-      await before.stop()
-    } else this.#next = begun
+    const before = this.current
+    if (before.mode !== begun.mode) {
+      this.#stage = { kind: 'switching', serving: before, next: begun, resolved: undefined }
+      return
+    }
+    this.#stage = { kind: 'steady', serving: begun }
+    await before.stop()
   }
 
   async metrics(): Promise<readonly ModeMetric[]> {
-    const serving = this.#current
+    const serving = this.current
     const common = [leftoversMetric(this.leftovers)]
     try {
-      return [...((await serving?.metrics()) ?? []), ...common]
+      return [...(await serving.metrics()), ...common]
     } catch (err) {
-      const what = `${serving?.mode} rules or their counters`
+      const what = `${serving.mode} rules or their counters`
       this.#options.log.warn({ err }, `cannot read ${what}; their metrics are missing`)
       return common
     }
@@ -304,7 +103,11 @@ export class ModeSwitcher {
     await this.#retirement?.end()
     await this.#next?.stop()
     await this.#leaving
-    await this.#current?.stop()
+    await this.current.stop()
+  }
+
+  get #next(): ActiveMode | undefined {
+    return this.#stage.kind === 'switching' ? this.#stage.next : undefined
   }
 
   /** Begins a mode. If it cannot be opened, an interrupted retirement goes on. */
@@ -312,7 +115,7 @@ export class ModeSwitcher {
     try {
       return this.#begin(config)
     } catch (thrown) {
-      const serving = this.#current && this.#configs.get(this.#current.mode)
+      const serving = this.#configs.get(this.current.mode)
       if (serving?.backend === 'netlink') this.#retireOthers(serving)
       throw thrown
     }
@@ -325,14 +128,15 @@ export class ModeSwitcher {
       ...this.#options,
       // The next mode resolves the same Snapshots, and may be the only one that does.
       resolved: its => {
-        if (this.#current === undefined || this.#current === begun) this.#options.resolved?.(its)
-        else if (this.#next === begun) this.#resolvedByNext = its
+        const stage = this.#stage
+        if (stage.serving === begun) this.#options.resolved?.(its)
+        else if (stage.kind === 'switching' && stage.next === begun) stage.resolved = its
       },
       report: event => {
         if (event.kind === 'synced') this.#takeOver(begun)
-        if (this.#current === begun) this.#options.report(event)
-        else if (this.#next === begun) this.#overhear(begun, event)
-        if (event.kind !== 'synced' || !isFirst || this.#current !== begun) return
+        if (this.current === begun) this.#options.report(event)
+        else if (this.#next === begun) this.#logOfNext(begun, event)
+        if (event.kind !== 'synced' || !isFirst || this.current !== begun) return
         isFirst = false
         if (config.backend === 'netlink') this.#retireOthers(config)
       },
@@ -342,33 +146,31 @@ export class ModeSwitcher {
   }
 
   #takeOver(begun: ActiveMode): void {
-    if (this.#next !== begun || this.#wouldLose(begun)) return
-    const before = this.#current
-    this.#next = undefined
-    this.#current = begun
+    const stage = this.#stage
+    if (stage.kind !== 'switching' || stage.next !== begun || this.#wouldLose(begun)) return
+    const { serving: before, resolved } = stage
+    this.#stage = { kind: 'steady', serving: begun }
     this.#options.log.info(
-      { mode: begun.mode, before: before?.mode },
-      `switched from ${before?.mode} to ${begun.mode}`,
+      { mode: begun.mode, before: before.mode },
+      `switched from ${before.mode} to ${begun.mode}`,
     )
-    this.#leaving = before?.stop()
-    const said = this.#resolvedByNext
-    this.#resolvedByNext = undefined
+    this.#leaving = before.stop()
     // An older state is not reported: the previous mode may have reported a newer one.
-    if (said !== undefined && said.snapshot === this.#newest) this.#options.resolved?.(said)
+    if (resolved !== undefined && resolved.snapshot === this.#newest) this.#options.resolved?.(resolved)
   }
 
   /** Tests whether the kernel rejects a family of the next mode alone, and the family has Services. */
   #wouldLose({ status: { failedFamily, table } }: ActiveMode): boolean {
-    if (failedFamily === undefined || this.#current?.status.failedFamily !== undefined) return false
+    if (failedFamily === undefined || this.current.status.failedFamily !== undefined) return false
     const services = [...(table?.services.values() ?? [])]
     return services.some(({ ports }) => ports.some(({ family }) => family === failedFamily.family))
   }
 
   /** Logs events of the next mode. The previous mode serves meanwhile. */
-  #overhear(begun: ActiveMode, event: ReconcilerEvent): void {
+  #logOfNext(begun: ActiveMode, event: ReconcilerEvent): void {
     const { log } = this.#options
     const { mode } = begun
-    const serving = this.#current?.mode
+    const serving = this.current.mode
     if (event.kind === 'failed' || (event.kind === 'family-failed' && this.#wouldLose(begun)))
       log.warn(
         { mode, serving, err: event.error },

@@ -19,9 +19,9 @@ import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.ts'
+import type { ActiveMode } from './active-mode.ts'
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
-import type { ActiveMode } from './mode-switcher.ts'
 import type {
   DaemonApi,
   DaemonApiOptions,

@@ -16,7 +16,7 @@ import type { HealthTracker } from '../telemetry/health.ts'
 import type { ProofMetrics } from '../telemetry/metrics.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
 import type { ApiNumbers } from '../telemetry/process-metrics.ts'
-import type { ActiveMode } from './mode-switcher.ts'
+import type { ActiveMode } from './active-mode.ts'
 
 /**
  * The parts of a daemon that do not serve Services. The daemon knows them by the interfaces of this file alone, and

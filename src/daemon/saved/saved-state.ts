@@ -8,8 +8,8 @@ import { NFT_FAMILIES } from '../../modes/common/tables.ts'
 import type { ModeContext } from '../../modes/mode.ts'
 import { findMode, readModes } from '../../modes/registry.ts'
 import type { SavedStateMetrics } from '../../telemetry/metrics.ts'
+import type { ActiveMode } from '../active-mode.ts'
 import type { Intake } from '../intake.ts'
-import type { ActiveMode } from '../mode-switcher.ts'
 import { readState, SavedStateError, StateFile, type StateOwner, stateChunks } from './state-file.ts'
 
 /** Makes the SavedState of a daemon; undefined where nothing is kept: without --state-dir, and with files as the source. */

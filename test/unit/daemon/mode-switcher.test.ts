@@ -1,12 +1,8 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
 import { MODE_NAMES } from '../../../src/config/modes.ts'
-import {
-  type ActiveMode,
-  type ActiveModeOptions,
-  ModeSwitcher,
-  type ModeSwitcherOptions,
-} from '../../../src/daemon/mode-switcher.ts'
+import type { ActiveMode, ActiveModeOptions } from '../../../src/daemon/active-mode.ts'
+import { ModeSwitcher, type ModeSwitcherOptions } from '../../../src/daemon/mode-switcher.ts'
 import { leftoversCheck, leftoversMetric } from '../../../src/daemon/retirement.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
@@ -125,10 +121,10 @@ test('the mode from before retires once its last pass has ended, which would rep
   await settled()
   retired.length = 0
   await mine.change(configOf('ipvs'))
-  expect(mine.current?.mode).toBe('nftables')
+  expect(mine.current.mode).toBe('nftables')
   begun[1]?.report(SYNCED)
   await settled()
-  expect(mine.current?.mode).toBe('ipvs')
+  expect(mine.current.mode).toBe('ipvs')
   expect(retired).toEqual([])
   begun[0]?.stopped()
   await mine.retired()
@@ -159,13 +155,14 @@ test('the old mode serves until the next one can program each family that has Se
   lacking.add('userspace')
   await mine.change(configOf('userspace'))
   const failure = { family: 'IPv6', error: new Error('no'), retryMs: 1, failures: 1 } as const
+  warned.length = 0
   begun[1]?.report({ kind: 'family-failed', ...failure })
   begun[1]?.report(SYNCED)
-  expect(mine.current?.mode).toBe('nftables')
-  expect(warned.at(-1)).toMatch(/^cannot switch to the new proxy mode yet/)
+  expect(mine.current.mode).toBe('nftables')
+  expect(warned).toEqual([expect.stringMatching(/^cannot switch to the new proxy mode yet/)])
   servicesOf = 'IPv4'
   begun[1]?.report(SYNCED)
-  expect(mine.current?.mode).toBe('userspace')
+  expect(mine.current.mode).toBe('userspace')
 })
 
 test('what stays of other modes is tried every minute, said once, and reported until it is gone', async () => {
@@ -195,6 +192,18 @@ test('what stays of other modes is tried every minute, said once, and reported u
   await clock.advance(600_000)
   expect(retired.slice(3)).toEqual(['iptables'])
   expect(leftoversCheck(mine.leftovers)).toBeUndefined()
+})
+
+test('a process that stops no longer tries to remove what stays of other modes', async () => {
+  const clock = new FakeClock()
+  const mine = switcher(configOf('nftables'), clock)
+  failures.add('userspace')
+  begun[0]?.report(SYNCED)
+  await mine.retired()
+  retired.length = 0
+  void mine.stop()
+  await clock.advance(120_000)
+  expect(retired).toEqual([])
 })
 
 test.each([

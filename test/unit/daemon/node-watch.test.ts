@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
-import { NodeWatch } from '../../../src/daemon/node-object.ts'
+import { NodeWatch } from '../../../src/daemon/node-watch.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { node as nodeObject, OPTIONS, service, snapshotOf, tableOf } from '../model/objects.ts'
@@ -72,6 +72,21 @@ describe('a Node that is missing', () => {
     watch.follow(node(['192.168.1.8']))
     expect(await said(600_000)).toEqual(['I Node found node=here ips=["192.168.1.7"]\n'])
   })
+
+  it.each(['--source=kube', '--source=file:/objects'])(
+    'is a warning again, with the first distance, when it goes after it was found: %s',
+    async flag => {
+      open(flag)
+      names = flag === '--source=kube' ? ['one'] : []
+      watch.follow(undefined)
+      await said(100_000)
+      watch.follow(node(['192.168.1.7']))
+      await said()
+      watch.follow(undefined)
+      expect(await said()).toHaveLength(1)
+      expect(await said(30_000)).toHaveLength(flag === '--source=kube' ? 1 : 0)
+    },
+  )
 
   it('is no news where it is found at once, nor after stop()', async () => {
     open('--source=kube')

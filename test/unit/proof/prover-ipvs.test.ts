@@ -1,7 +1,7 @@
 import { afterEach, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
-import type { HeldRules } from '../../../src/daemon/mode-switcher.ts'
+import type { HeldRules } from '../../../src/daemon/active-mode.ts'
 import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
 import { applyEvents } from '../../../src/model/snapshot.ts'
 import { Prover } from '../../../src/proof/prover.ts'

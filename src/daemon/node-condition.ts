@@ -1,20 +1,15 @@
 import { type BackoffOptions, type Clock, Pacer, restMs } from '../base/clock.ts'
-import { PersistentMap } from '../base/collections.ts'
-import { errorOf, errorText } from '../base/errors.ts'
-import { FAMILIES, type Family, familyOf, formatIp, isLoopback } from '../base/ip.ts'
+import { errorText } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { rfc3339 } from '../base/text.ts'
 import type { WrittenNodeCondition } from '../base/written.ts'
-import type { Config, NodePortSelection } from '../config/config.ts'
+import type { Config } from '../config/config.ts'
 import { isJson, type Json } from '../model/fields.ts'
-import type { FrontendTable } from '../model/frontend.ts'
-import type { NodeInfo } from '../model/snapshot.ts'
 import type { Difference } from '../reconcile/dataplane.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
 import type { NodeConditionMetrics } from '../telemetry/metrics.ts'
 import type { ApiAnswer, ApiQuestion } from './cluster.ts'
-import { type FamilyConfig, familyDoubts } from './family-doubts.ts'
 
 interface NodeConditionOptions {
   readonly clock: Clock
@@ -251,175 +246,3 @@ export function conditionPatch(
   const lastTransitionTime = typeof since === 'string' ? since : now
   return { status: { conditions: [{ type, ...state, lastHeartbeatTime: now, lastTransitionTime }] } }
 }
-
-interface NodeWatchOptions {
-  readonly clock: Clock
-  readonly log: Log
-  readonly config: () => Pick<Config, 'nodeName' | 'source'> & FamilyConfig
-  /** Origin of the name: a flag, a field of the configuration, or `hostname`. */
-  readonly nameFrom: string
-  /** Names of the first few existing Nodes. */
-  readonly others: () => Promise<readonly string[]>
-}
-
-/** Time between warnings about a missing Node. The first is the time that kube-proxy waits before its first warning. */
-const FIRST_REPEAT_MS = 30_000
-const REPEAT_MS_MAX = 300_000
-
-type Sight = 'unseen' | 'found' | 'missing' | 'deleted'
-
-/** Warns while this machine's Node object is missing: without it node ports and Local policies do not work. */
-export class NodeWatch {
-  readonly #options: NodeWatchOptions
-  readonly #families: FamilyWatch
-  readonly #warnings: Pacer
-  #sight: Sight = 'unseen'
-  /** Counts changes of the sight: a warning of an earlier one is void. */
-  #changes = 0
-  #repeatMs = FIRST_REPEAT_MS
-  /** The last warning was about files without any Node. */
-  #isOptionalSaid = false
-  /** Warnings about the families of ranges. */
-  #doubts: readonly string[] = []
-
-  constructor(options: NodeWatchOptions) {
-    this.#options = options
-    this.#families = new FamilyWatch(options)
-    this.#warnings = new Pacer({ clock: options.clock, run: () => this.#warn() })
-  }
-
-  /** Takes the Node of a source that has read everything. */
-  follow(node: NodeInfo | undefined): void {
-    const before = this.#sight
-    this.#sight = node === undefined ? 'missing' : node.deleted === true ? 'deleted' : 'found'
-    if (node !== undefined) this.#checkFamilies(node)
-    if (this.#sight === before) return
-    this.#changes++
-    this.#repeatMs = FIRST_REPEAT_MS
-    this.#isOptionalSaid = false
-    this.#warnings.cancel()
-    if (this.#sight !== 'found') this.#warnings.wake()
-    else if (before !== 'unseen')
-      this.#options.log.info({ node: node?.name, ips: node?.ips.map(formatIp) }, 'Node found')
-  }
-
-  #checkFamilies(node: NodeInfo): void {
-    const { config, log } = this.#options
-    const before = this.#doubts
-    this.#doubts = familyDoubts(config(), node)
-    for (const text of this.#doubts) if (!before.includes(text)) log.warn({ node: node.name }, text)
-  }
-
-  /** Takes the frontends that the kernel holds. */
-  synced(table: FrontendTable): void {
-    if (this.#sight === 'found') this.#families.look(table)
-  }
-
-  stop(): void {
-    this.#sight = 'found'
-    this.#changes++
-    void this.#warnings.stop()
-  }
-
-  /** Gives the time to the repetition. */
-  async #warn(): Promise<number | undefined> {
-    const { log, config, nameFrom } = this.#options
-    const [sight, changes] = [this.#sight, this.#changes]
-    const { nodeName, source } = config()
-    const { nodes, err } = await this.#others()
-    if (this.#changes !== changes) return undefined
-    const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
-    // Files may omit all Nodes deliberately, so that one warning is enough until a file has one.
-    const isOptional = sight === 'missing' && source.kind === 'file' && nodes.length === 0
-    if (sight === 'deleted') log.warn(facts, DELETED)
-    else if (!isOptional || !this.#isOptionalSaid)
-      log.warn(
-        facts,
-        `${isOptional ? 'no Node object in the files' : 'Node not found'}: ${this.#effects(isOptional)}`,
-      )
-    this.#isOptionalSaid = isOptional
-    const repeatMs = this.#repeatMs
-    this.#repeatMs = isOptional ? FIRST_REPEAT_MS : Math.min(2 * repeatMs, REPEAT_MS_MAX)
-    return repeatMs
-  }
-
-  async #others(): Promise<{ readonly nodes: readonly string[]; readonly err?: Error }> {
-    try {
-      return { nodes: await this.#options.others() }
-    } catch (thrown) {
-      return { nodes: [], err: errorOf(thrown) }
-    }
-  }
-
-  #effects(isOptional: boolean): string {
-    const { nodePortAddresses, detectLocal } = this.#options.config()
-    return [
-      ...(needsNode(nodePortAddresses) ? [withoutNode(nodePortAddresses)] : []),
-      ...(detectLocal.kind === 'NodeCIDR' ? ['no pod counts as local to this node'] : []),
-      ...(isOptional ? [] : ['/healthz answers 503']),
-      'policy Local reaches only endpoints whose nodeName is this name',
-      isOptional
-        ? 'add a Node object of this name, or set --nodeport-addresses'
-        : 'set --hostname-override to the name of the Node of this machine',
-    ].join('; ')
-  }
-}
-
-const DELETED =
-  'Node deleted: its last addresses stay in use, /healthz answers 503 until a Node of this name exists again'
-
-/** Warns if Services of a family have node ports and the Node has no address of it, or none at all. */
-class FamilyWatch {
-  readonly #options: NodeWatchOptions
-  readonly #used = new Set<Family>()
-  readonly #warned = new Set<Family>()
-  /** The warning that node ports answer on no address was given. */
-  #isClosed = false
-  #previous: FrontendTable['services'] = PersistentMap.empty()
-
-  constructor(options: NodeWatchOptions) {
-    this.#options = options
-  }
-
-  look({ services, node }: FrontendTable): void {
-    const { log, config } = this.#options
-    for (const key of this.#used.size < FAMILIES.length
-      ? PersistentMap.changes(this.#previous, services)
-      : [])
-      for (const { family, frontends } of services.get(key)?.ports ?? [])
-        if (frontends.some(({ kind }) => kind === 'NodePort')) this.#used.add(family)
-    this.#previous = services
-    const { nodeName, nodePortAddresses } = config()
-    const isClosed = needsNode(nodePortAddresses) && node.ips.length === 0
-    if (isClosed && this.#used.size > 0 && !this.#isClosed)
-      log.warn({ node: nodeName }, noAddress(nodePortAddresses))
-    this.#isClosed = isClosed && this.#used.size > 0
-    for (const family of FAMILIES) {
-      const has = node.ips.some(ip => familyOf(ip) === family)
-      const chosen = nodePortAddresses.cidrs.some(({ ip }) => familyOf(ip) === family)
-      const isOpen = nodePortAddresses.primary && !has && !chosen && node.ips.length > 0
-      if (!isOpen) this.#warned.delete(family)
-      else if (this.#used.has(family) && !this.#warned.has(family)) {
-        this.#warned.add(family)
-        log.warn({ node: nodeName, family, ips: node.ips.map(formatIp) }, ONE_FAMILY)
-      }
-    }
-  }
-}
-
-/** Tests whether node ports listen on no address but loopback until the Node has an address. */
-function needsNode({ primary, cidrs }: NodePortSelection): boolean {
-  return primary && cidrs.every(({ ip }) => isLoopback(ip))
-}
-
-/** Says where node ports answer until the Node has an address. */
-function withoutNode({ cidrs }: NodePortSelection): string {
-  return cidrs.length === 0 ? 'node ports answer on no address' : 'node ports answer at localhost alone'
-}
-
-function noAddress(selection: NodePortSelection): string {
-  return `Node has no address: ${withoutNode(selection)}; set --nodeport-addresses to choose`
-}
-
-const ONE_FAMILY =
-  'Node has no address of this family: its node ports answer on all addresses of the family, as with kube-proxy; set --nodeport-addresses to choose'
