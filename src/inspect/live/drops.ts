@@ -27,16 +27,10 @@ import type { HeldMode } from '../../modes/mode.ts'
 import { type ReadModes, readModes } from '../../modes/registry.ts'
 import { logGroupOfRule } from '../../modes/xt-common/rules-parts.ts'
 import { isTarget, type Peers, resolvePeers } from '../peers.ts'
+import { PacketPrinter } from './packet-printer.ts'
+import { notHeldText, PACKET_FLAGS, type PacketRequest, readPacketRequest } from './packet-request.ts'
 import { factsOf, factsText, type PacketFacts } from './packet-story.ts'
 import { RuleNames } from './rule-names.ts'
-import {
-  notHeldText,
-  PACKET_FLAGS,
-  PacketPrinter,
-  type PacketRequest,
-  readPacketRequest,
-  untilOver,
-} from './trace.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
@@ -179,7 +173,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
     })
     const before = await countRefused(chains)
     if (isEndless) io.err('kprobe drops: following packets; Ctrl-C ends\n')
-    await untilOver(io, isEndless ? Number.POSITIVE_INFINITY : durationMs, () => printer.isFull)
+    await printer.follow(isEndless ? Number.POSITIVE_INFINITY : durationMs)
     // The counters are read before the reading ends, so that later packets are in neither count.
     const refused = refusedBetween(before, await countRefused(chains))
     stop()

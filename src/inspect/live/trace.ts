@@ -1,11 +1,11 @@
-import { pause, systemClock } from '../../base/clock.ts'
+import { systemClock } from '../../base/clock.ts'
 import { count, oneLine } from '../../base/text.ts'
 import { serviceNamesReader } from '../../cli/admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
-import { ownCommand, readNamespace } from '../../cli/request.ts'
-import { type FlagReader, type FlagSpec, flag, flags, quote } from '../../config/flag.ts'
+import { ownCommand } from '../../cli/request.ts'
+import { type FlagReader, type FlagSpec, flag, flags } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
-import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../../config/own-flags.ts'
+import { INSTANCE_FLAG, readSocketPath } from '../../config/own-flags.ts'
 import { HERE, openNetfilter } from '../../daemon/open.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { watchPacketTrace } from '../../kernel/nft/monitor.ts'
@@ -20,17 +20,10 @@ import {
 } from '../../modes/common/trace-table.ts'
 import type { HeldMode } from '../../modes/mode.ts'
 import { readModes } from '../../modes/registry.ts'
-import {
-  checkAddresses,
-  given,
-  hintAt,
-  readFilterClient,
-  readFilterTarget,
-  resolvePeers,
-  TARGETS,
-} from '../peers.ts'
+import { resolvePeers } from '../peers.ts'
 import { placeOf } from '../programmed.ts'
-import { NAMES_IN, readServiceFlag } from '../service-flag.ts'
+import { PacketPrinter, type PrintCounts } from './packet-printer.ts'
+import { notHeldText, PACKET_FLAGS, readPacketRequest } from './packet-request.ts'
 import {
   isRefused,
   PacketCollector,
@@ -41,29 +34,7 @@ import {
 } from './packet-story.ts'
 import { RuleNames } from './rule-names.ts'
 
-const OUTPUTS = ['text', 'json'] as const
-const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
 const RATE = { min: 1, max: 1_000, fallback: 20 } as const
-const DURATION = { minMs: 1, maxMs: 3_600_000, fallbackMs: 30_000 } as const
-
-/** The flags of all commands that print packets. */
-export const PACKET_FLAGS = {
-  service: flag(
-    '--service NAMESPACE/NAME[:PORT]',
-    'only packets to this Service, at all its addresses and node ports; a port is a name, as `kprobe dump` prints it',
-    { namesService: true },
-  ),
-  namespace: NAMES_IN,
-  from: flag(
-    '--from CLIENT',
-    'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
-  ),
-  to: flag('--to TARGET', `only packets to this destination: ${TARGETS}`, { namesService: true }),
-  count: flag(`--count N = ${COUNT.fallback}`, `end after N packets, 1 to ${COUNT.max}`),
-  duration: flag('--duration DURATION = 30s', 'end after this time, at most 1h'),
-  output: flag('-o, --output FORMAT = text', 'text, or json: one object a line', { choices: OUTPUTS }),
-} as const satisfies Readonly<Record<string, FlagSpec>>
-
 export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.namespace,
@@ -87,27 +58,6 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.output,
 ]
 
-/** The flags of all commands that print packets. */
-export type PacketRequest = ReturnType<typeof readPacketRequest>
-
-/** Reads the flags of PacketRequest. Reports errors to the reader. */
-export function readPacketRequest(reader: FlagReader) {
-  const namespace = readNamespace(reader)
-  const service = readServiceFlag(reader, namespace, { mayHavePort: true })
-  const from = given(reader, 'from', readFilterClient, namespace)
-  const to = given(reader, 'to', readFilterTarget, namespace)
-  checkAddresses(reader, from === undefined ? [] : [from], to)
-  return {
-    service,
-    from,
-    to,
-    packets: reader.integer('count', COUNT),
-    durationMs: reader.durationMs('duration', DURATION),
-    output: reader.oneOf('output', OUTPUTS, 'text'),
-    proxyName: readInstanceName(reader),
-  }
-}
-
 type TraceRequest = ReturnType<typeof readTraceRequest>
 
 /** Reads the flags. Reports errors to the reader. */
@@ -118,91 +68,6 @@ export function readTraceRequest(reader: FlagReader) {
     allPackets: reader.bool('all-packets'),
     perSecond: reader.integer('rate', RATE),
     adminSocket: readSocketPath(reader),
-  }
-}
-
-/** Time between two checks of a command that prints packets whether it has to end. */
-const LOOK_MS = 100
-
-/** Waits until the time is up, `isOver` gives true, or the command is to end. */
-export async function untilOver(io: Io, durationMs: number, isOver: () => boolean): Promise<void> {
-  const endMs = systemClock.nowMs() + durationMs
-  while (!isOver() && !io.signal.aborted && !io.outLost.aborted) {
-    const leftMs = endMs - systemClock.nowMs()
-    if (leftMs <= 0) return
-    await pause(systemClock, Math.min(LOOK_MS, leftMs), io.signal)
-  }
-}
-
-/** The packets that wait to be named and printed, at most; later ones are counted. */
-const WAITING_MAX = 2_000
-
-interface PrintCounts {
-  readonly taken: number
-  readonly printed: number
-  /** Packets for which there was no room, because standard output is slow. */
-  readonly dropped: number
-}
-
-/** Formats packets one after the other, and prints them in their order, up to a number. */
-export class PacketPrinter<Packet> {
-  readonly #max: number
-  readonly #io: Io
-  readonly #format: (packet: Packet) => Promise<string | undefined>
-  readonly #waiting: Packet[] = []
-  #work: Promise<void> | undefined
-  #failure: { readonly error: unknown } | undefined
-  #taken = 0
-  #printed = 0
-  #dropped = 0
-
-  /** `format` gives undefined for a packet that is not printed. */
-  constructor(max: number, io: Io, format: (packet: Packet) => Promise<string | undefined>) {
-    this.#max = max
-    this.#io = io
-    this.#format = format
-  }
-
-  get counts(): PrintCounts {
-    return { taken: this.#taken, printed: this.#printed, dropped: this.#dropped }
-  }
-
-  /** Nothing more will be printed: the number is reached, or formatting has failed. */
-  get isFull(): boolean {
-    return this.#printed >= this.#max || this.#failure !== undefined
-  }
-
-  take(packet: Packet): void {
-    this.#taken++
-    if (this.#waiting.length >= WAITING_MAX) {
-      this.#dropped++
-      return
-    }
-    this.#waiting.push(packet)
-    this.#work ??= this.#print()
-  }
-
-  /** Resolves when all packets are printed. Throws what `format` throws. */
-  async written(): Promise<void> {
-    await this.#work
-    if (this.#failure !== undefined) throw this.#failure.error
-  }
-
-  async #print(): Promise<void> {
-    try {
-      for (let packet = this.#waiting.shift(); packet !== undefined; packet = this.#waiting.shift()) {
-        if (this.isFull) continue
-        const text = await this.#format(packet)
-        if (text === undefined) continue
-        this.#printed++
-        this.#io.out(text)
-        await this.#io.outWritten()
-      }
-    } catch (error) {
-      this.#failure = { error }
-    } finally {
-      this.#work = undefined
-    }
   }
 }
 
@@ -236,16 +101,6 @@ function placesOf(held: readonly HeldMode[], service: string): readonly TracePla
       'the kernel holds no rules of kprobe, so that --service has no addresses; use --from or --to',
     )
   throw new Error(notHeldText(rows, service))
-}
-
-/** Says that no rule is for the Service, or for those of the namespace. */
-export function notHeldText(rows: readonly Pick<ServiceRow, 'service'>[], service: string): string {
-  if (service.endsWith('/')) return `the kernel serves no Service of the namespace ${service.slice(0, -1)}`
-  const hint = hintAt(
-    service,
-    rows.map(row => row.service),
-  )
-  return `the kernel holds nothing for the Service ${quote(service)}${hint}`
 }
 
 function tracePlaceOf(row: ServiceRow): TracePlace | undefined {
@@ -361,10 +216,7 @@ async function followPackets(
   try {
     await tables.write(match)
     names.acceptGeneration()
-    await untilOver(io, request.durationMs, () => {
-      collector.sweep()
-      return printer.isFull
-    })
+    await printer.follow(request.durationMs, () => collector.sweep())
     const matched = await tables.matched()
     await tables.close()
     stop()

@@ -1,0 +1,89 @@
+import { pause, systemClock } from '../../base/clock.ts'
+import type { Io } from '../../cli/io.ts'
+
+/** Time between two checks of a command that prints packets whether it has to end. */
+const LOOK_MS = 100
+
+/** The packets that wait to be named and printed, at most; later ones are counted. */
+const WAITING_MAX = 2_000
+
+export interface PrintCounts {
+  readonly taken: number
+  readonly printed: number
+  /** Packets for which there was no room, because standard output is slow. */
+  readonly dropped: number
+}
+
+/** Formats packets one after the other, and prints them in their order, up to a number. */
+export class PacketPrinter<Packet> {
+  readonly #max: number
+  readonly #io: Io
+  readonly #format: (packet: Packet) => Promise<string | undefined>
+  readonly #waiting: Packet[] = []
+  #work: Promise<void> | undefined
+  #failure: { readonly error: unknown } | undefined
+  #taken = 0
+  #printed = 0
+  #dropped = 0
+
+  /** `format` gives undefined for a packet that is not printed. */
+  constructor(max: number, io: Io, format: (packet: Packet) => Promise<string | undefined>) {
+    this.#max = max
+    this.#io = io
+    this.#format = format
+  }
+
+  get counts(): PrintCounts {
+    return { taken: this.#taken, printed: this.#printed, dropped: this.#dropped }
+  }
+
+  /** Waits until the time is up, nothing more will be printed, or the command is to end; calls `look` meanwhile. */
+  async follow(durationMs: number, look?: () => void): Promise<void> {
+    const { signal, outLost } = this.#io
+    const endMs = systemClock.nowMs() + durationMs
+    for (;;) {
+      look?.()
+      const leftMs = endMs - systemClock.nowMs()
+      if (this.#isFull || signal.aborted || outLost.aborted || leftMs <= 0) return
+      await pause(systemClock, Math.min(LOOK_MS, leftMs), signal)
+    }
+  }
+
+  /** The number is reached, or formatting has failed. */
+  get #isFull(): boolean {
+    return this.#printed >= this.#max || this.#failure !== undefined
+  }
+
+  take(packet: Packet): void {
+    this.#taken++
+    if (this.#waiting.length >= WAITING_MAX) {
+      this.#dropped++
+      return
+    }
+    this.#waiting.push(packet)
+    this.#work ??= this.#print()
+  }
+
+  /** Resolves when all packets are printed. Throws what `format` throws. */
+  async written(): Promise<void> {
+    await this.#work
+    if (this.#failure !== undefined) throw this.#failure.error
+  }
+
+  async #print(): Promise<void> {
+    try {
+      for (let packet = this.#waiting.shift(); packet !== undefined; packet = this.#waiting.shift()) {
+        if (this.#isFull) continue
+        const text = await this.#format(packet)
+        if (text === undefined) continue
+        this.#printed++
+        this.#io.out(text)
+        await this.#io.outWritten()
+      }
+    } catch (error) {
+      this.#failure = { error }
+    } finally {
+      this.#work = undefined
+    }
+  }
+}
