@@ -1,4 +1,3 @@
-import { finish, type Steps } from '../../base/clock.ts'
 import { familyOf, type Ip, isLoopback } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import { difference, intersection, type Region, union } from '../../base/region.ts'
@@ -64,16 +63,7 @@ export class Walker {
   readonly #localAddresses: Region | undefined
   readonly #follower = new Follower()
 
-  /** Compiles the rules in steps: shared tables have tens of thousands. */
-  static *of(tables: readonly AnyTable[], options: WalkerOptions): Steps<Walker> {
-    return new Walker(tables, options, yield* Hooks.of(tables, options))
-  }
-
-  constructor(
-    tables: readonly AnyTable[],
-    options: WalkerOptions,
-    hooks = finish(Hooks.of(tables, options)),
-  ) {
+  constructor(tables: readonly AnyTable[], options: WalkerOptions) {
     const { family, log, nodeIps, ipvs } = options
     this.log = log
     this.#nodeIps = nodeIps
@@ -81,16 +71,11 @@ export class Walker {
     const ips = ipvs?.addresses.filter(its => familyOf(its) === modelFamily)
     this.#around = { nodeIps: ips === undefined ? nodeIps : new Set(ips), memo: newMemo(), log }
     this.#localAddresses = ips && union([...regionOfIps(ips), ...loopback(family === 'ip' ? 4 : 16)])
-    this.#hooks = hooks
+    this.#hooks = new Hooks(tables, options)
   }
 
   get tables(): readonly CompiledTable[] {
     return this.#hooks.tables
-  }
-
-  /** Takes in the elements of all sets. Otherwise the first lookups do. */
-  *fill(): Steps<void> {
-    for (const { sets } of this.tables) yield* sets.fill()
   }
 
   /** Follows the packets of a class to their ends. */
@@ -288,11 +273,6 @@ interface BaseChain {
   readonly isIpvs?: true
 }
 
-interface Here {
-  readonly table: AnyTable
-  readonly compiled: CompiledTable
-}
-
 /** The chains of all programs at the hooks of one family, in the order of the kernel. */
 class Hooks {
   readonly tables: readonly CompiledTable[]
@@ -302,24 +282,14 @@ class Hooks {
   readonly isTracked: boolean
   readonly #bases = new Map<number, readonly BaseChain[]>()
 
-  static *of(tables: readonly AnyTable[], options: CompileOptions): Steps<Hooks> {
-    const here: Here[] = []
+  constructor(tables: readonly AnyTable[], options: CompileOptions) {
     const ofFamily = tables.filter(({ family }) => family === options.family || family === 'inet')
-    // The kernel calls no chain of a dormant table.
-    for (const table of ofFamily)
-      if ((table.flags & NFT_TABLE_F_DORMANT) === 0)
-        here.push({ table, compiled: yield* compileTable(table, options) })
-    const isTracked = options.ipvs !== undefined || ofFamily.some(hasTracking)
-    return new Hooks(here, { ...options, isTracked })
-  }
-
-  private constructor(
-    here: readonly Here[],
-    { isTracked, ...options }: CompileOptions & Pick<Hooks, 'isTracked'>,
-  ) {
-    this.isTracked = isTracked
+    this.isTracked = options.ipvs !== undefined || ofFamily.some(hasTracking)
     const bases: BaseChain[] = []
-    this.tables = here.map(({ table, compiled }) => {
+    // The kernel calls no chain of a dormant table.
+    const awake = ofFamily.filter(({ flags }) => (flags & NFT_TABLE_F_DORMANT) === 0)
+    this.tables = awake.map(table => {
+      const compiled = compileTable(table, options)
       for (const chain of table.chains.values()) {
         const own = chain.hook && compiled.chains.get(chain.name)
         if (chain.hook === undefined || own === undefined) continue
