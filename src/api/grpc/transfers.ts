@@ -1,24 +1,25 @@
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
+import type { ApiFeed } from '../feed.ts'
 import { localv1 } from '../schema.ts'
 import {
-  type ApiFeed,
   type ApiObject,
   type ApiState,
   changesBetween,
   distance,
-  type Run,
+  type Frame,
   SET_ENDPOINTS,
   SET_SERVICES,
 } from '../state.ts'
 import { FrameEncoder, framed } from './rpc.ts'
 
-/** The frames of the result of difference(), in its order; a whole state that was made at once is few runs. */
+/** Frames that stand behind each other in one memory. */
+interface Run extends Frame {
+  readonly operations: number
+}
+
+/** The frames of the result of difference(), in its order. Objects that were made together are few runs. */
 function* runsBetween(before: ApiState | undefined, after: ApiState): Iterable<Run> {
-  if (before === undefined && after.runs !== undefined) {
-    yield* after.runs
-    return
-  }
   const { services, endpoints } = changesBetween(before, after)
   yield* setRuns(services.set)
   yield* setRuns(endpoints.set)
