@@ -403,7 +403,7 @@ function wantedOf({ method, path, accept }: ApiRequest): Wanted | 'metadata' | u
 function endingBody(body: ApiBody, isOurs: () => boolean, left: () => void): ApiBody {
   const read = async function* (): AsyncGenerator<Uint8Array, void, undefined> {
     try {
-      yield* body
+      for await (const part of body) yield part
     } catch (error) {
       if (!isOurs()) throw error
     } finally {
