@@ -3,10 +3,9 @@ import { FAMILIES, type Family, familyOf, type Ip, mergeCidrs } from '../base/ip
 import type { Octets } from '../base/octets.ts'
 import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { type Claims, claimsOf, type PlaceClaim } from './claims.ts'
 import {
   bySeniority,
-  type Claims,
-  claimsOf,
   type FamilyMeaning,
   familiesOf,
   forwardsLocalhost,
@@ -15,7 +14,6 @@ import {
   type MeaningConfig,
   nodePortAddressesOf,
   type Place,
-  type PlaceClaim,
   podSourceOf,
   portKey,
   promisesOf,

@@ -14,7 +14,8 @@ import { decodeMessage } from '../wire/protobuf/decoder.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
-import { type Beginning, Subscription, tooMuch } from './subscription.ts'
+import { tooMuch } from './subscribed-names.ts'
+import { type Beginning, Subscription } from './subscription.ts'
 import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES, WILDCARD } from './types.ts'
 
 type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
@@ -206,11 +207,11 @@ class DeltaStream implements CallHandler {
       beginning: before === undefined ? beginning : { ...beginning, token: undefined },
       before,
       // A first request without names subscribes to all, as from clients that are older than the name of the wildcard.
-      names: names.length === 0 || names.includes(WILDCARD) ? undefined : new Set(names),
+      isWildcard: names.length === 0 || names.includes(WILDCARD),
       evicted,
     })
     this.#subscriptions.set(typeUrl, subscription)
-    subscription.begin()
+    subscription.begin(names)
   }
 
   #change(subscription: Subscription, request: Request): void {

@@ -218,9 +218,7 @@ export class ClassMachine {
   }
 
   endpoint(): Octets | undefined {
-    const { to, rolled = [0] } = this
-    const [first = 0] = rolled
-    return to && chosen(to.address, first) + chosen(to.port, first)
+    return this.endpoints()[0]
   }
 
   region(field: Field): Region {
