@@ -40,10 +40,8 @@ interface SubscriptionOptions {
 const OPENING_MS = 3_000
 /** Written without an acknowledgement. */
 const WINDOW_BYTES = 1024 * 1024
-/** A reader that acknowledges nothing for so long is evicted. */
-const STALL_MS = 60_000
-/** An idle reader gets the revision again after so long, if the source has been heard since. */
-const REPEAT_MS = 60_000
+/** After so long, a reader that has not acknowledged is evicted, and an idle one gets the revision again if the source was heard. */
+const SILENT_MS = 60_000
 /** Minimum time between two responses that say nothing but the revision. */
 const BOOKMARK_MS = 10_000
 
@@ -147,7 +145,7 @@ export class Subscription implements CollectionReader {
     return (
       !this.#isClosed &&
       this.#awaited !== undefined &&
-      this.#options.clock.nowMs() - this.#awaitedMs > STALL_MS
+      this.#options.clock.nowMs() - this.#awaitedMs > SILENT_MS
     )
   }
 
@@ -201,7 +199,7 @@ export class Subscription implements CollectionReader {
     const { state, clock } = this.#options
     if (this.#awaited !== undefined || this.#position === undefined) return
     const isHeard = (state.heardMs() ?? Number.NEGATIVE_INFINITY) > this.#toldMs
-    if (!isHeard || clock.nowMs() - this.#toldMs < REPEAT_MS) return
+    if (!isHeard || clock.nowMs() - this.#toldMs < SILENT_MS) return
     this.#told = undefined
     this.pump()
   }
