@@ -14,9 +14,9 @@ import { resolveOptions } from '../modes/resolve-options.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+import { ApiFeed, type FeedStatus } from './feed.ts'
 import { type ApiServer, type ApiServerCounts, startApiServer } from './grpc/server.ts'
 import { type ApiProjection, nextApiState, type ResolvedView } from './next-state.ts'
-import { ApiFeed, type FeedStatus } from './state.ts'
 
 /** The back-end API of a daemon. It serves resolved state, from the first complete one on. */
 export class ApiService implements DaemonApi {
@@ -97,7 +97,7 @@ export class ApiPublisher {
   async #publish(next: ResolvedView): Promise<void> {
     const { clock, log } = this.#options
     try {
-      this.#projection = await finishInSlices(nextApiState(this.#projection, next), slicingOf(clock))
+      this.#projection = await nextApiState(this.#projection, next, slicingOf(clock))
       this.feed.offer(this.#projection.state)
     } catch (err) {
       log.error({ err }, 'cannot compute the API state; keeping the last one')

@@ -17,7 +17,7 @@ import { createApiMetrics } from '../telemetry/process-metrics.ts'
 import { ApiNode } from './api-service.ts'
 import { runProgram } from './exec.ts'
 import { type ApiServer, startApiServer } from './grpc/server.ts'
-import { printFeed } from './state.ts'
+import { printFeed } from './print.ts'
 
 export const command = behindDashes(args =>
   flaggedCommand({

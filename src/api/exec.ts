@@ -4,7 +4,9 @@ import { backoffMs, type Clock, pause } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { signalGroup } from '../base/process-group.ts'
-import { type ApiFeed, type ApiState, inChunks, stateLines } from './state.ts'
+import type { ApiFeed } from './feed.ts'
+import { inChunks, stateLines } from './print.ts'
+import type { ApiState } from './state.ts'
 
 export interface ProgramOptions {
   /** The name that the user gave. */

@@ -1,4 +1,4 @@
-import type { Steps } from '../base/clock.ts'
+import { finish } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { anyContains, familyOf, type Ip } from '../base/ip.ts'
 import { type Claims, nodePortPlace } from '../model/claims.ts'
@@ -23,14 +23,14 @@ export function nobodyIn(zone: string): NodeInfo {
  * NO_NODE in the zone of the node. The result is that of resolve() for the node unless its addresses matter
  * (Entanglement). Services that no slice names the node in are the same in `shared`.
  */
-export function* resolveFor(
+export function resolveFor(
   here: NodeContext,
   { snapshot, memo: { claims, caps } }: Resolved,
   keys: readonly ServiceKey[],
-): Steps<ReadonlyMap<ServiceKey, ServiceFrontends | undefined>> {
+): ReadonlyMap<ServiceKey, ServiceFrontends | undefined> {
   const view = cappedSnapshot(snapshot, caps)
   const pass = { here, claims, snapshot: view, before: NO_FRONTENDS, merges: NO_MERGES }
-  return (yield* resolveAll(pass, touching(keys, view))).changes
+  return finish(resolveAll(pass, touching(keys, view))).changes
 }
 
 const NO_FRONTENDS = PersistentMap.empty<ServiceFrontends>()

@@ -28,9 +28,11 @@ const HOOKS: readonly Hook[] = ['prerouting', 'output']
 export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
   const space = meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
   // The evaluator keeps its results about a place for the next class.
-  for (const place of meaning.places) for (const hook of HOOKS) yield* space.atPlace(hook, place)
-  for (const place of meaning.nodePorts) for (const hook of HOOKS) yield* space.atNodePort(hook, place)
-  for (const hook of HOOKS) yield* space.elsewhere(hook)
+  for (const place of meaning.places)
+    for (const hook of HOOKS) for (const its of space.atPlace(hook, place)) yield its
+  for (const place of meaning.nodePorts)
+    for (const hook of HOOKS) for (const its of space.atNodePort(hook, place)) yield its
+  for (const hook of HOOKS) for (const its of space.elsewhere(hook)) yield its
 }
 
 /** The packets of a family, divided by what they are sent to. */
@@ -54,15 +56,16 @@ class Space {
     this.#nodeAddresses = nodePortAddresses && regionOfIps(nodePortAddresses)
   }
 
-  *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+  atPlace(hook: Hook, place: Place): readonly PacketClass[] {
     const { ip } = place
     assert(ip !== undefined, 'a place has an address')
     const to = this.#destinations.at(point(ip), place)
-    for (const from of this.#sources.at(hook, place)) yield classOf(hook, place, to, from)
+    return this.#sources.at(hook, place).map(from => classOf(hook, place, to, from))
   }
 
   /** Places hide node ports of the same number. */
-  *atNodePort(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+  atNodePort(hook: Hook, place: Place): readonly PacketClass[] {
+    const classes: PacketClass[] = []
     const { protocol } = place
     const hidden = regionOfIps(this.#meaning.addressesAt(place))
     const isEverywhere = this.#nodeAddresses === undefined
@@ -70,7 +73,8 @@ class Space {
     const served = difference(all, hidden)
     const relayed = difference(loopback(this.#length), hidden)
     if (this.#meaning.forwardsLocalhost && protocol === 'SCTP' && relayed.length > 0) {
-      yield classOf(hook, place, this.#destinations.at(relayed, place), this.#sources.anyone(hook, REJECT))
+      const to = this.#destinations.at(relayed, place)
+      classes.push(classOf(hook, place, to, this.#sources.anyone(hook, REJECT)))
     }
     const clusterIps = this.#meaning.promises.bindsAddresses ? [] : this.#clusterIpsAmong(served)
     for (const [region, its] of [
@@ -79,8 +83,9 @@ class Space {
     ] as const) {
       if (region.length === 0) continue
       const to = { ...this.#destinations.at(region, place), destinationType: isEverywhere ? LOCAL : TYPES }
-      for (const from of this.#sources.at(hook, its)) yield classOf(hook, place, to, from)
+      for (const from of this.#sources.at(hook, its)) classes.push(classOf(hook, place, to, from))
     }
+    return classes
   }
 
   /** Gives those among a few addresses; all where every address serves node ports. */
@@ -217,17 +222,18 @@ class BehindSpace {
     this.#nodePorts = new Map(nodePorts.map(place => [portKey(place), place]))
   }
 
-  *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+  atPlace(hook: Hook, place: Place): readonly PacketClass[] {
     const { ip } = place
     assert(ip !== undefined, 'a place has an address')
     const to = this.#destinations.at(point(ip), place)
-    for (const from of this.#sources.at(hook, place)) {
-      if (from.fate.kind === 'endpoints') yield classOf(hook, place, to, from)
-      else
-        for (const type of [LOCAL, NOT_LOCAL])
-          for (const its of this.#refused(hook, { place, ip, type }, from))
-            yield classOf(hook, place, { ...to, destinationType: type }, its)
-    }
+    return this.#sources.at(hook, place).flatMap(from => {
+      if (from.fate.kind === 'endpoints') return [classOf(hook, place, to, from)]
+      return [LOCAL, NOT_LOCAL].flatMap(type =>
+        this.#refused(hook, { place, ip, type }, from).map(its =>
+          classOf(hook, place, { ...to, destinationType: type }, its),
+        ),
+      )
+    })
   }
 
   /** Divides packets that a Service refuses at an address by what else becomes of them. */
@@ -265,46 +271,51 @@ class BehindSpace {
   }
 
   /** Places hide node ports of the same number; what they refuse is theirs, too. */
-  *atNodePort(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+  atNodePort(hook: Hook, place: Place): readonly PacketClass[] {
+    const classes: PacketClass[] = []
     const hidden = regionOfIps(this.#meaning.addressesAt(place))
     for (const [addresses, isServed] of [
       [difference(this.#served, hidden), true],
       [difference(this.#addresses, union([...this.#served, ...hidden])), false],
     ] as const)
       for (const from of this.#nodePortSources(hook, place, isServed))
-        yield* this.#guardedClasses(hook, place, {
-          to: { ...this.#destinations.at(addresses, place), destinationType: LOCAL },
-          from,
-        })
-    if (this.#listed === undefined) return
+        classes.push(
+          ...this.#guardedClasses(hook, place, {
+            to: { ...this.#destinations.at(addresses, place), destinationType: LOCAL },
+            from,
+          }),
+        )
+    if (this.#listed === undefined) return classes
     const addresses = difference(this.#served, hidden)
     for (const from of this.#sources.at(hook, place)) {
       const fate = from.fate.kind === 'endpoints' ? from.fate : PASS
       const to = { ...this.#destinations.at(addresses, place), destinationType: NOT_LOCAL }
-      yield* this.#guardedClasses(hook, place, { to, from: { ...from, fate } })
+      classes.push(...this.#guardedClasses(hook, place, { to, from: { ...from, fate } }))
     }
+    return classes
   }
 
   /** Packets to loopback addresses that nothing translates come from loopback addresses. */
-  *#guardedClasses(
+  #guardedClasses(
     hook: Hook,
     at: Place | string,
     { to, from }: { readonly to: Destination; readonly from: Source },
-  ): Generator<PacketClass, void, undefined> {
+  ): readonly PacketClass[] {
     const { kind } = from.fate
     const isRefusal = kind === 'reject' || kind === 'drop' || kind === 'refuse'
     const mayDrop = isRefusal || (this.#isGuarded && kind !== 'endpoints')
     const isGuarded = mayDrop && (hook === 'output' || to.destinationType === LOCAL)
     const inside = isGuarded ? intersection(to.destination, this.#guarded) : []
     const outside = inside.length === 0 ? to.destination : difference(to.destination, inside)
-    if (outside.length > 0) yield classOf(hook, at, { ...to, destination: outside }, from)
-    if (inside.length === 0) return
+    const classes = outside.length === 0 ? [] : [classOf(hook, at, { ...to, destination: outside }, from)]
+    if (inside.length === 0) return classes
     const near = intersection(from.source, this.#loopback)
     const far = difference(from.source, this.#loopback)
     const guarded = { ...to, destination: inside }
-    if (near.length > 0) yield classOf(hook, at, guarded, { ...from, source: near })
+    if (near.length > 0) classes.push(classOf(hook, at, guarded, { ...from, source: near }))
     if (far.length > 0)
-      yield classOf(hook, at, guarded, { ...from, source: far, fate: both(from.fate, DROP) })
+      classes.push(classOf(hook, at, guarded, { ...from, source: far, fate: both(from.fate, DROP) }))
+    return classes
   }
 
   /** Everything that is sent to no service port. */
@@ -315,25 +326,23 @@ class BehindSpace {
         const taken = type === LOCAL || isListed ? [...ports, ...this.#nodePorts.values()] : ports
         for (const its of untaken(taken)) {
           const to = { destination: addresses, destinationType: type, ...its }
-          yield* this.#guardedClasses(hook, 'no Service', { to, from })
+          for (const each of this.#guardedClasses(hook, 'no Service', { to, from })) yield each
         }
       }
   }
 
   /** Addresses with the same ports, together. */
-  *#groups(): Generator<ListedGroup, void, undefined> {
+  #groups(): readonly ListedGroup[] {
     const byAddress = new Map<Ip, AtPort[]>()
     for (const place of this.#meaning.places) if (place.ip !== undefined) append(byAddress, place.ip, place)
-    for (const group of grouped(this.#addresses, byAddress)) yield* this.#byListing(group)
-  }
-
-  /** All node ports are taken at the addresses of the list, whatever their type. */
-  *#byListing({ addresses, ports }: Omit<ListedGroup, 'isListed'>): Generator<ListedGroup, void, undefined> {
+    // All node ports are taken at the addresses of the list, whatever their type.
     const listed = this.#listed === undefined ? [] : this.#served
-    const inside = intersection(addresses, listed)
-    const outside = difference(addresses, listed)
-    if (inside.length > 0) yield { addresses: inside, ports, isListed: true }
-    if (outside.length > 0) yield { addresses: outside, ports, isListed: false }
+    return grouped(this.#addresses, byAddress)
+      .flatMap(({ addresses, ports }) => [
+        { addresses: intersection(addresses, listed), ports, isListed: true },
+        { addresses: difference(addresses, listed), ports, isListed: false },
+      ])
+      .filter(({ addresses }) => addresses.length > 0)
   }
 }
 

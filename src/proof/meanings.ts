@@ -1,13 +1,11 @@
-import { finish, Pauses, type Steps } from '../base/clock.ts'
 import { append } from '../base/collections.ts'
 import { FAMILIES, type Family, familyOf, type Ip, mergeCidrs } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { type Claims, claimsOf, type PlaceClaim } from './claims.ts'
 import {
   bySeniority,
-  type Claims,
-  claimsOf,
   type FamilyMeaning,
   familiesOf,
   forwardsLocalhost,
@@ -16,7 +14,6 @@ import {
   type MeaningConfig,
   nodePortAddressesOf,
   type Place,
-  type PlaceClaim,
   podSourceOf,
   portKey,
   promisesOf,
@@ -24,25 +21,35 @@ import {
 import { addressOf } from './packet-class.ts'
 
 export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly FamilyMeaning[] {
-  return finish(meaningInSteps(snapshot, config))
+  const draft = new MeaningDraft(snapshot, config)
+  for (const service of draft.services) draft.add(service)
+  return draft.settled()
 }
 
-/** Computes what all Services mean together, in each family. */
-export function* meaningInSteps(snapshot: Snapshot, config: MeaningConfig): Steps<readonly FamilyMeaning[]> {
-  const pauses = new Pauses()
-  const all = [...snapshot.services.values()]
-  const here = hereOf(snapshot, config, new Set(all.flatMap(({ clusterIps }) => clusterIps)))
-  const families = FAMILIES.map(family => new FamilyMeanings(here, family))
-  const served = all.filter(
-    ({ type, proxyName }) => type !== 'ExternalName' && proxyName === config.serviceProxyName,
-  )
-  for (const service of served.sort(bySeniority)) {
-    const own = familiesOf(service)
-    for (const each of families) if (own.includes(each.family)) each.add(here, service)
-    if (pauses.due(4)) yield
+/** Computes what all Services mean together, in each family: add all `services` in their order, and settle. */
+export class MeaningDraft {
+  readonly services: readonly Service[]
+  readonly #here: Here
+  readonly #families: readonly FamilyMeanings[]
+
+  constructor(snapshot: Snapshot, config: MeaningConfig) {
+    const all = [...snapshot.services.values()]
+    this.#here = hereOf(snapshot, config, new Set(all.flatMap(({ clusterIps }) => clusterIps)))
+    this.#families = FAMILIES.map(family => new FamilyMeanings(this.#here, family))
+    this.services = all
+      .filter(({ type, proxyName }) => type !== 'ExternalName' && proxyName === config.serviceProxyName)
+      .sort(bySeniority)
   }
-  for (const family of families) yield* family.settle()
-  return families
+
+  add(service: Service): void {
+    const own = familiesOf(service)
+    for (const each of this.#families) if (own.includes(each.family)) each.add(this.#here, service)
+  }
+
+  settled(): readonly FamilyMeaning[] {
+    for (const family of this.#families) family.settle()
+    return this.#families
+  }
 }
 
 /** The meaning of one family. Services are added in the order of their age, and what is taken stays taken. */
@@ -111,31 +118,26 @@ class FamilyMeanings implements FamilyMeaning {
   }
 
   /** Lists the places and the endpoints on this node, after the last Service. */
-  *settle(): Steps<void> {
-    const pauses = new Pauses()
+  settle(): void {
     for (const { place } of this.#winners.values()) {
       if (place?.ip === undefined) continue
       this.places.push(place)
       append(this.#addresses, portKey(place), place.ip)
-      if (pauses.due()) yield
     }
     const onNode = new Set(this.#claims.flatMap(claims => [...claims.onNode]))
     const { masqueradesItself } = this.promises
     for (const claims of onNode.size === 0 && !masqueradesItself ? [] : this.#claims) {
       for (const endpoint of endpointsOf(claims))
         if (masqueradesItself || onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
-      if (pauses.due()) yield
     }
   }
 }
 
 /** Gives the endpoints that packets to the Service may be sent to. */
-function* endpointsOf({ places, nodePorts }: Claims): Generator<Octets, void, undefined> {
-  const seen = new Set<readonly Octets[]>()
+function endpointsOf({ places, nodePorts }: Claims): ReadonlySet<Octets> {
+  const lists = new Set<readonly Octets[]>()
   for (const place of [...[...places.values()].map(its => its.place), ...nodePorts.values()])
-    for (const fate of place === undefined ? [] : [place.pod, place.node, place.other]) {
-      if (fate.kind !== 'endpoints' || seen.has(fate.endpoints)) continue
-      seen.add(fate.endpoints)
-      yield* fate.endpoints
-    }
+    for (const fate of place === undefined ? [] : [place.pod, place.node, place.other])
+      if (fate.kind === 'endpoints') lists.add(fate.endpoints)
+  return new Set([...lists].flat())
 }

@@ -1,4 +1,3 @@
-import type { Steps } from '../base/clock.ts'
 import { sizeOf } from '../base/region.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
@@ -41,37 +40,55 @@ export interface Question extends Ownership {
 const LIMIT = 20
 
 /** Compares every packet's fate with what the rules of the kernel do to it. */
-export function* prove({ meanings, limit = LIMIT, ...held }: Question): Steps<Proof> {
-  const found = new Findings(limit)
-  for (const meaning of meanings) yield* proveFamily(meaning, held, found)
-  return found.proof
+export function prove(question: Question): Proof {
+  const run = new ProofRun(question)
+  const classes = run.classes()
+  while (classes.next().done !== true);
+  return run.proof
 }
 
-function* proveFamily(
-  meaning: FamilyMeaning,
-  { tables, ownName, owns, ipvs }: Omit<Question, 'meanings' | 'limit'>,
-  found: Findings,
-): Steps<void> {
-  const walker = yield* Walker.of(tables, {
-    family: meaning.family === 'IPv4' ? 'ip' : 'ip6',
-    ownName,
-    owns,
-    log: newLog(),
-    nodeIps: meaning.nodeIps,
-    ipvs: ipvs && new IpvsClasses(ipvs, meaning.family),
-  })
-  yield* walker.fill()
-  const examiner = new Examiner(meaning, walker)
-  for (const its of classesOf(meaning)) {
-    found.count(its)
-    found.add(its, examiner.examine(its))
-    yield
+/** A proof that its caller drives: each class that it takes of `classes` is followed, and `proof` holds what was found. */
+export class ProofRun {
+  readonly #question: Question
+  readonly #found: Findings
+
+  constructor(question: Question) {
+    this.#question = question
+    this.#found = new Findings(question.limit ?? LIMIT)
   }
-  for (const [its, difference] of examiner.examineRemembered()) {
-    found.add(its, difference)
-    yield
+
+  get proof(): Proof {
+    return this.#found.proof
   }
-  found.assume(examiner)
+
+  /** Gives each class after it was followed. */
+  *classes(): Generator<PacketClass, void, undefined> {
+    for (const meaning of this.#question.meanings) {
+      const examiner = new Examiner(meaning, this.#walkerOf(meaning))
+      for (const its of classesOf(meaning)) {
+        this.#found.count(its)
+        this.#found.add(its, examiner.examine(its))
+        yield its
+      }
+      for (const [its, difference] of examiner.examineRemembered()) {
+        this.#found.add(its, difference)
+        yield its
+      }
+      this.#found.assume(examiner)
+    }
+  }
+
+  #walkerOf({ family, nodeIps }: FamilyMeaning): Walker {
+    const { tables, ownName, owns, ipvs } = this.#question
+    return new Walker(tables, {
+      family: family === 'IPv4' ? 'ip' : 'ip6',
+      ownName,
+      owns,
+      log: newLog(),
+      nodeIps,
+      ipvs: ipvs && new IpvsClasses(ipvs, family),
+    })
+  }
 }
 
 /** Counts classes, and keeps the first differences. */

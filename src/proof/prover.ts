@@ -1,4 +1,4 @@
-import { finishInSlices, Pacer, pause, restMs, type Steps, slicingOf } from '../base/clock.ts'
+import { Pacer, pause, restMs, Slice, slicingOf } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import { compareIps, type Family } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
@@ -16,9 +16,9 @@ import { packetsAsWanted, packetsDiffer } from '../telemetry/event.ts'
 import type { HealthCheck } from '../telemetry/health.ts'
 import type { ProofDifference } from './examine.ts'
 import { type OutsideHeld, readRules } from './kernel-rules.ts'
-import { meaningInSteps } from './meanings.ts'
+import { MeaningDraft } from './meanings.ts'
 import { forwardedFamilies } from './premises.ts'
-import { type Proof, prove } from './prove.ts'
+import { type Proof, ProofRun } from './prove.ts'
 
 /** Maximum share of a core that proofs take, at any time but for single steps. */
 const SHARE = 0.1
@@ -84,6 +84,8 @@ export class Prover implements DaemonProver {
   #failure = ''
   /** Time that the current proof ran, without its rests. */
   #workMs = 0
+  /** The end of its last rest. */
+  #beganMs = 0
 
   constructor(options: ProverOptions) {
     const { clock, metrics, health } = options
@@ -189,9 +191,13 @@ export class Prover implements DaemonProver {
     const mode = findMode(config.proxyMode)
     const proving = mode.proving?.(config)
     const meaning = { ...config, ...(proving && { promises: proving.promises }) }
-    const meanings = await this.#finish(meaningInSteps(held.snapshot, meaning))
+    const draft = new MeaningDraft(held.snapshot, meaning)
+    await this.#paced(draft.services, service => draft.add(service))
+    const meanings = draft.settled()
     const ownName = mode.tableName(config.serviceProxyName) ?? ''
-    const proof = await this.#finish(prove({ meanings, tables, ownName, owns: proving?.owns, ipvs }))
+    const run = new ProofRun({ meanings, tables, ownName, owns: proving?.owns, ipvs })
+    await this.#paced(run.classes())
+    const { proof } = run
     const { classes, destinations } = proof
     this.#proved = { atMs, repairs, config, classes, destinations, forwarded: forwardedFamilies(meanings) }
     metrics.proved({ classes, durationMs: this.#workMs })
@@ -223,6 +229,7 @@ export class Prover implements DaemonProver {
   async #readOnce({ config }: HeldRules, own: readonly AnyTable[] = []) {
     const { clock, sockets } = this.#options
     const moment: Moment = { atMs: clock.nowMs(), repairs: this.#repairs }
+    this.#beganMs = moment.atMs
     const usesIpvs = findMode(config.proxyMode).proving?.(config)?.usesIpvs === true
     try {
       const { tables, ipvs, unsettled } = await readRules({
@@ -236,28 +243,32 @@ export class Prover implements DaemonProver {
       })
       return { ...moment, tables, ipvs, unsettled }
     } finally {
-      await this.#rest(clock.nowMs() - moment.atMs)
+      await this.#rest()
     }
   }
 
-  /** Runs to the end in slices. Passes have priority. Throws when the daemon ends. */
-  async #finish<T>(steps: Steps<T>): Promise<T> {
+  /** Takes all items, in slices. Passes have priority. Throws when the daemon ends. */
+  async #paced<T>(items: Iterable<T>, take?: (item: T) => void): Promise<void> {
     const { clock, activeMode } = this.#options
-    let beganMs = clock.nowMs()
-    const rest = () => this.#rest(clock.nowMs() - beganMs)
     const breathe = async () => {
-      await rest()
+      await this.#rest()
       while (activeMode()?.isPassing === true) await this.#pause(PASS_MS)
-      beganMs = clock.nowMs()
+      this.#beganMs = clock.nowMs()
     }
-    const value = await finishInSlices(steps, { ...slicingOf(clock), breathe })
-    await rest()
-    return value
+    const slice = new Slice({ ...slicingOf(clock), breathe })
+    for (const item of items) {
+      take?.(item)
+      if (slice.isOver) await slice.next()
+    }
+    await this.#rest()
   }
 
-  async #rest(tookMs: number): Promise<void> {
+  async #rest(): Promise<void> {
+    const { clock } = this.#options
+    const tookMs = clock.nowMs() - this.#beganMs
     this.#workMs += tookMs
     await this.#pause(restMs(tookMs, SHARE))
+    this.#beganMs = clock.nowMs()
   }
 
   async #pause(ms: number): Promise<void> {

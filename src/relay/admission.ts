@@ -11,10 +11,10 @@ import {
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { type Origin, ownersOf, Shares } from '../base/shares.ts'
-import { oneLine } from '../base/text.ts'
 import type { WrittenTokenReview } from '../base/written.ts'
 import { isJson } from '../model/fields.ts'
 import { type ApiClient, collect } from '../source/kube/api-client.ts'
+import { shortLine } from './types.ts'
 
 interface TokenReviewsOptions {
   readonly client: ApiClient
@@ -38,7 +38,6 @@ const REFUSED_MAX = 1_024
 const RUNNING_MAX = 1_000
 /** Reviews at a time for one address, so that strangers elsewhere do not delay it; a node shows one token. */
 const RUNNING_OF_ADDRESS_MAX = 125
-const NAME_LENGTH_MAX = 200
 
 /** The verdict about the client that shows a token. */
 export interface TokenVerdict {
@@ -118,7 +117,7 @@ export class TokenReviews {
     try {
       verdict = this.#judge(await this.#ask(token, controller))
     } catch (thrown) {
-      const why = oneLine(errorOf(thrown).message.slice(0, NAME_LENGTH_MAX))
+      const why = shortLine(errorOf(thrown).message)
       return refused(UNAVAILABLE, `the API server does not review the token: ${why}`)
     }
     const [verdicts, most, ms] =
@@ -170,10 +169,7 @@ export class TokenReviews {
       return refused(UNAUTHENTICATED, `the token is not for the audience ${audience}`)
     const name = isJson(user) && typeof user.username === 'string' ? user.username : ''
     if (this.#users.has(name)) return { refusal: undefined, node: nodeOf(user), user: name }
-    return refused(
-      PERMISSION_DENIED,
-      `${oneLine(name.slice(0, NAME_LENGTH_MAX))} may not read from this relay`,
-    )
+    return refused(PERMISSION_DENIED, `${shortLine(name)} may not read from this relay`)
   }
 }
 

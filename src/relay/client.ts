@@ -1,19 +1,15 @@
 import type { ApiAddress, RelayAddress } from '../base/api-address.ts'
 import { backoffMs, type Cancel, type Clock } from '../base/clock.ts'
-import {
-  type ApiBody,
-  type ApiClient,
-  ApiError,
-  type ApiRequest,
-  type ApiResponse,
-} from '../source/kube/api-client.ts'
+import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import type { KernelState } from '../source/source.ts'
+import { endingBody, TOO_LARGE, UNSERVED } from './bodies.ts'
 import { type RelayLink, relayName } from './connection.ts'
 import { inOrderFor, type RelayNames } from './names.ts'
 import { ReportSender } from './node-report.ts'
-import { Reading, RelayRefusal, statusResponse, type Wanted } from './reading.ts'
-import { FRESH, METADATA, PROTOCOL, RELAYED, RELAYED_TYPES } from './types.ts'
+import { Reading, RelayRefusal } from './reading.ts'
+import { FRESH, METADATA, PROTOCOL, RELAYED } from './types.ts'
+import { type Wanted, wantedOf } from './wanted.ts'
 
 interface RelayClientOptions {
   readonly relays: readonly RelayAddress[]
@@ -375,51 +371,3 @@ export class RelayClient implements ApiClient {
 function tokenOf(revision: string, cluster: string): Readonly<Record<string, string>> {
   return revision === '' ? {} : { [METADATA.revision]: revision, [METADATA.cluster]: cluster }
 }
-
-/** Gives the list or watch that relays serve for a request; undefined for a request that they do not serve. */
-function wantedOf({ method, path, accept }: ApiRequest): Wanted | 'metadata' | undefined {
-  const [collection, query = ''] = path.split('?')
-  const type = RELAYED_TYPES.find(each => each.path === collection)
-  if (method !== 'GET' || type === undefined) return undefined
-  const options = new URLSearchParams(query)
-  // Metadata of any Node is a few names for a log message.
-  if (accept.includes('PartialObjectMetadata'))
-    return type.kind === 'Node' && !options.has('fieldSelector') ? undefined : 'metadata'
-  const name = /^metadata\.name=(.+)$/.exec(options.get('fieldSelector') ?? '')?.[1]
-  const revision = options.get('resourceVersion') ?? ''
-  const seconds = options.has('timeoutSeconds') ? Number(options.get('timeoutSeconds')) : undefined
-  if (!options.has('watch')) return { type, name, what: 'list', revision: '', seconds: undefined }
-  const isStreamed = options.get('sendInitialEvents') === 'true'
-  return {
-    type,
-    name,
-    what: isStreamed ? 'streamed-list' : 'watch',
-    revision: isStreamed ? '' : revision,
-    seconds,
-  }
-}
-
-/** The body of a watch that ends in good order when we end it. */
-function endingBody(body: ApiBody, isOurs: () => boolean, left: () => void): ApiBody {
-  const read = async function* (): AsyncGenerator<Uint8Array, void, undefined> {
-    try {
-      yield* body
-    } catch (error) {
-      if (!isOurs()) throw error
-    } finally {
-      left()
-    }
-  }
-  return {
-    [Symbol.asyncIterator]: read,
-    ...(body.arrived === undefined ? {} : { arrived: () => body.arrived?.() }),
-  }
-}
-
-/** The node compares nothing itself. */
-const UNSERVED = statusResponse({ code: 503, reason: 'ServiceUnavailable', message: 'ServiceUnavailable' })
-/** Every relay is older than what the node holds. */
-const TOO_LARGE = statusResponse({
-  ...{ code: 504, reason: 'Timeout', message: 'Timeout' },
-  details: { causes: [{ reason: 'ResourceVersionTooLarge' }] },
-})

@@ -1,20 +1,9 @@
 import { framed } from '../api/grpc/rpc.ts'
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
-import { compareVersions, isOlder } from '../source/kube/object-index.ts'
+import { isOlder } from '../source/kube/object-index.ts'
 import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn, Receipt } from './frames.ts'
+import { History, type PositionOrReason, type Publication } from './history.ts'
 import { discovery } from './schema.ts'
-
-/** Changes that were published together. The last frame bears the revision. */
-interface Publication {
-  readonly revision: string
-  readonly frames: readonly Frame[]
-  readonly bytes: number
-  /**
-   * The revision before a list. Its changes that undid each other are unknown: a reader between the two revisions
-   * cannot go on.
-   */
-  readonly gapFrom: string | undefined
-}
 
 /** A change as the API server sent it. */
 export interface Change {
@@ -40,8 +29,6 @@ interface CollectionOptions {
 
 /** Resources of one response. gRPC clients take 4 MiB; an object has up to 1.5 MiB. */
 const RESPONSE_BYTES_MAX = 256 * 1024
-const HISTORY_BYTES_MAX = 32 * 1024 * 1024
-const HISTORY_MAX = 16_384
 /** Whole states that exist at a time, each for readers that are not through yet. */
 const SNAPSHOTS_MAX = 3
 /**
@@ -62,16 +49,9 @@ export class Collection {
   readonly #state = new Map<string, Entry>()
   readonly #pending = new Map<string, Entry | undefined>()
   readonly #readers = new Set<CollectionReader>()
-  #publications: Publication[] = []
-  /** The position of the first publication that is kept; may fall below zero. */
-  #first = 0
-  #historyBytes = 0
-  /** Readers at this revision, or a later one, can go on. */
-  #floor = ''
+  readonly history: History
   #revision: string | undefined
   #sealed: string | undefined
-  /** Revisions up to this one may be of the present history, or of the one before a restore. */
-  #wentBackFrom: string | undefined
   #snapshot: CollectionSnapshot | undefined
   /** Snapshots that are no longer given out, and have readers. */
   #earlier: readonly CollectionSnapshot[] = []
@@ -93,6 +73,7 @@ export class Collection {
   constructor(options: CollectionOptions) {
     this.#options = options
     this.typeUrl = options.typeUrl
+    this.history = new History(options.historyBytesMax)
   }
 
   /** The revision that readers have heard of; undefined before the first list. */
@@ -107,24 +88,6 @@ export class Collection {
 
   get size(): number {
     return this.#state.size
-  }
-
-  get historyBytes(): number {
-    return this.#historyBytes
-  }
-
-  get historyBytesMax(): number {
-    return this.#options.historyBytesMax ?? HISTORY_BYTES_MAX
-  }
-
-  /** The oldest revision from which a reader can go on. */
-  get floor(): string {
-    return this.#floor
-  }
-
-  /** The position behind the newest publication. */
-  get head(): number {
-    return this.#first + this.#publications.length
   }
 
   get(name: string): Entry | undefined {
@@ -182,37 +145,6 @@ export class Collection {
     else this.#publish()
   }
 
-  /** The position of a reader that holds this revision, or why it has none. */
-  positionOf(revision: string): number | 'ahead' | 'gone' | 'another' {
-    const newest = this.#revision
-    if (newest === undefined) return 'ahead'
-    const order = compareVersions(revision, newest)
-    if (order === undefined) return 'gone'
-    // The revision exists in both histories, and the reader may hold either.
-    const wentBackFrom = this.#wentBackFrom
-    const isDoubtful = wentBackFrom !== undefined && !isOlder(wentBackFrom, revision)
-    if (isDoubtful && isOlder(this.#floor, revision)) return 'another'
-    if (order > 0) return 'ahead'
-    if (isOlder(revision, this.#floor)) return 'gone'
-    let [low, high] = [0, this.#publications.length]
-    while (low < high) {
-      const middle = (low + high) >> 1
-      const isRead = !isOlder(revision, this.#publications[middle]?.revision ?? '')
-      if (isRead) low = middle + 1
-      else high = middle
-    }
-    const gapFrom = this.#publications[low]?.gapFrom
-    return gapFrom !== undefined && isOlder(gapFrom, revision) ? 'gone' : this.#first + low
-  }
-
-  holds(position: number): boolean {
-    return position >= this.#first && position <= this.head
-  }
-
-  at(position: number): Publication | undefined {
-    return this.#publications[position - this.#first]
-  }
-
   /** Says nothing but the revision. Shared by all. */
   bookmark(): Frame {
     const revision = this.#revision ?? ''
@@ -232,12 +164,12 @@ export class Collection {
 
   #freshSnapshot(): CollectionSnapshot {
     const known = this.#snapshot
-    if (known !== undefined && this.holds(known.position) && known.changedBytes * 8 < known.bytes)
+    if (known !== undefined && this.history.holds(known.position) && known.changedBytes * 8 < known.bytes)
       return known
     this.#retire(known)
     const entries = [...this.#state.values()]
     const bytes = entries.reduce((sum, { resource }) => sum + resource.length, 0)
-    const [position, revision] = [this.head, this.#revision ?? '']
+    const [position, revision] = [this.history.head, this.#revision ?? '']
     const frames = this.#framesOf(`s${position}`, revision, entries, [])
     this.#snapshot = new CollectionSnapshot({ position, revision, bytes, frames })
     return this.#snapshot
@@ -262,18 +194,20 @@ export class Collection {
 
   /** Puts what came before the first list before the history. `floor` is where the changes begin, `before` the present floor. */
   prepend(changes: readonly Change[], floor: string, before: string): boolean {
-    if (this.#floor !== before) return false
+    if (this.history.floor !== before) return false
     const earlier: Publication[] = []
     for (let at = 0; at < changes.length; at += PREPENDED_CHANGES) {
       const some = changes.slice(at, at + PREPENDED_CHANGES)
       const byName = new Map(some.map(({ name, entry }) => [name, entry]))
       earlier.push(this.#publication(`p${floor}.${at}`, some.at(-1)?.revision ?? before, byName))
     }
-    this.#publications = [...earlier, ...this.#publications]
-    this.#first -= earlier.length
-    this.#historyBytes += earlier.reduce((sum, { bytes }) => sum + bytes, 0)
-    this.#floor = floor
+    this.history.prepend(earlier, floor)
     return true
+  }
+
+  /** The position of a reader that holds this revision, or why it has none. */
+  positionOf(revision: string): PositionOrReason {
+    return this.#revision === undefined ? 'ahead' : this.history.positionOf(revision, this.#revision)
   }
 
   #publish(): void {
@@ -294,38 +228,23 @@ export class Collection {
     this.#publishedMs = this.#options.clock.nowMs()
     this.published(changes)
     this.#publishedCpuMs = this.#options.cpuMs()
-    if (before === undefined) this.#floor = revision
+    if (before === undefined) this.history.floor = revision
     else if (changes.size > 0 || gapFrom !== undefined)
-      this.#append({ ...this.#publication(`c${this.head}`, revision, changes), gapFrom })
+      this.#append({ ...this.#publication(`c${this.history.head}`, revision, changes), gapFrom })
     this.tell()
   }
 
   #append(publication: Publication): void {
-    this.#publications.push(publication)
-    this.#historyBytes += publication.bytes
-    if (this.#snapshot !== undefined) this.#snapshot.changedBytes += publication.bytes
-    const { historyBytesMax } = this
-    let dropped = 0
-    while (this.#historyBytes > historyBytesMax || this.#publications.length - dropped > HISTORY_MAX) {
-      const oldest = this.#publications[dropped]
-      if (oldest === undefined) break
-      this.#historyBytes -= oldest.bytes
-      this.#floor = oldest.revision
-      dropped++
-    }
-    if (dropped === 0) return
-    this.#publications = this.#publications.slice(dropped)
-    this.#first += dropped
-    if (this.#snapshot !== undefined && !this.holds(this.#snapshot.position)) this.#retire(this.#snapshot)
+    this.history.append(publication)
+    const snapshot = this.#snapshot
+    if (snapshot === undefined) return
+    snapshot.changedBytes += publication.bytes
+    if (!this.history.holds(snapshot.position)) this.#retire(snapshot)
   }
 
   /** The history is another one, or time went back, which the reflector has believed only after long: no position is left. */
   #restart(before: string, revision: string): void {
-    this.#first = this.head + 1
-    this.#publications = []
-    this.#historyBytes = 0
-    this.#floor = revision
-    if (this.#wentBackFrom === undefined || isOlder(this.#wentBackFrom, before)) this.#wentBackFrom = before
+    this.history.restart(before, revision)
     this.#retire(this.#snapshot)
     for (const reader of [...this.#readers]) reader.restarted()
     this.#publish()

@@ -8,14 +8,14 @@ import {
   UNAVAILABLE,
 } from '../api/grpc/rpc.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
-import { oneLine } from '../base/text.ts'
 import { isDnsSubdomain } from '../model/fields.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
-import { type Beginning, Subscription, tooMuch } from './subscription.ts'
-import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES, WILDCARD } from './types.ts'
+import { tooMuch } from './subscribed-names.ts'
+import { type Beginning, Subscription } from './subscription.ts'
+import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES, shortLine, WILDCARD } from './types.ts'
 
 type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
 
@@ -41,9 +41,8 @@ export interface DiscoveryCounts {
 
 const NAMES_MAX = 1_024
 const SWEEP_MS = 5_000
-/** Minimum time between two reports of a client that could not use a response, and the length of its text. */
+/** Minimum time between two reports of a client that could not use a response. */
 const REJECTED_MS = 10_000
-const REJECTED_LENGTH_MAX = 200
 
 /** Serves incremental xDS: `DeltaAggregatedResources`. */
 export class DiscoveryServer {
@@ -87,7 +86,7 @@ export class DiscoveryServer {
     this.#rejected++
     if (clock.nowMs() - this.#rejectedMs < REJECTED_MS) return
     this.#rejectedMs = clock.nowMs()
-    rejected?.(oneLine(text.slice(0, REJECTED_LENGTH_MAX)))
+    rejected?.(shortLine(text))
   }
 
   close(): void {
@@ -206,11 +205,11 @@ class DeltaStream implements CallHandler {
       beginning: before === undefined ? beginning : { ...beginning, token: undefined },
       before,
       // A first request without names subscribes to all, as from clients that are older than the name of the wildcard.
-      names: names.length === 0 || names.includes(WILDCARD) ? undefined : new Set(names),
+      isWildcard: names.length === 0 || names.includes(WILDCARD),
       evicted,
     })
     this.#subscriptions.set(typeUrl, subscription)
-    subscription.begin()
+    subscription.begin(names)
   }
 
   #change(subscription: Subscription, request: Request): void {

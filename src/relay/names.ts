@@ -2,7 +2,7 @@ import { formatApiAddress, type RelayAddress, type RelayName } from '../base/api
 import { type Cancel, type Clock, within } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { compareIps, type Ip, parseIp } from '../base/ip.ts'
-import { oneLine } from '../base/text.ts'
+import { shortLine } from './types.ts'
 
 interface RelayNamesOptions {
   readonly names: readonly RelayName[]
@@ -19,11 +19,8 @@ const ADDRESSES_MAX = 64
 const PERIOD_MS = 30_000
 /** Minimum time between two lookups when no relay answers. */
 const HURRY_MS = 5_000
-/** A lookup that takes longer is reported as failed. */
+/** A lookup that takes longer is reported as failed, and the first request does not wait longer for the first answers. */
 const LATE_MS = 5_000
-/** A first request waits for the first answers for so long. */
-const FIRST_MS = 5_000
-const TEXT_LENGTH_MAX = 200
 
 /** Follows the addresses of DNS names. What could not be resolved again stays as it was. */
 export class RelayNames {
@@ -53,7 +50,7 @@ export class RelayNames {
 
   /** Begins, and resolves once every name was asked for, or did not answer in time. Undefined from then on. */
   ready(): Promise<unknown> | undefined {
-    if (this.#first === undefined) this.#first = within(this.#options.clock, FIRST_MS, this.#ask())
+    if (this.#first === undefined) this.#first = within(this.#options.clock, LATE_MS, this.#ask())
     return this.#resolved.size + this.#failures.size < this.#options.names.length ? this.#first : undefined
   }
 
@@ -97,7 +94,7 @@ export class RelayNames {
     try {
       this.#found(name, await lookup(name.name))
     } catch (error) {
-      this.#failed(name, oneLine(errorOf(error).message.slice(0, TEXT_LENGTH_MAX)))
+      this.#failed(name, shortLine(errorOf(error).message))
     } finally {
       cancel()
     }

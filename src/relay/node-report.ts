@@ -2,6 +2,7 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { oneLine } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { KernelState, Revisions } from '../source/source.ts'
+import { FOREIGN_TEXT_MAX } from './types.ts'
 
 /** A node's report about its kernel, in the metadata of its requests. */
 export interface NodeReport extends KernelState {
@@ -23,7 +24,6 @@ export const SILENT_MS = 100_000
 const REPORT_LENGTH_MAX = 8_192
 const LACKING_MAX = 8
 const NAME_LENGTH_MAX = 130
-const TEXT_LENGTH_MAX = 200
 
 export function encodeReport({ failure, lacking, proof, ...rest }: NodeReport): string {
   const report: NodeReport = {
@@ -105,7 +105,7 @@ function isCount(value: unknown): value is number {
 }
 
 /** One line of text that a terminal may show. */
-function short(text: string, length = TEXT_LENGTH_MAX): string {
+function short(text: string, length = FOREIGN_TEXT_MAX): string {
   return oneLine(text.slice(0, length)).slice(0, length)
 }
 

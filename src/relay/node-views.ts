@@ -1,9 +1,9 @@
+import { ApiFeed } from '../api/feed.ts'
 import { type Call, type CallHandler, RESOURCE_EXHAUSTED, RpcError } from '../api/grpc/rpc.ts'
 import { Sets } from '../api/grpc/server.ts'
-import { NodeState, SharedState } from '../api/next-state.ts'
+import { NodeState, SharedState } from '../api/node-state.ts'
 import { Entanglement, nobodyIn } from '../api/shared-view.ts'
-import { ApiFeed } from '../api/state.ts'
-import { type Cancel, type Clock, finishInSlices, Slice, slicingOf } from '../base/clock.ts'
+import { type Cancel, type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { Intake } from '../daemon/intake.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
@@ -151,7 +151,7 @@ export class NodeViews {
       const shared = this.#run === run ? (this.#shared.get(key) ?? this.#make(key, node)) : undefined
       if (shared === undefined) return undefined
       view.uses.push(key)
-      await finishInSlices(shared.next(snapshot), slicing)
+      await shared.next(snapshot, slicing)
       return shared.step
     }
     const slice = new Slice(slicing)
@@ -166,7 +166,7 @@ export class NodeViews {
       // The last client, or that of this node, may have gone and come back during the computation.
       if (this.#run !== run || this.#views.get(view.name) !== view) return true
       if (step === undefined) return false
-      await finishInSlices(view.state.next(step, node), slicing)
+      await view.state.next(step, node, slicing)
       view.publish()
       return true
     }

@@ -3,27 +3,25 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { type ApiBody, ApiError, type ApiResponse } from '../source/kube/api-client.ts'
 import { ANOTHER_HISTORY } from '../source/kube/failure.ts'
-import { compareVersions } from '../source/kube/object-index.ts'
-import { UNKNOWN, WATCH_EVENT } from '../source/kube/wire/tables.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
-import { encodeMessage } from '../wire/protobuf/encoder.ts'
-import { bytes, list, type MessageOf, message, table, text } from '../wire/protobuf/table.ts'
+import type { MessageOf } from '../wire/protobuf/table.ts'
+import {
+  additions,
+  bodyOf,
+  bookmark,
+  changes,
+  END_OF_LIST,
+  LIST_TYPE,
+  response,
+  statusResponse,
+  WATCH_TYPE,
+  wholeList,
+} from './bodies.ts'
 import type { RelayCall, RelayLink } from './connection.ts'
 import { discovery } from './schema.ts'
 import { STALE_MS } from './state.ts'
-import { DELTA_METHOD, METADATA, type RelayedType, WILDCARD } from './types.ts'
-
-/** A reflector's request to the API server. */
-export interface Wanted {
-  readonly type: RelayedType
-  /** Undefined for all. */
-  readonly name: string | undefined
-  /** A `list` is one body; a `streamed-list` goes on with changes; a `watch` begins at a revision. */
-  readonly what: 'list' | 'streamed-list' | 'watch'
-  readonly revision: string
-  /** Undefined for as long as it lasts. */
-  readonly seconds: number | undefined
-}
+import { DELTA_METHOD, METADATA, WILDCARD } from './types.ts'
+import type { Wanted } from './wanted.ts'
 
 interface ReadingOptions {
   readonly wanted: Wanted
@@ -320,117 +318,8 @@ export class Reading implements ApiBody {
   }
 }
 
-function response(status: number, contentType: string, body: ApiBody): ApiResponse {
-  return { status, contentType, retryAfterMs: undefined, body }
-}
-
-interface Status {
-  readonly code: number
-  readonly reason: string
-  readonly message: string
-  readonly details?: { readonly causes: readonly object[] }
-}
-
-/** A refusal in the words of the API server. */
-export function statusResponse(status: Status): ApiResponse {
-  const bytes = Buffer.from(JSON.stringify({ kind: 'Status', apiVersion: 'v1', ...status }))
-  return response(status.code, 'application/json', bodyOf(bytes))
-}
-
 function statusOf(code: number): { readonly code: number; readonly reason: string } | undefined {
   if (code === OUT_OF_RANGE) return { code: 410, reason: 'Expired' }
   if (code === DATA_LOSS) return { code: 410, reason: ANOTHER_HISTORY }
   return code === NOT_FOUND ? { code: 404, reason: 'NotFound' } : undefined
-}
-
-function bodyOf(bytes: Buffer): ApiBody {
-  return {
-    async *[Symbol.asyncIterator]() {
-      yield bytes
-    },
-  }
-}
-
-/*
- * What a relay says, in the words of the API server: bodies of lists and watches in protobuf. By that a node reads from a relay
- * as it reads from the API server, and judges both alike.
- */
-
-const LIST_TYPE = 'application/vnd.kubernetes.protobuf'
-const WATCH_TYPE = 'application/vnd.kubernetes.protobuf;stream=watch'
-
-/** Every body in protobuf begins with `k8s` and a NUL. */
-const MAGIC: readonly number[] = [0x6b, 0x38, 0x73, 0]
-const META = table({
-  name: [1, text],
-  namespace: [3, text],
-  resourceVersion: [6, text],
-  annotations: [12, list(message(table({ key: [1, text], value: [2, text] })))],
-})
-const BARE = table({ metadata: [1, message(META)] })
-const WHOLE_LIST = table({
-  metadata: [1, message(table({ resourceVersion: [2, text] }))],
-  items: [2, list(bytes)],
-})
-const END_OF_LIST: readonly { readonly key: string; readonly value: string }[] = [
-  { key: 'k8s.io/initial-events-end', value: 'true' },
-]
-
-/** Events of a whole state, in parts: none of them gives the position of the watch. */
-function additions(type: RelayedType, resources: readonly Resource[]): Buffer {
-  return Buffer.concat(resources.map(its => event(type, 'ADDED', its.resource?.value)))
-}
-
-/**
- * Events of a whole difference. Wherever a reader stops, the version that it has heard last says what it knows: deletions come
- * first, with the version before, then objects in the order of their versions.
- */
-function changes(
-  type: RelayedType,
-  { resources, removed }: { readonly resources: readonly Resource[]; readonly removed: readonly string[] },
-  [before, revision]: readonly [before: string, revision: string],
-): Buffer {
-  const inOrder = [...resources].sort((a, b) => compareVersions(a.version ?? '', b.version ?? '') ?? 0)
-  return Buffer.concat([
-    ...removed.map(name => event(type, 'DELETED', bareObject(name, before))),
-    ...inOrder.map(its => event(type, 'MODIFIED', its.resource?.value)),
-    bookmark(type, revision),
-  ])
-}
-
-/** Says how far the watch is; with END_OF_LIST, also that the whole state was sent. */
-function bookmark(type: RelayedType, resourceVersion: string, annotations: typeof END_OF_LIST = []): Buffer {
-  return event(type, 'BOOKMARK', encodeMessage(BARE, { metadata: { resourceVersion, annotations } }))
-}
-
-function wholeList(type: RelayedType, resources: readonly Resource[], resourceVersion: string): Buffer {
-  const items = resources.flatMap(its => its.resource?.value ?? [])
-  return envelope(
-    { ...type, kind: `${type.kind}List` },
-    encodeMessage(WHOLE_LIST, { metadata: { resourceVersion }, items }),
-  )
-}
-
-function bareObject(key: string, resourceVersion: string): Buffer {
-  const slash = key.indexOf('/')
-  const namespace = slash < 0 ? '' : key.slice(0, slash)
-  return encodeMessage(BARE, { metadata: { name: key.slice(slash + 1), namespace, resourceVersion } })
-}
-
-const LENGTH_BYTES = 4
-
-function event(type: RelayedType, what: string, object: Buffer | undefined): Buffer {
-  const raw = envelope(type, object ?? Buffer.alloc(0))
-  const frame = encodeMessage(WATCH_EVENT, { type: what, object: { raw } }, LENGTH_BYTES)
-  frame.writeUInt32BE(frame.length - LENGTH_BYTES, 0)
-  return frame
-}
-
-function envelope(
-  { apiVersion, kind }: { readonly apiVersion: string; readonly kind: string },
-  raw: Buffer,
-): Buffer {
-  const unknown = encodeMessage(UNKNOWN, { typeMeta: { apiVersion, kind }, raw }, MAGIC.length)
-  unknown.set(MAGIC)
-  return unknown
 }

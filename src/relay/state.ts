@@ -99,7 +99,7 @@ export class RelayState {
   }
 
   get historyBytes(): number {
-    return Object.values(this.collections).reduce((sum, { historyBytes }) => sum + historyBytes, 0)
+    return Object.values(this.collections).reduce((sum, { history }) => sum + history.bytes, 0)
   }
 }
 

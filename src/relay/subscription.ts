@@ -4,7 +4,6 @@ import {
   DATA_LOSS,
   NOT_FOUND,
   OUT_OF_RANGE,
-  RESOURCE_EXHAUSTED,
   RpcError,
   UNAVAILABLE,
 } from '../api/grpc/rpc.ts'
@@ -13,6 +12,7 @@ import { isOlder } from '../source/kube/object-index.ts'
 import type { Collection } from './collection.ts'
 import type { CollectionReader, CollectionSnapshot, Entry, Frame, Receipt } from './frames.ts'
 import type { RelayState } from './state.ts'
+import { SubscribedNames } from './subscribed-names.ts'
 
 export interface Beginning {
   /** The revision that it holds; undefined for a reader that resumes otherwise, or not at all. */
@@ -29,8 +29,8 @@ interface SubscriptionOptions {
   readonly clock: Clock
   readonly call: Call
   readonly beginning: Beginning
-  /** Undefined for all. */
-  readonly names: ReadonlySet<string> | undefined
+  /** It asks for all objects, and not for some names. */
+  readonly isWildcard: boolean
   /** A closed subscription of this stream and collection, whose last response may lack its acknowledgement. */
   readonly before?: Subscription | undefined
   readonly evicted: () => void
@@ -40,20 +40,14 @@ interface SubscriptionOptions {
 const OPENING_MS = 3_000
 /** Written without an acknowledgement. */
 const WINDOW_BYTES = 1024 * 1024
-/** A reader that acknowledges nothing for so long is evicted. */
-const STALL_MS = 60_000
-/** An idle reader gets the revision again after so long, if the source has been heard since. */
-const REPEAT_MS = 60_000
-/** Memory of the names that all readers subscribe to. */
-const NAME_BYTES_MAX = 64 * 1024 * 1024
-/** A reader with so little is not refused for the names of others. */
-const NAME_BYTES_FREE = 4 * 1024
+/** After so long, a reader that has not acknowledged is evicted, and an idle one gets the revision again if the source was heard. */
+const SILENT_MS = 60_000
 /** Minimum time between two responses that say nothing but the revision. */
 const BOOKMARK_MS = 10_000
 
 /** One reader of one collection: its position, and what it has not acknowledged. */
 export class Subscription implements CollectionReader {
-  readonly #options: Omit<SubscriptionOptions, 'beginning' | 'before' | 'names'>
+  readonly #options: Omit<SubscriptionOptions, 'beginning' | 'before' | 'isWildcard'>
   /** Undefined once it has begun: it may be long. */
   #beginning: Beginning | undefined
   #position: number | undefined
@@ -68,29 +62,26 @@ export class Subscription implements CollectionReader {
   #awaited: Receipt | undefined
   #awaitedMs = 0
   #ownNumber = 0
-  readonly #names: Set<string> | undefined
-  #nameBytes = 0
-  /** Versions by name that a reader of names was sent; undefined for what does not exist. None of a reader of all. */
-  readonly #sent: Map<string, string | undefined> | undefined
+  /** Undefined for a reader of all. */
+  readonly #names: SubscribedNames | undefined
   #isClosed = false
   #isAsking = false
   readonly #openedMs: number
   #cancelOpening: Cancel | undefined
 
-  constructor({ beginning, before, names, ...options }: SubscriptionOptions) {
+  constructor({ beginning, before, isWildcard, ...options }: SubscriptionOptions) {
     this.#options = options
     if (before !== undefined) [this.#awaited, this.#awaitedMs] = [before.#awaited, before.#awaitedMs]
     this.#beginning = beginning
-    this.#names = names === undefined ? undefined : new Set(names)
-    this.#sent = names === undefined ? undefined : new Map()
+    this.#names = isWildcard ? undefined : new SubscribedNames(options.state)
     this.#openedMs = options.clock.nowMs()
     options.collection.join(this)
     options.state.readers++
   }
 
   /** Begins as soon as the relay has what that needs. */
-  begin(): void {
-    this.#holdNames(this.#names ?? [])
+  begin(names: readonly string[]): void {
+    this.#names?.add(names)
     this.moved()
     if (this.#position !== undefined || this.#isClosed) return
     this.#cancelOpening = this.#options.clock.after(OPENING_MS, () => this.moved())
@@ -104,7 +95,7 @@ export class Subscription implements CollectionReader {
     this.#options.collection.leave(this)
     this.#options.state.readers--
     this.#options.state.ownFrames.release(this)
-    this.#hold(-this.#nameBytes)
+    this.#names?.release()
   }
 
   /** Takes a request that is nothing but the acknowledgement that is awaited; false for any other. */
@@ -130,32 +121,16 @@ export class Subscription implements CollectionReader {
   }
 
   subscribe(names: readonly string[]): void {
-    const more = new Set(names.filter(name => this.#names?.has(name) === false))
-    for (const name of more) this.#names?.add(name)
-    this.#holdNames(more)
+    this.#names?.add(names)
     this.pump()
   }
 
   unsubscribe(names: readonly string[]): void {
-    for (const name of names) {
-      if (this.#names?.delete(name) === true) this.#hold(-bytesOf(name))
-      this.#sent?.delete(name)
-    }
-  }
-
-  #holdNames(names: Iterable<string>): void {
-    for (const name of names) this.#hold(bytesOf(name))
-    if (this.#options.state.nameBytes > NAME_BYTES_MAX && this.#nameBytes > NAME_BYTES_FREE)
-      throw tooMuch('clients subscribe to too many names')
-  }
-
-  #hold(bytes: number): void {
-    this.#nameBytes += bytes
-    this.#options.state.nameBytes += bytes
+    this.#names?.remove(names)
   }
 
   get nameCount(): number {
-    return this.#names?.size ?? 0
+    return this.#names?.count ?? 0
   }
 
   get isWildcard(): boolean {
@@ -170,7 +145,7 @@ export class Subscription implements CollectionReader {
     return (
       !this.#isClosed &&
       this.#awaited !== undefined &&
-      this.#options.clock.nowMs() - this.#awaitedMs > STALL_MS
+      this.#options.clock.nowMs() - this.#awaitedMs > SILENT_MS
     )
   }
 
@@ -224,7 +199,7 @@ export class Subscription implements CollectionReader {
     const { state, clock } = this.#options
     if (this.#awaited !== undefined || this.#position === undefined) return
     const isHeard = (state.heardMs() ?? Number.NEGATIVE_INFINITY) > this.#toldMs
-    if (!isHeard || clock.nowMs() - this.#toldMs < REPEAT_MS) return
+    if (!isHeard || clock.nowMs() - this.#toldMs < SILENT_MS) return
     this.#told = undefined
     this.pump()
   }
@@ -281,7 +256,7 @@ export class Subscription implements CollectionReader {
       if (isLate) throw this.#behind(revision)
     } else if (position === 'gone') this.#backfill(revision)
     else if (this.#names === undefined) this.#started(position)
-    else this.#resumeNames(revision)
+    else this.#resumeNames(this.#names, revision)
   }
 
   /** Asks the source once; whatever comes of it, the reader is answered then. */
@@ -303,9 +278,8 @@ export class Subscription implements CollectionReader {
     const { collection } = this.#options
     const held = Object.keys(versions)
     if (this.#names !== undefined) {
-      for (const [name, version] of Object.entries(versions))
-        if (this.#names.has(name)) this.#sent?.set(name, version)
-      this.#started(collection.head)
+      for (const [name, version] of Object.entries(versions)) this.#names.holds(name, version)
+      this.#started(collection.history.head)
     } else if (held.length === 0) {
       this.#snapshot = collection.snapshot(this)
       this.#started(this.#snapshot.position)
@@ -315,18 +289,18 @@ export class Subscription implements CollectionReader {
         if (versions[name] !== entry.version) stale.push(entry)
       const gone = held.filter(name => collection.get(name) === undefined)
       this.#own = collection.framesFor(`o${this.#ownNumber++}`, stale, gone)
-      this.#started(collection.head)
+      this.#started(collection.history.head)
     }
   }
 
   /** Resumes by name: the reader has the objects of that revision, and gets later versions and deletions. */
-  #resumeNames(revision: string): void {
+  #resumeNames(names: SubscribedNames, revision: string): void {
     const { collection } = this.#options
-    for (const name of this.#names ?? []) {
+    for (const name of names.all) {
       const version = collection.get(name)?.version
-      if (version !== undefined && !isOlder(revision, version)) this.#sent?.set(name, version)
+      if (version !== undefined && !isOlder(revision, version)) names.holds(name, version)
     }
-    this.#started(collection.head)
+    this.#started(collection.history.head)
   }
 
   #started(position: number): void {
@@ -353,11 +327,11 @@ export class Subscription implements CollectionReader {
   #nextPublished(): Frame | undefined {
     const { collection } = this.#options
     const position = this.#position ?? 0
-    if (!collection.holds(position)) {
+    if (!collection.history.holds(position)) {
       this.evicted()
       return undefined
     }
-    const publication = collection.at(position)
+    const publication = collection.history.at(position)
     if (publication === undefined) return this.#nextBookmark()
     const frame = publication.frames[this.#written++]
     if (this.#written >= publication.frames.length) {
@@ -367,17 +341,9 @@ export class Subscription implements CollectionReader {
     return frame === undefined ? undefined : this.#tells(frame, publication.revision)
   }
 
-  #nextNamed(names: ReadonlySet<string>): Frame | undefined {
+  #nextNamed(names: SubscribedNames): Frame | undefined {
     const { collection } = this.#options
-    const changed: Entry[] = []
-    const gone: string[] = []
-    for (const name of names) {
-      const entry = collection.get(name)
-      if (this.#sent?.has(name) === true && this.#sent.get(name) === entry?.version) continue
-      this.#sent?.set(name, entry?.version)
-      if (entry === undefined) gone.push(name)
-      else changed.push(entry)
-    }
+    const { changed, gone } = names.takeNews(collection)
     if (changed.length === 0 && gone.length === 0) return this.#nextBookmark()
     this.#own = collection.framesFor(`o${this.#ownNumber++}`, changed, gone)
     const first = this.#own.next()
@@ -396,14 +362,4 @@ export class Subscription implements CollectionReader {
     this.#told = revision
     return frame
   }
-}
-
-/** Memory of a name and of the version that was sent. */
-function bytesOf(name: string): number {
-  return name.length + 128
-}
-
-/** The reader exceeds a relay's limits for one reader. */
-export function tooMuch(what: string): RpcError {
-  return new RpcError(RESOURCE_EXHAUSTED, what)
 }

@@ -1,3 +1,4 @@
+import { oneLine } from '../base/text.ts'
 import type { ApiKind } from '../source/kube/wire/tables.ts'
 
 /** A kind of object that relays serve. */
@@ -66,3 +67,10 @@ export const METADATA = {
 export const FRESH = 'fresh'
 /** The version of the metadata that this relay, or node, speaks. */
 export const PROTOCOL = '1'
+
+/** Characters of a text of another program that a message contains. */
+export const FOREIGN_TEXT_MAX = 200
+
+export function shortLine(text: string): string {
+  return oneLine(text.slice(0, FOREIGN_TEXT_MAX))
+}

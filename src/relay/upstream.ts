@@ -1,23 +1,21 @@
-import { type Clock, pause, runWithin } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { WireError } from '../base/errors.ts'
 import type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
-import { readTriggerTime, watchedIdentity } from '../model/parse.ts'
-import { type ApiClient, type Resource, requestPath, watchedResources } from '../source/kube/api-client.ts'
+import { readTriggerTime } from '../model/parse.ts'
+import { type ApiClient, type Resource, watchedResources } from '../source/kube/api-client.ts'
 import { Exchange } from '../source/kube/exchange.ts'
-import { type Failure, FailureError, failureOfError, failureOfStatus } from '../source/kube/failure.ts'
 import { Troubles } from '../source/kube/kube-source.ts'
-import { compareVersions, isOlder, isPosition, versionOf } from '../source/kube/object-index.ts'
+import { isOlder } from '../source/kube/object-index.ts'
 import { Reflector } from '../source/kube/reflector.ts'
-import { isLeftOut, newTraits, type ServerTraits, servedResource } from '../source/kube/server-traits.ts'
-import { watchQuery } from '../source/kube/watch-run.ts'
-import { statusOf } from '../source/kube/wire/encodings.ts'
-import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
+import { newTraits, type ServerTraits } from '../source/kube/server-traits.ts'
+import type { ApiObject } from '../source/kube/wire/tables.ts'
 import type { SourceProblem, SourceStatus } from '../source/source.ts'
 import { encodeMessage } from '../wire/protobuf/encoder.ts'
-import type { Change, Collection } from './collection.ts'
+import type { Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
 import { isProgrammed } from './judgement.ts'
 import { discovery } from './schema.ts'
+import { SourceQuestions } from './source-questions.ts'
 import type { RelayState } from './state.ts'
 import { RELAYED, type RelayedType } from './types.ts'
 
@@ -258,152 +256,4 @@ function relayedResources(proxyName: string): readonly Resource[] {
   return watchedResources({ nodeName: '', serviceProxyName }).map(resource =>
     resource.kind === 'Node' ? { ...resource, fieldSelector: '', only: undefined } : resource,
   )
-}
-
-interface SourceQuestionsOptions {
-  readonly clock: Clock
-  readonly collection: Collection
-  readonly exchange: Exchange
-  readonly resource: Resource
-  readonly traits: ServerTraits
-  readonly toEntry: (object: ApiObject, name: string, version: string) => Entry
-}
-
-/** Readers of a relay that restarts come at about the same time: one request is for all of them. */
-const GATHER_MS = 100
-/** The API server sends a bookmark 2 s before the end of a watch: it means that all changes up to then were sent. */
-const WATCH_SECONDS = 3
-const ANSWER_MS_MAX = 8_000
-/** Further attempts with a newer revision, where the oldest one is too old for the source. */
-const ATTEMPTS_MAX = 3
-/** More belong into a whole state. */
-const CHANGES_MAX = 20_000
-/** Minimum time between two requests for the present revision: what readers claim costs the source no more than that. */
-const PRESENT_MS = 1_000
-
-/** Asks the API server about a collection for the readers of a relay that has less than they hold, or less of the past. */
-class SourceQuestions {
-  readonly #options: SourceQuestionsOptions
-  readonly #stop = new AbortController()
-  /** Revisions that the next request is for. */
-  readonly #revisions: string[] = []
-  #running: Promise<void> | undefined
-  #next: Promise<void> | undefined
-  #present: Promise<string> | undefined
-  /** The source does not know the changes since then. */
-  #failed = ''
-
-  constructor(options: SourceQuestionsOptions) {
-    this.#options = options
-  }
-
-  stop(): void {
-    this.#stop.abort()
-  }
-
-  /**
-   * Reads the changes before the first list of the relay, which the source remembers: by that readers resume at a relay that
-   * has just started. Resolves when the source was asked.
-   */
-  readBack(revision: string): Promise<void> {
-    if (this.#stop.signal.aborted || this.#isHopeless(revision)) return Promise.resolve()
-    this.#revisions.push(revision)
-    this.#next ??= this.#readBackNext()
-    return this.#next
-  }
-
-  async #readBackNext(): Promise<void> {
-    await this.#running
-    await pause(this.#options.clock, GATHER_MS, this.#stop.signal)
-    this.#running = this.#next
-    this.#next = undefined
-    await this.#answer(this.#revisions.splice(0))
-  }
-
-  /** Begins with the oldest. One that lies about its revision does not keep the others from theirs. */
-  async #answer(revisions: readonly string[]): Promise<void> {
-    let wanted = revisions
-      .filter(revision => isPosition(revision) && !this.#isHopeless(revision))
-      .sort((a, b) => compareVersions(a, b) ?? 0)
-    for (let attempt = 0; attempt < ATTEMPTS_MAX && !this.#stop.signal.aborted; attempt++) {
-      const [oldest] = wanted
-      if (oldest === undefined || !isOlder(oldest, this.#options.collection.floor)) return
-      if (await this.#attempt(oldest)) return
-      wanted = wanted.slice(Math.max(1, wanted.length >> 1)).filter(each => !this.#isHopeless(each))
-    }
-  }
-
-  #isHopeless(revision: string): boolean {
-    return this.#failed === revision || isOlder(revision, this.#failed)
-  }
-
-  async #attempt(from: string): Promise<boolean> {
-    const { clock, collection } = this.#options
-    const floor = collection.floor
-    try {
-      const limits = { limitMs: ANSWER_MS_MAX, signal: this.#stop.signal }
-      const changes = await runWithin(clock, limits, signal => this.#read({ from, to: floor }, signal))
-      return changes !== undefined && collection.prepend(changes, from, floor)
-    } catch (error) {
-      if (failureOfError(error).kind === 'expired') this.#failed = from
-      return false
-    }
-  }
-
-  /** Undefined if the source has not confirmed that it has sent everything up to `to`. */
-  async #read(
-    { from, to }: { readonly from: string; readonly to: string },
-    signal: AbortSignal,
-  ): Promise<readonly Change[] | undefined> {
-    const { collection, exchange, resource, traits } = this.#options
-    const path = requestPath(servedResource(resource, traits), watchQuery(from, WATCH_SECONDS))
-    const stream = await exchange.watch({ kind: resource.kind, path, signal })
-    const changes: Change[] = []
-    let bytes = 0
-    for await (const { events } of stream)
-      for (const event of events) {
-        if (event.type === 'ERROR') throw new FailureError(failureIn(event.object))
-        const revision = versionOf(event.object)?.resourceVersion ?? ''
-        if (isOlder(to, revision)) return changes
-        const change = this.#changeOf(event, revision)
-        if (change !== undefined) changes.push(change)
-        bytes += change?.entry?.resource.length ?? 0
-        if (revision === to) return changes
-        if (changes.length > CHANGES_MAX || bytes > collection.historyBytesMax) return undefined
-      }
-    return undefined
-  }
-
-  #changeOf({ type, object }: WatchEvent, revision: string): Change | undefined {
-    if (type === 'BOOKMARK' || isLeftOut(this.#options.resource, object)) return undefined
-    const name = watchedIdentity(object)?.key ?? ''
-    if (type === 'DELETED') return { revision, name, entry: undefined }
-    return { revision, name, entry: this.#options.toEntry(object, name, revision) }
-  }
-
-  /** Gives the revision that the source has at a time after the question; empty if it does not answer. */
-  present(): Promise<string> {
-    this.#present ??= this.#readPresent()
-    return this.#present
-  }
-
-  async #readPresent(): Promise<string> {
-    const { clock, exchange, resource, traits } = this.#options
-    await pause(clock, PRESENT_MS, this.#stop.signal)
-    // An answer that began before a question does not answer it.
-    this.#present = undefined
-    // Without a resourceVersion the list is consistent: no API server may answer from an old cache.
-    const path = requestPath(servedResource(resource, traits), { limit: '1' })
-    const list = (signal: AbortSignal) =>
-      exchange.list({ kind: resource.kind, path, signal }, () => undefined)
-    return await runWithin(clock, { limitMs: ANSWER_MS_MAX, signal: this.#stop.signal }, list).then(
-      ({ resourceVersion }) => resourceVersion,
-      () => '',
-    )
-  }
-}
-
-function failureIn(object: ApiObject): Failure {
-  const status = statusOf(object)
-  return failureOfStatus(status?.code ?? 0, status)
 }

@@ -12,7 +12,7 @@ import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/settings.ts'
 import { EMPTY_STATE } from '../../src/modes/nftables/state.ts'
 import type { MeaningConfig } from '../../src/proof/meaning.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
-import { prove, type Question } from '../../src/proof/prove.ts'
+import { ProofRun, type Question } from '../../src/proof/prove.ts'
 import { IPTABLES, IPVS, resolveOptionsOf } from '../support/pipeline.ts'
 import { meaningConfigOf } from '../support/proof.ts'
 import { PROVING, tablesOfIptables } from '../support/proof-iptables.ts'
@@ -142,16 +142,15 @@ function measured(questionOf: () => Question): Result {
   const usage = process.cpuUsage()
   const question = questionOf()
   const meaningMs = performance.now() - start
-  const steps = prove(question)
-  let [step, count, longestMs] = [steps.next(), 0, 0]
-  while (step.done !== true) {
+  const run = new ProofRun(question)
+  const steps = run.classes()
+  let [count, longestMs] = [0, 0]
+  for (let began = performance.now(); steps.next().done !== true; began = performance.now()) {
     if (++count % 1_000 === 0) peak = Math.max(peak, process.memoryUsage.rss())
-    const began = performance.now()
-    step = steps.next()
     longestMs = Math.max(longestMs, performance.now() - began)
   }
   const proofMs = performance.now() - start
-  const { classes, wrong } = step.value
+  const { classes, wrong } = run.proof
   const cpuMs = cpuMsSince(usage)
   peak = Math.max(peak, process.memoryUsage.rss())
   return { meaningMs, proofMs, cpuMs, peakMiB: (peak - before) / 2 ** 20, classes, wrong, longestMs }

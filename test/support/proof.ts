@@ -1,4 +1,3 @@
-import { finish } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/collections.ts'
 import { type Cidr, parseCidr } from '../../src/base/ip.ts'
 import { GATE_LOCALHOST } from '../../src/config/config.ts'
@@ -66,7 +65,7 @@ export function proofOf(
   const meanings = meaningOf(snapshot, { ...meaningConfigOf(config), ...promises })
   const owns = proving?.owns
   const ownName = ipvs?.ownName ?? (proving === undefined ? 'kube-proxy' : '')
-  return finish(prove({ meanings, tables, ownName, owns, ipvs: ipvs?.held }))
+  return prove({ meanings, tables, ownName, owns, ipvs: ipvs?.held })
 }
 
 /** The rules that may decide, each with the reason why they cannot be followed. */

@@ -137,6 +137,7 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'api/grpc/http-server.ts': ['node:crypto', 'node:fs/promises', 'node:http2', 'node:net', 'node:tls'],
   'api/grpc/rpc.ts': ['node:zlib'],
+  'api/grpc/rpc-call.ts': ['node:http2'],
   'api/grpc/rpc-server.ts': ['node:http2', 'node:net'],
   'api/grpc/grpc-server.ts': ['node:fs/promises', 'node:net'],
   base: [],

@@ -1,8 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
+import type { ApiFeed, FeedStatus } from '../feed.ts'
 import { localv1, status as statusMessages } from '../schema.ts'
-import type { ApiFeed, ApiState, FeedStatus } from '../state.ts'
+import type { ApiState } from '../state.ts'
 import {
   definitions,
   GrpcHealth,

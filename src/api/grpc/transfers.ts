@@ -1,29 +1,37 @@
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
+import type { ApiFeed } from '../feed.ts'
 import { localv1 } from '../schema.ts'
 import {
-  type ApiFeed,
   type ApiObject,
   type ApiState,
   changesBetween,
   distance,
-  type Run,
+  type Frame,
   SET_ENDPOINTS,
   SET_SERVICES,
 } from '../state.ts'
 import { FrameEncoder, framed } from './rpc.ts'
 
-/** The frames of the result of difference(), in its order; a whole state that was made at once is few runs. */
+/** Frames that stand behind each other in one memory. */
+interface Run extends Frame {
+  readonly operations: number
+}
+
+/** The frames of the result of difference(), in its order. Objects that were made together are few runs. */
 function* runsBetween(before: ApiState | undefined, after: ApiState): Iterable<Run> {
-  if (before === undefined && after.runs !== undefined) {
-    yield* after.runs
-    return
-  }
   const { services, endpoints } = changesBetween(before, after)
-  yield* setRuns(services.set)
-  yield* setRuns(endpoints.set)
-  yield* deleteRuns(SET_ENDPOINTS, endpoints.deleted)
-  yield* deleteRuns(SET_SERVICES, services.deleted)
+  for (const objects of [services.set, endpoints.set]) for (const run of setRuns(objects)) yield run
+  const frames = new FrameEncoder()
+  for (const { set, paths } of [
+    { set: SET_ENDPOINTS, paths: endpoints.deleted },
+    { set: SET_SERVICES, paths: services.deleted },
+  ])
+    for (const path of paths) {
+      // It is good until the next one is encoded.
+      const memory = frames.encode(localv1.OpItem, { Delete: { Set: set, Path: path } })
+      yield { memory, start: 0, end: memory.length, operations: 1 }
+    }
 }
 
 function* setRuns(objects: readonly ApiObject[]): Iterable<Run> {
@@ -38,15 +46,6 @@ function* setRuns(objects: readonly ApiObject[]): Iterable<Run> {
     run = { memory, start, end, operations: 1 }
   }
   if (run !== undefined) yield run
-}
-
-/** Each is good until the next. */
-function* deleteRuns(set: number, paths: readonly string[]): Iterable<Run> {
-  const frames = new FrameEncoder()
-  for (const path of paths) {
-    const memory = frames.encode(localv1.OpItem, { Delete: { Set: set, Path: path } })
-    yield { memory, start: 0, end: memory.length, operations: 1 }
-  }
 }
 
 const SYNC: Readonly<Buffer> = framed(localv1.OpItem, { Sync: {} })

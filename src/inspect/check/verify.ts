@@ -1,4 +1,4 @@
-import { finishInSlices, slicingOf, systemClock } from '../../base/clock.ts'
+import { systemClock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
 import { textAt } from '../../base/plain-data.ts'
 import { count, oneLine } from '../../base/text.ts'
@@ -250,7 +250,7 @@ async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<
     owns: proving?.owns,
     ipvs,
   }
-  const proof = await finishInSlices(prove(question), slicingOf(systemClock))
+  const proof = prove(question)
   const refused = memo.caps.refused.size
   const forwarded = forwardedFamilies(question.meanings)
   const brokenPremises = forwarded.flatMap(family => whyUnforwarded(family) ?? [])

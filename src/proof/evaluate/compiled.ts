@@ -1,4 +1,3 @@
-import { finish, Pauses, type Steps } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
 import { includes } from '../../base/region.ts'
@@ -75,11 +74,9 @@ export interface CompileOptions extends Ownership {
   readonly family: NftFamily
   readonly ipvs?: IpvsClasses | undefined
   readonly log: MemoryLog
-  /** Chains are compiled when a packet enters them. */
-  readonly isLazy?: boolean
 }
 
-/** Compiles chains when packets enter them: a single packet meets few. */
+/** Compiles chains when packets enter them: a single packet meets few, and a proof pauses between its classes. */
 class LazyChains extends Map<string, CompiledChain> {
   readonly #compile: (name: string) => CompiledChain | undefined
 
@@ -95,45 +92,31 @@ class LazyChains extends Map<string, CompiledChain> {
   }
 }
 
-export function* compileTable(
+export function compileTable(
   table: AnyTable,
-  { ownName, owns, log, family, ipvs, isLazy = false }: CompileOptions,
-): Steps<CompiledTable> {
+  { ownName, owns, log, family, ipvs }: CompileOptions,
+): CompiledTable {
   const name = `${table.family} ${table.name}`
   const isOfFamily = table.family === family
   const isWhole = isOfFamily && table.name === ownName
   const isOwnChain = (chain: string) => isWhole || (isOfFamily && owns?.(table.name, chain) === true)
-  const chains = !isLazy
-    ? new Map<string, CompiledChain>()
-    : new LazyChains(its => {
-        const chain = table.chains.get(its)
-        return chain && finish(compileInSteps(chain, compiled))
-      })
+  const chains = new LazyChains(its => {
+    const chain = table.chains.get(its)
+    return chain && compileChain(chain, compiled)
+  })
   const sets = new ClassSets(
     { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
     log,
   )
   const compiled: CompiledTable = { name, sets, chains, family, isOwnChain, ipvs }
-  if (isLazy) return compiled
-  const pauses = new Pauses()
-  for (const chain of table.chains.values()) {
-    chains.set(chain.name, yield* compileInSteps(chain, compiled))
-    if (pauses.due(RULE_COST * (1 + (chain.rules.length % RULES_A_STEP)))) yield
-  }
   return compiled
 }
 
-/** The rules of one step; together with RULE_COST they make 2,048 items. */
-const RULES_A_STEP = 128
-const RULE_COST = 16
-
-/** Compiles a chain. Services fill single chains with thousands of rules. */
-function* compileInSteps(chain: Chain, table: CompiledTable): Steps<CompiledChain> {
+function compileChain(chain: Chain, table: CompiledTable): CompiledChain {
   const { family, isOwnChain, ipvs } = table
   const isOwn = isOwnChain(chain.name)
   const rules: CompiledRule[] = []
   for (const [index, rule] of chain.rules.entries()) {
-    if (index % RULES_A_STEP === RULES_A_STEP - 1) yield
     const isJump = chain.hook !== undefined && targetsOf(rule.expressions).some(isOwnChain)
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
     if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) continue

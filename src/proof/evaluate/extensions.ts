@@ -9,7 +9,7 @@ import {
 import { registerNumber } from '../../kernel/nft/expression-attributes.ts'
 import type { Expression, NftFamily } from '../../kernel/nft/state.ts'
 import { comparedIn } from '../../kernel/xt/expressions.ts'
-import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../../kernel/xt/foreign.ts'
+import { readForeignMatch } from '../../kernel/xt/foreign.ts'
 import { readMatch } from '../../kernel/xt/match.ts'
 import {
   ADDRESS_TYPES,
@@ -27,14 +27,13 @@ import {
   XT_STATISTIC_UNITS,
   type XtMatch,
   type XtPorts,
-  type XtTarget,
 } from '../../kernel/xt/rule.ts'
-import { readTarget } from '../../kernel/xt/target.ts'
-import { foreignRun, redirect, untrack } from './foreign.ts'
+import { foreignRun } from './foreign.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import type { ClassMachine, Effect } from './machine.ts'
-import { byRolled, translate } from './random.ts'
-import { BeyondEvaluator, chosen, chosenTo, type Field, isChoice, type Known, type Value } from './values.ts'
+import { byRolled } from './random.ts'
+import { type Run, targetOf } from './targets.ts'
+import { BeyondEvaluator, chosen, type Field, isChoice, type Known, type Value } from './values.ts'
 
 /** A match or target of xtables, or a comparison with a range: decoded once for all classes. */
 export interface Extension {
@@ -48,8 +47,6 @@ export interface Extension {
 }
 
 type Decoded = Omit<Extension, 'of'>
-
-type Run = (machine: ClassMachine) => Effect
 
 export interface ExtensionContext {
   readonly family: NftFamily
@@ -69,11 +66,9 @@ function decode(expression: Expression, context: ExtensionContext): Decoded | un
     case 'match':
       return matchOf(expression, context)
     case 'target':
-      return targetOf(expression, context)
-    case 'unknown': {
-      const run = foreignRun(expression)
-      return comparisonOf(expression) ?? (run && impure(run))
-    }
+      return maybeImpure(targetOf(expression, context.family))
+    case 'unknown':
+      return comparisonOf(expression) ?? maybeImpure(foreignRun(expression))
     case 'ipset': {
       const { ipvs } = context
       return ipvs && pure(machine => ipvs.match(machine, expression))
@@ -85,6 +80,10 @@ function decode(expression: Expression, context: ExtensionContext): Decoded | un
 
 function pure(run: Run): Decoded {
   return { kind: 'extension', isPure: true, run }
+}
+
+function maybeImpure(run: Run | undefined): Decoded | undefined {
+  return run && impure(run)
 }
 
 function impure(run: Run): Decoded {
@@ -312,80 +311,6 @@ function not(run: Run): Run {
     return { kind: 'split', branches }
   }
   return machine => negated(run(machine))
-}
-
-function targetOf(
-  expression: Extract<Expression, { kind: 'target' }>,
-  { family }: ExtensionContext,
-): Decoded | undefined {
-  const known = readTarget({ ...expression, kind: 'unknown' }, family)
-  const foreign = known === undefined ? readForeignTarget(expression, family) : undefined
-  const run =
-    known !== undefined ? knownTarget(known) : foreign === undefined ? undefined : foreignTarget(foreign)
-  return run === undefined ? undefined : impure(run)
-}
-
-function knownTarget(target: XtTarget): Run | undefined {
-  switch (target.kind) {
-    case 'REJECT':
-      return () => ({ kind: 'reject' })
-    case 'MASQUERADE':
-      return () => ({ kind: 'masquerade' })
-    case 'DNAT': {
-      const port = target.port === 0 ? undefined : u16be(target.port)
-      return machine => translate(machine, target.ip, port)
-    }
-    case 'MARK':
-      return machine => {
-        const its = machine
-        its.mark = marked(its.mark, target.mask, target.value)
-        return 'next'
-      }
-    default:
-      return undefined
-  }
-}
-
-/** Clears bits, then flips others. */
-function marked(held: Known, cleared: number, flipped: number): Known {
-  return chosenTo(held, octets => u32host(((readU32host(octets) & ~cleared) ^ flipped) >>> 0))
-}
-
-function foreignTarget(target: ForeignTarget): Run {
-  switch (target.kind) {
-    case 'note':
-      return () => 'next'
-    case 'SNAT':
-      return machine => machine.translateSource(target.ip)
-    case 'MASQUERADE':
-      return () => ({ kind: 'masquerade' })
-    case 'REDIRECT':
-      return machine => redirect(machine, target.port === undefined ? undefined : u16be(target.port))
-    case 'NOTRACK':
-      return untrack
-    case 'CONNMARK':
-      return machine => {
-        const its = machine
-        if (its.isTracked) changeConnectionMark(its, target)
-        return 'next'
-      }
-  }
-}
-
-function changeConnectionMark(
-  machine: ClassMachine,
-  { mode, mark, connectionMask, packetMask }: Extract<ForeignTarget, { kind: 'CONNMARK' }>,
-): void {
-  if (mode === 'set') machine.connectionMark = marked(machine.connectionMark, connectionMask, mark)
-  else if (mode === 'save') {
-    const saved = numberOf(machine.mark) & packetMask
-    machine.connectionMark = marked(machine.connectionMark, connectionMask, saved)
-  } else machine.mark = marked(machine.mark, packetMask, numberOf(machine.connectionMark) & connectionMask)
-}
-
-function numberOf(held: Known): number {
-  if (typeof held !== 'string') throw new BeyondEvaluator('cannot trace copying a mark of several values')
-  return readU32host(held)
 }
 
 /** The expression `range`, and `cmp` with an order. */

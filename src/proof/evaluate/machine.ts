@@ -52,9 +52,9 @@ import {
   type Known,
   type Memo,
   newRegisters,
+  numbersBelow,
   type RulePlace,
   repeated,
-  rollOf,
   TRACKING,
   TRANSPORT,
   type Value,
@@ -183,13 +183,13 @@ export class ClassMachine {
 
   roll(modulus: number, offset: number): Choice {
     const before = this.rolled
-    const { rolled, word } = rollOf(this.memo, modulus * (before?.length ?? 1), offset)
+    const rolled = numbersBelow(modulus * (before?.length ?? 1))
     this.probability /= modulus
     this.rolled = rolled
-    if (before === undefined) return word
-    this.#rewrite(its =>
-      typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
-    )
+    if (before !== undefined)
+      this.#rewrite(its =>
+        typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
+      )
     return { choices: rolled.map(number => u32host((number % modulus) + offset)) }
   }
 
@@ -218,9 +218,7 @@ export class ClassMachine {
   }
 
   endpoint(): Octets | undefined {
-    const { to, rolled = [0] } = this
-    const [first = 0] = rolled
-    return to && chosen(to.address, first) + chosen(to.port, first)
+    return this.endpoints()[0]
   }
 
   region(field: Field): Region {

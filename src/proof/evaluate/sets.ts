@@ -1,4 +1,3 @@
-import { finish, Pauses, type Steps } from '../../base/clock.ts'
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from '../../kernel/nft/constants.ts'
@@ -105,9 +104,8 @@ type Index = Map<Octets, ElementGroup>
 export class ClassSets {
   readonly name: string
   readonly #sets: ReadonlyMap<string, NftSet>
-  readonly #filled = new Map<string, Map<Octets, Element>>()
-  /** Elements that are not indexed yet. */
-  #given: Iterable<ElementGroup> | undefined
+  readonly #given: Iterable<ElementGroup>
+  #filled: ReadonlyMap<string, Map<Octets, Element>> | undefined
   /** An index for each set and each group of known words of the key: elements by these words. */
   readonly #indexes = new Map<string, (Index | undefined)[]>()
   readonly #log: MemoryLog
@@ -134,22 +132,9 @@ export class ClassSets {
     this.#given = elements
   }
 
-  /** Takes in the elements. Otherwise the first lookup does. */
-  *fill(): Steps<void> {
-    if (this.#given === undefined) return
-    const pauses = new Pauses()
-    for (const set of this.#sets.keys()) this.#filled.set(set, new Map<Octets, Element>())
-    for (const group of this.#given)
-      for (let at = 0; at < group.length; at++) {
-        const element = group[at]
-        if (element !== undefined) this.#filled.get(element.set)?.set(placeIn(element), element)
-        if (pauses.due(1 / 8)) yield
-      }
-    this.#given = undefined
-  }
-
+  /** The elements of each set by key, from the first lookup on. */
   get #elements(): ReadonlyMap<string, Map<Octets, Element>> {
-    if (this.#given !== undefined) finish(this.fill())
+    this.#filled ??= elementsByKey(this.#sets.keys(), this.#given)
     return this.#filled
   }
 
@@ -256,6 +241,17 @@ export class ClassSets {
         if (typeof data === 'string' && placeOf(this.name, name, key) === place) yield data
     }
   }
+}
+
+function elementsByKey(
+  sets: Iterable<string>,
+  groups: Iterable<ElementGroup>,
+): ReadonlyMap<string, Map<Octets, Element>> {
+  const elements = new Map<string, Map<Octets, Element>>()
+  for (const set of sets) elements.set(set, new Map())
+  for (const group of groups)
+    for (const element of group) elements.get(element.set)?.set(placeIn(element), element)
+  return elements
 }
 
 /** The end of an interval may have the key of the next one. */

@@ -143,7 +143,6 @@ function walkerOf({ tables, ipvs }: Traced, family: NftFamily): Walker {
     ipvs: ipvs && new IpvsClasses(ipvs, family === 'ip' ? 'IPv4' : 'IPv6'),
     log: newLog(),
     nodeIps: new Set(),
-    isLazy: true,
   })
 }
 

@@ -1,11 +1,5 @@
-import {
-  ApiFeed,
-  type ApiObject,
-  type ApiState,
-  type FeedSource,
-  SET_ENDPOINTS,
-  SET_SERVICES,
-} from '../../../src/api/state.ts'
+import { ApiFeed, type FeedSource } from '../../../src/api/feed.ts'
+import { type ApiObject, type ApiState, SET_ENDPOINTS, SET_SERVICES } from '../../../src/api/state.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
 import { decodeOpItem, encodeLocalv1, framed } from './localv1.ts'

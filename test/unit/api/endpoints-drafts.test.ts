@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { draftsOf, hostnamesOf } from '../../../src/api/messages.ts'
-import { finish } from '../../../src/base/clock.ts'
+import { draftsOf, hostnamesOf } from '../../../src/api/endpoint-messages.ts'
 import type { Ip } from '../../../src/base/ip.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
@@ -53,10 +52,10 @@ describe('hostnames', () => {
   it('cost one look at each name, or at each slice for one address', () => {
     const all = namedSlices(20)
     const ips = Array.from({ length: 20 * SLICE }, (_, n) => ip4(10, 1, Math.floor(n / SLICE), n % SLICE))
-    expect(finish(hostnamesOf(all.value, askedFor(...ips))).size).toBe(ips.length)
+    expect(hostnamesOf(all.value, askedFor(...ips)).size).toBe(ips.length)
     expect(all.reads()).toBe(ips.length)
     const one = namedSlices(20)
-    expect(finish(hostnamesOf(one.value, askedFor(ip4(10, 1, 7, 7))))).toEqual(
+    expect(hostnamesOf(one.value, askedFor(ip4(10, 1, 7, 7)))).toEqual(
       new Map([[ip4(10, 1, 7, 7), 'pod-7-7']]),
     )
     expect(one.reads()).toBe(20)
@@ -69,11 +68,11 @@ describe('drafts', () => {
   it('of some addresses are those of all, and are found without a walk', () => {
     const list = backends(4_096)
     const twice = list.flatMap(backend => [backend, { ...backend, port: 8081 }])
-    const all = finish(draftsOf(service('ns/a', [{ frontends, cluster: twice }]), undefined))
+    const all = draftsOf(service('ns/a', [{ frontends, cluster: twice }]), undefined)
     const some = [list[0], list[77], list[4_095]].flatMap(backend => backend?.ip ?? [])
     const lists = counted(twice)
     const only = new Set([...some, ip4(10, 0, 0, 0), ip4(10, 255, 0, 0)])
-    const drafts = finish(draftsOf(service('ns/a', [{ frontends, cluster: lists.value }]), only))
+    const drafts = draftsOf(service('ns/a', [{ frontends, cluster: lists.value }]), only)
     expect([...drafts.keys()]).toEqual(some)
     for (const [ip, draft] of drafts) expect(draft).toEqual(all.get(ip))
     expect(all.size).toBe(4_096)

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { ApiFeed, type ApiState, type FeedSource } from '../../../src/api/state.ts'
+import { ApiFeed, type FeedSource } from '../../../src/api/feed.ts'
+import type { ApiState } from '../../../src/api/state.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
 
 const EMPTY: ApiState = { number: 1, services: PersistentMap.empty(), endpoints: PersistentMap.empty() }

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { ApiFeed, printFeed, stateLines } from '../../../src/api/state.ts'
+import { ApiFeed } from '../../../src/api/feed.ts'
+import { printFeed, stateLines } from '../../../src/api/print.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { endpoint, node, service, slice } from '../model/objects.ts'
 import { detailed, stateOf, Viewer } from './views.ts'

@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { NodeState, SharedState } from '../../../src/api/next-state.ts'
+import { ApiFeed } from '../../../src/api/feed.ts'
+import { NodeState, SharedState } from '../../../src/api/node-state.ts'
 import { Entanglement, nobodyIn } from '../../../src/api/shared-view.ts'
-import { ApiFeed, type ApiState, difference } from '../../../src/api/state.ts'
-import { finish } from '../../../src/base/clock.ts'
+import { type ApiState, difference } from '../../../src/api/state.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type NodeInfo, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { ip } from '../../support/addresses.ts'
 import { messageIn } from '../../support/api/states.ts'
@@ -110,6 +110,8 @@ const anyStep = fc.record({
   ),
 })
 
+const AT_ONCE = { sliceMs: Number.POSITIVE_INFINITY, nowMs: () => 0, breathe: () => Promise.resolve() }
+
 /** The point of view of one node, beside those of others that share with it. */
 class Shared {
   readonly #shared = new Map<string, SharedState>()
@@ -123,29 +125,25 @@ class Shared {
     this.snapshot = applyEvents(this.snapshot, events)
   }
 
-  stateOf(node: NodeInfo): ApiState | undefined {
-    const zone = this.#of(`zone ${node.zone}`, nobodyIn(node.zone))
+  async stateOf(node: NodeInfo): Promise<ApiState | undefined> {
+    const zone = await this.#of(`zone ${node.zone}`, nobodyIn(node.zone))
     const resolved = zone.step?.now.resolved
     const entanglement = this.#entanglements.get(node) ?? new Entanglement(node)
     this.#entanglements.set(node, entanglement)
     const isAlone = resolved !== undefined && entanglement.in(resolved)
-    const { step } = isAlone ? this.#of(`node ${JSON.stringify(node)}`, node) : zone
+    const { step } = isAlone ? await this.#of(`node ${JSON.stringify(node)}`, node) : zone
     const its = this.#nodes.get(node.name)
-    if (step !== undefined) finish(its?.next(step, node) ?? none())
+    if (step !== undefined) await its?.next(step, node, AT_ONCE)
     return its?.state
   }
 
-  #of(key: string, node: NodeInfo): SharedState {
+  async #of(key: string, node: NodeInfo): Promise<SharedState> {
     const [lender] = this.#shared.values()
     const shared = this.#shared.get(key) ?? new SharedState(OPTIONS, node, lender)
     this.#shared.set(key, shared)
-    finish(shared.next(this.snapshot))
+    await shared.next(this.snapshot, AT_ONCE)
     return shared
   }
-}
-
-function* none(): Generator<undefined, void, undefined> {
-  // Nothing to compute.
 }
 
 type Content = ReadonlyMap<string, string>
@@ -165,9 +163,9 @@ function applied(
 const sorted = (content: Content): object => [...content].sort(([a], [b]) => (a < b ? -1 : 1))
 
 describe('the state of a node that shares with others of its zone', () => {
-  it('is what the node publishes itself, wherever it moves, whole and as differences', () => {
-    fc.assert(
-      fc.property(fc.array(anyStep, { minLength: 1, maxLength: 14 }), steps => {
+  it('is what the node publishes itself, wherever it moves, whole and as differences', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(anyStep, { minLength: 1, maxLength: 14 }), async steps => {
         const shared = new Shared()
         const infos = new Map<string, NodeInfo>(
           NAMES.map(node => [
@@ -193,7 +191,7 @@ describe('the state of a node that shares with others of its zone', () => {
           for (const [node, its] of infos) {
             // This node is asked for at some steps only.
             if (node === 'n3' && at % 3 !== 0) continue
-            const state = shared.stateOf(its)
+            const state = await shared.stateOf(its)
             const feed = feeds.get(node)
             const content = told.get(node)
             if (state === undefined || feed === undefined || content === undefined) continue
@@ -214,7 +212,7 @@ describe('the state of a node that shares with others of its zone', () => {
     )
   })
 
-  it('reads the addresses of Services that have changed alone', () => {
+  it('reads the addresses of Services that have changed alone', async () => {
     const many = Array.from({ length: 100 }, (_, index) =>
       balanced(`s${index}`, `203.0.113.${index}`, { clusterIP: `10.96.1.${index}` }),
     )
@@ -228,15 +226,15 @@ describe('the state of a node that shares with others of its zone', () => {
     })
     const node = { ...nobodyIn('z1'), name: 'n1', podCidrs }
     const shared = new Shared()
-    const readsOf = (objects: readonly Fields[]): number => {
+    const readsOf = async (objects: readonly Fields[]): Promise<number> => {
       reads = 0
       shared.take(objects.map(detailed))
-      shared.stateOf(node)
+      await shared.stateOf(node)
       return reads
     }
-    expect(readsOf(many)).toBe(100)
-    expect(readsOf([balanced('s3', '203.0.113.200', { clusterIP: '10.96.1.3' })])).toBe(1)
-    expect(readsOf([service('other', { clusterIP: '10.96.2.1' })])).toBe(0)
+    expect(await readsOf(many)).toBe(100)
+    expect(await readsOf([balanced('s3', '203.0.113.200', { clusterIP: '10.96.1.3' })])).toBe(1)
+    expect(await readsOf([service('other', { clusterIP: '10.96.2.1' })])).toBe(0)
   })
 
   const balanced = (name: string, address: string, spec: Fields = {}): Fields =>
@@ -262,14 +260,14 @@ describe('the state of a node that shares with others of its zone', () => {
         slice('s', 'b', [endpoint('10.1.0.1')]),
       ],
     ],
-  ])('differs where %s', (_, objects) => {
+  ])('differs where %s', async (_, objects) => {
     const node = { ...nobodyIn('z1'), name: 'n1', ips: [ip('192.168.0.1')] }
     const shared = new Shared()
     shared.take(objects.map(detailed))
     const [its, other] = [node, { ...node, ips: [] }].map(each =>
       viewOf({ ...shared.snapshot, node: each }, { nodeName: 'n1' }),
     )
-    const state = shared.stateOf(node)
+    const state = await shared.stateOf(node)
     const contentOf = (of: ApiState | undefined): object =>
       of === undefined ? {} : sorted(applied(new Map(), difference(undefined, of)))
     expect(contentOf(state)).toEqual(contentOf(its))

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { isSameMessage } from '../../../src/api/messages.ts'
+import { isSameMessage } from '../../../src/api/service-message.ts'
 import type { ApiState } from '../../../src/api/state.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { cidr } from '../../support/addresses.ts'

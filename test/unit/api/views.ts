@@ -1,4 +1,9 @@
-import { type ApiProjection, nextApiState } from '../../../src/api/next-state.ts'
+import {
+  type ApiProjection,
+  type ResolvedView,
+  StateDraft,
+  touchedViews,
+} from '../../../src/api/next-state.ts'
 import type { ApiState } from '../../../src/api/state.ts'
 import { finish } from '../../../src/base/clock.ts'
 import { isRefusal } from '../../../src/model/fields.ts'
@@ -27,7 +32,7 @@ export class Viewer {
   take(events: Iterable<SourceEvent>): ApiState {
     const snapshot = applyEvents(this.#resolved?.snapshot ?? EMPTY_SNAPSHOT, events)
     this.#resolved = finish(resolve(this.#options, this.#resolved, snapshot))
-    this.#projection = finish(nextApiState(this.#projection, this.#resolved))
+    this.#projection = projectionAfter(this.#projection, this.#resolved)
     return this.#projection.state
   }
 
@@ -40,7 +45,14 @@ export class Viewer {
 /** What a node publishes, computed from nothing. */
 export function viewOf(snapshot: Snapshot, options: Partial<ResolveOptions>): ApiState {
   const resolved = finish(resolve({ ...OPTIONS, ...options }, undefined, snapshot))
-  return finish(nextApiState(undefined, resolved)).state
+  return projectionAfter(undefined, resolved).state
+}
+
+/** The result of nextApiState(), without a pause. */
+function projectionAfter(before: ApiProjection | undefined, resolved: ResolvedView): ApiProjection {
+  const draft = new StateDraft(before)
+  for (const [key, view] of touchedViews(before?.resolved, resolved)) Array.from(draft.restate(key, view))
+  return draft.projectionOf(resolved)
 }
 
 export function stateOf(objects: readonly unknown[], options: Partial<ResolveOptions> = {}): ApiState {

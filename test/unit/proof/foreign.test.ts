@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
 import { u16be } from '../../../src/base/octets.ts'
 import {
@@ -349,7 +348,7 @@ it.each([{ primary: ['primary'] }, { primary: [] }])(
     const its = change(computeIn(relaying, config, LOCAL_IPS), OBJECTS)
     const found = (tables: readonly AnyTable[]) => {
       const meanings = meaningOf(its.resolved.snapshot, { ...meaningConfigOf(config), featureGates: {} })
-      return finish(prove({ meanings, tables, ownName: 'kube-proxy' }))
+      return prove({ meanings, tables, ownName: 'kube-proxy' })
     }
     const proof = found(its.state.ruleset.tables)
     expect([proof.differences, proof.wrong]).toEqual([[], 0])

@@ -1,19 +1,15 @@
 import { afterEach, expect, it } from 'vitest'
-import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import type { HeldRules } from '../../../src/daemon/active-mode.ts'
 import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
 import { applyEvents } from '../../../src/model/snapshot.ts'
-import { Prover } from '../../../src/proof/prover.ts'
-import { HealthTracker } from '../../../src/telemetry/health.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { FakeClock } from '../../support/fake-clock.ts'
+import type { Prover } from '../../../src/proof/prover.ts'
 import { IpvsNode, type Part } from '../../support/ipvs-node.ts'
 import { IpvsRig, NODE_IP } from '../../support/ipvs-rig.ts'
-import { serviceOf, sliceOf } from '../../support/objects.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { ip, ipvsOptionsOf } from '../../support/pipeline.ts'
 import { meaningConfigOf } from '../../support/proof.ts'
+import { ProverWorld, service } from './prover-world.ts'
 
 const PIPELINE = { nodePortAddresses: [] }
 const SYNC_PERIOD_MS = 600_000
@@ -23,36 +19,22 @@ const CONFIG: Config = {
   proxyMode: 'ipvs',
   syncPeriodMs: SYNC_PERIOD_MS,
 }
-const service = (number: number, ...ips: readonly string[]) => [
-  serviceOf(`s${number}`, `172.30.0.${number}`),
-  sliceOf(`s${number}`, ips),
-]
 
 /** A reconciler of IPVS mode over a kernel in memory, and a Prover beside it. */
-class World {
-  readonly clock = new FakeClock()
+class World extends ProverWorld {
   readonly node = new IpvsNode({ nowMs: () => this.clock.nowMs() })
   readonly rig: IpvsRig
-  readonly metrics = createMetrics()
-  readonly lines: string[] = []
   readonly prover: Prover
   #opened = 0
-  #told = 0
 
   constructor() {
+    super(SYNC_PERIOD_MS)
     this.node.links.add('eth0', undefined)
     this.node.links.addAddress('eth0', { family: 2, ip: ip(NODE_IP), prefixLength: 24, flags: 0 })
     const { detector } = ipvsOptionsOf(PIPELINE)
     this.rig = new IpvsRig({ node: this.node, clock: this.clock, options: { detector } })
     const parts: readonly Part[] = ['nft', 'ipset']
-    this.prover = new Prover({
-      clock: this.clock,
-      log: createLog({
-        format: 'text',
-        verbosity: 2,
-        destination: { write: line => void this.lines.push(line) },
-      }),
-      nodeName: 'test-node',
+    this.prover = this.makeProver({
       sysctls: '/nonexistent',
       sockets: {
         netfilter: () => this.node.open(parts[this.#opened++ % 2] ?? 'nft'),
@@ -60,13 +42,6 @@ class World {
         route: () => this.node.open('link'),
       },
       activeMode: () => ({ held: () => this.#held(), isPassing: this.rig.reconciler.isPassing }),
-      tell: () => undefined,
-      metrics: this.metrics.proof,
-      health: new HealthTracker({
-        clock: this.clock,
-        wallMs: () => 0,
-        syncPeriodMs: SYNC_PERIOD_MS,
-      }),
     })
   }
 
@@ -76,26 +51,6 @@ class World {
     const { resolved, passes } = held
     const snapshot = cappedSnapshot(resolved.snapshot, resolved.memo.caps)
     return { config: CONFIG, snapshot, tables: undefined, passes }
-  }
-
-  async wait(ms: number): Promise<void> {
-    for (let leftMs = ms; leftMs > 0; leftMs -= 50) {
-      await this.clock.advance(Math.min(50, leftMs))
-      for (const event of this.rig.events.slice(this.#told)) this.prover.report(event)
-      this.#told = this.rig.events.length
-    }
-  }
-
-  async number(name: string): Promise<number> {
-    const text = await this.metrics.text()
-    return Number(new RegExp(`^kprobe_proof_${name} (.*)$`, 'm').exec(text)?.[1] ?? 0)
-  }
-
-  async close(): Promise<void> {
-    const stopped = this.prover.stop()
-    await this.clock.advance(0)
-    await stopped
-    await this.rig.close()
   }
 }
 
@@ -107,10 +62,9 @@ afterEach(async () => {
 it('follows every packet in IPVS mode, and finds after a repair an address that nobody else removes', async () => {
   const its = new World()
   open.push(its)
-  const proofs = () => its.number('duration_seconds_count')
   its.rig.offer([...service(1, '10.1.0.1', '10.1.0.2'), ...service(2, '10.1.0.3')])
   await its.wait(5_000)
-  expect(await proofs(), its.lines.join('')).toBe(1)
+  expect(await its.proofs(), its.lines.join('')).toBe(1)
   expect(await its.number('differences'), its.lines.join('')).toBe(0)
 
   // An address that IPVS mode does not look after.
@@ -118,7 +72,7 @@ it('follows every packet in IPVS mode, and finds after a repair an address that 
   its.prover.report({ kind: 'healed', changes: 1, objects: [] })
   its.rig.offer([...service(1, '10.1.0.1'), ...service(2, '10.1.0.3', '10.1.0.4')])
   await its.wait(10_000)
-  expect(await proofs()).toBeGreaterThan(1)
+  expect(await its.proofs()).toBeGreaterThan(1)
   expect(await its.number('differences')).toBeGreaterThan(0)
   expect(its.lines.join('')).toContain('this node itself: a device has the address, and no virtual server')
 })
@@ -130,11 +84,11 @@ it('reports nothing while this machine has other addresses than the daemon knows
   its.rig.offer(service(1, '10.1.0.1'))
   await its.wait(2_000)
   expect(await its.number('reads_discarded_total'), its.lines.join('')).toBeGreaterThan(0)
-  expect(await its.number('duration_seconds_count')).toBe(0)
+  expect(await its.proofs()).toBe(0)
 
   const value = [NODE_IP, '192.0.2.77'].map(ip)
   its.rig.reconciler.offer(applyEvents(its.rig.snapshot, [{ kind: 'LocalIps', value }]))
   await its.wait(2_000)
-  expect(await its.number('duration_seconds_count'), its.lines.join('')).toBe(1)
+  expect(await its.proofs(), its.lines.join('')).toBe(1)
   expect(await its.number('differences')).toBe(0)
 })

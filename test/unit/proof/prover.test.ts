@@ -2,22 +2,18 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
 import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
-import { Prover } from '../../../src/proof/prover.ts'
-import type { EventFact } from '../../../src/telemetry/event.ts'
-import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { FakeClock } from '../../support/fake-clock.ts'
+import type { Prover } from '../../../src/proof/prover.ts'
+import { healthHandler } from '../../../src/telemetry/health.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
-import { serviceOf, sliceOf } from '../../support/objects.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { meaningConfigOf } from '../../support/proof.ts'
 import { Rig } from '../../support/rig.ts'
+import { ProverWorld, service } from './prover-world.ts'
 
 const NODE = {
   apiVersion: 'v1',
@@ -25,10 +21,6 @@ const NODE = {
   metadata: { name: 'test-node' },
   status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
 }
-const service = (number: number, ...ips: readonly string[]) => [
-  serviceOf(`s${number}`, `172.30.0.${number}`),
-  sliceOf(`s${number}`, ips),
-]
 const SYNC_PERIOD_MS = 60_000
 const CONFIG: Config = {
   ...configFrom([]),
@@ -70,19 +62,10 @@ const notOpened = () => {
 }
 
 /** A reconciler over a kernel in memory, and a Prover beside it. */
-class World {
-  readonly clock = new FakeClock()
+class World extends ProverWorld {
   readonly kernel = new FakeKernel({ nowMs: () => this.clock.nowMs() })
   readonly rig = new Rig({ transport: this.kernel.open(), clock: this.clock, config: {} })
   readonly other: NftClient = createNftClient({ transport: this.kernel.open(), clock: this.clock })
-  readonly metrics = createMetrics()
-  readonly health = new HealthTracker({
-    clock: this.clock,
-    wallMs: () => 0,
-    syncPeriodMs: SYNC_PERIOD_MS,
-  })
-  readonly facts: EventFact[] = []
-  readonly lines: string[] = []
   /** Sockets that the Prover opened. */
   reads = 0
   /** Why the kernel cannot be read; empty while it can. */
@@ -96,23 +79,13 @@ class World {
   /** Happens when a read begins. */
   meanwhile: () => void = () => undefined
   readonly prover: Prover
-  #told = 0
 
   constructor() {
-    this.prover = new Prover({
-      clock: this.clock,
-      log: createLog({
-        format: 'text',
-        verbosity: 2,
-        destination: { write: line => void this.lines.push(line) },
-      }),
-      nodeName: 'test-node',
+    super(SYNC_PERIOD_MS)
+    this.prover = this.makeProver({
       sysctls: SYSCTLS,
       sockets: { netfilter: () => this.#opened(), generic: notOpened, route: notOpened },
       activeMode: () => ({ held: () => this.#held(), isPassing: this.rig.reconciler.isPassing }),
-      tell: fact => void this.facts.push(fact),
-      metrics: this.metrics.proof,
-      health: this.health,
     })
   }
 
@@ -136,24 +109,6 @@ class World {
     return { config: this.config, snapshot, passes, tables }
   }
 
-  /** Time goes by, and the Prover is told what the reconciler reports. */
-  async wait(ms: number): Promise<void> {
-    for (let leftMs = ms; leftMs > 0; leftMs -= 50) {
-      await this.clock.advance(Math.min(50, leftMs))
-      for (const event of this.rig.events.slice(this.#told)) this.prover.report(event)
-      this.#told = this.rig.events.length
-    }
-  }
-
-  async number(name: string): Promise<number> {
-    const text = await this.metrics.text()
-    return Number(new RegExp(`^kprobe_proof_${name} (.*)$`, 'm').exec(text)?.[1])
-  }
-
-  proofs(): Promise<number> {
-    return this.number('duration_seconds_count')
-  }
-
   said(text: string): readonly string[] {
     return this.lines.filter(line => line.includes(text))
   }
@@ -164,11 +119,8 @@ class World {
     return String(answer.body)
   }
 
-  async close(): Promise<void> {
-    const stopped = this.prover.stop()
-    await this.clock.advance(0)
-    await stopped
-    await this.rig.close()
+  override async close(): Promise<void> {
+    await super.close()
     await this.other.close()
   }
 }

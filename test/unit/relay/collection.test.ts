@@ -31,14 +31,14 @@ describe('Collection: the position of a revision', () => {
     expect(collection.positionOf('80')).toBe('another')
     expect(collection.positionOf('100')).toBe('another')
     expect(collection.positionOf('50')).toBeTypeOf('number')
-    expect(collection.positionOf('101')).toBe(collection.head - 1)
+    expect(collection.positionOf('101')).toBe(collection.history.head - 1)
   })
 
   it('is none in the history of another cluster, whichever revisions it has', () => {
     const collection = collectionAt('90', '100')
     collection.seal('300', 'another-history')
     expect(collection.positionOf('95')).toBe('gone')
-    expect(collection.positionOf('300')).toBe(collection.head)
+    expect(collection.positionOf('300')).toBe(collection.history.head)
   })
 })
 
@@ -59,7 +59,9 @@ describe('Collection: its history', () => {
     await new Promise(resolve => setImmediate(resolve))
     gc()
     expect(replaced.map(each => each.deref() !== undefined)).toEqual([false, false, true])
-    expect(collection.at(collection.head - 3)?.frames[0]?.compressed.length).toBeLessThan(4_096)
+    expect(collection.history.at(collection.history.head - 3)?.frames[0]?.compressed.length).toBeLessThan(
+      4_096,
+    )
   })
 })
 
@@ -75,8 +77,8 @@ describe('RelayState: rounds', () => {
     for (let revision = 1; clock.nowMs() < 1_000; revision++) {
       collection.put('a/b', { version: `${revision}`, resource: Buffer.from('object') })
       collection.seal(`${revision}`)
-      if (collection.head !== head) {
-        head = collection.head
+      if (collection.history.head !== head) {
+        head = collection.history.head
         began.push(clock.nowMs())
         backlogMs += costMs
       }

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { afterEach, describe, expect, it } from 'vitest'
 import { FrameEncoder } from '../../../../src/api/grpc/rpc.ts'
 import { Transfer } from '../../../../src/api/grpc/transfers.ts'
-import { ObjectMaker } from '../../../../src/api/next-state.ts'
+import { ObjectMaker } from '../../../../src/api/object-maker.ts'
 import { localv1 } from '../../../../src/api/schema.ts'
 import { type ApiObject, SET_ENDPOINTS, SET_SERVICES } from '../../../../src/api/state.ts'
 import { encodeLocalv1, framed } from '../../../support/api/localv1.ts'
@@ -167,7 +167,7 @@ describe('a transfer', () => {
       maker.make({ set: SET_SERVICES, path: `default/${index}` }, { Name: `${index}`.padEnd(100, '-') }),
     )
     const services = objects.map(object => [object.path, object] as const)
-    const state = { ...nextState(EMPTY, { services }), runs: maker.runs }
+    const state = nextState(EMPTY, { services })
     expect(Transfer.between(state, state).isEmpty).toBe(true)
     const memories = new Set(objects.map(({ memory }) => memory.buffer))
     expect(memories.size).toBeLessThan(6)
