@@ -2,7 +2,7 @@
  * The parts of a back end: sources of Services, the resolution of Services on this node, and the reconciler that keeps
  * a data plane in that state.
  */
-import { type Clock, systemClock } from '../base/clock.ts'
+import { atOnce, type Clock, systemClock } from '../base/clock.ts'
 import { createLog, type Log } from '../base/log.ts'
 import { Cluster } from '../daemon/cluster.ts'
 import { Intake } from '../daemon/intake.ts'
@@ -12,6 +12,7 @@ import { openClient, openFileSource } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import { resolve } from '../model/resolve.ts'
+import { applyEvents, type Snapshot, type SnapshotEvent } from '../model/snapshot.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler } from '../reconcile/reconciler.ts'
@@ -83,7 +84,6 @@ export type {
 } from '../model/service.ts'
 export {
   applyEvents,
-  applyEventsInSteps,
   EMPTY_SNAPSHOT,
   type NodeInfo,
   type Snapshot,
@@ -126,6 +126,11 @@ export type {
   SourceProblem,
   SourceStatus,
 } from '../source/source.ts'
+
+/** Does the work of applyEvents(), to be run with `finish` or `finishInSlices`. */
+export function applyEventsInSteps(snapshot: Snapshot, events: Iterable<SnapshotEvent>) {
+  return atOnce(() => applyEvents(snapshot, events))
+}
 
 export interface RunDataplaneOptions<State, P extends Plan<State>> {
   readonly source: Source
@@ -225,7 +230,6 @@ class Run<State, P extends Plan<State>> {
       report: event => this.#report(event),
     })
     this.#intake = new Intake({
-      clock,
       keepsNode: true,
       handlers: {
         refusals: list => this.#logSourceRefusals(list),
