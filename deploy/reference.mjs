@@ -117,10 +117,14 @@ function endOf(lines, start, kind) {
 }
 
 function plain(code) {
-  return code
-    .replace(/^export (declare )?/, '')
-    .replace(/^ +/gm, indent => indent.slice(0, indent.length / 2))
-    .replace(/^ {2}#private;\n/gm, '')
+  return (
+    code
+      .replace(/^export (declare )?/, '')
+      .replace(/^ +/gm, indent => indent.slice(0, indent.length / 2))
+      .replace(/^ {2}#private;\n/gm, '')
+      // An inferred type names its file.
+      .replace(/import\('[^']*'\)\./g, '')
+  )
 }
 
 function commentText(comment) {

@@ -1,5 +1,6 @@
-import { type Clock, finishInSlices, Newest, slicingOf } from '../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
+import { Newest } from '../base/queues.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { Config } from '../config/config.ts'
 import { Cluster } from '../daemon/cluster.ts'
@@ -139,7 +140,6 @@ export class ApiNode {
       source: () => this.#intake.status,
     })
     this.#intake = new Intake({
-      clock,
       keepsNode: config.source.kind === 'kube',
       handlers: {
         refusals: list => this.#tellRefusals(list),

@@ -98,7 +98,6 @@ class Daemon {
     const { metrics } = this.#observer
     const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
     this.#intake = new Intake({
-      clock: io.clock,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
       confirmed: () => this.#saved?.confirmed(),

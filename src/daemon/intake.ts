@@ -1,9 +1,7 @@
-import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import {
   applyEvents,
-  applyEventsInSteps,
   differences,
   EMPTY_SNAPSHOT,
   type NodeInfo,
@@ -23,7 +21,6 @@ import {
 export type Occasion = 'start' | 'change' | 'resync'
 
 interface IntakeOptions {
-  readonly clock: Clock
   readonly offers?: Offers
   /** Gets the first Node, and each one that differs from the one before, ahead of its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
@@ -214,24 +211,11 @@ export class Intake {
   }
 
   async #take(run: Run, batch: readonly SourceEvent[]): Promise<void> {
-    const slicing = slicingOf(this.#options.clock)
     if (!isComplete(run) && this.#origin !== 'none') {
-      const gathered = await finishInSlices(applyEventsInSteps(run.gathered, batch), slicing)
-      if (!isComplete(run)) {
-        run.gathered = gathered
-        return
-      }
-      // Another part of the source has completed it meanwhile, without this batch.
+      run.gathered = applyEvents(run.gathered, batch)
+      return
     }
-    const before = this.#snapshot
-    const began = this.#origin
-    const after = await finishInSlices(applyEventsInSteps(before, this.#keeping(batch)), slicing)
-    // This machine's addresses may have changed meanwhile, and are not part of the batch.
-    const { localIps, apiEndpoints, listeners, number } = this.#snapshot
-    // Saved objects serve until the source is complete.
-    if (began === 'none' && this.#origin === 'saved') run.gathered = after
-    else if (this.#snapshot === before) this.#become(after)
-    else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
+    this.#become(applyEvents(this.#snapshot, this.#keeping(batch)))
     if (this.complete) await this.#untilPaced()
   }
 

@@ -3,12 +3,11 @@ import {
   type Clock,
   finishInSlices,
   Pacer,
-  Pauses,
   pause,
   restMs,
   type Slicing,
-  type Steps,
   slicingOf,
+  stepsOver,
 } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { errorOf } from '../base/errors.ts'
@@ -177,7 +176,7 @@ export class FlowReconciler {
     }: { readonly pending: Pending; readonly isAll: boolean; readonly reason: FlowReason },
   ): Promise<void> {
     const due = this.#drains.servicesDue(this.#options.clock.nowMs())
-    const steps = isAll ? looksAtAll(view, pending) : looksAtSome(view, pending, due)
+    const steps = isAll ? looksAtAll(view, pending) : looksAt(view, pending, { look: lookAt, due })
     const looks = await finishInSlices(steps, this.#slicing)
     if (looks.size === 0) return
     for (const result of await this.#pass.run({ looks, view, phase: 'under way' }))
@@ -206,26 +205,19 @@ function isElsewhere(before: View, after: View): boolean {
   )
 }
 
-function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]): Steps<Looks> {
-  const looks = yield* looksAt(view, pending, lookAt)
-  for (const key of due)
-    if (!looks.has(key)) looks.set(key, { current: yield* flowPorts(versionOf(view, key)), former: [] })
-  return looks
-}
-
-function* looksAtAll(view: View, pending: Pending): Steps<Looks> {
+/** The checks of all watched Services, and of those that a pass has to look at again. */
+function looksAtAll(view: View, pending: Pending) {
   const looks: Looks = new Map()
-  const pauses = new Pauses()
-  for (const key of new Set([...view.table.services.keys(), ...pending.keys()])) {
-    if (pauses.due()) yield
-    const now = versionOf(view, key)
-    const versions = pending.get(key) ?? []
-    if (versions.length === 0 && !isWatched(now)) continue
-    const former = []
-    for (const version of versions) former.push(...(yield* flowPorts(version)))
-    looks.set(key, { current: yield* flowPorts(now), former })
-  }
-  return looks
+  return stepsOver(new Set([...view.table.services.keys(), ...pending.keys()]), {
+    each(key) {
+      const now = versionOf(view, key)
+      const versions = pending.get(key) ?? []
+      if (versions.length === 0 && !isWatched(now)) return
+      const former = versions.flatMap(version => flowPorts(version))
+      looks.set(key, { current: flowPorts(now), former })
+    },
+    result: () => looks,
+  })
 }
 
 /** The reason of a check; `drain`: connections were due to be cut; `removal`: a TCP endpoint has gone. */
@@ -335,7 +327,7 @@ class HalfOpenChecks {
     const view = this.#view
     if (view === undefined) return { busyMs: undefined, isWhole: true }
     const isWhole = !isLagging(view)
-    const looks = await finishInSlices(looksAt(view, pending, lookAtHalfOpen), slicingOf(clock))
+    const looks = await finishInSlices(looksAt(view, pending, { look: lookAtHalfOpen }), slicingOf(clock))
     if (looks.size === 0) return { busyMs: undefined, isWhole }
     let busyMs = 0
     for (const result of await pass.run({ looks, view, phase: 'half-open', isChosen })) {

@@ -1,4 +1,4 @@
-import { Pauses, type Steps } from '../base/clock.ts'
+import { stepsOver } from '../base/clock.ts'
 import { append } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
@@ -61,10 +61,7 @@ export function versionOf({ snapshot, table }: View, key: ServiceKey): Version {
 /** Tests whether flows of the Service are ever checked: it has a UDP or SCTP port, or connections that are to be cut. */
 export function isWatched({ frontends, drainMs }: Version): boolean {
   const ports = frontends?.ports ?? []
-  for (let index = 0; index < ports.length; index++) {
-    if (ports[index]?.protocol !== 'TCP' || drainMs !== undefined) return true
-  }
-  return false
+  return ports.some(({ protocol }) => protocol !== 'TCP' || drainMs !== undefined)
 }
 
 /** Tests whether the endpoints of a TCP port have changed: connection attempts may go to one that is gone. */
@@ -73,20 +70,17 @@ export function hasOtherTcpEndpoints(before: Version, after: Version): boolean {
 }
 
 /** `isReadyOnly` leaves out endpoints that serve without being ready, except where a policy Local uses them. */
-export function* flowPorts(
+export function flowPorts(
   version: Version,
   phase: FlowPhase = 'under way',
   isReadyOnly = false,
-): Steps<readonly FlowPort[]> {
+): readonly FlowPort[] {
   const ports: FlowPort[] = []
-  const pauses = new Pauses()
   for (const port of version.frontends?.ports ?? []) {
     const { protocol } = port
     const isMeant = phase === 'half-open' ? isTcp(port) : !isTcp(port) || version.drainMs !== undefined
     if (!isMeant) continue
-    const flowPort = flowPortOf(version, port, { protocol, phase, isReadyOnly })
-    ports.push(flowPort)
-    if (pauses.due(flowPort.endpoints.size + 1)) yield
+    ports.push(flowPortOf(version, port, { protocol, phase, isReadyOnly }))
   }
   return ports
 }
@@ -180,10 +174,9 @@ export function remember(pending: Pending, key: ServiceKey, versions: readonly V
 }
 
 /** Undefined when nothing that changed can have left a flow behind: endpoints were added to others, say. */
-export function* lookAt(former: readonly Version[], now: Version): Steps<FlowCheck | undefined> {
-  const current = yield* flowPorts(now)
-  const before: FlowPort[] = []
-  for (const version of former) before.push(...(yield* flowPorts(version)))
+export function lookAt(former: readonly Version[], now: Version): FlowCheck | undefined {
+  const current = flowPorts(now)
+  const before = former.flatMap(version => flowPorts(version))
   return leavesFlows(before, current) ? { current, former: before } : undefined
 }
 
@@ -191,7 +184,7 @@ export function* lookAt(former: readonly Version[], now: Version): Steps<FlowChe
  * Does the work of lookAt() for connection attempts. Undefined when no TCP endpoint has gone that took new connections.
  * Cost follows the slices that changed, unless one has.
  */
-export function* lookAtHalfOpen(former: readonly Version[], now: Version): Steps<FlowCheck | undefined> {
+export function lookAtHalfOpen(former: readonly Version[], now: Version): FlowCheck | undefined {
   const same = new Set(now.slices.filter(slice => former.every(({ slices }) => slices.includes(slice))))
   const changed = (version: Version, isReadyOnly: boolean) =>
     flowPorts(
@@ -199,12 +192,11 @@ export function* lookAtHalfOpen(former: readonly Version[], now: Version): Steps
       'half-open',
       isReadyOnly,
     )
-  const before: FlowPort[] = []
   // A pod that terminates gets no new connections beside others that are ready: its end is normal in a rollout.
-  for (const version of former) before.push(...(yield* changed(version, hasReady(version))))
-  if (!losesEndpoint(byPlace(before), byPlace(yield* changed(now, false)))) return undefined
+  const before = former.flatMap(version => changed(version, hasReady(version)))
+  if (!losesEndpoint(byPlace(before), byPlace(changed(now, false)))) return undefined
   // An endpoint that moved to another slice is still there.
-  const current = yield* flowPorts(now, 'half-open')
+  const current = flowPorts(now, 'half-open')
   return losesEndpoint(byPlace(before), byPlace(current)) ? { current, former: before } : undefined
 }
 
@@ -212,15 +204,26 @@ function hasReady({ slices }: Version): boolean {
   return slices.some(({ endpoints }) => endpoints.some(({ traits }) => traits.conditions.ready))
 }
 
-/** The Services among those that changed whose flows are to be checked, by lookAt() or lookAtHalfOpen(). */
-export function* looksAt(view: View, pending: Pending, look: typeof lookAt): Steps<Looks> {
+interface LooksOptions {
+  readonly look: typeof lookAt
+  /** Services whose present flows are checked in any case. */
+  readonly due?: readonly ServiceKey[]
+}
+
+/** The Services among those that changed whose flows are to be checked. */
+export function looksAt(view: View, pending: Pending, { look, due = [] }: LooksOptions) {
   const looks: Looks = new Map()
-  for (const [key, former] of pending) {
-    const found = yield* look(former, versionOf(view, key))
-    if (found !== undefined) looks.set(key, found)
-    yield
-  }
-  return looks
+  return stepsOver(pending, {
+    each([key, former]) {
+      const found = look(former, versionOf(view, key))
+      if (found !== undefined) looks.set(key, found)
+    },
+    result() {
+      for (const key of due)
+        if (!looks.has(key)) looks.set(key, { current: flowPorts(versionOf(view, key)), former: [] })
+      return looks
+    },
+  })
 }
 
 /** Tests whether the kernel's rules are behind the Snapshot: flows may still begin at an endpoint that is gone there. */

@@ -1,4 +1,4 @@
-import { Pauses, type Steps } from '../base/clock.ts'
+import { stepsOver } from '../base/clock.ts'
 import { type Family, familyOf, type Ip, isLoopback } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
@@ -184,7 +184,7 @@ interface Judging {
 }
 
 /** Builds one book for each protocol and family with something to check. */
-export function* ruleBooks({ looks, view, phase }: Judging): Steps<readonly RuleBook[]> {
+export function ruleBooks({ looks, view, phase }: Judging) {
   const books = new Map<string, RuleBook>()
   const bookOf = ({ family, protocol }: FlowPort): RuleBook => {
     const key = protocol + family
@@ -192,21 +192,22 @@ export function* ruleBooks({ looks, view, phase }: Judging): Steps<readonly Rule
     books.set(key, book)
     return book
   }
-  const pauses = new Pauses()
-  for (const { current, former } of looks) {
-    for (const port of current) bookOf(port).serve(port)
-    for (const port of former) bookOf(port).remember(port)
-    if (pauses.due()) yield
-  }
-  if ([...books.values()].some(({ nodePorts }) => nodePorts.length > 0))
-    for (const { ports } of view.table.services.values()) {
-      for (const { protocol, family, frontends } of ports) {
-        const book = books.get(protocol + family)
-        for (const { ip, port } of frontends) if (ip !== undefined) book?.take(ip, port)
-      }
-      if (pauses.due()) yield
-    }
-  return [...books.values()]
+  return stepsOver(looks, {
+    each({ current, former }) {
+      for (const port of current) bookOf(port).serve(port)
+      for (const port of former) bookOf(port).remember(port)
+    },
+    result() {
+      const all = [...books.values()]
+      const ports = view.table.services.values().flatMap(service => service.ports)
+      if (all.some(({ nodePorts }) => nodePorts.length > 0))
+        for (const { protocol, family, frontends } of ports) {
+          const book = books.get(protocol + family)
+          for (const { ip, port } of frontends) if (ip !== undefined) book?.take(ip, port)
+        }
+      return all
+    },
+  })
 }
 
 /** The addresses at which NodePorts answer, as far as they are known. */

@@ -67,7 +67,6 @@ export type {
 } from '../model/service.ts'
 export {
   applyEvents,
-  applyEventsInSteps,
   EMPTY_SNAPSHOT,
   type NodeInfo,
   type Snapshot,
@@ -112,3 +111,4 @@ export type {
 } from '../source/source.ts'
 export { DEFAULT_RESOLVE_OPTIONS, type RunDataplaneOptions, runDataplane } from './run-dataplane.ts'
 export { type FileSourceOptions, fileSource, type KubeSourceOptions, kubeSource } from './sources.ts'
+export { applyEventsInSteps } from './steps.ts'

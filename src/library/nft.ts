@@ -2,7 +2,7 @@
  * nf_tables over netlink: tables, sets, chains and rules as values, the transaction between two such values, a client
  * that commits and lists, and a data plane made of a function from Services to tables.
  */
-import { type Clock, type Steps, systemClock } from '../base/clock.ts'
+import { atOnce, type Clock, stepsOver, systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import {
@@ -13,7 +13,7 @@ import {
   NF_IP_PRI_NAT_SRC,
   NFT_SET_MAP,
 } from '../kernel/nft/constants.ts'
-import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
+import { type DiffOptions, diffRulesets as difference } from '../kernel/nft/diff.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
 import type {
   Chain,
@@ -57,7 +57,7 @@ export {
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'
 export * from '../kernel/nft/datatypes.ts'
-export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
+export type { DiffOptions, RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
 export type { OperationFailure } from '../kernel/nft/failures.ts'
 export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipset-match.ts'
@@ -171,16 +171,15 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
   return {
     name,
     empty: NOTHING,
-    *render(frontends, { without }) {
+    render(frontends, { without }) {
       const served = leavingOut(frontends, without)
       const tables: Table[] = []
-      for (const family of families) {
-        tables.push(options.render(LAYOUTS[family], served))
-        yield
-      }
-      return { tables }
+      return stepsOver(families, {
+        each: family => tables.push(options.render(LAYOUTS[family], served)),
+        result: () => ({ tables }),
+      })
     },
-    diff: planOf,
+    diff: (from, to) => atOnce(() => planOf(from, to)),
     generation: () => generationOf(client.generation()),
     watchGeneration,
     watchWriters,
@@ -198,8 +197,18 @@ function leavingOut(frontends: FrontendTable, without: ReadonlySet<string>): Fro
   return { ...frontends, services: frontends.services.with([...without].map(key => [key, undefined])) }
 }
 
-function* planOf(from: Ruleset, to: Ruleset): Steps<RulesetPlan> {
-  const { transaction, after, complete } = yield* diffRulesets(from, to, NONE_LATE)
+/**
+ * Computes the operations on each table, in an order that the kernel accepts, and at low cost. Run it with `finish` or
+ * `finishInSlices`.
+ */
+export function diffRulesets(from: Ruleset, to: Ruleset, options: DiffOptions) {
+  return atOnce(() => difference(from, to, options))
+}
+
+export type DiffRulesets = typeof diffRulesets
+
+function planOf(from: Ruleset, to: Ruleset): RulesetPlan {
+  const { transaction, after, complete } = difference(from, to, NONE_LATE)
   return transactionPlan({ transaction, complete, after, ruleset: after })
 }
 

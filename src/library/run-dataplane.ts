@@ -110,7 +110,6 @@ class Run<State, P extends Plan<State>> {
       report: event => this.#report(event),
     })
     this.#intake = new Intake({
-      clock,
       keepsNode: true,
       handlers: {
         refusals: list => this.#logSourceRefusals(list),

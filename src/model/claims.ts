@@ -1,4 +1,3 @@
-import { Pauses, type Steps } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { anyContains, type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
@@ -71,11 +70,8 @@ export interface ClaimUpdate {
   readonly affected: ReadonlySet<ServiceKey>
 }
 
-/** Services that may have changed: their keys, and each as it is now, undefined when it is gone. */
-export interface Touched {
-  readonly keys: readonly ServiceKey[]
-  readonly services: readonly (Service | undefined)[]
-}
+/** Services that may have changed, each as it is now; undefined when it is gone. */
+export type Touched = ReadonlyMap<ServiceKey, Service | undefined>
 
 interface ClaimChange {
   readonly here: NodeContext
@@ -87,7 +83,7 @@ interface ClaimChange {
   readonly listeners: Readonly<Record<'before' | 'after', PersistentMap<ServiceListeners>>>
 }
 
-export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
+export function updateClaims(change: ClaimChange): ClaimUpdate {
   const { here, claims, listeners } = change
   const draft: Draft = {
     here,
@@ -97,17 +93,12 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
     affected: new Set(),
     contested: claims?.contested ?? 0,
   }
-  const { keys, services } = change.touched
-  const pauses = new Pauses()
-  for (let index = 0; index < keys.length; index++) {
-    const key = keys[index] ?? ''
+  for (const [key, after] of change.touched) {
     const before = claims === undefined ? undefined : change.before.get(key)
-    const after = services[index]
     const [was, is] = [listeners.before.get(key), listeners.after.get(key)]
     if (before === after && was === is) continue
     if (before !== undefined) restate(draft, { service: before, found: was }, without)
     if (after !== undefined) restate(draft, { service: after, found: is }, including)
-    if (pauses.due()) yield
   }
   const indexes = {
     clusterIps: done(draft.clusterIps),
@@ -157,9 +148,8 @@ interface Claimant {
 
 /** Adds or removes all claims of a Service, and notes the Services that it meets. */
 function restate(draft: Draft, { service, found }: Claimant, how: Restate): void {
-  const { key, clusterIps, externalIps, loadBalancerIps, ports } = service
-  for (let index = 0; index < clusterIps.length; index++) {
-    const ip = clusterIps[index] ?? ''
+  const { key, clusterIps, externalIps, ports } = service
+  for (const ip of clusterIps) {
     const claimants = current(draft.clusterIps, ip)
     meet(draft, key, claimants)
     meet(draft, key, current(draft.externals, ip))
@@ -168,20 +158,13 @@ function restate(draft: Draft, { service, found }: Claimant, how: Restate): void
     draft.contested += contests(after) - contests(claimants)
   }
   if (clusterIps.length + externalIps.length === 0 || !isOurs(draft.here, service)) return
-  const externals =
-    externalIps.length + loadBalancerIps.length === 0 ? NO_IPS : externalsOf(draft.here, service)
-  for (let index = 0; index < externals.length; index++) {
-    const ip = externals[index] ?? ''
-    draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
-  }
-  const held = externals.length === 0 ? NO_IPS : heldOf(draft.here, service, externals)
+  const externals = externalsOf(draft.here, service)
+  for (const ip of externals) draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
+  const held = heldOf(draft.here, service, externals)
   const taken = takenKeys(found)
-  for (let index = 0; index < ports.length; index++) {
-    const port = ports[index]
-    if (port !== undefined && port.nodePort + held.length > 0)
-      for (const place of placesOf(draft.here, service, { port, held, taken }))
-        restatePlace(draft, key, place, how)
-  }
+  for (const port of ports)
+    for (const place of placesOf(draft.here, service, { port, held, taken }))
+      restatePlace(draft, key, place, how)
   for (const place of placesOnNode(draft.here, service, held)) restatePlace(draft, key, place, how)
   if (service.headless === 'whole') for (const ip of held) restatePlace(draft, key, wholePlace(ip), how)
 }
@@ -196,7 +179,6 @@ function contests(claimants: Claimants | undefined): number {
   return claimants === undefined || typeof claimants === 'string' ? 0 : 1
 }
 
-const NO_IPS: readonly Ip[] = []
 const NO_CIDRS: readonly Cidr[] = []
 
 function externalsOf(here: NodeContext, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
@@ -265,9 +247,7 @@ export interface AddressOwnership {
 
 /** Tests whether another Service claims one of the Service's ClusterIPs, too. */
 export function isContested(ownership: AddressOwnership, { clusterIps }: Service): boolean {
-  for (let index = 0; index < clusterIps.length; index++)
-    if (typeof ownership.claims.clusterIps.get(clusterIps[index] ?? '') !== 'string') return true
-  return false
+  return clusterIps.some(ip => typeof ownership.claims.clusterIps.get(ip) !== 'string')
 }
 
 /** The Service that has this port of the ClusterIP, if it is not `service`. */

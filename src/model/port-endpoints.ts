@@ -1,5 +1,3 @@
-import { finish, Pauses, type Steps } from '../base/clock.ts'
-import { listFor } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { Endpoint, EndpointSlice, ServicePortSpec, SliceList } from './service.ts'
 
@@ -19,72 +17,34 @@ export interface Wanted extends Pick<ServicePortSpec, 'name' | 'protocol'> {
 
 /** The endpoints of a port in one family, sorted by address and port, each once. */
 export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candidate[] {
-  return finish(candidatesInSteps(slices, wanted))
-}
-
-/** Does the work of candidatesOf() with pauses, for tens of thousands of endpoints. */
-function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
-  const runs: (readonly Candidate[])[] = []
-  const pauses = new Pauses()
-  for (const slice of slices) {
-    if (slice.family !== wanted.family) continue
-    for (const { name, protocol, port } of slice.ports) {
-      if (name !== wanted.name || protocol !== wanted.protocol) continue
-      runs.push(slice.endpoints.map((endpoint, index) => ({ endpoint, port, slice, index })))
-      if (pauses.due(slice.endpoints.length)) yield
-    }
-  }
-  return yield* eachOnce(runs)
+  const lists = slices.flatMap(slice =>
+    portsIn(slice, wanted).map(port =>
+      slice.endpoints.map((endpoint, index): Candidate => ({ endpoint, port, slice, index })),
+    ),
+  )
+  return eachOnce(lists)
 }
 
 /** All endpoints of a family, sorted by address, each once, whatever ports their slices list; their port is 0. */
 export function wholeCandidatesOf(slices: SliceList, family: Family): readonly Candidate[] {
-  const runs = slices
+  const lists = slices
     .filter(slice => slice.family === family)
     .map(slice => slice.endpoints.map((endpoint, index) => ({ endpoint, port: 0, slice, index })))
-  return finish(eachOnce(runs))
+  return eachOnce(lists)
 }
 
-/** Merges sorted lists, each candidate once. */
-function* eachOnce(lists: readonly (readonly Candidate[])[]): Steps<readonly Candidate[]> {
-  let runs = lists
-  while (runs.length > 1) runs = yield* mergedInPairs(runs)
-  const [sorted] = runs
-  yield
-  return sorted === undefined ? [] : isStrictlyUp(sorted) ? sorted : withoutDuplicates(sorted)
+/** The ports of a slice that have the wanted name and protocol; none in another family. */
+export function portsIn({ family, ports }: EndpointSlice, wanted: Wanted): readonly number[] {
+  if (family !== wanted.family) return []
+  return ports.flatMap(({ name, protocol, port }) =>
+    name === wanted.name && protocol === wanted.protocol ? [port] : [],
+  )
 }
 
-/** Merges pairs of sorted lists. Of equal candidates, those of earlier lists come first. */
-function* mergedInPairs(runs: readonly (readonly Candidate[])[]): Steps<(readonly Candidate[])[]> {
-  const pairs: (readonly Candidate[])[] = []
-  const pauses = new Pauses()
-  for (let index = 0; index < runs.length; index += 2) {
-    const left = runs[index] ?? []
-    const right = runs[index + 1] ?? []
-    pairs.push(right.length === 0 ? left : merged(left, right))
-    if (pauses.due(left.length + right.length)) yield
-  }
-  return pairs
-}
-
-function merged(left: readonly Candidate[], right: readonly Candidate[]): readonly Candidate[] {
-  const all = listFor<Candidate>(left.length + right.length)
-  let count = 0
-  let at = 0
-  for (let index = 0; index < left.length; index++) {
-    const a = left[index]
-    if (a === undefined) continue
-    for (let b = right[at]; b !== undefined && compare(b, a) < 0; b = right[at]) {
-      all[count++] = b
-      at++
-    }
-    all[count++] = a
-  }
-  for (let b = right[at]; b !== undefined; b = right[at]) {
-    all[count++] = b
-    at++
-  }
-  return all
+/** Sorts candidates, each once. Of equal ones, those of earlier lists come first for best(). */
+function eachOnce(lists: readonly (readonly Candidate[])[]): readonly Candidate[] {
+  const sorted = lists.flat().sort(compare)
+  return isStrictlyUp(sorted) ? sorted : withoutDuplicates(sorted)
 }
 
 function isStrictlyUp(candidates: readonly Candidate[]): boolean {
@@ -161,101 +121,6 @@ export interface PortEndpoints {
   readonly ports: number | readonly number[]
 }
 
-/** The endpoints of a port that several slices have, kept so that the next merge costs what has changed. */
-export interface MergedEndpoints extends PortEndpoints {
-  readonly wanted: Wanted
-  /** The slices that were merged. */
-  readonly slices: SliceList
-  /** No address is in two slices. */
-  readonly isOnce: boolean
-}
-
-interface MergeInput {
-  readonly slices: SliceList
-  readonly wanted: Wanted
-  /** An earlier merge of the same Service; undefined for none. */
-  readonly former: MergedEndpoints | undefined
-}
-
-/** Chooses endpoints as candidatesOf() does, and gives them without their slices. */
-export function* endpointsOf({ slices, wanted, former }: MergeInput): Steps<MergedEndpoints> {
-  const patched = former === undefined ? undefined : patchedBy(former, slices)
-  if (patched !== undefined) return { wanted, slices, isOnce: true, ...patched }
-  const candidates = yield* candidatesInSteps(slices, wanted)
-  const [first] = candidates
-  const isOnePort = candidates.every(({ port }) => port === first?.port)
-  const listed = slices.reduce(
-    (sum, slice) => sum + slice.endpoints.length * portsIn(slice, wanted).length,
-    0,
-  )
-  return {
-    wanted,
-    slices,
-    isOnce: listed === candidates.length,
-    endpoints: candidates.map(({ endpoint }) => endpoint),
-    ports: isOnePort ? (first?.port ?? 0) : candidates.map(({ port }) => port),
-  }
-}
-
-export function mergeOf(
-  kept: readonly MergedEndpoints[] | undefined,
-  { name, protocol, family }: Wanted,
-): MergedEndpoints | undefined {
-  return kept?.find(
-    ({ wanted }) => wanted.name === name && wanted.protocol === protocol && wanted.family === family,
-  )
-}
-
-function portsIn({ family, ports }: EndpointSlice, wanted: Wanted): readonly number[] {
-  if (family !== wanted.family) return []
-  return ports.flatMap(({ name, protocol, port }) =>
-    name === wanted.name && protocol === wanted.protocol ? [port] : [],
-  )
-}
-
-/** Beyond these a merge of all slices takes no longer. */
-const PATCHED_SLICES_MAX = 8
-const PATCHED_ENDPOINTS_MAX = 512
-
-/** The merge after some slices changed; undefined where it has to be made anew. */
-function patchedBy(former: MergedEndpoints, slices: SliceList): PortEndpoints | undefined {
-  const { ports, isOnce } = former
-  if (!isOnce || typeof ports !== 'number') return undefined
-  const gone = endpointsOnlyIn(former.slices, slices, former)
-  const fresh = endpointsOnlyIn(slices, former.slices, former)
-  if (gone === undefined || fresh === undefined) return undefined
-  const endpoints = former.endpoints.slice()
-  for (const ip of gone.keys()) if (!fresh.has(ip)) endpoints.splice(positionOf(endpoints, ip), 1)
-  for (const [ip, endpoint] of fresh) {
-    const at = positionOf(endpoints, ip)
-    if (endpoints[at]?.ip !== ip) endpoints.splice(at, 0, endpoint)
-    else if (!gone.has(ip)) return undefined
-    else if (endpoints[at].traits !== endpoint.traits) endpoints[at] = endpoint
-  }
-  return { endpoints, ports }
-}
-
-/** Finds the endpoints of new slices by address; undefined for too many, for one address twice, and for another port. */
-function endpointsOnlyIn(
-  slices: SliceList,
-  others: SliceList,
-  { wanted, ports }: MergedEndpoints,
-): ReadonlyMap<Ip, Endpoint> | undefined {
-  const known = new Set(others)
-  const changed = slices.filter(slice => !known.has(slice))
-  if (changed.length > PATCHED_SLICES_MAX) return undefined
-  const found = new Map<Ip, Endpoint>()
-  let count = 0
-  for (const slice of changed) {
-    const its = portsIn(slice, wanted)
-    if (its.length === 0) continue
-    count += slice.endpoints.length
-    if (its.length > 1 || its[0] !== ports || count > PATCHED_ENDPOINTS_MAX) return undefined
-    for (const endpoint of slice.endpoints) found.set(endpoint.ip, endpoint)
-  }
-  return found.size === count ? found : undefined
-}
-
 /** The index of the first item at this address or behind it, in a list that is sorted by address. */
 export function positionOf(list: readonly { readonly ip: Ip }[], ip: Ip): number {
   let from = 0
@@ -280,35 +145,15 @@ const NONE: PortEndpoints = { endpoints: [], ports: 0 }
  */
 export function endpointsOfOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
   let only: PortEndpoints = NONE
-  for (let index = 0; index < slices.length; index++) {
-    const slice = slices[index]
-    if (slice === undefined || slice.family !== wanted.family) continue
-    for (let at = 0; at < slice.ports.length; at++) {
-      const its = slice.ports[at]
-      if (its === undefined || its.name !== wanted.name || its.protocol !== wanted.protocol) continue
+  for (const slice of slices)
+    for (const ports of portsIn(slice, wanted)) {
       if (only !== NONE || !isOnce(slice)) return undefined
-      only = { endpoints: slice.endpoints, ports: its.port }
+      only = { endpoints: slice.endpoints, ports }
     }
-  }
   return only
 }
 
 /** Tests whether no address is there twice. The endpoints are sorted. */
 function isOnce({ endpoints }: EndpointSlice): boolean {
-  let last = ''
-  for (let index = 0; index < endpoints.length; index++) {
-    const ip = endpoints[index]?.ip ?? ''
-    if (ip === last) return false
-    last = ip
-  }
-  return true
-}
-
-/** Endpoints that may be resolved without a pause: some milliseconds of work. */
-const LARGE = 10_000
-
-export function isLarge(slices: SliceList): boolean {
-  let endpoints = 0
-  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
-  return endpoints > LARGE
+  return endpoints.every(({ ip }, index) => ip !== endpoints[index - 1]?.ip)
 }

@@ -1,4 +1,3 @@
-import { PersistentMap, trimmed } from '../base/collections.ts'
 import {
   anyContains,
   type Cidr,
@@ -20,12 +19,19 @@ import {
   placeOwner,
   whyNotCaught,
 } from './claims.ts'
-import { type Findings, isSame, refuse } from './fields.ts'
-import type { Backend, Frontend, FrontendTable, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
-import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './node-context.ts'
+import {
+  externalRoute,
+  internalRoute,
+  needsOf,
+  type Survey,
+  selectBackends,
+  survey,
+} from './endpoint-choice.ts'
+import { type Findings, refuse } from './fields.ts'
+import type { Backend, Frontend, PortFrontends, Route } from './frontend.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import type { Protocol, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
+import type { Protocol, Service, ServicePortSpec, SliceList } from './service.ts'
 
 /** A Service on its way to its frontends. */
 export interface ServiceWork {
@@ -88,6 +94,7 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
 }
 
 const NO_FRONTENDS: readonly Frontend[] = []
+const NO_BACKENDS: readonly Backend[] = []
 
 /** The frontends of a port in one family, without those that another port or Service has. */
 function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly Frontend[] {
@@ -109,7 +116,7 @@ function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly F
     const frontend: Frontend = { kind, ip, port, route, sourceRanges }
     frontends.push(writtenRanges === undefined ? frontend : { ...frontend, writtenRanges })
   }
-  return trimmed(frontends)
+  return frontends
 }
 
 function hasClusterIp(work: ServiceWork, { port, clusterIp }: PortWork): boolean {
@@ -316,84 +323,5 @@ function clientsOf(
   return {
     sourceRanges: mergeCidrs([...sourceRanges, ...own]),
     writtenRanges: [...writtenRanges, ...own],
-  }
-}
-
-/** Compares as isSame() does, but lists of back ends, which may be long, in a faster way. */
-export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
-  if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
-  const { ports: portsOfA, ...restOfA } = a
-  const { ports: portsOfB, ...restOfB } = b
-  return portsOfA.every((port, index) => isSamePort(port, portsOfB[index])) && isSame(restOfA, restOfB)
-}
-
-function isSamePort(a: PortFrontends, b: PortFrontends | undefined): boolean {
-  if (b === undefined) return false
-  const { cluster: clusterOfA, local: localOfA, ...restOfA } = a
-  const { cluster: clusterOfB, local: localOfB, ...restOfB } = b
-  return isSameList(clusterOfA, clusterOfB) && isSameList(localOfA, localOfB) && isSame(restOfA, restOfB)
-}
-
-function isSameList(a: readonly Backend[], b: readonly Backend[]): boolean {
-  if (a.length !== b.length) return false
-  for (let index = 0; index < a.length; index++) {
-    const left = a[index]
-    const right = b[index]
-    if (left === right) continue
-    if (left?.ip !== right?.ip || left?.port !== right?.port || left?.local !== right?.local) return false
-  }
-  return true
-}
-
-/** FrontendTable.localBackends after some Services changed. */
-export function localBackendsAfter(
-  table: FrontendTable | undefined,
-  changes: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
-): PersistentMap<number> {
-  const deltas = new Map<Ip, number>()
-  for (const [key, now] of changes) countPorts(deltas, table?.services.get(key)?.ports, now?.ports)
-  const counts = table?.localBackends ?? PersistentMap.empty<number>()
-  const updates = new Map<Ip, number | undefined>()
-  for (const [ip, delta] of deltas) {
-    const now = (counts.get(ip) ?? 0) + delta
-    updates.set(ip, now === 0 ? undefined : now)
-  }
-  return counts.withOwn(updates)
-}
-
-const NO_PORTS: readonly PortFrontends[] = []
-const NO_BACKENDS: readonly Backend[] = []
-
-function countPorts(deltas: Map<Ip, number>, before = NO_PORTS, now = NO_PORTS): void {
-  for (let index = 0; index < Math.max(before.length, now.length); index++) {
-    const was = before[index]
-    const is = now[index]
-    countLists(deltas, was?.cluster, is?.cluster)
-    countLists(deltas, was?.local, is?.local)
-  }
-}
-
-/** Passes over what begins and ends both lists: most back ends of an earlier version are used again. */
-function countLists(deltas: Map<Ip, number>, before = NO_BACKENDS, now = NO_BACKENDS): void {
-  let from = 0
-  while (from < before.length && before[from] === now[from]) from++
-  let endBefore = before.length
-  let endNow = now.length
-  while (endBefore > from && endNow > from && before[endBefore - 1] === now[endNow - 1]) {
-    endBefore--
-    endNow--
-  }
-  if (from < endBefore) countList(deltas, before, { from, to: endBefore, by: -1 })
-  if (from < endNow) countList(deltas, now, { from, to: endNow, by: 1 })
-}
-
-function countList(
-  deltas: Map<Ip, number>,
-  backends: readonly Backend[],
-  { from, to, by }: Readonly<Record<'from' | 'to' | 'by', number>>,
-): void {
-  for (let index = from; index < to; index++) {
-    const backend = backends[index]
-    if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
   }
 }

@@ -1,61 +1,22 @@
-import { Pauses, type Steps } from '../base/clock.ts'
-import { append, cut, listFor, PersistentMap } from '../base/collections.ts'
-import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
-import {
-  type AddressOwnership,
-  type Claims,
-  type ClaimUpdate,
-  clusterIpOwner,
-  healthCheckPlaces,
-  isContested,
-  placeOwner,
-  type Touched,
-  updateClaims,
-  wholePlace,
-} from './claims.ts'
-import { type Findings, isSame, type Refusal, refusalsOf, refuse } from './fields.ts'
-import {
-  type FrontendTable,
-  healthCheckOf,
-  type PortFrontends,
-  type ServiceFrontends,
-  type WholeAddresses,
-} from './frontend.ts'
+import { stepsOver } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
+import { type Cidr, type Ip, mergeCidrs } from '../base/ip.ts'
+import { type AddressOwnership, type Claims, type ClaimUpdate, type Touched, updateClaims } from './claims.ts'
+import { isSame } from './fields.ts'
+import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
 import { type CappedServices, cappedSnapshot, withinCaps } from './memory-caps.ts'
+import type { MergedEndpoints } from './merged-endpoints.ts'
 import {
-  externalRoute,
   forwardedAtLocalhost,
-  isOurs,
   type NodeContext,
-  needsForRoute,
   nodeContextOf,
   nodePortAddresses,
   type ResolveOptions,
-  selectBackends,
-  survey,
 } from './node-context.ts'
-import {
-  endpointsOf,
-  endpointsOfOneSlice,
-  isLarge,
-  type MergedEndpoints,
-  mergeOf,
-  type PortEndpoints,
-  type Wanted,
-  wholeCandidatesOf,
-} from './port-endpoints.ts'
-import {
-  API_ADDRESS,
-  externalsOf,
-  firstPortsOf,
-  isSameService,
-  localBackendsAfter,
-  resolvePort,
-  type ServiceWork,
-} from './port-frontends.ts'
-import { API_SERVICE, changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
-import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
-import { type Snapshot, withoutLoops } from './snapshot.ts'
+import { API_SERVICE, changedApiIps } from './reserved.ts'
+import { resolveService } from './resolve-service.ts'
+import type { Service, ServiceKey, SliceList } from './service.ts'
+import type { Snapshot } from './snapshot.ts'
 
 /** A Snapshot and what it means on this node. */
 export interface Resolved {
@@ -79,11 +40,7 @@ export interface Memo {
  * objects, rivals and point of view did not change keeps its very objects, so that the cost follows the change. The result is
  * the same as without it. From another point of view, or within other memory, everything is decided anew.
  */
-export function* resolve(
-  options: ResolveOptions,
-  previous: Resolved | undefined,
-  snapshot: Snapshot,
-): Steps<Resolved> {
+export function resolve(options: ResolveOptions, previous: Resolved | undefined, snapshot: Snapshot) {
   const here = hasContextOf(previous, options, snapshot)
     ? previous.memo.here
     : nodeContextOf(options, snapshot)
@@ -93,34 +50,27 @@ export function* resolve(
     here,
     previous: known?.memo.caps,
     snapshot,
-    touched: changed.keys,
+    touched: [...changed.keys()],
   })
   const view = cappedSnapshot(snapshot, caps)
   const touched = caps.refused.size + affected.size === 0 ? changed : withAffected(changed, affected, view)
-  const owned = yield* claimsOf(here, { known, view, touched })
+  const { claims, affected: rivals } = claimsOf(here, { known, view, touched })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
-  const { changes, merges } = yield* resolveAll(
-    {
-      here,
-      claims: owned.claims,
-      snapshot: view,
-      before,
-      merges: previous?.memo.merges ?? PersistentMap.empty(),
+  const merges = previous?.memo.merges ?? PersistentMap.empty()
+  const draft = new ServicesDraft({ here, claims, snapshot: view, before, merges })
+  return stepsOver(rivals.size === 0 ? touched : withAffected(touched, rivals, view), {
+    each: ([key, service]) => draft.replace(key, service),
+    result: (): Resolved => {
+      const { changes, merges } = draft.finish()
+      const table = {
+        number: snapshot.number,
+        localBackends: localBackendsAfter(previous?.table, changes),
+        services: before.withOwn(changes),
+        ...surroundings(here, previous, snapshot),
+      }
+      return { snapshot, table, memo: { here, claims, caps, merges } }
     },
-    owned.affected.size === 0 ? touched : withAffected(touched, owned.affected, view),
-  )
-  const { nodePorts, serviceCidrs, localIps, node } = surroundings(here, previous, snapshot)
-  const table = {
-    number: snapshot.number,
-    localBackends: localBackendsAfter(previous?.table, changes),
-    services: before.withOwn(changes),
-    nodePorts,
-    ...forwardedAtLocalhost(here),
-    serviceCidrs,
-    localIps,
-    node,
-  }
-  return { snapshot, table, memo: { here, claims: owned.claims, caps, merges } }
+  })
 }
 
 /** Tests whether nodeContextOf() would read the same values as before. */
@@ -140,13 +90,13 @@ function hasContextOf(
 }
 
 /** Claims are those of Services and listeners alone: most changes are of endpoints, and leave them as they are. */
-function* claimsOf(here: NodeContext, { known, view, touched }: ClaimsInput): Steps<ClaimUpdate> {
+function claimsOf(here: NodeContext, { known, view, touched }: ClaimsInput): ClaimUpdate {
   const services = known?.memo.caps.services ?? view.services
   const listeners = { before: known?.snapshot.listeners ?? view.listeners, after: view.listeners }
   const claims = known?.memo.claims
   const isSame = services === view.services && listeners.before === listeners.after
   if (isSame && claims?.apiServers === here.apiServers) return { claims, affected: NO_SERVICES }
-  return yield* updateClaims({ here, claims, before: services, touched, listeners })
+  return updateClaims({ here, claims, before: services, touched, listeners })
 }
 
 interface ClaimsInput {
@@ -176,116 +126,92 @@ const NO_CIDRS: readonly Cidr[] = []
 
 type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 
-/** With fewer endpoints a merge costs less than what it is kept for. */
-const KEPT_ENDPOINTS_MIN = 1_000
-
-export function* resolveAll(
-  pass: Pass,
-  touched: Touched,
-): Steps<Pick<Pass, 'merges'> & { readonly changes: Changes }> {
-  const { snapshot, before } = pass
-  const { keys, services } = touched
-  const { services: all, listeners } = snapshot
-  const ownership: AddressOwnership = { here: pass.here, services: all, listeners, claims: pass.claims }
-  const changes: Changes = new Map()
-  const merges = new Map<ServiceKey, MergedEndpoints[]>()
-  const pauses = new Pauses()
-  for (let index = 0; index < keys.length; index++) {
-    const key = keys[index] ?? ''
-    const service = services[index]
-    const was = before.get(key)
-    let now: ServiceFrontends | undefined
-    if (service !== undefined) {
-      const slices = snapshot.slices.get(key) ?? NO_SLICES
-      const opened = openService(ownership, service, slices)
-      if (opened !== undefined) {
-        const { work, places, isLong } = opened
-        const ports = listFor<PortFrontends>(places.length)
-        let count = 0
-        // Inlined: a generator of its own costs measurable time for each of tens of thousands of Services.
-        for (let at = 0; at < places.length; at++) {
-          const place = places[at]
-          if (place === undefined) break
-          let among: PortEndpoints | undefined = endpointsOfOneSlice(work.slices, place)
-          if (among === undefined) {
-            const former = mergeOf(pass.merges.get(key), place)
-            const merge = yield* endpointsOf({ slices: work.slices, wanted: place, former })
-            if (merge.endpoints.length >= KEPT_ENDPOINTS_MIN) append(merges, key, merge)
-            among = merge
-          }
-          if (isLong) yield
-          const { port, family, clusterIp } = place
-          const former = was?.ports[count]
-          const resolved = resolvePort(work, { port, family, clusterIp, among, former })
-          if (resolved !== undefined) ports[count++] = resolved
-          if (isLong) yield
-        }
-        now = closeService(work, slices, cut(ports, count))
-      }
-    }
-    // An object that says the same is not a change: planes compare by identity.
-    if (!isSameService(was, now)) changes.set(key, now)
-    if (pauses.due()) yield
-  }
-  return { changes, merges: mergesAfter(pass.merges, touched, merges) }
+/** Resolves these Services, with addresses owned as in `claims`. */
+export function resolveAll(pass: Pass, touched: Touched) {
+  const services = new ServicesDraft(pass)
+  return stepsOver(touched, {
+    each: ([key, service]) => services.replace(key, service),
+    result: () => services.finish(),
+  })
 }
 
-/** Keeps the merges of this pass. A Service that no longer needs merging drops its own. */
-function mergesAfter(
-  before: Pass['merges'],
-  { keys }: Touched,
-  merges: ReadonlyMap<ServiceKey, readonly MergedEndpoints[]>,
-): Pass['merges'] {
-  const updates = new Map<ServiceKey, readonly MergedEndpoints[] | undefined>(merges)
-  if (before.size > 0)
-    for (const key of keys) if (!merges.has(key) && before.has(key)) updates.set(key, undefined)
-  return before.withOwn(updates)
+/** Collects the changes of Services, each resolved alone. */
+class ServicesDraft {
+  readonly #pass: Pass
+  readonly #ownership: AddressOwnership
+  readonly #changes: Changes = new Map()
+  readonly #merges = new Map<ServiceKey, readonly MergedEndpoints[] | undefined>()
+
+  constructor(pass: Pass) {
+    this.#pass = pass
+    const { here, claims, snapshot } = pass
+    this.#ownership = { here, claims, services: snapshot.services, listeners: snapshot.listeners }
+  }
+
+  replace(key: ServiceKey, service: Service | undefined): void {
+    const { before, snapshot, merges } = this.#pass
+    const former = before.get(key)
+    const slices = snapshot.slices.get(key) ?? NO_SLICES
+    const resolved =
+      service && resolveService(this.#ownership, { service, slices, former, merges: merges.get(key) })
+    // An object that says the same is not a change: planes compare by identity.
+    if (!isSameService(former, resolved?.frontends)) this.#changes.set(key, resolved?.frontends)
+    const kept = resolved?.merges ?? []
+    if (kept.length > 0 || merges.has(key)) this.#merges.set(key, kept.length === 0 ? undefined : kept)
+  }
+
+  finish(): { readonly changes: Changes; readonly merges: Pass['merges'] } {
+    return { changes: this.#changes, merges: this.#pass.merges.withOwn(this.#merges) }
+  }
 }
 
 const NO_SLICES: SliceList = []
 
 /** Includes Services that are gone since the last table. */
-function allOf(previous: Resolved | undefined, { services }: Snapshot): Touched {
-  const all = { keys: services.keys(), services: services.values() }
-  const gone = previous?.table.services.keys().filter(key => !services.has(key)) ?? []
-  return gone.length === 0 ? all : { ...all, keys: [...all.keys, ...gone] }
+function allOf(previous: Resolved | undefined, snapshot: Snapshot): Touched {
+  const gone = previous?.table.services.keys() ?? []
+  return touching([...snapshot.services.keys(), ...gone], snapshot)
 }
 
 function changedBetween(from: Snapshot, to: Snapshot): Touched {
-  const ofSlices = PersistentMap.changes(from.slices, to.slices)
-  const ofServices = PersistentMap.changes(from.services, to.services)
-  const ofListeners = PersistentMap.changes(from.listeners, to.listeners)
-  const others = ofServices.length + ofListeners.length
-  return touching(others === 0 ? ofSlices : [...new Set([...ofServices, ...ofListeners, ...ofSlices])], to)
+  return touching(
+    [
+      ...PersistentMap.changes(from.services, to.services),
+      ...PersistentMap.changes(from.listeners, to.listeners),
+      ...PersistentMap.changes(from.slices, to.slices),
+    ],
+    to,
+  )
 }
 
 function withAffected(touched: Touched, affected: ReadonlySet<ServiceKey>, snapshot: Snapshot): Touched {
-  return touching([...new Set([...touched.keys, ...affected])], snapshot)
+  return touching([...touched.keys(), ...affected], snapshot)
 }
 
 export function touching(keys: readonly ServiceKey[], { services }: Snapshot): Touched {
-  return { keys, services: keys.map(key => services.get(key)) }
+  return new Map(keys.map(key => [key, services.get(key)]))
 }
 
-type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps' | 'node'>
+type Surroundings = Pick<
+  FrontendTable,
+  'nodePorts' | 'serviceCidrs' | 'localIps' | 'node' | 'forwardedAtLocalhost'
+>
 
 /** Computes what belongs to no Service; equal values keep their objects. */
 function surroundings(here: NodeContext, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
-  if (previous?.memo.here === here && previous.snapshot.serviceCidrs === snapshot.serviceCidrs)
-    return previous.table
-  const now: Surroundings = {
-    nodePorts: nodePortAddresses(here, snapshot.localIps),
-    serviceCidrs: serviceCidrsOf(here, snapshot),
-    localIps: snapshot.localIps,
-    node: { ips: here.node?.ips ?? [], podCidrs: here.node?.podCidrs ?? [] },
+  if (previous?.memo.here === here && previous.snapshot.serviceCidrs === snapshot.serviceCidrs) {
+    const { nodePorts, serviceCidrs, localIps, node, forwardedAtLocalhost } = previous.table
+    return { nodePorts, serviceCidrs, localIps, node, ...(forwardedAtLocalhost && { forwardedAtLocalhost }) }
   }
-  if (previous === undefined) return now
-  const { table } = previous
+  const kept = <V>(before: V | undefined, now: V): V =>
+    before !== undefined && isSame(before, now) ? before : now
+  const table = previous?.table
   return {
-    nodePorts: isSame(table.nodePorts, now.nodePorts) ? table.nodePorts : now.nodePorts,
-    serviceCidrs: isSame(table.serviceCidrs, now.serviceCidrs) ? table.serviceCidrs : now.serviceCidrs,
-    localIps: isSame(table.localIps, now.localIps) ? table.localIps : now.localIps,
-    node: isSame(table.node, now.node) ? table.node : now.node,
+    nodePorts: kept(table?.nodePorts, nodePortAddresses(here, snapshot.localIps)),
+    serviceCidrs: kept(table?.serviceCidrs, serviceCidrsOf(here, snapshot)),
+    localIps: kept(table?.localIps, snapshot.localIps),
+    node: kept(table?.node, { ips: here.node?.ips ?? [], podCidrs: here.node?.podCidrs ?? [] }),
+    ...forwardedAtLocalhost(here),
   }
 }
 
@@ -295,150 +221,81 @@ function serviceCidrsOf({ options }: NodeContext, snapshot: Snapshot): readonly 
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
 }
 
-/** One port of the Service in one family. */
-interface PortPlace extends Wanted {
-  readonly port: ServicePortSpec
-  /** Undefined for a headless Service. */
-  readonly clusterIp: Ip | undefined
+/** Compares as isSame() does, but lists of back ends, which may be long, in a faster way. */
+export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
+  if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
+  const { ports: portsOfA, ...restOfA } = a
+  const { ports: portsOfB, ...restOfB } = b
+  return portsOfA.every((port, index) => isSamePort(port, portsOfB[index])) && isSame(restOfA, restOfB)
 }
 
-/**
- * Begins a Service, whose ports are then resolved one by one; undefined when it is another proxy's, or has neither
- * addresses nor refusals. `isLong`: it has so many endpoints that each port takes a while.
- */
-function openService(ownership: AddressOwnership, service: Service, slices: SliceList) {
-  if (!isServed(ownership, service)) return undefined
-  return { work: begin(ownership, service, slices), places: placesOf(service), isLong: isLarge(slices) }
+function isSamePort(a: PortFrontends, b: PortFrontends | undefined): boolean {
+  if (b === undefined) return false
+  const { cluster: clusterOfA, local: localOfA, ...restOfA } = a
+  const { cluster: clusterOfB, local: localOfB, ...restOfB } = b
+  return isSameList(clusterOfA, clusterOfB) && isSameList(localOfA, localOfB) && isSame(restOfA, restOfB)
 }
 
-function placesOf(service: Service): readonly PortPlace[] {
-  const { ports, headless } = service
-  const members = membersOf(service)
-  const places = listFor<PortPlace>(ports.length * members.length)
-  let count = 0
-  for (let index = 0; index < ports.length; index++) {
-    const port = ports[index]
-    if (port === undefined) continue
-    const { name, protocol } = port
-    for (let at = 0; at < members.length; at++) {
-      const member = members[at] ?? ''
-      const clusterIp = headless === undefined ? member : undefined
-      places[count++] = { port, name, protocol, family: familyOf(member), clusterIp }
-    }
-  }
-  return places
-}
-
-function isServed({ here }: AddressOwnership, service: Service): boolean {
-  const { clusterIps, externalIps, refusals } = service
-  // Without a ClusterIP, only headless Services of named proxies have external addresses.
-  return clusterIps.length + externalIps.length + refusals.length > 0 && isOurs(here, service)
-}
-
-/** An address of each family that the Service is in. */
-function membersOf({ clusterIps, externalIps, headless }: Service): readonly Ip[] {
-  if (headless === undefined) return clusterIps
-  return FAMILIES.flatMap(family => externalIps.find(ip => familyOf(ip) === family) ?? [])
-}
-
-function begin(ownership: AddressOwnership, service: Service, slices: SliceList): ServiceWork {
-  const findings: Findings = { kind: 'Service', key: service.key, refusals: undefined }
-  return {
-    ownership,
-    service,
-    findings,
-    externals: externalsOf(ownership, service, findings),
-    taken: ownership.listeners.size === 0 ? undefined : takenKeys(ownership.listeners.get(service.key)),
-    slices: withoutLoops(slices, service, findings),
-    firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
-    isContested: ownership.claims.contested > 0 && isContested(ownership, service),
-  }
-}
-
-/** Completes a Service whose ports are resolved. */
-function closeService(
-  work: ServiceWork,
-  slices: SliceList,
-  ports: readonly PortFrontends[],
-): ServiceFrontends {
-  const { ownership, service, findings } = work
-  const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
-  const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)
-  const resolved = {
-    service: service.key,
-    clusterIps: work.isContested ? ownClusterIps(ownership, service) : service.clusterIps,
-    ports,
-    refusals: allRefusals(service, slices, findings),
-  }
-  if (service.headless === 'whole') return { ...resolved, wholes }
-  const healthCheck = hasHealthCheck
-    ? healthCheckOf(service, work.slices, ownership.here.nodeName)
-    : undefined
-  return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
-}
-
-function hasHealthPort({ ownership, service, findings }: ServiceWork): boolean {
-  for (const place of healthCheckPlaces(service)) {
-    const owner = placeOwner(ownership, service, place)
-    if (owner === undefined) continue
-    const reason = `already claimed by Service ${owner.key}, which comes first`
-    refuse(findings, 'spec.healthCheckNodePort', `${service.healthCheckNodePort}/TCP`, reason)
-    return false
+function isSameList(a: readonly Backend[], b: readonly Backend[]): boolean {
+  if (a.length !== b.length) return false
+  for (let index = 0; index < a.length; index++) {
+    const left = a[index]
+    const right = b[index]
+    if (left === right) continue
+    if (left?.ip !== right?.ip || left?.port !== right?.port || left?.local !== right?.local) return false
   }
   return true
 }
 
-const NO_WHOLES: readonly WholeAddresses[] = []
-
-function ownClusterIps(ownership: AddressOwnership, service: Service): readonly Ip[] {
-  const own = service.clusterIps.filter(ip => clusterIpOwner(ownership, service, ip) === undefined)
-  return own.length === service.clusterIps.length ? service.clusterIps : own
-}
-
-/** Collects the refusals of the Service, its slices and the resolver, each once: both families lose one NodePort. */
-function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
-  if (findings.refusals === undefined && !hasRefusals(slices)) return service.refusals
-  const found = new Map(
-    refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
-  )
-  return [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
-}
-
-function hasRefusals(slices: SliceList): boolean {
-  for (let index = 0; index < slices.length; index++) if (slices[index]?.refusals.length !== 0) return true
-  return false
-}
-
-/** The whole addresses of a headless Service without ports that no older Service has, by family. */
-function wholesOf(work: ServiceWork): readonly WholeAddresses[] {
-  const ips = work.externals.filter(({ ip }) => isOwn(work, ip)).map(({ ip }) => ip)
-  return FAMILIES.flatMap(family => {
-    const ofFamily = ips.filter(ip => familyOf(ip) === family)
-    return ofFamily.length === 0 ? [] : [wholeOf(work, family, ofFamily)]
-  })
-}
-
-function wholeOf(
-  { ownership, service, slices }: ServiceWork,
-  family: Family,
-  ips: readonly Ip[],
-): WholeAddresses {
-  const endpoints = wholeCandidatesOf(slices, family).map(({ endpoint }) => endpoint)
-  const found = survey(endpoints, ownership.here)
-  const route = externalRoute(service, found)
-  const among = { endpoints, ports: 0 }
-  const lists = selectBackends({ among, found, place: ownership.here, former: [] }, needsForRoute(route))
-  return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
-}
-
-function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
-  if (isApiAddress(ownership.here.apiServers, ip)) {
-    refuse(findings, 'spec.externalIPs', formatIp(ip), API_ADDRESS)
-    return false
+/** FrontendTable.localBackends after some Services changed. */
+export function localBackendsAfter(
+  table: FrontendTable | undefined,
+  changes: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
+): PersistentMap<number> {
+  const deltas = new Map<Ip, number>()
+  for (const [key, now] of changes) countPorts(deltas, table?.services.get(key)?.ports, now?.ports)
+  const counts = table?.localBackends ?? PersistentMap.empty<number>()
+  const updates = new Map<Ip, number | undefined>()
+  for (const [ip, delta] of deltas) {
+    const now = (counts.get(ip) ?? 0) + delta
+    updates.set(ip, now === 0 ? undefined : now)
   }
-  const owner = placeOwner(ownership, service, wholePlace(ip))
-  if (owner === undefined) return true
-  const reason = `already claimed as a whole by Service ${owner.key}, which comes first`
-  refuse(findings, 'spec.externalIPs', formatIp(ip), reason)
-  return false
+  return counts.withOwn(updates)
+}
+
+const NO_PORTS: readonly PortFrontends[] = []
+const NO_BACKENDS: readonly Backend[] = []
+
+function countPorts(deltas: Map<Ip, number>, before = NO_PORTS, now = NO_PORTS): void {
+  for (let index = 0; index < Math.max(before.length, now.length); index++) {
+    const was = before[index]
+    const is = now[index]
+    countLists(deltas, was?.cluster, is?.cluster)
+    countLists(deltas, was?.local, is?.local)
+  }
+}
+
+/** Passes over what begins and ends both lists: most back ends of an earlier version are used again. */
+function countLists(deltas: Map<Ip, number>, before = NO_BACKENDS, now = NO_BACKENDS): void {
+  let from = 0
+  while (from < before.length && before[from] === now[from]) from++
+  let endBefore = before.length
+  let endNow = now.length
+  while (endBefore > from && endNow > from && before[endBefore - 1] === now[endNow - 1]) {
+    endBefore--
+    endNow--
+  }
+  if (from < endBefore) countList(deltas, before, { from, to: endBefore, by: -1 })
+  if (from < endNow) countList(deltas, now, { from, to: endNow, by: 1 })
+}
+
+function countList(
+  deltas: Map<Ip, number>,
+  backends: readonly Backend[],
+  { from, to, by }: Readonly<Record<'from' | 'to' | 'by', number>>,
+): void {
+  for (let index = from; index < to; index++) {
+    const backend = backends[index]
+    if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
+  }
 }

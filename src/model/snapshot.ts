@@ -1,8 +1,6 @@
-import { finish, Pauses, type Steps } from '../base/clock.ts'
 import { append, PersistentMap } from '../base/collections.ts'
-import { type Cidr, compareIps, formatIp, type Ip } from '../base/ip.ts'
-import { addRefusal, type Findings, isSame, type Refusal } from './fields.ts'
-import { hasEndpointAt } from './port-endpoints.ts'
+import { type Cidr, compareIps, type Ip } from '../base/ip.ts'
+import { isSame, type Refusal } from './fields.ts'
 import { type ApiEndpoint, type ServiceListeners, sortedEndpoints } from './reserved.ts'
 import type {
   EndpointConditions,
@@ -86,14 +84,9 @@ export const EMPTY_SNAPSHOT: Snapshot = {
  * key the last counts. Cost follows the number of events.
  */
 export function applyEvents(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Snapshot {
-  return finish(applyEventsInSteps(snapshot, events))
-}
-
-/** Does the work of applyEvents() with pauses: the first load of a large cluster is one set of events. */
-export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<Snapshot> {
-  const news = yield* collect(snapshot, events)
+  const news = collect(snapshot, events)
   const next = {
-    slices: yield* regrouped({ before: snapshot.sliceByKey, changes: news.slices, groups: snapshot.slices }),
+    slices: regrouped({ before: snapshot.sliceByKey, changes: news.slices, groups: snapshot.slices }),
     services: snapshot.services.withOwn(news.services),
     sliceByKey: snapshot.sliceByKey.withOwn(news.slices),
     serviceCidrs: snapshot.serviceCidrs.withOwn(news.serviceCidrs),
@@ -126,7 +119,7 @@ interface News {
   apiEndpoints: readonly ApiEndpoint[]
 }
 
-function* collect(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<News> {
+function collect(snapshot: Snapshot, events: Iterable<SnapshotEvent>): News {
   const { node, localIps, apiEndpoints } = snapshot
   const news: News = {
     services: new Map(),
@@ -137,11 +130,7 @@ function* collect(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<Ne
     localIps,
     apiEndpoints,
   }
-  const pauses = new Pauses()
-  for (const event of events) {
-    take(news, snapshot, event)
-    if (pauses.due(event.kind === 'EndpointSlice' ? 1 + (event.value?.endpoints.length ?? 0) : 1)) yield
-  }
+  for (const event of events) take(news, snapshot, event)
   return news
 }
 
@@ -185,16 +174,10 @@ interface SliceChange {
 }
 
 /** The slices by Service after a change. Lists of Services that it does not touch stay the same. */
-function* regrouped(change: SliceChange): Steps<PersistentMap<SliceList>> {
+function regrouped(change: SliceChange): PersistentMap<SliceList> {
   if (change.changes.size === 0) return change.groups
   const draft: Draft = { ...change, lists: new Map(), open: new Set() }
-  const keys = [...change.changes.keys()]
-  const slices = [...change.changes.values()]
-  const pauses = new Pauses()
-  for (let index = 0; index < keys.length; index++) {
-    restate(draft, keys[index] ?? '', slices[index])
-    if (pauses.due()) yield
-  }
+  for (const [key, slice] of change.changes) restate(draft, key, slice)
   for (const service of draft.open) {
     const list = draft.lists.get(service) ?? []
     draft.lists.set(service, list.length === 0 ? undefined : list.toSorted(bySliceKey))
@@ -236,42 +219,6 @@ function bySliceKey(a: EndpointSlice, b: EndpointSlice): number {
   return a.key < b.key ? -1 : 1
 }
 
-/**
- * The slices without endpoints that are ClusterIPs of their own Service: traffic would go in circles (CVE-2021-25740).
- * External and load-balancer addresses may be endpoints: they are the node's own where the pods use its network.
- */
-export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
-  const own = service.clusterIps
-  for (let index = 0; index < slices.length; index++) {
-    const slice = slices[index]
-    if (slice !== undefined && hasOwn(slice, own)) return slices.map(its => withoutOwn(its, own, findings))
-  }
-  return slices
-}
-
-function hasOwn(slice: EndpointSlice, own: readonly Ip[]): boolean {
-  for (let index = 0; index < own.length; index++) if (hasEndpointAt(slice, own[index] ?? '')) return true
-  return false
-}
-
-function withoutOwn(slice: EndpointSlice, own: readonly Ip[], findings: Findings | undefined): EndpointSlice {
-  const isOther = (_: unknown, at: number): boolean => !own.includes(slice.endpoints[at]?.ip ?? '')
-  if (findings !== undefined)
-    for (const { ip } of slice.endpoints) if (own.includes(ip)) refuseEndpoint(findings, slice, ip)
-  const endpoints = slice.endpoints.filter(isOther)
-  const uids = slice.targetUids?.split(',').filter(isOther)
-  return uids === undefined ? { ...slice, endpoints } : { ...slice, endpoints, targetUids: uids.join(',') }
-}
-
-function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void {
-  addRefusal(findings, {
-    object: `EndpointSlice ${slice.key}`,
-    field: 'endpoints',
-    value: formatIp(ip),
-    reason: 'the ClusterIP of the Service itself, to which its traffic would return',
-  })
-}
-
 /** Maximum number of entries in one part of a pool. An entry with long text counts as several. */
 const ROOM = 65_536
 /** Lists of ports are larger, and a cluster has fewer of them. */
@@ -311,11 +258,8 @@ export class ValuePool {
   /** `conditions` are compared by identity. */
   traits(nodeName: string, conditions: EndpointConditions, hints: EndpointHints): EndpointTraits {
     const ofNode = this.#traits.values.get(nodeName)
-    // An iterator costs more than the rest of this, until it is compiled.
-    for (let index = 0; ofNode !== undefined && index < ofNode.length; index++) {
-      const known = ofNode[index]
-      if (known?.conditions === conditions && isSame(known.hints, hints)) return known
-    }
+    const same = ofNode?.find(known => known.conditions === conditions && isSame(known.hints, hints))
+    if (same !== undefined) return same
     const traits = { nodeName, conditions, hints }
     if (ofNode === undefined || ofNode.length < TRAITS_MAX) this.#addTraits(traits)
     return traits

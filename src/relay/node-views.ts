@@ -95,10 +95,10 @@ export class NodeViews {
   }
 
   #start(): Run {
-    const { clock, openSource, failed } = this.#options
+    const { openSource, failed } = this.#options
     const source = openSource(() => this.#wake())
     const handlers = { refusals: () => undefined, problem: () => undefined }
-    const intake = new Intake({ clock, handlers })
+    const intake = new Intake({ handlers })
     intake.deliverTo({
       offer: snapshot => {
         this.#snapshot = snapshot

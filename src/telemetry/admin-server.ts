@@ -97,8 +97,7 @@ function* partsOf(value: unknown): Generator<string> {
     yield JSON.stringify(value) ?? 'null'
     return
   }
-  if (Symbol.iterator in value) yield* listParts(value)
-  else yield* objectParts(value)
+  for (const part of Symbol.iterator in value ? listParts(value) : objectParts(value)) yield part
 }
 
 /** Subtracts the values of `value` from `room`. Gives a negative number if there are too many, or for an iterable. */
@@ -119,7 +118,7 @@ function* listParts(list: object): Generator<string> {
   if (isIterable(list))
     for (const item of list) {
       yield separator
-      yield* partsOf(item)
+      for (const part of partsOf(item)) yield part
       separator = ','
     }
   yield ']'
@@ -131,7 +130,7 @@ function* objectParts(object: object): Generator<string> {
   for (const [name, value] of Object.entries(object)) {
     if (value === undefined) continue
     yield `${separator}${JSON.stringify(name)}:`
-    yield* partsOf(value)
+    for (const part of partsOf(value)) yield part
     separator = ','
   }
   yield '}'

@@ -27,7 +27,6 @@ export async function measureEvents(shape: ClusterShape): Promise<EventCost> {
   const frames = script.changes(WARM_UP + 2 * EVENTS)
   let snapshots = 0
   const intake = new Intake({
-    clock: systemClock,
     handlers: { refusals: () => undefined, problem: () => undefined },
   })
   intake.deliverTo({ offer: () => snapshots++ })

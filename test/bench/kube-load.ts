@@ -134,7 +134,6 @@ async function openKprobe(kubeconfig: string, { contentType, streams }: Asking):
           if (kind === 'failed') reject(new Error(text))
         }
         const intake = new Intake({
-          clock: systemClock,
           handlers: { observed, problem, refusals: list => list.length > 0 && reject(new Error('refused')) },
         })
         intake.deliverTo({ offer: ({ services, sliceByKey }) => resolve(services.size + sliceByKey.size) })

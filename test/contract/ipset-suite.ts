@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/collections.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
@@ -102,7 +102,7 @@ function namesAndChecks(at: () => { readonly target: Target; readonly client: Nf
 const NOTHING: Ruleset = { tables: [] }
 
 function plan(from: Ruleset, to: Ruleset): Transaction {
-  return finish(diffRulesets(from, to, { lateSets: new Set() })).transaction
+  return diffRulesets(from, to, { lateSets: new Set() }).transaction
 }
 
 function rulesetOf(set: string, set6: string): Ruleset {

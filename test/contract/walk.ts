@@ -1,5 +1,5 @@
 import { expect } from 'vitest'
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import type { Ruleset } from '../../src/kernel/nft/state.ts'
@@ -20,7 +20,7 @@ export async function walk(transport: Transport, goals: readonly Ruleset[]): Pro
   for (const goal of goals) {
     for (let round = 0; round < ROUNDS_MAX; round++) {
       const { ruleset, generation } = await client.list(TABLES)
-      const { transaction } = finish(diffRulesets(ruleset, goal, { lateSets: LATE_SETS }))
+      const { transaction } = diffRulesets(ruleset, goal, { lateSets: LATE_SETS })
       if (transaction.length === 0) break
       const result = await client.commit(transaction, { generation })
       expect(result.failures.map(failure => failure.error.message)).toEqual([])

@@ -61,7 +61,7 @@ const web = (affinityTimeoutS: number) =>
   ])
 
 async function counts(state: NftablesState): Promise<string[]> {
-  const found = await readConnections(client, state, async steps => finish(steps))
+  const found = await readConnections(client, state)
   return found.map(({ port, endpoint, connections }) => `${port} ${endpoint} ${connections}`)
 }
 

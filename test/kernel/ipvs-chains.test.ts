@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { finish, slicingOf, systemClock } from '../../src/base/clock.ts'
+import { slicingOf, systemClock } from '../../src/base/clock.ts'
 import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { commitScope } from '../../src/kernel/xt/scope-commit.ts'
@@ -27,7 +27,7 @@ function wanted(config: PipelineConfig): Chains {
 async function write(to: Chains, rules: RuleWriter = 'iptables'): Promise<number> {
   const { observed } = await observeChains({ nft, ipset }, { rules })
   const codec = codecOf(ipset)
-  const { operations } = finish(diffChains({ kind: 'observed', observed }, to, codec))
+  const { operations } = diffChains({ kind: 'observed', observed }, to, codec)
   const { outcome, failures } = await commitScope(operations, {
     client: nft,
     codec,

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import { describeOperation } from '../../src/kernel/nft/print.ts'
@@ -42,13 +42,13 @@ it.each([
       for (const step of scenario.steps) {
         computed = change(computed, step)
         const { ruleset } = computed.state
-        const { transaction } = finish(diffRulesets(held, ruleset, NO_LATE_SETS))
+        const { transaction } = diffRulesets(held, ruleset, NO_LATE_SETS)
         const result = await client.commit(transaction)
         expect(result, `${scenario.file}: ${step.title}`).toMatchObject({ outcome: 'committed' })
         held = ruleset
       }
       const listed = await client.list(held.tables)
-      const left = finish(diffRulesets(listed.ruleset, held, NO_LATE_SETS)).transaction
+      const left = diffRulesets(listed.ruleset, held, NO_LATE_SETS).transaction
       expect(
         left.map(operation => describeOperation(operation)),
         scenario.file,

@@ -1,7 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { finish } from '../../src/base/clock.ts'
 import { append } from '../../src/base/collections.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import type { Ruleset, Table } from '../../src/kernel/nft/state.ts'
@@ -135,7 +134,7 @@ function restore(chains: readonly HeldChain[]): boolean {
 async function commit(wanted: Ruleset): Promise<boolean> {
   const client = openClient()
   try {
-    const { transaction } = finish(diffRulesets({ tables: [] }, wanted, { lateSets: new Set() }))
+    const { transaction } = diffRulesets({ tables: [] }, wanted, { lateSets: new Set() })
     return (await client.commit(transaction)).outcome === 'committed'
   } finally {
     await client.close()

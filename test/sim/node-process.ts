@@ -69,7 +69,6 @@ export class NodeProcess {
     this.#nft = opened.client
     this.reconciler = opened.reconciler
     this.#intake = new Intake({
-      clock,
       handlers: {
         refusals: list => tell(`refusals ${list.length}`),
         problem: ({ kind, location, text }) => tell(`${kind} ${location}: ${text}`),
@@ -115,7 +114,6 @@ export class NodeProcess {
       client,
       options: nftables,
       writers: { openTransport: () => kernel.open(), own: transport.portId },
-      clock,
     })
     const resolving = resolveOptionsOf({})
     const reconciler = new Reconciler({

@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { createSocket, type Socket } from 'node:dgram'
 import { once } from 'node:events'
 import { expect } from 'vitest'
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { formatIp, formatIpPort } from '../../src/base/ip.ts'
 import { u16be, u32host } from '../../src/base/octets.ts'
 import { difference, everything, includes, point, prefix, type Region } from '../../src/base/region.ts'
@@ -58,7 +58,7 @@ const NATIVE: JudgedRules = {
   ownership: { ownName: TABLE },
   async put(random, client) {
     const wanted: Ruleset = { tables: [randomTable(random)] }
-    const { transaction } = finish(diffRulesets(EMPTY, wanted, { lateSets: new Set() }))
+    const { transaction } = diffRulesets(EMPTY, wanted, { lateSets: new Set() })
     expect(await client.commit(transaction)).toMatchObject({ outcome: 'committed' })
   },
 }

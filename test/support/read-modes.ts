@@ -1,4 +1,3 @@
-import { finish } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/collections.ts'
 import { assert } from '../../src/base/errors.ts'
 import type { Observed, ObservedChain, Table } from '../../src/kernel/nft/state.ts'
@@ -47,7 +46,7 @@ export function heldModes({ nftables, userspace, iptables, ipvs }: ReadModes): r
 }
 
 export function readNftables({ ruleset }: Pick<NftablesState, 'ruleset'>): ReadModes {
-  return { ...NOTHING, nftables: finish(adoptRuleset(ruleset)).ruleset.tables }
+  return { ...NOTHING, nftables: adoptRuleset(ruleset).ruleset.tables }
 }
 
 export function readUserspace({ ruleset }: Pick<UserspaceState, 'ruleset'>): ReadModes {

@@ -1,5 +1,5 @@
-import { Batcher } from '../../src/base/clock.ts'
 import { formatIp } from '../../src/base/ip.ts'
+import { Batcher } from '../../src/base/queues.ts'
 import type { Refusal } from '../../src/model/fields.ts'
 import { parserOf } from '../../src/model/parse.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'

@@ -30,7 +30,6 @@ export class ReportingNode {
     this.#clock = world.clock
     this.client = world.client(name, relays)
     this.#intake = new Intake({
-      clock: world.clock,
       handlers: { refusals: () => undefined, problem: () => undefined },
     })
     this.#report = new KernelReport({

@@ -28,7 +28,6 @@ export class Rig extends PlaneRig<NftablesState, NftablesPlan> {
       client,
       options: nftables,
       ...(openListener && { writers: { openTransport: openListener, own: transport.portId } }),
-      clock,
     })
     super({ plane, clock, config, ...periods })
     this.client = client

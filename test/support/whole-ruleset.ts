@@ -1,4 +1,3 @@
-import { finish } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/collections.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import type { Chain, Element, NftSet, Rule, Ruleset, Table } from '../../src/kernel/nft/state.ts'
@@ -120,5 +119,5 @@ export const NOTHING: Ruleset = { tables: [] }
 export const WHOLE: Ruleset = { tables: [tableOf('ip', ELEMENTS), tableOf('ip6', ELEMENTS)] }
 
 export function plan(from: Ruleset, to: Ruleset): Transaction {
-  return finish(diffRulesets(from, to, { lateSets: new Set() })).transaction
+  return diffRulesets(from, to, { lateSets: new Set() }).transaction
 }

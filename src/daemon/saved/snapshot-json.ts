@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import { type Cidr, formatCidr, formatIp, parseIp } from '../../base/ip.ts'
 import { isJson } from '../../model/fields.ts'
 import type { Backend, Frontend, ServiceFrontends, WholeAddresses } from '../../model/frontend.ts'
@@ -12,7 +12,7 @@ import {
   type Service,
 } from '../../model/service.ts'
 import {
-  applyEventsInSteps,
+  applyEvents,
   EMPTY_SNAPSHOT,
   type Snapshot,
   type SnapshotEvent,
@@ -39,7 +39,7 @@ export function snapshotJson(snapshot: Snapshot) {
 
 function* eventsOf(snapshot: Snapshot): Generator<unknown> {
   yield { kind: 'LocalIps', localIps: snapshot.localIps.map(formatIp) }
-  yield* objectsOf(snapshot, written)
+  for (const object of objectsOf(snapshot, written)) yield object
   for (const [key, value] of snapshot.listeners.entries())
     yield { kind: 'Listeners', key, value: written(value) }
 }
@@ -60,15 +60,14 @@ function written(value: unknown): unknown {
 }
 
 /** The Snapshot that snapshotJson() has written. Throws when the value is something else. */
-export function* readSnapshotJson(value: unknown): Steps<Snapshot> {
+export function readSnapshotJson(value: unknown) {
   const { number, events } = isJson(value) ? value : {}
   if (typeof number !== 'number' || !Array.isArray(events)) throw new Error('not a list of objects')
-  const snapshot = yield* applyEventsInSteps(EMPTY_SNAPSHOT, eventsIn(events))
-  return { ...snapshot, number }
-}
-
-function* eventsIn(list: readonly unknown[]): Generator<SnapshotEvent> {
-  for (const each of list) yield eventIn(each)
+  const read: SnapshotEvent[] = []
+  return stepsOver<unknown, Snapshot>(events, {
+    each: event => read.push(eventIn(event)),
+    result: () => ({ ...applyEvents(EMPTY_SNAPSHOT, read), number }),
+  })
 }
 
 /** Reads an event that snapshotJson() has written. Throws when the value is something else. */

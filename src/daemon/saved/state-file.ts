@@ -1,13 +1,13 @@
-import { createHash, type Hash } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { constants, type Stats } from 'node:fs'
 import { type FileHandle, mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
-import { Pauses, type Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import { codeOf, errorOf, errorText } from '../../base/errors.ts'
 import { readToEnd } from '../../base/octets.ts'
 import { isJson, type Json } from '../../model/fields.ts'
 import {
-  applyEventsInSteps,
+  applyEvents,
   EMPTY_SNAPSHOT,
   type Snapshot,
   type SnapshotEvent,
@@ -29,7 +29,6 @@ export const STATE_BYTES_MAX = 64 << 20
 /** Parsed JSON takes up to 40 times the memory of its text, so lines are short; no object of the API server is longer. */
 export const LINE_BYTES_MAX = 4 << 20
 const CHUNK_CHARS = 64 << 10
-const HASH_BYTES = 1 << 20
 
 /** The node, proxy and cluster of a saved state. Others have other Services at the same addresses. */
 export interface StateOwner {
@@ -114,18 +113,16 @@ function line(value: unknown): string {
 }
 
 /** Reads a file that stateChunks() has made for this owner. Throws SavedStateError. */
-export function* readState(bytes: Buffer, owner: StateOwner): Steps<Snapshot> {
+export function readState(bytes: Buffer, owner: StateOwner) {
   const header = readHeader(bytes)
-  const end = yield* checkedEnd(bytes)
+  const end = checkedEnd(bytes)
   checkOwner(header, owner)
-  try {
-    return yield* applyEventsInSteps(EMPTY_SNAPSHOT, yield* eventsIn(bytes, end))
-  } catch (thrown) {
-    if (thrown instanceof SavedStateError) throw thrown
-    throw new SavedStateError('foreign', 'it holds no objects of kprobe', {
-      cause: errorOf(thrown),
-    })
-  }
+  const pool = new ValuePool()
+  const events: SnapshotEvent[] = []
+  return stepsOver(linesIn(bytes, end), {
+    each: line => events.push(readEvent(line, pool)),
+    result: () => applyEvents(EMPTY_SNAPSHOT, events),
+  })
 }
 
 /** The first bytes of every version. */
@@ -134,7 +131,7 @@ const MAGIC = JSON.stringify({ kprobe: KIND }).slice(0, -1)
 function readHeader(bytes: Buffer): Json {
   if (!MAGIC.startsWith(bytes.toString('latin1', 0, MAGIC.length)))
     throw new SavedStateError('foreign', 'it is not a saved state of kprobe')
-  const header = jsonLine(bytes, 0, bytes.indexOf('\n'))
+  const header = jsonLine(bytes.subarray(0, Math.max(0, bytes.indexOf('\n'))))
   if (header === undefined) throw torn()
   if (header.version !== STATE_VERSION)
     throw new SavedStateError(
@@ -149,19 +146,11 @@ function torn(): SavedStateError {
 }
 
 /** The end of the lines that the last one vouches for. */
-function* checkedEnd(bytes: Buffer): Steps<number> {
+function checkedEnd(bytes: Buffer): number {
   const end = bytes.length < 2 ? 0 : bytes.lastIndexOf('\n', bytes.length - 2) + 1
-  const hash = createHash('sha256')
-  yield* hashed(hash, bytes.subarray(0, end))
-  if (!bytes.subarray(end).equals(Buffer.from(line({ sha256: hash.digest('hex') })))) throw torn()
+  const sha256 = createHash('sha256').update(bytes.subarray(0, end)).digest('hex')
+  if (!bytes.subarray(end).equals(Buffer.from(line({ sha256 })))) throw torn()
   return end
-}
-
-function* hashed(hash: Hash, bytes: Buffer): Steps<void> {
-  for (let at = 0; at < bytes.length; at += HASH_BYTES) {
-    hash.update(bytes.subarray(at, at + HASH_BYTES))
-    yield
-  }
 }
 
 function checkOwner(header: Json, owner: StateOwner): void {
@@ -189,26 +178,29 @@ function proxyText(proxy: unknown): string {
   return proxy === '' ? 'the unnamed proxy' : `the proxy ${JSON.stringify(proxy)}`
 }
 
-function* eventsIn(bytes: Buffer, end: number): Steps<readonly SnapshotEvent[]> {
-  const pool = new ValuePool()
-  const events: SnapshotEvent[] = []
-  const pauses = new Pauses()
+/** The lines behind the header. */
+function* linesIn(bytes: Buffer, end: number): IterableIterator<Buffer> {
   for (let at = bytes.indexOf('\n') + 1; at < end; ) {
     const next = bytes.indexOf('\n', at)
-    const event = savedEvent(jsonLine(bytes, at, next), pool)
-    events.push(event)
-    if (pauses.due(event.kind === 'EndpointSlice' ? 1 + (event.value?.endpoints.length ?? 0) : 1)) yield
+    yield bytes.subarray(at, next)
     at = next + 1
   }
-  return events
+}
+
+function readEvent(line: Buffer, pool: ValuePool): SnapshotEvent {
+  try {
+    return savedEvent(jsonLine(line), pool)
+  } catch (thrown) {
+    if (thrown instanceof SavedStateError) throw thrown
+    throw new SavedStateError('foreign', 'it holds no objects of kprobe', { cause: errorOf(thrown) })
+  }
 }
 
 /** The mapping in these bytes; undefined for anything else. Throws SavedStateError for a line that is too long. */
-function jsonLine(bytes: Buffer, from: number, to: number): Json | undefined {
-  if (to < from) return undefined
-  if (to - from > LINE_BYTES_MAX) throw lineTooLong(to - from)
+function jsonLine(line: Buffer): Json | undefined {
+  if (line.length > LINE_BYTES_MAX) throw lineTooLong(line.length)
   try {
-    const value: unknown = JSON.parse(bytes.toString('utf8', from, to))
+    const value: unknown = JSON.parse(line.toString('utf8'))
     return isJson(value) ? value : undefined
   } catch {
     return undefined

@@ -1,14 +1,10 @@
 import type { Family } from '../../base/ip.ts'
-import {
-  clusterVerdict,
-  localVerdict,
-  nodeContextOf,
-  type ResolveOptions,
-  survey,
-} from '../../model/node-context.ts'
+import { clusterVerdict, localVerdict, survey } from '../../model/endpoint-choice.ts'
+import { nodeContextOf, type ResolveOptions } from '../../model/node-context.ts'
 import { candidatesOf } from '../../model/port-endpoints.ts'
+import { withoutLoops } from '../../model/resolve-service.ts'
 import type { Protocol, ServiceKey } from '../../model/service.ts'
-import { type Snapshot, withoutLoops } from '../../model/snapshot.ts'
+import type { Snapshot } from '../../model/snapshot.ts'
 
 interface ExplainQuery {
   readonly options: ResolveOptions

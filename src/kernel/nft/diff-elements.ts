@@ -1,4 +1,3 @@
-import { Pauses, type Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { NFT_SET_EVAL } from './constants.ts'
 import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.ts'
@@ -42,49 +41,19 @@ const NONE: OwnedElements = { elements: [], groups: [] }
  * Compares the elements of two tables that declare equal sets (or none in `from`). It skips elements of sets that
  * packets fill, and elements of sets that only `from` has: the kernel removes them with their set.
  */
-export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<string>): Steps<ElementChanges> {
+export function diffElements(from: Table, to: Table, lateSets: ReadonlySet<string>): ElementChanges {
   const piles: Piles = { sets: to.sets, collected: new Map(), referenced: new Set() }
-  if (from.elements.size === 0) yield* collectAll(to, piles)
-  else {
-    const pauses = new Pauses()
-    for (const [group, before, after] of PersistentMap.differences(from.elements, to.elements)) {
-      collect(group, before ?? NO_ELEMENTS, after ?? NO_ELEMENTS, piles)
-      if (pauses.due()) yield
-    }
-  }
+  for (const [group, before, after] of PersistentMap.differences(from.elements, to.elements))
+    collect(group, before ?? NO_ELEMENTS, after ?? NO_ELEMENTS, piles)
   const late: Element[] = []
   const waits = (element: Element, group: string) => lateSets.has(element.set) && to.elements.has(group)
   const sets: SetChanges[] = []
   for (const name of to.sets.keys()) {
     const pile = piles.collected.get(name)
-    if (pile !== undefined) sets.push(yield* settle(pile, { waits, late }))
+    if (pile !== undefined) sets.push(settle(pile, { waits, late }))
   }
   sets.sort((a, b) => Number(lateSets.has(b.set.name)) - Number(lateSets.has(a.set.name)))
   return { sets, late, referenced: piles.referenced }
-}
-
-/** Collects all elements of a table, for a first load. */
-function* collectAll(to: Table, piles: Piles): Steps<void> {
-  const keys = to.elements.keys()
-  const groups = to.elements.values()
-  const pauses = new Pauses()
-  for (let i = 0; i < groups.length; i++) {
-    const key = keys[i] ?? ''
-    const group = groups[i] ?? []
-    let set = ''
-    let pile: Pile | undefined
-    for (let j = 0; j < group.length; j++) {
-      const element = group[j]
-      if (element === undefined) break
-      if (element.set !== set) {
-        set = element.set
-        pile = pileOf(piles, set)?.added
-      }
-      if (pile === undefined) continue
-      put(pile, element, key)
-    }
-    if (pauses.due()) yield
-  }
 }
 
 export function filledByPackets(set: NftSet): boolean {
@@ -143,17 +112,13 @@ function collect(group: string, before: ElementGroup, after: ElementGroup, piles
     sameElement(before[before.length - 1 - ends], after[after.length - 1 - ends])
   )
     ends++
-  for (let i = start; i < before.length - ends; i++) {
-    const element = before[i]
-    if (element === undefined) continue
+  for (const element of before.slice(start, before.length - ends)) {
     if (typeof element.data === 'object' && element.data.chain !== undefined)
       piles.referenced.add(element.data.chain)
     const pile = pileOf(piles, element.set)
     if (pile !== undefined) put(pile.removed, element, group)
   }
-  for (let i = start; i < after.length - ends; i++) {
-    const element = after[i]
-    if (element === undefined) continue
+  for (const element of after.slice(start, after.length - ends)) {
     const pile = pileOf(piles, element.set)
     if (pile !== undefined) put(pile.added, element, group)
   }
@@ -170,25 +135,18 @@ function sameContent(a: Element, b: Element): boolean {
 }
 
 /** Matches elements that left one group with elements that entered another, so that only real differences remain. */
-function* settle({ set, removed, added }: Collected, late: Late): Steps<SetChanges> {
+function settle({ set, removed, added }: Collected, late: Late): SetChanges {
   // A load and an unload have nothing to match, so they need no index.
   if (removed.elements.length === 0) return { set, remove: NONE, add: added }
   const remove = emptyPile()
   if (added.elements.length === 0) {
-    for (let i = 0; i < removed.elements.length; i++) leave(removed, i, { remove, late })
+    for (const i of removed.elements.keys()) leave(removed, i, { remove, late })
     return { set, remove, add: NONE }
   }
   const unmatched = new Map<string, number>()
   const add = emptyPile()
-  const pauses = new Pauses()
-  for (let i = 0; i < removed.elements.length; i++) {
-    unmatched.set(removed.elements[i]?.key ?? '', i)
-    if (pauses.due()) yield
-  }
-  for (let i = 0; i < added.elements.length; i++) {
-    const element = added.elements[i]
-    if (element === undefined) break
-    if (pauses.due()) yield
+  for (const [i, { key }] of removed.elements.entries()) unmatched.set(key, i)
+  for (const [i, element] of added.elements.entries()) {
     const at = unmatched.get(element.key)
     const old = at === undefined ? undefined : removed.elements[at]
     if (at !== undefined && old !== undefined) {

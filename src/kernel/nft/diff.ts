@@ -1,4 +1,3 @@
-import type { Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import * as nft from './constants.ts'
 import { NFT_SET_ANONYMOUS } from './constants.ts'
@@ -34,8 +33,6 @@ export interface DiffOptions {
   readonly lateSets: ReadonlySet<string>
 }
 
-export type DiffRulesets = (from: Ruleset, to: Ruleset, options: DiffOptions) => Steps<RulesetDiff>
-
 /** A part of the result: operations on one table, and that table afterwards. */
 interface TableDiff {
   readonly operations: readonly Operation[]
@@ -48,7 +45,7 @@ interface TableDiff {
  * lookup walks all elements of the map. A changed key is deleted before it is added, and other deletes come before
  * additions, so that a set never needs room for both.
  */
-export const diffRulesets: DiffRulesets = function* (from, to, options) {
+export function diffRulesets(from: Ruleset, to: Ruleset, options: DiffOptions): RulesetDiff {
   const transaction: Operation[] = []
   const tables: Table[] = []
   for (const table of from.tables) {
@@ -60,7 +57,7 @@ export const diffRulesets: DiffRulesets = function* (from, to, options) {
       tables.push(table)
       continue
     }
-    const { operations, after } = yield* diffTable(before, table, options)
+    const { operations, after } = diffTable(before, table, options)
     for (const operation of operations) transaction.push(operation)
     tables.push(after)
   }
@@ -73,16 +70,16 @@ function findTable({ tables }: Ruleset, { family, name }: Table): Table | undefi
   return undefined
 }
 
-function* diffTable(from: Table | undefined, to: Table, options: DiffOptions): Steps<TableDiff> {
-  if (from === undefined) return yield* createTable(to)
-  if (needsReplacing(from, to)) return yield* replaceTable(from, to)
-  return yield* changeTable(from, to, options)
+function diffTable(from: Table | undefined, to: Table, options: DiffOptions): TableDiff {
+  if (from === undefined) return createTable(to)
+  if (needsReplacing(from, to)) return replaceTable(from, to)
+  return changeTable(from, to, options)
 }
 
-function* createTable(to: Table): Steps<TableDiff> {
+function createTable(to: Table): TableDiff {
   const add: Operation = { ...targetOf(to), verb: 'add-table', flags: to.flags, comment: to.comment }
   const blank: Table = { ...to, chains: new Map(), sets: new Map(), elements: PersistentMap.empty() }
-  const { operations } = yield* changeTable(blank, to, { lateSets: new Set() })
+  const { operations } = changeTable(blank, to, { lateSets: new Set() })
   return { operations: [add, ...operations], after: to }
 }
 
@@ -90,11 +87,11 @@ function* createTable(to: Table): Steps<TableDiff> {
  * Replaces a table in one transaction. It adds the table first, so that deleting it works even if it has gone
  * meanwhile.
  */
-function* replaceTable(from: Table, to: Table): Steps<TableDiff> {
+function replaceTable(from: Table, to: Table): TableDiff {
   const add: Operation = { ...targetOf(to), verb: 'add-table', flags: to.flags, comment: to.comment }
   const addAsItWas: Operation = { ...add, flags: from.flags, comment: from.comment }
-  const { operations } = yield* createTable(to)
-  const kept = yield* keepWhatPacketsMade(from, to)
+  const { operations } = createTable(to)
+  const kept = keepWhatPacketsMade(from, to)
   return {
     operations: [addAsItWas, { ...targetOf(to), verb: 'delete-table' }, ...operations, ...kept],
     after: to,
@@ -105,7 +102,7 @@ function* replaceTable(from: Table, to: Table): Steps<TableDiff> {
  * Keeps the elements that packets created (session affinity) with their remaining time, where the new set can hold
  * them.
  */
-function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[]> {
+function keepWhatPacketsMade(from: Table, to: Table): readonly Operation[] {
   const kept = new Map<string, { readonly elements: Element[]; readonly groups: string[] }>()
   for (const set of to.sets.values()) {
     const before = from.sets.get(set.name)
@@ -113,7 +110,6 @@ function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[
       kept.set(set.name, { elements: [], groups: [] })
   }
   if (kept.size === 0) return []
-  let groups = 0
   for (const [group, elements] of from.elements.entries()) {
     for (const element of elements) {
       const pile = kept.get(element.set)
@@ -122,7 +118,6 @@ function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[
       pile.elements.push(element)
       pile.groups.push(group)
     }
-    if (++groups % 256 === 0) yield
   }
   return [...to.sets.values()].flatMap(set => {
     const pile = kept.get(set.name)
@@ -131,10 +126,10 @@ function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[
   })
 }
 
-function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<TableDiff> {
+function changeTable(from: Table, to: Table, options: DiffOptions): TableDiff {
   const target = targetOf(to)
   const { family, table } = target
-  const changes = yield* diffElements(from, to, options.lateSets)
+  const changes = diffElements(from, to, options.lateSets)
   const stale = retireChains(from, to, changes)
   const operations: Operation[] = []
   for (const set of onlyIn(to.sets, from.sets)) operations.push({ ...target, verb: 'add-set', set })

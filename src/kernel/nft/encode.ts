@@ -1,4 +1,4 @@
-import { Pauses, type Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
 import { type AttributeWriter, ByteWriter } from '../../netlink/attribute.ts'
 import * as netlink from '../../netlink/constants.ts'
@@ -46,7 +46,6 @@ import {
   familyNumber,
   isOnElements,
   type Operation,
-  type Segment,
   segmentsOf,
   type Transaction,
 } from './transaction.ts'
@@ -78,7 +77,7 @@ const PIECE_ELEMENTS = 2048
  * Encodes a transaction as one batch. Only its last message requests an acknowledgement (kernels before 6.2 send none
  * for batch end). Throws NetlinkError for a value that does not fit its attribute, and for an ipset without a number.
  */
-export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<EncodedTransaction> {
+export function encodeBatch(transaction: Transaction, options: EncodeOptions) {
   const { out = new ByteWriter(0), firstSequence, generation, indexOfIpset } = options
   const listBytesMax = Math.min(options.elementListBytesMax ?? ELEMENT_LIST_BYTES_MAX, ELEMENT_LIST_BYTES_MAX)
   out.reserve(expectedBytes(transaction))
@@ -86,26 +85,28 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
   openBorder(batch, netlink.NFNL_MSG_BATCH_BEGIN)
   if (generation !== undefined) batch.out.u32be(netlink.NFNL_BATCH_GENID, generation)
   batch.close(undefined)
-  const pauses = new Pauses()
   let setId = 0
-  for (let i = 0; i < transaction.length; ) {
-    const operation = transaction[i]
-    if (operation === undefined) break
-    if (isOnElements(operation)) {
-      const run = elementRunAt(transaction, i)
-      for (const segment of segmentsOf(run)) yield* encodeElements(batch, segment, listBytesMax)
-      i += run.length
-    } else {
-      if (operation.verb === 'add-set') setId++
-      encodeObject(batch, operation, { setId, indexOfIpset })
-      i++
-      if (pauses.due()) yield
-    }
-  }
-  if (batch.messages > 1) batch.acknowledgeLast()
-  openBorder(batch, netlink.NFNL_MSG_BATCH_END)
-  batch.close(undefined)
-  return batch
+  let message: ElementMessage | undefined
+  return stepsOver(piecesOf(transaction), {
+    each({ head, run }) {
+      if (message?.head !== head) message?.close()
+      if (run !== undefined) {
+        if (message?.head !== head) message = new ElementMessage(batch, head, listBytesMax)
+        message.add(run)
+        return
+      }
+      message = undefined
+      if (head.verb === 'add-set') setId++
+      encodeObject(batch, head, { setId, indexOfIpset })
+    },
+    result() {
+      message?.close()
+      if (batch.messages > 1) batch.acknowledgeLast()
+      openBorder(batch, netlink.NFNL_MSG_BATCH_END)
+      batch.close(undefined)
+      return batch
+    },
+  })
 }
 
 function compiledBytesOf(operation: Operation): number {
@@ -138,26 +139,38 @@ function openMessage(batch: EncodedTransaction, message: number, flags: number, 
   writeNfGenMsg(batch.out.out, { family: familyNumber(family), resourceId: 0 })
 }
 
-function* encodeElements(batch: EncodedTransaction, segment: Segment, listBytesMax: number): Steps<void> {
-  const message = new ElementMessage(batch, segment[0], listBytesMax)
-  for (const operation of segment) {
-    const { length } = operation.elements
-    for (let from = 0; from < length; from += PIECE_ELEMENTS) {
-      message.add({ operation, from, to: Math.min(length, from + PIECE_ELEMENTS) })
-      if (from > 0) yield
+/** A part of a batch: an object, or elements of a segment that begins with `head`. */
+type Piece =
+  | { readonly head: ObjectOperation; readonly run: undefined }
+  | { readonly head: ElementOperation; readonly run: ElementRun }
+
+function* piecesOf(transaction: Transaction): IterableIterator<Piece> {
+  for (let i = 0; i < transaction.length; ) {
+    const head = transaction[i]
+    if (head === undefined) return
+    if (!isOnElements(head)) {
+      yield { head, run: undefined }
+      i++
+      continue
     }
+    const run = elementRunAt(transaction, i)
+    i += run.length
+    for (const segment of segmentsOf(run))
+      for (const operation of segment)
+        for (let from = 0; from < operation.elements.length; from += PIECE_ELEMENTS) {
+          const to = Math.min(operation.elements.length, from + PIECE_ELEMENTS)
+          yield { head: segment[0], run: { operation, from, to } }
+        }
   }
-  message.close()
-  yield
 }
 
 const CLOSED = -1
 
 /** The message that receives the elements of a segment; a new one begins when it is full. */
 class ElementMessage {
+  readonly head: ElementOperation
   readonly #batch: EncodedTransaction
   readonly #listBytesMax: number
-  readonly #head: ElementOperation
   #runs: ElementRun[] = []
   /** Position from which another element may not fit; CLOSED without an open message. */
   #full = CLOSED
@@ -165,7 +178,7 @@ class ElementMessage {
   constructor(batch: EncodedTransaction, head: ElementOperation, listBytesMax: number) {
     this.#listBytesMax = listBytesMax
     this.#batch = batch
-    this.#head = head
+    this.head = head
   }
 
   add({ operation, from, to }: ElementRun): void {
@@ -194,7 +207,7 @@ class ElementMessage {
 
   #open(): void {
     const { out } = this.#batch
-    const { verb, family, table, set } = this.#head
+    const { verb, family, table, set } = this.head
     if (verb === 'add-elements')
       openMessage(this.#batch, nft.NFT_MSG_NEWSETELEM, netlink.NLM_F_CREATE, family)
     else openMessage(this.#batch, nft.NFT_MSG_DELSETELEM, 0, family)

@@ -39,7 +39,7 @@ import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, decodeUserdata, SOURC
  * has its own line, sorted by key, so that two listings can be compared.
  */
 export function* printRuleset(ruleset: Ruleset): IterableIterator<string> {
-  yield* printTables(ruleset.tables)
+  for (const line of printTables(ruleset.tables)) yield line
 }
 
 export function* printTables(tables: Iterable<AnyTable>): IterableIterator<string> {
@@ -56,12 +56,12 @@ function* printTable(table: AnyTable): IterableIterator<string> {
   for (const set of table.sets.values()) {
     if (!first) yield ''
     first = false
-    yield* printSet(set, elements.get(set.name) ?? [])
+    for (const line of printSet(set, elements.get(set.name) ?? [])) yield line
   }
   for (const chain of table.chains.values()) {
     if (!first) yield ''
     first = false
-    yield* printChain(chain, table)
+    for (const line of printChain(chain, table)) yield line
   }
   yield '}'
 }

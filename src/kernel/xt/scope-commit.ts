@@ -1,4 +1,4 @@
-import { finish, finishInSlices, Pauses, type Slicing, type Steps } from '../../base/clock.ts'
+import { finish, finishInSlices, type Slicing, stepsOver } from '../../base/clock.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient } from '../nft/client.ts'
 import type { OperationFailure } from '../nft/failures.ts'
@@ -235,16 +235,10 @@ interface Batch {
   readonly unwritable: ScopeFailure[]
 }
 
-function* translate(
-  operations: ScopeOperations,
-  kept: ReadonlySet<ScopeOperation>,
-  codec: RuleCodec,
-): Steps<Batch> {
+function translate(operations: ScopeOperations, kept: ReadonlySet<ScopeOperation>, codec: RuleCodec) {
   const batch: Batch = { transaction: [], origins: [], unwritable: [] }
-  const pauses = new Pauses()
-  for (const operation of operations) {
-    if (pauses.due()) yield
-    if (kept.has(operation)) continue
+  const each = (operation: ScopeOperation): void => {
+    if (kept.has(operation)) return
     try {
       batch.transaction.push(translateOne(operation, codec))
       batch.origins.push(operation)
@@ -253,7 +247,7 @@ function* translate(
       batch.unwritable.push({ operation, code: error.code, error })
     }
   }
-  return batch
+  return stepsOver(operations, { each, result: () => batch })
 }
 
 function translateOne(operation: ScopeOperation, { compile }: RuleCodec): Operation {

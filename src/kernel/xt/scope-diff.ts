@@ -1,4 +1,3 @@
-import { finish, type Steps } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftFamily, Observed, ObservedChain, ObservedRule } from '../nft/state.ts'
@@ -54,7 +53,7 @@ export class ScopeDiff {
   }
 
   /** Ends the diff with the wanted jumps, and with those to remove. */
-  finish(jumps: readonly XtJump[], unwanted: readonly XtJump[] = []): Steps<ScopeOperations> {
+  finish(jumps: readonly XtJump[], unwanted: readonly XtJump[] = []): ScopeOperations {
     const going = new Set<ObservedRule>()
     const remove = (jump: XtJump, rules: readonly ObservedRule[]): void => {
       for (const rule of rules) {
@@ -214,10 +213,8 @@ interface Owned extends Pick<ScopeRules, 'isOurs'> {
 /** Returns the difference from what was read to nothing of ours. */
 export function removalOf(observed: Observed, { isOurs, jumps }: Owned, codec: RuleCodec): ScopeOperations {
   const diff = new ScopeDiff(observed, { codec, isOurs, keepsUsed: true })
-  return finish(
-    diff.finish(
-      [],
-      jumps.filter(({ removed }) => removed),
-    ),
+  return diff.finish(
+    [],
+    jumps.filter(({ removed }) => removed),
   )
 }

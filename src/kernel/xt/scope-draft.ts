@@ -1,4 +1,3 @@
-import { Pauses, type Steps } from '../../base/clock.ts'
 import type { ObservedRule } from '../nft/state.ts'
 import { targetChain, type XtRule } from './rule.ts'
 import {
@@ -104,7 +103,7 @@ export class ScopeDraft {
     this.#chainsGone.set(chainKey(chain, chain.chain), chain)
   }
 
-  *finish(): Steps<ScopeOperations> {
+  finish(): ScopeOperations {
     const operations: ScopeOperation[] = []
     dropChains(operations, this.#chainsInTheWay)
     for (const place of this.#tables.values())
@@ -114,13 +113,8 @@ export class ScopeDraft {
     for (const contents of tables)
       for (const content of contents.values())
         if (content.replaces === undefined) operations.push(newChain(content))
-    const pauses = new Pauses()
-    for (const contents of tables) {
-      for (const content of leavesFirst(contents)) {
-        writeContent(operations, content)
-        if (pauses.due()) yield
-      }
-    }
+    for (const contents of tables)
+      for (const content of leavesFirst(contents)) writeContent(operations, content)
     operations.push(...inwards(this.#jumps), ...this.#jumpsGone)
     dropChains(operations, [...this.#chainsGone.values()])
     return operations

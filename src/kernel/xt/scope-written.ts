@@ -1,4 +1,3 @@
-import type { Steps } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
 import {
   chainKey,
@@ -75,7 +74,7 @@ export class WrittenDiff {
   }
 
   /** Ends the diff with all entries of the changed chains. */
-  finish(lists: EntryLists): Steps<ScopeOperations> {
+  finish(lists: EntryLists): ScopeOperations {
     for (const key of this.#changed) {
       const [was, chain] = [this.#before.chains.get(key), this.#after.chains.get(key)]
       const entries = lists.get(key) ?? NO_ENTRIES

@@ -275,29 +275,29 @@ function setName({ family, table, set }: ElementOperation): string {
  * Describes a transaction: shared objects first, then one Service after the other. `after` is the result of
  * the transaction; its set declarations define how elements are printed.
  */
-export function* describeTransaction(transaction: Transaction, after: Ruleset): IterableIterator<PlanLine> {
-  yield* sharedFirst(linesOf(transaction, after), ({ service }) => service)
+export function describeTransaction(transaction: Transaction, after: Ruleset): readonly PlanLine[] {
+  return sharedFirst(linesOf(transaction, after), ({ service }) => service)
 }
 
 /** Gives what concerns shared objects first, then what concerns one Service after the other. */
-export function* sharedFirst<T>(
-  items: Iterable<T>,
-  serviceOf: (item: T) => string | undefined,
-): IterableIterator<T> {
+export function sharedFirst<T>(items: Iterable<T>, serviceOf: (item: T) => string | undefined): readonly T[] {
+  const shared: T[] = []
   const byService = new Map<string, T[]>()
   for (const item of items) {
     const service = serviceOf(item)
-    if (service === undefined) yield item
+    if (service === undefined) shared.push(item)
     else append(byService, service, item)
   }
-  for (const [, its] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* its
+  const sorted = [...byService].sort(([a], [b]) => (a < b ? -1 : 1))
+  return [...shared, ...sorted.flatMap(([, its]) => its)]
 }
 
 function* linesOf(transaction: Transaction, after: Ruleset): IterableIterator<PlanLine> {
   const replaced = replacements(transaction)
   for (const operation of transaction) {
     if (!isOnElements(operation)) {
-      yield* describeShared(operation, after)
+      const line = describeShared(operation, after)
+      if (line !== undefined) yield line
       continue
     }
     const again = replaced.get(setName(operation))
@@ -310,13 +310,14 @@ function* linesOf(transaction: Transaction, after: Ruleset): IterableIterator<Pl
   }
 }
 
-function* describeShared(operation: Operation, after: Ruleset): IterableIterator<PlanLine> {
+function describeShared(operation: Operation, after: Ruleset): PlanLine | undefined {
   const sets = tableOf(after, operation.family)?.sets
   const text = describeOperation(operation, sets === undefined ? {} : { sets })
   const [verb = '', ...object] = text.split(' ')
   const change = { add: 'add', delete: 'remove', flush: 'change' } as const
-  if (verb === 'add' || verb === 'delete' || verb === 'flush')
-    yield { verb: change[verb], object: object.join(' '), service: undefined }
+  return verb === 'add' || verb === 'delete' || verb === 'flush'
+    ? { verb: change[verb], object: object.join(' '), service: undefined }
+    : undefined
 }
 
 function describeElement(

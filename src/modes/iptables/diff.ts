@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import {
@@ -29,51 +29,60 @@ export interface IptablesPlan extends Plan<IptablesState> {
  * Makes the operations that lead from one state to a rendered one. Between two rendered states it compares only
  * Services that changed, unless the inputs of all rules changed. Throws when `to` is a state that was read.
  */
-export function* diffStates(from: IptablesState, to: IptablesState, codec: RuleCodec): Steps<IptablesPlan> {
+export function diffStates(from: IptablesState, to: IptablesState, codec: RuleCodec) {
   if (to.kind !== 'rendered') throw new Error('cannot write a state that was read from the kernel')
-  const operations =
-    from.kind === 'rendered' ? yield* sinceCommit(from, to) : yield* sinceRead(from, to, codec)
-  const isKept = ({ family }: ScopeOperation): boolean => staysAsIs(family, to.without)
-  return makePlan(to.without.size === 0 ? operations : operations.filter(each => !isKept(each)), to)
+  const { services, compare, finish } =
+    from.kind === 'rendered' ? sinceCommit(from, to) : sinceRead(from, to, codec)
+  return stepsOver(services, { each: compare, result: () => planOf(finish(), to) })
+}
+
+/** A comparison of two states, one Service after the other. */
+interface Comparison {
+  readonly services: Iterable<ServiceKey>
+  readonly compare: (service: ServiceKey) => void
+  readonly finish: () => ScopeOperations
 }
 
 const NO_ENTRIES: readonly OwnedEntry[] = []
 
-function* sinceRead(from: ObservedState, to: RenderedState, codec: RuleCodec): Steps<ScopeOperations> {
+function sinceRead(from: ObservedState, to: RenderedState, codec: RuleCodec): Comparison {
   const { names } = to.statics.options
   const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
   const diff = new ScopeDiff(from.observed, { codec, isOurs })
   const lists = new Map<string, OwnedEntry[]>()
-  for (const service of to.frontends.services.keys()) {
-    const { chains, entries } = rulesIn(to, service)
-    for (const chain of chains) diff.want({ chain, owner: service, entries: NO_ENTRIES })
-    addEntries(lists, service, entries)
-    yield
+  return {
+    services: to.frontends.services.keys(),
+    compare(service) {
+      const { chains, entries } = rulesIn(to, service)
+      for (const chain of chains) diff.want({ chain, owner: service, entries: NO_ENTRIES })
+      addEntries(lists, service, entries)
+    },
+    finish() {
+      for (const [key, chain] of to.fixed.chains) {
+        diff.want({ chain, owner: undefined, entries: lists.get(key) ?? NO_ENTRIES })
+        lists.delete(key)
+      }
+      for (const key of lists.keys()) throw new Error(`${key}: entries in a chain that does not exist`)
+      return diff.finish(to.fixed.jumps)
+    },
   }
-  for (const [key, chain] of to.fixed.chains) {
-    diff.want({ chain, owner: undefined, entries: lists.get(key) ?? NO_ENTRIES })
-    lists.delete(key)
-    yield
-  }
-  for (const key of lists.keys()) throw new Error(`${key}: entries in a chain that does not exist`)
-  return yield* diff.finish(to.fixed.jumps)
 }
 
-function* sinceCommit(from: RenderedState, to: RenderedState): Steps<ScopeOperations> {
+function sinceCommit(from: RenderedState, to: RenderedState): Comparison {
   const isAll = from.statics.serviceKey !== to.statics.serviceKey
-  const services = isAll
-    ? new Set([...from.frontends.services.keys(), ...to.frontends.services.keys()])
-    : servicesBetween(from, to)
   const diff = new WrittenDiff(from.fixed, to.fixed)
-  for (const service of services) {
-    diff.compare(
-      service,
-      withoutSharedOf(rulesIn(from, service), to),
-      withoutSharedOf(rulesIn(to, service), from),
-    )
-    yield
+  return {
+    services: isAll
+      ? new Set([...from.frontends.services.keys(), ...to.frontends.services.keys()])
+      : servicesBetween(from, to),
+    compare: service =>
+      diff.compare(
+        service,
+        withoutSharedOf(rulesIn(from, service), to),
+        withoutSharedOf(rulesIn(to, service), from),
+      ),
+    finish: () => diff.finish(entriesOf(to, diff.changedChains)),
   }
-  return yield* diff.finish(yield* entriesOf(to, diff.changedChains))
 }
 
 /** Omits chains that Services need in the other state, too: the first of them adds such a chain, the last removes it. */
@@ -88,13 +97,11 @@ function withoutSharedOf({ chains, entries }: ServiceRules, other: RenderedState
 }
 
 /** Collects the entries of all Services in these chains. */
-function* entriesOf(state: RenderedState, chains: ReadonlySet<string>): Steps<EntryLists> {
+function entriesOf(state: RenderedState, chains: ReadonlySet<string>): EntryLists {
   const lists = new Map<string, OwnedEntry[]>()
   if (chains.size === 0) return lists
-  for (const service of state.frontends.services.keys()) {
+  for (const service of state.frontends.services.keys())
     addEntries(lists, service, entriesIn(state, service), chains)
-    yield
-  }
   return lists
 }
 
@@ -110,7 +117,9 @@ function addEntries(
   }
 }
 
-function makePlan(operations: ScopeOperations, after: IptablesState): IptablesPlan {
+function planOf(all: ScopeOperations, after: RenderedState): IptablesPlan {
+  const isKept = ({ family }: ScopeOperation): boolean => staysAsIs(family, after.without)
+  const operations = after.without.size === 0 ? all : all.filter(each => !isKept(each))
   return {
     operations,
     empty: operations.length === 0,

@@ -1,4 +1,4 @@
-import { type Clock, type Steps, slicingOf, systemClock } from '../../base/clock.ts'
+import { type Clock, slicingOf, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
@@ -79,11 +79,11 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
     this.watchWriters = this.#watches.watchWriters
   }
 
-  render(frontends: FrontendTable, options: RenderOptions<IptablesState>): Steps<IptablesState> {
+  render(frontends: FrontendTable, options: RenderOptions<IptablesState>) {
     return renderIptablesState(frontends, options, this.#given.options)
   }
 
-  diff(from: IptablesState, to: IptablesState): Steps<IptablesPlan> {
+  diff(from: IptablesState, to: IptablesState) {
     return diffStates(from, to, CODEC)
   }
 

@@ -1,4 +1,4 @@
-import { Pauses, type Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { type Cidr, formatIpPort } from '../../base/ip.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
@@ -29,38 +29,40 @@ const NO_REFUSALS: ReadonlyMap<string, readonly Refusal[]> = new Map()
  * Renders the kernel state that the mode wants. If the base was rendered, endpoints and shared chains are counted
  * again only for Services that changed since, unless all rules changed.
  */
-export function* renderIptablesState(
+export function renderIptablesState(
   frontends: FrontendTable,
   { base, without }: RenderOptions<IptablesState>,
   options: IptablesOptions,
-): Steps<RenderedState> {
+) {
   const before = base.kind === 'rendered' ? base : undefined
   const changed =
     before === undefined ? frontends.services.keys() : servicesBetween(before, { frontends, without })
   let endpoints = before?.endpoints ?? 0
-  const pauses = new Pauses()
   for (const key of changed) {
     const was = before === undefined ? undefined : serviceIn(before, key)
     const is = serviceIn({ frontends, without }, key)
     endpoints += (is === undefined ? 0 : endpointsOf(is)) - (was === undefined ? 0 : endpointsOf(was))
-    if (pauses.due()) yield
   }
   const made = staticsOf(options, frontends, endpoints > LARGE_ENDPOINTS)
   const isSame = before?.statics.key === made.key
   const statics = isSame ? before.statics : made
   const fixed = isSame ? before.fixed : fixedRules(fixedChains(made), jumpsOf(made), before?.fixed.jumps)
   const counted = { frontends, without, statics }
-  const sharedChains = options.optimize ? yield* countShared(before, counted) : PersistentMap.empty<number>()
-  return {
-    kind: 'rendered',
-    frontends,
-    without,
-    statics,
-    fixed,
-    endpoints,
-    sharedChains,
-    refusals: NO_REFUSALS,
-  }
+  const continues = before?.statics.serviceKey === statics.serviceKey
+  const shared = new SharedCount(continues ? before : undefined, counted)
+  return stepsOver(options.optimize ? shared.services : [], {
+    each: key => shared.count(key),
+    result: (): RenderedState => ({
+      kind: 'rendered',
+      frontends,
+      without,
+      statics,
+      fixed,
+      endpoints,
+      sharedChains: shared.finish(),
+      refusals: NO_REFUSALS,
+    }),
+  })
 }
 
 type Given = Pick<RenderedState, 'frontends' | 'without'>
@@ -77,21 +79,39 @@ export function servicesBetween(from: Given, to: Given): Iterable<ServiceKey> {
 
 type Counted = Pick<RenderedState, 'frontends' | 'without' | 'statics'>
 
-function* countShared(before: RenderedState | undefined, after: Counted): Steps<PersistentMap<number>> {
-  const continues = before?.statics.serviceKey === after.statics.serviceKey
-  const from = continues ? before : undefined
-  const base = from?.sharedChains ?? PersistentMap.empty<number>()
-  const counts = new Map<string, number>()
-  const add = (keys: ReadonlySet<string>, by: 1 | -1): void => {
-    for (const key of keys) counts.set(key, (counts.get(key) ?? base.get(key) ?? 0) + by)
+/** Counts the Services of each shared chain, from the counts of a state before. */
+class SharedCount {
+  readonly #before: RenderedState | undefined
+  readonly #after: Counted
+  readonly #counts = new Map<string, number>()
+
+  constructor(before: RenderedState | undefined, after: Counted) {
+    this.#before = before
+    this.#after = after
   }
-  const pauses = new Pauses()
-  for (const key of from === undefined ? after.frontends.services.keys() : servicesBetween(from, after)) {
-    if (from !== undefined) add(sharedBy(from, key), -1)
-    add(sharedBy(after, key), 1)
-    if (pauses.due()) yield
+
+  /** The Services to count. */
+  get services(): Iterable<ServiceKey> {
+    const [before, after] = [this.#before, this.#after]
+    return before === undefined ? after.frontends.services.keys() : servicesBetween(before, after)
   }
-  return base.with([...counts].map(([key, number]) => [key, number === 0 ? undefined : number] as const))
+
+  count(service: ServiceKey): void {
+    if (this.#before !== undefined) this.#add(sharedBy(this.#before, service), -1)
+    this.#add(sharedBy(this.#after, service), 1)
+  }
+
+  finish(): PersistentMap<number> {
+    return this.#base.with([...this.#counts].map(([key, number]) => [key, number === 0 ? undefined : number]))
+  }
+
+  get #base(): PersistentMap<number> {
+    return this.#before?.sharedChains ?? PersistentMap.empty()
+  }
+
+  #add(keys: ReadonlySet<string>, by: 1 | -1): void {
+    for (const key of keys) this.#counts.set(key, (this.#counts.get(key) ?? this.#base.get(key) ?? 0) + by)
+  }
 }
 
 function sharedBy(state: Counted, service: ServiceKey): ReadonlySet<string> {

@@ -1,4 +1,3 @@
-import type { Steps } from '../../base/clock.ts'
 import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import type { NftClient, ReadOptions } from '../../kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
@@ -319,17 +318,17 @@ function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
 type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
 
 /** Makes the operations that lead from one state to the other, with the phase that sends them. */
-export function* diffChains(
+export function diffChains(
   from: Chains,
   to: Chains,
   codec: RuleCodec,
-): Steps<{ readonly kind: ChainPhase; readonly operations: ScopeOperations }> {
+): { readonly kind: ChainPhase; readonly operations: ScopeOperations } {
   const fixed = to.kind === 'wanted' ? to.fixed : undefined
   if (from.kind === 'wanted') {
     const kind = fixed === undefined ? 'remove-chains' : 'add-chains'
     if (from.fixed === fixed) return { kind, operations: [] }
     const diff = new WrittenDiff(from.fixed ?? NO_FIXED_RULES, fixed ?? NO_FIXED_RULES)
-    return { kind, operations: yield* diff.finish(new Map()) }
+    return { kind, operations: diff.finish(new Map()) }
   }
   const isShared = isIptablesMode(from.observed)
   const isPart = isShared && fixed === undefined
@@ -338,5 +337,5 @@ export function* diffChains(
   for (const chain of fixed?.chains.values() ?? []) diff.want({ chain, owner: undefined, entries: [] })
   const unwanted = fixed !== undefined ? [] : isPart ? JUMPS.filter(isOnlyOurs) : JUMPS
   const kind = fixed === undefined ? 'remove-chains' : isShared ? 'take-chains' : 'add-chains'
-  return { kind, operations: yield* diff.finish(fixed?.jumps ?? [], unwanted) }
+  return { kind, operations: diff.finish(fixed?.jumps ?? [], unwanted) }
 }

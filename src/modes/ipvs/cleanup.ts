@@ -1,4 +1,4 @@
-import { type Clock, finish, pause } from '../../base/clock.ts'
+import { type Clock, pause } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { anyContains, formatIp, type Ip } from '../../base/ip.ts'
 import { count } from '../../base/text.ts'
@@ -236,7 +236,7 @@ function guardOf(family: NftFamily, name: string): Transaction {
     sets: new Map(),
     elements: PersistentMap.empty(),
   }
-  const { transaction } = finish(diffRulesets({ tables: [] }, { tables: [guard] }, NO_LATE_SETS))
+  const { transaction } = diffRulesets({ tables: [] }, { tables: [guard] }, NO_LATE_SETS)
   return [deleteTable(guard), ...transaction]
 }
 

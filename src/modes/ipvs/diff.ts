@@ -1,4 +1,3 @@
-import { Pauses, type Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { anyContains, type Cidr } from '../../base/ip.ts'
 import { growthOf } from '../../kernel/ipset/grow.ts'
@@ -30,15 +29,11 @@ interface DiffOptions extends Pick<IpvsOptions, 'excludeCidrs'> {
  * Makes the phases that lead from one state to the other. The state afterwards includes draining real
  * servers. They cause no further commit: the upkeep removes them when their connections have ended.
  */
-export function* diffStates(
-  from: IpvsState,
-  to: IpvsState,
-  { excludeCidrs, codec }: DiffOptions,
-): Steps<IpvsPlan> {
-  const sets = yield* diffSets(from, to)
-  const servers = yield* diffServers(from.servers, to.servers, excludeCidrs)
+export function diffStates(from: IpvsState, to: IpvsState, { excludeCidrs, codec }: DiffOptions): IpvsPlan {
+  const sets = diffSets(from, to)
+  const servers = diffServers(from.servers, to.servers, excludeCidrs)
   const addresses = diffAddresses(from.addresses, to.addresses)
-  const ruleset = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
+  const ruleset = diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
   const observed = from.frontends === undefined
   const started = { ruleset: from.ruleset, observed }
   const rules = splitTransaction(
@@ -46,7 +41,7 @@ export function* diffStates(
     started,
   )
   const redirects = splitTransaction(ruleset.transaction.filter(isRedirect), started)
-  const chains = yield* diffChains(from.chains, to.chains, codec)
+  const chains = diffChains(from.chains, to.chains, codec)
   const phases: Phase[] = [
     { kind: 'add-sets', sets: sets.add },
     { kind: 'remove-sets', names: sets.remove },
@@ -135,15 +130,13 @@ interface ServerPiles {
  * of UDP are deleted, because their clients would continue to send to a removed endpoint. In excludeCidrs
  * only virtual servers that this process made are deleted.
  */
-function* diffServers(
+function diffServers(
   from: PersistentMap<PlacedServer>,
   to: PersistentMap<PlacedServer>,
   excludeCidrs: readonly Cidr[],
-): Steps<ServersDiff> {
+): ServersDiff {
   const piles: ServerPiles = { add: [], remove: [], draining: [] }
-  const pauses = new Pauses()
   for (const [key, before, after] of PersistentMap.differences(from, to)) {
-    if (pauses.due()) yield
     if (after === undefined) {
       if (before !== undefined && !isExcluded(before, excludeCidrs))
         piles.remove.push({ verb: 'delete-server', server: before.server, group: before.service })
@@ -220,8 +213,8 @@ interface EntryPile {
 
 type EntryPiles = ReadonlyMap<string, EntryPile>
 
-function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
-  const { added, removed } = yield* diffEntries(from, to)
+function diffSets(from: IpvsState, to: IpvsState): SetsDiff {
+  const { added, removed } = diffEntries(from, to)
   const counts = countEntries(from)
   const after = new Map(to.sets)
   const add: SetChange[] = []
@@ -244,7 +237,6 @@ function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
     const growth = growthOf({ set: larger, ...entriesOf(from, name) })
     add.push({ set: growth.set, replaces: { set: present, growth } })
     after.set(name, growth.set)
-    yield
   }
   return {
     add,
@@ -259,12 +251,10 @@ function isOfOneKind(a: Ipset, b: Ipset): boolean {
   return a.type === b.type && a.family === b.family
 }
 
-function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: EntryPiles; removed: EntryPiles }> {
+function diffEntries(from: IpvsState, to: IpvsState): { added: EntryPiles; removed: EntryPiles } {
   const added = new Map<string, EntryPile>()
   const removed = new Map<string, EntryPile>()
-  const pauses = new Pauses()
   for (const [, before, after] of PersistentMap.differences(from.entries, to.entries)) {
-    if (pauses.due()) yield
     // The kernel does not hold the users of an entry. An addition makes an exception of another program an entry.
     if (before !== undefined && after === undefined) put(removed, before)
     else if (after !== undefined && (before === undefined || isException(before))) put(added, after)

@@ -1,4 +1,4 @@
-import { type Clock, finishInSlices, Pauses, type Steps, slicingOf } from '../../base/clock.ts'
+import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
@@ -75,12 +75,7 @@ function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<Ipvs
     extent: extentOf,
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: async state =>
-      config.connectionMetricsMax === 0
-        ? []
-        : await readTraffic(traffic.client(), state, {
-            options,
-            finishSteps: steps => finishInSlices(steps, slicingOf(clock)),
-          }),
+      config.connectionMetricsMax === 0 ? [] : await readTraffic(traffic.client(), state, options),
     async close() {
       await plane.close()
       await Promise.all([close(), traffic.close(), addresses.close()])
@@ -140,18 +135,13 @@ export function applyTimeouts(
   if (Object.values(changes).some(seconds => seconds > 0)) client.setTimeouts(changes)
 }
 
-interface TrafficOptions {
-  readonly options: IpvsOptions
-  readonly finishSteps: <T>(steps: Steps<T>) => Promise<T>
-}
-
 /** Reads the statistics of all real servers of the rendered `state` that still exist. */
 export async function readTraffic(
   client: Pick<IpvsClient, 'destinations'>,
   state: IpvsState,
-  { options, finishSteps }: TrafficOptions,
+  options: IpvsOptions,
 ): Promise<readonly TrafficCount[]> {
-  const ports = await finishSteps(portsByServer(state, options))
+  const ports = portsByServer(state, options)
   const servers = [...ports].flatMap(([key, port]) => {
     const placed = state.servers.get(key)
     return placed === undefined ? [] : [{ key, port, server: placed.server }]
@@ -172,15 +162,14 @@ export async function readTraffic(
 }
 
 /** Gives the port of each virtual server, by PortFrontends.key. A node port gives way to a Service with the address. */
-function* portsByServer(
+function portsByServer(
   { frontends, missingSchedulers }: IpvsState,
   options: IpvsOptions,
-): Steps<ReadonlyMap<ServerKey, string>> {
+): ReadonlyMap<ServerKey, string> {
   const ports = new Map<ServerKey, string>()
   if (frontends === undefined) return ports
   const surroundings = surroundingsOf(frontends, { ...options, missingSchedulers })
   const nodePorts = new Map<ServerKey, string>()
-  const pauses = new Pauses()
   for (const service of frontends.services.values()) {
     for (const { port, places, privateServer } of placePorts(service, {
       surroundings,
@@ -190,7 +179,6 @@ function* portsByServer(
         (frontend.ip === undefined ? nodePorts : ports).set(key, port.key)
       if (privateServer !== undefined) ports.set(serverKey(privateServer), port.key)
     }
-    if (pauses.due()) yield
   }
   for (const [key, port] of nodePorts) if (!ports.has(key)) ports.set(key, port)
   return ports

@@ -1,5 +1,6 @@
-import { type Clock, finish, Mutex, type Steps } from '../../base/clock.ts'
+import { atOnce, type Clock } from '../../base/clock.ts'
 import type { PersistentMap } from '../../base/collections.ts'
+import { Mutex } from '../../base/queues.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
@@ -102,13 +103,17 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
     })
   }
 
-  render(frontends: FrontendTable, options: RenderOptions<IpvsState>): Steps<IpvsState> {
+  render(frontends: FrontendTable, options: RenderOptions<IpvsState>) {
     const missingSchedulers = new Set(this.#missingSchedulers)
     const occupied = this.#occupied
     return renderIpvsState(frontends, options, { ...this.#given.options, missingSchedulers, occupied })
   }
 
-  diff(from: IpvsState, to: IpvsState): Steps<IpvsPlan> {
+  diff(from: IpvsState, to: IpvsState) {
+    return atOnce(() => this.#diff(from, to))
+  }
+
+  #diff(from: IpvsState, to: IpvsState): IpvsPlan {
     return diffStates(from, to, { ...this.#given.options, codec: this.#codec })
   }
 
@@ -170,7 +175,7 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
     return this.#mutex.run(async () => {
       this.#held = undefined
       for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
-        const plan = finish(this.diff((await this.#read()).state, EMPTY_STATE))
+        const plan = this.#diff((await this.#read()).state, EMPTY_STATE)
         if (plan.empty) return
         const { outcome, refusals: failures } = await this.#run(plan, {})
         if (outcome === 'refused') throw commitError('remove IPVS mode', { outcome, failures })

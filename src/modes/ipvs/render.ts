@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { FAMILIES } from '../../base/ip.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
@@ -38,11 +38,11 @@ import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer, Rendering } f
  * Services that changed are rendered again. Otherwise all are, and only sizes of the base are used. An equal
  * result is the base's own object in any case.
  */
-export function* renderIpvsState(
+export function renderIpvsState(
   frontends: FrontendTable,
   { base, without }: RenderOptions<IpvsState>,
   options: SurroundingsOptions,
-): Steps<IpvsState> {
+) {
   const surroundings = surroundingsOf(frontends, options)
   const continuing = base.frontends !== undefined && base.rendering?.surroundings === surroundings.key
   const draft = new StateDraft({ base, continuing, options, surroundings })
@@ -58,12 +58,10 @@ export function* renderIpvsState(
   const taken = takenBy(changes.values(), continuing ? base : undefined, surroundings)
   // Services that did not change themselves, but whose neighbors did.
   for (const key of taken.touched) if (!changes.has(key)) change(key, 'same')
-  for (const each of changes.values()) {
-    draft.replace(each, taken)
-    yield
-  }
-  yield
-  return yield* draft.finish(frontends, without)
+  return stepsOver(changes.values(), {
+    each: its => draft.replace(its, taken),
+    result: () => draft.finish(frontends, without),
+  })
 }
 
 interface DraftOptions {
@@ -120,13 +118,11 @@ class StateDraft {
       if (!old.entries.has(key)) this.#entries.add(key, service, { ...its, services: [service] })
   }
 
-  *finish(frontends: FrontendTable, without: ReadonlySet<ServiceKey>): Steps<IpvsState> {
+  finish(frontends: FrontendTable, without: ReadonlySet<ServiceKey>): IpvsState {
     const { base, continuing, options, surroundings } = this.#given
     const servers = this.#finishServers()
-    yield
     const entries = this.#entries.finish()
     const counts = this.#countEntries(entries)
-    yield
     const { ruleset, elements } = this.#finishTables(frontends)
     const textOf = (refusals: IpvsState['refusals']) => JSON.stringify([...refusals])
     const isSame = continuing && textOf(base.refusals) === textOf(this.#refusals)

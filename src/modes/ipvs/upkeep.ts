@@ -1,6 +1,7 @@
-import { type Clock, type Mutex, Pacer, restMs } from '../../base/clock.ts'
+import { type Clock, Pacer, restMs } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
+import type { Mutex } from '../../base/queues.ts'
 import type { IpsetHeader } from '../../kernel/ipset/state.ts'
 import {
   destinationKey,

@@ -295,9 +295,8 @@ export class CodeDraft {
     this.#base = base
   }
 
-  *all(): IterableIterator<[string, number]> {
-    yield* this.#base
-    yield* this.#added
+  all(): readonly (readonly [string, number])[] {
+    return [...this.#base, ...this.#added]
   }
 
   /** Gives the code of a chain; undefined when all codes are in use. */

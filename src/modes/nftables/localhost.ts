@@ -1,6 +1,7 @@
-import { type Clock, Mutex, Pacer, Pauses, type Steps } from '../../base/clock.ts'
+import { type Clock, Pacer } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, formatIpPort } from '../../base/ip.ts'
+import { Mutex } from '../../base/queues.ts'
 import type { Backend, FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
 import { type ForwarderLimits, forwarderContext } from '../common/forwarder/context.ts'
@@ -60,10 +61,7 @@ export function withForwarders(plan: NftablesPlan, from: NftablesState['forwarde
     forwarders,
     empty: false,
     changes: plan.changes + lines.length,
-    *describe() {
-      yield* plan.describe()
-      yield* lines
-    },
+    describe: () => [...plan.describe(), ...lines],
   }
 }
 
@@ -89,14 +87,12 @@ export class ForwarderDraft {
   }
 
   /** Gives all forwarders. A Service that the kernel does not hold has none. */
-  *finish({ services }: FrontendTable, isLeftOut: (key: string) => boolean): Steps<PersistentMap<Forwarder>> {
+  finish({ services }: FrontendTable, isLeftOut: (key: string) => boolean): PersistentMap<Forwarder> {
     if (this.#continuing)
       return this.#changes.size === 0 ? this.#base.forwarders : this.#base.forwarders.withOwn(this.#changes)
     if (this.#families.length === 0) return PersistentMap.empty()
     const forwarders = new Map<string, Forwarder>()
-    const pauses = new Pauses()
     for (const [key, service] of services.entries()) {
-      if (pauses.due()) yield
       if (isLeftOut(key)) continue
       for (const forwarder of this.#forwardersOf(service))
         forwarders.set(forwarder.key, this.#known(forwarder))

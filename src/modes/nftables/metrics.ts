@@ -1,4 +1,3 @@
-import { Pauses, type Steps } from '../../base/clock.ts'
 import { type Family, formatIpPort } from '../../base/ip.ts'
 import { readU16be } from '../../base/octets.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
@@ -16,7 +15,6 @@ import type { NftablesState } from './state.ts'
 export async function readConnections(
   client: NftClient,
   state: NftablesState,
-  finishSteps: <T>(steps: Steps<T>) => Promise<T>,
 ): Promise<readonly TrafficCount[]> {
   const found: TrafficCount[] = []
   for (const table of state.ruleset.tables) {
@@ -24,7 +22,7 @@ export async function readConnections(
     if (maps.length === 0) continue
     const { family, name } = table
     const ports = portsById(state.allocations[family].ids)
-    const endpoints = await finishSteps(endpointsByKey(table))
+    const endpoints = endpointsByKey(table)
     for (const { name: set } of maps)
       await client.counters({ table: { family, name }, set }, (key, connections) => {
         const element = `${set} ${key}`
@@ -42,14 +40,12 @@ function portsById({ byPort }: Ids): ReadonlyMap<number, string> {
   return new Map(byPort.entries().map(([port, id]) => [id, port]))
 }
 
-function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>> {
+function endpointsByKey({ elements }: Table): ReadonlyMap<string, string> {
   const endpoints = new Map<string, string>()
-  const pauses = new Pauses()
   for (const group of elements.values()) {
     for (const { set, key, data } of group) {
       if (!ENDPOINTS_MAPS.has(set) || typeof data !== 'string') continue
       endpoints.set(`${set} ${key}`, formatIpPort(data.slice(0, -4), readU16be(data, data.length - 4)))
-      if (pauses.due()) yield
     }
   }
   return endpoints

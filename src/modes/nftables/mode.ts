@@ -1,4 +1,4 @@
-import { finish, finishInSlices, slicingOf } from '../../base/clock.ts'
+import { finish } from '../../base/clock.ts'
 import { type Config, GATE_LOCALHOST } from '../../config/config.ts'
 import { mayForward, NFTABLES, tableNameOf } from '../../config/modes/nftables.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
@@ -28,7 +28,7 @@ export const nftables: Mode = {
   retire: (context, signal) =>
     retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
   traced: tracedConfig,
-  held: nftablesHeld,
+  held: async kernel => nftablesHeld(kernel),
   features: nftablesFeatures,
   needsFeature: () => true,
   cleanup: cleanNftables,
@@ -54,7 +54,6 @@ export function openNftables({
   return {
     plane: createNftablesPlane({
       client,
-      clock,
       options,
       forwarders,
       writers: { openTransport: sockets.netfilter, own: transport.portId },
@@ -68,7 +67,7 @@ export function openNftables({
       ),
     tables: ({ ruleset, without }) => ruleset.tables.filter(({ family }) => !staysAsIs(family, without)),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
-    traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
+    traffic: state => readConnections(client, state),
     metrics: state => localhostMetrics(client, state, forwarders),
     async close() {
       await forwarders.close()

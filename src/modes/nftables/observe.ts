@@ -1,5 +1,4 @@
-import { Pauses, type Steps } from '../../base/clock.ts'
-import { append, PersistentMap, trimmed } from '../../base/collections.ts'
+import { append, PersistentMap } from '../../base/collections.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 import {
@@ -31,14 +30,14 @@ import { type Allocation, EMPTY_STATE, type NftablesState } from './state.ts'
  * Service that they serve. The numbers in them become the numbering that the next render continues. Elements
  * that cannot be interpreted stay unchanged in groups of their own, so that the diff removes them.
  */
-export function* adoptRuleset(ruleset: Ruleset): Steps<NftablesState> {
+export function adoptRuleset(ruleset: Ruleset): NftablesState {
   const allocations: Record<NftFamily, Allocation> = { ...EMPTY_STATE.allocations }
   const tables: Table[] = []
   for (const family of NFT_FAMILIES) {
     const table = tableOf(ruleset, family)
     if (table === undefined) continue
-    const owners = yield* findOwners(table)
-    const regrouped = { ...table, elements: yield* regroup(table, owners) }
+    const owners = findOwners(table)
+    const regrouped = { ...table, elements: regroup(table, owners) }
     tables.push(regrouped)
     allocations[family] = {
       ...EMPTY_STATE.allocations[family],
@@ -59,16 +58,14 @@ interface Owners {
 }
 
 /** Reads frontends and node ports: the data of each has the id of the service port, and the comment has the Service. */
-function* findOwners(table: Table): Steps<Owners> {
+function findOwners(table: Table): Owners {
   const byId = new Map<number, string>()
   const byPort = new Map<string, number>()
   const byAddress = new Map<Octets, string>()
   const seen = new Set<number>()
   const { addressLength, model } = LAYOUTS[table.family]
-  const pauses = new Pauses()
   for (const list of table.elements.values()) {
     for (const { set, key, data, comment } of list) {
-      if (pauses.due()) yield
       if (set === 'affinity' || set === 'slots' || set === 'ranges' || ENDPOINTS_MAPS.has(set))
         seen.add(idOf(key))
       if ((set !== 'frontends' && set !== 'nodeports') || typeof data !== 'string') continue
@@ -95,23 +92,11 @@ function groupOfComment(comment: string): string | undefined {
   return /^[^/@]+\/[^/]+$/.test(service) ? service : undefined
 }
 
-function* regroup(table: Table, owners: Owners): Steps<PersistentMap<ElementGroup>> {
+function regroup(table: Table, owners: Owners): PersistentMap<ElementGroup> {
   const groups = new Map<string, Element[]>()
-  const pauses = new Pauses()
-  for (const list of table.elements.values()) {
-    for (const element of list) {
-      if (pauses.due()) yield
-      const key = groupOf(element, table, owners)
-      append(groups, key, element)
-    }
-  }
-  yield
-  const compact = new Map<string, ElementGroup>()
-  for (const [key, group] of groups) {
-    compact.set(key, trimmed(group))
-    if (pauses.due()) yield
-  }
-  return PersistentMap.owning(compact)
+  for (const list of table.elements.values())
+    for (const element of list) append(groups, groupOf(element, table, owners), element)
+  return PersistentMap.owning<ElementGroup>(groups)
 }
 
 function groupOf({ set, key, data, comment }: Element, table: Table, { byId, byAddress }: Owners): string {

@@ -1,13 +1,17 @@
-import { type Clock, finishInSlices, slicingOf, systemClock } from '../../base/clock.ts'
+import { atOnce } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
+import { type DiffOptions, diffRulesets } from '../../kernel/nft/diff.ts'
+import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
+import type { Ruleset } from '../../kernel/nft/state.ts'
 import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
-import { commitWith } from '../common/tables.ts'
+import { commitWith, keptFrom, transactionPlan } from '../common/tables.ts'
 import { bothNamed, deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
-import type { LocalhostForwarders } from './localhost.ts'
+import { LATE_SETS } from './layout.ts'
+import { type LocalhostForwarders, withForwarders } from './localhost.ts'
 import { adoptRuleset } from './observe.ts'
-import { diffStates, renderState } from './render.ts'
+import { renderState } from './render.ts'
 import type { NftablesOptions } from './settings.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
@@ -18,12 +22,11 @@ interface NftablesPlaneOptions {
   readonly writers?: WatchedSocket
   /** Serves node ports at localhost. Without it, they are not served there. */
   readonly forwarders?: LocalhostForwarders
-  readonly clock?: Clock
 }
 
 /** Creates the data plane with the effect of kube-proxy's nftables mode, in tables of kprobe's own layout: README.md. */
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
-  const { client, options, forwarders, clock = systemClock } = given
+  const { client, options, forwarders } = given
   const commit = commitWith(client)
   const { watchGeneration, watchWriters } = watchesOf(given.writers, inTables(options.tableName))
   const names = bothNamed(options.tableName)
@@ -32,13 +35,13 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     empty: EMPTY_STATE,
     render: (frontends, given) => renderState(frontends, given, options),
     diff: (from, to) =>
-      diffStates(from, to, from.forwarders !== to.forwarders && forwarders?.isStarted === true),
+      atOnce(() => diffStates(from, to, from.forwarders !== to.forwarders && forwarders?.isStarted === true)),
     generation: () => generationOf(client.generation()),
     watchGeneration,
     watchWriters,
     async observe(observeOptions) {
       const { ruleset, generation, unsettled } = await client.list(names, observeOptions)
-      const adopted = await finishInSlices(adoptRuleset(ruleset), slicingOf(clock))
+      const adopted = adoptRuleset(ruleset)
       const state = forwarders === undefined ? adopted : { ...adopted, forwarders: forwarders.wanted }
       return { state, generation: generationOf(generation), unsettled }
     },
@@ -54,4 +57,46 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
       await forwarders.follow({ put: [], remove: [...forwarders.wanted.values()] }, PersistentMap.empty())
     },
   }
+}
+
+const OPTIONS: DiffOptions = { lateSets: LATE_SETS }
+const NONE: ReadonlySet<string> = new Set()
+
+/**
+ * Computes the transaction from one state to another. Some elements leave one transaction later (LATE_SETS). Unless
+ * `isForwarding`, the forwarders of `from` count as those of `to`.
+ */
+export function diffStates(from: NftablesState, wanted: NftablesState, isForwarding: boolean): NftablesPlan {
+  const ruleset = keptFrom(from.ruleset, wanted.ruleset, wanted.without)
+  const to = ruleset === wanted.ruleset ? wanted : { ...wanted, ruleset }
+  let diff = diffRulesets(from.ruleset, to.ruleset, OPTIONS)
+  const crowded = diff.complete ? NONE : crowdedSets(to, diff.after)
+  if (crowded.size > 0) {
+    const lateSets = new Set([...LATE_SETS].filter(name => !crowded.has(name)))
+    diff = diffRulesets(from.ruleset, to.ruleset, { lateSets })
+  }
+  // All changes wait for an earlier transaction, but that transaction is empty.
+  if (diff.transaction.length === 0 && !diff.complete) diff = diffRulesets(diff.after, to.ruleset, OPTIONS)
+  const { transaction, complete } = diff
+  const after = complete ? to : { ...to, ruleset: diff.after }
+  const plan = transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
+  return isForwarding && from.forwarders !== to.forwarders ? withForwarders(plan, from.forwarders) : plan
+}
+
+/**
+ * Gives the sets that cannot hold the elements to be removed later beside the new ones (ENFILE, and the
+ * kernel would commit nothing). These sets lose the old elements in the same commit. That costs the few
+ * packets that are between two lookups at that moment.
+ */
+function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
+  const crowded = new Set<string>()
+  for (const { family, sets, elements } of after.tables) {
+    const waiting = new Map<string, number>()
+    for (const { set } of elements.get(LATE_GROUP) ?? []) waiting.set(set, (waiting.get(set) ?? 0) + 1)
+    for (const [name, late] of waiting) {
+      const wanted = to.allocations[family].tally.elements.get(name) ?? 0
+      if (wanted + late > (sets.get(name)?.size ?? 0)) crowded.add(name)
+    }
+  }
+  return crowded
 }

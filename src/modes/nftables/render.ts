@@ -1,11 +1,9 @@
-import type { Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { familyOf } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import { type DiffOptions, diffRulesets } from '../../kernel/nft/diff.ts'
-import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
-import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
@@ -14,13 +12,11 @@ import {
   changedServices,
   type FamilyLayout,
   GROUP_NODEPORT_IPS,
-  keptFrom,
   LAYOUTS,
   NFT_FAMILIES,
   sameGroup,
   TABLE_COMMENT,
   tableOf,
-  transactionPlan,
 } from '../common/tables.ts'
 import { chooseChains, makeChains } from './chains.ts'
 import {
@@ -33,76 +29,91 @@ import {
   hairpinGroup,
   IdDraft,
   isCounted,
-  LATE_SETS,
   NOTHING,
   SET_NAMES,
   sizeFor,
   TallyDraft,
 } from './layout.ts'
-import { ForwarderDraft, withForwarders } from './localhost.ts'
+import { ForwarderDraft } from './localhost.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
 import type { NftablesOptions } from './settings.ts'
-import {
-  type Allocation,
-  declareSet,
-  type FixedChains,
-  type NftablesPlan,
-  type NftablesState,
-} from './state.ts'
+import { type Allocation, declareSet, type FixedChains, type NftablesState } from './state.ts'
 
 /**
  * Renders the kernel state that the mode wants. If the base was rendered, only what changed since then is
  * rendered again. From a base that was read from the kernel only the numbering and the sizes are used, so
  * that equal elements stay equal.
  */
-export function* renderState(
+export function renderState(
   frontends: FrontendTable,
-  { base, without }: RenderOptions<NftablesState>,
+  given: RenderOptions<NftablesState>,
   options: NftablesOptions,
-): Steps<NftablesState> {
-  const before = base.frontends
-  const isSame = before !== undefined && hasSameSurroundings(before, frontends)
-  const drafts = new Drafts(isSame, family => {
-    const allocation = base.allocations[family]
-    const table = tableOf(base.ruleset, family)
-    const continuing = before !== undefined
-    return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
+) {
+  const draft = new StateDraft(frontends, given, options)
+  return stepsOver(changedServices(frontends, given.base, given.without), {
+    each: key => draft.replace(key),
+    result: () => draft.finish(),
   })
-  const isForwarded = frontends.forwardedAtLocalhost !== undefined || base.forwarders.size > 0
-  const forwarders = isForwarded ? new ForwarderDraft(base, frontends) : undefined
-  let refused: Map<string, readonly Refusal[]> | undefined
-  for (const key of changedServices(frontends, base, without)) {
-    const after = frontends.services.get(key)
-    const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
-    const reason = drafts.replace(key, change)
-    forwarders?.replace(change.before, change.leftOut || reason !== undefined ? undefined : after)
-    if (reason !== undefined || (refused ?? base.refusals).has(key)) {
-      refused ??= new Map(base.refusals)
-      if (reason === undefined) refused.delete(key)
-      else refused.set(key, [refusal(key, reason)])
+}
+
+/** Builds the next state during a render. */
+class StateDraft {
+  readonly #frontends: FrontendTable
+  readonly #base: NftablesState
+  readonly #without: ReadonlySet<string>
+  readonly #drafts: Drafts
+  readonly #forwarders: ForwarderDraft | undefined
+  readonly #refusals: Map<string, readonly Refusal[]>
+
+  constructor(
+    frontends: FrontendTable,
+    { base, without }: RenderOptions<NftablesState>,
+    options: NftablesOptions,
+  ) {
+    this.#frontends = frontends
+    this.#base = base
+    this.#without = without
+    const continuing = base.frontends !== undefined
+    const isSame = base.frontends !== undefined && hasSameSurroundings(base.frontends, frontends)
+    this.#drafts = new Drafts(isSame, family => {
+      const allocation = base.allocations[family]
+      const table = tableOf(base.ruleset, family)
+      return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
+    })
+    const isForwarded = frontends.forwardedAtLocalhost !== undefined || base.forwarders.size > 0
+    this.#forwarders = isForwarded ? new ForwarderDraft(base, frontends) : undefined
+    this.#refusals = new Map(base.refusals)
+  }
+
+  replace(key: string): void {
+    const before = this.#base.frontends?.services.get(key)
+    const after = this.#frontends.services.get(key)
+    const leftOut = this.#without.has(key)
+    const reason = this.#drafts.replace(key, { before, after, leftOut })
+    this.#forwarders?.replace(before, leftOut || reason !== undefined ? undefined : after)
+    if (reason === undefined) this.#refusals.delete(key)
+    else this.#refusals.set(key, [refusal(key, reason)])
+  }
+
+  finish(): NftablesState {
+    const [frontends, base, without] = [this.#frontends, this.#base, this.#without]
+    const refusals = this.#refusals
+    for (const ip of changedKeys(base.frontends?.localBackends, frontends.localBackends)) {
+      const draft = this.#drafts.of(familyOf(ip) === 'IPv4' ? 'ip' : 'ip6')
+      draft.hairpin(ip, frontends.localBackends.has(ip))
     }
-    yield
-  }
-  const locals = changedKeys(before?.localBackends, frontends.localBackends)
-  for (const ip of locals) {
-    const draft = drafts.of(familyOf(ip) === 'IPv4' ? 'ip' : 'ip6')
-    draft.hairpin(ip, frontends.localBackends.has(ip))
-  }
-  yield
-  const [ip, ip6] = [
-    yield* drafts.finish('ip', base, frontends),
-    yield* drafts.finish('ip6', base, frontends),
-  ]
-  const refusals = refused ?? base.refusals
-  const isLeftOut = (key: string) => without.has(key) || refusals.has(key)
-  return {
-    ruleset: { tables: [ip.table, ip6.table] },
-    frontends,
-    without,
-    allocations: { ip: ip.allocation, ip6: ip6.allocation },
-    refusals,
-    forwarders: forwarders === undefined ? base.forwarders : yield* forwarders.finish(frontends, isLeftOut),
+    const ip = this.#drafts.finish('ip', base, frontends)
+    const ip6 = this.#drafts.finish('ip6', base, frontends)
+    const isLeftOut = (key: string) => without.has(key) || refusals.has(key)
+    return {
+      ruleset: { tables: [ip.table, ip6.table] },
+      frontends,
+      without,
+      allocations: { ip: ip.allocation, ip6: ip6.allocation },
+      refusals,
+      forwarders: this.#forwarders?.finish(frontends, isLeftOut) ?? base.forwarders,
+    }
   }
 }
 
@@ -150,11 +161,11 @@ class Drafts {
     return reason
   }
 
-  *finish(family: NftFamily, base: NftablesState, frontends: FrontendTable): Steps<FinishedTable> {
+  finish(family: NftFamily, base: NftablesState, frontends: FrontendTable): FinishedTable {
     const [table, allocation] = [tableOf(base.ruleset, family), base.allocations[family]]
     const isUnchanged = this.#isSame && allocation.fixed !== undefined && !this.#begun.has(family)
     if (isUnchanged && table !== undefined) return { table, allocation }
-    return yield* this.of(family).finish(frontends)
+    return this.of(family).finish(frontends)
   }
 }
 
@@ -250,7 +261,7 @@ class TableDraft {
     this.#put(hairpinGroup(ip), local ? [element] : undefined)
   }
 
-  *finish(frontends: FrontendTable): Steps<FinishedTable> {
+  finish(frontends: FrontendTable): FinishedTable {
     const { layout, options, base, allocation, continuing } = this.#given
     const fixed = this.#finishFixed(frontends)
     const ids = this.#ids.finish()
@@ -260,7 +271,6 @@ class TableDraft {
     if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
     if (fixed !== allocation.fixed) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(layout, frontends))
     const elements = this.#finishElements()
-    yield
     const sets = this.#finishSets(frontends)
     const { family } = layout
     const table: Table = {
@@ -272,7 +282,6 @@ class TableDraft {
       sets,
       elements,
     }
-    yield
     return { table, allocation: { ids, codes, tally: this.#tally.finish(), fixed } }
   }
 
@@ -389,51 +398,4 @@ function nodePortAddresses(layout: FamilyLayout, frontends: FrontendTable): Elem
   return [...new Set(nodePorts.ips)]
     .filter(ip => ip.length === layout.addressLength)
     .map(key => ({ set: 'nodeport-ips', key, data: undefined, comment: '' }))
-}
-
-const OPTIONS: DiffOptions = { lateSets: LATE_SETS }
-const NONE: ReadonlySet<string> = new Set()
-
-/**
- * Computes the transaction from one state to another. Some elements leave one transaction later (LATE_SETS). Unless
- * `isRelaying`, the forwarders of `from` count as those of `to`.
- */
-export function* diffStates(
-  from: NftablesState,
-  wanted: NftablesState,
-  isForwarding: boolean,
-): Steps<NftablesPlan> {
-  const ruleset = keptFrom(from.ruleset, wanted.ruleset, wanted.without)
-  const to = ruleset === wanted.ruleset ? wanted : { ...wanted, ruleset }
-  let diff = yield* diffRulesets(from.ruleset, to.ruleset, OPTIONS)
-  const crowded = diff.complete ? NONE : crowdedSets(to, diff.after)
-  if (crowded.size > 0) {
-    const lateSets = new Set([...LATE_SETS].filter(name => !crowded.has(name)))
-    diff = yield* diffRulesets(from.ruleset, to.ruleset, { lateSets })
-  }
-  // All changes wait for an earlier transaction, but that transaction is empty.
-  if (diff.transaction.length === 0 && !diff.complete)
-    diff = yield* diffRulesets(diff.after, to.ruleset, OPTIONS)
-  const { transaction, complete } = diff
-  const after = complete ? to : { ...to, ruleset: diff.after }
-  const plan = transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
-  return isForwarding && from.forwarders !== to.forwarders ? withForwarders(plan, from.forwarders) : plan
-}
-
-/**
- * Gives the sets that cannot hold the elements to be removed later beside the new ones (ENFILE, and the
- * kernel would commit nothing). These sets lose the old elements in the same commit. That costs the few
- * packets that are between two lookups at that moment.
- */
-function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
-  const crowded = new Set<string>()
-  for (const { family, sets, elements } of after.tables) {
-    const waiting = new Map<string, number>()
-    for (const { set } of elements.get(LATE_GROUP) ?? []) waiting.set(set, (waiting.get(set) ?? 0) + 1)
-    for (const [name, late] of waiting) {
-      const wanted = to.allocations[family].tally.elements.get(name) ?? 0
-      if (wanted + late > (sets.get(name)?.size ?? 0)) crowded.add(name)
-    }
-  }
-  return crowded
 }

@@ -1,4 +1,3 @@
-import { finishInSlices, slicingOf } from '../../base/clock.ts'
 import { append, PersistentMap } from '../../base/collections.ts'
 import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
@@ -42,15 +41,9 @@ import {
 import { adoptRuleset } from './observe.ts'
 
 /** Reads what the tables of this mode do. */
-export async function nftablesHeld({
-  tables,
-  families,
-  proxy,
-  clock,
-}: KernelRead): Promise<HeldMode | undefined> {
+export function nftablesHeld({ tables, families, proxy }: KernelRead): HeldMode | undefined {
   const own = tables.filter(({ name }) => name === tableNameOf(proxy))
-  const { ruleset } = await finishInSlices(adoptRuleset({ tables: own }), slicingOf(clock))
-  return heldIn(ruleset.tables, families)
+  return heldIn(adoptRuleset({ tables: own }).ruleset.tables, families)
 }
 
 const POSTROUTING_CHAINS: readonly HookChain[] = [CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING].map(name => [

@@ -1,8 +1,9 @@
-import { type Clock, finishInSlices, Mutex, Pauses, type Steps, slicingOf } from '../../base/clock.ts'
+import { atOnce, type Clock } from '../../base/clock.ts'
 import { append, PersistentMap } from '../../base/collections.ts'
 import { assert } from '../../base/errors.ts'
 import { formatIp, type Ip, isLoopback } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
+import { Mutex } from '../../base/queues.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
@@ -103,13 +104,13 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
     this.#isForwarding = true
   }
 
-  render(frontends: FrontendTable, options: RenderOptions<UserspaceState>): Steps<UserspaceState> {
+  render(frontends: FrontendTable, options: RenderOptions<UserspaceState>) {
     return renderUserspaceState(frontends, options, this.#given.options)
   }
 
-  diff(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
+  diff(from: UserspaceState, to: UserspaceState) {
     // The kernel does not show the endpoints to which another process forwards.
-    return diffStates(this.#isForwarding ? from : { ...from, forwarders: to.forwarders }, to)
+    return atOnce(() => diffStates(this.#isForwarding ? from : { ...from, forwarders: to.forwarders }, to))
   }
 
   generation(): Generation {
@@ -118,13 +119,13 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
 
   observe(options?: ObserveOptions): Promise<Observation<UserspaceState>> {
     return this.#mutex.run(async () => {
-      const { client, clock } = this.#given
+      const { client } = this.#given
       const { ruleset, generation, unsettled } = await client.list(this.#tables, options)
       const forwarders = this.#applied
       const book = this.#isForwarding
         ? bookOf(forwarders, (key, list) => this.#forwarders.portOf(key, list))
         : bookFromComments(ruleset)
-      const state = await finishInSlices(adoptRuleset(ruleset, { forwarders, book }), slicingOf(clock))
+      const state = adoptRuleset(ruleset, { forwarders, book })
       return { state, generation: generationOf(generation), unsettled }
     })
   }
@@ -258,18 +259,16 @@ function placeKey(protocol: string, place: Octets): string {
  * that lead to no listener of the book stay unchanged and equal no wanted element. The diff therefore
  * replaces leftovers of a process that has ended.
  */
-export function* adoptRuleset(
+export function adoptRuleset(
   ruleset: Ruleset,
   { forwarders, book }: { readonly forwarders: PersistentMap<Forwarder>; readonly book: ListenerBook },
-): Steps<UserspaceState> {
+): UserspaceState {
   const tables: Table[] = []
   for (const table of ruleset.tables) {
     const { addressLength } = LAYOUTS[table.family]
     const groups = new Map<string, Element[]>()
-    const pauses = new Pauses()
     for (const list of table.elements.values()) {
       for (const found of list) {
-        if (pauses.due()) yield
         const element = symbolised(found, addressLength, book)
         const group = groupOf(element)
         append(groups, group, element)

@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/clock.ts'
+import { stepsOver } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, formatIp, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
@@ -35,19 +35,17 @@ import {
 } from './state.ts'
 
 /** Renders the wanted state of kernel and process: what changed since a rendered base. */
-export function* renderUserspaceState(
+export function renderUserspaceState(
   frontends: FrontendTable,
   { base, without }: RenderOptions<UserspaceState>,
   options: UserspaceOptions,
-): Steps<UserspaceState> {
+) {
   const addresses = { IPv4: forwarderAddress(frontends, 'IPv4'), IPv6: forwarderAddress(frontends, 'IPv6') }
   const draft = new StateDraft({ base, addresses, options })
-  for (const key of changedServices(frontends, draft.continued, without)) {
-    draft.replace(key, without.has(key) ? undefined : frontends.services.get(key))
-    yield
-  }
-  yield
-  return { ...draft.finish(frontends), frontends, without }
+  return stepsOver(changedServices(frontends, draft.continued, without), {
+    each: key => draft.replace(key, without.has(key) ? undefined : frontends.services.get(key)),
+    result: (): UserspaceState => ({ ...draft.finish(frontends), frontends, without }),
+  })
 }
 
 /** Chooses the address of the forwarders: the node's own address first; without it, one that other hosts can reach. */

@@ -1,4 +1,3 @@
-import type { Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { Family, Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
@@ -230,10 +229,10 @@ export interface UserspacePlan extends Plan<UserspaceState>, Pick<ForwarderChang
 /** No set is read through another set that changes with it. */
 const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
-export function* diffStates(from: UserspaceState, wanted: UserspaceState): Steps<UserspacePlan> {
+export function diffStates(from: UserspaceState, wanted: UserspaceState): UserspacePlan {
   const ruleset = keptFrom(from.ruleset, wanted.ruleset, wanted.without)
   const to = ruleset === wanted.ruleset ? wanted : { ...wanted, ruleset }
-  const { transaction, after, complete } = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
+  const { transaction, after, complete } = diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
   const { put, remove, lines } = diffForwarders(from.forwarders, to.forwarders)
   const changes = transaction.length === 0 ? 0 : countChanges(transaction)
   return {
@@ -245,10 +244,7 @@ export function* diffStates(from: UserspaceState, wanted: UserspaceState): Steps
     after: complete ? to : { ...to, ruleset: after },
     complete,
     rebuilds: false,
-    *describe() {
-      yield* describeTransaction(resolveTransaction(transaction, noPort), to.ruleset)
-      yield* lines
-    },
+    describe: () => [...describeTransaction(resolveTransaction(transaction, noPort), to.ruleset), ...lines],
   }
 }
 

@@ -41,14 +41,13 @@ function flushedChains(operations: ScopeOperations): FlushedChains {
 }
 
 /** Describes operations: shared objects first, then one Service after the other. */
-export function* describeScope(
+export function describeScope(
   operations: ScopeOperations,
   nameOfIpset?: RuleCodec['nameOfIpset'],
-): IterableIterator<PlanLine> {
+): readonly PlanLine[] {
   const context = { ...flushedChains(operations), nameOfIpset }
   const changes = operations.filter(operation => isChange(operation, context))
-  for (const operation of sharedFirst(changes, ({ owner }) => owner))
-    yield describeOperation(operation, context)
+  return sharedFirst(changes, ({ owner }) => owner).map(operation => describeOperation(operation, context))
 }
 
 interface Describing extends FlushedChains {

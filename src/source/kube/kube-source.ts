@@ -1,4 +1,5 @@
-import { Batcher, type Clock } from '../../base/clock.ts'
+import type { Clock } from '../../base/clock.ts'
+import { Batcher } from '../../base/queues.ts'
 import type { Refusal } from '../../model/fields.ts'
 import { parserOf } from '../../model/parse.ts'
 import { type SourceEvent, ValuePool } from '../../model/snapshot.ts'

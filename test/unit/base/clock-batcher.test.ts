@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Batcher } from '../../../src/base/clock.ts'
+import { Batcher } from '../../../src/base/queues.ts'
 import type { SourceEvent } from '../../../src/model/snapshot.ts'
 import { settle } from '../../support/fake-clock.ts'
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Mutex } from '../../../src/base/clock.ts'
+import { Mutex } from '../../../src/base/queues.ts'
 
 describe('a mutex', () => {
   it('run one after the other, in the order in which they were taken', async () => {

@@ -4,7 +4,7 @@ import { Intake } from '../../../src/daemon/intake.ts'
 import { EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
 import { ip } from '../../support/addresses.ts'
-import { FakeClock, settle } from '../../support/fake-clock.ts'
+import { settle } from '../../support/fake-clock.ts'
 import { endpoint, eventsOf, service, slice, snapshotOf } from '../model/objects.ts'
 
 /** A source that says what the test says. */
@@ -43,7 +43,6 @@ let source: HandSource
 beforeEach(async () => {
   passed = []
   intake = new Intake({
-    clock: new FakeClock(),
     handlers: { refusals: () => undefined, problem: () => undefined },
   })
   source = new HandSource()
@@ -59,7 +58,6 @@ describe('Intake', () => {
     const reports: number[] = []
     const problem = () => undefined
     intake = new Intake({
-      clock: new FakeClock(),
       handlers: { refusals: list => reports.push(list.length), problem },
     })
     await intake.follow(source)
@@ -164,7 +162,6 @@ describe('Intake', () => {
 
   it('keeps what the Node was when it goes, and tells load balancers to keep away', async () => {
     const keeping = new Intake({
-      clock: new FakeClock(),
       keepsNode: true,
       handlers: { refusals: () => undefined, problem: () => undefined },
     })

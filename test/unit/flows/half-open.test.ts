@@ -18,7 +18,7 @@ const both = of(slice({ [A]: READY, [B]: READY }))
 
 function looked(before: readonly View[], now: View) {
   const versions = before.map(each => versionOf(each, 'ns/dns'))
-  return finish(lookAtHalfOpen(versions, versionOf(now, 'ns/dns')))
+  return lookAtHalfOpen(versions, versionOf(now, 'ns/dns'))
 }
 
 /** The flows that go when these versions of ns/dns are followed by `now`. */

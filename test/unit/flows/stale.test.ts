@@ -13,8 +13,8 @@ const [A, B] = ['10.2.0.1', '10.2.0.2']
 /** What becomes of a flow when ns/dns is as `now` says, and was as `before` says. */
 function judged(each: Flow, now: View, before: readonly View[] = []): Judgment['kind'] {
   const look = {
-    current: finish(flowPorts(versionOf(now, 'ns/dns'))),
-    former: before.flatMap(one => finish(flowPorts(versionOf(one, 'ns/dns')))),
+    current: flowPorts(versionOf(now, 'ns/dns')),
+    former: before.flatMap(one => flowPorts(versionOf(one, 'ns/dns'))),
   }
   const books = finish(ruleBooks({ looks: [look], view: now, phase: 'under way' }))
   const book = books.find(({ family, protocol }) => family === each.family && protocol === each.protocol)
@@ -193,7 +193,7 @@ describe('a TCP connection', () => {
 
   it('is counted together with the others between the same place and endpoint', () => {
     const now = view([dns({ ports }, draining), sliceOf({ [B]: READY })])
-    const look = { current: finish(flowPorts(versionOf(now, 'ns/dns'))), former: [] }
+    const look = { current: flowPorts(versionOf(now, 'ns/dns')), former: [] }
     const [book] = finish(ruleBooks({ looks: [look], view: now, phase: 'under way' }))
     expect(book?.judge(tcp(`${A}:1053`))).toEqual({
       kind: 'drain',

@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { isRefusal } from '../../../src/model/fields.ts'
+import { endpointsOf, type MergedEndpoints } from '../../../src/model/merged-endpoints.ts'
 import { parseObject } from '../../../src/model/parse.ts'
-import { endpointsOf, hasEndpointAt, type MergedEndpoints } from '../../../src/model/port-endpoints.ts'
+import { hasEndpointAt } from '../../../src/model/port-endpoints.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent, ValuePool } from '../../../src/model/snapshot.ts'
@@ -45,7 +46,7 @@ function sliceOf(content: Content): EndpointSlice {
 }
 
 const merge = (slices: readonly EndpointSlice[], former?: MergedEndpoints) =>
-  finish(endpointsOf({ slices, wanted: WANTED, former }))
+  endpointsOf({ slices, wanted: WANTED, former })
 
 const SLICES = 12
 const HOSTS = 10

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { PortFrontends, ServiceFrontends } from '../../../src/model/frontend.ts'
-import { isSameService } from '../../../src/model/port-frontends.ts'
+import { isSameService } from '../../../src/model/resolve.ts'
 import { endpoint, node, service, slice, tableOf } from './objects.ts'
 
 function resolved(): ServiceFrontends {

@@ -25,8 +25,7 @@ const LACK = 'target DNAT (revision 2) for ip6: CONFIG_NETFILTER_XT_NAT'
 let lacking = new Map<'ip' | 'ip6', string>()
 
 const MODES = {
-  nftables: (client: NftClient, clock: Clock) =>
-    createNftablesPlane({ client, clock, options: DEFAULT_NFTABLES_OPTIONS }),
+  nftables: (client: NftClient) => createNftablesPlane({ client, options: DEFAULT_NFTABLES_OPTIONS }),
   iptables: (client: NftClient, clock: Clock) =>
     new IptablesPlane({ client, clock, options: DEFAULT_IPTABLES_OPTIONS, lacking: () => lacking }),
   userspace: (client: NftClient, clock: Clock) => {
@@ -125,8 +124,8 @@ it('keeps the rules of a family whose new rules are rejected, and follows the ot
   const before = start(MODES.nftables, [])
   await before.rig.sync(dual(1))
   await before.rig.close()
-  const other: Open = (client, clock) =>
-    createNftablesPlane({ client, clock, options: { ...DEFAULT_NFTABLES_OPTIONS, masqueradeBit: 9 } })
+  const other: Open = client =>
+    createNftablesPlane({ client, options: { ...DEFAULT_NFTABLES_OPTIONS, masqueradeBit: 9 } })
   const kept = held(before.kernel)
   const { rig, kernel } = start(other, ['10 meta'], before.kernel)
   await rig.sync([...dual(1), ...dual(2)])

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { finish, systemClock } from '../../../src/base/clock.ts'
+import { systemClock } from '../../../src/base/clock.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { diffRulesets } from '../../../src/kernel/nft/diff.ts'
 import type { Ruleset } from '../../../src/kernel/nft/state.ts'
@@ -118,5 +118,5 @@ describe('the kernel in memory', () => {
 })
 
 function plan(from: Ruleset, to: Ruleset) {
-  return finish(diffRulesets(from, to, { lateSets: LATE_SETS })).transaction
+  return diffRulesets(from, to, { lateSets: LATE_SETS }).transaction
 }

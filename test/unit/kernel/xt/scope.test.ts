@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { finish, systemClock } from '../../../../src/base/clock.ts'
+import { systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { NF_INET_PRE_ROUTING } from '../../../../src/kernel/nft/constants.ts'
 import type { CompiledRule } from '../../../../src/kernel/nft/state.ts'
@@ -64,7 +64,7 @@ function sinceCommit(before: Side, after: Side): ScopeOperations {
   })
   diff.compare('someone', rulesOf(before), rulesOf(after))
   const lists = diff.changedChains.has(LIST) ? [[LIST, owned(after.entries)] as const] : []
-  return finish(diff.finish(new Map(lists)))
+  return diff.finish(new Map(lists))
 }
 
 function textOf({ compiled }: { readonly compiled: string }): string {
@@ -91,7 +91,7 @@ function world() {
     const diff = new ScopeDiff(await observe(), { codec: CODEC, isOurs })
     for (const each of own) diff.want({ chain: each, owner: 'someone', entries: [] })
     for (const each of fixed.chains.values()) diff.want({ chain: each, owner: undefined, entries })
-    return finish(diff.finish(fixed.jumps))
+    return diff.finish(fixed.jumps)
   }
   const settle = async (wanted: Side, entries = owned(wanted.entries)) => {
     const operations = await sinceRead(wanted, entries)

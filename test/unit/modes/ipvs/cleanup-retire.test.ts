@@ -1,5 +1,4 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { finish, type Steps } from '../../../../src/base/clock.ts'
 import { retireIpvsPlane } from '../../../../src/modes/ipvs/cleanup.ts'
 import { readTraffic } from '../../../../src/modes/ipvs/mode.ts'
 import type { IpvsKernel } from '../../../../src/modes/ipvs/observe.ts'
@@ -152,8 +151,7 @@ describe('readTraffic', () => {
       destination.stats = { connections: 3n, packetsIn: 9n, packetsOut: 8n, bytesIn: 90n, bytesOut: 80n }
     const { rendered } = rig.reconciler
     if (rendered === undefined) throw new Error('nothing was rendered')
-    const finishSteps = <T>(steps: Steps<T>): Promise<T> => Promise.resolve(finish(steps))
-    const counts = await readTraffic(kernel.ipvs, rendered, { options, finishSteps })
+    const counts = await readTraffic(kernel.ipvs, rendered, options)
     expect(counts.map(({ endpoint }) => endpoint).sort()).toEqual(['10.1.0.1:8080', '10.1.0.2:8080'])
     expect(counts[0]).toMatchObject({
       port: expect.stringMatching(/web.*\/TCP\/IPv4$/),

@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
 import { PersistentMap } from '../../../../src/base/collections.ts'
 import { entryKey, type Ipset } from '../../../../src/kernel/ipset/state.ts'
 import {
@@ -54,7 +53,7 @@ function stateOf(servers: readonly Spec[], set: Ipset = CLUSTER_IPS): IpvsState 
 }
 
 function plan(from: IpvsState, to: IpvsState): IpvsPlan {
-  return finish(diffStates(from, to, { ...DEFAULT_IPVS_OPTIONS, codec: { compile: compileRule } }))
+  return diffStates(from, to, { ...DEFAULT_IPVS_OPTIONS, codec: { compile: compileRule } })
 }
 
 function lines({ describe: tell }: IpvsPlan): readonly string[] {

@@ -1,6 +1,5 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
 import { PersistentMap } from '../../../../src/base/collections.ts'
 import { u32host } from '../../../../src/base/octets.ts'
 import type { Element, ElementGroup, Ruleset } from '../../../../src/kernel/nft/state.ts'
@@ -274,7 +273,7 @@ describe('adopting', () => {
   ])
 
   function adopted(ruleset: Ruleset): NftablesState {
-    return finish(adoptRuleset(ruleset))
+    return adoptRuleset(ruleset)
   }
 
   /** A listing with elements that nobody rendered. */

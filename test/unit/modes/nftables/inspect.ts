@@ -76,7 +76,7 @@ export function differences(
   to: { ruleset: Ruleset },
   late: string[] = [],
 ): string[] {
-  const diff = finish(diffRulesets(from.ruleset, to.ruleset, { lateSets: new Set(late) }))
+  const diff = diffRulesets(from.ruleset, to.ruleset, { lateSets: new Set(late) })
   return diff.transaction.map(operation => describeOperation(operation))
 }
 

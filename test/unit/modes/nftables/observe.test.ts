@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table } from '../../../support/frontends.ts'
 import { listing, render, tableIn } from './inspect.ts'
@@ -9,7 +8,7 @@ describe('elements that the kernel holds', () => {
   const node = service('ns/node', [
     { cluster: backends(5), frontends: [clusterIp(ip4(10, 96, 0, 2), 80), nodePort(30001, EXTERNAL)] },
   ])
-  const seen = finish(adoptRuleset(listing(render(table([web, node])).ruleset)))
+  const seen = adoptRuleset(listing(render(table([web, node])).ruleset))
 
   it('stay the objects that they are where they are as wanted, in whatever order', () => {
     const again = render(table([web, node]), seen)
@@ -27,7 +26,7 @@ describe('elements that the kernel holds', () => {
           elements: one.elements.with([[set, one.elements.get(set)?.slice(1)]]),
         })),
       }
-      const healed = render(table([web, node]), finish(adoptRuleset(damaged)))
+      const healed = render(table([web, node]), adoptRuleset(damaged))
       const fresh = render(table([web, node]), seen)
       for (const key of ['ns/web', 'ns/node']) {
         const groups = [healed, fresh].map(state => new Set(tableIn(state).elements.get(key)))

@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
 import {
   ENDPOINTS_MAPS,
@@ -56,7 +55,7 @@ function expected(world: World): string[] {
 }
 
 function observed(state: NftablesState): NftablesState {
-  return finish(adoptRuleset(listing(state.ruleset)))
+  return adoptRuleset(listing(state.ruleset))
 }
 
 function next({ table, without }: World, base: NftablesState): NftablesState {

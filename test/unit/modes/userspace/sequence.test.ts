@@ -19,7 +19,7 @@ function render(world: World, base: UserspaceState): UserspaceState {
 }
 
 function differences(from: UserspaceState, to: UserspaceState): string[] {
-  const { describe } = finish(diffStates(from, to))
+  const { describe } = diffStates(from, to)
   return [...describe()].map(({ verb, object }) => `${verb} ${object}`)
 }
 
@@ -64,12 +64,13 @@ it('is adopted from a listing without a difference, whatever the ports of its li
     const numbers = ports(state)
     const portOf = (key: string, list: string) => numbers.get(`${list} ${key}`)
     const book = bookOf(state.forwarders, portOf)
-    const found = finish(adoptRuleset(inKernel(state, portOf), { forwarders: state.forwarders, book }))
+    const found = adoptRuleset(inKernel(state, portOf), { forwarders: state.forwarders, book })
     expect(differences(found, state)).toEqual([])
     // Nothing that another process listened at is taken for ours.
-    const stale = finish(
-      adoptRuleset(inKernel(state, portOf), { forwarders: EMPTY_STATE.forwarders, book: new Map() }),
-    )
+    const stale = adoptRuleset(inKernel(state, portOf), {
+      forwarders: EMPTY_STATE.forwarders,
+      book: new Map(),
+    })
     const wanted = [...state.forwarders.values()].length
     expect(differences(stale, state).length).toBeGreaterThanOrEqual(wanted)
   })

@@ -1,0 +1,222 @@
+import type { Ip } from '../base/ip.ts'
+import type { Backend, Frontend, PortFrontends, Route } from './frontend.ts'
+import type { PortEndpoints } from './port-endpoints.ts'
+import type { Endpoint, EndpointTraits, Service } from './service.ts'
+
+/** Hints narrow the ready endpoints in these ways (KEP-2433, KEP-3015). */
+type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
+
+/** The node and zone from which endpoints are chosen. */
+interface Place {
+  readonly nodeName: string
+  /** Empty when unknown. */
+  readonly zone: string
+}
+
+/** Facts about all endpoints of a port, which must be known before any one of them can be judged. */
+export interface Survey {
+  readonly topology: TopologyMode
+  readonly ready: boolean
+  /** Some endpoint serves while it terminates. */
+  readonly draining: boolean
+  readonly localReady: boolean
+  /** Some endpoint on this node serves while it terminates. */
+  readonly localDraining: boolean
+}
+
+/** One pass over the endpoints of a port. */
+export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
+  let ready = false
+  let draining = false
+  let localReady = false
+  let localDraining = false
+  for (const { traits } of endpoints) {
+    const isLocal = traits.nodeName === place.nodeName
+    if (traits.conditions.ready) {
+      ready = true
+      localReady ||= isLocal
+    }
+    if (!isDraining(traits)) continue
+    draining = true
+    localDraining ||= isLocal
+  }
+  return { topology: topologyOf(endpoints, place), ready, draining, localReady, localDraining }
+}
+
+/** Hints of endpoints that are not ready say nothing; one ready endpoint without a hint turns them off for all. */
+function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode {
+  let hasNodeHints = true
+  let hasZoneHints = place.zone !== ''
+  let isNodeNamed = false
+  let isZoneNamed = false
+  for (const { traits } of endpoints) {
+    if (!traits.conditions.ready) continue
+    const { forNodes, forZones } = traits.hints
+    hasNodeHints &&= forNodes.length > 0
+    hasZoneHints &&= forZones.length > 0
+    if (!hasNodeHints && !hasZoneHints) return 'none'
+    isNodeNamed ||= forNodes.includes(place.nodeName)
+    isZoneNamed ||= forZones.includes(place.zone)
+  }
+  if (hasNodeHints && isNodeNamed) return 'PreferSameNode'
+  return hasZoneHints && isZoneNamed ? 'PreferSameZone' : 'none'
+}
+
+const REJECT: Route = { kind: 'reject' }
+const DROP: Route = { kind: 'drop' }
+const OVER_CLUSTER: Route = { kind: 'internal', over: 'cluster' }
+const OVER_LOCAL: Route = { kind: 'internal', over: 'local' }
+const EXTERNAL_CLUSTER: Route = { kind: 'external-cluster' }
+const EXTERNAL_LOCAL: Route = { kind: 'external-local' }
+
+/** Gives the route of clients at the ClusterIP. */
+export function internalRoute(service: Service, found: Survey): Route {
+  if (!hasAny(found)) return REJECT
+  if (service.internalTrafficPolicy === 'Cluster') return OVER_CLUSTER
+  return found.localReady || found.localDraining ? OVER_LOCAL : DROP
+}
+
+/** Gives the route of clients at other addresses. Policy Local without a local endpoint is an empty list, not a route. */
+export function externalRoute(service: Service, found: Survey): Route {
+  if (!hasAny(found)) return REJECT
+  return service.externalTrafficPolicy === 'Local' ? EXTERNAL_LOCAL : EXTERNAL_CLUSTER
+}
+
+function hasAny(found: Survey): boolean {
+  return found.ready || found.draining
+}
+
+/** The lists of endpoints that frontends read. */
+interface ListNeeds {
+  readonly cluster: boolean
+  readonly local: boolean
+}
+
+const NOTHING: ListNeeds = { cluster: false, local: false }
+const CLUSTER: ListNeeds = { cluster: true, local: false }
+const LOCAL: ListNeeds = { cluster: false, local: true }
+const BOTH: ListNeeds = { cluster: true, local: true }
+
+export function needsOf(frontends: readonly Frontend[]): ListNeeds {
+  const needs = frontends.map(({ route }) => needsForRoute(route))
+  return { cluster: needs.some(({ cluster }) => cluster), local: needs.some(({ local }) => local) }
+}
+
+export function needsForRoute(route: Route): ListNeeds {
+  switch (route.kind) {
+    case 'reject':
+    case 'drop':
+      return NOTHING
+    case 'external-local':
+      return BOTH
+    case 'external-cluster':
+      return CLUSTER
+    case 'internal':
+      return route.over === 'local' ? LOCAL : CLUSTER
+  }
+}
+
+/** Says whether an endpoint is in one of the two lists of a port. The reason follows the words "because it is". */
+export interface Verdict {
+  readonly isIn: boolean
+  readonly reason: string
+}
+
+const READY: Verdict = { isIn: true, reason: 'ready' }
+const HINTED_TO_NODE: Verdict = { isIn: true, reason: 'ready and hinted to this node' }
+const HINTED_TO_ZONE: Verdict = { isIn: true, reason: 'ready and hinted to the zone of this node' }
+const HINTED_TO_OTHER_NODES: Verdict = { isIn: false, reason: 'ready but hinted to other nodes' }
+const HINTED_TO_OTHER_ZONES: Verdict = { isIn: false, reason: 'ready but hinted to other zones' }
+const NOT_READY: Verdict = { isIn: false, reason: 'not ready' }
+const TERMINATED: Verdict = { isIn: false, reason: 'terminating and no longer serving' }
+const DRAINING_NEEDED: Verdict = {
+  isIn: true,
+  reason: 'terminating but still serving, and no endpoint is ready',
+}
+const DRAINING_SPARE: Verdict = { isIn: false, reason: 'terminating while another endpoint is ready' }
+const ELSEWHERE: Verdict = { isIn: false, reason: 'not on this node' }
+const LOCAL_DRAINING_NEEDED: Verdict = {
+  isIn: true,
+  reason: 'terminating but still serving, and no endpoint on this node is ready',
+}
+const LOCAL_DRAINING_SPARE: Verdict = {
+  isIn: false,
+  reason: 'terminating while another endpoint on this node is ready',
+}
+
+/** Policy Cluster: the ready endpoints that hints leave; without any, those that still serve while terminating. */
+export function clusterVerdict(traits: EndpointTraits, found: Survey, place: Place): Verdict {
+  if (traits.conditions.ready) return hintVerdict(traits, found, place)
+  if (!isDraining(traits)) return traits.conditions.terminating ? TERMINATED : NOT_READY
+  return found.ready ? DRAINING_SPARE : DRAINING_NEEDED
+}
+
+/** Policy Local: the ready endpoints of this node whatever their hints; without any, those that still serve. */
+export function localVerdict(traits: EndpointTraits, found: Survey, place: Place): Verdict {
+  if (traits.nodeName !== place.nodeName) return ELSEWHERE
+  if (traits.conditions.ready) return READY
+  if (!isDraining(traits)) return traits.conditions.terminating ? TERMINATED : NOT_READY
+  return found.localReady ? LOCAL_DRAINING_SPARE : LOCAL_DRAINING_NEEDED
+}
+
+function hintVerdict({ hints }: EndpointTraits, found: Survey, place: Place): Verdict {
+  switch (found.topology) {
+    case 'none':
+      return READY
+    case 'PreferSameNode':
+      return hints.forNodes.includes(place.nodeName) ? HINTED_TO_NODE : HINTED_TO_OTHER_NODES
+    case 'PreferSameZone':
+      return hints.forZones.includes(place.zone) ? HINTED_TO_ZONE : HINTED_TO_OTHER_ZONES
+  }
+}
+
+interface Selecting {
+  readonly among: PortEndpoints
+  readonly found: Survey
+  readonly place: Place
+  /** The list of an earlier version, whose endpoints are used again. */
+  readonly former: readonly Backend[]
+}
+
+/** The two lists a port may need; a list that no frontend uses stays empty. */
+export function selectBackends(
+  selecting: Selecting,
+  needs: ListNeeds,
+): Pick<PortFrontends, 'cluster' | 'local'> {
+  const { among, found, place, former } = selecting
+  const { endpoints } = among
+  const cluster: Backend[] = []
+  const local: Backend[] = []
+  let at = 0
+  for (const [index, { ip, traits }] of endpoints.entries()) {
+    const inCluster = needs.cluster && clusterVerdict(traits, found, place).isIn
+    const inLocal = needs.local && localVerdict(traits, found, place).isIn
+    if (!inCluster && !inLocal) continue
+    const port = portAt(among, index)
+    const isLocal = traits.nodeName === place.nodeName
+    at = indexFrom(former, at, ip)
+    const known = former[at]
+    const isKnown = known?.ip === ip && known.port === port && known.local === isLocal
+    const backend = isKnown ? known : { ip, port, local: isLocal }
+    if (inCluster) cluster.push(backend)
+    if (inLocal) local.push(backend)
+  }
+  return { cluster, local }
+}
+
+/** The index of the first back end from `at` on that is at the address or behind it. */
+function indexFrom(list: readonly Backend[], at: number, ip: Ip): number {
+  let index = at
+  for (let next = list[index]; next !== undefined && next.ip !== ip && next.ip < ip; next = list[index])
+    index++
+  return index
+}
+
+function portAt({ ports }: PortEndpoints, index: number): number {
+  return typeof ports === 'number' ? ports : (ports[index] ?? 0)
+}
+
+/** Serves what it has while it goes away. */
+function isDraining({ conditions }: EndpointTraits): boolean {
+  return conditions.serving && conditions.terminating
+}

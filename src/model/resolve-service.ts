@@ -1,0 +1,226 @@
+import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import {
+  type AddressOwnership,
+  clusterIpOwner,
+  healthCheckPlaces,
+  isContested,
+  placeOwner,
+  wholePlace,
+} from './claims.ts'
+import { externalRoute, needsForRoute, selectBackends, survey } from './endpoint-choice.ts'
+import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './fields.ts'
+import { healthCheckOf, type PortFrontends, type ServiceFrontends, type WholeAddresses } from './frontend.ts'
+import { endpointsOf, type MergedEndpoints, mergeOf } from './merged-endpoints.ts'
+import { isOurs } from './node-context.ts'
+import {
+  endpointsOfOneSlice,
+  hasEndpointAt,
+  type PortEndpoints,
+  type Wanted,
+  wholeCandidatesOf,
+} from './port-endpoints.ts'
+import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
+import { isApiAddress, takenKeys } from './reserved.ts'
+import type { EndpointSlice, Service, ServicePortSpec, SliceList } from './service.ts'
+
+/** The inputs of resolving one Service. */
+interface ServiceInput {
+  readonly service: Service
+  readonly slices: SliceList
+  /** The Service in the version before. */
+  readonly former: ServiceFrontends | undefined
+  /** Merges of the version before; see Memo. */
+  readonly merges: readonly MergedEndpoints[] | undefined
+}
+
+interface ResolvedService {
+  readonly frontends: ServiceFrontends
+  readonly merges: readonly MergedEndpoints[]
+}
+
+/** With fewer endpoints a merge costs less than what it is kept for. */
+const KEPT_ENDPOINTS_MIN = 1_000
+
+/** Gives what a Service means; undefined when it is another proxy's, or has neither addresses nor refusals. */
+export function resolveService(
+  ownership: AddressOwnership,
+  { service, slices, former, merges: known }: ServiceInput,
+): ResolvedService | undefined {
+  if (!isServed(ownership, service)) return undefined
+  const work = begin(ownership, service, slices)
+  const ports: PortFrontends[] = []
+  const merges: MergedEndpoints[] = []
+  for (const place of placesOf(service)) {
+    let among: PortEndpoints | undefined = endpointsOfOneSlice(work.slices, place)
+    if (among === undefined) {
+      const merge = endpointsOf({ slices: work.slices, wanted: place, former: mergeOf(known, place) })
+      if (merge.endpoints.length >= KEPT_ENDPOINTS_MIN) merges.push(merge)
+      among = merge
+    }
+    const { port, family, clusterIp } = place
+    const resolved = resolvePort(work, {
+      port,
+      family,
+      clusterIp,
+      among,
+      former: former?.ports[ports.length],
+    })
+    if (resolved !== undefined) ports.push(resolved)
+  }
+  return { frontends: complete(work, slices, ports), merges }
+}
+
+/** One port of the Service in one family. */
+interface PortPlace extends Wanted {
+  readonly port: ServicePortSpec
+  /** Undefined for a headless Service. */
+  readonly clusterIp: Ip | undefined
+}
+
+function placesOf(service: Service): readonly PortPlace[] {
+  const { ports, headless } = service
+  const members = membersOf(service)
+  return ports.flatMap(port =>
+    members.map(member => {
+      const { name, protocol } = port
+      const clusterIp = headless === undefined ? member : undefined
+      return { port, name, protocol, family: familyOf(member), clusterIp }
+    }),
+  )
+}
+
+function isServed({ here }: AddressOwnership, service: Service): boolean {
+  const { clusterIps, externalIps, refusals } = service
+  // Without a ClusterIP, only headless Services of named proxies have external addresses.
+  return clusterIps.length + externalIps.length + refusals.length > 0 && isOurs(here, service)
+}
+
+/** An address of each family that the Service is in. */
+function membersOf({ clusterIps, externalIps, headless }: Service): readonly Ip[] {
+  if (headless === undefined) return clusterIps
+  return FAMILIES.flatMap(family => externalIps.find(ip => familyOf(ip) === family) ?? [])
+}
+
+function begin(ownership: AddressOwnership, service: Service, slices: SliceList): ServiceWork {
+  const findings: Findings = { kind: 'Service', key: service.key, refusals: undefined }
+  return {
+    ownership,
+    service,
+    findings,
+    externals: externalsOf(ownership, service, findings),
+    taken: ownership.listeners.size === 0 ? undefined : takenKeys(ownership.listeners.get(service.key)),
+    slices: withoutLoops(slices, service, findings),
+    firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
+    isContested: ownership.claims.contested > 0 && isContested(ownership, service),
+  }
+}
+
+function complete(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
+  const { ownership, service, findings } = work
+  const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
+  const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)
+  const resolved = {
+    service: service.key,
+    clusterIps: work.isContested ? ownClusterIps(ownership, service) : service.clusterIps,
+    ports,
+    refusals: allRefusals(service, slices, findings),
+  }
+  if (service.headless === 'whole') return { ...resolved, wholes }
+  const healthCheck = hasHealthCheck
+    ? healthCheckOf(service, work.slices, ownership.here.nodeName)
+    : undefined
+  return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
+}
+
+function hasHealthPort({ ownership, service, findings }: ServiceWork): boolean {
+  for (const place of healthCheckPlaces(service)) {
+    const owner = placeOwner(ownership, service, place)
+    if (owner === undefined) continue
+    const reason = `already claimed by Service ${owner.key}, which comes first`
+    refuse(findings, 'spec.healthCheckNodePort', `${service.healthCheckNodePort}/TCP`, reason)
+    return false
+  }
+  return true
+}
+
+const NO_WHOLES: readonly WholeAddresses[] = []
+
+function ownClusterIps(ownership: AddressOwnership, service: Service): readonly Ip[] {
+  const own = service.clusterIps.filter(ip => clusterIpOwner(ownership, service, ip) === undefined)
+  return own.length === service.clusterIps.length ? service.clusterIps : own
+}
+
+/** Collects the refusals of the Service, its slices and the resolver, each once: both families lose one NodePort. */
+function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
+  if (findings.refusals === undefined && !hasRefusals(slices)) return service.refusals
+  const found = new Map(
+    refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
+  )
+  return [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
+}
+
+function hasRefusals(slices: SliceList): boolean {
+  return slices.some(({ refusals }) => refusals.length > 0)
+}
+
+/** The whole addresses of a headless Service without ports that no older Service has, by family. */
+function wholesOf(work: ServiceWork): readonly WholeAddresses[] {
+  const ips = work.externals.filter(({ ip }) => isOwn(work, ip)).map(({ ip }) => ip)
+  return FAMILIES.flatMap(family => {
+    const ofFamily = ips.filter(ip => familyOf(ip) === family)
+    return ofFamily.length === 0 ? [] : [wholeOf(work, family, ofFamily)]
+  })
+}
+
+function wholeOf(
+  { ownership, service, slices }: ServiceWork,
+  family: Family,
+  ips: readonly Ip[],
+): WholeAddresses {
+  const endpoints = wholeCandidatesOf(slices, family).map(({ endpoint }) => endpoint)
+  const found = survey(endpoints, ownership.here)
+  const route = externalRoute(service, found)
+  const among = { endpoints, ports: 0 }
+  const lists = selectBackends({ among, found, place: ownership.here, former: [] }, needsForRoute(route))
+  return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
+}
+
+function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
+  if (isApiAddress(ownership.here.apiServers, ip)) {
+    refuse(findings, 'spec.externalIPs', formatIp(ip), API_ADDRESS)
+    return false
+  }
+  const owner = placeOwner(ownership, service, wholePlace(ip))
+  if (owner === undefined) return true
+  const reason = `already claimed as a whole by Service ${owner.key}, which comes first`
+  refuse(findings, 'spec.externalIPs', formatIp(ip), reason)
+  return false
+}
+
+/**
+ * The slices without endpoints that are ClusterIPs of their own Service: traffic would go in circles (CVE-2021-25740).
+ * External and load-balancer addresses may be endpoints: they are the node's own where the pods use its network.
+ */
+export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
+  const own = service.clusterIps
+  const hasOwn = slices.some(slice => own.some(ip => hasEndpointAt(slice, ip)))
+  return hasOwn ? slices.map(slice => withoutOwn(slice, own, findings)) : slices
+}
+
+function withoutOwn(slice: EndpointSlice, own: readonly Ip[], findings?: Findings): EndpointSlice {
+  const isOther = (_: unknown, at: number): boolean => !own.includes(slice.endpoints[at]?.ip ?? '')
+  if (findings !== undefined)
+    for (const { ip } of slice.endpoints) if (own.includes(ip)) refuseEndpoint(findings, slice, ip)
+  const endpoints = slice.endpoints.filter(isOther)
+  const uids = slice.targetUids?.split(',').filter(isOther)
+  return uids === undefined ? { ...slice, endpoints } : { ...slice, endpoints, targetUids: uids.join(',') }
+}
+
+function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void {
+  addRefusal(findings, {
+    object: `EndpointSlice ${slice.key}`,
+    field: 'endpoints',
+    value: formatIp(ip),
+    reason: 'the ClusterIP of the Service itself, to which its traffic would return',
+  })
+}
