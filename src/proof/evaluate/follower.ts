@@ -20,7 +20,7 @@ import {
 } from './compiled.ts'
 import { evaluate } from './expression.ts'
 import type { ClassMachine, Effect } from './machine.ts'
-import { BeyondEvaluator, type Doubt } from './values.ts'
+import { BeyondEvaluator, type Box, type Doubt } from './values.ts'
 
 export type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade' | 'unknown'
 interface Decided {
@@ -70,7 +70,8 @@ export class Follower {
         machine.beginRule()
         this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
       }
-      going = next.length > going.length ? distinctOf(next) : next
+      const distinct = next.length > going.length ? distinctOf(next) : next
+      going = distinct.length > going.length && distinct.length > MERGED_MIN ? merged(distinct) : distinct
       if (going.length === 0) break
     }
     for (const machine of going) decided.push({ machine, decision: 'return' })
@@ -278,4 +279,38 @@ const COMPARED: Keys = [...CHOSEN, ...HELD, ...DONE]
 
 function areAlike(a: Way, b: Way): boolean {
   return a.natDone === b.natDone && COMPARED.every(key => a.machine[key] === b.machine[key])
+}
+
+/** Fewer ways are cheaper to follow than to compare. */
+const MERGED_MIN = 4
+
+/** Joins ways that a random number divided and that went on alike. */
+function merged(machines: readonly ClassMachine[]): ClassMachine[] {
+  const byBox = new Map<Box, Map<string, ClassMachine>>()
+  const apart: ClassMachine[] = []
+  for (const machine of machines) {
+    machine.beginRule()
+    const { box, mark, connectionMark, priority, to, written, rolled } = machine
+    if (rolled !== undefined || machine.single?.dynamic !== machines[0]?.single?.dynamic) {
+      apart.push(machine)
+      continue
+    }
+    const key = [
+      mark,
+      connectionMark,
+      priority,
+      to?.address,
+      to?.port,
+      written?.data,
+      written?.timeoutMs,
+      machine.doubt?.isSupposed,
+      machine.untracked,
+    ].join()
+    const alike = byBox.get(box)
+    const known = alike?.get(key)
+    if (known !== undefined) known.probability += machine.probability
+    else if (alike === undefined) byBox.set(box, new Map([[key, machine]]))
+    else alike.set(key, machine)
+  }
+  return [...apart, ...[...byBox.values()].flatMap(alike => [...alike.values()])]
 }

@@ -52,9 +52,9 @@ import {
   type Known,
   type Memo,
   newRegisters,
-  numbersBelow,
   type RulePlace,
   repeated,
+  rollOf,
   TRACKING,
   TRANSPORT,
   type Value,
@@ -183,13 +183,13 @@ export class ClassMachine {
 
   roll(modulus: number, offset: number): Choice {
     const before = this.rolled
-    const rolled = numbersBelow(modulus * (before?.length ?? 1))
+    const { rolled, word } = rollOf(this.memo, modulus * (before?.length ?? 1), offset)
     this.probability /= modulus
     this.rolled = rolled
-    if (before !== undefined)
-      this.#rewrite(its =>
-        typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
-      )
+    if (before === undefined) return word
+    this.#rewrite(its =>
+      typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
+    )
     return { choices: rolled.map(number => u32host((number % modulus) + offset)) }
   }
 

@@ -13,6 +13,7 @@ import {
 import type { Branch, ClassMachine, Effect } from './machine.ts'
 import { found } from './random.ts'
 import {
+  areSame,
   BeyondEvaluator,
   type Candidate,
   type Field,
@@ -30,7 +31,7 @@ export function splitCompare(machine: ClassMachine, words: readonly Word[], expr
   const { op } = expression
   const [equal, other]: readonly Effect[] = op === 'eq' ? ['next', 'break'] : ['break', 'next']
   assert(equal !== undefined && other !== undefined, 'a comparison has two outcomes')
-  const wanted = wantedOf(words, expression.data, machine.addressLength)
+  const wanted = keptWanted(machine, words, expression)
   if (wanted === undefined) return other
   const branches: Branch[] = []
   const narrowed: (readonly [Field, Region])[] = []
@@ -46,6 +47,20 @@ export function splitCompare(machine: ClassMachine, words: readonly Word[], expr
   }
   branches.push(branch(narrowed, equal))
   return oneOf(branches)
+}
+
+/** Many classes meet the same comparison. */
+function keptWanted(
+  machine: ClassMachine,
+  words: readonly Word[],
+  expression: Of<'cmp'>,
+): Wanted | undefined {
+  const { comparisons } = machine.memo
+  const kept = comparisons.get(expression)
+  if (kept !== undefined && areSame(kept.words, words)) return kept.wanted
+  const wanted = wantedOf(words, expression.data, machine.addressLength)
+  comparisons.set(expression, { words, wanted })
+  return wanted
 }
 
 function branch(narrowed: Branch['narrowed'], effect: Effect): Branch {

@@ -51,14 +51,23 @@ export interface Candidate {
 
 /** Results that stay valid while the rules stay: successive classes ask for the same ones. */
 export interface Memo {
+  /** Keys are a modulus and an offset. */
+  readonly rolls: Map<string, Roll>
   /** The last lookup of each set for all rolled numbers. */
   readonly lookups: WeakMap<object, Map<string, Answered>>
+  readonly comparisons: WeakMap<Of<'cmp'>, Pick<Asked, 'words'> & { readonly wanted: Wanted | undefined }>
   /** Wishes by candidates, then by the fields of their keys. */
   readonly wishes: WeakMap<readonly Candidate[], Map<string, Wishes>>
 }
 
 export function newMemo(): Memo {
-  return { lookups: new WeakMap(), wishes: new WeakMap() }
+  return { rolls: new Map(), lookups: new WeakMap(), comparisons: new WeakMap(), wishes: new WeakMap() }
+}
+
+/** All numbers of a roll, and their words. */
+interface Roll {
+  readonly rolled: readonly number[]
+  readonly word: Choice
 }
 
 /** A lookup for all rolled numbers. */
@@ -216,10 +225,21 @@ export interface RulePlace {
 
 /** More numbers at once are beyond the evaluator. Lists of endpoints have fewer slots. */
 export const ROLLED_MAX = 1 << 20
-/** Gives all numbers that a roll may give. */
-export function numbersBelow(modulus: number): readonly number[] {
+/** Rules use few moduli, and mostly small ones. */
+const ROLLS_MAX = 256
+const KEPT_MAX = 4096
+
+/** Gives all numbers that a roll may give. Equal rolls are one object, so that what follows from them is kept. */
+export function rollOf({ rolls }: Memo, modulus: number, offset: number): Roll {
   if (modulus > ROLLED_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${modulus}`)
-  return Array.from({ length: modulus }, (_, number) => number)
+  const key = `${modulus} ${offset}`
+  const known = rolls.get(key)
+  if (known !== undefined) return known
+  const rolled = Array.from({ length: modulus }, (_, number) => number)
+  const roll = { rolled, word: { choices: rolled.map(number => u32host(number + offset)) } }
+  if (rolls.size >= ROLLS_MAX) rolls.clear()
+  if (modulus <= KEPT_MAX) rolls.set(key, roll)
+  return roll
 }
 
 /** Gives what follows from the numbers of `from`, for each of `times` further numbers. */
