@@ -14,7 +14,7 @@ import { type Difference, differenceOf, dryRun, type Plan } from '../reconcile/d
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { TrafficCount } from '../telemetry/connection-metrics.ts'
-import type { ModeMetric } from '../telemetry/metric-set.ts'
+import type { ReadRows } from '../telemetry/metric-set.ts'
 import { servicesBytes } from './process-room.ts'
 import { RemovalGuard } from './removal-guard.ts'
 
@@ -56,7 +56,7 @@ export interface ActiveMode {
   /** Reads the kernel's counters of each endpoint, if the configuration enables them. */
   traffic(): Promise<readonly TrafficCount[]>
   /** Reads the metrics of the mode. Rejects if the kernel cannot be queried. */
-  metrics(): Promise<readonly ModeMetric[]>
+  metrics(): Promise<ReadRows>
   /** Computes the diff from the observed state to the newest wanted state. */
   pending(): Promise<Difference | undefined>
   /** Computes the diff from the observed state to that of a Snapshot which is not offered. */
@@ -132,8 +132,8 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     return rendered === undefined ? [] : ((await this.#opened.traffic?.(rendered)) ?? [])
   }
 
-  async metrics(): Promise<readonly ModeMetric[]> {
-    return (await this.#opened.metrics?.(this.#reconciler.rendered)) ?? []
+  async metrics(): Promise<ReadRows> {
+    return (await this.#opened.metrics?.(this.#reconciler.rendered)) ?? {}
   }
 
   async pending(): Promise<Difference | undefined> {

@@ -129,7 +129,7 @@ class Daemon {
     this.#saved?.begin()
     const unfollow = follow?.({
       changed: (config, changes) => this.#reconfigure(config, changes),
-      refused: () => this.#observer.metrics.configChanged('refused'),
+      refused: () => this.#observer.configChanged('refused'),
     })
     const forget = asked?.(() => logState(log, this.#state()))
     const { code, why } = await this.#done
@@ -182,7 +182,7 @@ class Daemon {
     this.#condition = this.#openCondition(config)
     this.#prover = await openProver(config, {
       ...this.#parts,
-      metrics: this.#observer.metrics.proof,
+      metrics: this.#observer.metrics,
       health: this.#observer.health,
     })
     if (!this.#io.listens) return true
@@ -230,12 +230,13 @@ class Daemon {
         this.#config.source.kind === 'file' && (this.#intake.status?.otherNodes ?? []).length === 0,
       source: () => this.#intake.status,
       servedStaleS: () => this.#saved?.staleS,
+      proofAgeS: () => this.#prover?.ageS,
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
       failedFamily: () => this.#activeMode?.status.failedFamily,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       mode: () => findMode(this.#activeMode?.mode ?? this.#config.proxyMode),
-      ofMode: async () => (await this.#switcher?.metrics()) ?? [],
+      ofMode: async () => (await this.#switcher?.metrics()) ?? {},
       api: this.#api?.numbers,
       connections: connectionsOf(this.#config, this.#io, () => this.#activeMode),
     })
@@ -308,7 +309,7 @@ class Daemon {
       quarantined: () => this.#activeMode?.status.quarantined ?? [],
       send: async question =>
         (await this.#cluster?.ask(question)) ?? { kind: 'failed', text: 'no API client' },
-      metrics: this.#observer.metrics.nodeCondition,
+      metrics: this.#observer.metrics,
     })
   }
 
@@ -318,13 +319,13 @@ class Daemon {
       owner: async () => await this.#cluster?.owner(this.#config),
       intake: this.#intake,
       mayServe: snapshot => mayServe(snapshot, { ...this.#parts, config: this.#config }, this.#activeMode),
-      metrics: this.#observer.metrics.savedState,
+      metrics: this.#observer.metrics,
     })
   }
 
   #watchIps(): LocalAddresses | undefined {
     const failed = (): void => {
-      this.#observer.metrics.sourceProblem()
+      this.#observer.sourceProblem()
       if (this.#config.once) this.#finish(1, '--once: cannot read the addresses of this machine')
     }
     return followLocalIps(this.#config, this.#io, { intake: this.#intake, failed })
@@ -343,11 +344,11 @@ class Daemon {
     try {
       await this.#apply(after, changed)
       this.#unapplied = new Set()
-      this.#observer.metrics.configChanged('applied')
+      this.#observer.configChanged('applied')
       log.info('configuration applied')
     } catch (err) {
       this.#unapplied = changed
-      this.#observer.metrics.configChanged('refused')
+      this.#observer.configChanged('refused')
       log.error({ err }, 'cannot apply the whole new configuration; Services are served as before')
     }
   }
@@ -394,7 +395,7 @@ class Daemon {
       this.#finish(1, '--once: the files hold no objects')
     }
     if (kind !== 'failed') return
-    this.#observer.metrics.sourceProblem()
+    this.#observer.sourceProblem()
     this.#saved?.troubled()
     if (isLast) this.#finish(1, '--once: cannot read the source')
   }

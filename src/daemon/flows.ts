@@ -105,14 +105,16 @@ export class Flows {
     const { log, metrics } = this.#options
     if (event.kind === 'reconciled') {
       const { family, durationMs, deleted, cut, halfOpen, examined, reason } = event
-      metrics.proxy.conntrackPass({ family, durationMs, deleted: deleted + cut + halfOpen })
+      const labels = { ip_family: family }
+      metrics.kubeproxy_conntrack_reconciler_sync_duration_seconds.observe(labels, durationMs / 1000)
+      metrics.kubeproxy_conntrack_reconciler_deleted_entries_total.inc(labels, deleted + cut + halfOpen)
       log.debug(
         { family, reason, examined, deleted, cut, halfOpen, durationMs: Math.round(durationMs) },
         'deleted stale conntrack entries',
       )
       return
     }
-    for (const family of FAMILIES) metrics.conntrackFailed(family)
+    for (const ip_family of FAMILIES) metrics.kprobe_conntrack_failures_total.inc({ ip_family })
     const facts = { err: event.error, retryMs: Math.round(event.retryMs) }
     log.warn(facts, 'cannot delete stale conntrack entries; retrying; Services are served')
   }

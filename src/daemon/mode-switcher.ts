@@ -3,7 +3,7 @@ import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
-import type { ModeMetric } from '../telemetry/metric-set.ts'
+import type { ReadRows } from '../telemetry/metric-set.ts'
 import { type ActiveMode, type ActiveModeOptions, startMode } from './active-mode.ts'
 import { leftoversMetric, modesOf, Retirement } from './retirement.ts'
 
@@ -81,11 +81,11 @@ export class ModeSwitcher {
     await before.stop()
   }
 
-  async metrics(): Promise<readonly ModeMetric[]> {
+  async metrics(): Promise<ReadRows> {
     const serving = this.current
-    const common = [leftoversMetric(this.leftovers)]
+    const common = leftoversMetric(this.leftovers)
     try {
-      return [...(await serving.metrics()), ...common]
+      return { ...(await serving.metrics()), ...common }
     } catch (err) {
       const what = `${serving.mode} rules or their counters`
       this.#options.log.warn({ err }, `cannot read ${what}; their metrics are missing`)

@@ -8,7 +8,7 @@ import { isJson, type Json } from '../model/fields.ts'
 import type { Difference } from '../reconcile/dataplane.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
-import type { NodeConditionMetrics } from '../telemetry/metrics.ts'
+import type { Metrics } from '../telemetry/metrics.ts'
 import type { ApiAnswer, ApiQuestion } from './cluster.ts'
 
 interface NodeConditionOptions {
@@ -25,7 +25,7 @@ interface NodeConditionOptions {
   readonly quarantined: () => ReconcilerStatus['quarantined']
   /** Never rejects. */
   readonly send: (question: ApiQuestion) => Promise<ApiAnswer>
-  readonly metrics: NodeConditionMetrics
+  readonly metrics: Metrics
 }
 
 /** Makes the NodeCondition of a daemon; undefined without --node-condition, and where it has no cluster to write to. */
@@ -163,13 +163,13 @@ export class NodeCondition {
       const contentType = 'application/strategic-merge-patch+json'
       const answer = await send({ method: 'PATCH', path: `${path}/status`, body: patch, contentType })
       if (answer.kind === 'failed') return this.#failed(answer.text)
-      metrics.patched('accepted')
+      metrics.kprobe_node_condition_patches_total.inc({ outcome: 'accepted' })
       log.info({ node: nodeName, type, ...state }, 'node condition set')
     }
     // A Node that was made anew meanwhile may not have it.
     if (uid === undefined || uid === this.#uid) this.#written = state
     this.#failure = ''
-    metrics.condition(state.status === 'True')
+    metrics.kprobe_node_condition_status.set(Number(state.status === 'True'))
     this.#rereadAtMs = clock.nowMs() + REREAD_MS
     return true
   }
@@ -177,7 +177,7 @@ export class NodeCondition {
   /** Logs a failure once, until a write succeeds or it is another one. */
   #failed(text: string): false {
     const { log, type, nodeName, metrics } = this.#options
-    metrics.patched('failed')
+    metrics.kprobe_node_condition_patches_total.inc({ outcome: 'failed' })
     if (text !== this.#failure)
       log.warn(
         { node: nodeName, type },

@@ -17,7 +17,7 @@ import type { DaemonIo } from './io.ts'
 import { openRoute } from './open.ts'
 
 interface NodeListenersIo extends Pick<DaemonIo, 'clock' | 'log' | 'signal' | 'openSockDiag' | 'openRoute'> {
-  readonly metrics: Pick<Metrics, 'listenersFailed'>
+  readonly metrics: Pick<Metrics, 'kprobe_listener_lookups_failed_total'>
 }
 
 /**
@@ -33,7 +33,7 @@ export function nodeListenersOf(
   return new NodeListeners({
     clock,
     warn: (facts, text) => log.warn(facts, text),
-    failed: () => metrics.listenersFailed(),
+    failed: () => metrics.kprobe_listener_lookups_failed_total.inc(),
     retry: () => {
       if (!signal.aborted) retry()
     },

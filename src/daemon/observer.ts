@@ -20,7 +20,14 @@ import {
 } from '../telemetry/event.ts'
 import { HealthTracker } from '../telemetry/health.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/metrics.ts'
-import { LocalPolicyCounter, PendingChanges, programmingLatencies } from '../telemetry/proxy-metrics.ts'
+import {
+  countOffer,
+  countSync,
+  LocalPolicyCounter,
+  PendingChanges,
+  programmingLatencies,
+  setPending,
+} from '../telemetry/proxy-metrics.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 
 interface ObserverOptions extends Omit<MetricsOptions, 'staleS' | 'isDirect'> {
@@ -31,8 +38,6 @@ interface ObserverOptions extends Omit<MetricsOptions, 'staleS' | 'isDirect'> {
   readonly nodeName: string
   readonly syncPeriodMs: number
   readonly source: () => SourceStatus | undefined
-  /** Seconds since a source confirmed the saved state that is served; undefined while none is. */
-  readonly servedStaleS?: (() => number | undefined) | undefined
   /** Number of Services that the kernel rejects now. */
   readonly quarantined: () => number
   /** The IP family that the kernel cannot program now. */
@@ -128,7 +133,8 @@ export class Observer {
       case 'drained':
       case 'expired': {
         const { kind, ...facts } = event
-        this.metrics.endpointGone(kind, event.connections)
+        this.metrics.kprobe_drained_endpoints_total.inc({ outcome: kind })
+        this.metrics.kprobe_drain_cut_connections_total.inc(event.connections)
         if (kind === 'drained') log.debug(facts, 'removed endpoint after its last connection')
         else log.info(facts, 'removed endpoint with open connections; the drain timeout is over')
         break
@@ -150,6 +156,15 @@ export class Observer {
     logObservation(this.#options.log, observation)
   }
 
+  /** Counts a failure of a part of the source. */
+  sourceProblem(): void {
+    this.metrics.kprobe_source_problems_total.inc()
+  }
+
+  configChanged(result: 'applied' | 'refused'): void {
+    this.metrics.kprobe_config_changes_total.inc({ result })
+  }
+
   /** Takes the complete list of the source's refusals. */
   refused(list: readonly LocatedRefusal[]): void {
     const { log } = this.#options
@@ -161,25 +176,23 @@ export class Observer {
 
   #tellRefused(news: { readonly services?: number; readonly objects?: number }): void {
     this.#refused = { ...this.#refused, ...news }
-    this.metrics.refusals(this.#refused.services + this.#refused.objects)
+    this.metrics.kprobe_refusals.set(this.#refused.services + this.#refused.objects)
   }
 
   #countOffers(): void {
     const offers = this.offers.take()
     if (offers.length === 0) return
-    const { proxy } = this.metrics
     for (const offer of offers) {
-      proxy.changes(this.#pending.offered(offer.snapshot))
-      proxy.queued(offer.wallMs)
+      countOffer(this.metrics, this.#pending.offered(offer.snapshot), offer.wallMs)
       this.#health.queued(offer.snapshot.number, offer)
     }
-    proxy.pending(this.#pending.now)
+    setPending(this.metrics, this.#pending.now)
   }
 
   /** Takes the Node of the Snapshots from the next one on. */
   node(node: NodeInfo | undefined): void {
     this.#health.node(node?.eligible, node?.deleted, node?.ips.map(familyOf))
-    this.metrics.nodeKnown(node !== undefined && node.deleted !== true)
+    this.metrics.kprobe_node_known.set(Number(node !== undefined && node.deleted !== true))
   }
 
   report(event: ReconcilerEvent): void {
@@ -196,26 +209,28 @@ export class Observer {
           objects: this.#repairs.objects + event.changes,
           lastAt: rfc3339(this.#options.wallMs()),
         }
-        this.metrics.healed(event.changes)
+        this.metrics.kprobe_heals_total.inc()
+        this.metrics.kprobe_healed_objects_total.inc(event.changes)
         log.warn(
           { changes: event.changes, objects: event.objects },
           "repaired foreign changes to kprobe's tables",
         )
         break
       case 'foreign-commit':
-        this.metrics.foreignCommit(event.damage)
+        this.metrics.kprobe_foreign_commits_total.inc()
+        if (event.damage) this.metrics.kprobe_drift_found_total.inc()
         if (event.damage) log.warn({ process: event.process }, "another process changes kprobe's tables")
         else log.debug({ generation: event.generation }, 'another process changed nf_tables')
         break
       case 'stale':
-        this.metrics.staleCommit()
+        this.metrics.kprobe_commit_generation_retries_total.inc()
         log.debug({ attempt: event.attempt }, 'another process committed first; planning again')
         break
       case 'quarantined':
         this.#quarantined(event)
         break
       case 'released':
-        this.metrics.quarantined(this.#options.quarantined())
+        this.metrics.kprobe_quarantined_services.set(this.#options.quarantined())
         this.#options.tell(serviceReleased(event.service, this.#options.nodeName))
         log.info({ service: event.service }, 'the kernel accepts a Service that it rejected before')
         break
@@ -238,20 +253,22 @@ export class Observer {
   /** Takes a sync: the kernel holds `table`, which is the resolved Snapshot. */
   synced(event: EventOf<'synced'>, snapshot: Snapshot, table: FrontendTable): void {
     const { wallMs, nodeName, tell } = this.#options
-    const { proxy } = this.metrics
+    const { metrics } = this
     const nowWallMs = wallMs()
     if (this.#programmed === undefined) tell(starting(nodeName))
     const failed = this.#options.failedFamily()?.family
-    for (const family of FAMILIES) this.metrics.familyProgrammed(family, family !== failed)
+    for (const ip_family of FAMILIES)
+      metrics.kprobe_family_programmed.set({ ip_family }, Number(ip_family !== failed))
     this.#countOffers()
-    proxy.synced({ full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs })
+    const noLocal = this.#localPolicies.update(table)
+    countSync(metrics, { full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs, noLocal })
     const times = { startedWallMs: this.startedWallMs, nowWallMs }
-    proxy.programmed(programmingLatencies(this.#programmed, snapshot, times))
+    for (const { family, latencyMs } of programmingLatencies(this.#programmed, snapshot, times))
+      metrics.kubeproxy_network_programming_duration_seconds.observe({ ip_family: family }, latencyMs / 1000)
     this.#programmed = snapshot
     this.#pending.synced(snapshot)
-    proxy.pending(this.#pending.now)
-    proxy.noLocalEndpoints(this.#localPolicies.update(table))
-    this.metrics.services(table.services.size)
+    setPending(metrics, this.#pending.now)
+    metrics.kprobe_services.set(table.services.size)
     this.#health.synced(event.number)
     this.#look(table)
   }
@@ -270,22 +287,29 @@ export class Observer {
   #committed({ plan, receipt, reason }: EventOf<'committed'>): void {
     const { changes } = plan
     const { bytes, durationMs, generation } = receipt
-    this.metrics.commit({ bytes, durationMs, changes, generation })
+    const { metrics } = this
+    metrics.kprobe_commits_total.inc()
+    metrics.kprobe_commit_bytes_total.inc(bytes)
+    metrics.kprobe_commit_changes_total.inc(changes)
+    const exemplarLabels = { generation: String(generation) }
+    metrics.kprobe_commit_duration_seconds.observe({ labels: {}, value: durationMs / 1000, exemplarLabels })
     this.receipts.add(reason, changes, receipt)
     this.#options.log.debug({ reason, changes, bytes, durationMs: Math.round(durationMs) }, 'committed')
   }
 
   #quarantined({ service, error, retryMs }: EventOf<'quarantined'>): void {
     const { log, quarantined, nodeName, tell } = this.#options
-    this.metrics.quarantined(quarantined())
+    this.metrics.kprobe_quarantined_services.set(quarantined())
     tell(serviceQuarantined(service, nodeName, error))
     const facts = { service, err: error, retryMs: Math.round(retryMs) }
     log.error(facts, 'the kernel rejects a Service; all others are served')
   }
 
   #failed({ error, retryMs }: EventOf<'failed'>): void {
-    this.metrics.failedPass()
-    if (this.#options.mode().countsFailures !== true) this.metrics.proxy.syncFailed()
+    this.metrics.kprobe_failed_passes_total.inc()
+    if (this.#options.mode().countsFailures !== true)
+      for (const ip_family of FAMILIES)
+        this.metrics.kubeproxy_sync_proxy_rules_nftables_sync_failures_total.inc({ ip_family })
     this.health.failed()
     const hint = privilegeHint(error)
     const facts = { err: error, retryMs: Math.round(retryMs), ...(hint === undefined ? {} : { hint }) }

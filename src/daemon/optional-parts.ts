@@ -13,7 +13,7 @@ import type { KernelState, SourceStatus } from '../source/source.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { EventFact } from '../telemetry/event.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
-import type { ProofMetrics } from '../telemetry/metrics.ts'
+import type { Metrics } from '../telemetry/metrics.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
 import type { ApiNumbers } from '../telemetry/process-metrics.ts'
 import type { ActiveMode } from './active-mode.ts'
@@ -33,6 +33,8 @@ export interface OptionalParts {
 export interface DaemonProver {
   /** The last proof, for relays; undefined before the first. */
   readonly last: KernelState['proof']
+  /** Seconds since the last proof read the kernel, or since proofs are possible; 0 while they are not. */
+  readonly ageS: number
   report(event: ReconcilerEvent): void
   stop(): Promise<void>
 }
@@ -44,7 +46,7 @@ export interface ProverOptions {
   readonly sockets: KernelSockets
   readonly activeMode: () => Pick<ActiveMode, 'held' | 'isPassing'> | undefined
   readonly tell: (fact: EventFact) => void
-  readonly metrics: ProofMetrics
+  readonly metrics: Metrics
   readonly health: Pick<HealthTracker, 'advise'>
   /** The folder of network settings; /proc/sys/net by default. */
   readonly sysctls?: string

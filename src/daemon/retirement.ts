@@ -6,7 +6,7 @@ import { MODE_NAMES } from '../config/modes.ts'
 import { whyNotInstance } from '../config/own-flags.ts'
 import type { Retired } from '../modes/mode.ts'
 import type { HealthCheck } from '../telemetry/health.ts'
-import type { ModeMetric } from '../telemetry/metric-set.ts'
+import { type ReadRows, readGauge } from '../telemetry/metric-set.ts'
 
 /** Lists the modes that the proxy may have used. In other modes, objects belong to another proxy. */
 export function modesOf({ serviceProxyName: name }: Config): readonly ProxyMode[] {
@@ -108,12 +108,12 @@ export function leftoversCheck(leftovers: Leftovers | undefined): HealthCheck | 
   return { name: 'leftovers', failure, isAdvice: true }
 }
 
-export function leftoversMetric(leftovers: Leftovers | undefined): ModeMetric {
+export function leftoversMetric(leftovers: Leftovers | undefined): ReadRows {
   return {
-    name: 'kprobe_leftover_modes',
-    help: 'Proxy modes that are not in use and whose objects are still in the kernel, where they may serve.',
-    kind: 'gauge',
-    labelNames: ['mode'],
-    values: [...(leftovers?.keys() ?? [])].map(mode => ({ labels: { mode }, value: 1 })),
+    kprobe_leftover_modes: readGauge(
+      'Proxy modes that are not in use and whose objects are still in the kernel, where they may serve.',
+      () => Array.from(leftovers?.keys() ?? [], mode => [{ mode }, 1]),
+      'mode',
+    ),
   }
 }

@@ -19,6 +19,7 @@ import {
   statuszText,
 } from '../telemetry/metrics-server.ts'
 import type { ServersState } from '../telemetry/process-metrics.ts'
+import { countProbe } from '../telemetry/proxy-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import type { ActiveMode } from './active-mode.ts'
 import { networkNamespace } from './instance-lock.ts'
@@ -136,7 +137,7 @@ export class Servers {
         liveness: () => observer.health.liveness(),
         advice: () => observer.health.advice(),
       },
-      probed: (probe, code) => observer.metrics.proxy.probed(probe, code),
+      probed: (probe, code) => countProbe(observer.metrics, probe, code),
       report: news => this.#serverNews('healthz', config, news),
     })
   }

@@ -13,7 +13,7 @@ import type { CostRates } from '../model/service.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { TrafficCount } from '../telemetry/connection-metrics.ts'
-import type { ModeMetric } from '../telemetry/metric-set.ts'
+import type { ReadRows } from '../telemetry/metric-set.ts'
 import type { ReadRules, ServiceNames, ServiceRow } from './common/show.ts'
 import type { TracedRules } from './common/traced-rules.ts'
 import type { ReadChain } from './xt-common/read-chains.ts'
@@ -117,7 +117,7 @@ export interface OpenPlane<State, P extends Plan<State>> {
   /** Gives the kernel's counts at each endpoint, as far as configured. Absent in modes without counts. */
   readonly traffic?: (state: State) => Promise<readonly TrafficCount[]>
   /** The metrics of this mode alone; `state` is undefined until something was rendered. */
-  readonly metrics?: (state: State | undefined) => Promise<readonly ModeMetric[]>
+  readonly metrics?: (state: State | undefined) => Promise<ReadRows>
   readonly close: () => Promise<void>
 }
 

@@ -88,11 +88,10 @@ export class Prover implements DaemonProver {
   #beganMs = 0
 
   constructor(options: ProverOptions) {
-    const { clock, metrics, health } = options
+    const { clock, health } = options
     this.#options = options
     this.#provesSinceMs = clock.nowMs()
     this.#pacer = new Pacer({ clock, run: () => this.#run() })
-    metrics.age(() => this.#ageMs / 1_000)
     health.advise(() => this.check)
   }
 
@@ -125,6 +124,10 @@ export class Prover implements DaemonProver {
     return { text: failure, differences: this.#proved.destinations.wrong }
   }
 
+  get ageS(): number {
+    return this.#ageMs / 1_000
+  }
+
   async stop(): Promise<void> {
     this.#ending.abort()
     await this.#pacer.stop()
@@ -150,7 +153,7 @@ export class Prover implements DaemonProver {
       return this.#isDue(config) ? 0 : config.syncPeriodMs - this.#ageMs
     } catch (err) {
       if (this.#ending.signal.aborted) return undefined
-      metrics.failed()
+      metrics.kprobe_proof_failures_total.inc()
       const text = errorText(err)
       if (text !== this.#failure) log.warn({ err }, 'cannot prove the rules in the kernel; retrying')
       this.#failure = text
@@ -177,7 +180,8 @@ export class Prover implements DaemonProver {
     this.#proved = undefined
     this.#episode = undefined
     this.#doubt = ''
-    metrics.differences({ wrong: 0, unknown: 0 })
+    metrics.kprobe_proof_differences.set(0)
+    metrics.kprobe_proof_unknown.set(0)
   }
 
   /** Follows every packet. Returns false where that has to wait. */
@@ -200,7 +204,8 @@ export class Prover implements DaemonProver {
     const { proof } = run
     const { classes, destinations } = proof
     this.#proved = { atMs, repairs, config, classes, destinations, forwarded: forwardedFamilies(meanings) }
-    metrics.proved({ classes, durationMs: this.#workMs })
+    metrics.kprobe_proof_duration_seconds.observe(this.#workMs / 1000)
+    metrics.kprobe_proof_classes.set(classes)
     this.#tell(proof)
     return true
   }
@@ -214,14 +219,14 @@ export class Prover implements DaemonProver {
       const { unsettled, ...read } = await this.#readOnce(held)
       if (!unsettled && activeMode()?.held()?.passes === held.passes && hasAddressesOf(held, read.ipvs))
         return { held, ...read }
-      metrics.readDiscarded()
+      metrics.kprobe_proof_reads_discarded_total.inc()
     }
     const held = activeMode()?.held()
     if (held?.tables === undefined) return undefined
     log.debug('the kernel changed during each read; proving the committed state instead')
     const { unsettled, ...read } = await this.#readOnce(held, held.tables)
     if (!unsettled) return { held, ...read }
-    metrics.readDiscarded()
+    metrics.kprobe_proof_reads_discarded_total.inc()
     return undefined
   }
 
@@ -279,7 +284,8 @@ export class Prover implements DaemonProver {
 
   #tell({ differences, unknowns, destinations }: Proof): void {
     const { clock, log, nodeName, tell, metrics } = this.#options
-    metrics.differences(destinations)
+    metrics.kprobe_proof_differences.set(destinations.wrong)
+    metrics.kprobe_proof_unknown.set(destinations.unknown)
     this.#logDoubt(unknowns[0], destinations.unknown)
     const [first] = differences
     if (first === undefined) {

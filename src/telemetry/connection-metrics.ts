@@ -1,5 +1,5 @@
 import { errorOf } from '../base/errors.ts'
-import { type Counter, metricSet, type Registry } from './metric-set.ts'
+import { type MetricSet, type Rows, readCounter, readGauge } from './metric-set.ts'
 
 export interface ConnectionMetricsOptions {
   /** Maximum number of series. Above it the series of endpoints are omitted first, then those of Services. */
@@ -13,83 +13,97 @@ export interface ConnectionMetricsOptions {
 /** Minimum time between two reads, each of which dumps a map of the kernel. */
 const READ_MS = 5_000
 
+/** The sums at a scrape, and the maximum number of series. */
+interface Sums {
+  readonly totals: ConnectionTotals
+  readonly seriesMax: number
+}
+
+type Labels = Readonly<Record<string, string>>
+
+/** The fields that a metric shows, each with the labels that its series have beside those of the port. */
+type Fields<D extends Labels> = readonly (readonly [labels: D, field: keyof Traffic])[]
+type Directions = Fields<{ readonly direction: string }>
+type NoLabels = Fields<Record<never, string>>
+
+const CONNECTIONS: NoLabels = [[{}, 'connections']]
+/** Direction `in` is to the endpoint, `out` is from it. */
+const PACKETS: Directions = [
+  [{ direction: 'in' }, 'packetsIn'],
+  [{ direction: 'out' }, 'packetsOut'],
+]
+const BYTES: Directions = [
+  [{ direction: 'in' }, 'bytesIn'],
+  [{ direction: 'out' }, 'bytesOut'],
+]
+
+function ofPorts<D extends Labels>(fields: Fields<D>) {
+  return function* ({ totals, seriesMax }: Sums): Iterable<[PortLabels & D, number]> {
+    if (totals.series.ports > seriesMax || !totals.hasAll(fields)) return
+    for (const [port, traffic] of totals.ports) {
+      const labels = labelsOf(port)
+      for (const [more, field] of fields) yield [{ ...labels, ...more }, traffic[field]]
+    }
+  }
+}
+
+function ofEndpoints<D extends Labels>(fields: Fields<D>) {
+  return function* ({ totals, seriesMax }: Sums): Iterable<[PortLabels & D & { endpoint: string }, number]> {
+    if (totals.series.all > seriesMax || !totals.hasAll(fields)) return
+    for (const { port, endpoint, traffic } of totals.endpoints) {
+      const labels = { ...labelsOf(port), endpoint }
+      for (const [more, field] of fields) yield [{ ...labels, ...more }, traffic[field]]
+    }
+  }
+}
+
+const PORT = ['namespace', 'service', 'service_key', 'port', 'protocol', 'ip_family'] as const
+const ENDPOINT = [...PORT, 'endpoint'] as const
+const [OF_PORT, OF_ENDPOINT] = ['of a port of a Service, by direction.', 'of an endpoint, by direction.']
+
+const ROWS = {
+  kprobe_service_connections_total: readCounter(
+    'New connections to a port of a Service.',
+    ofPorts(CONNECTIONS),
+    ...PORT,
+  ),
+  kprobe_endpoint_connections_total: readCounter(
+    'New connections to an endpoint.',
+    ofEndpoints(CONNECTIONS),
+    ...ENDPOINT,
+  ),
+  kprobe_service_packets_total: readCounter(`Packets ${OF_PORT}`, ofPorts(PACKETS), ...PORT, 'direction'),
+  kprobe_endpoint_packets_total: readCounter(
+    `Packets ${OF_ENDPOINT}`,
+    ofEndpoints(PACKETS),
+    ...ENDPOINT,
+    'direction',
+  ),
+  kprobe_service_bytes_total: readCounter(`Bytes ${OF_PORT}`, ofPorts(BYTES), ...PORT, 'direction'),
+  kprobe_endpoint_bytes_total: readCounter(
+    `Bytes ${OF_ENDPOINT}`,
+    ofEndpoints(BYTES),
+    ...ENDPOINT,
+    'direction',
+  ),
+  kprobe_connection_series: readGauge(
+    'Time series of the connection metrics, including those beyond --connection-metrics-max.',
+    ({ totals }) => totals.series.all,
+  ),
+} satisfies Rows<Sums>
+
 /**
  * Adds metrics of new connections by Service and endpoint, and of packets and bytes if the kernel counts them (IPVS
  * does). A scrape reads them from the kernel.
  */
-export function addConnectionMetrics(registry: Registry, options: ConnectionMetricsOptions): void {
+export function addConnectionMetrics(set: MetricSet, options: ConnectionMetricsOptions): void {
   const totals = new ConnectionTotals()
   const refresh = readerOf(totals, options)
-  const { filled, asked } = metricSet(registry, 'kprobe_')
-  const { seriesMax } = options
-  const byPort = ['namespace', 'service', 'service_key', 'port', 'protocol', 'ip_family'] as const
-  for (const { unit, ofPort, ofEndpoint, fields } of COUNTS) {
-    const directions = fields.length > 1 ? (['direction'] as const) : []
-    const add = (counter: Counter<string>, labels: Readonly<Record<string, string>>, traffic: Traffic) => {
-      for (const [direction, field] of fields)
-        counter.inc(fields.length > 1 ? { ...labels, direction } : labels, traffic[field])
-    }
-    const isCounted = () => unit === 'connections' || totals.hasVolume
-    filled(`service_${unit}_total`, ofPort, {
-      labelNames: [...byPort, ...directions],
-      fill: async counter => {
-        await refresh()
-        if (!isCounted() || totals.series.ports > seriesMax) return
-        for (const [port, traffic] of totals.ports) add(counter, { ...labelsOf(port) }, traffic)
-      },
-    })
-    filled(`endpoint_${unit}_total`, ofEndpoint, {
-      labelNames: [...byPort, 'endpoint', ...directions],
-      fill: async counter => {
-        await refresh()
-        if (!isCounted() || totals.series.all > seriesMax) return
-        for (const { port, endpoint, traffic } of totals.endpoints)
-          add(counter, { ...labelsOf(port), endpoint }, traffic)
-      },
-    })
-  }
-  asked(
-    'connection_series',
-    'Time series of the connection metrics, including those beyond --connection-metrics-max.',
-    async () => {
-      await refresh()
-      return totals.series.all
-    },
-  )
+  set.add(ROWS, async () => {
+    await refresh()
+    return { totals, seriesMax: options.seriesMax }
+  })
 }
-
-/** Direction `in` is to the endpoint, `out` is from it. */
-const COUNTS: readonly {
-  readonly unit: 'connections' | 'packets' | 'bytes'
-  readonly ofPort: string
-  readonly ofEndpoint: string
-  readonly fields: readonly (readonly [direction: '' | 'in' | 'out', field: keyof Traffic])[]
-}[] = [
-  {
-    unit: 'connections',
-    ofPort: 'New connections to a port of a Service.',
-    ofEndpoint: 'New connections to an endpoint.',
-    fields: [['', 'connections']],
-  },
-  {
-    unit: 'packets',
-    ofPort: 'Packets of a port of a Service, by direction.',
-    ofEndpoint: 'Packets of an endpoint, by direction.',
-    fields: [
-      ['in', 'packetsIn'],
-      ['out', 'packetsOut'],
-    ],
-  },
-  {
-    unit: 'bytes',
-    ofPort: 'Bytes of a port of a Service, by direction.',
-    ofEndpoint: 'Bytes of an endpoint, by direction.',
-    fields: [
-      ['in', 'bytesIn'],
-      ['out', 'bytesOut'],
-    ],
-  },
-]
 
 /** Gives a function that joins the read in progress, or starts a new one if the last is old. */
 function readerOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): () => Promise<void> {
@@ -175,9 +189,9 @@ export class ConnectionTotals {
     return this.#endpoints.values()
   }
 
-  /** The kernel also counts packets and bytes. */
-  get hasVolume(): boolean {
-    return this.#hasVolume
+  /** Tests whether the kernel counts all these fields; it always counts connections. */
+  hasAll(fields: Fields<Labels>): boolean {
+    return this.#hasVolume || fields.every(([, field]) => field === 'connections')
   }
 
   get series(): { readonly ports: number; readonly all: number } {

@@ -1,46 +1,163 @@
 /// <reference path="./prom-client.d.ts" />
-import type { Counter, Gauge, Histogram, Metric, OpenMetricsContentType } from 'prom-client'
+import type {
+  Counter,
+  Gauge,
+  Histogram,
+  Metric,
+  OpenMetricsContentType,
+  PrometheusContentType,
+} from 'prom-client'
 import PromCounter from 'prom-client/lib/counter.js'
 import PromGauge from 'prom-client/lib/gauge.js'
 import PromHistogram from 'prom-client/lib/histogram.js'
 import PromRegistry from 'prom-client/lib/registry.js'
 
-export type { Counter } from 'prom-client'
-
 /** The formats of a scrape: Prometheus' text format, and OpenMetrics, which has exemplars. */
 export type MetricsFormat = 'text' | 'openmetrics'
 
-type Collect = () => void | Promise<void>
+type Kind = 'counter' | 'gauge' | 'histogram' | 'exemplified'
+
+type Labels<L extends string> = Readonly<Record<L, string>>
+
+/** The value of a metric without labels, or one value for each series. Undefined keeps the last value. */
+export type Reading<L extends string> = [L] extends [never]
+  ? number | undefined
+  : Iterable<readonly [labels: Labels<L>, value: number]>
+
+/** One metric that the program writes through its handle. */
+interface Row<K extends Kind = Kind, L extends string = string> {
+  readonly kind: K
+  readonly help: string
+  readonly labels: readonly L[]
+  readonly buckets?: readonly number[]
+}
+
+/** One metric that each scrape reads from `Source`. */
+export interface ReadRow<Source = void> extends Row<'counter' | 'gauge'> {
+  readonly read: Read<Source, string> | Read<Source, never>
+}
+
+type Read<Source, L extends string> = (now: Source) => Reading<L> | Promise<Reading<L>>
+
+type AnyRow<Source> = Row & Partial<Pick<ReadRow<Source>, 'read'>>
+
+/** Metrics by name. */
+export type Rows<Source> = Readonly<Record<string, AnyRow<Source>>>
+
+/** Metrics by name that a proxy mode reads for one scrape. */
+export type ReadRows = Readonly<Record<string, ReadRow>>
+
+type Names = readonly string[]
+
+export function counter<const L extends Names>(help: string, ...labels: L): Row<'counter', L[number]> {
+  return { kind: 'counter', help, labels }
+}
+
+export function gauge<const L extends Names>(help: string, ...labels: L): Row<'gauge', L[number]> {
+  return { kind: 'gauge', help, labels }
+}
+
+export function histogram<const L extends Names>(
+  help: string,
+  buckets: readonly number[],
+  ...labels: L
+): Row<'histogram', L[number]> {
+  return { kind: 'histogram', help, labels, buckets }
+}
+
+/** A histogram whose observations name what they were of, by the labels of an exemplar. */
+export function exemplified(help: string, buckets: readonly number[]): Row<'exemplified', never> {
+  return { kind: 'exemplified', help, labels: [], buckets }
+}
+
+export function readCounter<Source, const L extends Names>(
+  help: string,
+  read: Read<Source, L[number]>,
+  ...labels: L
+): ReadRow<Source> {
+  return { kind: 'counter', help, labels, read }
+}
+
+export function readGauge<Source, const L extends Names>(
+  help: string,
+  read: Read<Source, L[number]>,
+  ...labels: L
+): ReadRow<Source> {
+  return { kind: 'gauge', help, labels, read }
+}
+
+/** Arguments of a handle: the value, after all labels where the metric has any. */
+type At<L extends string, V extends readonly unknown[]> = [L] extends [never] ? V : [Labels<L>, ...V]
+
+interface HandleOf<L extends string> {
+  readonly counter: { inc(...args: At<L, [by?: number]>): void }
+  readonly gauge: { set(...args: At<L, [value: number]>): void }
+  readonly histogram: { observe(...args: At<L, [value: number]>): void }
+  readonly exemplified: {
+    observe(its: { labels: Labels<L>; value: number; exemplarLabels: Record<string, string> }): void
+  }
+}
+
+/** The handles of all rows that are written. */
+export type Handles<T> = {
+  readonly [N in keyof T as T[N] extends ReadRow<never> ? never : N]: T[N] extends Row<infer K, infer L>
+    ? HandleOf<L>[K]
+    : never
+}
 
 /** The metrics of one page, in the order in which they were added. */
-export class Registry {
-  readonly #text = new PromRegistry()
-  readonly #openMetrics = new PromRegistry<OpenMetricsContentType>()
-  readonly #collects = new Map<string, Collect>()
+export class MetricSet {
+  readonly #metrics = new Map<string, Metric>()
+  readonly #reads: (() => Promise<unknown>)[] = []
 
-  constructor() {
-    this.#openMetrics.setContentType(PromRegistry.OPENMETRICS_CONTENT_TYPE)
+  /** Adds a table of metrics. Each scrape calls `now` once. Throws if a metric of that name exists. */
+  add<Source, T extends Rows<Source>>(rows: T, now: () => Source | Promise<Source>): Handles<T> {
+    const reads: ((source: Source) => Promise<void>)[] = []
+    const added = Object.entries(rows).map(([name, row]) => {
+      if (this.#metrics.has(name)) throw new Error(`two metrics with the name ${name}`)
+      const metric = metricOf(name, row)
+      this.#metrics.set(name, metric)
+      const { read } = row
+      if (read !== undefined && !(metric instanceof PromHistogram))
+        reads.push(async source => fill(metric, await read(source)))
+      return [name, metric]
+    })
+    this.#reads.push(async () => {
+      const source = await now()
+      await Promise.all(reads.map(read => read(source)))
+    })
+    // Each name has the metric of its row, which the type of fromEntries does not say.
+    return Object.fromEntries(added)
   }
 
-  /** `collect` updates the metric for a scrape. Throws if a metric of that name exists. */
-  add(name: string, metric: Metric, collect?: Collect): void {
-    this.#text.registerMetric(metric)
-    this.#openMetrics.registerMetric(openMetric(name, metric))
-    if (collect !== undefined) this.#collects.set(name, collect)
-  }
-
-  remove(name: string): void {
-    for (const registry of [this.#text, this.#openMetrics]) registry.removeSingleMetric(name)
-    this.#collects.delete(name)
-  }
-
-  /** Collects all metrics before the first is written, so that one scrape shows one moment. */
-  async text(format: MetricsFormat = 'text'): Promise<string> {
-    await Promise.all([...this.#collects.values()].map(collect => collect()))
-    const registry = format === 'text' ? this.#text : this.#openMetrics
+  /** Reads all metrics before the first is written, so that one scrape shows one moment. */
+  async text(format: MetricsFormat = 'text', more: ReadRows = {}): Promise<string> {
+    const page = new MetricSet()
+    page.add(more, () => undefined)
+    await Promise.all([...this.#reads, ...page.#reads].map(read => read()))
+    const all = [...this.#metrics, ...page.#metrics]
+    const registry = new PromRegistry<OpenMetricsContentType | PrometheusContentType>()
+    if (format === 'openmetrics') registry.setContentType(PromRegistry.OPENMETRICS_CONTENT_TYPE)
+    for (const [name, metric] of all)
+      registry.registerMetric(format === 'text' ? metric : openMetric(name, metric))
     // prom-client writes `Nan`, which only lenient readers take.
     return (await registry.metrics()).replace(/ Nan$/gm, ' NaN')
   }
+}
+
+function metricOf(name: string, { kind, help, labels, buckets = [] }: Row): Counter | Gauge | Histogram {
+  // An empty list of registers: prom-client would add the metric to its global registry.
+  const config = { name, help, labelNames: [...labels], registers: [] }
+  if (kind === 'counter') return new PromCounter(config)
+  if (kind === 'gauge') return new PromGauge(config)
+  return new PromHistogram({ ...config, buckets: [...buckets], enableExemplars: kind === 'exemplified' })
+}
+
+function fill(metric: Counter | Gauge, reading: Reading<string> | Reading<never>): void {
+  if (reading === undefined) return
+  metric.reset()
+  if (typeof reading === 'number') metric.inc(reading)
+  else for (const [labels, value] of reading) metric.inc(labels, value)
 }
 
 /**
@@ -52,86 +169,6 @@ function openMetric(name: string, metric: Metric): Metric {
   return metric instanceof PromCounter && !name.endsWith('_total')
     ? Object.assign(own, { type: 'unknown' })
     : own
-}
-
-/** A metric that each scrape resets and fills. */
-interface Filled<L extends string, M> {
-  readonly labelNames: readonly L[]
-  readonly fill: (metric: M) => void | Promise<void>
-}
-
-type AskedRow<T> = readonly [help: string, value: (now: T) => number | undefined | Promise<number>]
-
-interface HistogramOptions<L extends string> {
-  readonly buckets: readonly number[]
-  readonly labelNames?: readonly L[]
-}
-
-/** Creates metrics in one registry, with one prefix. */
-interface MetricSet {
-  counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
-  gauge<L extends string>(name: string, help: string, labelNames?: readonly L[]): Gauge<L>
-  filled<L extends string>(name: string, help: string, options: Filled<L, Counter<L>>): void
-  /** Defines gauges as `filled` does counters. */
-  levels<L extends string>(name: string, help: string, options: Filled<L, Gauge<L>>): void
-  /** A gauge that each scrape sets; undefined keeps its value. */
-  asked(name: string, help: string, value: () => number | undefined | Promise<number>): void
-  /** Such gauges by name, all of one answer. */
-  askedOf<T>(read: () => T, table: Readonly<Record<string, AskedRow<T>>>): void
-  histogram<L extends string>(name: string, help: string, options: HistogramOptions<L>): Histogram<L>
-  /** A histogram without labels: an observation names what it was of, by the labels of its exemplar. */
-  exemplified(
-    name: string,
-    help: string,
-    buckets: readonly number[],
-  ): (value: number, exemplarLabels: Readonly<Record<string, string>>) => void
-}
-
-export function metricSet(registry: Registry, prefix: string): MetricSet {
-  const add = <M extends Metric>(name: string, metric: M, collect?: Collect): M => {
-    registry.add(prefix + name, metric, collect)
-    return metric
-  }
-  // An empty list of registers: prom-client would add a metric to its global registry.
-  const config = <L extends string>(name: string, help: string, labelNames: readonly L[]) => {
-    return { name: prefix + name, help, labelNames: [...labelNames], registers: [] }
-  }
-  const filledAtScrape = <M extends Metric>(
-    name: string,
-    metric: M,
-    fill: Filled<never, M>['fill'],
-  ): void => {
-    add(name, metric, () => {
-      metric.reset()
-      return fill(metric)
-    })
-  }
-  const asked: MetricSet['asked'] = (name, help, value) => {
-    const gauge = new PromGauge(config(name, help, []))
-    add(name, gauge, async () => {
-      const now = await value()
-      if (now !== undefined) gauge.set(now)
-    })
-  }
-  return {
-    counter: (name, help, labelNames = []) => add(name, new PromCounter(config(name, help, labelNames))),
-    gauge: (name, help, labelNames = []) => add(name, new PromGauge(config(name, help, labelNames))),
-    filled: (name, help, { labelNames, fill }) =>
-      filledAtScrape(name, new PromCounter(config(name, help, labelNames)), fill),
-    levels: (name, help, { labelNames, fill }) =>
-      filledAtScrape(name, new PromGauge(config(name, help, labelNames)), fill),
-    asked,
-    askedOf(read, table) {
-      for (const [name, [help, value]] of Object.entries(table)) asked(name, help, () => value(read()))
-    },
-    histogram: (name, help, { buckets, labelNames = [] }) =>
-      add(name, new PromHistogram({ ...config(name, help, labelNames), buckets: [...buckets] })),
-    exemplified(name, help, buckets) {
-      const options = { ...config(name, help, []), buckets: [...buckets], enableExemplars: true }
-      const histogram = add(name, new PromHistogram(options))
-      return (value, exemplarLabels) => histogram.observe({ labels: {}, value, exemplarLabels })
-    },
-  }
 }
 
 const VALUES_MAX = 32
@@ -148,55 +185,5 @@ export class LabelValues {
     if (this.#known.size >= VALUES_MAX) return 'other'
     this.#known.add(value)
     return value
-  }
-}
-
-/** A metric that a proxy mode declares, with its values now. */
-export interface ModeMetric {
-  readonly name: string
-  readonly help: string
-  readonly kind: 'counter' | 'gauge'
-  readonly labelNames: readonly string[]
-  readonly values: readonly ModeMetricValue[]
-}
-
-interface ModeMetricValue {
-  readonly labels: Readonly<Record<string, string>>
-  readonly value: number
-}
-
-/** Publishes the metrics of the active mode only. */
-export class ModeMetrics {
-  readonly #registry: Registry
-  #now: ReadonlyMap<string, ModeMetric> = new Map()
-
-  constructor(registry: Registry) {
-    this.#registry = registry
-  }
-
-  take(metrics: readonly ModeMetric[]): void {
-    const before = this.#now
-    this.#now = new Map(metrics.map(metric => [metric.name, metric]))
-    for (const name of before.keys()) if (!this.#now.has(name)) this.#registry.remove(name)
-    for (const metric of metrics) if (!before.has(metric.name)) this.#add(metric)
-  }
-
-  #add({ name, help, kind, labelNames }: ModeMetric): void {
-    const { levels, filled } = metricSet(this.#registry, '')
-    const values = () => this.#now.get(name)?.values ?? []
-    if (kind === 'counter')
-      filled(name, help, {
-        labelNames,
-        fill: counter => {
-          for (const { labels, value } of values()) counter.inc(labels, value)
-        },
-      })
-    else
-      levels(name, help, {
-        labelNames,
-        fill: gauge => {
-          for (const { labels, value } of values()) gauge.set(labels, value)
-        },
-      })
   }
 }

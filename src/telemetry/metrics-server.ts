@@ -12,7 +12,7 @@ import {
 } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { type MetricsFormat, metricSet, Registry } from './metric-set.ts'
+import { counter, gauge, MetricSet, type MetricsFormat, type Rows } from './metric-set.ts'
 
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 
@@ -119,19 +119,22 @@ function json(value: unknown): HttpAnswer {
   return { status: 200, headers: JSON_TYPE, body: JSON.stringify(value) }
 }
 
-/** Creates the registry of /metrics/slis, with the results of /healthz of the metrics port. */
+const SLIS = {
+  kubernetes_healthcheck: gauge('Result of a health check: 1 is success.', 'name', 'type'),
+  kubernetes_healthchecks_total: counter('Health checks by result.', 'name', 'type', 'status'),
+} satisfies Rows<undefined>
+
+/** Creates the metrics of /metrics/slis, with the results of /healthz of the metrics port. */
 export function createSliMetrics(): SliSource {
-  const registry = new Registry()
-  const { counter, gauge } = metricSet(registry, 'kubernetes_')
-  const last = gauge('healthcheck', 'Result of a health check: 1 is success.', ['name', 'type'])
-  const total = counter('healthchecks_total', 'Health checks by result.', ['name', 'type', 'status'])
+  const set = new MetricSet()
+  const metrics = set.add(SLIS, () => undefined)
   const check = { name: 'ping', type: 'healthz' } as const
   return {
     checked() {
-      last.set(check, 1)
-      total.inc({ ...check, status: 'success' })
+      metrics.kubernetes_healthcheck.set(check, 1)
+      metrics.kubernetes_healthchecks_total.inc({ ...check, status: 'success' })
     },
-    text: format => registry.text(format),
+    text: format => set.text(format),
   }
 }
 

@@ -1,120 +1,63 @@
 import { readdir, readFile } from 'node:fs/promises'
-import type { BuildInfo } from '../base/build-info.ts'
 import type { OverShare } from '../base/shares.ts'
-import { LabelValues, type MetricsFormat, metricSet, Registry } from './metric-set.ts'
+import { histogram, MetricSet, type MetricsFormat, type Rows, readCounter, readGauge } from './metric-set.ts'
 
-interface ApiRequest {
-  readonly method: string
-  /** Host and port of the API server. */
-  readonly host: string
-  /** Undefined for a request without an answer. */
-  readonly status: number | undefined
-  readonly durationMs: number
+interface ProcessNumbers extends NodeJS.MemoryUsage {
+  /** Share of the time since the last scrape in which the event loop was busy. */
+  readonly utilization: number
 }
 
-export interface FeatureState {
-  readonly name: string
-  /** `ALPHA`, `BETA`; empty for general availability. */
-  readonly stage: string
-  readonly enabled: boolean
-}
-
-export type ComponentMetrics = ReturnType<typeof createComponentMetrics>
-
-/** Creates the metrics of every Kubernetes component (component-base): build, features, and API requests. */
-export function createComponentMetrics(
-  registry: Registry,
-  build: BuildInfo,
-  features: readonly FeatureState[],
-) {
-  addBuildInfo(registry, build)
-  const feature = metricSet(registry, 'kubernetes_').gauge('feature_enabled', 'Feature gates: 1 is on.', [
-    'name',
-    'stage',
-  ])
-  for (const { name, stage, enabled } of features) feature.set({ name, stage }, enabled ? 1 : 0)
-  const { counter, histogram } = metricSet(registry, 'rest_client_')
-  const requests = counter('requests_total', 'Requests to the API server by status code.', [
-    'code',
-    'method',
-    'host',
-  ])
-  const duration = histogram(
-    'request_duration_seconds',
-    'Time from a request to the API server to the status of its response.',
-    {
-      buckets: [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60],
-      labelNames: ['verb', 'host'],
-    },
-  )
-  const hosts = new LabelValues()
-  return {
-    apiRequest({ method, host, status, durationMs }: ApiRequest) {
-      const known = hosts.of(host)
-      requests.inc({ code: codeText(status), method, host: known })
-      duration.observe({ verb: method, host: known }, durationMs / 1000)
-    },
-  }
-}
-
-/** Formats a status as client-go does. */
-function codeText(status: number | undefined): string {
-  return status !== undefined && status >= 100 && status <= 599 ? String(status) : '<error>'
-}
-
-function addBuildInfo(registry: Registry, { version, commit, date }: BuildInfo): void {
-  const [major = '', minor = ''] = version.split('.')
-  const info = {
-    major,
-    minor,
-    git_version: `v${version}`,
-    git_commit: commit,
-    git_tree_state: '',
-    build_date: date,
-    go_version: '',
-    compiler: `node ${process.version}`,
-    platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
-  }
-  const own = { version, commit, date, node_version: process.version }
-  setInfo(registry, 'kubernetes_', 'Build of this program; always 1.', info)
-  setInfo(registry, 'kprobe_', 'Build of kprobe; always 1.', own)
-}
-
-function setInfo(registry: Registry, prefix: string, help: string, info: Readonly<Record<string, string>>) {
-  metricSet(registry, prefix).gauge('build_info', help, Object.keys(info)).set(info, 1)
-}
+const STARTED_S = Math.round(Date.now() - process.uptime() * 1000) / 1000
 
 /**
- * Adds the process metrics of Prometheus' clients, and those of Node.js that cost nothing between two scrapes: no
- * observers of garbage collection, no timers.
+ * The process metrics of Prometheus' clients, and those of Node.js that cost nothing between two scrapes: no observers
+ * of garbage collection, no timers.
  */
-export function addProcessMetrics(registry: Registry): void {
-  const { filled, asked } = metricSet(registry, 'process_')
-  const startedS = Math.round(Date.now() - process.uptime() * 1000) / 1000
-  asked('start_time_seconds', 'When the process started, in Unix time.', () => startedS)
-  filled('cpu_seconds_total', 'User and system CPU time, in seconds.', {
-    labelNames: [],
-    fill: counter => {
-      const { user, system } = process.cpuUsage()
-      counter.inc((user + system) / 1e6)
-    },
-  })
-  asked('open_fds', 'Open file descriptors.', openDescriptors)
-  asked('max_fds', 'File descriptors that may be open.', () =>
+const PROCESS = {
+  process_start_time_seconds: readGauge('When the process started, in Unix time.', () => STARTED_S),
+  process_cpu_seconds_total: readCounter('User and system CPU time, in seconds.', () => {
+    const { user, system } = process.cpuUsage()
+    return (user + system) / 1e6
+  }),
+  process_open_fds: readGauge('Open file descriptors.', openDescriptors),
+  process_max_fds: readGauge('File descriptors that may be open.', () =>
     numberIn('/proc/self/limits', /^Max open files\s+(\d+)/m),
-  )
-  asked(
-    'virtual_memory_bytes',
+  ),
+  process_virtual_memory_bytes: readGauge(
     'Virtual memory.',
     async () => 1024 * (await numberIn('/proc/self/status', /^VmSize:\s+(\d+) kB/m)),
-  )
-  asked('resident_memory_bytes', 'Resident memory.', () => process.memoryUsage.rss())
-  metricSet(registry, 'nodejs_').askedOf(process.memoryUsage, {
-    heap_size_total_bytes: ['Heap of JavaScript.', ({ heapTotal }) => heapTotal],
-    heap_size_used_bytes: ['Heap of JavaScript in use.', ({ heapUsed }) => heapUsed],
-    external_memory_bytes: ['Memory outside the heap that its objects hold.', ({ external }) => external],
+  ),
+  process_resident_memory_bytes: readGauge('Resident memory.', ({ rss }) => rss),
+  nodejs_heap_size_total_bytes: readGauge('Heap of JavaScript.', ({ heapTotal }) => heapTotal),
+  nodejs_heap_size_used_bytes: readGauge('Heap of JavaScript in use.', ({ heapUsed }) => heapUsed),
+  nodejs_external_memory_bytes: readGauge(
+    'Memory outside the heap that its objects hold.',
+    ({ external }) => external,
+  ),
+  nodejs_version_info: readGauge(
+    'Version of Node.js; always 1.',
+    () => [[{ version: process.version }, 1]],
+    'version',
+  ),
+  nodejs_eventloop_utilization: readGauge(
+    'Share of the time since the last scrape in which the event loop was busy.',
+    ({ utilization }) => utilization,
+  ),
+  nodejs_eventloop_lag_seconds: readGauge('Delay of the event loop, measured at this scrape.', async () => {
+    const fromMs = performance.now()
+    await new Promise(resolve => setImmediate(resolve))
+    return (performance.now() - fromMs) / 1000
+  }),
+} satisfies Rows<ProcessNumbers>
+
+export function addProcessMetrics(set: MetricSet): void {
+  let last = performance.eventLoopUtilization()
+  set.add(PROCESS, () => {
+    const before = last
+    last = performance.eventLoopUtilization()
+    const { utilization } = performance.eventLoopUtilization(last, before)
+    return { ...process.memoryUsage(), utilization }
   })
-  addNode(registry)
 }
 
 /** Gives NaN if /proc is absent, or no descriptor is left to read it. */
@@ -135,28 +78,6 @@ async function numberIn(path: string, pattern: RegExp): Promise<number> {
   }
 }
 
-function addNode(registry: Registry): void {
-  const { gauge, asked } = metricSet(registry, 'nodejs_')
-  const version = gauge('version_info', 'Version of Node.js; always 1.', ['version'])
-  version.set({ version: process.version }, 1)
-  let last = performance.eventLoopUtilization()
-  asked(
-    'eventloop_utilization',
-    'Share of the time since the last scrape in which the event loop was busy.',
-    () => {
-      const now = performance.eventLoopUtilization()
-      const { utilization } = performance.eventLoopUtilization(now, last)
-      last = now
-      return utilization
-    },
-  )
-  asked('eventloop_lag_seconds', 'Delay of the event loop, measured at this scrape.', async () => {
-    const fromMs = performance.now()
-    await new Promise(resolve => setImmediate(resolve))
-    return (performance.now() - fromMs) / 1000
-  })
-}
-
 /** Numbers of the servers and of the event recorder at the time of a scrape; undefined for a part that does not run. */
 export interface ServersState {
   /** Load balancers may send connections here (/healthz). */
@@ -173,55 +94,48 @@ export interface ServerOverShare extends OverShare {
   readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay' | 'ui'
 }
 
-/** Adds the metric of connections over their shares; `kprobe api` has it, too. */
-function addOverShareMetric(registry: Registry, read: () => readonly ServerOverShare[]): void {
-  metricSet(registry, 'kprobe_').filled(
-    'connections_over_share_total',
+/** The metric of connections over their shares; `kprobe api` and `kprobe relay` have it, too. */
+const OVER_SHARE = {
+  kprobe_connections_over_share_total: readCounter(
     'Connections closed since the start because their client, its prefix or its Service exceeded its share of a server.',
-    {
-      labelNames: ['server', 'outcome'],
-      fill: counter => {
-        for (const { server, evicted, refused } of read()) {
-          counter.inc({ server, outcome: 'evicted' }, evicted)
-          counter.inc({ server, outcome: 'refused' }, refused)
-        }
-      },
-    },
-  )
-}
+    ({ overShare = [] }) =>
+      overShare.flatMap(({ server, evicted, refused }): [Record<'server' | 'outcome', string>, number][] => [
+        [{ server, outcome: 'evicted' }, evicted],
+        [{ server, outcome: 'refused' }, refused],
+      ]),
+    'server',
+    'outcome',
+  ),
+} satisfies Rows<Pick<ServersState, 'overShare'>>
 
-/** Adds metrics of the servers and of events, which each scrape reads. */
-export function addServerMetrics(registry: Registry, read: () => ServersState): void {
-  const { asked, askedOf, filled } = metricSet(registry, 'kprobe_')
-  askedOf(read, {
-    ready: ['Whether /healthz answers 200.', ({ ready }) => Number(ready)],
-    health_check_listeners: [
-      'Open sockets of health check node ports.',
-      ({ healthChecks }) => healthChecks?.listening ?? 0,
-    ],
-    health_check_listeners_failed: [
-      'Addresses of health check node ports at which listening failed and is retried.',
-      ({ healthChecks }) => healthChecks?.failed ?? 0,
-    ],
-    http_connections_refused: [
-      'Connections closed since the start because of the connection limits.',
-      ({ overShare = [] }) => overShare.reduce((sum, { evicted, refused }) => sum + evicted + refused, 0),
-    ],
-  })
-  addOverShareMetric(registry, () => read().overShare ?? [])
-  const events = () => read().events ?? NO_EVENTS
-  asked('events_waiting', 'Kubernetes events waiting to be posted.', () => events().waiting)
-  filled('events_taken_total', 'Kubernetes events that the API server accepted.', {
-    labelNames: [],
-    fill: metric => metric.inc(events().taken),
-  })
-  filled('events_lost_total', 'Kubernetes events that the API server rejected, or that a limit dropped.', {
-    labelNames: [],
-    fill: metric => metric.inc(events().refused + events().dropped),
-  })
-}
-
-const NO_EVENTS = { taken: 0, refused: 0, dropped: 0, waiting: 0 } as const
+export const SERVERS = {
+  kprobe_ready: readGauge('Whether /healthz answers 200.', ({ ready }) => Number(ready)),
+  kprobe_health_check_listeners: readGauge(
+    'Open sockets of health check node ports.',
+    ({ healthChecks }) => healthChecks?.listening ?? 0,
+  ),
+  kprobe_health_check_listeners_failed: readGauge(
+    'Addresses of health check node ports at which listening failed and is retried.',
+    ({ healthChecks }) => healthChecks?.failed ?? 0,
+  ),
+  kprobe_http_connections_refused: readGauge(
+    'Connections closed since the start because of the connection limits.',
+    ({ overShare = [] }) => overShare.reduce((sum, { evicted, refused }) => sum + evicted + refused, 0),
+  ),
+  ...OVER_SHARE,
+  kprobe_events_waiting: readGauge(
+    'Kubernetes events waiting to be posted.',
+    ({ events }) => events?.waiting ?? 0,
+  ),
+  kprobe_events_taken_total: readCounter(
+    'Kubernetes events that the API server accepted.',
+    ({ events }) => events?.taken ?? 0,
+  ),
+  kprobe_events_lost_total: readCounter(
+    'Kubernetes events that the API server rejected, or that a limit dropped.',
+    ({ events }) => (events?.refused ?? 0) + (events?.dropped ?? 0),
+  ),
+} satisfies Rows<ServersState>
 
 /** Numbers of the back-end API at the time of a scrape. */
 export interface ApiNumbers {
@@ -242,44 +156,39 @@ function seconds(ms: number | undefined): number | undefined {
   return ms === undefined ? undefined : ms / 1_000
 }
 
-export function addApiMetrics(registry: Registry, read: () => ApiNumbers): void {
-  metricSet(registry, 'kprobe_api_').askedOf(read, {
-    state_number: [
-      'Number of the state that back ends receive; it grows with each change.',
-      ({ number }) => number,
-    ],
-    services: ['Services in the state that back ends receive.', ({ services }) => services],
-    endpoints: ['Endpoints in the state that back ends receive.', ({ endpoints }) => endpoints],
-    state_age_seconds: [
-      'Time since the state that back ends receive changed.',
-      ({ sinceMs }) => seconds(sinceMs),
-    ],
-    source_silent_seconds: [SILENT, ({ silentMs }) => seconds(silentMs)],
-    source_connected: [
-      'Whether the source is complete and has no error.',
-      ({ sourceConnected }) => Number(sourceConnected),
-    ],
-    streams: ['Open streams of back ends.', ({ streams = 0 }) => streams],
-    connections: ['Open connections of back ends.', ({ connections = 0 }) => connections],
-    refused: [REFUSED, ({ refused = 0 }) => refused],
-  })
-}
-
 const SILENT =
   'Age of the data: time since the last message from the part of the source that has been silent longest.'
 const REFUSED =
   'Connections and calls rejected since the start because of a limit, or because they are not gRPC.'
+
+export const API = {
+  kprobe_api_state_number: readGauge(
+    'Number of the state that back ends receive; it grows with each change.',
+    its => its.number,
+  ),
+  kprobe_api_services: readGauge('Services in the state that back ends receive.', its => its.services),
+  kprobe_api_endpoints: readGauge('Endpoints in the state that back ends receive.', its => its.endpoints),
+  kprobe_api_state_age_seconds: readGauge('Time since the state that back ends receive changed.', its =>
+    seconds(its.sinceMs),
+  ),
+  kprobe_api_source_silent_seconds: readGauge(SILENT, its => seconds(its.silentMs)),
+  kprobe_api_source_connected: readGauge('Whether the source is complete and has no error.', its =>
+    Number(its.sourceConnected),
+  ),
+  kprobe_api_streams: readGauge('Open streams of back ends.', ({ streams = 0 }) => streams),
+  kprobe_api_connections: readGauge('Open connections of back ends.', ({ connections = 0 }) => connections),
+  kprobe_api_refused: readGauge(REFUSED, ({ refused = 0 }) => refused),
+} satisfies Rows<ApiNumbers>
 
 /** Creates the metrics of `kprobe api`. Gives the text of a scrape. */
 export function createApiMetrics(
   read: () => ApiNumbers,
   overShare: () => readonly ServerOverShare[],
 ): (format?: MetricsFormat) => Promise<string> {
-  const registry = new Registry()
-  addProcessMetrics(registry)
-  addApiMetrics(registry, read)
-  addOverShareMetric(registry, overShare)
-  return format => registry.text(format)
+  const set = new MetricSet()
+  addProcessMetrics(set)
+  set.add({ ...API, ...OVER_SHARE }, () => ({ ...read(), overShare: overShare() }))
+  return format => set.text(format)
 }
 
 /** Numbers of a relay at the time of a scrape. */
@@ -323,83 +232,81 @@ interface NodesLatency {
 /** Up to the time after which a change no longer waits for nodes. */
 const LATENCY_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60] as const
 
+const RELAY = {
+  kprobe_relay_objects: readCounter(
+    'Objects that the relay holds.',
+    its => its.collections.map(({ kind, objects }) => [{ kind }, objects]),
+    'kind',
+  ),
+  kprobe_relay_objects_refused: readCounter(
+    'Objects of the source that the relay cannot read, and does not serve.',
+    its => its.collections.map(({ kind, refused }) => [{ kind }, refused]),
+    'kind',
+  ),
+  kprobe_relay_connections: readGauge('Open connections of readers.', its => its.connections),
+  kprobe_relay_streams: readGauge('Open streams of readers.', its => its.streams),
+  kprobe_relay_subscriptions: readGauge(
+    'Collections that readers follow, over all streams.',
+    its => its.subscriptions,
+  ),
+  kprobe_relay_evicted: readGauge(
+    'Readers evicted since the start because they were too slow.',
+    its => its.evicted,
+  ),
+  kprobe_relay_rejected: readGauge(
+    'Responses that readers rejected since the start (NACK).',
+    its => its.rejected,
+  ),
+  kprobe_relay_unauthorized: readGauge(
+    'Calls rejected since the start because they had neither a certificate of a node nor a valid token.',
+    its => its.unauthorized,
+  ),
+  kprobe_relay_refused: readGauge(REFUSED, its => its.refused),
+  kprobe_relay_history_bytes: readGauge(
+    'Bytes of the change history from which readers resume.',
+    its => its.historyBytes,
+  ),
+  kprobe_relay_source_silent_seconds: readGauge(SILENT, its => seconds(its.silentMs)),
+  kprobe_relay_serving: readGauge(
+    'Whether the relay has all objects and its source sent something in the last 150 s: 1 or 0.',
+    its => Number(its.isServing),
+  ),
+  kprobe_relay_nodes: readGauge(
+    'Nodes by whether their kernels hold the state of the relay; updating: a change has been missing for less than 10 s.',
+    its => Array.from(its.nodes, ([state, nodes]) => [{ state }, nodes]),
+    'state',
+  ),
+  kprobe_relay_reports_refused: readCounter(
+    'Reports of nodes refused since the start, by reason.',
+    its => Array.from(its.reportsRefused, ([reason, reports]) => [{ reason }, reports]),
+    'reason',
+  ),
+  kprobe_relay_network_programming_duration_seconds: histogram(
+    'Time from a change until a share of the nodes held it in their kernels; one change a second is measured for each kind. since=trigger starts at the trigger time of the EndpointSlice, since=receipt at its arrival at the relay.',
+    LATENCY_BUCKETS,
+    'nodes',
+    'since',
+  ),
+  kprobe_relay_sets_nodes: readGauge('Nodes whose Sets (localv1.Sets) are computed.', its => its.setsNodes),
+  kprobe_relay_certificate_expiry_timestamp_seconds: readGauge(
+    'When the certificate of the relay expires, in Unix time.',
+    its => seconds(its.expiresMs),
+  ),
+  ...OVER_SHARE,
+} satisfies Rows<RelayNumbers & Pick<ServersState, 'overShare'>>
+
 /** Creates the metrics of `kprobe relay`. Gives the text of a scrape. */
 export function createRelayMetrics(
   read: () => RelayNumbers,
   overShare: () => readonly ServerOverShare[],
   follow: (observe: (latency: NodesLatency) => void) => void = () => undefined,
 ): (format?: MetricsFormat) => Promise<string> {
-  const registry = new Registry()
-  addProcessMetrics(registry)
-  const { askedOf, filled } = metricSet(registry, 'kprobe_relay_')
-  filled('objects', 'Objects that the relay holds.', {
-    labelNames: ['kind'],
-    fill: gauge => {
-      for (const { kind, objects } of read().collections) gauge.inc({ kind }, objects)
-    },
-  })
-  filled('objects_refused', 'Objects of the source that the relay cannot read, and does not serve.', {
-    labelNames: ['kind'],
-    fill: gauge => {
-      for (const { kind, refused } of read().collections) gauge.inc({ kind }, refused)
-    },
-  })
-  askedOf(read, {
-    connections: ['Open connections of readers.', its => its.connections],
-    streams: ['Open streams of readers.', its => its.streams],
-    subscriptions: ['Collections that readers follow, over all streams.', its => its.subscriptions],
-    evicted: ['Readers evicted since the start because they were too slow.', its => its.evicted],
-    rejected: ['Responses that readers rejected since the start (NACK).', its => its.rejected],
-    unauthorized: [
-      'Calls rejected since the start because they had neither a certificate of a node nor a valid token.',
-      its => its.unauthorized,
-    ],
-    refused: [REFUSED, its => its.refused],
-    history_bytes: ['Bytes of the change history from which readers resume.', its => its.historyBytes],
-    source_silent_seconds: [SILENT, its => seconds(its.silentMs)],
-    serving: [
-      'Whether the relay has all objects and its source sent something in the last 150 s: 1 or 0.',
-      its => Number(its.isServing),
-    ],
-  })
-  addNodeMetrics(registry, read, follow)
-  askedOf(read, {
-    sets_nodes: ['Nodes whose Sets (localv1.Sets) are computed.', its => its.setsNodes],
-    certificate_expiry_timestamp_seconds: [
-      'When the certificate of the relay expires, in Unix time.',
-      its => seconds(its.expiresMs),
-    ],
-  })
-  addOverShareMetric(registry, overShare)
-  return format => registry.text(format)
-}
-
-function addNodeMetrics(
-  registry: Registry,
-  read: () => RelayNumbers,
-  follow: (observe: (latency: NodesLatency) => void) => void,
-): void {
-  const { filled, levels, histogram } = metricSet(registry, 'kprobe_relay_')
-  levels(
-    'nodes',
-    'Nodes by whether their kernels hold the state of the relay; updating: a change has been missing for less than 10 s.',
-    {
-      labelNames: ['state'],
-      fill: gauge => {
-        for (const [state, nodes] of read().nodes) gauge.set({ state }, nodes)
-      },
-    },
-  )
-  filled('reports_refused', 'Reports of nodes refused since the start, by reason.', {
-    labelNames: ['reason'],
-    fill: counter => {
-      for (const [reason, reports] of read().reportsRefused) counter.inc({ reason }, reports)
-    },
-  })
-  const latency = histogram(
-    'network_programming_duration_seconds',
-    'Time from a change until a share of the nodes held it in their kernels; one change a second is measured for each kind. since=trigger starts at the trigger time of the EndpointSlice, since=receipt at its arrival at the relay.',
-    { buckets: LATENCY_BUCKETS, labelNames: ['nodes', 'since'] },
-  )
+  const set = new MetricSet()
+  addProcessMetrics(set)
+  const { kprobe_relay_network_programming_duration_seconds: latency } = set.add(RELAY, () => ({
+    ...read(),
+    overShare: overShare(),
+  }))
   follow(({ share, origin, seconds }) => latency.observe({ nodes: String(share), since: origin }, seconds))
+  return format => set.text(format)
 }

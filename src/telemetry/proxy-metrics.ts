@@ -2,7 +2,7 @@ import { PersistentMap } from '../base/collections.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { metricSet, type Registry } from './metric-set.ts'
+import { counter, gauge, type Handles, histogram, type Rows } from './metric-set.ts'
 
 /** 1 ms to 16.384 s, doubling. */
 const SYNC_BUCKETS: readonly number[] = Array.from({ length: 15 }, (_, k) => 0.001 * 2 ** k)
@@ -28,161 +28,109 @@ function linear({
   return Array.from({ length: count }, (_, k) => start + k * width)
 }
 
-export type ProxyMetrics = ReturnType<typeof createProxyMetrics>
-
 /**
- * Creates the metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
+ * The metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
  * (pkg/proxy/metrics/metrics.go). One pass programs both families, so its values count for each family.
  */
-export function createProxyMetrics(registry: Registry) {
-  const sync = syncMetrics(registry)
-  const changes = changeMetrics(registry)
-  const { counter, levels, histogram } = metricSet(registry, 'kubeproxy_')
-  // Values that change with every sync become metrics when the metrics are read.
-  let noLocal: LocalPolicyCounts | undefined
-  levels(
-    'sync_proxy_rules_no_local_endpoints_total',
-    'Ports of Services with a Local traffic policy that have endpoints, but none on this node.',
-    {
-      labelNames: ['traffic_policy', 'ip_family'],
-      fill: gauge => {
-        for (const family of noLocal === undefined ? [] : FAMILIES) {
-          gauge.set({ traffic_policy: 'internal', ip_family: family }, noLocal?.internal[family] ?? 0)
-          gauge.set({ traffic_policy: 'external', ip_family: family }, noLocal?.external[family] ?? 0)
-        }
-      },
-    },
-  )
-  const healthz = counter('proxy_healthz_total', 'Answers of /healthz by status code.', ['code'])
-  const livez = counter('proxy_livez_total', 'Answers of /livez by status code.', ['code'])
-  const flows = histogram(
-    'conntrack_reconciler_sync_duration_seconds',
-    'Duration of a pass over the connection-tracking table.',
-    { buckets: SYNC_BUCKETS, labelNames: ['ip_family'] },
-  )
-  const flowsDeleted = counter(
-    'conntrack_reconciler_deleted_entries_total',
-    'Connection-tracking entries deleted.',
-    ['ip_family'],
-  )
-  return {
-    ...sync,
-    ...changes,
-    noLocalEndpoints(counts: LocalPolicyCounts) {
-      noLocal = counts
-    },
-    conntrackPass({ family, durationMs, deleted }: ConntrackPass) {
-      flows.observe({ ip_family: family }, durationMs / 1000)
-      flowsDeleted.inc({ ip_family: family }, deleted)
-    },
-    probed: (probe: 'healthz' | 'livez', code: number) =>
-      (probe === 'healthz' ? healthz : livez).inc({ code: String(code) }),
-  }
-}
-
-interface ConntrackPass {
-  readonly family: Family
-  readonly durationMs: number
-  readonly deleted: number
-}
-
-function syncMetrics(registry: Registry) {
-  const { counter, histogram } = metricSet(registry, 'kubeproxy_')
-  const labelNames = ['ip_family'] as const
-  const timed = (name: string, help: string) =>
-    histogram(`${name}_duration_seconds`, help, { buckets: SYNC_BUCKETS, labelNames })
-  const all = timed('sync_proxy_rules', 'Duration of a sync.')
-  const full = timed(
-    'sync_full_proxy_rules',
+export const PROXY = {
+  kubeproxy_sync_proxy_rules_duration_seconds: histogram('Duration of a sync.', SYNC_BUCKETS, 'ip_family'),
+  kubeproxy_sync_full_proxy_rules_duration_seconds: histogram(
     'Duration of a full resync, which reads the whole kernel state.',
-  )
-  const partial = timed('sync_partial_proxy_rules', 'Duration of a sync that sends changes only.')
-  const each = (set: (labels: { readonly ip_family: Family }) => void) => {
-    for (const family of FAMILIES) set({ ip_family: family })
-  }
-  const times = syncTimes(registry)
-  const failures = counter('sync_proxy_rules_nftables_sync_failures_total', 'Failed syncs.', labelNames)
-  const cleanups = counter(
-    'sync_proxy_rules_nftables_cleanup_failures_total',
+    SYNC_BUCKETS,
+    'ip_family',
+  ),
+  kubeproxy_sync_partial_proxy_rules_duration_seconds: histogram(
+    'Duration of a sync that sends changes only.',
+    SYNC_BUCKETS,
+    'ip_family',
+  ),
+  kubeproxy_sync_proxy_rules_last_timestamp_seconds: gauge(
+    'Time of the last successful sync, in Unix time.',
+    'ip_family',
+  ),
+  kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds: gauge(
+    'Time of the last request for a sync, in Unix time.',
+    'ip_family',
+  ),
+  kubeproxy_sync_proxy_rules_nftables_sync_failures_total: counter('Failed syncs.', 'ip_family'),
+  kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total: counter(
     'Failed removals of unused objects.',
-    labelNames,
-  )
-  const programming = histogram(
-    'network_programming_duration_seconds',
+    'ip_family',
+  ),
+  kubeproxy_network_programming_duration_seconds: histogram(
     'Time from the change of a pod or Service to its commit in the kernel, by EndpointSlice.',
-    { buckets: PROGRAMMING_BUCKETS, labelNames },
-  )
-  return {
-    /** A sync was requested at this wall-clock time. */
-    queued: (wallMs: number) => {
-      times.queuedWallMs = wallMs
-    },
-    /** A pass succeeded; `full` if it read the whole kernel state. */
-    synced(pass: { readonly full: boolean; readonly durationMs: number; readonly wallMs: number }) {
-      times.syncedWallMs = pass.wallMs
-      each(labels => {
-        const seconds = pass.durationMs / 1000
-        all.observe(labels, seconds)
-        if (pass.full) full.observe(labels, seconds)
-        else partial.observe(labels, seconds)
-      })
-    },
-    syncFailed: () => each(labels => failures.inc(labels)),
-    cleanupFailed: () => each(labels => cleanups.inc(labels)),
-    programmed(latencies: readonly ProgrammingLatency[]) {
-      for (const { family, latencyMs } of latencies)
-        programming.observe({ ip_family: family }, latencyMs / 1000)
-    },
-  }
+    PROGRAMMING_BUCKETS,
+    'ip_family',
+  ),
+  kubeproxy_sync_proxy_rules_service_changes_total: counter('Changes of objects of kind service.'),
+  kubeproxy_sync_proxy_rules_endpoint_changes_total: counter('Changes of objects of kind endpoint.'),
+  kubeproxy_sync_proxy_rules_service_changes_pending: gauge(
+    'Changes of objects of kind service that are not in the kernel yet.',
+  ),
+  kubeproxy_sync_proxy_rules_endpoint_changes_pending: gauge(
+    'Changes of objects of kind endpoint that are not in the kernel yet.',
+  ),
+  kubeproxy_sync_proxy_rules_no_local_endpoints_total: gauge(
+    'Ports of Services with a Local traffic policy that have endpoints, but none on this node.',
+    'traffic_policy',
+    'ip_family',
+  ),
+  kubeproxy_proxy_healthz_total: counter('Answers of /healthz by status code.', 'code'),
+  kubeproxy_proxy_livez_total: counter('Answers of /livez by status code.', 'code'),
+  kubeproxy_conntrack_reconciler_sync_duration_seconds: histogram(
+    'Duration of a pass over the connection-tracking table.',
+    SYNC_BUCKETS,
+    'ip_family',
+  ),
+  kubeproxy_conntrack_reconciler_deleted_entries_total: counter(
+    'Connection-tracking entries deleted.',
+    'ip_family',
+  ),
+} satisfies Rows<unknown>
+
+interface Sync {
+  /** Whether the pass read the whole kernel state. */
+  readonly full: boolean
+  readonly durationMs: number
+  /** Its end, milliseconds since 1970. */
+  readonly wallMs: number
+  readonly noLocal: LocalPolicyCounts
 }
 
-interface SyncTimes {
-  syncedWallMs?: number
-  queuedWallMs?: number
+type ProxyMetrics = Handles<typeof PROXY>
+
+/** Counts a Snapshot to program, which was offered at this time, milliseconds since 1970. */
+export function countOffer(metrics: ProxyMetrics, { services, slices }: Changes, wallMs: number): void {
+  metrics.kubeproxy_sync_proxy_rules_service_changes_total.inc(services)
+  metrics.kubeproxy_sync_proxy_rules_endpoint_changes_total.inc(slices)
+  for (const ip_family of FAMILIES)
+    metrics.kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds.set({ ip_family }, wallMs / 1000)
 }
 
-/** Makes metrics of the times that the caller writes into the result. */
-function syncTimes(registry: Registry): SyncTimes {
-  const { levels } = metricSet(registry, 'kubeproxy_')
-  const times: SyncTimes = {}
-  const time = (which: keyof SyncTimes, name: string, help: string) =>
-    levels(`${name}_timestamp_seconds`, help, {
-      labelNames: ['ip_family'],
-      fill: gauge => {
-        const wallMs = times[which]
-        if (wallMs === undefined) return
-        for (const family of FAMILIES) gauge.set({ ip_family: family }, wallMs / 1000)
-      },
-    })
-  time('syncedWallMs', 'sync_proxy_rules_last', 'Time of the last successful sync, in Unix time.')
-  time('queuedWallMs', 'sync_proxy_rules_last_queued', 'Time of the last request for a sync, in Unix time.')
-  return times
+/** Sets the changes that the kernel does not have yet. */
+export function setPending(metrics: ProxyMetrics, { services, slices }: Changes): void {
+  metrics.kubeproxy_sync_proxy_rules_service_changes_pending.set(services)
+  metrics.kubeproxy_sync_proxy_rules_endpoint_changes_pending.set(slices)
 }
 
-function changeMetrics(registry: Registry) {
-  const { counter, asked } = metricSet(registry, 'kubeproxy_')
-  let pending = NONE
-  const total = (noun: string) =>
-    counter(`sync_proxy_rules_${noun}_changes_total`, `Changes of objects of kind ${noun}.`)
-  const waiting = (noun: string, count: () => number) =>
-    asked(
-      `sync_proxy_rules_${noun}_changes_pending`,
-      `Changes of objects of kind ${noun} that are not in the kernel yet.`,
-      count,
-    )
-  const services = total('service')
-  const endpoints = total('endpoint')
-  waiting('service', () => pending.services)
-  waiting('endpoint', () => pending.slices)
-  return {
-    /** Counts changes of the source. */
-    changes(news: Changes) {
-      services.inc(news.services)
-      endpoints.inc(news.slices)
-    },
-    pending(now: Changes) {
-      pending = now
-    },
+export function countProbe(metrics: ProxyMetrics, probe: 'healthz' | 'livez', status: number): void {
+  const { kubeproxy_proxy_healthz_total: healthz, kubeproxy_proxy_livez_total: livez } = metrics
+  const answers = probe === 'healthz' ? healthz : livez
+  answers.inc({ code: String(status) })
+}
+
+/** Counts a successful sync. */
+export function countSync(metrics: ProxyMetrics, { full, durationMs, wallMs, noLocal }: Sync): void {
+  const durations = full
+    ? metrics.kubeproxy_sync_full_proxy_rules_duration_seconds
+    : metrics.kubeproxy_sync_partial_proxy_rules_duration_seconds
+  const ports = metrics.kubeproxy_sync_proxy_rules_no_local_endpoints_total
+  for (const ip_family of FAMILIES) {
+    metrics.kubeproxy_sync_proxy_rules_duration_seconds.observe({ ip_family }, durationMs / 1000)
+    durations.observe({ ip_family }, durationMs / 1000)
+    metrics.kubeproxy_sync_proxy_rules_last_timestamp_seconds.set({ ip_family }, wallMs / 1000)
+    ports.set({ traffic_policy: 'internal', ip_family }, noLocal.internal[ip_family])
+    ports.set({ traffic_policy: 'external', ip_family }, noLocal.external[ip_family])
   }
 }
 

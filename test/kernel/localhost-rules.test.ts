@@ -60,10 +60,10 @@ it('rejects SCTP to node ports at localhost, counts it by family, and is loaded 
     ])
     expect([v4?.verdict, v6?.verdict]).toEqual(['REJECT', 'REJECT'])
     expect(other?.verdict).not.toBe('DNAT')
-    const metrics = (await opened.metrics?.(wanted)) ?? []
-    expect(metrics.find(({ name }) => name === REJECTED)?.values).toEqual([
-      { labels: { ip_family: 'IPv4', protocol: 'SCTP' }, value: 3 },
-      { labels: { ip_family: 'IPv6', protocol: 'SCTP' }, value: 3 },
+    const metrics = (await opened.metrics?.(wanted)) ?? {}
+    expect(metrics[REJECTED]?.read()).toEqual([
+      [{ ip_family: 'IPv4', protocol: 'SCTP' }, 3],
+      [{ ip_family: 'IPv6', protocol: 'SCTP' }, 3],
     ])
     const saved = nft(['list', 'ruleset'])
     nft(['flush', 'ruleset'])

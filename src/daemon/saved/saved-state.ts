@@ -7,7 +7,7 @@ import type { Snapshot } from '../../model/snapshot.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
 import type { ModeContext } from '../../modes/mode.ts'
 import { findMode, readModes } from '../../modes/registry.ts'
-import type { SavedStateMetrics } from '../../telemetry/metrics.ts'
+import type { Metrics } from '../../telemetry/metrics.ts'
 import type { ActiveMode } from '../active-mode.ts'
 import type { Intake } from '../intake.ts'
 import { readState, SavedStateError, StateFile, type StateOwner, stateChunks } from './state-file.ts'
@@ -34,7 +34,7 @@ interface SavedStateOptions {
   readonly intake: Pick<Intake, 'standIn' | 'isStale' | 'complete' | 'status'>
   /** Tests whether the kernel may be brought to a Snapshot that is older than the API server's. */
   readonly mayServe: (snapshot: Snapshot) => Promise<boolean>
-  readonly metrics: SavedStateMetrics
+  readonly metrics: Metrics
 }
 
 /** Time that the API server has to answer, unless it turns out earlier that it does not. */
@@ -135,7 +135,6 @@ export class SavedState {
     this.#phase = 'over'
     this.#loaded = undefined
     this.#pacer.cancel()
-    this.#options.metrics.serving(undefined)
   }
 
   /** Gives the time to the next attempt, or to the repetition of the warning. */
@@ -192,7 +191,6 @@ export class SavedState {
         return this.#heldBack()
       case 'stands':
         this.#phase = 'serving'
-        this.#options.metrics.serving(() => this.staleS)
         this.#repeatMs = FIRST_REPEAT_MS
         return this.#warn(SERVING)
     }
@@ -227,7 +225,7 @@ export class SavedState {
   #refuse({ reason, message }: SavedStateError): void {
     const { log, metrics } = this.#options
     this.#phase = 'over'
-    metrics.refused(reason)
+    metrics.kprobe_saved_state_refused_total.inc({ reason })
     log.error(
       { file: this.#file.path, reason },
       `ignoring the saved state: ${message}; the next list replaces it`,
@@ -236,7 +234,8 @@ export class SavedState {
 
   #saved(bytes: number): void {
     const { log, metrics } = this.#options
-    metrics.saved(bytes)
+    metrics.kprobe_saved_state_saves_total.inc({ outcome: 'saved' })
+    metrics.kprobe_saved_state_bytes.set(bytes)
     log.debug({ file: this.#file.path, bytes }, 'state saved')
     if (this.#failure !== '') log.info({ file: this.#file.path }, 'the state can be saved again')
     this.#failure = ''
@@ -245,7 +244,7 @@ export class SavedState {
   #failed(error: unknown): void {
     const { log, metrics } = this.#options
     const text = errorText(error)
-    metrics.saveFailed()
+    metrics.kprobe_saved_state_saves_total.inc({ outcome: 'failed' })
     if (text === this.#failure) return
     this.#failure = text
     log.error(

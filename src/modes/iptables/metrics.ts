@@ -5,7 +5,7 @@ import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import { builtinHook, placeOfTable, type ScopeOperations, tableKey } from '../../kernel/xt/scope.ts'
-import type { ModeMetric } from '../../telemetry/metric-set.ts'
+import { type ReadRows, readCounter, readGauge } from '../../telemetry/metric-set.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import type { KernelSockets } from '../mode.ts'
 import { type ChainNames, isOurChain } from '../xt-common/layout.ts'
@@ -37,45 +37,46 @@ interface TableRules {
 export function iptablesMetrics(
   { rules, failures, invalidDropped, localhostAccepted }: IptablesNumbers,
   families: readonly Family[],
-): readonly ModeMetric[] {
-  const byTable = (name: string, help: string, value: (each: TableRules) => number): ModeMetric => ({
-    name: `kubeproxy_sync_proxy_rules_iptables_${name}`,
-    help,
-    kind: 'gauge',
-    labelNames: ['table', 'ip_family'],
-    values: rules.map(each => ({
-      labels: { table: each.table, ip_family: each.family },
-      value: value(each),
-    })),
-  })
-  const byFamily = (name: string, help: string, value: number): ModeMetric => ({
-    name: `kubeproxy_sync_proxy_rules_iptables_${name}`,
-    help,
-    kind: 'counter',
-    labelNames: ['ip_family'],
-    values: families.map(family => ({ labels: { ip_family: family }, value })),
-  })
-  const packets = (name: string, help: string, value: number | undefined): readonly ModeMetric[] => {
-    if (value === undefined) return []
-    const values = [{ labels: {}, value }]
-    return [{ name: `kubeproxy_iptables_${name}`, help, kind: 'counter', labelNames: [], values }]
+): ReadRows {
+  const byTable = (count: 'total' | 'last') =>
+    rules.map(each => [{ table: each.table, ip_family: each.family }, each[count]] as const)
+  const byFamily = (value: number) => families.map(ip_family => [{ ip_family }, value] as const)
+  return {
+    kubeproxy_sync_proxy_rules_iptables_total: readGauge(
+      'Rules in an iptables table that kprobe owns.',
+      () => byTable('total'),
+      'table',
+      'ip_family',
+    ),
+    kubeproxy_sync_proxy_rules_iptables_last: readGauge(
+      'Rules that the last batch wrote into an iptables table.',
+      () => byTable('last'),
+      'table',
+      'ip_family',
+    ),
+    kubeproxy_sync_proxy_rules_iptables_restore_failures_total: readCounter(
+      'Full syncs that the kernel rejected.',
+      () => byFamily(failures.full),
+      'ip_family',
+    ),
+    kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total: readCounter(
+      'Partial syncs that the kernel rejected.',
+      () => byFamily(failures.partial),
+      'ip_family',
+    ),
+    ...(invalidDropped !== undefined && {
+      kubeproxy_iptables_ct_state_invalid_dropped_packets_total: readCounter(
+        'Packets in conntrack state INVALID that were dropped.',
+        () => invalidDropped,
+      ),
+    }),
+    ...(localhostAccepted !== undefined && {
+      kubeproxy_iptables_localhost_nodeports_accepted_packets_total: readCounter(
+        'Packets to node ports at loopback addresses that were accepted.',
+        () => localhostAccepted,
+      ),
+    }),
   }
-  return [
-    byTable('total', 'Rules in an iptables table that kprobe owns.', ({ total }) => total),
-    byTable('last', 'Rules that the last batch wrote into an iptables table.', ({ last }) => last),
-    byFamily('restore_failures_total', 'Full syncs that the kernel rejected.', failures.full),
-    byFamily('partial_restore_failures_total', 'Partial syncs that the kernel rejected.', failures.partial),
-    ...packets(
-      'ct_state_invalid_dropped_packets_total',
-      'Packets in conntrack state INVALID that were dropped.',
-      invalidDropped,
-    ),
-    ...packets(
-      'localhost_nodeports_accepted_packets_total',
-      'Packets to node ports at loopback addresses that were accepted.',
-      localhostAccepted,
-    ),
-  ]
 }
 
 const TABLES = ['filter', 'nat'] as const

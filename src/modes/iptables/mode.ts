@@ -108,7 +108,7 @@ export function openIptables({
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     metrics: state =>
       Promise.resolve(
-        state === undefined ? [] : iptablesMetrics({ ...plane.counts.numbers(), ...nfacct.read() }, FAMILIES),
+        state === undefined ? {} : iptablesMetrics({ ...plane.counts.numbers(), ...nfacct.read() }, FAMILIES),
       ),
     async close() {
       await busiest?.close()

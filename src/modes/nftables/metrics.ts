@@ -3,7 +3,7 @@ import { readU16be } from '../../base/octets.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { TrafficCount } from '../../telemetry/connection-metrics.ts'
-import type { ModeMetric } from '../../telemetry/metric-set.ts'
+import { type ReadRows, readCounter, readGauge } from '../../telemetry/metric-set.ts'
 import { forwarderMetrics } from '../common/forwarder/forwarder-set.ts'
 import { CHAIN_LOCALHOST } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
@@ -56,49 +56,45 @@ export async function localhostMetrics(
   client: Pick<NftClient, 'ruleCounters'>,
   state: NftablesState | undefined,
   { listeners, failures, counts }: Pick<LocalhostForwarders, 'listeners' | 'failures' | 'counts'>,
-): Promise<readonly ModeMetric[]> {
+): Promise<ReadRows> {
   const families = state?.frontends?.forwardedAtLocalhost ?? []
-  if (state === undefined || families.length === 0) return []
-  const byFamily = (values: Readonly<Record<Family, number>>) => ({
-    labelNames: ['ip_family'],
-    values: families.map(family => ({ labels: { ip_family: family }, value: values[family] })),
-  })
-  return [
-    {
-      name: 'kubeproxy_nftables_localhost_nodeport_listeners',
-      help: 'Sockets that receive connections to node ports at localhost.',
-      kind: 'gauge',
-      ...byFamily(listeners),
-    },
-    {
-      name: 'kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total',
-      help: 'Failed attempts to listen for a node port at localhost.',
-      kind: 'counter',
-      ...byFamily(failures),
-    },
-    {
-      name: 'kubeproxy_nftables_localhost_nodeport_rejected_packets_total',
-      help: 'Packets to node ports at localhost that were rejected because the relay has no such protocol.',
-      kind: 'counter',
-      labelNames: ['ip_family', 'protocol'],
-      values: await rejectedPackets(client, state, families),
-    },
+  if (state === undefined || families.length === 0) return {}
+  const byFamily = (values: Readonly<Record<Family, number>>) =>
+    families.map(ip_family => [{ ip_family }, values[ip_family]] as const)
+  const rejected = await rejectedPackets(client, state, families)
+  return {
+    kubeproxy_nftables_localhost_nodeport_listeners: readGauge(
+      'Sockets that receive connections to node ports at localhost.',
+      () => byFamily(listeners),
+      'ip_family',
+    ),
+    kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total: readCounter(
+      'Failed attempts to listen for a node port at localhost.',
+      () => byFamily(failures),
+      'ip_family',
+    ),
+    kubeproxy_nftables_localhost_nodeport_rejected_packets_total: readCounter(
+      'Packets to node ports at localhost that were rejected because the relay has no such protocol.',
+      () => rejected,
+      'ip_family',
+      'protocol',
+    ),
     ...forwarderMetrics(counts),
-  ]
+  }
 }
 
 async function rejectedPackets(
   client: Pick<NftClient, 'ruleCounters'>,
   { ruleset }: NftablesState,
   families: readonly Family[],
-): Promise<ModeMetric['values']> {
-  const values: ModeMetric['values'][number][] = []
+) {
+  const values: [labels: { ip_family: Family; protocol: 'SCTP' }, packets: number][] = []
   for (const { family, name: table } of ruleset.tables) {
     const { model } = LAYOUTS[family]
     if (!families.includes(model)) continue
     const rules = await client.ruleCounters({ family, table, chain: CHAIN_LOCALHOST })
-    const value = rules.reduce((sum, { packets }) => sum + Number(packets), 0)
-    values.push({ labels: { ip_family: model, protocol: 'SCTP' }, value })
+    const packets = rules.reduce((sum, { packets }) => sum + Number(packets), 0)
+    values.push([{ ip_family: model, protocol: 'SCTP' }, packets])
   }
   return values
 }

@@ -180,9 +180,9 @@ test('what stays of other modes is tried every minute, said once, and reported u
     failure: `iptables mode: ${kept}; userspace mode: cannot remove them: EPERM`,
     isAdvice: true,
   })
-  expect(leftoversMetric(mine.leftovers).values.map(({ labels }) => labels.mode)).toEqual([
-    'iptables',
-    'userspace',
+  expect(leftoversMetric(mine.leftovers).kprobe_leftover_modes?.read()).toEqual([
+    [{ mode: 'iptables' }, 1],
+    [{ mode: 'userspace' }, 1],
   ])
   retired.length = 0
   await clock.advance(120_000)

@@ -82,7 +82,7 @@ function rig() {
         subject: {},
       })),
     send,
-    metrics: metrics.nodeCondition,
+    metrics,
   })
   const said = (text: string) => lines.filter(({ msg }) => msg.includes(text))
   return { clock, condition, conditions, world, requests, said, metrics, reads: () => reads }

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import { Observer } from '../../../src/daemon/observer.ts'
 import { findMode } from '../../../src/modes/registry.ts'
+import { generationOf, type Plan } from '../../../src/reconcile/dataplane.ts'
 import type { FailedFamily } from '../../../src/reconcile/quarantine.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -37,7 +38,9 @@ beforeEach(() => {
     features: [],
     connections: undefined,
     api: undefined,
-    ofMode: () => Promise.resolve([]),
+    ofMode: () => Promise.resolve({}),
+    servedStaleS: () => undefined,
+    proofAgeS: () => undefined,
     mode: () => findMode(mode),
     tell: () => undefined,
   })
@@ -109,6 +112,42 @@ describe('Observer', () => {
     expect(await numberOf('kprobe_refusals')).toBe(2)
     expect(logged.filter(line => line.includes(' refused '))).toHaveLength(2)
     expect(logged[0]).toContain('location=services')
+  })
+})
+
+describe('what the reconciler reports', () => {
+  it('is counted', async () => {
+    const plan = { changes: 3 } as Plan<unknown>
+    const receipt = { outcome: 'committed', bytes: 100, messages: 2, durationMs: 2, refusals: [] } as const
+    for (const generation of [7, 8])
+      observer.report({
+        kind: 'committed',
+        reason: 'change',
+        plan,
+        receipt: { ...receipt, generation: generationOf(generation), foreign: false },
+      })
+    observer.report({ kind: 'stale', attempt: 1 })
+    for (const damage of [true, false])
+      observer.report({ kind: 'foreign-commit', generation: generationOf(9), process: 'nft', damage })
+    observer.report({ kind: 'healed', changes: 7, objects: [] })
+    observer.sourceProblem()
+    observer.configChanged('applied')
+    const counts = {
+      kprobe_commits_total: 2,
+      kprobe_commit_bytes_total: 200,
+      kprobe_commit_changes_total: 6,
+      'kprobe_commit_duration_seconds_bucket{le="0.001"}': 0,
+      'kprobe_commit_duration_seconds_bucket{le="0.005"}': 2,
+      kprobe_commit_generation_retries_total: 1,
+      kprobe_foreign_commits_total: 2,
+      kprobe_drift_found_total: 1,
+      kprobe_heals_total: 1,
+      kprobe_healed_objects_total: 7,
+      kprobe_source_problems_total: 1,
+      'kprobe_config_changes_total{result="applied"}': 1,
+    }
+    for (const [name, count] of Object.entries(counts)) expect(await numberOf(name), name).toBe(count)
+    expect(await observer.metrics.text('openmetrics')).toContain('# {generation="8"} 0.002')
   })
 })
 

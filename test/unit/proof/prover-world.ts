@@ -16,7 +16,7 @@ export const service = (number: number, ...ips: readonly string[]) => [
 /** A Prover beside a reconciler over a kernel in memory. */
 export abstract class ProverWorld {
   readonly clock = new FakeClock()
-  readonly metrics = createMetrics()
+  readonly metrics = createMetrics({ proofAgeS: () => this.prover?.ageS })
   readonly health: HealthTracker
   readonly facts: EventFact[] = []
   readonly lines: string[] = []
@@ -36,7 +36,7 @@ export abstract class ProverWorld {
       log: createLog({ format: 'text', verbosity: 2, destination }),
       nodeName: 'test-node',
       tell: fact => void this.facts.push(fact),
-      metrics: this.metrics.proof,
+      metrics: this.metrics,
       health: this.health,
     })
   }

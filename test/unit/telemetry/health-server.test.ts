@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { HealthTracker, openHealthServer } from '../../../src/telemetry/health.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { countProbe } from '../../../src/telemetry/proxy-metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
 import { ask, exchange, LOOPBACK, portOf } from './http-client.ts'
@@ -18,7 +19,7 @@ describe('openHealthServer', () => {
       connectionsMax: 100,
       report: () => undefined,
       health,
-      probed: metrics.proxy.probed,
+      probed: (probe, code) => countProbe(metrics, probe, code),
     })
     await eventually(() => server.addresses.length === 1)
     const port = portOf(server.addresses[0])

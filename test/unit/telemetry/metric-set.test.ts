@@ -1,5 +1,13 @@
 import { describe, expect, it } from 'vitest'
-import { ModeMetrics, metricSet, Registry } from '../../../src/telemetry/metric-set.ts'
+import {
+  counter,
+  exemplified,
+  gauge,
+  histogram,
+  MetricSet,
+  readCounter,
+  readGauge,
+} from '../../../src/telemetry/metric-set.ts'
 
 /** Written by the registry that kprobe had of its own before prom-client: scrapers see no difference. */
 const TEXT = String.raw`# HELP x_bare_total Of \\ and\nlines.
@@ -77,47 +85,56 @@ x_of_nothing 0
 mode_total{l="v"} 1e+21
 `
 
-function examples(): Registry {
-  const registry = new Registry()
-  const { counter, gauge, histogram, filled, levels, asked, askedOf } = metricSet(registry, 'x_')
-  const bare = counter('bare_total', 'Of \\ and\nlines.')
-  bare.inc()
-  bare.inc(0.25)
-  const by = counter('by_total', 'By two.', ['one', 'two'])
-  by.inc({ one: 'a"b\\c\nd', two: '' }, 0)
-  by.inc({ one: 'a', two: 'b' })
-  by.inc({ one: 'a', two: 'b' }, 3)
-  by.inc({ one: 'ab', two: '' })
-  by.inc({ one: '__proto__', two: 'é ✓' })
-  gauge('level', 'Level.').set(Number.POSITIVE_INFINITY)
-  gauge('low', 'Low.', ['of']).set({ of: 'x' }, Number.NEGATIVE_INFINITY)
-  gauge('unknown', 'Unknown.').set(Number.NaN)
-  gauge('empty', 'Nothing yet.', ['of'])
-  const seconds = histogram('seconds', 'Seconds.', { buckets: [0, 0.5, 1], labelNames: ['of'] })
-  for (const value of [-1, 0, 0.5, 0.75, 1, 2]) seconds.observe({ of: value < 1 ? 'less' : 'more' }, value)
-  histogram('bare_seconds', 'Bare.', { buckets: [0, 0.5, 1] }).observe(0.3)
-  filled('filled_total', 'Filled.', { labelNames: ['of'], fill: metric => metric.inc({ of: 'now' }, 7) })
-  levels('levels', 'Levels.', { labelNames: [], fill: metric => metric.set(3) })
-  asked('asked', 'Asked.', async () => 4)
-  askedOf(() => ({ a: 5 }), { of_a: ['Of a.', ({ a }) => a], of_nothing: ['Of nothing.', () => undefined] })
-  const values = [{ labels: { l: 'v' }, value: 1e21 }]
-  new ModeMetrics(registry).take([
-    { name: 'mode_total', help: 'Of a mode.', kind: 'counter', labelNames: ['l'], values },
-  ])
-  return registry
+const BUCKETS = [0, 0.5, 1]
+
+const ROWS = {
+  x_bare_total: counter('Of \\ and\nlines.'),
+  x_by_total: counter('By two.', 'one', 'two'),
+  x_level: gauge('Level.'),
+  x_low: gauge('Low.', 'of'),
+  x_unknown: gauge('Unknown.'),
+  x_empty: gauge('Nothing yet.', 'of'),
+  x_seconds: histogram('Seconds.', BUCKETS, 'of'),
+  x_bare_seconds: histogram('Bare.', BUCKETS),
+  x_filled_total: readCounter('Filled.', ({ a }: { a: number }) => [[{ of: 'now' }, a + 2]], 'of'),
+  x_levels: readGauge('Levels.', () => 3),
+  x_asked: readGauge('Asked.', async () => 4),
+  x_of_a: readGauge('Of a.', ({ a }: { a: number }) => a),
+  x_of_nothing: readGauge('Of nothing.', () => undefined),
+}
+
+const OF_MODE = { mode_total: readCounter('Of a mode.', () => [[{ l: 'v' }, 1e21]], 'l') }
+
+function examples(): MetricSet {
+  const set = new MetricSet()
+  const metrics = set.add(ROWS, () => ({ a: 5 }))
+  metrics.x_bare_total.inc()
+  metrics.x_bare_total.inc(0.25)
+  metrics.x_by_total.inc({ one: 'a"b\\c\nd', two: '' }, 0)
+  metrics.x_by_total.inc({ one: 'a', two: 'b' })
+  metrics.x_by_total.inc({ one: 'a', two: 'b' }, 3)
+  metrics.x_by_total.inc({ one: 'ab', two: '' })
+  metrics.x_by_total.inc({ one: '__proto__', two: 'é ✓' })
+  metrics.x_level.set(Number.POSITIVE_INFINITY)
+  metrics.x_low.set({ of: 'x' }, Number.NEGATIVE_INFINITY)
+  metrics.x_unknown.set(Number.NaN)
+  for (const value of [-1, 0, 0.5, 0.75, 1, 2])
+    metrics.x_seconds.observe({ of: value < 1 ? 'less' : 'more' }, value)
+  metrics.x_bare_seconds.observe(0.3)
+  return set
 }
 
 describe('the text of metrics', () => {
   it('is the same as ever, scrape after scrape, whatever format others ask for', async () => {
-    const registry = examples()
-    expect(await registry.text()).toBe(TEXT)
-    const [open, text] = await Promise.all([registry.text('openmetrics'), registry.text()])
+    const set = examples()
+    expect(await set.text('text', OF_MODE)).toBe(TEXT)
+    const [open, text] = await Promise.all([set.text('openmetrics', OF_MODE), set.text('text', OF_MODE)])
     expect(text).toBe(TEXT)
-    expect(await registry.text('openmetrics')).toBe(open)
+    expect(await set.text('openmetrics', OF_MODE)).toBe(open)
   })
 
   it('has the same series in OpenMetrics, and ends with # EOF', async () => {
-    const lines = (await examples().text('openmetrics')).split('\n')
+    const lines = (await examples().text('openmetrics', OF_MODE)).split('\n')
     expect(lines.slice(-2)).toEqual(['# EOF', ''])
     const series = (all: readonly string[]) => all.filter(line => line !== '' && !line.startsWith('#'))
     expect(series(lines)).toEqual(series(TEXT.split('\n')))
@@ -126,49 +143,72 @@ describe('the text of metrics', () => {
   })
 
   it('keeps the name of a counter without _total in OpenMetrics', async () => {
-    const registry = new Registry()
-    metricSet(registry, 'x_').counter('objects', 'Objects.').inc(2)
-    expect(await registry.text('openmetrics')).toBe(
+    const set = new MetricSet()
+    set.add({ x_objects: counter('Objects.') }, () => undefined).x_objects.inc(2)
+    expect(await set.text('openmetrics')).toBe(
       '# HELP x_objects Objects.\n# TYPE x_objects unknown\nx_objects 2\n# EOF\n',
     )
   })
 
   it('writes exemplars in OpenMetrics alone', async () => {
-    const registry = new Registry()
-    metricSet(registry, 'x_').exemplified('seconds', 'Seconds.', [1])(0.5, { generation: '7' })
-    expect(await registry.text('openmetrics')).toMatch(
+    const set = new MetricSet()
+    const { x_seconds: seconds } = set.add({ x_seconds: exemplified('Seconds.', [1]) }, () => undefined)
+    seconds.observe({ labels: {}, value: 0.5, exemplarLabels: { generation: '7' } })
+    expect(await set.text('openmetrics')).toMatch(
       /^x_seconds_bucket\{le="1"\} 1 # \{generation="7"\} 0\.5 \d+(\.\d+)?$/m,
     )
-    expect(await registry.text()).toContain('\nx_seconds_bucket{le="1"} 1\n')
+    expect(await set.text()).toContain('\nx_seconds_bucket{le="1"} 1\n')
   })
 
-  it('shows one moment: no metric is written before the last is collected', async () => {
-    const registry = new Registry()
-    const { counter, asked } = metricSet(registry, 'x_')
-    const reads = counter('reads_total', 'Reads.')
-    asked('slow', 'Slow.', async () => {
+  it('shows one moment: no metric is written before the last is read', async () => {
+    const set = new MetricSet()
+    const slow = async (): Promise<number> => {
       await new Promise(setImmediate)
-      reads.inc()
+      metrics.x_reads_total.inc()
       return 1
-    })
-    expect(await registry.text()).toContain('x_reads_total 1')
+    }
+    const rows = { x_reads_total: counter('Reads.'), x_slow: readGauge('Slow.', slow) }
+    const metrics = set.add(rows, () => undefined)
+    expect(await set.text()).toContain('x_reads_total 1')
+  })
+
+  it('shows the values of one read, whatever scrapes at the same time', async () => {
+    const set = new MetricSet()
+    set.add({ x_total: readCounter('Slow.', (now: number) => [[{ of: 'x' }, now]], 'of') }, async () => 3)
+    const texts = await Promise.all([set.text(), set.text()])
+    for (const text of texts) expect(text).toContain('x_total{of="x"} 3\n')
   })
 
   it('refuses a second metric of one name, and a name or label that is none', () => {
-    const { counter } = metricSet(new Registry(), 'x_')
-    counter('a_total', 'A.')
-    expect(() => counter('a_total', 'A.')).toThrow('x_a_total')
-    expect(() => counter('a b', 'A.')).toThrow('Invalid metric name')
-    expect(() => counter('b_total', 'B.', ['a b'])).toThrow('Invalid label name')
+    const set = new MetricSet()
+    const add = (name: string, label: string) => set.add({ [name]: counter('A.', label) }, () => undefined)
+    add('x_a_total', 'a')
+    expect(() => add('x_a_total', 'a')).toThrow('x_a_total')
+    expect(() => add('x_a b', 'a')).toThrow('Invalid metric name')
+    expect(() => add('x_b_total', 'a b')).toThrow('Invalid label name')
   })
 
-  it('takes the metrics of a mode away in both formats', async () => {
-    const registry = new Registry()
-    const modes = new ModeMetrics(registry)
-    modes.take([{ name: 'mode_total', help: 'Of a mode.', kind: 'counter', labelNames: [], values: [] }])
-    await registry.text('openmetrics')
-    modes.take([])
-    expect(await registry.text()).toBe('\n')
-    expect(await registry.text('openmetrics')).toBe('\n# EOF\n')
+  it('has the metrics of a mode only in the scrape that they are given to', async () => {
+    const set = new MetricSet()
+    for (const format of ['text', 'openmetrics'] as const)
+      expect(await set.text(format, OF_MODE)).toContain('mode_total{l="v"} 1e+21')
+    expect(await set.text()).toBe('\n')
+    expect(await set.text('openmetrics')).toBe('\n# EOF\n')
   })
+})
+
+it('compiles with the labels and names of the table only', () => {
+  const set = new MetricSet()
+  const metrics = set.add({ x_total: counter('X.', 'one', 'two'), x_level: gauge('L.') }, () => undefined)
+  metrics.x_total.inc({ one: '1', two: '2' })
+  // @ts-expect-error: a label is missing
+  metrics.x_total.inc({ one: '1' })
+  // @ts-expect-error: x_totals is no row
+  expect(() => metrics.x_totals.inc()).toThrow()
+  // @ts-expect-error: a label that the row does not have
+  expect(() => metrics.x_total.inc({ one: '1', two: '2', three: '3' })).toThrow()
+  // @ts-expect-error: a row without labels
+  expect(() => metrics.x_level.set({ of: 'x' }, 1)).toThrow()
+  // @ts-expect-error: the series of a row have its labels
+  readGauge('R.', () => [[{ to: 'x' }, 1]], 'of')
 })

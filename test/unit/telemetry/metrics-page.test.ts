@@ -29,7 +29,9 @@ async function ownMetrics(): Promise<readonly string[]> {
   ]
   const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
   const relayed = forwarderMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
-  const ofModes = [...relayed, leftoversMetric(undefined)].map(({ name, help }) => `${name} ${help}`)
+  const ofModes = Object.entries({ ...relayed, ...leftoversMetric(undefined) }).map(
+    ([name, { help }]) => `${name} ${help}`,
+  )
   return [...new Set([...found.map(([, line = '']) => line), ...ofModes])]
 }
 

@@ -49,8 +49,9 @@ describe('I-08: secrets', () => {
     expect(writes).toHaveLength(2)
 
     const metrics = createMetrics()
-    metrics.refusals(refusals.length)
-    metrics.proxy.programmed(programmingLatencies(undefined, snapshot, { startedWallMs: 0, nowWallMs: 1 }))
+    metrics.kprobe_refusals.set(refusals.length)
+    for (const { latencyMs } of programmingLatencies(undefined, snapshot, { startedWallMs: 0, nowWallMs: 1 }))
+      metrics.kubeproxy_network_programming_duration_seconds.observe({ ip_family: 'IPv4' }, latencyMs)
     metrics.apiRequest({ method: 'GET', host: 'api:6443', status: undefined, durationMs: 1 })
     const receipts = new Receipts(() => 0)
     receipts.add('change', 1, {

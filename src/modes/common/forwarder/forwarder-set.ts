@@ -4,7 +4,7 @@ import { errorOf } from '../../../base/errors.ts'
 import { formatIp, formatIpPort } from '../../../base/ip.ts'
 import { count } from '../../../base/text.ts'
 import type { ServiceKey } from '../../../model/service.ts'
-import type { ModeMetric } from '../../../telemetry/metric-set.ts'
+import { type ReadRows, readCounter, readGauge } from '../../../telemetry/metric-set.ts'
 import {
   beyondShares,
   type ForwarderContext,
@@ -264,39 +264,26 @@ interface FlowCounts {
   readonly refused: number
 }
 
-export function forwarderMetrics({ listeners, tcp, udp, loops }: ForwarderCounts): readonly ModeMetric[] {
-  const plain = (value: number) => ({ labelNames: [], values: [{ labels: {}, value }] })
-  const byProtocol = (count: keyof FlowCounts) => ({
-    labelNames: ['protocol'],
-    values: [
-      { labels: { protocol: 'TCP' }, value: tcp[count] },
-      { labels: { protocol: 'UDP' }, value: udp[count] },
-    ],
-  })
-  return [
-    {
-      name: 'kprobe_relay_listeners',
-      help: 'Sockets that receive connections to Services.',
-      kind: 'gauge',
-      ...plain(listeners),
-    },
-    {
-      name: 'kprobe_relay_connections',
-      help: 'Connections (TCP) and clients (UDP) that are relayed now.',
-      kind: 'gauge',
-      ...byProtocol('held'),
-    },
-    {
-      name: 'kprobe_relay_refused_total',
-      help: 'Connections rejected and datagrams dropped because of the relay limits.',
-      kind: 'counter',
-      ...byProtocol('refused'),
-    },
-    {
-      name: 'kprobe_relay_loops_total',
-      help: 'Connections of the relay that reached the relay again and were closed.',
-      kind: 'counter',
-      ...plain(loops),
-    },
+export function forwarderMetrics({ listeners, tcp, udp, loops }: ForwarderCounts): ReadRows {
+  const byProtocol = (count: keyof FlowCounts): [labels: { protocol: string }, value: number][] => [
+    [{ protocol: 'TCP' }, tcp[count]],
+    [{ protocol: 'UDP' }, udp[count]],
   ]
+  return {
+    kprobe_relay_listeners: readGauge('Sockets that receive connections to Services.', () => listeners),
+    kprobe_relay_connections: readGauge(
+      'Connections (TCP) and clients (UDP) that are relayed now.',
+      () => byProtocol('held'),
+      'protocol',
+    ),
+    kprobe_relay_refused_total: readCounter(
+      'Connections rejected and datagrams dropped because of the relay limits.',
+      () => byProtocol('refused'),
+      'protocol',
+    ),
+    kprobe_relay_loops_total: readCounter(
+      'Connections of the relay that reached the relay again and were closed.',
+      () => loops,
+    ),
+  }
 }

@@ -40,7 +40,6 @@ function rig(
   const clock = new FakeClock()
   const lines: { readonly level: string; readonly msg: string; readonly reason?: string }[] = []
   const offered: Snapshot[] = []
-  const metrics = createMetrics()
   const intake: { complete: boolean } & Pick<Intake, 'standIn' | 'isStale' | 'status'> = {
     complete: false,
     status: { missing: [], heardMs: 0, trouble: undefined },
@@ -51,7 +50,8 @@ function rig(
       return 'stands' as const
     },
   }
-  const saved = new SavedState({
+  const metrics = createMetrics({ servedStaleS: () => saved.staleS })
+  const saved: SavedState = new SavedState({
     clock,
     log: createLog({
       format: 'json',
@@ -67,7 +67,7 @@ function rig(
     },
     intake,
     mayServe: () => Promise.resolve(options.mayServe?.() ?? true),
-    metrics: metrics.savedState,
+    metrics,
   })
   const said = (text: string) => lines.filter(({ msg }) => msg.includes(text))
   return { saved, clock, lines, said, offered, metrics, intake }

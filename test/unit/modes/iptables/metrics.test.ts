@@ -19,7 +19,7 @@ describe("kube-proxy's metrics of its iptables mode", () => {
   it('are there in that mode alone, also after a change of it', async () => {
     let numbers: IptablesNumbers | undefined
     const metrics = createMetrics({
-      ofMode: () => Promise.resolve(numbers === undefined ? [] : iptablesMetrics(numbers, FAMILIES)),
+      ofMode: () => Promise.resolve(numbers === undefined ? {} : iptablesMetrics(numbers, FAMILIES)),
     })
     expect(await ofMode(metrics)).toEqual([])
     numbers = NUMBERS

@@ -8,7 +8,7 @@ import { createMetrics } from '../../../../../src/telemetry/metrics.ts'
 it('says what userspace mode relays, and nothing of it in another mode', async () => {
   let numbers: ForwarderCounts | undefined
   const metrics = createMetrics({
-    ofMode: () => Promise.resolve(numbers === undefined ? [] : forwarderMetrics(numbers)),
+    ofMode: () => Promise.resolve(numbers === undefined ? {} : forwarderMetrics(numbers)),
   })
   const values = async () =>
     (await metrics.text()).split('\n').filter(line => line.startsWith('kprobe_relay_'))

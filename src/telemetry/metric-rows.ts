@@ -1,0 +1,200 @@
+import type { BuildInfo } from '../base/build-info.ts'
+import { counter, exemplified, gauge, type Handles, histogram, type Rows, readGauge } from './metric-set.ts'
+import { PROXY } from './proxy-metrics.ts'
+
+/** The parts of the daemon that each scrape asks. */
+export interface MetricSources {
+  readonly build: BuildInfo
+  readonly features: readonly FeatureState[]
+  /** Seconds since the last message from the part of the source that has been silent longest. */
+  readonly staleS: () => number | undefined
+  /** Tests whether a source of relays reads from the API server; undefined for other sources. */
+  readonly isDirect: () => boolean | undefined
+  /** Seconds since a source confirmed the saved state that is served; undefined while none is. */
+  readonly servedStaleS: () => number | undefined
+  /** Seconds since the last proof read the kernel; undefined where the daemon proves nothing. */
+  readonly proofAgeS: () => number | undefined
+}
+
+interface FeatureState {
+  readonly name: string
+  /** `ALPHA`, `BETA`; empty for general availability. */
+  readonly stage: string
+  readonly enabled: boolean
+}
+
+/** What the daemon does. */
+const WORK = {
+  kprobe_commit_generation_retries_total: counter(
+    'Commits that the kernel rejected because another program committed first.',
+  ),
+  kprobe_failed_passes_total: counter('Syncs that failed and were retried.'),
+  kprobe_quarantined_services: gauge('Services that the kernel rejects now.'),
+  kprobe_family_programmed: gauge(
+    'Whether the kernel takes the rules of this IP family: 1 or 0.',
+    'ip_family',
+  ),
+  kprobe_refusals: gauge(
+    'Fields and objects of the source that are ignored now because they are invalid, not allowed or too large, or newer than those that fill the memory (500 of each kind at most).',
+  ),
+  kprobe_services: gauge('Services in the kernel.'),
+  kprobe_node_known: gauge('Whether the Node object of this machine was found: 1 or 0.'),
+  kprobe_conntrack_failures_total: counter('Failed passes over the connection-tracking table.', 'ip_family'),
+  kprobe_listener_lookups_failed_total: counter(
+    'Failed checks of external addresses against the listening sockets of this node.',
+  ),
+  kprobe_config_changes_total: counter('Configuration changes by result.', 'result'),
+  kprobe_commits_total: counter('Commits that the kernel accepted.'),
+  kprobe_commit_bytes_total: counter('Bytes of netlink messages in the commits that the kernel accepted.'),
+  kprobe_commit_changes_total: counter(
+    'Kernel objects that the accepted commits created, changed or removed.',
+  ),
+  kprobe_commit_duration_seconds: exemplified(
+    'Time from sending a commit to its acknowledgement.',
+    [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5],
+  ),
+  kprobe_foreign_commits_total: counter('Commits to nf_tables by other programs.'),
+  kprobe_drift_found_total: counter("Commits by other programs that changed kprobe's objects."),
+  kprobe_heals_total: counter("Repairs of kprobe's kernel objects."),
+  kprobe_healed_objects_total: counter('Kernel objects repaired.'),
+  kprobe_drained_endpoints_total: counter(
+    'Endpoints removed from IPVS after draining, by outcome.',
+    'outcome',
+  ),
+  kprobe_drain_cut_connections_total: counter(
+    'Connections cut because the drain time of their endpoint expired.',
+  ),
+  kprobe_conntrack_entries: gauge('Tracked connections.'),
+  kprobe_conntrack_entries_limit: gauge('Maximum number of tracked connections (nf_conntrack_max).'),
+  kprobe_conntrack_lost_total: counter(
+    'Packets dropped and entries evicted by connection tracking, by reason.',
+    'reason',
+  ),
+} satisfies Rows<MetricSources>
+
+const SOURCE = {
+  kprobe_source_stale_seconds: readGauge(
+    'Time since the last message from the part of the source that has been silent longest.',
+    ({ staleS }) => staleS(),
+  ),
+  kprobe_source_direct: readGauge(
+    'Whether the node reads from the API server because no relay answers: 1 or 0.',
+    ({ isDirect }) => Number(isDirect() === true),
+  ),
+  kprobe_source_problems_total: counter('Failures of a part of the source.'),
+  kprobe_source_lists_total: counter('Complete lists read, by reason.', 'resource', 'reason'),
+  kprobe_source_watch_ends_total: counter('Watches that ended, by reason.', 'resource', 'reason'),
+  kprobe_source_watch_events_total: counter('Events received by watches that ended.', 'resource'),
+  kprobe_source_bytes_total: counter(
+    'Bytes received by lists and by watches that ended.',
+    'resource',
+    'from',
+  ),
+  kprobe_source_skipped_total: counter('Events and objects ignored, by reason.', 'resource', 'reason'),
+  kprobe_source_repaired_objects_total: counter(
+    'Objects corrected by a list because their events were lost.',
+    'resource',
+  ),
+  kprobe_source_list_duration_seconds: histogram(
+    'Duration of complete lists.',
+    [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
+    'resource',
+  ),
+} satisfies Rows<MetricSources>
+
+/** The metrics of every Kubernetes component (component-base): build, features, and API requests. */
+const COMPONENT = {
+  kubernetes_build_info: readGauge(
+    'Build of this program; always 1.',
+    ({ build }) => [[buildInfo(build), 1]],
+    'major',
+    'minor',
+    'git_version',
+    'git_commit',
+    'git_tree_state',
+    'build_date',
+    'go_version',
+    'compiler',
+    'platform',
+  ),
+  kprobe_build_info: readGauge(
+    'Build of kprobe; always 1.',
+    ({ build }) => [[{ ...build, node_version: process.version }, 1]],
+    'version',
+    'commit',
+    'date',
+    'node_version',
+  ),
+  kubernetes_feature_enabled: readGauge(
+    'Feature gates: 1 is on.',
+    ({ features }) => features.map(({ name, stage, enabled }) => [{ name, stage }, Number(enabled)]),
+    'name',
+    'stage',
+  ),
+  rest_client_requests_total: counter('Requests to the API server by status code.', 'code', 'method', 'host'),
+  rest_client_request_duration_seconds: histogram(
+    'Time from a request to the API server to the status of its response.',
+    [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60],
+    'verb',
+    'host',
+  ),
+} satisfies Rows<MetricSources>
+
+/** The metrics of parts that run with a flag only. */
+const PARTS = {
+  kprobe_saved_state_served: readGauge(
+    'Whether the saved state is served because the API server has not answered since the start: 1 or 0.',
+    ({ servedStaleS }) => Number(servedStaleS() !== undefined),
+  ),
+  kprobe_saved_state_stale_seconds: readGauge(
+    'Time since the API server confirmed the saved state that is served; 0 while none is.',
+    ({ servedStaleS }) => servedStaleS() ?? 0,
+  ),
+  kprobe_saved_state_refused_total: counter('Files of a saved state that were ignored, by reason.', 'reason'),
+  kprobe_saved_state_saves_total: counter('Writes of the saved state, by outcome.', 'outcome'),
+  kprobe_saved_state_bytes: gauge('Size of the saved state that was written last.'),
+  kprobe_node_condition_status: gauge('Whether the condition of --node-condition is True: 1 or 0.'),
+  kprobe_node_condition_patches_total: counter(
+    'Attempts to set the condition of the Node, by outcome.',
+    'outcome',
+  ),
+  kprobe_proof_age_seconds: readGauge(
+    'Time since the last proof read the kernel, or since the start; what changed later is not proved. 0 without --prove and in modes that the daemon does not prove.',
+    ({ proofAgeS }) => proofAgeS() ?? 0,
+  ),
+  kprobe_proof_classes: gauge('Classes of packets in the last proof.'),
+  kprobe_proof_differences: gauge(
+    'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes says.',
+  ),
+  kprobe_proof_unknown: gauge(
+    'Addresses with port, node ports and other destinations whose packets meet rules of other programs that the proof cannot follow, and may differ.',
+  ),
+  kprobe_proof_duration_seconds: histogram(
+    'Time that proofs ran, pauses not counted.',
+    [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30],
+  ),
+  kprobe_proof_failures_total: counter('Proofs that failed and were retried.'),
+  kprobe_proof_reads_discarded_total: counter(
+    'Reads of the kernel discarded because the kernel changed during them.',
+  ),
+} satisfies Rows<MetricSources>
+
+export const ROWS = { ...WORK, ...SOURCE, ...COMPONENT, ...PROXY, ...PARTS } satisfies Rows<MetricSources>
+
+/** The metrics that the daemon writes, by name. */
+export type MetricHandles = Handles<typeof ROWS>
+
+function buildInfo({ version, commit, date }: BuildInfo) {
+  const [major = '', minor = ''] = version.split('.')
+  return {
+    major,
+    minor,
+    git_version: `v${version}`,
+    git_commit: commit,
+    git_tree_state: '',
+    build_date: date,
+    go_version: '',
+    compiler: `node ${process.version}`,
+    platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
+  }
+}
