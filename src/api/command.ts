@@ -161,12 +161,16 @@ class Session {
   #serveMetrics(server: ApiServer | undefined): HttpServer | undefined {
     const { metrics: at } = this.#wanted
     if (at === undefined) return undefined
-    const numbers = () => ({ ...this.#node.feed.status(), ...server?.counts() })
     return serveMetrics('api', {
       at,
       log: this.#log,
       overShare: () => server?.overShare,
-      create: overShare => createApiMetrics(numbers, overShare),
+      create: overShare =>
+        createApiMetrics(() => ({
+          ...this.#node.feed.status(),
+          ...server?.counts(),
+          overShare: overShare(),
+        })),
     })
   }
 }

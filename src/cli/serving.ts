@@ -5,6 +5,7 @@ import type { BindAddress, Config } from '../config/config.ts'
 import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
+import type { MetricSet } from '../telemetry/metric-set.ts'
 import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
 import type { ServerOverShare } from '../telemetry/process-metrics.ts'
 import type { Io } from './io.ts'
@@ -26,7 +27,7 @@ interface ServingMetrics {
   readonly at: BindAddress
   readonly log: Log
   readonly overShare: () => OverShare | undefined
-  readonly create: (overShare: () => readonly ServerOverShare[]) => () => Promise<string>
+  readonly create: (overShare: () => readonly ServerOverShare[]) => MetricSet
   readonly ready?: () => boolean
 }
 
@@ -34,16 +35,17 @@ export function serveMetrics(
   command: Serving,
   { at, log, overShare, create, ready }: ServingMetrics,
 ): HttpServer {
+  const set = create(() => [
+    { server: command, ...(overShare() ?? NONE_OVER_SHARE) },
+    { server: 'metrics', ...http.overShare },
+  ])
   const http: HttpServer = openMetricsServer({
     at,
     clock: systemClock,
     hardFail: false,
     proxyMode: () => command,
     connectionsMax: apiDescriptors(processRoom()).metrics,
-    metrics: create(() => [
-      { server: command, ...(overShare() ?? NONE_OVER_SHARE) },
-      { server: 'metrics', ...http.overShare },
-    ]),
+    metrics: format => set.text(format),
     slis: createSliMetrics(),
     configz: () => ({}),
     ready,

@@ -317,27 +317,14 @@ export class Observer {
   }
 }
 
-function logObservation(log: Log, observation: SourceObservation): void {
-  switch (observation.kind) {
-    case 'listed': {
-      const { kind: _, durationMs, ...facts } = observation
-      log.debug({ ...facts, durationMs: Math.round(durationMs) }, 'list complete')
-      break
-    }
-    case 'watch-ended': {
-      const { kind: _, ...facts } = observation
-      log.debug(facts, 'watch ended')
-      break
-    }
-    case 'skipped': {
-      const { kind: _, ...facts } = observation
-      log.debug(facts, 'event or object skipped')
-      break
-    }
-    case 'repaired': {
-      const { kind: _, ...facts } = observation
-      log.debug(facts, 'consistency check found objects that no event had changed')
-      break
-    }
-  }
+const OBSERVED: Readonly<Record<SourceObservation['kind'], string>> = {
+  listed: 'list complete',
+  'watch-ended': 'watch ended',
+  skipped: 'event or object skipped',
+  repaired: 'consistency check found objects that no event had changed',
+}
+
+function logObservation(log: Log, { kind, ...facts }: SourceObservation): void {
+  const rounded = 'durationMs' in facts ? { durationMs: Math.round(facts.durationMs) } : {}
+  log.debug({ ...facts, ...rounded }, OBSERVED[kind])
 }

@@ -20,9 +20,9 @@ import type { HttpServer } from '../http/server.ts'
 import { resolveOptions } from '../modes/resolve-options.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
-import { createRelayMetrics, type RelayNumbers } from '../telemetry/process-metrics.ts'
 import { TokenReviews } from './admission.ts'
 import { RelayClient } from './client.ts'
+import { createRelayMetrics } from './metrics.ts'
 import { ReportForwarder } from './node-report.ts'
 import { NodeViews } from './node-views.ts'
 import { type RelayServer, startRelayServer } from './server.ts'
@@ -206,40 +206,25 @@ class Session {
   #serveMetrics(server: RelayServer): HttpServer | undefined {
     const { wanted, config, log } = this.#options
     if (!wanted.hasMetrics) return undefined
-    const { reports } = this.#state
     return serveMetrics('relay', {
       at: config.metricsBindAddress,
       log,
       overShare: () => server.overShare,
       create: overShare =>
-        createRelayMetrics(
-          () => this.#numbers(server),
-          overShare,
-          observe => {
-            reports.observed = observe
-          },
-        ),
+        createRelayMetrics(this.#state.reports, () => ({ ...this.#now(server), overShare: overShare() })),
       ready: () => this.#isServing,
     })
   }
 
-  #numbers(server: RelayServer): RelayNumbers {
-    const state = this.#state
-    const heardMs = state.heardMs()
+  #now({ counts, expiresMs }: RelayServer) {
+    const heardMs = this.#state.heardMs()
     return {
-      ...server.counts,
-      collections: Object.entries(state.collections).map(([kind, { size, refused }]) => ({
-        kind,
-        objects: size,
-        refused,
-      })),
-      historyBytes: state.historyBytes,
+      state: this.#state,
+      counts,
+      expiresMs,
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,
-      expiresMs: server.expiresMs,
       isServing: this.#isServing,
       setsNodes: this.#views?.counts.nodes,
-      nodes: state.reports.states(),
-      reportsRefused: state.reports.refused,
     }
   }
 

@@ -1,6 +1,6 @@
 import { readdir, readFile } from 'node:fs/promises'
 import type { OverShare } from '../base/shares.ts'
-import { histogram, MetricSet, type MetricsFormat, type Rows, readCounter, readGauge } from './metric-set.ts'
+import { MetricSet, type Rows, readCounter, readGauge } from './metric-set.ts'
 
 interface ProcessNumbers extends NodeJS.MemoryUsage {
   /** Share of the time since the last scrape in which the event loop was busy. */
@@ -95,7 +95,7 @@ export interface ServerOverShare extends OverShare {
 }
 
 /** The metric of connections over their shares; `kprobe api` and `kprobe relay` have it, too. */
-const OVER_SHARE = {
+export const OVER_SHARE = {
   kprobe_connections_over_share_total: readCounter(
     'Connections closed since the start because their client, its prefix or its Service exceeded its share of a server.',
     ({ overShare = [] }) =>
@@ -152,13 +152,13 @@ export interface ApiNumbers {
   readonly refused?: number
 }
 
-function seconds(ms: number | undefined): number | undefined {
+export function seconds(ms: number | undefined): number | undefined {
   return ms === undefined ? undefined : ms / 1_000
 }
 
-const SILENT =
+export const SILENT =
   'Age of the data: time since the last message from the part of the source that has been silent longest.'
-const REFUSED =
+export const REFUSED =
   'Connections and calls rejected since the start because of a limit, or because they are not gRPC.'
 
 export const API = {
@@ -180,133 +180,10 @@ export const API = {
   kprobe_api_refused: readGauge(REFUSED, ({ refused = 0 }) => refused),
 } satisfies Rows<ApiNumbers>
 
-/** Creates the metrics of `kprobe api`. Gives the text of a scrape. */
-export function createApiMetrics(
-  read: () => ApiNumbers,
-  overShare: () => readonly ServerOverShare[],
-): (format?: MetricsFormat) => Promise<string> {
+/** Creates the metrics of `kprobe api`. */
+export function createApiMetrics(now: () => ApiNumbers & Pick<ServersState, 'overShare'>): MetricSet {
   const set = new MetricSet()
   addProcessMetrics(set)
-  set.add({ ...API, ...OVER_SHARE }, () => ({ ...read(), overShare: overShare() }))
-  return format => set.text(format)
-}
-
-/** Numbers of a relay at the time of a scrape. */
-export interface RelayNumbers {
-  readonly collections: readonly {
-    readonly kind: string
-    readonly objects: number
-    /** Objects of the source that cannot be relayed. */
-    readonly refused: number
-  }[]
-  readonly connections: number
-  readonly streams: number
-  readonly subscriptions: number
-  readonly evicted: number
-  readonly rejected: number
-  readonly unauthorized: number
-  readonly refused: number
-  readonly historyBytes: number
-  /** Time since the last message from the part of the source that has been silent longest; undefined before the first. */
-  readonly silentMs: number | undefined
-  /** Nodes that ask for a fresh relay are served. */
-  readonly isServing: boolean
-  /** Nodes whose Sets are computed; undefined where they are not served. */
-  readonly setsNodes: number | undefined
-  readonly nodes: Iterable<readonly [state: string, nodes: number]>
-  /** Reports of nodes that were not taken, since the start, by the reason. */
-  readonly reportsRefused: Iterable<readonly [reason: string, reports: number]>
-  /** Expiry of the relay's certificate, milliseconds since 1970; undefined without TLS. */
-  readonly expiresMs: number | undefined
-}
-
-/** The latency of a change until a share of all nodes had it in their kernels. */
-interface NodesLatency {
-  /** The share of all nodes; 1 for all of them. */
-  readonly share: number
-  /** The change itself bears its time (trigger), or that of its arrival at the relay counts (receipt). */
-  readonly origin: 'trigger' | 'receipt'
-  readonly seconds: number
-}
-
-/** Up to the time after which a change no longer waits for nodes. */
-const LATENCY_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60] as const
-
-const RELAY = {
-  kprobe_relay_objects: readCounter(
-    'Objects that the relay holds.',
-    its => its.collections.map(({ kind, objects }) => [{ kind }, objects]),
-    'kind',
-  ),
-  kprobe_relay_objects_refused: readCounter(
-    'Objects of the source that the relay cannot read, and does not serve.',
-    its => its.collections.map(({ kind, refused }) => [{ kind }, refused]),
-    'kind',
-  ),
-  kprobe_relay_connections: readGauge('Open connections of readers.', its => its.connections),
-  kprobe_relay_streams: readGauge('Open streams of readers.', its => its.streams),
-  kprobe_relay_subscriptions: readGauge(
-    'Collections that readers follow, over all streams.',
-    its => its.subscriptions,
-  ),
-  kprobe_relay_evicted: readGauge(
-    'Readers evicted since the start because they were too slow.',
-    its => its.evicted,
-  ),
-  kprobe_relay_rejected: readGauge(
-    'Responses that readers rejected since the start (NACK).',
-    its => its.rejected,
-  ),
-  kprobe_relay_unauthorized: readGauge(
-    'Calls rejected since the start because they had neither a certificate of a node nor a valid token.',
-    its => its.unauthorized,
-  ),
-  kprobe_relay_refused: readGauge(REFUSED, its => its.refused),
-  kprobe_relay_history_bytes: readGauge(
-    'Bytes of the change history from which readers resume.',
-    its => its.historyBytes,
-  ),
-  kprobe_relay_source_silent_seconds: readGauge(SILENT, its => seconds(its.silentMs)),
-  kprobe_relay_serving: readGauge(
-    'Whether the relay has all objects and its source sent something in the last 150 s: 1 or 0.',
-    its => Number(its.isServing),
-  ),
-  kprobe_relay_nodes: readGauge(
-    'Nodes by whether their kernels hold the state of the relay; updating: a change has been missing for less than 10 s.',
-    its => Array.from(its.nodes, ([state, nodes]) => [{ state }, nodes]),
-    'state',
-  ),
-  kprobe_relay_reports_refused: readCounter(
-    'Reports of nodes refused since the start, by reason.',
-    its => Array.from(its.reportsRefused, ([reason, reports]) => [{ reason }, reports]),
-    'reason',
-  ),
-  kprobe_relay_network_programming_duration_seconds: histogram(
-    'Time from a change until a share of the nodes held it in their kernels; one change a second is measured for each kind. since=trigger starts at the trigger time of the EndpointSlice, since=receipt at its arrival at the relay.',
-    LATENCY_BUCKETS,
-    'nodes',
-    'since',
-  ),
-  kprobe_relay_sets_nodes: readGauge('Nodes whose Sets (localv1.Sets) are computed.', its => its.setsNodes),
-  kprobe_relay_certificate_expiry_timestamp_seconds: readGauge(
-    'When the certificate of the relay expires, in Unix time.',
-    its => seconds(its.expiresMs),
-  ),
-  ...OVER_SHARE,
-} satisfies Rows<RelayNumbers & Pick<ServersState, 'overShare'>>
-
-/** Creates the metrics of `kprobe relay`. Gives the text of a scrape. */
-export function createRelayMetrics(
-  read: () => RelayNumbers,
-  overShare: () => readonly ServerOverShare[],
-  follow: (observe: (latency: NodesLatency) => void) => void = () => undefined,
-): (format?: MetricsFormat) => Promise<string> {
-  const set = new MetricSet()
-  addProcessMetrics(set)
-  const { kprobe_relay_network_programming_duration_seconds: latency } = set.add(RELAY, () => ({
-    ...read(),
-    overShare: overShare(),
-  }))
-  follow(({ share, origin, seconds }) => latency.observe({ nodes: String(share), since: origin }, seconds))
-  return format => set.text(format)
+  set.add({ ...API, ...OVER_SHARE }, now)
+  return set
 }

@@ -10,22 +10,15 @@ const SYNC_BUCKETS: readonly number[] = Array.from({ length: 15 }, (_, k) => 0.0
 /** kube-proxy's buckets: fine for the first minute, coarse up to five. */
 const PROGRAMMING_BUCKETS: readonly number[] = [
   0,
-  ...linear({ start: 0.25, width: 0.25, count: 2 }),
-  ...linear({ start: 1, width: 1, count: 59 }),
-  ...linear({ start: 60, width: 5, count: 12 }),
-  ...linear({ start: 120, width: 30, count: 7 }),
+  0.25,
+  0.5,
+  ...steps({ from: 1, to: 59, by: 1 }),
+  ...steps({ from: 60, to: 115, by: 5 }),
+  ...steps({ from: 120, to: 300, by: 30 }),
 ]
 
-function linear({
-  start,
-  width,
-  count,
-}: {
-  readonly start: number
-  readonly width: number
-  readonly count: number
-}): readonly number[] {
-  return Array.from({ length: count }, (_, k) => start + k * width)
+function steps({ from, to, by }: Readonly<Record<'from' | 'to' | 'by', number>>): readonly number[] {
+  return Array.from({ length: (to - from) / by + 1 }, (_, k) => from + k * by)
 }
 
 /**

@@ -87,6 +87,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   // From the API server to many nodes.
   relay: ['base', 'model', 'source', 'wire', 'api'],
   'relay/command.ts': [...DAEMON_HALF, 'cli', 'api', 'relay'],
+  'relay/metrics.ts': ['telemetry', 'relay'],
   'relay/status-command.ts': [...DAEMON_HALF, 'cli', 'relay'],
   'relay/node-views.ts': ['base', 'model', 'api', 'relay', 'daemon/intake.ts'],
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.

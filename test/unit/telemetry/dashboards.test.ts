@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
+import { RELAY } from '../../../src/relay/metrics.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { createRelayMetrics, type RelayNumbers } from '../../../src/telemetry/process-metrics.ts'
 
 const DEPLOY = new URL('../../../deploy/', import.meta.url)
 const [dashboard, alerts] = ['grafana-dashboard.json', 'helm/kprobe/alerts.yaml'].map(name =>
@@ -17,24 +17,6 @@ const CONNECTIONS = {
   failed: () => undefined,
 }
 
-const RELAY: RelayNumbers = {
-  collections: [],
-  connections: 0,
-  streams: 0,
-  subscriptions: 0,
-  evicted: 0,
-  rejected: 0,
-  refused: 0,
-  unauthorized: 0,
-  historyBytes: 0,
-  silentMs: 0,
-  isServing: false,
-  setsNodes: 0,
-  expiresMs: 0,
-  nodes: [],
-  reportsRefused: [],
-}
-
 interface Names {
   readonly metrics: ReadonlySet<string>
   /** What can be asked for: a histogram is three. */
@@ -44,20 +26,17 @@ interface Names {
 }
 
 async function names(): Promise<Names> {
-  const texts = [
-    await createMetrics({ connections: CONNECTIONS }).text(),
-    await createRelayMetrics(
-      () => RELAY,
-      () => [],
-    )(),
+  const text = await createMetrics({ connections: CONNECTIONS }).text()
+  const types = [
+    ...Array.from(text.matchAll(/^# TYPE (\S+) (\S+)$/gm), ([, name = '', type]) => ({ name, type })),
+    ...Object.entries(RELAY).map(([name, { kind }]) => ({ name, type: kind })),
   ]
-  const types = texts.flatMap(text => [...text.matchAll(/^# TYPE (\S+) (\S+)$/gm)])
-  const seriesOf = ([, name = '', type]: RegExpExecArray) =>
+  const seriesOf = ({ name, type }: (typeof types)[number]) =>
     (type === 'histogram' ? ['_bucket', '_sum', '_count'] : ['']).map(suffix => name + suffix)
   return {
-    metrics: new Set(types.map(([, name = '']) => name)),
+    metrics: new Set(types.map(({ name }) => name)),
     series: new Set(types.flatMap(seriesOf)),
-    counted: new Set(types.filter(([, , type]) => type !== 'gauge').flatMap(seriesOf)),
+    counted: new Set(types.filter(({ type }) => type !== 'gauge').flatMap(seriesOf)),
   }
 }
 

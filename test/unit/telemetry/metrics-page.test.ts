@@ -2,13 +2,9 @@ import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { leftoversMetric } from '../../../src/daemon/retirement.ts'
 import { forwarderMetrics } from '../../../src/modes/common/forwarder/forwarder-set.ts'
+import { RELAY } from '../../../src/relay/metrics.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import {
-  type ApiNumbers,
-  createApiMetrics,
-  createRelayMetrics,
-  type RelayNumbers,
-} from '../../../src/telemetry/process-metrics.ts'
+import { type ApiNumbers, createApiMetrics } from '../../../src/telemetry/process-metrics.ts'
 
 const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
 
@@ -16,23 +12,13 @@ const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 
 async function ownMetrics(): Promise<readonly string[]> {
   const read = () => Promise.resolve([])
   const connections = { seriesMax: 1, read, nowMs: () => 0, failed: () => undefined }
-  const texts = [
-    await createMetrics({ connections }).text(),
-    await createApiMetrics(
-      () => NUMBERS,
-      () => [],
-    )(),
-    await createRelayMetrics(
-      () => RELAY,
-      () => [],
-    )(),
-  ]
+  const texts = [await createMetrics({ connections }).text(), await createApiMetrics(() => NUMBERS).text()]
   const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
   const relayed = forwarderMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
-  const ofModes = Object.entries({ ...relayed, ...leftoversMetric(undefined) }).map(
-    ([name, { help }]) => `${name} ${help}`,
+  const others = [RELAY, relayed, leftoversMetric(undefined)].flatMap(table =>
+    Object.entries(table).map(([name, { help }]) => `${name} ${help}`),
   )
-  return [...new Set([...found.map(([, line = '']) => line), ...ofModes])]
+  return [...new Set([...found.map(([, line = '']) => line), ...others])]
 }
 
 const NONE = { held: 0, refused: 0 }
@@ -44,24 +30,6 @@ const NUMBERS: ApiNumbers = {
   sinceMs: undefined,
   silentMs: undefined,
   sourceConnected: false,
-}
-
-const RELAY: RelayNumbers = {
-  collections: [],
-  connections: 0,
-  streams: 0,
-  subscriptions: 0,
-  evicted: 0,
-  rejected: 0,
-  unauthorized: 0,
-  refused: 0,
-  historyBytes: 0,
-  silentMs: 0,
-  isServing: false,
-  setsNodes: 0,
-  nodes: [],
-  reportsRefused: [],
-  expiresMs: 0,
 }
 
 it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
