@@ -6,7 +6,7 @@ import {
   type FlowEventKind,
   type FlowRecord,
   isPlain,
-  readPlain,
+  plainKey,
   type Volume,
 } from '../../kernel/conntrack/record.ts'
 import { isOfService } from '../../modes/common/show.ts'
@@ -103,16 +103,15 @@ const GROUPS_MAX = 100_000
 const PAIRS_MAX = 200_000
 
 /**
- * Counts connections in groups. A pair of destination and endpoint that was met before costs two lookups by number, and
- * nothing is decoded.
+ * Counts connections in groups. A pair of destination and endpoint that was met before costs one lookup, and nothing is
+ * decoded.
  */
 export class FlowGroups {
   readonly #options: FlowGroupsOptions
   readonly #groupsMax: number
   readonly #groups = new Map<string, FlowGroup>()
-  /** Keys are the four words of readPlain. */
-  readonly #known = new PairTable<Found>()
-  readonly #key = new Uint32Array(4)
+  /** By plainKey. */
+  readonly #known = new Map<string, Found>()
   #version: number
   readonly #others = { begun: 0, ended: 0 }
 
@@ -166,12 +165,12 @@ export class FlowGroups {
   }
 
   #groupOfPair(view: ByteView, message: Message): Found {
-    readPlain(view, message, this.#key)
-    const known = this.#known.get(this.#key)
+    const key = plainKey(view, message)
+    const known = this.#known.get(key)
     if (known !== undefined) return known
     const found = this.#groupOf(view, message)
     if (this.#known.size >= PAIRS_MAX) this.#forgetPairs()
-    this.#known.set(this.#key, found)
+    this.#known.set(key, found)
     return found
   }
 
@@ -206,75 +205,4 @@ const IDLE_GROUPS_MAX = 5_000
 /** Formats the endpoint of a connection; undefined where nothing translated it: its endpoint is not known. */
 export function endpointText(flow: FlowRecord): string | undefined {
   return isTranslatedRecord(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
-}
-
-/** Words of an entry: protocol, two addresses, and two ports in one. */
-const WORDS = 4
-const LENGTH_MIN = 1 << 10
-/** Share of a table that is used at most. */
-const USED_MAX = 0.5
-
-/** Remembers a value for each pair of a plain IPv4 message: a table of numbers, since Map hashes large numbers slowly. */
-export class PairTable<V> {
-  #keys = new Uint32Array(WORDS * LENGTH_MIN)
-  #values: (V | undefined)[] = new Array(LENGTH_MIN)
-  #size = 0
-
-  get size(): number {
-    return this.#size
-  }
-
-  /** Gives the value of a key of four words, whose first one is not 0. */
-  get(key: Uint32Array): V | undefined {
-    return this.#values[this.#at(key)]
-  }
-
-  set(key: Uint32Array, value: V): void {
-    if (this.#size >= this.#values.length * USED_MAX) this.#grow()
-    const at = this.#at(key)
-    if (this.#values[at] === undefined) this.#size++
-    this.#keys.set(key, at * WORDS)
-    this.#values[at] = value
-  }
-
-  clear(): void {
-    this.#keys = new Uint32Array(WORDS * LENGTH_MIN)
-    this.#values = new Array(LENGTH_MIN)
-    this.#size = 0
-  }
-
-  /** Finds the place of a key, or the free one that it would get. */
-  #at(key: Uint32Array): number {
-    const keys = this.#keys
-    const mask = this.#values.length - 1
-    let at = hashOf(key) & mask
-    while (keys[at * WORDS] !== 0 && !isAt(keys, at * WORDS, key)) at = (at + 1) & mask
-    return at
-  }
-
-  #grow(): void {
-    const [keys, values] = [this.#keys, this.#values]
-    this.#keys = new Uint32Array(2 * keys.length)
-    this.#values = new Array(2 * values.length)
-    for (const [at, value] of values.entries()) {
-      if (value === undefined) continue
-      const key = keys.subarray(at * WORDS, (at + 1) * WORDS)
-      const to = this.#at(key)
-      this.#keys.set(key, to * WORDS)
-      this.#values[to] = value
-    }
-  }
-}
-
-function isAt(keys: Uint32Array, at: number, key: Uint32Array): boolean {
-  return keys[at] === key[0] && keys[at + 1] === key[1] && keys[at + 2] === key[2] && keys[at + 3] === key[3]
-}
-
-function hashOf(key: Uint32Array): number {
-  let hash = 0
-  for (let i = 0; i < WORDS; i++) {
-    hash = Math.imul(hash ^ (key[i] ?? 0), 0x9e37_79b1)
-    hash ^= hash >>> 15
-  }
-  return hash >>> 0
 }

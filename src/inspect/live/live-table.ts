@@ -15,25 +15,29 @@ export function firstView<S extends string>(sort: S): TableView<S> {
   return { sort, filter: '', offset: 0, pane: 'table' }
 }
 
-export type KeyResult<V> = V | 'quit' | 'suspend'
+type KeyResult<V> = V | 'quit' | 'suspend'
 
-interface LiveTableOptions<V> {
+interface LiveTableOptions<S extends string, V extends TableView<S>> {
   readonly io: Io
   readonly suspend: NonNullable<Io['suspend']>
   readonly view: V
+  readonly sorts: readonly S[]
   /** Undefined until there is something to show. */
-  readonly picture: (view: V, size: Size) => Picture | undefined
-  readonly keyPressed: (view: V, key: string, size: Size) => KeyResult<V>
+  readonly content: (view: V, columns: number) => TableContent | undefined
+  /** Applies a key that only this table has; undefined for the others. */
+  readonly ownKey?: OwnKey<V> | undefined
 }
 
+type OwnKey<V> = (view: V, key: string) => V | undefined
+
 /** A table on the terminal that is drawn again and again, until the user quits. */
-export class LiveTable<V> {
-  readonly #options: LiveTableOptions<V>
+export class LiveTable<S extends string, V extends TableView<S>> {
+  readonly #options: LiveTableOptions<S, V>
   readonly #screen: Screen
   readonly #quit = new AbortController()
   #view: V
 
-  constructor(options: LiveTableOptions<V>) {
+  constructor(options: LiveTableOptions<S, V>) {
     this.#options = options
     this.#view = options.view
     this.#screen = new Screen({
@@ -59,24 +63,33 @@ export class LiveTable<V> {
   }
 
   draw(): void {
-    const picture = this.#options.picture(this.#view, this.#screen.size)
-    if (picture !== undefined) this.#screen.draw(picture)
+    const { size } = this.#screen
+    const content = this.#options.content(this.#view, size.columns)
+    if (content !== undefined) this.#screen.draw(tablePicture(content, this.#view, size))
   }
 
   /** Takes keys that may have come together, as from a slow line. */
   #keys(keys: string): void {
     for (const [key] of keys.matchAll(/\p{Cc}(?:\[[0-9;]*[A-Za-z~]|O[A-Z])?|\P{Cc}/gu)) {
-      const result = this.#options.keyPressed(this.#view, key, this.#screen.size)
+      const result = this.#pressed(key)
       if (result === 'quit') this.#quit.abort()
       else if (result === 'suspend') this.#screen.suspend()
       else this.#view = result
     }
     this.draw()
   }
+
+  #pressed(key: string): KeyResult<V> {
+    const { sorts, content, ownKey } = this.#options
+    const { size } = this.#screen
+    const shown = content(this.#view, size.columns)
+    const offsetMax = shown === undefined ? 0 : scrollMax(shown, size)
+    return keyPressed(this.#view, key, { sorts, offsetMax, ownKey })
+  }
 }
 
 /** The data of a table, without the user's choices. */
-interface TableContent {
+export interface TableContent {
   /** The command, for a terminal that is too small. */
   readonly name: string
   /** Lines above the table. */
@@ -171,11 +184,16 @@ export function keysHelp(columns: readonly string[]): readonly string[] {
 
 const PAGE = 10
 
+interface KeyOptions<S extends string, V extends TableView<S>>
+  extends Pick<LiveTableOptions<S, V>, 'sorts' | 'ownKey'> {
+  readonly offsetMax: number
+}
+
 /** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Unknown keys change nothing. Pure. */
 export function keyPressed<S extends string, V extends TableView<S>>(
   view: V,
   key: string,
-  { sorts, offsetMax }: { readonly sorts: readonly S[]; readonly offsetMax: number },
+  { sorts, offsetMax, ownKey }: KeyOptions<S, V>,
 ): KeyResult<V> {
   if (key === '\u0003') return 'quit'
   if (key === '\u001a') return 'suspend'
@@ -207,7 +225,7 @@ export function keyPressed<S extends string, V extends TableView<S>>(
     case '\u001b[H':
       return { ...view, offset: 0 }
     default:
-      return view
+      return ownKey?.(view, key) ?? view
   }
 }
 
@@ -238,7 +256,7 @@ export interface Size {
 }
 
 /** The drawn lines, cut to the terminal. */
-export interface Picture {
+interface Picture {
   readonly lines: readonly string[]
   readonly bold: ReadonlySet<number>
 }

@@ -11,16 +11,11 @@ import { FlowNames } from './flow-reading.ts'
 import { SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import {
   columnLines,
-  type KeyResult,
-  keyPressed,
   keysHelp,
   type LiveColumn,
   LiveTable,
-  type Picture,
   rateText,
-  type Size,
-  scrollMax,
-  tablePicture,
+  type TableContent,
 } from './live-table.ts'
 import {
   comparison,
@@ -134,12 +129,12 @@ async function showLive(
   terminal: { readonly io: Io; readonly suspend: () => void },
 ): Promise<void> {
   let state: TopState | undefined
-  const live = new LiveTable<TopView>({
+  const live = new LiveTable<TopSort, TopView>({
     ...terminal,
     view,
-    picture: (at, size) => state && topPicture(state, at, size),
-    keyPressed: (at, key, size) =>
-      topKeyPressed(at, key, state === undefined ? 0 : offsetMaxOf(state, at, size)),
+    sorts: SORTS,
+    content: (at, columns) => state && topContent(state, at, columns),
+    ownKey: topKeyPressed,
   })
   await live.run(async stop => {
     while (!stop.aborted) {
@@ -150,26 +145,20 @@ async function showLive(
   })
 }
 
-/** Lays everything out for a terminal. Pure. */
-export function topPicture(state: TopState, view: TopView, size: Size): Picture {
+/** Gives the table of a terminal. Pure. */
+export function topContent(state: TopState, view: TopView, columns: number): TableContent {
   const rows = filteredRows(state, view)
-  const content = {
+  return {
     name: 'kprobe top',
     head: headLines(state),
     count: rows.length,
     lines: (offset: number, room: number) => {
       const shown = firstSorted(rows, comparison(view), offset + room)
-      return tableLines(shown.slice(offset), view, size.columns)
+      return tableLines(shown.slice(offset), view, columns)
     },
     help: HELP,
     keys: 'q quit  s sort  e endpoints',
   }
-  return tablePicture(content, view, size)
-}
-
-/** Gives the maximum offset for scrolling. Pure. */
-export function offsetMaxOf(state: TopState, view: TopView, size: Size): number {
-  return scrollMax({ head: headLines(state), count: filteredRows(state, view).length }, size)
 }
 
 /** Formats it for a pipe: all rows, in full width. */
@@ -264,9 +253,8 @@ const HELP: readonly string[] = [
   ...keysHelp(['new/s', 'total', 'open', 'name']),
 ]
 
-/** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Pure. */
-export function topKeyPressed(view: TopView, key: string, offsetMax: number): KeyResult<TopView> {
-  if (key === 'e' && view.pane !== 'filter')
-    return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
-  return keyPressed(view, key, { sorts: SORTS, offsetMax })
+/** Applies the key that switches between Services and endpoints. Pure. */
+export function topKeyPressed(view: TopView, key: string): TopView | undefined {
+  if (key !== 'e') return undefined
+  return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
 }

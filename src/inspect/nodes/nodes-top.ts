@@ -8,16 +8,12 @@ import { isJson, type Json } from '../../model/fields.ts'
 import {
   columnLines,
   firstView,
-  keyPressed,
   keysHelp,
   type LiveColumn,
   LiveTable,
-  type Picture,
   rateText,
-  type Size,
-  scrollMax,
+  type TableContent,
   type TableView,
-  tablePicture,
 } from '../live/live-table.ts'
 import {
   type NodePods,
@@ -191,21 +187,21 @@ export function nodesText(rows: readonly NodeRow[], io: Pick<Io, 'color'>): stri
 }
 
 type NodesView = TableView<NodeSort>
+type NodesTable = LiveTable<NodeSort, NodesView>
 type NodesState = Pick<NodesTop, 'rows' | 'progress'> & { readonly failure?: string | undefined }
 
-/** Lays everything out for a terminal. Pure. */
-export function nodesPicture(state: NodesState, view: NodesView, size: Size): Picture {
+/** Gives the table of a terminal. Pure. */
+export function nodesContent(state: NodesState, view: NodesView, columns: number): TableContent {
   const shown = sortedRows(state.rows, view.sort).filter(({ node }) => node.includes(view.filter))
-  const content = {
+  return {
     name: 'kprobe nodes top',
     head: headLines(state),
     count: shown.length,
     lines: (offset: number, room: number) =>
-      tableLines(shown.slice(offset, offset + room), view.sort, size.columns),
+      tableLines(shown.slice(offset, offset + room), view.sort, columns),
     help: keysHelp(NODE_SORTS),
     keys: 'q quit  s sort',
   }
-  return tablePicture(content, view, size)
 }
 
 function headLines({ rows, progress, failure }: NodesState): readonly string[] {
@@ -254,18 +250,12 @@ interface ShowOptions {
 export async function showNodes(top: NodesTop, options: ShowOptions): Promise<void> {
   const { sort, intervalMs, ...terminal } = options
   let failure: string | undefined
-  const state = () => ({ rows: top.rows, progress: top.progress, failure })
-  const live = new LiveTable<NodesView>({
+  const live: NodesTable = new LiveTable({
     ...terminal,
     view: firstView(sort),
-    picture: (view, size) => nodesPicture(state(), view, size),
-    keyPressed: (view, key, size) => {
-      const count = top.rows.filter(({ node }) => node.includes(view.filter)).length
-      return keyPressed(view, key, {
-        sorts: NODE_SORTS,
-        offsetMax: scrollMax({ head: headLines(state()), count }, size),
-      })
-    },
+    sorts: NODE_SORTS,
+    content: (view, columns) =>
+      nodesContent({ rows: top.rows, progress: top.progress, failure }, view, columns),
   })
   await live.run(async stop => {
     while (!stop.aborted) {
@@ -284,7 +274,7 @@ export async function showNodes(top: NodesTop, options: ShowOptions): Promise<vo
   })
 }
 
-async function redrawUntil(over: AbortSignal, live: LiveTable<NodesView>): Promise<void> {
+async function redrawUntil(over: AbortSignal, live: NodesTable): Promise<void> {
   while (!over.aborted) {
     live.draw()
     await pause(systemClock, REDRAW_MS, over)

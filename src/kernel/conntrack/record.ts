@@ -136,7 +136,7 @@ const HEADERS: readonly (readonly [offset: number, word: number])[] = [
 const OFFSETS = HEADERS.map(([offset]) => offset)
 const WORDS = HEADERS.map(([, word]) => word)
 
-/** Tests whether the tuples of a message are where readPlain reads them: IPv4, with ports, in no zone of one direction. */
+/** Tests whether the tuples of a message are where plainKey reads them: IPv4, with ports, in no zone of one direction. */
 export function isPlain({ data }: ByteView, { start, end }: Message): boolean {
   if (end - start < REPLY + TUPLE_LENGTH) return false
   for (let i = 0; i < OFFSETS.length; i++)
@@ -144,12 +144,17 @@ export function isPlain({ data }: ByteView, { start, end }: Message): boolean {
   return true
 }
 
-/** Reads a plain message: protocol, original destination, source of the replies, and the ports of both in one word. */
-export function readPlain({ data }: ByteView, { start }: Message, into: Uint32Array): void {
-  into[0] = data.getUint8(start + ORIGINAL + 28)
-  into[1] = data.getUint32(start + ORIGINAL + 16)
-  into[2] = data.getUint32(start + REPLY + 8)
-  into[3] = data.getUint16(start + ORIGINAL + 44) * 0x1_0000 + data.getUint16(start + REPLY + 36)
+/** Gives a key of a plain message: protocol, original destination, source of the replies, and the ports of both. */
+export function plainKey({ data }: ByteView, { start }: Message): string {
+  return String.fromCharCode(
+    data.getUint8(start + ORIGINAL + 28),
+    data.getUint16(start + ORIGINAL + 16),
+    data.getUint16(start + ORIGINAL + 18),
+    data.getUint16(start + ORIGINAL + 44),
+    data.getUint16(start + REPLY + 8),
+    data.getUint16(start + REPLY + 10),
+    data.getUint16(start + REPLY + 36),
+  )
 }
 
 export type FlowEventKind = 'new' | 'ended'

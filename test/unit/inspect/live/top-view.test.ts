@@ -1,11 +1,19 @@
 import { describe, expect, it } from 'vitest'
 import type { FlowGroup } from '../../../../src/inspect/live/flow-groups.ts'
-import { fitted, textWidth } from '../../../../src/inspect/live/live-table.ts'
-import { offsetMaxOf, topKeyPressed, topPicture, topText } from '../../../../src/inspect/live/top.ts'
+import {
+  fitted,
+  keyPressed,
+  type Size,
+  scrollMax,
+  tablePicture,
+  textWidth,
+} from '../../../../src/inspect/live/live-table.ts'
+import { topContent, topKeyPressed, topText } from '../../../../src/inspect/live/top.ts'
 import {
   daemonState,
   FIRST_VIEW,
   rowsOf,
+  SORTS,
   type TopRow,
   TopRows,
   type TopState,
@@ -60,7 +68,11 @@ const MANY = state(
 
 const view = (more: Partial<TopView> = {}): TopView => ({ ...FIRST_VIEW, ...more })
 
-describe('topPicture', () => {
+function topPicture(its: TopState, at: TopView, size: Size) {
+  return tablePicture(topContent(its, at, size.columns), at, size)
+}
+
+describe('the picture of top', () => {
   it.each([
     [39, 24],
     [80, 9],
@@ -152,8 +164,9 @@ describe('rowsOf', () => {
   })
 })
 
-describe('topKeyPressed', () => {
-  const pressed = (at: TopView, key: string) => topKeyPressed(at, key, 99)
+describe('the keys of top', () => {
+  const pressed = (at: TopView, key: string, offsetMax = 99) =>
+    keyPressed(at, key, { sorts: SORTS, offsetMax, ownKey: topKeyPressed })
 
   it('quits, suspends, sorts, switches, scrolls and helps', () => {
     expect(pressed(view(), 'q')).toBe('quit')
@@ -169,10 +182,10 @@ describe('topKeyPressed', () => {
   })
 
   it('scrolls no further than there are rows', () => {
-    expect(topKeyPressed(view({ offset: 95 }), `${ESCAPE}[6~`, 99)).toMatchObject({ offset: 99 })
-    expect(topKeyPressed(view(), `${ESCAPE}[B`, 0)).toMatchObject({ offset: 0 })
+    expect(pressed(view({ offset: 95 }), `${ESCAPE}[6~`)).toMatchObject({ offset: 99 })
+    expect(pressed(view(), `${ESCAPE}[B`, 0)).toMatchObject({ offset: 0 })
     const size = { columns: 80, rows: 24 }
-    const offset = offsetMaxOf(MANY, view(), size)
+    const offset = scrollMax(topContent(MANY, view(), size.columns), size)
     const last = topPicture(MANY, view({ offset }), size).lines.at(-1)
     expect(last).toMatch(/^\d+-200 of 200 /)
     expect(topPicture(MANY, view({ offset: offset + 1 }), size).lines.at(-1)).toBe(last)
@@ -180,12 +193,12 @@ describe('topKeyPressed', () => {
 
   it('takes a text to filter by, letters that are keys elsewhere too', () => {
     let at = pressed(view(), '/')
-    for (const key of ['q', 's', '\u0001', 'x', '\u007f'])
+    for (const key of ['q', 's', 'e', '\u0001', 'x', '\u007f'])
       at = at === 'quit' || at === 'suspend' ? at : pressed(at, key)
-    expect(at).toMatchObject({ pane: 'filter', filter: 'qs' })
+    expect(at).toMatchObject({ pane: 'filter', filter: 'qse' })
     expect(at === 'quit' || at === 'suspend' ? at : pressed(at, '\r')).toMatchObject({
       pane: 'table',
-      filter: 'qs',
+      filter: 'qse',
     })
     expect(at === 'quit' || at === 'suspend' ? at : pressed(at, ESCAPE)).toMatchObject({ filter: '' })
   })

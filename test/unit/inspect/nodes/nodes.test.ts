@@ -1,9 +1,9 @@
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { firstView, textWidth } from '../../../../src/inspect/live/live-table.ts'
+import { firstView, tablePicture, textWidth } from '../../../../src/inspect/live/live-table.ts'
 import { command } from '../../../../src/inspect/nodes/nodes.ts'
-import { nodeRow, nodesPicture } from '../../../../src/inspect/nodes/nodes-top.ts'
+import { nodeRow, nodesContent } from '../../../../src/inspect/nodes/nodes-top.ts'
 
 import { type ExecAnswer, type ExecAsked, ExecServer } from '../../../support/exec-server.ts'
 import { FakeIo } from '../../../support/fake-io.ts'
@@ -319,7 +319,8 @@ describe('kprobe nodes top', () => {
       progress: { nodes: 50, asked: 20 },
       failure: 'connect ECONNREFUSED',
     }
-    const picture = nodesPicture(state, firstView('errors'), { columns, rows })
+    const view = firstView('errors')
+    const picture = tablePicture(nodesContent(state, view, columns), view, { columns, rows })
     expect(picture.lines).toHaveLength(rows)
     expect(picture.lines.map(textWidth)).toEqual(picture.lines.map(() => columns))
     expect(picture.lines.join('')).not.toMatch(/\p{Cc}/u)
