@@ -27,6 +27,7 @@ import type { HeldMode } from '../../modes/mode.ts'
 import { type ReadModes, readModes } from '../../modes/registry.ts'
 import { logGroupOfRule } from '../../modes/xt-common/rules-parts.ts'
 import { isTarget, type Peers, resolvePeers } from '../peers.ts'
+import { followFor } from './follow.ts'
 import { PacketPrinter } from './packet-printer.ts'
 import { notHeldText, PACKET_FLAGS, type PacketRequest, readPacketRequest } from './packet-request.ts'
 import { factsOf, factsText, type PacketFacts } from './packet-story.ts'
@@ -173,7 +174,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
     })
     const before = await countRefused(chains)
     if (isEndless) io.err('kprobe drops: following packets; Ctrl-C ends\n')
-    await printer.follow(isEndless ? Number.POSITIVE_INFINITY : durationMs)
+    await followFor(io, { durationMs: isEndless ? 0 : durationMs, done: printer.done, timers: [] })
     // The counters are read before the reading ends, so that later packets are in neither count.
     const refused = refusedBetween(before, await countRefused(chains))
     stop()

@@ -1,8 +1,4 @@
-import { pause, systemClock } from '../../base/clock.ts'
 import type { Io } from '../../cli/io.ts'
-
-/** Time between two checks of a command that prints packets whether it has to end. */
-const LOOK_MS = 100
 
 /** The packets that wait to be named and printed, at most; later ones are counted. */
 const WAITING_MAX = 2_000
@@ -20,6 +16,7 @@ export class PacketPrinter<Packet> {
   readonly #io: Io
   readonly #format: (packet: Packet) => Promise<string | undefined>
   readonly #waiting: Packet[] = []
+  readonly #done = new AbortController()
   #work: Promise<void> | undefined
   #failure: { readonly error: unknown } | undefined
   #taken = 0
@@ -37,21 +34,9 @@ export class PacketPrinter<Packet> {
     return { taken: this.#taken, printed: this.#printed, dropped: this.#dropped }
   }
 
-  /** Waits until the time is up, nothing more will be printed, or the command is to end; calls `look` meanwhile. */
-  async follow(durationMs: number, look?: () => void): Promise<void> {
-    const { signal, outLost } = this.#io
-    const endMs = systemClock.nowMs() + durationMs
-    for (;;) {
-      look?.()
-      const leftMs = endMs - systemClock.nowMs()
-      if (this.#isFull || signal.aborted || outLost.aborted || leftMs <= 0) return
-      await pause(systemClock, Math.min(LOOK_MS, leftMs), signal)
-    }
-  }
-
-  /** The number is reached, or formatting has failed. */
-  get #isFull(): boolean {
-    return this.#printed >= this.#max || this.#failure !== undefined
+  /** Aborted when the number is reached, or formatting has failed. */
+  get done(): AbortSignal {
+    return this.#done.signal
   }
 
   take(packet: Packet): void {
@@ -73,15 +58,16 @@ export class PacketPrinter<Packet> {
   async #print(): Promise<void> {
     try {
       for (let packet = this.#waiting.shift(); packet !== undefined; packet = this.#waiting.shift()) {
-        if (this.#isFull) continue
+        if (this.#done.signal.aborted) continue
         const text = await this.#format(packet)
         if (text === undefined) continue
-        this.#printed++
         this.#io.out(text)
+        if (++this.#printed >= this.#max) this.#done.abort()
         await this.#io.outWritten()
       }
     } catch (error) {
       this.#failure = { error }
+      this.#done.abort()
     } finally {
       this.#work = undefined
     }

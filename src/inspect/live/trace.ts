@@ -22,6 +22,7 @@ import type { HeldMode } from '../../modes/mode.ts'
 import { readModes } from '../../modes/registry.ts'
 import { resolvePeers } from '../peers.ts'
 import { placeOf } from '../programmed.ts'
+import { followFor } from './follow.ts'
 import { PacketPrinter, type PrintCounts } from './packet-printer.ts'
 import { notHeldText, PACKET_FLAGS, readPacketRequest } from './packet-request.ts'
 import {
@@ -176,6 +177,9 @@ class TraceTables {
   }
 }
 
+/** Time between two looks for packets that were not seen again. */
+const SWEEP_MS = 100
+
 interface Following {
   readonly names: RuleNames
   readonly tables: TraceTables
@@ -216,7 +220,11 @@ async function followPackets(
   try {
     await tables.write(match)
     names.acceptGeneration()
-    await printer.follow(request.durationMs, () => collector.sweep())
+    await followFor(io, {
+      durationMs: request.durationMs,
+      done: printer.done,
+      timers: [[SWEEP_MS, () => collector.sweep()]],
+    })
     const matched = await tables.matched()
     await tables.close()
     stop()

@@ -8,8 +8,8 @@ import {
   type Grouping,
   namedFlow,
 } from '../../../../src/inspect/live/flow-groups.ts'
+import { flowJson, flowLine } from '../../../../src/inspect/live/flow-lines.ts'
 import { FlowWatch, namesOfRows, readFlowSettings } from '../../../../src/inspect/live/flow-reading.ts'
-import { flowJson, flowLine } from '../../../../src/inspect/live/flows.ts'
 import { decodeRecord } from '../../../../src/kernel/conntrack/record.ts'
 import { ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
