@@ -423,6 +423,9 @@ describe('kprobe drops', () => {
       1,
       'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables or iptables mode, or use `kprobe trace --reject-only`\n',
     ])
+    expect((await runInProcess(['drops', '--service=shop/wob'])).err).toMatch(
+      /^kprobe drops: the kernel holds nothing .* mean shop\/web\?$/m,
+    )
     await program('nftables', ...LOGGED)
     expect(tool('nft', 'list', 'chain', 'ip', 'kube-proxy', 'refuse')).toContain(
       'log prefix "kprobe refuse" group 7',
