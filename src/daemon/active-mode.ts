@@ -3,6 +3,7 @@ import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import type { Refusal } from '../model/fields.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import { cappedSnapshot } from '../model/memory-caps.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
@@ -137,16 +138,19 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   }
 
   async pending(): Promise<Difference | undefined> {
-    const { table, failedFamily } = this.#reconciler.status
-    if (table === undefined) return undefined
-    const options = { ...slicingOf(this.#options.clock), family: failedFamily?.family }
-    return await differenceOf(this.#opened.plane, table, options)
+    const { table } = this.#reconciler.status
+    return table && (await this.#difference(table))
   }
 
   async differenceTo(snapshot: Snapshot): Promise<Difference> {
     const slicing = slicingOf(this.#options.clock)
     const { table } = await finishInSlices(resolve(this.#resolving, undefined, snapshot), slicing)
-    return await differenceOf(this.#opened.plane, table, slicing)
+    return await this.#difference(table)
+  }
+
+  async #difference(table: FrontendTable): Promise<Difference> {
+    const family = this.status.failedFamily?.family
+    return await differenceOf(this.#opened.plane, table, { ...slicingOf(this.#options.clock), family })
   }
 
   held(): HeldRules | undefined {

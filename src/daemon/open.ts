@@ -1,4 +1,5 @@
 import { type Clock, slicingOf, systemClock } from '../base/clock.ts'
+import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/links.ts'
@@ -51,11 +52,15 @@ async function untilDone<State, P extends Plan<State>, R>(
 
 /**
  * Computes what `run` would change in this machine's kernel, in the configured mode. Throws if the mode cannot run
- * here.
+ * here. Objects of `family` count as they are.
  */
-export async function kernelDifference(config: Config, table: FrontendTable): Promise<Difference> {
+export async function kernelDifference(
+  config: Config,
+  table: FrontendTable,
+  family?: Family,
+): Promise<Difference> {
   return await withPlane<Difference>({ config, ...HERE }, ({ plane }) =>
-    differenceOf(plane, table, slicingOf(systemClock)),
+    differenceOf(plane, table, { ...slicingOf(systemClock), family }),
   )
 }
 

@@ -292,8 +292,6 @@ export interface Mode extends ModeRow {
   /** Features of nf_tables that this mode knows how to probe. */
   features?(config: Pick<Config, 'logRejects'>): readonly NftFeature[]
   needsFeature(kind: NftFeature['kind']): boolean
-  /** Serves nothing where the kernel cannot program both IP families. */
-  readonly needsBothFamilies?: true
   /** Removes at once the objects that are provably ours. Throws when the kernel rejects a change. */
   cleanup(context: CleanupContext): Promise<Cleaned>
   /** Objects of the unnamed proxy may belong to another program: cleanup keeps them unless their removal is requested. */

@@ -318,6 +318,7 @@ function wrongValues(at: () => Tools): void {
 
 function settings(at: () => Tools): void {
   test('IPVS tells its version and the size of its table', () => {
+    expect(at().client.hasIpv6()).toBe(true)
     const { version, connectionTableSize } = at().client.info()
     expect(version).toMatch(/^1\.\d+\.\d+$/)
     expect(connectionTableSize).toBeGreaterThan(0)

@@ -418,11 +418,11 @@ describe('kprobe drops', () => {
   it('has no rule without the flag, and the same ones for the other commands with it', async () => {
     await program('nftables')
     expect(tool('nft', 'list', 'ruleset')).not.toContain('log ')
-    const { code, err } = await runInProcess(['drops'])
-    expect([code, err]).toEqual([
-      1,
-      'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables or iptables mode, or use `kprobe trace --reject-only`\n',
-    ])
+    expect(await runInProcess(['drops'])).toMatchObject({
+      code: 1,
+      err: 'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables or iptables mode, or use `kprobe trace --reject-only`\n',
+    })
+    expect((await runInProcess(['drops', '--service=shop/wob'])).err).toContain('did you mean shop/web?')
     await program('nftables', ...LOGGED)
     expect(tool('nft', 'list', 'chain', 'ip', 'kube-proxy', 'refuse')).toContain(
       'log prefix "kprobe refuse" group 7',

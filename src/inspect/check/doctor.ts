@@ -1,10 +1,9 @@
 import { stat } from 'node:fs/promises'
-import { systemClock } from '../../base/clock.ts'
 import { failureText } from '../../base/errors.ts'
 import { count, rfc3339 } from '../../base/text.ts'
 import { usualSocket } from '../../cli/admin-client.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent, readText, tableText } from '../../cli/io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, readText, tableText } from '../../cli/io.ts'
 import { processesNamed, readLines } from '../../cli/processes.ts'
 import { flaggedCommand } from '../../cli/request.ts'
 import type { Config } from '../../config/config.ts'
@@ -12,13 +11,11 @@ import { MODEL_FLAGS, WITHOUT_EFFECT } from '../../config/flags.ts'
 import { DEFAULT_MODE } from '../../config/modes.ts'
 import { instanceOf } from '../../daemon/instance-lock.ts'
 import { isLockHeld } from '../../daemon/network-lock.ts'
-import { HERE, openNetfilter, withNetfilter } from '../../daemon/open.ts'
+import { HERE, withNetfilter } from '../../daemon/open.ts'
 import { conntrackSysctls } from '../../daemon/tune.ts'
-import { createNftClient } from '../../kernel/nft/client.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import { surveyChains } from '../../kernel/nft/survey.ts'
 import { planSysctls, SYSCTLS } from '../../kernel/sysctl/sysctls.ts'
-import { probe } from '../../kernel/xt/probe.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../../modes/common/tables.ts'
 import { isTraceTable } from '../../modes/common/trace-table.ts'
 import { ipvsTexts, lookElsewhere, neighborsOf } from '../../modes/foreign/leftovers.ts'
@@ -26,6 +23,7 @@ import type { Finding, ReadText } from '../../modes/mode.ts'
 import { anyMode, findMode, MODES } from '../../modes/registry.ts'
 import { damageFindings } from '../programmed.ts'
 import { surveyTables } from '../why/outcome.ts'
+import { lackingFamily, requirements } from './requirements.ts'
 
 export const command = flaggedCommand({
   name: 'doctor',
@@ -54,8 +52,8 @@ async function examine(config: Config): Promise<readonly Finding[]> {
   ]
   try {
     const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
-    const found = [...(await featureFindings(config)), ...(await modeFindings(config))]
-    const lacking = lackingFamily(config, found)
+    const found = await requirements(config)
+    const lacking = lackingFamily(found)
     const ofModes = found.map(each => warned(each, lacking))
     const families = NFT_FAMILIES.filter(family => family !== lacking)
     const others = [
@@ -72,43 +70,10 @@ async function examine(config: Config): Promise<readonly Finding[]> {
   }
 }
 
-async function featureFindings(config: Config): Promise<readonly Finding[]> {
-  const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
-  return await lent(client, async () => {
-    const findings: Finding[] = []
-    for (const { kind, name, meaning, transaction } of MODES.flatMap(mode => mode.features?.(config) ?? [])) {
-      const { works, reason } = await probe(client, transaction)
-      findings.push({
-        kind: works ? 'ok' : findMode(config.proxyMode).needsFeature(kind) ? 'missing' : 'note',
-        subject: name,
-        text: works ? meaning : `${meaning}: ${reason}`,
-        family: transaction[0]?.family,
-      })
-    }
-    return findings
-  })
-}
-
-/** Returns the only family that lacks requirements, if the mode serves the other one alone. */
-export function lackingFamily(
-  { proxyMode }: Pick<Config, 'proxyMode'>,
-  findings: readonly Finding[],
-): NftFamily | undefined {
-  if (findMode(proxyMode).needsBothFamilies) return undefined
-  const [first, ...others] = findings.filter(({ kind }) => kind === 'missing')
-  return others.every(({ family }) => family === first?.family) ? first?.family : undefined
-}
-
 function warned(finding: Finding, lacking: NftFamily | undefined): Finding {
   if (finding.kind !== 'missing' || lacking === undefined) return finding
   const text = `${LAYOUTS[lacking].model} Services are not served: ${finding.text}`
   return { ...finding, kind: 'warning', text }
-}
-
-async function modeFindings(config: Config): Promise<readonly Finding[]> {
-  const found: Finding[] = []
-  for (const mode of MODES) found.push(...((await mode.examine?.(config, { ...HERE, read: readText })) ?? []))
-  return found
 }
 
 /** Judges kprobe's rules in the kernel: damage, and whether a daemon keeps them. */

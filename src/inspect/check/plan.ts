@@ -3,9 +3,9 @@ import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, type Io, planLines } from '../../cli/io.ts'
 import { modelCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
-import { kernelDifference } from '../../daemon/open.ts'
 import { COMMITS_MAX, type PlanLine } from '../../reconcile/dataplane.ts'
 import { refusalText, withLoaded } from '../load.ts'
+import { leftOutText, type PossibleDifference, possibleDifference } from './requirements.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   flag('--summary', 'print how much would change, without the objects'),
@@ -27,10 +27,11 @@ export const command = modelCommand({
       for (const { refusals } of table.services.values())
         for (const refusal of refusals) warn(refusalText(refusal))
       progress.begin('comparing with the kernel')
-      const { lines, complete } = await kernelDifference(request.config, table)
+      const { lines, complete, leftOut } = await possibleDifference(request.config, table)
       const shown = isSummary ? planCounts(lines) : { objects: lines }
-      if (output !== 'text') await writeDocument({ changes: lines.length, complete, ...shown }, output, io)
-      else printText(lines, isSummary, io)
+      if (output !== 'text')
+        await writeDocument({ changes: lines.length, complete, leftOut, ...shown }, output, io)
+      else printText({ lines, leftOut }, isSummary, io)
       if (!complete) warn(`only the first ${COMMITS_MAX} commits are listed; there are more`)
       return lines.length
     })
@@ -38,12 +39,16 @@ export const command = modelCommand({
   },
 })
 
-function printText(lines: readonly PlanLine[], isSummary: boolean, io: Io): void {
+function printText(
+  { lines, leftOut }: Omit<PossibleDifference, 'complete'>,
+  isSummary: boolean,
+  io: Io,
+): void {
   for (const text of isSummary ? [] : planLines(lines)) io.out(text)
   const { added, changed, removed } = planCounts(lines)
   const verbs =
     isSummary && lines.length > 0 ? `: ${added} added, ${changed} changed, ${removed} removed` : ''
-  io.out(`${planSummary(lines)}${verbs}\n`)
+  io.out(`${leftOutText({ leftOut })}${planSummary(lines)}${verbs}\n`)
 }
 
 /** Counts the changes of a plan: Services, shared rules, and objects by verb. */

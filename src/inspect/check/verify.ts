@@ -9,7 +9,7 @@ import { type ModelRequest, modelCommand } from '../../cli/request.ts'
 import type { Config } from '../../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../../config/flag.ts'
 import { whyNotProvable } from '../../config/modes.ts'
-import { HERE, kernelDifference } from '../../daemon/open.ts'
+import { HERE } from '../../daemon/open.ts'
 import { modesOf } from '../../daemon/retirement.ts'
 import { serviceJson } from '../../daemon/saved/snapshot-json.ts'
 import type { IpvsHeld } from '../../kernel/ipvs/state.ts'
@@ -26,6 +26,7 @@ import { forwardedFamilies } from '../../proof/premises.ts'
 import { type Proof, prove } from '../../proof/prove.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
 import { type Loaded, withLoaded } from '../load.ts'
+import { leftOutText, type PossibleDifference, possibleDifference } from './requirements.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
@@ -78,12 +79,13 @@ const PROVING = 'following packets through the rules in the kernel'
 
 async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, color: boolean) {
   const computed = await daemonServices(daemon ?? config.adminSocket)
-  const { lines } = await kernelDifference(config, table)
+  const { lines, leftOut } = await possibleDifference(config, table)
   const leftovers = await leftoverLines(config)
   const facts = {
     services: table.services.size,
     source: daemon === undefined,
     daemon: computed !== undefined,
+    leftOut,
     differences: disagreements(table, computed, [...leftovers, ...lines]),
   }
   const exitCode = facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
@@ -176,7 +178,7 @@ function placeText({ kind, ip = '', port, route, sourceRanges, local }: Json): s
     .join(' ')
 }
 
-interface VerifyFacts {
+interface VerifyFacts extends Pick<PossibleDifference, 'leftOut'> {
   readonly services: number
   /** The command read the source; otherwise the objects are those of the daemon. */
   readonly source: boolean
@@ -195,7 +197,7 @@ export function verifyText(facts: VerifyFacts, color: boolean): string {
   const table = rows.length === 0 ? '' : tableText(heading, rows, { color })
   const more = differences.length - rows.length
   const rest = more > 0 ? `and ${count(more, 'more Service')}; -o json lists all\n` : ''
-  return `${table}${rest}${comparedText(facts)} ${verdictText(services, differences)}\n`
+  return `${table}${rest}${leftOutText(facts)}${comparedText(facts)} ${verdictText(services, differences)}\n`
 }
 
 function rowOf({ service, daemon, kernel }: Disagreement, isAsked: boolean): readonly string[] {

@@ -90,12 +90,13 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
   await lent(names, async () => {
     await names.load()
     const { group, chains } = loggingOf(found)
-    if (group === undefined) throw new Error(whyNoLog(found.held))
     const rows = found.held.flatMap(mode => mode.rows)
-    if (request.service !== '' && !rows.some(({ service }) => isOfService([service], request.service)))
-      if (request.service.endsWith('/'))
-        io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
-      else throw new Error(notHeldText(rows, request.service))
+    const isNotHeld =
+      request.service !== '' && !rows.some(({ service }) => isOfService([service], request.service))
+    const isWrongName = isNotHeld && found.held.length > 0 && !request.service.endsWith('/')
+    if (isWrongName) throw new Error(notHeldText(rows, request.service))
+    if (group === undefined) throw new Error(whyNoLog(found.held))
+    if (isNotHeld) io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
     await follow(request, io, { names, group, chains })
   })
 }

@@ -15,6 +15,7 @@ import {
   decodeServer,
   decodeTimeouts,
   encodeCommand,
+  encodeFindServer,
   encodeListDestinations,
   encodeListServers,
   firstStep,
@@ -44,6 +45,8 @@ import {
 export interface IpvsClient {
   /** Reads version and table size. Throws NetlinkError ENOENT where the kernel has no IPVS. */
   info(): IpvsInfo
+  /** Tests whether the kernel has virtual servers with IPv6 addresses (CONFIG_IP_VS_IPV6). Reads only. */
+  hasIpv6(): boolean
   timeouts(): IpvsTimeouts
   setTimeouts(timeouts: IpvsTimeouts): void
   /** Lists the virtual servers of this network namespace, without those of marks. */
@@ -80,6 +83,10 @@ interface IpvsClientOptions {
 const MESSAGES_MAX = 1_000
 const GENL_NAME = 'IPVS'
 
+/** An address of the discard prefix (RFC 6666): the kernel answers ESRCH, or EAFNOSUPPORT without IPv6. */
+const NOT_THERE: VirtualAddress = { protocol: 'TCP', ip: `\x01${'\0'.repeat(15)}`, port: 9 }
+const NOT_FOUND: ReadonlySet<string> = new Set(['ESRCH', 'EAFNOSUPPORT'])
+
 export function createIpvsClient(options: IpvsClientOptions): IpvsClient {
   return new NetlinkIpvsClient(options)
 }
@@ -100,6 +107,23 @@ class NetlinkIpvsClient implements IpvsClient {
   info(): IpvsInfo {
     const words = { operation: 'read', object: 'information about IPVS' }
     return this.#ask(words, IPVS_CMD_GET_INFO, decodeInfo)
+  }
+
+  hasIpv6(): boolean {
+    try {
+      this.#withFamily(family =>
+        this.#connection.roundTrip({
+          operation: 'find',
+          object: `virtual server ${serverKey(NOT_THERE)}`,
+          build: sequence => encodeFindServer(family, sequence, NOT_THERE),
+          onMessage: () => undefined,
+        }),
+      )
+    } catch (error) {
+      if (!(error instanceof NetlinkError) || !NOT_FOUND.has(error.code)) throw error
+      return error.code !== 'EAFNOSUPPORT'
+    }
+    return true
   }
 
   timeouts(): IpvsTimeouts {

@@ -156,6 +156,11 @@ export function encodeListServers(family: number, sequence: number): Uint8Array 
   return encodeCommand(ipvs.IPVS_CMD_GET_SERVICE, { family, flags: NLM_F_DUMP, sequence })
 }
 
+export function encodeFindServer(family: number, sequence: number, server: VirtualAddress): Uint8Array {
+  const head = { family, flags: 0, sequence }
+  return encode(ipvs.IPVS_CMD_GET_SERVICE, head, out => writeAddress(out, { server }))
+}
+
 /** Encodes a request for the real servers of one virtual server, the only way to list them. */
 export function encodeListDestinations(family: number, sequence: number, server: VirtualAddress): Uint8Array {
   const head = { family, flags: NLM_F_DUMP, sequence }

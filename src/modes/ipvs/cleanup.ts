@@ -96,6 +96,7 @@ function hasIpvs(ipvs: IpvsClient): boolean {
 function withoutServers(ipvs: IpvsClient): IpvsClient {
   return {
     info: () => ipvs.info(),
+    hasIpv6: () => ipvs.hasIpv6(),
     timeouts: () => ipvs.timeouts(),
     setTimeouts: timeouts => ipvs.setTimeouts(timeouts),
     close: () => ipvs.close(),

@@ -1,5 +1,5 @@
 import { type Clock, slicingOf } from '../../base/clock.ts'
-import { isLinkLocal } from '../../base/ip.ts'
+import { type Family, familyOf, isLinkLocal } from '../../base/ip.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, IpsetOperation } from '../../kernel/ipset/state.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
@@ -14,7 +14,9 @@ import { OutcomeUnknownError } from '../../netlink/errors.ts'
 import { isNetlinkFailure } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
-import { refusalOf, serviceOfGroup } from '../common/tables.ts'
+import { refusalOf, refusalTo, serviceOfGroup } from '../common/tables.ts'
+import { familyRefusal } from './families.ts'
+import { familyOfSet } from './layout.ts'
 import type { IpvsKernel } from './observe.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './plan.ts'
 
@@ -168,7 +170,7 @@ export class Committer {
   }
 
   async #sendSets(operations: readonly IpsetOperation[]): Promise<Step> {
-    return stepOf(await this.#options.kernel.ipset.commit(operations))
+    return stepOf(await this.#options.kernel.ipset.commit(operations), { family: familyOfIpset })
   }
 
   async #changeEntries({ kind, lists }: Extract<Phase, { readonly lists: unknown }>): Promise<Step> {
@@ -179,7 +181,10 @@ export class Committer {
       .map(list => ({ verb, ...list }))
     if (operations.length === 0) return NOTHING
     const result = await this.#options.kernel.ipset.commit(operations)
-    return stepOf(result, ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)))
+    return stepOf(result, {
+      services: ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)),
+      family: familyOfIpset,
+    })
   }
 
   #unfailed(list: GroupedEntries): GroupedEntries {
@@ -210,9 +215,7 @@ export class Committer {
     const { nft } = this.#options.kernel
     const guard = this.#generation === undefined ? {} : { generation: this.#generation }
     const result = await nft.commit(transaction, guard)
-    // In this mode a family does not fail alone: each Service depends on other parts of the kernel, too.
-    const refusals = result.failures.map(failure => ({ ...refusalOf(failure), family: undefined }))
-    return this.#follow(result, refusals)
+    return this.#follow(result, result.failures.map(refusalOf))
   }
 
   async #changeChains(operations: ScopeOperations): Promise<Step> {
@@ -223,7 +226,7 @@ export class Committer {
       slicing: slicingOf(clock),
       generation: this.#generation,
     })
-    const refusals = result.failures.map(({ error }) => ({ services: [], error }))
+    const refusals = result.failures.map(failure => refusalTo([], failure, failure.operation?.family))
     return this.#follow(result, refusals)
   }
 
@@ -255,7 +258,10 @@ export class Committer {
       const { scheduler } = operation.server
       if (!this.#options.missingSchedulers.has(scheduler)) this.#schedulers.add(scheduler)
     }
-    return stepOf(result, ({ operation }) => servicesOf(operation.group))
+    return stepOf(result, {
+      services: ({ operation }) => servicesOf(operation.group),
+      family: ({ operation }) => familyOf(operation.server.ip),
+    })
   }
 
   async #changeAddresses(phase: Extract<Phase, { readonly addresses: unknown }>): Promise<Step> {
@@ -265,7 +271,10 @@ export class Committer {
     const isAddition = phase.kind === 'add-addresses'
     const changes = isAddition ? { add: ips, remove: [] } : { add: [], remove: ips }
     const result = await this.#options.kernel.dummy.commit(DUMMY_DEVICE, changes)
-    return stepOf(result, failure => addresses.find(({ ip }) => ip === failure.ip)?.services ?? [])
+    return stepOf(result, {
+      services: failure => addresses.find(({ ip }) => ip === failure.ip)?.services ?? [],
+      family: ({ ip }) => familyOf(ip),
+    })
   }
 
   async #destroySets(names: readonly string[]): Promise<Step> {
@@ -279,7 +288,7 @@ export class Committer {
         operation.verb === 'destroy' && IN_USE.has(code) ? [operation.name] : [],
       )
       const isLast = attempt === DESTROY_ATTEMPTS || busy.length === 0 || result.unknown !== undefined
-      if (isLast) return { ...stepOf(result), bytes, messages }
+      if (isLast) return { ...stepOf(result, { family: familyOfIpset }), bytes, messages }
       left = busy
       await new Promise<void>(resolve => this.#options.clock.after(DESTROY_DELAY_MS * attempt, resolve))
     }
@@ -308,13 +317,30 @@ function mustStop({ kind }: Phase, { refusals }: Step): boolean {
   )
 }
 
-function stepOf<F extends { readonly error: Error }>(
+function familyOfIpset({ operation }: { readonly operation: IpsetOperation }): Family {
+  return familyOfSet('set' in operation ? operation.set.name : operation.name)
+}
+
+interface Failure {
+  readonly code: string
+  readonly error: Error
+}
+
+interface Blame<F> {
+  readonly services?: (failure: F) => readonly ServiceKey[]
+  readonly family: (failure: F) => Family
+}
+
+function stepOf<F extends Failure>(
   { unknown, failures, bytes, messages }: Answers<F>,
-  servicesIn: (failure: F) => readonly ServiceKey[] = () => [],
+  { services = () => [], family }: Blame<F>,
 ): Step {
-  const refusals = failures.map(failure => ({
-    services: [...new Set(servicesIn(failure))],
-    error: failure.error,
-  }))
+  const refusals = failures.map(
+    failure =>
+      familyRefusal(failure, family(failure)) ?? {
+        services: [...new Set(services(failure))],
+        error: failure.error,
+      },
+  )
   return { bytes, messages, refusals, ending: unknown === undefined ? undefined : 'unknown' }
 }

@@ -11,7 +11,9 @@ import {
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Operation } from '../../kernel/nft/transaction.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
+import { staysAsIs } from '../common/tables.ts'
 import { diffChains } from './chains.ts'
+import { keepFamilies } from './families.ts'
 import type { NftSetName } from './layout.ts'
 import { groupOf, type IpvsPlan, makePlan, type Phase, type SetChange, splitTransaction } from './plan.ts'
 import type { IpvsOptions } from './settings.ts'
@@ -29,7 +31,12 @@ interface DiffOptions extends Pick<IpvsOptions, 'excludeCidrs'> {
  * Makes the phases that lead from one state to the other. The state afterwards includes draining real
  * servers. They cause no further commit: the upkeep removes them when their connections have ended.
  */
-export function diffStates(from: IpvsState, to: IpvsState, { excludeCidrs, codec }: DiffOptions): IpvsPlan {
+export function diffStates(
+  from: IpvsState,
+  wanted: IpvsState,
+  { excludeCidrs, codec }: DiffOptions,
+): IpvsPlan {
+  const to = keepFamilies(from, wanted)
   const sets = diffSets(from, to)
   const servers = diffServers(from.servers, to.servers, excludeCidrs)
   const addresses = diffAddresses(from.addresses, to.addresses)
@@ -41,7 +48,8 @@ export function diffStates(from: IpvsState, to: IpvsState, { excludeCidrs, codec
     started,
   )
   const redirects = splitTransaction(ruleset.transaction.filter(isRedirect), started)
-  const chains = diffChains(from.chains, to.chains, codec)
+  const { kind, operations } = diffChains(from.chains, to.chains, codec)
+  const chains = operations.filter(({ family }) => !staysAsIs(family, to.without))
   const phases: Phase[] = [
     { kind: 'add-sets', sets: sets.add },
     { kind: 'remove-sets', names: sets.remove },
@@ -51,7 +59,7 @@ export function diffStates(from: IpvsState, to: IpvsState, { excludeCidrs, codec
     { kind: 'remove-rules', transaction: rules.remove },
     { kind: 'add-redirects', transaction: redirects.add },
     { kind: 'remove-redirects', transaction: redirects.remove },
-    { ...chains, nameOfIpset: codec.nameOfIpset },
+    { kind, operations: chains, nameOfIpset: codec.nameOfIpset },
     { kind: 'add-servers', operations: servers.add },
     { kind: 'remove-servers', operations: servers.remove },
     { kind: 'add-addresses', addresses: addresses.add },

@@ -1,11 +1,12 @@
-import { errorOf, failureText } from '../../base/errors.ts'
-import { FAMILIES } from '../../base/ip.ts'
+import { failureText } from '../../base/errors.ts'
 import type { Config } from '../../config/config.ts'
 import type { IpsetType } from '../../kernel/ipset/state.ts'
-import { NFPROTO_IPV4, NFPROTO_IPV6 } from '../../kernel/nft/constants.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
 import { ipvsSysctls } from '../../kernel/sysctl/sysctls.ts'
 import { hasXtExtension } from '../../kernel/xt/probe.ts'
 import { Connection } from '../../netlink/connection.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
+import { forFamilies, LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import type { Finding, Look, ReadText } from '../mode.ts'
 import { type IpvsKernel, withIpvsKernel } from './observe.ts'
 
@@ -14,9 +15,10 @@ export async function ipvsFindings(config: Config, look: Look): Promise<readonly
   const { read } = look
   return await withIpvsKernel(look, async kernel => {
     const found = [
-      checked('IPVS', () => ipvsVersion(kernel)),
+      ...ipvsVersion(kernel),
       ...IPSET_TYPES.map(type => checked(`ipset ${type}`, () => revisionsOf(kernel, type))),
       await xtSetFinding(look),
+      await addressFinding(read),
       ...(await moduleFindings(config, read)),
     ]
     return config.proxyMode === 'ipvs'
@@ -33,50 +35,74 @@ const IPSET_TYPES: readonly IpsetType[] = [
   'bitmap:port',
 ]
 
-function checked(subject: string, check: () => string): Finding {
+type Checked = Omit<Finding, 'subject'>
+
+function checked(subject: string, check: () => Checked): Finding {
   try {
-    return { kind: 'ok', subject, text: check() }
+    return { subject, ...check() }
   } catch (error) {
     return { kind: 'missing', subject, text: failureText(error) }
   }
 }
 
-function ipvsVersion({ ipvs }: IpvsKernel): string {
-  const { version, connectionTableSize } = ipvs.info()
-  return `${version}, ${connectionTableSize} buckets for connections`
+/** Makes the finding for what the kernel has in these families only. `what` is its name in the kernel. */
+function inFamilies(present: readonly NftFamily[], ok: string, what: string): Checked {
+  if (present.length === NFT_FAMILIES.length) return { kind: 'ok', text: ok }
+  const family = NFT_FAMILIES.find(each => present.length > 0 && !present.includes(each))
+  return { kind: 'missing', text: what, family }
 }
 
-function revisionsOf({ ipset }: IpvsKernel, type: IpsetType): string {
-  const [v4, v6] = FAMILIES.map(family => ipset.revision(type, family))
-  if (v4 === undefined || v6 === undefined)
-    throw new Error(
-      `needed for Services: module ip_set_${type.replace(/[:,]/g, '_').replace('_ip_port', '_ipport')}`,
-    )
-  return v4 === v6 ? `revision ${v4}` : `revision ${v4}, and ${v6} for IPv6`
+function ipvsVersion({ ipvs }: IpvsKernel): readonly Finding[] {
+  const subject = 'IPVS'
+  const found = checked(subject, () => {
+    const { version, connectionTableSize } = ipvs.info()
+    return { kind: 'ok', text: `${version}, ${connectionTableSize} buckets for connections` }
+  })
+  if (found.kind !== 'ok') return [found]
+  const v6 = checked('IPVS for IPv6', () =>
+    inFamilies(ipvs.hasIpv6() ? NFT_FAMILIES : ['ip'], 'virtual servers', 'CONFIG_IP_VS_IPV6'),
+  )
+  return [found, v6]
+}
+
+function revisionsOf({ ipset }: IpvsKernel, type: IpsetType): Checked {
+  const revisions = forFamilies(family => ipset.revision(type, LAYOUTS[family].model))
+  const { ip: v4, ip6: v6 } = revisions
+  const present = NFT_FAMILIES.filter(family => revisions[family] !== undefined)
+  const module = `ip_set_${type.replace(/[:,]/g, '_').replace('_ip_port', '_ipport')}`
+  const ok = v4 === v6 ? `revision ${v4}` : `revision ${v4}, and ${v6} for IPv6`
+  return inFamilies(present, ok, `needed for Services: module ${module}`)
 }
 
 const XT_SET = { name: 'set', revision: 4 } as const
 
 async function xtSetFinding({ sockets, clock }: Look): Promise<Finding> {
   const transport = sockets.netfilter()
-  const subject = 'nf_tables rules about ipsets'
-  try {
+  const found = checked('nf_tables rules about ipsets', () => {
     const connection = new Connection({ transport, clock })
-    const has = [NFPROTO_IPV4, NFPROTO_IPV6].every(family =>
-      hasXtExtension(connection, { ...XT_SET, family }),
+    const present = NFT_FAMILIES.filter(family =>
+      hasXtExtension(connection, { ...XT_SET, family: LAYOUTS[family].nfproto }),
     )
-    return has
-      ? { kind: 'ok', subject, text: 'nft_compat and xt_set' }
-      : {
-          kind: 'missing',
-          subject,
-          text: 'CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_SET: modules nft_compat, xt_set',
-        }
-  } catch (error) {
-    return { kind: 'missing', subject, text: failureText(errorOf(error)) }
-  } finally {
-    await transport.close()
-  }
+    const lacks = 'CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_SET: modules nft_compat, xt_set'
+    return inFamilies(present, 'nft_compat and xt_set', lacks)
+  })
+  await transport.close()
+  return found
+}
+
+const DISABLE_IPV6 = 'net/ipv6/conf/default/disable_ipv6'
+
+/** Checks whether the kernel takes IPv6 addresses at a new device. */
+async function addressFinding(read: ReadText): Promise<Finding> {
+  const subject = `IPv6 addresses of ${DUMMY_DEVICE}`
+  const own = await read(`/proc/sys/${DISABLE_IPV6.replace('default', DUMMY_DEVICE)}`)
+  const disabled = own ?? (await read(`/proc/sys/${DISABLE_IPV6}`))
+  if (disabled === '0') return { kind: 'ok', subject, text: 'allowed' }
+  const text =
+    disabled === undefined
+      ? 'this kernel runs without IPv6 (ipv6.disable=1, or no CONFIG_IPV6)'
+      : `the sysctl ${own === undefined ? DISABLE_IPV6 : DISABLE_IPV6.replace('default', DUMMY_DEVICE)} is 1`
+  return { kind: 'missing', subject, text, family: 'ip6' }
 }
 
 /** Reports loaded modules; the kernel may load others on demand, and only creating objects would prove it. */
@@ -124,8 +150,14 @@ const ABSENT = 'not found: load ip_vs (needs CONFIG_IP_VS_NFCT; not available in
 
 /** Combines the findings into one, for a node in another mode. */
 function summary(found: readonly Finding[]): Finding {
-  const missing = found.filter(({ kind }) => kind === 'missing').map(({ subject }) => subject)
+  const missing = found.filter(({ kind }) => kind === 'missing')
+  const [family, ...others] = new Set(missing.map(each => each.family))
+  const names = `${missing.map(({ subject }) => subject).join('; ')} missing`
   const text =
-    missing.length === 0 ? 'can be used here' : `cannot be used here: ${missing.join('; ')} missing`
+    missing.length === 0
+      ? 'can be used here'
+      : family === undefined || others.length > 0
+        ? `cannot be used here: ${names}`
+        : `can be used here, without ${LAYOUTS[family].model}: ${names}`
   return { kind: 'note', subject: 'IPVS mode', text }
 }

@@ -184,6 +184,11 @@ export function setName(stem: SetStem, family: Family): string {
   return (PREFIXES[family] + stem).slice(0, NAME_MAX)
 }
 
+/** Gives the family of the Services that a set is for. A bitmap of ports has none itself. */
+export function familyOfSet(name: string): Family {
+  return name.startsWith(PREFIXES.IPv6) ? 'IPv6' : 'IPv4'
+}
+
 /** Lists the set names of both families. Sets with these names are ours, even if another program made them. */
 export function allSetNames(): readonly string[] {
   return FAMILIES.flatMap(family => SET_STEMS.map(stem => setName(stem, family)))

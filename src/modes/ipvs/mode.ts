@@ -34,7 +34,6 @@ export const ipvs: Mode = {
   examine: ipvsFindings,
   free: freeFromIpvs,
   // IPVS itself balances connections and remembers clients.
-  needsBothFamilies: true,
   needsFeature: kind => kind !== 'numgen' && kind !== 'dynamic' && kind !== 'log',
   cleanup: cleanIpvs,
   cleanupKubeProxy: cleanKubeProxyIpvs,

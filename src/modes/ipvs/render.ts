@@ -20,6 +20,7 @@ import {
   tableOf,
 } from '../common/tables.ts'
 import { wantedChains } from './chains.ts'
+import { leavesSameFamilies, servedPart } from './families.ts'
 import { declareIpset, declareNftSet, NFT_SET_NAMES, SET_STEMS, setName, sizeOfNftSet } from './layout.ts'
 import {
   type ServiceChange,
@@ -44,16 +45,21 @@ export function renderIpvsState(
   options: SurroundingsOptions,
 ) {
   const surroundings = surroundingsOf(frontends, options)
-  const continuing = base.frontends !== undefined && base.rendering?.surroundings === surroundings.key
+  const continuing =
+    base.frontends !== undefined &&
+    base.rendering?.surroundings === surroundings.key &&
+    leavesSameFamilies(base.without, without)
+  const servedIn = (table: FrontendTable | undefined, key: ServiceKey) =>
+    servedPart(table?.services.get(key), without)
   const draft = new StateDraft({ base, continuing, options, surroundings })
   const changes = new Map<ServiceKey, ServiceChange>()
   const change = (key: ServiceKey, before: ServiceChange['before'] | 'same') => {
-    const after = without.has(key) ? undefined : frontends.services.get(key)
+    const after = without.has(key) ? undefined : servedIn(frontends, key)
     changes.set(key, { key, before: before === 'same' ? after : before, after })
   }
   for (const key of continuing ? changedServices(frontends, base, without) : frontends.services.keys()) {
     const wasIn = continuing && !base.without.has(key)
-    change(key, wasIn ? base.frontends?.services.get(key) : undefined)
+    change(key, wasIn ? servedIn(base.frontends, key) : undefined)
   }
   const taken = takenBy(changes.values(), continuing ? base : undefined, surroundings)
   // Services that did not change themselves, but whose neighbors did.

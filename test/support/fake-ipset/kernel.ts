@@ -30,6 +30,8 @@ export class FakeIpsetKernel implements SocketKernel {
   readonly #types: Readonly<Record<string, FakeType>>
   #ports = 2000
   #made = 0
+  /** Of hashes. */
+  readonly families = new Set([2, 10])
   /** Messages that were carried out, or refused, so far: by command. */
   readonly handled: number[] = []
   datagrams = 0
@@ -162,7 +164,7 @@ export class FakeIpsetKernel implements SocketKernel {
     const known = this.#types[type]
     if (known === undefined || revision < known.min || revision > known.max) refuse(ERR.FIND_TYPE)
     const isHash = type !== 'bitmap:port'
-    if (isHash && family !== 2 && family !== 10) refuse(ERR.INVALID_FAMILY)
+    if (isHash && !this.families.has(family)) refuse(ERR.INVALID_FAMILY)
     const [from, to] = [request.marked(shape, 4), request.marked(shape, 5)]
     if (!isHash && (from === undefined || to === undefined)) refuse(ERR.PROTOCOL)
     const maxElements = isHash ? (request.marked(shape, 19) ?? 65_536) : 65_536

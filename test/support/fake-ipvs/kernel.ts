@@ -100,7 +100,8 @@ export class FakeIpvs implements SocketKernel {
   #loads = 0
   #ports = 1000
   readonly #schedulers: ReadonlySet<string>
-  readonly #hasIpv6: boolean
+  /** CONFIG_IP_VS_IPV6. */
+  hasIpv6: boolean
   readonly #isPrivileged: boolean
   readonly #old: OldKernel
 
@@ -111,7 +112,7 @@ export class FakeIpvs implements SocketKernel {
     old = {},
   }: FakeIpvsOptions = {}) {
     this.#schedulers = new Set(schedulers)
-    this.#hasIpv6 = hasIpv6
+    this.hasIpv6 = hasIpv6
     this.#isPrivileged = isPrivileged
     this.#old = old
   }
@@ -196,7 +197,7 @@ export class FakeIpvs implements SocketKernel {
 
   #found(view: ByteView, message: Message): FakeServer | undefined {
     try {
-      return this.servers.get(addressKey(addressIn(commandIn(view, message).service, this.#hasIpv6)))
+      return this.servers.get(addressKey(addressIn(commandIn(view, message).service, this.hasIpv6)))
     } catch (error) {
       if (error instanceof Refusal) return undefined
       throw error
@@ -241,7 +242,7 @@ export class FakeIpvs implements SocketKernel {
 
   #setServer({ view, message }: Asked, command: number): void {
     const { service = {} } = commandIn(view, message)
-    const address = addressIn(service, this.#hasIpv6)
+    const address = addressIn(service, this.hasIpv6)
     const settings = settingsIn(service)
     const existing = this.servers.get(addressKey(address))
     if (command === IPVS_CMD_SET_SERVICE && existing === undefined) refuse('ESRCH')
@@ -257,7 +258,7 @@ export class FakeIpvs implements SocketKernel {
   }
 
   #existing(view: ByteView, message: Message): FakeServer {
-    const address = addressIn(commandIn(view, message).service, this.#hasIpv6)
+    const address = addressIn(commandIn(view, message).service, this.hasIpv6)
     return this.servers.get(addressKey(address)) ?? refuse('ESRCH')
   }
 
@@ -266,7 +267,7 @@ export class FakeIpvs implements SocketKernel {
     const full = command !== IPVS_CMD_DEL_DEST
     const destination = destinationIn(commandIn(view, message).destination, server, {
       full,
-      hasIpv6: this.#hasIpv6,
+      hasIpv6: this.hasIpv6,
     })
     const key = destinationKeyOf(destination)
     const existing = server.destinations.get(key)

@@ -19,6 +19,7 @@ import {
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import {
   AF_INET,
+  AF_INET6,
   NLM_F_CREATE,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,
@@ -64,6 +65,8 @@ export class FakeLinks {
   readonly links = new Map<number, FakeLink>()
   /** struct rtnl_link_ops that are there. */
   readonly kinds = new Set(['dummy', 'veth', 'bridge'])
+  /** The sysctl net.ipv6.conf.default.disable_ipv6. */
+  disablesIpv6 = false
   /** Datagrams that came. */
   datagrams = 0
   /** Tears the next so many dumps. */
@@ -170,6 +173,8 @@ export class FakeLinks {
   #newAddress({ view, message }: Call): void {
     const { head, ip, link } = this.#addressIn({ view, message })
     if (head.prefixLength > ip.length * 8) refuse('EINVAL')
+    // addrconf_add_dev.
+    if (head.family === AF_INET6 && this.disablesIpv6) refuse('EACCES')
     // ipv6_add_addr: it belongs to the loopback device.
     if (ip === LOOPBACK_V6) refuse('EADDRNOTAVAIL')
     const known = link.addresses.some(

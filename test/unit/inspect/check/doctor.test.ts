@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Config } from '../../../../src/config/config.ts'
-import { conntrackFindings, lackingFamily, settingFindings } from '../../../../src/inspect/check/doctor.ts'
+import { conntrackFindings, settingFindings } from '../../../../src/inspect/check/doctor.ts'
+import { lackingFamily } from '../../../../src/inspect/check/requirements.ts'
 import type { NftFamily } from '../../../../src/kernel/nft/state.ts'
 import { ipvsSettingFindings } from '../../../../src/modes/ipvs/doctor.ts'
 import { configFrom } from '../../../support/parse-flags.ts'
@@ -15,16 +16,15 @@ async function found(files: Readonly<Record<string, string>>, wroteIptables = fa
 }
 
 describe('requirements that are missing', () => {
-  it.each<[string, readonly (NftFamily | undefined)[], NftFamily | undefined]>([
-    ['nftables', [], undefined],
-    ['nftables', ['ip6', 'ip6'], 'ip6'],
-    ['iptables', ['ip'], 'ip'],
-    ['nftables', ['ip', 'ip6'], undefined],
-    ['nftables', ['ip6', undefined], undefined],
-    ['ipvs', ['ip6'], undefined],
-  ])('in %s mode and the families %j leave only %s unserved', (proxyMode, families, lacking) => {
+  it.each<[readonly (NftFamily | undefined)[], NftFamily | undefined]>([
+    [[], undefined],
+    [['ip6', 'ip6'], 'ip6'],
+    [['ip'], 'ip'],
+    [['ip', 'ip6'], undefined],
+    [['ip6', undefined], undefined],
+  ])('in the families %j leave only %s unserved', (families, lacking) => {
     const findings = families.map(family => ({ kind: 'missing', subject: 'fib', text: '', family }) as const)
-    expect(lackingFamily({ proxyMode }, findings)).toBe(lacking)
+    expect(lackingFamily(findings)).toBe(lacking)
   })
 })
 
