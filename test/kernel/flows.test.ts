@@ -165,6 +165,14 @@ describe('kprobe flows', () => {
       /no daemon answers at \/run\/kprobe\/admin\.sock; names of Services come from the rules/,
     )
     expect(linesOf(out)).toMatchObject([{ service: 'ns/web:http', open: served.size }])
+    const held = 'the kernel holds nothing for the Service "ns/wob"; did you mean ns/web?\n'
+    for (const args of [['flows'], ['top', '--once']])
+      expect(await runInProcess([...args, '--service=ns/wob'])).toMatchObject({
+        code: 1,
+        out: '',
+        err: expect.stringContaining(held),
+      })
+    expect(await runInProcess(['flows', '--service=ns/web'])).toMatchObject({ code: 0 })
   })
 
   it('follows new and ended connections, each once', async () => {

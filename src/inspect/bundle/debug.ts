@@ -108,10 +108,10 @@ async function writeAll({ output, redact, ...rest }: Request, io: Io): Promise<n
   if (path === '-') io.err(report)
   else io.out(report)
   for (const { name, why } of missing) io.err(`missing ${oneLine(`${name}: ${why}`)}\n`)
-  const lacks = (name: string) => missing.some(each => each.name === name)
-  if (!lacks(RULES_FILE) || !lacks(SNAPSHOT_FILE)) return EXIT_FINE
+  const has = (name: string) => content.files.some(file => file.name === name && file.data.length > 1)
+  if (has(RULES_FILE) || has(SNAPSHOT_FILE)) return EXIT_FINE
   throw new Error(
-    'the bundle has neither the objects of a daemon nor the rules in the kernel: run the command as root on the node, or in the pod of kprobe',
+    'the bundle has neither the objects of a daemon nor rules of the kernel: run the command as root on the node, or in the pod of kprobe',
   )
 }
 

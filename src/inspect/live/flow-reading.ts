@@ -14,7 +14,14 @@ import {
   watchFlowEvents,
 } from '../../kernel/conntrack/record.ts'
 import { settingNow } from '../../kernel/sysctl/sysctls.ts'
-import { isOfService, namesIn, noted, type ServiceNames, type ServiceRow } from '../../modes/common/show.ts'
+import {
+  isOfService,
+  namesIn,
+  noted,
+  type ServiceNames,
+  type ServiceRow,
+  UNNAMED,
+} from '../../modes/common/show.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
 import { readModes } from '../../modes/registry.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
@@ -23,6 +30,7 @@ import type { Message } from '../../netlink/message.ts'
 import { openNetlink } from '../../netlink/native.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { hintAt } from '../peers.ts'
+import { notHeldText } from './packet-request.ts'
 
 interface FlowNamesOptions {
   readonly clock: Clock
@@ -55,6 +63,8 @@ export class FlowNames {
   /** A notice for the user about the origin of the names. */
   readonly notice: string | undefined
   #names: ServiceNames = namesIn(noted(), false)
+  /** What the kernel serves, where the names come from there. */
+  #rows: readonly ServiceRow[] = []
   #version = 0
   #readAt: { readonly synced: unknown; readonly dueMs: number } | undefined
 
@@ -102,12 +112,13 @@ export class FlowNames {
     )
   }
 
-  /**
-   * Says that there is no Service `namespace/name`, or none of `namespace/`; nothing for an empty text, and where only the kernel was asked,
-   * which omits idle Services.
-   */
+  /** Says that there is no Service `namespace/name`, or none of `namespace/`; nothing for an empty text, and where names are unknown. */
   async noticesAbout(service: string): Promise<readonly string[]> {
-    if (service === '' || this.socket === undefined) return []
+    if (service === '') return []
+    if (this.socket === undefined) {
+      const isKnown = this.#rows.every(row => row.service !== UNNAMED && !isOfService([row.service], service))
+      return isKnown ? [notHeldText(this.#rows, service)] : []
+    }
     const services = await askDaemon(this.socket, '/services')
     const known = Array.isArray(services) ? services.map(String) : undefined
     if (known === undefined || isOfService(known, service)) return []
@@ -149,7 +160,8 @@ export class FlowNames {
   async #fromKernel() {
     const { proxyName } = this.#options
     const { held } = await readModes({ ...HERE, families: NFT_FAMILIES, proxyName })
-    return { names: namesOfRows(held.flatMap(({ rows }) => rows)), synced: undefined }
+    this.#rows = held.flatMap(({ rows }) => rows)
+    return { names: namesOfRows(this.#rows), synced: undefined }
   }
 }
 

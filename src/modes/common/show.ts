@@ -135,6 +135,9 @@ export function remembered(compute: ReadRules['obstacle']): ReadRules['obstacle'
   }
 }
 
+/** The Service of a row whose objects do not carry its name. */
+export const UNNAMED = '(unnamed)'
+
 /** One place at which rules catch traffic, and what they do with it: a row for people and for `-o json`. */
 export interface ServiceRow {
   /** `namespace/name:port`. */

@@ -11,6 +11,7 @@ import {
   type ReadRules,
   remembered,
   type ServiceRow,
+  UNNAMED,
 } from '../common/show.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
 import type { HeldMode, KernelRead, ModeDump } from '../mode.ts'
@@ -135,8 +136,6 @@ function placesOf(
   const key = JSON.stringify([service, type, protocol, port, address])
   return frontends.map(frontend => ({ row: { service, type, protocol, frontend, ...route }, leads, key }))
 }
-
-const UNNAMED = '(unnamed)'
 
 /** Returns chains that only shared rules can lead to, and that no rule leads to. */
 function orphansOf(own: readonly ReadChain[], reading: Reading): readonly ServiceRow[] {

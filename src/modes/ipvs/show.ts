@@ -39,6 +39,7 @@ import {
   type ServiceNames,
   type ServiceRow,
   tableObstacle,
+  UNNAMED,
 } from '../common/show.ts'
 import { LAYOUTS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
 import type { DumpFilter, HeldMode, KernelAccess, KernelRead, ModeDump } from '../mode.ts'
@@ -115,7 +116,7 @@ function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly Servic
   const rows = [...state.servers.values()].map(placed => {
     const { server } = placed
     return {
-      service: nameOf(server, names) || '(unnamed)',
+      service: nameOf(server, names) || UNNAMED,
       type: typeOf(state, server, rules),
       protocol: server.protocol,
       frontend: formatIpPort(server.ip, server.port),
@@ -159,7 +160,7 @@ function rowsWithoutServer(state: IpvsState, names: ServiceNames): readonly Serv
     if (state.servers.has(key)) continue
     const frontend = formatIpPort(ip, port)
     rows.set(key, {
-      service: nameOf({ protocol, ip, port }, names) || '(unnamed)',
+      service: nameOf({ protocol, ip, port }, names) || UNNAMED,
       type,
       protocol,
       frontend,

@@ -19,6 +19,7 @@ import {
   type ServedAddress,
   type ServiceRow,
   servedAddresses,
+  UNNAMED,
 } from '../common/show.ts'
 import {
   type FamilyLayout,
@@ -186,7 +187,7 @@ function rowOf(element: Element, address: ServedAddress, contents: Contents): Se
   const value = typeof element.data === 'string' ? readU32host(element.data) : 0
   const chain = contents.chains.get(value & CODE_MASK)
   return {
-    service: element.comment === '' ? '(unnamed)' : element.comment,
+    service: element.comment === '' ? UNNAMED : element.comment,
     type: address.type,
     protocol: protocolOfKey(element.key) ?? `protocol ${element.key.charCodeAt(element.key.length - 8)}`,
     frontend: address.text,

@@ -16,6 +16,7 @@ import {
   type ServedAddress,
   type ServiceRow,
   servedAddresses,
+  UNNAMED,
 } from '../common/show.ts'
 import { type FamilyLayout, LAYOUTS, protocolOfKey } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
@@ -147,7 +148,7 @@ function rowOf(
   const [insideListener, allowedFrom] = [inside.get(key), allowed.get(key)]
   const verdict = typeof data === 'object' ? (data.code === NF_DROP ? 'drop' : 'reject') : undefined
   return {
-    service: comment === '' ? '(unnamed)' : portName(comment),
+    service: comment === '' ? UNNAMED : portName(comment),
     type,
     protocol: protocolOfKey(key) ?? 'unknown',
     frontend: text,
