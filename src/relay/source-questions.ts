@@ -4,7 +4,7 @@ import { type Resource, requestPath } from '../source/kube/api-client.ts'
 import type { Exchange } from '../source/kube/exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from '../source/kube/failure.ts'
 import { compareVersions, isOlder, isPosition, versionOf } from '../source/kube/object-index.ts'
-import { isLeftOut, type ServerTraits, servedResource } from '../source/kube/server-traits.ts'
+import { isLeftOut, servedResource } from '../source/kube/server-traits.ts'
 import { watchQuery } from '../source/kube/watch-run.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
@@ -16,7 +16,6 @@ interface SourceQuestionsOptions {
   readonly collection: Collection
   readonly exchange: Exchange
   readonly resource: Resource
-  readonly traits: ServerTraits
   readonly toEntry: (object: ApiObject, name: string, version: string) => Entry
 }
 
@@ -106,8 +105,8 @@ export class SourceQuestions {
     { from, to }: { readonly from: string; readonly to: string },
     signal: AbortSignal,
   ): Promise<readonly Change[] | undefined> {
-    const { collection, exchange, resource, traits } = this.#options
-    const path = requestPath(servedResource(resource, traits), watchQuery(from, WATCH_SECONDS))
+    const { collection, exchange, resource } = this.#options
+    const path = requestPath(servedResource(resource, exchange.traits), watchQuery(from, WATCH_SECONDS))
     const stream = await exchange.watch({ kind: resource.kind, path, signal })
     const changes: Change[] = []
     let bytes = 0
@@ -139,12 +138,12 @@ export class SourceQuestions {
   }
 
   async #readPresent(): Promise<string> {
-    const { clock, exchange, resource, traits } = this.#options
+    const { clock, exchange, resource } = this.#options
     await pause(clock, PRESENT_MS, this.#stop.signal)
     // An answer that began before a question does not answer it.
     this.#present = undefined
     // Without a resourceVersion the list is consistent: no API server may answer from an old cache.
-    const path = requestPath(servedResource(resource, traits), { limit: '1' })
+    const path = requestPath(servedResource(resource, exchange.traits), { limit: '1' })
     const list = (signal: AbortSignal) =>
       exchange.list({ kind: resource.kind, path, signal }, () => undefined)
     return await runWithin(clock, { limitMs: ANSWER_MS_MAX, signal: this.#stop.signal }, list).then(

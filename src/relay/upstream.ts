@@ -7,7 +7,6 @@ import { Exchange } from '../source/kube/exchange.ts'
 import { Troubles } from '../source/kube/kube-source.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import { Reflector } from '../source/kube/reflector.ts'
-import { newTraits, type ServerTraits } from '../source/kube/server-traits.ts'
 import type { ApiObject } from '../source/kube/wire/tables.ts'
 import type { SourceProblem, SourceStatus } from '../source/source.ts'
 import { encodeMessage } from '../wire/protobuf/encoder.ts'
@@ -79,8 +78,7 @@ export class Upstream {
       accept: PROTOBUF,
       encoded: (object, bytes) => this.#encoded.set(object, Buffer.from(bytes)),
     })
-    const traits = newTraits()
-    this.#parts = relayedResources(state.proxyName).map(resource => this.#part(resource, traits))
+    this.#parts = relayedResources(state.proxyName).map(resource => this.#part(resource))
     state.heardMs = () => this.status.heardMs
     state.isPast = async (collection, revision) =>
       isOlder((await this.#questions.get(collection)?.present()) ?? '', revision)
@@ -108,7 +106,7 @@ export class Upstream {
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
-  #part(resource: Resource, traits: ServerTraits): Part {
+  #part(resource: Resource): Part {
     const { clock, random, state, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const type = RELAYED[resource.kind]
     const collection = state.collections[resource.kind]
@@ -124,7 +122,6 @@ export class Upstream {
       clock,
       random,
       checkPeriodMs,
-      traits,
       exchange: this.#exchange,
       parseObject: identity => this.#change(type, identity),
       deletion,
@@ -164,7 +161,7 @@ export class Upstream {
     // A relay sends removals with the revision before them, and its state does not prove that of the API server.
     const toEntry = (object: ApiObject, name: string, version: string): Entry =>
       entryOf(type, { name, version, value: this.#bytesOf(object) })
-    const asked = { clock, collection, exchange: this.#exchange, resource, traits, toEntry }
+    const asked = { clock, collection, exchange: this.#exchange, resource, toEntry }
     this.#questions.set(collection, new SourceQuestions(asked))
     return part
   }

@@ -205,6 +205,24 @@ test.each([
   await expectEqual(watched)
 })
 
+test('a streamed list that Kubernetes 1.37 compresses, and its watch, arrive in fewer bytes', async context => {
+  const { body } = await plane.api.send('GET', '/version')
+  if (Number(Object(body).minor) < 37) return context.skip('WatchListCompression is of 1.37')
+  await plane.api.each(
+    Array.from({ length: 300 }, (_, index) => index),
+    index => plane.api.create(service(`s${index}`)),
+  )
+  const before = relay.receivedBytes
+  const watched = await watch()
+  await expectEqual(watched)
+  const listed = watched.observations.flatMap(one => (one.kind === 'listed' ? [one.bytes] : []))
+  const bytes = listed.reduce((sum, each) => sum + each, 0)
+  expect(relay.receivedBytes - before).toBeLessThan(bytes / 2)
+  await plane.api.put(service('s7', 81))
+  await expectEqual(watched)
+  expect(watched.problems).toEqual([])
+})
+
 describe('with a service account', () => {
   const MANIFEST = fileURLToPath(new URL('../../deploy/kubernetes/base/rbac.yaml', import.meta.url))
   const ACCOUNT = { namespace: 'kube-system', name: 'kprobe' }

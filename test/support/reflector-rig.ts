@@ -9,7 +9,6 @@ import type { Failure } from '../../src/source/kube/failure.ts'
 import { Reflector } from '../../src/source/kube/reflector.ts'
 import type { Trouble } from '../../src/source/kube/reflector-state.ts'
 import { deletion, type ParseObject } from '../../src/source/kube/resource-changes.ts'
-import { newTraits } from '../../src/source/kube/server-traits.ts'
 import type { SourceObservation } from '../../src/source/source.ts'
 import { FakeClock, settle } from './fake-clock.ts'
 import { ScriptedApi, type ScriptedWatch, type Written } from './scripted-api.ts'
@@ -52,6 +51,8 @@ export class ReflectorRig {
     if (resource === undefined) throw new Error(`no resource ${name}`)
     const batcher = new Batcher<SourceEvent>(clock)
     batcher.start(batch => this.#takeBatch(batch))
+    const exchange = new Exchange({ client: api, clock, accept: 'application/json' })
+    exchange.traits.streamsLists = options.streaming ?? false
     this.reflector = new Reflector({
       resource,
       clock,
@@ -60,8 +61,7 @@ export class ReflectorRig {
       partsMax,
       parseObject: options.parse ?? parserOf(),
       deletion,
-      traits: { ...newTraits(), streamsLists: options.streaming ?? false },
-      exchange: new Exchange({ client: api, clock, accept: 'application/json' }),
+      exchange,
       sink: {
         events: batcher.put,
         refusals: list => {

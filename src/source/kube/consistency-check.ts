@@ -6,7 +6,7 @@ import { type Resource, requestPath } from './api-client.ts'
 import { type Exchange, LIST_MS_MAX, type Opening, PAGES_MAX } from './exchange.ts'
 import { type Failure, FailureError, failureOfError } from './failure.ts'
 import { isOlder, type ObjectIndex, type Version, versionIn } from './object-index.ts'
-import { type ServerTraits, servedResource } from './server-traits.ts'
+import { servedResource } from './server-traits.ts'
 
 /**
  * Tests whether the server is at an older revision than this one. A server whose store was restored would let a watch
@@ -24,7 +24,6 @@ export async function isBehind(exchange: Exchange, opening: Opening, position: s
 interface ConsistencyCheckOptions {
   readonly resource: Resource
   readonly exchange: Exchange
-  readonly traits: ServerTraits
   readonly clock: Clock
   readonly random: () => number
   /** Mean distance between checks, milliseconds; more where there are many objects. */
@@ -129,8 +128,11 @@ export class ConsistencyCheck {
   }
 
   async #page(token: string): Promise<Awaited<ReturnType<Exchange['metadata']>>> {
-    const { resource, exchange, traits, clock } = this.#options
-    const path = requestPath(servedResource(resource, traits), { limit: PAGE_OBJECTS, continue: token })
+    const { resource, exchange, clock } = this.#options
+    const path = requestPath(servedResource(resource, exchange.traits), {
+      limit: PAGE_OBJECTS,
+      continue: token,
+    })
     return await runWithin(clock, { limitMs: LIST_MS_MAX, signal: this.#stop.signal }, signal =>
       exchange.metadata({ kind: resource.kind, path, signal }),
     )

@@ -3,7 +3,14 @@ import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { type ApiClient, type ApiResponse, collect } from './api-client.ts'
 import { FailureError, failureOfError, failureOfStatus } from './failure.ts'
-import { type ApiStatus, createListReader, createWatchReader, readStatus } from './wire/encodings.ts'
+import { newTraits } from './server-traits.ts'
+import {
+  type ApiStatus,
+  createListReader,
+  createWatchReader,
+  readStatus,
+  withoutManagedFields,
+} from './wire/encodings.ts'
 import {
   type ApiKind,
   type ApiObject,
@@ -56,6 +63,8 @@ const SLICE_MS = 2
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
 export class Exchange {
+  /** What is known of the server so far. */
+  readonly traits = newTraits()
   readonly #options: ExchangeOptions
   readonly #slicing: Slicing
   readonly #slice: Slice
@@ -130,21 +139,38 @@ export class Exchange {
   }
 
   async #open(opening: Opening, longLived: boolean): Promise<ApiResponse> {
-    const { path, signal, accept, isDirect = false } = opening
-    const { client } = this.#options
-    const response = await client.send({
-      method: 'GET',
-      path,
-      accept: accept ?? this.#options.accept,
-      idleMs: longLived ? WATCH_IDLE_MS : LIST_IDLE_MS,
-      longLived,
-      isDirect,
-      signal,
-    })
+    const response = await this.#answer(opening, longLived)
     if (response.status === 200) return response
     throw new FailureError(
       failureOfStatus(response.status, await this.#statusOf(response), response.retryAfterMs),
     )
+  }
+
+  async #answer(opening: Opening, longLived: boolean): Promise<ApiResponse> {
+    const { accept = this.#options.accept } = opening
+    if (!this.traits.dropsManagedFields) return await this.#send({ ...opening, accept }, longLived)
+    const slim = await this.#send({ ...opening, accept: withoutManagedFields(accept) }, longLived)
+    if (slim.status !== 406) return slim
+    await this.#statusOf(slim)
+    const whole = await this.#send({ ...opening, accept }, longLived)
+    if (whole.status !== 406) this.traits.dropsManagedFields = false
+    return whole
+  }
+
+  async #send(
+    { path, accept, signal, isDirect = false }: Opening & { readonly accept: string },
+    longLived: boolean,
+  ): Promise<ApiResponse> {
+    const idleMs = longLived ? WATCH_IDLE_MS : LIST_IDLE_MS
+    return await this.#options.client.send({
+      method: 'GET',
+      path,
+      accept,
+      idleMs,
+      longLived,
+      isDirect,
+      signal,
+    })
   }
 
   async #statusOf(response: ApiResponse): Promise<ApiStatus | undefined> {

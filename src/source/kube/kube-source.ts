@@ -18,7 +18,6 @@ import { Reflector } from './reflector.ts'
 import type { ReflectorOptions, ReflectorSink } from './reflector-options.ts'
 import type { Trouble } from './reflector-state.ts'
 import { deletion } from './resource-changes.ts'
-import { newTraits } from './server-traits.ts'
 
 export interface KubeSourceOptions {
   /** Stays open: its owner closes it, after stop(). */
@@ -80,10 +79,9 @@ export class KubeSource implements Source {
       () => this.#synced,
     )
     const exchange = new Exchange({ client, clock, accept, details })
-    const traits = newTraits()
     const parsing = { details, headlessSlices: serviceProxyName !== undefined }
     const parseObject = parserOf(new ValuePool(), parsing)
-    const shared = { exchange, traits, parseObject, deletion }
+    const shared = { exchange, parseObject, deletion }
     this.#parts = watchedResources(options).map(resource => this.#part(resource, shared))
   }
 
@@ -123,10 +121,7 @@ export class KubeSource implements Source {
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
-  #part(
-    resource: Resource,
-    shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject' | 'deletion'>,
-  ): Part {
+  #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'parseObject' | 'deletion'>): Part {
     const { clock, random, partsMax, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: this.#batcher.put,

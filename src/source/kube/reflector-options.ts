@@ -8,12 +8,10 @@ import type { Failure } from './failure.ts'
 import type { Change } from './listing.ts'
 import type { Trouble } from './reflector-state.ts'
 import type { ParseObject } from './resource-changes.ts'
-import type { ServerTraits } from './server-traits.ts'
 
 export interface ReflectorOptions<E extends Change = SourceEvent> {
   readonly resource: Resource
   readonly exchange: Exchange
-  readonly traits: ServerTraits
   readonly clock: Clock
   readonly random: () => number
   readonly parseObject: ParseObject<E>

@@ -124,18 +124,18 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   async #try(): Promise<Outcome> {
-    const { clock, resource, traits } = this.#options
+    const { clock, resource, exchange } = this.#options
     const { next, plain, consistent } = this.#state
     const attempt = new Attempt<Outcome>(clock)
     this.#attempt = attempt
-    const streaming = next === 'list' && traits.streamsLists && !plain && !consistent
+    const streaming = next === 'list' && exchange.traits.streamsLists && !plain && !consistent
     const during: Attempted = next === 'watch' ? 'watch' : streaming ? 'streaming list' : 'list'
     try {
       return during === 'list' ? await this.#list(attempt) : await this.#stream(attempt, streaming)
     } catch (error) {
       if (attempt.result !== undefined) return attempt.result
       const failure = failureOfError(error)
-      if (learn(traits, resource, { failure, during })) return { kind: 'unselected' }
+      if (learn(exchange.traits, resource, { failure, during })) return { kind: 'unselected' }
       return { kind: 'failed', during, failure }
     } finally {
       attempt.end()
@@ -391,8 +391,8 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   #opening(attempt: Attempt<Outcome>, query: Readonly<Record<string, string>>): Opening {
-    const { resource, traits } = this.#options
-    const path = requestPath(servedResource(resource, traits), query)
+    const { resource, exchange } = this.#options
+    const path = requestPath(servedResource(resource, exchange.traits), query)
     // A relay that lacks most objects cannot confirm that they are gone.
     return { kind: resource.kind, path, isDirect: this.#state.doubted, signal: attempt.signal }
   }

@@ -2,15 +2,17 @@ import { isJson, type Json } from '../../model/fields.ts'
 import type { Resource } from './api-client.ts'
 import type { Failure } from './failure.ts'
 
-/** The known abilities of one server, shared by all clients of it. */
+/** The known abilities of one server, shared by all requests to it. */
 export interface ServerTraits {
   streamsLists: boolean
   /** It knows spec.clusterIP in a field selector, as Kubernetes 1.31 does; caching proxies may not. */
   selectsClusterIps: boolean
+  /** It accepts, or ignores, the parameter of media types that leaves out managedFields. */
+  dropsManagedFields: boolean
 }
 
 export function newTraits(): ServerTraits {
-  return { streamsLists: true, selectsClusterIps: true }
+  return { streamsLists: true, selectsClusterIps: true, dropsManagedFields: true }
 }
 
 /** Tests whether the resource has a selector that not every server knows. */

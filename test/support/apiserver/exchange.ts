@@ -2,7 +2,7 @@ import { gzipSync } from 'node:zlib'
 import type { Cancel, Clock } from '../../../src/base/clock.ts'
 import { type Fault, type FaultScript, seenOf } from './faults.ts'
 import { FaultyBody, type ResponsePort } from './faulty-body.ts'
-import { FaultyEvents } from './faulty-events.ts'
+import { FaultyEvents, GZIP_LEVEL } from './faulty-events.ts'
 import type { Reply, Semantics, ServerRequest, Twist } from './semantics.ts'
 import { failure } from './status.ts'
 
@@ -61,10 +61,13 @@ class Exchange {
   }
 
   #stream(reply: Extract<Reply, { kind: 'watch' }>, body: FaultyBody): void {
-    body.head(200, reply.headers)
-    const events = new FaultyEvents({ body, faults: this.#options.faults, encode: reply.encode })
+    const { faults, request } = this.#options
+    const compresses = reply.compressible && wantsGzip(request)
+    body.head(200, compresses ? { ...reply.headers, ...COMPRESSED } : reply.headers)
+    const events = new FaultyEvents({ body, faults, encode: reply.encode, compresses })
     if (events.begin()) return
     const stop = reply.start(events)
+    events.begun()
     if (body.ended) stop()
     else this.#cancels.push(stop)
   }
@@ -75,15 +78,16 @@ type Whole = Extract<Reply, { kind: 'whole' }>
 /** The real server's threshold: smaller answers are not worth the work. */
 const GZIP_MIN_BYTES = 128 * 1024
 
-function compressed(reply: Whole, { headers }: ServerRequest): Whole {
-  const wanted = /\bgzip\b/.test(headers['accept-encoding'] ?? '')
-  if (!wanted || reply.body.length < GZIP_MIN_BYTES || 'content-encoding' in reply.headers) return reply
-  const body = gzipSync(reply.body, { level: 1 })
-  return {
-    ...reply,
-    headers: { ...reply.headers, 'content-encoding': 'gzip', vary: 'Accept-Encoding' },
-    body,
-  }
+const COMPRESSED = { 'content-encoding': 'gzip', vary: 'Accept-Encoding' } as const
+
+function wantsGzip({ headers }: ServerRequest): boolean {
+  return /\bgzip\b/.test(headers['accept-encoding'] ?? '')
+}
+
+function compressed(reply: Whole, request: ServerRequest): Whole {
+  if (!wantsGzip(request) || reply.body.length < GZIP_MIN_BYTES || 'content-encoding' in reply.headers) return reply
+  const body = gzipSync(reply.body, { level: GZIP_LEVEL })
+  return { ...reply, headers: { ...reply.headers, ...COMPRESSED }, body }
 }
 
 function sendWhole({ code, headers, body }: Whole, to: FaultyBody): void {

@@ -1,13 +1,22 @@
+import { gzipSync } from 'node:zlib'
 import type { WatchEvent } from '../../../src/source/kube/wire/tables.ts'
 import type { Fault } from './faults.ts'
 import type { FaultyBody } from './faulty-body.ts'
 import type { EventSink } from './watch.ts'
 
+/** The real server's. */
+export const GZIP_LEVEL = 1
+
 interface FaultyEventsOptions {
   readonly body: FaultyBody
   readonly faults: readonly Fault[]
   readonly encode: (event: WatchEvent) => Uint8Array
+  /** Each flush is a gzip member of its own. */
+  readonly compresses: boolean
 }
+
+/** Events that follow each other at once share a member, as in the real server while more of them wait. */
+const MEMBER_BYTES = 64 * 1024
 
 /** Events on their way to the bytes: lost, doubled, turned round or joined by others where the faults say so. */
 export class FaultyEvents implements EventSink {
@@ -18,6 +27,10 @@ export class FaultyEvents implements EventSink {
   /** Events the store had, sent or not. */
   #index = 0
   #sent = 0
+  /** Bytes of the next gzip member. */
+  #unflushed: Uint8Array[] = []
+  #unflushedBytes = 0
+  #hasBegun = false
 
   constructor(options: FaultyEventsOptions) {
     this.#options = options
@@ -41,6 +54,12 @@ export class FaultyEvents implements EventSink {
     this.#options.body.end()
   }
 
+  /** The initial events were given: what comes from now on is sent at once. */
+  begun(): void {
+    this.#hasBegun = true
+    this.#flushBytes()
+  }
+
   /** Whatever is to stand before the first event. True when nothing more may be said. */
   begin(): boolean {
     this.#inserted(0)
@@ -56,15 +75,31 @@ export class FaultyEvents implements EventSink {
   #send(event: WatchEvent): void {
     const { body, encode } = this.#options
     if (body.ended) return
-    body.write(encode(event))
+    this.#write(encode(event))
     this.#sent++
     this.#inserted(this.#sent)
     body.isOver({ events: this.#sent })
   }
 
   #inserted(after: number): void {
-    const { body, encode, faults } = this.#options
+    const { encode, faults } = this.#options
     for (const fault of faults)
-      if (fault.kind === 'event' && fault.after === after) body.write(encode(fault.event))
+      if (fault.kind === 'event' && fault.after === after) this.#write(encode(fault.event))
+  }
+
+  #write(bytes: Uint8Array): void {
+    const { body, faults, compresses } = this.#options
+    if (!compresses) return body.write(bytes)
+    this.#unflushed.push(bytes)
+    this.#unflushedBytes += bytes.length
+    // Faults count events that were sent.
+    if (this.#hasBegun || faults.length > 0 || this.#unflushedBytes > MEMBER_BYTES) this.#flushBytes()
+  }
+
+  #flushBytes(): void {
+    if (this.#unflushed.length === 0) return
+    this.#options.body.write(gzipSync(Buffer.concat(this.#unflushed), { level: GZIP_LEVEL }))
+    this.#unflushed = []
+    this.#unflushedBytes = 0
   }
 }

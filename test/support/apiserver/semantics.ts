@@ -42,6 +42,8 @@ export type Reply =
       readonly kind: 'watch'
       readonly headers: Readonly<Record<string, string>>
       readonly encode: (event: WatchEvent) => Uint8Array
+      /** It begins with a list: Kubernetes 1.37 compresses it where the client takes gzip (WatchListCompression). */
+      readonly compressible: boolean
       readonly start: (sink: EventSink) => () => void
     }
 
@@ -87,6 +89,8 @@ export class Semantics {
   readonly clock: Clock
   readonly groupsOff: Set<string>
   watchList: boolean
+  /** Feature gate of Kubernetes 1.37. */
+  watchListCompression = true
   bookmarkEveryMs: number
   expiredAsStatus: boolean
   limitAlways: boolean
@@ -206,6 +210,7 @@ export class Semantics {
     return {
       kind: 'watch',
       headers: { 'content-type': encoder.watchContentType },
+      compressible: this.watchListCompression && request.options.sendInitialEvents === true,
       encode: ({ type, object }) =>
         encoder.event(type, partial && object.kind === resource.kind ? partialOf(object) : object),
       start: sink => startWatch(view, watched, sink),

@@ -1,6 +1,7 @@
-import { type Readable, Transform, type TransformCallback } from 'node:stream'
-import { createGunzip, constants as zlib } from 'node:zlib'
+import type { Readable } from 'node:stream'
+import { createGunzip } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
+import { printable } from '../../../model/fields.ts'
 import { type ApiBody, ApiError, RETRY_AFTER_MS_MAX } from '../api-client.ts'
 import type { Call } from './call.ts'
 
@@ -167,6 +168,7 @@ interface AnswerOptions extends Omit<BodyOptions, 'cut'> {
 /** Repetitive lists shrink by less than 100; a bomb by 1,000. */
 const GUNZIP_RATIO_MAX = 200
 const GUNZIP_FREE_BYTES = 16 * 1024 * 1024
+const INFLATED_PIECE_BYTES = 32 * 1024
 
 /** Wraps a response. Call it as soon as the head has arrived, so that no piece of the body is missed. */
 export function answerOf(options: AnswerOptions): Answer {
@@ -200,39 +202,50 @@ function lengthMeter(stream: Readable, announced: string | undefined): () => boo
   return () => left === 0
 }
 
-/** We ask for no compression; a proxy may apply it all the same. */
-function decode(stream: Readable, encoding: string | undefined, call: Call): Readable {
-  if (encoding === undefined || encoding === '' || encoding === 'identity') return stream
-  if (encoding !== 'gzip') {
+/** Content codings are case-insensitive, and `x-gzip` is `gzip` (RFC 9110, 8.4.1). */
+function decode(stream: Readable, encoding = '', call: Call): Readable {
+  const coding = encoding.toLowerCase()
+  if (coding === 'gzip' || coding === 'x-gzip') return gunzip(stream, call)
+  if (coding !== '' && coding !== 'identity')
     call.fail(
-      new ApiError('protocol', 'the response has a content encoding that the request does not accept'),
+      new ApiError(
+        'protocol',
+        `the response has the content encoding ${printable(encoding)}; supported: gzip`,
+      ),
     )
-    return stream
-  }
-  return gunzip(stream, call)
+  return stream
 }
 
+/**
+ * The bytes that were compressed, as they arrive: kube-apiserver flushes each watch event, and begins another gzip member
+ * after each flush.
+ */
 function gunzip(stream: Readable, call: Call): Readable {
-  const inflate = createGunzip({ finishFlush: zlib.Z_FINISH })
+  const inflate = createGunzip({ chunkSize: INFLATED_PIECE_BYTES })
+  let received = 0
   let inflated = 0
-  const guard = new Transform({
-    transform(piece: Uint8Array, _encoding: BufferEncoding, done: TransformCallback): void {
-      inflated += piece.length
-      if (inflated <= GUNZIP_FREE_BYTES + GUNZIP_RATIO_MAX * inflate.bytesWritten) done(null, piece)
-      else done(new ApiError('protocol', `the response inflates more than ${GUNZIP_RATIO_MAX} times`))
-    },
+  stream.on('data', (piece: Uint8Array) => {
+    received += piece.length
   })
-  const failed = (error: Error): void => {
-    if (error instanceof ApiError) call.fail(error)
-    else if ('code' in error && error.code === 'Z_BUF_ERROR') call.fail(cutOff(error))
-    else call.fail(new ApiError('protocol', 'the response is not valid gzip', { cause: error }))
-    inflate.destroy()
-  }
-  inflate.on('error', failed)
-  guard.on('error', failed)
+  inflate.on('data', (piece: Uint8Array) => {
+    inflated += piece.length
+    if (inflated > GUNZIP_FREE_BYTES + GUNZIP_RATIO_MAX * inflate.bytesWritten)
+      call.fail(new ApiError('protocol', `the response inflates more than ${GUNZIP_RATIO_MAX} times`))
+  })
+  // It ends at zeros behind a member, and ignores what follows.
+  inflate.once('end', () => {
+    if (inflate.bytesWritten < received)
+      call.fail(new ApiError('protocol', 'the response has bytes behind its gzip data'))
+  })
+  inflate.on('error', (error: NodeJS.ErrnoException) => {
+    const invalid = new ApiError('protocol', 'the response is not valid gzip', { cause: error })
+    call.fail(error.code === 'Z_BUF_ERROR' ? cutOff(error) : invalid)
+  })
+  stream.once('close', () => {
+    if (!stream.readableEnded) call.fail(cutOff())
+  })
   call.onFail(() => inflate.destroy())
-  stream.pipe(inflate).pipe(guard)
-  return guard
+  return stream.pipe(inflate)
 }
 
 /**

@@ -211,6 +211,7 @@ class HttpClient implements ApiClient {
       path: `${this.#parts.address.basePath}${path}`,
       headers: {
         accept,
+        'accept-encoding': 'gzip',
         'user-agent': 'kprobe',
         ...(body === undefined ? {} : { 'content-type': contentType }),
         ...pass.headers,

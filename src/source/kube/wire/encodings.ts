@@ -55,6 +55,11 @@ export function acceptFor(contentType: string, acceptContentTypes = ''): string 
   return contentType.trim().toLowerCase() === PROTOBUF ? `${PROTOBUF}, ${JSON_TYPE}` : JSON_TYPE
 }
 
+/** Asks the server to leave out managedFields (KEP-5958). Servers before 1.38 ignore parameters that they do not know. */
+export function withoutManagedFields(accept: string): string {
+  return accept.replace(/[^\s,;]+\/[^\s,;]+/g, '$&;drop=metadata.managedFields')
+}
+
 /** The server's error: metav1.Status. */
 export interface ApiStatus {
   /** HTTP status; 0 when absent. */

@@ -31,7 +31,9 @@ function repaired(): number[] {
 describe('consistency check', () => {
   it('F30, I-38: asks for metadata of the same objects in pages', async () => {
     const asked = await checking([service('a', 5)])
-    expect(asked.request.accept).toBe('application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1')
+    expect(asked.request.accept).toBe(
+      'application/json;drop=metadata.managedFields;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1',
+    )
     expect(asked.query.get('labelSelector')).toBe('!service.kubernetes.io/service-proxy-name')
     expect(asked.query.get('limit')).toBe('250')
     expect(asked.query.has('resourceVersion')).toBe(false)
@@ -187,6 +189,8 @@ describe('consistency check', () => {
   it('that fails is reported, and changes nothing', async () => {
     const asked = await checking([service('a', 5)])
     asked.status(406, { reason: 'NotAcceptable' })
+    await settle()
+    rig.api.take().status(406, { reason: 'NotAcceptable' })
     await settle()
     expect(rig.checks.map(failure => failure?.kind)).toEqual(['unexpected'])
     expect(watch.isLeft).toBe(false)

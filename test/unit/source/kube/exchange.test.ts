@@ -13,6 +13,7 @@ function exchange(clock = new FakeClock()) {
   return { api, exchange: new Exchange({ client: api, clock, accept }) }
 }
 
+const DROP = 'drop=metadata.managedFields'
 const OPENING = { kind: 'Service', path: '/api/v1/services' } as const
 
 function opening() {
@@ -25,13 +26,40 @@ describe('exchange', () => {
     void each.list(opening(), () => undefined).catch(() => undefined)
     expect(api.take().request).toMatchObject({
       method: 'GET',
-      accept: 'application/vnd.kubernetes.protobuf, application/json',
+      accept: `application/vnd.kubernetes.protobuf;${DROP}, application/json;${DROP}`,
       // The API server ends a list after 60 s itself.
       idleMs: 75_000,
       longLived: false,
     })
     void each.watch(opening()).catch(() => undefined)
     expect(api.take().request).toMatchObject({ idleMs: 20_000, longLived: true })
+  })
+
+  it('asks with managedFields from then on when the server rejects the parameter', async () => {
+    const { api, exchange: each } = exchange()
+    const page = each.list(opening(), () => undefined)
+    const first = api.take()
+    expect(first.request.accept).toContain(DROP)
+    first.status(406, { reason: 'NotAcceptable', message: 'only the following media types are accepted' })
+    await settle()
+    const second = api.take()
+    expect(second.request.accept).toBe('application/vnd.kubernetes.protobuf, application/json')
+    second.list([service('a', 1)], '9')
+    expect((await page).resourceVersion).toBe('9')
+    void each.watch(opening()).catch(() => undefined)
+    expect(api.take().request.accept).not.toContain(DROP)
+  })
+
+  it('fails when the server rejects the media types without the parameter, too, and does not blame it', async () => {
+    const { api, exchange: each } = exchange()
+    const page = each.list(opening(), () => undefined)
+    api.take().status(406, {})
+    await settle()
+    api.take().status(406, { reason: 'NotAcceptable', message: 'no' })
+    await expect(page).rejects.toThrow('status 406 NotAcceptable: no')
+    expect(api.waiting()).toBe(0)
+    void each.list(opening(), () => undefined).catch(() => undefined)
+    expect(api.take().request.accept).toContain(DROP)
   })
 
   it('gives the items of a page, its version and its size', async () => {

@@ -15,6 +15,7 @@ export interface Answer {
 export interface AskOptions {
   /** Called at each piece, with all that came; true ends the request. */
   readonly enough?: (soFar: Buffer) => boolean
+  readonly headers?: Readonly<Record<string, string>>
 }
 
 /** Over HTTP/2; the session is the caller's. */
@@ -27,7 +28,7 @@ export function session(server: ApiServer) {
 export function askHttp2(on: ClientHttp2Session, path: string, options: AskOptions = {}): Promise<Answer> {
   const { enough = () => false } = options
   return new Promise(resolve => {
-    const stream = on.request({ ':path': path })
+    const stream = on.request({ ':path': path, ...options.headers })
     let code = 0
     let error: Error | undefined
     let answered: Answer['headers'] = {}

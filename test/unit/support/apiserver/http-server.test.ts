@@ -1,3 +1,4 @@
+import { gunzipSync, gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
 import { errorEvent } from '../../../support/apiserver/faults.ts'
 import { ApiServer } from '../../../support/apiserver/http-server.ts'
@@ -90,5 +91,41 @@ describe('faults in responses', () => {
     })
     const { body } = await askHttp1(server, SERVICES, { enough: soFar => soFar.length >= 12 })
     expect(body.toString().slice(0, 12)).toBe('{"kin??d":"S')
+  })
+})
+
+describe('compression', () => {
+  const headers = { 'accept-encoding': 'gzip' }
+  const STREAMING = `${SERVICES}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true`
+
+  it('is of watches that begin with a list, with a gzip member for each flush', async () => {
+    const server = await started()
+    const initial: Buffer[] = []
+    const { body, ...answer } = await askHttp2(sessionWith(server), STREAMING, {
+      headers,
+      enough: soFar => {
+        if (initial.length === 0) {
+          initial.push(soFar)
+          server.store.delete('services', 'ns/a')
+        }
+        return soFar.length > (initial[0]?.length ?? 0)
+      },
+    })
+    expect(answer.headers['content-encoding']).toBe('gzip')
+    expect(lines(gunzipSync(initial[0] ?? Buffer.alloc(0)))).toBe(4)
+    const event = body.subarray(initial[0]?.length)
+    expect(JSON.parse(gunzipSync(event).toString()).type).toBe('DELETED')
+    expect(event[0]).toBe(gzipSync('')[0])
+  })
+
+  it('is not of other watches, nor of what Kubernetes 1.36 sends', async () => {
+    const server = await started()
+    const on = sessionWith(server)
+    const enough = () => true
+    expect((await askHttp2(on, WATCH, { headers, enough })).headers).not.toHaveProperty('content-encoding')
+    server.semantics.watchListCompression = false
+    expect((await askHttp2(on, STREAMING, { headers, enough })).headers).not.toHaveProperty(
+      'content-encoding',
+    )
   })
 })

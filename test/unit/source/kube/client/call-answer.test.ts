@@ -1,41 +1,84 @@
-import { gzipSync } from 'node:zlib'
+import { constants, createGzip, gzipSync } from 'node:zlib'
 import { describe, expect, it } from 'vitest'
 import { IS_QUICK } from '../../../../support/runs.ts'
-import { failureOf, get, getText, loopback, textOf } from './loopback.ts'
+import { failureOf, get, getText, type Handler, loopback, textOf } from './loopback.ts'
 
 const rig = loopback()
 
-async function serving(body: Buffer, encoding = 'gzip') {
-  const server = await rig().serve({
-    protocol: 'h2',
-    handler: (_, response) => response.writeHead(200, { 'content-encoding': encoding }).end(body),
-  })
-  return rig().openTo(server)
+async function answeredBy(handler: Handler, protocol: 'h2' | 'http/1.1' = 'h2') {
+  return rig().openTo(await rig().serve({ protocol, handler }))
 }
 
+function serving(body: Buffer, encoding = 'gzip') {
+  return answeredBy((_, response) => response.writeHead(200, { 'content-encoding': encoding }).end(body))
+}
+
+const TEXT = JSON.stringify(Array.from({ length: 20_000 }, (_, at) => ({ name: `service-${at}` })))
+
 describe('F24: a compressed response', () => {
-  it('is inflated although it was not requested', async () => {
-    const text = JSON.stringify(Array.from({ length: 20_000 }, (_, at) => ({ name: `service-${at}` })))
-    expect(await getText(await serving(gzipSync(text)), '/')).toBe(text)
+  it('is requested and inflated', async () => {
+    const client = await answeredBy(({ headers }, response) => {
+      const coding = String(headers['accept-encoding'])
+      response.writeHead(200, { 'content-encoding': coding }).end(gzipSync(TEXT))
+    })
+    expect(await getText(client, '/')).toBe(TEXT)
+  })
+
+  it.each(['GZIP', 'x-gzip'])('may name the encoding %s', async encoding => {
+    expect(await getText(await serving(gzipSync(TEXT), encoding), '/')).toBe(TEXT)
+  })
+
+  it.each(['identity', ''])('may not be compressed after all (%s)', async encoding => {
+    expect(await getText(await serving(Buffer.from(TEXT), encoding), '/')).toBe(TEXT)
   })
 
   it('arrives piece by piece', async () => {
-    const { createGzip, constants } = await import('node:zlib')
     const gzip = createGzip()
-    const server = await rig().serve({
-      protocol: 'h2',
-      handler: (_, response) => {
-        response.writeHead(200, { 'content-encoding': 'gzip' })
-        gzip.pipe(response)
-        gzip.write('one')
-        gzip.flush(constants.Z_SYNC_FLUSH)
-      },
+    const client = await answeredBy((_, response) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' })
+      gzip.pipe(response)
+      gzip.write('one')
+      gzip.flush(constants.Z_SYNC_FLUSH)
     })
-    const client = await rig().openTo(server)
     for await (const piece of (await client.send(get('/', { longLived: true }))).body) {
       expect(Buffer.from(piece).toString()).toBe('one')
       break
     }
+  })
+
+  it.each(['h2', 'http/1.1'] as const)('may begin a member with each event, over %s', async protocol => {
+    const events = ['one', 'two', 'three', TEXT]
+    const wholes = events.map((_, at) => events.slice(0, at + 1).join(''))
+    let sendNext: () => void = () => undefined
+    const client = await answeredBy((_, response) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' })
+      const rest = events.map(event => gzipSync(event))
+      sendNext = () => {
+        const member = rest.shift()
+        if (member === undefined) response.end()
+        else response.write(member)
+      }
+      sendNext()
+    }, protocol)
+    let text = ''
+    for await (const piece of (await client.send(get('/', { longLived: true }))).body) {
+      text += Buffer.from(piece).toString()
+      if (wholes.includes(text)) sendNext()
+    }
+    expect(text).toBe(events.join(''))
+  })
+
+  it('may be split anywhere', async () => {
+    const bytes = Buffer.concat([gzipSync('first'), gzipSync('second')])
+    const client = await answeredBy((_, response) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' })
+      const send = (at: number): void => {
+        if (at === bytes.length) response.end()
+        else response.write(bytes.subarray(at, at + 1), () => setImmediate(send, at + 1))
+      }
+      send(0)
+    })
+    expect(await getText(client, '/')).toBe('firstsecond')
   })
 
   it.skipIf(IS_QUICK)('that is a bomb is refused before it fills the memory', async () => {
@@ -49,18 +92,40 @@ describe('F24: a compressed response', () => {
     expect(received).toBeLessThan(80 * 1024 * 1024)
   })
 
-  it('that is cut is lost, and that is none is refused', async () => {
-    const whole = gzipSync('x'.repeat(10_000))
-    expect(await failureOf(getText(await serving(whole.subarray(0, 30)), '/'))).toMatchObject({
-      kind: 'lost',
-    })
-    const wrong = await failureOf(getText(await serving(Buffer.from('hello hello hello')), '/'))
-    expect(wrong).toMatchObject({ kind: 'protocol' })
+  const two = Buffer.concat([gzipSync('x'.repeat(10_000)), gzipSync('second')])
+  const flipped = Buffer.from(two)
+  flipped[two.length - 8] = ~(two[two.length - 8] ?? 0)
+
+  it.each([
+    ['cut in a member', 'lost', two.subarray(0, 30)],
+    ['cut in the second member', 'lost', two.subarray(0, -3)],
+    ['empty', 'lost', Buffer.alloc(0)],
+    ['no gzip', 'protocol', Buffer.from('hello hello hello')],
+    ['of another checksum', 'protocol', flipped],
+    ['followed by other bytes', 'protocol', Buffer.concat([two, Buffer.from('{"kind":"ServiceList"}')])],
+    ['followed by zeros', 'protocol', Buffer.concat([two, Buffer.alloc(4), gzipSync('third')])],
+  ])('that is %s is %s', async (_, kind, body) => {
+    expect(await failureOf(getText(await serving(body), '/'))).toMatchObject({ kind })
   })
 
-  it('in another way than gzip is refused', async () => {
-    const client = await serving(Buffer.from('x'), 'br')
-    const failure = await failureOf(client.send(get('/')).then(textOf))
+  it.each(['h2', 'http/1.1'] as const)('cut between two members is lost, over %s', async protocol => {
+    const server = await rig().serve({
+      protocol,
+      handler: (_, response) => {
+        response.writeHead(200, { 'content-encoding': 'gzip' })
+        response.write(gzipSync('one'), () => {
+          setImmediate(() => {
+            for (const socket of server.connections) socket.destroy()
+          })
+        })
+      },
+    })
+    expect(await failureOf(getText(await rig().openTo(server), '/'))).toMatchObject({ kind: 'lost' })
+  })
+
+  it('in another way than gzip is refused by name', async () => {
+    const failure = await failureOf((await serving(Buffer.from('x'), 'br')).send(get('/')).then(textOf))
     expect(failure).toMatchObject({ kind: 'protocol' })
+    expect(failure?.message).toContain('the response has the content encoding br; supported: gzip')
   })
 })

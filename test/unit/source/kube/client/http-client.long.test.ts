@@ -30,7 +30,7 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
     })
     const version = protocol === 'h2' ? '2.0' : '1.1'
     const asked = ['GET', '/api/v1/services?limit=500', `Bearer ${CANARY}`, 'application/json']
-    expect(seen).toEqual([...asked, undefined, version])
+    expect(seen).toEqual([...asked, 'gzip', version])
   })
 
   it('sends a body with its type and length, below the path of the server', async () => {

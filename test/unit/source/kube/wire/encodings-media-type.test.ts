@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { acceptFor } from '../../../../../src/source/kube/wire/encodings.ts'
+import { acceptFor, withoutManagedFields } from '../../../../../src/source/kube/wire/encodings.ts'
 
 describe('acceptFor', () => {
   it('asks for the configured type, and for JSON from servers that have nothing else', () => {
@@ -24,4 +24,13 @@ describe('acceptFor', () => {
       'application/vnd.kubernetes.protobuf',
     )
   })
+})
+
+it('managedFields are dropped from each media type, whatever its other parameters', () => {
+  expect(withoutManagedFields('application/vnd.kubernetes.protobuf, application/json;q=0.5')).toBe(
+    'application/vnd.kubernetes.protobuf;drop=metadata.managedFields, application/json;drop=metadata.managedFields;q=0.5',
+  )
+  expect(withoutManagedFields('application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1')).toBe(
+    'application/json;drop=metadata.managedFields;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1',
+  )
 })
