@@ -4,6 +4,7 @@ import { EXIT_DIFFERENT, EXIT_FINE, type Io, planLines } from '../../cli/io.ts'
 import { modelCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
 import { kernelDifference } from '../../daemon/open.ts'
+import { findMode } from '../../modes/registry.ts'
 import { COMMITS_MAX, type PlanLine } from '../../reconcile/dataplane.ts'
 import { refusalText, withLoaded } from '../load.ts'
 
@@ -31,6 +32,8 @@ export const command = modelCommand({
       const shown = isSummary ? planCounts(lines) : { objects: lines }
       if (output !== 'text') await writeDocument({ changes: lines.length, complete, ...shown }, output, io)
       else printText(lines, isSummary, io)
+      const advice = findMode(request.config.proxyMode).advice?.(table.services.size)
+      if (advice !== undefined && output === 'text') io.out(`${advice}\n`)
       if (!complete) warn(`only the first ${COMMITS_MAX} commits are listed; there are more`)
       return lines.length
     })
