@@ -73,6 +73,7 @@ function detectFacts(detect: DetectLocal): Readonly<Record<string, unknown>> {
 export function logFirstSync(
   log: Log,
   { table, quarantined, written }: Pick<Sync, 'table' | 'quarantined' | 'written'>,
+  { proxyMode }: Pick<Config, 'proxyMode'>,
 ): void {
   const { nodePorts, node } = table
   const places = FAMILIES.map(family => {
@@ -91,6 +92,8 @@ export function logFirstSync(
     },
     'first sync complete',
   )
+  const advice = findMode(proxyMode).advice?.(table.services.size)
+  if (advice !== undefined) log.info(advice)
 }
 
 interface Totals {

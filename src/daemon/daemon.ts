@@ -421,7 +421,7 @@ class Daemon {
     if (this.#previous === undefined) {
       this.#io.engine?.loaded()
       this.#cluster?.warnOfLoop(table, this.#io.log)
-      logFirstSync(this.#io.log, { table, quarantined, written: this.#written })
+      logFirstSync(this.#io.log, { table, quarantined, written: this.#written }, this.#config)
     }
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)

@@ -3,6 +3,7 @@ import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, type Io, planLines } from '../../cli/io.ts'
 import { modelCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
+import { findMode } from '../../modes/registry.ts'
 import { COMMITS_MAX, type PlanLine } from '../../reconcile/dataplane.ts'
 import { refusalText, withLoaded } from '../load.ts'
 import { leftOutText, type PossibleDifference, possibleDifference } from './requirements.ts'
@@ -31,7 +32,11 @@ export const command = modelCommand({
       const shown = isSummary ? planCounts(lines) : { objects: lines }
       if (output !== 'text')
         await writeDocument({ changes: lines.length, complete, leftOut, ...shown }, output, io)
-      else printText({ lines, leftOut }, isSummary, io)
+      else {
+        printText({ lines, leftOut }, isSummary, io)
+        const advice = findMode(request.config.proxyMode).advice?.(table.services.size)
+        if (advice !== undefined) io.out(`${advice}\n`)
+      }
       if (!complete) warn(`only the first ${COMMITS_MAX} commits are listed; there are more`)
       return lines.length
     })

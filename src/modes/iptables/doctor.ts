@@ -11,13 +11,14 @@ import {
 import { Connection } from '../../netlink/connection.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
 import type { Finding, KernelSockets, Look, ReadText } from '../mode.ts'
+import { iptablesAdvice } from './advice.ts'
 import { answersAtLoopback, ROUTE_LOCALNET } from './settings.ts'
 
 /** Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes nothing. */
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
   const missing = missingXt(look.sockets, look.clock)
   return config.proxyMode === 'iptables'
-    ? [...extensionFindings(missing), ...(await iptablesSettingFindings(config, look.read))]
+    ? [...extensionFindings(missing), ...(await iptablesSettingFindings(config, look.read)), ADVICE]
     : [summary(missing)]
 }
 
@@ -39,6 +40,8 @@ export function extensionFindings(missing: readonly MissingExtension[]): readonl
     return { kind, subject, text: missingText(lacks), family: others.length === 0 ? family : undefined }
   })
 }
+
+const ADVICE: Finding = { kind: 'note', subject: 'cost of iptables mode', text: iptablesAdvice(1000) }
 
 const LISTS_MAX = '/sys/module/xt_recent/parameters/ip_list_tot'
 

@@ -12,6 +12,7 @@ import type { TracedRules } from '../common/traced-rules.ts'
 import { type Mode, type ModeContext, type OpenPlane, openAll } from '../mode.ts'
 import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
 import { tracedChains } from '../xt-common/read-chains.ts'
+import { iptablesAdvice } from './advice.ts'
 import { jumpsOf } from './chains.ts'
 import {
   cleanIptables,
@@ -52,6 +53,7 @@ export const iptables: Mode = {
   resolving: config => ({ loopbackNodePorts: answersAtLoopback(config) }),
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 2_200, perFrontend: false },
+  advice: iptablesAdvice,
   countsFailures: true,
   lock: {
     of: proxy => `kprobe/chains/${chainNames(proxy).prefix}`,
