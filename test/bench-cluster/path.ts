@@ -12,7 +12,7 @@ const NO_SERVICE = '10.111.255.254'
 
 /**
  * Nanoseconds of processor time of a connection's first packet, from a socket of the node through the proxy's rules: to the
- * first, the middle and the last Service by address, and to an address that is no Service's.
+ * first, the middle and the last Service in the order of the rules, and to an address that is no Service's.
  */
 export interface PathFigures {
   readonly first: number
@@ -24,8 +24,9 @@ export interface PathFigures {
 /** Measures in the namespace of this process. A rule behind all others drops the packets, so that none is a known connection's. */
 export function pathCosts({ services }: ClusterSize): PathFigures {
   const [source = ''] = POD_GATEWAYS
-  const indexes = [0, Math.floor(services / 2), services - 1]
-  const targets = [...indexes.map(vipOf), NO_SERVICE].map(address => `${address}:80`)
+  const vips = vipsInOrder(services)
+  const ends = [vips[0], vips[vips.length >> 1], vips.at(-1)]
+  const targets = [...ends, NO_SERVICE].map(address => `${address}:80`)
   const chain = `chain out { type filter hook output priority 10; oifname "pod0" ip saddr ${source} drop; }`
   nft(`table ip bench { ${chain}; }`)
   try {
@@ -37,18 +38,26 @@ export function pathCosts({ services }: ClusterSize): PathFigures {
   }
 }
 
+/** The Services in the order in which a packet meets their rules, or, where it meets no list, in ours. */
+function vipsInOrder(services: number): readonly string[] {
+  const rules = execFileSync('iptables-nft-save', ['-t', 'nat'], { encoding: 'utf8', maxBuffer: 2 ** 30 })
+  const listed = [...rules.matchAll(/^-A KUBE-SERVICES -d (\S+)\/32 -p tcp .*--dport 80 /gm)]
+  if (listed.length > 0) return listed.map(([, vip = '']) => vip)
+  return Array.from({ length: services }, (_, index) => vipOf(index))
+}
+
 function nft(input: string): void {
   execFileSync('nft', ['-f', '-'], { input })
 }
 
 let built: string | undefined
 
-/** The same program as that of the benchmark `iptables-path`. */
+/** Compiles path.c once. */
 function program(): string {
   if (built !== undefined) return built
   const root = process.env.KPROBE_ROOT ?? '.'
   built = join(root, '.cache/bench-cluster/path')
   mkdirSync(dirname(built), { recursive: true })
-  execFileSync('cc', ['-O2', '-Wall', '-o', built, join(root, 'test/bench/iptables-path.c')])
+  execFileSync('cc', ['-O2', '-Wall', '-o', built, join(root, 'test/bench-cluster/path.c')])
   return built
 }

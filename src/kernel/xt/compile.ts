@@ -45,9 +45,9 @@ export function compileRule(rule: XtRule, family: NftFamily, indexOfIpset?: Inde
   let compiled = ''
   if (rule.inInterface !== undefined) compiled += compileInterface(nft.NFT_META_IIFNAME, rule.inInterface)
   if (rule.outInterface !== undefined) compiled += compileInterface(nft.NFT_META_OIFNAME, rule.outInterface)
-  if (protocol !== undefined) compiled += compileProtocol(protocol)
   if (rule.source !== undefined) compiled += compileAddress(rule.source, family, 'source')
   if (rule.destination !== undefined) compiled += compileAddress(rule.destination, family, 'destination')
+  if (protocol !== undefined) compiled += compileProtocol(protocol)
   for (const match of rule.matches) compiled += compileMatch(match, family, indexOfIpset)
   compiled += ZERO_COUNTER
   if (rule.target !== undefined) compiled += compileTarget(rule.target, family)
