@@ -180,9 +180,8 @@ describe('kprobe trace', () => {
       } as const
       const steps = await names.steps({ ...PACKET, steps: handles.map(handle => ({ ...step, handle })) })
       const facts = { row: undefined, tracked: undefined, interfaceName: String }
-      return steps.map(
-        each => storyOf({ ...PACKET, end: 'dropped' }, { ...facts, steps: [each] }).outcome.answer,
-      )
+      const dropped = { ...PACKET, end: 'dropped' } as const
+      return steps.map(each => storyOf(dropped, { ...facts, steps: [each] }).outcome.answer)
     }
     const by = 'dropped by another program: inet firewall strict, '
     try {
