@@ -204,17 +204,7 @@ export class Observer {
       case 'synced':
         break
       case 'healed':
-        this.#repairs = {
-          passes: this.#repairs.passes + 1,
-          objects: this.#repairs.objects + event.changes,
-          lastAt: rfc3339(this.#options.wallMs()),
-        }
-        this.metrics.kprobe_heals_total.inc()
-        this.metrics.kprobe_healed_objects_total.inc(event.changes)
-        log.warn(
-          { changes: event.changes, objects: event.objects },
-          "repaired foreign changes to kprobe's tables",
-        )
+        this.#healed(event)
         break
       case 'foreign-commit':
         this.metrics.kprobe_foreign_commits_total.inc()
@@ -295,6 +285,17 @@ export class Observer {
     metrics.kprobe_commit_duration_seconds.observe({ labels: {}, value: durationMs / 1000, exemplarLabels })
     this.receipts.add(reason, changes, receipt)
     this.#options.log.debug({ reason, changes, bytes, durationMs: Math.round(durationMs) }, 'committed')
+  }
+
+  #healed({ changes, objects }: EventOf<'healed'>): void {
+    this.#repairs = {
+      passes: this.#repairs.passes + 1,
+      objects: this.#repairs.objects + changes,
+      lastAt: rfc3339(this.#options.wallMs()),
+    }
+    this.metrics.kprobe_heals_total.inc()
+    this.metrics.kprobe_healed_objects_total.inc(changes)
+    this.#options.log.warn({ changes, objects }, "repaired foreign changes to kprobe's tables")
   }
 
   #quarantined({ service, error, retryMs }: EventOf<'quarantined'>): void {

@@ -217,15 +217,12 @@ function readFilterPeer(
  * Resolves the names of filters. Reads the objects of the daemon only where there is a name. Throws where no daemon of
  * this version answers or it has not read all objects yet, and for a name that no object has.
  */
-export class FilterNames {
+class FilterNames {
   readonly #socket: string
   #known: Known | undefined
 
-  constructor({
-    adminSocket,
-    proxyName,
-  }: { readonly adminSocket: string; readonly proxyName: string | undefined }) {
-    this.#socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
+  constructor(socket: string) {
+    this.#socket = socket
   }
 
   async addresses(peer: FilterPeer): Promise<IpFilter> {
@@ -339,7 +336,7 @@ export function checkAddresses(
 }
 
 /** Throws for a destination without a family of the clients. */
-export function checkResolved(from: readonly IpFilter[], to: TargetFilter): void {
+function checkResolved(from: readonly IpFilter[], to: TargetFilter): void {
   if (to.addresses.isExcept || from.some(({ isExcept }) => isExcept)) return
   const problem = familyProblem(
     from.flatMap(({ cidrs }) => cidrs),
@@ -357,12 +354,13 @@ function familyProblem(from: readonly Cidr[], to: readonly Cidr[]): string | und
 }
 
 export interface Peers {
-  readonly from: IpFilter | undefined
+  /** Each selects clients; empty for all. */
+  readonly from: readonly IpFilter[]
   readonly to: TargetFilter | undefined
 }
 
 interface NamedPeers {
-  readonly from: FilterPeer | undefined
+  readonly from: readonly FilterPeer[]
   readonly to: FilterTarget | undefined
   readonly adminSocket: string
   readonly proxyName: string | undefined
@@ -370,10 +368,10 @@ interface NamedPeers {
 
 /** Resolves the names of a request. Throws for a name that no object has, and without a common family. */
 export async function resolvePeers({ from, to, adminSocket, proxyName }: NamedPeers): Promise<Peers> {
-  const names = new FilterNames({ adminSocket, proxyName })
-  const clients = from && (await names.addresses(from))
-  if (to === undefined) return { from: clients, to: undefined }
-  const target = await names.target(to)
-  checkResolved(clients === undefined ? [] : [clients], target)
+  const names = new FilterNames(adminSocket === '' ? usualSocket(proxyName) : adminSocket)
+  const clients: IpFilter[] = []
+  for (const peer of from) clients.push(await names.addresses(peer))
+  const target = to && (await names.target(to))
+  if (target !== undefined) checkResolved(clients, target)
   return { from: clients, to: target }
 }

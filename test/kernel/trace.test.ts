@@ -3,7 +3,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { type PacketStory, storyOf, type TracedPacket } from '../../src/inspect/live/packet-story.ts'
+import type { TracedPacket } from '../../src/inspect/live/packet-collector.ts'
+import { type PacketStory, storyOf } from '../../src/inspect/live/packet-story.ts'
 import { RuleNames } from '../../src/inspect/live/rule-names.ts'
 import { runInProcess, tool } from '../support/command.ts'
 import { Daemons } from '../support/daemon.ts'
@@ -179,9 +180,8 @@ describe('kprobe trace', () => {
       } as const
       const steps = await names.steps({ ...PACKET, steps: handles.map(handle => ({ ...step, handle })) })
       const facts = { row: undefined, tracked: undefined, interfaceName: String }
-      return steps.map(
-        each => storyOf({ ...PACKET, end: 'dropped' }, { ...facts, steps: [each] }).outcome.answer,
-      )
+      const dropped = { ...PACKET, end: 'dropped' } as const
+      return steps.map(each => storyOf(dropped, { ...facts, steps: [each] }).outcome.answer)
     }
     const by = 'dropped by another program: inet firewall strict, '
     try {

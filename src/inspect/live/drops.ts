@@ -240,7 +240,7 @@ async function dropText(
   const atMs = Date.now()
   const name = nameOfPrefix(prefix)
   if (name === undefined || head === undefined) return undefined
-  if (from !== undefined && !isSelected(from, head.source)) return undefined
+  if (from.length > 0 && !from.some(each => isSelected(each, head.source))) return undefined
   if (to !== undefined && !isTarget(to, head.destination, head.ports?.destination)) return undefined
   await names.refresh()
   const row = names.rowAt(head)

@@ -1,4 +1,4 @@
-import { type IpFilter, parseIp } from '../../base/ip.ts'
+import { parseIp } from '../../base/ip.ts'
 import { readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
@@ -6,11 +6,10 @@ import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../../config/ow
 import { isPort } from '../../model/fields.ts'
 import {
   checkAddresses,
-  checkResolved,
-  FilterNames,
   given,
   readFilterClient,
   readFilterTarget,
+  resolvePeers,
   splitPort,
   TARGETS,
   withNamespace,
@@ -83,17 +82,17 @@ export function readFlowsRequest(reader: FlagReader) {
   if (reader.given('rate') && by !== undefined) reader.fail('--rate', 'has no effect with --group-by')
   if (reader.given('interval') && by === undefined) reader.fail('--interval', 'is for --group-by')
   const namespace = readNamespace(reader)
-  const clients = reader
+  const from = reader
     .list('from')
     .flatMap(
       (text, index) => readFilterClient(reader, `--from[${index}]`, withNamespace(text, namespace)) ?? [],
     )
-  const target = given(reader, 'to', readFilterTarget, namespace)
-  checkAddresses(reader, clients, target)
+  const to = given(reader, 'to', readFilterTarget, namespace)
+  checkAddresses(reader, from, to)
   return {
     filter: readFilter(reader, namespace),
-    clients,
-    target,
+    from,
+    to,
     follow,
     events: EVENTS[reader.oneOf('events', ['all', 'new', 'ended'], 'all')],
     durationMs: reader.durationMs('duration', {}),
@@ -117,7 +116,7 @@ function readInterval(reader: FlagReader): number {
   return ms
 }
 
-function readFilter(reader: FlagReader, namespace: string): FlowFilter {
+function readFilter(reader: FlagReader, namespace: string): Omit<FlowFilter, 'from' | 'to'> {
   const protocol = reader.text('protocol') ?? ''
   const all = reader.bool('all')
   const service = readServiceFlag(reader, namespace)
@@ -125,8 +124,6 @@ function readFilter(reader: FlagReader, namespace: string): FlowFilter {
     reader.fail('--all', `contradicts ${service.endsWith('/') ? '--namespace' : '--service'}`)
   return {
     service,
-    from: [],
-    to: undefined,
     endpoint: readEndpoint(reader),
     protocol:
       protocol === ''
@@ -139,13 +136,10 @@ function readFilter(reader: FlagReader, namespace: string): FlowFilter {
 const PROTOCOLS = { tcp: 'TCP', udp: 'UDP', sctp: 'SCTP', TCP: 'TCP', UDP: 'UDP', SCTP: 'SCTP' } as const
 
 /** Puts the addresses of clients and destination into the filter. Throws for a name that no object has, and without a common family. */
-export async function withPeers(request: FlowsRequest): Promise<FlowsRequest> {
-  const names = new FilterNames(request)
-  const from: IpFilter[] = []
-  for (const client of request.clients) from.push(await names.addresses(client))
-  const to = request.target && (await names.target(request.target))
-  if (to !== undefined) checkResolved(from, to)
-  return { ...request, filter: { ...request.filter, from, to } }
+export async function withPeers(
+  request: FlowsRequest,
+): Promise<FlowsRequest & { readonly filter: FlowFilter }> {
+  return { ...request, filter: { ...request.filter, ...(await resolvePeers(request)) } }
 }
 
 function readEndpoint(reader: FlagReader): FlowFilter['endpoint'] {

@@ -45,7 +45,7 @@ export const command = ownCommand({
 })
 
 interface Session {
-  readonly request: FlowsRequest
+  readonly request: Awaited<ReturnType<typeof withPeers>>
   readonly names: FlowNames
   readonly settings: FlowSettings
   /** Undefined where each connection is printed. */

@@ -33,9 +33,10 @@ export type PacketRequest = ReturnType<typeof readPacketRequest>
 export function readPacketRequest(reader: FlagReader) {
   const namespace = readNamespace(reader)
   const service = readServiceFlag(reader, namespace, { mayHavePort: true })
-  const from = given(reader, 'from', readFilterClient, namespace)
+  const client = given(reader, 'from', readFilterClient, namespace)
+  const from = client === undefined ? [] : [client]
   const to = given(reader, 'to', readFilterTarget, namespace)
-  checkAddresses(reader, from === undefined ? [] : [from], to)
+  checkAddresses(reader, from, to)
   return {
     service,
     from,

@@ -19,7 +19,8 @@ import { Connection } from '../../netlink/connection.ts'
 import type { Trace, Tracer, TraceStep } from '../../proof/evaluate/trace.ts'
 import { lazyTracer } from '../tracer.ts'
 import { isHookFamily } from '../why/outcome.ts'
-import { type NamedStep, type PacketStep, ServiceIndex, type TracedPacket } from './packet-story.ts'
+import type { PacketStep, TracedPacket } from './packet-collector.ts'
+import { type NamedStep, ServiceIndex } from './packet-story.ts'
 
 interface RuleNamesOptions {
   readonly clock: Clock

@@ -1,7 +1,7 @@
 import { type Clock, restMs } from '../../base/clock.ts'
 import { errorText } from '../../base/errors.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
-import { compareTexts, rfc3339 } from '../../base/text.ts'
+import { rfc3339 } from '../../base/text.ts'
 import { askDaemon } from '../../cli/admin-client.ts'
 import { HERE } from '../../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../../kernel/conntrack/client.ts'
@@ -12,23 +12,9 @@ import { CHAIN_REJECT } from '../../modes/common/rules.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
 import { MODES } from '../../modes/registry.ts'
 import { Connection } from '../../netlink/connection.ts'
-import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
+import { type FlowFilter, FlowGroups, summedCounts } from './flow-groups.ts'
 import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
-import { firstView, type TableView } from './live-table.ts'
-
-/** Connections of one Service, or of one of its endpoints. */
-export interface TopRow {
-  readonly service: string
-  readonly protocol: string
-  /** Empty for a whole Service. */
-  readonly endpoint: string
-  /** New connections a second in the last interval. */
-  readonly perSecond: number
-  /** New connections since the start of the command. */
-  readonly total: number
-  /** Entries of the connection table; undefined until it was read. */
-  readonly open: number | undefined
-}
+import { ROWS_MAX, type TopRow, TopRows } from './top-rows.ts'
 
 /** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
 export interface TopState {
@@ -59,82 +45,6 @@ export interface DaemonState {
   readonly commits: readonly { readonly time: string; readonly reason: string; readonly changes: number }[]
 }
 
-export const SORTS = ['rate', 'total', 'open', 'name'] as const
-export type TopSort = (typeof SORTS)[number]
-
-/** The user's choices; the filter selects Services or endpoints by name. */
-export interface TopView extends TableView<TopSort> {
-  readonly by: 'service' | 'endpoint'
-}
-
-export const FIRST_VIEW: TopView = { by: 'service', ...firstView('rate') }
-
-/** Sorts and filters rows; a Service's row adds up its endpoints. Gives the first `max` of them. */
-export function rowsOf(state: Pick<TopState, 'rows'>, view: TopView, max = Number.POSITIVE_INFINITY) {
-  return firstSorted(filteredRows(state, view), comparison(view), max)
-}
-
-export function filteredRows({ rows }: Pick<TopState, 'rows'>, { by, filter }: TopView): readonly TopRow[] {
-  const all = by === 'endpoint' ? rows : summed(rows)
-  if (filter === '') return all
-  return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
-}
-
-export function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
-  const byName = (a: TopRow, b: TopRow) =>
-    compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
-  const bySort: Readonly<Record<TopSort, (a: TopRow, b: TopRow) => number>> = {
-    rate: (a, b) => b.perSecond - a.perSecond || b.total - a.total,
-    total: (a, b) => b.total - a.total,
-    open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
-    name: byName,
-  }
-  return (a, b) => bySort[view.sort](a, b) || byName(a, b)
-}
-
-/** Lists that are cut by less are sorted as a whole. */
-const CUT_MIN = 8
-
-/** Gives the first `max` items of the sorted list. To find the few that a screen shows takes far less than to sort all. */
-export function firstSorted<T>(
-  items: readonly T[],
-  compare: (a: T, b: T) => number,
-  max: number,
-): readonly T[] {
-  if (max * CUT_MIN > items.length) return [...items].sort(compare).slice(0, max)
-  const first: T[] = []
-  for (const item of items) {
-    const last = first[max - 1]
-    if (last !== undefined && compare(item, last) >= 0) continue
-    const at = first.findIndex(each => compare(item, each) < 0)
-    first.splice(at < 0 ? first.length : at, 0, item)
-    if (first.length > max) first.pop()
-  }
-  return first
-}
-
-function summed(rows: readonly TopRow[]): readonly TopRow[] {
-  const sums: { -readonly [K in keyof TopRow]: TopRow[K] }[] = []
-  // Names are keys as they are: to join them with the protocol would take longer than all the rest.
-  const byProtocol = new Map<string, Map<string, (typeof sums)[number]>>()
-  for (const row of rows) {
-    const { protocol, service, perSecond, total, open } = row
-    const byService = byProtocol.get(protocol) ?? new Map<string, (typeof sums)[number]>()
-    if (byService.size === 0) byProtocol.set(protocol, byService)
-    const sum = byService.get(service)
-    if (sum === undefined) {
-      const first = { protocol, service, endpoint: '', perSecond, total, open }
-      byService.set(service, first)
-      sums.push(first)
-      continue
-    }
-    sum.perSecond += perSecond
-    sum.total += total
-    if (open !== undefined) sum.open = (sum.open ?? 0) + open
-  }
-  return sums
-}
-
 interface TopSamplerOptions {
   readonly clock: Clock
   readonly wallMs: () => number
@@ -148,7 +58,6 @@ interface TopSamplerOptions {
 const TABLE_SHARE = 0.005
 const TABLE_REST_MS_MIN = 5_000
 const LARGEST_SHOWN = 5
-const ROWS_MAX = 10_000
 
 /** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */
 export class TopSampler {
@@ -302,79 +211,6 @@ export class TopSampler {
     const news = packets < before.packets ? packets : packets - before.packets
     return Number(news) / Math.max(0.001, (atMs - before.atMs) / 1000)
   }
-}
-
-/** The rows by endpoint, a bounded number: those without connections make room for others. */
-export class TopRows {
-  readonly #max: number
-  readonly #rows = new Map<string, TopRow>()
-  /** Keys of the rows with connections in the last interval. */
-  #busy: string[] = []
-  #hasOpen = false
-  #isCutByBegun = false
-  #isCutByOpen = false
-
-  constructor(max = ROWS_MAX) {
-    this.#max = max
-  }
-
-  get all(): readonly TopRow[] {
-    return [...this.#rows.values()]
-  }
-
-  /** An endpoint with connections had no room. */
-  get isCut(): boolean {
-    return this.#isCutByBegun || this.#isCutByOpen
-  }
-
-  /** Takes the new connections of an interval, the largest groups first. */
-  takeBegun(groups: readonly FlowGroup[], seconds: number): void {
-    for (const key of this.#busy) {
-      const row = this.#rows.get(key)
-      if (row !== undefined) this.#rows.set(key, { ...row, perSecond: 0 })
-    }
-    this.#busy = []
-    for (const group of groups) {
-      const key = keyOf(group)
-      const row = this.#rows.get(key) ?? { ...rowOf(group), open: this.#hasOpen ? 0 : undefined }
-      this.#rows.set(key, { ...row, perSecond: group.begun / seconds, total: row.total + group.begun })
-      this.#busy.push(key)
-    }
-    this.#isCutByBegun = this.#shrink()
-  }
-
-  /** Takes the present table of connections. */
-  takeOpen(groups: readonly FlowGroup[]): void {
-    const open = new Map(groups.map(group => [keyOf(group), group.begun]))
-    this.#hasOpen = true
-    for (const [key, row] of this.#rows) {
-      const now = open.get(key) ?? 0
-      if (now !== row.open) this.#rows.set(key, { ...row, open: now })
-    }
-    for (const group of groups)
-      if (!this.#rows.has(keyOf(group))) this.#rows.set(keyOf(group), { ...rowOf(group), open: group.begun })
-    this.#isCutByOpen = this.#shrink()
-  }
-
-  /** Removes the rows beyond the maximum, the idle ones first. Gives whether one with connections was among them. */
-  #shrink(): boolean {
-    const excess = this.#rows.size - this.#max
-    if (excess <= 0) return false
-    const byUse = [...this.#rows].sort(
-      ([, a], [, b]) => a.perSecond - b.perSecond || (a.open ?? 0) - (b.open ?? 0),
-    )
-    const gone = byUse.slice(0, excess)
-    for (const [key] of gone) this.#rows.delete(key)
-    return gone.some(([, { perSecond, open = 0 }]) => perSecond + open > 0)
-  }
-}
-
-function keyOf({ protocol, service, endpoint }: FlowGroup): string {
-  return `${protocol} ${service} ${endpoint}`
-}
-
-function rowOf({ protocol, service = '', endpoint = '' }: FlowGroup): TopRow {
-  return { service, protocol, endpoint, perSecond: 0, total: 0, open: undefined }
 }
 
 /** Reads the daemon's page /status, and skips fields of another shape. */

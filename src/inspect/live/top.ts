@@ -19,18 +19,16 @@ import {
 } from './live-table.ts'
 import {
   comparison,
-  type DaemonState,
   FIRST_VIEW,
   filteredRows,
   firstSorted,
   rowsOf,
   SORTS,
   type TopRow,
-  TopSampler,
   type TopSort,
-  type TopState,
   type TopView,
-} from './top-sampler.ts'
+} from './top-rows.ts'
+import { type DaemonState, TopSampler, type TopState } from './top-sampler.ts'
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const

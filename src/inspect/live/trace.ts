@@ -23,16 +23,10 @@ import { readModes } from '../../modes/registry.ts'
 import { resolvePeers } from '../peers.ts'
 import { placeOf } from '../programmed.ts'
 import { followFor } from './follow.ts'
+import { PacketCollector, type TracedPacket } from './packet-collector.ts'
 import { PacketPrinter, type PrintCounts } from './packet-printer.ts'
 import { notHeldText, PACKET_FLAGS, readPacketRequest } from './packet-request.ts'
-import {
-  isRefused,
-  PacketCollector,
-  type PacketStory,
-  storyLines,
-  storyOf,
-  type TracedPacket,
-} from './packet-story.ts'
+import { isRefused, type PacketStory, storyLines, storyOf } from './packet-story.ts'
 import { RuleNames } from './rule-names.ts'
 
 const RATE = { min: 1, max: 1_000, fallback: 20 } as const
@@ -124,7 +118,8 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
   await lent(names, async () => {
     const held = await names.load()
     const places = request.service === '' ? undefined : placesOf(held, request.service)
-    const match = { ...request, ...(await resolvePeers(request)), places }
+    const { from, to } = await resolvePeers(request)
+    const match = { ...request, from: from[0], to, places }
     await lent(new TraceTables(), tables => followPackets(request, io, { names, tables, match }))
   })
   return EXIT_FINE

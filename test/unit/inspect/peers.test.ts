@@ -60,7 +60,7 @@ async function traced(...argv: readonly string[]): Promise<string> {
   if (reader.errors.length > 0)
     return reader.errors.map(({ path, message }) => `${path}: ${message}`).join('; ')
   const { from, to } = await resolvePeers(request)
-  const texts = [from, to?.addresses].map(filterText)
+  const texts = [from[0], to?.addresses].map(filterText)
   return `${texts.join(' -> ')}${to?.port === undefined ? '' : ` ${to.port}`}`
 }
 

@@ -10,15 +10,14 @@ import {
 } from '../../../../src/inspect/live/live-table.ts'
 import { topContent, topKeyPressed, topText } from '../../../../src/inspect/live/top.ts'
 import {
-  daemonState,
   FIRST_VIEW,
   rowsOf,
   SORTS,
   type TopRow,
   TopRows,
-  type TopState,
   type TopView,
-} from '../../../../src/inspect/live/top-sampler.ts'
+} from '../../../../src/inspect/live/top-rows.ts'
+import { daemonState, type TopState } from '../../../../src/inspect/live/top-sampler.ts'
 
 const ESCAPE = String.fromCharCode(27)
 const RIGHT_TO_LEFT_MARK = String.fromCodePoint(0x200f)

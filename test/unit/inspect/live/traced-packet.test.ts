@@ -1,14 +1,12 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { PacketHead } from '../../../../src/base/ip-packet.ts'
+import { PacketCollector, type TracedPacket } from '../../../../src/inspect/live/packet-collector.ts'
 import {
-  PacketCollector,
   ServiceIndex,
   type StoryFacts,
   storyLines,
   storyOf,
-  type TracedPacket,
 } from '../../../../src/inspect/live/packet-story.ts'
-
 import type { TraceEvent } from '../../../../src/kernel/nft/monitor.ts'
 import { ip } from '../../../support/addresses.ts'
 

@@ -1,0 +1,165 @@
+import { compareTexts } from '../../base/text.ts'
+import type { FlowGroup } from './flow-groups.ts'
+import { firstView, type TableView } from './live-table.ts'
+
+/** Connections of one Service, or of one of its endpoints. */
+export interface TopRow {
+  readonly service: string
+  readonly protocol: string
+  /** Empty for a whole Service. */
+  readonly endpoint: string
+  /** New connections a second in the last interval. */
+  readonly perSecond: number
+  /** New connections since the start of the command. */
+  readonly total: number
+  /** Entries of the connection table; undefined until it was read. */
+  readonly open: number | undefined
+}
+
+export const SORTS = ['rate', 'total', 'open', 'name'] as const
+export type TopSort = (typeof SORTS)[number]
+
+/** The user's choices; the filter selects Services or endpoints by name. */
+export interface TopView extends TableView<TopSort> {
+  readonly by: 'service' | 'endpoint'
+}
+
+export const FIRST_VIEW: TopView = { by: 'service', ...firstView('rate') }
+
+interface Rows {
+  readonly rows: readonly TopRow[]
+}
+
+/** Sorts and filters rows; a Service's row adds up its endpoints. Gives the first `max` of them. */
+export function rowsOf(state: Rows, view: TopView, max = Number.POSITIVE_INFINITY) {
+  return firstSorted(filteredRows(state, view), comparison(view), max)
+}
+
+export function filteredRows({ rows }: Rows, { by, filter }: TopView): readonly TopRow[] {
+  const all = by === 'endpoint' ? rows : summed(rows)
+  if (filter === '') return all
+  return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
+}
+
+export function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
+  const byName = (a: TopRow, b: TopRow) =>
+    compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
+  const bySort: Readonly<Record<TopSort, (a: TopRow, b: TopRow) => number>> = {
+    rate: (a, b) => b.perSecond - a.perSecond || b.total - a.total,
+    total: (a, b) => b.total - a.total,
+    open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
+    name: byName,
+  }
+  return (a, b) => bySort[view.sort](a, b) || byName(a, b)
+}
+
+/** Lists that are cut by less are sorted as a whole. */
+const CUT_MIN = 8
+
+/** Gives the first `max` items of the sorted list. To find the few that a screen shows takes far less than to sort all. */
+export function firstSorted<T>(
+  items: readonly T[],
+  compare: (a: T, b: T) => number,
+  max: number,
+): readonly T[] {
+  if (max * CUT_MIN > items.length) return [...items].sort(compare).slice(0, max)
+  const first: T[] = []
+  for (const item of items) {
+    const last = first[max - 1]
+    if (last !== undefined && compare(item, last) >= 0) continue
+    const at = first.findIndex(each => compare(item, each) < 0)
+    first.splice(at < 0 ? first.length : at, 0, item)
+    if (first.length > max) first.pop()
+  }
+  return first
+}
+
+function summed(rows: readonly TopRow[]): readonly TopRow[] {
+  const sums: { -readonly [K in keyof TopRow]: TopRow[K] }[] = []
+  // Names are keys as they are: to join them with the protocol would take longer than all the rest.
+  const byProtocol = new Map<string, Map<string, (typeof sums)[number]>>()
+  for (const row of rows) {
+    const { protocol, service, perSecond, total, open } = row
+    const byService = byProtocol.get(protocol) ?? new Map<string, (typeof sums)[number]>()
+    if (byService.size === 0) byProtocol.set(protocol, byService)
+    const sum = byService.get(service)
+    if (sum === undefined) {
+      const first = { protocol, service, endpoint: '', perSecond, total, open }
+      byService.set(service, first)
+      sums.push(first)
+      continue
+    }
+    sum.perSecond += perSecond
+    sum.total += total
+    if (open !== undefined) sum.open = (sum.open ?? 0) + open
+  }
+  return sums
+}
+
+export const ROWS_MAX = 10_000
+
+/** The rows by endpoint, a bounded number: those without connections make room for others. */
+export class TopRows {
+  readonly #max: number
+  readonly #rows = new Map<string, TopRow>()
+  #hasOpen = false
+  #isCutByBegun = false
+  #isCutByOpen = false
+
+  constructor(max = ROWS_MAX) {
+    this.#max = max
+  }
+
+  get all(): readonly TopRow[] {
+    return [...this.#rows.values()]
+  }
+
+  /** An endpoint with connections had no room. */
+  get isCut(): boolean {
+    return this.#isCutByBegun || this.#isCutByOpen
+  }
+
+  /** Takes the new connections of an interval, the largest groups first. */
+  takeBegun(groups: readonly FlowGroup[], seconds: number): void {
+    for (const [key, row] of this.#rows) if (row.perSecond > 0) this.#rows.set(key, { ...row, perSecond: 0 })
+    for (const group of groups) {
+      const key = keyOf(group)
+      const row = this.#rows.get(key) ?? { ...rowOf(group), open: this.#hasOpen ? 0 : undefined }
+      this.#rows.set(key, { ...row, perSecond: group.begun / seconds, total: row.total + group.begun })
+    }
+    this.#isCutByBegun = this.#shrink()
+  }
+
+  /** Takes the present table of connections. */
+  takeOpen(groups: readonly FlowGroup[]): void {
+    const open = new Map(groups.map(group => [keyOf(group), group.begun]))
+    this.#hasOpen = true
+    for (const [key, row] of this.#rows) {
+      const now = open.get(key) ?? 0
+      if (now !== row.open) this.#rows.set(key, { ...row, open: now })
+    }
+    for (const group of groups)
+      if (!this.#rows.has(keyOf(group))) this.#rows.set(keyOf(group), { ...rowOf(group), open: group.begun })
+    this.#isCutByOpen = this.#shrink()
+  }
+
+  /** Removes the rows beyond the maximum, the idle ones first. Gives whether one with connections was among them. */
+  #shrink(): boolean {
+    const excess = this.#rows.size - this.#max
+    if (excess <= 0) return false
+    const byUse = [...this.#rows].sort(
+      ([, a], [, b]) => a.perSecond - b.perSecond || (a.open ?? 0) - (b.open ?? 0),
+    )
+    const gone = byUse.slice(0, excess)
+    for (const [key] of gone) this.#rows.delete(key)
+    return gone.some(([, { perSecond, open = 0 }]) => perSecond + open > 0)
+  }
+}
+
+function keyOf({ protocol, service, endpoint }: FlowGroup): string {
+  return `${protocol} ${service} ${endpoint}`
+}
+
+function rowOf({ protocol, service = '', endpoint = '' }: FlowGroup): TopRow {
+  return { service, protocol, endpoint, perSecond: 0, total: 0, open: undefined }
+}
