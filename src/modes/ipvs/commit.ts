@@ -15,7 +15,7 @@ import { isNetlinkFailure } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { refusalOf, refusalTo, serviceOfGroup } from '../common/tables.ts'
-import { familyRefusal } from './families.ts'
+import { type Failure, familyRefusal } from './families.ts'
 import { familyOfSet } from './layout.ts'
 import type { IpvsKernel } from './observe.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './plan.ts'
@@ -170,7 +170,7 @@ export class Committer {
   }
 
   async #sendSets(operations: readonly IpsetOperation[]): Promise<Step> {
-    return stepOf(await this.#options.kernel.ipset.commit(operations), { family: familyOfIpset })
+    return stepOf(await this.#options.kernel.ipset.commit(operations), familyOfIpset)
   }
 
   async #changeEntries({ kind, lists }: Extract<Phase, { readonly lists: unknown }>): Promise<Step> {
@@ -181,10 +181,7 @@ export class Committer {
       .map(list => ({ verb, ...list }))
     if (operations.length === 0) return NOTHING
     const result = await this.#options.kernel.ipset.commit(operations)
-    return stepOf(result, {
-      services: ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)),
-      family: familyOfIpset,
-    })
+    return stepOf(result, familyOfIpset, ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)))
   }
 
   #unfailed(list: GroupedEntries): GroupedEntries {
@@ -258,10 +255,11 @@ export class Committer {
       const { scheduler } = operation.server
       if (!this.#options.missingSchedulers.has(scheduler)) this.#schedulers.add(scheduler)
     }
-    return stepOf(result, {
-      services: ({ operation }) => servicesOf(operation.group),
-      family: ({ operation }) => familyOf(operation.server.ip),
-    })
+    return stepOf(
+      result,
+      ({ operation }) => familyOf(operation.server.ip),
+      ({ operation }) => servicesOf(operation.group),
+    )
   }
 
   async #changeAddresses(phase: Extract<Phase, { readonly addresses: unknown }>): Promise<Step> {
@@ -271,10 +269,11 @@ export class Committer {
     const isAddition = phase.kind === 'add-addresses'
     const changes = isAddition ? { add: ips, remove: [] } : { add: [], remove: ips }
     const result = await this.#options.kernel.dummy.commit(DUMMY_DEVICE, changes)
-    return stepOf(result, {
-      services: failure => addresses.find(({ ip }) => ip === failure.ip)?.services ?? [],
-      family: ({ ip }) => familyOf(ip),
-    })
+    return stepOf(
+      result,
+      ({ ip }) => familyOf(ip),
+      failure => addresses.find(({ ip }) => ip === failure.ip)?.services ?? [],
+    )
   }
 
   async #destroySets(names: readonly string[]): Promise<Step> {
@@ -288,7 +287,7 @@ export class Committer {
         operation.verb === 'destroy' && IN_USE.has(code) ? [operation.name] : [],
       )
       const isLast = attempt === DESTROY_ATTEMPTS || busy.length === 0 || result.unknown !== undefined
-      if (isLast) return { ...stepOf(result, { family: familyOfIpset }), bytes, messages }
+      if (isLast) return { ...stepOf(result, familyOfIpset), bytes, messages }
       left = busy
       await new Promise<void>(resolve => this.#options.clock.after(DESTROY_DELAY_MS * attempt, resolve))
     }
@@ -321,24 +320,15 @@ function familyOfIpset({ operation }: { readonly operation: IpsetOperation }): F
   return familyOfSet('set' in operation ? operation.set.name : operation.name)
 }
 
-interface Failure {
-  readonly code: string
-  readonly error: Error
-}
-
-interface Blame<F> {
-  readonly services?: (failure: F) => readonly ServiceKey[]
-  readonly family: (failure: F) => Family
-}
-
 function stepOf<F extends Failure>(
   { unknown, failures, bytes, messages }: Answers<F>,
-  { services = () => [], family }: Blame<F>,
+  family: (failure: F) => Family,
+  servicesIn: (failure: F) => readonly ServiceKey[] = () => [],
 ): Step {
   const refusals = failures.map(
     failure =>
       familyRefusal(failure, family(failure)) ?? {
-        services: [...new Set(services(failure))],
+        services: [...new Set(servicesIn(failure))],
         error: failure.error,
       },
   )

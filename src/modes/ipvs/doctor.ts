@@ -90,18 +90,16 @@ async function xtSetFinding({ sockets, clock }: Look): Promise<Finding> {
   return found
 }
 
-const DISABLE_IPV6 = 'net/ipv6/conf/default/disable_ipv6'
-
-/** Checks whether the kernel takes IPv6 addresses at a new device. */
+/** Checks whether the kernel takes IPv6 addresses at the device, or at a new one. */
 async function addressFinding(read: ReadText): Promise<Finding> {
   const subject = `IPv6 addresses of ${DUMMY_DEVICE}`
-  const own = await read(`/proc/sys/${DISABLE_IPV6.replace('default', DUMMY_DEVICE)}`)
-  const disabled = own ?? (await read(`/proc/sys/${DISABLE_IPV6}`))
-  if (disabled === '0') return { kind: 'ok', subject, text: 'allowed' }
-  const text =
-    disabled === undefined
-      ? 'this kernel runs without IPv6 (ipv6.disable=1, or no CONFIG_IPV6)'
-      : `the sysctl ${own === undefined ? DISABLE_IPV6 : DISABLE_IPV6.replace('default', DUMMY_DEVICE)} is 1`
+  const paths = [DUMMY_DEVICE, 'default'].map(device => `net/ipv6/conf/${device}/disable_ipv6`)
+  for (const path of paths) {
+    const value = await read(`/proc/sys/${path}`)
+    if (value === '0') return { kind: 'ok', subject, text: 'allowed' }
+    if (value === '1') return { kind: 'missing', subject, text: `the sysctl ${path} is 1`, family: 'ip6' }
+  }
+  const text = 'this kernel runs without IPv6 (ipv6.disable=1, or no CONFIG_IPV6)'
   return { kind: 'missing', subject, text, family: 'ip6' }
 }
 

@@ -69,7 +69,7 @@ const LACKS: ReadonlySet<string> = new Set([
   'IPSET_ERR_INVALID_FAMILY',
 ])
 
-interface Failure {
+export interface Failure {
   readonly code: string
   readonly error: Error
 }
