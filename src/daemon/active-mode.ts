@@ -93,11 +93,13 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
   readonly #resolving: ResolveOptions
+  readonly #guard: RemovalGuard
   #unsupported = ''
 
   constructor(config: Config, options: ActiveModeOptions, opened: OpenPlane<State, P>) {
     const { clock, random } = options
     const guard = new RemovalGuard(options)
+    this.#guard = guard
     this.mode = config.proxyMode
     this.#config = config
     this.#options = options
@@ -179,6 +181,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
 
   async stop(): Promise<void> {
     const { clock, log } = this.#options
+    this.#guard.stop()
     const drained = await within(clock, DRAIN_MS, this.#reconciler.stop())
     if (!drained) log.warn('exiting with a commit in flight; the next start reads the kernel back')
     await within(clock, DRAIN_MS / 4, this.#opened.close())

@@ -23,6 +23,7 @@ const UNCONFIRMED =
  */
 export class RemovalGuard {
   readonly #options: RemovalGuardOptions
+  readonly #over = new AbortController()
   #isSettled = false
   #isLogged = false
 
@@ -30,7 +31,12 @@ export class RemovalGuard {
     this.#options = options
   }
 
-  /** True once the source was read again: the caller compares anew. Throws if no source confirms the removal in time. */
+  /** Ends the wait for a second read; its pass then commits nothing. */
+  stop(): void {
+    this.#over.abort()
+  }
+
+  /** True once the source was read again, or the guard was stopped: the pass commits nothing. Throws if no source confirms the removal in time. */
   async doubts(kernel: Extent, source: Extent): Promise<boolean> {
     if (this.#isSettled) return false
     const { clock, log, confirm } = this.#options
@@ -42,7 +48,10 @@ export class RemovalGuard {
     if (read === undefined) return false
     if (!this.#isLogged) log.warn({ kernel, source }, DOUBTED)
     this.#isLogged = true
-    this.#isSettled = await within(clock, CONFIRM_MS, read)
+    const over = new Promise<void>(done => this.#over.signal.addEventListener('abort', () => done()))
+    const hasEnded = await within(clock, CONFIRM_MS, Promise.race([read, over]))
+    if (this.#over.signal.aborted) return true
+    this.#isSettled = hasEnded
     if (!this.#isSettled) throw new Error(UNCONFIRMED)
     return true
   }

@@ -307,7 +307,7 @@ export class FileSource implements Source {
 
   /** Says what is in use while a file with `kept` valid objects cannot be read. */
   #meanwhile(kept: number): string {
-    if (kept > 0) return `its last valid content stays in use (${count(kept, 'object')})`
+    if (kept > 0) return `the last valid content stays in use (${count(kept, 'object')})`
     return this.#synced ? 'the whole file is ignored' : 'kprobe waits until it has read every file once'
   }
 
@@ -320,4 +320,4 @@ export class FileSource implements Source {
   }
 }
 
-const GONE_ADVICE = '. To remove these objects, write a file that has only a comment, or restart kprobe'
+const GONE_ADVICE = '. To remove its objects, write a file that has only a comment, or restart kprobe'

@@ -138,7 +138,11 @@ export function parseJson(text: string, line: number): unknown {
     const lines = before.match(/\n/g)?.length ?? 0
     // V8 quotes the text and counts from the element's beginning, or names no position.
     const plain = message.replace(/,? (\.\.\.)?".*is not valid JSON$| in JSON at position.*$/s, '')
-    throw new JsonTextError(`${plain}, in the object that begins at line ${line}`, line + lines, error)
+    throw new JsonTextError(
+      `invalid JSON: ${plain}, in the object that begins at line ${line}`,
+      line + lines,
+      error,
+    )
   }
 }
 

@@ -86,7 +86,7 @@ function parseOne(source: string, firstLine: number): unknown {
   const [error] = document.errors
   if (error !== undefined) {
     const { line, col } = lineCounter.linePos(error.pos[0])
-    throw new YamlTextError(firstLineOf(error.message), {
+    throw new YamlTextError(`invalid YAML: ${firstLineOf(error.message)}`, {
       line: firstLine + line - 1,
       column: col,
       cause: error,
@@ -97,7 +97,11 @@ function parseOne(source: string, firstLine: number): unknown {
     return document.toJS()
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error)
-    throw new YamlTextError(firstLineOf(message), { line: firstLine, column: 1, cause: error })
+    throw new YamlTextError(`invalid YAML: ${firstLineOf(message)}`, {
+      line: firstLine,
+      column: 1,
+      cause: error,
+    })
   }
 }
 

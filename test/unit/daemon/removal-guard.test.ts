@@ -28,3 +28,13 @@ test('removes nothing while the second read has no answer, asks again, and logs 
   expect(await last).toBe(true)
   expect(await guard.doubts(KERNEL, NOTHING)).toBe(false)
 })
+
+test('ends the wait for the second read when it stops', async () => {
+  const log = createLog({ format: 'text', verbosity: 0, destination: { write: () => undefined } })
+  const confirm = () => new Promise<void>(() => undefined)
+  const guard = new RemovalGuard({ clock: new FakeClock(), log, confirm })
+  const doubts = guard.doubts(KERNEL, NOTHING)
+  guard.stop()
+  // The pass commits nothing.
+  expect(await doubts).toBe(true)
+})

@@ -97,7 +97,7 @@ describe('FileSource, while the system cannot open files', () => {
       await passUntil(() => zones.length === 2)
       expect(zones).toEqual(['1', '2'])
       expect(said()).toEqual([
-        `failed: open: ${code}; its last valid content stays in use (1 object)`,
+        `failed: open: ${code}; the last valid content stays in use (1 object)`,
         'recovered: the file is read again',
       ])
     },

@@ -301,7 +301,9 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: [1\nname: b\n')
     await until(
-      () => said('failed', /a\.yaml:3:1: .*its last valid content stays in use \(2 objects\)/) === 1,
+      () =>
+        said('failed', /a\.yaml:3:1: invalid YAML: .*; the last valid content stays in use \(2 objects\)/) ===
+        1,
       'the failure',
     )
     await looks(3)
@@ -331,7 +333,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     truncateSync(join(folder, 'a.yaml'))
     await until(
-      () => said('failed', /empty; its last valid content stays in use \(1 object\)/) === 1,
+      () => said('failed', /empty; the last valid content stays in use \(1 object\)/) === 1,
       'the failure',
     )
     expect(known()).toEqual({ a: '1' })
@@ -346,7 +348,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     rmSync(join(folder, 'a.yaml'))
     await until(
-      () => said('failed', /a\.yaml: file deleted; its last valid content stays in use/) === 1,
+      () => said('failed', /a\.yaml: file deleted; the last valid content stays in use/) === 1,
       'the loss',
     )
     expect(known()).toEqual({ a: '1', b: '1' })
@@ -374,7 +376,7 @@ describe('FileSource', () => {
     rmSync(folder, { recursive: true })
     await until(
       () =>
-        said('failed', /cannot read the source files \(ENOENT\); its last valid content stays in use/) === 1,
+        said('failed', /cannot read the source files \(ENOENT\); the last valid content stays in use/) === 1,
       'the loss',
     )
     await rest(600)

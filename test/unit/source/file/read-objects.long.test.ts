@@ -96,13 +96,14 @@ describe('readObjects', () => {
   })
 
   it.each([
-    ['e.yaml', 'a: 1\nb: [\n', /^:\d+:\d+$/],
-    ['e.json', '{"a":1,\n"b"}', /^:\d+$/],
-    ['e.yaml', 'just text\n', /^$/],
-    ['e.yaml', 'kind: List\nitems: {a: 1}\n', /^$/],
-  ])('refuses %s with %j and names the place', async (name, text, position) => {
+    ['e.yaml', 'a: 1\nb: [\n', /^:\d+:\d+$/, 'invalid YAML: '],
+    ['e.json', '{"a":1,\n"b"}', /^:\d+$/, 'invalid JSON: '],
+    ['e.yaml', 'just text\n', /^$/, ''],
+    ['e.yaml', 'kind: List\nitems: {a: 1}\n', /^$/, ''],
+  ])('refuses %s with %j and names the place', async (name, text, position, what) => {
     await expect(read(name, text)).rejects.toMatchObject({
       name: 'FileError',
+      message: expect.stringContaining(what),
       position: expect.stringMatching(position),
     })
   })
