@@ -75,7 +75,9 @@ export function readRuleDifferences(): RuleDifferences {
 }
 
 const FOLDER = new URL('../../reference/', import.meta.url)
-const PAGES = ['differences.md', 'differences-modes.md'].map(name => new URL(`../../../docs/${name}`, import.meta.url))
+const PAGES = ['differences.md', 'differences-modes.md'].map(
+  name => new URL(`../../../docs/${name}`, import.meta.url),
+)
 
 /** Reads test/reference/differences.yaml. Throws when a reason does not stand in docs/differences.md. */
 export function readFileOfDifferences(): Differences {
@@ -110,7 +112,10 @@ function readReasoned<T extends { readonly differences: ReadonlyArray<{ readonly
     assert(isRecord(file), 'not a mapping')
     const reasoned = read(file)
     for (const { because } of reasoned.differences)
-      assert(document.includes(oneLine(because)), `docs/differences.md and differences-modes.md lack the reason: ${because}`)
+      assert(
+        document.includes(oneLine(because)),
+        `docs/differences.md and differences-modes.md lack the reason: ${because}`,
+      )
     return reasoned
   } catch (error) {
     throw new Error(`test/reference/${name}: ${errorText(error)}`, { cause: error })
