@@ -235,7 +235,8 @@ export class Intake {
     const read = isDoubtful ? run.source.confirm?.() : undefined
     if (read !== undefined) {
       run.stage = 'rereading'
-      const text = 'the first list lacks most of the saved objects; kprobe reads it once more before they go'
+      const text =
+        'the first list lacks most of the saved objects; kprobe reads it once more before it removes them'
       this.#options.handlers.problem({ kind: 'doubtful', location: 'saved state', text })
       void read.then(() => (this.#run === run ? this.#synced(run) : undefined))
       return

@@ -218,12 +218,12 @@ const PROGRAMMED: ConditionState = {
 const NOT_PROGRAMMED: ConditionState = {
   status: 'False',
   reason: 'NotProgrammed',
-  message: 'the Services of the cluster are not verified in the kernel yet; the log of kprobe says why',
+  message: 'the Services of the cluster are not verified in the kernel yet; the log of kprobe has the reason',
 }
 const STALLED: ConditionState = {
   status: 'False',
   reason: 'ProgrammingStalled',
-  message: 'changes have waited too long to be programmed; /healthz and the log of kprobe say why',
+  message: 'changes have waited too long to be programmed; /healthz and the log of kprobe have the reason',
 }
 
 function conditionIn(node: unknown, type: string): Json | undefined {

@@ -257,7 +257,7 @@ export class FilterNames {
     const socket = this.#socket
     const flags = await checkDaemon(socket, { otherwise: false })
     if (flags === undefined)
-      throw new Error(`no daemon answers at ${socket}, which has ${what}; give addresses`)
+      throw new Error(`no daemon answers at ${socket}, and only the daemon knows ${what}; give addresses`)
     this.#known = { snapshot: finish(readSnapshotJson(await askObjects(socket))), flags }
     return this.#known
   }

@@ -294,7 +294,7 @@ export class Prover implements DaemonProver {
       episode.logged.add(name)
       log.warn(
         { name, packet, kubernetes: expected, kernel, ...(rule === undefined ? {} : { rule }) },
-        'the kernel does not treat packets as Kubernetes says; `kprobe verify --prove` lists all',
+        'the kernel treats packets differently from what Kubernetes specifies; `kprobe verify --prove` lists all',
       )
     }
   }
@@ -316,7 +316,7 @@ export class Prover implements DaemonProver {
     const { clock, log, nodeName, tell } = this.#options
     const { sinceMs, first } = this.#episode
     const seconds = Math.round((clock.nowMs() - sinceMs) / 1_000)
-    log.info({ seconds }, 'the kernel treats every packet as Kubernetes says again')
+    log.info({ seconds }, 'the kernel treats every packet as Kubernetes specifies again')
     tell(packetsAsWanted(nodeName, first))
     this.#episode = undefined
   }

@@ -188,7 +188,7 @@ export function nodeSets({ watch, nodeOf, isTrusted }: NodeSetsOptions): (call: 
       if (node !== own && !isTrusted(call))
         throw new RpcError(
           PERMISSION_DENIED,
-          `the client may ask for node ${JSON.stringify(own)} only: NodeName ${JSON.stringify(node)}; --trusted-users`,
+          `the client may request node ${JSON.stringify(own)} only: NodeName ${JSON.stringify(node)}; --trusted-users`,
         )
       return watch(node, call)
     }

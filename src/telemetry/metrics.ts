@@ -97,12 +97,12 @@ function createWorkMetrics(registry: Registry) {
   const inQuarantine = gauge('quarantined_services', 'Services that the kernel rejects now.')
   const programmed = gauge(
     'family_programmed',
-    'Whether the kernel takes the rules of this IP family: 1 or 0.',
+    'Whether the kernel accepts the rules of this IP family: 1 or 0.',
     ['ip_family'],
   )
   const refused = gauge(
     'refusals',
-    'Fields and objects of the source that are ignored now because they are invalid, not allowed or too large, or newer than those that fill the memory (500 of each kind at most).',
+    'Fields and objects of the source that kprobe ignores now: invalid, not allowed, too large, or without room in memory (500 of each kind at most).',
   )
   const served = gauge('services', 'Services in the kernel.')
   const node = gauge('node_known', 'Whether the Node object of this machine was found: 1 or 0.')
@@ -372,13 +372,13 @@ function createProofMetrics(registry: Registry) {
   let read: (() => number) | undefined
   asked(
     'age_seconds',
-    'Time since the last proof read the kernel, or since the start; what changed later is not proved. 0 without --prove and in modes that the daemon does not prove.',
+    'Time since the last proof read the kernel, or since the start; later changes are not proved. 0 without --prove and in modes that the daemon does not prove.',
     () => read?.() ?? 0,
   )
   const classes = gauge('classes', 'Classes of packets in the last proof.')
   const differences = gauge(
     'differences',
-    'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes says.',
+    'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes specifies.',
   )
   const unknown = gauge(
     'unknown',

@@ -87,7 +87,7 @@ class Shell {
       return ''
     } catch (error) {
       if (error instanceof NoAnswer) return error.message
-      if (error instanceof DaemonAway) return `The daemon does not answer (${error.message}). Trying again.`
+      if (error instanceof DaemonAway) return `The daemon does not answer (${error.message}). Retrying.`
       throw error
     }
   }

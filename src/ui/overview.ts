@@ -147,7 +147,7 @@ function kindOf(line: unknown): EventKind {
 const WORDS: Readonly<Record<EventKind, string>> = {
   start: 'first sync',
   change: 'change',
-  drift: 'repaired what another program changed',
+  drift: 'repaired changes of another program',
   failure: 'not committed as a whole',
 }
 

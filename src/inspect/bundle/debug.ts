@@ -50,12 +50,12 @@ export const command = ownCommand({
   name: 'debug',
   usage: 'bundle [-o FILE] [flags]',
   description:
-    'Writes one file for a bug report: what the daemon knows and did, what the kernel holds, what doctor says. Other\n' +
-    'commands read its objects with --source=file:kprobe-bundle/objects.json. Without a daemon, it has the kernel state\n' +
-    'alone. Changes nothing.',
+    'Writes one file for a bug report: objects and history of the daemon, kernel state, findings of doctor. Other commands\n' +
+    'read its objects with --source=file:kprobe-bundle/objects.json. Without a daemon, it has the kernel state alone.\n' +
+    'Changes nothing.',
   details: [
     'In it:',
-    '  manifest.json says what is in the bundle, what is not, and why. Secrets are never read; labels and annotations are left out, but for the settings that kprobe takes from them.',
+    '  manifest.json lists the files in the bundle, the missing ones, and why. The command reads no secrets, and omits labels and annotations except the settings that kprobe reads from them.',
     `  At most ${bytesText(FILE_BYTES_MAX)} a file and ${bytesText(BUNDLE_BYTES_MAX)} in all, unpacked.`,
     '',
     'Examples:',

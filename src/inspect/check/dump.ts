@@ -168,7 +168,7 @@ function whatIsMissing(request: Request, { held, chains, modes }: Dump): string 
 /** A mode that can serve no Service on this node leaves the same rules as one without Services. */
 function noFrontend(modes: readonly ProgrammedMode[]): string {
   const names = modes.map(({ mode }) => mode).join(' and ')
-  return `the rules of ${names} mode serve no frontend: there are no Services, or the daemon skips them; its log says why`
+  return `the rules of ${names} mode serve no frontend: there are no Services, or the daemon skips them; its log has the reason`
 }
 
 function nothingText({ service, families, proxyName }: Request): string {

@@ -151,7 +151,7 @@ function vanishedOutcome({ steps, isTorn }: TracedPacket): StoryOutcome {
   const after = last === undefined ? '' : ` after ${last.family} ${last.table} ${last.chain}`
   const why = isTorn
     ? 'messages of the kernel were lost'
-    : 'no rule of nf_tables dropped it: look for a missing route, rp_filter, a full conntrack table, IPVS, legacy iptables, or tc'
+    : 'no rule of nf_tables dropped it: check for a missing route, rp_filter, a full conntrack table, IPVS, legacy iptables, or tc'
   return { verdict: 'lost', answer: `was not seen again${after}; ${why}` }
 }
 

@@ -92,7 +92,7 @@ function readProtocol(reader: FlagReader, behindPort: string | undefined): Proto
   const flag = parseProtocol(reader, '--proto', reader.text('proto'))
   const own = parseProtocol(reader, '--to', behindPort)
   if (flag !== undefined && own !== undefined && flag !== own)
-    reader.fail('--proto', `is ${flag} while --to says ${own}`)
+    reader.fail('--proto', `is ${flag} while --to has ${own}`)
   return flag ?? own
 }
 

@@ -157,7 +157,11 @@ function iptablesText(left: IptablesLeftover, owner: IptablesOwner): LeftoverTex
   const what = `${chainsOf(left)} of its iptables mode`
   return owner === 'kprobe'
     ? { by: 'kprobe', what, command: REMOVES_IPTABLES }
-    : { by: 'kube-proxy', what: `${what}, or of kprobe's, which writes the same`, command: REMOVES_NFT }
+    : {
+        by: 'kube-proxy',
+        what: `${what}, or of kprobe's, whose chains have the same names`,
+        command: REMOVES_NFT,
+      }
 }
 
 const NAMES_SHOWN = 3
@@ -342,7 +346,7 @@ function dropPolicies({ chains }: Neighborhood): readonly Neighbor[] {
     .filter(({ chain }) => chain.hook?.policy === NF_DROP)
     .map(({ family, table, chain }) =>
       note(
-        `${family} ${table} ${chain.name} drops what it does not accept (hook ${hookName(chain.hook?.hooknum)})`,
+        `${family} ${table} ${chain.name} drops packets that it does not accept (hook ${hookName(chain.hook?.hooknum)})`,
         'kprobe does not open the firewall: this chain must accept traffic to Services',
       ),
     )

@@ -278,7 +278,7 @@ export async function freeEndpoints(
   return { addresses, servers }
 }
 
-const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${DUMMY_DEVICE}, and its virtual servers; the first sync restores those that are wanted`
+const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${DUMMY_DEVICE}, and its virtual servers; the first sync restores those that Services still need`
 
 /** Removes the objects of IPVS mode at these endpoints: see freeEndpoints. */
 export async function freeFromIpvs(

@@ -88,7 +88,7 @@ function extentOf({ servers }: IpvsState): Extent {
   return { frontends: servers.size, endpoints }
 }
 
-const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` lists what else is missing'
+const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` lists the other requirements'
 
 function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
   try {

@@ -218,7 +218,7 @@ function checkedToken(text: string, place: string): string {
   const token = text.trim()
   if (token === '') throw new ApiError('credentials', `${place}: the token is empty`)
   if (!/^[\x21-\x7e]+$/.test(token))
-    throw new ApiError('credentials', `${place}: the token holds characters that no token has`)
+    throw new ApiError('credentials', `${place}: the token has invalid characters`)
   return token
 }
 

@@ -100,7 +100,7 @@ export function doubts(
   if (!address.secure && credentials.showsSecret && !isLoopbackHost(address.host))
     found.push(`${where}: credentials are sent in clear to ${address.url}`)
   if (env.NODE_TLS_REJECT_UNAUTHORIZED === '0')
-    found.push('NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored: the API server is verified all the same')
+    found.push('NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored: kprobe verifies the API server')
   return found
 }
 
