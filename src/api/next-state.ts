@@ -92,7 +92,6 @@ export class StateDraft {
   }
 }
 
-/** The views of the Services that differ between two results. */
 export function* touchedViews(
   from: ResolvedView | undefined,
   to: ResolvedView,

@@ -25,7 +25,6 @@ export interface RelayAddress {
   readonly name?: string
 }
 
-/** A DNS name whose addresses are all relays. */
 export interface RelayName {
   readonly name: string
   readonly port: number

@@ -13,7 +13,6 @@ export interface LogOptions {
   readonly destination?: DestinationStream
 }
 
-/** A log whose form and amount can change while it is in use. */
 export interface AdjustableLog {
   readonly log: Log
   set(options: Pick<LogOptions, 'format' | 'verbosity'>): void

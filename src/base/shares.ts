@@ -155,7 +155,6 @@ export interface ConnectionLimits {
   readonly perService?: Omit<ConnectionLimits, 'perService'>
 }
 
-/** Connections that were over a share, since the start. */
 export interface OverShare {
   readonly evicted: number
   readonly refused: number

@@ -13,7 +13,6 @@ import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io, lent, tableText } from './io.ts'
 import { flaggedCommand } from './request.ts'
 
-/** The parts of the machine that the command uses. */
 export interface InitMachine {
   /** The folder that contains proc and sys, with a slash at its end. */
   readonly root: string
@@ -52,7 +51,6 @@ export const initCommand = (machine: InitMachine): Command =>
 
 export const command = initCommand({ root: '/', sockets: KERNEL, clock: systemClock })
 
-/** The result for one part of the kernel. */
 interface Answer {
   readonly subject: string
   readonly answers: boolean

@@ -264,7 +264,6 @@ interface FlaggedCommand<Asked> extends RunCommand<Asked> {
   readonly modeless?: true
 }
 
-/** Makes a command whose configuration comes from flags alone. */
 export function flaggedCommand<Asked extends object>(own: FlaggedCommand<Asked>): Command {
   return {
     help: () => helpOf(own, own.listed),

@@ -5,7 +5,6 @@ import { type FlagText, hostName, ipOf, listenAddress, onOrOff } from './flag-te
 /** The settings that each mode keeps in its own section of the file, or in that of another mode. */
 export type SettingOfMode = 'masqueradeAll' | 'masqueradeBit' | 'minSyncPeriod' | 'syncPeriod'
 
-/** How a field is read and written. */
 interface Format {
   readonly kind: FieldKind
   /** The default for an unset field and, unless the field is a pointer, for a zero value. */
@@ -26,7 +25,6 @@ interface Format {
   readonly ofMode?: SettingOfMode
 }
 
-/** The flags of a field. */
 type Flags =
   /** The flag of kube-proxy, without dashes. Beside a file it has no effect, except for logging. */
   | { readonly flag: string; readonly overFile?: string }
@@ -34,7 +32,6 @@ type Flags =
   | { readonly flag?: undefined; readonly overFile: string }
   | { readonly flag?: undefined; readonly overFile?: undefined; readonly fileOnly: true }
 
-/** The use of a field. */
 type Use =
   /** The member of Config that gets the value. APPLICATIONS says how a change of that member is applied. */
   | { readonly sets: keyof Config; readonly unused?: undefined }

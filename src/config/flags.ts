@@ -52,7 +52,6 @@ const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
   }),
 ])
 
-/** Flags that decide the path of packets. */
 const TRAFFIC_FLAGS = flagGroup('Traffic', {
   [`--proxy-mode MODE = ${DEFAULT_MODE}`]: [
     listOf(

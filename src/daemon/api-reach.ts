@@ -251,7 +251,6 @@ interface BypassQuery {
   /** The name of the table; each family has one. */
   readonly table: string
   readonly endpoints: readonly ApiEndpoint[]
-  /** The local TCP port of the connection. */
   readonly localPort: number
   readonly way: BypassWay
 }

@@ -99,7 +99,6 @@ interface Totals {
   readonly endpoints: number
 }
 
-/** Counts what is programmed. */
 export function totalsOf(table: FrontendTable, quarantined: readonly ServiceKey[]): Totals {
   const left = new Set(quarantined)
   let services = 0

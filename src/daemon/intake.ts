@@ -46,7 +46,6 @@ interface SnapshotReader {
   paced?(): Promise<void> | undefined
 }
 
-/** The source that is followed, as far as it has come. */
 interface Run {
   readonly source: Source
   /** `rereading`: its list lacked most of the saved objects, and is read once more. */

@@ -196,7 +196,6 @@ interface ConditionState {
   readonly message: string
 }
 
-/** The progress of the proxy that the condition follows. */
 interface ConditionFacts {
   /** The first sync was read back from the kernel. */
   readonly verified: boolean

@@ -33,7 +33,6 @@ interface ObserverOptions extends Omit<MetricsOptions, 'staleS' | 'isDirect'> {
   readonly source: () => SourceStatus | undefined
   /** Seconds since a source confirmed the saved state that is served; undefined while none is. */
   readonly servedStaleS?: (() => number | undefined) | undefined
-  /** Number of Services that the kernel rejects now. */
   readonly quarantined: () => number
   /** The IP family that the kernel cannot program now. */
   readonly failedFamily: () => FailedFamily | undefined
@@ -77,7 +76,6 @@ export class Observer {
   readonly #health: HealthTracker
   readonly #pending = new PendingChanges()
   readonly #localPolicies = new LocalPolicyCounter()
-  /** The Snapshot of the previous sync. */
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
@@ -121,7 +119,6 @@ export class Observer {
     return this.#options.nodeName
   }
 
-  /** Takes an event of the mode between commits. */
   modeEvent(event: ModeEvent): void {
     const { log } = this.#options
     switch (event.kind) {

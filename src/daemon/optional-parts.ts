@@ -67,7 +67,6 @@ export interface DaemonApiOptions {
   readonly log: Log
   readonly config: ApiConfig
   readonly nodeName: string
-  /** Maximum number of connections of back ends at the same time. */
   readonly connectionsMax: number
   readonly source: () => SourceStatus | undefined
 }
@@ -76,7 +75,6 @@ export interface DaemonApiOptions {
 export interface WebPage {
   /** Answers at the admin socket, to whose owner the kernel restricts it. */
   readonly atSocket: Handler
-  /** Listens at an address of its own. */
   listen(config: UiConfig, options: UiServerOptions): UiServer
   close(): Promise<void>
 }
@@ -96,7 +94,6 @@ export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'sn
   readonly sysctls?: string
 }
 
-/** The web page at an address of its own. */
 export interface UiServer {
   readonly overShare: OverShare
   close(): void

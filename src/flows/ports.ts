@@ -147,7 +147,6 @@ function nameOf({ displayName, service }: PortFrontends): string {
   return displayName === service ? '' : displayName.slice(service.length + 1)
 }
 
-/** The ports whose flows a pass checks for one Service. */
 export interface FlowCheck {
   readonly current: readonly FlowPort[]
   /** The ports of the Service since the last complete pass, to recognize the flows that it made then. */

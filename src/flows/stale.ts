@@ -5,7 +5,6 @@ import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel
 import type { ServiceKey } from '../model/service.ts'
 import type { FlowCheck, FlowPhase, FlowPort, View } from './ports.ts'
 
-/** The decision about a flow. */
 export type Judgment =
   | { readonly kind: 'keep' }
   /** Its packets go to an address that no longer serves, or bypass the Service. */
@@ -21,7 +20,6 @@ export interface Draining {
   readonly drainMs: number
 }
 
-/** The addresses at which NodePorts of a family answer. */
 interface NodeAddresses {
   readonly ips: ReadonlySet<Ip>
   /** The node has further addresses, which are unknown. */
@@ -146,9 +144,7 @@ export class RuleBook {
 interface Case {
   readonly place: Place
   readonly flow: Flow
-  /** The endpoint that answers the flow. */
   readonly endpoint: Octets
-  /** The destination is certainly an address of ours. */
   readonly isTold: boolean
 }
 

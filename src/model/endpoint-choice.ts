@@ -24,7 +24,6 @@ export interface Survey {
   readonly localDraining: boolean
 }
 
-/** One pass over the endpoints of a port. */
 export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
   let ready = false
   let draining = false

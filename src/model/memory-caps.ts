@@ -7,7 +7,6 @@ import type { Snapshot } from './snapshot.ts'
 
 /** A Service that is over a cap: it is not served. */
 export interface RefusedService {
-  /** The Service as the object has it. */
   readonly service: Service
   readonly bytes: number
   readonly cap: MemoryCap

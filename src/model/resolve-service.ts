@@ -23,7 +23,6 @@ import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork }
 import { isApiAddress, takenKeys } from './reserved.ts'
 import type { EndpointSlice, Service, ServicePortSpec, SliceList } from './service.ts'
 
-/** The inputs of resolving one Service. */
 interface ServiceInput {
   readonly service: Service
   readonly slices: SliceList
@@ -70,7 +69,6 @@ export function resolveService(
   return { frontends: complete(work, slices, ports), merges }
 }
 
-/** One port of the Service in one family. */
 interface PortPlace extends Wanted {
   readonly port: ServicePortSpec
   /** Undefined for a headless Service. */

@@ -246,7 +246,6 @@ export class ValuePool {
   readonly #endpointPorts = new Part<readonly EndpointPort[]>(PORTS_ROOM)
   readonly #servicePorts = new Part<readonly ServicePortSpec[]>(PORTS_ROOM)
 
-  /** Names that are held. */
   get size(): number {
     return this.#names.values.size
   }

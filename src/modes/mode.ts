@@ -37,7 +37,6 @@ export interface Extent {
 /** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
 export type OpenSocket = () => Transport
 
-/** Opens the parts of the kernel that modes use. */
 export interface KernelSockets {
   /** NETLINK_NETFILTER: nf_tables and ipsets. */
   readonly netfilter: OpenSocket
@@ -121,7 +120,6 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly close: () => Promise<void>
 }
 
-/** Uses an open plane of any mode. */
 export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
 
 /** The result of `retire` for a mode that is not in use. */
@@ -155,7 +153,6 @@ export interface DumpFilter {
   readonly chains?: readonly ReadChain[]
 }
 
-/** Objects that another tool lists, too. */
 export interface ModeDump {
   /** The word on the command line. */
   readonly what: string
@@ -184,7 +181,6 @@ interface DumpedObjects {
 /** Our objects in the kernel, read once for all modes. */
 export interface KernelRead extends KernelAccess {
   readonly families: readonly NftFamily[]
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
   /** Our own tables of all modes. */
   readonly tables: readonly Table[]
@@ -209,7 +205,6 @@ export interface HeldMode {
   readonly names?: ServiceNames
 }
 
-/** Something that modes need of nf_tables. */
 export interface NftFeature {
   readonly kind:
     | 'nat'
@@ -242,7 +237,6 @@ export interface Cleaned {
 }
 
 export interface CleanupContext extends KernelAccess {
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
 }
 
@@ -308,9 +302,7 @@ export interface Mode extends ModeRow {
   settleRecord?(kernel: KernelAccess, rest: CleanupRest): Promise<readonly string[]>
   /** Names the setting because of which node ports are not served at localhost. Absent in modes that never serve them there. */
   readonly whyNotAtLocalhost?: (config: Pick<Config, 'featureGates' | 'iptables'>) => string | undefined
-  /** Gives the options of resolving for this mode. */
   resolving?(config: Config): ModeResolving
-  /** The memory that a part of a Service takes. */
   readonly costs: CostRates
   /** Addresses of this machine are among what the plane is rendered from. */
   readonly needsAddresses?: true

@@ -47,7 +47,6 @@ interface WhatToRead extends KernelAccess {
 
 export interface ReadModes {
   readonly held: readonly HeldMode[]
-  /** All chains of the tables of iptables. */
   readonly chains: readonly ReadChain[]
 }
 

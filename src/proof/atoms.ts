@@ -35,7 +35,6 @@ export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void,
   for (const hook of HOOKS) for (const its of space.elsewhere(hook)) yield its
 }
 
-/** The packets of a family, divided by what they are sent to. */
 class Space {
   readonly #meaning: FamilyMeaning
   readonly #length: number

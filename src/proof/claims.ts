@@ -17,7 +17,6 @@ import {
   REJECT,
 } from './meaning.ts'
 
-/** A Service's claim to one address, protocol and port. */
 export interface PlaceClaim {
   readonly service: Service
   /** Undefined where the address is claimed and not served. */

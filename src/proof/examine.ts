@@ -49,7 +49,6 @@ export class Examiner {
     this.#walker = walker
   }
 
-  /** Judges a class whose clients are new. */
   examine(its: PacketClass): ProofDifference | undefined {
     const { log } = this.#walker
     beginLog(log)

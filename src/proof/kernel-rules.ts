@@ -30,7 +30,6 @@ export interface OutsideHeld extends IpvsHeld {
   readonly ownAddresses: readonly Ip[]
 }
 
-/** Opens sockets of this network namespace. */
 export interface RulesSockets {
   readonly netfilter: () => Transport
   readonly generic: () => Transport

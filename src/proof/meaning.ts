@@ -42,7 +42,6 @@ export function promisesOf({ promises = USUAL_PROMISES }: MeaningConfig): Promis
   return promises
 }
 
-/** The required fate of a packet. */
 export type Fate =
   /** `refuse`: rejected or dropped, whichever rule comes first. */
   | { readonly kind: 'pass' | 'reject' | 'drop' | 'refuse' }

@@ -40,7 +40,6 @@ export function isSame(a: Fate, b: Fate): boolean {
   )
 }
 
-/** The address of an endpoint: address and port. */
 export function addressOf(endpoint: Octets): Ip {
   return endpoint.slice(0, -2)
 }

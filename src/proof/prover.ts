@@ -36,7 +36,6 @@ const READS_MAX = 3
 /** Service ports that are logged, of those that differ together. */
 const LOGGED_MAX = 10
 
-/** The rules and the objects of one moment. */
 interface Subject extends Moment {
   readonly held: HeldRules
   readonly tables: readonly AnyTable[]

@@ -5,7 +5,6 @@ import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn,
 import { History, type PositionOrReason, type Publication } from './history.ts'
 import { discovery } from './schema.ts'
 
-/** A change as the API server sent it. */
 export interface Change {
   readonly revision: string
   readonly name: string

@@ -6,7 +6,6 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { formatIp } from '../base/ip.ts'
 
-/** One call at a relay, as its client sees it. */
 export interface RelayCall {
   /** The client should pause: too many of its messages wait. Absent where nothing waits. */
   readonly isFull?: boolean
@@ -26,7 +25,6 @@ export interface RelayCallHandlers {
   ended(code: number, text: string): void
 }
 
-/** A connection to one relay, made when a call needs it. */
 export interface RelayLink {
   call(method: string, handlers: RelayCallHandlers): RelayCall
   close(): void

@@ -68,7 +68,6 @@ export class Frame {
   }
 }
 
-/** Someone who reads a collection. */
 export interface CollectionReader {
   moved(): void
   /** The history has ended: versions that were read before say nothing any more. */

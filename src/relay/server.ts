@@ -43,7 +43,6 @@ export interface RelayServer {
   close(): Promise<void>
 }
 
-/** The group of the certificates of nodes. */
 const NODES_GROUP = 'system:nodes'
 /** The name of the certificate of a node, before that of its Node. */
 const NODE_PREFIX = 'system:node:'

@@ -1,7 +1,6 @@
 import { oneLine } from '../base/text.ts'
 import type { ApiKind } from '../source/kube/wire/tables.ts'
 
-/** A kind of object that relays serve. */
 export interface RelayedType {
   readonly kind: ApiKind
   /** The type URL of the API server's protobuf message. */

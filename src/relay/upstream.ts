@@ -28,7 +28,6 @@ interface UpstreamOptions {
   /** The source is a relay, which does not say which of its changes come from lists. */
   readonly isRelay?: boolean
   readonly problem: (problem: SourceProblem) => void
-  /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
 }
 

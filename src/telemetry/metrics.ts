@@ -249,7 +249,6 @@ function createSourceMetrics(registry: Registry, { staleS, isDirect }: SourceAns
     reason: reasons.of(its.reason),
   })
   return {
-    /** Counts a failure of a part of the source. */
     sourceProblem: () => problems.inc(),
     observed(its: SourceObservation) {
       const { resource } = its

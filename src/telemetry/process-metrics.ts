@@ -223,7 +223,6 @@ export function addServerMetrics(registry: Registry, read: () => ServersState): 
 
 const NO_EVENTS = { taken: 0, refused: 0, dropped: 0, waiting: 0 } as const
 
-/** Numbers of the back-end API at the time of a scrape. */
 export interface ApiNumbers {
   readonly number: number
   readonly services: number
@@ -282,7 +281,6 @@ export function createApiMetrics(
   return format => registry.text(format)
 }
 
-/** Numbers of a relay at the time of a scrape. */
 export interface RelayNumbers {
   readonly collections: readonly {
     readonly kind: string

@@ -175,7 +175,6 @@ function changeMetrics(registry: Registry) {
   waiting('service', () => pending.services)
   waiting('endpoint', () => pending.slices)
   return {
-    /** Counts changes of the source. */
     changes(news: Changes) {
       services.inc(news.services)
       endpoints.inc(news.slices)
@@ -215,7 +214,6 @@ export class PendingChanges {
     return news
   }
 
-  /** Takes the Snapshot that the kernel holds now. */
   synced(snapshot: Snapshot): void {
     const left = this.#newest === undefined ? NONE : changesBetween(snapshot, this.#newest)
     this.#services = left.services

@@ -97,7 +97,6 @@ export class TlsDoor {
     this.#server.emit('connection', socket)
   }
 
-  /** Replaces the certificates of future connections. */
   renew(pems: TlsPems): void {
     this.#server.setSecureContext(contextOf(pems))
   }

@@ -54,7 +54,6 @@ const BLOCK_BYTES = 64 * 1024
 /** A run of so many bytes is a block as it is; shorter ones are put together. */
 const LONG_RUN_BYTES = 16 * 1024
 
-/** A client that is sent a transfer. */
 export interface Reader {
   /** Its transfer is dropped: the reader closes it and gets a full resync when it reads again. */
   evicted(): void
@@ -104,7 +103,6 @@ export class Transfer {
     return this.#isDone && this.#blocks.length <= 1
   }
 
-  /** The blocks made so far. */
   get blocks(): readonly Block[] {
     return this.#blocks
   }

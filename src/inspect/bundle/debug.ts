@@ -308,7 +308,6 @@ interface CommandRun {
   readonly isUnnamedOnly?: true
 }
 
-/** Files so far, and what they lack. */
 class Draft {
   readonly files: BundleFile[] = []
   readonly missing: Missing[] = []
@@ -356,7 +355,6 @@ class Draft {
   }
 }
 
-/** Renames the names of objects in every file. */
 export function redacted({ facts, files, missing }: Gathered, key: Buffer): Gathered {
   const plain = new Map(
     files.map(({ name, data }) => [name, name.endsWith('.json') ? parsed(data) : undefined]),

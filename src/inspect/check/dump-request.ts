@@ -89,7 +89,6 @@ export interface Request {
   readonly proxyName: string | undefined
 }
 
-/** Reads the flags and arguments. Reports errors to the reader. */
 export function readRequest(reader: FlagReader): Request {
   const output = reader.oneOf('output', OUTPUTS, 'text')
   const only = OUTPUT_OF.get(output)

@@ -65,7 +65,6 @@ interface Disagreement {
   readonly service: string
   /** The first difference of the daemon's state; undefined if there is none. */
   readonly daemon: string | undefined
-  /** Kernel objects that would have to change. */
   readonly kernel: readonly PlanLine[]
 }
 

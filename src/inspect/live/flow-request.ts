@@ -72,7 +72,6 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
 
 export type FlowsRequest = ReturnType<typeof readFlowsRequest>
 
-/** Reads the flags. Reports errors to the reader. */
 export function readFlowsRequest(reader: FlagReader) {
   const follow = reader.bool('follow')
   const by = GROUPINGS.find(each => each === reader.text('group-by'))

@@ -68,7 +68,6 @@ async function noticesOf({ request, names, settings }: Session): Promise<readonl
   return [...own, ...(await names.noticesAbout(request.filter.service)), ...settings.notices]
 }
 
-/** Prints the present table of connections. */
 async function listFlows({ request, names, settings, io }: Session): Promise<number> {
   const { filter, by, limit, output } = request
   const client = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock: systemClock })

@@ -3,7 +3,6 @@ import { BOLD, type Io } from '../../cli/io.ts'
 
 export interface TableView<S extends string> {
   readonly sort: S
-  /** Text that the name of a row contains. */
   readonly filter: string
   /** Rows that are scrolled away. */
   readonly offset: number
@@ -77,11 +76,9 @@ export class LiveTable<V> {
 
 /** The data of a table, without the user's choices. */
 interface TableContent {
-  /** The command, for a terminal that is too small. */
   readonly name: string
   /** Lines above the table. */
   readonly head: readonly string[]
-  /** Number of rows that the filter lets pass. */
   readonly count: number
   /** Gives the heading and the lines of some rows. */
   readonly lines: (offset: number, rows: number) => readonly string[]
@@ -237,7 +234,6 @@ export interface Size {
   readonly rows: number
 }
 
-/** The drawn lines, cut to the terminal. */
 export interface Picture {
   readonly lines: readonly string[]
   readonly bold: ReadonlySet<number>

@@ -71,7 +71,6 @@ interface StoryOutcome {
   readonly verdict: 'dnat' | 'accept' | 'reject' | 'drop' | 'queue' | 'lost'
   readonly answer: string
   readonly destination?: string
-  /** Its source there, where it was replaced. */
   readonly replacedSource?: string
   readonly leftBy?: string
   /** The chain whose rule or policy ended it. */
@@ -307,7 +306,6 @@ const NF_QUEUE = 3
 interface CollectorOptions {
   readonly clock: Pick<Clock, 'nowMs'>
   readonly wallMs: () => number
-  /** The name of our own trace tables. */
   readonly table: string
   readonly onPacket: (packet: TracedPacket) => void
 }

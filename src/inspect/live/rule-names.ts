@@ -100,7 +100,6 @@ export class RuleNames {
     return known
   }
 
-  /** Reads all rules again after a commit of any program. */
   async refresh(): Promise<void> {
     const isOld = this.#options.clock.nowMs() - this.#readAtMs > READ_AGAIN_MS
     if (isOld && this.#readGeneration() !== this.#generation) await this.load()

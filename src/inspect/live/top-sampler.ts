@@ -16,7 +16,6 @@ import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flo
 import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
 import { firstView, type TableView } from './live-table.ts'
 
-/** Connections of one Service, or of one of its endpoints. */
 export interface TopRow {
   readonly service: string
   readonly protocol: string
@@ -343,7 +342,6 @@ export class TopRows {
     this.#isCutByBegun = this.#shrink()
   }
 
-  /** Takes the present table of connections. */
   takeOpen(groups: readonly FlowGroup[]): void {
     const open = new Map(groups.map(group => [keyOf(group), group.begun]))
     this.#hasOpen = true

@@ -80,7 +80,6 @@ export const command = ownCommand({
 
 type TopRequest = ReturnType<typeof readTopRequest>
 
-/** Reads the flags. Reports errors to the reader. */
 function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
   const output = reader.oneOf('output', OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined
@@ -150,7 +149,6 @@ async function showLive(
   })
 }
 
-/** Lays everything out for a terminal. Pure. */
 export function topPicture(state: TopState, view: TopView, size: Size): Picture {
   const rows = filteredRows(state, view)
   const content = {

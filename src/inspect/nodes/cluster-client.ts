@@ -122,7 +122,6 @@ export class ClusterClient {
   readonly #parts: Parts
   /** The fields of auth-provider `oidc`, where the package leaves renewed tokens. */
   readonly #oidc: Record<string, unknown> | undefined
-  /** A request for the id-token. */
   #asked: Promise<string> | undefined
 
   constructor(parts: Parts) {

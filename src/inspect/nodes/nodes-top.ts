@@ -63,12 +63,10 @@ export class NodesTop {
     this.#argv = argv
   }
 
-  /** The last answer of each node. */
   get rows(): readonly NodeRow[] {
     return [...this.#rows.values()]
   }
 
-  /** Asks every node once. */
   async ask(signal: AbortSignal): Promise<void> {
     const targets = await this.#pods.targets(signal)
     const nodes = new Set(targets.map(({ node }) => node))

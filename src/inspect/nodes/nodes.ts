@@ -154,7 +154,6 @@ const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [
   ['interval', 'top'],
 ]
 
-/** The command that runs in each pod. */
 function argvOf(action: Action | undefined, reader: FlagReader, intervalMs: number): readonly string[] {
   const [from, to] = [reader.text('from') ?? '', reader.text('to') ?? '']
   for (const [name, its] of ONLY_FOR)

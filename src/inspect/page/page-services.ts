@@ -26,7 +26,6 @@ interface PageService {
   readonly problem: string
 }
 
-/** A part of all Services, as the query asks for it. */
 interface ServicesPage {
   /** Services that the filter lets through. */
   readonly matching: number
@@ -138,7 +137,6 @@ function problemOf(held: ServiceFrontends | undefined): string {
   ].join('; ')
 }
 
-/** A frontend whose path can be shown. */
 interface Target {
   /** The value of `--to` of `kprobe why`. */
   readonly to: string

@@ -20,7 +20,6 @@ export interface ExplainedEndpoint {
   readonly local: Verdict
 }
 
-/** A frontend that the packet matches, with its service port. */
 export interface Caught {
   readonly port: PortFrontends
   readonly frontend: Frontend
@@ -185,7 +184,6 @@ function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Cau
 /** Parts of EndpointSlices that the text names at most. */
 const PARTS_MAX = 5
 
-/** Lists what is ignored of the Service's EndpointSlices. */
 function ignoredParts({ snapshot, refusedObjects }: ReasonsInput, { port }: Caught): readonly Reason[] {
   const { service } = port
   const slices = snapshot.slices.get(service) ?? []

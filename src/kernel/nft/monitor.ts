@@ -44,7 +44,6 @@ export interface ForeignCommit {
   readonly generation: number
 }
 
-/** The subject of one notification. */
 export interface Touched {
   /** `ip`, `ip6`, or `family 1`. */
   readonly family: string

@@ -11,7 +11,6 @@ import {
   type XtPlace,
 } from './scope.ts'
 
-/** An entry with the Service that it belongs to. */
 export interface OwnedEntry {
   readonly rule: XtRule
   readonly owner: string

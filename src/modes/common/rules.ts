@@ -71,7 +71,6 @@ export function end(code: number): Expression {
   return { kind: 'verdict', verdict: { code, chain: undefined } }
 }
 
-/** Counts and drops the packet. */
 export const dropCounted: Expressions = [{ kind: 'counter' }, end(nft.NF_DROP)]
 
 /** Continues in another chain without return. */
@@ -84,12 +83,10 @@ export function jumpTo(chain: string): Expression {
   return { kind: 'verdict', verdict: { code: nft.NFT_JUMP, chain } }
 }
 
-/** Loads the source address of the packet. */
 export function sourceAddress(layout: FamilyLayout, dreg: number): Expression {
   return address(layout, layout.sourceOffset, dreg)
 }
 
-/** Loads the destination address of the packet. */
 export function destinationAddress(layout: FamilyLayout, dreg: number): Expression {
   return address(layout, layout.destinationOffset, dreg)
 }
@@ -98,22 +95,18 @@ function address(layout: FamilyLayout, offset: number, dreg: number): Expression
   return { kind: 'payload', base: nft.NFT_PAYLOAD_NETWORK_HEADER, offset, length: layout.addressLength, dreg }
 }
 
-/** Loads the packet mark. */
 export function readMark(dreg: number): Expression {
   return { kind: 'meta', key: nft.NFT_META_MARK, dreg }
 }
 
-/** Sets the packet mark. */
 export function writeMark(sreg: number): Expression {
   return { kind: 'meta-set', key: nft.NFT_META_MARK, sreg }
 }
 
-/** Loads the packet's priority. */
 export function readPriority(dreg: number): Expression {
   return { kind: 'meta', key: nft.NFT_META_PRIORITY, dreg }
 }
 
-/** Sets the packet's priority. */
 export function writePriority(sreg: number): Expression {
   return { kind: 'meta-set', key: nft.NFT_META_PRIORITY, sreg }
 }
@@ -394,7 +387,6 @@ export function toLoopback(layout: FamilyLayout, op: 'eq' | 'neq'): Expressions 
   return inPrefix(layout, 'destination', { ...LOOPBACKS[layout.family], op })
 }
 
-/** The loopback addresses of each family. */
 export const LOOPBACKS: Readonly<Record<NftFamily, Cidr>> = {
   ip: { ip: '\x7f\0\0\0', bits: 8 },
   ip6: { ip: `${'\0'.repeat(15)}\x01`, bits: 128 },

@@ -49,7 +49,6 @@ export function damageOfTables(
 /** A chain that the tables of a mode must have, and the number of its hook. */
 export type HookChain = readonly [name: string, hooknum: number]
 
-/** The hook chains that every mode has. */
 export const HOOK_CHAINS: readonly HookChain[] = [
   [CHAIN_PREROUTING, NF_INET_PRE_ROUTING],
   [CHAIN_OUTPUT, NF_INET_LOCAL_OUT],
@@ -218,7 +217,6 @@ export function lostClusterIps(
   return lost
 }
 
-/** One address at which a frontend is served. */
 export interface ServedAddress {
   readonly type: string
   readonly text: string

@@ -110,7 +110,6 @@ function isSomething({ chains, kept }: IptablesLeftover): boolean {
   return chains.length > 0 || kept.length > 0
 }
 
-/** Finds leftovers in other parts of the kernel than nf_tables. */
 export async function lookElsewhere(
   connection: Connection,
   readLines: LookOptions['readLines'],

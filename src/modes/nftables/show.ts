@@ -40,7 +40,6 @@ import {
 } from './layout.ts'
 import { adoptRuleset } from './observe.ts'
 
-/** Reads what the tables of this mode do. */
 export function nftablesHeld({ tables, families, proxy }: KernelRead): HeldMode | undefined {
   const own = tables.filter(({ name }) => name === tableNameOf(proxy))
   return heldIn(adoptRuleset({ tables: own }).ruleset.tables, families)

@@ -44,7 +44,6 @@ export interface NftablesState {
   readonly forwarders: PersistentMap<Forwarder>
 }
 
-/** The numbering of one table. */
 export interface Allocation {
   readonly ids: Ids
   readonly codes: Codes

@@ -187,7 +187,6 @@ function setsOf(layout: FamilyLayout, prefixLengths: readonly number[]): Readonl
   return new Map([...fixed, ...ranges].map(set => [set.name, set]))
 }
 
-/** The objects of one Service in one family. */
 interface ServiceElements {
   readonly elements: readonly Element[]
   readonly forwarders: readonly Forwarder[]

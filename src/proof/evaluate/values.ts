@@ -93,7 +93,6 @@ export interface Answered extends Asked {
 /** The values that a field must have, for several fields. */
 export type Wanted = readonly (readonly [Field, Interval])[]
 
-/** The field values that find the candidates of a lookup. */
 export interface Wishes {
   readonly wishes: readonly { readonly wanted: Wanted; readonly candidate: Candidate }[]
   fields(): readonly (readonly [Field, Region])[]

@@ -19,7 +19,6 @@ import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
 import type { SinglePacket } from './single.ts'
 import { type Box, type Hook, LOCAL, loopback, newMemo, regionOfIps } from './values.ts'
 
-/** Packets that enter at a hook. */
 interface Entering {
   readonly hook: Hook
   readonly box: Box
@@ -66,7 +65,6 @@ export class Walker {
     return this.#hooks.tables
   }
 
-  /** Follows the packets of a class to their ends. */
   walk({ hook, box }: Entering): readonly Leaf[] {
     const leaves: Leaf[] = []
     for (const its of this.#existing(box))
@@ -237,7 +235,6 @@ export class Walker {
   }
 }
 
-/** Packets on their way through a hook. */
 interface Passing {
   readonly machine: ClassMachine
   /** They are translated already. */

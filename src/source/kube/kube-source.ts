@@ -26,7 +26,6 @@ export interface KubeSourceOptions {
   readonly clock: Clock
   readonly random: () => number
   readonly nodeName: string
-  /** The value of the proxy label; undefined to watch Services without the label. */
   readonly serviceProxyName: string | undefined
   /** Media types in order of preference, as acceptFor gives them. */
   readonly accept: string

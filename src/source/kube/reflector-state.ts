@@ -39,7 +39,6 @@ export const START: ReflectorState = {
 }
 
 export type Outcome =
-  /** A list was taken; see afterList. */
   | { readonly kind: 'landed' }
   | { readonly kind: 'failed'; readonly during: Attempted; readonly failure: Failure }
   /** The stream of a watch ended that had begun well, or its connection was lost. */

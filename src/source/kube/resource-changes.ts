@@ -96,7 +96,6 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return true
   }
 
-  /** Tests whether an object is not in the index because there is no room for it. */
   isBeyondCap(object: Aged): boolean {
     return this.#cap?.refuses(object) === true
   }

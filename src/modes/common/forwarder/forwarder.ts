@@ -4,7 +4,6 @@ import type { Backend, PortFrontends } from '../../../model/frontend.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { PlanLine } from '../../../reconcile/dataplane.ts'
 
-/** The name of one of a port's lists of endpoints. */
 export type ListName = 'cluster' | 'local'
 
 /** The inputs of balancing the connections of a port. */
@@ -51,7 +50,6 @@ export class Balancer {
     this.#set('local', local)
   }
 
-  /** The number of remembered clients. */
   get clients(): number {
     return this.#clients.size
   }

@@ -67,7 +67,6 @@ class Body implements ApiBody {
     return piece
   }
 
-  /** Gives up the rest. */
   discard(): void {
     const whole = this.#ended
     this.#stop()

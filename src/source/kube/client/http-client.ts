@@ -38,7 +38,6 @@ export interface ClientOptions {
   readonly dials?: DialWatch
 }
 
-/** Hears of each connection that is to be made. */
 export interface DialWatch {
   /** It is made to one of these addresses: texts of the kubeconfig or of the resolver. */
   readonly reaching: (addresses: readonly string[], port: number) => void

@@ -50,7 +50,6 @@ interface ConnectionContext {
   readonly changed: (connection: HttpConnection) => void
 }
 
-/** A connection that has been made. */
 export interface OpenConnection extends ConnectionContext {
   /** Connected, with TLS where the server has it. */
   readonly socket: Socket

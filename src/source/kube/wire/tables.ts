@@ -27,7 +27,6 @@ import {
 /** An object of the API in its JSON form; unchecked. */
 export type ApiObject = { readonly [field: string]: unknown }
 
-/** Takes the bytes of a list as they come. */
 export interface ListReader {
   /** Calls onItem for each item that these bytes complete. Throws WireError. */
   push(bytes: Uint8Array): void
@@ -41,7 +40,6 @@ export interface ListMeta {
   readonly continue: string
 }
 
-/** Takes the bytes of a watch as they come. */
 export interface WatchReader {
   /** The events that these bytes complete. Throws WireError. */
   push(bytes: Uint8Array): readonly WatchEvent[]
