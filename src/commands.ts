@@ -85,7 +85,7 @@ const COMMANDS: readonly Entry[] = Object.entries(TABLE).map(([name, [summary, l
   load,
 }))
 
-/** Also `kprobe --version[=raw]`. */
+/** Implements `kprobe --version[=raw]`, too. */
 const versionCommand = ownCommand({
   name: 'version',
   description:

@@ -71,7 +71,7 @@ export class Intake {
   #offered: Snapshot | undefined
   #reader: SnapshotReader | undefined
   #refused: readonly LocatedRefusal[] = []
-  /** Lets the source go on that keeps changes back. */
+  /** Resumes the source that keeps changes back. */
   #letGo: () => void = () => undefined
 
   constructor(options: IntakeOptions) {

@@ -126,7 +126,7 @@ export class NodeCondition {
     this.#verifyAtMs = endMs + Math.max(VERIFY_MS, restMs(endMs - beganMs, VERIFY_SHARE))
   }
 
-  /** Tests whether the kernel holds what is wanted. A change that only one of two reads asks for is a commit in between. */
+  /** Tests whether the kernel holds what is wanted. A change that only one of two reads needs is a commit in between. */
   async #isProgrammed(): Promise<boolean> {
     const { difference, quarantined, log } = this.#options
     try {

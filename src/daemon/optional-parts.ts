@@ -20,7 +20,7 @@ import type { ActiveMode } from './active-mode.ts'
 
 /**
  * The parts of a daemon that do not serve Services. The daemon knows them by the interfaces of this file alone, and
- * loads each when the configuration asks for it; src/optional-parts.ts is the registry of their code.
+ * loads each when the configuration requests it; src/optional-parts.ts is the registry of their code.
  */
 export interface OptionalParts {
   readonly prover: (options: ProverOptions) => Promise<DaemonProver>

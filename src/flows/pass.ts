@@ -44,7 +44,7 @@ export class Stopped extends Error {
   override readonly name = 'Stopped'
 }
 
-/** A listing that changed while it was made may lack entries; those it has are judged all the same. */
+/** A listing that changed while it was made may lack entries; its entries are judged nevertheless. */
 const DUMP_ATTEMPTS = 5
 const DUMP_RETRY_MS = 20
 /** Stale entries that wait for one send. */

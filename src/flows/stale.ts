@@ -107,7 +107,7 @@ export class RuleBook {
     const isTold = !place.isNodePort || this.#node.ips.has(destination)
     if (this.phase === 'half-open') return isLost({ place, flow, endpoint, isTold }) ? STALE : KEEP
     if (flow.protocol === 'TCP') return judgeTcp({ place, flow, endpoint, isTold })
-    // Each INIT of a client that begins anew renews the entry of its former association: only deleting it helps.
+    // Each INIT of a client that restarts renews the entry of its former association: only deleting it helps.
     if (flow.protocol === 'SCTP' && (place.port === undefined || !flow.isDnat)) return KEEP
     return isStale({ place, flow, endpoint, isTold }) ? STALE : KEEP
   }

@@ -33,11 +33,11 @@ export interface ResolveOptions {
   readonly loopbackNodePorts?: boolean
   /** A forwarder of this process serves node ports at localhost where the selection says so by name (KEP-6032). */
   readonly forwardsLocalhost?: boolean
-  /** If not empty, external IPs outside these are refused. */
+  /** External IPs outside these ranges are refused; an empty list restricts none. */
   readonly allowedExternalCidrs: readonly Cidr[]
-  /** If not empty, load-balancer addresses outside these are refused. */
+  /** Load-balancer addresses outside these ranges are refused; an empty list restricts none. */
   readonly allowedLoadBalancerCidrs: readonly Cidr[]
-  /** Without it every external IP is refused (KEP-5707). */
+  /** False refuses every external IP (KEP-5707). */
   readonly allowServiceExternalIps: boolean
   /** Stands for the Node's primary address of its family, unless it is unspecified. */
   readonly bindAddress: Ip | undefined

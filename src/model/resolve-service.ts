@@ -37,7 +37,7 @@ interface ResolvedService {
   readonly merges: readonly MergedEndpoints[]
 }
 
-/** With fewer endpoints a merge costs less than what it is kept for. */
+/** A merge of fewer endpoints is computed again: that costs less than keeping it. */
 const KEPT_ENDPOINTS_MIN = 1_000
 
 /** Gives what a Service means; undefined when it is another proxy's, or has neither addresses nor refusals. */

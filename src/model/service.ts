@@ -37,7 +37,7 @@ export interface Service {
   /** 0 unless the type is LoadBalancer and externalTrafficPolicy Local. */
   readonly healthCheckNodePort: number
   /**
-   * Annotation kprobe.io/tcp-drain: how long established TCP connections may go on to an endpoint that is gone;
+   * Annotation kprobe.io/tcp-drain: how long established TCP connections may continue to an endpoint that is gone;
    * milliseconds, 0 cuts them at once, undefined leaves them to the peers.
    */
   readonly tcpDrainMs: number | undefined

@@ -23,7 +23,7 @@ const HOOKS: readonly Hook[] = ['prerouting', 'output']
 
 /**
  * Divides all packets of a family into classes of one fate. The evaluator divides them further where the kernel's
- * state tells packets of a class apart.
+ * state distinguishes packets of a class.
  */
 export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
   const space = meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)

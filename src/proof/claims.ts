@@ -48,7 +48,7 @@ export function claimsOf(context: ClaimsContext, service: Service): Claims {
   return new ClaimsDraft(context).claimsOf(service)
 }
 
-/** Collects what a Service asks for in one family. */
+/** Collects the claims of a Service in one family. */
 class ClaimsDraft {
   readonly #here: Here
   readonly #family: Family

@@ -134,7 +134,7 @@ function* partsOf(held: OutsideHeld): Generator<string, void, undefined> {
   }
 }
 
-/** Says what rules leave open, whatever they are. */
+/** Lists the assumptions about any rules. */
 function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolean): readonly string[] {
   const others = chains.filter(
     ({ family, chain }) =>

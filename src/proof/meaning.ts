@@ -209,7 +209,7 @@ const LOCALHOST: Readonly<Record<Family, Ip>> = {
   IPv6: `${'\0'.repeat(15)}\x01`,
 }
 
-/** A range of all addresses does not ask for localhost (KEP-6032). */
+/** A range of all addresses does not request localhost (KEP-6032). */
 export function forwardsLocalhost(config: MeaningConfig, family: Family): boolean {
   const { nodePortAddresses, featureGates } = config
   if (promisesOf(config).bindsAddresses) return false

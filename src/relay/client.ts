@@ -51,7 +51,7 @@ interface Peer {
   restsUntilMs: number
 }
 
-/** A node that has a state asks the API server once no relay has answered for this time, or at most twice as long. */
+/** A node with a state reads from the API server once no relay has answered for one to two times this long. */
 const PATIENCE_MS = 30_000
 /** A node without a state waits only so long. */
 const FIRST_PATIENCE_MS = 3_000
@@ -114,7 +114,7 @@ export class RelayClient implements ApiClient {
     return this.#isDirect
   }
 
-  /** Watches at relays whose names no longer lead to them go on to their ends. */
+  /** Watches at relays whose names no longer lead to them continue to their ends. */
   #order(): void {
     const { relays, names, nodeName, zone = '', link } = this.#options
     const before = this.#peers
@@ -180,7 +180,7 @@ export class RelayClient implements ApiClient {
     await this.#options.kube.close()
   }
 
-  /** Undefined when it is time to ask the API server. */
+  /** Undefined when it is time to read from the API server. */
   async #askRelays(wanted: Wanted, request: ApiRequest): Promise<ApiResponse | undefined> {
     const { clock, fallsBack, names } = this.#options
     await names?.ready()

@@ -44,7 +44,7 @@ interface LinkOptions {
   readonly address: ApiAddress
   /** Read anew for each connection. Undefined for one in plain. */
   readonly tls: (() => Promise<RelayTlsPems>) | undefined
-  /** Read anew for each call: it rotates. Nobody else can listen: TLS, a unix socket or loopback. */
+  /** Read for each call, because it rotates. No other program can listen: TLS, a unix socket or loopback. */
   readonly token?: (() => Promise<string>) | undefined
   readonly clock: Clock
 }

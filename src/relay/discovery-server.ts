@@ -108,7 +108,7 @@ interface DeltaStreamHost extends DiscoveryOptions {
   readonly closed: (stream: DeltaStream) => void
 }
 
-/** One client: a subscription for each type that it asks for. */
+/** One client, with a subscription for each requested type. */
 class DeltaStream implements CallHandler {
   readonly #call: Call
   readonly #options: DeltaStreamHost

@@ -105,7 +105,7 @@ export class CollectionSnapshot {
     this.#source = frames
   }
 
-  /** Undefined behind the last. Readers ask for one after the other. */
+  /** Undefined behind the last. Readers request one after the other. */
   frame(index: number): Frame | undefined {
     if (index === this.#frames.length) {
       const next = this.#source.next()

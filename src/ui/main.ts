@@ -53,7 +53,7 @@ class Shell {
     const view = service === '' ? chosen.open() : servicePath(service)
     this.#content.hidden = true
     replaceChildren(this.#content, view.node)
-    // A screen reader goes on where the new view begins.
+    // A screen reader continues where the new view begins.
     if (isMove) this.#title.focus()
     this.#ending.abort()
     this.#ending = new AbortController()

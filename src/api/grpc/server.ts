@@ -292,7 +292,7 @@ interface SetsOptions {
   readonly clock: Clock
   /** The node whose state is served: requests for other nodes are rejected. */
   readonly nodeName: string
-  /** An error of ours; what there is goes on being served. */
+  /** Called after an internal error; the current state stays served. */
   readonly failed: (error: Error) => void
   /** False: whole states are made when clients want them. */
   readonly keepsWhole?: boolean
@@ -365,7 +365,7 @@ export class Sets {
     }
   }
 
-  /** Whatever happens, the waiting clients get an answer. */
+  /** Answers the waiting clients after any outcome. */
   #move(): void {
     try {
       this.#transfers.moved()

@@ -111,7 +111,7 @@ export class Transfer {
     return bytesOf(this.#blocks)
   }
 
-  /** Undefined after the last. Readers ask for one block after the other. */
+  /** Undefined after the last. Readers request one block after the other. */
   block(index: number): Block | undefined {
     if (index === this.#blocks.length && !this.#isDone) this.#make()
     return this.#blocks[index]
@@ -315,7 +315,7 @@ export class Transfers {
 
   /**
    * Gives the transfer from `from`, which the reader holds, to the newest state `to`; undefined `from` gets a whole
-   * state from which the reader goes on. Each opened transfer has to be closed.
+   * state from which the reader continues. Each opened transfer has to be closed.
    */
   open(from: ApiState | undefined, to: ApiState, reader: Reader): Transfer {
     const transfer = from === undefined ? this.#base.transfer(to) : this.#between(from, to)

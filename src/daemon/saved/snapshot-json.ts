@@ -19,7 +19,7 @@ import {
   type ValuePool,
 } from '../../model/snapshot.ts'
 
-/** Labels, annotations and host names stay behind: nothing that reads this asks for them, and they may hold secrets. */
+/** Labels, annotations and host names stay behind: no reader of this needs them, and they may hold secrets. */
 const LEFT_OUT: ReadonlySet<string> = new Set(['details', 'hostnames'])
 
 /** Fields that hold addresses, or lists of them. */

@@ -69,7 +69,7 @@ export interface NftClient {
 }
 
 export interface ReadOptions {
-  /** Only shows what is there: what other programs committed until then still counts as foreign at the next commit. */
+  /** Only shows the current state: earlier commits of other programs still count as foreign at the next commit. */
   readonly aside?: boolean
 }
 

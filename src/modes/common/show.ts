@@ -19,7 +19,7 @@ export interface ReadRules {
   readonly localIps: ReadonlySet<Ip>
   /** Gives the reason why no packet of a family reaches the rules about Services; undefined when packets do. */
   readonly obstacle: (family: Family, hook: Hook) => string | undefined
-  /** As in kube-proxy, rules reject connections to external addresses without endpoints only on the way in. */
+  /** Rules reject connections to external addresses without endpoints only on the way in, as kube-proxy's do. */
   readonly rejectsOutsideOnly?: true
 }
 

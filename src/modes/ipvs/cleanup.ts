@@ -92,7 +92,7 @@ function hasIpvs(ipvs: IpvsClient): boolean {
   }
 }
 
-/** Makes a client for a kernel without IPVS, where ipsets and addresses may remain all the same. */
+/** Makes a client for a kernel without IPVS, where ipsets and addresses may remain nevertheless. */
 function withoutServers(ipvs: IpvsClient): IpvsClient {
   return {
     info: () => ipvs.info(),

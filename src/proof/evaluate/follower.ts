@@ -253,7 +253,7 @@ interface Way {
   readonly natDone?: boolean
 }
 
-/** Leaves out ways that go on as others do, whether a rule matches or not. */
+/** Leaves out ways that continue as others do, whether a rule matches or not. */
 export function withoutEchoes<W extends Way>(ways: readonly W[]): readonly W[] {
   if (!ways.some(isSupposed)) return ways
   const kept = ways.filter(its => !isSupposed(its))

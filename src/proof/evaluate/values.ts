@@ -49,7 +49,7 @@ export interface Candidate {
   readonly data: ElementData
 }
 
-/** Results that stay valid while the rules stay: successive classes ask for the same ones. */
+/** Results that stay valid while the rules stay: successive classes request the same ones. */
 export interface Memo {
   /** Keys are a modulus and an offset. */
   readonly rolls: Map<string, Roll>
@@ -102,7 +102,7 @@ export interface Wishes {
 export interface Doubt {
   readonly place: string
   readonly reason: string
-  /** The packets go on as if the rule matched; otherwise as if it did not. */
+  /** The packets continue as if the rule matched; otherwise as if it did not. */
   readonly isSupposed: boolean
 }
 

@@ -159,7 +159,7 @@ export class Walker {
       leaves.push({ machine, end: machine.to === undefined ? 'pass' : 'endpoint' })
   }
 
-  /** Passes a hook; gives what goes on behind it, and adds what ends here to the leaves. */
+  /** Passes a hook; gives what continues behind it, and adds what ends here to the leaves. */
   #pass(start: ClassMachine, hooknum: number, leaves: Leaf[], isTranslated = false): readonly ClassMachine[] {
     start.hook = hooknum
     let going: readonly Passing[] = [{ machine: start, natDone: isTranslated }]
@@ -225,7 +225,7 @@ export class Walker {
   }
 
   /**
-   * Packets to a real server on this node go on in the same hook. What receives packets at an address that is no other
+   * Packets to a real server on this node continue in the same hook. What receives packets at an address that is no other
    * device's is ours: the address is bound for a Service, which may be gone.
    */
   #takeByIpvs(machine: ClassMachine, server: VirtualServer, decision: Decision): void {

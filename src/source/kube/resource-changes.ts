@@ -46,7 +46,7 @@ interface LandOptions {
   readonly resourceVersion: string
   /** The result of `vanishing`. */
   readonly missing: readonly string[]
-  /** Time went back: what is older than what is held counts all the same. */
+  /** Time went back: objects older than the held ones count, too. */
   readonly backwards: boolean
 }
 

@@ -199,7 +199,7 @@ function lengthMeter(stream: Readable, announced: string | undefined): () => boo
   return () => left === 0
 }
 
-/** We ask for no compression; a proxy may apply it all the same. */
+/** kprobe requests no compression; a proxy may apply it nevertheless. */
 function decode(stream: Readable, encoding: string | undefined, call: Call): Readable {
   if (encoding === undefined || encoding === '' || encoding === 'identity') return stream
   if (encoding !== 'gzip') {
@@ -235,7 +235,7 @@ function gunzip(stream: Readable, call: Call): Readable {
 }
 
 /**
- * Milliseconds that a Retry-After header (RFC 9110, 10.2.3) asks for, as seconds or as a date, clamped to 0 … 300 s;
+ * Milliseconds that a Retry-After header (RFC 9110, 10.2.3) requests, as seconds or as a date, clamped to 0 … 300 s;
  * undefined when it cannot be read. `wallMs` is the time of day in milliseconds since 1970.
  */
 export function parseRetryAfter(header: string | undefined, wallMs: number): number | undefined {

@@ -111,7 +111,7 @@ export class Pool {
     this.#serve()
   }
 
-  /** Whatever was made with another client certificate takes no new requests. */
+  /** Retires connections that were made with another client certificate. */
   keepOnly(identity: string): void {
     for (const connection of this.#connections)
       if (connection.identity !== identity && !connection.retired) connection.retire()

@@ -85,7 +85,7 @@ function textIn(value: unknown): string {
 }
 
 /**
- * Reads the list's own metadata. A list that does not say its version, or says in another type than text where it goes on,
+ * Reads the list's own metadata. A list without a version, or whose continuation is not text,
  * may be a part of one: throws WireError.
  */
 export function listMetaIn({ metadata }: Message): ListMeta {
