@@ -98,6 +98,7 @@ export interface WholeAddresses {
   readonly local: readonly Backend[]
 }
 
+/** Addresses at which NodePorts answer. */
 export type NodePortAddresses =
   /** Every address of this node; loopback only for modes that need it. */
   { readonly kind: 'all' } | { readonly kind: 'only'; readonly ips: readonly Ip[] }

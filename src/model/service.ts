@@ -74,6 +74,7 @@ export interface ServiceDetails {
   readonly targetPorts: Readonly<Record<string, number | string>>
 }
 
+/** An EndpointSlice as this project reads it. */
 export interface EndpointSlice {
   /** `namespace/name` of the slice. */
   readonly key: string
@@ -138,6 +139,7 @@ export interface CostRates {
   readonly frontend: number
   /** An endpoint of a slice, beside those of its ports; 0 where they include it. */
   readonly sliceEndpoint: number
+  /** An endpoint of a port. */
   readonly endpoint: number
   /** Each frontend has endpoints of its own, as virtual servers of IPVS have. */
   readonly perFrontend: boolean

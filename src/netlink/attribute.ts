@@ -88,6 +88,7 @@ export class ByteWriter {
     this.length = at
   }
 
+  /** Appends bytes unchanged. */
   raw(value: Uint8Array): void {
     this.reserve(value.length)
     this.bytes.set(value, this.length)

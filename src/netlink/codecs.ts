@@ -53,6 +53,7 @@ function exactly(bytes: number, start: number, end: number): void {
   if (end - start !== bytes) throw malformed(`a number of ${end - start} bytes instead of ${bytes}`, start)
 }
 
+/** A number of one byte. */
 export const u8: Codec<number> = wordCodec(1, 'host')
 /** A number of two bytes in network order. */
 export const u16be: Codec<number> = wordCodec(2, 'network')
@@ -110,6 +111,7 @@ const plainOctets: OctetsCodec = {
   read: (view, start, end) => view.bytes.toString('latin1', start, end),
 }
 
+/** Bytes, unchanged. */
 export const octets: Codec<Octets> = plainOctets
 
 /** Returns a codec of a fixed number of bytes; shorter values are padded with zeros. */

@@ -71,6 +71,7 @@ export function end(code: number): Expression {
   return { kind: 'verdict', verdict: { code, chain: undefined } }
 }
 
+/** Counts and drops the packet. */
 export const dropCounted: Expressions = [{ kind: 'counter' }, end(nft.NF_DROP)]
 
 /** Continues in another chain without return. */
@@ -83,10 +84,12 @@ export function jumpTo(chain: string): Expression {
   return { kind: 'verdict', verdict: { code: nft.NFT_JUMP, chain } }
 }
 
+/** Loads the source address of the packet. */
 export function sourceAddress(layout: FamilyLayout, dreg: number): Expression {
   return address(layout, layout.sourceOffset, dreg)
 }
 
+/** Loads the destination address of the packet. */
 export function destinationAddress(layout: FamilyLayout, dreg: number): Expression {
   return address(layout, layout.destinationOffset, dreg)
 }
@@ -95,18 +98,22 @@ function address(layout: FamilyLayout, offset: number, dreg: number): Expression
   return { kind: 'payload', base: nft.NFT_PAYLOAD_NETWORK_HEADER, offset, length: layout.addressLength, dreg }
 }
 
+/** Loads the packet mark. */
 export function readMark(dreg: number): Expression {
   return { kind: 'meta', key: nft.NFT_META_MARK, dreg }
 }
 
+/** Sets the packet mark. */
 export function writeMark(sreg: number): Expression {
   return { kind: 'meta-set', key: nft.NFT_META_MARK, sreg }
 }
 
+/** Loads the packet's priority. */
 export function readPriority(dreg: number): Expression {
   return { kind: 'meta', key: nft.NFT_META_PRIORITY, dreg }
 }
 
+/** Sets the packet's priority. */
 export function writePriority(sreg: number): Expression {
   return { kind: 'meta-set', key: nft.NFT_META_PRIORITY, sreg }
 }

@@ -69,6 +69,7 @@ const IPV6: FamilyLayout = {
   rejectCode: nft.ICMPV6_PORT_UNREACH,
 }
 
+/** The layout of the tables of each family. */
 export const LAYOUTS: Readonly<Record<NftFamily, FamilyLayout>> = { ip: IPV4, ip6: IPV6 }
 /** The families of the tables that contain Services. */
 export const NFT_FAMILIES: readonly NftFamily[] = ['ip', 'ip6']
