@@ -193,7 +193,6 @@ function hexGroups(groups: readonly number[], from: number, to: number): string 
   return text
 }
 
-/** The first of the longest runs of zero groups. */
 function longestZeros(groups: readonly number[]): { readonly start: number; readonly length: number } {
   let best = { start: 0, length: 0 }
   let length = 0

@@ -170,7 +170,6 @@ function withFlags(argv: readonly string[], { flags }: Found, given: FlagReader)
   return [...missing.map(([flag, text]) => `--${flag}=${text}`), ...argv]
 }
 
-/** The flag of a namespace, which kubectl has, too. */
 export const NAMESPACE_FLAG = {
   name: 'namespace',
   short: 'n',

@@ -272,7 +272,6 @@ export function pathsOf<K extends FieldKind>(...kinds: readonly K[]): readonly P
   return FIELD_PATHS.filter((path): path is PathOf<K> => kinds.some(kind => kind === fieldAt(path).kind))
 }
 
-/** Tests whether a mode reads the field. */
 export function isOfMode(path: FieldPath, mode: Readonly<Record<SettingOfMode, FieldPath>>): boolean {
   const { ofMode } = fieldAt(path)
   return ofMode === undefined || mode[ofMode] === path

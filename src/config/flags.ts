@@ -174,7 +174,6 @@ const CONNTRACK_FLAGS = flagGroup('Connection tracking', {
   '--conntrack-lower': 'also lower conntrack values that an operator has raised, as kube-proxy does',
 })
 
-/** Flags that only the daemon uses. */
 const DAEMON_FLAGS: readonly FlagSpec[] = [
   ...PACE_FLAGS,
   ...PROCESS_FLAGS,
@@ -316,7 +315,6 @@ export const RELAY_FLAGS = flagGroup('Relay', {
 /** Flags of `kprobe run` that do not concern `kprobe relay`, which has no node and no rules. */
 const NO_RELAY_FLAGS: readonly string[] = ['bind-address', 'config']
 
-/** All flags that have an effect on `kprobe relay`. */
 export const RELAY_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...RELAY_FLAGS,
   ...API_TLS_FLAGS,
@@ -325,7 +323,6 @@ export const RELAY_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...RUN_FLAGS.filter(({ name }) => API_RUN_FLAGS.includes(name)),
 ]
 
-/** All flags that have an effect on `kprobe api`. */
 export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...API_FLAGS,
   ...API_TLS_FLAGS,

@@ -24,7 +24,6 @@ interface IntakeOptions {
   readonly offers?: Offers
   /** Gets the first Node, and each one that differs from the one before, ahead of its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
-  /** Handlers for everything but the events of a source. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
   /**
    * Keep the addresses of a deleted Node, and make the Node ineligible for load balancers. Without its addresses node
@@ -105,7 +104,6 @@ export class Intake {
     this.#reader = reader
   }
 
-  /** Stops the current source and follows this one. */
   async follow(source: Source): Promise<void> {
     const before = this.#run
     const run: Run = { source, stage: 'reading', gathered: EMPTY_SNAPSHOT }

@@ -39,7 +39,6 @@ export interface FamilyResult {
   readonly durationMs: number
 }
 
-/** Thrown out of a pass that was stopped. */
 export class Stopped extends Error {
   override readonly name = 'Stopped'
 }

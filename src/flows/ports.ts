@@ -142,7 +142,6 @@ function isFallback({ local }: PortFrontends, { isReadyOnly }: FlowKind, { ip, p
   return isReadyOnly && local.some(each => each.ip === ip && each.port === port)
 }
 
-/** The name of the port, by which slices refer to it. */
 function nameOf({ displayName, service }: PortFrontends): string {
   return displayName === service ? '' : displayName.slice(service.length + 1)
 }

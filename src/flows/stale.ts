@@ -26,7 +26,6 @@ interface NodeAddresses {
   readonly isOpen: boolean
 }
 
-/** One place of a Service, as it is and as it was. */
 interface Place {
   /** Undefined when the Service has left it. */
   port: FlowPort | undefined

@@ -242,7 +242,6 @@ export class FilterNames {
     return { addresses: await this.addresses(target.peer), port: await this.#port(target) }
   }
 
-  /** Gives the number of the port; undefined for all ports. */
   async #port({ peer, port }: FilterTarget): Promise<number | undefined> {
     if (port === '') return undefined
     if (peer.kind !== 'service' || isPort(Number(port))) return Number(port)

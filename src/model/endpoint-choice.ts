@@ -85,7 +85,6 @@ function hasAny(found: Survey): boolean {
   return found.ready || found.draining
 }
 
-/** The lists of endpoints that frontends read. */
 interface ListNeeds {
   readonly cluster: boolean
   readonly local: boolean

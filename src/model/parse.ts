@@ -402,7 +402,6 @@ function readHints(reading: EndpointReading, hints: Json, index: number): Endpoi
 
 const NO_NAMES: readonly string[] = []
 
-/** Undefined unless the value is a list. */
 function namesOf(pool: ValuePool, value: unknown): readonly string[] | undefined {
   if (value === undefined || value === null) return NO_NAMES
   if (!Array.isArray(value)) return undefined

@@ -20,7 +20,6 @@ import type { ReadChain } from './xt-common/read-chains.ts'
 
 /** The limits of this process on its machine; a limit is undefined where it is unknown. */
 export interface ProcessRoom {
-  /** The number of descriptors that it may have open. */
   readonly descriptors: number | undefined
   /** The memory that it may use: the limit of its control groups, or the memory of the machine. */
   readonly memoryBytes: number | undefined
@@ -122,7 +121,6 @@ export interface OpenPlane<State, P extends Plan<State>> {
 
 export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
 
-/** The result of `retire` for a mode that is not in use. */
 export type Retired =
   | 'nothing'
   | 'removed'

@@ -41,7 +41,6 @@ export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined)
 
 interface WhatToRead extends KernelAccess {
   readonly families: readonly NftFamily[]
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 

@@ -134,7 +134,6 @@ function* partsOf(held: OutsideHeld): Generator<string, void, undefined> {
   }
 }
 
-/** Lists the assumptions about any rules. */
 function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolean): readonly string[] {
   const others = chains.filter(
     ({ family, chain }) =>

@@ -128,7 +128,6 @@ export interface Here {
   readonly node: NodeInfo | undefined
   /** Addresses of the Node, its primary ones first. */
   readonly ips: readonly Ip[]
-  /** ClusterIPs of any proxy. */
   readonly clusterIps: { has(ip: Ip): boolean }
   /** Address and port of each API server. */
   readonly apiServers: ReadonlySet<Octets>

@@ -44,7 +44,6 @@ export function addressOf(endpoint: Octets): Ip {
   return endpoint.slice(0, -2)
 }
 
-/** Gives the protocol that all packets of a class have, if Services can have it. */
 export function protocolOf(box: Box): Protocol | undefined {
   const number = onlyValue(box.protocol)?.charCodeAt(0)
   return PROTOCOLS.find(its => PROTOCOL_NUMBERS[its] === number)

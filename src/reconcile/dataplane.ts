@@ -164,7 +164,6 @@ export interface Receipt {
   readonly durationMs: number
 }
 
-/** A refusal by the kernel. */
 export interface KernelRefusal {
   /** Services among which the culprit is; one when the kernel said which, none when it is not a Service's. */
   readonly services: readonly string[]

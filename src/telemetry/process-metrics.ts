@@ -168,7 +168,6 @@ export interface ServersState {
     | undefined
 }
 
-/** Connections of one server that exceeded their shares. */
 export interface ServerOverShare extends OverShare {
   readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay' | 'ui'
 }

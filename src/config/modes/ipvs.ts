@@ -132,7 +132,6 @@ function readRules(reader: FlagReader): OwnOptions['rules'] {
   return 'nftables'
 }
 
-/** Reads a duration; undefined if it is unset or invalid. */
 function durationMs(reader: FlagReader, flag: string): number | undefined {
   const text = reader.text(flag)
   if (text === undefined) return undefined

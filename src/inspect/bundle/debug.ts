@@ -138,7 +138,6 @@ interface Gathering {
   readonly socket: string
   /** The user has named the socket: a bundle without the daemon is not what was asked for. */
   readonly isGiven: boolean
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
   readonly logFile: string | undefined
   readonly progress: (doing: string) => void

@@ -26,7 +26,6 @@ const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
   ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
 ])
 
-/** Fields of a row of `dump services` that every row has. */
 const SORT_FIELDS = ['service', 'type', 'protocol', 'frontend', 'action'] as const
 type SortField = (typeof SORT_FIELDS)[number]
 
@@ -85,7 +84,6 @@ export interface Request {
   readonly service: string
   readonly families: readonly NftFamily[]
   readonly adminSocket: string
-  /** The requested proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 

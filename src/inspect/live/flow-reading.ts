@@ -28,7 +28,6 @@ interface FlowNamesOptions {
   readonly clock: Clock
   /** The given --admin-socket; empty for the default one. */
   readonly adminSocket: string
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 
@@ -160,7 +159,6 @@ async function namesOfDaemon(socket: string) {
   return { names: serviceNames(servicesIn(state, socket)), synced: fieldOf(state, 'synced') }
 }
 
-/** Reads names from rows of `kprobe dump`. */
 export function namesOfRows(
   rows: readonly Pick<ServiceRow, 'service' | 'protocol' | 'frontend'>[],
 ): ServiceNames {

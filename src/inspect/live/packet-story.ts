@@ -257,7 +257,6 @@ export interface TracedPacket {
   readonly origin: 'interface' | 'process'
   /** The head before any translation. */
   readonly first: PacketHead
-  /** The head at the last hook. */
   readonly last: PacketHead
   /** Indexes; undefined where there is none. */
   readonly inputInterface: number | undefined

@@ -23,7 +23,6 @@ import { type NamedStep, type PacketStep, ServiceIndex, type TracedPacket } from
 
 interface RuleNamesOptions {
   readonly clock: Clock
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
   /** Reads the rules of kprobe in the kernel. */
   readonly read: () => Promise<readonly HeldMode[]>

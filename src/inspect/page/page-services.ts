@@ -144,7 +144,6 @@ interface Target {
   readonly port: PortFrontends
 }
 
-/** Targets and endpoints of one Service that the page lists. */
 const LISTED_MAX = 500
 /** Endpoints of one port that a path is followed to: each takes some 0.2 ms, in which the daemon does nothing else. */
 const FOLLOWED_MAX = 1_000

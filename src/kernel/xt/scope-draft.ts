@@ -18,7 +18,6 @@ export interface OwnedEntry {
   readonly sequence?: string | undefined
 }
 
-/** The whole wanted content of a chain. */
 export interface ChainContent {
   readonly chain: XtChain
   readonly owner: string | undefined

@@ -12,7 +12,6 @@ import {
 } from './rules.ts'
 
 const PREFIX = 'kprobe '
-/** The limit of each rule that logs. */
 export const LOG_LIMIT = { perSecond: 20, burst: 50 } as const
 export const LOGGED_BYTES = 128
 

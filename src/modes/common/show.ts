@@ -46,7 +46,6 @@ export function damageOfTables(
   return [...missing, ...tables.flatMap(table => damageOf(table, hookChains))]
 }
 
-/** A chain that the tables of a mode must have, and the number of its hook. */
 export type HookChain = readonly [name: string, hooknum: number]
 
 export const HOOK_CHAINS: readonly HookChain[] = [

@@ -59,7 +59,6 @@ function planeOf(client: NftClient, names: ChainNames): IptablesPlane {
   return new IptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
 }
 
-/** Describes the chains of these names, a line for each table. */
 function chainsByTable(observed: Observed, names: ChainNames): readonly string[] {
   return NFT_FAMILIES.flatMap(family =>
     XT_TABLES.flatMap(table => {

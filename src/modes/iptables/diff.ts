@@ -94,7 +94,6 @@ function withoutSharedOf({ chains, entries }: ServiceRules, other: RenderedState
   }
 }
 
-/** Collects the entries of all Services in these chains. */
 function entriesOf(state: RenderedState, chains: ReadonlySet<string>): EntryLists {
   const lists = new Map<string, OwnedEntry[]>()
   if (chains.size === 0) return lists

@@ -87,7 +87,6 @@ export function idOf(octets: Octets): number {
   return (readU32host(octets) >>> ID_SHIFT) & ID_MAX
 }
 
-/** Gives the PortFrontends.key of the port with this display name. */
 export function portKeyOf(displayName: string, protocol: Protocol, family: Family): string {
   const name = displayName.includes(':') ? displayName : `${displayName}:`
   return `${name}/${protocol}/${family}`

@@ -103,7 +103,6 @@ export function kernelRows(tables: readonly Table[]): ServiceRow[] {
 }
 
 interface Contents extends AddressSets {
-  /** The elements of `frontends` and `nodeports`. */
   readonly frontends: readonly Element[]
   /** Chains by code; an empty name for a verdict that ends the traversal. */
   readonly chains: ReadonlyMap<number, string>

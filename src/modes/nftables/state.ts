@@ -81,7 +81,6 @@ const AFFINITY_TIMEOUT_MS = 10_800_000
 interface SetDeclaration {
   readonly layout: FamilyLayout
   readonly size: number
-  /** Endpoints count the connections for which they were chosen. */
   readonly connectionCounters: boolean
 }
 

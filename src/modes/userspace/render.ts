@@ -315,7 +315,6 @@ function targetsOf({ route }: Frontend, { cluster, local }: PortFrontends): Targ
   }
 }
 
-/** Gives the lists that frontends of a port lead to. */
 function listsOf(port: PortFrontends): readonly ListName[] {
   let [hasCluster, hasLocal] = [false, false]
   for (const frontend of port.frontends) {

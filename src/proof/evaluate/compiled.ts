@@ -205,7 +205,6 @@ interface Entry extends Guard {
 class RuleIndex {
   readonly #byDestination = new Map<Octets, Entry[]>()
   readonly #anyDestination: Entry[] = []
-  /** All rules with a port, by port. */
   readonly #byPort = new Map<Octets, Entry[]>()
   readonly #anyPort: Entry[] = []
   /** The rules for any destination, by port. */

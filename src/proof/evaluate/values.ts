@@ -24,7 +24,6 @@ export type Field =
   | 'sourceType'
   | 'destinationType'
 
-/** A part of a field, in a register. */
 export interface FieldPart {
   readonly field: Field
   /** Its first octet in the field. */
@@ -160,7 +159,6 @@ export function chosenTo(its: Known, change: (octets: Octets) => Octets): Known 
 
 export type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>
 
-/** The values of each field of the packets of a class. */
 export type Box = Readonly<Record<Field, Region>>
 export type Hook = 'prerouting' | 'output'
 

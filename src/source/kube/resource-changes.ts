@@ -136,7 +136,6 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     this.#options.skipped(reason)
   }
 
-  /** Opens a list in place of an earlier one. */
   openListing(): Listing<E> {
     this.closeListing()
     this.#listing = new Listing({

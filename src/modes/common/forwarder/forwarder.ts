@@ -6,7 +6,6 @@ import type { PlanLine } from '../../../reconcile/dataplane.ts'
 
 export type ListName = 'cluster' | 'local'
 
-/** The inputs of balancing the connections of a port. */
 type Balance = Pick<PortFrontends, 'affinityTimeoutS' | 'cluster' | 'local'>
 
 interface Client {

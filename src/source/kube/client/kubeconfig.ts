@@ -210,7 +210,6 @@ function textMaterial(value: string): Material | undefined {
   return value === '' ? undefined : { kind: 'text', text: value }
 }
 
-/** The text in a field, or '' when there is none. */
 function text(body: Json, field: string, read: Reading, prefix = ''): string {
   const value = body[field]
   if (value === undefined || value === null) return ''
