@@ -10,7 +10,7 @@ import type { ApiState } from './state.ts'
 
 export interface ProgramOptions {
   readonly name: string
-  /** A path, or a name that is looked for in PATH. */
+  /** A path, or a name that is searched in PATH. */
   readonly command: string
   readonly args: readonly string[]
   readonly feed: ApiFeed

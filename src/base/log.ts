@@ -98,7 +98,7 @@ function isError(value: unknown): value is { readonly message: string } {
 
 interface LineWriterOptions {
   readonly fd: number
-  /** A line that says that so many before it were lost. */
+  /** A line that reports how many before it were lost. */
   readonly lostLine: (lines: number) => string
 }
 

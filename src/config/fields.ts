@@ -33,7 +33,7 @@ type Flags =
   | { readonly flag?: undefined; readonly overFile?: undefined; readonly fileOnly: true }
 
 type Use =
-  /** The member of Config that gets the value. APPLICATIONS says how a change of that member is applied. */
+  /** The member of Config that gets the value. APPLICATIONS defines how a change of that member is applied. */
   | { readonly sets: keyof Config; readonly unused?: undefined }
   /** kprobe does not use the field; a warning names it if it is set. */
   | { readonly sets?: undefined; readonly unused: true }

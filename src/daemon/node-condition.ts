@@ -42,7 +42,7 @@ export function nodeConditionOf(
  * process before serve meanwhile.
  */
 const START_MS = 10_000
-/** Interval of the looks at the health of this process, which cost nothing. */
+/** Interval of the health checks of this process, which cost nothing. */
 const CHECK_MS = 5_000
 /** Minimum time between two reads of the kernel while it is not verified. */
 const VERIFY_MS = 1_000
@@ -149,7 +149,7 @@ export class NodeCondition {
     }
   }
 
-  /** Writes the condition where the Node does not say so. False when that failed. */
+  /** Writes the condition if the Node has another one. False after a failure. */
   async #say(state: ConditionState): Promise<boolean> {
     const { clock, wallMs, send, type, nodeName, metrics, log } = this.#options
     const isSame = this.#written !== undefined && JSON.stringify(this.#written) === JSON.stringify(state)

@@ -205,7 +205,7 @@ function isElsewhere(before: View, after: View): boolean {
   )
 }
 
-/** The checks of all watched Services, and of those that a pass has to look at again. */
+/** The checks of all watched Services, and of those that a pass has to check again. */
 function looksAtAll(view: View, pending: Pending) {
   const looks: Looks = new Map()
   return stepsOver(new Set([...view.table.services.keys(), ...pending.keys()]), {

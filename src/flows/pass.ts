@@ -32,7 +32,7 @@ export interface FamilyResult {
   readonly examined: number
   /** Stale UDP and SCTP entries removed. */
   readonly deleted: number
-  /** TCP connections cut, as their Service's drain policy says. */
+  /** TCP connections cut, by their Service's drain policy. */
   readonly cut: number
   /** TCP entries removed that had no answer from an endpoint that is gone. */
   readonly halfOpen: number

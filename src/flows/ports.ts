@@ -115,7 +115,7 @@ function flowPortOf(version: Version, port: PortFrontends, kind: FlowKind): Flow
   }
 }
 
-/** The endpoints of a port that may answer: one entry of an address that says so is enough. */
+/** The endpoints of a port that may answer: one such entry of an address is enough. */
 function endpointsOf(slices: SliceList, port: PortFrontends, kind: FlowKind): ReadonlySet<Octets> {
   const found = new Set<Octets>()
   const name = nameOf(port)
@@ -171,7 +171,7 @@ export function remember(pending: Pending, key: ServiceKey, versions: readonly V
   return true
 }
 
-/** Undefined when nothing that changed can have left a flow behind: endpoints were added to others, say. */
+/** Undefined when nothing that changed can have left a flow behind: for example, endpoints were added to others. */
 export function lookAt(former: readonly Version[], now: Version): FlowCheck | undefined {
   const current = flowPorts(now)
   const before = former.flatMap(version => flowPorts(version))

@@ -55,7 +55,7 @@ export class RuleBook {
   readonly #node: NodeAddresses
   readonly #sockets = new Map<Octets, Place>()
   readonly #nodePorts = new Map<number, Place>()
-  /** Addresses of all Services at the numbers of these node ports: the rules look there first. */
+  /** Addresses of all Services at the numbers of these node ports: the rules match them first. */
   readonly #taken = new Set<Octets>()
   /** The checked ports by address. */
   readonly #addresses = new Map<Ip, number[]>()

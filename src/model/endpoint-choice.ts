@@ -42,7 +42,7 @@ export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
   return { topology: topologyOf(endpoints, place), ready, draining, localReady, localDraining }
 }
 
-/** Hints of endpoints that are not ready say nothing; one ready endpoint without a hint turns them off for all. */
+/** Hints of endpoints that are not ready are ignored; one ready endpoint without a hint turns them off for all. */
 function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode {
   let hasNodeHints = true
   let hasZoneHints = place.zone !== ''

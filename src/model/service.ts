@@ -80,7 +80,7 @@ export interface EndpointSlice {
   readonly key: string
   readonly service: ServiceKey
   readonly family: Family
-  /** Wall clock: when the change that led to this version happened; 0 when the slice does not say. */
+  /** Wall clock: when the change that led to this version happened; 0 if the slice names none. */
   readonly triggerTimeMs: number
   readonly ports: readonly EndpointPort[]
   /** Sorted by address; those of one address in the order of the object. */

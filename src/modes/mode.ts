@@ -259,7 +259,7 @@ export interface Mode extends ModeRow {
   open<R>(context: ModeContext, use: PlaneUse<R>): R
   /**
    * Removes what the mode left in the kernel while another mode serves, without a connection lost: docs/decisions/0015.
-   * `isKnown` says that this process programmed the kernel in this mode. When aborted before the removal has
+   * `isKnown`: this process programmed the kernel in this mode. When aborted before the removal has
    * begun, it removes nothing, and names what it found and may serve; later, it ends early. Throws when the kernel cannot
    * be spoken to.
    */

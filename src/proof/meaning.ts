@@ -16,8 +16,8 @@ import type { Protocol, Service } from '../model/service.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 
 /*
- * What Kubernetes says must happen to the first packet of a connection: written from the documents, for kube-proxy's
- * nftables mode and docs/differences.md. Where another mode differs on purpose, its promises say so. It shares no code
+ * The fate of the first packet of a connection that Kubernetes specifies: written from the documents, for kube-proxy's
+ * nftables mode and docs/differences.md. Where another mode differs on purpose, its promises name that. It shares no code
  * with model/resolve and no code with a mode, because it judges them.
  */
 
@@ -101,7 +101,7 @@ export interface FamilyMeaning {
    */
   readonly localEndpoints: ReadonlySet<Ip>
   readonly nodeIps: ReadonlySet<Ip>
-  /** Addresses of its devices, whatever the Node says. */
+  /** Addresses of its devices, whatever the Node object has. */
   readonly localIps: ReadonlySet<Ip>
 }
 

@@ -62,7 +62,7 @@ interface Episode {
 }
 
 /**
- * Proves while the daemon runs that the kernel does to every packet what Kubernetes says: after the start, a switch of the
+ * Proves while the daemon runs that the kernel treats every packet as Kubernetes specifies: after the start, a switch of the
  * mode or of the configuration, and a repair, and once a sync period (docs/decisions/0027). It changes nothing, and rests
  * between slices by its share of a core.
  */

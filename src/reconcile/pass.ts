@@ -351,7 +351,7 @@ export class Pass<State, P extends Plan<State>> {
   }
 }
 
-/** Tests whether a pass for this reason looks for damage. */
+/** Tests whether a pass for this reason searches for damage. */
 function isCheck(reason: PassReason): boolean {
   return reason === 'drift' || reason === 'period'
 }

@@ -57,7 +57,7 @@ const PATIENCE_MS = 30_000
 const FIRST_PATIENCE_MS = 3_000
 /** The status of a relay that serves, but not from the state of the node. */
 const ANOTHER_HISTORY_STATUS = 410
-/** Mean time between two looks whether a relay answers again. */
+/** Mean time between two checks whether a relay answers again. */
 const PROBE_MS = 60_000
 const REST = { minMs: 500, maxMs: 30_000 } as const
 

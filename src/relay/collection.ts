@@ -300,7 +300,7 @@ export class Collection {
     )
   }
 
-  /** Readers look whether there is something for them. */
+  /** Makes readers check for news. */
   tell(): void {
     this.#mustTell = true
     if (this.#isTelling) return

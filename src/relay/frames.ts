@@ -70,7 +70,7 @@ export class Frame {
 
 export interface CollectionReader {
   moved(): void
-  /** The history has ended: versions that were read before say nothing any more. */
+  /** The history has ended: versions that were read before have no meaning any more. */
   restarted(): void
   /** It reads a whole state that is too old to be kept for it. */
   evicted(): void

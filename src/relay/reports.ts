@@ -76,7 +76,7 @@ const TRIGGER_AGE_MS_MAX = 600_000
 export class NodeReports {
   readonly #options: ReportsOptions
   readonly #entries = new Map<string, Entry>()
-  /** Names of them without a Node object, when they were looked at last. */
+  /** Names of them without a Node object, at the last check. */
   readonly #strangers = new Set<string>()
   /** Open streams of nodes that have reported there. */
   readonly #streams = new Map<string, number>()

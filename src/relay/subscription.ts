@@ -42,7 +42,7 @@ const OPENING_MS = 3_000
 const WINDOW_BYTES = 1024 * 1024
 /** After so long, a reader that has not acknowledged is evicted, and an idle one gets the revision again if the source was heard. */
 const SILENT_MS = 60_000
-/** Minimum time between two responses that say nothing but the revision. */
+/** Minimum time between two responses with nothing but the revision. */
 const BOOKMARK_MS = 10_000
 
 /** One reader of one collection: its position, and what it has not acknowledged. */

@@ -25,7 +25,7 @@ interface UpstreamOptions {
   readonly clock: Clock
   readonly random: () => number
   readonly state: RelayState
-  /** The source is a relay, which does not say which of its changes come from lists. */
+  /** The source is a relay, which does not mark the changes that come from lists. */
   readonly isRelay?: boolean
   readonly problem: (problem: SourceProblem) => void
   readonly checkPeriodMs?: number

@@ -14,7 +14,7 @@ const VIEWS: readonly { readonly id: string; readonly title: string; readonly op
   { id: 'configuration', title: 'Configuration', open: configuration },
 ]
 
-/** Time until a daemon that was away is asked again, and between two looks at its version. */
+/** Time until a daemon that was away is queried again, and between two checks of its version. */
 const CHECK_MS = 3_000
 
 /** Shows one view at a time, and refreshes it while it is visible. */
@@ -92,7 +92,7 @@ class Shell {
     }
   }
 
-  /** A table of a daemon that is away, or of another version, is not shown: it could say what is not so. */
+  /** A table of a daemon that is away, or of another version, is not shown: it could be wrong. */
   #state(banner: string): void {
     this.#banner.hidden = banner === ''
     if (this.#banner.textContent !== banner) replaceChildren(this.#banner, banner)

@@ -136,7 +136,7 @@ export function timeline(): View {
 
 type EventKind = 'start' | 'change' | 'drift' | 'failure'
 
-/** Classifies a commit for a reader who looks for drift. Pure. */
+/** Classifies a commit for a reader who searches for drift. Pure. */
 function kindOf(line: unknown): EventKind {
   if (textAt(line, 'outcome') !== 'committed' || listAt(line, 'refusals').length > 0) return 'failure'
   const reason = textAt(line, 'reason')

@@ -115,7 +115,7 @@ export function commonNameOf(socket: Socket | undefined): string | undefined {
   return typeof name === 'string' ? name : undefined
 }
 
-/** A server that takes tokens lets certificates of anybody in: those that no authority has signed say nothing. */
+/** A server that takes tokens lets certificates of anybody in: those that no authority has signed identify no client. */
 function subjectOf(socket: Socket | undefined) {
   return socket instanceof TLSSocket && socket.authorized ? socket.getPeerCertificate().subject : undefined
 }

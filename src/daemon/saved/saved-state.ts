@@ -195,7 +195,7 @@ export class SavedState {
     }
   }
 
-  /** The objects are read again for the next look: they need as much memory as those that the source gathers. */
+  /** The objects are read again for the next check: they need as much memory as those that the source gathers. */
   #heldBack(): number {
     const repeatMs = this.#warn(HELD_BACK)
     this.#loaded = undefined

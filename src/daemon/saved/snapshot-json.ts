@@ -234,7 +234,7 @@ function compactTraits({ nodeName, conditions, hints }: EndpointTraits): SavedTr
 }
 
 /**
- * Reads an object that savedObjects() has given. It equals the parsed one, so that a list that says the same changes
+ * Reads an object that savedObjects() has given. It equals the parsed one, so that an equal list changes
  * nothing, and shares values with others. Throws when the value is something else.
  */
 export function savedEvent(json: unknown, pool: ValuePool): SnapshotEvent {

@@ -121,8 +121,8 @@ export class FlowNames {
   }
 
   /**
-   * Reads the names again if they may have changed: if the daemon says that it synced another snapshot. Rests after each
-   * read in proportion to the time it took. `synced` is what the daemon's page /status says.
+   * Reads the names again if they may have changed: if the daemon has synced another snapshot. Rests after each
+   * read in proportion to the time it took. `synced` comes from the daemon's page /status.
    */
   async refresh(synced: unknown): Promise<void> {
     const nowMs = this.#options.clock.nowMs()
@@ -240,7 +240,7 @@ export class FlowWatch {
     }
   }
 
-  /** Gives how many events were lost since the last call; a gap counts as one where the kernel does not say how many. */
+  /** Gives how many events were lost since the last call; a gap counts as one if the kernel reports no number. */
   takeLost(): number {
     if (this.#overruns === 0) return 0
     const gaps = this.#overruns

@@ -59,7 +59,7 @@ export interface PacketStory extends PacketFacts {
   readonly outcome: StoryOutcome
   readonly steps: readonly StoryStep[]
   readonly conntrack?: StoryConntrack
-  /** conntrack was asked, and has no entry. Protocols without ports, such as ICMP, are not looked up. */
+  /** conntrack has no entry. Protocols without ports, such as ICMP, are not looked up. */
   readonly hasNoEntry?: true
   /** The kernel dropped messages meanwhile: steps may be missing. */
   readonly isTorn?: true

@@ -39,7 +39,7 @@ import {
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
-/** Width of a table that goes to no terminal; $COLUMNS may say anything. */
+/** Width of a table that goes to no terminal; $COLUMNS may have any value. */
 const TEXT_COLUMNS = { min: 40, max: 1_000, fallback: 100 } as const
 
 const FLAGS: readonly FlagSpec[] = [

@@ -45,7 +45,7 @@ const SORTS: ReadonlyMap<string, (a: PageService, b: PageService) => number> = n
   ['problem', (a, b) => Number(a.problem === '') - Number(b.problem === '')],
 ])
 
-/** Gives the Services that a viewer looks at: `filter`, `sort`, `problems=1`, `offset` and `limit`, at most 200. */
+/** Gives the Services that a viewer requests: `filter`, `sort`, `problems=1`, `offset` and `limit`, at most 200. */
 export function servicesPage(source: PageSource, query: URLSearchParams): ServicesPage {
   const { snapshot, table, memo, quarantined = [] } = source.held() ?? {}
   const rejected = new Map(quarantined.map(({ service, error }) => [service, error.message]))

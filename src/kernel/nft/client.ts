@@ -339,7 +339,7 @@ class NetlinkNftClient implements NftClient {
     }
     const replies = await sendDatagram(link, burst, { pool, object })
     const { loss, unsent } = replies
-    // A failed question says nothing about the part.
+    // A failed query reveals nothing about the part.
     const errors = replies.errors.filter(({ sequence }) => sequence !== question)
     try {
       generation ??= this.#readGeneration()

@@ -232,7 +232,7 @@ export interface AddressSets {
   readonly nodePortIps: readonly Octets[] | undefined
 }
 
-/** Lists the addresses of a frontend or node port by its key. `follows` says what a lost ClusterIP leads to. */
+/** Lists the addresses of a frontend or node port by its key. `follows` describes the effect of a lost ClusterIP. */
 export function servedAddresses(
   key: Octets,
   { layout, clusterIps, lost, nodePortIps }: AddressSets,

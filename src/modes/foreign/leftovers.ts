@@ -262,7 +262,7 @@ export interface Neighborhood {
   readonly writesIptables: boolean
   /** IPVS balances, which the kernel calls behind all nat chains of prerouting. */
   readonly usesIpvs?: boolean
-  /** The record of iptables mode says that a kprobe wrote chains here. */
+  /** The record of iptables mode shows that a kprobe wrote chains here. */
   readonly wroteIptables?: boolean
   /** The name of this proxy; undefined for the unnamed one. Another proxy serves the Services that a named one does not. */
   readonly proxy?: string | undefined

@@ -58,7 +58,7 @@ const REFUSALS_MAX = 1_000
 
 /**
  * Services, EndpointSlices, ServiceCIDRs and this Node from the API server. An outage changes nothing: published objects
- * stay until the server says otherwise.
+ * stay until the server changes them.
  */
 export class KubeSource implements Source {
   readonly #options: KubeSourceOptions

@@ -117,7 +117,7 @@ class Body implements ApiBody {
     })
   }
 
-  /** One timer serves many waits: it looks when it fires how long the present one has lasted. */
+  /** One timer serves many waits: when it fires, it checks how long the present one has lasted. */
   #arm(delayMs: number): void {
     const { clock, call, idleMs = 0 } = this.#options
     this.#cancelTimer = clock.after(delayMs, () => {

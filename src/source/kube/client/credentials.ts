@@ -16,7 +16,7 @@ import {
 
 export interface CredentialsOptions extends AccessOptions {
   readonly clock: Clock
-  /** Time of day in milliseconds since 1970: plugins say by it until when theirs are good. */
+  /** Time of day in milliseconds since 1970: plugins give their expiry in it. */
   readonly wallMs: () => number
   readonly warn: (text: string) => void
 }
