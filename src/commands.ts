@@ -25,7 +25,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     () => import('./relay/command.ts'),
   ],
   status: [
-    'ask relays which nodes hold the current state in their kernels, and wait for it',
+    'list the nodes that hold the current state in their kernels, as relays know them, and wait for it',
     () => import('./relay/status-command.ts'),
   ],
   dump: ['print what the kernel holds, and for which Service', () => import('./inspect/check/dump.ts')],
@@ -35,7 +35,7 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     () => import('./inspect/check/verify.ts'),
   ],
   why: [
-    'say in one sentence what happens to a connection, then its path and every endpoint',
+    'print in one sentence what happens to a connection, then its path and every endpoint',
     () => import('./inspect/why/why.ts'),
   ],
   explain: [
@@ -85,7 +85,7 @@ const COMMANDS: readonly Entry[] = Object.entries(TABLE).map(([name, [summary, l
   load,
 }))
 
-/** Also `kprobe --version[=raw]`. */
+/** Implements `kprobe --version[=raw]`, too. */
 const versionCommand = ownCommand({
   name: 'version',
   description:

@@ -1,6 +1,6 @@
 import type { OptionalParts } from './daemon/optional-parts.ts'
 
-/** Loads the code of an optional part of a daemon when the configuration asks for it. */
+/** Loads the code of an optional part of a daemon when the configuration requests it. */
 export const OPTIONAL_PARTS: OptionalParts = {
   async prover(options) {
     const { Prover } = await import('./proof/prover.ts')

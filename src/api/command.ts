@@ -270,7 +270,6 @@ export interface ApiProgram {
 
 interface ApiProgramOptions {
   readonly args: readonly string[]
-  /** PATH; undefined when there is none. */
   readonly path: string | undefined
   /** Reports why the program cannot be used. */
   readonly fail: (message: string) => void

@@ -94,7 +94,7 @@ function variantsOf({ ports }: EndpointDraft, { targets }: EndpointTerms): reado
   return variants
 }
 
-/** An address behind a Service, with all that its lists say about it. */
+/** An address behind a Service, with all entries of its lists. */
 interface EndpointDraft {
   readonly local: boolean
   internal: boolean

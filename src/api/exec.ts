@@ -9,9 +9,8 @@ import { inChunks, stateLines } from './print.ts'
 import type { ApiState } from './state.ts'
 
 export interface ProgramOptions {
-  /** The name that the user gave. */
   readonly name: string
-  /** A path, or a name that is looked for in PATH. */
+  /** A path, or a name that is searched in PATH. */
   readonly command: string
   readonly args: readonly string[]
   readonly feed: ApiFeed
@@ -211,7 +210,6 @@ function report({ name, log }: ProgramOptions, { number }: ApiState, run: Run): 
 }
 
 interface Failure {
-  /** Failures in a row. */
   readonly failures: number
   readonly tried: ApiState
 }

@@ -22,7 +22,7 @@ export interface ApiProjection {
 }
 
 /**
- * Computes the state that back ends get. Makes only what changed since `before`: an object that says the same stays, and
+ * Computes the state that back ends get. Makes only what changed since `before`: an equal object stays, and
  * so does the whole state. Each back end of a Service that was touched is compared once. Pauses between objects.
  */
 export async function nextApiState(
@@ -92,7 +92,6 @@ export class StateDraft {
   }
 }
 
-/** The views of the Services that differ between two results. */
 export function* touchedViews(
   from: ResolvedView | undefined,
   to: ResolvedView,

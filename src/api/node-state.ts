@@ -136,7 +136,6 @@ export class NodeState {
     return this.#here
   }
 
-  /** Replaces the own objects of these Services. */
   #restated(
     known: OwnObjects,
     named: readonly ServiceKey[],

@@ -16,7 +16,6 @@ export function isSameMessage(a: ServiceView, b: ServiceView): boolean {
   return a.service === b.service && isSame(reachOf(a.frontends), reachOf(b.frontends))
 }
 
-/** All that serviceMessage() reads of frontends. */
 function reachOf({ ports, wholes = [], healthCheck }: ServiceFrontends): readonly unknown[] {
   return [
     healthCheck?.port,

@@ -27,7 +27,6 @@ interface PortUses {
   readonly name: string | undefined
   /** Back ends behind the ClusterIP. */
   readonly internal: readonly Backend[]
-  /** Back ends behind every other address. */
   readonly external: readonly Backend[]
 }
 

@@ -97,7 +97,6 @@ function isMet(ip: Ip, { memo, snapshot }: Pick<Resolved, 'memo' | 'snapshot'>, 
   return false
 }
 
-/** The node port that has the number of a port of the Service. */
 function nodePortOf(ip: Ip, { protocol, port }: Service['ports'][number]): string {
   return nodePortPlace(familyOf(ip), protocol, port)
 }

@@ -17,7 +17,7 @@ export function parseApiAddress(text: string): ApiAddress {
   throw new Error(`${JSON.stringify(text)}: not an address; write unix:///PATH or tcp://IP:PORT`)
 }
 
-/** An address of a relay, and the zone that it is in: empty where none is said. */
+/** An address of a relay, and its zone; empty if none is given. */
 export interface RelayAddress {
   readonly address: ApiAddress
   readonly zone: string
@@ -25,7 +25,6 @@ export interface RelayAddress {
   readonly name?: string
 }
 
-/** A DNS name whose addresses are all relays. */
 export interface RelayName {
   readonly name: string
   readonly port: number

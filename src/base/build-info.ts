@@ -29,7 +29,6 @@ export function versionText(isForPrograms = false): string {
     .join('')
 }
 
-/** Gives the known facts of the build and the runtime. */
 export function buildFacts(): Readonly<Record<string, string>> {
   const { version, commit, date } = buildInfo()
   const platform = `${process.platform}/${process.arch}`

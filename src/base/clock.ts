@@ -222,7 +222,7 @@ export class Pacer {
     else this.#arm(nowMs)
   }
 
-  /** Forgets the requests so far. A run in progress goes on. */
+  /** Forgets the requests so far. A run in progress continues. */
   cancel(): void {
     this.#dueMs = Number.POSITIVE_INFINITY
     this.#disarm()

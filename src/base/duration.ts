@@ -33,7 +33,7 @@ export function parseGoDuration(text: string): bigint | undefined {
   return negative ? -total : total
 }
 
-/** Whatever is less than a nanosecond is cut off. */
+/** Cuts off parts of a nanosecond. */
 function inNanoseconds(whole: string, fraction: string, unitNs: bigint): bigint {
   const digits = fraction.slice(0, 18)
   return BigInt(whole || '0') * unitNs + (BigInt(digits || '0') * unitNs) / 10n ** BigInt(digits.length)

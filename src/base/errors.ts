@@ -5,7 +5,7 @@ export function failureText(error: unknown): string {
   return hint === undefined ? text : `${text}; ${hint}`
 }
 
-/** The message of an error with those of its causes, each said once. */
+/** The message of an error with those of its causes, each once. */
 export function errorText(error: unknown): string {
   const texts: string[] = []
   for (let at = error; at instanceof Error && texts.length < 5; at = at.cause)
@@ -13,7 +13,7 @@ export function errorText(error: unknown): string {
   return texts.length === 0 ? String(error) : texts.join(': ')
 }
 
-/** A text that names the code of a system error, with its path or address, says enough of it. */
+/** A text that names the code of a system error, with its path or address, is specific enough. */
 function saysCause(text: string, cause: SystemError): boolean {
   if (text.includes(cause.message)) return true
   const { syscall, code, path, address } = cause
@@ -30,7 +30,6 @@ export function codeOf(error: unknown): string {
   return 'code' in error && typeof error.code === 'string' ? error.code : error.message
 }
 
-/** Returns a thrown value as an Error. */
 export function errorOf(thrown: unknown): Error {
   return thrown instanceof Error ? thrown : new Error(String(thrown))
 }

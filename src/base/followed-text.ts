@@ -7,7 +7,6 @@ interface FollowedTextOptions<E> {
   readonly clock: Clock
   /** Interval of the reads, milliseconds. */
   readonly pollMs: number
-  /** The text in use. */
   readonly text: string
   readonly read: () => Promise<ReadResult<E>>
   /** Uses a new text. Gives an error where it cannot be used; the next read waits until this has resolved. */

@@ -16,7 +16,6 @@ export function portProtocolOf(number: number | undefined): PortProtocol | undef
   return number === PROTOCOL_NUMBERS.SCTP ? 'SCTP' : undefined
 }
 
-/** The addresses and ports of one IP packet. */
 export interface PacketHead {
   /** IPPROTO_*. */
   readonly protocol: number

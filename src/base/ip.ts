@@ -13,7 +13,7 @@ export function familyOf(ip: Ip): Family {
 }
 
 /**
- * The address that `text` says, or undefined; whyNotIp then says why.
+ * The address in `text`, or undefined; whyNotIp then gives the reason.
  *
  * There is one reading, that of the parser Kubernetes itself uses (Go's before 1.17): numbers are decimal whatever
  * zeros they start with (`010.0.0.1` is 10.0.0.1), all four must be there, and IPv6 takes `::` and a trailing IPv4 part
@@ -193,7 +193,6 @@ function hexGroups(groups: readonly number[], from: number, to: number): string 
   return text
 }
 
-/** The first of the longest runs of zero groups. */
 function longestZeros(groups: readonly number[]): { readonly start: number; readonly length: number } {
   let best = { start: 0, length: 0 }
   let length = 0
@@ -211,8 +210,8 @@ export interface Cidr {
 }
 
 /**
- * The prefix that `text` (`10.0.0.0/8`) says, host bits cleared, or undefined; whyNotCidr then says why. The address is
- * read as by parseIp and the length as a decimal number.
+ * The prefix that `text` (`10.0.0.0/8`) stands for, host bits cleared, or undefined; whyNotCidr then gives the reason.
+ * The address is read as by parseIp and the length as a decimal number.
  */
 export function parseCidr(text: string): Cidr | undefined {
   const slash = text.indexOf('/')

@@ -13,7 +13,6 @@ export interface LogOptions {
   readonly destination?: DestinationStream
 }
 
-/** A log whose form and amount can change while it is in use. */
 export interface AdjustableLog {
   readonly log: Log
   set(options: Pick<LogOptions, 'format' | 'verbosity'>): void
@@ -99,7 +98,7 @@ function isError(value: unknown): value is { readonly message: string } {
 
 interface LineWriterOptions {
   readonly fd: number
-  /** A line that says that so many before it were lost. */
+  /** A line that reports how many before it were lost. */
   readonly lostLine: (lines: number) => string
 }
 

@@ -69,7 +69,7 @@ export function hex(octets: Octets): string {
 }
 
 /**
- * Bytes that arrive in pieces: each piece is looked at where it lies, and only what it leaves unfinished is copied.
+ * Bytes that arrive in pieces: each piece is parsed in place, and only an unfinished rest is copied.
  * The caller bounds the rest; memory of a large rest is released once the rest is consumed.
  */
 export class Rest {

@@ -14,7 +14,6 @@ export function textAt(value: unknown, field: string): string {
   return typeof text === 'string' ? text : ''
 }
 
-/** Undefined where there is no number. */
 export function numberAt(value: unknown, field: string): number | undefined {
   const number = fieldOf(value, field)
   return typeof number === 'number' ? number : undefined

@@ -141,7 +141,6 @@ function holdsMore(path: readonly Holder[], than: readonly Holder[]): boolean {
 }
 
 export interface ConnectionLimits {
-  /** Maximum number of connections at a time. */
   readonly connections: number
   /**
    * Maximum number of connections of the clients of one prefix, and of one address; without them, only `connections`
@@ -155,7 +154,6 @@ export interface ConnectionLimits {
   readonly perService?: Omit<ConnectionLimits, 'perService'>
 }
 
-/** Connections that were over a share, since the start. */
 export interface OverShare {
   readonly evicted: number
   readonly refused: number

@@ -33,7 +33,7 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   }
 }
 
-/** An error of the system has a temporary name, another one each time: the folder says as much, and the same. */
+/** An error of the system has a temporary name, another one each time: the folder is as informative, and stable. */
 function failed(error: unknown, path: string): never {
   const isOfSystem = error instanceof Error && 'syscall' in error
   throw isOfSystem

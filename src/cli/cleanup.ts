@@ -116,7 +116,6 @@ async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number>
   return EXIT_FINE
 }
 
-/** The leftovers after the removal. */
 interface Rest {
   readonly texts: readonly LeftoverText[]
   /** The outcome for the record of iptables mode, one item a line. */

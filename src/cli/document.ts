@@ -5,7 +5,6 @@ import type { Io } from './io.ts'
 /** The formats of a command that prints one result. */
 export const OUTPUTS = ['text', 'json', 'yaml'] as const
 
-/** A format in which every document can be printed. */
 type DocumentFormat = 'json' | 'yaml'
 
 /** The flag of a command that prints a document in these formats, the first of which is the default. */
@@ -19,7 +18,6 @@ export function isDocument(output: string): output is DocumentFormat {
   return output === 'json' || output === 'yaml'
 }
 
-/** Prints a value for machines. */
 export async function writeDocument(value: unknown, format: DocumentFormat, io: Io): Promise<void> {
   if (format === 'json') io.out(`${JSON.stringify(value, undefined, 2)}\n`)
   else io.out(stringify(value, { lineWidth: 0, aliasDuplicateObjects: false }))

@@ -13,7 +13,6 @@ import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io, lent, tableText } from './io.ts'
 import { flaggedCommand } from './request.ts'
 
-/** The parts of the machine that the command uses. */
 export interface InitMachine {
   /** The folder that contains proc and sys, with a slash at its end. */
   readonly root: string
@@ -25,10 +24,10 @@ export const initCommand = (machine: InitMachine): Command =>
   flaggedCommand({
     name: 'init',
     description:
-      'Does what needs more privileges than serving, and exits: queries nf_tables (in IPVS mode: IPVS) and conntrack,\n' +
+      'Runs the steps that need more privileges than serving, and exits: queries nf_tables (in IPVS mode: IPVS) and conntrack,\n' +
       'which loads their modules, and sets the sysctls of connection tracking to the values of the flags or the --config\n' +
       'file, and those of IPVS and iptables mode to the values that the modes need. Larger conntrack values that an\n' +
-      'operator has set stay. init reports a sysctl that it cannot write, and goes on: kprobe serves without it.\n' +
+      'operator has set stay. init reports a sysctl that it cannot write, and continues: kprobe serves without it.\n' +
       'Exits 1 when the kernel does not answer.',
     details: [WITHOUT_EFFECT],
     listed: [...RUN_FLAGS.filter(({ group }) => group !== PROCESS_GROUP), outputFlag(OUTPUTS)],
@@ -52,7 +51,6 @@ export const initCommand = (machine: InitMachine): Command =>
 
 export const command = initCommand({ root: '/', sockets: KERNEL, clock: systemClock })
 
-/** The result for one part of the kernel. */
 interface Answer {
   readonly subject: string
   readonly answers: boolean

@@ -170,7 +170,6 @@ function withFlags(argv: readonly string[], { flags }: Found, given: FlagReader)
   return [...missing.map(([flag, text]) => `--${flag}=${text}`), ...argv]
 }
 
-/** The flag of a namespace, which kubectl has, too. */
 export const NAMESPACE_FLAG = {
   name: 'namespace',
   short: 'n',
@@ -264,7 +263,6 @@ interface FlaggedCommand<Asked> extends RunCommand<Asked> {
   readonly modeless?: true
 }
 
-/** Makes a command whose configuration comes from flags alone. */
 export function flaggedCommand<Asked extends object>(own: FlaggedCommand<Asked>): Command {
   return {
     help: () => helpOf(own, own.listed),

@@ -238,7 +238,6 @@ const NAMES_SHOWN = 10
 interface SyncTextOptions {
   readonly color: boolean
   readonly dryRun: boolean
-  /** The name of this proxy; undefined for the unnamed one. */
   readonly serviceProxyName?: string | undefined
 }
 

@@ -46,7 +46,6 @@ export interface Config {
   /** -1000 to 1000. */
   readonly oomScoreAdj: number
   readonly conntrack: ConntrackConfig
-  /** Options of IPVS mode, and of its cleanup. */
   readonly ipvs: IpvsConfig
   readonly iptables: IptablesConfig
   /** The NFLOG group that gets packets that rules reject or drop, in nftables and iptables mode; 0 for none. */
@@ -70,7 +69,6 @@ export interface Config {
   readonly ui: UiConfig | undefined
 }
 
-/** A server of the web page. */
 export interface UiConfig {
   readonly at: BindAddress
   /** File of the token that the page demands; empty for none. */
@@ -82,7 +80,6 @@ export interface UiConfig {
 export const PROVING = ['off', 'full'] as const
 export type Proving = (typeof PROVING)[number]
 
-/** A gRPC server for back ends. */
 export interface ApiConfig {
   /** unix:///PATH or tcp://IP:PORT. */
   readonly address: string
@@ -199,7 +196,6 @@ export type DetectLocal =
   | { readonly kind: 'InterfaceNamePrefix'; readonly prefix: string }
 
 export type NodePortSelection = {
-  /** The Node's first address of each family. */
   readonly primary: boolean
   /** The CIDRs include those of the keywords `localhost` and `all`. */
   readonly cidrs: readonly Cidr[]

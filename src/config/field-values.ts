@@ -42,7 +42,6 @@ export function isScalar(kind: FieldKind): kind is ScalarKind {
   return kind !== 'texts' && kind !== 'gates' && kind !== 'vmodule'
 }
 
-/** Valid values of each kind of field, for errors. */
 const EXPECTED: Readonly<Record<FieldKind, string>> = {
   text: 'a text',
   switch: 'a text',

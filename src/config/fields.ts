@@ -5,7 +5,6 @@ import { type FlagText, hostName, ipOf, listenAddress, onOrOff } from './flag-te
 /** The settings that each mode keeps in its own section of the file, or in that of another mode. */
 export type SettingOfMode = 'masqueradeAll' | 'masqueradeBit' | 'minSyncPeriod' | 'syncPeriod'
 
-/** How a field is read and written. */
 interface Format {
   readonly kind: FieldKind
   /** The default for an unset field and, unless the field is a pointer, for a zero value. */
@@ -26,7 +25,6 @@ interface Format {
   readonly ofMode?: SettingOfMode
 }
 
-/** The flags of a field. */
 type Flags =
   /** The flag of kube-proxy, without dashes. Beside a file it has no effect, except for logging. */
   | { readonly flag: string; readonly overFile?: string }
@@ -34,9 +32,8 @@ type Flags =
   | { readonly flag?: undefined; readonly overFile: string }
   | { readonly flag?: undefined; readonly overFile?: undefined; readonly fileOnly: true }
 
-/** The use of a field. */
 type Use =
-  /** The member of Config that gets the value. APPLICATIONS says how a change of that member is applied. */
+  /** The member of Config that gets the value. APPLICATIONS defines how a change of that member is applied. */
   | { readonly sets: keyof Config; readonly unused?: undefined }
   /** kprobe does not use the field; a warning names it if it is set. */
   | { readonly sets?: undefined; readonly unused: true }
@@ -275,7 +272,6 @@ export function pathsOf<K extends FieldKind>(...kinds: readonly K[]): readonly P
   return FIELD_PATHS.filter((path): path is PathOf<K> => kinds.some(kind => kind === fieldAt(path).kind))
 }
 
-/** Tests whether a mode reads the field. */
 export function isOfMode(path: FieldPath, mode: Readonly<Record<SettingOfMode, FieldPath>>): boolean {
   const { ofMode } = fieldAt(path)
   return ofMode === undefined || mode[ofMode] === path

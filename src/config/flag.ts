@@ -9,7 +9,6 @@ export interface FlagSpec {
   readonly short?: string
   /** `bool` accepts a value only after `=`, as Go's flags do; `list` is comma-separated and may be repeated. */
   readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer' | 'number'
-  /** Word for the value in help texts. */
   readonly placeholder?: string
   /** The default as text; absent for none, and for false. */
   readonly default?: string
@@ -79,7 +78,6 @@ export function flagGroup(heading: string, table: FlagTable): readonly FlagSpec[
   return grouped(heading, flags(table))
 }
 
-/** Gives the value of an unset flag as text. */
 export function defaultOf({ kind, default: text }: Pick<FlagSpec, 'kind' | 'default'>): string {
   return text ?? (kind === 'bool' ? 'false' : '')
 }

@@ -52,7 +52,6 @@ const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
   }),
 ])
 
-/** Flags that decide the path of packets. */
 const TRAFFIC_FLAGS = flagGroup('Traffic', {
   [`--proxy-mode MODE = ${DEFAULT_MODE}`]: [
     listOf(
@@ -89,7 +88,8 @@ export const PROCESS_GROUP = 'What to do'
 const PROCESS_FLAGS = flagGroup(PROCESS_GROUP, {
   '--backend BACKEND = netlink': 'netlink (write to the kernel) or dry-run (print the plan, write nothing)',
   '--once': 'sync once, report, and exit 0 if the kernel holds the desired state',
-  '--init-only': 'do what needs full privileges, then exit; afterwards the daemon needs only CAP_NET_ADMIN',
+  '--init-only':
+    'run the steps that need full privileges, then exit; afterwards the daemon needs only CAP_NET_ADMIN',
   '--cleanup': "remove kprobe's objects from the kernel, then exit",
   '--write-config-to FILE': 'write the effective KubeProxyConfiguration to this file, then exit',
   '--node-condition':
@@ -97,7 +97,7 @@ const PROCESS_FLAGS = flagGroup(PROCESS_GROUP, {
   '--state-dir DIR':
     'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
   '--prove':
-    'follow every packet through the rules in the kernel and report differences from what Kubernetes says: after the start, after repairs and every sync period (full); --prove=off: never; nftables, iptables and IPVS mode',
+    'follow every packet through the rules in the kernel and report differences from what Kubernetes specifies: after the start, after repairs and every sync period (full); --prove=off: never; nftables, iptables and IPVS mode',
   '--version': 'print the version, then exit; --version=raw prints one field a line',
   '--oom-score-adj SCORE = -999': 'oom_score_adj of this process, -1000 to 1000',
 })
@@ -174,7 +174,6 @@ const CONNTRACK_FLAGS = flagGroup('Connection tracking', {
   '--conntrack-lower': 'also lower conntrack values that an operator has raised, as kube-proxy does',
 })
 
-/** Flags that only the daemon uses. */
 const DAEMON_FLAGS: readonly FlagSpec[] = [
   ...PACE_FLAGS,
   ...PROCESS_FLAGS,
@@ -306,17 +305,16 @@ export const RELAY_FLAGS = flagGroup('Relay', {
   '--listen ADDRESS = unix:///run/kprobe/relay.sock':
     'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only)',
   '--token-service-accounts NAMESPACE/NAME,...':
-    'ServiceAccounts whose tokens nodes may show instead of a certificate; the relay asks the API server (TokenReview)',
+    'ServiceAccounts whose tokens nodes may present instead of a certificate; the API server reviews them (TokenReview)',
   '--token-audience NAME = kprobe-relay': 'audience that these tokens must be for',
   '--sets': 'also serve localv1.Sets of any node, as `kprobe api` on that node does',
   '--trusted-users NAME,...':
-    'clients that may ask for Sets of any node, and report for any node as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
+    'clients that may request Sets of any node, and report for any node, as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
 })
 
 /** Flags of `kprobe run` that do not concern `kprobe relay`, which has no node and no rules. */
 const NO_RELAY_FLAGS: readonly string[] = ['bind-address', 'config']
 
-/** All flags that have an effect on `kprobe relay`. */
 export const RELAY_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...RELAY_FLAGS,
   ...API_TLS_FLAGS,
@@ -325,7 +323,6 @@ export const RELAY_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...RUN_FLAGS.filter(({ name }) => API_RUN_FLAGS.includes(name)),
 ]
 
-/** All flags that have an effect on `kprobe api`. */
 export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...API_FLAGS,
   ...API_TLS_FLAGS,

@@ -21,7 +21,6 @@ interface HelpForm {
 export interface HelpPage {
   (form?: HelpForm): string
   readonly text: Pick<HelpText, 'usage' | 'description' | 'details'>
-  /** The flags in the help, rare ones too. */
   readonly flags: readonly FlagSpec[]
   /** The valid arguments: those between brackets in the usage line. */
   readonly words: readonly string[]

@@ -36,7 +36,6 @@ export type Parsed<T> =
 export interface ParseOptions {
   /** The host name, as os.hostname() gives it. */
   readonly hostName: string
-  /** Flags of the command that are not part of a Config. */
   readonly extra?: readonly FlagSpec[]
   /** The variables for `$(NAME)` in the file; none if absent. */
   readonly env?: Environment

@@ -129,7 +129,7 @@ class Tree {
     if (!this.#anchors.has(name))
       this.problems.push({
         spot: this.#spotAt(offset),
-        message: `no anchor ${name} stands before this alias`,
+        message: `no anchor ${name} precedes this alias`,
       })
   }
 

@@ -226,11 +226,11 @@ function plainIp(text: string): Ip | undefined {
 
 const OPENED = 'cannot connect to the API server; this attempt bypasses the Service rules of this node'
 const NOT_FREED =
-  'cannot read or remove what a proxy mode holds at the address of the API server; if that captures the connections, run `kprobe cleanup` and restart'
+  'cannot read or remove the objects of a proxy mode at the address of the API server; if they capture the connections, run `kprobe cleanup` and restart'
 const RELEASED =
-  'reached the API server past the Service rules that were in the kernel; they are replaced, and the bypass is removed'
+  'reached the API server by bypassing Service rules in the kernel; kprobe has replaced them and removed the bypass'
 const STILL_CAPTURED =
-  'reached the API server past Service rules that are not of this process and still capture it; the bypass stays; remove the other proxy, or what it left with `kprobe cleanup`'
+  'reached the API server by bypassing Service rules of another proxy, which still capture it; the bypass stays; remove that proxy, or its leftovers with `kprobe cleanup`'
 const FAILED =
   'cannot bypass the Service rules of this node; if they capture the connections to the API server, run `kprobe cleanup` and restart'
 
@@ -251,7 +251,6 @@ interface BypassQuery {
   /** The name of the table; each family has one. */
   readonly table: string
   readonly endpoints: readonly ApiEndpoint[]
-  /** The local TCP port of the connection. */
   readonly localPort: number
   readonly way: BypassWay
 }

@@ -102,7 +102,6 @@ interface Totals {
   readonly endpoints: number
 }
 
-/** Counts what is programmed. */
 export function totalsOf(table: FrontendTable, quarantined: readonly ServiceKey[]): Totals {
   const left = new Set(quarantined)
   let services = 0

@@ -439,7 +439,7 @@ class Daemon {
     this.#io.synced({ reason: event.reason, snapshot, table, quarantined, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
     const isWhole = quarantined.length === 0 && this.#activeMode?.hasUnsupported !== true
-    const why = `--once: first sync complete${isWhole ? '' : ', with Services left out'}`
+    const why = `--once: first sync complete${isWhole ? '' : ', without some Services'}`
     void this.#switcher?.retired().then(() => this.#finish(isWhole ? 0 : 1, why))
   }
 }

@@ -45,11 +45,9 @@ interface LockOptions {
   readonly signal: AbortSignal
 }
 
-/** The interface between the run and its lock. */
 export interface InstanceWatch {
   /** Aborting it ends the run: by the signal of LockOptions, or because another proxy has this name. */
   readonly signal: AbortSignal
-  /** Called after a repair of drift. */
   readonly healed: () => void
 }
 

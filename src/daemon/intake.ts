@@ -24,7 +24,6 @@ interface IntakeOptions {
   readonly offers?: Offers
   /** Gets the first Node, and each one that differs from the one before, ahead of its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
-  /** Handlers for everything but the events of a source. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
   /**
    * Keep the addresses of a deleted Node, and make the Node ineligible for load balancers. Without its addresses node
@@ -46,7 +45,6 @@ interface SnapshotReader {
   paced?(): Promise<void> | undefined
 }
 
-/** The source that is followed, as far as it has come. */
 interface Run {
   readonly source: Source
   /** `rereading`: its list lacked most of the saved objects, and is read once more. */
@@ -72,7 +70,7 @@ export class Intake {
   #offered: Snapshot | undefined
   #reader: SnapshotReader | undefined
   #refused: readonly LocatedRefusal[] = []
-  /** Lets the source go on that keeps changes back. */
+  /** Resumes the source that keeps changes back. */
   #letGo: () => void = () => undefined
 
   constructor(options: IntakeOptions) {
@@ -106,7 +104,6 @@ export class Intake {
     this.#reader = reader
   }
 
-  /** Stops the current source and follows this one. */
   async follow(source: Source): Promise<void> {
     const before = this.#run
     const run: Run = { source, stage: 'reading', gathered: EMPTY_SNAPSHOT }
@@ -235,7 +232,8 @@ export class Intake {
     const read = isDoubtful ? run.source.confirm?.() : undefined
     if (read !== undefined) {
       run.stage = 'rereading'
-      const text = 'the first list lacks most of the saved objects; kprobe reads it once more before they go'
+      const text =
+        'the first list lacks most of the saved objects; kprobe reads it once more before it removes them'
       this.#options.handlers.problem({ kind: 'doubtful', location: 'saved state', text })
       void read.then(() => (this.#run === run ? this.#synced(run) : undefined))
       return

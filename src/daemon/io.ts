@@ -59,9 +59,7 @@ export interface DaemonIo {
   readonly engine?: Engine
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void
-  /** Called after a repair of drift. */
   readonly healed?: () => void
-  /** Called when the kernel holds the wanted state. */
   readonly synced: (sync: Sync) => void
   /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void

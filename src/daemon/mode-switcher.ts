@@ -110,7 +110,7 @@ export class ModeSwitcher {
     return this.#stage.kind === 'switching' ? this.#stage.next : undefined
   }
 
-  /** Begins a mode. If it cannot be opened, an interrupted retirement goes on. */
+  /** Begins a mode. If it cannot be opened, an interrupted retirement continues. */
   #beginOrGoOn(config: Config): ActiveMode {
     try {
       return this.#begin(config)

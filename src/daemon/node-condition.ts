@@ -42,7 +42,7 @@ export function nodeConditionOf(
  * process before serve meanwhile.
  */
 const START_MS = 10_000
-/** Interval of the looks at the health of this process, which cost nothing. */
+/** Interval of the health checks of this process, which cost nothing. */
 const CHECK_MS = 5_000
 /** Minimum time between two reads of the kernel while it is not verified. */
 const VERIFY_MS = 1_000
@@ -126,7 +126,7 @@ export class NodeCondition {
     this.#verifyAtMs = endMs + Math.max(VERIFY_MS, restMs(endMs - beganMs, VERIFY_SHARE))
   }
 
-  /** Tests whether the kernel holds what is wanted. A change that only one of two reads asks for is a commit in between. */
+  /** Tests whether the kernel holds what is wanted. A change that only one of two reads needs is a commit in between. */
   async #isProgrammed(): Promise<boolean> {
     const { difference, quarantined, log } = this.#options
     try {
@@ -149,7 +149,7 @@ export class NodeCondition {
     }
   }
 
-  /** Writes the condition where the Node does not say so. False when that failed. */
+  /** Writes the condition if the Node has another one. False after a failure. */
   async #say(state: ConditionState): Promise<boolean> {
     const { clock, wallMs, send, type, nodeName, metrics, log } = this.#options
     const isSame = this.#written !== undefined && JSON.stringify(this.#written) === JSON.stringify(state)
@@ -196,7 +196,6 @@ interface ConditionState {
   readonly message: string
 }
 
-/** The progress of the proxy that the condition follows. */
 interface ConditionFacts {
   /** The first sync was read back from the kernel. */
   readonly verified: boolean
@@ -218,12 +217,12 @@ const PROGRAMMED: ConditionState = {
 const NOT_PROGRAMMED: ConditionState = {
   status: 'False',
   reason: 'NotProgrammed',
-  message: 'the Services of the cluster are not verified in the kernel yet; the log of kprobe says why',
+  message: 'the Services of the cluster are not verified in the kernel yet; the log of kprobe has the reason',
 }
 const STALLED: ConditionState = {
   status: 'False',
   reason: 'ProgrammingStalled',
-  message: 'changes have waited too long to be programmed; /healthz and the log of kprobe say why',
+  message: 'changes have waited too long to be programmed; /healthz and the log of kprobe have the reason',
 }
 
 function conditionIn(node: unknown, type: string): Json | undefined {

@@ -75,7 +75,6 @@ export class NodeWatch {
     for (const text of this.#doubts) if (!before.includes(text)) log.warn({ node: node.name }, text)
   }
 
-  /** Takes the frontends that the kernel holds. */
   synced(table: FrontendTable): void {
     if (this.#sight === 'found') this.#families.look(table)
   }

@@ -82,7 +82,6 @@ export class Observer {
   readonly #health: HealthTracker
   readonly #pending = new PendingChanges()
   readonly #localPolicies = new LocalPolicyCounter()
-  /** The Snapshot of the previous sync. */
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
@@ -126,7 +125,6 @@ export class Observer {
     return this.#options.nodeName
   }
 
-  /** Takes an event of the mode between commits. */
   modeEvent(event: ModeEvent): void {
     const { log } = this.#options
     switch (event.kind) {

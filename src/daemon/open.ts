@@ -211,7 +211,6 @@ interface OpenClientOptions {
   readonly env: Readonly<Record<string, string | undefined>>
   readonly warn: (text: string) => void
   readonly dials?: DialWatch | undefined
-  /** The optional parts, which a source of relays needs. */
   readonly parts?: Pick<OptionalParts, 'relayClient'>
 }
 

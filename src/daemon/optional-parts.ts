@@ -20,7 +20,7 @@ import type { ActiveMode } from './active-mode.ts'
 
 /**
  * The parts of a daemon that do not serve Services. The daemon knows them by the interfaces of this file alone, and
- * loads each when the configuration asks for it; src/optional-parts.ts is the registry of their code.
+ * loads each when the configuration requests it; src/optional-parts.ts is the registry of their code.
  */
 export interface OptionalParts {
   readonly prover: (options: ProverOptions) => Promise<DaemonProver>
@@ -69,7 +69,6 @@ export interface DaemonApiOptions {
   readonly log: Log
   readonly config: ApiConfig
   readonly nodeName: string
-  /** Maximum number of connections of back ends at the same time. */
   readonly connectionsMax: number
   readonly source: () => SourceStatus | undefined
 }
@@ -78,7 +77,6 @@ export interface DaemonApiOptions {
 export interface WebPage {
   /** Answers at the admin socket, to whose owner the kernel restricts it. */
   readonly atSocket: Handler
-  /** Listens at an address of its own. */
   listen(config: UiConfig, options: UiServerOptions): UiServer
   close(): Promise<void>
 }
@@ -98,7 +96,6 @@ export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'sn
   readonly sysctls?: string
 }
 
-/** The web page at an address of its own. */
 export interface UiServer {
   readonly overShare: OverShare
   close(): void

@@ -249,15 +249,11 @@ export async function setOomScoreAdj(
 
 /** Descriptors that each part of a process may have open. */
 export interface DescriptorBudget {
-  /** Connections to the health port. */
   readonly healthz: number
-  /** Connections to the metrics port. */
   readonly metrics: number
   /** Connections to health check node ports. */
   readonly healthChecks: number
-  /** Sockets of health check node ports that listen. */
   readonly healthCheckListeners: number
-  /** Connections to the API for back ends. */
   readonly api: number
   /** Everything of the userspace relay. */
   readonly relay: number

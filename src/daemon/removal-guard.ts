@@ -15,7 +15,7 @@ const CONFIRM_MS = 60_000
 const DOUBTED =
   'the source has less than half of what the kernel serves; kprobe reads it once more, from the API server, before it removes the rest'
 const UNCONFIRMED =
-  'the source has less than half of what the kernel serves, and the API server has not confirmed that; nothing is removed before it does'
+  'the source has less than half of what the kernel serves, and the API server has not confirmed that; kprobe removes nothing until then'
 
 /**
  * Keeps a first pass from removing most of the kernel state on the word of one list. After a restart, only the kernel

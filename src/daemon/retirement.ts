@@ -28,7 +28,7 @@ const AGAIN_MS = 60_000
 
 /**
  * Removes other modes from the kernel, and tries again while something is left. It can be canceled: the next daemon, or the
- * next change, goes on.
+ * next change, continues.
  */
 export class Retirement {
   /** Every mode was tried once. */

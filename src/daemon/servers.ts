@@ -106,7 +106,6 @@ export class Servers {
     this.#openUi(config)
   }
 
-  /** Takes the frontends that the kernel holds. */
   update(table: FrontendTable): void {
     this.#table = table
     this.#services.update(table)

@@ -52,7 +52,7 @@ const DISTANCE_MS = 100
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
 
 /**
- * Removes flows from connection tracking that no rule would make any more: datagrams would go on to an endpoint that is
+ * Removes flows from connection tracking that no rule would make any more: datagrams would continue to an endpoint that is
  * gone for as long as the sender keeps sending, and the SYNs of a client for as long as it tries. It runs beside the
  * syncs and never delays them. What it checks follows from what changed; what it deletes follows from what is, so that
  * a restart or a lost event deletes nothing that is right, and misses no flow of UDP or SCTP that is wrong.
@@ -205,7 +205,7 @@ function isElsewhere(before: View, after: View): boolean {
   )
 }
 
-/** The checks of all watched Services, and of those that a pass has to look at again. */
+/** The checks of all watched Services, and of those that a pass has to check again. */
 function looksAtAll(view: View, pending: Pending) {
   const looks: Looks = new Map()
   return stepsOver(new Set([...view.table.services.keys(), ...pending.keys()]), {

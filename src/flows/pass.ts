@@ -32,19 +32,18 @@ export interface FamilyResult {
   readonly examined: number
   /** Stale UDP and SCTP entries removed. */
   readonly deleted: number
-  /** TCP connections cut, as their Service's drain policy says. */
+  /** TCP connections cut, by their Service's drain policy. */
   readonly cut: number
   /** TCP entries removed that had no answer from an endpoint that is gone. */
   readonly halfOpen: number
   readonly durationMs: number
 }
 
-/** Thrown out of a pass that was stopped. */
 export class Stopped extends Error {
   override readonly name = 'Stopped'
 }
 
-/** A listing that changed while it was made may lack entries; those it has are judged all the same. */
+/** A listing that changed while it was made may lack entries; its entries are judged nevertheless. */
 const DUMP_ATTEMPTS = 5
 const DUMP_RETRY_MS = 20
 /** Stale entries that wait for one send. */

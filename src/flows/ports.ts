@@ -115,7 +115,7 @@ function flowPortOf(version: Version, port: PortFrontends, kind: FlowKind): Flow
   }
 }
 
-/** The endpoints of a port that may answer: one entry of an address that says so is enough. */
+/** The endpoints of a port that may answer: one such entry of an address is enough. */
 function endpointsOf(slices: SliceList, port: PortFrontends, kind: FlowKind): ReadonlySet<Octets> {
   const found = new Set<Octets>()
   const name = nameOf(port)
@@ -142,12 +142,10 @@ function isFallback({ local }: PortFrontends, { isReadyOnly }: FlowKind, { ip, p
   return isReadyOnly && local.some(each => each.ip === ip && each.port === port)
 }
 
-/** The name of the port, by which slices refer to it. */
 function nameOf({ displayName, service }: PortFrontends): string {
   return displayName === service ? '' : displayName.slice(service.length + 1)
 }
 
-/** The ports whose flows a pass checks for one Service. */
 export interface FlowCheck {
   readonly current: readonly FlowPort[]
   /** The ports of the Service since the last complete pass, to recognize the flows that it made then. */
@@ -173,7 +171,7 @@ export function remember(pending: Pending, key: ServiceKey, versions: readonly V
   return true
 }
 
-/** Undefined when nothing that changed can have left a flow behind: endpoints were added to others, say. */
+/** Undefined when nothing that changed can have left a flow behind: for example, endpoints were added to others. */
 export function lookAt(former: readonly Version[], now: Version): FlowCheck | undefined {
   const current = flowPorts(now)
   const before = former.flatMap(version => flowPorts(version))

@@ -5,7 +5,6 @@ import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel
 import type { ServiceKey } from '../model/service.ts'
 import type { FlowCheck, FlowPhase, FlowPort, View } from './ports.ts'
 
-/** The decision about a flow. */
 export type Judgment =
   | { readonly kind: 'keep' }
   /** Its packets go to an address that no longer serves, or bypass the Service. */
@@ -21,14 +20,12 @@ export interface Draining {
   readonly drainMs: number
 }
 
-/** The addresses at which NodePorts of a family answer. */
 interface NodeAddresses {
   readonly ips: ReadonlySet<Ip>
   /** The node has further addresses, which are unknown. */
   readonly isOpen: boolean
 }
 
-/** One place of a Service, as it is and as it was. */
 interface Place {
   /** Undefined when the Service has left it. */
   port: FlowPort | undefined
@@ -58,7 +55,7 @@ export class RuleBook {
   readonly #node: NodeAddresses
   readonly #sockets = new Map<Octets, Place>()
   readonly #nodePorts = new Map<number, Place>()
-  /** Addresses of all Services at the numbers of these node ports: the rules look there first. */
+  /** Addresses of all Services at the numbers of these node ports: the rules match them first. */
   readonly #taken = new Set<Octets>()
   /** The checked ports by address. */
   readonly #addresses = new Map<Ip, number[]>()
@@ -109,7 +106,7 @@ export class RuleBook {
     const isTold = !place.isNodePort || this.#node.ips.has(destination)
     if (this.phase === 'half-open') return isLost({ place, flow, endpoint, isTold }) ? STALE : KEEP
     if (flow.protocol === 'TCP') return judgeTcp({ place, flow, endpoint, isTold })
-    // Each INIT of a client that begins anew renews the entry of its former association: only deleting it helps.
+    // Each INIT of a client that restarts renews the entry of its former association: only deleting it helps.
     if (flow.protocol === 'SCTP' && (place.port === undefined || !flow.isDnat)) return KEEP
     return isStale({ place, flow, endpoint, isTold }) ? STALE : KEEP
   }
@@ -146,9 +143,7 @@ export class RuleBook {
 interface Case {
   readonly place: Place
   readonly flow: Flow
-  /** The endpoint that answers the flow. */
   readonly endpoint: Octets
-  /** The destination is certainly an address of ours. */
   readonly isTold: boolean
 }
 

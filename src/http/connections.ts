@@ -255,7 +255,7 @@ export function hasToken(authorization: string | undefined, token: string): bool
   return token !== '' && timingSafeEqual(digest(given), digest(token))
 }
 
-/** Equal lengths: the time of the comparison says nothing about the token. */
+/** Equal lengths: the time of the comparison reveals nothing about the token. */
 function digest(text: string): Buffer {
   return createHash('sha256').update(text).digest()
 }

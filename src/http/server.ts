@@ -165,7 +165,7 @@ interface ListenerOptions {
   readonly listening: () => void
   /** The listener cannot listen: the address is in use or not of this machine, or no descriptor is left. */
   readonly failed: (error: Error) => void
-  /** One connection failed; the listener goes on. */
+  /** One connection failed; the listener continues. */
   readonly trouble: (error: Error) => void
 }
 

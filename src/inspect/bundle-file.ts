@@ -29,7 +29,6 @@ export interface Missing {
 }
 
 export interface BundleFacts {
-  /** The build that wrote it. */
   readonly kprobe: string
   readonly [fact: string]: unknown
 }

@@ -39,7 +39,6 @@ export interface Loaded extends Resolved {
   readonly refusedObjects: readonly Refusal[]
   /** Gives the time since which the daemon refuses something; absent without a daemon. */
   readonly refusedSince?: (refusal: Refusal) => RefusedSince | undefined
-  /** The kernel's reasons to reject Services of the daemon. */
   readonly quarantined?: ReadonlyMap<ServiceKey, string>
   /** Missing knowledge about the objects, in words. */
   readonly notKnown: readonly string[]

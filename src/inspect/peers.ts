@@ -239,7 +239,6 @@ class FilterNames {
     return { addresses: await this.addresses(target.peer), port: await this.#port(target) }
   }
 
-  /** Gives the number of the port; undefined for all ports. */
   async #port({ peer, port }: FilterTarget): Promise<number | undefined> {
     if (port === '') return undefined
     if (peer.kind !== 'service' || isPort(Number(port))) return Number(port)
@@ -254,7 +253,7 @@ class FilterNames {
     const socket = this.#socket
     const flags = await checkDaemon(socket, { otherwise: false })
     if (flags === undefined)
-      throw new Error(`no daemon answers at ${socket}, which has ${what}; give addresses`)
+      throw new Error(`no daemon answers at ${socket}, and only the daemon knows ${what}; give addresses`)
     this.#known = { snapshot: finish(readSnapshotJson(await askObjects(socket))), flags }
     return this.#known
   }

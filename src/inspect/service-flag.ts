@@ -2,7 +2,6 @@ import { NAMESPACE_FLAG } from '../cli/request.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { parsePeer, splitPort, withNamespace } from './peers.ts'
 
-/** --namespace of commands that select packets or connections. */
 export const NAMES_IN: FlagSpec = {
   ...NAMESPACE_FLAG,
   help: 'only Services of this namespace; names without one are in it: --service NAME, svc/NAME, pod/NAME',

@@ -24,7 +24,6 @@ export interface Survey {
   readonly localDraining: boolean
 }
 
-/** One pass over the endpoints of a port. */
 export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
   let ready = false
   let draining = false
@@ -43,7 +42,7 @@ export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
   return { topology: topologyOf(endpoints, place), ready, draining, localReady, localDraining }
 }
 
-/** Hints of endpoints that are not ready say nothing; one ready endpoint without a hint turns them off for all. */
+/** Hints of endpoints that are not ready are ignored; one ready endpoint without a hint turns them off for all. */
 function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode {
   let hasNodeHints = true
   let hasZoneHints = place.zone !== ''
@@ -86,7 +85,6 @@ function hasAny(found: Survey): boolean {
   return found.ready || found.draining
 }
 
-/** The lists of endpoints that frontends read. */
 interface ListNeeds {
   readonly cluster: boolean
   readonly local: boolean

@@ -85,7 +85,7 @@ export function labelsOf({ metadata: { labels } }: Pick<Identity, 'metadata'>): 
   return isJson(labels) ? labels : ABSENT
 }
 
-/** Checks the names, or refuses the whole object: nothing can be said about one whose name cannot be printed. */
+/** Checks the names, or refuses the whole object: an object whose name cannot be printed cannot be reported. */
 export function readIdentity({ kind, key, root, metadata }: WatchedIdentity): Identity | Refusal {
   const { name } = metadata
   const namespace = isScoped(kind) ? (metadata.namespace ?? DEFAULT) : ''
@@ -268,7 +268,7 @@ function dangerIn(ip: Ip): string | undefined {
   return undefined
 }
 
-/** The address an untrusted value stands for, or undefined; whyNotAddress then says why. */
+/** The address an untrusted value stands for, or undefined; whyNotAddress then gives the reason. */
 export function readAddress(value: unknown, family?: Family): Ip | undefined {
   const ip = typeof value === 'string' ? parseIp(value) : undefined
   if (ip === undefined || dangerOf(ip) !== undefined) return undefined
@@ -282,7 +282,7 @@ export function whyNotAddress(value: unknown, family?: Family): string {
   return dangerOf(ip) ?? `an ${familyOf(ip)} address where an ${family ?? 'IP'} one belongs`
 }
 
-/** The prefix an untrusted value stands for, or undefined; whyNotPrefix then says why. */
+/** The prefix an untrusted value stands for, or undefined; whyNotPrefix then gives the reason. */
 export function readPrefix(value: unknown): Cidr | undefined {
   // Stored objects may carry spaces around ranges: the API server trims before it validates.
   const cidr = typeof value === 'string' ? parseCidr(value.trim()) : undefined

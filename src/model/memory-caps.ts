@@ -7,7 +7,6 @@ import type { Snapshot } from './snapshot.ts'
 
 /** A Service that is over a cap: it is not served. */
 export interface RefusedService {
-  /** The Service as the object has it. */
   readonly service: Service
   readonly bytes: number
   readonly cap: MemoryCap
@@ -187,10 +186,10 @@ function reasonOf(
   const limit =
     cap === 'one'
       ? `a Service may take ${mib(serviceCap(memory))} MiB`
-      : `older Services take the rest of the ${mib(memory.bytes)} MiB for all Services`
+      : `older Services use the rest of the ${mib(memory.bytes)} MiB for all Services`
   return (
-    `needs about ${mib(bytes)} MiB (${figures}), and ${limit}; no port of it is served; give it fewer of them, ` +
-    'or the process a higher memory limit'
+    `needs about ${mib(bytes)} MiB (${figures}), and ${limit}; kprobe serves none of its ports; ` +
+    'reduce them, or raise the memory limit'
   )
 }
 

@@ -5,7 +5,6 @@ import type { Endpoint, SliceList } from './service.ts'
 /** The endpoints of a port that several slices have, kept so that the next merge costs what has changed. */
 export interface MergedEndpoints extends PortEndpoints {
   readonly wanted: Wanted
-  /** The slices that were merged. */
   readonly slices: SliceList
   /** No address is in two slices. */
   readonly isOnce: boolean

@@ -31,13 +31,13 @@ export interface ResolveOptions {
   readonly bindsExternalIps?: boolean
   /** With cidrs, loopback addresses that they hold are among the addresses: in IPv4, which can be made to route them. */
   readonly loopbackNodePorts?: boolean
-  /** A forwarder of this process serves node ports at localhost where the selection says so by name (KEP-6032). */
+  /** A forwarder of this process serves node ports at localhost if the selection names localhost (KEP-6032). */
   readonly forwardsLocalhost?: boolean
-  /** If not empty, external IPs outside these are refused. */
+  /** External IPs outside these ranges are refused; an empty list restricts none. */
   readonly allowedExternalCidrs: readonly Cidr[]
-  /** If not empty, load-balancer addresses outside these are refused. */
+  /** Load-balancer addresses outside these ranges are refused; an empty list restricts none. */
   readonly allowedLoadBalancerCidrs: readonly Cidr[]
-  /** Without it every external IP is refused (KEP-5707). */
+  /** False refuses every external IP (KEP-5707). */
   readonly allowServiceExternalIps: boolean
   /** Stands for the Node's primary address of its family, unless it is unspecified. */
   readonly bindAddress: Ip | undefined
@@ -80,7 +80,7 @@ export function nodeContextOf(
   options: ResolveOptions,
   { node, slices, apiEndpoints, localIps }: NodeFacts,
 ): NodeContext {
-  // A Node object of another name says nothing about this node.
+  // A Node object of another name does not describe this node.
   const own = node?.name === options.nodeName ? node : undefined
   const { bindAddress } = options
   const isSpecific = bindAddress !== undefined && !isUnspecified(bindAddress)

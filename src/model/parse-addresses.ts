@@ -121,7 +121,7 @@ function readExternalIps(reading: Reading, value: unknown): readonly Ip[] {
   return unique(ips)
 }
 
-/** Entries without an address (a hostname, or nothing) say nothing to a proxy: CVE-2021-25736. */
+/** Entries without an address (a hostname, or nothing) have no meaning for a proxy: CVE-2021-25736. */
 function readIngress(reading: Reading, status: Json): readonly Ip[] {
   const { findings } = reading
   const balancer = objectField(findings, status.loadBalancer, 'status.loadBalancer')

@@ -98,7 +98,7 @@ function readProxyName(value: unknown): string | undefined {
   return value === undefined ? undefined : plainText(value)
 }
 
-/** As kube-proxy, the unnamed proxy has nothing to do with headless Services. */
+/** The unnamed proxy ignores headless Services, as kube-proxy does. */
 function readHeadless(spec: Json, proxyName: string | undefined): Headless | undefined {
   if (proxyName === undefined || !isHeadless(spec)) return undefined
   return isAbsent(spec.ports) || (Array.isArray(spec.ports) && spec.ports.length === 0) ? 'whole' : 'ports'

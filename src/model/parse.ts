@@ -193,7 +193,7 @@ function sliceOf(
   return { key, service, family, triggerTimeMs, ports, endpoints, refusals }
 }
 
-/** Wall-clock milliseconds of the change that an EndpointSlice was written for; 0 where it does not say. */
+/** Wall-clock milliseconds of the change that an EndpointSlice was written for; 0 if it names none. */
 export function readTriggerTime({ metadata }: Pick<WatchedIdentity, 'metadata'>): number {
   const { annotations } = metadata
   const time = isJson(annotations) ? annotations[TRIGGER_TIME] : undefined
@@ -284,7 +284,7 @@ function targetsOf(names: readonly string[], uids: readonly string[]): Omit<Read
   return { targetNames: textOf(names), targetUids: textOf(uids) }
 }
 
-/** Undefined for nothing but empty texts, among them one: a text that is empty would say the same. */
+/** Undefined for nothing but empty texts, among them one: an empty text would mean the same. */
 function textOf(texts: readonly string[]): string | undefined {
   for (let index = 0; index < texts.length; index++) if (texts[index] !== '') return joined(texts, ',')
   return undefined
@@ -402,7 +402,6 @@ function readHints(reading: EndpointReading, hints: Json, index: number): Endpoi
 
 const NO_NAMES: readonly string[] = []
 
-/** Undefined unless the value is a list. */
 function namesOf(pool: ValuePool, value: unknown): readonly string[] | undefined {
   if (value === undefined || value === null) return NO_NAMES
   if (!Array.isArray(value)) return undefined

@@ -33,7 +33,6 @@ import type { PortEndpoints } from './port-endpoints.ts'
 import { apiConflict, isTaken } from './reserved.ts'
 import type { Protocol, Service, ServicePortSpec, SliceList } from './service.ts'
 
-/** A Service on its way to its frontends. */
 export interface ServiceWork {
   readonly ownership: AddressOwnership
   readonly service: Service
@@ -48,7 +47,6 @@ export interface ServiceWork {
   readonly isContested: boolean
 }
 
-/** One port of the Service in one family. */
 interface PortWork {
   readonly port: ServicePortSpec
   readonly family: Family
@@ -59,7 +57,6 @@ interface PortWork {
   readonly former: PortFrontends | undefined
 }
 
-/** The ends of PortFrontends.key. */
 const KEY_ENDS: Readonly<Record<Protocol, Readonly<Record<Family, string>>>> = {
   TCP: { IPv4: '/TCP/IPv4', IPv6: '/TCP/IPv6' },
   UDP: { IPv4: '/UDP/IPv4', IPv6: '/UDP/IPv6' },

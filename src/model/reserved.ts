@@ -29,7 +29,6 @@ export interface ApiServers {
 }
 
 interface ApiServersQuery {
-  /** The endpoints that this process dials. */
   readonly dialed: readonly ApiEndpoint[]
   /** The slices of API_SERVICE. */
   readonly slices: SliceList

@@ -23,7 +23,6 @@ import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork }
 import { isApiAddress, takenKeys } from './reserved.ts'
 import type { EndpointSlice, Service, ServicePortSpec, SliceList } from './service.ts'
 
-/** The inputs of resolving one Service. */
 interface ServiceInput {
   readonly service: Service
   readonly slices: SliceList
@@ -38,7 +37,7 @@ interface ResolvedService {
   readonly merges: readonly MergedEndpoints[]
 }
 
-/** With fewer endpoints a merge costs less than what it is kept for. */
+/** A merge of fewer endpoints is computed again: that costs less than keeping it. */
 const KEPT_ENDPOINTS_MIN = 1_000
 
 /** Gives what a Service means; undefined when it is another proxy's, or has neither addresses nor refusals. */
@@ -70,7 +69,6 @@ export function resolveService(
   return { frontends: complete(work, slices, ports), merges }
 }
 
-/** One port of the Service in one family. */
 interface PortPlace extends Wanted {
   readonly port: ServicePortSpec
   /** Undefined for a headless Service. */

@@ -154,7 +154,7 @@ class ServicesDraft {
     const slices = snapshot.slices.get(key) ?? NO_SLICES
     const resolved =
       service && resolveService(this.#ownership, { service, slices, former, merges: merges.get(key) })
-    // An object that says the same is not a change: planes compare by identity.
+    // An equal object is not a change: planes compare by identity.
     if (!isSameService(former, resolved?.frontends)) this.#changes.set(key, resolved?.frontends)
     const kept = resolved?.merges ?? []
     if (kept.length > 0 || merges.has(key)) this.#merges.set(key, kept.length === 0 ? undefined : kept)

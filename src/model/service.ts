@@ -37,7 +37,7 @@ export interface Service {
   /** 0 unless the type is LoadBalancer and externalTrafficPolicy Local. */
   readonly healthCheckNodePort: number
   /**
-   * Annotation kprobe.io/tcp-drain: how long established TCP connections may go on to an endpoint that is gone;
+   * Annotation kprobe.io/tcp-drain: how long established TCP connections may continue to an endpoint that is gone;
    * milliseconds, 0 cuts them at once, undefined leaves them to the peers.
    */
   readonly tcpDrainMs: number | undefined
@@ -80,7 +80,7 @@ export interface EndpointSlice {
   readonly key: string
   readonly service: ServiceKey
   readonly family: Family
-  /** Wall clock: when the change that led to this version happened; 0 when the slice does not say. */
+  /** Wall clock: when the change that led to this version happened; 0 if the slice names none. */
   readonly triggerTimeMs: number
   readonly ports: readonly EndpointPort[]
   /** Sorted by address; those of one address in the order of the object. */

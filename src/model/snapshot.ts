@@ -26,7 +26,7 @@ export interface NodeInfo {
   readonly podCidrs: readonly Cidr[]
   /** Load balancers may send new connections here: it is not being deleted, nor tainted for removal (KEP-3836). */
   readonly eligible: boolean
-  /** The object is gone; this is what it said last. */
+  /** The object is deleted; this is its last version. */
   readonly deleted?: true
   readonly refusals: readonly Refusal[]
 }
@@ -80,7 +80,7 @@ export const EMPTY_SNAPSHOT: Snapshot = {
 }
 
 /**
- * The snapshot after these events, or the same object when they say nothing new. Events are states: of several for one
+ * The snapshot after these events, or the same object if they change nothing. Events are states: of several for one
  * key the last counts. Cost follows the number of events.
  */
 export function applyEvents(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Snapshot {
@@ -246,7 +246,6 @@ export class ValuePool {
   readonly #endpointPorts = new Part<readonly EndpointPort[]>(PORTS_ROOM)
   readonly #servicePorts = new Part<readonly ServicePortSpec[]>(PORTS_ROOM)
 
-  /** Names that are held. */
   get size(): number {
     return this.#names.values.size
   }

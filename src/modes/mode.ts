@@ -20,7 +20,6 @@ import type { ReadChain } from './xt-common/read-chains.ts'
 
 /** The limits of this process on its machine; a limit is undefined where it is unknown. */
 export interface ProcessRoom {
-  /** The number of descriptors that it may have open. */
   readonly descriptors: number | undefined
   /** The memory that it may use: the limit of its control groups, or the memory of the machine. */
   readonly memoryBytes: number | undefined
@@ -37,7 +36,6 @@ export interface Extent {
 /** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
 export type OpenSocket = () => Transport
 
-/** Opens the parts of the kernel that modes use. */
 export interface KernelSockets {
   /** NETLINK_NETFILTER: nf_tables and ipsets. */
   readonly netfilter: OpenSocket
@@ -121,10 +119,8 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly close: () => Promise<void>
 }
 
-/** Uses an open plane of any mode. */
 export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
 
-/** The result of `retire` for a mode that is not in use. */
 export type Retired =
   | 'nothing'
   | 'removed'
@@ -155,7 +151,6 @@ export interface DumpFilter {
   readonly chains?: readonly ReadChain[]
 }
 
-/** Objects that another tool lists, too. */
 export interface ModeDump {
   /** The word on the command line. */
   readonly what: string
@@ -184,7 +179,6 @@ interface DumpedObjects {
 /** Our objects in the kernel, read once for all modes. */
 export interface KernelRead extends KernelAccess {
   readonly families: readonly NftFamily[]
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
   /** Our own tables of all modes. */
   readonly tables: readonly Table[]
@@ -209,7 +203,6 @@ export interface HeldMode {
   readonly names?: ServiceNames
 }
 
-/** Something that modes need of nf_tables. */
 export interface NftFeature {
   readonly kind:
     | 'nat'
@@ -242,7 +235,6 @@ export interface Cleaned {
 }
 
 export interface CleanupContext extends KernelAccess {
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
 }
 
@@ -267,7 +259,7 @@ export interface Mode extends ModeRow {
   open<R>(context: ModeContext, use: PlaneUse<R>): R
   /**
    * Removes what the mode left in the kernel while another mode serves, without a connection lost: docs/decisions/0015.
-   * `isKnown` says that this process programmed the kernel in this mode. When aborted before the removal has
+   * `isKnown`: this process programmed the kernel in this mode. When aborted before the removal has
    * begun, it removes nothing, and names what it found and may serve; later, it ends early. Throws when the kernel cannot
    * be spoken to.
    */
@@ -306,9 +298,7 @@ export interface Mode extends ModeRow {
   settleRecord?(kernel: KernelAccess, rest: CleanupRest): Promise<readonly string[]>
   /** Names the setting because of which node ports are not served at localhost. Absent in modes that never serve them there. */
   readonly whyNotAtLocalhost?: (config: Pick<Config, 'featureGates' | 'iptables'>) => string | undefined
-  /** Gives the options of resolving for this mode. */
   resolving?(config: Config): ModeResolving
-  /** The memory that a part of a Service takes. */
   readonly costs: CostRates
   /** Addresses of this machine are among what the plane is rendered from. */
   readonly needsAddresses?: true

@@ -41,13 +41,11 @@ export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined)
 
 interface WhatToRead extends KernelAccess {
   readonly families: readonly NftFamily[]
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 
 export interface ReadModes {
   readonly held: readonly HeldMode[]
-  /** All chains of the tables of iptables. */
   readonly chains: readonly ReadChain[]
 }
 

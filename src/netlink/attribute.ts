@@ -2,7 +2,7 @@ import type { Octets } from '../base/octets.ts'
 import { NLA_F_NESTED, NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
 
-/** From this length on, one call into the runtime writes octets faster than a loop. */
+/** One call into the runtime writes octets of this length, or longer ones, faster than a loop. */
 const CALL_LENGTH = 64
 
 /**

@@ -147,7 +147,7 @@ interface ReceiveOptions {
 /** Datagrams of the greatest length that one call of the addon may read; usual ones are much shorter. */
 const DATAGRAMS_A_CALL = 4
 
-/** A receive that fails so often in a row fails again: the next turn goes on. */
+/** A receive that fails so often in a row fails again: the next turn continues. */
 const FAILURES_MAX = 2
 
 /**

@@ -56,12 +56,10 @@ export function unknownOutcome(words: Words, code: string, cause?: unknown): Out
   return new OutcomeUnknownError({ operation, object, errno: errnoNumber(code), extendedAck, cause })
 }
 
-/** One request and its answers. */
 export class RequestConversation implements Conversation {
   readonly sequence: number
   readonly #request: Request
   #failure: unknown
-  /** An answer or an error has arrived. */
   answered = false
   /** No more answers will arrive. */
   done = false

@@ -12,7 +12,7 @@ export interface Transport {
   /**
    * Reads one waiting datagram into `into` and returns its length, or undefined when none is waiting. Throws a
    * SystemError: ENOBUFS when the kernel dropped something, EMSGSIZE when the datagram did not fit (it is lost). It
-   * skips datagrams that the kernel did not send. With `roomBytes`, it may go on behind the datagram while so many bytes
+   * skips datagrams that the kernel did not send. With `roomBytes`, it may continue behind the datagram while so many bytes
    * are left: messages are then aligned to 4 bytes, and an error on the way comes with the next call.
    */
   receive(into: Uint8Array, roomBytes?: number): number | undefined
@@ -36,7 +36,7 @@ export interface Transport {
 
 /** A request that is repeated. */
 export interface Repetition {
-  /** From now on, an answer is expected that has these octets behind as many bytes as the request has. */
+  /** Expects an answer that has these octets behind as many bytes as the request has. */
   expect(octets: Uint8Array): void
   stop(): void
 }

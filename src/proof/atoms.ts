@@ -23,7 +23,7 @@ const HOOKS: readonly Hook[] = ['prerouting', 'output']
 
 /**
  * Divides all packets of a family into classes of one fate. The evaluator divides them further where the kernel's
- * state tells packets of a class apart.
+ * state distinguishes packets of a class.
  */
 export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
   const space = meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
@@ -35,7 +35,6 @@ export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void,
   for (const hook of HOOKS) for (const its of space.elsewhere(hook)) yield its
 }
 
-/** The packets of a family, divided by what they are sent to. */
 class Space {
   readonly #meaning: FamilyMeaning
   readonly #length: number

@@ -17,7 +17,6 @@ import {
   REJECT,
 } from './meaning.ts'
 
-/** A Service's claim to one address, protocol and port. */
 export interface PlaceClaim {
   readonly service: Service
   /** Undefined where the address is claimed and not served. */
@@ -49,7 +48,7 @@ export function claimsOf(context: ClaimsContext, service: Service): Claims {
   return new ClaimsDraft(context).claimsOf(service)
 }
 
-/** Collects what a Service asks for in one family. */
+/** Collects the claims of a Service in one family. */
 class ClaimsDraft {
   readonly #here: Here
   readonly #family: Family

@@ -49,7 +49,6 @@ export class Examiner {
     this.#walker = walker
   }
 
-  /** Judges a class whose clients are new. */
   examine(its: PacketClass): ProofDifference | undefined {
     const { log } = this.#walker
     beginLog(log)
@@ -77,7 +76,7 @@ export class Examiner {
   #unread(its: PacketClass, leaves: readonly Leaf[]): ProofDifference | undefined {
     const { asked, wrote } = this.#walker.log
     if ([...wrote].every(place => asked.has(place))) return undefined
-    const kernel = 'clients are remembered, and no rule looks them up'
+    const kernel = 'no rule reads the map of clients that another rule writes'
     const decidedBy = leaves[0]?.machine.decidedBy
     return this.#difference(its, { box: its.box, kernel, decidedBy, doubt: undefined })
   }

@@ -288,7 +288,6 @@ interface Cell {
   readonly leaves: readonly Leaf[]
 }
 
-/** Divides a class into parts whose packets have the same ends. */
 function cellsOf(box: Box, leaves: readonly Leaf[]): readonly Cell[] {
   const boxes = new Set(leaves.map(({ machine }) => machine.box))
   if (boxes.size <= 1) return [{ box, leaves }]

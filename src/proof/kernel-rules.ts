@@ -30,7 +30,6 @@ export interface OutsideHeld extends IpvsHeld {
   readonly ownAddresses: readonly Ip[]
 }
 
-/** Opens sockets of this network namespace. */
 export interface RulesSockets {
   readonly netfilter: () => Transport
   readonly generic: () => Transport
@@ -135,7 +134,6 @@ function* partsOf(held: OutsideHeld): Generator<string, void, undefined> {
   }
 }
 
-/** Says what rules leave open, whatever they are. */
 function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolean): readonly string[] {
   const others = chains.filter(
     ({ family, chain }) =>

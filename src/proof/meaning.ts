@@ -16,8 +16,8 @@ import type { Protocol, Service } from '../model/service.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 
 /*
- * What Kubernetes says must happen to the first packet of a connection: written from the documents, for kube-proxy's
- * nftables mode and docs/differences.md. Where another mode differs on purpose, its promises say so. It shares no code
+ * The fate of the first packet of a connection that Kubernetes specifies: written from the documents, for kube-proxy's
+ * nftables mode and docs/differences.md. Where another mode differs on purpose, its promises name that. It shares no code
  * with model/resolve and no code with a mode, because it judges them.
  */
 
@@ -42,7 +42,6 @@ export function promisesOf({ promises = USUAL_PROMISES }: MeaningConfig): Promis
   return promises
 }
 
-/** The required fate of a packet. */
 export type Fate =
   /** `refuse`: rejected or dropped, whichever rule comes first. */
   | { readonly kind: 'pass' | 'reject' | 'drop' | 'refuse' }
@@ -102,7 +101,7 @@ export interface FamilyMeaning {
    */
   readonly localEndpoints: ReadonlySet<Ip>
   readonly nodeIps: ReadonlySet<Ip>
-  /** Addresses of its devices, whatever the Node says. */
+  /** Addresses of its devices, whatever the Node object has. */
   readonly localIps: ReadonlySet<Ip>
 }
 
@@ -129,7 +128,6 @@ export interface Here {
   readonly node: NodeInfo | undefined
   /** Addresses of the Node, its primary ones first. */
   readonly ips: readonly Ip[]
-  /** ClusterIPs of any proxy. */
   readonly clusterIps: { has(ip: Ip): boolean }
   /** Address and port of each API server. */
   readonly apiServers: ReadonlySet<Octets>
@@ -210,7 +208,7 @@ const LOCALHOST: Readonly<Record<Family, Ip>> = {
   IPv6: `${'\0'.repeat(15)}\x01`,
 }
 
-/** A range of all addresses does not ask for localhost (KEP-6032). */
+/** A range of all addresses does not request localhost (KEP-6032). */
 export function forwardsLocalhost(config: MeaningConfig, family: Family): boolean {
   const { nodePortAddresses, featureGates } = config
   if (promisesOf(config).bindsAddresses) return false

@@ -94,7 +94,7 @@ class FamilyMeanings implements FamilyMeaning {
     return this.#addresses.get(portKey(place)) ?? []
   }
 
-  /** Adds what a Service asks for that no older one has. */
+  /** Adds the claims of a Service that no older one has. */
   add(here: Here, service: Service): void {
     const claims = claimsOf({ here, family: this.family, podSource: this.podSource }, service)
     const { clusterIp, places, nodePorts } = claims

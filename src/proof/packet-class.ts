@@ -40,12 +40,10 @@ export function isSame(a: Fate, b: Fate): boolean {
   )
 }
 
-/** The address of an endpoint: address and port. */
 export function addressOf(endpoint: Octets): Ip {
   return endpoint.slice(0, -2)
 }
 
-/** Gives the protocol that all packets of a class have, if Services can have it. */
 export function protocolOf(box: Box): Protocol | undefined {
   const number = onlyValue(box.protocol)?.charCodeAt(0)
   return PROTOCOLS.find(its => PROTOCOL_NUMBERS[its] === number)

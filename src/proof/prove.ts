@@ -91,7 +91,6 @@ export class ProofRun {
   }
 }
 
-/** Counts classes, and keeps the first differences. */
 class Findings {
   readonly #limit: number
   readonly #counts = { classes: 0, packets: 0, wrong: 0, unknown: 0 }
@@ -153,7 +152,6 @@ class Findings {
   }
 }
 
-/** Names what packets are sent to, in their family. */
 function destinationOf({ at, box }: PacketClass): string {
   const family = box.source[0]?.from.length === 4 ? 'ip' : 'ip6'
   return `${family} ${typeof at === 'string' ? '' : placeKey(at)}`

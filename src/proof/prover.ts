@@ -36,7 +36,6 @@ const READS_MAX = 3
 /** Service ports that are logged, of those that differ together. */
 const LOGGED_MAX = 10
 
-/** The rules and the objects of one moment. */
 interface Subject extends Moment {
   readonly held: HeldRules
   readonly tables: readonly AnyTable[]
@@ -63,7 +62,7 @@ interface Episode {
 }
 
 /**
- * Proves while the daemon runs that the kernel does to every packet what Kubernetes says: after the start, a switch of the
+ * Proves while the daemon runs that the kernel treats every packet as Kubernetes specifies: after the start, a switch of the
  * mode or of the configuration, and a repair, and once a sync period (docs/decisions/0027). It changes nothing, and rests
  * between slices by its share of a core.
  */
@@ -300,7 +299,7 @@ export class Prover implements DaemonProver {
       episode.logged.add(name)
       log.warn(
         { name, packet, kubernetes: expected, kernel, ...(rule === undefined ? {} : { rule }) },
-        'the kernel does not treat packets as Kubernetes says; `kprobe verify --prove` lists all',
+        'the kernel treats packets differently from what Kubernetes specifies; `kprobe verify --prove` lists all',
       )
     }
   }
@@ -322,7 +321,7 @@ export class Prover implements DaemonProver {
     const { clock, log, nodeName, tell } = this.#options
     const { sinceMs, first } = this.#episode
     const seconds = Math.round((clock.nowMs() - sinceMs) / 1_000)
-    log.info({ seconds }, 'the kernel treats every packet as Kubernetes says again')
+    log.info({ seconds }, 'the kernel treats every packet as Kubernetes specifies again')
     tell(packetsAsWanted(nodeName, first))
     this.#episode = undefined
   }

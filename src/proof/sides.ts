@@ -39,7 +39,6 @@ export class Sources {
     return { source: this.#addresses, sourceType: TYPES, interface: interfaces(hook), fate }
   }
 
-  /** Divides the sources at a place by their fates. */
   at(hook: Hook, place: Place): readonly Source[] {
     const { pod, node, other, allowed } = place
     const any = interfaces(hook)

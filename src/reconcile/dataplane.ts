@@ -146,9 +146,9 @@ export interface PlanLine {
 export interface Receipt {
   readonly outcome: /** The kernel holds plan.after. */
     | 'committed'
-    /** The kernel is not what the plan was made for: it moved on from the generation asked for, say. */
+    /** The kernel is not what the plan was made for: for example, its generation moved on. */
     | 'stale'
-    /** The kernel refused; see refusals. Nothing was changed, unless `partial` says so. */
+    /** The kernel refused; see refusals. Nothing was changed, unless `partial` is set. */
     | 'refused'
     /** The outcome is unknown (a lost acknowledgement, a timeout): read the kernel back. */
     | 'unknown'
@@ -164,9 +164,8 @@ export interface Receipt {
   readonly durationMs: number
 }
 
-/** A refusal by the kernel. */
 export interface KernelRefusal {
-  /** Services among which the culprit is; one when the kernel said which, none when it is not a Service's. */
+  /** Services among which the culprit is; one if the kernel named it, none if it belongs to no Service. */
   readonly services: readonly string[]
   /** The family of an object that all Services of that family share. */
   readonly family?: Family | undefined
@@ -209,7 +208,7 @@ export async function differenceOf<State, P extends Plan<State>>(
 export interface DryRunOptions<P> {
   /** Gets each plan instead of the kernel. */
   readonly planned: (plan: P) => void
-  /** The kernel cannot be read (no privilege, say): the plans start from nothing. */
+  /** The kernel cannot be read, for example without the privilege: the plans start from nothing. */
   readonly unreadable: (error: Error) => void
 }
 

@@ -24,7 +24,7 @@ interface DriftSign {
   readonly generation: Generation
   /** `nft (pid 1234)`; undefined without a subscription. */
   readonly process: string | undefined
-  /** True when a notification says that something of ours was touched; otherwise it is only possible. */
+  /** True when a notification shows that one of our objects was touched; otherwise it is only possible. */
   readonly certain: boolean
 }
 

@@ -74,7 +74,6 @@ interface PassOptions<State, P extends Plan<State>> {
 interface PassResult {
   /** False when a second commit must follow (slots that leave one commit later). */
   readonly complete: boolean
-  /** The kernel was read. */
   readonly looked: boolean
 }
 
@@ -89,7 +88,6 @@ interface Planned<State, P> {
 interface Goal<State> extends Pick<PassOptions<State, Plan<State>>, 'doubts'> {
   readonly table: FrontendTable
   readonly reason: PassReason
-  /** The Services to leave out. */
   readonly without: ReadonlySet<string>
   /** Tests whether our objects caused the rejection, in this round, of a plan made of an observed or of an applied state. */
   readonly isProof: (observed: boolean, round: number) => boolean
@@ -353,7 +351,7 @@ export class Pass<State, P extends Plan<State>> {
   }
 }
 
-/** Tests whether a pass for this reason looks for damage. */
+/** Tests whether a pass for this reason searches for damage. */
 function isCheck(reason: PassReason): boolean {
   return reason === 'drift' || reason === 'period'
 }

@@ -52,7 +52,6 @@ export class Quarantine {
     return undefined
   }
 
-  /** The Services to leave out of a render. */
   without(): ReadonlySet<string> {
     return new Set(this.#entries.keys())
   }
@@ -83,7 +82,6 @@ export class Quarantine {
     }
   }
 
-  /** The Services whose turn has come. */
   due(nowMs: number): readonly string[] {
     return [...this.#entries.values()].filter(entry => entry.retryAtMs <= nowMs).map(entry => entry.service)
   }

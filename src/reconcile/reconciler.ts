@@ -260,7 +260,6 @@ function weightier(a: PassReason | undefined, b: PassReason): PassReason {
   return a === undefined || WEIGHTS[b] > WEIGHTS[a] ? b : a
 }
 
-/** A Snapshot that is to be programmed, and when it came. */
 interface Offer {
   readonly snapshot: Snapshot
   readonly monotonicMs: number
@@ -277,7 +276,6 @@ interface OffersOptions {
 
 const OFFERS_MAX = 64
 
-/** The Snapshots that were offered since the last take. */
 export class Offers {
   readonly #options: OffersOptions
   #list: Offer[] = []

@@ -63,7 +63,7 @@ export function endingBody(body: ApiBody, isOurs: () => boolean, left: () => voi
 }
 
 /*
- * What a relay says, in the words of the API server: bodies of lists and watches in protobuf. By that a node reads from a relay
+ * The answers of a relay in the API server's format: bodies of lists and watches in protobuf. By that a node reads from a relay
  * as it reads from the API server, and judges both alike.
  */
 

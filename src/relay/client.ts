@@ -51,13 +51,13 @@ interface Peer {
   restsUntilMs: number
 }
 
-/** A node that has a state asks the API server once no relay has answered for this time, or at most twice as long. */
+/** A node with a state reads from the API server once no relay has answered for one to two times this long. */
 const PATIENCE_MS = 30_000
 /** A node without a state waits only so long. */
 const FIRST_PATIENCE_MS = 3_000
 /** The status of a relay that serves, but not from the state of the node. */
 const ANOTHER_HISTORY_STATUS = 410
-/** Mean time between two looks whether a relay answers again. */
+/** Mean time between two checks whether a relay answers again. */
 const PROBE_MS = 60_000
 const REST = { minMs: 500, maxMs: 30_000 } as const
 
@@ -114,7 +114,7 @@ export class RelayClient implements ApiClient {
     return this.#isDirect
   }
 
-  /** Watches at relays whose names no longer lead to them go on to their ends. */
+  /** Watches at relays whose names no longer lead to them continue to their ends. */
   #order(): void {
     const { relays, names, nodeName, zone = '', link } = this.#options
     const before = this.#peers
@@ -180,7 +180,7 @@ export class RelayClient implements ApiClient {
     await this.#options.kube.close()
   }
 
-  /** Undefined when it is time to ask the API server. */
+  /** Undefined when it is time to read from the API server. */
   async #askRelays(wanted: Wanted, request: ApiRequest): Promise<ApiResponse | undefined> {
     const { clock, fallsBack, names } = this.#options
     await names?.ready()

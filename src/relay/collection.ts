@@ -5,7 +5,6 @@ import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn,
 import { History, type PositionOrReason, type Publication } from './history.ts'
 import { discovery } from './schema.ts'
 
-/** A change as the API server sent it. */
 export interface Change {
   readonly revision: string
   readonly name: string
@@ -32,7 +31,7 @@ const RESPONSE_BYTES_MAX = 256 * 1024
 /** Whole states that exist at a time, each for readers that are not through yet. */
 const SNAPSHOTS_MAX = 3
 /**
- * Thousands of readers are told in one go: what a second slice writes, node:http2 keeps until the event loop has read the
+ * Thousands of readers are notified in one go: what a second slice writes, node:http2 keeps until the event loop has read the
  * acknowledgements of the first one.
  */
 const TELLING_SLICE_MS = 50
@@ -120,7 +119,7 @@ export class Collection {
     this.tell()
   }
 
-  /** No reader goes on from what it has. */
+  /** Makes every reader begin with a whole state. */
   restart(): void {
     if (this.#sealed !== undefined) this.#restart(this.#sealed, this.#sealed)
   }
@@ -153,7 +152,7 @@ export class Collection {
   }
 
   /**
-   * The whole state, shared by readers that come at about the same time: it is that of a position from which they go on.
+   * The whole state, shared by readers that come at about the same time: it is that of a position from which they continue.
    * It is made anew when as much was published since as it has itself, or when the history does not reach back to it.
    */
   snapshot(reader: CollectionReader): CollectionSnapshot {
@@ -175,7 +174,7 @@ export class Collection {
     return this.#snapshot
   }
 
-  /** Readers that are not through with it may go on, unless there are too many others. */
+  /** Readers that are not through with it may continue, unless there are too many others. */
   #retire(snapshot: CollectionSnapshot | undefined): void {
     this.#snapshot = undefined
     this.#earlier = [...this.#earlier, ...(snapshot === undefined ? [] : [snapshot])].filter(
@@ -301,7 +300,7 @@ export class Collection {
     )
   }
 
-  /** Readers look whether there is something for them. */
+  /** Makes readers check for news. */
   tell(): void {
     this.#mustTell = true
     if (this.#isTelling) return

@@ -143,7 +143,7 @@ class Session {
     keepYoungGenerationSmall()
     upstream.start()
     await aborted(io.signal)
-    log.info('stopping; nodes go on at another relay')
+    log.info('stopping; nodes continue at another relay')
     await server.close()
     await this.#views?.close()
     forwarder?.stop()

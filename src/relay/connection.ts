@@ -6,7 +6,6 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { formatIp } from '../base/ip.ts'
 
-/** One call at a relay, as its client sees it. */
 export interface RelayCall {
   /** The client should pause: too many of its messages wait. Absent where nothing waits. */
   readonly isFull?: boolean
@@ -26,7 +25,6 @@ export interface RelayCallHandlers {
   ended(code: number, text: string): void
 }
 
-/** A connection to one relay, made when a call needs it. */
 export interface RelayLink {
   call(method: string, handlers: RelayCallHandlers): RelayCall
   close(): void
@@ -46,7 +44,7 @@ interface LinkOptions {
   readonly address: ApiAddress
   /** Read anew for each connection. Undefined for one in plain. */
   readonly tls: (() => Promise<RelayTlsPems>) | undefined
-  /** Read anew for each call: it rotates. Nobody else can listen: TLS, a unix socket or loopback. */
+  /** Read for each call, because it rotates. No other program can listen: TLS, a unix socket or loopback. */
   readonly token?: (() => Promise<string>) | undefined
   readonly clock: Clock
 }

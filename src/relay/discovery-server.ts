@@ -108,7 +108,7 @@ interface DeltaStreamHost extends DiscoveryOptions {
   readonly closed: (stream: DeltaStream) => void
 }
 
-/** One client: a subscription for each type that it asks for. */
+/** One client, with a subscription for each requested type. */
 class DeltaStream implements CallHandler {
   readonly #call: Call
   readonly #options: DeltaStreamHost
@@ -257,7 +257,7 @@ type Metadata = Readonly<Partial<Record<(typeof METADATA)[keyof typeof METADATA]
 
 const VALUE_LENGTH_MAX = 1_024
 
-/** The keys that a relay knows: a client may say more than anybody wants to keep. */
+/** The keys that a relay knows: a client may send any number of others. */
 function metadataOf({ node }: Request): Metadata {
   const metadata: { -readonly [Key in keyof Metadata]: string } = {}
   for (const { key, value } of node?.metadata?.fields ?? []) {

@@ -68,10 +68,9 @@ export class Frame {
   }
 }
 
-/** Someone who reads a collection. */
 export interface CollectionReader {
   moved(): void
-  /** The history has ended: versions that were read before say nothing any more. */
+  /** The history has ended: versions that were read before have no meaning any more. */
   restarted(): void
   /** It reads a whole state that is too old to be kept for it. */
   evicted(): void
@@ -106,7 +105,7 @@ export class CollectionSnapshot {
     this.#source = frames
   }
 
-  /** Undefined behind the last. Readers ask for one after the other. */
+  /** Undefined behind the last. Readers request one after the other. */
   frame(index: number): Frame | undefined {
     if (index === this.#frames.length) {
       const next = this.#source.next()

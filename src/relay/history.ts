@@ -8,7 +8,7 @@ export interface Publication {
   readonly bytes: number
   /**
    * The revision before it, if it is the net difference of a list: changes that undid each other are unknown, so that a
-   * reader between the two revisions cannot go on.
+   * reader between the two revisions cannot continue.
    */
   readonly gapFrom: string | undefined
 }
@@ -28,7 +28,7 @@ const PUBLICATIONS_MAX = 16_384
  */
 export class History {
   readonly bytesMax: number
-  /** Readers at this revision, or a later one, can go on. */
+  /** Readers at this revision, or a later one, can continue. */
   floor = ''
   #publications: Publication[] = []
   /** The position of the first publication that is kept; may fall below zero. */

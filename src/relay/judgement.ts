@@ -80,7 +80,7 @@ function whyIncomplete({ lacking, lackingCount, proof }: NodeReport, service?: s
   const rest = lackingCount - lacking.length
   if (found !== undefined)
     return `${found.service}: ${found.reason}${service === undefined && lackingCount > 1 ? `; and ${lackingCount - 1} more` : ''}`
-  if (rest > 0) return `${rest} more Services are left out, which the report does not name`
+  if (rest > 0) return `${rest} more Services are skipped, which the report does not name`
   return proof !== undefined && proof.differences > 0 ? `proof: ${proof.text}` : undefined
 }
 

@@ -54,7 +54,7 @@ export class RelayNames {
     return this.#resolved.size + this.#failures.size < this.#options.names.length ? this.#first : undefined
   }
 
-  /** No relay answers: their addresses may be others. */
+  /** Resolves soon, because no relay answers: their addresses may have changed. */
   hurry(): void {
     if (this.#options.clock.nowMs() - this.#askedMs >= HURRY_MS) void this.#ask()
   }

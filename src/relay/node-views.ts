@@ -34,7 +34,7 @@ interface Run {
 }
 
 /**
- * Computes the states that nodes publish for back ends, for the nodes that clients ask for. Nodes of one zone share one
+ * Computes the states that nodes publish for back ends, for the nodes that clients request. Nodes of one zone share one
  * state, and each has the difference to it. Holds nothing without clients.
  */
 export class NodeViews {
@@ -203,11 +203,11 @@ export class NodeViews {
 interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'failed' | 'resolving'> {
   readonly name: string
   readonly source: ConstructorParameters<typeof ApiFeed>[0]['source']
-  /** Nobody has asked for it for IDLE_MS. */
+  /** No client has requested it for IDLE_MS. */
   readonly idle: () => void
 }
 
-/** One node, and the streams that ask for it. */
+/** One node, and the streams that request it. */
 class NodeView {
   readonly name: string
   readonly state: NodeState

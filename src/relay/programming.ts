@@ -7,7 +7,6 @@ type Kind = keyof Revisions
 type LatencyOrigin = 'trigger' | 'receipt'
 
 export interface ProgrammingLatency {
-  /** The share of nodes that hold the change. */
   readonly share: number
   readonly origin: LatencyOrigin
   readonly seconds: number

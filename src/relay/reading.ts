@@ -50,7 +50,7 @@ type Resource = MessageOf<typeof discovery.Resource>
 export class RelayRefusal extends Error {
   /** It is there, and does not know of a revision that the node has. */
   readonly isBehind: boolean
-  /** It would serve a node that asks for less. */
+  /** The relay would serve a node that requests less. */
   readonly isStale: boolean
 
   constructor(message: string) {
@@ -60,7 +60,7 @@ export class RelayRefusal extends Error {
   }
 }
 
-/** The relay may ask the API server before it answers. */
+/** The relay may query the API server before it answers. */
 const OPENING_MS = 15_000
 /** A whole list, or a difference, is held until its last response: 15,000 Nodes with their images have about 300 MB. */
 const GATHERED_BYTES_MAX = 512 * 1024 * 1024
@@ -145,7 +145,7 @@ export class Reading implements ApiBody {
     this.#call.send(framed(discovery.DeltaDiscoveryRequest, { node: { id, metadata: { fields } }, type_url }))
   }
 
-  /** Ends in good order: the reader goes on elsewhere. */
+  /** Ends in good order: the reader continues elsewhere. */
   end(): void {
     if (this.#isOver) return
     this.#over(undefined)
@@ -230,7 +230,7 @@ export class Reading implements ApiBody {
     }
   }
 
-  /** The time of a silent relay begins anew. */
+  /** Restarts the silence timer of the relay. */
   #hear(): void {
     const { clock, random, wanted } = this.#options
     this.#cancelSilence()

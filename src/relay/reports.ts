@@ -76,7 +76,7 @@ const TRIGGER_AGE_MS_MAX = 600_000
 export class NodeReports {
   readonly #options: ReportsOptions
   readonly #entries = new Map<string, Entry>()
-  /** Names of them without a Node object, when they were looked at last. */
+  /** Names of them without a Node object, at the last check. */
   readonly #strangers = new Set<string>()
   /** Open streams of nodes that have reported there. */
   readonly #streams = new Map<string, number>()
@@ -191,7 +191,7 @@ export class NodeReports {
   }
 
   /**
-   * Nodes by state, judged by what the relay has now, once a second: whoever asks for metrics costs the readers little. Where
+   * Nodes by state, judged by what the relay has now, once a second: a scrape of the metrics costs the readers little. Where
    * changes keep coming, nodes lack the newest ones all the time.
    */
   states(): ReadonlyMap<NodeState | 'updating', number> {

@@ -43,14 +43,13 @@ export interface RelayServer {
   close(): Promise<void>
 }
 
-/** The group of the certificates of nodes. */
 const NODES_GROUP = 'system:nodes'
 /** The name of the certificate of a node, before that of its Node. */
 const NODE_PREFIX = 'system:node:'
 /** The versions of 10,000 objects, which clients without a token resume by. */
 const REQUEST_BYTES_MAX = 1024 * 1024
 const SHORT_REQUEST_BYTES_MAX = 4 * 1024
-/** A call that asks for nothing holds a place that another reader may need. */
+/** A call without a request occupies a place that another reader may need. */
 const FIRST_MESSAGE_MS = 30_000
 /** A node has four streams at one connection. */
 const CONNECTIONS_MAX = 2_048
@@ -168,7 +167,7 @@ interface NodeSetsOptions {
   readonly watch: (node: string, call: Call) => CallHandler
   /** The Node that this client is; undefined for one that is none. */
   readonly nodeOf: (call: Call) => string | undefined
-  /** The client may ask for any node. */
+  /** The client may request any node. */
   readonly isTrusted: (call: Call) => boolean
 }
 
@@ -188,7 +187,7 @@ export function nodeSets({ watch, nodeOf, isTrusted }: NodeSetsOptions): (call: 
       if (node !== own && !isTrusted(call))
         throw new RpcError(
           PERMISSION_DENIED,
-          `the client may ask for node ${JSON.stringify(own)} only: NodeName ${JSON.stringify(node)}; --trusted-users`,
+          `the client may request node ${JSON.stringify(own)} only: NodeName ${JSON.stringify(node)}; --trusted-users`,
         )
       return watch(node, call)
     }

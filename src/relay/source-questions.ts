@@ -31,7 +31,7 @@ const CHANGES_MAX = 20_000
 /** Minimum time between two requests for the present revision: what readers claim costs the source no more than that. */
 const PRESENT_MS = 1_000
 
-/** Asks the API server about a collection for the readers of a relay that has less than they hold, or less of the past. */
+/** Queries the API server for readers that hold a newer state than the relay, or an older one than its history. */
 export class SourceQuestions {
   readonly #options: SourceQuestionsOptions
   readonly #stop = new AbortController()

@@ -125,7 +125,7 @@ export class StateSource implements Source {
     this.#working = undefined
   }
 
-  /** An object that cannot be used is none: nodes say why. */
+  /** An unusable object is ignored: nodes report the reason. */
   #read(kind: ApiKind, key: string, { resource }: Entry): SourceEvent {
     try {
       const value = decodeMessage(discovery.Resource, resource).resource?.value ?? Buffer.alloc(0)

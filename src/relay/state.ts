@@ -42,11 +42,11 @@ export class RelayState {
   /** Monotonic milliseconds of the last word from the part of the source that has been silent longest. */
   heardMs: () => number | undefined = () => undefined
   /**
-   * Asks the source for the changes that lead from `revision` to the floor of the collection. Resolves when it has answered,
+   * Queries the source for the changes that lead from `revision` to the floor of the collection. Resolves when it has answered,
    * whatever it has.
    */
   backfill: (collection: Collection, revision: string) => Promise<void> = () => Promise.resolve()
-  /** Asks the source whether its own state is older than this revision; false where it does not say so. */
+  /** Queries whether the state of the source is older than this revision; false without an answer. */
   isPast: (collection: Collection, revision: string) => Promise<boolean> = () => Promise.resolve(false)
   readonly #clock: Clock
 
@@ -76,7 +76,7 @@ export class RelayState {
     return this.#cluster !== '' || (this.proxyName !== '' && revision !== undefined)
   }
 
-  /** Sets the identity of the cluster. No reader goes on from the state of another one. */
+  /** Sets the identity of the cluster. No reader continues from the state of another one. */
   identify(cluster: string): void {
     if (cluster === this.#cluster) return
     const isAnother = this.#cluster !== ''

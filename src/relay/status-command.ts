@@ -20,13 +20,14 @@ const DEFAULT_RELAY = 'unix:///run/kprobe/relay.sock'
 const FLAGS: readonly FlagSpec[] = [
   flag(
     `--relay ADDRESS = ${DEFAULT_RELAY}`,
-    'relays to ask, each knows the nodes that read from it: unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT',
+    'relays to query; each knows the nodes that read from it: unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT',
     { kind: 'list' },
   ),
   ...RELAY_CLIENT_FLAGS.filter(({ name }) => name !== 'relay-zone'),
   ...flags({
     '--wait': 'return when the nodes hold the state that the relays have now',
-    '--service NAMESPACE/NAME': 'ask for this Service alone: a node that leaves out others holds it',
+    '--service NAMESPACE/NAME':
+      'check this Service alone: a node that skips other Services counts as holding the state',
     '--revision REVISION': 'the state has to include this resourceVersion of a Service',
     '--at-least N|PERCENT% = 100%': 'nodes that have to hold the state',
     '--timeout SECONDS = 300': 'limit of --wait',
@@ -37,15 +38,14 @@ const FLAGS: readonly FlagSpec[] = [
 export const command = ownCommand({
   name: 'status',
   description:
-    'Asks relays which nodes hold the current state of the cluster in their kernels, and prints those that do not, since\n' +
-    'when and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows that\n' +
-    'state.',
+    'Queries relays for the state that the kernels of nodes hold. Prints the nodes that lack the current one, since when\n' +
+    'and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows that state.',
   details: [
     'A node is',
     '  holds        its kernel holds all changes that the relay has',
     '  behind       some changes are not in its kernel',
     '  failing      the last write to its kernel failed',
-    '  incomplete   it leaves Services out: quarantined or refused',
+    '  incomplete   it skips Services: quarantined or refused',
     '  silent       it has not reported for 100 s, or not since the relay started: its state is unknown',
     '',
     'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +

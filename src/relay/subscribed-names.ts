@@ -8,7 +8,7 @@ const ALL_BYTES_MAX = 64 * 1024 * 1024
 /** A reader with so little is not refused for the names of others. */
 const FREE_BYTES = 4 * 1024
 
-/** The objects that one reader asks for by name, with what it has of them. Throws where all readers together ask for too many. */
+/** The objects that one reader subscribes to by name. Throws if all readers together subscribe to too many. */
 export class SubscribedNames {
   readonly #state: Pick<RelayState, 'nameBytes'>
   readonly #names = new Set<string>()

@@ -29,7 +29,7 @@ interface SubscriptionOptions {
   readonly clock: Clock
   readonly call: Call
   readonly beginning: Beginning
-  /** It asks for all objects, and not for some names. */
+  /** It requests all objects, not some names. */
   readonly isWildcard: boolean
   /** A closed subscription of this stream and collection, whose last response may lack its acknowledgement. */
   readonly before?: Subscription | undefined
@@ -42,7 +42,7 @@ const OPENING_MS = 3_000
 const WINDOW_BYTES = 1024 * 1024
 /** After so long, a reader that has not acknowledged is evicted, and an idle one gets the revision again if the source was heard. */
 const SILENT_MS = 60_000
-/** Minimum time between two responses that say nothing but the revision. */
+/** Minimum time between two responses with nothing but the revision. */
 const BOOKMARK_MS = 10_000
 
 /** One reader of one collection: its position, and what it has not acknowledged. */
@@ -221,7 +221,7 @@ export class Subscription implements CollectionReader {
     else this.#resume(token.revision, isLate)
   }
 
-  /** Nobody goes back in time for a relay that is merely behind: only where its source is older, too. */
+  /** No reader goes back in time because a relay is behind: only if its source is older, too. */
   #beginAnew({ atLeast, versions }: Beginning, isLate: boolean): void {
     const { state, collection, call } = this.#options
     const position = atLeast === '' ? 0 : collection.positionOf(atLeast)
@@ -259,7 +259,7 @@ export class Subscription implements CollectionReader {
     else this.#resumeNames(this.#names, revision)
   }
 
-  /** Asks the source once; whatever comes of it, the reader is answered then. */
+  /** Queries the source once, and answers the reader after any outcome. */
   #backfill(revision: string): void {
     const { state, collection, call } = this.#options
     if (this.#isAsking) return

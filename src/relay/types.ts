@@ -1,7 +1,6 @@
 import { oneLine } from '../base/text.ts'
 import type { ApiKind } from '../source/kube/wire/tables.ts'
 
-/** A kind of object that relays serve. */
 export interface RelayedType {
   readonly kind: ApiKind
   /** The type URL of the API server's protobuf message. */
@@ -50,7 +49,7 @@ export const WILDCARD = '*'
 export const METADATA = {
   /** The revision of the collection that the node holds. */
   revision: 'kprobe.io/revision',
-  /** A reader without a revision to go on from holds this one: it takes no older state of a source that is not older. */
+  /** A reader without a revision to continue from holds this one: it takes no older state of a source that is not older. */
   atLeast: 'kprobe.io/at-least',
   /** The identity of the cluster that the revision belongs to; empty when it is unknown. */
   cluster: 'kprobe.io/cluster',

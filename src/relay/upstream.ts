@@ -24,10 +24,9 @@ interface UpstreamOptions {
   readonly clock: Clock
   readonly random: () => number
   readonly state: RelayState
-  /** The source is a relay, which does not say which of its changes come from lists. */
+  /** The source is a relay, which does not mark the changes that come from lists. */
   readonly isRelay?: boolean
   readonly problem: (problem: SourceProblem) => void
-  /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
 }
 

@@ -6,7 +6,7 @@ export interface Wanted {
   readonly type: RelayedType
   /** Undefined for all. */
   readonly name: string | undefined
-  /** A `list` is one body; a `streamed-list` goes on with changes; a `watch` begins at a revision. */
+  /** A `list` is one body; a `streamed-list` continues with changes; a `watch` begins at a revision. */
   readonly what: 'list' | 'streamed-list' | 'watch'
   readonly revision: string
   /** Undefined for as long as it lasts. */

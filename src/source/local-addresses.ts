@@ -13,7 +13,7 @@ interface AddressReader {
 export interface AddressHandlers {
   /** Called with every address once they are known, and whenever they have changed. */
   readonly changed: (ips: readonly Ip[]) => void
-  /** They cannot be read: what was known stays valid. Said once; trying goes on. */
+  /** They cannot be read: what was known stays valid. Reported once; retries continue. */
   readonly failed: (error: Error) => void
   readonly recovered: () => void
 }

@@ -147,7 +147,6 @@ function order(a: Aged, b: Aged): number {
   return a.bornS === b.bornS ? compareTexts(a.key, b.key) : a.bornS - b.bornS
 }
 
-/** A change, the refusal of its object, or nothing. */
 type Parsed = { readonly kind: string } | Refusal | undefined
 
 export function agedIn({ key, metadata }: WatchedIdentity): Aged {

@@ -119,11 +119,11 @@ export interface SourceProblem {
   readonly location: string
   /** One line, without the location. */
   readonly text: string
-  /** The state that a reader goes on with after a failure. */
+  /** The state that a reader continues with after a failure. */
   readonly meanwhile?: string
 }
 
-/** The problem in one line, for a reader that goes on. */
+/** Describes the problem in one line, for a reader that continues. */
 export function problemText({ text, meanwhile }: SourceProblem): string {
   return meanwhile === undefined ? text : `${text}; ${meanwhile}`
 }

@@ -14,13 +14,11 @@ import { HttpServer, type ServerNews } from '../http/server.ts'
 /** The pages for the commands; plain data without secrets, generators where it may be long. */
 export type AdminPages = {
   readonly state: () => unknown
-  /** The changes of a pass that would run now. */
   readonly plan: () => unknown
   readonly receipts: () => unknown
   /** The settings with which other commands compute the same state. */
   readonly config: () => unknown
   readonly snapshot: () => unknown
-  /** The names of the Services, for the completion of a shell. */
   readonly services: () => unknown
   /** A few numbers, for commands that ask every second. */
   readonly status: () => unknown

@@ -85,7 +85,7 @@ export function packetsDiffer(nodeName: string, its: PacketDifference): EventFac
 
 /** The differences that began with this one are over. */
 export function packetsAsWanted(nodeName: string, its: PacketDifference): EventFact {
-  const note = `node ${nodeName}: the kernel treats every packet as Kubernetes says again`
+  const note = `node ${nodeName}: the kernel treats every packet as Kubernetes specifies again`
   return { ...ofNode(nodeName, 'PacketsAsWanted', 'Prove', note), type: 'Normal', ...about(its) }
 }
 

@@ -259,7 +259,6 @@ function placeOf(object: EventObject): string {
 }
 
 interface TokenBucketOptions {
-  /** The number of tokens at the start, and the maximum. */
   readonly size: number
   /** Time after which one token returns. */
   readonly refillMs: number

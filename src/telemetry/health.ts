@@ -98,7 +98,6 @@ export class HealthTracker {
     this.#nodeDeleted = deleted
   }
 
-  /** Applies a new configuration. */
   syncPeriod(syncPeriodMs: number): void {
     this.#syncPeriodMs = syncPeriodMs
   }

@@ -89,7 +89,6 @@ export interface ServersState {
     | undefined
 }
 
-/** Connections of one server that exceeded their shares. */
 export interface ServerOverShare extends OverShare {
   readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay' | 'ui'
 }
@@ -137,7 +136,6 @@ export const SERVERS = {
   ),
 } satisfies Rows<ServersState>
 
-/** Numbers of the back-end API at the time of a scrape. */
 export interface ApiNumbers {
   readonly number: number
   readonly services: number

@@ -156,7 +156,6 @@ export class PendingChanges {
     return news
   }
 
-  /** Takes the Snapshot that the kernel holds now. */
   synced(snapshot: Snapshot): void {
     const left = this.#newest === undefined ? NONE : changesBetween(snapshot, this.#newest)
     this.#services = left.services

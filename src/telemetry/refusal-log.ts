@@ -114,7 +114,7 @@ export class SourceRefusalLog {
   }
 }
 
-/** Equal for refusals that say the same. */
+/** Equal for refusals with the same content. */
 export function refusalIdentity({
   object,
   field,

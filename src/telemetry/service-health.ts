@@ -239,7 +239,6 @@ interface Place {
   readonly ip: Ip
   readonly port: number
   listener: Listener | undefined
-  /** The last reported failure. */
   complaint: string
 }
 

@@ -47,7 +47,7 @@ export interface Column<Row> {
   readonly title: string
   readonly cell: (row: Row) => Child
   readonly isNumber?: boolean
-  /** The name of the order that the column's button asks for; absent for none. */
+  /** The name of the order that the column's button requests; absent for none. */
   readonly sort?: string
 }
 

@@ -14,7 +14,7 @@ const VIEWS: readonly { readonly id: string; readonly title: string; readonly op
   { id: 'configuration', title: 'Configuration', open: configuration },
 ]
 
-/** Time until a daemon that was away is asked again, and between two looks at its version. */
+/** Time until a daemon that was away is queried again, and between two checks of its version. */
 const CHECK_MS = 3_000
 
 /** Shows one view at a time, and refreshes it while it is visible. */
@@ -53,7 +53,7 @@ class Shell {
     const view = service === '' ? chosen.open() : servicePath(service)
     this.#content.hidden = true
     replaceChildren(this.#content, view.node)
-    // A screen reader goes on where the new view begins.
+    // A screen reader continues where the new view begins.
     if (isMove) this.#title.focus()
     this.#ending.abort()
     this.#ending = new AbortController()
@@ -87,12 +87,12 @@ class Shell {
       return ''
     } catch (error) {
       if (error instanceof NoAnswer) return error.message
-      if (error instanceof DaemonAway) return `The daemon does not answer (${error.message}). Trying again.`
+      if (error instanceof DaemonAway) return `The daemon does not answer (${error.message}). Retrying.`
       throw error
     }
   }
 
-  /** A table of a daemon that is away, or of another version, is not shown: it could say what is not so. */
+  /** A table of a daemon that is away, or of another version, is not shown: it could be wrong. */
   #state(banner: string): void {
     this.#banner.hidden = banner === ''
     if (this.#banner.textContent !== banner) replaceChildren(this.#banner, banner)

@@ -136,7 +136,7 @@ export function timeline(): View {
 
 type EventKind = 'start' | 'change' | 'drift' | 'failure'
 
-/** Classifies a commit for a reader who looks for drift. Pure. */
+/** Classifies a commit for a reader who searches for drift. Pure. */
 function kindOf(line: unknown): EventKind {
   if (textAt(line, 'outcome') !== 'committed' || listAt(line, 'refusals').length > 0) return 'failure'
   const reason = textAt(line, 'reason')
@@ -147,7 +147,7 @@ function kindOf(line: unknown): EventKind {
 const WORDS: Readonly<Record<EventKind, string>> = {
   start: 'first sync',
   change: 'change',
-  drift: 'repaired what another program changed',
+  drift: 'repaired changes of another program',
   failure: 'not committed as a whole',
 }
 

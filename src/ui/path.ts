@@ -50,7 +50,7 @@ export function servicePath(service: string): View {
     replaceChildren(rules, ...listAt(path, 'rules').map(ruleItem))
     replaceChildren(more, facts(pathFacts(path)))
     endpoints.show(listAt(path, 'endpoints'))
-    // Without a path, empty tables would say that there is nothing.
+    // Without a path, empty tables would look like an empty answer.
     details.hidden = fieldOf(path, 'drawing') === undefined
   }
   form.addEventListener('submit', event => {

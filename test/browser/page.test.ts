@@ -204,7 +204,7 @@ describe('the page', () => {
     execFileSync('nft', ['flush', 'chain', 'ip', 'kube-proxy', 'services'])
     await becomes(
       () => page.locator('.events').innerText(),
-      text => text.includes('repaired what another program changed'),
+      text => text.includes('repaired changes of another program'),
     )
     const repairs = fieldOf(await truth(socket, '/status'), 'repairs')
     expect(await page.locator('#content p').innerText()).toContain(

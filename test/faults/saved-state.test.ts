@@ -138,7 +138,7 @@ describe('a reboot while the API server is away', () => {
     for (let number = 2; number < 18; number++) cluster.remove(...service(number))
     await cluster.server.listen()
     await cluster.converged()
-    expect(await stale.logged('kprobe reads it once more before they go')).toHaveLength(1)
+    expect(await stale.logged('kprobe reads it once more before it removes them')).toHaveLength(1)
   })
 })
 

@@ -66,7 +66,7 @@ describe('F131: the way past rules that capture the API server', () => {
     isCaptured = false
     await reach.synced({ isStale: false })
     expect(words('kprobe-api')).toBe(0)
-    expect(logged.at(-1)).toMatch('reached the API server past the Service rules')
+    expect(logged.at(-1)).toMatch('reached the API server by bypassing Service rules')
     await connectedPastRules(3)
     expect(words('kprobe-api')).toBe(0)
   })

@@ -223,6 +223,6 @@ it('says that userspace mode serves nothing on a node without an address', async
   expect(await kprobe('dump')).toMatchObject({
     code: 0,
     out: 'SERVICE   TYPE   FRONTEND   ENDPOINTS\n',
-    err: 'the rules of userspace mode serve no frontend: there are no Services, or the daemon skips them; its log says why\n',
+    err: 'the rules of userspace mode serve no frontend: there are no Services, or the daemon skips them; its log has the reason\n',
   })
 })

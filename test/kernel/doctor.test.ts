@@ -113,7 +113,7 @@ it('sees the chains of others, and says what each means for Services', async () 
   expect(neighborsOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
     "warning: kube-proxy's nftables mode holds ip kube-proxy",
     "warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat",
-    'note: inet firewall in drops what it does not accept (hook forward)',
+    'note: inet firewall in drops packets that it does not accept (hook forward)',
     'note: ip netpol forward may drop packets by pods (hook forward)',
     'note: ip nat PREROUTING translates addresses too (prerouting, priority -100)',
     'warning: legacy iptables tables are in use: ip nat, beside those of iptables-nft',

@@ -200,7 +200,7 @@ COMMIT
     const { out } = await kprobe('cleanup')
     expect(out).toContain('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
     expect(out).toContain(
-      `left by kube-proxy: ${NAT_CHAINS} chains and ${NAT_JUMPS} rules that led to them in table ip nat of its iptables mode, or of kprobe's, which writes the same (remove with \`${REMOVES}\`)\n`,
+      `left by kube-proxy: ${NAT_CHAINS} chains and ${NAT_JUMPS} rules that led to them in table ip nat of its iptables mode, or of kprobe's, whose chains have the same names (remove with \`${REMOVES}\`)\n`,
     )
     expect(saved()).toBe(kubeProxys)
     expect((await kprobe('run', '--once', ...EXAMPLE_FLAGS)).code).toBe(0)
@@ -248,7 +248,7 @@ describe("kube-proxy's nftables mode", () => {
     const { code, out, err } = await kprobe('cleanup')
     expect({ code, err }).toEqual({ code: 0, err: '' })
     expect(out).toMatch(
-      /^removed table ip6 kube-proxy\nremoved what was ours in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 10 sets\nleft by kube-proxy: table ip kube-proxy of its nftables mode /,
+      /^removed table ip6 kube-proxy\nremoved kprobe's objects in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 10 sets\nleft by kube-proxy: table ip kube-proxy of its nftables mode /,
     )
     expect(ruleset()).toMatch(/ip daddr . meta l4proto . th dport vmap @service-ips/)
     expect(ruleset()).not.toMatch(/frontends|dispatch|mod-|chain refuse \{/)

@@ -76,5 +76,5 @@ it.skipIf(!HAS)('says why it could not look', async () => {
   const names = async (path: string) => (path.endsWith('ip_tables_names') ? ['nat', 'no-such-table'] : [])
   const [nat, other] = await readLegacyTables(names)
   expect(nat?.chains).toHaveLength(4)
-  expect(other?.chains).toBe('the kernel does not give its size: errno 2')
+  expect(other?.chains).toBe('cannot read its size: errno 2')
 })

@@ -55,7 +55,7 @@ describe("from kube-proxy's nftables mode", () => {
     expect(names('map')).toEqual(expect.arrayContaining(['frontends', 'service-ips']))
     const cleaned = kprobe('cleanup').out
     expect(cleaned).toMatch(
-      /^removed what was ours in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 10 sets$/m,
+      /^removed kprobe's objects in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 10 sets$/m,
     )
     expect(cleaned).toMatch(/^left by kube-proxy: table ip kube-proxy of its nftables mode /m)
     await clients.work()

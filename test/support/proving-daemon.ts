@@ -4,8 +4,8 @@ import { eventually } from './patience.ts'
 /* A daemon that proves the rules of the real kernel, and what it says of them. */
 
 export const HEALTH = 'http://127.0.0.1:10256/healthz'
-export const DIFFERS = 'does not treat packets as Kubernetes says'
-export const AGAIN = 'as Kubernetes says again'
+export const DIFFERS = 'treats packets differently from what Kubernetes specifies'
+export const AGAIN = 'as Kubernetes specifies again'
 
 export function proving(
   daemons: Daemons,

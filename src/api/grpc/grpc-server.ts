@@ -49,7 +49,6 @@ export interface GrpcServer {
   /** The given address, with the port that the kernel chose. */
   readonly address: string
   readonly counts: RpcServer['counts']
-  /** Connections that were over their share. */
   readonly overShare: OverShare
   /** Expiry of the present certificate, milliseconds since 1970; undefined without one. */
   readonly expiresMs: number | undefined

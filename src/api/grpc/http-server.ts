@@ -97,7 +97,6 @@ export class TlsDoor {
     this.#server.emit('connection', socket)
   }
 
-  /** Replaces the certificates of future connections. */
   renew(pems: TlsPems): void {
     this.#server.setSecureContext(contextOf(pems))
   }
@@ -116,7 +115,7 @@ export function commonNameOf(socket: Socket | undefined): string | undefined {
   return typeof name === 'string' ? name : undefined
 }
 
-/** A server that takes tokens lets certificates of anybody in: those that no authority has signed say nothing. */
+/** A server that takes tokens lets certificates of anybody in: those that no authority has signed identify no client. */
 function subjectOf(socket: Socket | undefined) {
   return socket instanceof TLSSocket && socket.authorized ? socket.getPeerCertificate().subject : undefined
 }

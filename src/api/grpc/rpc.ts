@@ -31,7 +31,6 @@ export class RpcError extends Error {
   }
 }
 
-/** One call of a method, as its handler sees it. */
 export interface Call {
   /** Organizations (groups) in the certificate of the client; none without TLS. */
   readonly organizations: readonly string[]

@@ -32,7 +32,6 @@ export interface ApiServerOptions extends Omit<GrpcServerOptions, 'what' | 'meth
 
 export interface ApiServerCounts extends SetsCounts {
   readonly connections: number
-  /** Maximum number of calls of all methods. */
   readonly calls: number
   /** Connections and calls beyond the limits, and requests that are no gRPC; since the start. */
   readonly refused: number
@@ -126,7 +125,6 @@ function statusMethod(
 /** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
 const UNANSWERED_MAX = 16
 
-/** Counts since the start of a server. */
 interface Sent {
   /** Set and Delete. */
   operations: number
@@ -294,7 +292,7 @@ interface SetsOptions {
   readonly clock: Clock
   /** The node whose state is served: requests for other nodes are rejected. */
   readonly nodeName: string
-  /** An error of ours; what there is goes on being served. */
+  /** Called after an internal error; the current state stays served. */
   readonly failed: (error: Error) => void
   /** False: whole states are made when clients want them. */
   readonly keepsWhole?: boolean
@@ -304,7 +302,6 @@ interface SetsCounts {
   /** Streams that are open, and those of them that wait for the next change. */
   readonly streams: number
   readonly waiting: number
-  /** Set and Delete operations since the start. */
   readonly operations: number
   readonly syncs: number
   readonly bytes: number
@@ -368,7 +365,7 @@ export class Sets {
     }
   }
 
-  /** Whatever happens, the waiting clients get an answer. */
+  /** Answers the waiting clients after any outcome. */
   #move(): void {
     try {
       this.#transfers.moved()

@@ -54,7 +54,6 @@ const BLOCK_BYTES = 64 * 1024
 /** A run of so many bytes is a block as it is; shorter ones are put together. */
 const LONG_RUN_BYTES = 16 * 1024
 
-/** A client that is sent a transfer. */
 export interface Reader {
   /** Its transfer is dropped: the reader closes it and gets a full resync when it reads again. */
   evicted(): void
@@ -104,7 +103,6 @@ export class Transfer {
     return this.#isDone && this.#blocks.length <= 1
   }
 
-  /** The blocks made so far. */
   get blocks(): readonly Block[] {
     return this.#blocks
   }
@@ -113,7 +111,7 @@ export class Transfer {
     return bytesOf(this.#blocks)
   }
 
-  /** Undefined after the last. Readers ask for one block after the other. */
+  /** Undefined after the last. Readers request one block after the other. */
   block(index: number): Block | undefined {
     if (index === this.#blocks.length && !this.#isDone) this.#make()
     return this.#blocks[index]
@@ -317,7 +315,7 @@ export class Transfers {
 
   /**
    * Gives the transfer from `from`, which the reader holds, to the newest state `to`; undefined `from` gets a whole
-   * state from which the reader goes on. Each opened transfer has to be closed.
+   * state from which the reader continues. Each opened transfer has to be closed.
    */
   open(from: ApiState | undefined, to: ApiState, reader: Reader): Transfer {
     const transfer = from === undefined ? this.#base.transfer(to) : this.#between(from, to)

@@ -30,7 +30,7 @@ const FLAGS = flagGroup(GROUP, {
 
 const OWN_FLAGS = flagGroup(GROUP, {
   '--ipvs-rules RULES = nftables':
-    "what filters and masquerades before IPVS balances: nftables (kprobe's own table), or iptables (kube-proxy's chains of IPVS mode, and a smaller table of kprobe's)",
+    "rules that filter and masquerade before IPVS balances: nftables (kprobe's own table), or iptables (kube-proxy's chains of IPVS mode, and a smaller table of kprobe's)",
   '--ipvs-drain-timeout DURATION = 15m':
     'how long a removed endpoint keeps its TCP and SCTP connections; 0 ends them at once',
   '--ipvs-digest-period DURATION = 1s': 'how often IPVS and ipsets are checked for changes by others',
@@ -132,7 +132,6 @@ function readRules(reader: FlagReader): OwnOptions['rules'] {
   return 'nftables'
 }
 
-/** Reads a duration; undefined if it is unset or invalid. */
 function durationMs(reader: FlagReader, flag: string): number | undefined {
   const text = reader.text(flag)
   if (text === undefined) return undefined

@@ -48,6 +48,5 @@ export interface ModeRow {
   readonly forwards?: true
   /** Some connections go through this process, beside those that the kernel sends to endpoints. */
   forwardsSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
-  /** src/proof can follow packets through the rules. */
   readonly isProvable?: true
 }

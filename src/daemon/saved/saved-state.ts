@@ -93,13 +93,11 @@ export class SavedState {
     return Math.max(0, this.#options.wallMs() - this.#loaded.confirmedWallMs) / 1_000
   }
 
-  /** The source was started. */
   begin(): void {
     this.#beganMs = this.#options.clock.nowMs()
     this.#pacer.wake(GRACE_MS)
   }
 
-  /** The API server has answered a request. */
   answered(): void {
     this.#isAnswered = true
   }
@@ -118,7 +116,6 @@ export class SavedState {
     this.#end()
   }
 
-  /** Takes a Snapshot that the kernel holds. */
   synced(snapshot: Snapshot): void {
     if (this.#options.intake.isStale(snapshot)) return
     this.#end()
@@ -196,7 +193,7 @@ export class SavedState {
     }
   }
 
-  /** The objects are read again for the next look: they need as much memory as those that the source gathers. */
+  /** The objects are read again for the next check: they need as much memory as those that the source gathers. */
   #heldBack(): number {
     const repeatMs = this.#warn(HELD_BACK)
     this.#loaded = undefined

@@ -19,7 +19,7 @@ import {
   type ValuePool,
 } from '../../model/snapshot.ts'
 
-/** Labels, annotations and host names stay behind: nothing that reads this asks for them, and they may hold secrets. */
+/** Labels, annotations and host names stay behind: no reader of this needs them, and they may hold secrets. */
 const LEFT_OUT: ReadonlySet<string> = new Set(['details', 'hostnames'])
 
 /** Fields that hold addresses, or lists of them. */
@@ -234,7 +234,7 @@ function compactTraits({ nodeName, conditions, hints }: EndpointTraits): SavedTr
 }
 
 /**
- * Reads an object that savedObjects() has given. It equals the parsed one, so that a list that says the same changes
+ * Reads an object that savedObjects() has given. It equals the parsed one, so that an equal list changes
  * nothing, and shares values with others. Throws when the value is something else.
  */
 export function savedEvent(json: unknown, pool: ValuePool): SnapshotEvent {

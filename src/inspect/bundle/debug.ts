@@ -50,12 +50,12 @@ export const command = ownCommand({
   name: 'debug',
   usage: 'bundle [-o FILE] [flags]',
   description:
-    'Writes one file for a bug report: what the daemon knows and did, what the kernel holds, what doctor says. Other\n' +
-    'commands read its objects with --source=file:kprobe-bundle/objects.json. Without a daemon, it has the kernel state\n' +
-    'alone. Changes nothing.',
+    'Writes one file for a bug report: objects and history of the daemon, kernel state, findings of doctor. Other commands\n' +
+    'read its objects with --source=file:kprobe-bundle/objects.json. Without a daemon, it has the kernel state alone.\n' +
+    'Changes nothing.',
   details: [
     'In it:',
-    '  manifest.json says what is in the bundle, what is not, and why. Secrets are never read; labels and annotations are left out, but for the settings that kprobe takes from them.',
+    '  manifest.json lists the files in the bundle, the missing ones, and why. The command reads no secrets, and omits labels and annotations except the settings that kprobe reads from them.',
     `  At most ${bytesText(FILE_BYTES_MAX)} a file and ${bytesText(BUNDLE_BYTES_MAX)} in all, unpacked.`,
     '',
     'Examples:',
@@ -138,7 +138,6 @@ interface Gathering {
   readonly socket: string
   /** The user has named the socket: a bundle without the daemon is not what was asked for. */
   readonly isGiven: boolean
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
   readonly logFile: string | undefined
   readonly progress: (doing: string) => void
@@ -308,7 +307,6 @@ interface CommandRun {
   readonly isUnnamedOnly?: true
 }
 
-/** Files so far, and what they lack. */
 class Draft {
   readonly files: BundleFile[] = []
   readonly missing: Missing[] = []
@@ -356,7 +354,6 @@ class Draft {
   }
 }
 
-/** Renames the names of objects in every file. */
 export function redacted({ facts, files, missing }: Gathered, key: Buffer): Gathered {
   const plain = new Map(
     files.map(({ name, data }) => [name, name.endsWith('.json') ? parsed(data) : undefined]),

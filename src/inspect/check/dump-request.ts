@@ -26,7 +26,6 @@ const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
   ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
 ])
 
-/** Fields of a row of `dump services` that every row has. */
 const SORT_FIELDS = ['service', 'type', 'protocol', 'frontend', 'action'] as const
 type SortField = (typeof SORT_FIELDS)[number]
 
@@ -85,11 +84,9 @@ export interface Request {
   readonly service: string
   readonly families: readonly NftFamily[]
   readonly adminSocket: string
-  /** The requested proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 
-/** Reads the flags and arguments. Reports errors to the reader. */
 export function readRequest(reader: FlagReader): Request {
   const output = reader.oneOf('output', OUTPUTS, 'text')
   const only = OUTPUT_OF.get(output)

@@ -168,7 +168,7 @@ function whatIsMissing(request: Request, { held, chains, modes }: Dump): string 
 /** A mode that can serve no Service on this node leaves the same rules as one without Services. */
 function noFrontend(modes: readonly ProgrammedMode[]): string {
   const names = modes.map(({ mode }) => mode).join(' and ')
-  return `the rules of ${names} mode serve no frontend: there are no Services, or the daemon skips them; its log says why`
+  return `the rules of ${names} mode serve no frontend: there are no Services, or the daemon skips them; its log has the reason`
 }
 
 function nothingText({ service, families, proxyName }: Request): string {
@@ -266,7 +266,7 @@ interface RowsRead {
   readonly isNftAlone: boolean
 }
 
-/** Time between two looks at the generation. */
+/** Time between two reads of the generation. */
 const LOOK_MS = 500
 /** Share of a core that reading rows may take. */
 const SHARE = 0.1
@@ -287,7 +287,7 @@ export async function watchRows(
   const end = AbortSignal.any([io.signal, io.outLost])
   await lent(client, async () => {
     let generation = client.generation()
-    // A commit during the first read makes the next look read again, and compare with what was printed.
+    // A commit during the first read makes the next check read again, and compare with what was printed.
     let { rows, isNftAlone } = await first()
     while (!end.aborted) {
       await pause(systemClock, LOOK_MS, end)

@@ -41,7 +41,7 @@ export const command = modelCommand({
     'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
     'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
     'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
-    'programs in the kernel, and compares its fate with what Kubernetes says of the objects; exit code 4 if rules that it\n' +
+    'programs in the kernel, and compares its fate with the one that Kubernetes specifies; exit code 4 if rules that it\n' +
     'cannot follow may decide, or if this node does not forward packets.',
   flags: FLAGS,
   read: reader => ({
@@ -66,7 +66,6 @@ interface Disagreement {
   readonly service: string
   /** The first difference of the daemon's state; undefined if there is none. */
   readonly daemon: string | undefined
-  /** Kernel objects that would have to change. */
   readonly kernel: readonly PlanLine[]
 }
 
@@ -314,7 +313,7 @@ function proofText(facts: ProofFacts): string {
       : unknown > 0
         ? `not proved: ${unknown} of ${size} may differ, by rules that kprobe cannot follow`
         : brokenPremises.length > 0
-          ? `not proved: the rules do for ${size} what Kubernetes says, but a premise does not hold`
+          ? `not proved: the rules treat ${size} as Kubernetes specifies, but a premise does not hold`
           : `proved: ${size}`
   const broken = brokenPremises.map(text => `premise that does not hold: ${text}\n`).join('')
   return `${found.join('')}${more}${broken}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`

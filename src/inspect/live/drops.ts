@@ -60,7 +60,7 @@ export const command = ownCommand({
     '  kprobe drops --service shop/cart -o json --duration 5m',
     '  kprobe drops --from outside --to 10.96.1.1:81',
     '',
-    'The kernel logs at most 20 packets a second for each rule that rejects or drops. What that leaves out, and what the kernel lost because the command was too slow, is reported at the end. One process can read an NFLOG group at a time.',
+    'The kernel logs at most 20 packets a second for each rule that rejects or drops. The last lines count the packets that it skips, and those that it lost because the command was too slow. One process can read an NFLOG group at a time.',
     'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
   ],
   flags: FLAGS,

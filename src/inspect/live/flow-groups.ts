@@ -28,7 +28,6 @@ export interface FlowFilter {
   readonly all: boolean
 }
 
-/** A tracked connection with its Service. */
 export interface NamedFlow extends FlowRecord {
   /** `namespace/name:port`; undefined for a connection to no Service. */
   readonly service: string | undefined
@@ -80,7 +79,6 @@ export interface FlowGroup {
 
 type EventCounts = Readonly<Pick<FlowGroup, 'begun' | 'ended'>>
 
-/** Adds counts up. Pure. */
 export function summedCounts(all: readonly EventCounts[]): EventCounts {
   return all.reduce((sum, { begun, ended }) => ({ begun: sum.begun + begun, ended: sum.ended + ended }), {
     begun: 0,
@@ -136,7 +134,6 @@ export class FlowGroups {
     if (volume !== undefined) group.volume = addedVolume(group.volume, volume)
   }
 
-  /** Gives all groups, those with most connections first. */
   largest(): readonly FlowGroup[] {
     return [...this.#groups.values()]
       .filter(({ begun, ended }) => begun + ended > 0)

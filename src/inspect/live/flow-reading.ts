@@ -36,7 +36,6 @@ interface FlowNamesOptions {
   readonly clock: Clock
   /** The given --admin-socket; empty for the default one. */
   readonly adminSocket: string
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 
@@ -133,8 +132,8 @@ export class FlowNames {
   }
 
   /**
-   * Reads the names again if they may have changed: if the daemon says that it synced another snapshot. Rests after each
-   * read in proportion to the time it took. `synced` is what the daemon's page /status says.
+   * Reads the names again if they may have changed: if the daemon has synced another snapshot. Rests after each
+   * read in proportion to the time it took. `synced` comes from the daemon's page /status.
    */
   async refresh(synced: unknown): Promise<void> {
     const nowMs = this.#options.clock.nowMs()
@@ -172,7 +171,6 @@ async function namesOfDaemon(socket: string) {
   return { names: serviceNames(servicesIn(state, socket)), synced: fieldOf(state, 'synced') }
 }
 
-/** Reads names from rows of `kprobe dump`. */
 export function namesOfRows(
   rows: readonly Pick<ServiceRow, 'service' | 'protocol' | 'frontend'>[],
 ): ServiceNames {
@@ -254,7 +252,7 @@ export class FlowWatch {
     }
   }
 
-  /** Gives how many events were lost since the last call; a gap counts as one where the kernel does not say how many. */
+  /** Gives how many events were lost since the last call; a gap counts as one if the kernel reports no number. */
   takeLost(): number {
     if (this.#overruns === 0) return 0
     const gaps = this.#overruns

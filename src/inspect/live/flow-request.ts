@@ -60,9 +60,9 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
     ],
     '--interval DURATION = 5s':
       'with --follow and --group-by: time between two tables, at least 200ms; 0: one at the end',
-    [`--limit N = ${LIMIT.fallback}`]: 'lines of a table; what it leaves out is counted',
+    [`--limit N = ${LIMIT.fallback}`]: 'maximum number of lines of a table; the rest is counted',
     [`--rate N = ${RATE.fallback}`]:
-      'with --follow: connections to print in a second; further ones are counted',
+      'with --follow: maximum number of connections printed a second; the rest is counted',
   }),
   SOCKET_FLAG,
   INSTANCE_FLAG,
@@ -71,7 +71,6 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
 
 export type FlowsRequest = ReturnType<typeof readFlowsRequest>
 
-/** Reads the flags. Reports errors to the reader. */
 export function readFlowsRequest(reader: FlagReader) {
   const follow = reader.bool('follow')
   const by = GROUPINGS.find(each => each === reader.text('group-by'))

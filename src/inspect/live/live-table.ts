@@ -3,7 +3,6 @@ import { BOLD, type Io } from '../../cli/io.ts'
 
 export interface TableView<S extends string> {
   readonly sort: S
-  /** Text that the name of a row contains. */
   readonly filter: string
   /** Rows that are scrolled away. */
   readonly offset: number
@@ -94,7 +93,6 @@ export interface TableContent {
   readonly name: string
   /** Lines above the table. */
   readonly head: readonly string[]
-  /** Number of rows that the filter lets pass. */
   readonly count: number
   /** Gives the heading and the lines of some rows. */
   readonly lines: (offset: number, rows: number) => readonly string[]

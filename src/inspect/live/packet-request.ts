@@ -9,7 +9,6 @@ const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
 const DURATION = { minMs: 1, maxMs: 3_600_000, fallbackMs: 30_000 } as const
 
-/** The flags of all commands that print packets. */
 export const PACKET_FLAGS = {
   service: flag(
     '--service NAMESPACE/NAME[:PORT]',

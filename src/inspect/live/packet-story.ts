@@ -56,7 +56,7 @@ export interface PacketStory extends PacketFacts {
   readonly outcome: StoryOutcome
   readonly steps: readonly StoryStep[]
   readonly conntrack?: StoryConntrack
-  /** conntrack was asked, and has no entry. Protocols without ports, such as ICMP, are not looked up. */
+  /** conntrack has no entry. Protocols without ports, such as ICMP, are not looked up. */
   readonly hasNoEntry?: true
   /** The kernel dropped messages meanwhile: steps may be missing. */
   readonly isTorn?: true
@@ -68,7 +68,6 @@ interface StoryOutcome {
   readonly verdict: 'dnat' | 'accept' | 'reject' | 'drop' | 'queue' | 'lost'
   readonly answer: string
   readonly destination?: string
-  /** Its source there, where it was replaced. */
   readonly replacedSource?: string
   readonly leftBy?: string
   /** The chain whose rule or policy ended it. */
@@ -148,7 +147,7 @@ function vanishedOutcome({ steps, isTorn }: TracedPacket): StoryOutcome {
   const after = last === undefined ? '' : ` after ${last.family} ${last.table} ${last.chain}`
   const why = isTorn
     ? 'messages of the kernel were lost'
-    : 'no rule of nf_tables dropped it: look for a missing route, rp_filter, a full conntrack table, IPVS, legacy iptables, or tc'
+    : 'no rule of nf_tables dropped it: check for a missing route, rp_filter, a full conntrack table, IPVS, legacy iptables, or tc'
   return { verdict: 'lost', answer: `was not seen again${after}; ${why}` }
 }
 

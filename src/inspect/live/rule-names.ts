@@ -24,7 +24,6 @@ import { type NamedStep, ServiceIndex } from './packet-story.ts'
 
 interface RuleNamesOptions {
   readonly clock: Clock
-  /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
   /** Reads the rules of kprobe in the kernel. */
   readonly read: () => Promise<readonly HeldMode[]>
@@ -101,7 +100,6 @@ export class RuleNames {
     return known
   }
 
-  /** Reads all rules again after a commit of any program. */
   async refresh(): Promise<void> {
     const isOld = this.#options.clock.nowMs() - this.#readAtMs > READ_AGAIN_MS
     if (isOld && this.#readGeneration() !== this.#generation) await this.load()

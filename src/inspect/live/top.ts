@@ -32,7 +32,7 @@ import { type DaemonState, TopSampler, type TopState } from './top-sampler.ts'
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
-/** Width of a table that goes to no terminal; $COLUMNS may say anything. */
+/** Width of a table that goes to no terminal; $COLUMNS may have any value. */
 const TEXT_COLUMNS = { min: 40, max: 1_000, fallback: 100 } as const
 
 const FLAGS: readonly FlagSpec[] = [
@@ -73,7 +73,6 @@ export const command = ownCommand({
 
 type TopRequest = ReturnType<typeof readTopRequest>
 
-/** Reads the flags. Reports errors to the reader. */
 function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
   const output = reader.oneOf('output', OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined

@@ -55,7 +55,6 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
 
 type TraceRequest = ReturnType<typeof readTraceRequest>
 
-/** Reads the flags. Reports errors to the reader. */
 export function readTraceRequest(reader: FlagReader) {
   return {
     ...readPacketRequest(reader),
@@ -125,7 +124,6 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
   return EXIT_FINE
 }
 
-/** The tables that start the trace, while they are open. */
 class TraceTables {
   readonly name: string
   readonly #client: NftClient

@@ -114,7 +114,7 @@ interface Limits {
 /** Maximum bytes of an answer: a page of pods has some hundred kilobytes. */
 const ANSWER_BYTES_MAX = 32 * 1024 * 1024
 
-/** Time for a server that has said that it closes a connection. */
+/** Time for a server that has announced the end of a connection. */
 const CLOSE_MS = 1_000
 
 /** Asks an API server, and runs commands in containers; each request has a connection of its own. */
@@ -122,7 +122,6 @@ export class ClusterClient {
   readonly #parts: Parts
   /** The fields of auth-provider `oidc`, where the package leaves renewed tokens. */
   readonly #oidc: Record<string, unknown> | undefined
-  /** A request for the id-token. */
   #asked: Promise<string> | undefined
 
   constructor(parts: Parts) {
@@ -220,7 +219,7 @@ export class ClusterClient {
     take: (status: unknown) => void,
   ): Promise<void> {
     const { Exec, WebSocketHandler } = this.#parts.its
-    // By default the package closes the streams of this process where a server says so.
+    // By default the package closes the streams of this process at a server's request.
     const streams = { stdin: new PassThrough(), stdout: new PassThrough(), stderr: new PassThrough() }
     const exec = new Exec(config, new WebSocketHandler(config, undefined, streams))
     const [place, name] = [encodeURIComponent(namespace), encodeURIComponent(pod)]

@@ -57,7 +57,6 @@ export function guarded(
 /** RFC 6455, 7.1.5. */
 const NO_CLOSE_FRAME = 1_006
 
-/** Collects both outputs of a command up to a bound. */
 export class Output {
   readonly stdout: ReturnType<Output['collect']>
   readonly stderr: ReturnType<Output['collect']>

@@ -9,7 +9,7 @@ import {
   readSmallFile,
 } from '../../source/kube/client/kubeconfig.ts'
 
-/** The identity that --as, --as-group and --as-uid ask for; each given part replaces that of the kubeconfig. */
+/** The identity that --as, --as-group and --as-uid request; each given part replaces that of the kubeconfig. */
 export interface Impersonation {
   readonly user: string
   readonly groups: readonly string[]
@@ -83,7 +83,7 @@ function entriesOf(root: Json, kind: Kind): readonly Json[] {
   return Array.isArray(list) ? list.filter(isJson) : []
 }
 
-/** The same file with absolute paths. */
+/** Returns the file with absolute paths. */
 function withPaths(root: Json, folder: string): Json {
   const absolute = (path: unknown) =>
     typeof path === 'string' && path !== '' && !isAbsolute(path) ? join(folder, path) : path

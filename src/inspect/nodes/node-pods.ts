@@ -11,16 +11,13 @@ import type { Impersonation } from './kubeconfig-files.ts'
 export interface PodOptions {
   /** Empty for all. */
   readonly nodes: readonly string[]
-  /** Files that are merged. */
   readonly kubeconfigs: readonly string[]
   readonly context: string | undefined
   readonly impersonation: Impersonation
   readonly namespace: string
   readonly selector: string
   readonly container: string
-  /** Nodes at once. */
   readonly concurrency: number
-  /** Limit for each node. */
   readonly timeoutMs: number
 }
 

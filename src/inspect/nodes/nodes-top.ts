@@ -59,12 +59,10 @@ export class NodesTop {
     this.#argv = argv
   }
 
-  /** The last answer of each node. */
   get rows(): readonly NodeRow[] {
     return [...this.#rows.values()]
   }
 
-  /** Asks every node once. */
   async ask(signal: AbortSignal): Promise<void> {
     const targets = await this.#pods.targets(signal)
     const nodes = new Set(targets.map(({ node }) => node))
@@ -209,7 +207,7 @@ function headLines({ rows, progress, failure }: NodesState): readonly string[] {
     rateText(rows.reduce((total, row) => total + (of(row) ?? 0), 0))
   const { nodes, asked } = progress
   return [
-    `kprobe nodes top | ${asked} of ${nodes} nodes asked in this round`,
+    `kprobe nodes top | ${asked} of ${nodes} nodes queried in this round`,
     `${sum(row => row.perSecond)} new/s | ${sum(row => row.rejectsPerSecond)} rejects/s | ${totalText(rows)}`,
     ...(failure === undefined ? [] : [oneLine(failure)]),
   ]

@@ -36,12 +36,12 @@ const FLAGS: readonly FlagSpec[] = [
   ...flags({
     '--node NAME': ['only these nodes; unset: all', { kind: 'list' }],
     '--all': 'every node, as without --node',
-    '--from CLIENT': 'for why: the client, as `kprobe why` takes it',
+    '--from CLIENT': 'for why: the client, as in `kprobe why`',
     '--to TARGET': 'for why: the target',
     '--folder FOLDER = .': 'for bundle: where the files go, one a node',
     '--redact': 'for bundle: rename names of objects, for each node on its own',
     '--once':
-      'for top: ask each node once, print the table, and exit; also where standard output is not a terminal',
+      'for top: query each node once, print the table, and exit; also where standard output is not a terminal',
     '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
     '--interval DURATION = 1s':
       'for top: time that each node measures, and between two rounds; at least 200ms',
@@ -67,7 +67,7 @@ export const command = ownCommand({
     'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
   details: [
     'What:',
-    '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
+    '  status   version of each kprobe, and whether its pod is ready; `kprobe status` reads the state of kernels from relays',
     '  verify   whether objects, daemon and kernel agree',
     '  why      what happens to a connection on each node: --from CLIENT --to TARGET',
     '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
@@ -154,7 +154,6 @@ const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [
   ['interval', 'top'],
 ]
 
-/** The command that runs in each pod. */
 function argvOf(action: Action | undefined, reader: FlagReader, intervalMs: number): readonly string[] {
   const [from, to] = [reader.text('from') ?? '', reader.text('to') ?? '']
   for (const [name, its] of ONLY_FOR)

@@ -26,7 +26,6 @@ interface PageService {
   readonly problem: string
 }
 
-/** A part of all Services, as the query asks for it. */
 interface ServicesPage {
   /** Services that the filter lets through. */
   readonly matching: number
@@ -46,7 +45,7 @@ const SORTS: ReadonlyMap<string, (a: PageService, b: PageService) => number> = n
   ['problem', (a, b) => Number(a.problem === '') - Number(b.problem === '')],
 ])
 
-/** Gives the Services that a viewer looks at: `filter`, `sort`, `problems=1`, `offset` and `limit`, at most 200. */
+/** Gives the Services that a viewer requests: `filter`, `sort`, `problems=1`, `offset` and `limit`, at most 200. */
 export function servicesPage(source: PageSource, query: URLSearchParams): ServicesPage {
   const { snapshot, table, memo, quarantined = [] } = source.held() ?? {}
   const rejected = new Map(quarantined.map(({ service, error }) => [service, error.message]))
@@ -138,7 +137,6 @@ function problemOf(held: ServiceFrontends | undefined): string {
   ].join('; ')
 }
 
-/** A frontend whose path can be shown. */
 interface Target {
   /** The value of `--to` of `kprobe why`. */
   readonly to: string
@@ -146,7 +144,6 @@ interface Target {
   readonly port: PortFrontends
 }
 
-/** Targets and endpoints of one Service that the page lists. */
 const LISTED_MAX = 500
 /** Endpoints of one port that a path is followed to: each takes some 0.2 ms, in which the daemon does nothing else. */
 const FOLLOWED_MAX = 1_000

@@ -111,7 +111,7 @@ function statusOf({ status, version, config }: PageSource): unknown {
   return { version, node: config().nodeName, ...(isJson(known) ? known : {}) }
 }
 
-/** Time between two samples, however many look. */
+/** Time between two samples, for any number of viewers. */
 const INTERVAL_MS = 1_000
 /** The page counts as closed after so long without a request. */
 const IDLE_MS = 10_000
@@ -141,7 +141,7 @@ export class PageRates {
     this.#open = open
   }
 
-  /** Gives the rows that a viewer looks at: `by=endpoint`, `filter` and `sort`, the first 100. Selects them in `timed`. */
+  /** Gives the rows that a viewer requests: `by=endpoint`, `filter` and `sort`, the first 100. Selects them in `timed`. */
   async read(query: URLSearchParams, timed: Timed): Promise<unknown> {
     const { rows: all, ...state } = await this.#state()
     const sort = SORTS.find(each => each === query.get('sort')) ?? FIRST_VIEW.sort

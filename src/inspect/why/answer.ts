@@ -26,7 +26,7 @@ interface AnswerInput {
 }
 
 /**
- * Says in one sentence what becomes of a connection, and why. Damaged rules come first, whatever the Services specify,
+ * Describes in one sentence what happens to a connection, and why. Damaged rules come first, whatever the Services specify,
  * and then what keeps the connection from an endpoint.
  */
 export function answerOf(input: AnswerInput): Answer {

@@ -87,12 +87,11 @@ export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
   return { from, to, port: target.port, protocol, interfaceName: reader.text('interface') || undefined }
 }
 
-/** Reads `--proto`, or the protocol behind the port of `--to`. */
 function readProtocol(reader: FlagReader, behindPort: string | undefined): Protocol | undefined {
   const flag = parseProtocol(reader, '--proto', reader.text('proto'))
   const own = parseProtocol(reader, '--to', behindPort)
   if (flag !== undefined && own !== undefined && flag !== own)
-    reader.fail('--proto', `is ${flag} while --to says ${own}`)
+    reader.fail('--proto', `is ${flag} while --to has ${own}`)
   return flag ?? own
 }
 

@@ -20,7 +20,6 @@ export interface ExplainedEndpoint {
   readonly local: Verdict
 }
 
-/** A frontend that the packet matches, with its service port. */
 export interface Caught {
   readonly port: PortFrontends
   readonly frontend: Frontend
@@ -34,7 +33,7 @@ interface ReasonsInput {
   readonly overCap: Iterable<RefusedService>
   /** EndpointSlices and Services that are refused as a whole. */
   readonly refusedObjects: readonly Refusal[]
-  /** Gives the time since which the daemon refuses something; undefined where it does not say. */
+  /** Gives the time since which the daemon refuses something; undefined if it is unknown. */
   readonly refusedSince?: ((refusal: Refusal) => RefusedSince | undefined) | undefined
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
@@ -78,7 +77,7 @@ export function isOther({ service }: Question, caught: Caught | undefined): bool
   return service !== undefined && caught !== undefined && caught.port.service !== service
 }
 
-/** The objects that say why a Service is not served. */
+/** The objects that explain why a Service is not served. */
 type Refusing = Pick<ReasonsInput, 'table' | 'overCap' | 'refusedSince' | 'wallMs'>
 
 /** Gives the reasons why nothing leads to a Service, or to those parts of it that `isIts` selects. */
@@ -185,7 +184,6 @@ function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Cau
 /** Parts of EndpointSlices that the text names at most. */
 const PARTS_MAX = 5
 
-/** Lists what is ignored of the Service's EndpointSlices. */
 function ignoredParts({ snapshot, refusedObjects }: ReasonsInput, { port }: Caught): readonly Reason[] {
   const { service } = port
   const slices = snapshot.slices.get(service) ?? []

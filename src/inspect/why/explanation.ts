@@ -39,7 +39,6 @@ import {
 
 export const OF_NODE = 'a process of this node'
 
-/** The path of one connection, with the reasons. */
 export interface Explanation extends Answer {
   readonly connection: {
     readonly protocol: string

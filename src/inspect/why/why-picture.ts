@@ -16,7 +16,6 @@ interface Box {
   readonly lines: readonly string[]
 }
 
-/** Ends that a picture shows; those that are reached come first. */
 const ENDS_MAX = 20
 
 /** Characters of a line in a box. */

@@ -13,9 +13,9 @@ const WITH_PICTURE = [...OUTPUTS, 'svg'] as const
 export const command = questionCommand({
   name: 'why',
   description:
-    'Says in one sentence what happens to a connection. Then prints its path with the rule that decided at each step,\n' +
-    'and every endpoint of the Service with the reason that it is in or out. Reads the daemon and the kernel, and\n' +
-    'lists what they do not say. `kprobe explain` prints the same in full. Exits 3 when the rules in the kernel lead\n' +
+    'Prints in one sentence what happens to a connection, then its path with the rule that decided at each step, and\n' +
+    'every endpoint of the Service with the reason that it is in or out. Reads the daemon and the kernel, and lists\n' +
+    'what they leave open. `kprobe explain` prints the same in full. Exits 3 when the rules in the kernel lead\n' +
     'elsewhere, or when a daemon runs and its rules are missing.',
   examples: [
     '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',

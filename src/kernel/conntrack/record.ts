@@ -236,7 +236,7 @@ function dispatch(view: ByteView, message: Message, take: FlowEventsOptions['tak
   else if (type === DELETE) take('ended', view, message)
 }
 
-/** Reads how many messages the kernel dropped at a netlink socket of this process; undefined if it does not say. */
+/** Reads how many messages the kernel dropped at a netlink socket of this process; undefined if it reports none. */
 export function droppedMessages(portId: number): number | undefined {
   let table: string
   try {
@@ -261,7 +261,7 @@ export interface Tracked {
   readonly mark: number
 }
 
-/** linux/netfilter/nf_conntrack_common.h, IPS_* in the order of their bits; empty for bits that say nothing to operators. */
+/** linux/netfilter/nf_conntrack_common.h, IPS_* in the order of their bits; empty for bits without a meaning for operators. */
 const STATUS = [
   'expected',
   'seen-reply',
@@ -277,7 +277,7 @@ const STATUS = [
 
 /**
  * Finds the entry of a packet by its addresses and ports before any translation. A protocol without ports is not looked
- * up: undefined, which says nothing about its entry. Synchronous. Throws NetlinkError.
+ * up: undefined, which leaves its entry open. Synchronous. Throws NetlinkError.
  */
 export function findTracked(connection: Connection, head: PacketHead): Tracked | 'none' | undefined {
   if (head.ports === undefined) return undefined

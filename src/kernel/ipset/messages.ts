@@ -236,7 +236,6 @@ export function entriesIn(piece: Piece): number {
 /** Maximum bytes of an IPv4 entry; an IPv6 entry has at most ENTRY_BYTES_MAX. */
 const V4_ENTRY_BYTES_MAX = 64
 
-/** Returns the maximum length of the message of a piece. */
 export function bytesMax(piece: Piece): number {
   if (piece.kind === 'set') return MESSAGE_OVERHEAD_BYTES
   const each = piece.operation.set.family === 'IPv4' ? V4_ENTRY_BYTES_MAX : ENTRY_BYTES_MAX

@@ -147,7 +147,6 @@ const writeDestinationAddress: Writer<AboutDestination> = writerOf(COMMAND, {
 
 type CommandValues = ValuesOf<typeof COMMAND>
 
-/** Encodes a single message: a read, or a setting. */
 export function encodeCommand(command: number, head: MessageStart, values: CommandValues = {}): Uint8Array {
   return encode(command, head, out => writeAttributes(out, COMMAND, values))
 }

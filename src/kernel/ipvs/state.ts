@@ -142,7 +142,6 @@ export const INFO = attributeSet({
 /** The IPVS state as values; numbers are as in linux/ip_vs.h. */
 export type IpvsProtocol = PortProtocol
 
-/** The address, protocol and port of a virtual server. */
 export interface VirtualAddress {
   readonly protocol: IpvsProtocol
   readonly ip: Ip

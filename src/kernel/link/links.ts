@@ -176,7 +176,6 @@ export function writeChange(batch: Batch<AddressChange>, change: AddressChange, 
   batch.close(change)
 }
 
-/** An address and the index of its device. */
 export interface LinkAddress {
   readonly ip: Ip
   readonly index: number

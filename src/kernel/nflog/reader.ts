@@ -33,9 +33,7 @@ const PACKET = attributeSet({
   sequence: [12, number32],
 })
 
-/** A packet that a rule has logged. */
 export interface LoggedPacket {
-  /** The prefix that the rule adds. */
   readonly prefix: string
   /** Undefined for a packet that is not IP. */
   readonly head: PacketHead | undefined

@@ -69,7 +69,7 @@ export interface NftClient {
 }
 
 export interface ReadOptions {
-  /** Only shows what is there: what other programs committed until then still counts as foreign at the next commit. */
+  /** Only shows the current state: earlier commits of other programs still count as foreign at the next commit. */
   readonly aside?: boolean
 }
 
@@ -339,7 +339,7 @@ class NetlinkNftClient implements NftClient {
     }
     const replies = await sendDatagram(link, burst, { pool, object })
     const { loss, unsent } = replies
-    // A failed question says nothing about the part.
+    // A failed query reveals nothing about the part.
     const errors = replies.errors.filter(({ sequence }) => sequence !== question)
     try {
       generation ??= this.#readGeneration()

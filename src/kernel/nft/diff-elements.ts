@@ -160,7 +160,6 @@ function settle({ set, removed, added }: Collected, late: Late): SetChanges {
   return { set, remove, add }
 }
 
-/** Removes element `i`, now or later. */
 function leave(removed: Pile, i: number, to: { readonly remove: Pile; readonly late: Late }): void {
   const element = removed.elements[i]
   const group = removed.groups[i]

@@ -58,7 +58,6 @@ interface EncodeOptions {
   readonly generation?: number | undefined
   /** Maximum bytes of elements in one message; below the default only for a socket with a small limit. */
   readonly elementListBytesMax?: number
-  /** Looks up ipsets for rules about them. */
   readonly indexOfIpset?: IndexOfIpset
   /** An empty buffer to write into. */
   readonly out?: ByteWriter
@@ -128,7 +127,6 @@ function expectedBytes(transaction: Transaction): number {
   return bytes
 }
 
-/** Opens the message that begins or ends a batch. */
 function openBorder(batch: EncodedTransaction, type: number): void {
   batch.open(type)
   writeNfGenMsg(batch.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })

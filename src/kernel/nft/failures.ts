@@ -14,7 +14,6 @@ import {
   type Transaction,
 } from './transaction.ts'
 
-/** One message of a batch that the kernel rejected. */
 export interface OperationFailure {
   readonly operation: Operation
   /** The rejected element if the kernel reported its offset, otherwise all elements of the message. */

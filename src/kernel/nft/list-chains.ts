@@ -33,7 +33,6 @@ export interface ChainListing extends Omit<Settled<Observed>, 'value'> {
   readonly observed: Observed
 }
 
-/** The chain whose rules are read. */
 export interface ChainName {
   readonly family: NftFamily
   readonly table: string

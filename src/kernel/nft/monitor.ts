@@ -44,7 +44,6 @@ export interface ForeignCommit {
   readonly generation: number
 }
 
-/** The subject of one notification. */
 export interface Touched {
   /** `ip`, `ip6`, or `family 1`. */
   readonly family: string
@@ -198,7 +197,6 @@ export interface TraceEvent {
   readonly verdict: Verdict | undefined
   /** The packet as it is at this step; only the first step of each base chain has it. */
   readonly head: PacketHead | undefined
-  /** Indexes of the interfaces. */
   readonly inputInterface: number | undefined
   readonly outputInterface: number | undefined
 }

@@ -52,7 +52,6 @@ const VERDICT_WORDS: ReadonlyMap<number, string> = new Map([
   [nft.NFT_RETURN, 'return'],
 ])
 
-/** Gives the names of the bits that are set. */
 export function flagNames(
   flags: number,
   names: readonly (readonly [bit: number, name: string])[],

@@ -278,7 +278,7 @@ interface Field {
 
 function payloadSource(field: Field, hook: HookFamily): Source {
   const { base, offset, length } = field
-  // In a table of both families, the length tells whose address it is.
+  // In a table of both families, the length shows the family of the address.
   const family = hook === 'inet' ? (length === ADDRESSES.ip6.length ? 'ip6' : 'ip') : hook
   const type = family === 'ip' ? TYPE_IPADDR : TYPE_IP6ADDR
   const address = ADDRESSES[family]

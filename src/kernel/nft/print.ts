@@ -284,7 +284,7 @@ const PRIORITIES: readonly (readonly [priority: number, name: string, only?: str
   [50, 'security'],
   [100, 'srcnat', 'postrouting'],
 ]
-/** Within this distance from a named priority, nft prints the name and the distance. */
+/** Maximum distance from a named priority that nft prints as the name and the distance. */
 const DISTANCE_MAX = 10
 
 function hookName(hooknum: number): string {

@@ -62,7 +62,6 @@ export async function surveyChains(connection: Connection): Promise<readonly Sur
   return first.whole ? first.chains : (await read()).chains
 }
 
-/** Gives the name of the family of a message. */
 export function familyName(view: ByteView, message: Message): string {
   const { family } = readNfGenMsg(view, message)
   return FAMILY_NAMES[family] ?? String(family)

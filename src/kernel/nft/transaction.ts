@@ -54,7 +54,6 @@ export interface OwnedElements {
   readonly groups: readonly string[]
 }
 
-/** One element with its group. */
 export interface OwnedElement {
   readonly element: Element
   readonly group: string

@@ -201,7 +201,7 @@ export function rawPayload(base: number, offset: number, length: number): Typeof
   }
 }
 
-/** Returns whether two sets' userdata say the same to nft. */
+/** Returns whether two sets' userdata mean the same to nft. */
 export function sameUserdata(a: Octets, b: Octets): boolean {
   return a === b || described(a) === described(b)
 }

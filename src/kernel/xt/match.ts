@@ -102,7 +102,7 @@ export const RECENT = codec('recent', structs.RECENT, {
   },
 })
 
-/** For IPv4, only the first four bytes are compared, and iptables writes only those of a given mask. */
+/** Compares only the first four bytes for IPv4, because iptables writes only those of a given mask. */
 function isWholeMask(mask: Octets, family: NftFamily): boolean {
   return mask === ALL_BITS || (family === 'ip' && mask.startsWith('\xff\xff\xff\xff') && isZero(mask, 4, 16))
 }

@@ -143,7 +143,7 @@ export class ScopeDiff {
     return readRule(compiled, family, this.#rules.codec.nameOfIpset)
   }
 
-  /** For a chain that is not ours, only its existence is wanted. */
+  /** Creates a chain of another program if it is missing; its content stays. */
   #ensureChain(place: XtPlace, chain: string): void {
     if (this.#chainAt(place, chain) === undefined && !this.#wanted.has(chainKey(place, chain)))
       this.#draft.addFoundation(place, chain)

@@ -11,7 +11,6 @@ import {
   type XtPlace,
 } from './scope.ts'
 
-/** An entry with the Service that it belongs to. */
 export interface OwnedEntry {
   readonly rule: XtRule
   readonly owner: string
@@ -19,7 +18,6 @@ export interface OwnedEntry {
   readonly sequence?: string | undefined
 }
 
-/** The whole wanted content of a chain. */
 export interface ChainContent {
   readonly chain: XtChain
   readonly owner: string | undefined

@@ -116,7 +116,6 @@ function byChain(entries: readonly XtEntry[]): ReadonlyMap<string, readonly XtEn
   return rules
 }
 
-/** Returns the chain of a jump, and the chain that it leads to. */
 function chainsAround(jump: XtJump): readonly string[] {
   const { target } = jump.rule
   const from = chainKey(jump, jump.chain)

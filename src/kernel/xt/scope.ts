@@ -34,7 +34,6 @@ export interface XtEntry extends XtPlace {
   readonly sequence?: string
 }
 
-/** The chains and entries that one Service wants. */
 export interface ServiceRules {
   readonly chains: readonly XtChain[]
   readonly entries: readonly XtEntry[]

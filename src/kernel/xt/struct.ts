@@ -123,7 +123,6 @@ export interface Codec<V> {
 export interface Ways<V, F> {
   /** Returns the parts in the order of their offsets. */
   readonly write: (value: V, fields: F, family: NftFamily) => readonly Part[]
-  /** Decodes a structure of the right size. */
   readonly read: (info: Octets, fields: F, family: NftFamily) => V | undefined
 }
 

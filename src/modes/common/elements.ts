@@ -28,7 +28,6 @@ interface TableDraftOptions {
 
 /** Builds one of our tables during one render. An equal result is the base's own object. */
 export class TableDraft {
-  /** The number of elements by set. */
   readonly counts: Map<string, number>
   readonly #given: TableDraftOptions
   readonly #changes = new Map<string, ElementGroup | undefined>()

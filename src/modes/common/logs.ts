@@ -12,9 +12,7 @@ import {
 } from './rules.ts'
 
 const PREFIX = 'kprobe '
-/** The limit of each rule that logs. */
 export const LOG_LIMIT = { perSecond: 20, burst: 50 } as const
-/** Addresses and ports, behind options and extension headers. */
 export const LOGGED_BYTES = 128
 
 /** Gives what a rule puts before the packets that it logs: the name of its chain, or the reason. */

@@ -394,7 +394,6 @@ export function toLoopback(layout: FamilyLayout, op: 'eq' | 'neq'): Expressions 
   return inPrefix(layout, 'destination', { ...LOOPBACKS[layout.family], op })
 }
 
-/** The loopback addresses of each family. */
 export const LOOPBACKS: Readonly<Record<NftFamily, Cidr>> = {
   ip: { ip: '\x7f\0\0\0', bits: 8 },
   ip6: { ip: `${'\0'.repeat(15)}\x01`, bits: 128 },

@@ -19,7 +19,7 @@ export interface ReadRules {
   readonly localIps: ReadonlySet<Ip>
   /** Gives the reason why no packet of a family reaches the rules about Services; undefined when packets do. */
   readonly obstacle: (family: Family, hook: Hook) => string | undefined
-  /** As in kube-proxy, rules reject connections to external addresses without endpoints only on the way in. */
+  /** Rules reject connections to external addresses without endpoints only on the way in, as kube-proxy's do. */
   readonly rejectsOutsideOnly?: true
 }
 
@@ -46,10 +46,8 @@ export function damageOfTables(
   return [...missing, ...tables.flatMap(table => damageOf(table, hookChains))]
 }
 
-/** A chain that the tables of a mode must have, and the number of its hook. */
 export type HookChain = readonly [name: string, hooknum: number]
 
-/** The hook chains that every mode has. */
 export const HOOK_CHAINS: readonly HookChain[] = [
   [CHAIN_PREROUTING, NF_INET_PRE_ROUTING],
   [CHAIN_OUTPUT, NF_INET_LOCAL_OUT],
@@ -221,7 +219,6 @@ export function lostClusterIps(
   return lost
 }
 
-/** One address at which a frontend is served. */
 export interface ServedAddress {
   readonly type: string
   readonly text: string
@@ -238,7 +235,7 @@ export interface AddressSets {
   readonly nodePortIps: readonly Octets[] | undefined
 }
 
-/** Lists the addresses of a frontend or node port by its key. `follows` says what a lost ClusterIP leads to. */
+/** Lists the addresses of a frontend or node port by its key. `follows` describes the effect of a lost ClusterIP. */
 export function servedAddresses(
   key: Octets,
   { layout, clusterIps, lost, nodePortIps }: AddressSets,

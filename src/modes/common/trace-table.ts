@@ -50,7 +50,7 @@ export interface TracePlace {
 const PREFIX = 'kprobe-trace-'
 /** The chain whose only rule counts the packets that match, and starts the trace of those within the limit. */
 export const CHAIN_START = 'start'
-/** These chains have no rules: a step in them says that a packet reached a process of this node, or left it. */
+/** These chains have no rules: a step in them shows that a packet reached a process of this node, or left it. */
 export const CHAIN_DELIVERED = 'delivered'
 export const CHAIN_SENT = 'sent'
 const CHAIN_FIRST = 'first-packets'

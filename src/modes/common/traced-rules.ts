@@ -13,7 +13,6 @@ export interface TracedRules {
   readonly ipvs?: IpvsHeld
   /** The lists of `-m recent` that the rules name; a list exists no longer than such a rule. */
   readonly lists?: ReadonlySet<string>
-  /** Listeners of this process to which the rules lead. */
   readonly listeners?: TracedListeners
 }
 

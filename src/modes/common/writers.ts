@@ -21,7 +21,6 @@ import { NFT_FAMILIES } from './tables.ts'
 
 export interface WatchedSocket {
   readonly openTransport: () => ForeignCommitsOptions['transport']
-  /** The port id of the socket that our own commits come from. */
   readonly own: number
 }
 

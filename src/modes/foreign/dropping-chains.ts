@@ -12,7 +12,6 @@ interface Surveyed {
   readonly proxy?: string | undefined
 }
 
-/** Chains that the text names at most. */
 const NAMES_SHOWN = 3
 
 /** Hooks by their numbers: NF_INET_* of linux/netfilter.h. */

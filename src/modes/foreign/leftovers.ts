@@ -110,7 +110,6 @@ function isSomething({ chains, kept }: IptablesLeftover): boolean {
   return chains.length > 0 || kept.length > 0
 }
 
-/** Finds leftovers in other parts of the kernel than nf_tables. */
 export async function lookElsewhere(
   connection: Connection,
   readLines: LookOptions['readLines'],
@@ -157,7 +156,11 @@ function iptablesText(left: IptablesLeftover, owner: IptablesOwner): LeftoverTex
   const what = `${chainsOf(left)} of its iptables mode`
   return owner === 'kprobe'
     ? { by: 'kprobe', what, command: REMOVES_IPTABLES }
-    : { by: 'kube-proxy', what: `${what}, or of kprobe's, which writes the same`, command: REMOVES_NFT }
+    : {
+        by: 'kube-proxy',
+        what: `${what}, or of kprobe's, whose chains have the same names`,
+        command: REMOVES_NFT,
+      }
 }
 
 const NAMES_SHOWN = 3
@@ -259,7 +262,7 @@ export interface Neighborhood {
   readonly writesIptables: boolean
   /** IPVS balances, which the kernel calls behind all nat chains of prerouting. */
   readonly usesIpvs?: boolean
-  /** The record of iptables mode says that a kprobe wrote chains here. */
+  /** The record of iptables mode shows that a kprobe wrote chains here. */
   readonly wroteIptables?: boolean
   /** The name of this proxy; undefined for the unnamed one. Another proxy serves the Services that a named one does not. */
   readonly proxy?: string | undefined
@@ -342,7 +345,7 @@ function dropPolicies({ chains }: Neighborhood): readonly Neighbor[] {
     .filter(({ chain }) => chain.hook?.policy === NF_DROP)
     .map(({ family, table, chain }) =>
       note(
-        `${family} ${table} ${chain.name} drops what it does not accept (hook ${hookName(chain.hook?.hooknum)})`,
+        `${family} ${table} ${chain.name} drops packets that it does not accept (hook ${hookName(chain.hook?.hooknum)})`,
         'kprobe does not open the firewall: this chain must accept traffic to Services',
       ),
     )

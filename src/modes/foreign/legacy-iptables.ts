@@ -118,7 +118,7 @@ function entriesOf(libc: Libc, socket: number, place: Place): LegacyTable['chain
 
 function refused(what: string, errno: number): string {
   const why = errno === 1 || errno === 13 ? 'CAP_NET_ADMIN and CAP_NET_RAW are needed' : `errno ${errno}`
-  return `the kernel does not give ${what}: ${why}`
+  return `cannot read ${what}: ${why}`
 }
 
 function named(length: number, name: string): DataView {

@@ -59,7 +59,6 @@ function planeOf(client: NftClient, names: ChainNames): IptablesPlane {
   return new IptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
 }
 
-/** Describes the chains of these names, a line for each table. */
 function chainsByTable(observed: Observed, names: ChainNames): readonly string[] {
   return NFT_FAMILIES.flatMap(family =>
     XT_TABLES.flatMap(table => {
@@ -103,7 +102,7 @@ async function whyKept(client: NftClient): Promise<string | undefined> {
     record === undefined
       ? "they may be kube-proxy's, which have the same names"
       : 'another program has written them since kprobe ran in this mode'
-  return `chains of iptables mode, which kprobe keeps because ${why}. They still serve what they served. Stop kube-proxy, then remove them with \`kprobe cleanup --leftovers-of=kube-proxy\``
+  return `chains of iptables mode, which kprobe keeps because ${why}. They keep serving but no longer follow changes. Stop kube-proxy, then remove them with \`kprobe cleanup --leftovers-of=kube-proxy\``
 }
 
 /** Returns whether kprobe has recorded that it ran in this mode, and no other program has written the chains since. */

@@ -20,7 +20,6 @@ import { isOurChain } from '../xt-common/layout.ts'
 import { entriesIn, rulesIn, servicesBetween } from './render.ts'
 import type { IptablesState, ObservedState, RenderedState } from './state.ts'
 
-/** One batch for the tables of both families. */
 export interface IptablesPlan extends Plan<IptablesState> {
   readonly operations: ScopeOperations
 }
@@ -36,7 +35,6 @@ export function diffStates(from: IptablesState, to: IptablesState, codec: RuleCo
   return stepsOver(services, { each: compare, result: () => planOf(finish(), to) })
 }
 
-/** A comparison of two states, one Service after the other. */
 interface Comparison {
   readonly services: Iterable<ServiceKey>
   readonly compare: (service: ServiceKey) => void
@@ -96,7 +94,6 @@ function withoutSharedOf({ chains, entries }: ServiceRules, other: RenderedState
   }
 }
 
-/** Collects the entries of all Services in these chains. */
 function entriesOf(state: RenderedState, chains: ReadonlySet<string>): EntryLists {
   const lists = new Map<string, OwnedEntry[]>()
   if (chains.size === 0) return lists

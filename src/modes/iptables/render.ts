@@ -90,7 +90,6 @@ class SharedCount {
     this.#after = after
   }
 
-  /** The Services to count. */
   get services(): Iterable<ServiceKey> {
     const [before, after] = [this.#before, this.#after]
     return before === undefined ? after.frontends.services.keys() : servicesBetween(before, after)

@@ -33,7 +33,6 @@ import {
 import { NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 import type { FamilyStatics, Statics } from './state.ts'
 
-/** One port of one Service in one family, with the inputs of its rules. */
 export interface PortInputs {
   readonly port: PortFrontends
   readonly family: NftFamily

@@ -55,7 +55,6 @@ export function iptablesExtent(state: IptablesState, names: ChainNames): Extent 
   return { frontends, endpoints: kinds.filter(kind => kind === 'SEP').length }
 }
 
-/** The inputs of the rules of every Service, besides the Service. */
 export interface Statics {
   readonly options: IptablesOptions
   /** More than LARGE_ENDPOINTS endpoints: rules about single endpoints have no comments. */

@@ -92,7 +92,7 @@ function hasIpvs(ipvs: IpvsClient): boolean {
   }
 }
 
-/** Makes a client for a kernel without IPVS, where ipsets and addresses may remain all the same. */
+/** Makes a client for a kernel without IPVS, where ipsets and addresses may remain nevertheless. */
 function withoutServers(ipvs: IpvsClient): IpvsClient {
   return {
     info: () => ipvs.info(),
@@ -279,7 +279,7 @@ export async function freeEndpoints(
   return { addresses, servers }
 }
 
-const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${DUMMY_DEVICE}, and its virtual servers; the first sync restores those that are wanted`
+const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${DUMMY_DEVICE}, and its virtual servers; the first sync restores those that Services still need`
 
 /** Removes the objects of IPVS mode at these endpoints: see freeEndpoints. */
 export async function freeFromIpvs(

@@ -164,7 +164,7 @@ export class Committer {
     const built = await this.#sendSets(build)
     if (built.ending !== undefined) return built
     if (built.refusals.length === 0) return joined(built, await this.#sendSets(replace))
-    // The next full resync finds what remains all the same.
+    // The next full resync finds the rest anyway.
     const abandoned = await this.#sendSets(abandon)
     return { ...joined(built, abandoned), refusals: built.refusals }
   }

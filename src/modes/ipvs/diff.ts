@@ -23,7 +23,6 @@ import { countEntries } from './upkeep.ts'
 export const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
 interface DiffOptions extends Pick<IpvsOptions, 'excludeCidrs'> {
-  /** The codec of rules in the tables of iptables. */
   readonly codec: RuleCodec
 }
 

@@ -16,7 +16,6 @@ export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; 
     SCTP: { all: 'NODE-PORT-SCTP-HASH', local: 'NODE-PORT-LOCAL-SCTP-HASH' },
   }
 
-/** Gives the entry of an address, a protocol and a port. */
 export function entryAt({ protocol, ip, port }: VirtualAddress): IpsetEntry {
   return { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
 }

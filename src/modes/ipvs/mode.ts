@@ -87,7 +87,7 @@ function extentOf({ servers }: IpvsState): Extent {
   return { frontends: servers.size, endpoints }
 }
 
-const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` lists what else is missing'
+const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` lists the other requirements'
 
 function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
   try {
@@ -100,7 +100,7 @@ function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
   throw new Error(`this kernel has no ipsets: the module ip_set is not loaded or not installed. ${DOCTOR}`)
 }
 
-/** Sets the timeouts of IPVS, and only reports a failure: Services are served all the same. */
+/** Sets the timeouts of IPVS, and only reports a failure: Services are served anyway. */
 function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['tell']): void {
   const { tcpTimeoutS: tcpS, tcpFinTimeoutS: tcpFinS, udpTimeoutS: udpS } = config.ipvs
   if (tcpS === 0 && tcpFinS === 0 && udpS === 0) return

@@ -170,7 +170,6 @@ function placeEntries(sets: readonly IpsetListing[]): PersistentMap<PlacedEntry>
 
 const NO_SERVICES: readonly string[] = []
 
-/** Sorts real servers, by destinationKey. */
 function keyed(listed: readonly ListedDestination[]): ReadonlyMap<string, RealServer> {
   const all = listed.map(({ destination }): [string, RealServer] => [
     destinationKey(destination),

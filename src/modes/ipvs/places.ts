@@ -34,7 +34,6 @@ export interface Placing {
   readonly isTaken: IsTaken
 }
 
-/** One port of a Service with all its places. */
 export interface PlacedPort {
   readonly port: PortFrontends
   readonly places: readonly Place[]

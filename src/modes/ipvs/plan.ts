@@ -265,7 +265,7 @@ function splitElements(operation: ElementOperation, { again, from, add, remove }
 
 const NO_KEYS: ReadonlySet<string> = new Set()
 
-/** If additions are less than 1/16 of a set's size, the present elements need not be counted. */
+/** Additions of less than 1/16 of a set's size need no count of its present elements. */
 const CROWD_SHARE = 16
 
 function countElements({ tables }: Ruleset, { family, table, set }: ElementOperation): number {

@@ -24,7 +24,6 @@ import { entryAt, NODE_PORT_SETS, nodePortEntry, type SetStem, setName } from '.
 import { type Place, type PlacedPort, type Placing, placePorts, type Surroundings } from './places.ts'
 import type { PlacedServer } from './state.ts'
 
-/** All objects that one Service needs in the kernel. */
 export interface ServiceRendering {
   readonly servers: ReadonlyMap<ServerKey, PlacedServer>
   /** Entries by entryKey. */

@@ -213,7 +213,6 @@ function finishSets(
   return isSame ? base : new Map(sets.map(set => [set.name, set]))
 }
 
-/** Makes the chains of a table; those of the base where they are equal. */
 function chainsFrom(base: Table | undefined, made: readonly Chain[]): Table['chains'] {
   const chains = made.map(chain => {
     const there = base?.chains.get(chain.name)

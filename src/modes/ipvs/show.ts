@@ -59,7 +59,6 @@ import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 import { tracedIpvs } from './trace.ts'
 
-/** Reads IPVS, the ipsets and the rules of this mode. */
 export async function ipvsHeld({
   tables,
   chains,
@@ -86,7 +85,6 @@ export interface ReadIpvs {
   readonly state: IpvsState
   readonly names: ServiceNames
   readonly localIps: readonly Ip[]
-  /** All chains of the tables of iptables. */
   readonly chains: readonly ReadChain[]
 }
 

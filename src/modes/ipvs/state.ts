@@ -53,7 +53,6 @@ export type Chains =
 export interface Rendering {
   /** Equal for surroundings in which every Service renders to the same state. */
   readonly surroundings: string
-  /** Number of entries by ipset. */
   readonly entries: ReadonlyMap<string, number>
   /** Number of elements by set and map of our own tables. */
   readonly elements: Readonly<Record<NftFamily, ReadonlyMap<string, number>>>

@@ -283,7 +283,6 @@ function digestAddresses(
     : `addresses of ${DUMMY_DEVICE} deleted: ${addresses.size - found}`
 }
 
-/** The number of entries by name of set. */
 type SetCounts = ReadonlyMap<string, number>
 
 /** Gives the number of entries of each set: those of a state that was read are counted here. */

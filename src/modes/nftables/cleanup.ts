@@ -78,7 +78,7 @@ export function isOurs(table: Table): boolean {
 
 /** Describes what of ours was removed from a table of kube-proxy's. Pure. */
 function remainsText({ table, chains, sets }: Remains): string {
-  return `what was ours in table ${table.family} ${table.name}, which is kube-proxy's now: ${count(chains.length, 'chain')}, ${count(sets.length, 'set')}`
+  return `kprobe's objects in table ${table.family} ${table.name}, which is kube-proxy's now: ${count(chains.length, 'chain')}, ${count(sets.length, 'set')}`
 }
 
 /**

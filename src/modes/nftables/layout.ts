@@ -87,7 +87,6 @@ export function idOf(octets: Octets): number {
   return (readU32host(octets) >>> ID_SHIFT) & ID_MAX
 }
 
-/** Gives the PortFrontends.key of the port with this display name. */
 export function portKeyOf(displayName: string, protocol: Protocol, family: Family): string {
   const name = displayName.includes(':') ? displayName : `${displayName}:`
   return `${name}/${protocol}/${family}`
@@ -310,7 +309,6 @@ export class CodeDraft {
     return this.#next++
   }
 
-  /** Gives the codes of the chains that the finished table has. */
   finish(chains: ReadonlySet<string>): Codes {
     const codes = new Map<string, number>()
     for (const [chain, code] of this.all()) if (chains.has(chain)) codes.set(chain, code)
@@ -330,7 +328,6 @@ export interface Tally {
 
 export const NOTHING: Tally = { codes: new Map(), prefixLengths: new Map(), elements: new Map() }
 
-/** Counts during one render. */
 export class TallyDraft {
   readonly #codes: Map<number, number>
   readonly #prefixLengths: Map<number, number>
@@ -372,12 +369,10 @@ export class TallyDraft {
     return this.#elements.get(set) ?? 0
   }
 
-  /** The current counts. */
   get codes(): ReadonlyMap<number, number> {
     return this.#codes
   }
 
-  /** Gives the counts; the draft counts no more. */
   finish(): Tally {
     return { codes: this.#codes, prefixLengths: this.#prefixLengths, elements: this.#elements }
   }

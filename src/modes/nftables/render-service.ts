@@ -45,7 +45,6 @@ const TOO_MANY_ENDPOINTS: OutOfNumbers = {
 }
 const NONE: readonly never[] = []
 
-/** A port with its numbers. */
 interface Rendering {
   readonly port: PortFrontends
   /** The cluster list of the port. */

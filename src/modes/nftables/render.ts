@@ -57,7 +57,6 @@ export function renderState(
   })
 }
 
-/** Builds the next state during a render. */
 class StateDraft {
   readonly #frontends: FrontendTable
   readonly #base: NftablesState

@@ -283,7 +283,7 @@ function droppedByDispatch(skeleton: Skeleton, map: FrontendMap): readonly Rule[
 }
 
 /**
- * Rejects packets to node ports at localhost that the forwarders cannot serve, and counts them. TCP and UDP packets go on
+ * Rejects packets to node ports at localhost that the forwarders cannot serve, and counts them. TCP and UDP packets continue
  * to their listeners. In the kernel, the chain shows that there are forwarders.
  */
 function localhostChain({ layout }: Skeleton): Chain {

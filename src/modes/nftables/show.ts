@@ -41,7 +41,6 @@ import {
 } from './layout.ts'
 import { adoptRuleset } from './observe.ts'
 
-/** Reads what the tables of this mode do. */
 export function nftablesHeld({ tables, families, proxy }: KernelRead): HeldMode | undefined {
   const own = tables.filter(({ name }) => name === tableNameOf(proxy))
   return heldIn(adoptRuleset({ tables: own }).ruleset.tables, families)
@@ -105,7 +104,6 @@ export function kernelRows(tables: readonly Table[]): ServiceRow[] {
 }
 
 interface Contents extends AddressSets {
-  /** The elements of `frontends` and `nodeports`. */
   readonly frontends: readonly Element[]
   /** Chains by code; an empty name for a verdict that ends the traversal. */
   readonly chains: ReadonlyMap<number, string>

@@ -44,7 +44,6 @@ export interface NftablesState {
   readonly forwarders: PersistentMap<Forwarder>
 }
 
-/** The numbering of one table. */
 export interface Allocation {
   readonly ids: Ids
   readonly codes: Codes
@@ -82,7 +81,6 @@ const AFFINITY_TIMEOUT_MS = 10_800_000
 interface SetDeclaration {
   readonly layout: FamilyLayout
   readonly size: number
-  /** Endpoints count the connections for which they were chosen. */
   readonly connectionCounters: boolean
 }
 

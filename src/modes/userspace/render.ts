@@ -187,7 +187,6 @@ function setsOf(layout: FamilyLayout, prefixLengths: readonly number[]): Readonl
   return new Map([...fixed, ...ranges].map(set => [set.name, set]))
 }
 
-/** The objects of one Service in one family. */
 interface ServiceElements {
   readonly elements: readonly Element[]
   readonly forwarders: readonly Forwarder[]
@@ -316,7 +315,6 @@ function targetsOf({ route }: Frontend, { cluster, local }: PortFrontends): Targ
   }
 }
 
-/** Gives the lists that frontends of a port lead to. */
 function listsOf(port: PortFrontends): readonly ListName[] {
   let [hasCluster, hasLocal] = [false, false]
   for (const frontend of port.frontends) {

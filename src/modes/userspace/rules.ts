@@ -37,10 +37,8 @@ import type { FamilyLayout } from '../common/tables.ts'
 import type { UserspaceOptions } from './settings.ts'
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './state.ts'
 
-/** The inputs of the chains of one table. */
 interface RuleInputs extends TableContext {
   readonly natPriority: number
-  /** The lengths of the source ranges in use, longest first. */
   readonly prefixLengths: readonly number[]
 }
 

@@ -22,7 +22,6 @@ import { type FamilyLayout, LAYOUTS, protocolOfKey } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { CHAIN_INPUT, portName, rangeBits } from './state.ts'
 
-/** Reads what the tables of this mode do. */
 export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<HeldMode | undefined> {
   return Promise.resolve(
     heldIn(

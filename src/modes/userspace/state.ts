@@ -117,7 +117,6 @@ export interface UserspaceState {
   readonly forwarders: PersistentMap<Forwarder>
   /** The addresses and ports that the rules catch: address and portKey, or portKey alone. Empty when read. */
   readonly places: PersistentMap<ServiceKey>
-  /** The addresses on which the forwarders of each family listen. */
   readonly addresses: Readonly<Record<Family, Ip | undefined>>
   /** The frontend table that it was rendered from; undefined for a state read from the kernel. */
   readonly frontends: FrontendTable | undefined
@@ -148,7 +147,6 @@ export const EMPTY_STATE: UserspaceState = {
   refusals: new Map(),
 }
 
-/** A key of UserspaceState.places. */
 export type PlaceKey = Octets
 
 /**

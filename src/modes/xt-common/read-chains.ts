@@ -200,7 +200,6 @@ export async function saveIptables(
   )
 }
 
-/** The chains and jumps that packets are traced through. */
 export interface Traceable {
   /** Chains with their entries among the rules. */
   readonly chains: Iterable<XtChain>

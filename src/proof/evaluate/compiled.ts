@@ -205,7 +205,6 @@ interface Entry extends Guard {
 class RuleIndex {
   readonly #byDestination = new Map<Octets, Entry[]>()
   readonly #anyDestination: Entry[] = []
-  /** All rules with a port, by port. */
   readonly #byPort = new Map<Octets, Entry[]>()
   readonly #anyPort: Entry[] = []
   /** The rules for any destination, by port. */
@@ -309,7 +308,7 @@ function fieldOf({ base, offset, length }: Of<'payload'>, family: NftFamily): ke
   return isDestination ? 'destination' : undefined
 }
 
-/** Tests whether rules compare bits of a destination that are no prefix: no region of addresses says so. */
+/** Tests whether rules compare bits of a destination that are no prefix, which no region of addresses expresses. */
 function comparesBits(rules: readonly CompiledRule[], family: NftFamily): boolean {
   return rules.some(({ expressions }) =>
     expressions.some((each, index) => {

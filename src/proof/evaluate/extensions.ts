@@ -246,7 +246,6 @@ function typeTest(flags: number, types: number, inverted: boolean): Run {
   return machine => isWithin(machine, machine.addressType(flags), its)
 }
 
-/** Tests whether a value is in a region, which may divide the class. */
 function isWithin(machine: ClassMachine, value: Value | undefined, region: Region): Effect {
   if (value === undefined) return 'break'
   const length = region[0]?.from.length ?? 0

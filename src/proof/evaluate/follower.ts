@@ -43,14 +43,12 @@ interface AtRule {
   readonly decided: Decided[]
 }
 
-/** Follows packets through chains. */
 export class Follower {
   /** Ways of a class that enter the chain at the hook. */
   ways = 1
   /** The guards of chains that divide packets by bits of their destination. */
   readonly #places = new Map<CompiledChain, readonly Guard[]>()
 
-  /** Passes a chain, and the chains that its rules lead to. */
   run(start: ClassMachine, chain: CompiledChain, depth = 0): Decided[] {
     // No kernel holds such chains: a state that was read in parts may.
     if (depth >= DEPTH_MAX) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
@@ -255,7 +253,7 @@ interface Way {
   readonly natDone?: boolean
 }
 
-/** Leaves out ways that go on as others do, whether a rule matches or not. */
+/** Leaves out ways that continue as others do, whether a rule matches or not. */
 export function withoutEchoes<W extends Way>(ways: readonly W[]): readonly W[] {
   if (!ways.some(isSupposed)) return ways
   const kept = ways.filter(its => !isSupposed(its))

@@ -21,7 +21,6 @@ import {
 import type { IpvsClasses } from './ipvs.ts'
 import { noSets } from './sets.ts'
 
-/** A chain that packets enter at a hook. */
 export interface BaseChain {
   readonly chain: CompiledChain
   readonly hooknum: number

@@ -37,7 +37,7 @@ export function lookupRange(machine: ClassMachine, key: Value, expression: Of<'l
   const indexOf = (number: number) => {
     const octets = octetsAt(key, number, keyLength)
     if (typeof octets !== 'string')
-      throw new BeyondEvaluator('cannot trace intervals of what follows from a number beside a field')
+      throw new BeyondEvaluator('cannot trace intervals of a random number together with a field')
     return at(octets)
   }
   return byRolled(machine, indexOf, effectAt)

@@ -180,7 +180,6 @@ function fieldsOf(type: Ipset['type'], [first, second, third]: Of<'ipset'>['dime
   }
 }
 
-/** A bitmap of ports matches TCP and UDP. */
 const BITMAP_PROTOCOLS: readonly Octets[] = [PROTOCOL_NUMBERS.TCP, PROTOCOL_NUMBERS.UDP].map(number =>
   String.fromCharCode(number),
 )

@@ -22,7 +22,7 @@ import {
 } from './values.ts'
 
 /*
- * Decisions about classes of packets that rolled a random number. A class goes on as one while its packets meet the same
+ * Decisions about classes of packets that rolled a random number. A class continues as one while its packets meet the same
  * effects, and its registers hold what follows from each number.
  */
 
@@ -91,7 +91,7 @@ export function compareRolled(
   )
 }
 
-/** Looks up a key for each number. Those that find data go on as one. */
+/** Looks up a key for each number. Those that find data continue as one. */
 export function lookupRolled(
   machine: ClassMachine,
   words: readonly Word[],

@@ -14,7 +14,6 @@ type Memory =
   /** An earlier packet wrote this. */
   | { readonly kind: 'known'; readonly data: Octets }
 
-/** The accesses to dynamic sets during one walk. */
 export interface MemoryLog {
   memory: Memory
   /** The first words of the keys that were looked up, with their set. */

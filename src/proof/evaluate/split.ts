@@ -237,7 +237,7 @@ function divide(
   const parts = union([...groups.values()].flatMap(({ region: part }) => part))
   const isLast = first.wanted.length === depth + 1
   if (isLast && (expression.dreg === undefined || expression.inverted))
-    // Members of a set have no data to tell them apart.
+    // Members of a set have no data that distinguishes them.
     branches.push({
       narrowed: [...narrowed, [field, parts]],
       take: copy => found(copy, expression, null),

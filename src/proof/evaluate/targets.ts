@@ -8,7 +8,6 @@ import type { ClassMachine, Effect } from './machine.ts'
 import { translate } from './random.ts'
 import { BeyondEvaluator, chosenTo, type Known } from './values.ts'
 
-/** The effect of a match or target on packets of a class. */
 export type Run = (machine: ClassMachine) => Effect
 
 /** Decodes a target of xtables; undefined for one that nothing follows. */

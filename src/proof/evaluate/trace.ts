@@ -49,7 +49,6 @@ export interface Trace {
   /** The final destination: translated, or chosen by IPVS, when the verdict is dnat. */
   readonly destination: { readonly ip: Ip; readonly port: number }
   readonly masquerade: boolean
-  /** The packet mark after the last hook. */
   readonly mark: number
   /** The rules that took effect, in order. */
   readonly steps: readonly TraceStep[]

@@ -24,7 +24,6 @@ export type Field =
   | 'sourceType'
   | 'destinationType'
 
-/** A part of a field, in a register. */
 export interface FieldPart {
   readonly field: Field
   /** Its first octet in the field. */
@@ -49,7 +48,7 @@ export interface Candidate {
   readonly data: ElementData
 }
 
-/** Results that stay valid while the rules stay: successive classes ask for the same ones. */
+/** Results that stay valid while the rules stay: successive classes request the same ones. */
 export interface Memo {
   /** Keys are a modulus and an offset. */
   readonly rolls: Map<string, Roll>
@@ -93,7 +92,6 @@ export interface Answered extends Asked {
 /** The values that a field must have, for several fields. */
 export type Wanted = readonly (readonly [Field, Interval])[]
 
-/** The field values that find the candidates of a lookup. */
 export interface Wishes {
   readonly wishes: readonly { readonly wanted: Wanted; readonly candidate: Candidate }[]
   fields(): readonly (readonly [Field, Region])[]
@@ -103,7 +101,7 @@ export interface Wishes {
 export interface Doubt {
   readonly place: string
   readonly reason: string
-  /** The packets go on as if the rule matched; otherwise as if it did not. */
+  /** The packets continue as if the rule matched; otherwise as if it did not. */
   readonly isSupposed: boolean
 }
 
@@ -161,7 +159,6 @@ export function chosenTo(its: Known, change: (octets: Octets) => Octets): Known 
 
 export type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>
 
-/** The values of each field of the packets of a class. */
 export type Box = Readonly<Record<Field, Region>>
 export type Hook = 'prerouting' | 'output'
 

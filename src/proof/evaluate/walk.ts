@@ -19,7 +19,6 @@ import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
 import type { SinglePacket } from './single.ts'
 import { type Box, type Hook, LOCAL, loopback, newMemo, regionOfIps } from './values.ts'
 
-/** Packets that enter at a hook. */
 interface Entering {
   readonly hook: Hook
   readonly box: Box
@@ -66,7 +65,6 @@ export class Walker {
     return this.#hooks.tables
   }
 
-  /** Follows the packets of a class to their ends. */
   walk({ hook, box }: Entering): readonly Leaf[] {
     const leaves: Leaf[] = []
     for (const its of this.#existing(box))
@@ -161,7 +159,7 @@ export class Walker {
       leaves.push({ machine, end: machine.to === undefined ? 'pass' : 'endpoint' })
   }
 
-  /** Passes a hook; gives what goes on behind it, and adds what ends here to the leaves. */
+  /** Passes a hook; gives what continues behind it, and adds what ends here to the leaves. */
   #pass(start: ClassMachine, hooknum: number, leaves: Leaf[], isTranslated = false): readonly ClassMachine[] {
     start.hook = hooknum
     let going: readonly Passing[] = [{ machine: start, natDone: isTranslated }]
@@ -227,7 +225,7 @@ export class Walker {
   }
 
   /**
-   * Packets to a real server on this node go on in the same hook. What receives packets at an address that is no other
+   * Packets to a real server on this node continue in the same hook. What receives packets at an address that is no other
    * device's is ours: the address is bound for a Service, which may be gone.
    */
   #takeByIpvs(machine: ClassMachine, server: VirtualServer, decision: Decision): void {
@@ -237,7 +235,6 @@ export class Walker {
   }
 }
 
-/** Packets on their way through a hook. */
 interface Passing {
   readonly machine: ClassMachine
   /** They are translated already. */

@@ -119,7 +119,7 @@ interface Held {
   readonly event: ObjectEvent
 }
 
-/** A file as one look found it. */
+/** A file as one check found it. */
 export interface FileSight {
   readonly path: string
   /** Changes whenever the content may have: device, inode, size and times of what the path leads to. */
@@ -160,7 +160,7 @@ async function sightsOf(paths: readonly string[]): Promise<ReadonlyMap<string, F
   return sights
 }
 
-/** Returns undefined when it is not a file, or vanished between two system calls (the next look decides). */
+/** Returns undefined when it is not a file, or vanished between two system calls (the next check decides). */
 export async function sightOf(path: string): Promise<FileSight | undefined> {
   try {
     const stats = await stat(path, { bigint: true })

@@ -24,21 +24,21 @@ interface FileSourceOptions {
   readonly partsMax?: number | undefined
 }
 
-/** Interval of the looks. */
+/** Interval of the checks. */
 const POLL_MS = 250
-/** An expensive look runs less often: looks take at most this share of the time. */
+/** Checks take at most this share of the time: expensive ones run less often. */
 const POLL_SHARE = 1 / 20
 const POLL_MS_MAX = 10_000
 /** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
-/** A file that never rests is read anyway at so many looks. */
+/** A file that keeps changing is read anyway after so many checks. */
 const RESTLESS_LOOKS = 8
 /** Later warnings are dropped. */
 const WARNINGS_MAX = 1_000
 
 interface FileRecord {
   readonly path: string
-  /** The signature that the newest look found. */
+  /** The signature that the newest check found. */
   seen: string
   /** Looks since the last read that found another signature than was read. */
   looks: number
@@ -50,12 +50,12 @@ interface FileRecord {
   failure: string | undefined
   /** The last valid content, whose objects are in the catalogue. */
   content: Pick<FileObjects, 'refusals' | 'otherKinds' | 'otherNodes' | 'parts'> | undefined
-  /** An editor may remove a file and write it anew: it is gone once two looks have missed it. */
+  /** An editor may replace a file by removing it: it counts as deleted once two checks have missed it. */
   presence: 'there' | 'missed' | 'gone'
 }
 
 /**
- * Services from files, which are looked at four times a second. A file that is broken or gone keeps its last good state;
+ * Services from files, which are checked four times a second. A file that is invalid or deleted keeps its last good state;
  * that, and each unknown field and kind, is reported once.
  */
 export class FileSource implements Source {
@@ -101,7 +101,7 @@ export class FileSource implements Source {
     await this.#pacer.stop()
   }
 
-  /** Gives the milliseconds until the next look. */
+  /** Gives the milliseconds until the next check. */
   async #look(): Promise<number> {
     const handlers = this.#handlers
     if (handlers === undefined) return POLL_MS
@@ -268,7 +268,7 @@ export class FileSource implements Source {
       )
   }
 
-  /** Hands over everything that one look has found, in one piece. */
+  /** Hands over everything that one check has found, in one piece. */
   async #hand(handlers: SourceHandlers, skipped: readonly string[]): Promise<void> {
     const batch = this.#changes
     this.#changes = []

@@ -2,7 +2,6 @@ import { nearest } from '../../base/text.ts'
 import { isJson, type Json, objectText, plainText, printable } from '../../model/fields.ts'
 import { watchedIdentity } from '../../model/parse.ts'
 
-/** Kinds that are read, for messages. */
 export const KINDS_READ = 'Service, EndpointSlice, Node or ServiceCIDR'
 
 /** Names fields and kinds that the API does not have, and that are ignored. Objects of its other kinds are fine. */

@@ -16,7 +16,7 @@ export interface FileObjects {
   /** The events, keyed by `Kind/key`. */
   readonly objects: Map<string, ObjectEvent>
   readonly refusals: readonly Refusal[]
-  /** The first WARNINGS_MAX unknown fields, unknown kinds and repeated objects, and one that says that there are more. */
+  /** The first WARNINGS_MAX unknown fields, unknown kinds and repeated objects, and one for all further ones. */
   readonly warnings: readonly FileWarning[]
   readonly otherKinds: ReadonlySet<string>
   /** The first names of Nodes that are not this node's. */
@@ -116,7 +116,7 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
         items = []
         collector.take(value, line)
       } else if (isJson(value) && typeof value.kind === 'string') collector.take(value, line)
-      // Items of a typed list (ServiceList) may bear no kind: the list's own says it, and comes with the envelope.
+      // Items of a typed list (ServiceList) may bear no kind: the list's own implies it, and comes with the envelope.
       else items.push({ value, line })
       await collector.breathe()
     }

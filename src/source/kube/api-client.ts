@@ -21,7 +21,7 @@ export interface ApiRequest {
   readonly signal: AbortSignal
 }
 
-/** No server may ask for a longer wait. */
+/** Maximum wait that a server may request. */
 export const RETRY_AFTER_MS_MAX = 300_000
 
 export interface ApiResponse {

@@ -58,7 +58,7 @@ const JITTER = 1
 const HEALTHY_MS = 120_000
 
 /**
- * Delays between attempts at the API server, as those of client-go's reflector: they double, and begin anew after two
+ * Delays between attempts at the API server, as those of client-go's reflector: they double, and restart after two
  * minutes without a failure.
  */
 export class WatchBackoff {

@@ -230,7 +230,7 @@ export interface WholeList<L> {
   readonly bytes: number
 }
 
-/** Only consistent lists are paged: others come from the server's cache, which a limit would bypass. */
+/** Page size of consistent lists. Others come from the server's cache, which a limit would bypass. */
 const PAGE_OBJECTS = '500'
 export const PAGES_MAX = 10_000
 /** Limit for one page of a list. */

@@ -33,7 +33,7 @@ export interface Failure {
   readonly kind: FailureKind
   /** One line. */
   readonly text: string
-  /** The wait that the server asks for, milliseconds, 0 to 300,000. */
+  /** The wait that the server requests, milliseconds, 0 to 300,000. */
   readonly retryAfterMs: number
 }
 

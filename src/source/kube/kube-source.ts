@@ -25,7 +25,6 @@ export interface KubeSourceOptions {
   readonly clock: Clock
   readonly random: () => number
   readonly nodeName: string
-  /** The value of the proxy label; undefined to watch Services without the label. */
   readonly serviceProxyName: string | undefined
   /** Media types in order of preference, as acceptFor gives them. */
   readonly accept: string
@@ -58,7 +57,7 @@ const REFUSALS_MAX = 1_000
 
 /**
  * Services, EndpointSlices, ServiceCIDRs and this Node from the API server. An outage changes nothing: published objects
- * stay until the server says otherwise.
+ * stay until the server changes them.
  */
 export class KubeSource implements Source {
   readonly #options: KubeSourceOptions

@@ -16,7 +16,6 @@ export interface ReflectorOptions<E extends Change = SourceEvent> {
   readonly random: () => number
   readonly parseObject: ParseObject<E>
   readonly deletion: (kind: WatchedKind, key: string) => E
-  /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
   /** Maximum parts of all objects of the source; undefined for no bound. */
   readonly partsMax?: number | undefined

@@ -39,7 +39,6 @@ export const START: ReflectorState = {
 }
 
 export type Outcome =
-  /** A list was taken; see afterList. */
   | { readonly kind: 'landed' }
   | { readonly kind: 'failed'; readonly during: Attempted; readonly failure: Failure }
   /** The stream of a watch ended that had begun well, or its connection was lost. */
@@ -50,7 +49,7 @@ export type Outcome =
   | { readonly kind: 'backwards' }
   /** A list lacks most of what is held. */
   | { readonly kind: 'vanished' }
-  /** A streaming list goes on without an end. */
+  /** A streaming list continues without an end. */
   | { readonly kind: 'late' }
   /** The server does not know the field selector, and is asked without it from now on. */
   | { readonly kind: 'unselected' }

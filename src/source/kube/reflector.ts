@@ -32,13 +32,13 @@ import type { WatchEvent } from './wire/tables.ts'
 
 /** A streaming list that brings no further object for so long is not going to end. */
 const INITIAL_QUIET_MS = 10_000
-/** A watch that goes on for longer than the server had agreed to has died unnoticed. */
+/** A watch that continues for longer than the server had agreed to has died unnoticed. */
 const OVERTIME_MS = 30_000
 /** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
 
 /**
- * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
+ * Follows the objects of one resource: lists them, watches from there, and restarts where the server cannot continue.
  * Runs until it is stopped, whatever happens; delivered objects stay valid meanwhile.
  */
 export class Reflector<E extends Change = SourceEvent> {

@@ -46,7 +46,7 @@ interface LandOptions {
   readonly resourceVersion: string
   /** The result of `vanishing`. */
   readonly missing: readonly string[]
-  /** Time went back: what is older than what is held counts all the same. */
+  /** Time went back: objects older than the held ones count, too. */
   readonly backwards: boolean
 }
 
@@ -96,7 +96,6 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     return true
   }
 
-  /** Tests whether an object is not in the index because there is no room for it. */
   isBeyondCap(object: Aged): boolean {
     return this.#cap?.refuses(object) === true
   }
@@ -137,7 +136,6 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     this.#options.skipped(reason)
   }
 
-  /** Opens a list in place of an earlier one. */
   openListing(): Listing<E> {
     this.closeListing()
     this.#listing = new Listing({

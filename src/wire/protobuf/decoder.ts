@@ -261,7 +261,6 @@ const BYTES_MAX = 64
 export class StringPool {
   readonly #slots: string[] = new Array<string>(SLOTS).fill('')
 
-  /** The text of these bytes in UTF-8. */
   text(bytes: Buffer, start: number, end: number): string {
     if (end - start > BYTES_MAX) return textOf(bytes, start, end)
     let hash = 0

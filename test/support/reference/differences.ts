@@ -1,5 +1,4 @@
 import { readFileSync } from 'node:fs'
-import { fileURLToPath } from 'node:url'
 import { parse } from 'yaml'
 import { assert, errorText } from '../../../src/base/errors.ts'
 
@@ -76,7 +75,9 @@ export function readRuleDifferences(): RuleDifferences {
 }
 
 const FOLDER = new URL('../../reference/', import.meta.url)
-const DOCUMENT = fileURLToPath(new URL('../../../docs/differences.md', import.meta.url))
+const PAGES = ['differences.md', 'differences-modes.md'].map(
+  name => new URL(`../../../docs/${name}`, import.meta.url),
+)
 
 /** Reads test/reference/differences.yaml. Throws when a reason does not stand in docs/differences.md. */
 export function readFileOfDifferences(): Differences {
@@ -105,13 +106,16 @@ function readReasoned<T extends { readonly differences: ReadonlyArray<{ readonly
   name: string,
   read: (file: Entry) => T,
 ): T {
-  const document = oneLine(readFileSync(DOCUMENT, 'utf8'))
+  const document = oneLine(PAGES.map(page => readFileSync(page, 'utf8')).join('\n'))
   try {
     const file: unknown = parse(readFileSync(new URL(name, FOLDER), 'utf8'))
     assert(isRecord(file), 'not a mapping')
     const reasoned = read(file)
     for (const { because } of reasoned.differences)
-      assert(document.includes(oneLine(because)), `docs/differences.md does not say: ${because}`)
+      assert(
+        document.includes(oneLine(because)),
+        `docs/differences.md and differences-modes.md lack the reason: ${because}`,
+      )
     return reasoned
   } catch (error) {
     throw new Error(`test/reference/${name}: ${errorText(error)}`, { cause: error })

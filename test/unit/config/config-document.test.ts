@@ -97,7 +97,7 @@ logging:
     ['kind: KubeProxyConfiguration\n', /^c\.yaml:1:1: apiVersion: is missing/],
     [`${HEAD}a: {b\n`, /^c\.yaml:4:1: /],
     [`${HEAD}\tfoo: 1\n`, /^c\.yaml:3:1: Tabs/],
-    [`${HEAD}a: *nobody\n`, /^c\.yaml:3:4: no anchor nobody stands before/],
+    [`${HEAD}a: *nobody\n`, /^c\.yaml:3:4: no anchor nobody precedes/],
   ])('refuses %j', (text, message) => {
     const errors = errorsOf(text)
     expect(errors).toHaveLength(1)

@@ -20,7 +20,7 @@ test('removes nothing while the second read has no answer, asks again, and logs 
   for (let pass = 0; pass < 3; pass++) {
     const doubts = guard.doubts(KERNEL, NOTHING).catch((error: Error) => error.message)
     await clock.advance(60_000)
-    expect(await doubts).toMatch(/nothing is removed before it does$/)
+    expect(await doubts).toMatch(/kprobe removes nothing until then$/)
   }
   expect(lines).toHaveLength(1)
   const last = guard.doubts(KERNEL, NOTHING)

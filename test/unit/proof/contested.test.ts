@@ -19,7 +19,7 @@ const ALL: readonly PipelineConfig[] = [
 const CONFIGS = IS_QUICK ? ALL.slice(0, 1) : ALL
 
 describe.each(CONFIGS)('Services that contend for addresses, node ports and endpoints, with %j', config => {
-  const title = `are treated as Kubernetes says (PROOF_SEED=${SEED})`
+  const title = `are treated as Kubernetes specifies (PROOF_SEED=${SEED})`
 
   it(`in nftables mode ${title}`, () => {
     const random = generator(SEED)

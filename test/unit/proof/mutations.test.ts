@@ -111,7 +111,7 @@ test('a client that is remembered where no rule looks it up is found', () => {
       return { ...table, chains: new Map(chains) }
     })
     const [first] = proofOf(config, resolved.snapshot, tables).differences
-    expect(first?.kernel).toBe('clients are remembered, and no rule looks them up')
+    expect(first?.kernel).toBe('no rule reads the map of clients that another rule writes')
   }
   expect(stops).toHaveLength(1)
 })

@@ -203,7 +203,7 @@ describe('Prover', () => {
     expect(await its.number('differences')).toBe(0)
     await its.wait(SYNC_PERIOD_MS)
     expect(await its.number('differences')).toBeGreaterThan(0)
-    const [said] = its.said('does not treat packets as Kubernetes says')
+    const [said] = its.said('treats packets differently from what Kubernetes specifies')
     expect(said).toMatch(/ns\/s1.*prerouting: TCP from .* to 172\.30\.0\.1:80/)
     expect(said).toMatch(/one of 2 endpoints.*drop.*ip other first, rule 1/)
     expect(its.facts).toEqual([
@@ -218,7 +218,7 @@ describe('Prover', () => {
     await its.other.commit(REMOVED)
     await its.wait(SYNC_PERIOD_MS)
     expect(await its.number('differences')).toBe(0)
-    expect(its.said('as Kubernetes says again')).toHaveLength(1)
+    expect(its.said('as Kubernetes specifies again')).toHaveLength(1)
     expect(its.facts.map(({ reason }) => reason)).toEqual(['PacketsDiffer', 'PacketsAsWanted'])
   })
 
@@ -247,7 +247,7 @@ describe('Prover', () => {
       /^\[\+\]proof ok: nothing is proved: userspace mode has no evaluator; nftables, IPVS and iptables mode have one$/m,
     )
     expect(its.said('stops proving rules')).toHaveLength(1)
-    expect(its.said('as Kubernetes says again')).toEqual([])
+    expect(its.said('as Kubernetes specifies again')).toEqual([])
     const proofs = await its.proofs()
     its.config = { ...CONFIG }
     its.unreadable = 'EIO'

@@ -16,7 +16,7 @@ const all = loadScenarios()
 const scenarios = IS_QUICK ? tried(all.length, 0, 1 / 8).flatMap(number => all[number - 1] ?? []) : all
 
 describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s', (_, scenario) => {
-  test('the rules of nftables mode do to every packet what Kubernetes says', () => {
+  test('the rules of nftables mode treat every packet as Kubernetes specifies', () => {
     let computed = computeIn(NFTABLES, scenario.config, LOCAL_IPS)
     for (const step of scenario.steps) {
       computed = change(computed, step)
@@ -46,7 +46,7 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
 })
 
 describe('rules that log what they reject and drop', () => {
-  test.each(LOGGED)('do to every packet what Kubernetes says: %s', file => {
+  test.each(LOGGED)('treat every packet as Kubernetes specifies: %s', file => {
     const { config, steps } = scenarioOf(file)
     let computed = computeIn(NFTABLES, { ...config, logRejects: 5 }, LOCAL_IPS)
     for (const step of steps) {

@@ -183,8 +183,8 @@ describe('F205: a client of a relay', () => {
     method(new KeptCall('relay')).message(request('n2'))
     expect(watched).toEqual(['n1', 'n1', 'n2'])
     for (const [commonName, node, why] of [
-      ['n1', 'n2', /may ask for node "n1" only/],
-      [undefined, 'n2', /may ask for node "" only/],
+      ['n1', 'n2', /may request node "n1" only/],
+      [undefined, 'n2', /may request node "" only/],
       [undefined, '', /NodeName "" is not a node name/],
       ['relay', '../n', /is not a node name/],
     ] as const)

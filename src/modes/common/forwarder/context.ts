@@ -271,7 +271,6 @@ export function reportBroken({ report }: ForwarderContext, { key }: ForwarderPor
 /** A socket that clients are redirected to. */
 export interface Listener {
   readonly list: ListName
-  /** The port that it listens on. */
   readonly port: number
   /** Opens or closes the listener. While closed, it refuses every connection: the rules are not in place yet. */
   setOpen(open: boolean): void
@@ -279,9 +278,7 @@ export interface Listener {
   changed(): void
   /** Stops accepting. Existing connections continue where the protocol has connections. */
   close(): void
-  /** Tests whether the listener has connections. */
   isBusy(): boolean
-  /** Ends everything at once. */
   destroy(): void
   /** Lets the process exit in spite of the listener and its connections. */
   unref(): void

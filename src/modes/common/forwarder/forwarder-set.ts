@@ -55,7 +55,6 @@ export class ForwarderSet {
     this.#context = context
   }
 
-  /** The number of open listeners. */
   get size(): number {
     let size = 0
     for (const { listeners } of this.#forwarders.values()) size += listeners.size

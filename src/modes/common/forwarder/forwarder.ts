@@ -4,10 +4,8 @@ import type { Backend, PortFrontends } from '../../../model/frontend.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { PlanLine } from '../../../reconcile/dataplane.ts'
 
-/** The name of one of a port's lists of endpoints. */
 export type ListName = 'cluster' | 'local'
 
-/** The inputs of balancing the connections of a port. */
 type Balance = Pick<PortFrontends, 'affinityTimeoutS' | 'cluster' | 'local'>
 
 interface Client {
@@ -51,7 +49,6 @@ export class Balancer {
     this.#set('local', local)
   }
 
-  /** The number of remembered clients. */
   get clients(): number {
     return this.#clients.size
   }

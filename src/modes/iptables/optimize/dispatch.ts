@@ -120,7 +120,6 @@ function divisionsOf(at: Pick<XtChain, 'table' | 'name'>, { lists, large }: Divi
 /** A chain that entries are divided among; with branches, it sends a packet to the only one that may match it. */
 interface Branch {
   readonly name: string
-  /** The packets that belong here. */
   readonly match: Omit<XtRule, 'target'>
   readonly below: readonly Branch[]
 }

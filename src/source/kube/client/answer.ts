@@ -68,7 +68,6 @@ class Body implements ApiBody {
     return piece
   }
 
-  /** Gives up the rest. */
   discard(): void {
     const whole = this.#ended
     this.#stop()
@@ -119,7 +118,7 @@ class Body implements ApiBody {
     })
   }
 
-  /** One timer serves many waits: it looks when it fires how long the present one has lasted. */
+  /** One timer serves many waits: when it fires, it checks how long the present one has lasted. */
   #arm(delayMs: number): void {
     const { clock, call, idleMs = 0 } = this.#options
     this.#cancelTimer = clock.after(delayMs, () => {
@@ -249,7 +248,7 @@ function gunzip(stream: Readable, call: Call): Readable {
 }
 
 /**
- * Milliseconds that a Retry-After header (RFC 9110, 10.2.3) asks for, as seconds or as a date, clamped to 0 … 300 s;
+ * Milliseconds that a Retry-After header (RFC 9110, 10.2.3) requests, as seconds or as a date, clamped to 0 … 300 s;
  * undefined when it cannot be read. `wallMs` is the time of day in milliseconds since 1970.
  */
 export function parseRetryAfter(header: string | undefined, wallMs: number): number | undefined {

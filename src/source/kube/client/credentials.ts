@@ -16,7 +16,7 @@ import {
 
 export interface CredentialsOptions extends AccessOptions {
   readonly clock: Clock
-  /** Time of day in milliseconds since 1970: plugins say by it until when theirs are good. */
+  /** Time of day in milliseconds since 1970: plugins give their expiry in it. */
   readonly wallMs: () => number
   readonly warn: (text: string) => void
 }
@@ -218,7 +218,7 @@ function checkedToken(text: string, place: string): string {
   const token = text.trim()
   if (token === '') throw new ApiError('credentials', `${place}: the token is empty`)
   if (!/^[\x21-\x7e]+$/.test(token))
-    throw new ApiError('credentials', `${place}: the token holds characters that no token has`)
+    throw new ApiError('credentials', `${place}: the token has invalid characters`)
   return token
 }
 

@@ -217,7 +217,7 @@ export async function arrival(
 const VERIFICATION =
   /^(CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|ERROR_IN_CERT_|INVALID_CA|INVALID_PURPOSE|PATH_LENGTH_|HOSTNAME_MISMATCH)/
 
-/** The server has not looked at the request, which may be sent again (RFC 9113, 8.7). */
+/** The server has not processed the request, which may be sent again (RFC 9113, 8.7). */
 export class TurnedDown extends ApiError {}
 
 export function isTurnedDown(error: unknown): boolean {
@@ -228,7 +228,7 @@ function dialFailure(error: unknown): ApiError {
   if (error instanceof ApiError) return error
   if (error instanceof AggregateError) {
     const failures = error.errors.map(dialFailure)
-    // A refused certificate says more than addresses that do not answer.
+    // A refused certificate is a better reason than addresses that do not answer.
     const worst = failures.find(({ kind }) => kind !== 'unreachable') ?? failures[0]
     return worst ?? new ApiError('unreachable', 'its host name has no address')
   }

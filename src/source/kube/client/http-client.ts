@@ -38,7 +38,6 @@ export interface ClientOptions {
   readonly dials?: DialWatch
 }
 
-/** Hears of each connection that is to be made. */
 export interface DialWatch {
   /** It is made to one of these addresses: texts of the kubeconfig or of the resolver. */
   readonly reaching: (addresses: readonly string[], port: number) => void
@@ -100,7 +99,7 @@ export function doubts(
   if (!address.secure && credentials.showsSecret && !isLoopbackHost(address.host))
     found.push(`${where}: credentials are sent in clear to ${address.url}`)
   if (env.NODE_TLS_REJECT_UNAUTHORIZED === '0')
-    found.push('NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored: the API server is verified all the same')
+    found.push('NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored: kprobe verifies the API server')
   return found
 }
 

@@ -101,7 +101,7 @@ class Http2Connection implements HttpConnection {
   }
 
   get retired(): boolean {
-    // Streams go before their session says that it has gone.
+    // Streams go before their session reports its end.
     return this.#retired || this.#ended || this.#session.closed || this.#session.destroyed
   }
 

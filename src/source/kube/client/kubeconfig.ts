@@ -168,7 +168,7 @@ function execPart(exec: Json, read: Reading): ExecConfig {
   const command = text(exec, 'command', read, 'exec.')
   if (command === '') throw refused(read, 'exec.command', 'is missing')
   if (exec.interactiveMode === 'Always')
-    throw refused(read, 'exec.interactiveMode', 'is Always, but kprobe cannot ask anyone for input')
+    throw refused(read, 'exec.interactiveMode', 'is Always, but kprobe cannot prompt for input')
   const args: readonly unknown[] = Array.isArray(exec.args) ? exec.args : []
   const env: readonly unknown[] = Array.isArray(exec.env) ? exec.env : []
   return {
@@ -210,7 +210,6 @@ function textMaterial(value: string): Material | undefined {
   return value === '' ? undefined : { kind: 'text', text: value }
 }
 
-/** The text in a field, or '' when there is none. */
 function text(body: Json, field: string, read: Reading, prefix = ''): string {
   const value = body[field]
   if (value === undefined || value === null) return ''

@@ -50,7 +50,6 @@ interface ConnectionContext {
   readonly changed: (connection: HttpConnection) => void
 }
 
-/** A connection that has been made. */
 export interface OpenConnection extends ConnectionContext {
   /** Connected, with TLS where the server has it. */
   readonly socket: Socket
@@ -112,7 +111,7 @@ export class Pool {
     this.#serve()
   }
 
-  /** Whatever was made with another client certificate takes no new requests. */
+  /** Retires connections that were made with another client certificate. */
   keepOnly(identity: string): void {
     for (const connection of this.#connections)
       if (connection.identity !== identity && !connection.retired) connection.retire()

@@ -20,7 +20,7 @@ const NEWLINE = 0x0a
 const AFTER = 'data after the end of the list'
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
-/** The one object that these bytes say. Throws WireError, also for what is not UTF-8: Go never writes that. */
+/** The one object in these bytes. Throws WireError, also for what is not UTF-8: Go never writes that. */
 export function objectIn(bytes: Uint8Array): Message {
   const value = valueIn(bytes)
   if (!isMessage(value)) throw new WireError('not a JSON object')
@@ -62,7 +62,7 @@ export class JsonListReader implements ListReader {
     if (list === undefined) throw new WireError('the list is truncated')
     if (this.#items.unfinished !== undefined) throw new WireError(AFTER)
     versionOfList(list, this.#options.kind)
-    // Go writes an empty slice that is nil as null; a list that does not name its items says nothing about them.
+    // Go writes an empty slice that is nil as null; a list without items leaves them open.
     if (list.items !== null && !Array.isArray(list.items)) throw new WireError('a list without items')
     // A key that is written with escapes was not recognized.
     if (Array.isArray(list.items) && list.items.length > 0)

@@ -27,7 +27,6 @@ import {
 /** An object of the API in its JSON form; unchecked. */
 export type ApiObject = { readonly [field: string]: unknown }
 
-/** Takes the bytes of a list as they come. */
 export interface ListReader {
   /** Calls onItem for each item that these bytes complete. Throws WireError. */
   push(bytes: Uint8Array): void
@@ -41,7 +40,6 @@ export interface ListMeta {
   readonly continue: string
 }
 
-/** Takes the bytes of a watch as they come. */
 export interface WatchReader {
   /** The events that these bytes complete. Throws WireError. */
   push(bytes: Uint8Array): readonly WatchEvent[]
@@ -87,7 +85,7 @@ function textIn(value: unknown): string {
 }
 
 /**
- * Reads the list's own metadata. A list that does not say its version, or says in another type than text where it goes on,
+ * Reads the list's own metadata. A list without a version, or whose continuation is not text,
  * may be a part of one: throws WireError.
  */
 export function listMetaIn({ metadata }: Message): ListMeta {

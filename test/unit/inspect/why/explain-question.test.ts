@@ -106,7 +106,7 @@ describe('a question', () => {
 
   it('has one protocol', () => {
     expect(asked('192.0.2.1', 'ns/web:53/udp', '--proto=udp')).toBe('192.0.2.1 10.96.0.1 53/UDP')
-    expect(asked('192.0.2.1', 'ns/web:53/udp', '--proto=tcp')).toBe('--proto: is TCP while --to says UDP')
+    expect(asked('192.0.2.1', 'ns/web:53/udp', '--proto=tcp')).toBe('--proto: is TCP while --to has UDP')
   })
 
   it.each([

@@ -102,7 +102,7 @@ describe('the texts', () => {
     }
     expect(leftoverTexts(found).map(({ what, command }) => `${what}: ${command}`)).toEqual([
       `table ip6 kube-proxy of its nftables mode: ${REMOVES}`,
-      `1 chain and 2 rules that led to them in table ip nat of its iptables mode, or of kprobe's, which writes the same: ${REMOVES}`,
+      `1 chain and 2 rules that led to them in table ip nat of its iptables mode, or of kprobe's, whose chains have the same names: ${REMOVES}`,
       '1 chain of its iptables mode in legacy iptables, table ip nat: `kube-proxy --cleanup`',
       'its chains, if any, in legacy iptables, table ip6 nat, which cannot be read (no way to ask): `kube-proxy --cleanup`',
       '1 IPVS virtual server, if they are its; the command removes all virtual servers, those of other programs too: `kube-proxy --cleanup`',

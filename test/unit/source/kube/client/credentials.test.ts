@@ -93,7 +93,7 @@ describe('A31: a token', () => {
   it.each([
     ['', 'the token is empty'],
     [' \n', 'the token is empty'],
-    [`${CANARY}\r\nx: y`, 'the token holds characters that no token has'],
+    [`${CANARY}\r\nx: y`, 'the token has invalid characters'],
     ['x'.repeat(1_100_000), 'is larger than 1 MiB'],
   ])('that cannot be one is refused without being repeated', async (text, words) => {
     const tokenFile = await rig().file('token', text)

@@ -79,7 +79,7 @@ describe('F15 A32: a server', () => {
   it('F117: NODE_TLS_REJECT_UNAUTHORIZED=0 is reported', async () => {
     await rig().open({ master: 'http://127.0.0.1:1', env: { NODE_TLS_REJECT_UNAUTHORIZED: '0' } })
     expect(rig().warnings).toEqual([
-      'NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored: the API server is verified all the same',
+      'NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored: kprobe verifies the API server',
     ])
   })
 

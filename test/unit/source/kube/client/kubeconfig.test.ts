@@ -133,7 +133,7 @@ users:
     [withParts('{server: a}', '{exec: {args: [x]}}'), 'exec.command is missing'],
     [
       withParts('{server: a}', '{exec: {command: x, interactiveMode: Always}}'),
-      'kprobe cannot ask anyone for input',
+      'kprobe cannot prompt for input',
     ],
     [withParts('{server: a}', '{as-uid: "1"}'), 'as is missing'],
     [withParts('{server: a}', '{as: a, as-user-extra: {a: [b]}}'), 'as-user-extra is not supported'],
