@@ -180,6 +180,8 @@ export interface Pace {
 export const SYNC_SHARE = 0.025
 /** Maximum rest between two passes over the kernel: a change waits for this and one pass at most. */
 export const SYNC_REST_MS_MAX = 250
+/** Maximum time for which a source keeps changes back, for passes that are stuck: longer than a slow pass and its rest. */
+export const HOLD_MS_MAX = 1_000
 
 /** Milliseconds that work rests after it took `tookMs`, so that it takes less than its share of the time. */
 export function restMs(tookMs: number, { share, minMs = 0, maxMs = Number.POSITIVE_INFINITY }: Pace): number {
@@ -188,6 +190,8 @@ export function restMs(tookMs: number, { share, minMs = 0, maxMs = Number.POSITI
 
 /** Timers of Node.js count whole milliseconds, and may be early by a part of one. */
 const TIMER_EARLY_MS = 1
+/** A run that is due waits so long for callers that waited for an idle moment: what they bring is part of it. */
+const GRACE_MS = 50
 
 interface PacerOptions {
   readonly clock: Clock
@@ -262,7 +266,7 @@ export class Pacer {
 
   /**
    * Resolves at the end of the run and of the rest, or after `limitMs` if that is earlier. A run that is due then begins
-   * one turn of the event loop later, so that the caller comes first.
+   * when the caller wakes it, or after 50 ms.
    */
   idle(limitMs: number): Promise<void> {
     if (!this.isBusy || this.#isStopped) return Promise.resolve()
@@ -319,13 +323,14 @@ export class Pacer {
     this.#timer = { atMs, cancel }
   }
 
-  /** The waits end, if the rest is over; what is due follows by the timer. */
+  /** The waits end, if the rest is over. What is due follows by a wake or the timer. */
   #endWaits(): void {
     const nowMs = this.#options.clock.nowMs()
     if (this.#restUntilMs - nowMs < TIMER_EARLY_MS) {
       this.#restUntilMs = Math.min(this.#restUntilMs, nowMs)
       const waiters = [...this.#waiters]
       this.#waiters.clear()
+      if (waiters.length > 0) this.#dueMs = Math.max(this.#dueMs, nowMs + GRACE_MS)
       for (const end of waiters) end()
     }
     this.#arm(nowMs)

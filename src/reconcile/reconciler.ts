@@ -2,6 +2,7 @@ import {
   type BackoffOptions,
   type Clock,
   finishInSlices,
+  HOLD_MS_MAX,
   Pacer,
   restMs,
   type Steps,
@@ -173,11 +174,11 @@ export class Reconciler<State, P extends Plan<State>> {
   }
 
   /**
-   * While changes keep coming, resolves when a pass for another one may begin at once, after 250 ms at the latest: changes
+   * While changes keep coming, resolves when a pass for another one may begin at once, after a second at the latest: changes
    * that come before that coalesce, and a source that keeps them back reads them for less than one at a time.
    */
   paced(): Promise<void> | undefined {
-    return this.#isSteady ? this.#pacer.idle(SYNC_REST_MS_MAX) : undefined
+    return this.#isSteady ? this.#pacer.idle(HOLD_MS_MAX) : undefined
   }
 
   /** Ends the pass that is running and starts no other. The kernel keeps what it holds. */

@@ -8,7 +8,7 @@ import {
   type OutgoingHttpHeaders,
   sensitiveHeaders,
 } from 'node:http2'
-import { type Cancel, SYNC_REST_MS_MAX } from '../../../base/clock.ts'
+import { type Cancel, HOLD_MS_MAX } from '../../../base/clock.ts'
 import type { ApiError } from '../api-client.ts'
 import { type Answer, answerOf, cutOff, Pulse, silence, type Tap } from './answer.ts'
 import type { Call } from './call.ts'
@@ -87,7 +87,7 @@ class SocketTap implements Tap {
   }
 
   hold(): void {
-    this.#cancel ??= this.#options.clock.after(SYNC_REST_MS_MAX, () => this.resume())
+    this.#cancel ??= this.#options.clock.after(HOLD_MS_MAX, () => this.resume())
     this.#switch('readStop')
   }
 
