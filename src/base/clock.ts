@@ -2,6 +2,8 @@
 export interface Clock {
   /** Monotonic milliseconds since an arbitrary origin. */
   nowMs(): number
+  /** Processor time of this process so far, of all its threads and in the kernel; milliseconds. */
+  cpuMs(): number
   /** Calls `run` once after `delayMs`; the result cancels it. */
   after(delayMs: number, run: () => void): Cancel
   /** Resolves once the event loop has served what was waiting. */
@@ -13,6 +15,10 @@ export type Cancel = () => void
 /** The time of this machine. */
 export const systemClock: Clock = {
   nowMs: () => performance.now(),
+  cpuMs() {
+    const { user, system } = process.cpuUsage()
+    return (user + system) / 1_000
+  },
   after(delayMs, run) {
     const timer = setTimeout(run, delayMs)
     return () => clearTimeout(timer)
@@ -161,13 +167,31 @@ export function slicingOf(clock: Pick<Clock, 'nowMs' | 'breathe'>): Slicing {
   return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }
 
-/** Milliseconds that work rests after it took `tookMs`, so that it takes less than this share of the time. */
-export function restMs(tookMs: number, share: number): number {
-  return tookMs / share
+/** The part of the time that repeated work may take. */
+export interface Pace {
+  /** Maximum share of the time: of the wall clock, or of one processor, as the work is measured. */
+  readonly share: number
+  /** Bounds of the rest, milliseconds. Beyond the upper one, the work takes more than its share. */
+  readonly minMs?: number
+  readonly maxMs?: number
+}
+
+/** Share of a processor for programming the kernel while changes keep coming, unless configured. */
+export const SYNC_SHARE = 0.025
+/** Maximum rest between two passes over the kernel: a change waits for this and one pass at most. */
+export const SYNC_REST_MS_MAX = 250
+/** Maximum time for which a source keeps changes back, for passes that are stuck: longer than a slow pass and its rest. */
+export const HOLD_MS_MAX = 1_000
+
+/** Milliseconds that work rests after it took `tookMs`, so that it takes less than its share of the time. */
+export function restMs(tookMs: number, { share, minMs = 0, maxMs = Number.POSITIVE_INFINITY }: Pace): number {
+  return Math.max(minMs, Math.min(tookMs / share, maxMs))
 }
 
 /** Timers of Node.js count whole milliseconds, and may be early by a part of one. */
 const TIMER_EARLY_MS = 1
+/** A run that is due waits so long for callers that waited for an idle moment: what they bring is part of it. */
+const GRACE_MS = 50
 
 interface PacerOptions {
   readonly clock: Clock
@@ -242,7 +266,7 @@ export class Pacer {
 
   /**
    * Resolves at the end of the run and of the rest, or after `limitMs` if that is earlier. A run that is due then begins
-   * one turn of the event loop later, so that the caller comes first.
+   * when the caller wakes it, or after 50 ms.
    */
   idle(limitMs: number): Promise<void> {
     if (!this.isBusy || this.#isStopped) return Promise.resolve()
@@ -299,13 +323,14 @@ export class Pacer {
     this.#timer = { atMs, cancel }
   }
 
-  /** The waits end, if the rest is over; what is due follows by the timer. */
+  /** The waits end, if the rest is over. What is due follows by a wake or the timer. */
   #endWaits(): void {
     const nowMs = this.#options.clock.nowMs()
     if (this.#restUntilMs - nowMs < TIMER_EARLY_MS) {
       this.#restUntilMs = Math.min(this.#restUntilMs, nowMs)
       const waiters = [...this.#waiters]
       this.#waiters.clear()
+      if (waiters.length > 0) this.#dueMs = Math.max(this.#dueMs, nowMs + GRACE_MS)
       for (const end of waiters) end()
     }
     this.#arm(nowMs)
@@ -348,10 +373,4 @@ export interface BackoffOptions {
 export function backoffMs(failures: number, options: BackoffOptions): number {
   const step = Math.min(options.maxMs, options.minMs * 2 ** Math.min(failures - 1, 30))
   return step / 2 + (options.random() * step) / 2
-}
-
-/** Processor time of this process, of all its threads and in the kernel; milliseconds. */
-export function processCpuMs(): number {
-  const { user, system } = process.cpuUsage()
-  return (user + system) / 1_000
 }

@@ -42,6 +42,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, readonly [Application, ...Part
   masqueradeBit: ['process'],
   nodePortAddresses: ['live', 'plane', 'sysctls'],
   minSyncPeriodMs: ['live', 'plane'],
+  syncShare: ['live', 'plane'],
   syncPeriodMs: ['live', 'plane'],
   logFormat: ['live'],
   verbosity: ['live'],

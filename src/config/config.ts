@@ -26,6 +26,8 @@ export interface Config {
   readonly nodePortAddresses: NodePortSelection
   /** Minimum time between two commits, milliseconds. */
   readonly minSyncPeriodMs: number
+  /** Share of a processor that syncs may take while changes keep coming, more than 0. */
+  readonly syncShare: number
   /** Maximum interval between full resyncs, milliseconds. */
   readonly syncPeriodMs: number
   readonly logFormat: 'text' | 'json'

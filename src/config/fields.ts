@@ -235,6 +235,8 @@ const FIELDS = {
   showHiddenMetricsForVersion: { kind: 'text', flag: 'show-hidden-metrics-for-version', unused: true },
   // kprobe's own: kube-proxy's files do not have it, so that an empty one is not written.
   stateDir: { kind: 'text', omitEmpty: true, overFile: 'state-dir', sets: 'stateDir' },
+  // kprobe's own.
+  syncShare: { kind: 'float', omitEmpty: true, range: [0, 100], overFile: 'sync-share', sets: 'syncShare' },
   windowsRunAsService: { kind: 'bool', omitEmpty: true, unused: true, fileOnly: true },
   'winkernel.enableDSR': { kind: 'bool', unused: true, fileOnly: true },
   'winkernel.forwardHealthCheckVip': { kind: 'bool', unused: true, fileOnly: true },

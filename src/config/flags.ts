@@ -79,6 +79,8 @@ const TRAFFIC_FLAGS = flagGroup('Traffic', {
 
 const PACE_FLAGS = flagGroup('Pace', {
   '--min-sync-period DURATION = 20ms': 'minimum time between two commits; 0 means the default',
+  '--sync-share PERCENT = 2.5':
+    'share of one processor that reading and committing changes may take while changes keep coming: kprobe rests up to 250 ms between commits; 0 means the default',
   '--sync-period DURATION = 10m': 'maximum interval between full resyncs; unset in IPVS mode: 30s',
 })
 

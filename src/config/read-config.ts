@@ -1,3 +1,4 @@
+import { SYNC_SHARE } from '../base/clock.ts'
 import { nsToMs, TIMER_MS_MAX } from '../base/duration.ts'
 import {
   type Cidr,
@@ -47,6 +48,7 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
     masqueradeBit: settings.number(mode.masqueradeBit),
     nodePortAddresses: readNodePortAddresses(settings),
     minSyncPeriodMs: timerMs(settings, mode.minSyncPeriod),
+    syncShare: settings.number('syncShare') / 100 || SYNC_SHARE,
     syncPeriodMs: timerMs(settings, mode.syncPeriod),
     logFormat: settings.text('logging.format') === 'json' ? 'json' : 'text',
     verbosity: settings.number('logging.verbosity'),

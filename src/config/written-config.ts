@@ -28,7 +28,7 @@ function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefine
   const value = settings.value(path)
   if (
     omitEmpty === true &&
-    (value === undefined || value === false || value === '' || value === 0n || isEmpty(value))
+    (value === undefined || value === false || value === '' || value === 0 || value === 0n || isEmpty(value))
   )
     return undefined
   if (value === undefined) return ZEROS[kind]

@@ -114,6 +114,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
       clock,
       random,
       minIntervalMs: config.minSyncPeriodMs,
+      share: config.syncShare,
       healPeriodMs: config.syncPeriodMs,
       driftPollMs: isReal ? DRIFT_POLL_MS : 0,
       resolved: options.resolved,

@@ -176,6 +176,7 @@ class Daemon {
     await setOomScoreAdj?.(config.oomScoreAdj)
     this.#flows = flowsOf(this.#io, {
       metrics: this.#observer.metrics,
+      share: () => this.#config.syncShare,
       full: table => this.#recorder?.record(conntrackFull(config.nodeName, table)),
     })
     this.#saved = this.#openSavedState(config)

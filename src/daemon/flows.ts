@@ -19,6 +19,7 @@ interface FlowsOptions {
   readonly log: Log
   readonly openTransport: () => Transport
   readonly metrics: Metrics
+  readonly share: () => number
   /** Called when the conntrack table is almost full. */
   readonly full: (table: { readonly entries: number; readonly entriesMax: number }) => void
 }
@@ -31,7 +32,7 @@ export function flowsOf(
     log,
     openConntrack: openTransport,
   }: Pick<DaemonIo, 'clock' | 'random' | 'log' | 'openConntrack'>,
-  reports: Pick<FlowsOptions, 'metrics' | 'full'>,
+  reports: Pick<FlowsOptions, 'metrics' | 'share' | 'full'>,
 ): Flows | undefined {
   return openTransport === undefined
     ? undefined
@@ -53,13 +54,14 @@ export class Flows {
   #isFull = false
 
   constructor(options: FlowsOptions) {
-    const { clock, random, openTransport } = options
+    const { clock, random, share, openTransport } = options
     this.#options = options
     this.#client = createConntrackClient({ openTransport, clock })
     this.#reconciler = new FlowReconciler({
       client: this.#client,
       clock,
       random,
+      share,
       report: event => this.#report(event),
     })
     this.#tableChecks = new Pacer({ clock, run: () => this.#look() })

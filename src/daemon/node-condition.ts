@@ -44,10 +44,8 @@ export function nodeConditionOf(
 const START_MS = 10_000
 /** Interval of the health checks of this process, which cost nothing. */
 const CHECK_MS = 5_000
-/** Minimum time between two reads of the kernel while it is not verified. */
-const VERIFY_MS = 1_000
-/** Maximum share of the time that these reads take. */
-const VERIFY_SHARE = 0.05
+/** The reads of the kernel while it is not verified. */
+const VERIFY_PACE = { share: 0.05, minMs: 1_000 }
 /** Interval at which the Node is read again: another program may have removed the condition. */
 const REREAD_MS = 600_000
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
@@ -123,7 +121,7 @@ export class NodeCondition {
     if (beganMs < this.#verifyAtMs) return
     this.#verified = await this.#isProgrammed()
     const endMs = clock.nowMs()
-    this.#verifyAtMs = endMs + Math.max(VERIFY_MS, restMs(endMs - beganMs, VERIFY_SHARE))
+    this.#verifyAtMs = endMs + restMs(endMs - beganMs, VERIFY_PACE)
   }
 
   /** Tests whether the kernel holds what is wanted. A change that only one of two reads needs is a commit in between. */

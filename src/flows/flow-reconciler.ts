@@ -6,6 +6,7 @@ import {
   pause,
   restMs,
   type Slicing,
+  SYNC_REST_MS_MAX,
   slicingOf,
   stepsOver,
 } from '../base/clock.ts'
@@ -40,6 +41,8 @@ interface FlowReconcilerOptions {
   /** Uniform in [0, 1). */
   readonly random: () => number
   readonly report: (event: FlowEvent) => void
+  /** Share of a processor for passes. */
+  readonly share: () => number
   /** Maximum interval between checks of the flows of all Services, milliseconds. */
   readonly periodMs?: number
 }
@@ -47,8 +50,6 @@ interface FlowReconcilerOptions {
 const PERIOD_MS = 600_000
 /** Packets that met the rules from before a commit have been confirmed by then. */
 const SETTLE_MS = 10
-/** Minimum time between two passes: changes coalesce in it. */
-const DISTANCE_MS = 100
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
 
 /**
@@ -141,7 +142,7 @@ export class FlowReconciler {
 
   /** Gives the time to the next pass: for connections to cut, or the period. */
   async #passOnce(): Promise<number | undefined> {
-    const { clock, periodMs = PERIOD_MS } = this.#options
+    const { clock, share, periodMs = PERIOD_MS } = this.#options
     const view = this.#view
     if (view === undefined) return undefined
     const isPeriod = clock.nowMs() >= this.#periodAtMs
@@ -150,11 +151,12 @@ export class FlowReconciler {
     this.#pending = new Map()
     this.#isAllPending = false
     this.#reason = undefined
+    const beganCpuMs = clock.cpuMs()
     try {
       await this.#look(view, { pending, isAll, reason })
       if (isAll) this.#periodAtMs = clock.nowMs() + periodMs
       this.#pacer.succeeded()
-      this.#pacer.rest(DISTANCE_MS)
+      this.#pacer.rest(restMs(clock.cpuMs() - beganCpuMs, { share: share(), maxMs: SYNC_REST_MS_MAX }))
       // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync decides.
       if (isLagging(view)) this.#restore(pending, isAll)
     } catch (thrown) {
@@ -246,9 +248,7 @@ const ANSWER_MS = 1_000
 const WAITING_MAX = 65_536
 /** A client gives up after it (tcp_syn_retries = 6): versions from before a longer failure are not kept. */
 const TRIES_MS = 127_000
-/** Minimum time between two passes, and the largest share of the time that they take. */
-const ATTEMPTS_REST_MS = 5_000
-const SHARE = 0.01
+const ATTEMPTS_PACE = { share: 0.01, minMs: 5_000 }
 
 /**
  * Removes connection attempts that go to a TCP endpoint that is gone, so that the client's next SYN is balanced anew.
@@ -293,7 +293,7 @@ class HalfOpenChecks {
     if (this.#pacer.isStopped) return
     try {
       const { busyMs, isWhole } = await this.#remove(pending)
-      if (busyMs !== undefined) this.#pacer.rest(Math.max(ATTEMPTS_REST_MS, restMs(busyMs, SHARE)))
+      if (busyMs !== undefined) this.#pacer.rest(restMs(busyMs, ATTEMPTS_PACE))
       this.#pacer.succeeded()
       this.#failingSinceMs = undefined
       if (isWhole) return

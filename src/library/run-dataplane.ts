@@ -1,4 +1,4 @@
-import { type Clock, systemClock } from '../base/clock.ts'
+import { type Clock, SYNC_SHARE, systemClock } from '../base/clock.ts'
 import { createLog, type Log } from '../base/log.ts'
 import { Intake } from '../daemon/intake.ts'
 import { systemLock } from '../daemon/network-lock.ts'
@@ -105,6 +105,7 @@ class Run<State, P extends Plan<State>> {
       clock,
       random: Math.random,
       minIntervalMs: options.minIntervalMs ?? MIN_INTERVAL_MS,
+      share: SYNC_SHARE,
       healPeriodMs: options.healPeriodMs ?? HEAL_PERIOD_MS,
       driftPollMs: options.driftPollMs ?? DRIFT_POLL_MS,
       report: event => this.#report(event),

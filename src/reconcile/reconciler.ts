@@ -2,8 +2,11 @@ import {
   type BackoffOptions,
   type Clock,
   finishInSlices,
+  HOLD_MS_MAX,
   Pacer,
+  restMs,
   type Steps,
+  SYNC_REST_MS_MAX,
   slicingOf,
 } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
@@ -21,8 +24,10 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** Minimum time between two commits, milliseconds. It doubles, to at most 40, while changes keep coming. */
+  /** Minimum time between two commits, milliseconds. */
   readonly minIntervalMs: number
+  /** Share of a processor for passes while changes keep coming. */
+  readonly share: number
   /** Maximum interval between full resyncs, milliseconds. */
   readonly healPeriodMs: number
   /** Interval of the checks of the kernel's generation, milliseconds; 0 for never. */
@@ -59,19 +64,13 @@ export interface Held<State> {
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
 const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
 
-/**
- * While changes keep coming, the minimum time between two commits doubles, up to this: a commit costs nearly as much for
- * four changes as for two.
- */
-const STEADY_MS = 40
-/** A change that comes so soon after the minimum time counts as one that waited for it. */
-const STEADY_SLACK_MS = 5
-/** Maximum time for which a source may keep changes back. */
-const HOLD_MS_MAX = 50
+/** A change that comes so soon after a rest counts as one that waited for its end: its source reads what it kept back. */
+const STEADY_SLACK_MS = 50
 
 /**
- * Decides when passes run: the first change at once, then at a distance in which changes coalesce; again after a failure
- * with growing delays; and whenever the kernel may differ from the applied state.
+ * Decides when passes run: the first change after a calm at once, then at a distance that follows from what the last pass
+ * cost, in which changes coalesce; again after a failure with growing delays; and whenever the kernel may differ from the
+ * applied state.
  */
 export class Reconciler<State, P extends Plan<State>> {
   readonly #options: ReconcilerOptions<State, P>
@@ -82,7 +81,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #snapshot: Snapshot | undefined
   #resolved: Resolved | undefined
   #pending: PassReason | undefined
-  /** A change came before a pass had ended and the minimum time had passed, or just then. */
+  /** A change came during a pass or the rest after it, or just then. */
   #hasWaiting = false
   /** `#hasWaiting` was true when the present pass began: changes keep coming. */
   #isSteady = false
@@ -90,6 +89,8 @@ export class Reconciler<State, P extends Plan<State>> {
   #error: Error | undefined
   #synced: number | undefined
   #passes = 0
+  /** Processor time of the process at the end of the last pass. */
+  #endCpuMs = 0
   /** The start of the first of the passes that together bring the kernel to a Snapshot, and whether one read the kernel. */
   #began: { atMs: number; looked: boolean } | undefined
 
@@ -128,7 +129,7 @@ export class Reconciler<State, P extends Plan<State>> {
       report: options.report,
       committed: (generation, foreign) => {
         this.#drift.expect(generation, foreign)
-        this.#pacer.rest(this.#distanceMs)
+        this.#pacer.rest(options.minIntervalMs)
       },
       looked: durationMs => this.#drift.looked(durationMs),
       pace: () => this.#pacer.rested(),
@@ -173,7 +174,7 @@ export class Reconciler<State, P extends Plan<State>> {
   }
 
   /**
-   * While changes keep coming, resolves when a pass for another one may begin at once, after 50 ms at the latest: changes
+   * While changes keep coming, resolves when a pass for another one may begin at once, after a second at the latest: changes
    * that come before that coalesce, and a source that keeps them back reads them for less than one at a time.
    */
   paced(): Promise<void> | undefined {
@@ -186,11 +187,6 @@ export class Reconciler<State, P extends Plan<State>> {
     await this.#pacer.stop()
   }
 
-  get #distanceMs(): number {
-    const { minIntervalMs } = this.#options
-    return this.#isSteady ? Math.max(minIntervalMs, Math.min(2 * minIntervalMs, STEADY_MS)) : minIntervalMs
-  }
-
   #wake(reason: PassReason): void {
     this.#pending = weightier(this.#pending, reason)
     this.#pacer.wake()
@@ -198,12 +194,17 @@ export class Reconciler<State, P extends Plan<State>> {
 
   /** Gives the time to the next pass: for waiting work, a Service in quarantine or the next full resync. */
   async #passOnce(): Promise<number> {
+    const { clock, share } = this.#options
     this.#passes++
     this.#isSteady = this.#hasWaiting
     this.#hasWaiting = false
+    // While changes keep coming, reading them is a part of the cost; after a calm, what was done in the calm is none.
+    const beganCpuMs = this.#isSteady ? this.#endCpuMs : clock.cpuMs()
     await this.#passNow()
+    this.#endCpuMs = clock.cpuMs()
+    this.#pacer.rest(restMs(this.#endCpuMs - beganCpuMs, { share, maxMs: SYNC_REST_MS_MAX }))
     if (this.#pending !== undefined) return 0
-    return Math.min(this.#healAtMs, this.#quarantine.nextRetryMs() ?? Infinity) - this.#options.clock.nowMs()
+    return Math.min(this.#healAtMs, this.#quarantine.nextRetryMs() ?? Infinity) - clock.nowMs()
   }
 
   async #passNow(): Promise<void> {

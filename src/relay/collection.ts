@@ -17,8 +17,6 @@ type Told = 'changes' | 'difference' | 'another-history'
 interface CollectionOptions {
   readonly typeUrl: string
   readonly clock: Clock
-  /** Processor time of this process, in milliseconds. */
-  readonly cpuMs: () => number
   /** Minimum time between two publications, when the process took so much processor time since the first; milliseconds. */
   readonly spacingMs: (cpuMs: number) => number
   /** The identity of the cluster, as every response bears it. */
@@ -136,8 +134,8 @@ export class Collection {
 
   /** Acknowledgements of the last publication cost as well, so the wait grows while they come. */
   #publishOnceDue(): void {
-    const { clock, cpuMs, spacingMs } = this.#options
-    const spacing = this.#revision === undefined ? 0 : spacingMs(cpuMs() - this.#publishedCpuMs)
+    const { clock, spacingMs } = this.#options
+    const spacing = this.#revision === undefined ? 0 : spacingMs(clock.cpuMs() - this.#publishedCpuMs)
     const waitMs = this.#publishedMs + spacing - clock.nowMs()
     this.#isDue = waitMs > 0
     if (this.#isDue) clock.after(waitMs, () => this.#publishOnceDue())
@@ -226,7 +224,7 @@ export class Collection {
     this.#bookmark = undefined
     this.#publishedMs = this.#options.clock.nowMs()
     this.published(changes)
-    this.#publishedCpuMs = this.#options.cpuMs()
+    this.#publishedCpuMs = this.#options.clock.cpuMs()
     if (before === undefined) this.history.floor = revision
     else if (changes.size > 0 || gapFrom !== undefined)
       this.#append({ ...this.#publication(`c${this.history.head}`, revision, changes), gapFrom })

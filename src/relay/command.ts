@@ -1,4 +1,4 @@
-import { processCpuMs, systemClock } from '../base/clock.ts'
+import { systemClock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { aborted, EXIT_FINE, type Io } from '../cli/io.ts'
@@ -101,7 +101,7 @@ class Session {
   constructor(options: SessionOptions) {
     this.#options = options
     const proxyName = options.config.serviceProxyName ?? ''
-    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, cpuMs: processCpuMs, proxyName })
+    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, proxyName })
     if (options.wanted.hasSets) this.#views = this.#openViews()
   }
 

@@ -15,7 +15,7 @@ interface RelayNow extends Pick<RelayServer, 'counts' | 'expiresMs'> {
   readonly state: RelayState
   /** Time since the last message from the part of the source that has been silent longest; undefined before the first. */
   readonly silentMs: number | undefined
-  /** Nodes that ask for a fresh relay are served. */
+  /** Nodes that request a fresh relay are served. */
   readonly isServing: boolean
   /** Nodes whose Sets are computed; undefined where they are not served. */
   readonly setsNodes: number | undefined

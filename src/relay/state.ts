@@ -1,4 +1,4 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, restMs } from '../base/clock.ts'
 import type { ApiKind } from '../source/kube/wire/tables.ts'
 import { Collection } from './collection.ts'
 import { NodeReports } from './reports.ts'
@@ -13,17 +13,12 @@ interface RelayStateOptions {
   readonly ownBytesMax?: number
   /** Milliseconds since 1970. */
   readonly wallMs?: () => number
-  /** Processor time of this process, in milliseconds; none unless given, and rounds are as close as they may be. */
-  readonly cpuMs?: () => number
 }
 
 /** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
 export const STALE_MS = 150_000
-/** The share of a processor for rounds with their acknowledgements, up to the bound below. */
-const CPU_SHARE = 0.46
-const SPACING_MS_MIN = 5
-/** Beyond, readers wait less and the relay works more: the last reader is to have a change within 250 ms. */
-const SPACING_MS_MAX = 140
+/** Rounds with their acknowledgements. The last reader is to have a change within 250 ms. */
+const ROUND_PACE = { share: 0.46, minMs: 5, maxMs: 140 }
 /** A process that has rested for so long since a round began has no acknowledgements of it to read. */
 const REST_MS = 2
 /** A process that does not come to rest is busy with other things than rounds, or has too many readers. */
@@ -50,12 +45,12 @@ export class RelayState {
   isPast: (collection: Collection, revision: string) => Promise<boolean> = () => Promise.resolve(false)
   readonly #clock: Clock
 
-  constructor({ clock, proxyName, wallMs, ownBytesMax, cpuMs = () => 0, ...limits }: RelayStateOptions) {
+  constructor({ clock, proxyName, wallMs, ownBytesMax, ...limits }: RelayStateOptions) {
     this.#clock = clock
     this.ownFrames = new OwnFrames(clock, ownBytesMax)
     this.reports = new NodeReports({ clock, wallMs, state: this })
     this.proxyName = proxyName
-    const shared = { ...limits, clock, cpuMs, identifier: () => this.cluster, spacingMs }
+    const shared = { ...limits, clock, identifier: () => this.cluster, spacingMs }
     const collectionOf = ({ typeUrl }: RelayedType): Collection => new Collection({ ...shared, typeUrl })
     this.collections = {
       Service: collectionOf(RELAYED.Service),
@@ -108,8 +103,7 @@ export class RelayState {
  * round before it, since a reader that owes an acknowledgement gets nothing.
  */
 function spacingMs(cpuMs: number): number {
-  const apartMs = Math.min(cpuMs / CPU_SHARE, SPACING_MS_MAX)
-  return Math.max(SPACING_MS_MIN, apartMs, Math.min(cpuMs + REST_MS, BUSY_MS_MAX))
+  return Math.max(restMs(cpuMs, ROUND_PACE), Math.min(cpuMs + REST_MS, BUSY_MS_MAX))
 }
 
 /** A reader that is sent responses of its own. */

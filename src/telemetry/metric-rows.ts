@@ -31,11 +31,11 @@ const WORK = {
   kprobe_failed_passes_total: counter('Syncs that failed and were retried.'),
   kprobe_quarantined_services: gauge('Services that the kernel rejects now.'),
   kprobe_family_programmed: gauge(
-    'Whether the kernel takes the rules of this IP family: 1 or 0.',
+    'Whether the kernel accepts the rules of this IP family: 1 or 0.',
     'ip_family',
   ),
   kprobe_refusals: gauge(
-    'Fields and objects of the source that are ignored now because they are invalid, not allowed or too large, or newer than those that fill the memory (500 of each kind at most).',
+    'Fields and objects of the source that kprobe ignores now: invalid, not allowed, too large, or without room in memory (500 of each kind at most).',
   ),
   kprobe_services: gauge('Services in the kernel.'),
   kprobe_node_known: gauge('Whether the Node object of this machine was found: 1 or 0.'),
@@ -159,12 +159,12 @@ const PARTS = {
     'outcome',
   ),
   kprobe_proof_age_seconds: readGauge(
-    'Time since the last proof read the kernel, or since the start; what changed later is not proved. 0 without --prove and in modes that the daemon does not prove.',
+    'Time since the last proof read the kernel, or since the start; later changes are not proved. 0 without --prove and in modes that the daemon does not prove.',
     ({ proofAgeS }) => proofAgeS() ?? 0,
   ),
   kprobe_proof_classes: gauge('Classes of packets in the last proof.'),
   kprobe_proof_differences: gauge(
-    'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes says.',
+    'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes specifies.',
   ),
   kprobe_proof_unknown: gauge(
     'Addresses with port, node ports and other destinations whose packets meet rules of other programs that the proof cannot follow, and may differ.',

@@ -1,4 +1,4 @@
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { finish, SYNC_SHARE, systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import { parseObject } from '../../src/model/parse.ts'
@@ -87,6 +87,7 @@ export function pipelineOf<State, P extends Plan<State>>(
     clock: systemClock,
     random: Math.random,
     minIntervalMs: 0,
+    share: SYNC_SHARE,
     healPeriodMs: 3_600_000,
     driftPollMs: 0,
     report: event => {

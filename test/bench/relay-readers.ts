@@ -2,7 +2,7 @@ import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { gunzipSync } from 'node:zlib'
 import { framed } from '../../src/api/grpc/rpc.ts'
-import { processCpuMs } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { discovery } from '../../src/relay/schema.ts'
 import { DELTA_METHOD, METADATA } from '../../src/relay/types.ts'
 import { decodeMessage } from '../../src/wire/protobuf/decoder.ts'
@@ -141,7 +141,7 @@ class Readers {
     const heard = [...this.#heard].map(([revision, { ms, readers }]) => [revision, ms, readers] as const)
     this.#heard.clear()
     const before = this.#cpuMs
-    this.#cpuMs = processCpuMs()
+    this.#cpuMs = systemClock.cpuMs()
     return { heard, bytes: this.bytes, cpuMs: this.#cpuMs - before }
   }
 

@@ -6,7 +6,7 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { processCpuMs, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { keepYoungGenerationSmall } from '../../src/daemon/process-room.ts'
 import type { Collection } from '../../src/relay/collection.ts'
 import type { Entry } from '../../src/relay/frames.ts'
@@ -255,7 +255,7 @@ interface Made {
 
 /** A relay whose collection is filled by hand. */
 class Forwarder {
-  readonly state = new RelayState({ clock: systemClock, proxyName: '', cpuMs: processCpuMs })
+  readonly state = new RelayState({ clock: systemClock, proxyName: '' })
   readonly #collection: Collection
   #revision = 1_000
   stateBytes = 0

@@ -1,4 +1,5 @@
 import type { Clock } from '../../src/base/clock.ts'
+import { SYNC_SHARE } from '../../src/base/clock.ts'
 import { Intake } from '../../src/daemon/intake.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { resolve } from '../../src/model/resolve.ts'
@@ -122,6 +123,7 @@ export class NodeProcess {
       clock,
       random,
       minIntervalMs: MIN_INTERVAL_MS,
+      share: SYNC_SHARE,
       healPeriodMs: HEAL_PERIOD_MS,
       driftPollMs: DRIFT_POLL_MS,
       report: event => this.#report(event),

@@ -8,12 +8,18 @@ interface Timer {
 
 /** Time that moves only when told to. */
 export class FakeClock implements Clock {
+  /** Processor time that the process has used so far. */
+  spentMs = 0
   #nowMs = 0
   #order = 0
   readonly #timers = new Set<Timer>()
 
   nowMs(): number {
     return this.#nowMs
+  }
+
+  cpuMs(): number {
+    return this.spentMs
   }
 
   after(delayMs: number, run: () => void): Cancel {

@@ -1,5 +1,5 @@
 import { setTimeout as pause } from 'node:timers/promises'
-import { systemClock } from '../../src/base/clock.ts'
+import { SYNC_SHARE, systemClock } from '../../src/base/clock.ts'
 import { type FlowEvent, FlowReconciler } from '../../src/flows/flow-reconciler.ts'
 import { type ConntrackClient, createConntrackClient } from '../../src/kernel/conntrack/client.ts'
 import { EMPTY_STATE } from '../../src/modes/nftables/state.ts'
@@ -69,7 +69,13 @@ export class World {
 
   #start(client: ConntrackClient = this.client): FlowReconciler {
     const report = (event: FlowEvent) => this.events.push(event)
-    return new FlowReconciler({ client, clock: systemClock, random: Math.random, report })
+    return new FlowReconciler({
+      client,
+      clock: systemClock,
+      random: Math.random,
+      share: () => SYNC_SHARE,
+      report,
+    })
   }
 
   /** As a process that ends and another that begins: what it does not keep in the kernel is lost. */

@@ -13,6 +13,10 @@ export class MachineClock implements Clock {
     return this.#time.nowMs() + this.#aheadMs
   }
 
+  cpuMs(): number {
+    return this.#time.cpuMs()
+  }
+
   after(delayMs: number, run: () => void): Cancel {
     return this.#time.after(delayMs, run)
   }

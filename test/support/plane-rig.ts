@@ -1,4 +1,5 @@
 import type { Clock } from '../../src/base/clock.ts'
+import { SYNC_SHARE } from '../../src/base/clock.ts'
 import type { Ip } from '../../src/base/ip.ts'
 import { isRefusal } from '../../src/model/fields.ts'
 import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
@@ -48,6 +49,7 @@ export class PlaneRig<State, P extends Plan<State>> {
       clock,
       random: () => 0.5,
       minIntervalMs: MIN_INTERVAL_MS,
+      share: SYNC_SHARE,
       healPeriodMs: periods.healPeriodMs ?? HEAL_PERIOD_MS,
       driftPollMs: periods.driftPollMs ?? DRIFT_POLL_MS,
       report: event => this.events.push(event),

@@ -1,4 +1,4 @@
-import type { Steps } from '../../src/base/clock.ts'
+import { type Steps, SYNC_SHARE } from '../../src/base/clock.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import type { Resolved } from '../../src/model/resolve.ts'
 import { generationOf } from '../../src/reconcile/dataplane.ts'
@@ -43,6 +43,7 @@ export function bench(
     clock,
     random: () => 0.5,
     minIntervalMs,
+    share: SYNC_SHARE,
     healPeriodMs,
     driftPollMs: 250,
     ...given,

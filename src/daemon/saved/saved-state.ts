@@ -281,7 +281,7 @@ interface Saved {
 const FIRST_MS = 1_000
 /** Minimum time between two saves. */
 const REST_MS = 10_000
-const PROCESSOR_SHARE = 0.01
+const SAVE_PACE = { share: 0.01, minMs: REST_MS }
 /** Maximum average rate of writing: what a disk of a small machine bears for years. */
 const BYTES_PER_MS = 128
 /** Interval at which the file gets the time of the last message from the source. */
@@ -326,8 +326,7 @@ export class StateSaver {
   async #run(): Promise<number | undefined> {
     const beganMs = this.#options.clock.nowMs()
     const { bytes, computedMs } = await this.#save()
-    if (bytes > 0)
-      this.#pacer.rest(Math.max(REST_MS, restMs(computedMs, PROCESSOR_SHARE), bytes / BYTES_PER_MS))
+    if (bytes > 0) this.#pacer.rest(Math.max(restMs(computedMs, SAVE_PACE), bytes / BYTES_PER_MS))
     const isWaiting = this.#newest !== undefined && !isSameState(this.#saved, this.#newest)
     if (isWaiting) this.#pacer.rest(REST_MS)
     return isWaiting ? 0 : Math.max(0, CONFIRM_MS - (this.#options.clock.nowMs() - beganMs))

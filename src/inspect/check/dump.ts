@@ -268,8 +268,8 @@ interface RowsRead {
 
 /** Time between two reads of the generation. */
 const LOOK_MS = 500
-/** Share of a core that reading rows may take. */
-const SHARE = 0.1
+/** The part of a core that reading rows may take. */
+const ROWS_PACE = { share: 0.1 }
 
 interface RowsSource {
   readonly first: () => Promise<RowsRead>
@@ -303,7 +303,7 @@ export async function watchRows(
       await io.outWritten()
       rows = next.rows
       isNftAlone = next.isNftAlone
-      await pause(systemClock, restMs(systemClock.nowMs() - started, SHARE), end)
+      await pause(systemClock, restMs(systemClock.nowMs() - started, ROWS_PACE), end)
     }
   })
 }

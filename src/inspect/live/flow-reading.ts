@@ -147,12 +147,12 @@ export class FlowNames {
     const startMs = clock.nowMs()
     const read = this.socket === undefined ? await this.#fromKernel() : await namesOfDaemon(this.socket)
     const endMs = clock.nowMs()
-    const least = this.socket === undefined ? KERNEL_REST_MS_MIN : REST_MS_MIN
+    const minMs = this.socket === undefined ? KERNEL_REST_MS_MIN : REST_MS_MIN
     if (read !== undefined) {
       this.#names = read.names
       this.#version++
     }
-    const dueMs = endMs + Math.max(least, restMs(endMs - startMs, SHARE))
+    const dueMs = endMs + restMs(endMs - startMs, { share: SHARE, minMs })
     this.#readAt = { synced: read?.synced ?? synced, dueMs }
   }
 

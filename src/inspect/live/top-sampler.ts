@@ -55,8 +55,7 @@ interface TopSamplerOptions {
 }
 
 /** The part of the time that reading the connection table may take, whose cost grows with its entries. */
-const TABLE_SHARE = 0.005
-const TABLE_REST_MS_MIN = 5_000
+const TABLE_PACE = { share: 0.005, minMs: 5_000 }
 const LARGEST_SHOWN = 5
 
 /** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */
@@ -179,7 +178,7 @@ export class TopSampler {
     const groups = this.#groups()
     await this.#conntrack.dumpAll((view, message) => groups.take('new', view, message))
     const endMs = clock.nowMs()
-    this.#tableDueMs = endMs + Math.max(TABLE_REST_MS_MIN, restMs(endMs - startMs, TABLE_SHARE))
+    this.#tableDueMs = endMs + restMs(endMs - startMs, TABLE_PACE)
     const all = groups.largest()
     this.#rows.takeOpen(all)
     const sums = new Map<string, number>()

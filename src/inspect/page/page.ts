@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
-import { type Cancel, type Clock, processCpuMs } from '../../base/clock.ts'
+import type { Cancel, Clock } from '../../base/clock.ts'
 import { errorText } from '../../base/errors.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../../http/connections.ts'
@@ -32,11 +32,7 @@ const FILES: ReadonlyMap<string, { readonly name: string; readonly type: string 
 ])
 
 /** Makes the web page of a daemon: its files, and its data as JSON, computed for each request. */
-export function openPage(
-  source: PageSource,
-  folder = new URL('./ui/', import.meta.url),
-  cpuMs = processCpuMs,
-): Page {
+export function openPage(source: PageSource, folder = new URL('./ui/', import.meta.url)): Page {
   const rates = new PageRates(source.clock, () => openSampler(source))
   const data = new Map<string, (query: URLSearchParams, timed: Timed) => unknown>([
     ['status', () => statusOf(source)],
@@ -46,7 +42,7 @@ export function openPage(
     ['receipts', () => source.receipts()],
     ['config', () => ({ flags: Object.fromEntries(source.flags), configuration: source.configz() })],
   ])
-  const viewers = new Viewers(source.clock, cpuMs)
+  const viewers = new Viewers(source.clock)
   const answer = async ({ path, query, client }: HttpRequest): Promise<HttpAnswer> => {
     const place = path.slice(PAGE_PATH.length)
     const file = FILES.get(place)
@@ -76,11 +72,11 @@ const TOO_OFTEN: HttpAnswer = {
 
 /** Answers viewers, each within a budget of the daemon's time. */
 class Viewers {
-  readonly #cpuMs: () => number
+  readonly #clock: Clock
   readonly #budgets: ClientBudgets
 
-  constructor(clock: Clock, cpuMs: () => number) {
-    this.#cpuMs = cpuMs
+  constructor(clock: Clock) {
+    this.#clock = clock
     this.#budgets = new ClientBudgets(clock, BUDGET)
   }
 
@@ -90,11 +86,11 @@ class Viewers {
     if (!budget.take()) return TOO_OFTEN
     // Processor time counts, not elapsed time.
     const timed: Timed = work => {
-      const startMs = this.#cpuMs()
+      const startMs = this.#clock.cpuMs()
       try {
         return work()
       } finally {
-        budget.charge(this.#cpuMs() - startMs)
+        budget.charge(this.#clock.cpuMs() - startMs)
       }
     }
     try {

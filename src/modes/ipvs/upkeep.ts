@@ -98,7 +98,7 @@ export class Upkeep {
       await this.#check(held)
       tookMs = clock.nowMs() - startMs
     })
-    return Math.max(this.#options.options.digestMs, restMs(tookMs, CHECK_SHARE))
+    return restMs(tookMs, { share: CHECK_SHARE, minMs: this.#options.options.digestMs })
   }
 
   async #recheckAddresses(): Promise<undefined> {

@@ -26,9 +26,8 @@ interface FileSourceOptions {
 
 /** Interval of the checks. */
 const POLL_MS = 250
-/** Checks take at most this share of the time: expensive ones run less often. */
-const POLL_SHARE = 1 / 20
-const POLL_MS_MAX = 10_000
+/** An expensive check runs less often. */
+const POLL_PACE = { share: 1 / 20, minMs: POLL_MS, maxMs: 10_000 }
 /** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
 /** A file that keeps changing is read anyway after so many checks. */
@@ -108,7 +107,7 @@ export class FileSource implements Source {
     const { clock } = this.#options
     const beganMs = clock.nowMs()
     const look = await this.#lookAtPath()
-    const pollMs = Math.min(Math.max(POLL_MS, restMs(clock.nowMs() - beganMs, POLL_SHARE)), POLL_MS_MAX)
+    const pollMs = restMs(clock.nowMs() - beganMs, POLL_PACE)
     if (look === undefined) return pollMs
     let isResting = true
     for (const sight of look.files.values()) isResting = (await this.#visit(sight)) && isResting

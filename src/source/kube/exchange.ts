@@ -57,7 +57,9 @@ const STATUS_BYTES_MAX = 64 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 const PIECE_BYTES = 32 * 1024
 /** Events of a watch that arrived in so many pieces are passed on together. */
-const PIECES_TOGETHER = 8
+const PIECES_TOGETHER = 16
+/** A reader of events that is busy for longer keeps further ones back: they stay in the kernel. */
+const AWAY_MS = 5
 /** Limit of one body's computation between turns of the event loop, whose sockets take 10 ms by themselves. */
 const SLICE_MS = 2
 
@@ -131,7 +133,19 @@ export class Exchange {
           if (slice.isOver) await slice.next()
         }
       }
+      let isHeld = false
+      const cancel = together()
+        ? this.#options.clock.after(AWAY_MS, () => {
+            isHeld = true
+            body.hold?.()
+          })
+        : undefined
       yield { events, bytes }
+      cancel?.()
+      if (isHeld) {
+        body.resume?.()
+        await this.#options.clock.breathe()
+      }
       // A watch waits for changes in any case.
       if (!together() && this.#slice.isOver) await this.#slice.next()
     }

@@ -247,7 +247,7 @@ describe('a pacer', () => {
     const delays: number[] = []
     const nows = [0.1, 1_234.567_891, 98_765.432_1]
     for (const nowMs of nows) {
-      const clock = { nowMs: () => nowMs, breathe: () => Promise.resolve() }
+      const clock = { nowMs: () => nowMs, cpuMs: () => 0, breathe: () => Promise.resolve() }
       const after = (delayMs: number) => {
         delays.push(delayMs)
         return () => undefined

@@ -68,7 +68,13 @@ beforeEach(() => {
 })
 
 function start(): FlowReconciler {
-  return new FlowReconciler({ client: kernel, clock, random: () => 0.5, report: event => events.push(event) })
+  return new FlowReconciler({
+    client: kernel,
+    clock,
+    random: () => 0.5,
+    share: () => 0.025,
+    report: event => events.push(event),
+  })
 }
 
 async function offer(next: Resolved, ms = 1_000): Promise<void> {

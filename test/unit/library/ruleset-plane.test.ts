@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { finish, systemClock } from '../../../src/base/clock.ts'
+import { finish, SYNC_SHARE, systemClock } from '../../../src/base/clock.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../../src/kernel/nft/print.ts'
 import type { Element, Ruleset } from '../../../src/kernel/nft/state.ts'
@@ -141,6 +141,7 @@ describe('a plane that is one function', () => {
       clock: systemClock,
       random: Math.random,
       minIntervalMs: 1,
+      share: SYNC_SHARE,
       healPeriodMs: 30_000,
       driftPollMs: 0,
       report: event => {

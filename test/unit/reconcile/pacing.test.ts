@@ -27,35 +27,54 @@ describe('pacing', () => {
     expect(plane.kernel.get('a')).toBe('2')
   })
 
-  it('doubles the interval while changes keep coming, and commits at once again after a calm', async () => {
+  it('rests as long as the last pass cost, divided by the share, and commits at once again after a calm', async () => {
     const { clock, plane, offer } = bench()
-    const commitsWithin = async (ms: number): Promise<number> => {
-      const before = plane.commits.length
-      for (const endMs = clock.nowMs() + ms; clock.nowMs() < endMs; ) {
-        offer({ a: String(clock.nowMs()) })
-        await clock.advance(10)
-      }
-      return plane.commits.length - before
+    plane.afterCommit = () => {
+      clock.spentMs += 2
     }
-    // At once, 20 ms later, and from then on every 40 ms.
-    expect(await commitsWithin(50)).toBe(2)
-    expect(await commitsWithin(1_000)).toBe(25)
-    offer({ a: 'last' })
-    await clock.advance(40)
-    expect(plane.kernel.get('a')).toBe('last')
-    await clock.advance(100)
+    offer({ a: '1' })
+    await clock.advance(1)
+    offer({ a: '2' })
+    await clock.advance(78)
+    expect(plane.kernel.get('a')).toBe('1')
+    await clock.advance(1)
+    expect(plane.kernel.get('a')).toBe('2')
+    await clock.advance(131)
     offer({ a: 'alone' })
     await settle()
     expect(plane.kernel.get('a')).toBe('alone')
-    offer({ a: 'second' })
-    await clock.advance(20)
-    expect(plane.kernel.get('a')).toBe('second')
   })
 
-  it('lets changes wait while they keep coming, and counts those that come right behind the interval', async () => {
-    const { clock, plane, offer, reconciler } = bench()
+  it('counts what reading the changes cost, but nothing from before a calm', async () => {
+    const { clock, plane, offer } = bench()
     const times: number[] = []
     plane.afterCommit = () => times.push(clock.nowMs())
+    const change = () => {
+      clock.spentMs += 1
+      offer({ a: String(clock.spentMs) })
+    }
+    change()
+    await clock.advance(1)
+    for (let count = 0; count < 3; count++) change()
+    await clock.advance(50)
+    change()
+    await clock.advance(300)
+    expect(times).toEqual([0, 20, 140])
+    clock.spentMs += 100
+    change()
+    await clock.advance(1)
+    change()
+    await clock.advance(20)
+    expect(times.slice(3)).toEqual([351, 371])
+  })
+
+  it('lets changes wait while they keep coming, and counts those that come right behind the rest', async () => {
+    const { clock, plane, offer, reconciler } = bench()
+    const times: number[] = []
+    plane.afterCommit = () => {
+      times.push(clock.nowMs())
+      clock.spentMs += 1
+    }
     const paced = async () => {
       let isPaced = false
       const wait = reconciler.paced() ?? Promise.resolve()
@@ -71,19 +90,19 @@ describe('pacing', () => {
     }
     // Nothing waits before it is known that changes keep coming.
     while (times.length < 3) await change()
-    expect(times).toEqual([0, 20, 60])
+    expect(times).toEqual([0, 40, 82])
     await paced()
-    await clock.advance(2)
+    await clock.advance(40)
     await change()
     await change()
-    expect(times).toEqual([0, 20, 60, 102, 144])
+    expect(times).toEqual([0, 40, 82, 164, 206])
     await clock.advance(200)
     offer({ a: 'alone' })
     await settle()
     expect(reconciler.paced()).toBeUndefined()
   })
 
-  it('lets changes wait for 50 ms at most while a pass is stuck', async () => {
+  it('lets changes wait for a second at most while a pass is stuck', async () => {
     const { clock, plane, offer, reconciler } = bench()
     offer({ a: '1' })
     await settle()
@@ -94,28 +113,33 @@ describe('pacing', () => {
     void reconciler.paced()?.then(() => {
       isPaced = true
     })
-    await clock.advance(49)
+    await clock.advance(999)
     expect(isPaced).toBe(false)
     await clock.advance(1)
     expect(isPaced).toBe(true)
   })
 
   it.each([
-    [0, 0],
-    [20, 40],
-    [30, 40],
-    [1_000, 1_000],
+    [20, 0, 20],
+    [20, 1, 40],
+    [20, 6, 240],
+    [20, 7, 250],
+    [20, 1_000, 250],
+    [1_000, 1, 1_000],
   ])(
-    'makes of an interval of %i ms one of %i ms while changes keep coming',
-    async (minIntervalMs, steadyMs) => {
+    'with an interval of %i ms, passes that cost %f ms are %i ms apart',
+    async (minIntervalMs, costMs, apartMs) => {
       const { clock, plane, offer } = bench(new FakePlane(), { minIntervalMs })
       const times: number[] = []
-      plane.afterCommit = () => times.push(clock.nowMs())
+      plane.afterCommit = () => {
+        times.push(clock.nowMs())
+        clock.spentMs += costMs
+      }
       while (times.length < 5) {
         offer({ a: String(clock.nowMs()) })
         await clock.advance(1)
       }
-      expect((times[4] ?? 0) - (times[3] ?? 0)).toBe(Math.max(1, steadyMs))
+      expect((times[4] ?? 0) - (times[3] ?? 0)).toBe(apartMs)
     },
   )
 

@@ -9,7 +9,6 @@ function collectionAt(...revisions: readonly string[]): Collection {
   const collection = new Collection({
     typeUrl: 'type',
     clock: new FakeClock(),
-    cpuMs: () => 0,
     spacingMs: () => 0,
     identifier: () => 'cluster',
   })
@@ -69,8 +68,8 @@ describe('RelayState: rounds', () => {
   /** Distances between rounds where something changes each millisecond, and a round keeps the process busy for so long. */
   async function rounds(costMs: number): Promise<readonly number[]> {
     const clock = new FakeClock()
-    let [spentMs, backlogMs] = [0, 0]
-    const state = new RelayState({ clock, proxyName: '', cpuMs: () => spentMs })
+    let backlogMs = 0
+    const state = new RelayState({ clock, proxyName: '' })
     const { Service: collection } = state.collections
     const began: number[] = []
     let head = 0
@@ -84,7 +83,7 @@ describe('RelayState: rounds', () => {
       }
       await clock.advance(1)
       const workedMs = Math.min(1, backlogMs)
-      spentMs += workedMs
+      clock.spentMs += workedMs
       backlogMs -= workedMs
     }
     return began.slice(1).map((atMs, index) => atMs - (began[index] ?? 0))

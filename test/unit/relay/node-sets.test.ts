@@ -318,6 +318,7 @@ describe('F206: Sets of many nodes', () => {
         return clock.nowMs() + ms
       },
       after: (delayMs, run) => clock.after(delayMs, run),
+      cpuMs: () => clock.cpuMs(),
       breathe: () => stop ?? clock.breathe(),
     })
     const seen = (): void => {

@@ -6,7 +6,7 @@ import { type ApiBody, ApiError, RETRY_AFTER_MS_MAX } from '../api-client.ts'
 import type { Call } from './call.ts'
 
 /** Unread bytes at which the sender has to pause; below half of it, the sender resumes. */
-const HELD_BYTES_MAX = 256 * 1024
+const HELD_BYTES_MAX = 512 * 1024
 
 interface BodyOptions {
   readonly stream: Readable
@@ -20,6 +20,13 @@ interface BodyOptions {
   readonly cancel: () => void
   /** Hears each piece that arrives. */
   readonly pulse?: Pulse | undefined
+  /** Stops and resumes reading from the connection. */
+  readonly tap?: Tap | undefined
+}
+
+export interface Tap {
+  hold(): void
+  resume(): void
 }
 
 /** The bytes of one response. Small bodies are read from the connection even when the caller does not read them. */
@@ -66,6 +73,14 @@ class Body implements ApiBody {
     const piece = this.#held.shift()
     if (piece !== undefined) this.#give(piece)
     return piece
+  }
+
+  hold(): void {
+    this.#options.tap?.hold()
+  }
+
+  resume(): void {
+    this.#options.tap?.resume()
   }
 
   discard(): void {

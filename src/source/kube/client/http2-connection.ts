@@ -8,8 +8,9 @@ import {
   type OutgoingHttpHeaders,
   sensitiveHeaders,
 } from 'node:http2'
+import { type Cancel, HOLD_MS_MAX } from '../../../base/clock.ts'
 import type { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, cutOff, Pulse, silence } from './answer.ts'
+import { type Answer, answerOf, cutOff, Pulse, silence, type Tap } from './answer.ts'
 import type { Call } from './call.ts'
 import { arrival, exchangeFailure, TurnedDown } from './dial.ts'
 import {
@@ -73,12 +74,44 @@ async function settle(session: ClientHttp2Session, { socket, signal }: Http2Opti
   }
 }
 
+/**
+ * Stops reading from the socket of a session. Node.js cannot pause one: each event of a watch wakes the process, and costs
+ * more than to read it with others. Does nothing where the socket is of an unknown kind.
+ */
+class SocketTap implements Tap {
+  readonly #options: Pick<Http2Options, 'socket' | 'clock'>
+  #cancel: Cancel | undefined
+
+  constructor(options: Pick<Http2Options, 'socket' | 'clock'>) {
+    this.#options = options
+  }
+
+  hold(): void {
+    this.#cancel ??= this.#options.clock.after(HOLD_MS_MAX, () => this.resume())
+    this.#switch('readStop')
+  }
+
+  resume(): void {
+    if (this.#cancel === undefined) return
+    this.#cancel()
+    this.#cancel = undefined
+    this.#switch('readStart')
+  }
+
+  #switch(name: 'readStop' | 'readStart'): void {
+    const handle: unknown = Reflect.get(this.#options.socket, '_handle')
+    const method: unknown = handle instanceof Object ? Reflect.get(handle, name) : undefined
+    if (typeof method === 'function') Reflect.apply(method, handle, [])
+  }
+}
+
 /** Requests are streams of one session. GOAWAY retires it, and so does a stream turned down; RST_STREAM fails one request alone. */
 class Http2Connection implements HttpConnection {
   readonly identity: string
   readonly #session: ClientHttp2Session
   readonly #options: Http2Options
   readonly #pulse: Pulse
+  readonly #tap: SocketTap
   readonly #streams = new Map<ClientHttp2Stream, Call>()
   #retired = false
   #ended = false
@@ -87,6 +120,7 @@ class Http2Connection implements HttpConnection {
     this.#session = session
     this.#options = options
     this.identity = options.identity
+    this.#tap = new SocketTap(options)
     this.#pulse = new Pulse({
       clock: options.clock,
       ping: answered => this.#ping(answered),
@@ -189,6 +223,7 @@ class Http2Connection implements HttpConnection {
       whole: () => stream.rstCode === constants.NGHTTP2_NO_ERROR,
       cancel: () => stream.close(constants.NGHTTP2_CANCEL),
       pulse: this.#pulse,
+      tap: this.#tap,
     })
   }
 
@@ -208,6 +243,7 @@ class Http2Connection implements HttpConnection {
     if (this.#ended) return
     this.#ended = true
     this.#pulse.stop()
+    this.#tap.resume()
     for (const call of this.#streams.values()) call.fail(reason)
     this.#session.destroy()
     // A session that was closing would wait for a peer that may be gone.
