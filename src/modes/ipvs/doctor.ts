@@ -60,7 +60,11 @@ function ipvsVersion({ ipvs }: IpvsKernel): readonly Finding[] {
   })
   if (found.kind !== 'ok') return [found]
   const v6 = checked('IPVS for IPv6', () =>
-    inFamilies(ipvs.hasIpv6() ? NFT_FAMILIES : ['ip'], 'virtual servers', 'CONFIG_IP_VS_IPV6'),
+    inFamilies(
+      ipvs.hasIpv6() ? NFT_FAMILIES : ['ip'],
+      'virtual servers',
+      'CONFIG_IP_VS_IPV6, and a kernel without ipv6.disable=1',
+    ),
   )
   return [found, v6]
 }

@@ -58,8 +58,8 @@ function kept<T>(from: PersistentMap<T>, to: PersistentMap<T>, isKept: (object: 
 }
 
 /**
- * The errors for an object of a family that the kernel lacks: IPVS without CONFIG_IP_VS_IPV6, no type of ipsets for the
- * family, and IPv6 that is disabled for the kernel (EOPNOTSUPP) or the device (EACCES, the sysctl disable_ipv6).
+ * The errors for an object of a family that the kernel lacks: no type of ipsets for the family, and IPv6 that is disabled for
+ * IPVS (EAFNOSUPPORT), the whole kernel (EOPNOTSUPP) or the device (EACCES, the sysctl disable_ipv6).
  */
 const LACKS: ReadonlySet<string> = new Set([
   'EAFNOSUPPORT',
