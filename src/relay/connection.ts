@@ -46,7 +46,7 @@ interface LinkOptions {
   readonly address: ApiAddress
   /** Read anew for each connection. Undefined for one in plain. */
   readonly tls: (() => Promise<RelayTlsPems>) | undefined
-  /** Read anew for each call: it rotates. Nobody else can listen: TLS, a unix socket or loopback. */
+  /** Read anew for each call: it rotates. No other process can read it: TLS, a unix socket or loopback. */
   readonly token?: (() => Promise<string>) | undefined
   readonly clock: Clock
 }

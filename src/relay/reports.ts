@@ -191,7 +191,7 @@ export class NodeReports {
   }
 
   /**
-   * Nodes by state, judged by what the relay has now, once a second: whoever asks for metrics costs the readers little. Where
+   * Nodes by state, judged by what the relay has now, at most once a second, so that requests for metrics cost the readers little. Where
    * changes keep coming, nodes lack the newest ones all the time.
    */
   states(): ReadonlyMap<NodeState | 'updating', number> {

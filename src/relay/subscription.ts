@@ -221,7 +221,7 @@ export class Subscription implements CollectionReader {
     else this.#resume(token.revision, isLate)
   }
 
-  /** Nobody goes back in time for a relay that is merely behind: only where its source is older, too. */
+  /** A reader goes back in time only if the source of the relay is older too, not for a relay that is merely behind. */
   #beginAnew({ atLeast, versions }: Beginning, isLate: boolean): void {
     const { state, collection, call } = this.#options
     const position = atLeast === '' ? 0 : collection.positionOf(atLeast)

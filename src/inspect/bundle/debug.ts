@@ -55,7 +55,7 @@ export const command = ownCommand({
     'alone. Changes nothing.',
   details: [
     'In it:',
-    '  manifest.json says what is in the bundle, what is not, and why. Secrets are never read; labels and annotations are left out, but for the settings that kprobe takes from them.',
+    '  manifest.json lists the files of the bundle, and each missing one with the reason. Secrets are never read; labels and annotations are left out, but for the settings that kprobe takes from them.',
     `  At most ${bytesText(FILE_BYTES_MAX)} a file and ${bytesText(BUNDLE_BYTES_MAX)} in all, unpacked.`,
     '',
     'Examples:',

@@ -312,7 +312,7 @@ function proofText(facts: ProofFacts): string {
       : unknown > 0
         ? `not proved: ${unknown} of ${size} may differ, by rules that kprobe cannot follow`
         : brokenPremises.length > 0
-          ? `not proved: the rules do for ${size} what Kubernetes says, but a premise does not hold`
+          ? `not proved: the rules agree with Kubernetes for ${size}, but a premise does not hold`
           : `proved: ${size}`
   const broken = brokenPremises.map(text => `premise that does not hold: ${text}\n`).join('')
   return `${found.join('')}${more}${broken}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`

@@ -61,7 +61,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
     ],
     '--interval DURATION = 5s':
       'with --follow and --group-by: time between two tables, at least 200ms; 0: one at the end',
-    [`--limit N = ${LIMIT.fallback}`]: 'lines of a table; what it leaves out is counted',
+    [`--limit N = ${LIMIT.fallback}`]: 'maximum number of lines of a table; the command counts the others',
     [`--rate N = ${RATE.fallback}`]:
       'with --follow: connections to print in a second; further ones are counted',
   }),

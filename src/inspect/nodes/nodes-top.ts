@@ -213,7 +213,7 @@ function headLines({ rows, progress, failure }: NodesState): readonly string[] {
     rateText(rows.reduce((total, row) => total + (of(row) ?? 0), 0))
   const { nodes, asked } = progress
   return [
-    `kprobe nodes top | ${asked} of ${nodes} nodes asked in this round`,
+    `kprobe nodes top | ${asked} of ${nodes} nodes queried in this round`,
     `${sum(row => row.perSecond)} new/s | ${sum(row => row.rejectsPerSecond)} rejects/s | ${totalText(rows)}`,
     ...(failure === undefined ? [] : [oneLine(failure)]),
   ]
