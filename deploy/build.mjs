@@ -182,7 +182,7 @@ function versionsOf(groups) {
 
 const UI_COMPRESSED_BYTES_MAX = 150_000
 
-/** The web page, which the daemon reads when somebody asks for it. */
+/** The web page, which the daemon reads at the first request. */
 async function bundlePage() {
   await build({
     absWorkingDir: root,

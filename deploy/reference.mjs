@@ -162,7 +162,7 @@ function pageOf({ name, about, found }) {
   return parts.join('\n')
 }
 
-/** Names that declarations use, that modules of ours declare, and that nobody can import. */
+/** Names that declarations use, that modules of ours declare, and that no program can import. */
 function unexportedIn(entries) {
   const exported = new Set(entries.flatMap(({ found }) => [...found.keys()]))
   const used = new Set()

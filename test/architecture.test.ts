@@ -106,6 +106,13 @@ describe('the sources', () => {
     expect(every.filter(file => !quotesTheRules(file)).flatMap(unfinishedComplaints)).toEqual([])
   })
 
+  it('name who acts: a caller, a client, a reader', () => {
+    const found = src.flatMap(({ path, text }) =>
+      (text.match(/\b(?:nobody|somebody|who(?:so)?ever|whom)\b/gi) ?? []).map(word => `${path}: ${word}`),
+    )
+    expect(found).toEqual([])
+  })
+
   it('are named in one way', () => {
     expect(every.flatMap(file => nameComplaints(file.path))).toEqual([])
   })

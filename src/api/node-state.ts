@@ -28,7 +28,7 @@ export class SharedState {
   #lender: SharedState | undefined
   step: SharedStep | undefined
 
-  /** `node` is the point of view: see nobodyIn(). Objects that `lender` has already are not made again. */
+  /** `node` is the point of view: see nodeIn(). Objects that `lender` has already are not made again. */
   constructor(options: ResolveOptions, node: NodeInfo, lender?: SharedState) {
     this.#options = { ...options, nodeName: NO_NODE }
     this.#node = { ...node, name: NO_NODE }

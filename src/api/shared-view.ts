@@ -14,7 +14,7 @@ import type { NodeInfo } from '../model/snapshot.ts'
 export const NO_NODE = '*'
 
 /** A node of this zone that has neither endpoints nor addresses. */
-export function nobodyIn(zone: string): NodeInfo {
+export function nodeIn(zone: string): NodeInfo {
   return { name: NO_NODE, uid: '', ips: [], zone, podCidrs: [], eligible: true, refusals: [] }
 }
 

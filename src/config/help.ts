@@ -56,7 +56,7 @@ export function helpText(help: HelpText): HelpPage {
       '',
     ].join('\n')
   }
-  const [, words = ''] = /\[?((?:[a-z]+\|)+[a-z]+)\]?/.exec(help.usage) ?? []
+  const [, words = ''] = /^kprobe \S+ (?:\[(?=[^\]]*\|))?([a-z]+(?:\|[a-z]+)*)/.exec(help.usage) ?? []
   return Object.assign(page, {
     text: help,
     flags: visible,

@@ -39,7 +39,7 @@ const IN_ONE_LIST = 'a client is in one of the lists of recent of a Service at m
 export class Examiner {
   readonly #walker: Walker
   readonly #spreads: Spreads
-  /** Rules of other programs that decided about packets to no Service. */
+  /** Rules of other programs that also match packets that are not for Services. */
   readonly foreign = new Set<string>()
   readonly notes = new Set<string>()
   readonly #affine: Affine[] = []

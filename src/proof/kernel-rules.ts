@@ -76,7 +76,7 @@ export async function readRules(reading: RulesReading): Promise<KernelRules> {
 export function demandSettled({ unsettled }: Pick<KernelRules, 'unsettled'>): void {
   if (unsettled)
     throw new Error(
-      'the kernel changed meanwhile, during each attempt to read it: nothing is proved; try again',
+      'the rules changed during each attempt to read them; nothing is proved: run the command again',
     )
 }
 

@@ -2,7 +2,7 @@ import { ApiFeed } from '../api/feed.ts'
 import { type Call, type CallHandler, RESOURCE_EXHAUSTED, RpcError } from '../api/grpc/rpc.ts'
 import { Sets } from '../api/grpc/server.ts'
 import { NodeState, SharedState } from '../api/node-state.ts'
-import { Entanglement, nobodyIn } from '../api/shared-view.ts'
+import { Entanglement, nodeIn } from '../api/shared-view.ts'
 import { type Cancel, type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { Intake } from '../daemon/intake.ts'
@@ -160,7 +160,7 @@ export class NodeViews {
       const node = view.seenAs(run.source.nodeOf(view.name))
       const zone = node?.zone ?? ''
       view.uses = []
-      const ofZone = await stepOf(view, `zone ${zone}`, nobodyIn(zone))
+      const ofZone = await stepOf(view, `zone ${zone}`, nodeIn(zone))
       const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
       const step = isAlone ? await stepOf(view, JSON.stringify(node), node) : ofZone
       // The last client, or that of this node, may have gone and come back during the computation.

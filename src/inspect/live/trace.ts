@@ -257,7 +257,7 @@ function endTexts(
   { taken: traced, printed, dropped, matched, lost }: Ending,
 ): readonly string[] {
   if (matched === undefined)
-    return ['kprobe trace: the rules that start the trace were removed meanwhile; run the command again']
+    return ['kprobe trace: the rules that start the trace were removed during the run; run the command again']
   if (matched === 0n)
     return ['no packet matched; packets of established connections do not match without --all-packets']
   const summary = `traced ${count(traced, 'packet')} of ${matched} that matched, printed ${printed}`

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { ApiFeed } from '../../../src/api/feed.ts'
 import { NodeState, SharedState } from '../../../src/api/node-state.ts'
-import { Entanglement, nobodyIn } from '../../../src/api/shared-view.ts'
+import { Entanglement, nodeIn } from '../../../src/api/shared-view.ts'
 import { type ApiState, difference } from '../../../src/api/state.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type NodeInfo, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { ip } from '../../support/addresses.ts'
@@ -126,7 +126,7 @@ class Shared {
   }
 
   async stateOf(node: NodeInfo): Promise<ApiState | undefined> {
-    const zone = await this.#of(`zone ${node.zone}`, nobodyIn(node.zone))
+    const zone = await this.#of(`zone ${node.zone}`, nodeIn(node.zone))
     const resolved = zone.step?.now.resolved
     const entanglement = this.#entanglements.get(node) ?? new Entanglement(node)
     this.#entanglements.set(node, entanglement)
@@ -170,7 +170,7 @@ describe('the state of a node that shares with others of its zone', () => {
         const infos = new Map<string, NodeInfo>(
           NAMES.map(node => [
             node,
-            { ...nobodyIn('z1'), name: node, ips: node === 'n1' ? [ip('192.168.0.1')] : [] },
+            { ...nodeIn('z1'), name: node, ips: node === 'n1' ? [ip('192.168.0.1')] : [] },
           ]),
         )
         const feeds = new Map<string, ApiFeed>(
@@ -224,7 +224,7 @@ describe('the state of a node that shares with others of its zone', () => {
         return pods[Symbol.iterator]()
       },
     })
-    const node = { ...nobodyIn('z1'), name: 'n1', podCidrs }
+    const node = { ...nodeIn('z1'), name: 'n1', podCidrs }
     const shared = new Shared()
     const readsOf = async (objects: readonly Fields[]): Promise<number> => {
       reads = 0
@@ -261,7 +261,7 @@ describe('the state of a node that shares with others of its zone', () => {
       ],
     ],
   ])('differs where %s', async (_, objects) => {
-    const node = { ...nobodyIn('z1'), name: 'n1', ips: [ip('192.168.0.1')] }
+    const node = { ...nodeIn('z1'), name: 'n1', ips: [ip('192.168.0.1')] }
     const shared = new Shared()
     shared.take(objects.map(detailed))
     const [its, other] = [node, { ...node, ips: [] }].map(each =>

@@ -71,6 +71,14 @@ describe('the pages', () => {
     expect(PAGES.flatMap(path => brokenLinks(path).map(link => `${path}: ${link}`))).toEqual([])
   })
 
+  it('name who acts: a caller, a client, a reader', () => {
+    const pages = PAGES.filter(path => path !== 'docs/terms.md' && !path.startsWith('docs/decisions/'))
+    const word = /\b(?:nobody|somebody|who(?:so)?ever|whom)\b/gi
+    expect(pages.flatMap(path => (read(path).match(word) ?? []).map(found => `${path}: ${found}`))).toEqual(
+      [],
+    )
+  })
+
   it('name scripts of package.json', () => {
     const named = PAGES.flatMap(path =>
       [...read(path).matchAll(/npm run (?:-s )?([\w:]+)/g)].map(([, script = '']) => ({ path, script })),

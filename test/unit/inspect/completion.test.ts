@@ -62,6 +62,7 @@ describe.skipIf(!isHere('bash'))('bash', () => {
       ['completion', ''],
       ['bash', 'zsh', 'fish', 'services'],
     ],
+    [['debug', ''], ['bundle']],
     [['help', 'cl'], ['cleanup']],
     [['why', '--fro'], ['--from']],
     [['why', '--from', ''], []],

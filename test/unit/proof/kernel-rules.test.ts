@@ -77,7 +77,7 @@ describe.each(CHANGES)('where another program changes %s', (_, change) => {
   it('again and again, says so', async () => {
     const rules = await readWhile(change, Number.POSITIVE_INFINITY)
     expect(rules.unsettled).toBe(true)
-    expect(() => demandSettled(rules)).toThrow('the kernel changed meanwhile, during each attempt to read it')
+    expect(() => demandSettled(rules)).toThrow('the rules changed during each attempt to read them')
   })
 })
 
