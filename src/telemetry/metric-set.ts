@@ -33,7 +33,7 @@ interface Row<K extends Kind = Kind, L extends string = string> {
 }
 
 /** One metric that each scrape reads from `Source`. */
-export interface ReadRow<Source = void> extends Row<'counter' | 'gauge'> {
+interface ReadRow<Source = void> extends Row<'counter' | 'gauge'> {
   readonly read: Read<Source, string> | Read<Source, never>
 }
 

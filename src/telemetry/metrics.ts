@@ -2,7 +2,7 @@ import type { SourceObservation } from '../source/source.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type MetricHandles, type MetricSources, ROWS } from './metric-rows.ts'
 import { LabelValues, MetricSet, type MetricsFormat, type ReadRows } from './metric-set.ts'
-import { API, type ApiNumbers, addProcessMetrics, SERVERS, type ServersState } from './process-metrics.ts'
+import { addProcessMetrics, SERVERS, type ServersState } from './process-metrics.ts'
 
 /** The metrics of the daemon. The daemon writes values as they change; a scrape reads the others. */
 export interface Metrics extends MetricHandles, ReturnType<typeof observersOf> {
@@ -15,8 +15,8 @@ export interface MetricsOptions extends MetricSources {
   /** New connections by Service and endpoint; undefined omits them. */
   readonly connections: ConnectionMetricsOptions | undefined
   readonly ofMode: () => Promise<ReadRows>
-  /** Numbers of the back-end API; undefined omits its metrics. */
-  readonly api: (() => ApiNumbers) | undefined
+  /** Adds the metrics of parts that are not always there. */
+  readonly addMetrics: (set: MetricSet) => void
 }
 
 const NOTHING: MetricsOptions = {
@@ -29,17 +29,17 @@ const NOTHING: MetricsOptions = {
   servers: () => ({ ready: false }),
   connections: undefined,
   ofMode: () => Promise.resolve({}),
-  api: undefined,
+  addMetrics: () => undefined,
 }
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   const all = { ...NOTHING, ...options }
-  const { servers, connections, ofMode, api } = all
+  const { servers, connections, ofMode, addMetrics } = all
   const set = new MetricSet()
   addProcessMetrics(set)
   if (connections !== undefined) addConnectionMetrics(set, connections)
   set.add(SERVERS, servers)
-  if (api !== undefined) set.add(API, api)
+  addMetrics(set)
   const handles = set.add(ROWS, () => all)
   return { ...handles, ...observersOf(handles), text: async format => set.text(format, await ofMode()) }
 }
