@@ -4,7 +4,7 @@ import { API } from '../../../src/api/metrics.ts'
 import { leftoversMetric } from '../../../src/daemon/retirement.ts'
 import { forwarderMetrics } from '../../../src/modes/common/forwarder/forwarder-set.ts'
 import { RELAY } from '../../../src/relay/metrics.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { createMetrics } from '../../support/metrics.ts'
 
 const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
 
