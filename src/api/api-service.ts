@@ -14,9 +14,11 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { resolveOptions } from '../modes/resolve-options.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
+import type { MetricSet } from '../telemetry/metric-set.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
-import { ApiFeed, type FeedStatus } from './feed.ts'
-import { type ApiServer, type ApiServerCounts, startApiServer } from './grpc/server.ts'
+import { ApiFeed } from './feed.ts'
+import { type ApiServer, startApiServer } from './grpc/server.ts'
+import { API } from './metrics.ts'
 import { type ApiProjection, nextApiState, type ResolvedView } from './next-state.ts'
 
 /** The back-end API of a daemon. It serves resolved state, from the first complete one on. */
@@ -54,8 +56,8 @@ export class ApiService implements DaemonApi {
     this.#publisher.offer(resolved)
   }
 
-  readonly numbers = (): FeedStatus & Partial<ApiServerCounts> => {
-    return { ...this.#publisher.feed.status(), ...this.#server?.counts() }
+  addMetrics(set: MetricSet): void {
+    set.add(API, () => ({ ...this.#publisher.feed.status(), ...this.#server?.counts() }))
   }
 
   get overShare(): OverShare {

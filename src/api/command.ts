@@ -13,10 +13,10 @@ import { openClient } from '../daemon/open.ts'
 import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
-import { createApiMetrics } from '../telemetry/process-metrics.ts'
 import { ApiNode } from './api-service.ts'
 import { runProgram } from './exec.ts'
 import { type ApiServer, startApiServer } from './grpc/server.ts'
+import { createApiMetrics } from './metrics.ts'
 import { printFeed } from './print.ts'
 
 export const command = behindDashes(args =>

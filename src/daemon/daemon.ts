@@ -238,7 +238,7 @@ class Daemon {
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       mode: () => findMode(this.#activeMode?.mode ?? this.#config.proxyMode),
       ofMode: async () => (await this.#switcher?.metrics()) ?? {},
-      api: this.#api?.numbers,
+      addMetrics: set => this.#api?.addMetrics(set),
       connections: connectionsOf(this.#config, this.#io, () => this.#activeMode),
     })
   }

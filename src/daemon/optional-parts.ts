@@ -13,9 +13,9 @@ import type { KernelState, SourceStatus } from '../source/source.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { EventFact } from '../telemetry/event.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
+import type { MetricSet } from '../telemetry/metric-set.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
-import type { ApiNumbers } from '../telemetry/process-metrics.ts'
 import type { ActiveMode } from './active-mode.ts'
 
 /**
@@ -55,7 +55,7 @@ export interface ProverOptions {
 /** The back-end API of a daemon. It serves resolved state, from the first complete one on. */
 export interface DaemonApi {
   readonly overShare: OverShare
-  readonly numbers: () => ApiNumbers
+  addMetrics(set: MetricSet): void
   /** Listens. Gives false after a failure, which it logs. */
   listen(): Promise<boolean>
   offer(resolved: Pick<Resolved, 'snapshot' | 'table'>): void

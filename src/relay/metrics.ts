@@ -2,8 +2,8 @@ import { histogram, MetricSet, type Rows, readCounter, readGauge } from '../tele
 import {
   addProcessMetrics,
   OVER_SHARE,
+  type OverShares,
   REFUSED,
-  type ServerOverShare,
   SILENT,
   seconds,
 } from '../telemetry/process-metrics.ts'
@@ -11,7 +11,7 @@ import type { RelayServer } from './server.ts'
 import type { RelayState } from './state.ts'
 
 /** A relay at the time of a scrape. */
-interface RelayNow extends Pick<RelayServer, 'counts' | 'expiresMs'> {
+interface RelayNow extends OverShares, Pick<RelayServer, 'counts' | 'expiresMs'> {
   readonly state: RelayState
   /** Time since the last message from the part of the source that has been silent longest; undefined before the first. */
   readonly silentMs: number | undefined
@@ -19,7 +19,6 @@ interface RelayNow extends Pick<RelayServer, 'counts' | 'expiresMs'> {
   readonly isServing: boolean
   /** Nodes whose Sets are computed; undefined where they are not served. */
   readonly setsNodes: number | undefined
-  readonly overShare: readonly ServerOverShare[]
 }
 
 /** Up to the time after which a change no longer waits for nodes. */

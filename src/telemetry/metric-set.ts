@@ -25,7 +25,7 @@ export type Reading<L extends string> = [L] extends [never]
   : Iterable<readonly [labels: Labels<L>, value: number]>
 
 /** One metric that the program writes through its handle. */
-interface Row<K extends Kind = Kind, L extends string = string> {
+export interface Row<K extends Kind = Kind, L extends string = string> {
   readonly kind: K
   readonly help: string
   readonly labels: readonly L[]

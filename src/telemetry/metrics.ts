@@ -2,7 +2,7 @@ import type { SourceObservation } from '../source/source.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type MetricHandles, type MetricSources, ROWS } from './metric-rows.ts'
 import { LabelValues, MetricSet, type MetricsFormat, type ReadRows } from './metric-set.ts'
-import { API, type ApiNumbers, addProcessMetrics, SERVERS, type ServersState } from './process-metrics.ts'
+import { addProcessMetrics, SERVERS, type ServersState } from './process-metrics.ts'
 
 /** The metrics of the daemon. The daemon writes values as they change; a scrape reads the others. */
 export interface Metrics extends MetricHandles, ReturnType<typeof observersOf> {
@@ -15,32 +15,18 @@ export interface MetricsOptions extends MetricSources {
   /** New connections by Service and endpoint; undefined omits them. */
   readonly connections: ConnectionMetricsOptions | undefined
   readonly ofMode: () => Promise<ReadRows>
-  /** Numbers of the back-end API; undefined omits its metrics. */
-  readonly api: (() => ApiNumbers) | undefined
+  /** Adds the metrics of parts that are not always there. */
+  readonly addMetrics: (set: MetricSet) => void
 }
 
-const NOTHING: MetricsOptions = {
-  build: { version: '0.0.0', commit: '', date: '' },
-  features: [],
-  staleS: () => undefined,
-  isDirect: () => undefined,
-  servedStaleS: () => undefined,
-  proofAgeS: () => undefined,
-  servers: () => ({ ready: false }),
-  connections: undefined,
-  ofMode: () => Promise.resolve({}),
-  api: undefined,
-}
-
-export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
-  const all = { ...NOTHING, ...options }
-  const { servers, connections, ofMode, api } = all
+export function createMetrics(options: MetricsOptions): Metrics {
+  const { servers, connections, ofMode, addMetrics } = options
   const set = new MetricSet()
   addProcessMetrics(set)
   if (connections !== undefined) addConnectionMetrics(set, connections)
   set.add(SERVERS, servers)
-  if (api !== undefined) set.add(API, api)
-  const handles = set.add(ROWS, () => all)
+  addMetrics(set)
+  const handles = set.add(ROWS, () => options)
   return { ...handles, ...observersOf(handles), text: async format => set.text(format, await ofMode()) }
 }
 
@@ -87,23 +73,24 @@ function codeText(status: number | undefined): string {
   return status !== undefined && status >= 100 && status <= 599 ? String(status) : '<error>'
 }
 
+const LOSSES = [
+  ['insertFailed', 'insert_failed'],
+  ['dropped', 'dropped'],
+  ['droppedEarly', 'dropped_early'],
+] as const
+
 function conntrackLosses({ kprobe_conntrack_lost_total: lost }: MetricHandles) {
-  const follow = (reason: string) => {
-    lost.inc({ reason }, 0)
-    let before: number | undefined
-    return (now: number) => {
-      // Losses before this process started do not count; a counter that fell was reset.
-      if (before !== undefined) lost.inc({ reason }, now >= before ? now - before : now)
-      before = now
+  for (const [, reason] of LOSSES) lost.inc({ reason }, 0)
+  let before: ConntrackTable | undefined
+  return (now: ConntrackTable): void => {
+    const was = before
+    before = now
+    // Losses before this process started do not count.
+    if (was === undefined) return
+    for (const [field, reason] of LOSSES) {
+      const isReset = now[field] < was[field]
+      lost.inc({ reason }, isReset ? now[field] : now[field] - was[field])
     }
-  }
-  const insertFailed = follow('insert_failed')
-  const dropped = follow('dropped')
-  const droppedEarly = follow('dropped_early')
-  return (table: ConntrackTable) => {
-    insertFailed(table.insertFailed)
-    dropped(table.dropped)
-    droppedEarly(table.droppedEarly)
   }
 }
 

@@ -1,6 +1,6 @@
 import { readdir, readFile } from 'node:fs/promises'
 import type { OverShare } from '../base/shares.ts'
-import { MetricSet, type Rows, readCounter, readGauge } from './metric-set.ts'
+import { type MetricSet, type Rows, readCounter, readGauge } from './metric-set.ts'
 
 interface ProcessNumbers extends NodeJS.MemoryUsage {
   /** Share of the time since the last scrape in which the event loop was busy. */
@@ -93,6 +93,8 @@ export interface ServerOverShare extends OverShare {
   readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay' | 'ui'
 }
 
+export type OverShares = Pick<ServersState, 'overShare'>
+
 /** The metric of connections over their shares; `kprobe api` and `kprobe relay` have it, too. */
 export const OVER_SHARE = {
   kprobe_connections_over_share_total: readCounter(
@@ -105,7 +107,7 @@ export const OVER_SHARE = {
     'server',
     'outcome',
   ),
-} satisfies Rows<Pick<ServersState, 'overShare'>>
+} satisfies Rows<OverShares>
 
 export const SERVERS = {
   kprobe_ready: readGauge('Whether /healthz answers 200.', ({ ready }) => Number(ready)),
@@ -136,20 +138,6 @@ export const SERVERS = {
   ),
 } satisfies Rows<ServersState>
 
-export interface ApiNumbers {
-  readonly number: number
-  readonly services: number
-  readonly endpoints: number
-  /** Time since the state changed; undefined before the first state. */
-  readonly sinceMs: number | undefined
-  /** Time since the last message from the part of the source that has been silent longest. */
-  readonly silentMs: number | undefined
-  readonly sourceConnected: boolean
-  readonly streams?: number
-  readonly connections?: number
-  readonly refused?: number
-}
-
 export function seconds(ms: number | undefined): number | undefined {
   return ms === undefined ? undefined : ms / 1_000
 }
@@ -158,30 +146,3 @@ export const SILENT =
   'Age of the data: time since the last message from the part of the source that has been silent longest.'
 export const REFUSED =
   'Connections and calls rejected since the start because of a limit, or because they are not gRPC.'
-
-export const API = {
-  kprobe_api_state_number: readGauge(
-    'Number of the state that back ends receive; it grows with each change.',
-    its => its.number,
-  ),
-  kprobe_api_services: readGauge('Services in the state that back ends receive.', its => its.services),
-  kprobe_api_endpoints: readGauge('Endpoints in the state that back ends receive.', its => its.endpoints),
-  kprobe_api_state_age_seconds: readGauge('Time since the state that back ends receive changed.', its =>
-    seconds(its.sinceMs),
-  ),
-  kprobe_api_source_silent_seconds: readGauge(SILENT, its => seconds(its.silentMs)),
-  kprobe_api_source_connected: readGauge('Whether the source is complete and has no error.', its =>
-    Number(its.sourceConnected),
-  ),
-  kprobe_api_streams: readGauge('Open streams of back ends.', ({ streams = 0 }) => streams),
-  kprobe_api_connections: readGauge('Open connections of back ends.', ({ connections = 0 }) => connections),
-  kprobe_api_refused: readGauge(REFUSED, ({ refused = 0 }) => refused),
-} satisfies Rows<ApiNumbers>
-
-/** Creates the metrics of `kprobe api`. */
-export function createApiMetrics(now: () => ApiNumbers & Pick<ServersState, 'overShare'>): MetricSet {
-  const set = new MetricSet()
-  addProcessMetrics(set)
-  set.add({ ...API, ...OVER_SHARE }, now)
-  return set
-}

@@ -83,6 +83,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   // What other programs are told of the model.
   api: ['base', 'model', 'wire'],
   'api/api-service.ts': [...DAEMON_HALF, 'api'],
+  'api/metrics.ts': ['telemetry', 'api'],
   'api/command.ts': [...DAEMON_HALF, 'cli', 'api'],
   // From the API server to many nodes.
   relay: ['base', 'model', 'source', 'wire', 'api'],
@@ -193,6 +194,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
   cli: ['yaml'],
   'cli/admin-client.ts': ['node:http'],
+  'api/metrics.ts': ['telemetry', 'api'],
   'api/command.ts': ['node:fs/promises'],
   // A file for a bug report.
   'inspect/bundle-file.ts': ['node:fs/promises', 'node:zlib'],

@@ -184,8 +184,6 @@ export function namesOfRows(
 export interface FlowSettings {
   /** Packets and bytes. */
   readonly hasVolume: boolean
-  /** The records have the time at which a connection began. */
-  readonly hasTimes: boolean
   /** The reason for which it does not report connections that begin and end; undefined where it does. */
   readonly whyNoEvents: string | undefined
   /** Says what it does not record, and why. */
@@ -202,7 +200,6 @@ export function readFlowSettings(setting: (path: string) => number | undefined =
     value === undefined ? `${NAMES}${name} is not there` : `${NAMES}${name} is ${value}`
   return {
     hasVolume: volume === 1,
-    hasTimes: times === 1,
     whyNoEvents: isBuiltWithout ? BUILT_WITHOUT : events === 0 ? SWITCHED_OFF : undefined,
     notices: [
       ...(volume === 1 ? [] : [`no bytes and packets: ${why('acct', volume)}`]),

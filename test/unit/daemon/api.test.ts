@@ -1,13 +1,14 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
+import { API } from '../../../src/api/metrics.ts'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
 import { temporaryFolder } from '../../support/folder.ts'
+import { createMetrics } from '../../support/metrics.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
@@ -111,9 +112,10 @@ it('has numbers that say how old the state is, and none without an API', async (
     sinceMs: 1_500,
     silentMs: 250,
     sourceConnected: false,
+    trouble: undefined,
     streams: 2,
   }
-  const text = await createMetrics({ api: () => numbers }).text()
+  const text = await createMetrics({ addMetrics: set => set.add(API, () => numbers) }).text()
   const values = Object.fromEntries(
     [...text.matchAll(/^kprobe_api_(\w+) (\S+)$/gm)].map(([, name, value]) => [name, Number(value)]),
   )

@@ -4,8 +4,8 @@ import { whyNotConditionType } from '../../../src/config/read-config.ts'
 import type { ApiAnswer, ApiQuestion } from '../../../src/daemon/cluster.ts'
 import { conditionPatch, conditionState, NodeCondition } from '../../../src/daemon/node-condition.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { createMetrics } from '../../support/metrics.ts'
 
 const TYPE = 'ServiceProxyReady'
 

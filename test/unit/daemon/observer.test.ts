@@ -37,7 +37,7 @@ beforeEach(() => {
     servers: () => ({ ready: false }),
     features: [],
     connections: undefined,
-    api: undefined,
+    addMetrics: () => undefined,
     ofMode: () => Promise.resolve({}),
     servedStaleS: () => undefined,
     proofAgeS: () => undefined,

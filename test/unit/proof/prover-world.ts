@@ -4,8 +4,8 @@ import { Prover } from '../../../src/proof/prover.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/pass.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
 import { HealthTracker } from '../../../src/telemetry/health.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { createMetrics } from '../../support/metrics.ts'
 import { serviceOf, sliceOf } from '../../support/objects.ts'
 
 export const service = (number: number, ...ips: readonly string[]) => [

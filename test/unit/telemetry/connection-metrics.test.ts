@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { ConnectionTotals, type TrafficCount } from '../../../src/telemetry/connection-metrics.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { createMetrics } from '../../support/metrics.ts'
 
 const PORT = 'ns/web:http/TCP/IPv4'
 

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { RELAY } from '../../../src/relay/metrics.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { createMetrics } from '../../support/metrics.ts'
 
 const DEPLOY = new URL('../../../deploy/', import.meta.url)
 const [dashboard, alerts] = ['grafana-dashboard.json', 'helm/kprobe/alerts.yaml'].map(name =>

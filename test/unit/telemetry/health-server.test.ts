@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { HealthTracker, openHealthServer } from '../../../src/telemetry/health.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { countProbe } from '../../../src/telemetry/proxy-metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { createMetrics } from '../../support/metrics.ts'
 import { eventually } from '../../support/patience.ts'
 import { ask, exchange, LOOPBACK, portOf } from './http-client.ts'
 

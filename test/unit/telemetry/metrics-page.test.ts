@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
+import { API } from '../../../src/api/metrics.ts'
 import { leftoversMetric } from '../../../src/daemon/retirement.ts'
 import { forwarderMetrics } from '../../../src/modes/common/forwarder/forwarder-set.ts'
 import { RELAY } from '../../../src/relay/metrics.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { type ApiNumbers, createApiMetrics } from '../../../src/telemetry/process-metrics.ts'
+import { createMetrics } from '../../support/metrics.ts'
 
 const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
 
@@ -12,25 +12,16 @@ const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 
 async function ownMetrics(): Promise<readonly string[]> {
   const read = () => Promise.resolve([])
   const connections = { seriesMax: 1, read, nowMs: () => 0, failed: () => undefined }
-  const texts = [await createMetrics({ connections }).text(), await createApiMetrics(() => NUMBERS).text()]
-  const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
+  const text = await createMetrics({ connections }).text()
+  const found = [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)]
   const relayed = forwarderMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
-  const others = [RELAY, relayed, leftoversMetric(undefined)].flatMap(table =>
+  const others = [API, RELAY, relayed, leftoversMetric(undefined)].flatMap(table =>
     Object.entries(table).map(([name, { help }]) => `${name} ${help}`),
   )
   return [...new Set([...found.map(([, line = '']) => line), ...others])]
 }
 
 const NONE = { held: 0, refused: 0 }
-
-const NUMBERS: ApiNumbers = {
-  number: 0,
-  services: 0,
-  endpoints: 0,
-  sinceMs: undefined,
-  silentMs: undefined,
-  sourceConnected: false,
-}
 
 it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
   const rows = [...PAGE.matchAll(/^\| `(kprobe_\w+)` \|.*\| (.*) \|$/gm)].map(

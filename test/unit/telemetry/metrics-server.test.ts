@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import type { MetricsFormat } from '../../../src/telemetry/metric-set.ts'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { createSliMetrics, metricsHandler, openMetricsServer } from '../../../src/telemetry/metrics-server.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { createMetrics } from '../../support/metrics.ts'
 import { eventually } from '../../support/patience.ts'
 import { ask, LOOPBACK, portOf } from './http-client.ts'
 

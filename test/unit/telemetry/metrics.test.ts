@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { createSliMetrics } from '../../../src/telemetry/metrics-server.ts'
 import { countOffer, countProbe, countSync, setPending } from '../../../src/telemetry/proxy-metrics.ts'
+import { createMetrics } from '../../support/metrics.ts'
 
 async function linesOf(metrics: { text(): Promise<string> }): Promise<string[]> {
   return (await metrics.text()).split('\n')

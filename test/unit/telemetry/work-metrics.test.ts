@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { createMetrics } from '../../support/metrics.ts'
 
 const TABLE = { entries: 7, entriesMax: 100, insertFailed: 40, dropped: 2, droppedEarly: 0 }
 

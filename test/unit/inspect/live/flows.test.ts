@@ -258,7 +258,6 @@ describe('FlowWatch', () => {
       readFlowSettings(path => values[path.replace('/proc/sys/net/netfilter/nf_conntrack_', '')])
     expect(settings({ acct: 1, timestamp: 0, events: 0 })).toEqual({
       hasVolume: true,
-      hasTimes: false,
       whyNoEvents:
         'the kernel reports no connections: net.netfilter.nf_conntrack_events is 0; set it to 1 or 2',
       notices: ['no times: net.netfilter.nf_conntrack_timestamp is 0'],

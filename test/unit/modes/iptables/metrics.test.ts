@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { FAMILIES } from '../../../../src/base/ip.ts'
 import { type IptablesNumbers, iptablesMetrics } from '../../../../src/modes/iptables/metrics.ts'
-import { createMetrics } from '../../../../src/telemetry/metrics.ts'
+import { createMetrics } from '../../../support/metrics.ts'
 
 describe("kube-proxy's metrics of its iptables mode", () => {
   const NUMBERS: IptablesNumbers = {

@@ -3,7 +3,7 @@ import {
   type ForwarderCounts,
   forwarderMetrics,
 } from '../../../../../src/modes/common/forwarder/forwarder-set.ts'
-import { createMetrics } from '../../../../../src/telemetry/metrics.ts'
+import { createMetrics } from '../../../../support/metrics.ts'
 
 it('says what userspace mode relays, and nothing of it in another mode', async () => {
   let numbers: ForwarderCounts | undefined

@@ -1,0 +1,19 @@
+import * as telemetry from '../../src/telemetry/metrics.ts'
+
+const NOTHING: telemetry.MetricsOptions = {
+  build: { version: '0.0.0', commit: '', date: '' },
+  features: [],
+  staleS: () => undefined,
+  isDirect: () => undefined,
+  servedStaleS: () => undefined,
+  proofAgeS: () => undefined,
+  servers: () => ({ ready: false }),
+  connections: undefined,
+  ofMode: () => Promise.resolve({}),
+  addMetrics: () => undefined,
+}
+
+/** The metrics of a daemon whose parts say nothing, but for those that are given. */
+export function createMetrics(options: Partial<telemetry.MetricsOptions> = {}): telemetry.Metrics {
+  return telemetry.createMetrics({ ...NOTHING, ...options })
+}
