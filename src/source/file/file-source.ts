@@ -27,7 +27,7 @@ interface FileSourceOptions {
 /** Interval of the looks. */
 const POLL_MS = 250
 /** An expensive look runs less often. */
-const POLL_PACE = { share: 1 / 20, minMs: POLL_MS, maxMs: 10_000 }
+const POLL_PACE = { share: 1 / 20, minMs: POLL_MS, maxMs: 10_000 } as const
 /** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
 /** A file that never rests is read anyway at so many looks. */
