@@ -258,6 +258,11 @@ export class Pacer {
     this.#restUntilMs = Math.max(this.#restUntilMs, this.#options.clock.nowMs() + ms)
   }
 
+  /** Ends a rest at this time, in monotonic milliseconds, if it is longer. */
+  restUntil(ms: number): void {
+    this.#restUntilMs = Math.min(this.#restUntilMs, ms)
+  }
+
   rested(): Promise<void> {
     const { clock } = this.#options
     const leftMs = this.#restUntilMs - clock.nowMs()

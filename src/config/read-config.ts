@@ -257,7 +257,7 @@ function checkSettings(settings: Settings): void {
 }
 
 function checkNumbers(settings: Settings): void {
-  for (const path of pathsOf('int32')) {
+  for (const path of pathsOf('int32', 'float')) {
     const { range: [min, max] = ANY } = fieldAt(path)
     const value = settings.number(path)
     if (value < min || value > max)

@@ -45,7 +45,7 @@ const START_MS = 10_000
 /** Interval of the health checks of this process, which cost nothing. */
 const CHECK_MS = 5_000
 /** The reads of the kernel while it is not verified. */
-const VERIFY_PACE = { share: 0.05, minMs: 1_000 }
+const VERIFY_PACE = { share: 0.05, minMs: 1_000 } as const
 /** Interval at which the Node is read again: another program may have removed the condition. */
 const REREAD_MS = 600_000
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }

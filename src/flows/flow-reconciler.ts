@@ -248,7 +248,7 @@ const ANSWER_MS = 1_000
 const WAITING_MAX = 65_536
 /** A client gives up after it (tcp_syn_retries = 6): versions from before a longer failure are not kept. */
 const TRIES_MS = 127_000
-const ATTEMPTS_PACE = { share: 0.01, minMs: 5_000 }
+const ATTEMPTS_PACE = { share: 0.01, minMs: 5_000 } as const
 
 /**
  * Removes connection attempts that go to a TCP endpoint that is gone, so that the client's next SYN is balanced anew.

@@ -21,7 +21,7 @@ import { forwardedFamilies } from './premises.ts'
 import { type Proof, ProofRun } from './prove.ts'
 
 /** Maximum share of a core that proofs take, at any time but for single steps. */
-const PROOF_PACE = { share: 0.1 }
+const PROOF_PACE = { share: 0.1 } as const
 /** A pass has just ended: the next one may begin at once. */
 const SETTLE_MS = 20
 /** Minimum time between two proofs, in which repairs coalesce. */

@@ -89,6 +89,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #error: Error | undefined
   #synced: number | undefined
   #passes = 0
+  #committedMs = Number.NEGATIVE_INFINITY
   /** Processor time of the process at the end of the last pass. */
   #endCpuMs = 0
   /** The start of the first of the passes that together bring the kernel to a Snapshot, and whether one read the kernel. */
@@ -115,6 +116,8 @@ export class Reconciler<State, P extends Plan<State>> {
           process: sign.process,
           damage: sign.certain,
         })
+        // Damage does not wait for the rest of a storm; other programs need the time between two commits all the same.
+        if (this.#error === undefined) this.#pacer.restUntil(this.#committedMs + options.minIntervalMs)
         this.#wake('drift')
       },
       onError: error => options.report({ kind: 'failed', error, retryMs: driftPollMs }),
@@ -129,6 +132,7 @@ export class Reconciler<State, P extends Plan<State>> {
       report: options.report,
       committed: (generation, foreign) => {
         this.#drift.expect(generation, foreign)
+        this.#committedMs = clock.nowMs()
         this.#pacer.rest(options.minIntervalMs)
       },
       looked: durationMs => this.#drift.looked(durationMs),

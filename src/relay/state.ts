@@ -18,7 +18,7 @@ interface RelayStateOptions {
 /** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
 export const STALE_MS = 150_000
 /** Rounds with their acknowledgements. The last reader is to have a change within 250 ms. */
-const ROUND_PACE = { share: 0.46, minMs: 5, maxMs: 140 }
+const ROUND_PACE = { share: 0.46, minMs: 5, maxMs: 140 } as const
 /** A process that has rested for so long since a round began has no acknowledgements of it to read. */
 const REST_MS = 2
 /** A process that does not come to rest is busy with other things than rounds, or has too many readers. */

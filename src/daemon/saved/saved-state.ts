@@ -281,7 +281,7 @@ interface Saved {
 const FIRST_MS = 1_000
 /** Minimum time between two saves. */
 const REST_MS = 10_000
-const SAVE_PACE = { share: 0.01, minMs: REST_MS }
+const SAVE_PACE = { share: 0.01, minMs: REST_MS } as const
 /** Maximum average rate of writing: what a disk of a small machine bears for years. */
 const BYTES_PER_MS = 128
 /** Interval at which the file gets the time of the last message from the source. */

@@ -269,7 +269,7 @@ interface RowsRead {
 /** Time between two reads of the generation. */
 const LOOK_MS = 500
 /** The part of a core that reading rows may take. */
-const ROWS_PACE = { share: 0.1 }
+const ROWS_PACE = { share: 0.1 } as const
 
 interface RowsSource {
   readonly first: () => Promise<RowsRead>

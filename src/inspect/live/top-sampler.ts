@@ -55,7 +55,7 @@ interface TopSamplerOptions {
 }
 
 /** The part of the time that reading the connection table may take, whose cost grows with its entries. */
-const TABLE_PACE = { share: 0.005, minMs: 5_000 }
+const TABLE_PACE = { share: 0.005, minMs: 5_000 } as const
 const LARGEST_SHOWN = 5
 
 /** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */

@@ -27,7 +27,7 @@ interface FileSourceOptions {
 /** Interval of the checks. */
 const POLL_MS = 250
 /** An expensive check runs less often. */
-const POLL_PACE = { share: 1 / 20, minMs: POLL_MS, maxMs: 10_000 }
+const POLL_PACE = { share: 1 / 20, minMs: POLL_MS, maxMs: 10_000 } as const
 /** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
 /** A file that keeps changing is read anyway after so many checks. */

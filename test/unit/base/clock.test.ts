@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { runWithin, within } from '../../../src/base/clock.ts'
+import { restMs, runWithin, SYNC_REST_MS_MAX, SYNC_SHARE, within } from '../../../src/base/clock.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 it('is true for work that ends in time, and leaves no timer behind', async () => {
@@ -33,4 +33,21 @@ it('runs nothing beyond its time, another signal, or its own end', async () => {
     await look(own)
   })
   expect(aborted).toEqual([true, false, true])
+})
+
+it.each([
+  [0, 0],
+  [0.1, 4],
+  [1, 40],
+  [6.25, 250],
+  [500, 250],
+])('rests after a pass of %f ms for %f ms', (tookMs, ms) => {
+  const rest = restMs(tookMs, { share: SYNC_SHARE, maxMs: SYNC_REST_MS_MAX })
+  expect(rest).toBeCloseTo(ms)
+  if (rest < SYNC_REST_MS_MAX) expect(tookMs).toBeLessThanOrEqual(SYNC_SHARE * (tookMs + rest))
+})
+
+it('rests for the minimum, whatever the maximum is', () => {
+  expect(restMs(1, { share: 0.5, minMs: 300, maxMs: 250 })).toBe(300)
+  expect(restMs(1_000, { share: 0.5, minMs: 300 })).toBe(2_000)
 })

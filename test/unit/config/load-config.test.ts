@@ -104,6 +104,16 @@ describe('flags beside a file', () => {
     expect(errorsFrom([], 'conntrack: { tcpTimeWaitTimeout: -1s }\n')).toHaveLength(1)
   })
 
+  it('reads the share of a processor for syncs in percent', () => {
+    const shareOf = (flags: string[], file?: string) => requestFrom(flags, file).config.syncShare
+    expect(shareOf([])).toBe(0.025)
+    expect(shareOf([], 'syncShare: 5\n')).toBe(0.05)
+    expect(shareOf(['--sync-share=0.5'], 'syncShare: 5\n')).toBe(0.005)
+    expect(shareOf(['--sync-share=0'])).toBe(0.025)
+    expect(errorsFrom(['--sync-share=101'])).toEqual(['--sync-share: 101 is not from 0 to 100'])
+    expect(errorsFrom([], 'syncShare: -1\n')).toHaveLength(1)
+  })
+
   it('reads the folder of the saved state and the condition of the Node from flags and file', () => {
     expect(requestFrom([]).config).toMatchObject({ stateDir: '', nodeCondition: '' })
     const body = 'stateDir: /var/lib/a\nnodeCondition: example.com/ProxyReady\n'

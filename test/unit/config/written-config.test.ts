@@ -88,11 +88,22 @@ it('writes the fields that kube-proxy does not have only when they are set', () 
   const lines = writtenConfig(settings).split('\n')
   expect(lines).toContain('  tcpTimeWaitTimeout: 45s')
   expect(lines.filter(line => line.includes('tcpFinWaitTimeout'))).toEqual([])
-  expect(lines.filter(line => /stateDir|nodeCondition|prove/.test(line))).toEqual([])
-  const more = requestOf('--write-config-to=f', '--state-dir=/var/lib/x', '--node-condition', '--prove=full')
+  expect(lines.filter(line => /stateDir|nodeCondition|prove|syncShare/.test(line))).toEqual([])
+  const more = requestOf(
+    '--write-config-to=f',
+    '--state-dir=/var/lib/x',
+    '--node-condition',
+    '--prove=full',
+    '--sync-share=5',
+  )
   const written = writtenConfig(more.settings).split('\n')
   expect(written).toEqual(
-    expect.arrayContaining(['stateDir: /var/lib/x', 'nodeCondition: ServiceProxyReady', 'prove: full']),
+    expect.arrayContaining([
+      'stateDir: /var/lib/x',
+      'nodeCondition: ServiceProxyReady',
+      'prove: full',
+      'syncShare: 5',
+    ]),
   )
 })
 

@@ -88,6 +88,19 @@ const changed = (endpoints: EndpointWords) => view([dnsSlice(endpoints)], now)
 const started = () => offer(view([dns(), dnsSlice({ [A]: READY })]))
 
 describe('FlowReconciler', () => {
+  it('rests between passes as long as the last one cost, divided by the share', async () => {
+    await started()
+    kernel.meanwhile = () => {
+      clock.spentMs += 5
+    }
+    await offer(changed({ [B]: READY }), 20)
+    const before = kernel.dumps.length
+    await offer(changed({ [A]: READY }), 180)
+    expect(kernel.dumps.length).toBe(before)
+    await clock.advance(20)
+    expect(kernel.dumps.length).toBeGreaterThan(before)
+  })
+
   it('I-18 deletes nothing that is right, however often it starts', async () => {
     await started()
     for (let restart = 0; restart < 10; restart++) {

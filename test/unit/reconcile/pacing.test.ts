@@ -45,6 +45,23 @@ describe('pacing', () => {
     expect(plane.kernel.get('a')).toBe('alone')
   })
 
+  it('repairs damage without the rest after a pass that cost much, but keeps the interval', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(240)
+    const times: number[] = []
+    plane.afterCommit = () => {
+      times.push(clock.nowMs())
+      clock.spentMs += 100
+    }
+    offer({ a: '2' })
+    await settle()
+    plane.tamper(new Map())
+    await clock.advance(30)
+    expect(times).toEqual([240, 260])
+    expect(plane.kernel.get('a')).toBe('2')
+  })
+
   it('counts what reading the changes cost, but nothing from before a calm', async () => {
     const { clock, plane, offer } = bench()
     const times: number[] = []

@@ -134,6 +134,30 @@ describe('exchange', () => {
     expect(await page).toEqual({ items: [], resourceVersion: '4', continue: '' })
   })
 
+  it('has the connection keep what arrives while the reader is away for more than 5 ms', async () => {
+    const line = Buffer.from(`${JSON.stringify({ type: 'ADDED', object: service('a', 1) })}\n`)
+    const clock = new FakeClock()
+    const calls: string[] = []
+    const body: ApiBody = {
+      hold: () => void calls.push(`hold at ${clock.nowMs()}`),
+      resume: () => void calls.push(`resume at ${clock.nowMs()}`),
+      async *[Symbol.asyncIterator]() {
+        for (let count = 0; count < 3; count++) yield line
+      },
+    }
+    const contentType = 'application/json;stream=watch'
+    const client: ApiClient = {
+      server: 'test',
+      send: async () => ({ status: 200, contentType, retryAfterMs: undefined, body }),
+      close: async () => undefined,
+    }
+    const each = new Exchange({ client, clock, accept: 'application/json' })
+    const aways = [4, 20, 0]
+    for await (const _ of await each.watch(opening(), () => true)) await clock.advance(aways.shift() ?? 0)
+    expect(calls).toEqual(['hold at 9', 'resume at 24'])
+    expect(clock.pending).toBe(0)
+  })
+
   it('passes on together what arrived while the reader was busy', async () => {
     const line = (name: string) =>
       Buffer.from(`${JSON.stringify({ type: 'ADDED', object: service(name, 1) })}\n`)

@@ -1,3 +1,4 @@
+import type { ServerResponse } from 'node:http'
 import { constants, type Http2Session, type ServerHttp2Stream } from 'node:http2'
 import { connect, type Socket } from 'node:net'
 import { describe, expect, it } from 'vitest'
@@ -117,6 +118,42 @@ describe('F27: a connection', () => {
     await until(() => server.connections.size === 1, 'the end of the first connection')
     streams.at(-1)?.end('again')
     expect(second === undefined ? '' : await textOf(second)).toBe('hello again')
+  })
+
+  it('leaves what arrives in the kernel while it is held, for a second at most', async () => {
+    let watched: ServerResponse | undefined
+    const server = await rig().serve({
+      protocol: 'h2',
+      handler(request, response) {
+        if (request.url !== '/watch') response.end('other')
+        else {
+          watched = response
+          response.write('hello')
+        }
+      },
+    })
+    const clock = new FakeClock()
+    const [client, other] = [await rig().openTo(server, { clock }), await rig().openTo(server)]
+    const { body } = await client.send(get('/watch', { longLived: true }))
+    const arrived: string[] = []
+    const read = () => {
+      for (let piece = body.arrived?.(); piece !== undefined; piece = body.arrived?.())
+        arrived.push(Buffer.from(piece).toString())
+      return arrived.join()
+    }
+    await until(() => read() === 'hello')
+    for (const goOn of [() => body.resume?.(), () => clock.advance(1_000)]) {
+      arrived.length = 0
+      body.hold?.()
+      for (const text of ['one', 'two']) {
+        await new Promise(written => watched?.write(text, written))
+        // What another connection brings afterwards has passed through the event loop.
+        expect(await getText(other, '/other')).toBe('other')
+      }
+      expect(read()).toBe('')
+      void goOn()
+      await until(() => read() === 'one,two')
+    }
   })
 
   it('A16: is joined by up to 15 more where each takes one stream; more requests wait in line', async () => {
