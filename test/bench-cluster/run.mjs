@@ -20,9 +20,13 @@ requireBuild()
 const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
 if (reference.status !== 0) process.exit(reference.status ?? 1)
 
-const missing = ['nft', 'cc', 'unshare'].filter(tool => spawnSync(tool, ['--version']).error !== undefined)
+const missing = ['nft', 'iptables-nft-save', 'cc', 'unshare'].filter(
+  tool => spawnSync(tool, ['--version']).error !== undefined,
+)
 if (missing.length > 0) {
-  console.error(`${missing.join(', ')} missing; on Debian, as root: apt-get install nftables gcc util-linux`)
+  console.error(
+    `${missing.join(', ')} missing; on Debian, as root: apt-get install nftables iptables gcc util-linux`,
+  )
   process.exit(1)
 }
 

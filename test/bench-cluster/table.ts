@@ -109,6 +109,17 @@ const HEAD: readonly string[] = [
   '(`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures.',
   '[Decision 0023](decisions/0023-cost-of-the-process.md) says what the figures of kprobe consist of.',
   '',
+  "First packets in iptables mode: below, first, middle and last are Services by address. In kprobe's list they stand",
+  "at places 907 to 937 of 1,000, and anywhere in kube-proxy's, so these rows do not compare. By their order in the list,",
+  'nanoseconds of a first packet from a socket of the node on 2026-11-29, at a load average of 10 to 30:',
+  '',
+  '| | first | middle | last | no Service |',
+  '| --- | ---: | ---: | ---: | ---: |',
+  '| 1,000 x 10: kprobe | 4,780 | 7,250 | 9,422 | 8,103 |',
+  '| 1,000 x 10: kube-proxy | 4,757 | 13,222 | 21,419 | 20,298 |',
+  '| 10,000 x 2: kprobe | 4,435 | 26,396 | 48,622 | 46,639 |',
+  '| 10,000 x 2: the same rules by `iptables-nft-restore`, as kube-proxy loads them | 4,391 | 86,726 | 162,180 | 160,950 |',
+  '',
 ]
 
 function section({ size, scene, measured }: SizeResult): readonly string[] {

@@ -8,7 +8,7 @@ import { goal, print } from './report.ts'
 
 // The whole daemon, from dist/, beside an API server of the tests: what its process costs from start to restart.
 // KPROBE_SIZES=1000x10,10000x2 names other sizes, KPROBE_COMMANDS=A/kprobe.mjs,B/kprobe.mjs builds to compare, each in
-// turn, KPROBE_NODE_ARGS="--cpu-prof ..." arguments for Node.
+// turn, KPROBE_NODE_ARGS="--cpu-prof ..." arguments for Node, KPROBE_MODE=iptables the mode (nftables).
 
 const IDLE_MS = seconds('KPROBE_IDLE_SECONDS', 30)
 const CHANGES = 30

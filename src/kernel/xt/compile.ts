@@ -37,7 +37,8 @@ import { octetsOfText } from './struct.ts'
 import * as target from './target.ts'
 
 /**
- * Compiles a rule to the bytes that iptables-nft 1.8.9 sends to the kernel, in the form of the kernel's listings.
+ * Compiles a rule to the bytes that iptables-nft 1.8.9 sends to the kernel, in the form of the kernel's listings. Only
+ * the protocol comes after the addresses: a packet matches the protocol of most rules in a list, and the address of one.
  * Throws NetlinkError: EMSGSIZE for a rule that cannot be expressed, ENOENT for a set that does not exist.
  */
 export function compileRule(rule: XtRule, family: NftFamily, indexOfIpset?: IndexOfIpset): CompiledRule {
