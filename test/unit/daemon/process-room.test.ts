@@ -122,7 +122,7 @@ Swap:                 12 kB
 describe('the flags of V8', () => {
   it('are known to this Node.js, and the usual value is its own', () => {
     const threshold = optimizingThreshold(Number.parseInt(process.versions.node, 10))
-    const others = ['--semi-space-growth-factor=1', '--no-parallel-scavenge']
+    const others = ['--semi-space-growth-factor=1', '--no-parallel-scavenge', '--no-memory-reducer']
     const flags = [threshold?.raised, threshold?.usual, ...others]
     const script = `for (const flag of ${JSON.stringify(flags)}) require('v8').setFlagsFromString(flag)`
     expect(spawnSync(process.execPath, ['-e', script], { encoding: 'utf8' }).stderr).toBe('')
