@@ -13,9 +13,9 @@ import type { PassReason, ReconcilerEvent } from '../reconcile/pass.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
+import type { Engine } from './engine.ts'
 import type { TakeLock } from './network-lock.ts'
 import type { OptionalParts } from './optional-parts.ts'
-import type { Engine } from './process-room.ts'
 
 export interface DaemonIo {
   readonly log: Log

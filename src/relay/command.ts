@@ -8,13 +8,9 @@ import type { Config } from '../config/config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
 import { API_TLS_FLAGS, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
+import { keepYoungGenerationSmall } from '../daemon/engine.ts'
 import { openClient } from '../daemon/open.ts'
-import {
-  apiDescriptors,
-  keepYoungGenerationSmall,
-  processRoom,
-  servicesBytes,
-} from '../daemon/process-room.ts'
+import { apiDescriptors, processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { resolveOptions } from '../modes/resolve-options.ts'

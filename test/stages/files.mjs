@@ -20,7 +20,7 @@ const RUNTIME = [
   'test/unit/wire/protobuf/encoder.test.ts',
   'test/unit/netlink/native.test.ts',
   'test/unit/deploy/program.test.ts',
-  'test/unit/daemon/process-room.test.ts',
+  'test/unit/daemon/engine.test.ts',
   'test/unit/source/kube/client/http2-connection.test.ts',
   'test/unit/source/kube/client/race.test.ts',
   'test/unit/source/kube/client/call-answer.test.ts',

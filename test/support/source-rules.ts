@@ -191,6 +191,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/instance-lock.ts': ['node:fs/promises'],
   'daemon/network-lock.ts': ['node:fs/promises', 'node:net'],
   'inspect/page/page-server.ts': ['node:fs/promises'],
+  'daemon/engine.ts': ['node:fs', 'node:v8'],
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
   cli: ['yaml'],
   'cli/admin-client.ts': ['node:http'],

@@ -1,11 +1,11 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, systemClock } from '../../base/clock.ts'
 import {
   type CommitResult,
   createNftClient,
   type NftClient,
   type TableName,
 } from '../../kernel/nft/client.ts'
-import { GenerationWatch } from '../../kernel/nft/dump.ts'
+import { GenerationWatch } from '../../kernel/nft/generation-watch.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
@@ -71,7 +71,15 @@ export function watchesOf(
     shifted,
     unshifted,
     watchGeneration(everyMs, changed) {
-      const watch = socket && GenerationWatch.open(socket.openTransport(), everyMs, changed)
+      const watch =
+        socket &&
+        GenerationWatch.open({
+          transport: socket.openTransport(),
+          clock: systemClock,
+          own: socket.own,
+          everyMs,
+          changed,
+        })
       return watch && { expect: generation => watch.expect(unshifted(generation)), stop: () => watch.stop() }
     },
     watchWriters(report) {

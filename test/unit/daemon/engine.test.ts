@@ -1,0 +1,78 @@
+import { spawnSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { describe, expect, it } from 'vitest'
+import { flagsOf, pagesOfFiles } from '../../../src/daemon/engine.ts'
+import { releasePages } from '../../../src/netlink/native.ts'
+
+const SMAPS = `00400000-00e00000 r--p 00000000 fe:00 83      /usr/bin/node
+Size:              10240 kB
+Anonymous:             0 kB
+Swap:                  0 kB
+00e00000-01000000 r-xp 00a00000 fe:00 83      /usr/bin/node
+Anonymous:             0 kB
+Swap:                  0 kB
+01000000-01002000 r--p 00c00000 fe:00 83      /usr/bin/node
+Anonymous:             8 kB
+Swap:                  0 kB
+01002000-01003000 rw-p 00c02000 fe:00 83      /usr/bin/node
+Anonymous:             0 kB
+Swap:                  0 kB
+7f0000000000-7f0000001000 r-xp 00000000 00:00 0
+Anonymous:             0 kB
+Swap:                  0 kB
+7ffff0000000-7ffff0002000 r-xp 00000000 00:00 0                          [vdso]
+Anonymous:             0 kB
+Swap:                  0 kB
+7f1000000000-7f1000001000 r--s 00000000 fe:00 9      /var/data
+Anonymous:             0 kB
+Swap:                  0 kB
+7f2000000000-7f2000003000 r--p 00000000 fe:00 9      /usr/lib/a library
+Anonymous:             0 kB
+Swap:                  0 kB
+7f3000000000-7f3000003000 r--p 00000000 fe:00 9      /usr/lib/relocated and swapped out
+Anonymous:             0 kB
+Swap:                 12 kB
+`
+
+describe('the flags of V8', () => {
+  it('are known to this Node.js, and the first one raises its own value', () => {
+    const flags = flagsOf(Number.parseInt(process.versions.node, 10)) ?? []
+    const others = ['--semi-space-growth-factor=1', '--no-parallel-scavenge']
+    const script = `for (const flag of ${JSON.stringify([...flags, ...others])}) require('v8').setFlagsFromString(flag)`
+    expect(spawnSync(process.execPath, ['-e', script], { encoding: 'utf8' }).stderr).toBe('')
+    const { stdout } = spawnSync(process.execPath, ['--v8-options'], { encoding: 'utf8' })
+    const [name, value] = flags[0]?.split('=') ?? []
+    expect(stdout).toContain(`default: ${name}=${Number(value) / 8}\n`)
+  })
+
+  it('are not set where no test has tried them', () => {
+    expect([21, 27, 40].map(flagsOf)).toEqual([undefined, undefined, undefined])
+  })
+})
+
+describe('the pages that are released after the start', () => {
+  it('are of files alone: private, not writable, and never written', () => {
+    expect([...pagesOfFiles(SMAPS)]).toEqual([
+      0x400000n,
+      0xa00000n,
+      0xe00000n,
+      0x200000n,
+      0x7f2000000000n,
+      0x3000n,
+    ])
+  })
+
+  it('are read again when they are needed', () => {
+    const read = () => readFileSync('/proc/self/smaps', 'latin1')
+    const residentKb = () => {
+      const program = read()
+        .split(/^(?=[0-9a-f]+-)/m)
+        .filter(mapping => mapping.includes(process.execPath))
+      return program.reduce((sum, mapping) => sum + Number(/^Rss: +(\d+)/m.exec(mapping)?.[1]), 0)
+    }
+    const before = residentKb()
+    releasePages(pagesOfFiles(read()))
+    expect(residentKb()).toBeLessThan(before)
+    expect(JSON.parse('[1,2]')).toEqual([1, 2])
+  })
+})
