@@ -106,7 +106,7 @@ describe('the memory for Services', () => {
       expect(served(table)).toEqual(['ns/a', 'ns/b', 'ns/old'])
       expect(refusalLines(table.services.get('ns/c'))).toEqual([
         expect.stringMatching(
-          /needs about 0 MiB .* and older Services take the rest of the 0 MiB for all Services/,
+          /needs about 0 MiB .* and older Services use the rest of the 0 MiB for all Services/,
         ),
       ])
     }

@@ -70,6 +70,14 @@ describe('addConnectionMetrics', () => {
     ])
   })
 
+  it('counts a connection once in each of two scrapes at the same time', async () => {
+    const { series, later } = bench(10)
+    later([count('1', 5)])
+    const [one = [], two] = await Promise.all([series(), series()])
+    expect(one[0]).toMatch(/^kprobe_service_connections_total\{.*\} 5$/)
+    expect(two).toEqual(one)
+  })
+
   it('leaves out endpoints beyond the limit, and then Services, and says how many there would be', async () => {
     const { series, later } = bench(2)
     later([count('1', 5), count('2', 1)])
