@@ -1,7 +1,7 @@
 import { count } from '../../base/text.ts'
 
 /** The time that the kernel needs for a new connection, in microseconds: docs/benchmarks.md, at 1,000 to 30,000 Services. */
-const COSTS = { nftables: 4, iptables: 6, service: 0.0137 }
+const COSTS = { nftables: 4, iptables: 6, service: 0.0137 } as const
 
 /**
  * Compares the cost of a new connection in iptables mode and nftables mode. kubeadm 1.37 writes `mode: iptables` where the

@@ -98,7 +98,7 @@ describe('JsonItems', () => {
 
   it('says on one line what is wrong', () => {
     expect(() => read('{"items":[{"a":\n x}]}')).toThrow(
-      /^Unexpected token '?x'?, in the object that begins at line 1$/,
+      /^invalid JSON: Unexpected token '?x'?, in the object that begins at line 1$/,
     )
   })
 
