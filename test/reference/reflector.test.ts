@@ -208,17 +208,19 @@ test.each([
 test('a streamed list that Kubernetes 1.37 compresses, and its watch, arrive in fewer bytes', async context => {
   const { body } = await plane.api.send('GET', '/version')
   if (Number(Object(body).minor) < 37) return context.skip('WatchListCompression is of 1.37')
-  await plane.api.each(
-    Array.from({ length: 300 }, (_, index) => index),
-    index => plane.api.create(service(`s${index}`)),
-  )
+  const endpoints = Array.from({ length: 200 }, (_, index) => ({
+    addresses: [`10.181.0.${index}`],
+    nodeName: NODE,
+  }))
+  const names = Array.from({ length: 30 }, (_, index) => `s${index}`)
+  await plane.api.each(names, name => plane.api.create({ ...slice(name, ''), endpoints }))
   const before = relay.receivedBytes
   const watched = await watch()
   await expectEqual(watched)
   const listed = watched.observations.flatMap(one => (one.kind === 'listed' ? [one.bytes] : []))
   const bytes = listed.reduce((sum, each) => sum + each, 0)
   expect(relay.receivedBytes - before).toBeLessThan(bytes / 2)
-  await plane.api.put(service('s7', 81))
+  await plane.api.put(slice('s7', '10.181.1.1'))
   await expectEqual(watched)
   expect(watched.problems).toEqual([])
 })

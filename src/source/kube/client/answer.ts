@@ -1,4 +1,4 @@
-import type { Readable } from 'node:stream'
+import { type Readable, Writable } from 'node:stream'
 import { createGunzip } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { printable } from '../../../model/fields.ts'
@@ -259,7 +259,21 @@ function gunzip(stream: Readable, call: Call): Readable {
     if (!stream.readableEnded) call.fail(cutOff())
   })
   call.onFail(() => inflate.destroy())
-  return stream.pipe(inflate)
+  stream.pipe(gathering(inflate))
+  return inflate
+}
+
+/**
+ * Pieces that arrive while others are inflated go on together: each trip to zlib's thread costs 0.1 ms, and a streamed
+ * list of 1,000 Services comes in 1,000 pieces.
+ */
+function gathering(inflate: Writable): Writable {
+  return new Writable({
+    highWaterMark: INFLATED_PIECE_BYTES,
+    // Whether it fails, the events of `inflate` say.
+    writev: (chunks, done) => inflate.write(Buffer.concat(chunks.map(({ chunk }) => chunk)), () => done()),
+    final: done => inflate.end(() => done()),
+  })
 }
 
 /**
