@@ -9,7 +9,7 @@ export function tiedNode(...args: readonly string[]): [file: string, args: strin
   return ['setpriv', ['--pdeathsig', 'KILL', process.execPath, ...args]]
 }
 
-/** `kprobe run` in nftables mode. */
+/** `kprobe run` in nftables mode, or in iptables mode if KPROBE_MODE says so. */
 export class Daemon {
   readonly startMs: number
   readonly syncedCpu: CpuMs
@@ -28,10 +28,18 @@ export class Daemon {
     const began = performance.now()
     // Node.js decodes all certificates of its own at the start where this is set: 30 ms that are not of kprobe.
     const env = { ...process.env, NODE_EXTRA_CA_CERTS: undefined }
-    const child = spawn(...tiedNode(...nodeArgs, command, 'run', ...proxyFlags({ kubeconfig })), {
-      stdio: ['ignore', 'ignore', 'pipe'],
-      env,
-    })
+    const child = spawn(
+      ...tiedNode(
+        ...nodeArgs,
+        command,
+        'run',
+        ...proxyFlags({ kubeconfig, mode: process.env.KPROBE_MODE === 'iptables' ? 'iptables' : 'nftables' }),
+      ),
+      {
+        stdio: ['ignore', 'ignore', 'pipe'],
+        env,
+      },
+    )
     const { pid = 0 } = child
     const lines = createInterface(child.stderr)
     const last: string[] = []
