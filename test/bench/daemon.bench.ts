@@ -1,6 +1,10 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { systemClock } from '../../src/base/clock.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
 import { between, type CpuMs, cpuOf, type Memory, memoryOf } from './daemon-cost.ts'
 import { Daemon } from './daemon-process.ts'
 import { serve, startTestServer, type TestServer } from './kube-server.ts'
@@ -15,6 +19,8 @@ const CHANGES = 30
 const CHANGE_EVERY_MS = 400
 const STORM_PER_SECOND = 100
 const STORM_MS = 10_000
+/** Storms that end at a different moment of the rest between two commits. */
+const LAGS = 5
 /** No more than this share of a core for this long: whatever was to be done is done. */
 const QUIET_MS = 2_000
 const QUIET_SHARE = 0.02
@@ -33,6 +39,7 @@ interface Figures {
   readonly idle: Memory
   readonly changeCpu: CpuMs
   readonly stormCpu: CpuMs
+  readonly lagsMs: readonly number[]
   readonly after: Memory
   readonly restartMs: number
   readonly restartCpu: CpuMs
@@ -89,6 +96,8 @@ async function measure(command: string, server: TestServer): Promise<Figures> {
     server.change(0)
   })
   await quiet(pid)
+  const lagsMs: number[] = []
+  for (let storm = 0; storm < LAGS; storm++) lagsMs.push(await lagAfter(server, 1_500 + 37 * storm))
   const after = memoryOf(pid)
   await first.stop()
   const second = await Daemon.start(command, server.kubeconfig)
@@ -104,10 +113,32 @@ async function measure(command: string, server: TestServer): Promise<Figures> {
     idle,
     changeCpu: without(changing, idleCpu, CHANGES * CHANGE_EVERY_MS),
     stormCpu,
+    lagsMs,
     after,
     restartMs: second.startMs,
     restartCpu,
   }
+}
+
+/** Gives the time from the end of a short storm to the last commit that follows from it. */
+async function lagAfter(server: TestServer, stormMs: number): Promise<number> {
+  const commits = createNftClient({
+    transport: openNetlink({ protocol: NETLINK_NETFILTER }),
+    clock: systemClock,
+  })
+  server.change(STORM_PER_SECOND)
+  await sleep(stormMs)
+  server.change(0)
+  const endMs = performance.now()
+  let [lagMs, generation] = [0, commits.generation()]
+  while (performance.now() - endMs < QUIET_MS) {
+    await sleep(2)
+    const now = commits.generation()
+    if (now !== generation) lagMs = performance.now() - endMs
+    generation = now
+  }
+  await commits.close()
+  return lagMs
 }
 
 async function quiet(pid: number): Promise<void> {
@@ -144,6 +175,7 @@ function tell(
     ['memory then, MiB', f => memory(f.idle, most)],
     [`CPU of a change, one every ${CHANGE_EVERY_MS} ms`, f => cpu(f.changeCpu, 3, 2)],
     [`${STORM_PER_SECOND} changes a second, ms a second`, f => cpu(perSecond(f.stormCpu, STORM_MS), 40, 1)],
+    ['lag after the last change, ms', f => f.lagsMs.map(ms => ms.toFixed(0)).join(', ')],
     ['memory then, MiB', f => memory(f.after)],
     ['restart to first sync, ms', f => f.restartMs.toFixed(0)],
     ['CPU of the restart, ms', f => cpu(f.restartCpu, most.restartCpuMs)],
