@@ -14,6 +14,7 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { FOREIGN, KUBE_PROXY } from '../support/xt-tables.ts'
 import { ipsetNames } from './ipsets.ts'
+import { inOurOrder } from './our-order.ts'
 
 const open = () => openNetlink({ protocol: NETLINK_NETFILTER })
 const TABLES = ['mangle', 'raw', 'filter', 'nat', 'security'] as const
@@ -77,10 +78,10 @@ describe('whole tables', () => {
     const rules = [...observed.values()].flatMap(({ chains }) =>
       [...chains.values()].flatMap(chain => chain.rules),
     )
-    for (const { compiled } of rules)
-      expect(compileRule(readRule(compiled, family, names.nameOf), family, names.indexOf).compiled).toBe(
-        compiled,
-      )
+    for (const { compiled } of rules) {
+      const rule = readRule(compiled, family, names.nameOf)
+      expect(compileRule(rule, family, names.indexOf).compiled).toBe(inOurOrder(compiled, rule, family))
+    }
   })
 })
 

@@ -7,10 +7,8 @@ import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../src/kernel/nft/state.ts'
 import type { Operation } from '../../src/kernel/nft/transaction.ts'
 import { compileRule } from '../../src/kernel/xt/compile.ts'
-import { ZERO_COUNTER } from '../../src/kernel/xt/expressions.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import { readRule } from '../../src/kernel/xt/read.ts'
-import type { XtRule } from '../../src/kernel/xt/rule.ts'
 import { builtinChains, builtinHook, type XtTableName } from '../../src/kernel/xt/scope.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -18,6 +16,7 @@ import { freshNetns } from '../support/lab/netns.ts'
 import { asRead, COUNTERS, JUMPED_TO, SETS, WRITTEN, type WrittenRule } from '../support/xt-rules.ts'
 import { address } from '../support/xt-words.ts'
 import { ipsetNames } from './ipsets.ts'
+import { inOurOrder } from './our-order.ts'
 
 const TOOLS = { ip: 'iptables-nft', ip6: 'ip6tables-nft' } as const
 const TABLES = ['filter', 'nat', 'mangle'] as const
@@ -203,15 +202,6 @@ function bytesOf(observed: Observed): ReadonlyMap<string, readonly string[]> {
         rules.map(rule => rule.compiled),
       )
   return bytes
-}
-
-/** The tool compares the protocol first, and we the addresses: in a list of Services, few packets get further. */
-function inOurOrder(bytes: string, { protocol, source, destination }: XtRule, family: NftFamily): string {
-  const only = (part: Partial<XtRule>): string =>
-    compileRule({ ...part, matches: [], target: undefined }, family).compiled.slice(0, -ZERO_COUNTER.length)
-  const first = only({ ...(protocol && { protocol }) })
-  const second = only({ ...(source && { source }), ...(destination && { destination }) })
-  return bytes.replace(first + second, () => second + first)
 }
 
 function withoutDates(text: string): string {
