@@ -21,7 +21,7 @@ interface GenerationWatchOptions {
 const CALM_AFTER_MS = 10_000
 /** A notification that was lost is made up for this late. */
 const CALM_CHECK_MS = 60_000
-const RECEIVING = { groups: [NFNLGRP_NFTABLES], datagramBytes: 16 * 1024, messagesPerTurn: 1_024 }
+const RECEIVING = { groups: [NFNLGRP_NFTABLES], datagramBytes: 16 * 1024, messagesPerTurn: 1_024 } as const
 
 /**
  * Notices new generations. The generation is read again and again without JavaScript; after a calm, the watch subscribes
