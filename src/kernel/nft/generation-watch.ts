@@ -1,6 +1,7 @@
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { watchGroups } from '../../netlink/batch.ts'
 import { NFNLGRP_NFTABLES } from '../../netlink/constants.ts'
+import type { Message } from '../../netlink/message.ts'
 import { isNetlinkFailure, type Repetition, type Transport } from '../../netlink/transport.ts'
 import { generationAttribute, generationRequest } from './dump.ts'
 
@@ -8,11 +9,8 @@ interface GenerationWatchOptions {
   /** A socket of its own. The watch closes it. */
   readonly transport: Transport
   readonly clock: Clock
-  /** The port id of the socket that our own commits come from. */
   readonly own: number
-  /** Interval of the reads, milliseconds. */
   readonly everyMs: number
-  /** The generation may not be the expected one. */
   readonly changed: () => void
 }
 
@@ -23,9 +21,7 @@ interface GenerationWatchOptions {
 const CALM_AFTER_MS = 10_000
 /** A notification that was lost is made up for this late. */
 const CALM_CHECK_MS = 60_000
-/** Announcements fit into a page or two. */
-const DATAGRAM_BYTES = 16 * 1024
-const MESSAGES_PER_TURN = 1_024
+const RECEIVING = { groups: [NFNLGRP_NFTABLES], datagramBytes: 16 * 1024, messagesPerTurn: 1_024 } as const
 
 /**
  * Notices new generations. The generation is read again and again without JavaScript; after a calm, the watch subscribes
@@ -39,9 +35,8 @@ export class GenerationWatch {
 
   /** Undefined for a transport that cannot repeat a request, which is closed then. */
   static open(options: GenerationWatchOptions): GenerationWatch | undefined {
-    const watch = new GenerationWatch(options)
-    if (watch.#repetition !== undefined) return watch
-    watch.stop()
+    if (options.transport.repeat !== undefined) return new GenerationWatch(options)
+    void options.transport.close()
     return undefined
   }
 
@@ -63,14 +58,12 @@ export class GenerationWatch {
   }
 
   #read(): void {
-    const { transport, everyMs } = this.#options
-    this.#repetition = transport.repeat?.(generationRequest(), everyMs, () => this.#moved())
+    const { transport, everyMs, changed } = this.#options
     this.#again(CALM_AFTER_MS)
-  }
-
-  #moved(): void {
-    this.#again(CALM_AFTER_MS)
-    this.#options.changed()
+    this.#repetition = transport.repeat?.(generationRequest(), everyMs, () => {
+      this.#again(CALM_AFTER_MS)
+      changed()
+    })
   }
 
   #again(ms: number): void {
@@ -80,43 +73,32 @@ export class GenerationWatch {
 
   /** Subscribes, unless it did before. A check makes up for what happened until then. */
   #calm(): void {
-    try {
-      this.#unsubscribe ??= this.#subscribed()
-      this.#again(CALM_CHECK_MS)
-    } catch (error) {
-      if (!isNetlinkFailure(error)) throw error
-      this.#read()
-    }
+    this.#again(CALM_CHECK_MS)
+    this.#unsubscribe ??= this.#subscribed()
     this.#options.changed()
   }
 
-  #subscribed(): () => void {
+  #subscribed(): (() => void) | undefined {
     const { transport, own } = this.#options
     let isForeign = false
     // The kernel announces nothing before this, so that the reads find only their answers.
     this.#repetition?.stop()
     this.#repetition = undefined
-    return watchGroups({
-      transport,
-      groups: [NFNLGRP_NFTABLES],
-      datagramBytes: DATAGRAM_BYTES,
-      messagesPerTurn: MESSAGES_PER_TURN,
-      take: (_, { portId }) => {
-        isForeign ||= portId !== own
-      },
-      lost: () => {
-        isForeign = true
-      },
-      turned: () => {
-        if (isForeign) this.#leave()
-      },
-    })
+    try {
+      const heard = (_: unknown, message?: Message) => (isForeign ||= message?.portId !== own)
+      const turned = () => isForeign && this.#leave()
+      return watchGroups({ ...RECEIVING, transport, take: heard, lost: heard, turned })
+    } catch (error) {
+      if (!isNetlinkFailure(error)) throw error
+      this.#read()
+      return undefined
+    }
   }
 
   #leave(): void {
     this.#unsubscribe?.()
     this.#unsubscribe = undefined
     this.#read()
-    this.#moved()
+    this.#options.changed()
   }
 }

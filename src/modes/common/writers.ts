@@ -71,15 +71,10 @@ export function watchesOf(
     shifted,
     unshifted,
     watchGeneration(everyMs, changed) {
-      const watch =
-        socket &&
-        GenerationWatch.open({
-          transport: socket.openTransport(),
-          clock: systemClock,
-          own: socket.own,
-          everyMs,
-          changed,
-        })
+      if (socket === undefined) return undefined
+      const { own, openTransport } = socket
+      const place = { transport: openTransport(), clock: systemClock, own }
+      const watch = GenerationWatch.open({ ...place, everyMs, changed })
       return watch && { expect: generation => watch.expect(unshifted(generation)), stop: () => watch.stop() }
     },
     watchWriters(report) {

@@ -8,9 +8,8 @@ import {
   type OutgoingHttpHeaders,
   sensitiveHeaders,
 } from 'node:http2'
-import { type Cancel, HOLD_MS_MAX } from '../../../base/clock.ts'
 import type { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, cutOff, Pulse, silence, type Tap } from './answer.ts'
+import { type Answer, answerOf, cutOff, Pulse, silence } from './answer.ts'
 import type { Call } from './call.ts'
 import { arrival, exchangeFailure, TurnedDown } from './dial.ts'
 import {
@@ -21,6 +20,7 @@ import {
   type OpenConnection,
   type Outgoing,
 } from './pool.ts'
+import { SocketTap } from './socket-tap.ts'
 
 /**
  * Lists arrive without waiting for window updates, and in pieces small enough that one is dealt with before the event loop
@@ -71,37 +71,6 @@ async function settle(session: ClientHttp2Session, { socket, signal }: Http2Opti
     session.destroy()
     socket.destroy()
     throw signal.aborted ? signal.reason : exchangeFailure(error)
-  }
-}
-
-/**
- * Stops reading from the socket of a session. Node.js cannot pause one: each event of a watch wakes the process, and costs
- * more than to read it with others. Does nothing where the socket is of an unknown kind.
- */
-class SocketTap implements Tap {
-  readonly #options: Pick<Http2Options, 'socket' | 'clock'>
-  #cancel: Cancel | undefined
-
-  constructor(options: Pick<Http2Options, 'socket' | 'clock'>) {
-    this.#options = options
-  }
-
-  hold(): void {
-    this.#cancel ??= this.#options.clock.after(HOLD_MS_MAX, () => this.resume())
-    this.#switch('readStop')
-  }
-
-  resume(): void {
-    if (this.#cancel === undefined) return
-    this.#cancel()
-    this.#cancel = undefined
-    this.#switch('readStart')
-  }
-
-  #switch(name: 'readStop' | 'readStart'): void {
-    const handle: unknown = Reflect.get(this.#options.socket, '_handle')
-    const method: unknown = handle instanceof Object ? Reflect.get(handle, name) : undefined
-    if (typeof method === 'function') Reflect.apply(method, handle, [])
   }
 }
 
