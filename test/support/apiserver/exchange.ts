@@ -85,7 +85,8 @@ function wantsGzip({ headers }: ServerRequest): boolean {
 }
 
 function compressed(reply: Whole, request: ServerRequest): Whole {
-  if (!wantsGzip(request) || reply.body.length < GZIP_MIN_BYTES || 'content-encoding' in reply.headers) return reply
+  if (!wantsGzip(request) || reply.body.length < GZIP_MIN_BYTES || 'content-encoding' in reply.headers)
+    return reply
   const body = gzipSync(reply.body, { level: GZIP_LEVEL })
   return { ...reply, headers: { ...reply.headers, ...COMPRESSED }, body }
 }

@@ -89,7 +89,10 @@ export class FaultyEvents implements EventSink {
 
   #write(bytes: Uint8Array): void {
     const { body, faults, compresses } = this.#options
-    if (!compresses) return body.write(bytes)
+    if (!compresses) {
+      body.write(bytes)
+      return
+    }
     this.#unflushed.push(bytes)
     this.#unflushedBytes += bytes.length
     // Faults count events that were sent.
