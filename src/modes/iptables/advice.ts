@@ -1,7 +1,10 @@
 import { count } from '../../base/text.ts'
 
-/** The time that the kernel needs for a new connection, in microseconds: docs/benchmarks.md, at 1,000 to 30,000 Services. */
-const COSTS = { nftables: 4, iptables: 6, service: 0.0137 } as const
+/**
+ * The time that the kernel needs for a first packet, in microseconds: in iptables mode for the last Service of the list, from
+ * measurements at 1,000 and 10,000 Services (docs/decisions/0017-iptables-over-netlink.md).
+ */
+const COSTS = { nftables: 4, iptables: 5, service: 0.0045 } as const
 
 /**
  * Compares the cost of a new connection in iptables mode and nftables mode. kubeadm 1.37 writes `mode: iptables` where the
@@ -9,5 +12,5 @@ const COSTS = { nftables: 4, iptables: 6, service: 0.0137 } as const
  */
 export function iptablesAdvice(services: number): string {
   const spentUs = Math.round(COSTS.iptables + services * COSTS.service)
-  return `with ${count(services, 'Service')}, a new connection costs the kernel about ${spentUs} µs in iptables mode and ${COSTS.nftables} µs in nftables mode; to change, set mode: nftables (docs/how-to/move-a-node.md)`
+  return `with ${count(services, 'Service')}, a new connection costs the kernel up to ${spentUs} µs in iptables mode and ${COSTS.nftables} µs in nftables mode; to change, set mode: nftables (docs/how-to/move-a-node.md)`
 }

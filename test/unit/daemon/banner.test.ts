@@ -118,7 +118,7 @@ it('says after the first sync what nftables mode would win', () => {
     [
       'info',
       expect.stringContaining(
-        'with 1 Service, a new connection costs the kernel about 6 µs in iptables mode',
+        'with 1 Service, a new connection costs the kernel up to 5 µs in iptables mode',
       ),
     ],
   ])
