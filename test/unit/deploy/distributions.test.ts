@@ -44,8 +44,8 @@ function requestOf({ argv, file }: Start) {
 
 /** Names as on docs/hand-over.md, with the mode that its row names. */
 const STARTS: readonly (readonly [string, string, Start])[] = [
-  ['kubeadm', 'nftables', kubeadm(KUBEADM)],
-  ['kubeadm, `mode: iptables`', 'iptables', kubeadm(IPTABLES)],
+  ['kubeadm to 1.36', 'nftables', kubeadm(KUBEADM)],
+  ['kubeadm from 1.37', 'iptables', kubeadm(IPTABLES)],
   ['RKE2', 'iptables', flagsOf('rke2')],
   ['k3s', 'iptables', flagsOf('k3s')],
 ]
