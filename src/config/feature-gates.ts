@@ -1,65 +1,72 @@
 import { parseBool } from './flag.ts'
 
 /**
- * Feature gates of Kubernetes 1.36.3. kube-proxy accepts those of all components, since manifests give every component
- * the same list. The list comes from its registry. Spaces and line breaks separate names.
+ * Feature gates of Kubernetes 1.36.3 and 1.37.2 that may have either value. kube-proxy accepts those of all components, since
+ * manifests give every component the same list. The list comes from its registry. Spaces and line breaks separate names.
  */
-const ON_BY_DEFAULT = `
-  APIResponseCompression APIServerIdentity AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs AtomicFIFO
-  AuthorizePodWebsocketUpgradeCreatePermission CPUManagerPolicyBetaOptions CRDObservedGenerationTracking
-  ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation ClientsAllowTLSCacheGC ComponentFlagz
-  ComponentStatusz ConstrainedImpersonation ContainerCheckpoint ContainerRestartRules ContextualLogging
-  CustomCPUCFSQuotaPeriod DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaints DRAExtendedResource
-  DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus
-  DRAResourceClaimGranularStatusAuthorization DRASchedulerFilterTimeout DeclarativeValidationBeta
-  DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency DisableCPUQuotaWithExclusiveCPUs EnvFiles
-  ExtendWebSocketsToKubelet GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority
-  HPAConfigurableTolerance HostnameOverride InOrderInformersBatchProcess
-  InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingInitContainers InformerResourceVersion
-  KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletPodResourcesListUseActivePods
-  KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders ListFromCacheSnapshot
-  LoggingBetaOptions MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge
-  MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy
-  NodeDeclaredFeatures NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching PLEGOnDemandRelist
-  PodDeletionCost PodLevelResources PodReadyToStartContainersCondition PodTopologyLabelsAdmission
-  PortForwardWebsockets PreventStaticPodAPIReferences RelaxedServiceNameValidation ReloadKubeletClientCAFile
-  ReloadKubeletServerCertificateFile RemoteRequestHeaderUID ResourceHealthStatus ResourceHealthStatusMessage
-  RestartAllContainersOnContainerExits RotateKubeletServerCertificate SchedulerAsyncPreemption
-  SchedulerPopFromBackoffQ ServiceAccountNodeAudienceRestriction ServiceCIDRStatusFieldWiping
-  SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet StaleControllerConsistencyJob
-  StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
-  StatefulSetSemanticRevisionComparison StorageNamespaceIndex StorageVersionHash StrictIPCIDRValidation
-  StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
-  TokenRequestServiceAccountUIDValidation TopologyManagerPolicyBetaOptions
-  TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy
-  UnlockWhileProcessingFIFO WatchCacheInitializationPostStartHook WatchList WatchListClient
-  WindowsGracefulNodeShutdown
-`
-
-const OFF_BY_DEFAULT = `
-  APIServingWithRoutine AllAlpha AllBeta AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
-  AllowUnsafeMalformedObjectDeletion CBORServingAndStorage CPUManagerPolicyAlphaOptions CRIListStreaming
-  CSIVolumeHealth ChangeContainerStatusOnKubeletRestart ClientsAllowCBOR ClientsPreferCBOR
+const OPEN = `
+  APIResponseCompression APIServerIdentity APIServerWebhookAuthenticationToken APIServingWithRoutine
+  AllAlpha AllBeta AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
+  AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs AllowUnsafeMalformedObjectDeletion AtomicFIFO
+  AtomicWriteVolumeUserFields AuthorizePodWebsocketUpgradeCreatePermission CBORServingAndStorage
+  CPUManagerPolicyAlphaOptions CPUManagerPolicyBetaOptions CRDObservedGenerationTracking CRIListStreaming
+  CSIVolumeHealth ChangeContainerStatusOnKubeletRestart ClearingNominatedNodeNameAfterBinding
+  ClientsAllowCARotation ClientsAllowCBOR ClientsAllowTLSCacheGC ClientsPreferCBOR
   CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook ClusterTrustBundle
-  ControllerManagerReleaseLeaderElectionLockOnExit
-  ClusterTrustBundleProjection ConcurrentWatchObjectDecode ContainerStopSignals CoordinatedLeaderElection
-  CrossNamespaceVolumeDataSource DRADeviceTaintRules DRAListTypeAttributes DRANodeAllocatableResources
-  DRAResourcePoolStatus DRAWorkloadResourceClaims DeclarativeValidationTakeover EventedPLEG GangScheduling
-  GenericWorkload HPAScaleToZero ImageVolumeWithDigest InPlacePodVerticalScalingExclusiveCPUs
-  InPlacePodVerticalScalingExclusiveMemory KMSv1 KubeletInUserNamespace KubeletRegistrationGetOnExistsOnly
-  LocalStorageCapacityIsolationFSQuotaMonitoring LoggingAlphaOptions ManifestBasedAdmissionControlConfig
-  MaxUnavailableStatefulSet MemoryQoS MutablePVNodeAffinity NativeHistograms
-  PersistentVolumeClaimUnusedSinceTime PodAndContainerStatsFromCRI PodCertificateRequest
-  PodLevelResourceManagers PodLogsQuerySplitStreams PodsAPI QOSReserved ReduceDefaultCrashLoopBackOffDecay
-  RuntimeClassInImageCriApi SELinuxMount SchedulerAsyncAPICalls ShardedListAndWatch StorageCapacityScoring
-  StorageVersionAPI StorageVersionMigrator TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling
-  TopologyManagerPolicyAlphaOptions UserNamespacesHostNetworkSupport VolumeLimitScaling
-  WindowsCPUAndMemoryAffinity WindowsHostNetwork WorkloadAwarePreemption WorkloadWithJob
+  ClusterTrustBundleProjection ComponentFlagz ComponentStatusz CompositePodGroup ConcurrentWatchObjectDecode
+  ConsistentListFromCacheSkipTimeoutFallback ConstrainedImpersonation ContainerCheckpoint
+  ContainerRestartRules ContainerStopSignals ContextualLogging
+  ControllerManagerReleaseLeaderElectionLockOnExit CoordinatedLeaderElection CrossNamespaceVolumeDataSource
+  CustomCPUCFSQuotaPeriod DRAConsumableCapacity DRADerivedAttributes DRADeviceBindingConditions
+  DRADeviceCompatibilityGroups DRADeviceTaintRules DRADeviceTaints DRAExtendedResource DRAListTypeAttributes
+  DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices DRAPartitionableDevicesType
+  DRAPrioritizedList DRAResourceClaimDeviceStatus DRAResourceClaimGranularStatusAuthorization
+  DRAResourcePoolStatus DRASchedulerFilterTimeout DRAWorkloadResourceClaims DeclarativeValidationBeta
+  DeclarativeValidationTakeover DefaultPodSysctls DeploymentReplicaSetTerminatingReplicas
+  DetectCacheInconsistency DisableCPUQuotaWithExclusiveCPUs EmptyDirVolumeMode EnvFiles EtcdRangeStream
+  EventedPLEG EvictionRequestAPI ExcludeAdmissionWebhookVirtualResources ExtendWebSocketsToKubelet
+  GRPCContainerProbeTLS GangScheduling GenericWorkload GracefulNodeShutdown
+  GracefulNodeShutdownBasedOnPodPriority H2CContainerProbe HPAConfigurableTolerance HPAGeneration
+  HPAOptimizedSelectorStore HPAScaleToZero HostnameOverride HugepageAwareEviction ImageVolumeWithDigest
+  InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling
+  InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
+  InPlacePodVerticalScalingInitContainers InPlacePodVerticalScalingMemoryBackedVolumes
+  InPlacePodVerticalScalingSchedulerPreemption InformerResourceVersion InterPodAffinityHostnameFastPath
+  KMSv1 KubeProxyIPVS KubeProxyNFTablesLocalhostNodePorts KubeletAllocatedPodsEndpoint
+  KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletInUserNamespace
+  KubeletPodResourcesListUseActivePods KubeletRegistrationGetOnExistsOnly KubeletSeparateDiskGC
+  KubeletServiceAccountTokenForCredentialProviders ListFromCacheSnapshot
+  LocalStorageCapacityIsolationFSQuotaMonitoring LoggingAlphaOptions LoggingBetaOptions
+  ManifestBasedAdmissionControlConfig MatchLabelKeysInPodTopologySpread
+  MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MemoryQoS MutablePVNodeAffinity
+  MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy
+  NFTablesNetlink NativeHistograms NodeControllerLeaseCircuitBreaker NodeDeclaredFeatures
+  NodeLifecycleConditions NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching
+  PLEGOnDemandRelist PersistentVolumeClaimUnusedSinceTime PodAndContainerStatsFromCRI PodCertificateRequest
+  PodDeletionCost PodGroupPreemptionPolicy PodLevelResourceManagers PodLevelResources
+  PodLevelResourcesFixDefaulting PodLevelResourcesFixKubeletQOSClass PodLogsQuerySplitStreams
+  PodReadyToStartContainersCondition PodTopologyLabelsAdmission PodsAPI PortForwardWebsockets
+  PreventStaticPodAPIReferences QOSReserved ReduceDefaultCrashLoopBackOffDecay RelaxedServiceNameValidation
+  ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile RemoteRequestHeaderUID ResourceHealthStatus
+  ResourceHealthStatusMessage RestartAllContainersOnContainerExits RotateKubeletServerCertificate
+  RuntimeClassInImageCriApi SELinuxMount SchedulerAsyncAPICalls SchedulerAsyncPreemption
+  SchedulerPopFromBackoffQ SchedulerPreQueueingHints ServiceAccountNodeAudienceRestriction
+  ServiceCIDRStatusFieldWiping ShardedListAndWatch SizeBasedListCostEstimate
+  StaleControllerConsistencyDaemonSet StaleControllerConsistencyHPA StaleControllerConsistencyJob
+  StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet StatefulSetRecreateStrategy
+  StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageNamespaceIndex StorageVersionAPI
+  StorageVersionHash StorageVersionMigrator StrictIPCIDRValidation
+  StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
+  TaintTolerationComparisonOperators TokenRequestServiceAccountUIDValidation TopologyAwareWorkloadScheduling
+  TopologyManagerPolicyAlphaOptions TopologyManagerPolicyBetaOptions TranslateStreamCloseWebsocketRequests
+  UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
+  UserNamespacesHostNetworkSupport VolumeBindMountOptions VolumeLimitScaling
+  WatchCacheInitializationPostStartHook WatchList WatchListClient WatchListCompression
+  WebhookRoundTripLoadBalancing WindowsCPUAndMemoryAffinity WindowsGracefulNodeShutdown WindowsHostNetwork
+  WorkloadAwarePreemption WorkloadWithJob
 `
 
-/** Gates that kube-proxy 1.37 added. */
-const LATER = 'KubeProxyIPVS KubeProxyNFTablesLocalhostNodePorts NFTablesNetlink'
-
+/** Gates of 1.36.3 with only one value. */
 const LOCKED_ON = `
   APIServerTracing AggregatedDiscoveryRemoveBetaType AnonymousAuthConfigurableEndpoints AnyVolumeDataSource
   AuthorizeNodeWithSelectors AuthorizeWithSelectors BtreeWatchCache CPUManagerPolicyOptions
@@ -91,11 +98,7 @@ const LOCKED_GATES: ReadonlyMap<string, boolean> = new Map([
   ...namesIn(LOCKED_OFF).map(name => [name, false] as const),
 ])
 
-const OPEN_GATES: ReadonlyMap<string, boolean> = new Map([
-  ...namesIn(ON_BY_DEFAULT).map(name => [name, true] as const),
-  ...namesIn(OFF_BY_DEFAULT).map(name => [name, false] as const),
-  ...namesIn(LATER).map(name => [name, false] as const),
-])
+const OPEN_GATES: ReadonlySet<string> = new Set(namesIn(OPEN))
 
 function namesIn(text: string): readonly string[] {
   return text.split(/\s+/).filter(name => name !== '')
@@ -111,26 +114,17 @@ export function whyNotGate(name: string, value: boolean): string | undefined {
   return locked === value ? undefined : `cannot be set to ${value}: the feature is locked to ${locked}`
 }
 
-type GateName =
-  | 'AllowServiceExternalIPs'
-  | 'ComponentFlagz'
-  | 'ComponentStatusz'
-  | 'LoggingAlphaOptions'
-  | 'NativeHistograms'
+/** The gates that kprobe reads: the default, and the group, AllAlpha or AllBeta, that sets one without an explicit value. */
+const READ = {
+  AllowServiceExternalIPs: { isOn: true, stage: undefined },
+  ComponentFlagz: { isOn: true, stage: 'AllBeta' },
+  ComponentStatusz: { isOn: true, stage: 'AllBeta' },
+  LoggingAlphaOptions: { isOn: false, stage: 'AllAlpha' },
+} as const
 
-/** The group, AllAlpha or AllBeta, that sets a gate without an explicit value. */
-const STAGES: Readonly<Record<GateName, 'AllAlpha' | 'AllBeta' | undefined>> = {
-  AllowServiceExternalIPs: undefined,
-  ComponentFlagz: 'AllBeta',
-  ComponentStatusz: 'AllBeta',
-  LoggingAlphaOptions: 'AllAlpha',
-  NativeHistograms: 'AllAlpha',
-}
-
-export function isGateOn(gates: FeatureGates, name: GateName): boolean {
-  const stage = STAGES[name]
-  const byStage = stage === undefined ? undefined : gates[stage]
-  return gates[name] ?? byStage ?? OPEN_GATES.get(name) ?? false
+export function isGateOn(gates: FeatureGates, name: keyof typeof READ): boolean {
+  const { isOn, stage } = READ[name]
+  return gates[name] ?? (stage === undefined ? undefined : gates[stage]) ?? isOn
 }
 
 /** Reads `A=true,B=false`, which may be given several times; the last value of a gate applies. */
