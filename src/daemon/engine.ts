@@ -16,12 +16,12 @@ export interface Engine {
  * such modules anew: that is why they are not set at the start.
  */
 export function engine({ clock, log }: { readonly clock: Clock; readonly log: Log }): Engine {
-  const flags = flagsOf(Number.parseInt(process.versions.node, 10))
+  const flag = flagOf(Number.parseInt(process.versions.node, 10))
   return {
     loads() {
       // A load of 30,000 Services takes as long, and needs 176 MiB instead of 203.
       keepYoungGenerationSmall()
-      for (const flag of flags ?? []) setFlagsFromString(flag)
+      if (flag !== undefined) setFlagsFromString(flag)
     },
     loaded() {
       clock.after(CALM_MS, () => {
@@ -66,18 +66,13 @@ export function pagesOfFiles(smaps: string): BigUint64Array {
 }
 
 /**
- * Gives the flags for a load and the time after it. V8 writes a line about a flag that it does not know to standard error:
+ * Gives the flag for a load and the time after it. V8 writes a line about a flag that it does not know to standard error:
  * undefined for other versions of Node.js than the tests run.
  *
- * The first one sets how often a function runs until V8 optimizes it: eight times as often as usual. Most of the code that
- * V8 optimizes never pays for the time of its threads: a load is over before, and later this process seldom works.
- *
- * The second one lets V8's memory reducer collect the whole heap once in a calm after a load, and not two or three times:
- * 100 instead of 200 ms of CPU at 10,000 x 2.
+ * It sets how often a function runs until V8 optimizes it: eight times as often as usual. Most of the code that V8 optimizes
+ * never pays for the time of its threads: a load is over before, and later this process seldom works.
  */
-export function flagsOf(nodeMajor: number): readonly string[] | undefined {
-  if (nodeMajor === 20) return [`--interrupt-budget=${8 * (66 << 10)}`, '--memory-reducer-single-gc']
-  return nodeMajor >= 22 && nodeMajor <= 26
-    ? [`--invocation-count-for-turbofan=${8 * 3_000}`, '--memory-reducer-gc-count=1']
-    : undefined
+export function flagOf(nodeMajor: number): string | undefined {
+  if (nodeMajor === 20) return `--interrupt-budget=${8 * (66 << 10)}`
+  return nodeMajor >= 22 && nodeMajor <= 26 ? `--invocation-count-for-turbofan=${8 * 3_000}` : undefined
 }
