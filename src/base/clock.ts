@@ -306,6 +306,8 @@ export class Pacer {
   async stop(): Promise<void> {
     this.#isStopped = true
     this.#disarm()
+    for (const end of this.#waiters) end()
+    this.#waiters.clear()
     await this.#lastRun.catch(() => undefined)
   }
 

@@ -73,7 +73,7 @@ function detectFacts(detect: DetectLocal): Readonly<Record<string, unknown>> {
 export function logFirstSync(
   log: Log,
   { table, quarantined, written }: Pick<Sync, 'table' | 'quarantined' | 'written'>,
-  { proxyMode }: Pick<Config, 'proxyMode'>,
+  config: Config,
 ): void {
   const { nodePorts, node } = table
   const places = FAMILIES.map(family => {
@@ -92,7 +92,7 @@ export function logFirstSync(
     },
     'first sync complete',
   )
-  const advice = findMode(proxyMode).advice?.(table.services.size)
+  const advice = findMode(config.proxyMode).advice?.(config, table.services.size)
   if (advice !== undefined) log.info(advice)
 }
 

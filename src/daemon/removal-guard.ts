@@ -38,6 +38,7 @@ export class RemovalGuard {
 
   /** True once the source was read again, or the guard was stopped: the pass commits nothing. Throws if no source confirms the removal in time. */
   async doubts(kernel: Extent, source: Extent): Promise<boolean> {
+    if (this.#over.signal.aborted) return true
     if (this.#isSettled) return false
     const { clock, log, confirm } = this.#options
     const isDoubtful =

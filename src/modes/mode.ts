@@ -304,8 +304,8 @@ export interface Mode extends ModeRow {
   readonly needsAddresses?: true
   /** The network device that addresses of Services are bound to. */
   readonly device?: string
-  /** Says what nftables mode would win with so many Services, and how to change to it. Absent where it wins nothing. */
-  readonly advice?: (services: number) => string
+  /** Compares the cost of this mode with so many Services with that of nftables mode; undefined where it is about the same. */
+  readonly advice?: (config: Pick<Config, 'iptables'>, services: number) => string | undefined
   /** The mode's own metrics count commits that the kernel rejects. */
   readonly countsFailures?: true
   /** A lock beside that of the name, for names whose objects would have names in common. One mode has such a lock. */

@@ -116,7 +116,7 @@ export class Reconciler<State, P extends Plan<State>> {
           process: sign.process,
           damage: sign.certain,
         })
-        // Damage does not wait for the rest of a storm; other programs need the time between two commits all the same.
+        // Damage does not wait for the rest of a storm; other programs need the time between two commits.
         if (this.#error === undefined) this.#pacer.restUntil(this.#committedMs + options.minIntervalMs)
         this.#wake('drift')
       },
@@ -202,7 +202,7 @@ export class Reconciler<State, P extends Plan<State>> {
     this.#passes++
     this.#isSteady = this.#hasWaiting
     this.#hasWaiting = false
-    // While changes keep coming, reading them is a part of the cost; after a calm, what was done in the calm is none.
+    // While changes keep coming, the cost includes reading them. After a calm, work before the pass does not count.
     const beganCpuMs = this.#isSteady ? this.#endCpuMs : clock.cpuMs()
     await this.#passNow()
     this.#endCpuMs = clock.cpuMs()

@@ -2,7 +2,7 @@ import type { BuildInfo } from '../base/build-info.ts'
 import { counter, exemplified, gauge, type Handles, histogram, type Rows, readGauge } from './metric-set.ts'
 import { PROXY } from './proxy-metrics.ts'
 
-/** The parts of the daemon that each scrape asks. */
+/** The parts of the daemon that each scrape reads. */
 export interface MetricSources {
   readonly build: BuildInfo
   readonly features: readonly FeatureState[]

@@ -195,7 +195,6 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
   cli: ['yaml'],
   'cli/admin-client.ts': ['node:http'],
-  'api/metrics.ts': ['telemetry', 'api'],
   'api/command.ts': ['node:fs/promises'],
   // A file for a bug report.
   'inspect/bundle-file.ts': ['node:fs/promises', 'node:zlib'],

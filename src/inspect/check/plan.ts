@@ -34,7 +34,7 @@ export const command = modelCommand({
         await writeDocument({ changes: lines.length, complete, leftOut, ...shown }, output, io)
       else {
         printText({ lines, leftOut }, isSummary, io)
-        const advice = findMode(request.config.proxyMode).advice?.(table.services.size)
+        const advice = findMode(request.config.proxyMode).advice?.(request.config, table.services.size)
         if (advice !== undefined) io.err(`kprobe plan: ${advice}\n`)
       }
       if (!complete) warn(`only the first ${COMMITS_MAX} commits are listed; there are more`)

@@ -11,6 +11,7 @@ import {
   setSequence,
   writeNfGenMsg,
 } from '../../netlink/message.ts'
+import type { Repetition, Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_GETGEN, NFT_MSG_NEWGEN } from './constants.ts'
 import { decodeGeneration, familyOf } from './decode.ts'
 import type { HookFamily } from './state.ts'
@@ -61,12 +62,36 @@ export function generationIn(view: ByteView, message: Message): number {
   return isFirst ? data.getUint32(at + 4) : decodeGeneration(view, message).id
 }
 
-/** Encodes the attribute of an answer to generationRequest() with this generation. */
-export function generationAttribute(generation: number): Uint8Array {
-  const attribute = new DataView(new ArrayBuffer(ID_LENGTH))
-  attribute.setUint32(0, ID_HEAD, true)
-  attribute.setUint32(4, generation)
-  return new Uint8Array(attribute.buffer)
+/** Reads the generation again and again without JavaScript, over a socket of its own. */
+export class GenerationWatch {
+  readonly #transport: Transport
+  readonly #repetition: Repetition
+
+  /** Undefined for a transport that cannot repeat a request, which is closed then. */
+  static open(transport: Transport, everyMs: number, changed: () => void): GenerationWatch | undefined {
+    const repetition = transport.repeat?.(generationRequest(), everyMs, changed)
+    if (repetition !== undefined) return new GenerationWatch(transport, repetition)
+    void transport.close()
+    return undefined
+  }
+
+  private constructor(transport: Transport, repetition: Repetition) {
+    this.#transport = transport
+    this.#repetition = repetition
+  }
+
+  /** Any other generation is news from now on. The kernel puts the attribute right behind what the request has, too. */
+  expect(generation: number): void {
+    const attribute = new DataView(new ArrayBuffer(ID_LENGTH))
+    attribute.setUint32(0, ID_HEAD, true)
+    attribute.setUint32(4, generation)
+    this.#repetition.expect(new Uint8Array(attribute.buffer))
+  }
+
+  stop(): void {
+    this.#repetition.stop()
+    void this.#transport.close()
+  }
 }
 
 /** A dump of objects of one table, or of one family. */

@@ -1,11 +1,11 @@
-import { type Clock, systemClock } from '../../base/clock.ts'
+import type { Clock } from '../../base/clock.ts'
 import {
   type CommitResult,
   createNftClient,
   type NftClient,
   type TableName,
 } from '../../kernel/nft/client.ts'
-import { GenerationWatch } from '../../kernel/nft/generation-watch.ts'
+import { GenerationWatch } from '../../kernel/nft/dump.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
@@ -71,10 +71,7 @@ export function watchesOf(
     shifted,
     unshifted,
     watchGeneration(everyMs, changed) {
-      if (socket === undefined) return undefined
-      const { own, openTransport } = socket
-      const place = { transport: openTransport(), clock: systemClock, own }
-      const watch = GenerationWatch.open({ ...place, everyMs, changed })
+      const watch = socket && GenerationWatch.open(socket.openTransport(), everyMs, changed)
       return watch && { expect: generation => watch.expect(unshifted(generation)), stop: () => watch.stop() }
     },
     watchWriters(report) {

@@ -18,7 +18,11 @@ import { answersAtLoopback, ROUTE_LOCALNET } from './settings.ts'
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
   const missing = missingXt(look.sockets, look.clock)
   return config.proxyMode === 'iptables'
-    ? [...extensionFindings(missing), ...(await iptablesSettingFindings(config, look.read)), ADVICE]
+    ? [
+        ...extensionFindings(missing),
+        ...(await iptablesSettingFindings(config, look.read)),
+        ...adviceFindings(config),
+      ]
     : [summary(missing)]
 }
 
@@ -41,7 +45,10 @@ export function extensionFindings(missing: readonly MissingExtension[]): readonl
   })
 }
 
-const ADVICE: Finding = { kind: 'note', subject: 'cost of iptables mode', text: iptablesAdvice(1000) }
+function adviceFindings(config: Config): readonly Finding[] {
+  const text = iptablesAdvice(config, 1_000)
+  return text === undefined ? [] : [{ kind: 'note', subject: 'cost of iptables mode', text }]
+}
 
 const LISTS_MAX = '/sys/module/xt_recent/parameters/ip_list_tot'
 

@@ -140,12 +140,13 @@ export class Exchange {
             body.hold?.()
           })
         : undefined
-      yield { events, bytes }
-      cancel?.()
-      if (isHeld) {
-        body.resume?.()
-        await this.#options.clock.breathe()
+      try {
+        yield { events, bytes }
+      } finally {
+        cancel?.()
+        if (isHeld) body.resume?.()
       }
+      if (isHeld) await this.#options.clock.breathe()
       // A watch waits for changes in any case.
       if (!together() && this.#slice.isOver) await this.#slice.next()
     }

@@ -96,6 +96,15 @@ describe('a pacer', () => {
     expect(clock.pending).toBe(0)
   })
 
+  it('ends the waits of a pacer that stops', async () => {
+    const { clock, pacer } = rig()
+    pacer.rest(100)
+    const waits = pacer.idle(1_000)
+    await pacer.stop()
+    await waits
+    expect(clock.pending).toBe(0)
+  })
+
   it('does not nest a run in one that wakes it', async () => {
     let left = 3
     const { clock, begun, pacer } = rig({

@@ -92,7 +92,7 @@ it('counts at the first sync, and names the addresses at which node ports answer
   const odd = service('odd', { clusterIP: '10.96.0.9', clusterIPs: ['10.96.0.9'] })
   const table = tableOf([node({ ips: ['192.168.1.7'] }), service('web'), odd, POD], options)
   const written = { commits: 2, changes: 7, bytes: 300, durationMs: 3.6 }
-  logFirstSync(log, { table, quarantined: ['ns/odd'], written }, { proxyMode: 'nftables' })
+  logFirstSync(log, { table, quarantined: ['ns/odd'], written }, configOf())
   expect(records).toMatchObject([
     {
       msg: 'first sync complete',
@@ -112,7 +112,7 @@ it('counts at the first sync, and names the addresses at which node ports answer
 it('says after the first sync what nftables mode would win', () => {
   const web = tableOf([service('web'), POD])
   const written = { commits: 1, changes: 1, bytes: 1, durationMs: 1 }
-  logFirstSync(log, { table: web, quarantined: [], written }, { proxyMode: 'iptables' })
+  logFirstSync(log, { table: web, quarantined: [], written }, configOf('--proxy-mode=iptables'))
   expect(records.map(({ level, msg }) => [level, msg])).toEqual([
     ['info', 'first sync complete'],
     [

@@ -38,3 +38,14 @@ test('ends the wait for the second read when it stops', async () => {
   // The pass commits nothing.
   expect(await doubts).toBe(true)
 })
+
+test('does not wait once it has stopped', async () => {
+  const log = createLog({ format: 'text', verbosity: 0, destination: { write: () => undefined } })
+  const guard = new RemovalGuard({
+    clock: new FakeClock(),
+    log,
+    confirm: () => new Promise<void>(() => undefined),
+  })
+  guard.stop()
+  expect(await guard.doubts(KERNEL, NOTHING)).toBe(true)
+})

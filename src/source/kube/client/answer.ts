@@ -270,7 +270,7 @@ function gunzip(stream: Readable, call: Call): Readable {
 function gathering(inflate: Writable): Writable {
   return new Writable({
     highWaterMark: INFLATED_PIECE_BYTES,
-    // Whether it fails, the events of `inflate` say.
+    // The events of `inflate` report a failure.
     writev: (chunks, done) => inflate.write(Buffer.concat(chunks.map(({ chunk }) => chunk)), () => done()),
     final: done => inflate.end(() => done()),
   })

@@ -155,6 +155,13 @@ describe('exchange', () => {
     const aways = [4, 20, 0]
     for await (const _ of await each.watch(opening(), () => true)) await clock.advance(aways.shift() ?? 0)
     expect(calls).toEqual(['hold at 9', 'resume at 24'])
+    // A reader that leaves holds nothing.
+    for (const awayMs of [0, 20])
+      for await (const _ of await each.watch(opening(), () => true)) {
+        await clock.advance(awayMs)
+        break
+      }
+    expect(calls.slice(2)).toEqual(['hold at 29', 'resume at 44'])
     expect(clock.pending).toBe(0)
   })
 
