@@ -16,7 +16,12 @@ let arena: Arena
 
 beforeAll(async () => {
   arena = await Arena.open(async ({ kubeconfig, config }) => {
-    const peer = new KubeProxyPeer({ kubeconfig, nodeName: NODE_NAME, config: proxyConfigOf(config) })
+    const peer = new KubeProxyPeer({
+      kubeconfig,
+      nodeName: NODE_NAME,
+      config: proxyConfigOf(config),
+      restarts: true,
+    })
     await peer.synced()
     return peer
   })

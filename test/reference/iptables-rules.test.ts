@@ -46,6 +46,7 @@ beforeAll(async () => {
       nodeName: NODE_NAME,
       config: iptablesConfigOf(config),
       environment: restore.environment,
+      restarts: true,
     })
     await peer.synced()
     return peer

@@ -15,7 +15,19 @@ interface PeerOptions {
   readonly environment?: Readonly<Record<string, string>>
   readonly healthzPort?: number
   readonly metricsPort?: number
+  /** Starts it again when it exits with 1, as kubelet does: it exits when the addresses of its Node change (1.37). */
+  readonly restarts?: true
 }
+
+/** Runs a command up to four times, as long as it exits with 1, and ends it with itself. */
+const RESTARTS = `
+trap 'kill $child; wait $child; exit' TERM
+for _ in 1 2 3 4; do
+  setpriv --pdeathsig KILL "$@" &
+  child=$!
+  wait $child
+  [ $? = 1 ] || exit
+done`
 
 const READY_MAX_MS = 60_000
 
@@ -48,10 +60,13 @@ export class KubeProxyPeer {
     this.#ports = { healthz: options.healthzPort ?? 10256, metrics: options.metricsPort ?? 10249 }
     const file = join(this.#folder, 'config.yaml')
     writeFileSync(file, JSON.stringify(referenceConfig(options)))
+    const command = [requireBinaries().kubeProxy, `--config=${file}`, '-v=2'] as const
+    const [first, ...args] =
+      options.restarts === true ? (['sh', '-c', RESTARTS, 'sh', ...command] as const) : command
     this.program = new Program({
       name: 'kube-proxy',
-      file: requireBinaries().kubeProxy,
-      args: [`--config=${file}`, '-v=2'],
+      file: first,
+      args,
       log: join(this.#folder, 'log'),
       ...(options.environment === undefined ? {} : { environment: options.environment }),
     })
