@@ -188,7 +188,9 @@ describe('kprobe verify --prove', () => {
       expect(out).toMatch(
         /^premise that does not hold: net\.ipv6\.conf\.all\.forwarding is 0, so this node drops packets .*\nassumed:/,
       )
-      expect(out).toMatch(/^not proved: the rules do for \d+ classes .*, but a premise does not hold$/m)
+      expect(out).toMatch(
+        /^not proved: the rules treat \d+ classes .* as Kubernetes specifies, but a premise does not hold$/m,
+      )
       expect(code).toBe(4)
     } finally {
       forwardPackets()

@@ -35,7 +35,7 @@ export const command = modelCommand({
       else {
         printText({ lines, leftOut }, isSummary, io)
         const advice = findMode(request.config.proxyMode).advice?.(request.config, table.services.size)
-        if (advice !== undefined) io.err(`kprobe plan: ${advice}\n`)
+        if (advice !== undefined && !isSummary) io.err(`kprobe plan: ${advice}\n`)
       }
       if (!complete) warn(`only the first ${COMMITS_MAX} commits are listed; there are more`)
       return lines.length
