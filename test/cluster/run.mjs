@@ -24,6 +24,10 @@ await build({
   format: 'esm',
   target: 'node20',
   logLevel: 'warning',
+  // prom-client is CommonJS.
+  banner: {
+    js: "import { createRequire as __createRequire } from 'node:module'; const require = __createRequire(import.meta.url);",
+  },
 })
 // Another cluster may be starting at the same time.
 renameSync(unfinished, program)
