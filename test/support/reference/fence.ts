@@ -70,7 +70,12 @@ async function isInNftables({ family, service, endpoint }: FenceFamily, port: nu
   }))
   return (
     reaches(stdout, `${service} . 6 . ${port}`, `${service} . tcp . ${port}`) &&
-    stdout.includes(`${endpoint} . ${port}`)
+    // kube-proxy 1.37 has no map for a Service with one endpoint.
+    reaches(
+      stdout,
+      `${endpoint} . ${port}`,
+      `dnat to ${family === 'ip' ? endpoint : `[${endpoint}]`}:${port}`,
+    )
   )
 }
 
