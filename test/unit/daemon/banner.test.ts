@@ -122,6 +122,12 @@ it('says after the first sync what nftables mode would win', () => {
       ),
     ],
   ])
+  logFirstSync(
+    log,
+    { table: web, quarantined: [], written },
+    configOf('--proxy-mode=iptables', '--iptables-optimize'),
+  )
+  expect(records.slice(2).map(({ msg }) => msg)).toEqual(['first sync complete'])
 })
 
 const NOT_SYNCED = 'exiting: SIGTERM; no sync was complete: the kernel keeps the rules that it has'
