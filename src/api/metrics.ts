@@ -1,12 +1,6 @@
 import { MetricSet, type Rows, readGauge } from '../telemetry/metric-set.ts'
-import {
-  addProcessMetrics,
-  OVER_SHARE,
-  type OverShares,
-  REFUSED,
-  SILENT,
-  seconds,
-} from '../telemetry/process-metrics.ts'
+import { addProcessMetrics } from '../telemetry/process-metrics.ts'
+import { OVER_SHARE, type OverShares, REFUSED, SILENT, seconds } from '../telemetry/server-metrics.ts'
 import type { FeedStatus } from './feed.ts'
 import type { ApiServerCounts } from './grpc/server.ts'
 

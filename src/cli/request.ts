@@ -237,7 +237,7 @@ export function ownCommand<Asked extends object>(own: OwnCommand<Asked>): Comman
   return {
     help: () => helpOf(own, flags),
     async run(argv, io) {
-      const reader = new FlagReader(readArguments(argv, flags, () => undefined))
+      const reader = new FlagReader(readArguments(argv, flags))
       if (own.takesArguments !== true)
         for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
       const asked = own.read(reader, io)

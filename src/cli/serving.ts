@@ -7,7 +7,7 @@ import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import type { MetricSet } from '../telemetry/metric-set.ts'
 import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
-import type { ServerOverShare } from '../telemetry/process-metrics.ts'
+import type { ServerOverShare } from '../telemetry/server-metrics.ts'
 import type { Io } from './io.ts'
 
 /** The commands that serve, and are no daemon of a node. */

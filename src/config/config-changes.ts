@@ -137,15 +137,13 @@ interface ConfigWatchOptions<T> {
 
 export type ConfigWatch = Pick<FollowedText<readonly ConfigError[]>, 'hurry' | 'stop'>
 
-/** Interval of the reads. The file is small: reading it costs less than watching all links that lead to it. */
-const POLL_MS = 500
-
 /** Follows a configuration file. A missing or invalid file is reported once and changes nothing. */
 export function watchConfig<T>({ file, clock, parse, handlers }: ConfigWatchOptions<T>): ConfigWatch {
   const { path, text } = file
   return new FollowedText<readonly ConfigError[]>({
     clock,
-    pollMs: POLL_MS,
+    // The file is small: reading it costs less than watching all links that lead to it.
+    pollMs: 500,
     text,
     read: () => read(path),
     use: async now => {

@@ -2,11 +2,12 @@ import { open, stat } from 'node:fs/promises'
 import { codeOf } from '../base/errors.ts'
 import { readToEnd } from '../base/octets.ts'
 import { nearest, PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import { type FieldValue, scalarValue, type VmoduleItem, whyNotValue } from './field-values.ts'
+import { isJson, type Json } from '../model/fields.ts'
+import { scalarValue, type VmoduleItem, whyNotValue } from './field-values.ts'
 import { type FieldPath, fieldAt, isFieldPath, namesBelow } from './fields.ts'
 import { type ConfigError, quote } from './flag.ts'
 import { Settings } from './settings.ts'
-import { type Spot, TooManyEntries, type TreeEntry, type TreeNode, yamlTrees } from './yaml-tree.ts'
+import { Places, type Spot, yamlDocuments } from './yaml-document.ts'
 
 export const API_VERSION = 'kubeproxy.config.k8s.io/v1alpha1'
 export const KIND = 'KubeProxyConfiguration'
@@ -25,18 +26,19 @@ interface ConfigDocument {
  * file `name`: `config.yaml:3:15: conntrack.min: …`.
  */
 export function readConfigDocument(text: string, name: string): ConfigDocument {
-  const trees = yamlTrees(text)
-  if (trees.kind === 'problems') {
-    const errors = trees.problems.map(({ spot, message }) => ({ path: placeOf(name, spot), message }))
+  const read = yamlDocuments(text)
+  if (read.kind === 'problems') {
+    const errors = read.problems.map(({ spot, message }) => ({ path: placeOf(name, spot), message }))
     return { settings: emptySettings(name), errors, warnings: [] }
   }
-  const reader = new DocumentReader(name)
-  try {
-    reader.readRoots(trees.roots)
-  } catch (error) {
-    if (!(error instanceof TooManyEntries)) throw error
-    reader.errors.push({ path: name, message: error.message })
-  }
+  const [first, second] = read.documents
+  const reader = new DocumentReader(name, first?.places ?? new Places())
+  if (second === undefined) reader.readRoot(first?.value)
+  else
+    reader.errors.push({
+      path: placeOf(name, second.places.valueOf('')),
+      message: `a second document begins here; ${WANTED}, and nothing else`,
+    })
   return reader
 }
 
@@ -48,189 +50,135 @@ function placeOf(name: string, { line, column }: Spot): string {
   return `${name}:${line}:${column}`
 }
 
-type NamedEntry = TreeEntry & { readonly name: string }
-
 class DocumentReader implements ConfigDocument {
   readonly settings: Settings
   readonly errors: ConfigError[] = []
   readonly warnings: string[] = []
   readonly #name: string
+  readonly #places: Places
 
-  constructor(name: string) {
+  constructor(name: string, places: Places) {
     this.#name = name
+    this.#places = places
     this.settings = emptySettings(name)
   }
 
-  readRoots([root, second]: readonly TreeNode[]): void {
+  readRoot(root: unknown): void {
     if (root === undefined) this.errors.push({ path: this.#name, message: `is empty; ${WANTED}` })
-    else if (second !== undefined)
-      this.errors.push({
-        path: placeOf(this.#name, second.spot),
-        message: `a second document begins here; ${WANTED}, and nothing else`,
-      })
-    else if (root.content.kind !== 'mapping') this.#fail(root, '', `is not a mapping; ${WANTED}`)
-    else {
-      const entries = root.content.entries()
-      if (this.#isOurs(root, entries)) this.#readEntries(entries, '')
+    else if (!isJson(root)) this.#fail('', `is not a mapping; ${WANTED}`)
+    else if (this.#isOurs(root)) {
+      this.#readFields(root, '')
+      for (const { path, spot } of this.#places.repeated)
+        this.warnings.push(`${placeOf(this.#name, spot)}: ${path}: repeated; the last one counts`)
     }
   }
 
   /** Checks the kind: every field of a file of another kind would be unknown. */
-  #isOurs(root: TreeNode, entries: readonly TreeEntry[]): boolean {
-    let ours = true
-    for (const [name, wanted] of Object.entries({ apiVersion: API_VERSION, kind: KIND })) {
-      const entry = entries.find(each => each.name === name && !each.overridden)
-      const value = entry?.node.content.kind === 'scalar' ? entry.node.content.value : undefined
-      if (value === wanted) continue
-      ours = false
-      if (entry === undefined) this.#fail(root, name, `is missing; ${WANTED}`)
-      else this.#fail(entry.node, name, `${quote(String(value))} is not ${wanted}`)
-    }
-    return ours
+  #isOurs(root: Json): boolean {
+    const wrong = Object.entries({ apiVersion: API_VERSION, kind: KIND }).filter(
+      ([name, wanted]) => root[name] !== wanted,
+    )
+    for (const [name, wanted] of wrong)
+      this.#fail(
+        name,
+        name in root ? `${quote(String(root[name]))} is not ${wanted}` : `is missing; ${WANTED}`,
+      )
+    return wrong.length === 0
   }
 
-  #readEntries(entries: readonly TreeEntry[], prefix: string): void {
-    for (const entry of this.#named(entries, prefix)) {
-      const path = prefix === '' ? entry.name : `${prefix}.${entry.name}`
-      if (entry.overridden) this.#warn(entry, path, REPEATED)
-      else if (isFieldPath(path)) this.#readField(entry.node, path)
-      else if (entry.name !== '' && namesBelow(path).length > 0) this.#readSection(entry.node, path)
-      else if (prefix !== '' || (path !== 'apiVersion' && path !== 'kind')) this.#unknown(entry, prefix, path)
+  #readFields(fields: Json, prefix: string): void {
+    for (const [name, value] of Object.entries(fields)) {
+      const path = prefix === '' ? name : `${prefix}.${name}`
+      if (isFieldPath(path)) this.#readField(value, path)
+      else if (name !== '' && namesBelow(path).length > 0) this.#readSection(value, path)
+      else if (path !== 'apiVersion' && path !== 'kind') this.#unknown(name, prefix, path)
     }
   }
 
-  #named(entries: readonly TreeEntry[], prefix: string): readonly NamedEntry[] {
-    return entries.flatMap(entry => {
-      const { name } = entry
-      if (name !== undefined) return [{ ...entry, name }]
-      this.errors.push({
-        path: `${placeOf(this.#name, entry.spot)}${prefix === '' ? '' : `: ${prefix}`}`,
-        message: 'is not a field name',
-      })
+  #readSection(value: unknown, path: string): void {
+    if (isJson(value)) this.#readFields(value, path)
+    else if (value !== null) this.#fail(path, `is not a mapping of ${namesBelow(path).join(', ')}`)
+  }
+
+  #unknown(name: string, prefix: string, path: string): void {
+    const near = nearest(name, namesBelow(prefix))
+    const hint = near === undefined ? '' : `; did you mean ${near}?`
+    const place = placeOf(this.#name, this.#places.keyOf(path))
+    this.warnings.push(`${place}: ${path}: unknown field ignored${hint}`)
+  }
+
+  #readField(given: unknown, path: FieldPath): void {
+    const { kind, pointer } = fieldAt(path)
+    // Null is invalid for Go's duration type, and valid for a pointer to one.
+    if (given === null && (kind !== 'duration' || pointer === true)) return
+    if (kind === 'texts') this.#readTexts(given, path)
+    else if (kind === 'gates') this.#readGates(given, path)
+    else {
+      const value = kind === 'vmodule' ? this.#vmodule(given, path) : scalarValue(kind, given)
+      if (value === undefined) this.#fail(path, whyNotValue(kind, given))
+      else this.settings.set(path, { value, label: this.#label(path) })
+    }
+  }
+
+  #readTexts(given: unknown, path: FieldPath): void {
+    if (!Array.isArray(given)) {
+      this.#fail(path, whyNotValue('texts', given))
+      return
+    }
+    const items: readonly unknown[] = given
+    const value = items.flatMap((item, index) => {
+      const text = item ?? ''
+      if (typeof text === 'string') return [text]
+      this.#fail(`${path}[${index}]`, whyNotValue('text', text))
+      return []
+    })
+    const itemLabels = items.map((_, index) => this.#label(`${path}[${index}]`))
+    this.settings.set(path, { value, label: this.#label(path), itemLabels })
+  }
+
+  #readGates(given: unknown, path: FieldPath): void {
+    if (!isJson(given)) {
+      this.#fail(path, whyNotValue('gates', given))
+      return
+    }
+    const gates = Object.entries(given).flatMap(([name, value]): [string, boolean][] => {
+      if (value === null || typeof value === 'boolean') return [[name, value ?? false]]
+      this.#fail(`${path}.${name}`, whyNotValue('bool', value))
+      return []
+    })
+    const itemLabels = gates.map(
+      ([name]) => `${placeOf(this.#name, this.#places.valueOf(`${path}.${name}`))}: ${path}`,
+    )
+    this.settings.set(path, { value: Object.fromEntries(gates), label: this.#label(path), itemLabels })
+  }
+
+  #vmodule(given: unknown, path: string): readonly VmoduleItem[] | undefined {
+    if (!Array.isArray(given)) return undefined
+    const items: readonly unknown[] = given
+    return items.flatMap((item, index) => {
+      const at = `${path}[${index}]`
+      const { filePattern = '', verbosity = 0 } = isJson(item) ? item : {}
+      const level = scalarValue('uint32', verbosity)
+      if (!isJson(item)) this.#fail(at, whyNotValue('vmodule', item))
+      else if (typeof filePattern !== 'string')
+        this.#fail(`${at}.filePattern`, whyNotValue('text', filePattern))
+      else if (typeof level !== 'number') this.#fail(`${at}.verbosity`, whyNotValue('uint32', verbosity))
+      else return [{ filePattern, verbosity: level }]
       return []
     })
   }
 
-  #readSection(node: TreeNode, path: string): void {
-    const { content } = node
-    if (content.kind === 'mapping') this.#readEntries(content.entries(), path)
-    else if (content.kind === 'list' || content.value !== null)
-      this.#fail(node, path, `is not a mapping of ${namesBelow(path).join(', ')}`)
-  }
-
-  #unknown(entry: NamedEntry, prefix: string, path: string): void {
-    const near = nearest(entry.name, namesBelow(prefix))
-    const hint = near === undefined ? '' : `; did you mean ${near}?`
-    this.#warn(entry, path, `unknown field ignored${hint}`)
-  }
-
-  #readField(node: TreeNode, path: FieldPath): void {
-    const { kind, pointer } = fieldAt(path)
-    const { content } = node
-    const label = this.#label(node, path)
-    // Null is invalid for Go's duration type, and valid for a pointer to one.
-    const nullable = kind !== 'duration' || pointer === true
-    if (content.kind === 'scalar' && content.value === null && nullable) return
-    if (kind === 'texts') this.#readTexts(node, path)
-    else if (kind === 'gates') this.#readGates(node, path)
-    else if (kind === 'vmodule') this.#set(path, this.#readVmodule(node, path), label)
-    else {
-      const value = content.kind === 'scalar' ? scalarValue(kind, content.value) : undefined
-      if (value === undefined) this.#fail(node, path, whyNotValue(kind, plain(node)))
-      this.#set(path, value, label)
-    }
-  }
-
-  #set(path: FieldPath, value: FieldValue | undefined, label: string): void {
-    if (value !== undefined) this.settings.set(path, { value, label })
-  }
-
-  #readTexts(node: TreeNode, path: FieldPath): void {
-    if (node.content.kind !== 'list') {
-      this.#fail(node, path, whyNotValue('texts', plain(node)))
-      return
-    }
-    const items = node.content.items()
-    const value: string[] = []
-    for (const [index, item] of items.entries()) {
-      const text = plain(item) ?? ''
-      if (typeof text === 'string') value.push(text)
-      else this.#fail(item, `${path}[${index}]`, whyNotValue('text', text))
-    }
-    const itemLabels = items.map((item, index) => this.#label(item, `${path}[${index}]`))
-    this.settings.set(path, { value, label: this.#label(node, path), itemLabels })
-  }
-
-  #readGates(node: TreeNode, path: FieldPath): void {
-    if (node.content.kind !== 'mapping') {
-      this.#fail(node, path, whyNotValue('gates', plain(node)))
-      return
-    }
-    const gates: [string, boolean][] = []
-    const itemLabels: string[] = []
-    for (const entry of this.#named(node.content.entries(), path)) {
-      const below = `${path}.${entry.name}`
-      const value = plain(entry.node) ?? false
-      if (entry.overridden) this.#warn(entry, below, REPEATED)
-      else if (typeof value === 'boolean') {
-        gates.push([entry.name, value])
-        itemLabels.push(this.#label(entry.node, path))
-      } else this.#fail(entry.node, below, whyNotValue('bool', value))
-    }
-    this.settings.set(path, { value: Object.fromEntries(gates), label: this.#label(node, path), itemLabels })
-  }
-
-  #readVmodule(node: TreeNode, path: FieldPath): FieldValue | undefined {
-    if (node.content.kind !== 'list') {
-      this.#fail(node, path, whyNotValue('vmodule', plain(node)))
-      return undefined
-    }
-    return node.content.items().flatMap((item, index) => this.#readVmoduleItem(item, `${path}[${index}]`))
-  }
-
-  #readVmoduleItem(node: TreeNode, path: string): readonly VmoduleItem[] {
-    if (node.content.kind !== 'mapping') {
-      this.#fail(node, path, whyNotValue('vmodule', plain(node)))
-      return []
-    }
-    let filePattern = ''
-    let verbosity = 0
-    for (const entry of this.#named(node.content.entries(), path)) {
-      const value = plain(entry.node)
-      const below = `${path}.${entry.name}`
-      if (entry.overridden) this.#warn(entry, below, REPEATED)
-      else if (entry.name === 'filePattern' && typeof value === 'string') filePattern = value
-      else if (entry.name === 'filePattern') this.#fail(entry.node, below, whyNotValue('text', value))
-      else if (entry.name === 'verbosity') {
-        const level = scalarValue('uint32', value)
-        if (typeof level === 'number') verbosity = level
-        else this.#fail(entry.node, below, whyNotValue('uint32', value))
-      } else this.#warn(entry, below, 'unknown field ignored')
-    }
-    return [{ filePattern, verbosity }]
-  }
-
-  #label(node: TreeNode, path: string): string {
-    const place = placeOf(this.#name, node.spot)
+  #label(path: string): string {
+    const place = placeOf(this.#name, this.#places.valueOf(path))
     return path === '' ? place : `${place}: ${path}`
   }
 
-  #fail(node: TreeNode, path: string, message: string): void {
-    this.errors.push({ path: this.#label(node, path), message })
-  }
-
-  #warn(entry: TreeEntry, path: string, message: string): void {
-    this.warnings.push(`${placeOf(this.#name, entry.spot)}: ${path}: ${message}`)
+  #fail(path: string, message: string): void {
+    this.errors.push({ path: this.#label(path), message })
   }
 }
 
-const REPEATED = 'repeated; the last one counts'
 const WANTED = `the file holds one ${KIND} of ${API_VERSION}`
-
-function plain({ content }: TreeNode): unknown {
-  if (content.kind === 'scalar') return content.value
-  return content.kind === 'list' ? [] : {}
-}
 
 /**
  * Maximum size of a configuration file: a hundred times that of a whole configuration. It bounds the cost of a hostile

@@ -119,7 +119,6 @@ const READ = {
   AllowServiceExternalIPs: { isOn: true, stage: undefined },
   ComponentFlagz: { isOn: true, stage: 'AllBeta' },
   ComponentStatusz: { isOn: true, stage: 'AllBeta' },
-  LoggingAlphaOptions: { isOn: false, stage: 'AllAlpha' },
 } as const
 
 export function isGateOn(gates: FeatureGates, name: keyof typeof READ): boolean {

@@ -99,20 +99,11 @@ interface Arguments {
   readonly errors: readonly ConfigError[]
 }
 
-/** Explains a flag that the table lacks; undefined for unknown flags. */
-export type ExplainFlag = (
-  name: string,
-) => { readonly takesValue: boolean; readonly message: string } | undefined
-
 /**
  * Splits arguments as Go's pflag does: `--flag=value`, `--flag value`, `--bool`, `--bool=false`, `-v4`, `-v=4`, `-v 4`.
  * `--` ends the flags, and underscores stand for dashes. Reports all errors.
  */
-export function readArguments(
-  argv: readonly string[],
-  specs: readonly FlagSpec[],
-  explain: ExplainFlag,
-): Arguments {
+export function readArguments(argv: readonly string[], specs: readonly FlagSpec[]): Arguments {
   const values = new Map<string, string[]>()
   const positionals: string[] = []
   const errors: ConfigError[] = []
@@ -128,14 +119,13 @@ export function readArguments(
     }
     const { name, label, inline } = splitFlag(argument)
     const spec = specs.find(each => (label.startsWith('--') ? each.name : each.short) === name)
-    const known = spec === undefined ? explain(name) : undefined
-    const meant = spec ?? (known === undefined ? nearestFlag(name, specs) : undefined)
+    const meant = spec ?? nearestFlag(name, specs)
     // The text after a misspelled flag is its value, and not a second error.
-    const takesValue = meant === undefined ? known?.takesValue === true : meant.kind !== 'bool'
+    const takesValue = meant !== undefined && meant.kind !== 'bool'
     const next = argv[index + 1]
     const value = inline ?? (takesValue ? next : 'true')
     if (inline === undefined && takesValue && next !== undefined) index++
-    if (spec === undefined) errors.push({ path: label, message: known?.message ?? unknownFlag(meant) })
+    if (spec === undefined) errors.push({ path: label, message: unknownFlag(meant) })
     else if (value === undefined) errors.push({ path: label, message: 'needs a value' })
     else values.set(spec.name, [...(values.get(spec.name) ?? []), value])
   }
@@ -171,10 +161,8 @@ function nearestFlag(name: string, specs: readonly FlagSpec[]): FlagSpec | undef
   )
   if (near !== undefined) return specs.find(spec => spec.name === near)
   const alike = specs.filter(spec => spec.name.startsWith(name) || name.startsWith(spec.name))
-  return name.length < PREFIX_LETTERS || alike.length > 1 ? undefined : alike[0]
+  return name.length < 4 || alike.length > 1 ? undefined : alike[0]
 }
-
-const PREFIX_LETTERS = 4
 
 /** Parses the words of Go's strconv.ParseBool. */
 export function parseBool(text: string): boolean | undefined {

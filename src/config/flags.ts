@@ -1,5 +1,5 @@
 import { FIELD_PATHS, fieldAt } from './fields.ts'
-import { type ExplainFlag, type FlagSpec, flag, flagGroup, flags, grouped } from './flag.ts'
+import { type FlagSpec, flag, flagGroup, flags, grouped } from './flag.ts'
 import { DEFAULT_MODE, MODE_ROWS } from './modes.ts'
 
 /** Joins words: `a, b or c`. */
@@ -230,22 +230,6 @@ const UNUSED_FLAGS = flagGroup('Without effect here', {
   '--show-hidden-metrics-for-version VERSION': 'no metric is hidden',
   '--vmodule PATTERN=LEVEL,...': "log levels of kube-proxy's source files",
 })
-
-/** Flags that only kube-proxy's builds for Windows have. */
-const WINDOWS_FLAGS: Readonly<Record<string, 'bool' | 'text'>> = {
-  'enable-dsr': 'bool',
-  'forward-healthcheck-vip': 'bool',
-  'network-name': 'text',
-  'root-hnsendpoint-name': 'text',
-  'source-vip': 'text',
-  'windows-service': 'bool',
-}
-
-export const explainWindowsFlag: ExplainFlag = name => {
-  const kind = Object.hasOwn(WINDOWS_FLAGS, name) ? WINDOWS_FLAGS[name] : undefined
-  if (kind === undefined) return undefined
-  return { takesValue: kind === 'text', message: 'is for Windows nodes; kprobe runs on Linux' }
-}
 
 /** Flags that --help prints; --help-all prints the others, too. */
 const COMMON: ReadonlySet<string> = new Set([

@@ -9,7 +9,7 @@ import {
   readConfigDocument,
 } from './config-document.ts'
 import { type ConfigError, FlagReader, type FlagSpec, parseBool, quote, readArguments } from './flag.ts'
-import { BESIDE_FILE_FLAGS, explainWindowsFlag, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
 import { forwardsAny, MODE_ROWS, readModeOptions, rowOf, whyNotProvable } from './modes.ts'
 import { readOwnSettings, refuseIdleApi, whyNotInstance } from './own-flags.ts'
 import { readConfig } from './read-config.ts'
@@ -126,8 +126,7 @@ export function parseRequest(
   if (all.length > 0) {
     // A misspelled name often causes the error in another setting.
     const beside = doubts.map(message => ({ path: 'warning', message }))
-    const errors = firstOf([...all, ...beside], more => ({ path: 'and', message: more }))
-    return { kind: 'errors', errors, extra: reader }
+    return { kind: 'errors', errors: [...all, ...beside], extra: reader }
   }
   return {
     kind: 'ok',
@@ -138,7 +137,8 @@ export function parseRequest(
       writeConfigTo: reader.text('write-config-to') ?? '',
       configFile: file,
       warnings: [
-        ...firstOf([...doubts, ...warnings], more => `and ${more}`),
+        ...doubts,
+        ...warnings,
         ...withoutEffect(settings, reader),
         ...idleInCluster(config, settings),
       ],
@@ -148,17 +148,9 @@ export function parseRequest(
   }
 }
 
-/** Maximum number of reported errors: a file of another kind may have thousands. */
-const FINDINGS_MAX = 100
-
-function firstOf<T>(findings: readonly T[], andMore: (text: string) => T): readonly T[] {
-  const more = findings.length - FINDINGS_MAX
-  return more <= 0 ? findings : [...findings.slice(0, FINDINGS_MAX), andMore(`${more} more of this kind`)]
-}
-
 /** Reads the flags without a check of their values. */
 export function readFlags(argv: readonly string[], { extra = [] }: Pick<ParseOptions, 'extra'>): FlagReader {
-  return new FlagReader(readArguments(argv, [...RUN_FLAGS, ...extra], explainWindowsFlag))
+  return new FlagReader(readArguments(argv, [...RUN_FLAGS, ...extra]))
 }
 
 function refusePlaceholders(reader: FlagReader, { extra = [] }: ParseOptions): void {

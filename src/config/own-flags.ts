@@ -42,12 +42,6 @@ export type OwnSettings = Pick<
   readonly master: string
 }
 
-/** Maximum number of time series that suits one scrape. */
-const CONNECTION_METRICS_MAX = 1_000_000
-
-/** Size of sun_path without the final zero. */
-const SOCKET_PATH_BYTES_MAX = 107
-
 export function readOwnSettings(reader: FlagReader): OwnSettings {
   return {
     backend: reader.oneOf('backend', ['netlink', 'dry-run'], 'netlink'),
@@ -57,11 +51,8 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
     allowedExternalCidrs: cidrsOf(reader, 'allowed-external-cidrs'),
     allowedLoadBalancerCidrs: cidrsOf(reader, 'allowed-load-balancer-cidrs'),
     adminSocket: readSocketPath(reader),
-    connectionMetricsMax: reader.integer('connection-metrics-max', {
-      min: 0,
-      max: CONNECTION_METRICS_MAX,
-      fallback: 0,
-    }),
+    // More time series do not suit one scrape.
+    connectionMetricsMax: reader.integer('connection-metrics-max', { min: 0, max: 1_000_000, fallback: 0 }),
     api: readApi(reader),
     ui: readUi(reader),
     conntrackLower: reader.bool('conntrack-lower'),
@@ -95,7 +86,6 @@ function nearSource(text: string): string | undefined {
 }
 
 const RELAY_FALLBACK = 'relay-fallback'
-const RELAYS_MAX = 64
 
 function readRelay(reader: FlagReader, text: string): RelaySourceConfig {
   const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
@@ -113,7 +103,7 @@ export function readRelays(
   const addresses = [...new Set(texts.map(address => address.trim()))]
   const tls = readRelayTls(reader)
   const fail = (message: string): void => reader.fail(`--${flag}`, message)
-  if (addresses.length > RELAYS_MAX) fail(`names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
+  if (addresses.length > 64) fail(`names ${addresses.length} relays; the limit is 64`)
   for (const address of addresses)
     try {
       const its = parseRelayAddress(address)
@@ -161,11 +151,9 @@ export function readSocketPath(reader: FlagReader): string {
   const path = reader.text('admin-socket') ?? ''
   if (path !== '' && !path.startsWith('/'))
     reader.fail('--admin-socket', `${quote(path)} is not an absolute path`)
-  else if (Buffer.byteLength(path) > SOCKET_PATH_BYTES_MAX)
-    reader.fail(
-      '--admin-socket',
-      `is longer than the ${SOCKET_PATH_BYTES_MAX} bytes that a socket's name may have`,
-    )
+  // The size of sun_path without the final zero.
+  else if (Buffer.byteLength(path) > 107)
+    reader.fail('--admin-socket', "is longer than the 107 bytes that a socket's name may have")
   return path
 }
 

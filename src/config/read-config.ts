@@ -18,15 +18,12 @@ import {
   type DetectLocal,
   type NodePortSelection,
   PROVING,
-  type Proving,
-  type ProxyMode,
 } from './config.ts'
 import { type FeatureGates, isGateOn, whyNotGate } from './feature-gates.ts'
-import { parseQuantity } from './field-values.ts'
 import { type FieldPath, fieldAt, isOfMode, isShared, type PathOf, pathsOf } from './fields.ts'
 import { quote, readCidrs } from './flag.ts'
 import { readBindAddress } from './flag-text.ts'
-import { MODE_NAMES, type ModeOptions, rowOf } from './modes.ts'
+import { DEFAULT_MODE, MODE_NAMES, type ModeOptions, rowOf } from './modes.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
 import { modeOf, modeSettingsOf } from './settings-from-flags.ts'
@@ -41,7 +38,7 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
   const gates = settings.gates()
   return Object.freeze({
     ...flags,
-    proxyMode: readMode(settings),
+    proxyMode: oneOf(settings, 'mode', MODE_NAMES) ?? DEFAULT_MODE,
     nodeName: readNodeName(settings, hostName),
     detectLocal: readDetectLocal(settings),
     masqueradeAll: settings.bool(mode.masqueradeAll),
@@ -50,7 +47,7 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
     minSyncPeriodMs: timerMs(settings, mode.minSyncPeriod),
     syncShare: settings.number('syncShare') / 100 || SYNC_SHARE,
     syncPeriodMs: timerMs(settings, mode.syncPeriod),
-    logFormat: settings.text('logging.format') === 'json' ? 'json' : 'text',
+    logFormat: oneOf(settings, 'logging.format', LOG_FORMATS) ?? 'text',
     verbosity: settings.number('logging.verbosity'),
     client: readClient(settings, master),
     bindAddress: readIp(settings),
@@ -59,7 +56,7 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
     oomScoreAdj: settings.number('oomScoreAdj'),
     stateDir: readStateDir(settings),
     nodeCondition: readNodeCondition(settings),
-    prove: readProving(settings),
+    prove: oneOf(settings, 'prove', PROVING) ?? 'off',
     conntrack: readConntrack(settings, conntrackLower),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),
@@ -71,14 +68,19 @@ function otherGates(gates: FeatureGates): FeatureGates {
   return Object.fromEntries(Object.entries(gates).filter(([name]) => name !== 'AllowServiceExternalIPs'))
 }
 
-function readMode(settings: Settings): ProxyMode {
-  const text = settings.text('mode')
-  const mode = modeOf(settings)
-  if (mode === text) return mode
-  const these = MODE_NAMES.join(', ')
-  if (text === 'kernelspace') settings.fail('mode', `kernelspace is for Windows nodes; use one of ${these}`)
-  else settings.fail('mode', `${quote(text)} is not one of ${these}`)
-  return mode
+const LOG_FORMATS = ['text', 'json'] as const
+
+/** Reads one of a few words; undefined for an empty text and after an error. */
+function oneOf<T extends string>(
+  settings: Settings,
+  path: PathOf<'text' | 'switch'>,
+  words: readonly T[],
+): T | undefined {
+  const text = settings.text(path)
+  const found = words.find(word => word === text)
+  if (found === undefined && text !== '')
+    settings.fail(path, `${quote(text)} is not one of ${words.join(', ')}`)
+  return found
 }
 
 function readNodeName(settings: Settings, hostName: string): string {
@@ -102,42 +104,29 @@ function readNodeCondition(settings: Settings): string {
   return type
 }
 
-function readProving(settings: Settings): Proving {
-  const text = settings.text('prove')
-  const proving = text === '' ? 'off' : PROVING.find(each => each === text)
-  if (proving === undefined) settings.fail('prove', `${quote(text)} is not one of ${PROVING.join(', ')}`)
-  return proving ?? 'off'
-}
+const DETECTORS = ['ClusterCIDR', 'NodeCIDR', 'BridgeInterface', 'InterfaceNamePrefix'] as const
 
 function readDetectLocal(settings: Settings): DetectLocal {
-  const mode = settings.text('detectLocalMode')
-  switch (mode) {
+  const kind = oneOf(settings, 'detectLocalMode', DETECTORS)
+  switch (kind) {
     case 'NodeCIDR':
-      return { kind: mode }
+      return { kind }
     case 'BridgeInterface':
-      return { kind: mode, name: readInterface(settings, 'detectLocal.bridgeInterface') }
+      return { kind, name: readInterface(settings, 'detectLocal.bridgeInterface') }
     case 'InterfaceNamePrefix':
-      return { kind: mode, prefix: readInterface(settings, 'detectLocal.interfaceNamePrefix') }
+      return { kind, prefix: readInterface(settings, 'detectLocal.interfaceNamePrefix') }
+    // All errors are reported in one round, and the intended mode may be ClusterCIDR.
     case 'ClusterCIDR':
-      return { kind: mode, cidrs: readClusterCidrs(settings) }
-    default:
-      settings.fail(
-        'detectLocalMode',
-        `${quote(mode)} is not one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix`,
-      )
-      // Reports all errors in one round, because the intended mode may be ClusterCIDR.
-      readClusterCidrs(settings)
-      return { kind: 'NodeCIDR' }
+    case undefined:
+      return { kind: 'ClusterCIDR', cidrs: readClusterCidrs(settings) }
   }
 }
-
-/** IFNAMSIZ without the final zero. */
-const INTERFACE_NAME_MAX = 15
 
 function readInterface(settings: Settings, path: PathOf<'text'>): string {
   const name = settings.text(path)
   if (name === '') settings.fail(path, `is required with detectLocalMode ${settings.text('detectLocalMode')}`)
-  else if (Buffer.byteLength(name) > INTERFACE_NAME_MAX || /[\s/]/.test(name))
+  // IFNAMSIZ without the final zero.
+  else if (Buffer.byteLength(name) > 15 || /[\s/]/.test(name))
     settings.fail(path, `${quote(name)} is not an interface name (at most 15 bytes, no space, no slash)`)
   return name
 }
@@ -238,22 +227,12 @@ function readConntrack(settings: Settings, lower: boolean): ConntrackConfig {
   }
 }
 
-/** The minor version of Kubernetes before that of the kube-proxy that kprobe replaces. */
-const PREVIOUS_MINOR = '1.35'
-
 /** Applies the checks of kube-proxy that reading a value does not include. Errors go into `settings.errors`. */
 function checkSettings(settings: Settings): void {
   checkNumbers(settings)
   checkDurations(settings)
   checkPeriods(settings)
   checkGates(settings)
-  checkLogging(settings)
-  const version = settings.text('showHiddenMetricsForVersion')
-  if (version !== '' && version !== PREVIOUS_MINOR)
-    settings.fail(
-      'showHiddenMetricsForVersion',
-      `${quote(version)} is not the previous minor version, ${PREVIOUS_MINOR}`,
-    )
 }
 
 function checkNumbers(settings: Settings): void {
@@ -294,31 +273,6 @@ function checkGates(settings: Settings): void {
   }
 }
 
-function checkLogging(settings: Settings): void {
-  const format = settings.text('logging.format')
-  if (format !== 'text' && format !== 'json')
-    settings.fail('logging.format', `${quote(format)} is not one of text, json`)
-  const vmodule = settings.vmodule()
-  if (format === 'json' && vmodule.length > 0)
-    settings.fail('logging.vmodule', 'is for the log format text only')
-  for (const [index, { filePattern }] of vmodule.entries())
-    if (filePattern === '' || /[=,]/.test(filePattern))
-      settings.fail('logging.vmodule', `${quote(filePattern)} is not a file pattern`, index)
-  if (!isGateOn(settings.gates(), 'LoggingAlphaOptions')) checkAlphaLogging(settings)
-}
-
-function checkAlphaLogging(settings: Settings): void {
-  for (const format of ['text', 'json'] as const) {
-    const split = `logging.options.${format}.splitStream` as const
-    if (settings.bool(split)) settings.fail(split, NEEDS_GATE)
-    const size = `logging.options.${format}.infoBufferSize` as const
-    const { bytes } = parseQuantity(settings.text(size)) ?? { bytes: 0n }
-    if (bytes !== 0n) settings.fail(size, NEEDS_GATE)
-  }
-}
-
-const NEEDS_GATE = 'needs the feature gate LoggingAlphaOptions'
-
 /** Conditions that kubelet, or the cloud's controller, sets itself. */
 const TAKEN: readonly string[] = [
   'Ready',
@@ -327,13 +281,12 @@ const TAKEN: readonly string[] = [
   'PIDPressure',
   'NetworkUnavailable',
 ]
-const TYPE_LENGTH_MAX = 316
 const TYPE = /^([a-z0-9]([-a-z0-9.]*[a-z0-9])?\/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$/
 
 /** Gives the reason why a text cannot be the type of the condition; undefined if it can. */
 export function whyNotConditionType(type: string): string | undefined {
   if (TAKEN.includes(type)) return 'is a condition that kubelet or a cloud controller sets; use another type'
-  return TYPE.test(type) && type.length <= TYPE_LENGTH_MAX
+  return TYPE.test(type) && type.length <= 316
     ? undefined
     : 'is not the type of a condition, such as ServiceProxyReady or example.com/ServiceProxyReady'
 }

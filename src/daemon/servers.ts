@@ -18,8 +18,8 @@ import {
   openMetricsServer,
   statuszText,
 } from '../telemetry/metrics-server.ts'
-import type { ServersState } from '../telemetry/process-metrics.ts'
 import { countProbe } from '../telemetry/proxy-metrics.ts'
+import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import type { ActiveMode } from './active-mode.ts'
 import { networkNamespace } from './instance-lock.ts'

@@ -1,12 +1,6 @@
 import { histogram, MetricSet, type Rows, readCounter, readGauge } from '../telemetry/metric-set.ts'
-import {
-  addProcessMetrics,
-  OVER_SHARE,
-  type OverShares,
-  REFUSED,
-  SILENT,
-  seconds,
-} from '../telemetry/process-metrics.ts'
+import { addProcessMetrics } from '../telemetry/process-metrics.ts'
+import { OVER_SHARE, type OverShares, REFUSED, SILENT, seconds } from '../telemetry/server-metrics.ts'
 import type { RelayServer } from './server.ts'
 import type { RelayState } from './state.ts'
 

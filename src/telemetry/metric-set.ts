@@ -49,13 +49,13 @@ export type ReadRows = Readonly<Record<string, ReadRow>>
 
 type Names = readonly string[]
 
-export function counter<const L extends Names>(help: string, ...labels: L): Row<'counter', L[number]> {
-  return { kind: 'counter', help, labels }
+/** Makes the function that makes the rows of one kind. */
+function rowsOf<K extends 'counter' | 'gauge'>(kind: K) {
+  return <const L extends Names>(help: string, ...labels: L): Row<K, L[number]> => ({ kind, help, labels })
 }
 
-export function gauge<const L extends Names>(help: string, ...labels: L): Row<'gauge', L[number]> {
-  return { kind: 'gauge', help, labels }
-}
+export const counter = rowsOf('counter')
+export const gauge = rowsOf('gauge')
 
 export function histogram<const L extends Names>(
   help: string,
@@ -70,21 +70,17 @@ export function exemplified(help: string, buckets: readonly number[]): Row<'exem
   return { kind: 'exemplified', help, labels: [], buckets }
 }
 
-export function readCounter<Source, const L extends Names>(
-  help: string,
-  read: Read<Source, L[number]>,
-  ...labels: L
-): ReadRow<Source> {
-  return { kind: 'counter', help, labels, read }
+/** Makes the function that makes the rows of one kind that a scrape reads. */
+function readRowsOf(kind: 'counter' | 'gauge') {
+  return <Source, const L extends Names>(
+    help: string,
+    read: Read<Source, L[number]>,
+    ...labels: L
+  ): ReadRow<Source> => ({ kind, help, labels, read })
 }
 
-export function readGauge<Source, const L extends Names>(
-  help: string,
-  read: Read<Source, L[number]>,
-  ...labels: L
-): ReadRow<Source> {
-  return { kind: 'gauge', help, labels, read }
-}
+export const readCounter = readRowsOf('counter')
+export const readGauge = readRowsOf('gauge')
 
 /** Arguments of a handle: the value, after all labels where the metric has any. */
 type At<L extends string, V extends readonly unknown[]> = [L] extends [never] ? V : [Labels<L>, ...V]

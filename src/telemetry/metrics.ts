@@ -2,7 +2,8 @@ import type { SourceObservation } from '../source/source.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type MetricHandles, type MetricSources, ROWS } from './metric-rows.ts'
 import { LabelValues, MetricSet, type MetricsFormat, type ReadRows } from './metric-set.ts'
-import { addProcessMetrics, SERVERS, type ServersState } from './process-metrics.ts'
+import { addProcessMetrics } from './process-metrics.ts'
+import { SERVERS, type ServersState } from './server-metrics.ts'
 
 /** The metrics of the daemon. The daemon writes values as they change; a scrape reads the others. */
 export interface Metrics extends MetricHandles, ReturnType<typeof observersOf> {

@@ -1,7 +1,6 @@
-import { nsToMs, parseGoDuration, TIMER_MS_MAX } from '../../base/duration.ts'
+import { nsToMs } from '../../base/duration.ts'
 import { formatCidr } from '../../base/ip.ts'
 import type { IpvsConfig } from '../config.ts'
-import { whyNotValue } from '../field-values.ts'
 import type { FieldPath, PathOf } from '../fields.ts'
 import { type FlagReader, flagGroup, quote, readCidrs } from '../flag.ts'
 import type { Settings } from '../settings.ts'
@@ -78,7 +77,9 @@ export function readIpvsOptions(settings: Settings, reader: FlagReader): IpvsCon
     tcpTimeoutS: timeoutS(settings, 'ipvs.tcpTimeout'),
     tcpFinTimeoutS: timeoutS(settings, 'ipvs.tcpFinTimeout'),
     udpTimeoutS: timeoutS(settings, 'ipvs.udpTimeout'),
-    ...readOwnOptions(reader),
+    rules: reader.oneOf('ipvs-rules', ['nftables', 'iptables'], 'nftables'),
+    drainTimeoutMs: reader.durationMs('ipvs-drain-timeout', { fallbackMs: 900_000 }),
+    digestPeriodMs: reader.durationMs('ipvs-digest-period', { minMs: 1, fallbackMs: 1_000 }),
   }
 }
 
@@ -86,58 +87,28 @@ type Fail = (path: FieldPath, message: string, index?: number) => void
 
 /** The scheduler that IPVS's own tools and kube-proxy default to. */
 const DEFAULT_SCHEDULER = 'rr'
-/** IP_VS_SCHEDNAME_MAXLEN without the final zero. */
-const SCHEDULER_NAME_MAX = 15
+/** The kernel keeps at most 15 letters (IP_VS_SCHEDNAME_MAXLEN). */
+const SCHEDULER = /^[a-z0-9_-]{1,15}$/
 
 /** Reads the scheduler. The list of valid ones is known only to the kernel: modules may add some. */
 function readScheduler(settings: Settings, fail: Fail): string {
   const name = settings.text('ipvs.scheduler')
   if (name === '') return DEFAULT_SCHEDULER
-  if (!/^[a-z0-9_-]+$/.test(name) || name.length > SCHEDULER_NAME_MAX)
+  if (!SCHEDULER.test(name))
     fail(
       'ipvs.scheduler',
-      `${quote(name)} cannot be the name of a scheduler (at most ${SCHEDULER_NAME_MAX} lower-case letters and digits)`,
+      `${quote(name)} cannot be the name of a scheduler (at most 15 lower-case letters and digits)`,
     )
   return name
 }
 
 /**
- * Maximum timeout: ip_vs_set_timeout() accepts INT_MAX / HZ seconds (HZ 1000) in the int of struct ip_vs_timeout_user.
+ * Reads a timeout. A value below a second becomes one second, because zero would keep the kernel's value. The kernel
+ * accepts INT_MAX / HZ seconds (ip_vs_set_timeout() with HZ 1000).
  */
-const TIMEOUT_S_MAX = 2_147_483
-
-/** Reads a timeout. A value below a second becomes one second, because zero would keep the kernel's value. */
 function timeoutS(settings: Settings, path: PathOf<'duration'>): number {
   const ms = nsToMs(settings.duration(path))
-  return ms <= 0 ? 0 : Math.min(TIMEOUT_S_MAX, Math.max(1, Math.floor(ms / 1_000)))
-}
-
-/** Options that kube-proxy does not have. Only flags set them, also with --config. */
-type OwnOptions = Pick<IpvsConfig, 'rules' | 'drainTimeoutMs' | 'digestPeriodMs'>
-
-const DEFAULTS: OwnOptions = { rules: 'nftables', drainTimeoutMs: 900_000, digestPeriodMs: 1_000 }
-
-function readOwnOptions(reader: FlagReader): OwnOptions {
-  const drainTimeoutMs = durationMs(reader, 'ipvs-drain-timeout') ?? DEFAULTS.drainTimeoutMs
-  const digestPeriodMs = durationMs(reader, 'ipvs-digest-period') ?? DEFAULTS.digestPeriodMs
-  if (drainTimeoutMs < 0) reader.fail('--ipvs-drain-timeout', 'cannot be negative')
-  if (digestPeriodMs <= 0) reader.fail('--ipvs-digest-period', 'must be longer than 0')
-  return { rules: readRules(reader), drainTimeoutMs, digestPeriodMs }
-}
-
-function readRules(reader: FlagReader): OwnOptions['rules'] {
-  const text = reader.text('ipvs-rules') ?? 'nftables'
-  if (text === 'iptables') return text
-  if (text !== 'nftables') reader.fail('--ipvs-rules', `${quote(text)} is not one of nftables, iptables`)
-  return 'nftables'
-}
-
-function durationMs(reader: FlagReader, flag: string): number | undefined {
-  const text = reader.text(flag)
-  if (text === undefined) return undefined
-  const ns = parseGoDuration(text)
-  if (ns === undefined) reader.fail(`--${flag}`, whyNotValue('duration', text))
-  return ns === undefined ? undefined : Math.min(nsToMs(ns), TIMER_MS_MAX)
+  return ms <= 0 ? 0 : Math.min(2_147_483, Math.max(1, Math.floor(ms / 1_000)))
 }
 
 export const IPVS_TABLE = 'kube-proxy-ipvs'

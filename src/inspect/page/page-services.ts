@@ -224,9 +224,7 @@ function targetsOf(held: ServiceFrontends | undefined, nodeName: string | undefi
 }
 
 function questionOf(from: string, to: string) {
-  const reader = new FlagReader(
-    readArguments([`--from=${from}`, `--to=${to}`], QUESTION_FLAGS, () => undefined),
-  )
+  const reader = new FlagReader(readArguments([`--from=${from}`, `--to=${to}`], QUESTION_FLAGS))
   const question = readQuestion(reader)
   const [error] = reader.errors
   if (error !== undefined || question === undefined)

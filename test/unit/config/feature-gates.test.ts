@@ -28,13 +28,11 @@ describe('whyNotGate', () => {
 describe('isGateOn', () => {
   it('gives the default of gates that are not set', () => {
     expect(isGateOn({}, 'AllowServiceExternalIPs')).toBe(true)
-    expect(isGateOn({}, 'LoggingAlphaOptions')).toBe(false)
     expect(isGateOn({}, 'ComponentFlagz')).toBe(true)
   })
 
-  it('lets AllAlpha and AllBeta speak for gates of their stage that are not named', () => {
-    expect(isGateOn({ AllAlpha: true }, 'LoggingAlphaOptions')).toBe(true)
-    expect(isGateOn({ AllAlpha: true, LoggingAlphaOptions: false }, 'LoggingAlphaOptions')).toBe(false)
+  it('lets AllBeta speak for gates of its stage that are not named', () => {
+    expect(isGateOn({ AllBeta: false, ComponentStatusz: true }, 'ComponentStatusz')).toBe(true)
     expect(isGateOn({ AllBeta: false }, 'ComponentStatusz')).toBe(false)
     expect(isGateOn({ AllBeta: false, AllAlpha: false }, 'AllowServiceExternalIPs')).toBe(true)
   })

@@ -10,7 +10,7 @@ const SPECS: readonly FlagSpec[] = [
 ]
 
 function read(...argv: string[]) {
-  return readArguments(argv, SPECS, () => undefined)
+  return readArguments(argv, SPECS)
 }
 
 function reader(...argv: string[]) {

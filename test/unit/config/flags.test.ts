@@ -158,10 +158,6 @@ describe('parseFlags', () => {
     [['--masquerade-bit=32'], '--masquerade-bit: 32 is not from 0 to 31'],
     [['--backend=iptables'], '--backend: "iptables" is not one of netlink, dry-run'],
     [['--logging-format=xml'], '--logging-format: "xml" is not one of text, json'],
-    [
-      ['--proxy-mode=kernelspace'],
-      `--proxy-mode: kernelspace is for Windows nodes; use one of ${MODE_NAMES.join(', ')}`,
-    ],
     [['--proxy-mode=bpf'], `--proxy-mode: "bpf" is not one of ${MODE_NAMES.join(', ')}`],
     [['--once=maybe'], '--once: "maybe" is not true or false'],
     [['--hostname-override'], '--hostname-override: needs a value'],
@@ -183,16 +179,5 @@ describe('parseFlags', () => {
       kind: 'errors',
       errors: [{ path: '--source', message: 'file: needs a path' }],
     })
-  })
-
-  it.each(['--enable-dsr', '--network-name=x', '--windows-service'])(
-    'refuses %s, which is for Windows',
-    flag => {
-      expect(errorsOf(flag)).toEqual([expect.stringMatching(/^--[a-z-]+: is for Windows nodes/)])
-    },
-  )
-
-  it('takes the value of a flag for Windows with it', () => {
-    expect(errorsOf('--source-vip', '192.0.2.1')).toHaveLength(1)
   })
 })

@@ -53,9 +53,7 @@ afterEach(async () => {
 })
 
 async function traced(...argv: readonly string[]): Promise<string> {
-  const reader = new FlagReader(
-    readArguments([`--admin-socket=${socket}`, ...argv], TRACE_FLAGS, () => undefined),
-  )
+  const reader = new FlagReader(readArguments([`--admin-socket=${socket}`, ...argv], TRACE_FLAGS))
   const request = readTraceRequest(reader)
   if (reader.errors.length > 0)
     return reader.errors.map(({ path, message }) => `${path}: ${message}`).join('; ')
@@ -116,7 +114,7 @@ it('the clients and the destination of kprobe flows are named alike', async () =
     '--from=10.9.0.0/16,pod/ns/web-a,192.0.2.1,outside',
     '--to=ns/web:http',
   ]
-  const reader = new FlagReader(readArguments(argv, FLOWS_FLAGS, () => undefined))
+  const reader = new FlagReader(readArguments(argv, FLOWS_FLAGS))
   const { filter } = await withPeers(readFlowsRequest(reader))
   expect([reader.errors, filter.from.map(filterText)]).toEqual([
     [],
@@ -130,7 +128,7 @@ it('the clients and the destination of kprobe flows are named alike', async () =
     true,
     true,
   ])
-  const wrong = new FlagReader(readArguments(['--from=10.9.0.0/16,ns/web'], FLOWS_FLAGS, () => undefined))
+  const wrong = new FlagReader(readArguments(['--from=10.9.0.0/16,ns/web'], FLOWS_FLAGS))
   readFlowsRequest(wrong)
   expect(wrong.errors[0]?.path).toBe('--from[1]')
 })

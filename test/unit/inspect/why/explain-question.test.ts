@@ -30,7 +30,7 @@ const SNAPSHOT = snapshotOf([
 
 function readerOf(from: string, to: string, rest: readonly string[] = []): FlagReader {
   const argv = [`--from=${from}`, `--to=${to}`, ...rest]
-  return new FlagReader(readArguments(argv, QUESTION_FLAGS, () => undefined))
+  return new FlagReader(readArguments(argv, QUESTION_FLAGS))
 }
 
 function asked(from: string, to: string, ...rest: readonly string[]): string {

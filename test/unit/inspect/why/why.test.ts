@@ -49,7 +49,7 @@ function explain(objects: readonly Fields[], asked: Asked): Explanation {
   const snapshot =
     asked.localIps === undefined ? known : { ...known, localIps: asked.localIps.map(each => ip(each)) }
   const argv = [`--from=${from}`, `--to=${to}`]
-  const question = readQuestion(new FlagReader(readArguments(argv, QUESTION_FLAGS, () => undefined)))
+  const question = readQuestion(new FlagReader(readArguments(argv, QUESTION_FLAGS)))
   if (question === undefined) throw new Error(`not a question: ${argv}`)
   const since = refusedMs === undefined ? undefined : { wallMs: refusedMs, orEarlier: false }
   const loaded = {
