@@ -11,14 +11,9 @@ export function usualSocket(proxyName: string | undefined): string {
   return `/run/kprobe/admin${proxyName === undefined ? '' : `-${proxyName}`}.sock`
 }
 
-/** Maximum time without data from the daemon. */
-const TIMEOUT_MS = 5_000
 /** Maximum time of a whole answer: what sends an octet now and then is not a daemon. */
 const ANSWER_MS_MAX = 120_000
-/** Exceeds the state of 100,000 Services. */
-const ANSWER_BYTES_MAX = 512 * 1024 * 1024
-/** Limits pages of a few numbers or flags, which commands request first: a server that sends more is not the daemon. */
-const SHORT_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+/** Pages of a few numbers or flags, which commands request first: a server that sends more is not the daemon. */
 const SHORT_PAGES: ReadonlySet<string> = new Set(['/config', '/status'])
 
 /**
@@ -31,12 +26,13 @@ export function askDaemon(
   path: string,
   { signal, answerMs = ANSWER_MS_MAX }: { readonly signal?: AbortSignal; readonly answerMs?: number } = {},
 ): Promise<unknown> {
-  const bytesMax = SHORT_PAGES.has(path) ? SHORT_ANSWER_BYTES_MAX : ANSWER_BYTES_MAX
+  // The state of 100,000 Services takes less than 512 MiB.
+  const bytesMax = (SHORT_PAGES.has(path) ? 16 : 512) << 20
   return new Promise((resolve, reject) => {
     const fail = (cause: Error, what: string) => reject(socketError(cause, socketPath, what))
     const asked = request(
       // A kept connection may be closed by the daemon while the command works: each page has one of its own.
-      { socketPath, path, agent: false, timeout: TIMEOUT_MS, ...(signal === undefined ? {} : { signal }) },
+      { socketPath, path, agent: false, timeout: 5_000, ...(signal === undefined ? {} : { signal }) },
       response => {
         const chunks: Buffer[] = []
         let bytes = 0
@@ -59,9 +55,7 @@ export function askDaemon(
         response.on('error', error => fail(error, `the answer to ${path} is not complete`))
       },
     )
-    asked.on('timeout', () =>
-      asked.destroy(new Error(`${socketPath}: no answer within ${TIMEOUT_MS / 1_000} s`)),
-    )
+    asked.on('timeout', () => asked.destroy(new Error(`${socketPath}: no answer within 5 s`)))
     const cancel = systemClock.after(answerMs, () =>
       asked.destroy(
         new Error(`${socketPath}: the answer to ${path} is not complete after ${answerMs / 1_000} s`),

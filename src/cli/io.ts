@@ -183,8 +183,6 @@ export function planLine({ verb, object }: Pick<PlanLine, 'verb' | 'object'>): s
   return `${SIGNS[verb]} ${oneLine(object)}`
 }
 
-/** Time before the first report, and between two. */
-const PERIOD_MS = 2_000
 /** A cluster of fewer objects needs no report. */
 const QUIET_BELOW = 1_000
 
@@ -216,7 +214,7 @@ export class Progress {
   }
 
   #schedule(): Cancel {
-    return this.#clock.after(PERIOD_MS, () => {
+    return this.#clock.after(2_000, () => {
       if (this.#objects >= QUIET_BELOW) this.#err(`${this.#text}\n`)
       this.#timer = this.#schedule()
     })
@@ -227,9 +225,6 @@ export class Progress {
     return this.#doing === '' ? `reading the source: ${objects} so far` : `${this.#doing} (${objects})`
   }
 }
-
-/** Time for a reader to read the rest once the process is to end. A reader that works needs less. */
-const PATIENCE_MS = 300
 
 /**
  * A standard stream whose reader may go away (`kprobe dump | head`) or whose file may fail (a full disk). After a
@@ -283,7 +278,8 @@ export class Outlet {
     if (!this.#used || this.#failure !== undefined) return
     const taken = this.#taken()
     await unlessAborted(taken, stop)
-    if (!(await within(clock, PATIENCE_MS, taken)))
+    // A reader that works needs less for the rest.
+    if (!(await within(clock, 300, taken)))
       this.#failure ??= new Error(`reader stopped with ${this.backlogBytes} bytes unwritten`)
     // Node reports an error one turn after the write has ended.
     await new Promise(done => setImmediate(done))

@@ -80,9 +80,6 @@ interface Invocation {
   readonly io: Io
 }
 
-/** Bound of the memory that a stalled reader of standard output can fill; further output is skipped. */
-const OUT_BACKLOG_MAX = 1 << 20
-
 async function serve(request: RunRequest, invocation: Invocation): Promise<number> {
   const { io } = invocation
   const { config, warnings } = request
@@ -113,7 +110,8 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
     synced: sync => {
       if (!isForPeople) return
       const text = syncText(sync, { color: io.color, dryRun, serviceProxyName: config.serviceProxyName })
-      if (text !== '' && io.outBacklogBytes() < OUT_BACKLOG_MAX) io.out(text)
+      // A stalled reader of standard output fills 1 MiB; further output is skipped.
+      if (text !== '' && io.outBacklogBytes() < 1 << 20) io.out(text)
     },
     planned: plan => {
       for (const text of planLines(plan.describe())) {

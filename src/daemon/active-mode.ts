@@ -80,8 +80,6 @@ export function startMode(config: Config, options: ActiveModeOptions): ActiveMod
   )
 }
 
-/** Interval of the reads of the kernel's generation: drift is detected in half of the 250 ms allowed. */
-const DRIFT_POLL_MS = 100
 /** Maximum time that an unfinished pass may delay the exit. */
 const DRAIN_MS = 3_000
 
@@ -116,7 +114,8 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
       minIntervalMs: config.minSyncPeriodMs,
       share: config.syncShare,
       healPeriodMs: config.syncPeriodMs,
-      driftPollMs: isReal ? DRIFT_POLL_MS : 0,
+      // Drift is detected in half of the 250 ms allowed.
+      driftPollMs: isReal ? 100 : 0,
       resolved: options.resolved,
       report: event => this.#report(event),
       doubts: (held, wanted) => guard.doubts(opened.extent(held), opened.extent(wanted)),

@@ -57,12 +57,6 @@ export type ApiAnswer =
   /** `text` is the reason; the server's own message where it has answered. */
   | { readonly kind: 'failed'; readonly text: string }
 
-/** Maximum wait for the answer to an event, and between two pieces of it. */
-const EVENT_IDLE_MS = 10_000
-const NODE_NAMES = 3
-/** Size of three whole Nodes, for a server that does not send metadata alone; a Node may list hundreds of images. */
-const NODES_BYTES_MAX = 4 << 20
-
 /** The API server of the cluster: the source, and the receiver of events. */
 export class Cluster {
   readonly #options: ClusterOptions
@@ -130,7 +124,7 @@ export class Cluster {
 
   /** Reads the names of a few Nodes for a log message. Throws ApiError, or SyntaxError if the answer is not a list. */
   async nodeNames(): Promise<readonly string[]> {
-    const path = `/api/v1/nodes?limit=${NODE_NAMES}`
+    const path = `/api/v1/nodes?limit=3`
     const accept = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json'
     const response = await this.#send({ method: 'GET', path, accept })
     const list: unknown = JSON.parse(await textOf(response))
@@ -174,7 +168,7 @@ export class Cluster {
       accept: 'application/json',
       ...request,
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-      idleMs: EVENT_IDLE_MS,
+      idleMs: 10_000,
       longLived: false,
       signal: this.#stop.signal,
     })
@@ -202,7 +196,8 @@ function resultOf(method: EventWrite['method'], status: number): PostResult {
 }
 
 async function textOf(response: ApiResponse): Promise<string> {
-  const body = await collect(response, NODES_BYTES_MAX)
+  // Three whole Nodes, from a server that does not send metadata alone: a Node may list hundreds of images.
+  const body = await collect(response, 4 << 20)
   if (body === undefined) throw new ApiError('protocol', 'the answer is too long')
   return body.toString()
 }
@@ -264,7 +259,6 @@ interface Reached {
 
 /** Snapshots that the kernel does not hold yet; of more, the newer ones count as one. */
 const REACHED_MAX = 64
-const LACKING_MAX = 8
 
 /** Follows which revisions the kernel holds: those that were in a Snapshot before the sync that ended with it. */
 export class KernelReport {
@@ -315,14 +309,12 @@ export class KernelReport {
       held: this.#held,
       failure: this.#failure,
       lacking: [
-        ...quarantined
-          .slice(0, LACKING_MAX)
-          .map(({ service, error }) => ({ service, reason: errorText(error) })),
-        ...refused.slice(0, LACKING_MAX).map(({ refusal: { service, object, field, reason } }) => ({
+        ...quarantined.slice(0, 8).map(({ service, error }) => ({ service, reason: errorText(error) })),
+        ...refused.slice(0, 8).map(({ refusal: { service, object, field, reason } }) => ({
           service: service ?? object.replace(/^Service /, ''),
           reason: `${field}: ${reason}`,
         })),
-      ].slice(0, LACKING_MAX),
+      ].slice(0, 8),
       lackingCount: quarantined.length + refused.length,
       proof: proof(),
       version: buildInfo().version,

@@ -106,7 +106,7 @@ class Daemon {
         this.#observer.node(node)
         this.#condition?.follow(node?.uid)
       },
-      offers: this.#observer.offers,
+      offered: snapshot => this.#observer.offered(snapshot),
       handlers: {
         refusals: list => this.#observer.refused(list),
         problem: problem => this.#problem(problem),

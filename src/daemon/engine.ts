@@ -7,7 +7,7 @@ import { releasePages } from '../netlink/native.ts'
 export interface Engine {
   /** Called once all code is loaded, before the first objects arrive. */
   readonly loads: () => void
-  /** Called after the first sync. */
+  /** Called after the first sync: releases the memory of the start a second later. */
   readonly loaded: () => void
 }
 
@@ -24,7 +24,7 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
       if (flag !== undefined) setFlagsFromString(flag)
     },
     loaded() {
-      clock.after(CALM_MS, () => {
+      clock.after(1_000, () => {
         try {
           releasePages(pagesOfFiles(readFileSync('/proc/self/smaps', 'latin1')))
         } catch (err) {
@@ -45,9 +45,6 @@ export function keepYoungGenerationSmall(): void {
   // A parallel collection of 1 MiB costs more than it saves.
   setFlagsFromString('--no-parallel-scavenge')
 }
-
-/** Time after the first sync until the memory of the start is released. */
-const CALM_MS = 1_000
 
 /**
  * Finds what this process has only read of programs and libraries, in /proc/PID/smaps: pairs of address and length. The

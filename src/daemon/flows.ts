@@ -39,8 +39,6 @@ export function flowsOf(
     : new Flows({ clock, random, log, openTransport, ...reports })
 }
 
-/** Interval of the reads of conntrack usage. */
-const TABLE_LOOK_MS = 30_000
 /** Usage from which the table counts as full, and below which it has room again. */
 const FULL = 0.95
 const ROOMY = 0.8
@@ -85,7 +83,7 @@ export class Flows {
     } catch (err) {
       log.debug({ err }, 'cannot read conntrack usage')
     }
-    return TABLE_LOOK_MS
+    return 30_000
   }
 
   #noteTable(table: ConntrackStatistics): void {

@@ -89,10 +89,8 @@ export async function asOnlyInstance(
 
 /** Repairs in a row that prove another proxy; a single flush of a table does not. */
 const OVERWRITTEN_MAX = 8
-/** A repair that comes later than this after the previous one starts a new row. */
-const APART_MS = 60_000
 
-/** Counts repairs in a row. */
+/** Counts repairs in a row: each less than a minute after the one before. */
 class Overwritten {
   readonly #clock: Clock
   readonly #reached: () => Promise<void>
@@ -106,7 +104,7 @@ class Overwritten {
 
   async healed(): Promise<void> {
     const nowMs = this.#clock.nowMs()
-    this.#count = nowMs - this.#lastMs > APART_MS ? 1 : this.#count + 1
+    this.#count = nowMs - this.#lastMs > 60_000 ? 1 : this.#count + 1
     this.#lastMs = nowMs
     if (this.#count < OVERWRITTEN_MAX) return
     this.#count = 0

@@ -8,7 +8,6 @@ import {
   type Snapshot,
   type SourceEvent,
 } from '../model/snapshot.ts'
-import type { Offers } from '../reconcile/reconciler.ts'
 import {
   isMostlyGone,
   type LocatedRefusal,
@@ -21,7 +20,8 @@ import {
 export type Occasion = 'start' | 'change' | 'resync'
 
 interface IntakeOptions {
-  readonly offers?: Offers
+  /** Called after a Snapshot was offered: the kernel waits for it, and not for those who count. */
+  readonly offered?: (snapshot: Snapshot) => void
   /** Gets the first Node, and each one that differs from the one before, ahead of its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
@@ -283,8 +283,8 @@ export class Intake {
     const now = this.#snapshot
     this.#offered = now
     if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
-    this.#options.offers?.add(now)
     this.#reader?.offer(now)
+    this.#options.offered?.(now)
   }
 }
 

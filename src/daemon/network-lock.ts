@@ -33,7 +33,6 @@ interface NetworkLockOptions {
 const FIRST_GROUP = 13
 const GROUPS = 20
 const GROUP_BITS = 0xfffff000
-const ATTEMPTS_MAX = 12
 const PAUSE = { minMs: 20, spanMs: 80 } as const
 /** Process numbers do not exceed this (PID_MAX_LIMIT); a higher port id is not one. */
 const PID_MAX = 1 << 22
@@ -135,7 +134,7 @@ type Joined =
  */
 async function join(options: NetworkLockOptions, mask: number): Promise<Joined> {
   let seen: Member | undefined
-  for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
+  for (let attempt = 0; attempt < 12; attempt++) {
     if (seen !== undefined) await pause(options)
     const tried = await joinOnce(options, mask)
     if (tried.kind !== 'busy') return tried
@@ -241,9 +240,6 @@ export interface Rival {
 /** Takes a lock by its name; `holder` is for those who come later. */
 export type TakeLock = (name: string, holder: string) => Promise<LockResult>
 
-const ANSWER_MS = 500
-const ANSWER_BYTES_MAX = 200
-
 /**
  * An abstract unix socket (unix(7)): it exists once in a network namespace and ends with its process, however that dies.
  * Any process may take any name, and runtimes differ in whether they pad it with NULs to 108 octets (libuv before 1.47
@@ -278,13 +274,13 @@ function askHolder(name: string): Promise<string> {
     let answer = ''
     const socket = connect({ path: `\0${name}` })
     socket.setEncoding('utf8')
-    socket.setTimeout(ANSWER_MS, () => socket.destroy())
+    socket.setTimeout(500, () => socket.destroy())
     socket.on('data', (text: string) => {
       answer += text
-      if (answer.length > ANSWER_BYTES_MAX) socket.destroy()
+      if (answer.length > 200) socket.destroy()
     })
     // A holder that is dying or stopped does not answer: it still has the lock.
     socket.on('error', () => socket.destroy())
-    socket.on('close', () => resolve(oneLine(answer.slice(0, ANSWER_BYTES_MAX))))
+    socket.on('close', () => resolve(oneLine(answer.slice(0, 200))))
   })
 }

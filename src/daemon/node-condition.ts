@@ -42,12 +42,8 @@ export function nodeConditionOf(
  * process before serve meanwhile.
  */
 const START_MS = 10_000
-/** Interval of the health checks of this process, which cost nothing. */
-const CHECK_MS = 5_000
 /** The reads of the kernel while it is not verified. */
 const VERIFY_PACE = { share: 0.05, minMs: 1_000 } as const
-/** Interval at which the Node is read again: another program may have removed the condition. */
-const REREAD_MS = 600_000
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
 
 /**
@@ -112,7 +108,8 @@ export class NodeCondition {
     const maxMs = this.#isSynced ? RETRY.maxMs : START_MS
     if (!(await this.#say(state))) return this.#pacer.failed({ ...RETRY, maxMs, random })
     this.#pacer.succeeded()
-    return Math.min(CHECK_MS, verifyMs)
+    // The health checks of this process cost nothing.
+    return Math.min(5_000, verifyMs)
   }
 
   async #verify(): Promise<void> {
@@ -168,7 +165,8 @@ export class NodeCondition {
     if (uid === undefined || uid === this.#uid) this.#written = state
     this.#failure = ''
     metrics.kprobe_node_condition_status.set(Number(state.status === 'True'))
-    this.#rereadAtMs = clock.nowMs() + REREAD_MS
+    // Another program may remove the condition.
+    this.#rereadAtMs = clock.nowMs() + 600_000
     return true
   }
 

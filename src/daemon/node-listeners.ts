@@ -47,7 +47,7 @@ interface NodeListenersOptions {
   /** Reports that lookups fail, once until one succeeds. */
   readonly warn: (facts: { readonly err: Error }, text: string) => void
   readonly failed?: () => void
-  /** Called RETRY_MS after a failed lookup. */
+  /** Called a second after a failed lookup. */
   readonly retry?: () => void
   readonly sockets: {
     /** NETLINK_SOCK_DIAG. */
@@ -112,7 +112,7 @@ export class NodeListeners {
       this.#options.failed?.()
       if (!this.#failing) this.#options.warn({ err: errorOf(thrown) }, FAILED)
       this.#failing = true
-      if (this.#options.retry !== undefined) this.#retries.wake(RETRY_MS)
+      if (this.#options.retry !== undefined) this.#retries.wake(1_000)
       return this.#postponed(keys, snapshot.services)
     }
   }
@@ -213,7 +213,8 @@ function attempted<T>(use: () => T): T {
     try {
       return use()
     } catch (error) {
-      if (attempt === ATTEMPTS) throw error
+      // A list that changes while it is read is whole the next time.
+      if (attempt === 3) throw error
     }
   }
 }
@@ -231,10 +232,6 @@ function listenersOf(
 
 /** User ID of root. */
 const ROOT = 0
-
-/** Immediate attempts: a list that changes while it is read is whole the next time. */
-const ATTEMPTS = 3
-const RETRY_MS = 1_000
 
 const FAILED =
   'cannot list listening sockets; until it succeeds, external addresses of this node are not checked against listening processes'

@@ -14,6 +14,7 @@ import type { Log } from '../base/log.ts'
 import type { Config, NodePortSelection } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo } from '../model/snapshot.ts'
+import { WarningPace } from './warning-pace.ts'
 
 type FamilyConfig = Pick<Config, 'nodePortAddresses' | 'detectLocal' | 'bindAddress'>
 
@@ -27,10 +28,6 @@ interface NodeWatchOptions {
   readonly others: () => Promise<readonly string[]>
 }
 
-/** Time between warnings about a missing Node. The first is the time that kube-proxy waits before its first warning. */
-const FIRST_REPEAT_MS = 30_000
-const REPEAT_MS_MAX = 300_000
-
 type Sight = 'unseen' | 'found' | 'missing' | 'deleted'
 
 /** Warns while this machine's Node object is missing: without it node ports and Local policies do not work. */
@@ -41,7 +38,7 @@ export class NodeWatch {
   #sight: Sight = 'unseen'
   /** Counts changes of the sight: a warning of an earlier one is void. */
   #changes = 0
-  #repeatMs = FIRST_REPEAT_MS
+  readonly #pace = new WarningPace()
   /** The last warning was about files without any Node. */
   #isOptionalSaid = false
   /** Warnings about the families of ranges. */
@@ -60,7 +57,7 @@ export class NodeWatch {
     if (node !== undefined) this.#checkFamilies(node)
     if (this.#sight === before) return
     this.#changes++
-    this.#repeatMs = FIRST_REPEAT_MS
+    this.#pace.reset()
     this.#isOptionalSaid = false
     this.#warnings.cancel()
     if (this.#sight !== 'found') this.#warnings.wake()
@@ -102,9 +99,8 @@ export class NodeWatch {
         `${isOptional ? 'no Node object in the files' : 'Node not found'}: ${this.#effects(isOptional)}`,
       )
     this.#isOptionalSaid = isOptional
-    const repeatMs = this.#repeatMs
-    this.#repeatMs = isOptional ? FIRST_REPEAT_MS : Math.min(2 * repeatMs, REPEAT_MS_MAX)
-    return repeatMs
+    if (isOptional) this.#pace.reset()
+    return this.#pace.next()
   }
 
   async #others(): Promise<{ readonly nodes: readonly string[]; readonly err?: Error }> {

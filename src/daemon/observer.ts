@@ -8,7 +8,6 @@ import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { Mode, ModeEvent } from '../modes/mode.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { FailedFamily } from '../reconcile/quarantine.ts'
-import { Offers } from '../reconcile/reconciler.ts'
 import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
 import { Receipts } from '../telemetry/admin-server.ts'
 import {
@@ -68,8 +67,6 @@ type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { 
 export class Observer {
   readonly metrics: Metrics
   readonly receipts: Receipts
-  /** Takes the Snapshots that are to be programmed. They are counted later: the kernel is waiting for them. */
-  readonly offers: Offers
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
   readonly #options: ObserverOptions
@@ -79,7 +76,7 @@ export class Observer {
   /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
   #heardMs: number
-  readonly #health: HealthTracker
+  readonly health: HealthTracker
   readonly #pending = new PendingChanges()
   readonly #localPolicies = new LocalPolicyCounter()
   #programmed: Snapshot | undefined
@@ -89,8 +86,7 @@ export class Observer {
     this.#options = options
     this.#refusals = new RefusalLog(wallMs)
     this.startedWallMs = wallMs()
-    this.offers = new Offers({ clock, wallMs, full: () => this.#countOffers() })
-    this.#health = new HealthTracker(options)
+    this.health = new HealthTracker(options)
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
     // The staleness of a source without data counts from the start, and that of a new source from the last data of the
@@ -99,17 +95,7 @@ export class Observer {
       this.#heardMs = source()?.heardMs ?? this.#heardMs
       return (clock.nowMs() - this.#heardMs) / 1000
     }
-    const metrics = createMetrics({ ...options, staleS, isDirect: () => source()?.isDirect })
-    const text: Metrics['text'] = format => {
-      this.#countOffers()
-      return metrics.text(format)
-    }
-    this.metrics = { ...metrics, text }
-  }
-
-  get health(): HealthTracker {
-    this.#countOffers()
-    return this.#health
+    this.metrics = createMetrics({ ...options, staleS, isDirect: () => source()?.isDirect })
   }
 
   /** Lists the refusals of Services, with the time at which each was found. */
@@ -177,19 +163,16 @@ export class Observer {
     this.metrics.kprobe_refusals.set(this.#refused.services + this.#refused.objects)
   }
 
-  #countOffers(): void {
-    const offers = this.offers.take()
-    if (offers.length === 0) return
-    for (const offer of offers) {
-      countOffer(this.metrics, this.#pending.offered(offer.snapshot), offer.wallMs)
-      this.#health.queued(offer.snapshot.number, offer)
-    }
+  /** Takes a Snapshot that is to be programmed. */
+  offered(snapshot: Snapshot): void {
+    countOffer(this.metrics, this.#pending.offered(snapshot), this.#options.wallMs())
+    this.health.queued(snapshot.number)
     setPending(this.metrics, this.#pending.now)
   }
 
   /** Takes the Node of the Snapshots from the next one on. */
   node(node: NodeInfo | undefined): void {
-    this.#health.node(node?.eligible, node?.deleted, node?.ips.map(familyOf))
+    this.health.node(node?.eligible, node?.deleted, node?.ips.map(familyOf))
     this.metrics.kprobe_node_known.set(Number(node !== undefined && node.deleted !== true))
   }
 
@@ -247,7 +230,6 @@ export class Observer {
     const failed = this.#options.failedFamily()?.family
     for (const ip_family of FAMILIES)
       metrics.kprobe_family_programmed.set({ ip_family }, Number(ip_family !== failed))
-    this.#countOffers()
     const noLocal = this.#localPolicies.update(table)
     countSync(metrics, { full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs, noLocal })
     const times = { startedWallMs: this.startedWallMs, nowWallMs }
@@ -257,7 +239,7 @@ export class Observer {
     this.#pending.synced(snapshot)
     setPending(metrics, this.#pending.now)
     metrics.kprobe_services.set(table.services.size)
-    this.#health.synced(event.number)
+    this.health.synced(event.number)
     this.#look(table)
   }
 

@@ -1,7 +1,5 @@
 import { privilegeHint } from '../base/errors.ts'
 
-const FAILURES_MAX = 3
-
 /** Decides when a run that is to sync once gives up: after three failed passes in a row, or at the first without a privilege. */
 export class OnceFailures {
   #count = 0
@@ -13,6 +11,6 @@ export class OnceFailures {
   /** Takes the error of a failed pass. Gives whether to give up: a retry does not gain a privilege. */
   failed(error: Error): boolean {
     this.#count++
-    return this.#count >= FAILURES_MAX || privilegeHint(error) !== undefined
+    return this.#count >= 3 || privilegeHint(error) !== undefined
   }
 }

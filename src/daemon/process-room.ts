@@ -35,14 +35,13 @@ export function heapLimit(reported: number, args: readonly string[]): number {
  * collection.
  */
 const SHARE = 0.6
-/** Share of a control group's memory that Node.js allows the heap; it is smaller on a large machine. */
-const HEAP_SHARE = 0.5
 /** Share of Services that are served. The rest is for objects that sources hold, and for lists that arrive. */
 const SERVICES_SHARE = 0.75
 
 /** Computes the memory for Services and objects, in bytes; undefined when no limit is known. */
 function sharedBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> = {}): number | undefined {
-  const limits = [memoryBytes, heapBytes === undefined ? undefined : heapBytes / HEAP_SHARE]
+  // Node.js allows the heap half of a control group's memory; it is smaller on a large machine.
+  const limits = [memoryBytes, heapBytes === undefined ? undefined : 2 * heapBytes]
   const least = Math.min(...limits.map(limit => limit ?? Number.POSITIVE_INFINITY))
   return Number.isFinite(least) ? SHARE * least : undefined
 }
@@ -53,13 +52,11 @@ export function servicesBytes(room?: Partial<ProcessRoom>): number | undefined {
   return bytes === undefined ? undefined : SERVICES_SHARE * bytes
 }
 
-/** Maximum memory of a part of an object: see partsOf(). */
-const PART_BYTES = 128
-
 /** Computes how many parts of objects may be held; undefined when no limit is known. */
 export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
   const bytes = sharedBytes(room)
-  return bytes === undefined ? undefined : Math.floor(((1 - SERVICES_SHARE) * bytes) / PART_BYTES)
+  // A part takes 128 bytes at most: see partsOf().
+  return bytes === undefined ? undefined : Math.floor(((1 - SERVICES_SHARE) * bytes) / 128)
 }
 
 /** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */
@@ -179,9 +176,6 @@ export interface DescriptorBudget {
 
 export type DescriptorUse = keyof DescriptorBudget
 
-/** Descriptors for connections to the API server, netlink, listening servers, files and pipes. */
-const RESERVE = 128
-
 interface Claim {
   readonly use: DescriptorUse
   readonly most: number
@@ -204,7 +198,7 @@ const LATER = { most: 256, weight: 1 } as const
 
 /**
  * Divides the descriptors of a process (undefined where the limit is unknown) between the parts that it uses, beyond a reserve of
- * 128, or of half where that is less. What a part does not need is for the others. Parts of `later` get 256 at most, and those
+ * 128, or of half where that is less, for the API server, netlink, listening servers, files and pipes. What a part does not need is for the others. Parts of `later` get 256 at most, and those
  * that are not used now get what all others leave as well.
  */
 export function descriptorBudget(
@@ -212,7 +206,7 @@ export function descriptorBudget(
   uses: readonly DescriptorUse[],
   later: readonly DescriptorUse[] = [],
 ): DescriptorBudget {
-  const room = (limit ?? Infinity) - Math.min(RESERVE, (limit ?? Infinity) / 2)
+  const room = (limit ?? Infinity) - Math.min(128, (limit ?? Infinity) / 2)
   const claims = uses.map(use => ({ use, ...CLAIMS[use] }))
   const used = divide(room, [...claims, ...later.map(use => ({ use, ...LATER }))])
   const rest = room - [...used.values()].reduce((sum, part) => sum + part, 0)

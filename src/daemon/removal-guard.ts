@@ -10,8 +10,6 @@ interface RemovalGuardOptions {
   readonly confirm?: () => Promise<void> | undefined
 }
 
-/** Maximum time of the second read in one pass. */
-const CONFIRM_MS = 60_000
 const DOUBTED =
   'the source has less than half of what the kernel serves; kprobe reads it once more, from the API server, before it removes the rest'
 const UNCONFIRMED =
@@ -50,7 +48,7 @@ export class RemovalGuard {
     if (!this.#isLogged) log.warn({ kernel, source }, DOUBTED)
     this.#isLogged = true
     const over = new Promise<void>(done => this.#over.signal.addEventListener('abort', () => done()))
-    const hasEnded = await within(clock, CONFIRM_MS, Promise.race([read, over]))
+    const hasEnded = await within(clock, 60_000, Promise.race([read, over]))
     if (this.#over.signal.aborted) return true
     this.#isSettled = hasEnded
     if (!this.#isSettled) throw new Error(UNCONFIRMED)

@@ -23,11 +23,8 @@ interface RetirementOptions {
 /** The reasons for which objects of a mode are still in the kernel. */
 type Leftovers = ReadonlyMap<ProxyMode, string>
 
-/** Interval of the tries to remove what could not be removed. */
-const AGAIN_MS = 60_000
-
 /**
- * Removes other modes from the kernel, and tries again while something is left. It can be canceled: the next daemon, or the
+ * Removes other modes from the kernel, and tries again each minute while something is left. It can be canceled: the next daemon, or the
  * next change, continues.
  */
 export class Retirement {
@@ -65,7 +62,7 @@ export class Retirement {
     await this.done
     this.#isUnderWay = false
     while (this.#leftovers.size > 0 && !signal.aborted) {
-      await pause(this.#options.clock, AGAIN_MS, signal)
+      await pause(this.#options.clock, 60_000, signal)
       await this.#try([...this.#leftovers.keys()])
     }
   }

@@ -44,9 +44,6 @@ const LATE_POLLS = 3
 
 /** The generation counts as unreadable when so many reads in a row fail: the next check makes up for a single one. */
 const FAILURES = 2
-/** Minimum time between two reports of errors, although reads succeed in between. */
-const REPORTS_APART_MS = 60_000
-
 /**
  * Notices commits by others: has the generation compared every `pollMs`, and only when foreign commits come back
  * subscribes for a while, since only a notification names the process and the tables that it changed.
@@ -149,10 +146,10 @@ export class DriftDetector {
     return this.#awaited !== undefined
   }
 
-  /** Reports an error, unless it reported one a moment ago. */
+  /** Reports an error once a minute at most, although reads succeed in between. */
   #report(thrown: unknown): boolean {
     const { clock, onError } = this.#options
-    if (clock.nowMs() < this.#reportedMs + REPORTS_APART_MS) return false
+    if (clock.nowMs() < this.#reportedMs + 60_000) return false
     this.#reportedMs = clock.nowMs()
     onError(errorOf(thrown))
     return true

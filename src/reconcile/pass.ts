@@ -101,7 +101,6 @@ interface Outcome extends PassResult {
 /** Tries before a commit goes out without naming the generation it was planned against. */
 const STALE_TRIES = 5
 const ROUNDS_MAX = 64
-const OBJECTS_NAMED_MAX = 10
 
 /**
  * One pass: render, diff, commit. The left side of the diff is what we know to be applied or, at start and after any
@@ -369,7 +368,7 @@ function failedFamily({ refusals }: Receipt): FailedFamily | undefined {
 function firstObjects(lines: Iterable<PlanLine>): string[] {
   const objects: string[] = []
   for (const { verb, object } of lines) {
-    if (objects.length === OBJECTS_NAMED_MAX) break
+    if (objects.length === 10) break
     objects.push(`${verb} ${object}`)
   }
   return objects

@@ -34,7 +34,6 @@ interface AdminServerOptions extends AdminPages {
   readonly page?: Handler | undefined
 }
 
-const CONNECTIONS_MAX = 16
 export const PAGE_PATH = '/ui/'
 
 /**
@@ -45,7 +44,7 @@ export function openAdminServer({ path, clock, report, page, ...pages }: AdminSe
   return new HttpServer({
     at: { path },
     clock,
-    connectionsMax: CONNECTIONS_MAX,
+    connectionsMax: 16,
     handle: adminHandler(pages, clock, page),
     hardFail: false,
     report,
@@ -82,16 +81,12 @@ async function* breathing(value: unknown, clock: Clock): AsyncGenerator<string> 
  * becomes a list, and is advanced as its items are written. Ignores toJSON.
  */
 export function jsonPieces(value: unknown): Generator<string> {
-  return inPieces(partsOf(value), PIECE_LENGTH)
+  return inPieces(partsOf(value), 16 * 1024)
 }
 
-const PIECE_LENGTH = 16 * 1024
-
-/** Maximum number of values that one call of JSON.stringify writes. */
-const SMALL_MAX = 256
-
 function* partsOf(value: unknown): Generator<string> {
-  if (typeof value !== 'object' || value === null || roomAfter(value, SMALL_MAX) >= 0) {
+  // One call of JSON.stringify writes 256 values at most.
+  if (typeof value !== 'object' || value === null || roomAfter(value, 256) >= 0) {
     yield JSON.stringify(value) ?? 'null'
     return
   }
@@ -157,9 +152,6 @@ interface ReceiptLine extends Omit<ReceiptLike, 'refusals'> {
   readonly refusals: readonly { readonly services: readonly string[]; readonly error: string }[]
 }
 
-const RECEIPTS_MAX = 128
-const REFUSALS_MAX = 20
-
 /** Keeps the last 128 commits, oldest first, each with its first 20 refusals. */
 export class Receipts {
   readonly #wallMs: () => number
@@ -172,12 +164,12 @@ export class Receipts {
   add(reason: string, changes: number, receipt: ReceiptLike): void {
     const { outcome, generation, foreign, bytes, messages, durationMs } = receipt
     const refusals = receipt.refusals
-      .slice(0, REFUSALS_MAX)
-      .map(({ services, error }) => ({ services: services.slice(0, REFUSALS_MAX), error: error.message }))
+      .slice(0, 20)
+      .map(({ services, error }) => ({ services: services.slice(0, 20), error: error.message }))
     const time = rfc3339(this.#wallMs())
     const figures = { changes, generation, foreign, bytes, messages, durationMs }
     this.#lines.push({ time, reason, outcome, ...figures, refusals })
-    if (this.#lines.length > RECEIPTS_MAX) this.#lines.shift()
+    if (this.#lines.length > 128) this.#lines.shift()
   }
 
   get lines(): readonly ReceiptLine[] {

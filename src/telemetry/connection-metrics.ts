@@ -10,9 +10,6 @@ export interface ConnectionMetricsOptions {
   readonly failed: (error: Error) => void
 }
 
-/** Minimum time between two reads, each of which dumps a map of the kernel. */
-const READ_MS = 5_000
-
 /** The sums at a scrape, and the maximum number of series. */
 interface Sums {
   readonly totals: ConnectionTotals
@@ -105,7 +102,10 @@ export function addConnectionMetrics(set: MetricSet, options: ConnectionMetricsO
   })
 }
 
-/** Gives a function that joins the read in progress, or starts a new one if the last is old. */
+/**
+ * Gives a function that joins the read in progress, or starts a new one if the last is older than five seconds: each
+ * dumps a map of the kernel.
+ */
 function readerOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): () => Promise<void> {
   const { read, nowMs, failed } = options
   let startedMs = Number.NEGATIVE_INFINITY
@@ -118,7 +118,7 @@ function readerOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): 
     }
   }
   return () => {
-    if (nowMs() - startedMs >= READ_MS) {
+    if (nowMs() - startedMs >= 5_000) {
       startedMs = nowMs()
       running = update()
     }
@@ -162,12 +162,6 @@ interface Seen extends EndpointTraffic {
   read: number
 }
 
-/** Reads without an element until its count is forgotten: a list that changes while it is read may omit an element. */
-const MISSES_MAX = 2
-/** Series of each port and endpoint: one of connections, and packets and bytes in two directions each. */
-const SERIES_OF_CONNECTIONS = 1
-const SERIES_OF_VOLUME = 4
-
 /**
  * Sums the traffic of ports and endpoints from counters that start at zero with each kernel element. A sum never falls
  * while its port or endpoint exists.
@@ -195,7 +189,8 @@ export class ConnectionTotals {
   }
 
   get series(): { readonly ports: number; readonly all: number } {
-    const each = SERIES_OF_CONNECTIONS + (this.#hasVolume ? SERIES_OF_VOLUME : 0)
+    // Connections, and packets and bytes in two directions each.
+    const each = this.#hasVolume ? 5 : 1
     const ports = this.#ports.size * each
     return { ports, all: ports + this.#endpoints.size * each }
   }
@@ -205,7 +200,8 @@ export class ConnectionTotals {
     for (const count of counts) this.#add(count)
     const alive = new Set<string>()
     for (const [element, { read, port, endpoint }] of this.#seen) {
-      if (this.#reads - read >= MISSES_MAX) this.#seen.delete(element)
+      // A list that changes while it is read may omit an element once.
+      if (this.#reads - read >= 2) this.#seen.delete(element)
       else alive.add(port).add(endpointKey(port, endpoint))
     }
     for (const key of this.#ports.keys()) if (!alive.has(key)) this.#ports.delete(key)

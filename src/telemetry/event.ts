@@ -105,14 +105,11 @@ function ofNode(name: string, reason: string, action: string, note: string): Eve
 
 /** Maximum that the API server accepts. */
 const NOTE_LENGTH_MAX = 1024
-const ELLIPSIS = '...'
 
 /** Makes one line of ASCII of at most 1 KiB, because the texts come from objects and kernels. */
 export function noteText(text: string): string {
   const plain = oneLine(text.slice(0, NOTE_LENGTH_MAX + 1)).replace(/[^\x20-\x7e]/gu, escaped)
-  return plain.length <= NOTE_LENGTH_MAX
-    ? plain
-    : plain.slice(0, NOTE_LENGTH_MAX - ELLIPSIS.length) + ELLIPSIS
+  return plain.length <= NOTE_LENGTH_MAX ? plain : `${plain.slice(0, NOTE_LENGTH_MAX - 3)}...`
 }
 
 function escaped(character: string): string {
@@ -137,19 +134,16 @@ export interface EventIdentity {
 
 export interface EventReporter {
   readonly controller: string
-  /** The name has at most 128 characters. */
   readonly instance: string
 }
-
-const NAME_LENGTH_MAX = 253
-const DIGITS_MAX = 20
 
 /** Makes a unique name of the time in nanoseconds, as kube-proxy does; `count` distinguishes events of one moment. */
 export function identityOf(object: EventObject, wallMs: number, count: number): EventIdentity {
   const slash = object.kind === 'Service' ? object.key.indexOf('/') : -1
   const full = object.kind === 'Service' ? object.key.slice(slash + 1) : object.name
   const nanoseconds = BigInt(Math.trunc(wallMs)) * 1_000_000n + BigInt(count % 1_000_000)
-  const name = `${full.slice(0, NAME_LENGTH_MAX - DIGITS_MAX)}.${nanoseconds.toString(16)}`
+  // A name has 253 letters at most.
+  const name = `${full.slice(0, 233)}.${nanoseconds.toString(16)}`
   return { namespace: object.kind === 'Service' ? object.key.slice(0, slash) : 'default', name }
 }
 

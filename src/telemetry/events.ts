@@ -45,19 +45,13 @@ interface EventCounts {
   readonly waiting: number
 }
 
-/** First writes of facts: 25 at once, then one every 10 s. */
-const BURST = 25
-const REFILL_MS = 10_000
 const QUEUE_MAX = 100
 const SERIES_MAX = 512
 /** A fact that recurs after this long starts a new event (as in client-go). */
 const SERIES_ENDS_MS = 360_000
 /** Minimum time between two writes of the count of a series. */
 const SERIES_WRITE_MS = 60_000
-const TRIES_MAX = 12
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 60_000 }
-const COMPLAINT_MS = 60_000
-const INSTANCE_LENGTH_MAX = 128
 
 /**
  * Posts events about this node to the API server. Equal facts become one event with a count; their number, the
@@ -79,10 +73,11 @@ export class EventRecorder {
 
   constructor(options: EventRecorderOptions) {
     this.#options = options
-    const instance = `kube-proxy-${options.nodeName}`.slice(0, INSTANCE_LENGTH_MAX)
-    this.#reporter = { controller: 'kube-proxy', instance }
+    // The API server accepts 128 letters.
+    this.#reporter = { controller: 'kube-proxy', instance: `kube-proxy-${options.nodeName}`.slice(0, 128) }
     const { clock } = options
-    this.#bucket = new TokenBucket({ size: BURST, refillMs: REFILL_MS, nowMs: () => clock.nowMs() })
+    // First writes of facts: 25 at once, then one every 10 s.
+    this.#bucket = new TokenBucket({ size: 25, refillMs: 10_000, nowMs: () => clock.nowMs() })
     this.#writes = new Pacer({ clock, run: () => this.#writeAll() })
     this.#seriesWrites = new Pacer({ clock, run: () => this.#enqueueSeries() })
   }
@@ -176,7 +171,7 @@ export class EventRecorder {
     for (let series = this.#queue[0]; series !== undefined; series = this.#queue[0]) {
       const result = await this.#write(series)
       if (this.#writes.isStopped) return undefined
-      if (result === 'retry' && series.tries < TRIES_MAX) {
+      if (result === 'retry' && series.tries < 12) {
         this.#writes.rest(backoffMs(series.tries, { ...RETRY, random }))
         return 0
       }
@@ -227,7 +222,7 @@ export class EventRecorder {
 
   #complain(why: 'refused' | 'retries' | 'limit', fact: EventFact): void {
     const nowMs = this.#options.clock.nowMs()
-    if (nowMs - this.#complaintMs < COMPLAINT_MS) return
+    if (nowMs - this.#complaintMs < 60_000) return
     this.#complaintMs = nowMs
     this.#options.lost(why, regardingText(fact.regarding), fact.reason)
   }

@@ -4,15 +4,6 @@ import { NEVER, oneLine, rfc3339 } from '../base/text.ts'
 import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND, PLAIN } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 
-/** One moment by both clocks: the monotonic one for durations, the wall clock for texts. */
-interface Moment {
-  readonly monotonicMs: number
-  readonly wallMs: number
-}
-
-/** Retries are up to 30 s apart, and a pass over a large cluster takes seconds. */
-const STUCK_MS_MIN = 120_000
-
 /** Body of an answer, with kube-proxy's fields in kube-proxy's order. */
 interface HealthBody {
   readonly lastUpdated: string
@@ -53,7 +44,7 @@ export class HealthTracker {
   readonly #advisers: (() => HealthCheck | undefined)[] = []
   #syncPeriodMs: number
   /** The last moment at which the kernel held a Snapshot of this process. */
-  #programmed: Moment | undefined
+  #programmedWallMs: number | undefined
   /** Start of the wait of unprogrammed changes. */
   #pendingMs: number | undefined
   /** The number of the newest Snapshot to program. */
@@ -71,18 +62,18 @@ export class HealthTracker {
     this.#syncPeriodMs = options.syncPeriodMs
   }
 
-  /** A Snapshot is to be programmed, since `at`. */
-  queued(number: number, at = this.#now()): void {
-    this.#pendingMs ??= at.monotonicMs
+  /** A Snapshot is to be programmed. */
+  queued(number: number): void {
+    this.#pendingMs ??= this.#options.clock.nowMs()
     this.#queued = Math.max(this.#queued, number)
   }
 
   /** The kernel holds the Snapshot of this number in all families. The wait of a newer one starts now. */
   synced(number: number): void {
-    const now = this.#now()
-    this.#programmed = now
-    this.#pendingMs = this.#queued > number ? now.monotonicMs : undefined
-    this.#attemptedMs = now.monotonicMs
+    const { clock, wallMs } = this.#options
+    this.#programmedWallMs = wallMs()
+    this.#attemptedMs = clock.nowMs()
+    this.#pendingMs = this.#queued > number ? this.#attemptedMs : undefined
   }
 
   /** A pass ended in an error. It counts as a wait even without a new event, because it may be a repair. */
@@ -118,7 +109,7 @@ export class HealthTracker {
 
   /** The kernel has held a Snapshot of this process. */
   get hasSynced(): boolean {
-    return this.#programmed !== undefined
+    return this.#programmedWallMs !== undefined
   }
 
   /**
@@ -157,7 +148,8 @@ export class HealthTracker {
   /** Answers /livez: 503 only if changes wait and no pass ends any more: then a restart may help. */
   liveness(): HealthAnswer {
     const sinceMs = this.#pendingMs === undefined ? undefined : Math.max(this.#pendingMs, this.#attemptedMs)
-    const healthy = this.#waitedMs(sinceMs) < Math.max(2 * this.#syncPeriodMs, STUCK_MS_MIN)
+    // Retries are up to 30 s apart, and a pass over a large cluster takes seconds.
+    const healthy = this.#waitedMs(sinceMs) < Math.max(2 * this.#syncPeriodMs, 120_000)
     return this.#answer(healthy, healthy, { healthy })
   }
 
@@ -168,7 +160,7 @@ export class HealthTracker {
     its: Omit<HealthBody, 'lastUpdated' | 'currentTime' | 'status'>,
   ): HealthAnswer {
     const currentTime = rfc3339(this.#options.wallMs())
-    const programmed = this.#programmed === undefined ? NEVER : rfc3339(this.#programmed.wallMs)
+    const programmed = this.#programmedWallMs === undefined ? NEVER : rfc3339(this.#programmedWallMs)
     const family = { lastUpdated: programmed, healthy: isWell }
     // As in kube-proxy, a family that the kernel cannot program is missing.
     const failed = this.#options.failedFamily?.()?.family
@@ -195,11 +187,6 @@ export class HealthTracker {
 
   #waitedMs(sinceMs: number | undefined): number {
     return sinceMs === undefined ? Number.NEGATIVE_INFINITY : this.#options.clock.nowMs() - sinceMs
-  }
-
-  #now(): Moment {
-    const { clock, wallMs } = this.#options
-    return { monotonicMs: clock.nowMs(), wallMs: wallMs() }
   }
 }
 

@@ -167,8 +167,6 @@ function openMetric(name: string, metric: Metric): Metric {
     : own
 }
 
-const VALUES_MAX = 32
-
 /**
  * Bounds label values that other programs choose: the first 32 pass, cut to 64 characters, and the rest become `other`.
  */
@@ -178,7 +176,7 @@ export class LabelValues {
   of(text: string): string {
     const value = text.slice(0, 64)
     if (this.#known.has(value)) return value
-    if (this.#known.size >= VALUES_MAX) return 'other'
+    if (this.#known.size >= 32) return 'other'
     this.#known.add(value)
     return value
   }

@@ -19,8 +19,6 @@ interface ServiceRefusals {
 }
 
 const NEWS_MAX = 100
-/** Refusals whose time is kept: a cluster of bad objects must not fill the memory with their texts. */
-const TIMES_MAX = 10_000
 
 /** The time at which a refusal was first found, in milliseconds since 1970. */
 export interface RefusedSince {
@@ -38,7 +36,7 @@ export class RefusalLog {
   #times = 0
   readonly #wallMs: (() => number) | undefined
 
-  /** A wall clock makes it remember the time of each of the first TIMES_MAX refusals. */
+  /** With a wall clock, it remembers the time of 10,000 refusals: a cluster of bad objects must not fill the memory. */
   constructor(wallMs?: () => number) {
     this.#wallMs = wallMs
   }
@@ -84,7 +82,7 @@ export class RefusalLog {
     const now: RefusedSince = { wallMs: this.#wallMs(), orEarlier: this.#isFirst }
     const times = new Map<string, RefusedSince>()
     for (const refusal of refusals) {
-      if (this.#times + times.size >= TIMES_MAX) break
+      if (this.#times + times.size >= 10_000) break
       const key = refusalIdentity(refusal)
       const since = before?.get(key) ?? (known.has(key) ? undefined : now)
       if (since !== undefined) times.set(key, since)

@@ -38,11 +38,10 @@ interface ServiceHealthOptions {
 const RETRY_MS = 5_000
 /** Maximum number of addresses that one round retries. */
 const RETRIES_MAX = 64
-const PER_SERVICE_MAX = 64
 
 /** Divides `connections`: each Service has a share, and a client has the same parts of a Service's share and of all. */
 export function healthCheckShares(connections: number): ConnectionLimits {
-  const perService = Math.min(PER_SERVICE_MAX, Math.ceil(connections / 4))
+  const perService = Math.min(64, Math.ceil(connections / 4))
   return { ...partsOf(connections), perService: partsOf(perService) }
 }
 

@@ -1,7 +1,6 @@
-import { type Clock, finishInSlices, Pacer, restMs, slicingOf, within } from '../../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, slicingOf } from '../../base/clock.ts'
 import { errorOf, errorText } from '../../base/errors.ts'
 import type { Log } from '../../base/log.ts'
-import { rfc3339 } from '../../base/text.ts'
 import type { Config } from '../../config/config.ts'
 import type { Snapshot } from '../../model/snapshot.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
@@ -10,7 +9,9 @@ import { findMode, readModes } from '../../modes/registry.ts'
 import type { Metrics } from '../../telemetry/metrics.ts'
 import type { ActiveMode } from '../active-mode.ts'
 import type { Intake } from '../intake.ts'
-import { readState, SavedStateError, StateFile, type StateOwner, stateChunks } from './state-file.ts'
+import { WarningPace } from '../warning-pace.ts'
+import { readState, SavedStateError, StateFile, type StateOwner } from './state-file.ts'
+import { StateSaver } from './state-saver.ts'
 
 /** Makes the SavedState of a daemon; undefined where nothing is kept: without --state-dir, and with files as the source. */
 export function savedStateOf(
@@ -41,11 +42,6 @@ interface SavedStateOptions {
 const GRACE_MS = 500
 /** Time that it has for its first lists once it has answered: until then, reading the file would only delay them. */
 const LISTS_MS = 3_000
-/** Wait for the addresses of this machine, which come from the kernel. */
-const ADDRESSES_MS = 20
-/** Time between warnings, as those about a missing Node. */
-const FIRST_REPEAT_MS = 30_000
-const REPEAT_MS_MAX = 300_000
 
 interface Loaded {
   readonly snapshot: Snapshot
@@ -65,7 +61,7 @@ export class SavedState {
   #beganMs = 0
   #isAnswered = false
   #phase: 'waiting' | 'held-back' | 'serving' | 'over' = 'waiting'
-  #repeatMs = FIRST_REPEAT_MS
+  readonly #pace = new WarningPace()
   /** The time from which a failed check is logged again. */
   #warnMs = Number.NEGATIVE_INFINITY
   /** The failure to save that is in the log. */
@@ -151,7 +147,7 @@ export class SavedState {
     } catch (thrown) {
       if (thrown instanceof SavedStateError) this.#refuse(thrown)
       else this.#unreadable(errorOf(thrown))
-      return thrown instanceof SavedStateError ? undefined : FIRST_REPEAT_MS
+      return thrown instanceof SavedStateError ? undefined : 30_000
     }
   }
 
@@ -160,7 +156,7 @@ export class SavedState {
     const { clock, log } = this.#options
     if (clock.nowMs() < this.#warnMs) return
     log.warn({ err }, UNREADABLE)
-    this.#warnMs = clock.nowMs() + this.#nextRepeatMs()
+    this.#warnMs = clock.nowMs() + this.#pace.next()
   }
 
   async #load(): Promise<Loaded | undefined> {
@@ -179,7 +175,8 @@ export class SavedState {
     const outcome = await intake.standIn(snapshot, mayServe)
     switch (outcome) {
       case 'early':
-        return ADDRESSES_MS
+        // The addresses come from the kernel, soon.
+        return 20
       case 'complete':
         this.#loaded = undefined
         return undefined
@@ -188,7 +185,7 @@ export class SavedState {
         return this.#heldBack()
       case 'stands':
         this.#phase = 'serving'
-        this.#repeatMs = FIRST_REPEAT_MS
+        this.#pace.reset()
         return this.#warn(SERVING)
     }
   }
@@ -210,13 +207,7 @@ export class SavedState {
       slices: snapshot?.sliceByKey.size,
     }
     log.warn(facts, text)
-    return this.#nextRepeatMs()
-  }
-
-  #nextRepeatMs(): number {
-    const repeatMs = this.#repeatMs
-    this.#repeatMs = Math.min(2 * repeatMs, REPEAT_MS_MAX)
-    return repeatMs
+    return this.#pace.next()
   }
 
   #refuse({ reason, message }: SavedStateError): void {
@@ -257,165 +248,6 @@ const HELD_BACK =
   'the API server does not answer: the kernel serves Services that differ from the saved state and may be newer; kprobe changes nothing until the API server answers'
 const UNREADABLE =
   'cannot check whether the saved state may be served; retrying; nothing changes in the kernel'
-
-interface StateSaverOptions {
-  readonly clock: Clock
-  /** Milliseconds since 1970. */
-  readonly wallMs: () => number
-  readonly file: Pick<StateFile, 'write' | 'confirm'>
-  /** Gives the owner of the state; undefined while it is not known. */
-  readonly owner: () => Promise<StateOwner | undefined>
-  /** Monotonic milliseconds of the last message from the source; undefined until it has delivered everything once. */
-  readonly heardMs: () => number | undefined
-  readonly saved: (bytes: number) => void
-  readonly failed: (error: unknown) => void
-}
-
-/** The size of a save, and its time of computing. */
-interface Saved {
-  readonly bytes: number
-  readonly computedMs: number
-}
-
-/** Time from the first sync to the first save: the start has other work. */
-const FIRST_MS = 1_000
-/** Minimum time between two saves. */
-const REST_MS = 10_000
-const SAVE_PACE = { share: 0.01, minMs: REST_MS } as const
-/** Maximum average rate of writing: what a disk of a small machine bears for years. */
-const BYTES_PER_MS = 128
-/** Interval at which the file gets the time of the last message from the source. */
-const CONFIRM_MS = 60_000
-/** Maximum time of the last save, which delays the exit: the end of the programming needs the most of its patience. */
-const LAST_MS = 1_000
-
-/**
- * Writes what the kernel holds to the file of --state-dir, at a distance in which changes coalesce. Between two saves it
- * does nothing for a change. While nothing changes, the time of the file follows the messages of the source.
- */
-export class StateSaver {
-  readonly #options: StateSaverOptions
-  readonly #pacer: Pacer
-  #newest: Snapshot | undefined
-  #saved: Snapshot | undefined
-
-  constructor(options: StateSaverOptions) {
-    this.#options = options
-    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#run() })
-  }
-
-  /** Takes a Snapshot that the kernel holds, and that a source has confirmed; ignores those of a source before this one. */
-  offer(snapshot: Snapshot): void {
-    if (this.#options.heardMs() === undefined) return
-    const before = this.#newest
-    this.#newest = snapshot
-    if (isSameState(before, snapshot)) return
-    this.#pacer.wake(before === undefined ? FIRST_MS : 0)
-  }
-
-  /** Saves what is not saved yet. Resolves soon, whatever the disk does. */
-  async stop(): Promise<void> {
-    await within(this.#options.clock, LAST_MS, this.#last())
-  }
-
-  async #last(): Promise<void> {
-    await this.#pacer.stop()
-    await this.#save()
-  }
-
-  async #run(): Promise<number | undefined> {
-    const beganMs = this.#options.clock.nowMs()
-    const { bytes, computedMs } = await this.#save()
-    if (bytes > 0) this.#pacer.rest(Math.max(restMs(computedMs, SAVE_PACE), bytes / BYTES_PER_MS))
-    const isWaiting = this.#newest !== undefined && !isSameState(this.#saved, this.#newest)
-    if (isWaiting) this.#pacer.rest(REST_MS)
-    return isWaiting ? 0 : Math.max(0, CONFIRM_MS - (this.#options.clock.nowMs() - beganMs))
-  }
-
-  /** Gives 0 bytes where there was nothing to write. A try that fails costs as much as a save. */
-  async #save(): Promise<Saved> {
-    const { file, clock, wallMs, owner, saved, failed } = this.#options
-    const snapshot = this.#newest
-    const confirmedWallMs = this.#confirmedWallMs
-    if (snapshot === undefined || confirmedWallMs === undefined) return this.#forget()
-    let timed: Timed | undefined
-    try {
-      if (isSameState(this.#saved, snapshot)) {
-        await file.confirm(confirmedWallMs)
-        return NOTHING
-      }
-      const whose = await owner()
-      if (whose === undefined) return NOTHING
-      // The owner may be that of another source by now.
-      if (this.#confirmedWallMs === undefined) return this.#forget()
-      timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
-      const bytes = await file.write(timed)
-      this.#saved = snapshot
-      await file.confirm(confirmedWallMs)
-      saved(bytes)
-      return timed.cost
-    } catch (error) {
-      failed(error)
-      // The file may be gone: the next run writes it anew.
-      this.#saved = undefined
-      return timed?.cost ?? NOTHING
-    }
-  }
-
-  /** Drops objects of a source that another one replaces: they have another owner, and no source confirms them. */
-  #forget(): Saved {
-    this.#newest = undefined
-    this.#saved = undefined
-    return NOTHING
-  }
-
-  get #confirmedWallMs(): number | undefined {
-    const { clock, wallMs, heardMs } = this.#options
-    const heard = heardMs()
-    return heard === undefined ? undefined : wallMs() - (clock.nowMs() - heard)
-  }
-}
-
-const NOTHING: Saved = { bytes: 0, computedMs: 0 }
-
-function isSameState(a: Snapshot | undefined, b: Snapshot | undefined): boolean {
-  if (a === undefined || b === undefined) return a === b
-  return (
-    a.services === b.services &&
-    a.sliceByKey === b.sliceByKey &&
-    a.serviceCidrs === b.serviceCidrs &&
-    a.node === b.node &&
-    a.apiEndpoints === b.apiEndpoints
-  )
-}
-
-/** Chunks, their bytes so far, and the time that it took to make them. */
-class Timed implements Iterable<Buffer> {
-  #bytes = 0
-  #ms = 0
-  readonly #chunks: Iterable<Buffer>
-  readonly #clock: Pick<Clock, 'nowMs'>
-
-  constructor(chunks: Iterable<Buffer>, clock: Pick<Clock, 'nowMs'>) {
-    this.#chunks = chunks
-    this.#clock = clock
-  }
-
-  get cost(): Saved {
-    return { bytes: this.#bytes, computedMs: this.#ms }
-  }
-
-  *[Symbol.iterator](): Iterator<Buffer> {
-    let fromMs = this.#clock.nowMs()
-    for (const chunk of this.#chunks) {
-      this.#ms += this.#clock.nowMs() - fromMs
-      this.#bytes += chunk.length
-      yield chunk
-      fromMs = this.#clock.nowMs()
-    }
-    this.#ms += this.#clock.nowMs() - fromMs
-  }
-}
 
 /**
  * Tests whether serving a saved Snapshot makes no Service older that the kernel serves. It may where the kernel serves

@@ -72,19 +72,12 @@ export function readSnapshotJson(value: unknown) {
 
 /** Reads an event that snapshotJson() has written. Throws when the value is something else. */
 function eventIn(json: unknown): SnapshotEvent {
-  const event = withWrittenRanges(withIps(json, readIp))
+  const event = withIps(json, readIp)
   if (isLocalIps(event)) return { kind: 'LocalIps', value: event.localIps }
   if (isApiEndpoints(event)) return { kind: 'ApiEndpoints', value: event.apiEndpoints }
   if (isEvent(event)) return event
   const text = JSON.stringify(json).slice(0, 100)
   throw new Error(`cannot read an object of another version of kprobe; use that version: ${text}`)
-}
-
-/** Early builds wrote no `writtenRanges`: the rules of their daemons have the `sourceRanges`. */
-function withWrittenRanges(event: unknown): unknown {
-  const value = isJson(event) && event.kind === 'Service' ? event.value : undefined
-  if (!isJson(event) || !isJson(value) || value.writtenRanges !== undefined) return event
-  return { ...event, value: { ...value, writtenRanges: value.sourceRanges } }
 }
 
 /** Reads an address. Throws when the text is none. */

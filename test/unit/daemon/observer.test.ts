@@ -155,12 +155,10 @@ describe('an offered Snapshot', () => {
   const pending = 'kubeproxy_sync_proxy_rules_service_changes_pending'
   const total = 'kubeproxy_sync_proxy_rules_service_changes_total'
   const first = snapshotOf([service('web')])
-  /** One more Service, and another object of the first one. */
-  const second = snapshotOf([service('web'), service('shop')])
   const synced = { kind: 'synced', number: 1, reason: 'change', durationMs: 1, looked: false } as const
 
   it('is counted by the sync that programs it', async () => {
-    observer.offers.add(first)
+    observer.offered(first)
     observer.synced(synced, first, tableOf([service('web')]))
     expect([await numberOf(total), await numberOf(pending)]).toEqual([1, 0])
     expect(observer.health.liveness().code).toBe(200)
@@ -168,16 +166,11 @@ describe('an offered Snapshot', () => {
 
   it('waits since it was offered, whenever that is asked for', async () => {
     observer.synced({ ...synced, number: 0 }, first, tableOf([service('web')]))
-    observer.offers.add(first)
+    observer.offered(first)
     await clock.advance(59_999)
     expect(observer.health.healthy).toBe(true)
     await clock.advance(1)
     expect(observer.health.healthy).toBe(false)
-  })
-
-  it('is counted at once when many wait', async () => {
-    for (let offer = 0; offer < 100; offer++) observer.offers.add(offer % 2 === 0 ? first : second)
-    expect(await numberOf(total)).toBe(199)
   })
 })
 

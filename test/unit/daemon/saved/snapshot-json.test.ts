@@ -38,15 +38,6 @@ describe('readSnapshotJson', () => {
     expect(meaning(after)).toEqual(meaning(before))
   })
 
-  it('reads Services of a daemon that writes no ranges as they were given', () => {
-    const before = snapshotOf(OBJECTS)
-    const text = JSON.stringify(through(snapshotJson(before)), (name, value: unknown) =>
-      name === 'writtenRanges' ? undefined : value,
-    )
-    const { services } = finish(readSnapshotJson(JSON.parse(text)))
-    expect(services.entries()).toEqual(before.services.entries())
-  })
-
   it('writes addresses as text, and neither annotations, labels nor host names', () => {
     const metadata = {
       namespace: 'ns',

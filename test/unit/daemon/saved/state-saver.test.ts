@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { StateSaver } from '../../../../src/daemon/saved/saved-state.ts'
+import { StateSaver } from '../../../../src/daemon/saved/state-saver.ts'
 import { applyEvents, type Snapshot } from '../../../../src/model/snapshot.ts'
 import { ip } from '../../../support/addresses.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
