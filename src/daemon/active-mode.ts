@@ -28,8 +28,6 @@ export interface ActiveModeOptions {
   readonly tell: (event: ModeEvent) => void
   /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
-  /** Gets the complete list of what the kernel or the mode does not support, whenever it changes. */
-  readonly unsupported: (refusals: readonly Refusal[]) => void
   /** Reads the source again, before most of the kernel state is removed. */
   readonly confirm?: () => Promise<void> | undefined
   /** Gets each resolved state at once, whatever the result of its commit. */
@@ -212,11 +210,12 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     this.#options.report(event)
   }
 
-  /** Reports what the data plane refuses, whenever it changes. */
+  /** Logs what the kernel or the mode does not support, whenever it changes. */
   #notice(list: readonly Refusal[]): void {
     const said = list.length === 0 ? '' : JSON.stringify(list)
     if (said === this.#unsupported) return
     this.#unsupported = said
-    this.#options.unsupported(list)
+    for (const refusal of list)
+      this.#options.log.warn(refusal, 'skipped: not supported by this kernel or proxy mode')
   }
 }

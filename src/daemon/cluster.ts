@@ -21,7 +21,9 @@ import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.t
 import { acceptFor, readStatus } from '../source/kube/wire/encodings.ts'
 import type { KernelState, LocatedRefusal, Revisions } from '../source/source.ts'
 import type { EventWrite } from '../telemetry/event.ts'
-import type { PostResult } from '../telemetry/events.ts'
+import { EventRecorder, type PostResult } from '../telemetry/events.ts'
+import type { Intake } from './intake.ts'
+import type { DaemonIo } from './io.ts'
 import type { StateOwner } from './saved/state-file.ts'
 
 interface ClusterOptions {
@@ -187,6 +189,22 @@ export class Cluster {
     this.#stop.abort()
     await this.#client.close()
   }
+}
+
+/** Makes the recorder of events about this node. */
+export function recorderOf(
+  { nodeName }: Config,
+  io: Pick<DaemonIo, 'clock' | 'log' | 'wallMs' | 'random'>,
+  { intake, cluster }: { readonly intake: Intake; readonly cluster: () => Cluster | undefined },
+): EventRecorder {
+  const { log } = io
+  return new EventRecorder({
+    ...io,
+    nodeName,
+    uidOf: service => intake.snapshot.services.get(service)?.uid ?? '',
+    post: async write => (await cluster()?.post(write, log)) ?? 'retry',
+    lost: (why, regarding, reason) => log.debug({ why, regarding, reason }, 'event not delivered'),
+  })
 }
 
 function resultOf(method: EventWrite['method'], status: number): PostResult {

@@ -1,24 +1,18 @@
 import { privilegeHint } from '../base/errors.ts'
 import type { Config } from '../config/config.ts'
-import {
-  configChanges,
-  type FieldChange,
-  logFieldChanges,
-  programmingFields,
-  tuningFields,
-} from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
-import { problemText, type Source, type SourceProblem } from '../source/source.ts'
+import type { Source, SourceProblem } from '../source/source.ts'
 import { conntrackFull, type EventFact } from '../telemetry/event.ts'
-import { EventRecorder } from '../telemetry/events.ts'
+import type { EventRecorder } from '../telemetry/events.ts'
 import type { ActiveMode } from './active-mode.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
-import { Cluster } from './cluster.ts'
+import { Cluster, recorderOf } from './cluster.ts'
+import { Configuration } from './configuration.ts'
 import { type Flows, flowsOf } from './flows.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
@@ -35,8 +29,6 @@ import { type DescriptorBudget, daemonDescriptors, partsMax } from './process-ro
 import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved/saved-state.ts'
 import { Servers } from './servers.ts'
-
-export type { DaemonIo, Sync, Written } from './io.ts'
 
 /** Runs until it is stopped; with --once, until the first sync. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
@@ -58,7 +50,7 @@ class Daemon {
   readonly #node: NodeWatch
   readonly #reach: ApiReach
   readonly #done: Promise<Ending>
-  #config: Config
+  readonly #configuration: Configuration
   #finish: (code: number, why: string) => void = () => undefined
   #switcher: ModeSwitcher | undefined
   #cluster: Cluster | undefined
@@ -72,11 +64,17 @@ class Daemon {
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   readonly #failures = new OnceFailures()
-  /** Fields of a configuration that was not completely applied: the next one applies them first. */
-  #unapplied: ReadonlySet<keyof Config> = new Set()
 
   constructor(config: Config, io: DaemonIo, makeApi?: MakeApi) {
-    this.#config = config
+    this.#configuration = new Configuration(config, {
+      ...io,
+      observer: () => this.#observer,
+      intake: () => this.#intake,
+      servers: () => this.#servers,
+      switcher: () => this.#switcher,
+      followIps: () => this.#followIps(),
+      connectAnew: after => this.#connectAnew(after),
+    })
     this.#io = io
     this.#done = new Promise(resolve => {
       this.#finish = (code, why) => resolve({ code, why })
@@ -124,14 +122,18 @@ class Daemon {
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
     engine?.loads()
-    this.#localIps = this.#watchIps()
+    await this.#followIps()
     await this.#intake.follow(this.#source(this.#config))
     this.#saved?.begin()
     const unfollow = follow?.({
-      changed: (config, changes) => this.#reconfigure(config, changes),
+      changed: (config, fields) => this.#configuration.change(config, fields),
       refused: () => this.#observer.configChanged('refused'),
     })
-    const forget = asked?.(() => logState(log, this.#state()))
+    const forget = asked?.(() => {
+      const { status: source, snapshot } = this.#intake
+      const health = this.#observer.health.readiness()
+      logState(log, { activeMode: this.#activeMode, source, snapshot, health, nowMs: this.#io.clock.nowMs() })
+    })
     const { code, why } = await this.#done
     forget?.()
     signal.removeEventListener('abort', aborted)
@@ -140,12 +142,6 @@ class Daemon {
     // The metrics read parts of the daemon that close afterwards.
     if (log.isLevelEnabled('trace')) logMetrics(log, await this.#observer.metrics.text())
     return await this.#close(code)
-  }
-
-  #state(): Parameters<typeof logState>[1] {
-    const { status: source, snapshot } = this.#intake
-    const health = this.#observer.health.readiness()
-    return { activeMode: this.#activeMode, source, snapshot, health, nowMs: this.#io.clock.nowMs() }
   }
 
   /** Gives false if the daemon cannot start; the reason is in the log. */
@@ -243,6 +239,10 @@ class Daemon {
     })
   }
 
+  get #config(): Config {
+    return this.#configuration.now
+  }
+
   get #activeMode(): ActiveMode | undefined {
     return this.#switcher?.current
   }
@@ -262,15 +262,11 @@ class Daemon {
       resolved: api && (its => (this.#intake.isStale(its.snapshot) ? undefined : api.offer(its))),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
-      unsupported: list => {
-        for (const refusal of list)
-          this.#io.log.warn(refusal, 'skipped: not supported by this kernel or proxy mode')
-      },
     })
   }
 
   async #connect(config: Config): Promise<void> {
-    const { log, openClient } = this.#io
+    const { openClient } = this.#io
     if (openClient === undefined) throw new Error('no API client in this build; give --source=file:PATH')
     const quarantined = () => this.#activeMode?.status.quarantined ?? []
     const reported = { intake: this.#intake, quarantined, proof: () => this.#prover?.last }
@@ -285,13 +281,7 @@ class Daemon {
       },
     })
     if (!isProgramming) return
-    this.#recorder ??= new EventRecorder({
-      ...this.#io,
-      nodeName: config.nodeName,
-      uidOf: service => this.#intake.snapshot.services.get(service)?.uid ?? '',
-      post: async write => (await this.#cluster?.post(write, log)) ?? 'retry',
-      lost: (why, regarding, reason) => log.debug({ why, regarding, reason }, 'event not delivered'),
-    })
+    this.#recorder ??= recorderOf(config, this.#io, { intake: this.#intake, cluster: () => this.#cluster })
   }
 
   #source(config: Config): Source {
@@ -324,55 +314,14 @@ class Daemon {
     })
   }
 
-  #watchIps(): LocalAddresses | undefined {
+  async #followIps(): Promise<void> {
     const failed = (): void => {
       this.#observer.sourceProblem()
       if (this.#config.once) this.#finish(1, '--once: cannot read the addresses of this machine')
     }
-    return followLocalIps(this.#config, this.#io, { intake: this.#intake, failed })
-  }
-
-  /** Applies a new configuration as far as possible, part by part. Services are served meanwhile. */
-  async #reconfigure(config: Config, fields: readonly FieldChange[]): Promise<void> {
-    const { log } = this.#io
-    const before = this.#config
-    const changes = configChanges(before, config)
-    logFieldChanges(log, changes, fields)
-    const kept = Object.fromEntries(changes.process.map(field => [field, before[field]]))
-    const after: Config = { ...config, ...kept }
-    this.#config = after
-    const changed = new Set([...this.#unapplied, ...changes.live, ...changes.restart])
-    try {
-      await this.#apply(after, changed)
-      this.#unapplied = new Set()
-      this.#observer.configChanged('applied')
-      log.info('configuration applied')
-    } catch (err) {
-      this.#unapplied = changed
-      this.#observer.configChanged('refused')
-      log.error({ err }, 'cannot apply the whole new configuration; Services are served as before')
-    }
-  }
-
-  async #apply(after: Config, changed: ReadonlySet<keyof Config>): Promise<void> {
-    const { tune, setOomScoreAdj, setLogging } = this.#io
-    if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
-    if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
-    if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
-    this.#servers?.follow(after)
-    const isProgramming = programmingFields(after).some(field => changed.has(field))
-    // The switcher may refuse the configuration: then none of the later parts has changed.
-    if (isProgramming) await this.#switcher?.change(after)
-    // The mode has loaded its kernel modules by now. Their settings must exist, and be set before the first commit.
-    if (tuningFields(after).some(field => changed.has(field))) await tune?.(after)
-    if (changed.has('nodePortAddresses') || changed.has('proxyMode')) {
-      const before = this.#localIps
-      this.#localIps = this.#watchIps()
-      await before?.stop()
-    }
-    // The objects are the same, but the new configuration may resolve them differently.
-    if (isProgramming) this.#intake.repeat()
-    if (changed.has('client')) await this.#connectAnew(after)
+    const before = this.#localIps
+    this.#localIps = followLocalIps(this.#config, this.#io, { intake: this.#intake, failed })
+    await before?.stop()
   }
 
   /** Connects again and reads everything again. The known state stays in use until that is complete. */
@@ -385,18 +334,15 @@ class Daemon {
   }
 
   #problem(problem: SourceProblem): void {
-    const { log } = this.#io
-    const { kind, location } = problem
+    const { kind } = problem
     const isLast = this.#config.once && !this.#intake.complete
-    const text = isLast ? problem.text : problemText(problem)
-    log[kind === 'recovered' ? 'info' : 'warn']({ location }, text)
+    this.#observer.problem(problem, isLast)
     if (kind === 'empty' && this.#config.once) {
       // An empty source may be a wrong path, and must not remove every Service.
       this.#intake.deliverTo(undefined)
       this.#finish(1, '--once: the files hold no objects')
     }
     if (kind !== 'failed') return
-    this.#observer.sourceProblem()
     this.#saved?.troubled()
     if (isLast) this.#finish(1, '--once: cannot read the source')
   }

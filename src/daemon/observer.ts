@@ -8,7 +8,13 @@ import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { Mode, ModeEvent } from '../modes/mode.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { FailedFamily } from '../reconcile/quarantine.ts'
-import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
+import {
+  type LocatedRefusal,
+  problemText,
+  type SourceObservation,
+  type SourceProblem,
+  type SourceStatus,
+} from '../source/source.ts'
 import { Receipts } from '../telemetry/admin-server.ts'
 import {
   type EventFact,
@@ -138,6 +144,14 @@ export class Observer {
   observed(observation: SourceObservation): void {
     this.metrics.observed(observation)
     logObservation(this.#options.log, observation)
+  }
+
+  /** Logs a problem of the source, which does not try again if `isLast`. */
+  problem(problem: SourceProblem, isLast: boolean): void {
+    const { kind, location } = problem
+    const text = isLast ? problem.text : problemText(problem)
+    this.#options.log[kind === 'recovered' ? 'info' : 'warn']({ location }, text)
+    if (kind === 'failed') this.sourceProblem()
   }
 
   /** Counts a failure of a part of the source. */

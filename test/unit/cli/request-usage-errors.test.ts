@@ -42,4 +42,5 @@ it('gives the causes of a failure, each once', () => {
   const cause = new Error('refused')
   expect(failureText(new Error('cannot open', { cause }))).toBe('cannot open: refused')
   expect(failureText(new Error('cannot open: refused', { cause }))).toBe('cannot open: refused')
+  expect(failureText('text')).toBe('text')
 })

@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { failureText } from '../../../src/base/errors.ts'
 import { planLines, tableText } from '../../../src/cli/io.ts'
 import { syncText } from '../../../src/cli/run.ts'
-import type { Sync } from '../../../src/daemon/daemon.ts'
+import type { Sync } from '../../../src/daemon/io.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { tableOf } from '../../support/tables.ts'
@@ -86,21 +85,5 @@ describe('syncText', () => {
     expect(syncText(sync({ table: tableOf(1, many) }), options)).toContain(
       '... and 100 more Services; `kprobe dump`',
     )
-  })
-})
-
-describe('failureText', () => {
-  it('tells an error with its causes once each', () => {
-    const cause = new Error('EPERM')
-    expect(failureText(new Error('open socket', { cause }))).toBe('open socket: EPERM')
-    expect(failureText(new Error('open socket: EPERM', { cause }))).toBe('open socket: EPERM')
-    const missing = Object.assign(new Error("ENOENT: no such file, open '/x'"), {
-      code: 'ENOENT',
-      syscall: 'open',
-    })
-    expect(failureText(new Error('cannot read /x: ENOENT', { cause: missing }))).toBe(
-      'cannot read /x: ENOENT',
-    )
-    expect(failureText('text')).toBe('text')
   })
 })

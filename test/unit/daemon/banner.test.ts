@@ -1,21 +1,15 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { createLog, type Log } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from '../../../src/daemon/banner.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { configFrom } from '../../support/parse-flags.ts'
+import { recordedLog } from '../../support/recorded-log.ts'
 import { endpoint, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
 
-let records: Record<string, unknown>[]
-let log: Log
+const { log, lines: records } = recordedLog(4)
 
 beforeEach(() => {
-  records = []
-  log = createLog({
-    format: 'json',
-    verbosity: 4,
-    destination: { write: line => void records.push(JSON.parse(line)) },
-  })
+  records.length = 0
 })
 
 function configOf(...flags: string[]): Config {
@@ -70,7 +64,7 @@ describe('the first lines of the log', () => {
       level: 'warn',
       msg: `node ports are not served at localhost: ${why}`,
     })
-    records = []
+    records.length = 0
     logStart(log, configOf(...flags.slice(0, 2), flag), ABOUT)
     expect(records).toHaveLength(1)
   })
@@ -81,7 +75,7 @@ describe('the first lines of the log', () => {
       level: 'warn',
       msg: expect.stringMatching(/^no cluster CIDR specified: /),
     })
-    records = []
+    records.length = 0
     logStart(log, configOf('--detect-local-mode=NodeCIDR'), ABOUT)
     expect(records).toMatchObject([{ detectLocalMode: 'NodeCIDR' }])
   })

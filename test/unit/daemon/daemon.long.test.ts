@@ -3,7 +3,8 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
+import { runDaemon } from '../../../src/daemon/daemon.ts'
+import type { Sync } from '../../../src/daemon/io.ts'
 import type { LockResult } from '../../../src/daemon/network-lock.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { kernelRows } from '../../../src/modes/nftables/show.ts'
@@ -237,19 +238,18 @@ describe('runDaemon', () => {
     expect(words).not.toContain('cannot read connection counters')
   })
 
-  it('ends with 1 and names the other instance when there is one', async () => {
+  it.each([
+    [[], /another kprobe runs.*pid 4711/, 'kprobe/kube-proxy'],
+    [
+      ['--service-proxy-name=mesh'],
+      /another kprobe with this --service-proxy-name runs.*pid 4711/,
+      'kprobe/kube-proxy/mesh',
+    ],
+  ])('ends with 1 and names the other instance when there is one: %j', async (flags, text, name) => {
     lock = { kind: 'busy', holder: 'pid 4711' }
-    expect(await start()).toBe(1)
-    expect(logged.join('')).toMatch(/another kprobe runs.*pid 4711/)
-    expect(locks).toEqual(['kprobe/kube-proxy'])
-    expect(kernel.generation).toBe(1)
-  })
-
-  it('ends with 1 and names the instance of the same name when there is one', async () => {
-    lock = { kind: 'busy', holder: 'pid 4711' }
-    expect(await start('--service-proxy-name=mesh')).toBe(1)
-    expect(logged.join('')).toMatch(/another kprobe with this --service-proxy-name runs.*pid 4711/)
-    expect(locks).toEqual(['kprobe/kube-proxy/mesh'])
+    expect(await start(...flags)).toBe(1)
+    expect(logged.join('')).toMatch(text)
+    expect([locks, kernel.generation]).toEqual([[name], 1])
   })
 
   it('programs tables of its own under a name, and nothing else', async () => {

@@ -1,11 +1,11 @@
-import { describe, expect, it } from 'vitest'
-import { createLog } from '../../../src/base/log.ts'
+import { afterEach, describe, expect, it } from 'vitest'
 import { whyNotConditionType } from '../../../src/config/read-config.ts'
 import type { ApiAnswer, ApiQuestion } from '../../../src/daemon/cluster.ts'
 import { conditionPatch, conditionState, NodeCondition } from '../../../src/daemon/node-condition.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { createMetrics } from '../../support/metrics.ts'
+import { recordedLog } from '../../support/recorded-log.ts'
 
 const TYPE = 'ServiceProxyReady'
 
@@ -27,10 +27,16 @@ interface World {
   meanwhile: () => void
 }
 
+const opened: NodeCondition[] = []
+
+afterEach(async () => {
+  for (const condition of opened.splice(0)) await condition.stop()
+})
+
 /** A Node at a server that merges conditions by their type, and a kernel that is read back. */
 function rig() {
   const clock = new FakeClock()
-  const lines: { readonly level: string; readonly msg: string }[] = []
+  const { log, said } = recordedLog()
   const requests: string[] = []
   const conditions = new Map<string, Condition>([['Ready', { type: 'Ready', status: 'True' }]])
   const world: World = {
@@ -59,11 +65,7 @@ function rig() {
     clock,
     wallMs: () => 1_700_000_000_000 + clock.nowMs(),
     random: () => 0.5,
-    log: createLog({
-      format: 'json',
-      verbosity: 0,
-      destination: { write: text => void lines.push(JSON.parse(text)) },
-    }),
+    log,
     type: TYPE,
     nodeName: 'here',
     health: () => world,
@@ -84,7 +86,7 @@ function rig() {
     send,
     metrics,
   })
-  const said = (text: string) => lines.filter(({ msg }) => msg.includes(text))
+  opened.push(condition)
   return { clock, condition, conditions, world, requests, said, metrics, reads: () => reads }
 }
 
@@ -103,7 +105,6 @@ describe('NodeCondition', () => {
     await clock.advance(500_000)
     expect(requests).toEqual(['GET', 'PATCH'])
     expect(await metrics.text()).toMatch(/^kprobe_node_condition_status 1$/m)
-    await condition.stop()
   })
 
   it('waits while the kernel lacks something, and is False from 10 s after the start on', async () => {
@@ -117,7 +118,6 @@ describe('NodeCondition', () => {
     world.left = []
     await clock.advance(2_000)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
-    await condition.stop()
   })
 
   it('takes what only one of two reads finds for a commit in between, and leaves out rejected Services', async () => {
@@ -130,7 +130,6 @@ describe('NodeCondition', () => {
     world.left = [line('element b', 'ns/b'), line('element r', 'ns/rejected')]
     await clock.advance(1_000)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
-    await condition.stop()
   })
 
   it('is False while nothing was synced 10 s after the start', async () => {
@@ -142,7 +141,6 @@ describe('NodeCondition', () => {
     condition.synced()
     await clock.advance(0)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
-    await condition.stop()
   })
 
   it('follows the health, with the time of each change of the status', async () => {
@@ -160,7 +158,6 @@ describe('NodeCondition', () => {
     world.healthy = true
     await clock.advance(10_000)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
-    await condition.stop()
   })
 
   it('changes nothing at the end, nor at the next start', async () => {
@@ -185,7 +182,6 @@ describe('NodeCondition', () => {
     await clock.advance(300_000)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
     expect(await metrics.text()).toMatch(/kprobe_node_condition_patches_total\{outcome="failed"\} \d+/)
-    await condition.stop()
   })
 
   it('is set again where another program removed it, and at once at a Node that was made anew', async () => {
@@ -203,7 +199,6 @@ describe('NodeCondition', () => {
     condition.follow('two')
     await clock.advance(10)
     expect(conditions.has(TYPE)).toBe(true)
-    await condition.stop()
   })
 
   it('is True within 10 s of the first sync, however long the server was away before', async () => {
@@ -214,7 +209,6 @@ describe('NodeCondition', () => {
     condition.synced()
     await clock.advance(10_000)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
-    await condition.stop()
   })
 
   it('reads the kernel for a twentieth of the time at most, and is False in time meanwhile', async () => {
@@ -227,7 +221,6 @@ describe('NodeCondition', () => {
     expect(reads()).toBe(1)
     await clock.advance(195_000)
     expect(reads()).toBe(10)
-    await condition.stop()
   })
 
   it('logs once why the kernel cannot be read, and again when it is another reason', async () => {
@@ -242,7 +235,6 @@ describe('NodeCondition', () => {
     world.unreadable = ''
     await clock.advance(2_000)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
-    await condition.stop()
   })
 
   it('is set at once at a Node that was made anew while a change was on its way', async () => {
@@ -256,12 +248,10 @@ describe('NodeCondition', () => {
     condition.synced()
     await clock.advance(10)
     expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
-    await condition.stop()
   })
 })
 
 const GOOD = conditionState({ verified: true, healthy: true })
-const STALLED = conditionState({ verified: true, healthy: false })
 const WALL_MS = Date.parse('2026-03-04T05:06:07.890Z')
 
 function nodeWith(...conditions: readonly object[]): object {
@@ -272,16 +262,6 @@ const patch = (state: typeof GOOD, node: unknown) =>
   conditionPatch({ type: TYPE, state, wallMs: WALL_MS }, node)
 
 describe('the node condition', () => {
-  it('is True once the first sync is verified, and False with a reason otherwise', () => {
-    expect(GOOD).toMatchObject({ status: 'True', reason: 'Programmed' })
-    for (const healthy of [false, true])
-      expect(conditionState({ verified: false, healthy })).toMatchObject({
-        status: 'False',
-        reason: 'NotProgrammed',
-      })
-    expect(STALLED).toMatchObject({ status: 'False', reason: 'ProgrammingStalled' })
-  })
-
   it('is patched alone, with times in whole seconds', () => {
     expect(patch(GOOD, nodeWith())).toEqual({
       status: {

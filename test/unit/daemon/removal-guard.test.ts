@@ -1,19 +1,14 @@
 import { expect, test } from 'vitest'
-import { createLog } from '../../../src/base/log.ts'
 import { RemovalGuard } from '../../../src/daemon/removal-guard.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { recordedLog } from '../../support/recorded-log.ts'
 
 const KERNEL = { frontends: 752, endpoints: 752 }
 const NOTHING = { frontends: 0, endpoints: 0 }
 
 test('removes nothing while the second read has no answer, asks again, and logs it once', async () => {
   const clock = new FakeClock()
-  const lines: string[] = []
-  const log = createLog({
-    format: 'text',
-    verbosity: 0,
-    destination: { write: line => void lines.push(line) },
-  })
+  const { log, lines } = recordedLog()
   const answers: (() => void)[] = []
   const confirm = () => new Promise<void>(resolve => answers.push(resolve))
   const guard = new RemovalGuard({ clock, log, confirm })
@@ -29,23 +24,12 @@ test('removes nothing while the second read has no answer, asks again, and logs 
   expect(await guard.doubts(KERNEL, NOTHING)).toBe(false)
 })
 
-test('ends the wait for the second read when it stops', async () => {
-  const log = createLog({ format: 'text', verbosity: 0, destination: { write: () => undefined } })
+test.each(['while it waits', 'before'])('ends the wait for the second read when it stops: %s', async when => {
   const confirm = () => new Promise<void>(() => undefined)
-  const guard = new RemovalGuard({ clock: new FakeClock(), log, confirm })
+  const guard = new RemovalGuard({ clock: new FakeClock(), log: recordedLog().log, confirm })
+  if (when === 'before') guard.stop()
   const doubts = guard.doubts(KERNEL, NOTHING)
   guard.stop()
   // The pass commits nothing.
   expect(await doubts).toBe(true)
-})
-
-test('does not wait once it has stopped', async () => {
-  const log = createLog({ format: 'text', verbosity: 0, destination: { write: () => undefined } })
-  const guard = new RemovalGuard({
-    clock: new FakeClock(),
-    log,
-    confirm: () => new Promise<void>(() => undefined),
-  })
-  guard.stop()
-  expect(await guard.doubts(KERNEL, NOTHING)).toBe(true)
 })

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import { createLog } from '../../../src/base/log.ts'
 import { logCrowd } from '../../../src/daemon/servers.ts'
+import { recordedLog } from '../../support/recorded-log.ts'
 
 it.each([
   [{ evicted: 3, refused: 0 }, 'closed the longest idle ones of the largest client'],
@@ -10,14 +10,9 @@ it.each([
     'closed the longest idle ones of the largest client; refused new ones because the others are busy',
   ],
 ])('F132: the log says whether connections were closed or refused: %j', (outcome, words) => {
-  const lines: string[] = []
-  const log = createLog({
-    format: 'json',
-    verbosity: 0,
-    destination: { write: line => void lines.push(line) },
-  })
+  const { log, lines } = recordedLog()
   logCrowd(log, 'api', { client: 'loopback', service: undefined, full: 'all', ...outcome })
-  expect(JSON.parse(lines.join(''))).toMatchObject({
+  expect(lines[0]).toMatchObject({
     msg: `api: too many connections; ${words}`,
     client: 'loopback',
     ...outcome,

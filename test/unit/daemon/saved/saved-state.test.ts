@@ -1,7 +1,6 @@
 import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { beforeEach, describe, expect, it } from 'vitest'
-import { createLog } from '../../../../src/base/log.ts'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Intake } from '../../../../src/daemon/intake.ts'
 import { SavedState } from '../../../../src/daemon/saved/saved-state.ts'
 import { StateFile, type StateOwner, stateChunks } from '../../../../src/daemon/saved/state-file.ts'
@@ -10,6 +9,7 @@ import { FakeClock } from '../../../support/fake-clock.ts'
 import { temporaryFolder } from '../../../support/folder.ts'
 import { createMetrics } from '../../../support/metrics.ts'
 import { eventually } from '../../../support/patience.ts'
+import { recordedLog } from '../../../support/recorded-log.ts'
 import { service, snapshotOf } from '../../model/objects.ts'
 
 const OWNER: StateOwner = { node: 'here', proxy: '', server: 'https://192.0.2.1:6443', authorities: ['aa'] }
@@ -17,6 +17,11 @@ const STATE = snapshotOf([service('web')])
 const CONFIRMED_MS = 1_700_000_000_000
 
 let folder: string
+const opened: SavedState[] = []
+
+afterEach(async () => {
+  for (const saved of opened.splice(0)) await saved.stop()
+})
 
 beforeEach(() => {
   folder = temporaryFolder()
@@ -38,7 +43,7 @@ function rig(
   } = {},
 ) {
   const clock = new FakeClock()
-  const lines: { readonly level: string; readonly msg: string; readonly reason?: string }[] = []
+  const { log, lines, said } = recordedLog()
   const offered: Snapshot[] = []
   const intake: { complete: boolean } & Pick<Intake, 'standIn' | 'isStale' | 'status'> = {
     complete: false,
@@ -53,11 +58,7 @@ function rig(
   const metrics = createMetrics({ servedStaleS: () => saved.staleS })
   const saved: SavedState = new SavedState({
     clock,
-    log: createLog({
-      format: 'json',
-      verbosity: 0,
-      destination: { write: text => void lines.push(JSON.parse(text)) },
-    }),
+    log,
     wallMs: () => CONFIRMED_MS + 42_000 + clock.nowMs(),
     folder,
     proxy: '',
@@ -69,7 +70,7 @@ function rig(
     mayServe: () => Promise.resolve(options.mayServe?.() ?? true),
     metrics,
   })
-  const said = (text: string) => lines.filter(({ msg }) => msg.includes(text))
+  opened.push(saved)
   return { saved, clock, lines, said, offered, metrics, intake }
 }
 
@@ -93,7 +94,6 @@ describe('SavedState', () => {
     await clock.advance(30_000)
     await clock.advance(60_000)
     expect(said(SERVES)).toHaveLength(3)
-    await saved.stop()
   })
 
   it('serves at once when the source cannot be read', async () => {
@@ -105,7 +105,6 @@ describe('SavedState', () => {
     saved.troubled()
     await clock.advance(600)
     expect(offered).toHaveLength(1)
-    await saved.stop()
   })
 
   it('gives an API server that has answered three seconds for its lists, and none that fails then', async () => {
@@ -117,13 +116,11 @@ describe('SavedState', () => {
     expect(slow.lines).toEqual([])
     await slow.clock.advance(200)
     await eventually(() => slow.offered.length === 1)
-    await slow.saved.stop()
     const failing = rig()
     failing.saved.begin()
     failing.saved.answered()
     failing.saved.troubled()
     await eventually(() => failing.offered.length === 1)
-    await failing.saved.stop()
   })
 
   it('reads nothing when the first list comes in time', async () => {
@@ -134,7 +131,6 @@ describe('SavedState', () => {
     intake.complete = true
     await clock.advance(5_000)
     expect(lines).toEqual([])
-    await saved.stop()
   })
 
   it('ends with the first list: no age any more, one line, and from then on it saves', async () => {
@@ -170,7 +166,6 @@ describe('SavedState', () => {
     isFree = true
     await clock.advance(1_500)
     await eventually(() => offered.length === 1)
-    await saved.stop()
   })
 
   it('holds no objects while the kernel serves something else: it reads them again', async () => {
@@ -185,7 +180,6 @@ describe('SavedState', () => {
     await clock.advance(31_000)
     await eventually(() => offered.length === 1)
     expect(offered[0]?.services.has('ns/read-again')).toBe(true)
-    await saved.stop()
   })
 
   it('serves soon after the credentials can be read again, and meanwhile warns at growing pauses', async () => {
@@ -251,7 +245,6 @@ describe('SavedState', () => {
     expect(lines[0]?.msg).toContain(text)
     expect(offered).toEqual([])
     expect(await metrics.text()).toContain(`kprobe_saved_state_refused_total{reason="${reason}"} 1`)
-    await saved.stop()
   })
 
   it('reports once that it cannot save, and once that it can again', async () => {
@@ -275,6 +268,5 @@ describe('SavedState', () => {
     chmodSync(folder, 0o700)
     await later(() => said('the state can be saved again').length === 1)
     expect(await metrics.text()).toMatch(/^kprobe_saved_state_saves_total\{outcome="failed"\} \d+$/m)
-    await saved.stop()
   })
 })
