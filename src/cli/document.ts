@@ -2,7 +2,6 @@ import { stringify } from 'yaml'
 import { type FlagSpec, flag } from '../config/flag.ts'
 import type { Io } from './io.ts'
 
-/** The formats of a command that prints one result. */
 export const OUTPUTS = ['text', 'json', 'yaml'] as const
 
 type DocumentFormat = 'json' | 'yaml'
@@ -13,7 +12,6 @@ export function outputFlag(formats: readonly string[]): FlagSpec {
   return flag(`-o, --output FORMAT = ${first}`, formats.join(', '), { choices: formats })
 }
 
-/** Returns true if the output is a document, in contrast to a text for people. */
 export function isDocument(output: string): output is DocumentFormat {
   return output === 'json' || output === 'yaml'
 }

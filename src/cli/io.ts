@@ -6,13 +6,10 @@ import type { HelpPage } from '../config/help.ts'
 import type { OptionalParts } from '../daemon/optional-parts.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 
-/** The parts of the process that a command may use. */
 export interface Io {
-  /** Standard output, for results. */
   readonly out: (text: string) => void
   /** Writes bytes to the same stream as `out`. */
   readonly outBytes: (bytes: Uint8Array) => void
-  /** Standard error, for everything else. */
   readonly err: (text: string) => void
   /** Aborted when standard output fails, with the error as its reason. */
   readonly outLost: AbortSignal
@@ -22,11 +19,9 @@ export interface Io {
   readonly outBacklogBytes: () => number
   /** Standard output is a terminal, and NO_COLOR is not set. */
   readonly color: boolean
-  /** Standard output is a terminal. */
   readonly terminal: boolean
   /** Aborted by SIGINT, SIGTERM and SIGQUIT, with the name of the signal as its reason. */
   readonly signal: AbortSignal
-  /** Width of the terminal; undefined when there is none. */
   readonly columns?: number | undefined
   /** Runs `run` at each of these signals, which otherwise end the process. The result ends this. */
   readonly on: (signal: 'SIGHUP' | 'SIGUSR2', run: () => void) => () => void
@@ -50,7 +45,6 @@ export const EXIT_UNKNOWN = 4
 
 export interface Command {
   help(): HelpPage
-  /** Gives the exit code. */
   run(argv: readonly string[], io: Io): Promise<number>
 }
 
@@ -178,7 +172,6 @@ export function* planLines(lines: Iterable<PlanLine>): Generator<string> {
   if (text.length > 0) yield text.join('')
 }
 
-/** Formats one operation: `+ element ip kube-proxy ...`. */
 export function planLine({ verb, object }: Pick<PlanLine, 'verb' | 'object'>): string {
   return `${SIGNS[verb]} ${oneLine(object)}`
 }

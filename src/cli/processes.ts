@@ -22,7 +22,6 @@ export async function processesNamed(name: string, proc = '/proc'): Promise<read
   return found.sort((a, b) => a - b)
 }
 
-/** Reads the name, of which the kernel keeps at most 15 bytes. Undefined if the process has ended. */
 async function nameOf(folder: string): Promise<string | undefined> {
   return await readText(`${folder}/comm`)
 }

@@ -185,7 +185,6 @@ export function readNamespace(reader: FlagReader): string {
   return name
 }
 
-/** Prints every error once, with its flag. Gives the exit code. */
 export function usageErrors(io: Io, command: string, errors: readonly ConfigError[]): number {
   const lines = new Set(
     errors.map(({ path, message }) => `kprobe ${command}: ${oneLine(`${path}: ${message}`)}\n`),

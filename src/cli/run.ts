@@ -126,7 +126,6 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
 const EMPTY_MODE =
   "mode is empty: kprobe uses nftables where kube-proxy uses iptables; node ports answer on the Node's primary addresses alone, and not on 127.0.0.1; set mode: iptables to keep kube-proxy's"
 
-/** Gives what set the mode and the Node name. */
 function originsOf(settings: Settings): DaemonIo['origins'] {
   return {
     mode: settings.origin('mode') ?? 'default',

@@ -21,11 +21,7 @@ type Application =
   | 'process'
 
 /** A part of the daemon that follows from a field. Rows of modes name more fields. */
-type Part =
-  /** The data plane and its reconciler. */
-  | 'plane'
-  /** The kernel's settings. */
-  | 'sysctls'
+type Part = 'plane' | 'sysctls'
 
 /** The application of each member of Config, and the parts that follow from it. A missing member is a compile error. */
 const APPLICATIONS: Readonly<Record<keyof Config, readonly [Application, ...Part[]]>> = {
@@ -77,7 +73,6 @@ const APPLICATIONS: Readonly<Record<keyof Config, readonly [Application, ...Part
   ui: ['process'],
 }
 
-/** Names of changed fields, by the way to apply them. */
 type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)[]>>
 
 export function configChanges(before: Config, after: Config): ConfigChanges {
@@ -114,7 +109,6 @@ export function needsRestart({ process }: ConfigChanges, field: FieldPath): bool
   return sets !== undefined && process.includes(sets)
 }
 
-/** Handlers for changes of the configuration file in use. */
 interface ConfigWatchHandlers<T> {
   /** The file has a new and valid configuration. The next read waits until this has resolved. */
   readonly changed: (value: T) => Promise<void> | void
@@ -127,10 +121,8 @@ interface ConfigWatchHandlers<T> {
 }
 
 interface ConfigWatchOptions<T> {
-  /** The file as read for the configuration in use. */
   readonly file: ConfigFile
   readonly clock: Clock
-  /** Reads a new text, for example with parseRequest. */
   readonly parse: (file: ConfigFile) => Parsed<T>
   readonly handlers: ConfigWatchHandlers<T>
 }
@@ -167,12 +159,10 @@ async function read(path: string): Promise<ReadResult<readonly ConfigError[]>> {
   }
 }
 
-/** Lists the fields that the kernel's settings follow from. */
 export function tuningFields(config: Config): readonly (keyof Config)[] {
   return fieldsOf('sysctls', config)
 }
 
-/** Lists the fields that a data plane and its reconciler follow from. */
 export function programmingFields(config: Config): readonly (keyof Config)[] {
   return fieldsOf('plane', config)
 }
@@ -182,7 +172,6 @@ function fieldsOf(part: Part, { proxyMode }: Config): readonly (keyof Config)[] 
   return [...inAllModes, ...(rowOf(proxyMode).fields ?? [])]
 }
 
-/** Logs of each field whether its change is applied now. */
 export function logFieldChanges(log: Log, changes: ConfigChanges, fields: readonly FieldChange[]): void {
   for (const { field, from, to } of fields) {
     if (needsRestart(changes, field))

@@ -12,7 +12,6 @@ import { Places, type Spot, yamlDocuments } from './yaml-document.ts'
 export const API_VERSION = 'kubeproxy.config.k8s.io/v1alpha1'
 export const KIND = 'KubeProxyConfiguration'
 
-/** A parsed configuration file with all its errors and warnings. */
 interface ConfigDocument {
   readonly settings: Settings
   /** Errors that invalidate the whole file. */
@@ -186,7 +185,6 @@ const WANTED = `the file holds one ${KIND} of ${API_VERSION}`
  */
 export const CONFIG_BYTES_MAX = 256 << 10
 
-/** The reason why a configuration file cannot be read. */
 export class ConfigFileError extends Error {
   override readonly name = 'ConfigFileError'
 }

@@ -21,14 +21,11 @@ export interface Config {
   readonly serviceProxyName: string | undefined
   readonly detectLocal: DetectLocal
   readonly masqueradeAll: boolean
-  /** 0 to 31. */
   readonly masqueradeBit: number
   readonly nodePortAddresses: NodePortSelection
-  /** Minimum time between two commits, milliseconds. */
   readonly minSyncPeriodMs: number
   /** Share of a processor that syncs may take while changes keep coming, more than 0. */
   readonly syncShare: number
-  /** Maximum interval between full resyncs, milliseconds. */
   readonly syncPeriodMs: number
   readonly logFormat: 'text' | 'json'
   readonly verbosity: number
@@ -39,13 +36,11 @@ export interface Config {
   readonly client: ClientConfig
   /** A specific address overrides the Node's primary address; no server listens there. */
   readonly bindAddress: Ip | undefined
-  /** Address of /healthz and /livez; undefined for none. */
   readonly healthzBindAddress: BindAddress | undefined
   /** Address of /metrics, /configz, /flagz, /statusz and /proxyMode. */
   readonly metricsBindAddress: BindAddress
   /** A bind failure of either ends the process; otherwise kprobe retries every 5 s. */
   readonly bindAddressHardFail: boolean
-  /** -1000 to 1000. */
   readonly oomScoreAdj: number
   readonly conntrack: ConntrackConfig
   readonly ipvs: IpvsConfig
@@ -56,16 +51,13 @@ export interface Config {
   readonly allowServiceExternalIps: boolean
   /** Explicit values of the other gates; isGateOn knows the defaults. */
   readonly featureGates: FeatureGates
-  /** Unix socket of the daemon for the other commands; empty for none. */
   readonly adminSocket: string
   /** Type of the condition of the Node that says whether this proxy is ready; empty for none. */
   readonly nodeCondition: string
   readonly prove: Proving
-  /** Folder of the saved state; empty for none. */
   readonly stateDir: string
   /** Maximum number of time series for new connections per Service and endpoint; 0 for none. */
   readonly connectionMetricsMax: number
-  /** The back-end API; undefined for none. */
   readonly api: ApiConfig | undefined
   /** The web page at an address of its own; undefined for none. The admin socket has it in any case. */
   readonly ui: UiConfig | undefined
@@ -73,7 +65,6 @@ export interface Config {
 
 export interface UiConfig {
   readonly at: BindAddress
-  /** File of the token that the page demands; empty for none. */
   readonly tokenFile: string
   /** Clients must have a certificate; undefined to serve without TLS. One of both is there unless `at` is loopback. */
   readonly tls: ApiTlsConfig | undefined
@@ -83,7 +74,6 @@ export const PROVING = ['off', 'full'] as const
 export type Proving = (typeof PROVING)[number]
 
 export interface ApiConfig {
-  /** unix:///PATH or tcp://IP:PORT. */
   readonly address: string
   readonly tls: ApiTlsConfig | undefined
 }
@@ -95,7 +85,6 @@ export interface ApiTlsConfig {
   readonly clientCaFile: string
 }
 
-/** Connection to the API server (clientConnection). */
 export interface ClientConfig {
   /** Path of a kubeconfig; empty for in-cluster credentials, unless `master` is given. */
   readonly kubeconfig: string
@@ -104,7 +93,6 @@ export interface ClientConfig {
   readonly contentType: string
   /** Replaces the Accept header that contentType implies; may be empty. */
   readonly acceptContentTypes: string
-  /** Requests a second, on average; 0 for no limit. */
   readonly qps: number
   readonly burst: number
 }
@@ -192,7 +180,6 @@ export interface RelayTlsConfig {
 export type DetectLocal =
   /** The first CIDR of each family applies; a family without one has no detector. */
   | { readonly kind: 'ClusterCIDR'; readonly cidrs: readonly Cidr[] }
-  /** The CIDRs of node.spec.podCIDRs. */
   | { readonly kind: 'NodeCIDR' }
   | { readonly kind: 'BridgeInterface'; readonly name: string }
   | { readonly kind: 'InterfaceNamePrefix'; readonly prefix: string }

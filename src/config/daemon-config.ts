@@ -2,7 +2,6 @@ import { formatCidr, formatIp } from '../base/ip.ts'
 import { type Config, GATE_LOCALHOST, type NodePortSelection } from './config.ts'
 import { rowOf } from './modes.ts'
 
-/** Texts of flags by name, without the dashes. */
 export type FlagTexts = Readonly<Record<string, string>>
 
 /**
@@ -28,7 +27,6 @@ export function modelFlags(config: Config): FlagTexts {
   }
 }
 
-/** Gives the gates that decide the wanted state. */
 function gatesText({ allowServiceExternalIps, featureGates }: Config): string {
   const localhost = featureGates[GATE_LOCALHOST]
   return [

@@ -58,7 +58,6 @@ export function withPort(text: string, port: number): string {
   return text.includes(':') ? `[${text}]:${port}` : `${text}:${port}`
 }
 
-/** Reads an address to listen at, or gives the reason why it is invalid. */
 export function readBindAddress(
   text: string,
 ): { readonly address: BindAddress } | { readonly problem: string } {

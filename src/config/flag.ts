@@ -92,7 +92,6 @@ export interface ConfigError {
   readonly message: string
 }
 
-/** Raw texts by flag name, in order. */
 interface Arguments {
   readonly values: ReadonlyMap<string, readonly string[]>
   readonly positionals: readonly string[]
@@ -164,7 +163,6 @@ function nearestFlag(name: string, specs: readonly FlagSpec[]): FlagSpec | undef
   return name.length < 4 || alike.length > 1 ? undefined : alike[0]
 }
 
-/** Parses the words of Go's strconv.ParseBool. */
 export function parseBool(text: string): boolean | undefined {
   if (['1', 't', 'T', 'true', 'TRUE', 'True'].includes(text)) return true
   if (['0', 'f', 'F', 'false', 'FALSE', 'False'].includes(text)) return false
@@ -187,7 +185,6 @@ export class FlagReader {
     return this.#values.has(name)
   }
 
-  /** Gives the last value, as Go's flags do. */
   text(name: string): string | undefined {
     return this.#values.get(name)?.at(-1)
   }
@@ -266,7 +263,6 @@ export function quote(text: string): string {
   return JSON.stringify(text.length > 80 ? `${text.slice(0, 77)}...` : text)
 }
 
-/** Reads the CIDRs of a list, and calls `fail` for each invalid text. */
 export function readCidrs(
   texts: readonly string[],
   fail: (index: number, message: string) => void,

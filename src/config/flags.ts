@@ -2,7 +2,6 @@ import { FIELD_PATHS, fieldAt } from './fields.ts'
 import { type FlagSpec, flag, flagGroup, flags, grouped } from './flag.ts'
 import { DEFAULT_MODE, MODE_ROWS } from './modes.ts'
 
-/** Joins words: `a, b or c`. */
 function listOf(words: readonly string[], last: 'and' | 'or'): string {
   return words.join(', ').replace(/, (?!.*, )/, ` ${last} `)
 }

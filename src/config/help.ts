@@ -1,7 +1,6 @@
 import type { FlagSpec } from './flag.ts'
 
 interface HelpText {
-  /** The usage line: `kprobe run [flags]`. */
   readonly usage: string
   /** Paragraphs are separated by an empty line; single line breaks have no meaning. */
   readonly description: string
@@ -11,9 +10,7 @@ interface HelpText {
 }
 
 interface HelpForm {
-  /** Width of the terminal; undefined without one. */
   readonly columns?: number | undefined
-  /** Prints rare flags, too. */
   readonly all?: boolean
 }
 
@@ -102,7 +99,6 @@ function flagLines(flag: FlagSpec, width: number): string[] {
   return [label + first.slice(label.length), ...rest]
 }
 
-/** `-o, --output FORMAT`. */
 function usageOf({ name, short, placeholder }: FlagSpec): string {
   const long = `${name.length === 1 ? '-' : '--'}${name}`
   const names = short === undefined || short === name ? long : `-${short}, ${long}`
@@ -135,7 +131,6 @@ function wrap(text: string, width: number): string[] {
 }
 
 interface Manual {
-  /** Empty for the page of kprobe itself. */
   readonly name: string
   readonly summary: string
   readonly help: HelpPage

@@ -34,7 +34,6 @@ export type Parsed<T> =
     }
 
 export interface ParseOptions {
-  /** The host name, as os.hostname() gives it. */
   readonly hostName: string
   readonly extra?: readonly FlagSpec[]
   /** The variables for `$(NAME)` in the file; none if absent. */
@@ -59,15 +58,12 @@ export interface RunRequest {
   readonly action: 'run' | 'cleanup' | 'init' | 'write-config' | 'version'
   /** The action is `version`, in the form of --version=raw. */
   readonly rawVersion: boolean
-  /** The path of --write-config-to; empty for none. */
   readonly writeConfigTo: string
-  /** The configuration file, to follow its changes. */
   readonly configFile: ConfigFile | undefined
   /** Warnings for the log, one a line: unknown fields, flags that --config overrides, settings without effect. */
   readonly warnings: readonly string[]
   /** The configuration as kube-proxy's API type: writtenConfig prints it, publishedConfig serves it. */
   readonly settings: Settings
-  /** Values of the command's own flags. */
   readonly extra: FlagReader
 }
 
@@ -207,7 +203,6 @@ function fromFile(reader: FlagReader, file: ConfigFile, env: Environment): Sourc
   }
 }
 
-/** Flags without a field. */
 const UNUSED_BARE_FLAGS = ['boot-id-file', 'machine-id-file'] as const
 
 function isUnusedBare(flag: string): boolean {

@@ -38,7 +38,6 @@ export function readModeOptions(settings: Settings, reader: FlagReader): ModeOpt
   }
 }
 
-/** Tests whether this process forwards some or all connections. */
 export function forwardsAny(
   config: Pick<Config, 'proxyMode' | 'nodePortAddresses' | 'featureGates'>,
 ): boolean {

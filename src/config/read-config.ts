@@ -63,7 +63,6 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
   })
 }
 
-/** Gives the gates without the one that has a field of its own. */
 function otherGates(gates: FeatureGates): FeatureGates {
   return Object.fromEntries(Object.entries(gates).filter(([name]) => name !== 'AllowServiceExternalIPs'))
 }
@@ -152,7 +151,6 @@ const NODE_PORT_KEYWORDS: ReadonlyMap<string, readonly string[]> = new Map([
   ['all', ['0.0.0.0/0', '::/0']],
 ])
 
-/** Reads keywords and CIDRs in any mixture, as kube-proxy 1.37 does. */
 function readNodePortAddresses(settings: Settings): NodePortSelection {
   const items = settings.texts('nodePortAddresses')
   const cidrs = items.flatMap((item, index) => {

@@ -117,7 +117,6 @@ function readScalar(reader: FlagReader, flag: string, kind: ScalarKind): FieldVa
   return value
 }
 
-/** Reads `file=2,other*=4`. */
 function readVmodule(reader: FlagReader, flag: string): readonly VmoduleItem[] {
   const items: VmoduleItem[] = []
   for (const pair of reader.list(flag)) {
@@ -223,7 +222,6 @@ function override(settings: Settings, reader: FlagReader, path: FieldPath): void
     reader.fail(`--${overFile}`, `means the same as ${theirs} and differs from it`)
 }
 
-/** Sets a default. Errors still use the label of the unset field. */
 function setQuietly(settings: Settings, path: FieldPath, value: string | bigint | readonly string[]): void {
   settings.set(path, { value, label: settings.label(path), exact: true, filledIn: true })
 }

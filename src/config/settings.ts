@@ -21,7 +21,6 @@ interface Setting {
 export class Settings {
   readonly #given = new Map<FieldPath, Setting>()
   readonly #labelUnset: (path: FieldPath) => string
-  /** All errors in the values, with their labels. */
   readonly errors: ConfigError[] = []
 
   constructor(labelUnset: (path: FieldPath) => string) {
@@ -39,7 +38,6 @@ export class Settings {
     return given.exact === true || fieldAt(path).pointer === true || !isZero(given.value)
   }
 
-  /** Copies `from` to `to`, unless `to` is set. */
   inherit(to: FieldPath, from: FieldPath): void {
     const given = this.#given.get(from)
     if (given !== undefined && this.says(from) && !this.says(to)) this.#given.set(to, given)
@@ -65,7 +63,6 @@ export class Settings {
     return typeof value === 'number' ? value : 0
   }
 
-  /** Gives nanoseconds. */
   duration(path: PathOf<'duration' | 'flush'>): bigint {
     const value = this.value(path)
     if (typeof value === 'number') return BigInt(value)

@@ -22,7 +22,6 @@ export function publishedConfig(settings: Settings): YamlMapping {
   return nest([{ names: ['apiVersion'], value: API_VERSION }, { names: ['kind'], value: KIND }, ...leaves])
 }
 
-/** Gives a value; undefined if the field is omitted when empty. */
 function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefined {
   const { kind, omitEmpty } = fieldAt(path)
   const value = settings.value(path)

@@ -9,14 +9,12 @@ import {
   type Tags,
 } from 'yaml'
 
-/** A position; lines and columns count from 1. */
 export interface Spot {
   readonly line: number
   readonly column: number
 }
 
 interface YamlDocument {
-  /** The value as plain data, with aliases and merges expanded. */
   readonly value: unknown
   readonly places: Places
 }

@@ -26,7 +26,6 @@ export interface ActiveModeOptions {
   readonly sockets: KernelSockets
   readonly report: (event: ReconcilerEvent) => void
   readonly tell: (event: ModeEvent) => void
-  /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
   /** Reads the source again, before most of the kernel state is removed. */
   readonly confirm?: () => Promise<void> | undefined
@@ -54,7 +53,6 @@ export interface ActiveMode {
   readonly hasUnsupported: boolean
   /** Reads the kernel's counters of each endpoint, if the configuration enables them. */
   traffic(): Promise<readonly TrafficCount[]>
-  /** Reads the metrics of the mode. Rejects if the kernel cannot be queried. */
   metrics(): Promise<ReadRows>
   /** Computes the diff from the observed state to the newest wanted state. */
   pending(): Promise<Difference | undefined>
@@ -65,7 +63,6 @@ export interface ActiveMode {
   readonly isPassing: boolean
   offer(snapshot: Snapshot): void
   paced(): Promise<void> | undefined
-  /** Stops without a change of the kernel. */
   stop(): Promise<void>
 }
 

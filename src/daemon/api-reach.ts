@@ -155,7 +155,6 @@ export class ApiReach implements DialWatch {
     log.warn({ endpoints: this.#texts() }, isFree ? RELEASED : STILL_CAPTURED)
   }
 
-  /** Removes all bypasses from the kernel. */
   async close(): Promise<void> {
     this.#over = true
     await this.#remove(this.#bypasses)
@@ -246,7 +245,6 @@ const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
 type BypassWay = 'nat' | 'untracked'
 
 interface BypassQuery {
-  /** The name of the table; each family has one. */
   readonly table: string
   readonly endpoints: readonly ApiEndpoint[]
   readonly localPort: number

@@ -46,7 +46,6 @@ export function logStart(
   if (detectLocal.kind === 'ClusterCIDR' && detectLocal.cidrs.length === 0) log.warn(NO_CLUSTER_CIDR)
 }
 
-/** Says why node ports are not served at localhost, though nodePortAddresses has it; undefined if they are. */
 function whyNotAtLocalhost(config: Config): string | undefined {
   if (familiesAtLocalhost(config.nodePortAddresses).length === 0) return undefined
   const { title, whyNotAtLocalhost: why } = findMode(config.proxyMode)
@@ -69,7 +68,6 @@ function detectFacts(detect: DetectLocal): Readonly<Record<string, unknown>> {
   }
 }
 
-/** Logs the state after the first sync; metrics count later syncs. */
 export function logFirstSync(
   log: Log,
   { table, quarantined, written }: Pick<Sync, 'table' | 'quarantined' | 'written'>,
@@ -123,7 +121,6 @@ export interface Ending {
   readonly why: string
 }
 
-/** Gives the signal that ends the process. */
 export function reasonOf({ reason }: AbortSignal): string {
   return typeof reason === 'string' ? reason : 'stopped'
 }
@@ -162,7 +159,6 @@ function nodeState(node: Snapshot['node'], source: SourceStatus | undefined): st
 }
 
 interface StateFacts {
-  /** Undefined before the first data plane is open. */
   readonly activeMode: Pick<ActiveMode, 'mode' | 'status'> | undefined
   readonly source: SourceStatus | undefined
   readonly snapshot: Snapshot

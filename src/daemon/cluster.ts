@@ -41,7 +41,6 @@ interface ClusterOptions {
   readonly reported?: Omit<ConstructorParameters<typeof KernelReport>[0], 'report'> | undefined
 }
 
-/** A request about one object. */
 export interface ApiQuestion {
   readonly method: 'GET' | 'PATCH'
   readonly path: string
@@ -65,7 +64,6 @@ export class Cluster {
   readonly #client: ApiClient
   readonly #stop = new AbortController()
   readonly #report: KernelReport | undefined
-  /** The warning that the server forbids events was logged. */
   #isForbidden = false
 
   constructor(options: ClusterOptions) {

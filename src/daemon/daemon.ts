@@ -30,7 +30,6 @@ import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved/saved-state.ts'
 import { Servers } from './servers.ts'
 
-/** Runs until it is stopped; with --once, until the first sync. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   const makeApi = config.api === undefined ? undefined : await io.parts.api()
   if (config.backend === 'dry-run') return await new Daemon(config, io, makeApi).run()
@@ -247,7 +246,6 @@ class Daemon {
     return this.#switcher?.current
   }
 
-  /** Gives what parts of the daemon use of its surroundings and of each other. */
   get #parts() {
     const [sockets, activeMode] = [this.#sockets, () => this.#activeMode]
     return { ...this.#io, sockets, activeMode, tell: (fact: EventFact) => this.#recorder?.record(fact) }

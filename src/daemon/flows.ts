@@ -20,7 +20,6 @@ interface FlowsOptions {
   readonly openTransport: () => Transport
   readonly metrics: Metrics
   readonly share: () => number
-  /** Called when the conntrack table is almost full. */
   readonly full: (table: { readonly entries: number; readonly entriesMax: number }) => void
 }
 
@@ -43,7 +42,6 @@ export function flowsOf(
 const FULL = 0.95
 const ROOMY = 0.8
 
-/** Removes stale flows in parallel to the syncs: its failures delay no Service. */
 export class Flows {
   readonly #options: FlowsOptions
   readonly #client: ConntrackClient

@@ -70,7 +70,6 @@ export class Intake {
   #offered: Snapshot | undefined
   #reader: SnapshotReader | undefined
   #refused: readonly LocatedRefusal[] = []
-  /** Resumes the source that keeps changes back. */
   #letGo: () => void = () => undefined
 
   constructor(options: IntakeOptions) {
@@ -82,7 +81,6 @@ export class Intake {
     return this.#snapshot
   }
 
-  /** Objects that the source refuses as a whole now. */
   get refused(): readonly LocatedRefusal[] {
     return this.#refused
   }
@@ -185,7 +183,6 @@ export class Intake {
     this.#become({ ...this.#snapshot, number: this.#snapshot.number + 1 })
   }
 
-  /** Reads again the facts about this machine. */
   refresh(): void {
     const now = this.#completed(this.#snapshot, 'resync')
     if (now === this.#snapshot) return
@@ -193,7 +190,6 @@ export class Intake {
     this.#offer()
   }
 
-  /** Calls Source.confirm; undefined if the source has none. */
   confirm(): Promise<void> | undefined {
     return this.#run?.source.confirm?.()
   }
@@ -216,7 +212,6 @@ export class Intake {
     if (this.complete) await this.#untilPaced()
   }
 
-  /** Ends early when the source is to stop. */
   #untilPaced(): Promise<void> | undefined {
     const paced = this.#reader?.paced?.()
     if (paced === undefined) return undefined

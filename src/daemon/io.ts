@@ -30,9 +30,7 @@ export interface DaemonIo {
   readonly origins: Origins
   /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
   readonly openTransport: () => Transport
-  /** Opens a socket to the addresses of interfaces. */
   readonly openRoute?: () => Transport
-  /** Opens a socket that lists the sockets of other processes; without it, listeners are not checked. */
   readonly openSockDiag?: () => Transport
   readonly openGeneric?: () => Transport
   /** Opens a socket to conntrack; without it, no flows are removed. */
@@ -40,10 +38,8 @@ export interface DaemonIo {
   /** Reads a number below /proc/sys, synchronously; undefined if it does not exist. */
   readonly readSetting?: ((path: string) => number | undefined) | undefined
   readonly room?: KernelSockets['room'] | undefined
-  /** Connects to the configured API server, for --source=kube. */
   readonly openClient?: (config: Config, dials?: DialWatch) => Promise<ApiClient>
   readonly takeLock: TakeLock
-  /** The servers listen at the configured addresses. */
   readonly listens: boolean
   /** Gives the configuration as kube-proxy's API type, for /configz. */
   readonly configz: () => unknown
@@ -61,7 +57,6 @@ export interface DaemonIo {
   readonly setLogging?: (config: Config) => void
   readonly healed?: () => void
   readonly synced: (sync: Sync) => void
-  /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
 }
 

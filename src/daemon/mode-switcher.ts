@@ -37,7 +37,6 @@ export class ModeSwitcher {
   #leaving: Promise<void> | undefined
   #retirement: Retirement | undefined
 
-  /** Throws if the kernel cannot be reached. */
   constructor(config: Config, options: ModeSwitcherOptions) {
     this.#options = options
     this.#stage = { kind: 'steady', serving: this.#begin(config) }
@@ -98,7 +97,6 @@ export class ModeSwitcher {
     await this.#retirement?.done
   }
 
-  /** Stops without a change of the kernel. */
   async stop(): Promise<void> {
     await this.#retirement?.end()
     await this.#next?.stop()

@@ -8,7 +8,6 @@ import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import { SystemError, type Transport } from '../netlink/transport.ts'
 
-/** A netlink socket as the kernel lists it. */
 interface Member {
   readonly portId: number
   readonly inode: string
@@ -20,9 +19,7 @@ interface NetworkLockOptions {
   readonly clock: Clock
   readonly random: () => number
   readonly openSocket: () => LockSocket
-  /** Reads /proc/net/netlink. */
   readonly listSockets: () => Promise<string>
-  /** Takes an abstract name: takeLock. */
   readonly takeName: TakeLock
 }
 
@@ -37,7 +34,6 @@ const PAUSE = { minMs: 20, spanMs: 80 } as const
 /** Process numbers do not exceed this (PID_MAX_LIMIT); a higher port id is not one. */
 const PID_MAX = 1 << 22
 
-/** Makes the lock in this machine's kernel. */
 export function systemLock(
   clock: Clock,
   random: () => number,
@@ -257,7 +253,6 @@ export async function takeLock(name: string, holder: string): Promise<LockResult
   return { kind: 'held', release: () => new Promise(resolve => server.close(() => resolve())) }
 }
 
-/** False when the name is taken. */
 function listen(server: Server, path: string): Promise<boolean> {
   return new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {
@@ -268,7 +263,6 @@ function listen(server: Server, path: string): Promise<boolean> {
   })
 }
 
-/** Gives the answer of the process that listens at an abstract name; empty without one. */
 function askHolder(name: string): Promise<string> {
   return new Promise(resolve => {
     let answer = ''

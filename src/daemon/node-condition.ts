@@ -13,7 +13,6 @@ import type { ApiAnswer, ApiQuestion } from './cluster.ts'
 
 interface NodeConditionOptions {
   readonly clock: Clock
-  /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly random: () => number
   readonly log: Log
@@ -23,7 +22,6 @@ interface NodeConditionOptions {
   /** Reads the kernel back: what would have to change in it. Undefined before the first sync. */
   readonly difference: () => Promise<Difference | undefined>
   readonly quarantined: () => ReconcilerStatus['quarantined']
-  /** Never rejects. */
   readonly send: (question: ApiQuestion) => Promise<ApiAnswer>
   readonly metrics: Metrics
 }
@@ -58,7 +56,6 @@ export class NodeCondition {
   #isSynced = false
   #verified = false
   #verifyAtMs = 0
-  /** The failure to read the kernel that is in the log. */
   #unread = ''
   /** Changes that the last read of the kernel asked for. */
   #before: ReadonlySet<string> | undefined

@@ -50,7 +50,6 @@ interface NodeListenersOptions {
   /** Called a second after a failed lookup. */
   readonly retry?: () => void
   readonly sockets: {
-    /** NETLINK_SOCK_DIAG. */
     readonly diag: OpenSocket
     readonly route: OpenSocket
   }
@@ -67,7 +66,6 @@ type Completed = Pick<Snapshot, 'services' | 'listeners'>
  */
 export class NodeListeners {
   readonly #options: NodeListenersOptions
-  /** The last completed state. */
   #before: Completed = { services: PersistentMap.empty(), listeners: PersistentMap.empty() }
   /** Services whose lookup failed, as they were at the last successful one: at most as many as there are Services. */
   readonly #unasked = new Map<ServiceKey, Service | undefined>()
@@ -230,7 +228,6 @@ function listenersOf(
   return taken.length === 0 ? undefined : { taken }
 }
 
-/** User ID of root. */
 const ROOT = 0
 
 const FAILED =

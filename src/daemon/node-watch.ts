@@ -24,7 +24,6 @@ interface NodeWatchOptions {
   readonly config: () => Pick<Config, 'nodeName' | 'source'> & FamilyConfig
   /** Origin of the name: a flag, a field of the configuration, or `hostname`. */
   readonly nameFrom: string
-  /** Names of the first few existing Nodes. */
   readonly others: () => Promise<readonly string[]>
 }
 
@@ -41,7 +40,6 @@ export class NodeWatch {
   readonly #pace = new WarningPace()
   /** The last warning was about files without any Node. */
   #isOptionalSaid = false
-  /** Warnings about the families of ranges. */
   #doubts: readonly string[] = []
 
   constructor(options: NodeWatchOptions) {
@@ -82,7 +80,6 @@ export class NodeWatch {
     void this.#warnings.stop()
   }
 
-  /** Gives the time to the repetition. */
   async #warn(): Promise<number | undefined> {
     const { log, config, nameFrom } = this.#options
     const [sight, changes] = [this.#sight, this.#changes]
@@ -172,7 +169,6 @@ function needsNode({ primary, cidrs }: NodePortSelection): boolean {
   return primary && cidrs.every(({ ip }) => isLoopback(ip))
 }
 
-/** Says where node ports answer until the Node has an address. */
 function withoutNode({ cidrs }: NodePortSelection): string {
   return cidrs.length === 0 ? 'node ports answer on no address' : 'node ports answer at localhost alone'
 }
@@ -217,7 +213,6 @@ function familyDoubts(
 const familiesOf = (cidrs: readonly Cidr[]): readonly Family[] => cidrs.map(({ ip }) => familyOf(ip))
 const otherOf = (family: Family): Family => (family === 'IPv4' ? 'IPv6' : 'IPv4')
 
-/** The family of all ranges; undefined where there are none, or both. */
 function onlyFamilyOf(cidrs: readonly Cidr[]): Family | undefined {
   const [family, ...more] = new Set(familiesOf(cidrs))
   return more.length === 0 ? family : undefined

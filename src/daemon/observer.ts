@@ -38,20 +38,15 @@ import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 interface ObserverOptions extends Omit<MetricsOptions, 'staleS' | 'isDirect'> {
   readonly log: Log
   readonly clock: Clock
-  /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly nodeName: string
   readonly syncPeriodMs: number
   readonly source: () => SourceStatus | undefined
-  /** Number of Services that the kernel rejects now. */
   readonly quarantined: () => number
-  /** The IP family that the kernel cannot program now. */
   readonly failedFamily: () => FailedFamily | undefined
   /** Load balancers may use this node while its Node object is unknown. */
   readonly eligibleWithoutNode: () => boolean
-  /** The mode that programs the kernel now. */
   readonly mode: () => Pick<Mode, 'countsFailures'>
-  /** Gets each fact that deserves an event at its object. */
   readonly tell: (fact: EventFact) => void
 }
 
@@ -73,7 +68,6 @@ type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { 
 export class Observer {
   readonly metrics: Metrics
   readonly receipts: Receipts
-  /** Milliseconds since 1970. */
   readonly startedWallMs: number
   readonly #options: ObserverOptions
   readonly #refusals: RefusalLog
@@ -104,7 +98,6 @@ export class Observer {
     this.metrics = createMetrics({ ...options, staleS, isDirect: () => source()?.isDirect })
   }
 
-  /** Lists the refusals of Services, with the time at which each was found. */
   refusedSince(): ReturnType<RefusalLog['since']> {
     return this.#refusals.since()
   }
@@ -154,7 +147,6 @@ export class Observer {
     if (kind === 'failed') this.sourceProblem()
   }
 
-  /** Counts a failure of a part of the source. */
   sourceProblem(): void {
     this.metrics.kprobe_source_problems_total.inc()
   }

@@ -99,7 +99,6 @@ export const KERNEL: KernelSockets = {
   room: processRoom,
 }
 
-/** The kernel and the time of this machine. */
 export const HERE = { sockets: KERNEL, clock: systemClock } as const
 
 /** Gives the sockets of a daemon; the relay may use its share of the descriptors. */
@@ -179,7 +178,6 @@ export function followLocalIps(
   return watch
 }
 
-/** Gives undefined where the daemon does not prove. */
 export async function openProver(
   { prove, once, backend, nodeName }: Config,
   { parts, ...options }: Omit<ProverOptions, 'nodeName'> & Pick<DaemonIo, 'parts'>,
@@ -188,7 +186,6 @@ export async function openProver(
   return await parts.prover({ ...options, nodeName })
 }
 
-/** Makes the back-end API of a daemon; undefined if the configuration has none. */
 export function apiOf(
   { api: config, nodeName }: Config,
   {

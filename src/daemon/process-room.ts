@@ -8,7 +8,6 @@ import type { Config } from '../config/config.ts'
 import { forwardsAny } from '../config/modes.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 
-/** Reads synchronously. */
 export function processRoom(): ProcessRoom {
   const args = [...(process.env.NODE_OPTIONS ?? '').split(/\s+/), ...process.execArgv]
   return {
@@ -124,7 +123,6 @@ export function memoryLimit(root = '/'): number | undefined {
   return bytes.length === 0 ? undefined : Math.min(...bytes)
 }
 
-/** `/a/b`, `/a`, `/`. */
 function upwards(path: string): readonly string[] {
   const paths = [join('/', path)]
   for (let at = paths[0] ?? '/'; at !== '/'; ) {
@@ -162,15 +160,12 @@ export async function setOomScoreAdj(
   }
 }
 
-/** Descriptors that each part of a process may have open. */
 export interface DescriptorBudget {
   readonly healthz: number
   readonly metrics: number
-  /** Connections to health check node ports. */
   readonly healthChecks: number
   readonly healthCheckListeners: number
   readonly api: number
-  /** Everything of the userspace relay. */
   readonly relay: number
 }
 
@@ -193,7 +188,6 @@ const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly w
   relay: { most: 20_480, weight: 6 },
 }
 
-/** The maximum and weight of a part that may be used later. */
 const LATER = { most: 256, weight: 1 } as const
 
 /**

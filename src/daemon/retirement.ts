@@ -28,7 +28,6 @@ type Leftovers = ReadonlyMap<ProxyMode, string>
  * next change, continues.
  */
 export class Retirement {
-  /** Every mode was tried once. */
   readonly done: Promise<void>
   readonly #ended: Promise<void>
   readonly #options: RetirementOptions
@@ -50,7 +49,6 @@ export class Retirement {
     return this.#leftovers
   }
 
-  /** Cancels the retirement of this mode; without a mode, any retirement. */
   async end(mode?: ProxyMode): Promise<void> {
     if (mode !== undefined && !this.#options.modes.includes(mode)) return
     this.#stop.abort()
@@ -90,7 +88,6 @@ export class Retirement {
     }
   }
 
-  /** Notes why something of a mode is left. */
   #isNews(mode: ProxyMode, why: string): boolean {
     const isNews = this.#leftovers.get(mode) !== why
     this.#leftovers.set(mode, why)
@@ -98,7 +95,6 @@ export class Retirement {
   }
 }
 
-/** Makes the check of /healthz?verbose; undefined where nothing is left. */
 export function leftoversCheck(leftovers: Leftovers | undefined): HealthCheck | undefined {
   if (leftovers === undefined || leftovers.size === 0) return undefined
   const failure = [...leftovers].map(([mode, why]) => `${mode} mode: ${why}`).join('; ')

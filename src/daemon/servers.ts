@@ -160,7 +160,6 @@ export class Servers {
     })
   }
 
-  /** The mode that programs the kernel now. */
   get #proxyMode(): string {
     const { activeMode, config } = this.#options
     return activeMode()?.mode ?? config().proxyMode

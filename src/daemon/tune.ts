@@ -26,7 +26,6 @@ export async function tuneMode(config: Config, options: TuneOptions = {}): Promi
   return (await findMode(config.proxyMode).tune?.(config, options)) ?? NOTHING
 }
 
-/** Throws if the kernel rejects the record. */
 export async function writeRecord(
   config: Config,
   written: readonly SysctlWrite[],

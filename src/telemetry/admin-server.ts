@@ -20,7 +20,6 @@ export type AdminPages = {
   readonly config: () => unknown
   readonly snapshot: () => unknown
   readonly services: () => unknown
-  /** A few numbers, for commands that ask every second. */
   readonly status: () => unknown
   /** Gives the written configuration, metrics and health for a bug report. */
   readonly debug: () => unknown
@@ -68,7 +67,6 @@ function adminHandler(pages: AdminPages, clock: Clock, webPage: Handler | undefi
   })
 }
 
-/** Lets other work run between two pieces. */
 async function* breathing(value: unknown, clock: Clock): AsyncGenerator<string> {
   for (const piece of jsonPieces(value)) {
     yield piece
@@ -93,7 +91,6 @@ function* partsOf(value: unknown): Generator<string> {
   for (const part of Symbol.iterator in value ? listParts(value) : objectParts(value)) yield part
 }
 
-/** Subtracts the values of `value` from `room`. Gives a negative number if there are too many, or for an iterable. */
 function roomAfter(value: unknown, room: number): number {
   if (typeof value !== 'object' || value === null) return room - 1
   if (!Array.isArray(value) && Symbol.iterator in value) return -1
@@ -133,7 +130,6 @@ function isIterable(value: object): value is Iterable<unknown> {
   return Symbol.iterator in value && typeof value[Symbol.iterator] === 'function'
 }
 
-/** The fields of a Receipt that /receipts shows. */
 export interface ReceiptLike {
   readonly outcome: string
   readonly generation: unknown
@@ -146,7 +142,6 @@ export interface ReceiptLike {
 
 interface ReceiptLine extends Omit<ReceiptLike, 'refusals'> {
   readonly time: string
-  /** The reason for the pass: `change`, `drift`, ... */
   readonly reason: string
   readonly changes: number
   readonly refusals: readonly { readonly services: readonly string[]; readonly error: string }[]

@@ -130,9 +130,7 @@ function readerOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): 
 export interface TrafficCount {
   /** Identifies the object while it exists. */
   readonly element: string
-  /** `namespace/name:port/PROTOCOL/FAMILY`. */
   readonly port: string
-  /** `10.0.0.1:8080`. */
   readonly endpoint: string
   readonly connections: bigint
   /** Packets and bytes to the endpoint and from it, if the kernel counts them. */
@@ -146,7 +144,6 @@ interface Volume<N> {
   readonly bytesOut: N
 }
 
-/** Counts of one port, or one endpoint. */
 interface Traffic extends Volume<number> {
   readonly connections: number
 }
@@ -173,7 +170,6 @@ export class ConnectionTotals {
   #reads = 0
   #hasVolume = false
 
-  /** Traffic by port: `namespace/name:port/PROTOCOL/FAMILY`. */
   get ports(): ReadonlyMap<string, Traffic> {
     return this.#ports
   }
@@ -255,7 +251,6 @@ interface PortLabels {
   readonly service: string
   /** `namespace/name`, which `service` was up to 0.1; kept for one more release. */
   readonly service_key: string
-  /** Name of the port; may be empty. */
   readonly port: string
   readonly protocol: string
   readonly ip_family: string

@@ -6,7 +6,6 @@ import type { ServiceKey } from '../model/service.ts'
 /** An event for the object that it regards. Equal facts become one series. */
 export interface EventFact {
   readonly type: 'Normal' | 'Warning'
-  /** `FailedToStartServiceHealthcheck`. */
   readonly reason: string
   readonly action: string
   readonly note: string
@@ -116,15 +115,12 @@ function escaped(character: string): string {
   return `\\u{${(character.codePointAt(0) ?? 0).toString(16)}}`
 }
 
-/** Formats an object for logs: `Service ns/web`. */
 export function regardingText(object: EventObject): string {
   return object.kind === 'Node' ? `Node ${printable(object.name)}` : `Service ${printable(object.key)}`
 }
 
-/** One write to events.k8s.io/v1. */
 export type EventWrite =
   | { readonly method: 'POST'; readonly path: string; readonly body: object }
-  /** A JSON merge patch. */
   | { readonly method: 'PATCH'; readonly path: string; readonly body: object }
 
 export interface EventIdentity {
@@ -179,12 +175,10 @@ export function creation(
 }
 
 export interface EventSeries {
-  /** The count is at least 2. */
   readonly count: number
   readonly lastWallMs: number
 }
 
-/** Makes the write of a repeated event: its count and last time. */
 export function repetition(identity: EventIdentity, series: EventSeries): EventWrite {
   const path = `${collection(identity)}/${encodeURIComponent(identity.name)}`
   return { method: 'PATCH', path, body: { series: seriesOf(series) } }

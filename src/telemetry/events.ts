@@ -25,11 +25,9 @@ export type PostResult =
 
 interface EventRecorderOptions {
   readonly clock: Clock
-  /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly random: () => number
   readonly nodeName: string
-  /** Gives the current metadata.uid of a Service; empty if unknown. */
   readonly uidOf: (service: ServiceKey) => string
   /** Never rejects: a write that cannot be sent gives 'retry'. */
   readonly post: (write: EventWrite) => Promise<PostResult>
@@ -239,7 +237,6 @@ interface Series {
   count: number
   /** The count of the last accepted write; 0 before the first. */
   writtenCount: number
-  /** Attempts of the current write. */
   tries: number
   queued: boolean
 }
@@ -255,12 +252,10 @@ function placeOf(object: EventObject): string {
 
 interface TokenBucketOptions {
   readonly size: number
-  /** Time after which one token returns. */
   readonly refillMs: number
   readonly nowMs: () => number
 }
 
-/** Limits the burst and the average rate of an action. */
 export class TokenBucket {
   readonly #options: TokenBucketOptions
   #tokens: number
@@ -272,7 +267,6 @@ export class TokenBucket {
     this.#atMs = options.nowMs()
   }
 
-  /** Gives false if there is no token. */
   take(): boolean {
     const { size, refillMs, nowMs } = this.#options
     const now = nowMs()

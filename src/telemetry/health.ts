@@ -27,7 +27,6 @@ export interface HealthAnswer {
 
 interface HealthTrackerOptions {
   readonly clock: Clock
-  /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly syncPeriodMs: number
   /** Tests whether load balancers may use this node while its Node object is unknown; absent: never. */
@@ -45,11 +44,8 @@ export class HealthTracker {
   #syncPeriodMs: number
   /** The last moment at which the kernel held a Snapshot of this process. */
   #programmedWallMs: number | undefined
-  /** Start of the wait of unprogrammed changes. */
   #pendingMs: number | undefined
-  /** The number of the newest Snapshot to program. */
   #queued = 0
-  /** The time at which the last pass ended, successful or not. */
   #attemptedMs = 0
   /** Undefined while the Node object is unknown. */
   #nodeEligible: boolean | undefined
@@ -62,7 +58,6 @@ export class HealthTracker {
     this.#syncPeriodMs = options.syncPeriodMs
   }
 
-  /** A Snapshot is to be programmed. */
   queued(number: number): void {
     this.#pendingMs ??= this.#options.clock.nowMs()
     this.#queued = Math.max(this.#queued, number)
@@ -82,7 +77,6 @@ export class HealthTracker {
     this.#pendingMs ??= this.#attemptedMs
   }
 
-  /** Sets whether load balancers may use this node; undefined while its Node object is unknown. */
   node(eligible: boolean | undefined, deleted = false, families: readonly Family[] = []): void {
     this.#nodeEligible = eligible
     this.#nodeFamilies = families
@@ -107,7 +101,6 @@ export class HealthTracker {
     return [{ name, failure: failed.error.message, ...advice }, ...checks]
   }
 
-  /** The kernel has held a Snapshot of this process. */
   get hasSynced(): boolean {
     return this.#programmedWallMs !== undefined
   }
@@ -190,7 +183,6 @@ export class HealthTracker {
   }
 }
 
-/** One line of `/healthz?verbose`. */
 export interface HealthCheck {
   readonly name: string
   /** Absent where the check did not fail. */
@@ -261,7 +253,6 @@ function checksOf({
   ]
 }
 
-/** Lists the checks in the form of Kubernetes' components. */
 function verboseText(probe: string, code: number, checks: readonly HealthCheck[]): string {
   const lines = checks.map(({ name, failure, note, isAdvice }) => {
     if (failure === undefined) return `[+]${name} ok${note === undefined ? '' : `: ${oneLine(note)}`}`

@@ -2,7 +2,6 @@ import type { BuildInfo } from '../base/build-info.ts'
 import { counter, exemplified, gauge, type Handles, histogram, type Rows, readGauge } from './metric-set.ts'
 import { PROXY } from './proxy-metrics.ts'
 
-/** The parts of the daemon that each scrape reads. */
 export interface MetricSources {
   readonly build: BuildInfo
   readonly features: readonly FeatureState[]
@@ -23,7 +22,6 @@ interface FeatureState {
   readonly enabled: boolean
 }
 
-/** What the daemon does. */
 const WORK = {
   kprobe_commit_generation_retries_total: counter(
     'Commits that the kernel rejected because another program committed first.',

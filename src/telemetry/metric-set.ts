@@ -24,7 +24,6 @@ export type Reading<L extends string> = [L] extends [never]
   ? number | undefined
   : Iterable<readonly [labels: Labels<L>, value: number]>
 
-/** One metric that the program writes through its handle. */
 export interface Row<K extends Kind = Kind, L extends string = string> {
   readonly kind: K
   readonly help: string
@@ -32,7 +31,6 @@ export interface Row<K extends Kind = Kind, L extends string = string> {
   readonly buckets?: readonly number[]
 }
 
-/** One metric that each scrape reads from `Source`. */
 export interface ReadRow<Source = void> extends Row<'counter' | 'gauge'> {
   readonly read: Read<Source, string> | Read<Source, never>
 }
@@ -41,15 +39,12 @@ type Read<Source, L extends string> = (now: Source) => Reading<L> | Promise<Read
 
 type AnyRow<Source> = Row & Partial<Pick<ReadRow<Source>, 'read'>>
 
-/** Metrics by name. */
 export type Rows<Source> = Readonly<Record<string, AnyRow<Source>>>
 
-/** Metrics by name that a proxy mode reads for one scrape. */
 export type ReadRows = Readonly<Record<string, ReadRow>>
 
 type Names = readonly string[]
 
-/** Makes the function that makes the rows of one kind. */
 function rowsOf<K extends 'counter' | 'gauge'>(kind: K) {
   return <const L extends Names>(help: string, ...labels: L): Row<K, L[number]> => ({ kind, help, labels })
 }
@@ -70,7 +65,6 @@ export function exemplified(help: string, buckets: readonly number[]): Row<'exem
   return { kind: 'exemplified', help, labels: [], buckets }
 }
 
-/** Makes the function that makes the rows of one kind that a scrape reads. */
 function readRowsOf(kind: 'counter' | 'gauge') {
   return <Source, const L extends Names>(
     help: string,
@@ -82,7 +76,6 @@ function readRowsOf(kind: 'counter' | 'gauge') {
 export const readCounter = readRowsOf('counter')
 export const readGauge = readRowsOf('gauge')
 
-/** Arguments of a handle: the value, after all labels where the metric has any. */
 type At<L extends string, V extends readonly unknown[]> = [L] extends [never] ? V : [Labels<L>, ...V]
 
 interface HandleOf<L extends string> {
@@ -94,7 +87,6 @@ interface HandleOf<L extends string> {
   }
 }
 
-/** The handles of all rows that are written. */
 export type Handles<T> = {
   readonly [N in keyof T as T[N] extends ReadRow<never> ? never : N]: T[N] extends Row<infer K, infer L>
     ? HandleOf<L>[K]

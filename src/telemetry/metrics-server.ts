@@ -31,7 +31,6 @@ interface MetricsPages {
 }
 
 interface SliSource {
-  /** Counts an answered health check of this port. */
   checked(): void
   text(format?: MetricsFormat): Promise<string>
 }
@@ -77,7 +76,6 @@ export function metricsHandler(pages: MetricsPages): Handler {
   return readOnly(async request => (await byPath.get(request.path)?.(request)) ?? NOT_FOUND)
 }
 
-/** Shares one rendering among all requests that arrive meanwhile. */
 function shared(render: () => Promise<string>): () => Promise<string> {
   let running: Promise<string> | undefined
   return () => {
@@ -124,7 +122,6 @@ const SLIS = {
   kubernetes_healthchecks_total: counter('Health checks by result.', 'name', 'type', 'status'),
 } satisfies Rows<undefined>
 
-/** Creates the metrics of /metrics/slis, with the results of /healthz of the metrics port. */
 export function createSliMetrics(): SliSource {
   const set = new MetricSet()
   const metrics = set.add(SLIS, () => undefined)
@@ -138,11 +135,9 @@ export function createSliMetrics(): SliSource {
   }
 }
 
-/** The flags of the process by name, including defaults. */
 export type Flags = ReadonlyMap<string, string>
 
 interface ProcessStatus {
-  /** Milliseconds since 1970. */
   readonly startedWallMs: number
   readonly version: string
   readonly nodeName: string
@@ -150,14 +145,11 @@ interface ProcessStatus {
 
 interface WorkStatus {
   readonly wallMs: number
-  /** The other paths of the port. */
   readonly paths: readonly string[]
   readonly mode: string
   /** The frontends in the kernel; undefined before the first sync. */
   readonly table: FrontendTable | undefined
-  /** /healthz answers 200. */
   readonly ready: boolean
-  /** RFC 3339, by family. */
   readonly lastSync: Readonly<Partial<Record<Family, string>>>
   /** Age of the saved state that is served; undefined while none is. */
   readonly staleSeconds?: number | undefined
@@ -165,7 +157,6 @@ interface WorkStatus {
 
 const NOTE = 'This page is for people; its format may change at any time.'
 
-/** Formats kube-proxy's /flagz (feature gate ComponentFlagz). */
 export function flagzText(flags: Flags): string {
   const lines = [...flags].map(([name, value]) => `${name}=${value}`).sort()
   return ['', 'kube-proxy flagz', NOTE, '', ...lines, ''].join('\n')
@@ -198,7 +189,6 @@ export function statuszText(
   return ['', 'kube-proxy statusz', NOTE, '', ...lines, ''].join('\n')
 }
 
-/** Says which frontends end with the process. */
 function relayedFacts(table: FrontendTable | undefined): Readonly<Record<string, string>> {
   const families = table?.forwardedAtLocalhost
   return families === undefined ? {} : { Relayed: `node ports at localhost, ${families.join(' and ')}` }

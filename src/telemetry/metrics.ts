@@ -5,9 +5,7 @@ import { LabelValues, MetricSet, type MetricsFormat, type ReadRows } from './met
 import { addProcessMetrics } from './process-metrics.ts'
 import { SERVERS, type ServersState } from './server-metrics.ts'
 
-/** The metrics of the daemon. The daemon writes values as they change; a scrape reads the others. */
 export interface Metrics extends MetricHandles, ReturnType<typeof observersOf> {
-  /** Gives all metrics in Prometheus' text format. */
   text(format?: MetricsFormat): Promise<string>
 }
 
@@ -16,7 +14,6 @@ export interface MetricsOptions extends MetricSources {
   /** New connections by Service and endpoint; undefined omits them. */
   readonly connections: ConnectionMetricsOptions | undefined
   readonly ofMode: () => Promise<ReadRows>
-  /** Adds the metrics of parts that are not always there. */
   readonly addMetrics: (set: MetricSet) => void
 }
 
@@ -33,9 +30,7 @@ export function createMetrics(options: MetricsOptions): Metrics {
 
 interface ApiRequest {
   readonly method: string
-  /** Host and port of the API server. */
   readonly host: string
-  /** Undefined for a request without an answer. */
   readonly status: number | undefined
   readonly durationMs: number
 }
@@ -49,7 +44,6 @@ interface ConntrackTable {
   readonly droppedEarly: number
 }
 
-/** Makes the functions that count what other parts report in one piece. */
 function observersOf(metrics: MetricHandles) {
   const hosts = new LabelValues()
   const conntrackLost = conntrackLosses(metrics)
@@ -69,7 +63,6 @@ function observersOf(metrics: MetricHandles) {
   }
 }
 
-/** Formats a status as client-go does. */
 function codeText(status: number | undefined): string {
   return status !== undefined && status >= 100 && status <= 599 ? String(status) : '<error>'
 }

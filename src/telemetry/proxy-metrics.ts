@@ -82,7 +82,6 @@ export const PROXY = {
 } satisfies Rows<unknown>
 
 interface Sync {
-  /** Whether the pass read the whole kernel state. */
   readonly full: boolean
   readonly durationMs: number
   /** Its end, milliseconds since 1970. */
@@ -100,7 +99,6 @@ export function countOffer(metrics: ProxyMetrics, { services, slices }: Changes,
     metrics.kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds.set({ ip_family }, wallMs / 1000)
 }
 
-/** Sets the changes that the kernel does not have yet. */
 export function setPending(metrics: ProxyMetrics, { services, slices }: Changes): void {
   metrics.kubeproxy_sync_proxy_rules_service_changes_pending.set(services)
   metrics.kubeproxy_sync_proxy_rules_endpoint_changes_pending.set(slices)
@@ -112,7 +110,6 @@ export function countProbe(metrics: ProxyMetrics, probe: 'healthz' | 'livez', st
   answers.inc({ code: String(status) })
 }
 
-/** Counts a successful sync. */
 export function countSync(metrics: ProxyMetrics, { full, durationMs, wallMs, noLocal }: Sync): void {
   const durations = full
     ? metrics.kubeproxy_sync_full_proxy_rules_duration_seconds
@@ -141,7 +138,6 @@ export function changesBetween(before: Snapshot | undefined, now: Snapshot): Cha
   }
 }
 
-/** Counts the changes that the kernel does not have yet. */
 export class PendingChanges {
   #newest: Snapshot | undefined
   #services = 0

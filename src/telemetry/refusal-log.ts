@@ -3,18 +3,15 @@ import type { Refusal } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 
-/** The changes that one check found. */
 interface RefusalNews<Fresh> {
   /** New refusals; at most NEWS_MAX, so that one bad rollout does not flood the log. */
   readonly fresh: readonly Fresh[]
-  /** The number of further new ones. */
   readonly unnamed: number
   readonly total: number
 }
 
 interface ServiceRefusals {
   readonly service: ServiceKey
-  /** Never empty. */
   readonly refusals: readonly Refusal[]
 }
 
@@ -112,7 +109,6 @@ export class SourceRefusalLog {
   }
 }
 
-/** Equal for refusals with the same content. */
 export function refusalIdentity({
   object,
   field,

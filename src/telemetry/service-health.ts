@@ -30,7 +30,6 @@ interface ServiceHealthOptions {
   readonly healthy: () => boolean
   /** Maximum number of listening sockets. Above it, Services of the namespace with the most sockets wait. */
   readonly listenersMax: number
-  /** Maximum number of connections to all Services. */
   readonly connectionsMax: number
   readonly report: (news: ServiceHealthNews) => void
 }
@@ -59,7 +58,6 @@ export class ServiceHealth {
   readonly #options: ServiceHealthOptions
   readonly #connections: HttpConnections
   readonly #services = new Map<ServiceKey, Served>()
-  /** Places without a listener, which are retried. */
   readonly #failed = new Set<Place>()
   readonly #listeners: Shares<Place>
   #table: FrontendTable | undefined
@@ -191,7 +189,6 @@ export class ServiceHealth {
     this.#options.report({ ...failed, retryMs: rounds * RETRY_MS })
   }
 
-  /** Retries the addresses that wait longest first. */
   #again(): number | undefined {
     const due = [...this.#failed].slice(0, RETRIES_MAX)
     for (const place of due) this.#failed.delete(place)
@@ -226,12 +223,10 @@ export class ServiceHealth {
 interface Served {
   readonly service: ServiceKey
   check: HealthCheck
-  /** Places by address and port. */
   readonly places: Map<string, Place>
 }
 
 interface Place {
-  /** `192.0.2.1:30100`. */
   readonly name: string
   readonly served: Served
   readonly family: Family

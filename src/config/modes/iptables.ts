@@ -40,7 +40,6 @@ const SETTINGS: ModeSettings = {
   }),
 }
 
-/** Reads the options of iptables mode. Only the flag sets `optimize`, also with --config. */
 export function readIptablesOptions(settings: Settings, reader: FlagReader): IptablesConfig {
   return {
     localhostNodePorts: settings.bool('iptables.localhostNodePorts'),

@@ -8,7 +8,6 @@ import type { ModeRow, ModeSettings } from './mode-row.ts'
 
 const GROUP = 'IPVS mode'
 
-/** Flags of kube-proxy for the pace of syncs. */
 const PACE_FLAGS = flagGroup(GROUP, {
   '--ipvs-sync-period DURATION = 30s': 'maximum interval between full resyncs',
   '--ipvs-min-sync-period DURATION = 20ms': 'minimum time between two commits; 0 means the default',

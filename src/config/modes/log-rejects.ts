@@ -2,7 +2,6 @@ import type { FlagReader, FlagSpec } from '../flag.ts'
 
 const GROUP_MAX = 65_535
 
-/** The flag of the modes whose rules can log. */
 export const LOG_FLAG: FlagSpec = {
   name: 'log-rejects',
   kind: 'integer',

@@ -11,7 +11,6 @@ export interface ModeFields {
 }
 
 export interface ModeSettings extends ModeFields {
-  /** Maximum interval between full resyncs, nanoseconds. */
   readonly defaultSyncPeriod: bigint
   /** Node ports are served on every address by default, as kube-proxy's are, and not only on primary ones. */
   readonly everyAddress?: true
@@ -29,7 +28,6 @@ export interface ModeSettings extends ModeFields {
 
 /** The part of a mode that the configuration needs. src/config/modes.ts lists the rows. */
 export interface ModeRow {
-  /** The value of --proxy-mode. */
   readonly name: string
   /** The name in texts: `IPVS` for `ipvs`. */
   readonly title: string

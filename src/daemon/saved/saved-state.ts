@@ -25,10 +25,8 @@ export function savedStateOf(
 interface SavedStateOptions {
   readonly clock: Clock
   readonly log: Log
-  /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly folder: string
-  /** Empty for the unnamed proxy. */
   readonly proxy: string
   /** Gives the owner of the state that this process serves and saves. Rejects when the credentials cannot be read. */
   readonly owner: () => Promise<StateOwner | undefined>
@@ -64,7 +62,6 @@ export class SavedState {
   readonly #pace = new WarningPace()
   /** The time from which a failed check is logged again. */
   #warnMs = Number.NEGATIVE_INFINITY
-  /** The failure to save that is in the log. */
   #failure = ''
 
   constructor(options: SavedStateOptions) {

@@ -33,7 +33,6 @@ const CHUNK_CHARS = 64 << 10
 /** The node, proxy and cluster of a saved state. Others have other Services at the same addresses. */
 export interface StateOwner {
   readonly node: string
-  /** Empty for the unnamed proxy. */
   readonly proxy: string
   /** URL of the API server. */
   readonly server: string
@@ -207,7 +206,6 @@ function jsonLine(line: Buffer): Json | undefined {
   }
 }
 
-/** The content of a file, and the last confirmation of its state, in milliseconds since 1970. */
 interface StateBytes {
   readonly bytes: Buffer
   readonly confirmedWallMs: number
@@ -230,7 +228,6 @@ export class StateFile {
     this.path = join(folder, proxy === '' ? 'kprobe.state' : `kprobe-${proxy}.state`)
   }
 
-  /** Undefined when there is no file. Throws SavedStateError. */
   async read(): Promise<StateBytes | undefined> {
     try {
       if (!(await this.#isFolder())) return undefined

@@ -5,10 +5,8 @@ import { type StateFile, type StateOwner, stateChunks } from './state-file.ts'
 
 interface StateSaverOptions {
   readonly clock: Clock
-  /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly file: Pick<StateFile, 'write' | 'confirm'>
-  /** Gives the owner of the state; undefined while it is not known. */
   readonly owner: () => Promise<StateOwner | undefined>
   /** Monotonic milliseconds of the last message from the source; undefined until it has delivered everything once. */
   readonly heardMs: () => number | undefined

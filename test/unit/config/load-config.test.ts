@@ -83,74 +83,53 @@ describe('flags beside a file', () => {
     expect(warnings).toEqual(['ignored because --config is given: --cluster-cidr, --kube-api-qps'])
   })
 
-  it('reads the timeouts of FIN_WAIT and TIME_WAIT from flags and file; flags override the file', () => {
-    const body = 'conntrack: { tcpFinWaitTimeout: 20s, tcpTimeWaitTimeout: 30s }\n'
-    expect(requestFrom([]).config.conntrack).toMatchObject({
-      tcpFinWaitTimeoutMs: undefined,
-      tcpTimeWaitTimeoutMs: undefined,
-    })
-    expect(requestFrom([], body).config.conntrack).toMatchObject({
-      tcpFinWaitTimeoutMs: 20_000,
-      tcpTimeWaitTimeoutMs: 30_000,
-    })
-    const flags = ['--conntrack-tcp-timeout-fin-wait=1m', '--conntrack-tcp-timeout-time-wait=0']
-    expect(requestFrom(flags, body).config.conntrack).toMatchObject({
-      tcpFinWaitTimeoutMs: 60_000,
-      tcpTimeWaitTimeoutMs: undefined,
-    })
-    expect(errorsFrom(['--conntrack-tcp-timeout-fin-wait=-1s'])).toEqual([
+  const TIMEOUTS = 'conntrack: { tcpFinWaitTimeout: 20s, tcpTimeWaitTimeout: 30s }\n'
+  const OF_NODE = 'stateDir: /var/lib/a\nnodeCondition: example.com/ProxyReady\n'
+
+  it.each<[readonly string[], string | undefined, object]>([
+    [[], undefined, { syncShare: 0.025, stateDir: '', nodeCondition: '', prove: 'off' }],
+    [[], undefined, { conntrack: { tcpFinWaitTimeoutMs: undefined, tcpTimeWaitTimeoutMs: undefined } }],
+    [[], TIMEOUTS, { conntrack: { tcpFinWaitTimeoutMs: 20_000, tcpTimeWaitTimeoutMs: 30_000 } }],
+    [['--conntrack-tcp-timeout-fin-wait=1m'], TIMEOUTS, { conntrack: { tcpFinWaitTimeoutMs: 60_000 } }],
+    [['--conntrack-tcp-timeout-time-wait=0'], TIMEOUTS, { conntrack: { tcpTimeWaitTimeoutMs: undefined } }],
+    [[], 'syncShare: 5\n', { syncShare: 0.05 }],
+    [['--sync-share=0.5'], 'syncShare: 5\n', { syncShare: 0.005 }],
+    [['--sync-share=0'], undefined, { syncShare: 0.025 }],
+    [[], OF_NODE, { stateDir: '/var/lib/a', nodeCondition: 'example.com/ProxyReady' }],
+    [['--state-dir=/b', '--node-condition'], OF_NODE, { stateDir: '/b', nodeCondition: 'ServiceProxyReady' }],
+    [['--node-condition=Other'], OF_NODE, { nodeCondition: 'Other' }],
+    [['--node-condition=false'], OF_NODE, { nodeCondition: '' }],
+    [[], 'prove: full\n', { prove: 'full' }],
+    [[], 'prove: off\n', { prove: 'off' }],
+    [[], 'prove: false\n', { prove: 'off' }],
+    [['--prove'], 'prove: off\n', { prove: 'full' }],
+    [['--prove=false'], 'prove: full\n', { prove: 'off' }],
+    [['--prove=full', '--proxy-mode=ipvs'], undefined, { prove: 'full' }],
+    [['--prove=off', '--proxy-mode=userspace'], undefined, { prove: 'off' }],
+  ])('%j beside %j means %j', (flags, file, wanted) => {
+    expect(requestFrom(flags, file).config).toMatchObject(wanted)
+  })
+
+  it.each<[readonly string[], string | undefined, string]>([
+    [
+      ['--conntrack-tcp-timeout-fin-wait=-1s'],
+      undefined,
       '--conntrack-tcp-timeout-fin-wait: cannot be negative',
-    ])
-    expect(errorsFrom([], 'conntrack: { tcpTimeWaitTimeout: -1s }\n')).toHaveLength(1)
-  })
-
-  it('reads the share of a processor for syncs in percent', () => {
-    const shareOf = (flags: string[], file?: string) => requestFrom(flags, file).config.syncShare
-    expect(shareOf([])).toBe(0.025)
-    expect(shareOf([], 'syncShare: 5\n')).toBe(0.05)
-    expect(shareOf(['--sync-share=0.5'], 'syncShare: 5\n')).toBe(0.005)
-    expect(shareOf(['--sync-share=0'])).toBe(0.025)
-    expect(errorsFrom(['--sync-share=101'])).toEqual(['--sync-share: 101 is not from 0 to 100'])
-    expect(errorsFrom([], 'syncShare: -1\n')).toHaveLength(1)
-  })
-
-  it('reads the folder of the saved state and the condition of the Node from flags and file', () => {
-    expect(requestFrom([]).config).toMatchObject({ stateDir: '', nodeCondition: '' })
-    const body = 'stateDir: /var/lib/a\nnodeCondition: example.com/ProxyReady\n'
-    expect(requestFrom([], body).config).toMatchObject({
-      stateDir: '/var/lib/a',
-      nodeCondition: 'example.com/ProxyReady',
-    })
-    expect(requestFrom(['--state-dir=/b', '--node-condition'], body).config).toMatchObject({
-      stateDir: '/b',
-      nodeCondition: 'ServiceProxyReady',
-    })
-    expect(requestFrom(['--node-condition=Other'], body).config.nodeCondition).toBe('Other')
-    expect(requestFrom(['--node-condition=false'], body).config.nodeCondition).toBe('')
-    expect(errorsFrom(['--state-dir=b', '--node-condition=Ready'])).toEqual([
-      '--state-dir: "b" is not an absolute path',
-      '--node-condition: "Ready" is a condition that kubelet or a cloud controller sets; use another type',
-    ])
-    expect(errorsFrom([], 'stateDir: here\n')).toHaveLength(1)
-  })
-
-  it('reads when to prove from flags and file, for a mode that has an evaluator', () => {
-    expect(requestFrom([]).config.prove).toBe('off')
-    expect(requestFrom([], 'prove: full\n').config.prove).toBe('full')
-    expect(requestFrom([], 'prove: off\n').config.prove).toBe('off')
-    expect(requestFrom([], 'prove: false\n').config.prove).toBe('off')
-    expect(requestFrom(['--prove'], 'prove: off\n').config.prove).toBe('full')
-    expect(requestFrom(['--prove=false'], 'prove: full\n').config.prove).toBe('off')
-    expect(requestFrom(['--prove=full', '--proxy-mode=ipvs']).config.prove).toBe('full')
-    expect(requestFrom(['--prove=off', '--proxy-mode=userspace']).config.prove).toBe('off')
-    expect(errorsFrom(['--prove=changes'])).toEqual(['--prove: "changes" is not one of off, full'])
-    expect(errorsFrom(['--prove=full', '--proxy-mode=userspace'])).toEqual([
+    ],
+    [[], 'conntrack: { tcpTimeWaitTimeout: -1s }\n', 'conntrack.tcpTimeWaitTimeout: cannot be negative'],
+    [['--sync-share=101'], undefined, '--sync-share: 101 is not from 0 to 100'],
+    [[], 'syncShare: -1\n', 'syncShare: -1 is not from 0 to 100'],
+    [['--state-dir=b'], undefined, '--state-dir: "b" is not an absolute path'],
+    [[], 'stateDir: here\n', 'stateDir: "here" is not an absolute path'],
+    [['--node-condition=Ready'], undefined, '--node-condition: "Ready" is a condition that kubelet or a'],
+    [['--prove=changes'], undefined, '--prove: "changes" is not one of off, full'],
+    [
+      ['--prove=full', '--proxy-mode=userspace'],
+      undefined,
       '--prove: userspace mode has no evaluator; nftables, IPVS and iptables mode have one',
-    ])
-    expect(requestFrom(['--prove=full', '--source=file:/x']).warnings).toEqual([])
-    expect(requestFrom(['--prove=full', '--source=file:/x', '--once']).warnings).toEqual([
-      'no effect with --once: --prove',
-    ])
+    ],
+  ])('%j beside %j is refused: %s', (flags, file, message) => {
+    expect(errorsFrom(flags, file)).toEqual([expect.stringContaining(message)])
   })
 
   it('names the settings that need the API server where there is none', () => {
@@ -158,6 +137,10 @@ describe('flags beside a file', () => {
     expect(requestFrom(flags).warnings).toEqual([])
     expect(requestFrom([...flags, '--source=file:/x', '--once']).warnings).toEqual([
       'no effect with --source=file, --once: --state-dir, --node-condition',
+    ])
+    expect(requestFrom(['--prove=full', '--source=file:/x']).warnings).toEqual([])
+    expect(requestFrom(['--prove=full', '--source=file:/x', '--once']).warnings).toEqual([
+      'no effect with --once: --prove',
     ])
   })
 
