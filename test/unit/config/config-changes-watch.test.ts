@@ -42,6 +42,14 @@ function follow(path: string, text = 'one'): void {
   })
 }
 
+/** Follows a file that has this text, and gives its path. */
+async function followed(text: string): Promise<string> {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, text)
+  follow(path)
+  return path
+}
+
 /** Lets fake time pass, and the file system answer in between: it needs real time, of which there is a bound. */
 async function pass(ms: number): Promise<void> {
   for (let left = ms; left > 0; left -= 100) {
@@ -52,9 +60,7 @@ async function pass(ms: number): Promise<void> {
 }
 
 it('reports a rewritten file, once', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'one')
-  follow(path)
+  const path = await followed('one')
   await pass(2_000)
   expect(told).toEqual([])
   await writeFile(path, 'two')
@@ -79,9 +85,7 @@ it('follows the links of a ConfigMap when kubelet swaps them', async () => {
 })
 
 it('waits until a file rests', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'one')
-  follow(path)
+  const path = await followed('one')
   await pass(400)
   for (const text of ['bad half', 'bad three quarters', 'two']) {
     await writeFile(path, text)
@@ -92,9 +96,7 @@ it('waits until a file rests', async () => {
 })
 
 it('keeps the configuration in use when the file is invalid, and reports that once', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'bad news')
-  follow(path)
+  const path = await followed('bad news')
   await pass(3_000)
   expect(told).toEqual(['failed bad news'])
   await writeFile(path, 'bad still')
@@ -105,9 +107,7 @@ it('keeps the configuration in use when the file is invalid, and reports that on
 })
 
 it('reports what an invalid file was corrected to', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'bad news')
-  follow(path)
+  const path = await followed('bad news')
   await pass(1_000)
   await writeFile(path, 'two')
   await pass(1_000)
@@ -139,9 +139,7 @@ it('refuses a folder, and a file that is too large', async () => {
 })
 
 it('looks at once when it is asked to', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'one')
-  follow(path)
+  const path = await followed('one')
   await pass(100)
   await writeFile(path, 'two')
   watch?.hurry()
@@ -150,9 +148,7 @@ it('looks at once when it is asked to', async () => {
 })
 
 it('waits for a writer although it is asked to hurry', async () => {
-  const path = join(folder, 'c.yaml')
-  await writeFile(path, 'one')
-  follow(path)
+  const path = await followed('one')
   await writeFile(path, 'half')
   await pass(500)
   watch?.hurry()

@@ -48,15 +48,14 @@ describe('F131: addresses of a name that always resolves to another', () => {
 })
 
 describe('F131: the way past rules of a former process', () => {
-  function kernelRig() {
+  function kernelRig(free: ApiReachOptions['free'] = []) {
     const kernel = new FakeKernel()
     const sockets: Transport[] = []
-    const open = () => {
+    const rig = reachOf(() => {
       const socket = kernel.open()
       sockets.push(socket)
       return socket
-    }
-    const rig = reachOf(open)
+    }, free)
     const fail = async (times: number) => {
       for (let time = 0; time < times; time++) await (await rig.reach.dialling()).failed()
     }
@@ -90,19 +89,13 @@ describe('F131: the way past rules of a former process', () => {
       freed.push('it')
       return Promise.resolve(undefined)
     }
-    const sockets: Transport[] = []
-    const { reach } = reachOf(() => {
-      const socket = new FakeKernel().open()
-      sockets.push(socket)
-      return socket
-    }, [free])
+    const { reach, sockets, fail } = kernelRig([free])
     reach.reaching(['192.0.2.1'], 6443)
     await reach.synced({ isStale: true })
-    await (await reach.dialling()).failed()
-    await (await reach.dialling()).failed()
+    await fail(2)
     expect([sockets.length, freed]).toEqual([1, []])
     await reach.synced({ isStale: false })
-    for (let time = 0; time < 4; time++) await (await reach.dialling()).failed()
+    await fail(4)
     expect(sockets).toHaveLength(1)
   })
 
@@ -116,14 +109,9 @@ describe('F131: the way past rules of a former process', () => {
   })
 
   it('F131: is not written, and no more is freed, once the first sync ends what an attempt waits for', async () => {
-    const sockets: Transport[] = []
     let endFreeing: (freed: undefined) => void = () => undefined
     const freed: string[] = []
-    const { reach } = reachOf(() => {
-      const socket = new FakeKernel().open()
-      sockets.push(socket)
-      return socket
-    }, [
+    const { reach, sockets, fail } = kernelRig([
       () => new Promise(resolve => (endFreeing = resolve)),
       () => {
         freed.push('second')
@@ -131,12 +119,11 @@ describe('F131: the way past rules of a former process', () => {
       },
     ])
     reach.reaching(['192.0.2.1'], 6443)
-    await (await reach.dialling()).failed()
+    await fail(1)
     const attempt = reach.dialling()
     await reach.synced({ isStale: false })
     endFreeing(undefined)
     expect((await attempt).localPort).toBeUndefined()
-    expect(sockets).toEqual([])
-    expect(freed).toEqual([])
+    expect([sockets, freed]).toEqual([[], []])
   })
 })

@@ -2,11 +2,8 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { API } from '../../../src/api/metrics.ts'
-import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
-import { daemonIo } from '../../support/daemon-io.ts'
-import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
-import { FakeLinks } from '../../support/fake-link/kernel.ts'
+import { DaemonRun } from '../../support/daemon-run.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { createMetrics } from '../../support/metrics.ts'
 import { configFrom } from '../../support/parse-flags.ts'
@@ -14,26 +11,17 @@ import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 
 let folder: string
-let stop: AbortController
-let logged: string
-let syncs: number
+let run: DaemonRun
 let isBroken: boolean
-let running: Promise<number> | undefined
 
 beforeEach(() => {
   folder = temporaryFolder()
-  stop = new AbortController()
-  logged = ''
-  syncs = 0
+  run = new DaemonRun()
   isBroken = false
-  running = undefined
   describeService('10.1.0.1')
 })
 
-afterEach(async () => {
-  stop.abort()
-  await running
-})
+afterEach(() => run.end())
 
 function describeService(address: string): void {
   const spec = { ports: [{ port: 80, targetPort: 'web' }] }
@@ -43,28 +31,21 @@ function describeService(address: string): void {
 
 function start(...flags: string[]): Promise<number> {
   const argv = [`--source=file:${join(folder, 'objects.json')}`, '--hostname-override=here', ...flags]
-  const kernel = new FakeKernel()
-  running = runDaemon(configFrom(argv), {
-    ...daemonIo({ write: line => (logged += line) }),
-    signal: stop.signal,
-    openTransport: () => kernel.open(),
-    openRoute: () => new FakeLinks().open(),
-    synced: () => syncs++,
+  return run.start(configFrom(argv), {
     planned: () => {
       if (isBroken) throw new Error('broken')
     },
   })
-  return running
 }
 
 it('tells back ends what a daemon programs, target ports and hostnames included', async () => {
   const address = `unix://${join(folder, 'api.sock')}`
-  start(`--api=${address}`)
-  await eventually(() => logged.includes('back-end API listening'), 'the API')
+  void start(`--api=${address}`)
+  await eventually(() => run.log.includes('back-end API listening'), 'the API')
   const client = grpcClient(address)
   const watch = new WatchClient(client)
   await watch.ask('here')
-  await eventually(() => syncs > 0, 'the kernel holds it as well')
+  await eventually(() => run.syncs.length > 0, 'the kernel holds it as well')
   expect([...watch.store.services.keys()]).toEqual(['ns/web'])
   expect([...watch.store.endpoints]).toEqual([['ns/web/10.1.0.1,=8080', expect.stringContaining('web-0')]])
   expect([...watch.store.services.values()][0]).toContain('2\x03web')
@@ -74,34 +55,34 @@ it('tells back ends what a daemon programs, target ports and hostnames included'
   expect([...watch.store.endpoints.keys()]).toEqual(['ns/web/10.1.0.2,=8080'])
   expect(watch.store.complaints).toEqual([])
   client.close()
-  stop.abort()
-  expect(await running).toBe(0)
+  run.stop.abort()
+  expect(await run.running).toBe(0)
 })
 
 it('tells them whatever becomes of it in the kernel', async () => {
   isBroken = true
   const address = `unix://${join(folder, 'api.sock')}`
-  start('--backend=dry-run', `--api=${address}`)
-  await eventually(() => logged.includes('back-end API listening'), 'the API')
+  void start('--backend=dry-run', `--api=${address}`)
+  await eventually(() => run.log.includes('back-end API listening'), 'the API')
   const client = grpcClient(address)
   const watch = new WatchClient(client)
   await watch.ask('here')
   expect([...watch.store.services.keys()]).toEqual(['ns/web'])
-  expect(syncs).toBe(0)
+  expect(run.syncs).toEqual([])
   client.close()
 })
 
 it('does not start where nobody can listen, and names the flag', async () => {
   expect(await start('--api=unix:///nowhere/at/all.sock')).toBe(1)
-  expect(logged).toContain('cannot serve the back-end API')
-  expect(logged).toContain('unix:///nowhere/at/all.sock')
+  expect(run.log).toContain('cannot serve the back-end API')
+  expect(run.log).toContain('unix:///nowhere/at/all.sock')
 })
 
 it('never serves in plain where it was told to serve with TLS', async () => {
   const files = ['cert', 'key', 'client-ca'].map(name => `--api-tls-${name}=${join(folder, name)}`)
   expect(await start('--api=tcp://127.0.0.1:0', ...files)).toBe(1)
-  expect(logged).toContain('ENOENT')
-  expect(logged).not.toContain('back-end API listening')
+  expect(run.log).toContain('ENOENT')
+  expect(run.log).not.toContain('back-end API listening')
 })
 
 it('has numbers that say how old the state is, and none without an API', async () => {

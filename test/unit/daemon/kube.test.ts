@@ -3,53 +3,34 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { runDaemon } from '../../../src/daemon/daemon.ts'
-import type { Sync } from '../../../src/daemon/io.ts'
 import { openClient } from '../../../src/daemon/open.ts'
-import { createNftClient } from '../../../src/kernel/nft/client.ts'
-import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { ApiError, type ApiRequest } from '../../../src/source/kube/api-client.ts'
 import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { keyOf } from '../../support/apiserver/store.ts'
-import { daemonIo } from '../../support/daemon-io.ts'
-import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { DaemonRun } from '../../support/daemon-run.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
-import { eventually } from '../../support/patience.ts'
 
 let server: ApiServer
-let kernel: FakeKernel
 let folder: string
-let stop: AbortController
-let logged: string[]
-let syncs: Sync[]
-let plans: number
-let running: Promise<number> | undefined
+let run: DaemonRun
 /** A path that the server never answers, and the requests for it. */
 let silent: string | undefined
 let asked: number
-let reconfigure: ((config: Config) => Promise<void>) | undefined
 
 beforeEach(async () => {
   folder = temporaryFolder()
   server = await ApiServer.start()
   for (const { resource, object } of clusterOf({ services: 20, endpointsPerService: 3, nodes: 3 }))
     server.store.create(resource, object)
-  kernel = new FakeKernel()
-  stop = new AbortController()
-  logged = []
-  syncs = []
-  plans = 0
-  running = undefined
+  run = new DaemonRun()
   silent = undefined
   asked = 0
-  reconfigure = undefined
 })
 
 afterEach(async () => {
-  stop.abort()
-  await running
+  await run.end()
   await server.close()
 })
 
@@ -61,28 +42,15 @@ function configOf(...flags: string[]): Config {
 }
 
 function start(...flags: string[]): Promise<number> {
-  running = runDaemon(configOf(...flags), {
-    ...daemonIo({ write: line => void logged.push(line) }),
-    signal: stop.signal,
-    openTransport: () => kernel.open(),
+  return run.start(configOf(...flags), {
     openClient: async config => {
-      const client = await openClient(config, {
-        clock: systemClock,
-        env: {},
-        warn: text => logged.push(`${text}\n`),
-      })
+      const warn = (text: string) => void run.logged.push(`${text}\n`)
+      const client = await openClient(config, { clock: systemClock, env: {}, warn })
       const send = (request: ApiRequest) =>
         request.path === silent ? unanswered(request) : client.send(request)
       return { server: client.server, send, close: () => client.close() }
     },
-    follow: handlers => {
-      reconfigure = config => handlers.changed(config, [])
-      return () => Promise.resolve()
-    },
-    synced: sync => syncs.push(sync),
-    planned: () => plans++,
   })
-  return running
 }
 
 /** Ends only with its signal. */
@@ -93,15 +61,10 @@ function unanswered({ signal }: ApiRequest): Promise<never> {
   )
 }
 
-async function until(condition: () => boolean | Promise<boolean>, what: string): Promise<void> {
-  await eventually(condition, { stepMs: 5, describe: () => `${what}\n${logged.join('')}` })
-}
+const until = (condition: () => boolean | Promise<boolean>, what: string) => run.until(condition, what)
 
-async function services(name = 'kube-proxy'): Promise<string[]> {
-  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
-  const { ruleset } = await client.list([{ family: 'ip', name }])
-  await client.close()
-  return [...new Set(kernelRows(ruleset.tables).map(({ service }) => service))].sort()
+async function services(name?: string): Promise<string[]> {
+  return [...new Set((await run.rows(name)).map(({ service }) => service))].sort()
 }
 
 /** With a slice that has the labels that the controller gives it. */
@@ -134,7 +97,7 @@ describe('runDaemon with the API server', () => {
 
   it('keeps up with changes, and tells the cluster that it has begun', async () => {
     void start()
-    await until(() => syncs.length > 0, 'first sync')
+    await until(() => run.syncs.length > 0, 'first sync')
     const [first] = server.store.list('services')
     server.store.delete('services', first === undefined ? '' : keyOf(first))
     await until(async () => (await services()).length === 19, 'the deletion')
@@ -159,11 +122,11 @@ describe('runDaemon with the API server', () => {
 
   it('changes nothing while the server is away, and catches up when it is back', async () => {
     void start()
-    await until(() => syncs.length > 0, 'first sync')
-    const generation = kernel.generation
+    await until(() => run.syncs.length > 0, 'first sync')
+    const generation = run.kernel.generation
     await server.refuse()
-    await until(() => logged.some(line => line.startsWith('W')), 'the complaint')
-    expect(kernel.generation).toBe(generation)
+    await until(() => run.logged.some(line => line.startsWith('W')), 'the complaint')
+    expect(run.kernel.generation).toBe(generation)
     const [first] = server.store.list('services')
     server.store.delete('services', first === undefined ? '' : keyOf(first))
     await server.listen()
@@ -175,28 +138,28 @@ describe('runDaemon with the API server', () => {
     await server.refuse()
     expect(config.once).toBe(true)
     expect(await start('--once')).toBe(1)
-    expect(logged.join('')).toContain('ECONNREFUSED')
+    expect(run.log).toContain('ECONNREFUSED')
   })
 
   it('plans with --backend=dry-run, and writes neither to the kernel nor to the cluster', async () => {
-    const { generation } = kernel
+    const { generation } = run.kernel
     void start('--backend=dry-run')
-    await until(() => plans > 0 && syncs.length > 0, 'the plan')
-    stop.abort()
-    await running
-    expect(kernel.generation).toBe(generation)
+    await until(() => run.planned > 0 && run.syncs.length > 0, 'the plan')
+    run.stop.abort()
+    await run.running
+    expect(run.kernel.generation).toBe(generation)
     expect(server.log.filter(({ method }) => method !== 'GET')).toEqual([])
   })
 
   it('serves on when a new way to the API server cannot be opened, and takes the next one', async () => {
     void start()
-    await until(() => syncs.length > 0, 'first sync')
-    await reconfigure?.({ ...configOf(), client: { ...configOf().client, kubeconfig: '/nonexistent' } })
-    expect(logged.join('')).toContain('cannot apply the whole new configuration')
+    await until(() => run.syncs.length > 0, 'first sync')
+    await run.reconfigure?.({ ...configOf(), client: { ...configOf().client, kubeconfig: '/nonexistent' } })
+    expect(run.log).toContain('cannot apply the whole new configuration')
     server.store.create('services', serviceOf(77, {}))
     await until(async () => (await services()).length === 21, 'the creation')
     const connections = server.accepted
-    await reconfigure?.(configOf('--kube-api-qps=50'))
+    await run.reconfigure?.(configOf('--kube-api-qps=50'))
     await until(() => server.accepted > connections, 'another connection')
   })
 
@@ -207,19 +170,19 @@ describe('runDaemon with the API server', () => {
     silent = path
     const end = start(...flags)
     await until(() => asked > 0, 'the request')
-    stop.abort()
+    run.stop.abort()
     expect(await end).toBe(0)
   })
 
   it('applies a changed configuration while Services are served', async () => {
     void start()
-    await until(() => syncs.length > 0, 'first sync')
-    const generation = kernel.generation
-    await reconfigure?.(configOf('--masquerade-all'))
-    await until(() => kernel.generation > generation, 'the new rules')
+    await until(() => run.syncs.length > 0, 'first sync')
+    const generation = run.kernel.generation
+    await run.reconfigure?.(configOf('--masquerade-all'))
+    await until(() => run.kernel.generation > generation, 'the new rules')
     expect(await services()).toHaveLength(20)
     const connections = server.accepted
-    await reconfigure?.(configOf('--masquerade-all', '--kube-api-qps=50'))
+    await run.reconfigure?.(configOf('--masquerade-all', '--kube-api-qps=50'))
     await until(() => server.accepted > connections, 'another connection')
     server.store.create('services', serviceOf(77, {}))
     await until(async () => (await services()).length === 21, 'the creation')

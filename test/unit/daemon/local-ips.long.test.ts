@@ -1,14 +1,9 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { systemClock } from '../../../src/base/clock.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { runDaemon } from '../../../src/daemon/daemon.ts'
-import { createNftClient } from '../../../src/kernel/nft/client.ts'
-import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
-import { daemonIo } from '../../support/daemon-io.ts'
-import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { DaemonRun } from '../../support/daemon-run.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { patientMs } from '../../support/patience.ts'
@@ -31,34 +26,23 @@ const OBJECTS = `
 `
 
 let folder: string
-let kernel: FakeKernel
-let stop: AbortController
-let logged: string[]
-let syncs: number
+let run: DaemonRun
 /** Last bytes of the node's addresses 192.0.2.x. */
 let addresses: readonly number[]
 let failure: string
 /** How often they could not be read. */
 let failures: number
-let running: Promise<number>
-let reconfigure: ((config: Config) => Promise<void>) | undefined
 
 beforeEach(() => {
   folder = temporaryFolder()
   writeFileSync(join(folder, 'objects.yaml'), OBJECTS)
-  kernel = new FakeKernel()
-  stop = new AbortController()
-  logged = []
-  syncs = 0
+  run = new DaemonRun()
   addresses = [1]
   failure = ''
   failures = 0
 })
 
-afterEach(async () => {
-  stop.abort()
-  await running
-})
+afterEach(() => run.end())
 
 /** Tells nothing of changes, so that only looking again finds them. */
 function openRoute(): ScriptedTransport {
@@ -87,29 +71,13 @@ function configOf(nodePorts: string, ...flags: string[]): Config {
 }
 
 function start(...flags: string[]): void {
-  running = runDaemon(configOf('192.0.2.0/24', ...flags), {
-    ...daemonIo({ write: line => void logged.push(line) }),
-    signal: stop.signal,
-    openTransport: () => kernel.open(),
-    openRoute,
-    follow: handlers => {
-      reconfigure = config => handlers.changed(config, [])
-      return () => Promise.resolve()
-    },
-    synced: () => syncs++,
-  })
-}
-
-async function served(): Promise<string[]> {
-  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
-  const { ruleset } = await client.list([{ family: 'ip', name: 'kube-proxy' }])
-  await client.close()
-  return kernelRows(ruleset.tables).map(({ frontend }) => frontend)
+  void run.start(configOf('192.0.2.0/24', ...flags), { openRoute })
 }
 
 const SOON = { timeout: patientMs(), interval: 20 }
-const nodePorts = async () => (await served()).filter(frontend => frontend.includes(':30080')).sort()
-const said = (text: string) => logged.filter(line => line.includes(text)).length
+const nodePorts = async () =>
+  (await run.rows()).flatMap(({ frontend }) => (frontend.includes(':30080') ? [frontend] : [])).sort()
+const said = (text: string) => run.logged.filter(line => line.includes(text)).length
 
 describe('runDaemon with NodePorts on a range of addresses', () => {
   it('follows the addresses of this machine', async () => {
@@ -142,7 +110,7 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
     start()
     await vi.waitFor(() => expect(said('nothing is programmed until they are known')).toBe(1), SOON)
     await vi.waitFor(() => expect(failures).toBeGreaterThan(1), SOON)
-    expect([syncs, kernel.generation]).toEqual([0, 1])
+    expect([run.syncs.length, run.kernel.generation]).toEqual([0, 1])
     failure = ''
     await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080']), SOON)
   })
@@ -151,14 +119,14 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
     failure = 'ENOBUFS'
     start()
     await vi.waitFor(() => expect(said('nothing is programmed until')).toBe(1), SOON)
-    await reconfigure?.(configOf('primary'))
-    await vi.waitFor(() => expect(syncs).toBe(1), SOON)
+    await run.reconfigure?.(configOf('primary'))
+    await vi.waitFor(() => expect(run.syncs).toHaveLength(1), SOON)
   })
 
   it('ends with 1 when it should sync once and they cannot be read', async () => {
     failure = 'ENOMEM'
     start('--once')
-    expect(await running).toBe(1)
-    expect(kernel.generation).toBe(1)
+    expect(await run.running).toBe(1)
+    expect(run.kernel.generation).toBe(1)
   })
 })

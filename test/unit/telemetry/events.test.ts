@@ -26,21 +26,10 @@ function fact(name: string, note = 'x'): EventFact {
 describe('facts', () => {
   it("are kube-proxy's by reason, action and what they regard", () => {
     const error = new Error('listen EADDRINUSE')
-    const node = { kind: 'Node', name: 'node-1' }
-    expect(starting('node-1')).toEqual({
-      type: 'Normal',
-      reason: 'Starting',
-      action: 'StartKubeProxy',
-      note: '',
-      regarding: node,
-    })
-    expect(serverFailed('node-1', 'healthz', error)).toMatchObject({
-      type: 'Warning',
-      reason: 'FailedToStartProxierHealthcheck',
-      action: 'StartKubeProxy',
-      note: 'listen EADDRINUSE',
-      regarding: node,
-    })
+    const ofNode = { action: 'StartKubeProxy', regarding: { kind: 'Node', name: 'node-1' } }
+    expect(starting('node-1')).toEqual({ ...ofNode, type: 'Normal', reason: 'Starting', note: '' })
+    const failed = { type: 'Warning', reason: 'FailedToStartProxierHealthcheck', note: 'listen EADDRINUSE' }
+    expect(serverFailed('node-1', 'healthz', error)).toEqual({ ...ofNode, ...failed })
     expect(serverFailed('node-1', 'metrics', error).reason).toBe('FailedToStartMetricServer')
     expect(healthCheckFailed('node-1', { service: 'ns/web', port: 30_100, error })).toEqual({
       type: 'Warning',
@@ -117,29 +106,22 @@ describe('EventRecorder', () => {
     expect(events.counts).toEqual({ taken: 1, refused: 0, dropped: 0, waiting: 0 })
   })
 
-  it('names the uid of the Service, by which kubectl describe finds its events', async () => {
+  it('names the uid of the Service, and that of a Node in the namespace default, as kubectl describe needs', async () => {
     const { events, writes, uids } = recorder()
-    uids.set('ns/web', 'uid-1')
-    events.record(fact('web', 'why'))
-    uids.set('ns/web', 'uid-2')
-    events.record(fact('web', 'why'))
-    await settle()
-    expect(writes.map(({ method, body }) => [method, 'regarding' in body && body.regarding])).toEqual(
-      ['uid-1', 'uid-2'].map(uid => [
-        'POST',
-        { apiVersion: 'v1', kind: 'Service', namespace: 'ns', name: 'web', uid },
-      ]),
-    )
-  })
-
-  it('writes events about a Node to the namespace default', async () => {
-    const { events, writes } = recorder()
+    for (const uid of ['uid-1', 'uid-2']) {
+      uids.set('ns/web', uid)
+      events.record(fact('web', 'why'))
+    }
     events.record(starting('node-1'))
     await settle()
-    expect(writes[0]).toMatchObject({
-      path: '/apis/events.k8s.io/v1/namespaces/default/events',
-      body: { regarding: { apiVersion: 'v1', kind: 'Node', name: 'node-1', uid: 'node-1' }, type: 'Normal' },
-    })
+    const web = { apiVersion: 'v1', kind: 'Service', namespace: 'ns', name: 'web' }
+    expect(
+      writes.map(({ path, body }) => [path.split('/')[5], 'regarding' in body && body.regarding]),
+    ).toEqual([
+      ['ns', { ...web, uid: 'uid-1' }],
+      ['ns', { ...web, uid: 'uid-2' }],
+      ['default', { apiVersion: 'v1', kind: 'Node', name: 'node-1', uid: 'node-1' }],
+    ])
   })
 
   it('counts a repeated fact in the existing event, and writes it once a minute', async () => {

@@ -62,6 +62,17 @@ function changed(table: FrontendTable, checks: Readonly<Record<string, Check | u
 
 const EMPTY = { ...tableOf(1, {}), nodePorts: LOOPBACK_ONLY }
 
+/** Health checks of so many Services, `ns/0` and on, of which as many as may be listen. */
+async function serving(count: number, options: Opening) {
+  const opened = open(options)
+  const ports = await Promise.all(Array.from({ length: count }, freePort))
+  const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
+  const table = changed(EMPTY, Object.fromEntries(checks))
+  opened.health.update(table)
+  await eventually(() => opened.places().length === Math.min(count, options.listenersMax ?? count))
+  return { ...opened, ports, table }
+}
+
 describe('serviceHealthAnswer', () => {
   it("is kube-proxy's to the byte", () => {
     expect(serviceHealthAnswer('ns/web', 3, true)).toEqual({
@@ -200,12 +211,7 @@ describe('ServiceHealth', () => {
   })
 
   it('F91: opens no more sockets than it may, says so, and lets others in when some have gone', async () => {
-    const { health, clock, places, news } = open({ listenersMax: 2 })
-    const ports = await Promise.all(Array.from({ length: 3 }, freePort))
-    const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
-    const table = changed(EMPTY, Object.fromEntries(checks))
-    health.update(table)
-    await eventually(() => places().length === 2)
+    const { health, clock, places, news, ports, table } = await serving(3, { listenersMax: 2 })
     expect(news.find(({ kind }) => kind === 'failed')).toMatchObject({
       error: {
         message: expect.stringMatching(/^no free descriptor: this process has 2 sockets for .*RLIMIT_NOFILE/),
@@ -248,11 +254,7 @@ describe('ServiceHealth', () => {
   })
 
   it('F132: connections to one Service leave room for those to another', async () => {
-    const { health, news, places } = open({ connectionsMax: 8 })
-    const ports = await Promise.all([freePort(), freePort()])
-    const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
-    health.update(changed(EMPTY, Object.fromEntries(checks)))
-    await eventually(() => places().length === 2)
+    const { health, news, ports } = await serving(2, { connectionsMax: 8 })
     for (let round = 0; round < 20; round++) await connected(ports[0] ?? 0)
     await eventually(() => health.overShare.evicted === 19)
     const other = await connected(ports[1] ?? 0)
@@ -264,11 +266,7 @@ describe('ServiceHealth', () => {
   })
 
   it('F132: one client at many Services leaves room for others', async () => {
-    const { health, news, places } = open({ connectionsMax: 16 })
-    const ports = await Promise.all(Array.from({ length: 6 }, freePort))
-    const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
-    health.update(changed(EMPTY, Object.fromEntries(checks)))
-    await eventually(() => places().length === 6)
+    const { health, news, ports } = await serving(6, { connectionsMax: 16 })
     for (const port of ports) await connected(port)
     await eventually(() => health.overShare.evicted === 2)
     const crowds = news.filter(({ kind }) => kind === 'crowded')
