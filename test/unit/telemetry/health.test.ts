@@ -64,31 +64,22 @@ describe('a family that the kernel cannot program', () => {
   })
 })
 
-describe('readiness', () => {
-  it('ends when drift cannot be repaired, even without a change', async () => {
-    const { health, pass } = settled()
-    health.failed()
-    await pass(60_000)
-    expect(health.readiness().code).toBe(503)
-  })
+const codes = ({ health }: ReturnType<typeof tracker>) => [health.readiness().code, health.liveness().code]
 
-  it('is false until every family was programmed', async () => {
+describe('readiness and liveness', () => {
+  it('are false and true before the first pass', async () => {
     const { health, pass } = tracker()
     health.node(true)
-    expect(health.readiness()).toEqual({
-      code: 503,
-      body: {
-        lastUpdated: NEVER,
-        currentTime: '2026-11-21T10:00:00Z',
-        nodeEligible: true,
-        healthy: false,
-        reason: 'not programmed yet: IPv4, IPv6',
-        status: {
-          IPv4: { lastUpdated: NEVER, healthy: false },
-          IPv6: { lastUpdated: NEVER, healthy: false },
-        },
-      },
-    })
+    const currentTime = '2026-11-21T10:00:00Z'
+    const statusOf = (healthy: boolean) => {
+      const family = { lastUpdated: NEVER, healthy }
+      return { IPv4: family, IPv6: family }
+    }
+    const reason = 'not programmed yet: IPv4, IPv6'
+    const ready = { currentTime, nodeEligible: true, healthy: false, reason, status: statusOf(false) }
+    expect(health.readiness()).toEqual({ code: 503, body: { lastUpdated: NEVER, ...ready } })
+    const live = { lastUpdated: currentTime, currentTime, healthy: true, status: statusOf(true) }
+    expect(health.liveness()).toEqual({ code: 200, body: live })
     health.queued(1)
     await pass(1_500)
     expect(health.readiness().code).toBe(503)
@@ -97,11 +88,10 @@ describe('readiness', () => {
     expect(health.healthy).toBe(true)
   })
 
-  it('is true while a saved state is served, and gives its age', () => {
-    const clock = new FakeClock()
+  it('are true while a saved state is served, and the first gives its age', () => {
     let staleS: number | undefined = 41.6
     const health = new HealthTracker({
-      clock,
+      clock: new FakeClock(),
       wallMs: () => START_MS,
       syncPeriodMs: 30_000,
       servedStaleS: () => staleS,
@@ -115,118 +105,51 @@ describe('readiness', () => {
     expect(health.readiness().body).not.toHaveProperty('staleSeconds')
   })
 
-  it('ends when a change waits for twice the sync period, and comes back with the next pass', async () => {
-    const { health, pass } = settled()
-    health.queued(2)
-    await pass(20_000)
-    health.queued(3)
-    await pass(39_999)
-    expect(health.readiness().code).toBe(200)
-    await pass(1)
-    expect(health.readiness()).toMatchObject({
+  it.each<[string, number, (health: HealthTracker) => void, number]>([
+    ['a change waits', 60_000, health => health.queued(2), 30_000],
+    ['drift cannot be repaired, even without a change', 60_000, health => health.failed(), 30_000],
+    ['a new sync period is over', 10_000, health => [health.queued(2), health.syncPeriod(5_000)], 30_000],
+    ['a longer sync period is over', 600_000, health => health.queued(2), 300_000],
+  ])('the first ends when %s for twice the sync period: %i ms', async (_, ms, begin, syncPeriodMs) => {
+    const its = settled(syncPeriodMs)
+    begin(its.health)
+    await its.pass(ms - 1)
+    expect(its.health.readiness().code).toBe(200)
+    await its.pass(1)
+    expect(its.health.readiness()).toMatchObject({
       code: 503,
       body: {
         lastUpdated: '2026-11-21T10:00:00Z',
         healthy: false,
+        reason: `changes have waited ${ms / 1_000} s to be programmed`,
         status: { IPv4: { lastUpdated: '2026-11-21T10:00:00Z', healthy: false } },
       },
     })
-    expect(health.healthy).toBe(false)
-    health.synced(3)
-    expect(health.readiness().code).toBe(200)
+    expect(its.health.healthy).toBe(false)
+    its.health.synced(2)
+    expect(codes(its)).toEqual([200, 200])
   })
 
-  it('counts anew when a pass left a newer change behind', async () => {
-    const { health, pass } = settled()
-    health.queued(2)
-    health.queued(3)
-    await pass(59_000)
-    health.synced(2)
-    await pass(59_999)
-    expect(health.readiness().code).toBe(200)
-    await pass(1)
-    expect(health.readiness().code).toBe(503)
+  it('the first counts from the oldest change, and anew when a pass left a newer one behind', async () => {
+    const its = settled()
+    its.health.queued(2)
+    await its.pass(59_000)
+    its.health.queued(3)
+    its.health.synced(2)
+    await its.pass(59_999)
+    expect(its.health.readiness().code).toBe(200)
+    await its.pass(1)
+    expect(its.health.readiness().code).toBe(503)
   })
 
-  it('F43: follows the Node: unknown, to be removed, back again', () => {
-    const { health } = settled()
-    for (const [eligible, code, why] of [
-      [undefined, 503, /was not found; --hostname-override sets its name/],
-      [true, 200, undefined],
-      [false, 503, /is being deleted, or has the taint/],
-      [true, 200, undefined],
-    ] as const) {
-      health.node(eligible)
-      expect(health.readiness()).toMatchObject({
-        code,
-        body: { nodeEligible: eligible ?? false, healthy: true },
-      })
-      const { reason } = health.readiness().body
-      if (why === undefined) expect(reason).toBeUndefined()
-      else expect(reason).toMatch(why)
-      expect(health.liveness().code).toBe(200)
-      expect(health.healthy).toBe(true)
-    }
-  })
-
-  it('F43: names a Node that was deleted, families that are not programmed, and changes that wait', async () => {
-    const { health, pass } = settled()
-    health.node(false, true)
-    expect(health.readiness().body.reason).toBe('the Node object of this machine was deleted')
-    expect(tracker().health.readiness().body.reason).toBe('not programmed yet: IPv4, IPv6')
-    health.queued(2)
-    await pass(75_400)
-    expect(health.readiness().body.reason).toBe('changes have waited 75 s to be programmed')
-  })
-
-  it('takes a new sync period', async () => {
-    const { health, pass } = settled()
-    health.queued(2)
-    health.syncPeriod(5_000)
-    await pass(10_000)
-    expect(health.readiness().code).toBe(503)
-  })
-
-  it('F94: does not mind jumps of the wall clock', () => {
-    const { health, wall } = settled()
-    health.queued(2)
-    for (const jumpMs of [365 * 86_400_000, -2 * 365 * 86_400_000]) {
-      wall.ms += jumpMs
-      expect(health.readiness().code).toBe(200)
-      expect(health.liveness().code).toBe(200)
-    }
-  })
-})
-
-describe('liveness', () => {
-  it('has no say about the node, and is true before the first pass', () => {
-    expect(tracker().health.liveness()).toEqual({
-      code: 200,
-      body: {
-        lastUpdated: '2026-11-21T10:00:00Z',
-        currentTime: '2026-11-21T10:00:00Z',
-        healthy: true,
-        status: { IPv4: { lastUpdated: NEVER, healthy: true }, IPv6: { lastUpdated: NEVER, healthy: true } },
-      },
-    })
-  })
-
-  it('stays true while passes fail: a restart would not help', async () => {
-    const { health, pass } = settled()
-    health.queued(2)
-    for (let round = 0; round < 20; round++) {
-      await pass(30_000)
-      health.failed()
-      expect(health.liveness().code).toBe(200)
-    }
-    expect(health.readiness().code).toBe(503)
-  })
-
-  it('ends when a change waits and no pass ends', async () => {
-    const { health, pass } = settled()
+  it.each([
+    [30_000, 120_000],
+    [300_000, 600_000],
+  ])('the second ends when a change waits and no pass ends, sync period %i: %i ms', async (period, ms) => {
+    const { health, pass } = settled(period)
     await pass(600_000)
     health.queued(2)
-    await pass(119_999)
+    await pass(ms - 1)
     expect(health.liveness().code).toBe(200)
     await pass(1)
     expect(health.liveness()).toMatchObject({ code: 503, body: { healthy: false } })
@@ -234,13 +157,41 @@ describe('liveness', () => {
     expect(health.liveness().code).toBe(200)
   })
 
-  it('waits twice a sync period that is longer', async () => {
-    const { health, pass } = settled(300_000)
-    health.queued(2)
-    await pass(599_999)
-    expect(health.liveness().code).toBe(200)
-    await pass(1)
-    expect(health.liveness().code).toBe(503)
+  it('the second stays true while passes fail: a restart would not help', async () => {
+    const its = settled()
+    its.health.queued(2)
+    for (let round = 0; round < 20; round++) {
+      await its.pass(30_000)
+      its.health.failed()
+      expect(its.health.liveness().code).toBe(200)
+    }
+    expect(codes(its)).toEqual([503, 200])
+  })
+
+  it('F43: the first follows the Node: unknown, to be removed, deleted, back again', () => {
+    const { health } = settled()
+    for (const [eligible, isDeleted, why] of [
+      [undefined, false, /was not found; --hostname-override sets its name/],
+      [true, false, undefined],
+      [false, false, /is being deleted, or has the taint/],
+      [false, true, /^the Node object of this machine was deleted$/],
+      [true, false, undefined],
+    ] as const) {
+      health.node(eligible, isDeleted)
+      const { code, body } = health.readiness()
+      expect([code, body.nodeEligible, body.healthy]).toEqual([why ? 503 : 200, eligible ?? false, true])
+      expect(body.reason).toEqual(why && expect.stringMatching(why))
+      expect([health.liveness().code, health.healthy]).toEqual([200, true])
+    }
+  })
+
+  it('F94: do not mind jumps of the wall clock', () => {
+    const its = settled()
+    its.health.queued(2)
+    for (const jumpMs of [365 * 86_400_000, -2 * 365 * 86_400_000]) {
+      its.wall.ms += jumpMs
+      expect(codes(its)).toEqual([200, 200])
+    }
   })
 })
 
