@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/ip.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { MODE_NAMES } from '../../../src/config/modes.ts'
-import { parsedOf, parseFlags } from '../../support/parse-flags.ts'
+import { errorsFrom, parsedOf, parseFlags } from '../../support/parse-flags.ts'
 
 const SOURCE = '--source=file:/tmp/objects'
 
@@ -14,11 +14,7 @@ function configOf(...argv: string[]): Config {
   return parsedOf(parse(SOURCE, ...argv)).config
 }
 
-/** `path: message` of every error. */
-function errorsOf(...argv: string[]): string[] {
-  const parsed = parse(SOURCE, ...argv)
-  return parsed.kind === 'ok' ? [] : parsed.errors.map(({ path, message }) => `${path}: ${message}`)
-}
+const errorsOf = (...argv: string[]) => errorsFrom([SOURCE, ...argv])
 
 describe('parseFlags', () => {
   it('gives the documented defaults that a file of kubeadm does not have', () => {

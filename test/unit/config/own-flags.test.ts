@@ -1,18 +1,20 @@
 import { describe, expect, it } from 'vitest'
 import { parseIp } from '../../../src/base/ip.ts'
+import type { Config } from '../../../src/config/config.ts'
 import { defaultApiAddress } from '../../../src/config/own-flags.ts'
-import { configFrom, errorsFrom, parseFlags } from '../../support/parse-flags.ts'
+import { configFrom, errorsFrom } from '../../support/parse-flags.ts'
 
 const TLS = ['--api-tls-cert=c', '--api-tls-key=k', '--api-tls-client-ca=a']
 
-function parse(...argv: string[]) {
-  const parsed = parseFlags(argv, { hostName: 'here' })
-  return parsed.kind === 'ok'
-    ? parsed.value.config.api
-    : parsed.errors.map(({ path, message }) => `${path}: ${message}`)
+/** What of the configuration these flags make, or the errors. */
+function read<T>(argv: readonly string[], part: (config: Config) => T) {
+  const errors = errorsFrom(argv)
+  return errors.length > 0 ? errors : part(configFrom(argv))
 }
 
 describe('--api of kprobe run', () => {
+  const parse = (...argv: readonly string[]) => read(argv, ({ api }) => api)
+
   it('is an address, and three files or none', () => {
     expect(parse()).toBeUndefined()
     expect(parse('--api=unix:///x/y')).toEqual({ address: 'unix:///x/y', tls: undefined })
@@ -41,10 +43,7 @@ it('each proxy of a node has a place of its own for its API', () => {
 })
 
 describe('--ui-address', () => {
-  const parse = (...argv: readonly string[]) => {
-    const errors = errorsFrom(argv)
-    return errors.length > 0 ? errors : configFrom(argv).ui
-  }
+  const parse = (...argv: readonly string[]) => read(argv, ({ ui }) => ui)
   const TLS_FILES = ['--ui-tls-cert=c', '--ui-tls-key=k', '--ui-tls-client-ca=a']
   const at = (address: string, port: number) => ({ at: { ip: parseIp(address), port } })
 
@@ -85,12 +84,8 @@ describe('--ui-address', () => {
 
 describe('--source=relay', () => {
   const FAR = '--source=relay:tcp://10.0.0.5:1@zone-a'
-  const relayOf = (...argv: string[]) => {
-    const parsed = parseFlags(argv, { hostName: 'here' })
-    if (parsed.kind !== 'ok') return parsed.errors.map(({ path, message }) => `${path}: ${message}`)
-    const { source } = parsed.value.config
-    return source.kind === 'kube' ? source.relay : undefined
-  }
+  const relayOf = (...argv: readonly string[]) =>
+    read(argv, ({ source }) => (source.kind === 'kube' ? source.relay : undefined))
 
   it('takes a certificate or a token, and a zone', () => {
     const tls = { caFile: 'ca', serverName: '', certFile: 'c', keyFile: 'k' }

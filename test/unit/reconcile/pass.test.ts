@@ -29,11 +29,16 @@ describe('a doubt about what is wanted', () => {
 
 type Doubts = NonNullable<NonNullable<Parameters<typeof bench>[1]>['doubts']>
 
+/** A kernel that rejects these Services. */
+function poisoned(...services: readonly string[]) {
+  const made = bench()
+  for (const service of services) made.plane.poisoned.add(service)
+  return made
+}
+
 describe('quarantine', () => {
   it('leaves a refused Service out, names it, and lets all others in', async () => {
-    const plane = new FakePlane()
-    plane.poisoned.add('bad')
-    const { clock, offer, events, reconciler } = bench(plane)
+    const { clock, plane, offer, events, reconciler } = poisoned('bad')
     offer({ a: '1', bad: '1', c: '1' })
     await clock.advance(100)
     expect([...plane.kernel.keys()].sort()).toEqual(['a', 'c'])
@@ -44,10 +49,8 @@ describe('quarantine', () => {
   it.skipIf(IS_QUICK)(
     'finds one bad Service among 5,000 by halving when the kernel does not say which',
     async () => {
-      const plane = new FakePlane()
-      plane.poisoned.add('s4321')
+      const { clock, plane, offer, reconciler } = poisoned('s4321')
       plane.namesCulprit = false
-      const { clock, offer, reconciler } = bench(plane)
       offer(Object.fromEntries(Array.from({ length: 5_000 }, (_, index) => [`s${index}`, '1'])))
       await clock.advance(2_000)
       expect(plane.kernel.size).toBe(4_999)
@@ -57,9 +60,7 @@ describe('quarantine', () => {
   )
 
   it('retries a quarantined Service alone until the kernel takes it', async () => {
-    const plane = new FakePlane()
-    plane.poisoned.add('bad')
-    const { clock, offer, kinds, reconciler } = bench(plane)
+    const { clock, plane, offer, kinds, reconciler } = poisoned('bad')
     offer({ a: '1', bad: '1' })
     await clock.advance(3_000)
     plane.poisoned.clear()
@@ -70,9 +71,7 @@ describe('quarantine', () => {
   })
 
   it('reads again when another program committed just before a commit that was refused', async () => {
-    const plane = new FakePlane()
-    plane.poisoned.add('bad').add('cured')
-    const { clock, offer } = bench(plane)
+    const { clock, plane, offer } = poisoned('bad', 'cured')
     offer({ a: '1', bad: '1', cured: '1' })
     await clock.advance(100)
     plane.namesCulprit = false
@@ -88,10 +87,8 @@ describe('quarantine', () => {
   })
 
   it('takes back what a refused retry has left in a kernel that does not undo', async () => {
-    const plane = new FakePlane()
-    plane.poisoned.add('bad')
+    const { clock, plane, offer } = poisoned('bad')
     plane.partial = true
-    const { clock, offer } = bench(plane)
     offer({ a: '1', bad: '1' })
     await clock.advance(10_000)
     expect(plane.attempts).toBeGreaterThan(4)
@@ -99,9 +96,7 @@ describe('quarantine', () => {
   })
 
   it('lets a Service that was changed try at once, however often its old form was refused', async () => {
-    const plane = new FakePlane()
-    plane.poisoned.add('bad')
-    const { clock, offer, reconciler } = bench(plane)
+    const { clock, plane, offer, reconciler } = poisoned('bad')
     offer({ a: '1', bad: '1' })
     await clock.advance(400_000)
     plane.poisoned.clear()
@@ -112,9 +107,7 @@ describe('quarantine', () => {
   })
 
   it('forgets a Service that is gone', async () => {
-    const plane = new FakePlane()
-    plane.poisoned.add('bad')
-    const { clock, offer, reconciler } = bench(plane)
+    const { clock, plane, offer, reconciler } = poisoned('bad')
     offer({ a: '1', bad: '1' })
     await clock.advance(100)
     offer({ a: '1' })
@@ -123,10 +116,8 @@ describe('quarantine', () => {
   })
 
   it('lets all whose turn has come in together', async () => {
-    const plane = new FakePlane()
     const bad = Array.from({ length: 8 }, (_, index) => `bad${index}`)
-    for (const service of bad) plane.poisoned.add(service)
-    const { clock, offer, reconciler } = bench(plane)
+    const { clock, plane, offer, reconciler } = poisoned(...bad)
     offer(Object.fromEntries(bad.map(service => [service, '1'])))
     await clock.advance(300)
     expect(reconciler.status.quarantined).toHaveLength(8)
@@ -138,9 +129,7 @@ describe('quarantine', () => {
   })
 
   it('goes on applying changes while a Service is in quarantine', async () => {
-    const plane = new FakePlane()
-    plane.poisoned.add('bad')
-    const { clock, offer } = bench(plane)
+    const { clock, plane, offer } = poisoned('bad')
     offer({ a: '1', bad: '1' })
     await clock.advance(100)
     offer({ a: '2', bad: '1' })

@@ -74,28 +74,22 @@ describe('openAdminServer', () => {
       headers: { 'content-type': 'application/json' },
       body: '{"services":1}',
     })
-    expect((await ask({ socketPath: path, path: '/plan' })).body).toBe('[{"verb":"add"}]')
-    expect((await ask({ socketPath: path, path: '/receipts' })).body).toBe('[]')
-    expect((await ask({ socketPath: path, path: '/config' })).body).toBe('{}')
-    expect((await ask({ socketPath: path, path: '/snapshot' })).body).toBe('{"events":[]}')
-    expect((await ask({ socketPath: path, path: '/services' })).body).toBe('["ns/web"]')
-    expect((await ask({ socketPath: path, path: '/status' })).body).toBe('{"synced":1}')
+    const bodies = {
+      '/plan': '[{"verb":"add"}]',
+      '/receipts': '[]',
+      '/config': '{}',
+      '/snapshot': '{"events":[]}',
+      '/services': '["ns/web"]',
+      '/status': '{"synced":1}',
+    }
+    for (const [page, body] of Object.entries(bodies))
+      expect(await ask({ socketPath: path, path: page })).toMatchObject({ status: 200, body })
     const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
-    expect(paths).toEqual([
-      '/config',
-      '/debug',
-      '/plan',
-      '/receipts',
-      '/services',
-      '/snapshot',
-      '/state',
-      '/status',
-    ])
+    expect(paths).toEqual([...Object.keys(bodies), '/debug', '/state'].sort())
     const readme = await readFile(new URL('../../../README.md', import.meta.url), 'utf8')
     const [line = ''] = /^- `--admin-socket=PATH`: .*\n.*/m.exec(readme) ?? []
     expect([...line.matchAll(/`(\/\w+)`/g)].map(([, page]) => page)).toEqual(paths)
-    for (const each of paths)
-      expect(await ask({ socketPath: path, path: each })).toMatchObject({ status: 200 })
+    expect(await ask({ socketPath: path, path: '/debug' })).toMatchObject({ status: 200 })
     expect(await ask({ socketPath: path, path: '/other' })).toMatchObject({ status: 404 })
     expect(await ask({ socketPath: path, path: '/state', method: 'POST' })).toMatchObject({ status: 405 })
   })
