@@ -107,7 +107,7 @@ describe('quarantine', () => {
   })
 
   it('forgets a Service that is gone', async () => {
-    const { clock, plane, offer, reconciler } = poisoned('bad')
+    const { clock, offer, reconciler } = poisoned('bad')
     offer({ a: '1', bad: '1' })
     await clock.advance(100)
     offer({ a: '1' })
