@@ -2,7 +2,7 @@ import { type Clock, Slice, type Slicing } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { type ApiClient, type ApiResponse, collect } from './api-client.ts'
-import { FailureError, failureOfError, failureOfStatus } from './failure.ts'
+import { FailureError, failureOfStatus } from './failure.ts'
 import { newTraits } from './server-traits.ts'
 import {
   type ApiStatus,
@@ -56,8 +56,6 @@ const OBJECT_BYTES_MAX = 16 * 1024 * 1024
 const STATUS_BYTES_MAX = 64 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 const PIECE_BYTES = 32 * 1024
-/** Events of a watch that arrived in so many pieces are passed on together. */
-const PIECES_TOGETHER = 16
 /** A reader of events that is busy for longer keeps further ones back: they stay in the kernel. */
 const AWAY_MS = 5
 /** Limit of one body's computation between turns of the event loop, whose sockets take 10 ms by themselves. */
@@ -102,13 +100,13 @@ export class Exchange {
   }
 
   /**
-   * Begins a watch: throws until the server has agreed to it. While `together` gives true, events that arrived in several
-   * pieces are passed on together.
+   * Begins a watch: throws until the server has agreed to it. While `isLive` gives true, it brings changes, for which it
+   * waits in any case.
    */
-  async watch(opening: Opening, together = () => false): Promise<WatchStream> {
+  async watch(opening: Opening, isLive = () => false): Promise<WatchStream> {
     const response = await this.#open(opening, true)
     const reader = createWatchReader(response.contentType, this.#reading(opening))
-    return this.#events(response, reader, together)
+    return this.#events(response, reader, isLive)
   }
 
   #reading({ kind }: Opening): ReaderOptions {
@@ -116,39 +114,29 @@ export class Exchange {
     return { kind, objectBytesMax: OBJECT_BYTES_MAX, details, encoded }
   }
 
-  async *#events(response: ApiResponse, reader: WatchReader, together: () => boolean): WatchStream {
-    const { body } = response
-    for await (const first of body) {
+  async *#events({ body }: ApiResponse, reader: WatchReader, isLive: () => boolean): WatchStream {
+    for await (const piece of body) {
       const events: WatchEvent[] = []
-      let bytes = 0
       const slice = new Slice(this.#slicing)
-      for (
-        let piece: Uint8Array | undefined = first;
-        piece !== undefined;
-        piece = together() && bytes < PIECES_TOGETHER * PIECE_BYTES ? body.arrived?.() : undefined
-      ) {
-        bytes += piece.length
-        for (let at = 0; at < piece.length; at += PIECE_BYTES) {
-          for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
-          if (slice.isOver) await slice.next()
-        }
+      for (let at = 0; at < piece.length; at += PIECE_BYTES) {
+        for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
+        if (slice.isOver) await slice.next()
       }
       let isHeld = false
-      const cancel = together()
+      const cancel = isLive()
         ? this.#options.clock.after(AWAY_MS, () => {
             isHeld = true
             body.hold?.()
           })
         : undefined
       try {
-        yield { events, bytes }
+        yield { events, bytes: piece.length }
       } finally {
         cancel?.()
         if (isHeld) body.resume?.()
       }
       if (isHeld) await this.#options.clock.breathe()
-      // A watch waits for changes in any case.
-      if (!together() && this.#slice.isOver) await this.#slice.next()
+      if (!isLive() && this.#slice.isOver) await this.#slice.next()
     }
     reader.end()
   }
@@ -167,9 +155,8 @@ export class Exchange {
     const slim = await this.#send({ ...opening, accept: withoutManagedFields(accept) }, longLived)
     if (slim.status !== 406) return slim
     await this.#statusOf(slim)
-    const whole = await this.#send({ ...opening, accept }, longLived)
-    if (whole.status !== 406) this.traits.dropsManagedFields = false
-    return whole
+    this.traits.dropsManagedFields = false
+    return await this.#answer(opening, longLived)
   }
 
   async #send(
@@ -247,42 +234,21 @@ export interface WholeList<L> {
 
 /** Page size of consistent lists. Others come from the server's cache, which a limit would bypass. */
 const PAGE_OBJECTS = '500'
-export const PAGES_MAX = 10_000
-/** Limit for one page of a list. */
-export const LIST_MS_MAX = 300_000
 
-/**
- * A list, page by page. When the later pages have expired before they were read, it is asked for once more in one
- * piece. Throws what `request` throws, and WireError when the pages do not end.
- */
-export async function readPages<L>(options: PagesOptions<L>): Promise<WholeList<L>> {
-  const { atLeast } = options
-  const version = atLeast === undefined ? {} : { resourceVersion: atLeast }
-  const whole = await readFrom(options, atLeast === undefined ? { limit: PAGE_OBJECTS } : version)
-  if ('listing' in whole) return whole
-  const again = await readFrom(options, version)
-  if ('listing' in again) return again
-  throw again.error
-}
-
-async function readFrom<L>(
-  { openListing, request }: PagesOptions<L>,
-  first: Readonly<Record<string, string>>,
-): Promise<WholeList<L> | { readonly error: unknown }> {
+/** Reads a list, page by page. Throws what `request` throws. */
+export async function readPages<L>({
+  atLeast,
+  openListing,
+  request,
+}: PagesOptions<L>): Promise<WholeList<L>> {
   const listing = openListing()
-  const start = await request(first, listing)
-  // A token stands for the version; the two exclude each other.
-  const { resourceVersion: _version, ...rest } = first
+  const limit = atLeast === undefined ? { limit: PAGE_OBJECTS } : {}
+  const start = await request(atLeast === undefined ? limit : { resourceVersion: atLeast }, listing)
   let page = start
   let bytes = start.bytes
-  for (let pages = 1; page.continue !== ''; pages++) {
-    if (pages === PAGES_MAX) throw new WireError(`a list of more than ${PAGES_MAX} pages`)
-    try {
-      page = await request({ ...rest, continue: page.continue }, listing)
-    } catch (error) {
-      if (failureOfError(error).kind === 'expired') return { error }
-      throw error
-    }
+  while (page.continue !== '') {
+    // A token stands for the version; the two exclude each other.
+    page = await request({ ...limit, continue: page.continue }, listing)
     bytes += page.bytes
   }
   return { listing, resourceVersion: start.resourceVersion, bytes }

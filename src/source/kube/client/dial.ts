@@ -6,7 +6,6 @@ import { connect as connectTls, createSecureContext, type SecureContext, TLSSock
 import type { Clock } from '../../../base/clock.ts'
 import { codeOf } from '../../../base/errors.ts'
 import { ApiError } from '../api-client.ts'
-import { firstConnection, type RaceOptions } from './race.ts'
 import type { HttpProxy, ServerAddress } from './server-address.ts'
 
 /**
@@ -31,19 +30,17 @@ export interface TlsMaterial {
   readonly where: string
 }
 
-interface DialOptions extends RaceOptions {
+interface DialOptions {
   readonly address: ServerAddress
   readonly tls: TlsMaterial
   readonly proxy: HttpProxy | undefined
+  /** The system's resolver unless a test replaces it. Addresses are not cached. */
+  readonly lookup?: LookupFunction | undefined
+  readonly signal: AbortSignal
   /** The TCP port to connect from; the kernel's choice unless given. */
   readonly localPort?: number | undefined
   /** Offers HTTP/1.1 alone: a connection that is to be upgraded. */
   readonly isUpgraded?: boolean
-}
-
-/** One attempt: the server, or the proxy, is at this address. */
-interface Way extends DialOptions {
-  readonly at: string
 }
 
 /** Makes one connection; the server chooses HTTP/2 or HTTP/1.1 by ALPN. Throws ApiError. */
@@ -52,21 +49,16 @@ export async function dial(
 ): Promise<{ readonly socket: Socket; readonly isHttp2: boolean }> {
   const { address, proxy, signal } = options
   try {
-    const { host } = proxy ?? address
-    const socket = await firstConnection(host, options, (at, signal) => attempt({ ...options, at, signal }))
+    const tcp = proxy === undefined ? await direct(options) : await throughProxy(proxy, options)
+    tcp.setNoDelay(true)
+    tcp.setKeepAlive(true, KEEP_ALIVE_MS)
+    const socket = address.secure ? await secure(tcp, options) : tcp
     const isHttp2 = socket instanceof TLSSocket && socket.alpnProtocol === 'h2'
     return { socket, isHttp2 }
   } catch (error) {
     const reason: unknown = signal.reason
     throw signal.aborted && reason instanceof ApiError ? reason : dialFailure(error)
   }
-}
-
-async function attempt(way: Way): Promise<Socket> {
-  const tcp = way.proxy === undefined ? await direct(way) : await throughProxy(way.proxy, way)
-  tcp.setNoDelay(true)
-  tcp.setKeepAlive(true, KEEP_ALIVE_MS)
-  return way.address.secure ? await secure(tcp, way) : tcp
 }
 
 /** Wraps a resolver, by default that of the system; `resolved` gets all addresses that it finds. */
@@ -99,27 +91,36 @@ export async function connects(clock: Clock, host: string, port: number): Promis
 /** Time for a second SYN, which follows the first one after a second. */
 const CONNECTS_MS = 2_000
 
-function direct({ address, at, localPort, signal }: Way): Promise<Socket> {
-  const socket = connectTcp({ host: at, port: address.port, ...portOf(localPort) })
+function direct({ address, signal, ...options }: DialOptions): Promise<Socket> {
+  const socket = connectTcp({ host: address.host, port: address.port, ...tcpOptions(options) })
   return settled(socket, 'connect', signal)
 }
 
-function portOf(localPort: number | undefined) {
-  return localPort === undefined ? {} : { localPort }
+/** An address that has not answered by then is given up for the next one; the last one gets all the time that is left. */
+const ADDRESS_MS = 1_000
+
+/** Node tries the addresses of a name one after the other, in turns of the families (RFC 8305). */
+function tcpOptions({ localPort, lookup }: Pick<DialOptions, 'localPort' | 'lookup'>) {
+  return {
+    autoSelectFamily: true,
+    autoSelectFamilyAttemptTimeout: ADDRESS_MS,
+    ...(lookup === undefined ? {} : { lookup }),
+    ...(localPort === undefined ? {} : { localPort }),
+  }
 }
 
 /** A tunnel by CONNECT (RFC 9110, 9.3.6). */
-function throughProxy(proxy: HttpProxy, { address, at, localPort, signal }: Way): Promise<Socket> {
+function throughProxy(proxy: HttpProxy, { address, signal, ...options }: DialOptions): Promise<Socket> {
   const target = `${isIP(address.host) === 6 ? `[${address.host}]` : address.host}:${address.port}`
   const asked = request({
     method: 'CONNECT',
-    host: at,
+    host: proxy.host,
     port: proxy.port,
     path: target,
     headers: { host: target, ...proxy.headers },
     agent: false,
     signal,
-    ...portOf(localPort),
+    ...tcpOptions(options),
   })
   return new Promise((resolve, reject) => {
     asked.once('error', error => reject(viaProxy(proxy, codeOf(error), error)))
@@ -142,7 +143,7 @@ function viaProxy(proxy: HttpProxy, why: string, cause?: unknown): ApiError {
   })
 }
 
-async function secure(tcp: Socket, options: Way): Promise<TLSSocket> {
+async function secure(tcp: Socket, options: DialOptions): Promise<TLSSocket> {
   const { address, tls, signal } = options
   const servername = tls.serverName ?? (isIP(address.host) === 0 ? address.host : '')
   try {

@@ -233,15 +233,7 @@ describe('a connection', () => {
     await until(() => socket.readableLength >= bytes)
     const controller = new AbortController()
     const { signal } = controller
-    const changed = (): void => undefined
-    const opening = openHttp2({
-      socket,
-      authority: 'a',
-      clock: new FakeClock(),
-      identity: '',
-      changed,
-      signal,
-    })
+    const opening = openHttp2({ socket, authority: 'a', clock: new FakeClock(), signal })
     return { socket, controller, failure: failureOf(opening) }
   }
 

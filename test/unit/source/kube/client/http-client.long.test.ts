@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { chmod } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { FakeClock, settle } from '../../../../support/fake-clock.ts'
+import { FakeClock } from '../../../../support/fake-clock.ts'
 import { isRunning } from '../../../../support/processes.ts'
 import { armed, CANARY, failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
 
@@ -57,20 +57,6 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
     expect(response.status).toBe(201)
     expect(await textOf(response)).toBe('')
     expect(seen).toEqual(['POST', '/k8s/c-1/apis/events.k8s.io/v1/events', 'a/b', '{"ü":1}'])
-  })
-
-  it('uses one connection for requests that follow each other', async () => {
-    const server = await rig().serve({
-      protocol,
-      handler: (_, response) => response.end('x'.repeat(100_000)),
-    })
-    const client = await rig().openTo(server)
-    for (let at = 0; at < 5; at++) {
-      expect((await getText(client, '/')).length).toBe(100_000)
-      // HTTP/1.1 has its socket back a moment after the response's end.
-      await settle()
-    }
-    expect(server.accepted).toBe(1)
   })
 
   it('F13 A31: reads a token file again after 401 and repeats the request once', async () => {
