@@ -77,10 +77,7 @@ export class Exchange {
   }
 
   /** One page of a list. Throws ApiError, WireError and FailureError. */
-  async list(
-    opening: Opening,
-    take: (item: ApiObject) => void,
-  ): Promise<ListMeta & { readonly bytes: number }> {
+  async list(opening: Opening, take: (item: ApiObject) => void): Promise<Page> {
     const response = await this.#open(opening, false)
     const reader = createListReader(response.contentType, { ...this.#reading(opening), onItem: take })
     let bytes = 0
@@ -215,41 +212,30 @@ function metadataPage(body: Buffer): MetadataPage {
   return { items: items ?? [], ...listMetaIn({ metadata }) }
 }
 
-interface PagesOptions<L> {
-  /** Undefined for a consistent list, in pages; else the least version, `0` for any. */
-  readonly atLeast: string | undefined
-  readonly openListing: () => L
-  /** One request with these parameters; what it brings goes into the listing. */
-  readonly request: (
-    query: Readonly<Record<string, string>>,
-    listing: L,
-  ) => Promise<ListMeta & { readonly bytes: number }>
-}
-
-export interface WholeList<L> {
-  readonly listing: L
-  readonly resourceVersion: string
-  readonly bytes: number
-}
-
 /** Page size of consistent lists. Others come from the server's cache, which a limit would bypass. */
 const PAGE_OBJECTS = '500'
 
-/** Reads a list, page by page. Throws what `request` throws. */
-export async function readPages<L>({
-  atLeast,
-  openListing,
-  request,
-}: PagesOptions<L>): Promise<WholeList<L>> {
-  const listing = openListing()
+type Page = ListMeta & { readonly bytes: number }
+
+/**
+ * Reads a list, page by page: a consistent one, or one of this version at least, `0` for any. Throws what `request`
+ * throws.
+ */
+export async function readPages(
+  atLeast: string | undefined,
+  request: (query: Readonly<Record<string, string>>) => Promise<Page>,
+): Promise<{ readonly resourceVersion: string; readonly bytes: number }> {
   const limit = atLeast === undefined ? { limit: PAGE_OBJECTS } : {}
-  const start = await request(atLeast === undefined ? limit : { resourceVersion: atLeast }, listing)
-  let page = start
-  let bytes = start.bytes
-  while (page.continue !== '') {
+  const { resourceVersion, ...first } = await request(
+    atLeast === undefined ? limit : { resourceVersion: atLeast },
+  )
+  let bytes = first.bytes
+  let token = first.continue
+  while (token !== '') {
     // A token stands for the version; the two exclude each other.
-    page = await request({ ...limit, continue: page.continue }, listing)
+    const page = await request({ ...limit, continue: token })
     bytes += page.bytes
+    token = page.continue
   }
-  return { listing, resourceVersion: start.resourceVersion, bytes }
+  return { resourceVersion, bytes }
 }

@@ -1,13 +1,13 @@
-import { finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
+import { finishInSlices, pause, type Steps, slicingOf } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { isMostGone } from '../source.ts'
 import { requestPath } from './api-client.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck, isBehind } from './consistency-check.ts'
-import { type Opening, readPages, type WatchStream, type WholeList } from './exchange.ts'
+import { type Opening, readPages, type WatchStream } from './exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
-import type { Change, Listing } from './listing.ts'
+import type { Change, WholeList } from './listing.ts'
 import { isOlder, isPosition } from './object-index.ts'
 import type { ReflectorOptions } from './reflector-options.ts'
 import {
@@ -52,7 +52,7 @@ export class Reflector<E extends Change = SourceEvent> {
   #attempt: Attempt<Outcome> | undefined
   #running: Promise<void> = Promise.resolve()
   #stopped = false
-  #wake: () => void = () => undefined
+  #rest = new AbortController()
   /** The last attempt failed as all do while a server is away or has just started. */
   #isOutage = false
   #isListed = false
@@ -91,14 +91,14 @@ export class Reflector<E extends Change = SourceEvent> {
   async stop(): Promise<void> {
     this.#stopped = true
     this.#attempt?.breakOff()
-    this.#wake()
+    this.#rest.abort()
     await this.#check.stop()
     await this.#running
   }
 
   /** Another resource has found the server well: a delay that an outage had caused is over. */
   hurry(): void {
-    if (this.#isOutage) this.#wake()
+    if (this.#isOutage) this.#rest.abort()
   }
 
   /** Monotonic milliseconds of the last word from the server; undefined before the first. */
@@ -121,7 +121,8 @@ export class Reflector<E extends Change = SourceEvent> {
       this.#state = decision.state
       const absence = this.#absenceIn(outcome)
       const waitMs = absence === undefined ? this.#next(decision, next) : this.#accept(absence)
-      if (waitMs > 0) await this.#sleep(waitMs)
+      this.#rest = new AbortController()
+      if (waitMs > 0) await pause(this.#options.clock, waitMs, this.#rest.signal)
     }
   }
 
@@ -150,12 +151,11 @@ export class Reflector<E extends Change = SourceEvent> {
     const { exchange } = this.#options
     const failure: Failure = { kind: 'connection', text: 'a list took too long', retryAfterMs: 0 }
     attempt.after(LIST_MS_MAX, () => attempt.breakOff({ kind: 'failed', during: 'list', failure }))
-    const list = await readPages({
-      atLeast: listVersion(this.#state),
-      openListing: () => this.#intake.openListing(),
-      request: (query, listing) => exchange.list(this.#opening(attempt, query), item => listing.take(item)),
-    })
-    const outcome = await this.#land(list, attempt.beganMs)
+    const listing = this.#intake.openListing()
+    const read = await readPages(listVersion(this.#state), query =>
+      exchange.list(this.#opening(attempt, query), item => listing.take(item)),
+    )
+    const outcome = await this.#land({ listing, ...read }, attempt.beganMs)
     // A consumer of the list may request another one.
     return outcome ?? attempt.result ?? { kind: 'landed' }
   }
@@ -247,10 +247,8 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   /** Makes a list the state of everything, unless it is not to be believed yet. */
-  async #land(
-    { listing, resourceVersion, bytes }: WholeList<Listing<E>>,
-    beganMs: number,
-  ): Promise<Outcome | undefined> {
+  async #land(list: WholeList<E>, beganMs: number): Promise<Outcome | undefined> {
+    const { listing, resourceVersion, bytes } = list
     const { clock, resource, sink } = this.#options
     const state = this.#state
     this.#heardMs = clock.nowMs()
@@ -355,14 +353,8 @@ export class Reflector<E extends Change = SourceEvent> {
 
   #next({ wait, trouble }: Decision, during: ReflectorState['next']): number {
     if (trouble !== undefined) this.#trouble(trouble, during)
-    switch (wait.kind) {
-      case 'none':
-        return 0
-      case 'pause':
-        return wait.ms * (1 + this.#options.random())
-      case 'backoff':
-        return this.#backoff.nextMs(wait.atLeastMs)
-    }
+    if (wait.kind === 'pause') return wait.ms * (1 + this.#options.random())
+    return wait.kind === 'none' ? 0 : this.#backoff.nextMs(wait.atLeastMs)
   }
 
   #tellListed(): void {
@@ -395,15 +387,5 @@ export class Reflector<E extends Change = SourceEvent> {
 
   #inSlices<T>(steps: Steps<T>): Promise<T> {
     return finishInSlices(steps, slicingOf(this.#options.clock))
-  }
-
-  #sleep(ms: number): Promise<void> {
-    return new Promise(resolve => {
-      const cancel = this.#options.clock.after(ms, resolve)
-      this.#wake = () => {
-        cancel()
-        resolve()
-      }
-    })
   }
 }
