@@ -45,11 +45,6 @@ interface WatchBackoffOptions {
 }
 
 const FIRST_MS = 800
-const FACTOR = 2
-const STEP_MS_MAX = 30_000
-/** A delay is its step and at most as much again, so that thousands of clients do not come back together. */
-const JITTER = 1
-const HEALTHY_MS = 120_000
 
 /**
  * Delays between attempts at the API server, as those of client-go's reflector: they double, and restart after two
@@ -68,9 +63,10 @@ export class WatchBackoff {
   /** Milliseconds until the next attempt, now that one has failed; at least `atLeastMs`. */
   nextMs(atLeastMs = 0): number {
     const { clock, random } = this.#options
-    if (clock.nowMs() - this.#overAtMs >= HEALTHY_MS) this.#stepMs = FIRST_MS
-    const delayMs = Math.max(atLeastMs, this.#stepMs * (1 + JITTER * random()))
-    this.#stepMs = Math.min(STEP_MS_MAX, this.#stepMs * FACTOR)
+    if (clock.nowMs() - this.#overAtMs >= 120_000) this.#stepMs = FIRST_MS
+    // At most as much again, so that thousands of clients do not come back together.
+    const delayMs = Math.max(atLeastMs, this.#stepMs * (1 + random()))
+    this.#stepMs = Math.min(30_000, 2 * this.#stepMs)
     this.#overAtMs = clock.nowMs() + delayMs
     return delayMs
   }

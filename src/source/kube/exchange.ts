@@ -53,13 +53,8 @@ const WATCH_IDLE_MS = 20_000
 const LIST_IDLE_MS = 75_000
 /** Objects have up to 1.5 MiB in the store; JSON is larger. */
 const OBJECT_BYTES_MAX = 16 * 1024 * 1024
-const STATUS_BYTES_MAX = 64 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 const PIECE_BYTES = 32 * 1024
-/** A reader of events that is busy for longer keeps further ones back: they stay in the kernel. */
-const AWAY_MS = 5
-/** Limit of one body's computation between turns of the event loop, whose sockets take 10 ms by themselves. */
-const SLICE_MS = 2
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
 export class Exchange {
@@ -72,7 +67,8 @@ export class Exchange {
   constructor(options: ExchangeOptions) {
     this.#options = options
     const { clock } = options
-    this.#slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+    // The event loop's sockets take 10 ms by themselves between two slices.
+    this.#slicing = { sliceMs: 2, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
     this.#slice = new Slice(this.#slicing)
   }
 
@@ -120,8 +116,9 @@ export class Exchange {
         if (slice.isOver) await slice.next()
       }
       let isHeld = false
+      // A reader of events that is busy for longer keeps further ones back: they stay in the kernel.
       const cancel = isLive()
-        ? this.#options.clock.after(AWAY_MS, () => {
+        ? this.#options.clock.after(5, () => {
             isHeld = true
             body.hold?.()
           })
@@ -173,7 +170,7 @@ export class Exchange {
   }
 
   async #statusOf(response: ApiResponse): Promise<ApiStatus | undefined> {
-    const body = await collect(response, STATUS_BYTES_MAX)
+    const body = await collect(response, 64 * 1024)
     return body === undefined ? undefined : readStatus(response.contentType, body)
   }
 

@@ -3,13 +3,14 @@ import { Batcher } from '../../base/queues.ts'
 import type { Refusal } from '../../model/fields.ts'
 import { parserOf } from '../../model/parse.ts'
 import { type SourceEvent, ValuePool } from '../../model/snapshot.ts'
-import type {
-  LocatedRefusal,
-  Revisions,
-  Source,
-  SourceHandlers,
-  SourceProblem,
-  SourceStatus,
+import {
+  type LocatedRefusal,
+  REFUSALS_MAX,
+  type Revisions,
+  type Source,
+  type SourceHandlers,
+  type SourceProblem,
+  type SourceStatus,
 } from '../source.ts'
 import { type ApiClient, type Resource, watchedResources } from './api-client.ts'
 import { Exchange } from './exchange.ts'
@@ -50,10 +51,6 @@ interface Part {
   /** All changes up to this revision were taken. */
   revision: string
 }
-
-const CHECK_PERIOD_MS = 600_000
-/** Maximum number of refusals in one report. */
-const REFUSALS_MAX = 1_000
 
 /**
  * Services, EndpointSlices, ServiceCIDRs and this Node from the API server. An outage changes nothing: published objects
@@ -121,7 +118,7 @@ export class KubeSource implements Source {
   }
 
   #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'parseObject' | 'deletion'>): Part {
-    const { clock, random, partsMax, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, partsMax, reached, checkPeriodMs = 600_000 } = this.#options
     const sink: ReflectorSink = {
       events: this.#batcher.put,
       refusals: list => {

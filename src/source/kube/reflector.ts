@@ -34,10 +34,6 @@ import type { WatchEvent } from './wire/tables.ts'
 const LIST_MS_MAX = 300_000
 /** A streaming list that brings no further object for so long is not going to end. */
 const INITIAL_QUIET_MS = 10_000
-/** A watch that continues for longer than the server had agreed to has died unnoticed. */
-const OVERTIME_MS = 30_000
-/** Mean interval of the lists of a resource that the server does not serve. */
-const PROBE_MS = 300_000
 
 /**
  * Follows the objects of one resource: lists them, watches from there, and restarts where the server cannot continue.
@@ -174,7 +170,8 @@ export class Reflector<E extends Change = SourceEvent> {
     // A streamed list is passed on piece by piece: gathered objects would survive collections of the young generation.
     const stream = await exchange.watch(this.#opening(attempt, query), () => run.listing === undefined)
     const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
-    attempt.after(seconds * 1_000 + OVERTIME_MS, () => attempt.breakOff(run.ended()))
+    // One that continues for longer than the server had agreed to has died unnoticed.
+    attempt.after((seconds + 30) * 1_000, () => attempt.breakOff(run.ended()))
     if (streaming) this.#expectEnd(attempt, run)
     else attempt.after(SHORT_WATCH_MS, () => this.#well())
     const outcome = await this.#follow(stream, attempt, run)
@@ -348,7 +345,7 @@ export class Reflector<E extends Change = SourceEvent> {
     else this.#trouble({ scope: 'absent', text: `API not served; continuing without it (${text})` }, 'list')
     this.#tellListed()
     // An API server that has just started denies everything for a moment.
-    return isDenied ? this.#backoff.nextMs() : PROBE_MS * (0.8 + 0.4 * this.#options.random())
+    return isDenied ? this.#backoff.nextMs() : 240_000 + 120_000 * this.#options.random()
   }
 
   #next({ wait, trouble }: Decision, during: ReflectorState['next']): number {

@@ -50,10 +50,6 @@ interface LandOptions {
   readonly backwards: boolean
 }
 
-/** Minimum time between two lists for objects that were refused, and its addition for each object that is held. */
-const ROOM_MS = 30_000
-const ROOM_OBJECT_MS = 5
-
 /**
  * Turns objects of one resource, from lists and watches, into changes: nothing goes back in time, no change is
  * delivered twice, and an unusable object deletes its earlier version. Objects beyond the cap are refused: see
@@ -92,7 +88,8 @@ export class ResourceChanges<E extends Change = SourceEvent> {
   takeRoom(): boolean {
     const nowMs = this.#options.clock.nowMs()
     if (this.#cap?.hasRoom !== true || nowMs < this.#roomMs) return false
-    this.#roomMs = nowMs + ROOM_MS + ROOM_OBJECT_MS * this.index.size
+    // A list takes time for each object.
+    this.#roomMs = nowMs + 30_000 + 5 * this.index.size
     return true
   }
 

@@ -119,11 +119,9 @@ function isEndOfInitialEvents({ metadata }: ApiObject): boolean {
   return isJson(annotations) && annotations[END_ANNOTATION] === 'true'
 }
 
-const WATCH_SECONDS_MIN = 300
-
 /** Gives the length of a watch, seconds: spread, so that thousands of them do not end together. */
 export function watchSeconds(random: () => number): number {
-  return WATCH_SECONDS_MIN + Math.floor(WATCH_SECONDS_MIN * random())
+  return 300 + Math.floor(300 * random())
 }
 
 export function watchQuery(position: string, seconds: number): Readonly<Record<string, string>> {

@@ -3,7 +3,7 @@ import { createGunzip } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { printable } from '../../../model/fields.ts'
 import { type ApiBody, ApiError, RETRY_AFTER_MS_MAX } from '../api-client.ts'
-import type { Call } from './call.ts'
+import type { Call, Outgoing } from './call.ts'
 
 interface BodyOptions {
   readonly stream: Readable
@@ -112,6 +112,14 @@ export interface Answer {
   readonly status: number
   readonly header: (name: string) => string | undefined
   readonly body: Body
+}
+
+/** A connection to the server that takes a request. */
+export interface HttpConnection {
+  /** The answer comes or the call fails. */
+  send(outgoing: Outgoing, call: Call): Promise<Answer>
+  /** A request over it got no answer in time: finds out whether the peer is still there. */
+  probe?(): void
 }
 
 interface AnswerOptions extends Omit<BodyOptions, 'cut'> {

@@ -1,5 +1,4 @@
 import { ApiError } from '../api-client.ts'
-import type { Answer } from './answer.ts'
 
 /** A request as it goes out, credentials included: never to be printed. */
 export interface Outgoing {
@@ -23,14 +22,6 @@ export function isWatch({ longLived }: Outgoing, status: number): boolean {
 
 /** Bounds the head of an answer. */
 export const HEAD_BYTES_MAX = 64 * 1024
-
-/** A connection to the server that takes a request. */
-export interface HttpConnection {
-  /** The answer comes or the call fails. */
-  send(outgoing: Outgoing, call: Call): Promise<Answer>
-  /** A request over it got no answer in time: finds out whether the peer is still there. */
-  probe?(): void
-}
 
 /**
  * One request on its way, over however many parts it passes through. The first failure stays; whatever waits for the

@@ -73,10 +73,10 @@ export function watchedLookup(
     })
 }
 
-/** Tests whether a TCP connection to an address succeeds within CONNECTS_MS. It is closed at once. */
+/** Tests whether a TCP connection to an address succeeds within 2 s, with a second SYN. It is closed at once. */
 export async function connects(clock: Clock, host: string, port: number): Promise<boolean> {
   const controller = new AbortController()
-  const cancel = clock.after(CONNECTS_MS, () => controller.abort())
+  const cancel = clock.after(2_000, () => controller.abort())
   try {
     const socket = await settled(connectTcp({ host, port }), 'connect', controller.signal)
     socket.destroy()
@@ -88,22 +88,19 @@ export async function connects(clock: Clock, host: string, port: number): Promis
   }
 }
 
-/** Time for a second SYN, which follows the first one after a second. */
-const CONNECTS_MS = 2_000
-
 function direct({ address, signal, ...options }: DialOptions): Promise<Socket> {
   const socket = connectTcp({ host: address.host, port: address.port, ...tcpOptions(options) })
   return settled(socket, 'connect', signal)
 }
 
-/** An address that has not answered by then is given up for the next one; the last one gets all the time that is left. */
-const ADDRESS_MS = 1_000
-
-/** Node tries the addresses of a name one after the other, in turns of the families (RFC 8305). */
+/**
+ * Node tries the addresses of a name one after the other, in turns of the families (RFC 8305). One that has not answered
+ * within a second is given up for the next one; the last one gets all the time that is left.
+ */
 function tcpOptions({ localPort, lookup }: Pick<DialOptions, 'localPort' | 'lookup'>) {
   return {
     autoSelectFamily: true,
-    autoSelectFamilyAttemptTimeout: ADDRESS_MS,
+    autoSelectFamilyAttemptTimeout: 1_000,
     ...(lookup === undefined ? {} : { lookup }),
     ...(localPort === undefined ? {} : { localPort }),
   }

@@ -1,8 +1,8 @@
 import type { LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
-import { type Answer, parseRetryAfter } from './answer.ts'
-import { Call, type HttpConnection, type Outgoing } from './call.ts'
+import { type Answer, type HttpConnection, parseRetryAfter } from './answer.ts'
+import { Call, type Outgoing } from './call.ts'
 import { Connections, closing, type DialWatch } from './connections.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
 import { isTurnedDown } from './dial.ts'
@@ -41,9 +41,6 @@ interface ConnectOverrides {
   /** Time of day in milliseconds since 1970. */
   readonly wallMs?: () => number
 }
-
-/** A watch without a timeoutSeconds of its own lasts half an hour to an hour (kube-apiserver's min-request-timeout). */
-const WATCH_LIMIT_MS = 3_600_000
 
 /**
  * Reads the configuration and gives a client that has no connection yet: the first request makes it. Throws ApiError
@@ -221,5 +218,6 @@ class HttpClient implements ApiClient {
  */
 function watchLimitMs(path: string): number {
   const seconds = /[?&]timeoutSeconds=(\d{1,6})(?:&|$)/.exec(path)?.[1]
-  return seconds === undefined ? WATCH_LIMIT_MS : Number(seconds) * 1000
+  // Without one of its own, a watch lasts half an hour to an hour (kube-apiserver's min-request-timeout).
+  return Number(seconds ?? 3_600) * 1_000
 }

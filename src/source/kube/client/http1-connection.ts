@@ -2,8 +2,8 @@ import { type ClientRequest, type IncomingMessage, request } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, cutOff } from './answer.ts'
-import { type Call, HEAD_BYTES_MAX, type HttpConnection, isWatch, type Outgoing } from './call.ts'
+import { type Answer, answerOf, cutOff, type HttpConnection } from './answer.ts'
+import { type Call, HEAD_BYTES_MAX, isWatch, type Outgoing } from './call.ts'
 import { exchangeFailure } from './dial.ts'
 
 interface Http1Options {

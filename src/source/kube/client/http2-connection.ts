@@ -11,8 +11,8 @@ import {
 import type { Socket } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import type { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, cutOff, Pulse, silence } from './answer.ts'
-import { type Call, HEAD_BYTES_MAX, type HttpConnection, isWatch, type Outgoing } from './call.ts'
+import { type Answer, answerOf, cutOff, type HttpConnection, Pulse, silence } from './answer.ts'
+import { type Call, HEAD_BYTES_MAX, isWatch, type Outgoing } from './call.ts'
 import { arrival, exchangeFailure, TurnedDown } from './dial.ts'
 import { SocketTap } from './socket-tap.ts'
 
@@ -22,9 +22,6 @@ import { SocketTap } from './socket-tap.ts'
  */
 const STREAM_WINDOW_BYTES = 512 * 1024
 const CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
-const HEAD_FIELDS_MAX = 200
-/** Megabytes, as Node counts them; what the windows allow must fit. */
-const SESSION_MEMORY_MAX = 64
 /** Codes by which a server rejects unprocessed requests; the next stream of this connection would fail as well. */
 const TURNED_DOWN: readonly (number | undefined)[] = [
   constants.NGHTTP2_REFUSED_STREAM,
@@ -50,8 +47,9 @@ export async function openHttp2(options: Http2Options): Promise<Http2Connection>
       initialWindowSize: STREAM_WINDOW_BYTES,
       maxHeaderListSize: HEAD_BYTES_MAX,
     },
-    maxHeaderListPairs: HEAD_FIELDS_MAX,
-    maxSessionMemory: SESSION_MEMORY_MAX,
+    maxHeaderListPairs: 200,
+    // Megabytes, as Node counts them; what the windows allow must fit.
+    maxSessionMemory: 64,
   })
   await settle(session, options)
   return new Http2Connection(session, options)
