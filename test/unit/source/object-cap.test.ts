@@ -171,16 +171,6 @@ describe('more objects than the cap', () => {
     expect(known()).toEqual(names(0, MAX))
   })
 
-  it('F150: the oldest refused object comes back when it has become small enough', async () => {
-    rig = new ReflectorRig({ partsMax: PARTS })
-    const others = of(0, MAX - 1)
-    const wide = withPorts(of(MAX, 1), 6)
-    const watch = await rig.watching([...others, ...wide], 100)
-    expect(refused()).toEqual([`Service ns/s${MAX}`])
-    await settle(watch.modified(...of(MAX, 1, 120)))
-    expect(rig.requests.at(-1)).toMatch(/^list/)
-  })
-
   it('F150: the oldest refused object comes back that became small enough during the list', async () => {
     rig = new ReflectorRig({ partsMax: PARTS, streaming: true })
     const [wide = service('none', 1)] = withPorts(of(MAX, 1), 6)

@@ -3,7 +3,7 @@ import type { Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
 import { cutOff, type HttpConnection } from './answer.ts'
 import type { Credentials } from './credentials.ts'
-import { dial, watchedLookup } from './dial.ts'
+import { dial, turningLookup } from './dial.ts'
 import { Http1Connection } from './http1-connection.ts'
 import { type Http2Connection, openHttp2 } from './http2-connection.ts'
 import type { HttpProxy, ServerAddress } from './server-address.ts'
@@ -43,6 +43,8 @@ export class Connections {
   #session: Http2Connection | undefined
   /** The client certificate that the session was made with. */
   #identity = ''
+  /** Dials that have failed: the next one begins at the next address of the name. */
+  #failures = 0
   #dialing: Promise<Http1Connection | undefined> | undefined
 
   constructor(options: ConnectionsOptions) {
@@ -109,17 +111,18 @@ export class Connections {
       this.#identity = tls.identity
       return own
     } catch (error) {
+      this.#failures++
       await attempt?.failed()
       throw error
     }
   }
 
   /** Resolves the name of the server, or of the proxy in front of it. */
-  #lookup({ host, port }: Pick<ServerAddress, 'host' | 'port'>): LookupFunction | undefined {
+  #lookup({ host, port }: Pick<ServerAddress, 'host' | 'port'>): LookupFunction {
     const { dials, lookup } = this.#options
-    if (dials === undefined) return lookup
-    if (isIP(host) !== 0) dials.reaching([host], port)
-    return watchedLookup(lookup, addresses => dials.reaching(addresses, port))
+    const resolved = (addresses: readonly string[]): void => dials?.reaching(addresses, port)
+    if (isIP(host) !== 0) resolved([host])
+    return turningLookup({ lookup, turn: this.#failures, resolved })
   }
 }
 

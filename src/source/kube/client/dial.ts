@@ -34,8 +34,8 @@ interface DialOptions {
   readonly address: ServerAddress
   readonly tls: TlsMaterial
   readonly proxy: HttpProxy | undefined
-  /** The system's resolver unless a test replaces it. Addresses are not cached. */
-  readonly lookup?: LookupFunction | undefined
+  /** Gives all addresses, which are not cached. */
+  readonly lookup: LookupFunction
   readonly signal: AbortSignal
   /** The TCP port to connect from; the kernel's choice unless given. */
   readonly localPort?: number | undefined
@@ -61,15 +61,22 @@ export async function dial(
   }
 }
 
-/** Wraps a resolver, by default that of the system; `resolved` gets all addresses that it finds. */
-export function watchedLookup(
-  lookup: LookupFunction = systemLookup,
-  resolved: (addresses: readonly string[]) => void,
-): LookupFunction {
+interface TurningLookup {
+  /** The system's resolver unless a test replaces it. */
+  readonly lookup?: LookupFunction | undefined
+  /** The first of the addresses to try, counted on after the last. */
+  readonly turn: number
+  readonly resolved: (addresses: readonly string[]) => void
+}
+
+/** Wraps a resolver that gives all addresses of a name. */
+export function turningLookup({ lookup = systemLookup, turn, resolved }: TurningLookup): LookupFunction {
   return (host, options, done) =>
-    lookup(host, options, (error, address, family) => {
-      if (error === null) resolved(typeof address === 'string' ? [address] : address.map(its => its.address))
-      done(error, address, family)
+    lookup(host, options, (error, found, family) => {
+      if (error !== null || typeof found === 'string') return done(error, found, family)
+      resolved(found.map(({ address }) => address))
+      const first = turn % found.length
+      done(null, [...found.slice(first), ...found.slice(0, first)])
     })
 }
 
@@ -101,7 +108,7 @@ function tcpOptions({ localPort, lookup }: Pick<DialOptions, 'localPort' | 'look
   return {
     autoSelectFamily: true,
     autoSelectFamilyAttemptTimeout: 1_000,
-    ...(lookup === undefined ? {} : { lookup }),
+    lookup,
     ...(localPort === undefined ? {} : { localPort }),
   }
 }

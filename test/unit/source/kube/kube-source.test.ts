@@ -248,26 +248,6 @@ describe('source kube', () => {
     expect(source.status.heardMs).toBe(60_000)
   })
 
-  it('hands over one batch at a time, and gathers what comes meanwhile', async () => {
-    await start()
-    const services = await list('services')
-    const slices = await list('endpointslices')
-    const nodes = await list('nodes')
-    const releases: (() => void)[] = []
-    take = () => new Promise(resolve => releases.push(resolve))
-    await settle(services.added(service('a', 101)))
-    slices.added(slice('s1', 101, ['10.1.0.1']))
-    services.added(service('b', 102))
-    await settle(nodes.added(node('n1', 101)))
-    expect(releases.length).toBe(1)
-    expect([services.taken, slices.taken]).toEqual([2, 2])
-    for (let each = 0; each < 3; each++) {
-      releases[each]?.()
-      await settle()
-    }
-    expect(batches.map(batch => batch.length)).toEqual([1, 2, 1])
-  })
-
   it('reports all refusals at each change', async () => {
     await start()
     const bad = { ...service('bad', 5), apiVersion: 'v9' }

@@ -80,13 +80,6 @@ describe('watches', () => {
     expect(rig.state).toEqual(['a=10.0.0.1'])
   })
 
-  it('A6: a bookmark that goes back does not', async () => {
-    await begin()
-    await settle(watch.bookmark('200').bookmark('150'))
-    await settle(watch.close())
-    expect(rig.requests.at(-1)).toBe('watch resourceVersion=200')
-  })
-
   it('A8: watches ask for bookmarks and a time between five and ten minutes', async () => {
     for (const [random, seconds] of [
       [0, '300'],

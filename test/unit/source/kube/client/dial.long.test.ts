@@ -205,6 +205,29 @@ describe('a connection', () => {
     expect(second.accepted).toBe(1)
   })
 
+  it('begins at the next address of the name once one has not ended its handshakes', async () => {
+    const authority = createAuthority()
+    const pair = authority.issue({ names: ['api.test'] })
+    const second = await rig().serve({ protocol: 'h2', handler: ok, authority, pair, host: '127.0.0.2' })
+    let accepted = 0
+    await rig().listen(() => accepted++, { port: second.port })
+    const lookup: LookupFunction = (_name, _options, done) =>
+      done(
+        null,
+        ['127.0.0.1', '127.0.0.2'].map(address => ({ address, family: 4 })),
+      )
+    const clock = new FakeClock()
+    const kubeconfig = await rig().kubeconfig(
+      clusterOf({ ...second, url: `https://api.test:${second.port}` }),
+    )
+    const client = await rig().open({ kubeconfig, clock, connect: { lookup } })
+    const failure = failureOf(getText(client, '/'))
+    await until(() => accepted === 1)
+    await clock.advance(10_000)
+    expect(await failure).toMatchObject({ kind: 'unreachable' })
+    expect(await getText(client, '/')).toBe('ok')
+  })
+
   it('is given 10 s, by whatever is slow, and one attempt serves all who wait', async () => {
     let accepted = 0
     const { port } = await rig().listen(() => {
