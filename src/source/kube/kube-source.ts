@@ -118,9 +118,20 @@ export class KubeSource implements Source {
   }
 
   #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'parseObject' | 'deletion'>): Part {
-    const { clock, random, partsMax, reached, checkPeriodMs = 600_000 } = this.#options
+    const { clock, random, partsMax, checkPeriodMs = 600_000 } = this.#options
     const sink: ReflectorSink = {
-      events: this.#batcher.put,
+      // Changes that are on their way to a reader are not taken yet. Where taking them fails, a list follows.
+      events: batch => {
+        part.taken = this.#batcher.put(batch)
+        return part.taken
+      },
+      reached: revision => {
+        const isTaken = (): void => {
+          part.revision = revision
+          this.#tellReached()
+        }
+        part.taken.then(isTaken, () => undefined)
+      },
       refusals: list => {
         part.refusals = list
         this.#tellRefusals()
@@ -136,7 +147,6 @@ export class KubeSource implements Source {
       },
       checked: failure => this.#checked(part, failure),
       observed: observation => this.#handlers?.observed?.(observation),
-      ...(reached === undefined ? {} : this.#followed(() => part)),
     }
     const reflector = new Reflector({
       ...shared,
@@ -157,24 +167,6 @@ export class KubeSource implements Source {
       revision: '',
     }
     return part
-  }
-
-  /** Changes that are on their way to a reader are not taken yet. Where taking them fails, a list follows. */
-  #followed(partOf: () => Part): Pick<ReflectorSink, 'events' | 'reached'> {
-    return {
-      events: batch => {
-        partOf().taken = this.#batcher.put(batch)
-        return partOf().taken
-      },
-      reached: revision => {
-        const part = partOf()
-        const isTaken = (): void => {
-          part.revision = revision
-          this.#tellReached()
-        }
-        part.taken.then(isTaken, () => undefined)
-      },
-    }
   }
 
   #tellReached(): void {
