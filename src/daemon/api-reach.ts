@@ -30,7 +30,7 @@ import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/tables
 import type { Freed, KernelSockets } from '../modes/mode.ts'
 import { MODES } from '../modes/registry.ts'
 import type { Transport } from '../netlink/transport.ts'
-import type { DialAttempt, DialWatch } from '../source/kube/client/http-client.ts'
+import type { DialAttempt, DialWatch } from '../source/kube/client/connections.ts'
 import type { DaemonIo } from './io.ts'
 
 /** Makes the ApiReach of a daemon. With a dry run or --once, it only reports the endpoints, and writes no bypass. */

@@ -52,8 +52,6 @@ export function listing(paths: readonly string[]): HttpAnswer {
 const REQUEST_MS = 10_000
 /** Maximum time for the client to read an answer. */
 const ANSWER_MS = 30_000
-const HEADER_BYTES_MAX = 8 * 1024
-const HEADERS_MAX = 64
 const REQUESTS_PER_CONNECTION_MAX = 100
 
 /**
@@ -71,9 +69,9 @@ export class HttpConnections {
     this.#gate = new ConnectionGate(options)
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
       void this.#serve(request, response)
-    const parsing = { maxHeaderSize: HEADER_BYTES_MAX, insecureHTTPParser: options.isLenient === true }
+    const parsing = { maxHeaderSize: 8 * 1024, insecureHTTPParser: options.isLenient === true }
     this.#http = createServer(parsing, onRequest)
-    this.#http.maxHeadersCount = HEADERS_MAX
+    this.#http.maxHeadersCount = 64
     this.#http.maxRequestsPerSocket = REQUESTS_PER_CONNECTION_MAX
     // Without this, Node would request the announced body.
     this.#http.on('checkContinue', onRequest)

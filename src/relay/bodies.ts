@@ -56,10 +56,7 @@ export function endingBody(body: ApiBody, isOurs: () => boolean, left: () => voi
       left()
     }
   }
-  return {
-    [Symbol.asyncIterator]: read,
-    ...(body.arrived === undefined ? {} : { arrived: () => body.arrived?.() }),
-  }
+  return { [Symbol.asyncIterator]: read }
 }
 
 /*

@@ -31,8 +31,6 @@ export interface LocalAddresses {
 /** Intervals of the polls: without notifications, after a failure, and with notifications. */
 const POLL_MS = 1_000
 const WATCHED_POLL_MS = 30_000
-/** Delay from a hint to the read: interfaces come up with several addresses. */
-const HINT_MS = 5
 
 /**
  * Watches the addresses of this machine, for NodePorts on ranges. An error takes no address away: that would close
@@ -64,7 +62,8 @@ export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddres
   }
   const reads: Pacer = new Pacer({ clock, run: read })
   // Listening begins before the first read, so that no change falls between the two.
-  const unwatch = reader.watch(() => reads.wake(HINT_MS))
+  // Interfaces come up with several addresses.
+  const unwatch = reader.watch(() => reads.wake(5))
   reads.wake()
   const stop = async (): Promise<void> => {
     void reads.stop()

@@ -104,6 +104,9 @@ export interface LocatedRefusal {
   readonly refusal: Refusal
 }
 
+/** Refusals of one report, or of one file; further ones are not named. */
+export const REFUSALS_MAX = 1_000
+
 export interface SourceProblem {
   readonly kind: /** What was known before stays valid. */
     | 'failed'
@@ -128,12 +131,10 @@ export function problemText({ text, meanwhile }: SourceProblem): string {
   return meanwhile === undefined ? text : `${text}; ${meanwhile}`
 }
 
-/** Few things may well go all at once. */
-const HELD_MIN = 10
-
 /** Tests whether an answer lacks so many objects that it is requested a second time. */
 export function isMostGone(held: number, gone: number): boolean {
-  return held >= HELD_MIN && gone * 2 > held
+  // Few things may well go all at once.
+  return held >= 10 && gone * 2 > held
 }
 
 /** Tests whether `now` lacks most Services or EndpointSlices of `before`. */

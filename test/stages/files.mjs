@@ -22,7 +22,6 @@ const RUNTIME = [
   'test/unit/deploy/program.test.ts',
   'test/unit/daemon/engine.test.ts',
   'test/unit/source/kube/client/http2-connection.test.ts',
-  'test/unit/source/kube/client/race.test.ts',
   'test/unit/source/kube/client/call-answer.test.ts',
   'test/unit/source/kube/client/exec-plugin.test.ts',
   'test/unit/api/grpc/http-server.test.ts',

@@ -64,8 +64,8 @@ export class FakeClock implements Clock {
   }
 }
 
-/** Lets every promise that can settle do so. */
-export function settle(): Promise<void> {
+/** Lets every promise that can settle do so, those that follow from `_act` among them. */
+export function settle(_act?: unknown): Promise<void> {
   return new Promise(resolve => {
     setImmediate(resolve)
   })

@@ -11,7 +11,7 @@ import type { Trouble } from '../../src/source/kube/reflector-state.ts'
 import { deletion, type ParseObject } from '../../src/source/kube/resource-changes.ts'
 import type { SourceObservation } from '../../src/source/source.ts'
 import { FakeClock, settle } from './fake-clock.ts'
-import { ScriptedApi, type ScriptedWatch, type Written } from './scripted-api.ts'
+import { type Asked, ScriptedApi, type ScriptedWatch, type Written } from './scripted-api.ts'
 
 export interface RigOptions {
   readonly resource?: string
@@ -93,6 +93,18 @@ export class ReflectorRig {
     // Watches that end sooner count as failed.
     await this.clock.advance(2_000)
     return watch
+  }
+
+  /** Answers the next request with a list. */
+  async list(objects: readonly Written[], resourceVersion: string, token?: string): Promise<void> {
+    this.api.take().list(objects, resourceVersion, token)
+    await settle()
+  }
+
+  /** Answers the next request with a Status. */
+  async status(...status: Parameters<Asked['status']>): Promise<void> {
+    this.api.take().status(...status)
+    await settle()
   }
 
   /** `namespace/name=address` of what is known, sorted. */

@@ -1,5 +1,5 @@
 import { basename } from 'node:path'
-import { type Clock, finishInSlices, Pacer, restMs, slicingOf } from '../../base/clock.ts'
+import { type Clock, Pacer, restMs } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
@@ -30,8 +30,6 @@ const POLL_MS = 250
 const POLL_PACE = { share: 1 / 20, minMs: POLL_MS, maxMs: 10_000 } as const
 /** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
-/** A file that keeps changing is read anyway after so many checks. */
-const RESTLESS_LOOKS = 8
 /** Later warnings are dropped. */
 const WARNINGS_MAX = 1_000
 
@@ -39,12 +37,8 @@ interface FileRecord {
   readonly path: string
   /** The signature that the newest check found. */
   seen: string
-  /** Looks since the last read that found another signature than was read. */
-  looks: number
   /** The signature of what was read last, well or badly; undefined when it must be read again. */
   read: string | undefined
-  /** The signature that could not be read once: a writer may be between two writes, so only the second failure counts. */
-  failed: string | undefined
   /** The failure in the log. */
   failure: string | undefined
   /** The last valid content, whose objects are in the catalogue. */
@@ -130,7 +124,7 @@ export class FileSource implements Source {
     }
   }
 
-  /** Reads a file that has changed. Gives false if it changes too fast to be read now. */
+  /** Reads a file that has changed. Gives false where it does not rest yet. */
   async #visit({ path, signature, ageMs }: FileSight): Promise<boolean> {
     const record = this.#records.get(path) ?? this.#open(path)
     this.#found(record)
@@ -139,27 +133,21 @@ export class FileSource implements Source {
     const hasRested = record.seen === '' && ageMs >= QUIET_MS
     const isResting = hasRested || record.seen === signature
     record.seen = signature
-    record.looks++
-    if (!isResting && record.looks < RESTLESS_LOOKS) return false
+    if (!isResting) return false
     const outcome = await this.#tryRead(record)
     if (this.#stop.signal.aborted) return true
-    const after = await sightOf(path)
     // A writer may have changed the file during the read.
-    if (after?.signature !== signature) return false
-    record.looks = 0
-    const isSettled = await this.#take(record, outcome)
-    // A later write within the same tick of file times would leave the signature as it is: the file is read once more.
-    record.read = isSettled && isResting ? signature : undefined
-    return isResting
+    if ((await sightOf(path))?.signature !== signature) return false
+    record.read = signature
+    this.#take(record, outcome)
+    return true
   }
 
   #open(path: string): FileRecord {
     const record: FileRecord = {
       path,
       seen: '',
-      looks: 0,
       read: undefined,
-      failed: undefined,
       failure: undefined,
       content: undefined,
       presence: 'there',
@@ -168,20 +156,14 @@ export class FileSource implements Source {
     return record
   }
 
-  /** Takes what was read of a file. Gives false if the same content must be read again. */
-  async #take(record: FileRecord, outcome: FileObjects | FileError): Promise<boolean> {
-    const hasFailed = record.failed === record.seen
-    record.failed = outcome instanceof FileError ? record.seen : undefined
+  #take(record: FileRecord, outcome: FileObjects | FileError): void {
     if (outcome instanceof FileError) {
-      if (!hasFailed) return false
-      this.#fail(record, outcome.message, outcome.position)
       // No change of the file announces that the system recovered.
-      return !outcome.passing
-    }
-    if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
+      if (outcome.passing) record.read = undefined
+      this.#fail(record, outcome.message, outcome.position)
+    } else if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
       this.#fail(record, 'the file is empty')
-    else await this.#accept(record, outcome)
-    return true
+    else this.#accept(record, outcome)
   }
 
   async #tryRead({ path, content }: FileRecord): Promise<FileObjects | FileError> {
@@ -197,9 +179,8 @@ export class FileSource implements Source {
     }
   }
 
-  async #accept(record: FileRecord, content: FileObjects): Promise<void> {
-    const { clock } = this.#options
-    this.#apply(await finishInSlices(this.#catalogue.put(record.path, content.objects), slicingOf(clock)))
+  #accept(record: FileRecord, content: FileObjects): void {
+    this.#apply(this.#catalogue.put(record.path, content.objects))
     this.#warn(record.path, content.warnings)
     const partsBefore = record.content?.parts ?? 0
     const { refusals, otherKinds, otherNodes, parts } = content

@@ -123,15 +123,12 @@ interface ApiKindFields {
 const METADATA: ApiFields = {
   ...all('name generateName namespace selfLink uid resourceVersion generation creationTimestamp'),
   ...all('deletionTimestamp deletionGracePeriodSeconds labels annotations finalizers'),
-  ownerReferences: all('apiVersion kind name uid controller blockOwnerDeletion'),
-  managedFields: all('manager operation apiVersion time fieldsType fieldsV1 subresource'),
+  ...all('ownerReferences managedFields'),
 }
 
-const CONDITIONS = all('type status observedGeneration lastTransitionTime reason message')
 const TYPE = all('apiVersion kind')
-const CONFIG_SOURCE: ApiFields = { configMap: all('namespace name uid resourceVersion kubeletConfigKey') }
 
-/** Every field of the kinds that are read, as of Kubernetes 1.36 (core/v1, discovery/v1, networking/v1). */
+/** Every field of the kinds that are read, but for those below fields without a meaning here; as of Kubernetes 1.36 (core/v1, discovery/v1, networking/v1). */
 export const API_FIELDS: Readonly<Record<string, ApiKindFields>> = {
   Service: {
     apiVersion: 'v1',
@@ -147,8 +144,8 @@ export const API_FIELDS: Readonly<Record<string, ApiKindFields>> = {
         sessionAffinityConfig: { clientIP: all('timeoutSeconds') },
       },
       status: {
-        loadBalancer: { ingress: { ...all('ip hostname ipMode'), ports: all('port protocol error') } },
-        conditions: CONDITIONS,
+        loadBalancer: { ingress: all('ip hostname ipMode ports') },
+        conditions: true,
       },
     },
   },
@@ -173,36 +170,21 @@ export const API_FIELDS: Readonly<Record<string, ApiKindFields>> = {
       ...TYPE,
       metadata: METADATA,
       spec: {
-        ...all('podCIDR podCIDRs providerID unschedulable externalID'),
+        ...all('podCIDR podCIDRs providerID unschedulable externalID configSource'),
         taints: all('key value effect timeAdded'),
-        configSource: CONFIG_SOURCE,
       },
       status: {
-        ...all('capacity allocatable phase volumesInUse declaredFeatures'),
-        conditions: all('type status lastHeartbeatTime lastTransitionTime reason message'),
+        ...all(
+          'capacity allocatable phase volumesInUse declaredFeatures conditions daemonEndpoints nodeInfo',
+        ),
+        ...all('images volumesAttached config runtimeHandlers features'),
         addresses: all('type address'),
-        daemonEndpoints: { kubeletEndpoint: all('Port') },
-        nodeInfo: {
-          ...all('machineID systemUUID bootID kernelVersion osImage containerRuntimeVersion kubeletVersion'),
-          ...all('kubeProxyVersion operatingSystem architecture'),
-          swap: all('capacity'),
-        },
-        images: all('names sizeBytes'),
-        volumesAttached: all('name devicePath'),
-        config: {
-          assigned: CONFIG_SOURCE,
-          active: CONFIG_SOURCE,
-          lastKnownGood: CONFIG_SOURCE,
-          error: true,
-        },
-        runtimeHandlers: { name: true, features: all('recursiveReadOnlyMounts userNamespaces') },
-        features: all('supplementalGroupsPolicy'),
       },
     },
   },
   ServiceCIDR: {
     apiVersion: 'networking.k8s.io/v1',
-    fields: { ...TYPE, metadata: METADATA, spec: all('cidrs'), status: { conditions: CONDITIONS } },
+    fields: { ...TYPE, metadata: METADATA, spec: all('cidrs'), status: all('conditions') },
   },
 }
 

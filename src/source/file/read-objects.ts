@@ -7,6 +7,7 @@ import { isJson, type Json, printable, type Refusal } from '../../model/fields.t
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { JsonItems, JsonTextError } from '../json-items.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../object-cap.ts'
+import { REFUSALS_MAX } from '../source.ts'
 import { isListKind, unknownIn } from './object-doubts.ts'
 import { YamlTextError, yamlDocuments } from './yaml-documents.ts'
 
@@ -38,7 +39,6 @@ const WARNINGS_MAX = 20
 const MORE_WARNINGS = 'there are further warnings about this file from this line on'
 /** Other kinds, and names of other Nodes, that messages may name. */
 const OTHERS_MAX = 10
-const REFUSALS_MAX = 1_000
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
@@ -73,7 +73,6 @@ export class FileError extends Error {
   }
 }
 
-const CHUNK_BYTES = 256 * 1024
 /** Above what etcd lets an object be (1.5 MiB). */
 const JSON_OBJECT_BYTES_MAX = 4 * 1024 * 1024
 /** The text is held whole. */
@@ -100,10 +99,10 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
 
 async function readJson(handle: FileHandle, collector: Collector): Promise<void> {
   const stream = new JsonItems(JSON_OBJECT_BYTES_MAX)
-  const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+  const chunk = Buffer.allocUnsafe(256 * 1024)
   let items: { readonly value: unknown; readonly line: number }[] = []
   for (;;) {
-    const { bytesRead } = await handle.read(chunk, 0, CHUNK_BYTES, null)
+    const { bytesRead } = await handle.read(chunk)
     if (bytesRead === 0) break
     collector.bytes += bytesRead
     for (const { kind, bytes, line } of stream.push(chunk.subarray(0, bytesRead))) {

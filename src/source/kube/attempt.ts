@@ -4,7 +4,7 @@ import type { Cancel, Clock } from '../../base/clock.ts'
 export class Attempt<R> {
   readonly #clock: Clock
   readonly #controller = new AbortController()
-  readonly #timers = new Set<Cancel>()
+  readonly #timers: Cancel[] = []
   readonly beganMs: number
   #result: R | undefined
 
@@ -28,20 +28,14 @@ export class Attempt<R> {
   }
 
   /** Calls `run` then, unless the attempt has ended before. */
-  after(delayMs: number, run: () => void): Cancel {
-    const cancel = this.#clock.after(delayMs, run)
-    this.#timers.add(cancel)
-    return () => {
-      cancel()
-      this.#timers.delete(cancel)
-    }
+  after(delayMs: number, run: () => void): void {
+    this.#timers.push(this.#clock.after(delayMs, run))
   }
 
   /** Gives back whatever it still holds at the server. */
   end(): void {
     this.#controller.abort()
     for (const cancel of this.#timers) cancel()
-    this.#timers.clear()
   }
 }
 
@@ -51,11 +45,6 @@ interface WatchBackoffOptions {
 }
 
 const FIRST_MS = 800
-const FACTOR = 2
-const STEP_MS_MAX = 30_000
-/** A delay is its step and at most as much again, so that thousands of clients do not come back together. */
-const JITTER = 1
-const HEALTHY_MS = 120_000
 
 /**
  * Delays between attempts at the API server, as those of client-go's reflector: they double, and restart after two
@@ -74,9 +63,10 @@ export class WatchBackoff {
   /** Milliseconds until the next attempt, now that one has failed; at least `atLeastMs`. */
   nextMs(atLeastMs = 0): number {
     const { clock, random } = this.#options
-    if (clock.nowMs() - this.#overAtMs >= HEALTHY_MS) this.#stepMs = FIRST_MS
-    const delayMs = Math.max(atLeastMs, this.#stepMs * (1 + JITTER * random()))
-    this.#stepMs = Math.min(STEP_MS_MAX, this.#stepMs * FACTOR)
+    if (clock.nowMs() - this.#overAtMs >= 120_000) this.#stepMs = FIRST_MS
+    // At most as much again, so that thousands of clients do not come back together.
+    const delayMs = Math.max(atLeastMs, this.#stepMs * (1 + random()))
+    this.#stepMs = Math.min(30_000, 2 * this.#stepMs)
     this.#overAtMs = clock.nowMs() + delayMs
     return delayMs
   }

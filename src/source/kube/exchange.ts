@@ -2,7 +2,7 @@ import { type Clock, Slice, type Slicing } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { type ApiClient, type ApiResponse, collect } from './api-client.ts'
-import { FailureError, failureOfError, failureOfStatus } from './failure.ts'
+import { FailureError, failureOfStatus } from './failure.ts'
 import { newTraits } from './server-traits.ts'
 import {
   type ApiStatus,
@@ -53,15 +53,8 @@ const WATCH_IDLE_MS = 20_000
 const LIST_IDLE_MS = 75_000
 /** Objects have up to 1.5 MiB in the store; JSON is larger. */
 const OBJECT_BYTES_MAX = 16 * 1024 * 1024
-const STATUS_BYTES_MAX = 64 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 const PIECE_BYTES = 32 * 1024
-/** Events of a watch that arrived in so many pieces are passed on together. */
-const PIECES_TOGETHER = 16
-/** A reader of events that is busy for longer keeps further ones back: they stay in the kernel. */
-const AWAY_MS = 5
-/** Limit of one body's computation between turns of the event loop, whose sockets take 10 ms by themselves. */
-const SLICE_MS = 2
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
 export class Exchange {
@@ -74,15 +67,13 @@ export class Exchange {
   constructor(options: ExchangeOptions) {
     this.#options = options
     const { clock } = options
-    this.#slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+    // The event loop's sockets take 10 ms by themselves between two slices.
+    this.#slicing = { sliceMs: 2, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
     this.#slice = new Slice(this.#slicing)
   }
 
   /** One page of a list. Throws ApiError, WireError and FailureError. */
-  async list(
-    opening: Opening,
-    take: (item: ApiObject) => void,
-  ): Promise<ListMeta & { readonly bytes: number }> {
+  async list(opening: Opening, take: (item: ApiObject) => void): Promise<Page> {
     const response = await this.#open(opening, false)
     const reader = createListReader(response.contentType, { ...this.#reading(opening), onItem: take })
     let bytes = 0
@@ -102,13 +93,13 @@ export class Exchange {
   }
 
   /**
-   * Begins a watch: throws until the server has agreed to it. While `together` gives true, events that arrived in several
-   * pieces are passed on together.
+   * Begins a watch: throws until the server has agreed to it. While `isLive` gives true, it brings changes, for which it
+   * waits in any case.
    */
-  async watch(opening: Opening, together = () => false): Promise<WatchStream> {
+  async watch(opening: Opening, isLive = () => false): Promise<WatchStream> {
     const response = await this.#open(opening, true)
     const reader = createWatchReader(response.contentType, this.#reading(opening))
-    return this.#events(response, reader, together)
+    return this.#events(response, reader, isLive)
   }
 
   #reading({ kind }: Opening): ReaderOptions {
@@ -116,39 +107,30 @@ export class Exchange {
     return { kind, objectBytesMax: OBJECT_BYTES_MAX, details, encoded }
   }
 
-  async *#events(response: ApiResponse, reader: WatchReader, together: () => boolean): WatchStream {
-    const { body } = response
-    for await (const first of body) {
+  async *#events({ body }: ApiResponse, reader: WatchReader, isLive: () => boolean): WatchStream {
+    for await (const piece of body) {
       const events: WatchEvent[] = []
-      let bytes = 0
       const slice = new Slice(this.#slicing)
-      for (
-        let piece: Uint8Array | undefined = first;
-        piece !== undefined;
-        piece = together() && bytes < PIECES_TOGETHER * PIECE_BYTES ? body.arrived?.() : undefined
-      ) {
-        bytes += piece.length
-        for (let at = 0; at < piece.length; at += PIECE_BYTES) {
-          for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
-          if (slice.isOver) await slice.next()
-        }
+      for (let at = 0; at < piece.length; at += PIECE_BYTES) {
+        for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
+        if (slice.isOver) await slice.next()
       }
       let isHeld = false
-      const cancel = together()
-        ? this.#options.clock.after(AWAY_MS, () => {
+      // A reader of events that is busy for longer keeps further ones back: they stay in the kernel.
+      const cancel = isLive()
+        ? this.#options.clock.after(5, () => {
             isHeld = true
             body.hold?.()
           })
         : undefined
       try {
-        yield { events, bytes }
+        yield { events, bytes: piece.length }
       } finally {
         cancel?.()
         if (isHeld) body.resume?.()
       }
       if (isHeld) await this.#options.clock.breathe()
-      // A watch waits for changes in any case.
-      if (!together() && this.#slice.isOver) await this.#slice.next()
+      if (!isLive() && this.#slice.isOver) await this.#slice.next()
     }
     reader.end()
   }
@@ -167,9 +149,8 @@ export class Exchange {
     const slim = await this.#send({ ...opening, accept: withoutManagedFields(accept) }, longLived)
     if (slim.status !== 406) return slim
     await this.#statusOf(slim)
-    const whole = await this.#send({ ...opening, accept }, longLived)
-    if (whole.status !== 406) this.traits.dropsManagedFields = false
-    return whole
+    this.traits.dropsManagedFields = false
+    return await this.#answer(opening, longLived)
   }
 
   async #send(
@@ -189,7 +170,7 @@ export class Exchange {
   }
 
   async #statusOf(response: ApiResponse): Promise<ApiStatus | undefined> {
-    const body = await collect(response, STATUS_BYTES_MAX)
+    const body = await collect(response, 64 * 1024)
     return body === undefined ? undefined : readStatus(response.contentType, body)
   }
 
@@ -228,62 +209,30 @@ function metadataPage(body: Buffer): MetadataPage {
   return { items: items ?? [], ...listMetaIn({ metadata }) }
 }
 
-interface PagesOptions<L> {
-  /** Undefined for a consistent list, in pages; else the least version, `0` for any. */
-  readonly atLeast: string | undefined
-  readonly openListing: () => L
-  /** One request with these parameters; what it brings goes into the listing. */
-  readonly request: (
-    query: Readonly<Record<string, string>>,
-    listing: L,
-  ) => Promise<ListMeta & { readonly bytes: number }>
-}
-
-export interface WholeList<L> {
-  readonly listing: L
-  readonly resourceVersion: string
-  readonly bytes: number
-}
-
 /** Page size of consistent lists. Others come from the server's cache, which a limit would bypass. */
 const PAGE_OBJECTS = '500'
-export const PAGES_MAX = 10_000
-/** Limit for one page of a list. */
-export const LIST_MS_MAX = 300_000
+
+type Page = ListMeta & { readonly bytes: number }
 
 /**
- * A list, page by page. When the later pages have expired before they were read, it is asked for once more in one
- * piece. Throws what `request` throws, and WireError when the pages do not end.
+ * Reads a list, page by page: a consistent one, or one of this version at least, `0` for any. Throws what `request`
+ * throws.
  */
-export async function readPages<L>(options: PagesOptions<L>): Promise<WholeList<L>> {
-  const { atLeast } = options
-  const version = atLeast === undefined ? {} : { resourceVersion: atLeast }
-  const whole = await readFrom(options, atLeast === undefined ? { limit: PAGE_OBJECTS } : version)
-  if ('listing' in whole) return whole
-  const again = await readFrom(options, version)
-  if ('listing' in again) return again
-  throw again.error
-}
-
-async function readFrom<L>(
-  { openListing, request }: PagesOptions<L>,
-  first: Readonly<Record<string, string>>,
-): Promise<WholeList<L> | { readonly error: unknown }> {
-  const listing = openListing()
-  const start = await request(first, listing)
-  // A token stands for the version; the two exclude each other.
-  const { resourceVersion: _version, ...rest } = first
-  let page = start
-  let bytes = start.bytes
-  for (let pages = 1; page.continue !== ''; pages++) {
-    if (pages === PAGES_MAX) throw new WireError(`a list of more than ${PAGES_MAX} pages`)
-    try {
-      page = await request({ ...rest, continue: page.continue }, listing)
-    } catch (error) {
-      if (failureOfError(error).kind === 'expired') return { error }
-      throw error
-    }
+export async function readPages(
+  atLeast: string | undefined,
+  request: (query: Readonly<Record<string, string>>) => Promise<Page>,
+): Promise<{ readonly resourceVersion: string; readonly bytes: number }> {
+  const limit = atLeast === undefined ? { limit: PAGE_OBJECTS } : {}
+  const { resourceVersion, ...first } = await request(
+    atLeast === undefined ? limit : { resourceVersion: atLeast },
+  )
+  let bytes = first.bytes
+  let token = first.continue
+  while (token !== '') {
+    // A token stands for the version; the two exclude each other.
+    const page = await request({ ...limit, continue: token })
     bytes += page.bytes
+    token = page.continue
   }
-  return { listing, resourceVersion: start.resourceVersion, bytes }
+  return { resourceVersion, bytes }
 }

@@ -3,13 +3,14 @@ import { Batcher } from '../../base/queues.ts'
 import type { Refusal } from '../../model/fields.ts'
 import { parserOf } from '../../model/parse.ts'
 import { type SourceEvent, ValuePool } from '../../model/snapshot.ts'
-import type {
-  LocatedRefusal,
-  Revisions,
-  Source,
-  SourceHandlers,
-  SourceProblem,
-  SourceStatus,
+import {
+  type LocatedRefusal,
+  REFUSALS_MAX,
+  type Revisions,
+  type Source,
+  type SourceHandlers,
+  type SourceProblem,
+  type SourceStatus,
 } from '../source.ts'
 import { type ApiClient, type Resource, watchedResources } from './api-client.ts'
 import { Exchange } from './exchange.ts'
@@ -50,10 +51,6 @@ interface Part {
   /** All changes up to this revision were taken. */
   revision: string
 }
-
-const CHECK_PERIOD_MS = 600_000
-/** Maximum number of refusals in one report. */
-const REFUSALS_MAX = 1_000
 
 /**
  * Services, EndpointSlices, ServiceCIDRs and this Node from the API server. An outage changes nothing: published objects
@@ -121,9 +118,20 @@ export class KubeSource implements Source {
   }
 
   #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'parseObject' | 'deletion'>): Part {
-    const { clock, random, partsMax, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, partsMax, checkPeriodMs = 600_000 } = this.#options
     const sink: ReflectorSink = {
-      events: this.#batcher.put,
+      // Changes that are on their way to a reader are not taken yet. Where taking them fails, a list follows.
+      events: batch => {
+        part.taken = this.#batcher.put(batch)
+        return part.taken
+      },
+      reached: revision => {
+        const isTaken = (): void => {
+          part.revision = revision
+          this.#tellReached()
+        }
+        part.taken.then(isTaken, () => undefined)
+      },
       refusals: list => {
         part.refusals = list
         this.#tellRefusals()
@@ -139,7 +147,6 @@ export class KubeSource implements Source {
       },
       checked: failure => this.#checked(part, failure),
       observed: observation => this.#handlers?.observed?.(observation),
-      ...(reached === undefined ? {} : this.#followed(() => part)),
     }
     const reflector = new Reflector({
       ...shared,
@@ -160,24 +167,6 @@ export class KubeSource implements Source {
       revision: '',
     }
     return part
-  }
-
-  /** Changes that are on their way to a reader are not taken yet. Where taking them fails, a list follows. */
-  #followed(partOf: () => Part): Pick<ReflectorSink, 'events' | 'reached'> {
-    return {
-      events: batch => {
-        partOf().taken = this.#batcher.put(batch)
-        return partOf().taken
-      },
-      reached: revision => {
-        const part = partOf()
-        const isTaken = (): void => {
-          part.revision = revision
-          this.#tellReached()
-        }
-        part.taken.then(isTaken, () => undefined)
-      },
-    }
   }
 
   #tellReached(): void {

@@ -26,6 +26,12 @@ interface ListingOptions<E extends Change> {
   readonly cap: ObjectCap | undefined
 }
 
+export interface WholeList<E extends Change> {
+  readonly listing: Listing<E>
+  readonly resourceVersion: string
+  readonly bytes: number
+}
+
 /** A list while it arrives; changes nothing before it lands. */
 export class Listing<E extends Change = SourceEvent> {
   readonly #options: ListingOptions<E>
@@ -59,11 +65,9 @@ export class Listing<E extends Change = SourceEvent> {
   }
 
   take(object: unknown): void {
-    const identified = this.#options.identify(object)
+    const identified = this.#identify(object)
     if (identified === undefined) return
     const { key, version } = identified
-    const twin = this.#items.get(key)
-    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
     const { cap } = this.#options
     if (cap?.isCut === true && cap.refuses(agedIn(identified))) {
       this.#refused++
@@ -91,13 +95,18 @@ export class Listing<E extends Change = SourceEvent> {
 
   /** It was deleted while a streaming list was under way. */
   drop(object: unknown): void {
-    const identified = this.#options.identify(object)
-    if (identified === undefined) return
-    const { key, version } = identified
-    const twin = this.#items.get(key)
-    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
+    const key = this.#identify(object)?.key
+    if (key === undefined) return
     this.#items.delete(key)
     this.#options.cap?.remove(key)
     this.#options.cap?.unrefuse(key)
+  }
+
+  /** Undefined as well for a state before one that has arrived. */
+  #identify(object: unknown): Identified | undefined {
+    const identified = this.#options.identify(object)
+    if (identified === undefined) return undefined
+    const twin = this.#items.get(identified.key)?.version.resourceVersion
+    return twin !== undefined && isOlder(identified.version.resourceVersion, twin) ? undefined : identified
   }
 }

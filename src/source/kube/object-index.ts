@@ -57,19 +57,13 @@ export class ObjectIndex {
     return this.#held.keys()
   }
 
-  put(key: string, version: Version): PutVerdict {
-    const verdict = this.#judge(key, version)
-    if (verdict !== 'older' && verdict !== 'same') this.#hold(key, version)
+  /** With `backwards`, its age does not matter: time itself went back, as after a restored backup. */
+  put(key: string, version: Version, backwards = false): PutVerdict {
+    const verdict = this.#judge(key, version, backwards)
+    if (verdict === 'older' || verdict === 'same') return verdict
+    this.#held.set(key, version)
+    this.#tombstones.delete(key)
     return verdict
-  }
-
-  /** Holds this version whatever its age: time itself went back, as after a restored backup. */
-  overwrite(key: string, version: Version): PutVerdict {
-    const held = this.#held.get(key)
-    this.#hold(key, version)
-    if (held === undefined) return 'added'
-    if (!isSameObject(held, version)) return 'recreated'
-    return held.resourceVersion === version.resourceVersion ? 'same' : 'changed'
   }
 
   /** `version` is the state in which the object was deleted, or left what is selected. */
@@ -104,31 +98,25 @@ export class ObjectIndex {
     this.#held.delete(key)
   }
 
-  #judge(key: string, version: Version): PutVerdict {
+  #judge(key: string, version: Version, backwards: boolean): PutVerdict {
     const held = this.#held.get(key)
     if (held === undefined) {
-      const tombstone = this.#tombstones.get(key)
-      const isFresh = tombstone === undefined || !isUpTo(version.resourceVersion, tombstone.resourceVersion)
-      return isFresh ? 'added' : 'older'
+      const deleted = this.#tombstones.get(key)?.resourceVersion
+      const isOld = deleted !== undefined && isUpTo(version.resourceVersion, deleted)
+      return isOld && !backwards ? 'older' : 'added'
     }
-    if (isOlder(version.resourceVersion, held.resourceVersion)) return 'older'
+    if (!backwards && isOlder(version.resourceVersion, held.resourceVersion)) return 'older'
     if (!isSameObject(held, version)) return 'recreated'
     return held.resourceVersion === version.resourceVersion ? 'same' : 'changed'
-  }
-
-  #hold(key: string, version: Version): void {
-    this.#held.set(key, version)
-    this.#tombstones.delete(key)
   }
 
   #bury(key: string, version: Version): void {
     this.#held.delete(key)
     this.#tombstones.delete(key)
     this.#tombstones.set(key, version)
-    if (this.#tombstones.size <= TOMBSTONES_MAX) return
     for (const oldest of this.#tombstones.keys()) {
+      if (this.#tombstones.size <= TOMBSTONES_MAX) break
       this.#tombstones.delete(oldest)
-      break
     }
   }
 }

@@ -1,13 +1,13 @@
-import { finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
+import { finishInSlices, pause, type Steps, slicingOf } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { isMostGone } from '../source.ts'
 import { requestPath } from './api-client.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck, isBehind } from './consistency-check.ts'
-import { LIST_MS_MAX, type Opening, readPages, type WatchStream, type WholeList } from './exchange.ts'
+import { type Opening, readPages, type WatchStream } from './exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
-import type { Change, Listing } from './listing.ts'
+import type { Change, WholeList } from './listing.ts'
 import { isOlder, isPosition } from './object-index.ts'
 import type { ReflectorOptions } from './reflector-options.ts'
 import {
@@ -30,12 +30,10 @@ import { streamingQuery, WatchRun, watchQuery, watchSeconds } from './watch-run.
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
 
+/** A list that takes so long comes a byte a second. */
+const LIST_MS_MAX = 300_000
 /** A streaming list that brings no further object for so long is not going to end. */
 const INITIAL_QUIET_MS = 10_000
-/** A watch that continues for longer than the server had agreed to has died unnoticed. */
-const OVERTIME_MS = 30_000
-/** Mean interval of the lists of a resource that the server does not serve. */
-const PROBE_MS = 300_000
 
 /**
  * Follows the objects of one resource: lists them, watches from there, and restarts where the server cannot continue.
@@ -50,7 +48,7 @@ export class Reflector<E extends Change = SourceEvent> {
   #attempt: Attempt<Outcome> | undefined
   #running: Promise<void> = Promise.resolve()
   #stopped = false
-  #wake: () => void = () => undefined
+  #rest = new AbortController()
   /** The last attempt failed as all do while a server is away or has just started. */
   #isOutage = false
   #isListed = false
@@ -89,14 +87,14 @@ export class Reflector<E extends Change = SourceEvent> {
   async stop(): Promise<void> {
     this.#stopped = true
     this.#attempt?.breakOff()
-    this.#wake()
+    this.#rest.abort()
     await this.#check.stop()
     await this.#running
   }
 
   /** Another resource has found the server well: a delay that an outage had caused is over. */
   hurry(): void {
-    if (this.#isOutage) this.#wake()
+    if (this.#isOutage) this.#rest.abort()
   }
 
   /** Monotonic milliseconds of the last word from the server; undefined before the first. */
@@ -119,7 +117,8 @@ export class Reflector<E extends Change = SourceEvent> {
       this.#state = decision.state
       const absence = this.#absenceIn(outcome)
       const waitMs = absence === undefined ? this.#next(decision, next) : this.#accept(absence)
-      if (waitMs > 0) await this.#sleep(waitMs)
+      this.#rest = new AbortController()
+      if (waitMs > 0) await pause(this.#options.clock, waitMs, this.#rest.signal)
     }
   }
 
@@ -147,19 +146,12 @@ export class Reflector<E extends Change = SourceEvent> {
   async #list(attempt: Attempt<Outcome>): Promise<Outcome> {
     const { exchange } = this.#options
     const failure: Failure = { kind: 'connection', text: 'a list took too long', retryAfterMs: 0 }
-    const list = await readPages({
-      atLeast: listVersion(this.#state),
-      openListing: () => this.#intake.openListing(),
-      request: async (query, listing) => {
-        const lift = attempt.after(LIST_MS_MAX, () =>
-          attempt.breakOff({ kind: 'failed', during: 'list', failure }),
-        )
-        const page = await exchange.list(this.#opening(attempt, query), item => listing.take(item))
-        lift()
-        return page
-      },
-    })
-    const outcome = await this.#land(list, attempt.beganMs)
+    attempt.after(LIST_MS_MAX, () => attempt.breakOff({ kind: 'failed', during: 'list', failure }))
+    const listing = this.#intake.openListing()
+    const read = await readPages(listVersion(this.#state), query =>
+      exchange.list(this.#opening(attempt, query), item => listing.take(item)),
+    )
+    const outcome = await this.#land({ listing, ...read }, attempt.beganMs)
     // A consumer of the list may request another one.
     return outcome ?? attempt.result ?? { kind: 'landed' }
   }
@@ -178,7 +170,8 @@ export class Reflector<E extends Change = SourceEvent> {
     // A streamed list is passed on piece by piece: gathered objects would survive collections of the young generation.
     const stream = await exchange.watch(this.#opening(attempt, query), () => run.listing === undefined)
     const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
-    attempt.after(seconds * 1_000 + OVERTIME_MS, () => attempt.breakOff(run.ended()))
+    // One that continues for longer than the server had agreed to has died unnoticed.
+    attempt.after((seconds + 30) * 1_000, () => attempt.breakOff(run.ended()))
     if (streaming) this.#expectEnd(attempt, run)
     else attempt.after(SHORT_WATCH_MS, () => this.#well())
     const outcome = await this.#follow(stream, attempt, run)
@@ -251,10 +244,8 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   /** Makes a list the state of everything, unless it is not to be believed yet. */
-  async #land(
-    { listing, resourceVersion, bytes }: WholeList<Listing<E>>,
-    beganMs: number,
-  ): Promise<Outcome | undefined> {
+  async #land(list: WholeList<E>, beganMs: number): Promise<Outcome | undefined> {
+    const { listing, resourceVersion, bytes } = list
     const { clock, resource, sink } = this.#options
     const state = this.#state
     this.#heardMs = clock.nowMs()
@@ -354,19 +345,13 @@ export class Reflector<E extends Change = SourceEvent> {
     else this.#trouble({ scope: 'absent', text: `API not served; continuing without it (${text})` }, 'list')
     this.#tellListed()
     // An API server that has just started denies everything for a moment.
-    return isDenied ? this.#backoff.nextMs() : PROBE_MS * (0.8 + 0.4 * this.#options.random())
+    return isDenied ? this.#backoff.nextMs() : 240_000 + 120_000 * this.#options.random()
   }
 
   #next({ wait, trouble }: Decision, during: ReflectorState['next']): number {
     if (trouble !== undefined) this.#trouble(trouble, during)
-    switch (wait.kind) {
-      case 'none':
-        return 0
-      case 'pause':
-        return wait.ms * (1 + this.#options.random())
-      case 'backoff':
-        return this.#backoff.nextMs(wait.atLeastMs)
-    }
+    if (wait.kind === 'pause') return wait.ms * (1 + this.#options.random())
+    return wait.kind === 'none' ? 0 : this.#backoff.nextMs(wait.atLeastMs)
   }
 
   #tellListed(): void {
@@ -399,15 +384,5 @@ export class Reflector<E extends Change = SourceEvent> {
 
   #inSlices<T>(steps: Steps<T>): Promise<T> {
     return finishInSlices(steps, slicingOf(this.#options.clock))
-  }
-
-  #sleep(ms: number): Promise<void> {
-    return new Promise(resolve => {
-      const cancel = this.#options.clock.after(ms, resolve)
-      this.#wake = () => {
-        cancel()
-        resolve()
-      }
-    })
   }
 }

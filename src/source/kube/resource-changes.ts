@@ -50,10 +50,6 @@ interface LandOptions {
   readonly backwards: boolean
 }
 
-/** Minimum time between two lists for objects that were refused, and its addition for each object that is held. */
-const ROOM_MS = 30_000
-const ROOM_OBJECT_MS = 5
-
 /**
  * Turns objects of one resource, from lists and watches, into changes: nothing goes back in time, no change is
  * delivered twice, and an unusable object deletes its earlier version. Objects beyond the cap are refused: see
@@ -92,7 +88,8 @@ export class ResourceChanges<E extends Change = SourceEvent> {
   takeRoom(): boolean {
     const nowMs = this.#options.clock.nowMs()
     if (this.#cap?.hasRoom !== true || nowMs < this.#roomMs) return false
-    this.#roomMs = nowMs + ROOM_MS + ROOM_OBJECT_MS * this.index.size
+    // A list takes time for each object.
+    this.#roomMs = nowMs + 30_000 + 5 * this.index.size
     return true
   }
 
@@ -179,7 +176,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
     for (const listed of listing.items()) {
       if (pauses.due()) yield
       const { key, version } = listed
-      const verdict = backwards ? this.index.overwrite(key, version) : this.index.put(key, version)
+      const verdict = this.index.put(key, version, backwards)
       if (verdict === 'older') this.#options.skipped('older')
       else if (verdict !== 'same') events.push(...this.#news(key, verdict, listed.parsed))
     }
@@ -201,28 +198,26 @@ export class ResourceChanges<E extends Change = SourceEvent> {
    */
   #identifyListed(object: unknown): Identified | undefined {
     const { kind } = this.#options.resource
-    const identity = watchedIdentity(object)
-    if (identity?.kind !== kind) throw new WireError(`a list of ${kind}s with an item of another kind`)
-    const version = versionIn(identity.metadata)
-    if (version === undefined || !isNamed(identity))
+    const read = this.#read(object)
+    if (read === 'wrong-kind') throw new WireError(`a list of ${kind}s with an item of another kind`)
+    if (read === 'no-identity')
       throw new WireError(`a list of ${kind}s with an item that has no name or no resource version`)
-    return this.#selected(identified(identity, version))
+    return this.#selected(read)
   }
 
   /** Undefined when the object is not one of this resource. */
   identify(object: unknown): Identified | undefined {
-    const { resource, skipped } = this.#options
+    const read = this.#read(object)
+    if (typeof read !== 'string') return this.#selected(read)
+    this.#options.skipped(read)
+    return undefined
+  }
+
+  #read(object: unknown): Identified | 'wrong-kind' | 'no-identity' {
     const identity = watchedIdentity(object)
-    if (identity?.kind !== resource.kind) {
-      skipped('wrong-kind')
-      return undefined
-    }
+    if (identity?.kind !== this.#options.resource.kind) return 'wrong-kind'
     const version = versionIn(identity.metadata)
-    if (version === undefined) {
-      skipped('no-identity')
-      return undefined
-    }
-    return this.#selected(identified(identity, version))
+    return version === undefined || !isNamed(identity) ? 'no-identity' : identified(identity, version)
   }
 
   #selected(object: Identified): Identified | undefined {

@@ -1,7 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
-import type { WholeList } from './exchange.ts'
-import type { Change, Listing } from './listing.ts'
+import type { Change, Listing, WholeList } from './listing.ts'
 import { advanced, versionOf } from './object-index.ts'
 import type { Outcome } from './reflector-state.ts'
 import type { ResourceChanges } from './resource-changes.ts'
@@ -61,7 +60,7 @@ export class WatchRun<E extends Change> {
   }
 
   /** `bookmark` ended it; what comes from now on are changes. */
-  endListing(listing: Listing<E>, { object: bookmark }: WatchEvent): WholeList<Listing<E>> {
+  endListing(listing: Listing<E>, { object: bookmark }: WatchEvent): WholeList<E> {
     this.#listing = undefined
     this.#hasProgressed = true
     const resourceVersion = versionOf(bookmark)?.resourceVersion ?? ''
@@ -120,11 +119,9 @@ function isEndOfInitialEvents({ metadata }: ApiObject): boolean {
   return isJson(annotations) && annotations[END_ANNOTATION] === 'true'
 }
 
-const WATCH_SECONDS_MIN = 300
-
 /** Gives the length of a watch, seconds: spread, so that thousands of them do not end together. */
 export function watchSeconds(random: () => number): number {
-  return WATCH_SECONDS_MIN + Math.floor(WATCH_SECONDS_MIN * random())
+  return 300 + Math.floor(300 * random())
 }
 
 export function watchQuery(position: string, seconds: number): Readonly<Record<string, string>> {

@@ -45,7 +45,7 @@ export class MemoryClient implements ApiClient {
   }
 
   async send(request: ApiRequest): Promise<ApiResponse> {
-    await this.#limit.turn(leaverOf(request.signal))
+    await this.#limit.turn(request.signal)
     const token = this.#options.token?.()
     const first = await this.#exchange(request, token)
     if (first.status !== 401 || this.#options.token?.() === token) return first
@@ -113,8 +113,7 @@ class MemoryExchange implements ResponsePort, Passenger {
   }
 
   head(code: number, headers: Readonly<Record<string, string>>): void {
-    const { clock } = this.#options
-    const retryAfterMs = parseRetryAfter(headers['retry-after'], clock.nowMs())
+    const retryAfterMs = parseRetryAfter(headers['retry-after'])
     const contentType = (headers['content-type'] ?? '').toLowerCase()
     const body = { [Symbol.asyncIterator]: () => this.#read() }
     this.#arrive(() => {
@@ -236,14 +235,5 @@ class MemoryExchange implements ResponsePort, Passenger {
     if (this.#error !== undefined) this.#refuse?.(this.#error)
     this.#wake()
     this.#ended()
-  }
-}
-
-function leaverOf(signal: AbortSignal) {
-  return {
-    onFail(run: () => void) {
-      signal.addEventListener('abort', run)
-      return () => signal.removeEventListener('abort', run)
-    },
   }
 }

@@ -78,13 +78,6 @@ describe('HttpConnections', () => {
     })
   })
 
-  it('serves a hundred requests of one connection', async () => {
-    const { port } = await serve(ok)
-    const one = 'GET / HTTP/1.1\r\nHost: x\r\n'
-    const text = await exchange(port, `${`${one}\r\n`.repeat(119)}${one}Connection: close\r\n\r\n`)
-    expect(text.match(/HTTP\/1\.1 200/g)).toHaveLength(100)
-  })
-
   it('ends a connection after 100 requests, also of a client that goes on', async () => {
     const { port } = await serve(ok)
     const client = await connected(port)

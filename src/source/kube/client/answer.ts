@@ -3,10 +3,7 @@ import { createGunzip } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { printable } from '../../../model/fields.ts'
 import { type ApiBody, ApiError, RETRY_AFTER_MS_MAX } from '../api-client.ts'
-import type { Call } from './call.ts'
-
-/** Unread bytes at which the sender has to pause; below half of it, the sender resumes. */
-const HELD_BYTES_MAX = 512 * 1024
+import type { Call, Outgoing } from './call.ts'
 
 interface BodyOptions {
   readonly stream: Readable
@@ -29,50 +26,41 @@ export interface Tap {
   resume(): void
 }
 
-/** The bytes of one response. Small bodies are read from the connection even when the caller does not read them. */
+/** The bytes of one response. The stream makes the sender pause while nothing is read. */
 class Body implements ApiBody {
   readonly #options: BodyOptions
-  readonly #held: Uint8Array[] = []
-  #heldBytes = 0
-  #paused = false
   #ended = false
   #error: ApiError | undefined
-  #wake: (() => void) | undefined
-  #waitingSinceMs: number | undefined
-  #cancelTimer: Cancel | undefined
+  #wake: () => void = () => undefined
 
   constructor(options: BodyOptions) {
     this.#options = options
-    const { stream, call } = options
+    const { stream, call, pulse } = options
     call.onFail(error => {
       this.#error = error
-      // Events that arrived before the loss of the connection stay valid; only an abort drops them.
-      if (error.kind === 'aborted') this.#held.length = 0
-      this.#stop()
+      this.#wake()
     })
-    stream.on('data', (piece: Uint8Array) => this.#take(piece))
+    stream.on('readable', () => {
+      pulse?.heard()
+      this.#wake()
+    })
     stream.once('end', () => this.#end())
-    stream.once('close', () => this.#close())
+    // A stream that closes without an end was cut, even if it has emitted no error.
+    stream.once('close', () => this.#end(cutOff()))
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined> {
     try {
       for (;;) {
-        const piece = this.arrived()
-        if (piece !== undefined) yield piece
-        else if (this.#error !== undefined) throw this.#error
+        if (this.#error !== undefined) throw this.#error
+        const piece: unknown = this.#options.stream.read()
+        if (piece instanceof Uint8Array) yield piece
         else if (this.#ended) return
         else await this.#wait()
       }
     } finally {
       this.discard()
     }
-  }
-
-  arrived(): Uint8Array | undefined {
-    const piece = this.#held.shift()
-    if (piece !== undefined) this.#give(piece)
-    return piece
   }
 
   hold(): void {
@@ -85,78 +73,33 @@ class Body implements ApiBody {
 
   discard(): void {
     const whole = this.#ended
-    this.#stop()
-    this.#held.length = 0
+    this.#ended = true
     this.#options.call.finish()
     if (!whole) this.#options.cancel()
   }
 
-  #take(piece: Uint8Array): void {
+  #end(otherwise?: ApiError): void {
     if (this.#ended) return
-    this.#options.pulse?.heard()
-    this.#held.push(piece)
-    this.#heldBytes += piece.length
-    if (this.#heldBytes > HELD_BYTES_MAX && !this.#paused) {
-      this.#paused = true
-      this.#options.stream.pause()
-    }
-    this.#rouse()
-  }
-
-  #give(piece: Uint8Array): void {
-    this.#heldBytes -= piece.length
-    if (!this.#paused || this.#heldBytes > HELD_BYTES_MAX / 2) return
-    this.#paused = false
-    this.#options.stream.resume()
-  }
-
-  #end(): void {
-    if (this.#ended) return
-    const cut = this.#options.cut()
-    if (cut === undefined) {
-      this.#stop()
-      this.#options.call.finish()
-    } else this.#options.call.fail(cut)
-  }
-
-  /** A stream that closes without an end was cut, even if it has emitted no error. */
-  #close(): void {
-    if (!this.#ended) this.#options.call.fail(this.#options.cut() ?? cutOff())
-  }
-
-  #wait(): Promise<void> {
-    return new Promise(resolve => {
-      this.#wake = resolve
-      this.#waitingSinceMs = this.#options.clock.nowMs()
-      const { idleMs } = this.#options
-      if (idleMs !== undefined && this.#cancelTimer === undefined) this.#arm(idleMs)
-    })
-  }
-
-  /** One timer serves many waits: when it fires, it checks how long the present one has lasted. */
-  #arm(delayMs: number): void {
-    const { clock, call, idleMs = 0 } = this.#options
-    this.#cancelTimer = clock.after(delayMs, () => {
-      this.#cancelTimer = undefined
-      if (this.#waitingSinceMs === undefined || this.#ended) return
-      const leftMs = this.#waitingSinceMs + idleMs - clock.nowMs()
-      if (leftMs > 0) this.#arm(leftMs)
-      else call.fail(new ApiError('silent', `the body stopped for ${idleMs / 1000} s`))
-    })
-  }
-
-  #rouse(): void {
-    this.#waitingSinceMs = undefined
-    const wake = this.#wake
-    this.#wake = undefined
-    wake?.()
-  }
-
-  #stop(): void {
+    const { call, cut } = this.#options
+    const error = cut() ?? otherwise
     this.#ended = true
-    this.#cancelTimer?.()
-    this.#cancelTimer = undefined
-    this.#rouse()
+    if (error === undefined) call.finish()
+    else call.fail(error)
+    this.#wake()
+  }
+
+  async #wait(): Promise<void> {
+    const { clock, call, idleMs } = this.#options
+    const cancel =
+      idleMs === undefined
+        ? undefined
+        : clock.after(idleMs, () =>
+            call.fail(new ApiError('silent', `the body stopped for ${idleMs / 1000} s`)),
+          )
+    await new Promise<void>(resolve => {
+      this.#wake = resolve
+    })
+    cancel?.()
   }
 }
 
@@ -171,6 +114,14 @@ export interface Answer {
   readonly body: Body
 }
 
+/** A connection to the server that takes a request. */
+export interface HttpConnection {
+  /** The answer comes or the call fails. */
+  send(outgoing: Outgoing, call: Call): Promise<Answer>
+  /** A request over it got no answer in time: finds out whether the peer is still there. */
+  probe?(): void
+}
+
 interface AnswerOptions extends Omit<BodyOptions, 'cut'> {
   readonly status: number
   /** Names in lower case. */
@@ -179,9 +130,6 @@ interface AnswerOptions extends Omit<BodyOptions, 'cut'> {
   readonly whole: () => boolean
 }
 
-/** Repetitive lists shrink by less than 100; a bomb by 1,000. */
-const GUNZIP_RATIO_MAX = 200
-const GUNZIP_FREE_BYTES = 16 * 1024 * 1024
 const INFLATED_PIECE_BYTES = 32 * 1024
 
 /** Wraps a response. Call it as soon as the head has arrived, so that no piece of the body is missed. */
@@ -192,8 +140,7 @@ export function answerOf(options: AnswerOptions): Answer {
     const first: unknown = Array.isArray(value) ? value[0] : value
     return typeof first === 'string' ? first : undefined
   }
-  const meter = lengthMeter(stream, header('content-length'))
-  const cut = (): ApiError | undefined => (options.whole() && meter() ? undefined : cutOff())
+  const cut = (): ApiError | undefined => (options.whole() ? undefined : cutOff())
   // The listener must exist now: a short response may end before the caller that waits for its head runs.
   if (redirects(status))
     call.fail(new ApiError('protocol', `the server redirects (${status}); redirects are not followed`))
@@ -203,17 +150,7 @@ export function answerOf(options: AnswerOptions): Answer {
 
 /** Credentials are for one server, and API servers do not redirect. */
 function redirects(status: number): boolean {
-  return status >= 300 && status <= 399 && status !== 304
-}
-
-/** Tests whether as many bytes came as were announced. */
-function lengthMeter(stream: Readable, announced: string | undefined): () => boolean {
-  if (announced === undefined || !/^\d+$/.test(announced)) return () => true
-  let left = Number(announced)
-  stream.on('data', (piece: Uint8Array) => {
-    left -= piece.length
-  })
-  return () => left === 0
+  return status >= 300 && status <= 399
 }
 
 /** Content codings are case-insensitive, and `x-gzip` is `gzip` (RFC 9110, 8.4.1). */
@@ -236,21 +173,6 @@ function decode(stream: Readable, encoding = '', call: Call): Readable {
  */
 function gunzip(stream: Readable, call: Call): Readable {
   const inflate = createGunzip({ chunkSize: INFLATED_PIECE_BYTES })
-  let received = 0
-  let inflated = 0
-  stream.on('data', (piece: Uint8Array) => {
-    received += piece.length
-  })
-  inflate.on('data', (piece: Uint8Array) => {
-    inflated += piece.length
-    if (inflated > GUNZIP_FREE_BYTES + GUNZIP_RATIO_MAX * inflate.bytesWritten)
-      call.fail(new ApiError('protocol', `the response inflates more than ${GUNZIP_RATIO_MAX} times`))
-  })
-  // It ends at zeros behind a member, and ignores what follows.
-  inflate.once('end', () => {
-    if (inflate.bytesWritten < received)
-      call.fail(new ApiError('protocol', 'the response has bytes behind its gzip data'))
-  })
   inflate.on('error', (error: NodeJS.ErrnoException) => {
     const invalid = new ApiError('protocol', 'the response is not valid gzip', { cause: error })
     call.fail(error.code === 'Z_BUF_ERROR' ? cutOff(error) : invalid)
@@ -276,21 +198,9 @@ function gathering(inflate: Writable): Writable {
   })
 }
 
-/**
- * Milliseconds that a Retry-After header (RFC 9110, 10.2.3) requests, as seconds or as a date, clamped to 0 … 300 s;
- * undefined when it cannot be read. `wallMs` is the time of day in milliseconds since 1970.
- */
-export function parseRetryAfter(header: string | undefined, wallMs: number): number | undefined {
-  const text = header?.trim() ?? ''
-  if (/^\d+$/.test(text)) return clamp(Number(text) * 1000)
-  // Date.parse takes much that is no HTTP-date, numbers with a sign among it.
-  if (!/^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? /.test(text)) return undefined
-  const atMs = Date.parse(text)
-  return Number.isNaN(atMs) ? undefined : clamp(atMs - wallMs)
-}
-
-function clamp(ms: number): number {
-  return Math.min(RETRY_AFTER_MS_MAX, Math.max(0, ms))
+/** Milliseconds that a Retry-After header requests in seconds, as API servers do; undefined for anything else. */
+export function parseRetryAfter(header = ''): number | undefined {
+  return /^\d+$/.test(header) ? Math.min(RETRY_AFTER_MS_MAX, Number(header) * 1000) : undefined
 }
 
 /** client-go's ReadIdleTimeout and PingTimeout. */

@@ -1,7 +1,27 @@
-import type { Cancel } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
 
-const PATH_CHARS_MAX = 200
+/** A request as it goes out, credentials included: never to be printed. */
+export interface Outgoing {
+  readonly method: string
+  /** The path, with the server's base path. */
+  readonly path: string
+  /** Names in lower case. */
+  readonly headers: Readonly<Record<string, string | string[]>>
+  readonly body: string | undefined
+  /** Longest silence between two pieces of the response's body, milliseconds; a watch has no such limit. */
+  readonly idleMs: number
+  readonly longLived: boolean
+  /** The limit of a watch where the connection itself notices no dead peer (HTTP/1.1), milliseconds. */
+  readonly watchIdleMs: number
+}
+
+/** Tests whether a response may be silent for as long as its connection lives: a refused watch has an end. */
+export function isWatch({ longLived }: Outgoing, status: number): boolean {
+  return longLived && status === 200
+}
+
+/** Bounds the head of an answer. */
+export const HEAD_BYTES_MAX = 64 * 1024
 
 /**
  * One request on its way, over however many parts it passes through. The first failure stays; whatever waits for the
@@ -9,76 +29,55 @@ const PATH_CHARS_MAX = 200
  */
 export class Call {
   readonly #words: string
-  readonly #failWatchers = new Set<(error: ApiError) => void>()
-  readonly #overWatchers = new Set<() => void>()
+  #failWatchers: ((error: ApiError) => void)[] = []
+  #overWatchers: (() => void)[] = []
   #error: ApiError | undefined
   #over = false
 
-  constructor(request: { readonly method: string; readonly path: string }, server: string) {
-    // The cause stands at the end of the line: a long query would push it out.
-    this.#words = `${request.method} ${shortened(request.path.split('?')[0] ?? '')} at ${server}`
+  constructor({ method, path }: { readonly method: string; readonly path: string }, server: string) {
+    // Without the query, which may be long: the cause stands at the end of the line.
+    this.#words = `${method} ${path.split('?')[0] ?? ''} at ${server}`
   }
 
   /** `reason` speaks of the cause alone; the request's own words are put before it. */
   fail(reason: ApiError): void {
     if (this.#over) return
-    const error = this.#worded(reason)
-    this.#error = error
-    const watchers = [...this.#failWatchers]
+    this.#error = new ApiError(reason.kind, `${this.#words}: ${reason.message}`, { cause: reason })
+    const watchers = this.#failWatchers
     this.finish()
-    for (const watcher of watchers) watcher(error)
+    for (const watcher of watchers) watcher(this.#error)
   }
 
   /** The response has arrived or was given up: nothing can fail any more. */
   finish(): void {
     if (this.#over) return
     this.#over = true
-    this.#failWatchers.clear()
-    const watchers = [...this.#overWatchers]
-    this.#overWatchers.clear()
-    for (const watcher of watchers) watcher()
+    this.#failWatchers = []
+    for (const watcher of this.#overWatchers.splice(0)) watcher()
   }
 
   /** Calls `run` once when the request fails, at once when it has. */
-  onFail(run: (error: ApiError) => void): Cancel {
+  onFail(run: (error: ApiError) => void): void {
     if (this.#error !== undefined) run(this.#error)
-    else if (!this.#over) this.#failWatchers.add(run)
-    return () => this.#failWatchers.delete(run)
+    else if (!this.#over) this.#failWatchers.push(run)
   }
 
-  /** Calls `run` once when the request has failed or is finished, at once when it is. */
+  /** Calls `run` once when the request has failed or is finished. */
   onOver(run: () => void): void {
-    if (this.#over) run()
-    else this.#overWatchers.add(run)
+    this.#overWatchers.push(run)
   }
 
   /** Gives the result of `work`, unless the request fails first; ApiErrors that `work` throws become its failure. */
   async until<T>(work: Promise<T>): Promise<T> {
-    let unwatch: Cancel | undefined
-    const failed = new Promise<never>((_, reject) => {
-      unwatch = this.onFail(reject)
-    })
+    const failed = new Promise<never>((_, reject) => this.onFail(reject))
     try {
       const result = await Promise.race([work, failed])
       if (this.#error === undefined) return result
     } catch (error) {
-      if (this.#error === undefined && error instanceof ApiError) {
-        this.fail(error)
-        throw this.#error ?? this.#worded(error)
-      }
-      this.finish()
+      if (error instanceof ApiError) this.fail(error)
+      else this.finish()
       throw this.#error ?? error
-    } finally {
-      unwatch?.()
     }
     throw this.#error
   }
-
-  #worded(reason: ApiError): ApiError {
-    return new ApiError(reason.kind, `${this.#words}: ${reason.message}`, { cause: reason })
-  }
-}
-
-function shortened(path: string): string {
-  return path.length > PATH_CHARS_MAX ? `${path.slice(0, PATH_CHARS_MAX)}…` : path
 }

@@ -6,7 +6,6 @@ import { connect as connectTls, createSecureContext, type SecureContext, TLSSock
 import type { Clock } from '../../../base/clock.ts'
 import { codeOf } from '../../../base/errors.ts'
 import { ApiError } from '../api-client.ts'
-import { firstConnection, type RaceOptions } from './race.ts'
 import type { HttpProxy, ServerAddress } from './server-address.ts'
 
 /**
@@ -31,19 +30,17 @@ export interface TlsMaterial {
   readonly where: string
 }
 
-interface DialOptions extends RaceOptions {
+interface DialOptions {
   readonly address: ServerAddress
   readonly tls: TlsMaterial
   readonly proxy: HttpProxy | undefined
+  /** Gives all addresses, which are not cached. */
+  readonly lookup: LookupFunction
+  readonly signal: AbortSignal
   /** The TCP port to connect from; the kernel's choice unless given. */
   readonly localPort?: number | undefined
   /** Offers HTTP/1.1 alone: a connection that is to be upgraded. */
   readonly isUpgraded?: boolean
-}
-
-/** One attempt: the server, or the proxy, is at this address. */
-interface Way extends DialOptions {
-  readonly at: string
 }
 
 /** Makes one connection; the server chooses HTTP/2 or HTTP/1.1 by ALPN. Throws ApiError. */
@@ -52,8 +49,10 @@ export async function dial(
 ): Promise<{ readonly socket: Socket; readonly isHttp2: boolean }> {
   const { address, proxy, signal } = options
   try {
-    const { host } = proxy ?? address
-    const socket = await firstConnection(host, options, (at, signal) => attempt({ ...options, at, signal }))
+    const tcp = proxy === undefined ? await direct(options) : await throughProxy(proxy, options)
+    tcp.setNoDelay(true)
+    tcp.setKeepAlive(true, KEEP_ALIVE_MS)
+    const socket = address.secure ? await secure(tcp, options) : tcp
     const isHttp2 = socket instanceof TLSSocket && socket.alpnProtocol === 'h2'
     return { socket, isHttp2 }
   } catch (error) {
@@ -62,29 +61,29 @@ export async function dial(
   }
 }
 
-async function attempt(way: Way): Promise<Socket> {
-  const tcp = way.proxy === undefined ? await direct(way) : await throughProxy(way.proxy, way)
-  tcp.setNoDelay(true)
-  tcp.setKeepAlive(true, KEEP_ALIVE_MS)
-  return way.address.secure ? await secure(tcp, way) : tcp
+interface TurningLookup {
+  /** The system's resolver unless a test replaces it. */
+  readonly lookup?: LookupFunction | undefined
+  /** The first of the addresses to try, counted on after the last. */
+  readonly turn: number
+  readonly resolved: (addresses: readonly string[]) => void
 }
 
-/** Wraps a resolver, by default that of the system; `resolved` gets all addresses that it finds. */
-export function watchedLookup(
-  lookup: LookupFunction = systemLookup,
-  resolved: (addresses: readonly string[]) => void,
-): LookupFunction {
+/** Wraps a resolver that gives all addresses of a name. */
+export function turningLookup({ lookup = systemLookup, turn, resolved }: TurningLookup): LookupFunction {
   return (host, options, done) =>
-    lookup(host, options, (error, address, family) => {
-      if (error === null) resolved(typeof address === 'string' ? [address] : address.map(its => its.address))
-      done(error, address, family)
+    lookup(host, options, (error, found, family) => {
+      if (error !== null || typeof found === 'string') return done(error, found, family)
+      resolved(found.map(({ address }) => address))
+      const first = turn % found.length
+      done(null, [...found.slice(first), ...found.slice(0, first)])
     })
 }
 
-/** Tests whether a TCP connection to an address succeeds within CONNECTS_MS. It is closed at once. */
+/** Tests whether a TCP connection to an address succeeds within 2 s, with a second SYN. It is closed at once. */
 export async function connects(clock: Clock, host: string, port: number): Promise<boolean> {
   const controller = new AbortController()
-  const cancel = clock.after(CONNECTS_MS, () => controller.abort())
+  const cancel = clock.after(2_000, () => controller.abort())
   try {
     const socket = await settled(connectTcp({ host, port }), 'connect', controller.signal)
     socket.destroy()
@@ -96,30 +95,36 @@ export async function connects(clock: Clock, host: string, port: number): Promis
   }
 }
 
-/** Time for a second SYN, which follows the first one after a second. */
-const CONNECTS_MS = 2_000
-
-function direct({ address, at, localPort, signal }: Way): Promise<Socket> {
-  const socket = connectTcp({ host: at, port: address.port, ...portOf(localPort) })
+function direct({ address, signal, ...options }: DialOptions): Promise<Socket> {
+  const socket = connectTcp({ host: address.host, port: address.port, ...tcpOptions(options) })
   return settled(socket, 'connect', signal)
 }
 
-function portOf(localPort: number | undefined) {
-  return localPort === undefined ? {} : { localPort }
+/**
+ * Node tries the addresses of a name one after the other, in turns of the families (RFC 8305). One that has not answered
+ * within a second is given up for the next one; the last one gets all the time that is left.
+ */
+function tcpOptions({ localPort, lookup }: Pick<DialOptions, 'localPort' | 'lookup'>) {
+  return {
+    autoSelectFamily: true,
+    autoSelectFamilyAttemptTimeout: 1_000,
+    lookup,
+    ...(localPort === undefined ? {} : { localPort }),
+  }
 }
 
 /** A tunnel by CONNECT (RFC 9110, 9.3.6). */
-function throughProxy(proxy: HttpProxy, { address, at, localPort, signal }: Way): Promise<Socket> {
+function throughProxy(proxy: HttpProxy, { address, signal, ...options }: DialOptions): Promise<Socket> {
   const target = `${isIP(address.host) === 6 ? `[${address.host}]` : address.host}:${address.port}`
   const asked = request({
     method: 'CONNECT',
-    host: at,
+    host: proxy.host,
     port: proxy.port,
     path: target,
     headers: { host: target, ...proxy.headers },
     agent: false,
     signal,
-    ...portOf(localPort),
+    ...tcpOptions(options),
   })
   return new Promise((resolve, reject) => {
     asked.once('error', error => reject(viaProxy(proxy, codeOf(error), error)))
@@ -142,7 +147,7 @@ function viaProxy(proxy: HttpProxy, why: string, cause?: unknown): ApiError {
   })
 }
 
-async function secure(tcp: Socket, options: Way): Promise<TLSSocket> {
+async function secure(tcp: Socket, options: DialOptions): Promise<TLSSocket> {
   const { address, tls, signal } = options
   const servername = tls.serverName ?? (isIP(address.host) === 0 ? address.host : '')
   try {

@@ -39,8 +39,6 @@ const LIMIT_MS = 30_000
 /** Limit of each of its two outputs: a credential has some kilobytes. */
 const OUTPUT_BYTES_MAX = 1 << 20
 const STDERR_CHARS_MAX = 300
-/** Limit for reading the output after the exit; a process of another group may hold the pipes for ever. */
-const REST_MS = 200
 
 /**
  * Runs a credential plugin (client.authentication.k8s.io/v1 and v1beta1) and reads what it prints. The plugin has a process
@@ -100,7 +98,8 @@ async function outputOf(run: ExecRun): Promise<Outcome> {
       // A group id is reserved only while the group has members, so a later kill could hit another group.
       if (pid !== undefined) signalGroup(pid, 'SIGKILL')
       const over = () => settle(code === 0 ? { kind: 'printed', stdout: said() } : failure(complained()))
-      const cancelRest = clock.after(REST_MS, over)
+      // A process of another group may hold the pipes for ever.
+      const cancelRest = clock.after(200, over)
       child.once('close', () => {
         cancelRest()
         over()

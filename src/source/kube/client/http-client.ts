@@ -1,17 +1,14 @@
-import { isIP, type LookupFunction } from 'node:net'
+import type { LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
-import { type Answer, parseRetryAfter } from './answer.ts'
-import { Call } from './call.ts'
+import { type Answer, type HttpConnection, parseRetryAfter } from './answer.ts'
+import { Call, type Outgoing } from './call.ts'
+import { Connections, closing, type DialWatch } from './connections.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
-import { dial, isTurnedDown, watchedLookup } from './dial.ts'
-import { Http1Connection } from './http1-connection.ts'
-import { openHttp2 } from './http2-connection.ts'
+import { isTurnedDown } from './dial.ts'
 import { type Access, SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
-import { closing, type HttpConnection, type Outgoing, Pool, type PoolContext } from './pool.ts'
 import { RateLimit } from './rate-limit.ts'
 import {
-  type HttpProxy,
   isLoopbackHost,
   parseProxy,
   parseServer,
@@ -38,30 +35,12 @@ export interface ClientOptions {
   readonly dials?: DialWatch
 }
 
-export interface DialWatch {
-  /** It is made to one of these addresses: texts of the kubeconfig or of the resolver. */
-  readonly reaching: (addresses: readonly string[], port: number) => void
-  /** Runs before each attempt, which waits for it; does not reject. Undefined where the outcome does not matter. */
-  readonly dialling?: () => Promise<DialAttempt | undefined>
-}
-
-/** The next step of the client waits for each of these; they do not reject. */
-export interface DialAttempt {
-  /** The port to connect from; undefined for any. */
-  readonly localPort: number | undefined
-  readonly connected: (address: string, port: number) => Promise<void>
-  readonly failed: () => Promise<void>
-}
-
 interface ConnectOverrides {
   readonly lookup?: LookupFunction
   readonly serviceAccountFolder?: string
   /** Time of day in milliseconds since 1970. */
   readonly wallMs?: () => number
 }
-
-/** A watch without a timeoutSeconds of its own lasts half an hour to an hour (kube-apiserver's min-request-timeout). */
-const WATCH_LIMIT_MS = 3_600_000
 
 /**
  * Reads the configuration and gives a client that has no connection yet: the first request makes it. Throws ApiError
@@ -74,7 +53,15 @@ export async function openApiClient(options: ClientOptions): Promise<ApiClient> 
   const credentials = await openCredentials({ ...options, wallMs, serviceAccountFolder })
   const { address, proxy } = wayTo(credentials.access, options.env)
   for (const text of doubts(credentials, address, options.env)) warn(text)
-  return new HttpClient({ ...options, credentials, address, proxy, wallMs })
+  const connections = new Connections({
+    ...options,
+    credentials,
+    address,
+    proxy,
+    lookup: connect.lookup,
+    dials: options.dials,
+  })
+  return new HttpClient({ ...options, credentials, address, connections })
 }
 
 /** The server, and the proxy in front of it. Throws ApiError 'credentials'. */
@@ -106,8 +93,7 @@ export function doubts(
 interface Parts extends ClientOptions {
   readonly credentials: Credentials
   readonly address: ServerAddress
-  readonly proxy: HttpProxy | undefined
-  readonly wallMs: () => number
+  readonly connections: Connections
 }
 
 interface Exchange {
@@ -119,7 +105,6 @@ class HttpClient implements ApiClient {
   readonly server: string
   readonly #parts: Parts
   readonly #limit: RateLimit
-  readonly #pool: Pool
   readonly #calls = new Set<Call>()
   #closed = false
 
@@ -127,7 +112,6 @@ class HttpClient implements ApiClient {
     this.#parts = parts
     this.server = parts.address.url
     this.#limit = new RateLimit(parts)
-    this.#pool = new Pool({ clock: parts.clock, dial: context => this.#connect(context) })
   }
 
   async authorities(): Promise<readonly string[]> {
@@ -136,7 +120,7 @@ class HttpClient implements ApiClient {
 
   async send(request: ApiRequest): Promise<ApiResponse> {
     const call = this.#begin(request)
-    await call.until(this.#limit.turn(call))
+    await call.until(this.#limit.turn(request.signal))
     const first = await this.#persist(request, call)
     if (first.answer.status !== 401) return this.#response(first.answer)
     // The second answer repeats the information of this body.
@@ -150,7 +134,7 @@ class HttpClient implements ApiClient {
     this.#closed = true
     for (const call of [...this.#calls]) call.fail(closing())
     this.#parts.credentials.close()
-    await this.#pool.close()
+    await this.#parts.connections.close()
   }
 
   #begin(request: ApiRequest): Call {
@@ -180,22 +164,18 @@ class HttpClient implements ApiClient {
 
   /** One request and the head of its response, within idleMs once there are credentials. */
   async #exchange(request: ApiRequest, call: Call): Promise<Exchange> {
-    const { clock, credentials } = this.#parts
+    const { clock, connections, credentials } = this.#parts
     // These have a limit of their own: a plugin that hangs is not a server that does.
     const pass = await call.until(credentials.pass())
     let used: HttpConnection | undefined
     const cancel = clock.after(request.idleMs, () => {
-      used?.probe()
+      used?.probe?.()
       call.fail(new ApiError('silent', `no answer within ${request.idleMs / 1000} s`))
     })
     try {
-      this.#pool.keepOnly(pass.identity)
-      const outgoing = this.#outgoing(request, pass)
-      const sent = new Promise<Answer>((resolve, reject) => {
-        this.#pool.use(call, connection => {
-          used = connection
-          connection.send(outgoing, call).then(resolve, reject)
-        })
+      const sent = connections.use(pass.identity, connection => {
+        used = connection
+        return connection.send(this.#outgoing(request, pass), call)
       })
       return { answer: await call.until(sent), pass }
     } finally {
@@ -222,40 +202,12 @@ class HttpClient implements ApiClient {
     }
   }
 
-  /** Resolves the name of the server, or of the proxy in front of it. */
-  #watchedLookup({ host, port }: Pick<ServerAddress, 'host' | 'port'>): LookupFunction | undefined {
-    const { dials, connect } = this.#parts
-    if (dials === undefined) return undefined
-    if (isIP(host) !== 0) dials.reaching([host], port)
-    return watchedLookup(connect?.lookup, addresses => dials.reaching(addresses, port))
-  }
-
   #response({ status, header, body }: Answer): ApiResponse {
     return {
       status,
       contentType: header('content-type')?.toLowerCase().replace(/\s+/g, '') ?? '',
-      retryAfterMs: parseRetryAfter(header('retry-after'), this.#parts.wallMs()),
+      retryAfterMs: parseRetryAfter(header('retry-after')),
       body,
-    }
-  }
-
-  async #connect(context: PoolContext): Promise<HttpConnection> {
-    const { address, credentials, proxy, connect } = this.#parts
-    const tls = await credentials.tls()
-    const lookup = this.#watchedLookup(proxy ?? address) ?? connect?.lookup
-    const attempt = await this.#parts.dials?.dialling?.()
-    try {
-      const way = { address, tls, proxy, lookup, clock: context.clock, localPort: attempt?.localPort }
-      const { socket, isHttp2 } = await dial({ ...way, signal: context.signal })
-      const { remoteAddress = '', remotePort = 0 } = socket
-      const open = { ...context, identity: tls.identity, socket, authority: address.authority }
-      // The connection comes first, because only it handles errors of the socket.
-      const connection = isHttp2 ? await openHttp2(open) : new Http1Connection(open)
-      await attempt?.connected(remoteAddress, remotePort)
-      return connection
-    } catch (error) {
-      await attempt?.failed()
-      throw error
     }
   }
 }
@@ -266,5 +218,6 @@ class HttpClient implements ApiClient {
  */
 function watchLimitMs(path: string): number {
   const seconds = /[?&]timeoutSeconds=(\d{1,6})(?:&|$)/.exec(path)?.[1]
-  return seconds === undefined ? WATCH_LIMIT_MS : Number(seconds) * 1000
+  // Without one of its own, a watch lasts half an hour to an hour (kube-apiserver's min-request-timeout).
+  return Number(seconds ?? 3_600) * 1_000
 }

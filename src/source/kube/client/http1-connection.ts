@@ -1,78 +1,43 @@
-import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http'
+import { type ClientRequest, type IncomingMessage, request } from 'node:http'
 import type { Socket } from 'node:net'
+import type { Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, cutOff } from './answer.ts'
-import type { Call } from './call.ts'
-import { exchangeFailure, KEEP_ALIVE_MS } from './dial.ts'
-import {
-  endOf,
-  HEAD_BYTES_MAX,
-  type HttpConnection,
-  isWatch,
-  type OpenConnection,
-  type Outgoing,
-} from './pool.ts'
+import { type Answer, answerOf, cutOff, type HttpConnection } from './answer.ts'
+import { type Call, HEAD_BYTES_MAX, isWatch, type Outgoing } from './call.ts'
+import { exchangeFailure } from './dial.ts'
 
-/** One request after the other over one socket (RFC 9112), which closes with a request that is given up. */
+interface Http1Options {
+  /** Connected, with TLS where the server has it. */
+  readonly socket: Socket
+  readonly authority: string
+  readonly clock: Clock
+}
+
+/** One request over a socket of its own (RFC 9112), which closes with it. */
 export class Http1Connection implements HttpConnection {
-  readonly identity: string
-  readonly #options: OpenConnection
-  readonly #agent: OneSocketAgent
-  #call: Call | undefined
-  #retired = false
-  #ended = false
+  readonly #options: Http1Options
 
-  constructor(options: OpenConnection) {
+  constructor(options: Http1Options) {
     this.#options = options
-    this.identity = options.identity
-    this.#agent = new OneSocketAgent(options.socket, () => this.#freed())
-    // Both events also reach the requests under way.
-    options.socket.on('error', () => this.#end(undefined))
-    options.socket.once('close', () => this.#end(undefined))
-  }
-
-  get retired(): boolean {
-    return this.#retired || this.#ended || this.#options.socket.destroyed
-  }
-
-  get closed(): boolean {
-    return this.#ended
-  }
-
-  get room(): number {
-    return this.retired || this.#call !== undefined ? 0 : 1
+    // The request fails of it, too.
+    options.socket.on('error', () => undefined)
   }
 
   async send(outgoing: Outgoing, call: Call): Promise<Answer> {
     const { method, path, headers, body } = outgoing
+    const { socket, authority } = this.#options
+    if (socket.destroyed) throw cutOff()
     const sent = request({
-      agent: this.#agent,
+      createConnection: () => socket,
       method,
       path,
-      headers: { host: this.#options.authority, ...headers },
+      headers: { host: authority, ...headers },
       maxHeaderSize: HEAD_BYTES_MAX,
     })
-    this.#call = call
     sent.on('error', error => call.fail(exchangeFailure(error)))
     call.onFail(() => sent.destroy())
     sent.end(body)
-    return this.#response(sent, outgoing, call)
-  }
-
-  retire(): void {
-    this.#retired = true
-    if (this.#call === undefined) this.#end(cutOff())
-    else this.#options.changed(this)
-  }
-
-  probe(): void {
-    // A request that failed has taken the socket with it.
-  }
-
-  close(): Promise<void> {
-    const closed = endOf(this.#options.socket)
-    this.#end(cutOff())
-    return closed
+    return await this.#response(sent, outgoing, call)
   }
 
   #response(sent: ClientRequest, outgoing: Outgoing, call: Call): Promise<Answer> {
@@ -105,45 +70,5 @@ export class Http1Connection implements HttpConnection {
       whole: () => response.complete,
       cancel: () => response.destroy(),
     })
-  }
-
-  /** The socket may carry the next request. */
-  #freed(): void {
-    this.#call = undefined
-    if (this.#retired) this.#end(cutOff())
-    else this.#options.changed(this)
-  }
-
-  #end(reason: ApiError | undefined): void {
-    if (this.#ended) return
-    this.#ended = true
-    if (reason !== undefined) this.#call?.fail(reason)
-    this.#agent.destroy()
-    this.#options.socket.destroy()
-    this.#options.changed(this)
-  }
-}
-
-/** Node's own keeping of connections, for one that has been made already. */
-class OneSocketAgent extends Agent {
-  readonly #socket: Socket
-  readonly #freed: () => void
-
-  constructor(socket: Socket, freed: () => void) {
-    super({ keepAlive: true, keepAliveMsecs: KEEP_ALIVE_MS, maxSockets: 1 })
-    this.#socket = socket
-    this.#freed = freed
-  }
-
-  createConnection(): Socket {
-    return this.#socket
-  }
-
-  /** Called when a response has been read and the server keeps the connection open. */
-  keepSocketAlive(socket: Socket): boolean {
-    socket.setKeepAlive(true, KEEP_ALIVE_MS)
-    // The agent lists the socket as free once this has returned.
-    setImmediate(this.#freed)
-    return true
   }
 }

@@ -8,18 +8,12 @@ import {
   type OutgoingHttpHeaders,
   sensitiveHeaders,
 } from 'node:http2'
+import type { Socket } from 'node:net'
+import type { Clock } from '../../../base/clock.ts'
 import type { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, cutOff, Pulse, silence } from './answer.ts'
-import type { Call } from './call.ts'
+import { type Answer, answerOf, cutOff, type HttpConnection, Pulse, silence } from './answer.ts'
+import { type Call, HEAD_BYTES_MAX, isWatch, type Outgoing } from './call.ts'
 import { arrival, exchangeFailure, TurnedDown } from './dial.ts'
-import {
-  endOf,
-  HEAD_BYTES_MAX,
-  type HttpConnection,
-  isWatch,
-  type OpenConnection,
-  type Outgoing,
-} from './pool.ts'
 import { SocketTap } from './socket-tap.ts'
 
 /**
@@ -28,24 +22,23 @@ import { SocketTap } from './socket-tap.ts'
  */
 const STREAM_WINDOW_BYTES = 512 * 1024
 const CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
-const HEAD_FIELDS_MAX = 200
-/** Megabytes, as Node counts them; what the windows allow must fit. */
-const SESSION_MEMORY_MAX = 64
-/** More than a server of ours ever allows (250), and a bound where it names none. */
-const STREAMS_MAX = 1000
 /** Codes by which a server rejects unprocessed requests; the next stream of this connection would fail as well. */
 const TURNED_DOWN: readonly (number | undefined)[] = [
   constants.NGHTTP2_REFUSED_STREAM,
   constants.NGHTTP2_ENHANCE_YOUR_CALM,
 ]
 
-interface Http2Options extends OpenConnection {
+interface Http2Options {
+  /** Connected, with TLS where the server has it. */
+  readonly socket: Socket
+  readonly authority: string
+  readonly clock: Clock
   /** Ends the opening, with an ApiError as its reason. */
   readonly signal: AbortSignal
 }
 
 /** Begins to speak HTTP/2 (RFC 9113) and resolves when the server's SETTINGS have arrived. */
-export async function openHttp2(options: Http2Options): Promise<HttpConnection> {
+export async function openHttp2(options: Http2Options): Promise<Http2Connection> {
   const { socket, authority } = options
   const session = connect(`https://${authority}`, {
     createConnection: () => socket,
@@ -54,8 +47,9 @@ export async function openHttp2(options: Http2Options): Promise<HttpConnection> 
       initialWindowSize: STREAM_WINDOW_BYTES,
       maxHeaderListSize: HEAD_BYTES_MAX,
     },
-    maxHeaderListPairs: HEAD_FIELDS_MAX,
-    maxSessionMemory: SESSION_MEMORY_MAX,
+    maxHeaderListPairs: 200,
+    // Megabytes, as Node counts them; what the windows allow must fit.
+    maxSessionMemory: 64,
   })
   await settle(session, options)
   return new Http2Connection(session, options)
@@ -75,8 +69,7 @@ async function settle(session: ClientHttp2Session, { socket, signal }: Http2Opti
 }
 
 /** Requests are streams of one session. GOAWAY retires it, and so does a stream turned down; RST_STREAM fails one request alone. */
-class Http2Connection implements HttpConnection {
-  readonly identity: string
+export class Http2Connection implements HttpConnection {
   readonly #session: ClientHttp2Session
   readonly #options: Http2Options
   readonly #pulse: Pulse
@@ -88,7 +81,6 @@ class Http2Connection implements HttpConnection {
   constructor(session: ClientHttp2Session, options: Http2Options) {
     this.#session = session
     this.#options = options
-    this.identity = options.identity
     this.#tap = new SocketTap(options)
     this.#pulse = new Pulse({
       clock: options.clock,
@@ -98,24 +90,16 @@ class Http2Connection implements HttpConnection {
     session.on('error', error => this.#end(exchangeFailure(error)))
     session.on('close', () => this.#end(cutOff()))
     session.on('goaway', () => this.retire())
-    session.on('remoteSettings', () => options.changed(this))
     // Node may end the session without an error when the socket goes under it.
     options.socket.once('close', () => this.#end(cutOff()))
   }
 
-  get retired(): boolean {
+  /** Tests whether it takes one more request now. */
+  get hasRoom(): boolean {
     // Streams go before their session reports its end.
-    return this.#retired || this.#ended || this.#session.closed || this.#session.destroyed
-  }
-
-  get closed(): boolean {
-    return this.#ended
-  }
-
-  get room(): number {
-    if (this.retired) return 0
-    const allowed = this.#session.remoteSettings.maxConcurrentStreams ?? STREAMS_MAX
-    return Math.max(0, Math.min(allowed, STREAMS_MAX) - this.#streams.size)
+    if (this.#retired || this.#ended || this.#session.closed || this.#session.destroyed) return false
+    const { maxConcurrentStreams = Number.POSITIVE_INFINITY } = this.#session.remoteSettings
+    return this.#streams.size < maxConcurrentStreams
   }
 
   async send(outgoing: Outgoing, call: Call): Promise<Answer> {
@@ -132,13 +116,14 @@ class Http2Connection implements HttpConnection {
       })
       stream.once('close', () => {
         if (!answered) call.fail(cutOff())
-        if (!answered && TURNED_DOWN.includes(stream.rstCode)) this.#retired = true
         this.#streams.delete(stream)
+        if (!answered && TURNED_DOWN.includes(stream.rstCode)) this.#retired = true
         this.#freed()
       })
     })
   }
 
+  /** Takes no new requests and closes after the last one. */
   retire(): void {
     this.#retired = true
     this.#freed()
@@ -146,12 +131,6 @@ class Http2Connection implements HttpConnection {
 
   probe(): void {
     this.#pulse.probe()
-  }
-
-  close(): Promise<void> {
-    const closed = endOf(this.#options.socket)
-    this.#end(cutOff())
-    return closed
   }
 
   #begin(outgoing: Outgoing): ClientHttp2Stream {
@@ -192,7 +171,7 @@ class Http2Connection implements HttpConnection {
       whole: () => stream.rstCode === constants.NGHTTP2_NO_ERROR,
       cancel: () => stream.close(constants.NGHTTP2_CANCEL),
       pulse: this.#pulse,
-      tap: this.#tap,
+      tap: this.#tap.tap(),
     })
   }
 
@@ -205,19 +184,17 @@ class Http2Connection implements HttpConnection {
 
   #freed(): void {
     if (this.#retired && this.#streams.size === 0) this.#end(cutOff())
-    else this.#options.changed(this)
   }
 
   #end(reason: ApiError): void {
     if (this.#ended) return
     this.#ended = true
     this.#pulse.stop()
-    this.#tap.resume()
+    this.#tap.end()
     for (const call of this.#streams.values()) call.fail(reason)
     this.#session.destroy()
     // A session that was closing would wait for a peer that may be gone.
     this.#options.socket.destroy()
-    this.#options.changed(this)
   }
 }
 

@@ -288,15 +288,12 @@ function inCluster({ env, serviceAccountFolder }: AccessOptions): Access {
   }
 }
 
-/** Kubeconfigs, tokens and certificates are a few KiB; whatever is larger is something else. */
-const BYTES_MAX = 1024 * 1024
-
-/** The text of a file of at most 1 MiB. Throws ApiError 'credentials' that names `what` and the path. */
+/** The text of a file of at most 1 MiB: kubeconfigs, tokens and certificates are a few KiB. Throws ApiError 'credentials' that names `what` and the path. */
 export async function readSmallFile(path: string, what: string): Promise<string> {
   try {
     const file = await open(path)
     try {
-      const bytes = await readToEnd(file, BYTES_MAX)
+      const bytes = await readToEnd(file, 1024 * 1024)
       if (bytes === undefined) throw new ApiError('credentials', `${what} ${path} is larger than 1 MiB`)
       return new TextDecoder().decode(bytes)
     } finally {
@@ -307,9 +304,6 @@ export async function readSmallFile(path: string, what: string): Promise<string>
     throw new ApiError('credentials', `cannot read ${what} ${path}: ${codeOf(error)}`, { cause: error })
   }
 }
-
-/** The kubelet replaces a projected token when a fifth of its lifetime, minutes, is left; client-go waits 60 s, too. */
-const KEPT_MS = 60_000
 
 export interface CachedFileOptions {
   readonly material: Material
@@ -346,8 +340,8 @@ export class CachedFile {
   async read(): Promise<string> {
     const { material, clock, where, check } = this.#options
     if (material.kind === 'text') return check(material.text, where)
-    if (this.#value !== undefined && !this.#stale && clock.nowMs() - this.#readMs < KEPT_MS)
-      return this.#value
+    // The kubelet replaces a projected token minutes before its end; client-go waits 60 s, too.
+    if (this.#value !== undefined && !this.#stale && clock.nowMs() - this.#readMs < 60_000) return this.#value
     try {
       this.#value = check(await readSmallFile(material.path, this.#options.what), material.path)
       this.#warned = false

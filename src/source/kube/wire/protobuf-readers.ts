@@ -138,8 +138,6 @@ export class ProtobufListReader implements ListReader {
   }
 }
 
-const LENGTH_BYTES = 4
-
 /** Frames with their length before them (32 bits, the highest byte first), each a WatchEvent. */
 export class ProtobufWatchReader implements WatchReader {
   readonly #options: ReaderOptions
@@ -155,11 +153,11 @@ export class ProtobufWatchReader implements WatchReader {
     const bytes = this.#rest.with(piece)
     const events: WatchEvent[] = []
     let at = 0
-    while (bytes.length - at >= LENGTH_BYTES) {
+    while (bytes.length - at >= 4) {
       const length = bytes.readUInt32BE(at)
       if (length > objectBytesMax)
         throw new WireError(`an event of ${length} bytes; ${objectBytesMax} are accepted`)
-      const start = at + LENGTH_BYTES
+      const start = at + 4
       if (length > bytes.length - start) break
       events.push(this.#read(bytes.subarray(start, start + length)))
       at = start + length

@@ -2,12 +2,10 @@ import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
 import type { NodeInfo } from '../../../../src/model/snapshot.ts'
 import { Catalogue, lookAt } from '../../../../src/source/file/catalogue.ts'
 import type { ObjectEvent } from '../../../../src/source/file/read-objects.ts'
 import { temporaryFolder } from '../../../support/folder.ts'
-import { IS_QUICK } from '../../../support/runs.ts'
 
 type Content = Readonly<Record<string, string>>
 
@@ -40,7 +38,7 @@ describe('Catalogue', () => {
         const known = new Map<string, string>()
         for (const [name, next] of steps) {
           files.set(name, next)
-          const { events } = finish(catalogue.put(name, objects(next)))
+          const { events } = catalogue.put(name, objects(next))
           const keys = events.map(event => event.key)
           expect(new Set(keys).size).toBe(keys.length)
           apply(known, events)
@@ -71,7 +69,7 @@ describe('Catalogue', () => {
           else present.delete(name)
           apply(
             known,
-            (kind === 'put' ? finish(catalogue.put(name, objects(content))) : catalogue.vanish(name)).events,
+            (kind === 'put' ? catalogue.put(name, objects(content)) : catalogue.vanish(name)).events,
           )
           if (kind === 'vanish') for (const key of before) expect(known.has(key)).toBe(true)
           const decided = Object.assign({}, ...['c', 'b', 'a'].map(each => present.get(each) ?? {}))
@@ -83,34 +81,17 @@ describe('Catalogue', () => {
 
   it('names a conflict when it begins, and not again', () => {
     const catalogue = new Catalogue()
-    finish(catalogue.put('b', objects({ x: '1' })))
-    expect(finish(catalogue.put('a', objects({ x: '2' }))).conflicts).toEqual([
+    catalogue.put('b', objects({ x: '1' }))
+    expect(catalogue.put('a', objects({ x: '2' })).conflicts).toEqual([
       { id: 'Node/x', kept: 'a', ignored: 'b' },
     ])
-    expect(finish(catalogue.put('b', objects({ x: '3' })))).toEqual({ events: [], conflicts: [] })
+    expect(catalogue.put('b', objects({ x: '3' }))).toEqual({ events: [], conflicts: [] })
   })
 
   it('says nothing about a file that says the same again', () => {
     const catalogue = new Catalogue()
-    finish(catalogue.put('a', objects({ x: '1' })))
-    expect(finish(catalogue.put('a', objects({ x: '1' })))).toEqual({ events: [], conflicts: [] })
-  })
-
-  it.skipIf(IS_QUICK)('offers to pause while it takes a large file, new, unchanged and emptied', () => {
-    const many = () => objects(Object.fromEntries(Array.from({ length: 20_000 }, (_, n) => [`o${n}`, '1'])))
-    const catalogue = new Catalogue()
-    for (const [content, events] of [
-      [many(), 20_000],
-      [many(), 0],
-      [new Map(), 20_000],
-    ] as const) {
-      const steps = catalogue.put('a', content)
-      let pauses = 0
-      let step = steps.next()
-      for (; step.done !== true; step = steps.next()) pauses++
-      expect(pauses).toBeGreaterThan(20)
-      expect(step.value.events).toHaveLength(events)
-    }
+    catalogue.put('a', objects({ x: '1' }))
+    expect(catalogue.put('a', objects({ x: '1' }))).toEqual({ events: [], conflicts: [] })
   })
 })
 

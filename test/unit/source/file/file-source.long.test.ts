@@ -125,32 +125,23 @@ describe('FileSource', () => {
     expect(batches).toHaveLength(1)
   })
 
-  it('is complete at once when the folder is empty, and says that nothing was found', async () => {
+  it.each([
+    ['nothing', [], /the folder has no \*\.yaml, \*\.yml or \*\.json file$/],
+    ['other files', ['notes.txt', 'sub/'], /or \*\.json file; skipped: notes\.txt, sub\/$/],
+    [
+      'other kinds',
+      ['a.yaml', 'b.json'],
+      /no Service, .* for this node; files read: a\.yaml, b\.json; other objects: Pod, Secret$/,
+    ],
+  ])('is complete at once where there is %s, and names it', async (_, names, text) => {
+    for (const name of names) {
+      if (name.endsWith('/')) mkdirSync(join(folder, name))
+      else writeFileSync(join(folder, name), name === 'a.yaml' ? 'kind: Pod\n---\nkind: Secret\n' : '')
+    }
     await begin()
     await until(() => synced === 1, 'synced')
-    expect(said('empty', /: nothing found: the folder has no \*\.yaml, \*\.yml or \*\.json file$/)).toBe(1)
+    expect(said('empty', text)).toBe(1)
     expect(problems).toHaveLength(1)
-  })
-
-  it('names what it skipped where it found nothing', async () => {
-    writeFileSync(join(folder, 'notes.txt'), 'a: 1')
-    mkdirSync(join(folder, 'sub'))
-    await begin()
-    await until(() => synced === 1, 'synced')
-    expect(said('empty', /no \*\.yaml, \*\.yml or \*\.json file; skipped: notes\.txt, sub\/$/)).toBe(1)
-  })
-
-  it('names files and kinds where the files have no object for this node', async () => {
-    writeFileSync(join(folder, 'a.yaml'), 'kind: Pod\n---\nkind: Secret\n')
-    writeFileSync(join(folder, 'b.json'), '')
-    await begin()
-    await until(() => synced === 1, 'synced')
-    expect(
-      said(
-        'empty',
-        /no Service, .* for this node; files read: a\.yaml, b\.json; other objects: Pod, Secret$/,
-      ),
-    ).toBe(1)
   })
 
   it.each([
@@ -281,18 +272,6 @@ describe('FileSource', () => {
     writeFileSync(join(folder, 'a.yaml'), yaml({ a: '2', b: '2', c: '2' }))
     await reads({ a: '2', b: '2', c: '2' })
     expect(batches).toHaveLength(2)
-  })
-
-  it('reads a file that changes all the time, and once more when it rests', async () => {
-    write('a.yaml', { a: '00' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    let zone = 10
-    while (zone < 40 || known().a === '00') {
-      write('a.yaml', { a: String(++zone) })
-      await rest(20)
-    }
-    await reads({ a: String(zone) })
   })
 
   it('keeps the last good state of a broken file, says so once with its place, and says when it is read again', async () => {

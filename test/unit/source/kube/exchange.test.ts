@@ -50,18 +50,6 @@ describe('exchange', () => {
     expect(api.take().request.accept).not.toContain(DROP)
   })
 
-  it('fails when the server rejects the media types without the parameter, too, and does not blame it', async () => {
-    const { api, exchange: each } = exchange()
-    const page = each.list(opening(), () => undefined)
-    api.take().status(406, {})
-    await settle()
-    api.take().status(406, { reason: 'NotAcceptable', message: 'no' })
-    await expect(page).rejects.toThrow('status 406 NotAcceptable: no')
-    expect(api.waiting()).toBe(0)
-    void each.list(opening(), () => undefined).catch(() => undefined)
-    expect(api.take().request.accept).toContain(DROP)
-  })
-
   it('gives the items of a page, its version and its size', async () => {
     const { api, exchange: each } = exchange()
     const names: unknown[] = []
@@ -163,34 +151,6 @@ describe('exchange', () => {
       }
     expect(calls.slice(2)).toEqual(['hold at 29', 'resume at 44'])
     expect(clock.pending).toBe(0)
-  })
-
-  it('passes on together what arrived while the reader was busy', async () => {
-    const line = (name: string) =>
-      Buffer.from(`${JSON.stringify({ type: 'ADDED', object: service(name, 1) })}\n`)
-    const held = [line('a')]
-    const body: ApiBody = {
-      arrived: () => held.shift(),
-      async *[Symbol.asyncIterator]() {
-        for (let piece = held.shift(); piece !== undefined; piece = held.shift()) yield piece
-      },
-    }
-    const contentType = 'application/json;stream=watch'
-    const client: ApiClient = {
-      server: 'test',
-      send: async () => ({ status: 200, contentType, retryAfterMs: undefined, body }),
-      close: async () => undefined,
-    }
-    const each = new Exchange({ client, clock: new FakeClock(), accept: 'application/json' })
-    const names: string[][] = []
-    let total = 0
-    for await (const { events, bytes } of await each.watch(opening(), () => true)) {
-      names.push(events.map(({ object }) => Object(object.metadata).name))
-      total += bytes
-      if (names.length === 1) held.push(line('b'), line('c'), line('d'))
-    }
-    expect(names).toEqual([['a'], ['b', 'c', 'd']])
-    expect(total).toBe(4 * line('a').length)
   })
 
   it('leaves the stream of a watch when its reader does', async () => {

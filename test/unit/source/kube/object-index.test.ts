@@ -54,10 +54,10 @@ describe('index of objects', () => {
     const index = new ObjectIndex()
     index.put('a', v(10))
     index.put('b', v(10))
-    expect(index.overwrite('a', v(3))).toBe('changed')
-    expect(index.overwrite('b', v(10))).toBe('same')
-    expect(index.overwrite('b', v(3, 'u2'))).toBe('recreated')
-    expect(index.overwrite('c', v(3))).toBe('added')
+    expect(index.put('a', v(3), true)).toBe('changed')
+    expect(index.put('b', v(10), true)).toBe('same')
+    expect(index.put('b', v(3, 'u2'), true)).toBe('recreated')
+    expect(index.put('c', v(3), true)).toBe('added')
   })
 
   it('remembers the latest deletions and no more', () => {

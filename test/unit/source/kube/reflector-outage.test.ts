@@ -15,8 +15,7 @@ async function failing(fail: (asked: Asked) => void) {
   rig = new ReflectorRig()
   const watch = await rig.watching([service('a', 5)], 100)
   rig.api.answer('services', fail)
-  watch.cut()
-  await settle()
+  await settle(watch.cut())
   return {
     up: (resourceVersion: string) =>
       rig.api.answer('services', asked => {
@@ -95,15 +94,12 @@ describe('outages', () => {
     let confirmed = 0
     rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 5)], 100)
-    watch.close()
-    await settle()
-    rig.api.take().status(410, { reason: 'Expired' })
-    await settle()
+    await settle(watch.close())
+    await rig.status(410, { reason: 'Expired' })
     void rig.reflector.relist().then(() => confirmed++)
     const listed = async (...names: readonly string[]) => {
       const objects = names.map(name => service(name, 200))
-      rig.api.take().list(objects, '200')
-      await settle()
+      await rig.list(objects, '200')
       return [confirmed, rig.known.size, rig.api.asked.at(-1)?.request.isDirect]
     }
     expect(await listed('a', 'b')).toEqual([0, 1, true])
@@ -170,8 +166,7 @@ describe('outages', () => {
       expect(delays).toEqual([800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000])
       rig.api.answer('services', undefined)
       await rig.clock.advance(30_000)
-      rig.api.take().list([service('a', 5)], '100')
-      await settle()
+      await rig.list([service('a', 5)], '100')
       expect(rig.state).toEqual(['a=10.0.0.1'])
     }
   })
@@ -211,8 +206,7 @@ describe('outages', () => {
     await rig.clock.advance(230_000)
     expect(rig.api.asked.length).toBe(1)
     await rig.clock.advance(130_000)
-    rig.api.take('servicecidrs').list([], '7')
-    await settle()
+    await settle(rig.api.take('servicecidrs').list([], '7'))
     expect(rig.reflector.isAbsent).toBe(false)
     expect(rig.listed).toBe(1)
     expect(rig.troubles.at(-1)).toBeUndefined()
@@ -220,20 +214,17 @@ describe('outages', () => {
 
   it('A31: ServiceCIDRs that may not be read count as absent after the first refusal', async () => {
     rig = await new ReflectorRig({ resource: 'servicecidrs' }).start()
-    rig.api.take('servicecidrs').status(403, { reason: 'Forbidden' })
-    await settle()
+    await settle(rig.api.take('servicecidrs').status(403, { reason: 'Forbidden' }))
     expect(rig.listed).toBe(1)
     expect(rig.trouble).toContain('continuing without it')
     await rig.clock.advance(1_000)
-    rig.api.take('servicecidrs').list([], '7')
-    await settle()
+    await settle(rig.api.take('servicecidrs').list([], '7'))
     expect(rig.reflector.isAbsent).toBe(false)
   })
 
   it('an outage at the start is no absence', async () => {
     rig = await new ReflectorRig({ resource: 'servicecidrs' }).start()
-    rig.api.take('servicecidrs').status(503)
-    await settle()
+    await settle(rig.api.take('servicecidrs').status(503))
     expect(rig.listed).toBe(0)
   })
 

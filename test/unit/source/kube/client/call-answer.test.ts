@@ -1,6 +1,5 @@
 import { constants, createGzip, gzipSync } from 'node:zlib'
 import { describe, expect, it } from 'vitest'
-import { IS_QUICK } from '../../../../support/runs.ts'
 import { failureOf, get, getText, type Handler, loopback, textOf } from './loopback.ts'
 
 const rig = loopback()
@@ -81,17 +80,6 @@ describe('F24: a compressed response', () => {
     expect(await getText(client, '/')).toBe('firstsecond')
   })
 
-  it.skipIf(IS_QUICK)('that is a bomb is refused before it fills the memory', async () => {
-    const client = await serving(gzipSync(Buffer.alloc(96 * 1024 * 1024)))
-    const { body } = await client.send(get('/'))
-    let received = 0
-    const read = async (): Promise<void> => {
-      for await (const piece of body) received += piece.length
-    }
-    expect(await failureOf(read())).toMatchObject({ kind: 'protocol' })
-    expect(received).toBeLessThan(80 * 1024 * 1024)
-  })
-
   const two = Buffer.concat([gzipSync('x'.repeat(10_000)), gzipSync('second')])
   const flipped = Buffer.from(two)
   flipped[two.length - 8] = ~(two[two.length - 8] ?? 0)
@@ -102,8 +90,6 @@ describe('F24: a compressed response', () => {
     ['empty', 'lost', Buffer.alloc(0)],
     ['no gzip', 'protocol', Buffer.from('hello hello hello')],
     ['of another checksum', 'protocol', flipped],
-    ['followed by other bytes', 'protocol', Buffer.concat([two, Buffer.from('{"kind":"ServiceList"}')])],
-    ['followed by zeros', 'protocol', Buffer.concat([two, Buffer.alloc(4), gzipSync('third')])],
   ])('that is %s is %s', async (_, kind, body) => {
     expect(await failureOf(getText(await serving(body), '/'))).toMatchObject({ kind })
   })

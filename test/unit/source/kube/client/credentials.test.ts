@@ -5,8 +5,6 @@ import {
   openCredentials,
 } from '../../../../../src/source/kube/client/credentials.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
-import { eventually } from '../../../../support/patience.ts'
-import { isRunning } from '../../../../support/processes.ts'
 import { createAuthority } from '../../../../support/tls.ts'
 import { CANARY, failureOf, loopback } from './loopback.ts'
 
@@ -283,18 +281,6 @@ describe('a credential plugin', () => {
     const error = await failureOf((await open({ exec })).authorization())
     expect(error.message).toContain('no-such-plugin cannot be started: ENOENT; ask Alice')
     expect(JSON.stringify([error, error.cause])).not.toContain(CANARY)
-  })
-
-  it('F138: that hangs is killed when the credentials are closed', async () => {
-    const { command } = await plugin(credential({ token: 't' }), 'echo $$ > "$0.pid"; exec sleep 600')
-    const { credentials, authorization } = await open({ exec: { apiVersion: 'v1', command } })
-    const failure = failureOf(authorization())
-    const started = async () => Number(await readFile(`${command}.pid`, 'utf8').catch(() => ''))
-    await eventually(async () => (await started()) > 0)
-    const pid = await started()
-    credentials.close()
-    expect((await failure).message).toContain('was killed: the client was closed')
-    await eventually(() => !isRunning(pid))
   })
 })
 

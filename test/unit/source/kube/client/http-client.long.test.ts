@@ -1,8 +1,5 @@
-import { readFileSync } from 'node:fs'
-import { chmod } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { FakeClock, settle } from '../../../../support/fake-clock.ts'
-import { isRunning } from '../../../../support/processes.ts'
+import { FakeClock } from '../../../../support/fake-clock.ts'
 import { armed, CANARY, failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
 
 const rig = loopback()
@@ -57,20 +54,6 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
     expect(response.status).toBe(201)
     expect(await textOf(response)).toBe('')
     expect(seen).toEqual(['POST', '/k8s/c-1/apis/events.k8s.io/v1/events', 'a/b', '{"ü":1}'])
-  })
-
-  it('uses one connection for requests that follow each other', async () => {
-    const server = await rig().serve({
-      protocol,
-      handler: (_, response) => response.end('x'.repeat(100_000)),
-    })
-    const client = await rig().openTo(server)
-    for (let at = 0; at < 5; at++) {
-      expect((await getText(client, '/')).length).toBe(100_000)
-      // HTTP/1.1 has its socket back a moment after the response's end.
-      await settle()
-    }
-    expect(server.accepted).toBe(1)
   })
 
   it('F13 A31: reads a token file again after 401 and repeats the request once', async () => {
@@ -305,24 +288,6 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
       for await (const _ of response.body) break
     }
     await until(() => server.connections.size <= 1, 'the end of the connections')
-  })
-})
-
-describe('a credential plugin that hangs', () => {
-  it('is what is complained of, and not the server', async () => {
-    const command = await rig().file('plugin', '#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 600\n')
-    await chmod(command, 0o700)
-    const clock = new FakeClock()
-    const user = { exec: { apiVersion: 'client.authentication.k8s.io/v1', command } }
-    const kubeconfig = await rig().kubeconfig({ server: 'https://127.0.0.1:1' }, user)
-    const client = await rig().open({ kubeconfig, clock })
-    const failure = failureOf(client.send(get('/', { idleMs: 7000 })))
-    const pid = () => readFileSync(`${command}.pid`, { encoding: 'utf8', flag: 'a+' })
-    await until(() => pid().endsWith('\n') && clock.pending > 0, 'the plugin')
-    await clock.advance(30_000)
-    expect(await failure).toMatchObject({ kind: 'credentials' })
-    expect((await failure).message).toContain('was killed: it was still running after 30 s')
-    await until(() => !isRunning(pid().trim()), 'the end of the plugin')
   })
 })
 

@@ -52,10 +52,6 @@ describe('a watch in JSON', () => {
     expect(() => readWatch(JSON_TYPE, [bad])).toThrow('not UTF-8')
   })
 
-  it('is broken when it ends within a line', () => {
-    expect(() => read('{"type":"ADDED","object":{}}')).toThrow('ended within an event')
-  })
-
   it('F24: is broken by a line that is larger than is accepted, before it has ended', () => {
     const reader = createWatchReader(JSON_TYPE, { kind: 'Service', objectBytesMax: 1_000 })
     reader.push(Buffer.alloc(600, 'x'))

@@ -64,13 +64,6 @@ describe('a watch in protobuf', () => {
     )
   })
 
-  it('A27: is broken when it ends within an event', () => {
-    const body = encodeWatchEvent('ADDED', service)
-    for (let length = 1; length < body.length; length++)
-      expect(() => readWatch(PROTOBUF, [body.subarray(0, length)])).toThrow('ended within an event')
-    expect(readWatch(PROTOBUF, [])).toEqual([])
-  })
-
   it('is broken by an event that is larger than is accepted, before it has arrived', () => {
     expect(() => readWatch(PROTOBUF, [Buffer.from([0xff, 0xff, 0xff, 0xff])])).toThrow(WireError)
     expect(() => readWatch(PROTOBUF, [Buffer.from([0, 0, 0, 11])], { objectBytesMax: 10 })).toThrow(
