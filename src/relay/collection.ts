@@ -1,5 +1,6 @@
 import { framed } from '../api/grpc/rpc.ts'
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
+import { Newest } from '../base/queues.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn, Receipt } from './frames.ts'
 import { History, type PositionOrReason, type Publication } from './history.ts'
@@ -57,8 +58,7 @@ export class Collection {
   /** Processor time of the process at the last publication. */
   #publishedCpuMs = 0
   #isDue = false
-  #isTelling = false
-  #mustTell = false
+  readonly #telling = new Newest<true>(() => this.#tellAll())
   #isAbsent = false
   /** Among the changes that are not published yet is a list. */
   #hasGap = false
@@ -300,22 +300,15 @@ export class Collection {
 
   /** Makes readers check for news. */
   tell(): void {
-    this.#mustTell = true
-    if (this.#isTelling) return
-    this.#isTelling = true
-    void this.#tellAll()
+    this.#telling.offer(true)
   }
 
   async #tellAll(): Promise<void> {
     const slice = new Slice({ ...slicingOf(this.#options.clock), sliceMs: TELLING_SLICE_MS })
-    while (this.#mustTell) {
-      this.#mustTell = false
-      for (const reader of [...this.#readers]) {
-        reader.moved()
-        if (slice.isOver) await slice.next()
-      }
+    for (const reader of [...this.#readers]) {
+      reader.moved()
+      if (slice.isOver) await slice.next()
     }
-    this.#isTelling = false
   }
 }
 

@@ -110,6 +110,8 @@ interface DeltaStreamHost extends DiscoveryOptions {
 
 /** One client, with a subscription for each requested type. */
 class DeltaStream implements CallHandler {
+  /** The versions of 10,000 objects, which clients without a token resume by. */
+  readonly requestBytesMax = 1024 * 1024
   readonly #call: Call
   readonly #options: DeltaStreamHost
   readonly #subscriptions = new Map<string, Subscription>()

@@ -5,6 +5,7 @@ import { NodeState, SharedState } from '../api/node-state.ts'
 import { Entanglement, nodeIn } from '../api/shared-view.ts'
 import { type Cancel, type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
+import { Newest } from '../base/queues.ts'
 import { Intake } from '../daemon/intake.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
@@ -43,8 +44,7 @@ export class NodeViews {
   readonly #shared = new Map<string, SharedState>()
   #run: Run | undefined
   #snapshot: Snapshot | undefined
-  #isDue = false
-  #working: Promise<void> | undefined
+  readonly #newest = new Newest<true>(() => this.#work())
   #isClosed = false
 
   constructor(options: NodeViewsOptions) {
@@ -66,11 +66,11 @@ export class NodeViews {
   async close(): Promise<void> {
     this.#isClosed = true
     for (const view of [...this.#views.values()]) this.#drop(view)
-    await this.#working
+    await this.#newest.settled()
   }
 
   #open(name: string): NodeView {
-    const { clock, failed, resolving } = this.#options
+    const { clock, resolving } = this.#options
     if (this.#views.size >= NODES_MAX) {
       const idle = [...this.#views.values()].find(({ isIdle }) => isIdle)
       if (idle === undefined)
@@ -83,7 +83,6 @@ export class NodeViews {
     const view = new NodeView({
       name,
       clock,
-      failed,
       resolving,
       source: () => this.#run?.intake.status,
       idle: () => this.#drop(view),
@@ -104,7 +103,7 @@ export class NodeViews {
         this.#snapshot = snapshot
         this.#wake()
       },
-      paced: () => this.#working,
+      paced: () => this.#newest.settled(),
     })
     intake.follow(source).catch(error => failed(errorOf(error)))
     return { source, intake }
@@ -123,24 +122,19 @@ export class NodeViews {
   }
 
   #wake(): void {
-    this.#isDue = true
-    if (!this.#isClosed) this.#working ??= this.#work()
+    if (!this.#isClosed) this.#newest.offer(true)
   }
 
   async #work(): Promise<void> {
     // Changes and new nodes are handled together.
     await this.#options.clock.breathe()
-    while (this.#isDue) {
-      this.#isDue = false
-      const [snapshot, run] = [this.#snapshot, this.#run]
-      if (snapshot === undefined || run === undefined) break
-      try {
-        await this.#pass(snapshot, run)
-      } catch (error) {
-        this.#options.failed(errorOf(error))
-      }
+    const [snapshot, run] = [this.#snapshot, this.#run]
+    if (snapshot === undefined || run === undefined) return
+    try {
+      await this.#pass(snapshot, run)
+    } catch (error) {
+      this.#options.failed(errorOf(error))
     }
-    this.#working = undefined
   }
 
   /** Every node gets each state of what it shares: differences are between neighbors. */
@@ -200,7 +194,7 @@ export class NodeViews {
   }
 }
 
-interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'failed' | 'resolving'> {
+interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'resolving'> {
   readonly name: string
   readonly source: ConstructorParameters<typeof ApiFeed>[0]['source']
   /** No client has requested it for IDLE_MS. */
@@ -223,12 +217,12 @@ class NodeView {
   #isClosed = false
 
   constructor(options: NodeViewOptions) {
-    const { name, clock, failed, resolving, source } = options
+    const { name, clock, resolving, source } = options
     this.#options = options
     this.name = name
     this.state = new NodeState({ ...resolving, nodeName: name })
     this.#feed = new ApiFeed({ clock, source })
-    this.#sets = new Sets({ feed: this.#feed, clock, nodeName: name, failed, keepsWhole: false })
+    this.#sets = new Sets({ feed: this.#feed, clock, nodeName: name })
   }
 
   get isIdle(): boolean {

@@ -65,8 +65,6 @@ const JOINS_MAX = 4 * NODES_MAX
 const BURST_MAX = 8
 /** Minimum time between two counts of nodes. */
 const COUNT_MS = 1_000
-/** Answers of this time are one. */
-const ANSWER_MS = 250
 /** A node that has lacked a change for less is not behind, for metrics. */
 const UPDATING_MS = 10_000
 /** A time that a change bears counts if it is not longer ago, by the wall clock of the relay. */
@@ -92,7 +90,6 @@ export class NodeReports {
   #countedMs = Number.NEGATIVE_INFINITY
   #reporting = 0
   #states: { readonly atMs: number; readonly states: ReadonlyMap<NodeState | 'updating', number> } | undefined
-  #answer: { readonly atMs: number; readonly status: RelayStatus } | undefined
   /** Gets how long a change took to a share of the nodes. */
   observed: (latency: ProgrammingLatency) => void = () => undefined
   taken: (node: string, text: string) => void = () => undefined
@@ -215,7 +212,6 @@ export class NodeReports {
 
   status(): RelayStatus {
     const nowMs = this.#options.clock.nowMs()
-    if (this.#answer !== undefined && nowMs - this.#answer.atMs < ANSWER_MS) return this.#answer.status
     const { cluster, isComplete, isStale } = this.#options.state
     const nodes = [...this.nodes()].map(({ name, text, ageMs, behindMs, isElsewhere }) => ({
       name,
@@ -229,7 +225,7 @@ export class NodeReports {
       revision: this.#options.state.collections[kind].revision ?? '',
       changed: this.#times[kind].changed,
     }))
-    const status = {
+    return {
       cluster,
       up_ms: Math.round(nowMs - this.#beganMs),
       serving: isComplete && !isStale,
@@ -237,8 +233,6 @@ export class NodeReports {
       kinds,
       nodes,
     }
-    this.#answer = { atMs: nowMs, status }
-    return status
   }
 
   #refuse(why: ReportRefusal): void {
