@@ -18,18 +18,13 @@ interface TokenReviewsOptions {
 
 const PATH = '/apis/authentication.k8s.io/v1/tokenreviews'
 const ANSWER_MS_MAX = 8_000
-const ANSWER_BYTES_MAX = 64 * 1024
-/** A node begins four streams every 5 to 10 minutes: they cost one review. */
-const ACCEPTED_MS = 300_000
-const REFUSED_MS = 10_000
-/** More than a relay has connections: kubelet renews each token in the meantime. */
-const ACCEPTED_MAX = 4_096
-/** Strangers push each other out, not nodes. */
-const REFUSED_MAX = 1_024
-/** Reviews at a time, those that wait for the rate limit included: a client of the API server lets no more wait. */
-const RUNNING_MAX = 1_000
-/** Reviews at a time for one address, so that strangers elsewhere do not delay it; a node shows one token. */
-const RUNNING_OF_ADDRESS_MAX = 125
+/**
+ * A node begins four streams every 5 to 10 minutes: they cost one review. There are more places than a relay has connections,
+ * since kubelet renews each token in the meantime.
+ */
+const ACCEPTED = { most: 4_096, ms: 300_000 } as const
+/** Apart from those of nodes: strangers push each other out. */
+const REFUSED = { most: 1_024, ms: 10_000 } as const
 
 /** The verdict about the client that shows a token. */
 export interface TokenVerdict {
@@ -62,7 +57,8 @@ export class TokenReviews {
   readonly #accepted = new Map<string, KnownVerdict>()
   readonly #refused = new Map<string, KnownVerdict>()
   readonly #running = new Map<string, Promise<TokenVerdict>>()
-  readonly #shares = new Shares<AbortController>(RUNNING_MAX)
+  // Reviews at a time, those that wait for the rate limit included: a client of the API server lets no more wait.
+  readonly #shares = new Shares<AbortController>(1_000)
 
   constructor(options: TokenReviewsOptions) {
     this.#options = options
@@ -89,7 +85,8 @@ export class TokenReviews {
   /** Undefined where there is no place for it. */
   #begin(shown: Shown, origin: Origin): Promise<TokenVerdict> | undefined {
     const controller = new AbortController()
-    const owners = ownersOf(origin, { perAddress: RUNNING_OF_ADDRESS_MAX })
+    // Reviews at a time for one address, so that strangers elsewhere do not delay it; a node shows one token.
+    const owners = ownersOf(origin, { perAddress: 125 })
     const admission = this.#shares.admit(controller, owners)
     if (admission.kind === 'refused') return undefined
     // A busy review is not evicted for an equal one that came later.
@@ -112,10 +109,9 @@ export class TokenReviews {
       const why = shortLine(errorOf(thrown).message)
       return refused(UNAVAILABLE, `the API server does not review the token: ${why}`)
     }
-    const [verdicts, most, ms] =
-      verdict.refusal === undefined
-        ? ([this.#accepted, ACCEPTED_MAX, ACCEPTED_MS] as const)
-        : ([this.#refused, REFUSED_MAX, REFUSED_MS] as const)
+    const isAccepted = verdict.refusal === undefined
+    const verdicts = isAccepted ? this.#accepted : this.#refused
+    const { most, ms } = isAccepted ? ACCEPTED : REFUSED
     this.#accepted.delete(key)
     verdicts.delete(key)
     const [oldest] = verdicts.keys()
@@ -142,7 +138,7 @@ export class TokenReviews {
         longLived: false,
         signal: controller.signal,
       })
-      const answer = await collect(response, ANSWER_BYTES_MAX)
+      const answer = await collect(response, 64 * 1024)
       if (answer === undefined) throw new Error('the answer is too long')
       if (response.status !== 200 && response.status !== 201) throw new Error(`status ${response.status}`)
       const reviewed: unknown = JSON.parse(answer.toString())

@@ -50,7 +50,6 @@ type Wanted = ReturnType<typeof readWanted>
 
 /** Reviews of tokens have a limit of their own: nodes that come at once do not wait for watches, and strangers are few. */
 const REVIEWS = { qps: 200, burst: 200 } as const
-const REFUSED_LINE_MS = 10_000
 
 function readWanted(reader: FlagReader, config?: Config) {
   if (config?.source.kind === 'file') reader.fail('--source', 'a relay reads from kube or relay:ADDRESS')
@@ -163,7 +162,7 @@ class Session {
 
   #refused(reason: string): void {
     const nowMs = systemClock.nowMs()
-    if (nowMs - this.#refusedMs < REFUSED_LINE_MS) return
+    if (nowMs - this.#refusedMs < 10_000) return
     this.#refusedMs = nowMs
     this.#options.log.warn({ reason }, 'rejected a reader')
   }

@@ -48,10 +48,6 @@ export interface RelayServer {
 const NODES_GROUP = 'system:nodes'
 /** The name of the certificate of a node, before that of its Node. */
 const NODE_PREFIX = 'system:node:'
-/** A call without a request occupies a place that another reader may need. */
-const FIRST_MESSAGE_MS = 30_000
-/** A node has four streams at one connection. */
-const CONNECTIONS_MAX = 2_048
 const CALLS_PER_CONNECTION = 5
 
 /** Methods of a relay: incremental xDS, status and health. A handler of a test calls them without a socket. */
@@ -78,7 +74,7 @@ export function relayMethods(
 
 /** Serves the state of a relay. Rejects with an Error that names the address when it cannot listen there. */
 export async function startRelayServer(options: RelayServerOptions): Promise<RelayServer> {
-  const { state, clock, tls, tokens, rejected, sets, connectionsMax = CONNECTIONS_MAX } = options
+  const { state, clock, tls, tokens, rejected, sets, connectionsMax = 2_048 } = options
   const isOpen = tls === undefined && tokens === undefined
   const verdicts = new WeakMap<Call, TokenVerdict>()
   const nodeOf = (call: Call): string | undefined =>
@@ -115,7 +111,8 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
     admit: (call, path) => (path === HEALTH_METHOD || isOpen || isNode(call) ? undefined : admit(call)),
     connectionsMax,
     callsMax: connectionsMax * CALLS_PER_CONNECTION,
-    firstMessageMs: FIRST_MESSAGE_MS,
+    // A call without a request occupies a place that another reader may need.
+    firstMessageMs: 30_000,
   })
   return {
     address: server.address,

@@ -49,7 +49,6 @@ interface Part {
 }
 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
-const CHECK_PERIOD_MS = 600_000
 /** The object that identifies a cluster. Every client that may watch Services sees it. */
 const IDENTITY = 'default/kubernetes'
 const UNIDENTIFIED = {
@@ -106,7 +105,7 @@ export class Upstream {
   }
 
   #part(resource: Resource): Part {
-    const { clock, random, state, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, state, isRelay = false, checkPeriodMs = 600_000 } = this.#options
     const type = RELAYED[resource.kind]
     const collection = state.collections[resource.kind]
     const told = {

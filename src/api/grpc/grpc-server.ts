@@ -56,10 +56,8 @@ export interface GrpcServer {
   close(): Promise<void>
 }
 
-const CONNECTIONS_MAX = 2_048
 /** Thousands of nodes come at once after a restart; one whose SYN is dropped comes a second later. */
 const BACKLOG = 4_096
-const CALLS_MAX = 4_096
 
 /**
  * Serves these methods at the address. Rejects with an Error that names the address when kprobe cannot listen there, or when
@@ -74,8 +72,8 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     ...options,
     http,
     crowded,
-    connectionsMax: options.connectionsMax ?? CONNECTIONS_MAX,
-    callsMax: options.callsMax ?? CALLS_MAX,
+    connectionsMax: options.connectionsMax ?? 2_048,
+    callsMax: options.callsMax ?? 4_096,
   })
   const listener = listenerFor(socket => rpc.take(socket))
   let removeFile: () => Promise<void>

@@ -44,10 +44,6 @@ export interface RpcServerOptions {
   readonly failed: (error: Error) => void
 }
 
-const PARTIAL_BYTES_MAX = 64 * 1024 * 1024
-/** A connection without a call, before its first or after its last. */
-const IDLE_MS = 30_000
-
 /**
  * gRPC over HTTP/2, as its protocol document has it: length-prefixed messages, the status in trailers. Messages of clients
  * are not compressed; those for clients are where a handler compresses them.
@@ -133,9 +129,9 @@ export class RpcServer {
     this.#sessions.add(session)
     this.#owners.set(session, [...ownersOf(socket), { name: `connection ${++this.#accepted}` }])
     const { clock } = this.#options
-    // The session's own timeout would restart at each read and write, at a cost. And close() would wait for a peer that
+    // A connection without a call ends. The session's own timeout would restart at each read and write, at a cost. And close() would wait for a peer that
     // is no longer read after an error of the protocol.
-    const idle = (): Cancel => clock.after(IDLE_MS, () => session.destroy())
+    const idle = (): Cancel => clock.after(30_000, () => session.destroy())
     let cancel = idle()
     let calls = 0
     session.on('close', () => {
@@ -200,7 +196,7 @@ export class RpcServer {
   /** True: there is no room for more. */
   #held(change: number): boolean {
     this.#partialBytes += change
-    return this.#partialBytes > (this.#options.partialBytesMax ?? PARTIAL_BYTES_MAX)
+    return this.#partialBytes > (this.#options.partialBytesMax ?? 64 * 1024 * 1024)
   }
 
   #methodAt(path: string, call: RpcCall): Method {

@@ -68,7 +68,7 @@ export type Method = (call: Call) => CallHandler
 /** Methods by path: `/localv1.Sets/Watch`. */
 export type Methods = ReadonlyMap<string, Method>
 
-const UNITS_MS: Readonly<Record<string, number>> = {
+const MS_OF_UNIT: Readonly<Record<string, number>> = {
   H: 3_600_000,
   M: 60_000,
   S: 1_000,
@@ -81,7 +81,7 @@ const UNITS_MS: Readonly<Record<string, number>> = {
 export function timeoutMs(header: string | readonly string[] | undefined): number | undefined {
   if (header === undefined) return undefined
   const [, digits, unit] = /^(\d{1,8})([HMSmun])$/.exec(String(header)) ?? []
-  const unitMs = unit === undefined ? undefined : UNITS_MS[unit]
+  const unitMs = unit === undefined ? undefined : MS_OF_UNIT[unit]
   if (unitMs === undefined) throw new RpcError(INTERNAL, 'the header grpc-timeout is malformed')
   return Number(digits) * unitMs
 }
@@ -162,7 +162,6 @@ export class MessageReader {
     }
   }
 
-  /** The stream ended within a message. */
   get isCutOff(): boolean {
     return this.#rest !== undefined
   }
@@ -176,7 +175,6 @@ export class MessageReader {
 /** gRPC's prefix of a message: a byte for compression, and four of length. */
 const PREFIX_BYTES = 5
 
-/** Encodes messages behind their prefixes. */
 export class FrameEncoder {
   readonly #encoder = new ProtobufEncoder()
 

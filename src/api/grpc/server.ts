@@ -100,7 +100,6 @@ function serveHealth(health: GrpcHealth, feed: ApiFeed): AbortController {
   return following
 }
 
-/** `kprobe.v1.Status/Get`. */
 function statusMethod(
   status: () => FeedStatus & { readonly nodeName: string; readonly counts: SetsCounts },
 ): (call: Call) => CallHandler {
@@ -141,7 +140,6 @@ export class Watcher implements CallHandler, Reader {
   #transfer: Transfer | undefined
   #nextBlock = 0
   #unanswered = 0
-  /** The client has to read before more is written. */
   #isFull = false
   #mustForget = false
   #hasEnded = false
@@ -280,7 +278,6 @@ const STREAMS_PER_TURN = 16
 interface SetsOptions {
   readonly feed: ApiFeed
   readonly clock: Clock
-  /** The node whose state is served: requests for other nodes are rejected. */
   readonly nodeName: string
 }
 
@@ -288,7 +285,6 @@ interface SetsCounts {
   /** Streams that are open, and those of them that wait for the next change. */
   readonly streams: number
   readonly waiting: number
-  /** Bytes that were written since the start. */
   readonly bytes: number
 }
 

@@ -43,7 +43,6 @@ function* setRuns(objects: readonly ApiObject[]): Iterable<Frame> {
 
 const SYNC: Readonly<Buffer> = framed(localv1.OpItem, { Sync: {} })
 
-const BLOCK_BYTES = 64 * 1024
 /** A run of so many bytes is a block as it is; shorter ones are put together. */
 const LONG_RUN_BYTES = 16 * 1024
 
@@ -108,7 +107,7 @@ export class Transfer {
 
   /** Short runs in one block; behind the last one of all, the Sync. */
   #gather(): void {
-    const block = Buffer.allocUnsafeSlow(BLOCK_BYTES)
+    const block = Buffer.allocUnsafeSlow(64 * 1024)
     const most = block.length - SYNC.length
     let at = 0
     for (let run = this.#next; run !== undefined; run = this.#next) {
@@ -135,10 +134,8 @@ function alone(frames: Buffer): Buffer {
 
 /** A whole state that clients read is given to others until more than this part of its objects, and 1,000, have changed. */
 const CHANGED_PART = 1 / 8
-/** Transfers of more than a block that clients are reading. */
-const LARGE_MAX = 16
-/** Differences that are kept for other readers of the same state. */
-const KEPT_MAX = 16
+/** So many transfers of more than a block are read at a time, and so many differences are kept for other readers. */
+const TRANSFERS_MAX = 16
 
 /** Holds the transfers of one feed. A reader that stalls is evicted and gets a full resync when it reads again. */
 export class Transfers {
@@ -170,7 +167,7 @@ export class Transfers {
     this.#large.delete(transfer)
     this.#large.add(transfer)
     const [longest] = this.#large
-    if (longest !== undefined && this.#large.size > LARGE_MAX)
+    if (longest !== undefined && this.#large.size > TRANSFERS_MAX)
       for (const reader of [...longest.readers]) reader.evicted()
   }
 
@@ -205,7 +202,7 @@ export class Transfers {
     this.#feed.hold(to)
     this.#kept.set(from.number, transfer)
     const [oldest] = this.#kept.values()
-    if (oldest !== undefined && this.#kept.size > KEPT_MAX) this.#drop(oldest)
+    if (oldest !== undefined && this.#kept.size > TRANSFERS_MAX) this.#drop(oldest)
     return transfer
   }
 
