@@ -27,8 +27,10 @@ function readEntry(modules, name, path) {
   const { about, declarations, reexports, stars } = read(modules, path)
   const found = new Map([...declarations].filter(([, { isExported }]) => isExported))
   for (const [exported, from] of reexports) found.set(exported, declarationOf(modules, from, exported))
-  for (const from of stars)
-    for (const [each, declaration] of read(modules, from).declarations) found.set(each, declaration)
+  for (const { from, isOfTypes } of stars)
+    for (const [each, declaration] of read(modules, from).declarations)
+      if (declaration.isExported && (!isOfTypes || TYPES.includes(declaration.kind)))
+        found.set(each, declaration)
   return { name, about, found }
 }
 
@@ -60,7 +62,10 @@ function read(modules, path) {
     about: commentText(/^\/\*\*[\s\S]*?\*\//.exec(text)?.[0] ?? ''),
     reexports: named('export'),
     imports: named('import'),
-    stars: [...text.matchAll(/^export \* from '(\.[^']*)'/gm)].map(([, from]) => at(from)),
+    stars: [...text.matchAll(/^export (type )?\* from '(\.[^']*)'/gm)].map(([, type, from]) => ({
+      from: at(from),
+      isOfTypes: type !== undefined,
+    })),
     declarations: declarationsIn(text),
   }
   const names = new Set([...module.imports.keys(), ...module.declarations.keys()])
@@ -69,6 +74,7 @@ function read(modules, path) {
   return module
 }
 
+const TYPES = ['interface', 'type']
 const HEAD = /^(export )?(?:declare )?(?:abstract )?(interface|class|type|const|function) ([\w$]+)/
 
 /** Statements at the left margin, each with the comment before it. */

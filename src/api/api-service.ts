@@ -5,6 +5,7 @@ import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { Config } from '../config/config.ts'
 import { Cluster } from '../daemon/cluster.ts'
 import { Intake } from '../daemon/intake.ts'
+import { IntakeLog, logProblem } from '../daemon/intake-log.ts'
 import { openFileSource } from '../daemon/open.ts'
 import type { DaemonApi, DaemonApiOptions } from '../daemon/optional-parts.ts'
 import { partsMax, processRoom, servicesBytes } from '../daemon/process-room.ts'
@@ -13,9 +14,8 @@ import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { resolveOptions } from '../modes/resolve-options.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
-import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
+import type { SourceProblem } from '../source/source.ts'
 import type { MetricSet } from '../telemetry/metric-set.ts'
-import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 import { ApiFeed } from './feed.ts'
 import { type ApiServer, startApiServer } from './grpc/server.ts'
 import { API } from './metrics.ts'
@@ -127,8 +127,7 @@ export class ApiNode {
   readonly #options: ApiNodeOptions
   readonly #intake: Intake
   readonly #publisher: ApiPublisher
-  readonly #refusals = new RefusalLog()
-  readonly #sourceRefusals = new SourceRefusalLog()
+  readonly #refusals: IntakeLog
   #cluster: Cluster | undefined
   readonly #newest = new Newest<Snapshot>(next => this.#resolve(next))
   #resolved: Resolved | undefined
@@ -136,6 +135,7 @@ export class ApiNode {
   constructor(options: ApiNodeOptions) {
     this.#options = options
     const { clock, log, config } = options
+    this.#refusals = new IntakeLog(log)
     this.#publisher = new ApiPublisher({
       clock,
       log,
@@ -144,7 +144,7 @@ export class ApiNode {
     this.#intake = new Intake({
       keepsNode: config.source.kind === 'kube',
       handlers: {
-        refusals: list => this.#tellRefusals(list),
+        refusals: list => this.#refusals.source(list),
         problem: problem => this.#tellProblem(problem),
       },
     })
@@ -182,25 +182,22 @@ export class ApiNode {
       const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
       this.#resolved = await finishInSlices(steps, slicingOf(clock))
       this.#publisher.offer(this.#resolved)
-      for (const { refusals } of this.#refusals.update(this.#resolved.table).fresh)
-        for (const refusal of refusals) log.warn(refusal, 'refused')
+      this.#refusals.services(this.#resolved.table)
     } catch (err) {
       log.error({ err }, 'cannot resolve Services; keeping the last state')
     }
-  }
-
-  #tellRefusals(list: readonly LocatedRefusal[]): void {
-    for (const { location, refusal } of this.#sourceRefusals.update(list).fresh)
-      this.#options.log.warn({ location, ...refusal }, 'refused')
   }
 
   #tellProblem(problem: SourceProblem): void {
     const { log, blind } = this.#options
     const { kind, location, text } = problem
     const isBlind = (kind === 'failed' || kind === 'empty') && this.feed.current === undefined
-    if (kind === 'recovered') log.info({ location }, text)
-    else log.warn({ location }, isBlind && blind !== undefined ? text : problemText(problem))
-    if (isBlind) blind?.(`${location}: ${text}`)
+    if (blind === undefined || !isBlind) {
+      logProblem(log, problem)
+      return
+    }
+    log.warn({ location }, text)
+    blind(`${location}: ${text}`)
   }
 }
 

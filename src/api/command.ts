@@ -194,8 +194,6 @@ interface ApiArguments {
   readonly path: string | undefined
 }
 
-const TIMEOUT_MS = 60_000
-
 /** Reads the flags of `kprobe api`; errors go to the reader. */
 export async function readApiWanted(
   reader: FlagReader,
@@ -218,7 +216,7 @@ export async function readApiWanted(
     print: prints ? printed(reader) : undefined,
     programs,
     once: config.once,
-    timeoutMs: reader.durationMs('exec-timeout', { fallbackMs: TIMEOUT_MS }),
+    timeoutMs: reader.durationMs('exec-timeout', { fallbackMs: 60_000 }),
     listen: serves
       ? (readApiAddress(reader, 'listen') ?? defaultApiAddress(config.serviceProxyName))
       : undefined,

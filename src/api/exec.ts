@@ -23,7 +23,6 @@ export interface ProgramOptions {
   readonly once?: boolean
 }
 
-/** Time between SIGTERM and SIGKILL. */
 const GRACE_MS = 2_000
 const BACKOFF = { minMs: 1_000, maxMs: 60_000 } as const
 /** Bytes of each of its two outputs for the log; the rest is read and dropped. */
@@ -125,14 +124,12 @@ function feedInput(stdin: Writable, state: ApiState): void {
   pipeline(Readable.from(inChunks(stateLines(state))), stdin, () => undefined)
 }
 
-/** Limit for reading the output after the exit: background processes may hold the pipes for ever. */
-const REST_MS = 200
-
 function outcomeOf(child: Child, clock: Clock): Promise<Pick<Run, 'trouble' | 'code'>> {
   return new Promise(resolve => {
     child.once('error', error => resolve({ trouble: error.message, code: undefined }))
     child.once('exit', (code, signal) => {
-      const cancel = clock.after(REST_MS, () => {
+      // Limit for reading the output after the exit: background processes may hold the pipes for ever.
+      const cancel = clock.after(200, () => {
         for (const pipe of [child.stdin, child.stdout, child.stderr]) pipe.destroy()
       })
       child.once('close', () => {
@@ -179,7 +176,6 @@ class Ending {
   }
 }
 
-/** The first bytes of an output. */
 class Head {
   #text = Buffer.alloc(0)
   #dropped = 0

@@ -40,7 +40,7 @@ export class ApiFeed {
   /** States that readers hold, oldest first, and the newest. */
   #positions: readonly Position[] = []
   #changedMs: number | undefined
-  readonly #waiting = new Set<Waiting>()
+  readonly #waiting = new Set<(state: ApiState) => void>()
 
   constructor(options: FeedOptions) {
     this.#options = options
@@ -61,10 +61,7 @@ export class ApiFeed {
     if (before?.holders === 0) this.#forget(before)
     const waiting = [...this.#waiting]
     this.#waiting.clear()
-    for (const { signal, aborted, resolve } of waiting) {
-      signal.removeEventListener('abort', aborted)
-      resolve(state)
-    }
+    for (const take of waiting) take(state)
   }
 
   /** The newest state once its number is above `seen` (0: any). Rejects with the signal's reason. */
@@ -76,16 +73,16 @@ export class ApiFeed {
         resolve(current)
         return
       }
-      const waiting: Waiting = {
-        signal,
-        resolve,
-        aborted: () => {
-          this.#waiting.delete(waiting)
-          reject(signal.reason)
-        },
+      const aborted = (): void => {
+        this.#waiting.delete(take)
+        reject(signal.reason)
       }
-      this.#waiting.add(waiting)
-      signal.addEventListener('abort', waiting.aborted, { once: true })
+      const take = (state: ApiState): void => {
+        signal.removeEventListener('abort', aborted)
+        resolve(state)
+      }
+      this.#waiting.add(take)
+      signal.addEventListener('abort', aborted, { once: true })
     })
   }
 
@@ -140,10 +137,4 @@ export class ApiFeed {
 interface Position {
   readonly state: ApiState
   holders: number
-}
-
-interface Waiting {
-  readonly signal: AbortSignal
-  readonly aborted: () => void
-  readonly resolve: (state: ApiState) => void
 }

@@ -14,7 +14,7 @@ interface ResolvedProjection extends ApiProjection {
 }
 
 /** The state that nodes share now, and its differences from the previous one. */
-interface SharedStep {
+export interface SharedStep {
   readonly before: ResolvedProjection | undefined
   readonly now: ResolvedProjection
   /** Services that have changed, with the nodes from whose point of view they differ; empty at the first step. */

@@ -4,7 +4,6 @@ import { FrameEncoder } from './grpc/rpc.ts'
 import { localv1 } from './schema.ts'
 import { type ApiObject, type ApiRef, type Frame, SET_ENDPOINTS, SET_SERVICES } from './state.ts'
 
-const SHARED_BYTES = 64 * 1024
 const TABLES = { [SET_SERVICES]: localv1.Service, [SET_ENDPOINTS]: localv1.Endpoint } as const
 
 /**
@@ -42,7 +41,7 @@ export class ObjectMaker {
   #placeBehind(set: ApiRef['set'], length: number): Frame {
     const last = this.#shared.get(set)
     const hasRoom = last !== undefined && last.end + length <= last.memory.length
-    const memory = hasRoom ? last.memory : Buffer.allocUnsafeSlow(Math.max(SHARED_BYTES, length))
+    const memory = hasRoom ? last.memory : Buffer.allocUnsafeSlow(Math.max(64 * 1024, length))
     const start = hasRoom ? last.end : 0
     const place = { memory, start, end: start + length }
     this.#shared.set(set, place)

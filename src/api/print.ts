@@ -65,7 +65,6 @@ interface PrintOptions {
 
 /** A reader that has more than this before it is not given more: it gets the newest state once it has read on. */
 const BACKLOG_MAX = 1 << 20
-const LOOK_MS = 10
 
 /** Prints what the feed has, until aborted, or once. A slow reader misses states, but never a part of one. */
 export async function printFeed(options: PrintOptions, signal: AbortSignal): Promise<void> {
@@ -103,7 +102,7 @@ async function writeAll(
     await clock.breathe()
     while (backlogBytes() > BACKLOG_MAX) {
       signal.throwIfAborted()
-      await new Promise<void>(done => clock.after(LOOK_MS, done))
+      await new Promise<void>(done => clock.after(10, done))
     }
   }
 }

@@ -102,7 +102,6 @@ export function* difference(before: ApiState | undefined, after: ApiState): Iter
 
 interface ObjectChanges {
   readonly set: readonly ApiObject[]
-  /** Paths. */
   readonly deleted: readonly string[]
 }
 

@@ -32,39 +32,12 @@ export {
 export { createLog, type Log, type LogOptions } from '../base/log.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
 export type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
-export type {
-  Backend,
-  Frontend,
-  FrontendKind,
-  FrontendTable,
-  HealthCheck,
-  NodePortAddresses,
-  PortFrontends,
-  Route,
-  ServiceFrontends,
-  WholeAddresses,
-} from '../model/frontend.ts'
+export type * from '../model/frontend.ts'
 export type { NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 export { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
 export type { ApiEndpoint, ServiceListeners, TakenPort } from '../model/reserved.ts'
 export { type Memo, type Resolved, resolve } from '../model/resolve.ts'
-export type {
-  CostRates,
-  Endpoint,
-  EndpointConditions,
-  EndpointHints,
-  EndpointPort,
-  EndpointSlice,
-  EndpointTraits,
-  Headless,
-  Protocol,
-  Service,
-  ServiceDetails,
-  ServiceKey,
-  ServicePortSpec,
-  SliceList,
-  TrafficPolicy,
-} from '../model/service.ts'
+export type * from '../model/service.ts'
 export {
   applyEvents,
   EMPTY_SNAPSHOT,
@@ -110,5 +83,10 @@ export type {
   SourceStatus,
 } from '../source/source.ts'
 export { DEFAULT_RESOLVE_OPTIONS, type RunDataplaneOptions, runDataplane } from './run-dataplane.ts'
-export { type FileSourceOptions, fileSource, type KubeSourceOptions, kubeSource } from './sources.ts'
-export { applyEventsInSteps } from './steps.ts'
+export {
+  type FileSourceOptions,
+  fileSource,
+  type KubeSourceOptions,
+  kubeSource,
+  type NodeOfProxy,
+} from './sources.ts'

@@ -13,7 +13,7 @@ import {
   NF_IP_PRI_NAT_SRC,
   NFT_SET_MAP,
 } from '../kernel/nft/constants.ts'
-import { type DiffOptions, diffRulesets as difference } from '../kernel/nft/diff.ts'
+import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
 import type {
   Chain,
@@ -57,7 +57,7 @@ export {
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'
 export * from '../kernel/nft/datatypes.ts'
-export type { DiffOptions, RulesetDiff } from '../kernel/nft/diff.ts'
+export { type DiffOptions, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
 export type { OperationFailure } from '../kernel/nft/failures.ts'
 export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipset-match.ts'
@@ -69,25 +69,7 @@ export {
   watchForeignCommits,
 } from '../kernel/nft/monitor.ts'
 export { type DescribeOptions, describeOperation, printRuleset } from '../kernel/nft/print.ts'
-export type {
-  Chain,
-  ChainHook,
-  CompiledRule,
-  Element,
-  ElementData,
-  ElementGroup,
-  Expression,
-  NftFamily,
-  NftSet,
-  Observed,
-  ObservedChain,
-  ObservedRule,
-  ObservedTable,
-  Rule,
-  Ruleset,
-  Table,
-  Verdict,
-} from '../kernel/nft/state.ts'
+export type * from '../kernel/nft/state.ts'
 export type {
   Operation,
   OwnedElement,
@@ -197,18 +179,8 @@ function leavingOut(frontends: FrontendTable, without: ReadonlySet<string>): Fro
   return { ...frontends, services: frontends.services.with([...without].map(key => [key, undefined])) }
 }
 
-/**
- * Computes the operations on each table, in an order that the kernel accepts, and at low cost. Run it with `finish` or
- * `finishInSlices`.
- */
-export function diffRulesets(from: Ruleset, to: Ruleset, options: DiffOptions) {
-  return atOnce(() => difference(from, to, options))
-}
-
-export type DiffRulesets = typeof diffRulesets
-
 function planOf(from: Ruleset, to: Ruleset): RulesetPlan {
-  const { transaction, after, complete } = difference(from, to, NONE_LATE)
+  const { transaction, after, complete } = diffRulesets(from, to, NONE_LATE)
   return transactionPlan({ transaction, complete, after, ruleset: after })
 }
 

@@ -1,6 +1,7 @@
-import { type Clock, SYNC_SHARE, systemClock } from '../base/clock.ts'
+import { SYNC_SHARE, systemClock } from '../base/clock.ts'
 import { createLog, type Log } from '../base/log.ts'
 import { Intake } from '../daemon/intake.ts'
+import { IntakeLog, logProblem } from '../daemon/intake-log.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { OnceFailures } from '../daemon/once.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -9,25 +10,18 @@ import { resolve } from '../model/resolve.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler } from '../reconcile/reconciler.ts'
-import { problemText, type Source } from '../source/source.ts'
-import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+import type { Source } from '../source/source.ts'
+import type { NodeOfProxy } from './sources.ts'
 
-export interface RunDataplaneOptions<State, P extends Plan<State>> {
+export interface RunDataplaneOptions<State, P extends Plan<State>> extends NodeOfProxy {
   readonly source: Source
   readonly plane: Dataplane<State, P>
-  /** Name of this node's Node object. */
-  readonly nodeName: string
-  /**
-   * Serve the Services with this value in service.kubernetes.io/service-proxy-name; if unset, those without the label.
-   */
-  readonly serviceProxyName?: string | undefined
   /** Further options of the resolution; see DEFAULT_RESOLVE_OPTIONS. */
   readonly resolving?: Partial<ResolveOptions>
   /** Aborting it ends the run. If unset, SIGINT and SIGTERM end it. */
   readonly signal?: AbortSignal
   /** The log; text lines on standard error by default. */
   readonly log?: Log
-  readonly clock?: Clock
   /** Minimum time between two commits, milliseconds; 1000 by default. */
   readonly minIntervalMs?: number
   /** Maximum interval between full resyncs, milliseconds; 30,000 by default. */
@@ -49,10 +43,6 @@ export const DEFAULT_RESOLVE_OPTIONS: Omit<ResolveOptions, 'nodeName'> = {
   allowServiceExternalIps: true,
   bindAddress: undefined,
 }
-
-const MIN_INTERVAL_MS = 1_000
-const HEAL_PERIOD_MS = 30_000
-const DRIFT_POLL_MS = 100
 
 /**
  * Keeps a data plane in the state that a source wants: source, Snapshot, resolve, Reconciler. It commits nothing before
@@ -80,8 +70,7 @@ class Run<State, P extends Plan<State>> {
   readonly #log: Log
   readonly #reconciler: Reconciler<State, P>
   readonly #intake: Intake
-  readonly #refusals = new RefusalLog()
-  readonly #sourceRefusals = new SourceRefusalLog()
+  readonly #refusals: IntakeLog
   readonly #done: Promise<void>
   #end: (error?: Error) => void = () => undefined
   readonly #failures = new OnceFailures()
@@ -90,6 +79,7 @@ class Run<State, P extends Plan<State>> {
     this.#options = options
     const { plane, nodeName, serviceProxyName, resolving, clock = systemClock } = options
     this.#log = options.log ?? createLog({ format: 'text', verbosity: 0 })
+    this.#refusals = new IntakeLog(this.#log)
     this.#done = new Promise((fulfil, reject) => {
       this.#end = error => (error === undefined ? fulfil() : reject(error))
     })
@@ -104,20 +94,17 @@ class Run<State, P extends Plan<State>> {
       resolve: (previous, snapshot) => resolve(point, previous, snapshot),
       clock,
       random: Math.random,
-      minIntervalMs: options.minIntervalMs ?? MIN_INTERVAL_MS,
+      minIntervalMs: options.minIntervalMs ?? 1_000,
       share: SYNC_SHARE,
-      healPeriodMs: options.healPeriodMs ?? HEAL_PERIOD_MS,
-      driftPollMs: options.driftPollMs ?? DRIFT_POLL_MS,
+      healPeriodMs: options.healPeriodMs ?? 30_000,
+      driftPollMs: options.driftPollMs ?? 100,
       report: event => this.#report(event),
     })
     this.#intake = new Intake({
       keepsNode: true,
       handlers: {
-        refusals: list => this.#logSourceRefusals(list),
-        problem: problem => {
-          const { kind, location } = problem
-          this.#log[kind === 'recovered' ? 'info' : 'warn']({ location }, problemText(problem))
-        },
+        refusals: list => this.#refusals.source(list),
+        problem: problem => logProblem(this.#log, problem),
       },
     })
     this.#intake.deliverTo(this.#reconciler)
@@ -187,21 +174,13 @@ class Run<State, P extends Plan<State>> {
     const facts = { number, reason, services: table.services.size, durationMs: Math.round(durationMs) }
     if (reason === 'start') this.#log.info(facts, 'sync complete')
     else this.#log.debug(facts, 'sync complete')
-    const { fresh, unnamed } = this.#refusals.update(table)
-    for (const { refusals } of fresh) for (const refusal of refusals) this.#log.warn(refusal, 'refused')
-    if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
+    this.#refusals.services(table)
     if (this.#options.once === true) this.#end()
   }
 
   #failed({ error, retryMs }: Extract<ReconcilerEvent, { readonly kind: 'failed' }>): void {
     this.#log.error({ err: error, retryMs }, 'sync failed; retrying')
     if (this.#failures.failed(error) && this.#options.once === true) this.#end(error)
-  }
-
-  #logSourceRefusals(list: Parameters<SourceRefusalLog['update']>[0]): void {
-    const { fresh, unnamed } = this.#sourceRefusals.update(list)
-    for (const { location, refusal } of fresh) this.#log.warn({ location, ...refusal }, 'refused')
-    if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
   }
 }
 

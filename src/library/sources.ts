@@ -3,14 +3,17 @@ import { Cluster } from '../daemon/cluster.ts'
 import { openClient, openFileSource } from '../daemon/open.ts'
 import type { Source } from '../source/source.ts'
 
-export interface FileSourceOptions {
-  /** A file, or a folder of *.yaml, *.yml and *.json: objects of kind Service, EndpointSlice, ServiceCIDR and Node. */
-  readonly path: string
-  /** The source delivers only the Node of this name. */
+export interface NodeOfProxy {
+  /** Name of this node's Node object; sources deliver no other. */
   readonly nodeName: string
-  /** The option of the same name in runDataplane. */
+  /** Selects Services with this value of service.kubernetes.io/service-proxy-name; if unset, those without the label. */
   readonly serviceProxyName?: string | undefined
   readonly clock?: Clock
+}
+
+export interface FileSourceOptions extends NodeOfProxy {
+  /** A file, or a folder of *.yaml, *.yml and *.json: objects of kind Service, EndpointSlice, ServiceCIDR and Node. */
+  readonly path: string
 }
 
 /** Makes a source of Services from files, and follows these. An invalid or missing file keeps its last valid content in use. */
@@ -20,21 +23,16 @@ export function fileSource(options: FileSourceOptions): Source {
   return openFileSource({ source, nodeName: nodeName.toLowerCase(), serviceProxyName }, clock)
 }
 
-export interface KubeSourceOptions {
+export interface KubeSourceOptions extends NodeOfProxy {
   /** Path of a kubeconfig; if unset, the credentials of the pod of this process. */
   readonly kubeconfig?: string
   /** URL that replaces the kubeconfig's server. */
   readonly master?: string
-  /** The source watches only the Node of this name. */
-  readonly nodeName: string
-  /** Selects Services with this value of service.kubernetes.io/service-proxy-name; if unset, those without it. */
-  readonly serviceProxyName?: string | undefined
   /** Requests per second on average, 0 for no limit; `burst` is the number at once after an idle time. */
   readonly qps?: number
   readonly burst?: number
   /** Gets messages for operators, one sentence at a time; they contain no secret. */
   readonly warn?: (text: string) => void
-  readonly clock?: Clock
 }
 
 /** The defaults of kube-proxy's clientConnection. */

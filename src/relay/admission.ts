@@ -1,13 +1,5 @@
 import { createHash } from 'node:crypto'
-import {
-  type Call,
-  type CallHandler,
-  PERMISSION_DENIED,
-  RESOURCE_EXHAUSTED,
-  RpcError,
-  UNAUTHENTICATED,
-  UNAVAILABLE,
-} from '../api/grpc/rpc.ts'
+import { type Call, PERMISSION_DENIED, RpcError, UNAUTHENTICATED, UNAVAILABLE } from '../api/grpc/rpc.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { type Origin, ownersOf, Shares } from '../base/shares.ts'
@@ -26,18 +18,13 @@ interface TokenReviewsOptions {
 
 const PATH = '/apis/authentication.k8s.io/v1/tokenreviews'
 const ANSWER_MS_MAX = 8_000
-const ANSWER_BYTES_MAX = 64 * 1024
-/** A node begins four streams every 5 to 10 minutes: they cost one review. */
-const ACCEPTED_MS = 300_000
-const REFUSED_MS = 10_000
-/** More than a relay has connections: kubelet renews each token in the meantime. */
-const ACCEPTED_MAX = 4_096
-/** Strangers push each other out, not nodes. */
-const REFUSED_MAX = 1_024
-/** Reviews at a time, those that wait for the rate limit included: a client of the API server lets no more wait. */
-const RUNNING_MAX = 1_000
-/** Reviews at a time for one address, so that strangers elsewhere do not delay it; a node shows one token. */
-const RUNNING_OF_ADDRESS_MAX = 125
+/**
+ * A node begins four streams every 5 to 10 minutes: they cost one review. There are more places than a relay has connections,
+ * since kubelet renews each token in the meantime.
+ */
+const ACCEPTED = { most: 4_096, ms: 300_000 } as const
+/** Apart from those of nodes: strangers push each other out. */
+const REFUSED = { most: 1_024, ms: 10_000 } as const
 
 /** The verdict about the client that shows a token. */
 export interface TokenVerdict {
@@ -70,7 +57,8 @@ export class TokenReviews {
   readonly #accepted = new Map<string, KnownVerdict>()
   readonly #refused = new Map<string, KnownVerdict>()
   readonly #running = new Map<string, Promise<TokenVerdict>>()
-  readonly #shares = new Shares<AbortController>(RUNNING_MAX)
+  // Reviews at a time, those that wait for the rate limit included: a client of the API server lets no more wait.
+  readonly #shares = new Shares<AbortController>(1_000)
 
   constructor(options: TokenReviewsOptions) {
     this.#options = options
@@ -97,7 +85,8 @@ export class TokenReviews {
   /** Undefined where there is no place for it. */
   #begin(shown: Shown, origin: Origin): Promise<TokenVerdict> | undefined {
     const controller = new AbortController()
-    const owners = ownersOf(origin, { perAddress: RUNNING_OF_ADDRESS_MAX })
+    // Reviews at a time for one address, so that strangers elsewhere do not delay it; a node shows one token.
+    const owners = ownersOf(origin, { perAddress: 125 })
     const admission = this.#shares.admit(controller, owners)
     if (admission.kind === 'refused') return undefined
     // A busy review is not evicted for an equal one that came later.
@@ -120,10 +109,9 @@ export class TokenReviews {
       const why = shortLine(errorOf(thrown).message)
       return refused(UNAVAILABLE, `the API server does not review the token: ${why}`)
     }
-    const [verdicts, most, ms] =
-      verdict.refusal === undefined
-        ? ([this.#accepted, ACCEPTED_MAX, ACCEPTED_MS] as const)
-        : ([this.#refused, REFUSED_MAX, REFUSED_MS] as const)
+    const isAccepted = verdict.refusal === undefined
+    const verdicts = isAccepted ? this.#accepted : this.#refused
+    const { most, ms } = isAccepted ? ACCEPTED : REFUSED
     this.#accepted.delete(key)
     verdicts.delete(key)
     const [oldest] = verdicts.keys()
@@ -150,7 +138,7 @@ export class TokenReviews {
         longLived: false,
         signal: controller.signal,
       })
-      const answer = await collect(response, ANSWER_BYTES_MAX)
+      const answer = await collect(response, 64 * 1024)
       if (answer === undefined) throw new Error('the answer is too long')
       if (response.status !== 200 && response.status !== 201) throw new Error(`status ${response.status}`)
       const reviewed: unknown = JSON.parse(answer.toString())
@@ -181,97 +169,4 @@ function nodeOf(user: unknown): string | undefined {
   const extra = isJson(user) && isJson(user.extra) ? user.extra[NODE_NAME] : undefined
   const [name]: readonly unknown[] = Array.isArray(extra) ? extra : []
   return typeof name === 'string' ? name : undefined
-}
-
-type Method = (call: Call) => CallHandler
-
-/** Limits the messages of all clients that are not admitted yet. */
-const HELD_BYTES_MAX = 16 * 1024 * 1024
-/** A client that holds so little, as a node with its report, is not refused for what others hold. */
-const HELD_BYTES_FREE = 8 * 1024
-/** Memory of a message beside its bytes. */
-const MESSAGE_BYTES = 256
-
-/** Limits a method to clients that `admit` accepts. Their messages wait until it has decided. */
-export function admitting(
-  method: Method,
-  admit: (call: Call) => Promise<RpcError | undefined> | undefined,
-): Method {
-  const room = { bytes: 0 }
-  return call => {
-    const answer = admit(call)
-    return answer === undefined ? method(call) : new WaitingCall({ call, method, answer, room })
-  }
-}
-
-interface WaitingCallOptions {
-  readonly call: Call
-  readonly method: Method
-  readonly answer: Promise<RpcError | undefined>
-  /** All calls share it. */
-  readonly room: { bytes: number }
-}
-
-class WaitingCall implements CallHandler {
-  readonly #room: WaitingCallOptions['room']
-  readonly #waiting: Buffer[] = []
-  #heldBytes = 0
-  #hasEnded = false
-  #handler: CallHandler | undefined
-
-  constructor({ call, method, answer, room }: WaitingCallOptions) {
-    this.#room = room
-    void answer.then(refusal =>
-      call.attempt(() => {
-        if (refusal !== undefined) throw refusal
-        this.#admitted(method(call))
-      }),
-    )
-  }
-
-  message(bytes: Buffer): void {
-    if (this.#handler !== undefined) {
-      this.#handler.message(bytes)
-      return
-    }
-    this.#hold(bytes.length + MESSAGE_BYTES)
-    if (this.#room.bytes > HELD_BYTES_MAX && this.#heldBytes > HELD_BYTES_FREE) {
-      // The bytes are released before the error, so that one refusal makes room for the other clients.
-      this.#release()
-      throw new RpcError(RESOURCE_EXHAUSTED, 'too many clients wait to be admitted')
-    }
-    // The copy retains only these bytes, not the whole read of the socket.
-    this.#waiting.push(Buffer.from(bytes))
-  }
-
-  ended(): void {
-    this.#hasEnded = true
-    this.#handler?.ended()
-  }
-
-  drained(): void {
-    this.#handler?.drained?.()
-  }
-
-  closed(): void {
-    this.#release()
-    this.#handler?.closed?.()
-  }
-
-  #admitted(handler: CallHandler): void {
-    this.#handler = handler
-    const waiting = this.#release()
-    for (const bytes of waiting) handler.message(bytes)
-    if (this.#hasEnded) handler.ended()
-  }
-
-  #hold(bytes: number): void {
-    this.#heldBytes += bytes
-    this.#room.bytes += bytes
-  }
-
-  #release(): readonly Buffer[] {
-    this.#hold(-this.#heldBytes)
-    return this.#waiting.splice(0)
-  }
 }

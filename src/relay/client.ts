@@ -57,8 +57,6 @@ const PATIENCE_MS = 30_000
 const FIRST_PATIENCE_MS = 3_000
 /** The status of a relay that serves, but not from the state of the node. */
 const ANOTHER_HISTORY_STATUS = 410
-/** Mean time between two checks whether a relay answers again. */
-const PROBE_MS = 60_000
 const REST = { minMs: 500, maxMs: 30_000 } as const
 
 /**
@@ -332,7 +330,7 @@ export class RelayClient implements ApiClient {
 
   #probeLater(): void {
     const { clock, random } = this.#options
-    this.#cancelProbe = clock.after(PROBE_MS * (0.5 + random()), () => void this.#probe())
+    this.#cancelProbe = clock.after(60_000 * (0.5 + random()), () => void this.#probe())
   }
 
   /** Goes back to relays as soon as one of them serves. Watches end in good order, and are resumed there. */

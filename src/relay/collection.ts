@@ -1,7 +1,8 @@
 import { framed } from '../api/grpc/rpc.ts'
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
+import { Newest } from '../base/queues.ts'
 import { isOlder } from '../source/kube/object-index.ts'
-import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn, Receipt } from './frames.ts'
+import { type CollectionReader, CollectionSnapshot, type Entry, Frame, Receipt } from './frames.ts'
 import { History, type PositionOrReason, type Publication } from './history.ts'
 import { discovery } from './schema.ts'
 
@@ -28,11 +29,6 @@ interface CollectionOptions {
 const RESPONSE_BYTES_MAX = 256 * 1024
 /** Whole states that exist at a time, each for readers that are not through yet. */
 const SNAPSHOTS_MAX = 3
-/**
- * Thousands of readers are notified in one go: what a second slice writes, node:http2 keeps until the event loop has read the
- * acknowledgements of the first one.
- */
-const TELLING_SLICE_MS = 50
 /** Changes of the time before the first list that one publication has. */
 const PREPENDED_CHANGES = 100
 
@@ -54,11 +50,9 @@ export class Collection {
   #earlier: readonly CollectionSnapshot[] = []
   #bookmark: Frame | undefined
   #publishedMs = Number.NEGATIVE_INFINITY
-  /** Processor time of the process at the last publication. */
   #publishedCpuMs = 0
   #isDue = false
-  #isTelling = false
-  #mustTell = false
+  readonly #telling = new Newest<true>(() => this.#tellAll())
   #isAbsent = false
   /** Among the changes that are not published yet is a list. */
   #hasGap = false
@@ -254,7 +248,7 @@ export class Collection {
   ): Publication {
     const entries = [...changes.values()].filter(entry => entry !== undefined)
     const removed = [...changes].filter(([, entry]) => entry === undefined).map(([name]) => name)
-    const frames = [...framesIn(this.#framesOf(nonce, revision, entries, removed))]
+    const frames = [...this.#framesOf(nonce, revision, entries, removed)]
     return {
       revision,
       frames,
@@ -300,22 +294,17 @@ export class Collection {
 
   /** Makes readers check for news. */
   tell(): void {
-    this.#mustTell = true
-    if (this.#isTelling) return
-    this.#isTelling = true
-    void this.#tellAll()
+    this.#telling.offer(true)
   }
 
   async #tellAll(): Promise<void> {
-    const slice = new Slice({ ...slicingOf(this.#options.clock), sliceMs: TELLING_SLICE_MS })
-    while (this.#mustTell) {
-      this.#mustTell = false
-      for (const reader of [...this.#readers]) {
-        reader.moved()
-        if (slice.isOver) await slice.next()
-      }
+    // Thousands of readers are notified in one go: what a second slice writes, node:http2 keeps until the event loop
+    // has read the acknowledgements of the first one.
+    const slice = new Slice({ ...slicingOf(this.#options.clock), sliceMs: 50 })
+    for (const reader of [...this.#readers]) {
+      reader.moved()
+      if (slice.isOver) await slice.next()
     }
-    this.#isTelling = false
   }
 }
 

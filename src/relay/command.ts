@@ -9,13 +9,13 @@ import { type FlagReader, quote } from '../config/flag.ts'
 import { API_TLS_FLAGS, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
 import { keepYoungGenerationSmall } from '../daemon/engine.ts'
+import { logProblem } from '../daemon/intake-log.ts'
 import { openClient } from '../daemon/open.ts'
 import { apiDescriptors, processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { resolveOptions } from '../modes/resolve-options.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
-import { problemText, type SourceProblem } from '../source/source.ts'
 import { TokenReviews } from './admission.ts'
 import { RelayClient } from './client.ts'
 import { createRelayMetrics } from './metrics.ts'
@@ -50,7 +50,6 @@ type Wanted = ReturnType<typeof readWanted>
 
 /** Reviews of tokens have a limit of their own: nodes that come at once do not wait for watches, and strangers are few. */
 const REVIEWS = { qps: 200, burst: 200 } as const
-const REFUSED_LINE_MS = 10_000
 
 function readWanted(reader: FlagReader, config?: Config) {
   if (config?.source.kind === 'file') reader.fail('--source', 'a relay reads from kube or relay:ADDRESS')
@@ -122,7 +121,7 @@ class Session {
       random: Math.random,
       state: this.#state,
       isRelay: config.source.kind === 'kube' && config.source.relay !== undefined,
-      problem: problem => this.#tell(problem),
+      problem: problem => logProblem(log, problem),
     })
     const forwarder =
       client instanceof RelayClient
@@ -150,13 +149,6 @@ class Session {
     return EXIT_FINE
   }
 
-  #tell(problem: SourceProblem): void {
-    const { log } = this.#options
-    const { kind, location } = problem
-    if (kind === 'recovered') log.info({ location }, problem.text)
-    else log.warn({ location }, problemText(problem))
-  }
-
   /** A client of the API server for reviews of tokens; undefined where none are taken. */
   async #openReviewer(): Promise<ApiClient | undefined> {
     const { config, wanted, log } = this.#options
@@ -170,7 +162,7 @@ class Session {
 
   #refused(reason: string): void {
     const nowMs = systemClock.nowMs()
-    if (nowMs - this.#refusedMs < REFUSED_LINE_MS) return
+    if (nowMs - this.#refusedMs < 10_000) return
     this.#refusedMs = nowMs
     this.#options.log.warn({ reason }, 'rejected a reader')
   }

@@ -55,14 +55,9 @@ interface Caller {
   readonly token: string | undefined
 }
 
-const MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 const CONNECT_MS = 5_000
-const PING_MS = 15_000
-/** The window of a connection, for the streams of all types together. */
-const WINDOW_BYTES = 4 * 1024 * 1024
-/** A relay sends so much before it is acknowledged: a whole state does not wait for windows in between. */
-const STREAM_WINDOW_BYTES = 1024 * 1024
-const SETTINGS = { enablePush: false, initialWindowSize: STREAM_WINDOW_BYTES } as const
+// A relay sends so much before it is acknowledged: a whole state does not wait for windows in between.
+const SETTINGS = { enablePush: false, initialWindowSize: 1024 * 1024 } as const
 
 /** HTTP/2 over TCP, TLS or a unix socket. */
 export class Http2Link implements RelayLink {
@@ -124,7 +119,8 @@ export class Http2Link implements RelayLink {
       session.once('close', () => reject(new Error(cause)))
     })
     late()
-    session.setLocalWindowSize(WINDOW_BYTES)
+    // The window of a connection, for the streams of all types together.
+    session.setLocalWindowSize(4 * 1024 * 1024)
     watchPulse(session, clock)
     return session
   }
@@ -160,7 +156,7 @@ function watchPulse(session: ClientHttp2Session, clock: Clock): void {
       session.ping(() => {
         isAnswered = true
       })
-    cancel = clock.after(PING_MS, () => {
+    cancel = clock.after(15_000, () => {
       if (isAnswered) beat()
       else session.destroy(new Error('the relay does not answer a PING'))
     })
@@ -229,7 +225,7 @@ class Http2Call implements RelayCall {
       'grpc-accept-encoding': 'gzip',
     })
     this.#stream = stream
-    const reader = new MessageReader(MESSAGE_BYTES_MAX, { readsGzip: true })
+    const reader = new MessageReader(16 * 1024 * 1024, { readsGzip: true })
     let status: readonly [code: number, text: string] = [UNAVAILABLE, 'the connection was lost']
     const read = (headers: { readonly [name: string]: unknown }): void => {
       const code = headers['grpc-status']

@@ -35,14 +35,10 @@ export interface DiscoveryCounts {
   readonly subscriptions: number
   /** Readers that were too slow, since the start. */
   readonly evicted: number
-  /** Responses that clients could not use, since the start. */
   readonly rejected: number
 }
 
 const NAMES_MAX = 1_024
-const SWEEP_MS = 5_000
-/** Minimum time between two reports of a client that could not use a response. */
-const REJECTED_MS = 10_000
 
 /** Serves incremental xDS: `DeltaAggregatedResources`. */
 export class DiscoveryServer {
@@ -84,7 +80,8 @@ export class DiscoveryServer {
   #rejects(text: string): void {
     const { clock, rejected } = this.#options
     this.#rejected++
-    if (clock.nowMs() - this.#rejectedMs < REJECTED_MS) return
+    // A log line every 10 s is enough.
+    if (clock.nowMs() - this.#rejectedMs < 10_000) return
     this.#rejectedMs = clock.nowMs()
     rejected?.(shortLine(text))
   }
@@ -95,7 +92,7 @@ export class DiscoveryServer {
   }
 
   #sweepLater(): Cancel {
-    return this.#options.clock.after(SWEEP_MS, () => {
+    return this.#options.clock.after(5_000, () => {
       for (const stream of [...this.#streams]) stream.sweep()
       this.#cancelSweep = this.#streams.size > 0 ? this.#sweepLater() : undefined
     })
@@ -110,6 +107,8 @@ interface DeltaStreamHost extends DiscoveryOptions {
 
 /** One client, with a subscription for each requested type. */
 class DeltaStream implements CallHandler {
+  /** The versions of 10,000 objects, which clients without a token resume by. */
+  readonly requestBytesMax = 1024 * 1024
   readonly #call: Call
   readonly #options: DeltaStreamHost
   readonly #subscriptions = new Map<string, Subscription>()
@@ -118,7 +117,6 @@ class DeltaStream implements CallHandler {
   #name: string | null | undefined
   /** The reporter on this stream: a node, or a client that reports for all. */
   #user = ''
-  /** Nodes whose reports have come here. */
   readonly #joined = new Set<string>()
 
   constructor(call: Call, options: DeltaStreamHost) {

@@ -10,9 +10,6 @@ export interface Entry {
   readonly resource: Buffer
 }
 
-/** Below this, the frames of HTTP/2 and TCP weigh more than what compression saves. */
-const COMPRESSED_BYTES_MIN = 512
-
 /** Recognizes the acknowledgement of one response. Readers share it, and wait with it for longer than the response is held. */
 export class Receipt {
   readonly nonce: string
@@ -58,7 +55,8 @@ export class Frame {
   get compressed(): Buffer {
     if (this.#compressed !== undefined) return this.#compressed
     const plain = this.#plain ?? this.#encoded()
-    this.#compressed = plain.length < COMPRESSED_BYTES_MIN ? plain : compressedFrame(plain)
+    // Below this, the frames of HTTP/2 and TCP weigh more than what compression saves.
+    this.#compressed = plain.length < 512 ? plain : compressedFrame(plain)
     return this.#compressed
   }
 
@@ -74,10 +72,6 @@ export interface CollectionReader {
   restarted(): void
   /** It reads a whole state that is too old to be kept for it. */
   evicted(): void
-}
-
-export function* framesIn(frames: Iterator<Frame>): Generator<Frame, undefined, undefined> {
-  for (let next = frames.next(); next.done !== true; next = frames.next()) yield next.value
 }
 
 interface SnapshotOptions {

@@ -19,7 +19,6 @@ export interface Publication {
  */
 export type PositionOrReason = number | 'ahead' | 'gone' | 'another'
 
-const BYTES_MAX = 32 * 1024 * 1024
 const PUBLICATIONS_MAX = 16_384
 
 /**
@@ -37,7 +36,7 @@ export class History {
   /** The newest revision of a history that has ended. Revisions up to it may be of that one, or of the present one. */
   #endedAt: string | undefined
 
-  constructor(bytesMax = BYTES_MAX) {
+  constructor(bytesMax = 32 * 1024 * 1024) {
     this.bytesMax = bytesMax
   }
 
@@ -92,7 +91,6 @@ export class History {
     this.#first += dropped
   }
 
-  /** Puts publications before the oldest one. */
   prepend(earlier: readonly Publication[], floor: string): void {
     this.#publications = [...earlier, ...this.#publications]
     this.#first -= earlier.length

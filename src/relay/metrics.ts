@@ -19,12 +19,12 @@ interface RelayNow extends OverShares, Pick<RelayServer, 'counts' | 'expiresMs'>
 const LATENCY_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60] as const
 
 export const RELAY = {
-  kprobe_relay_objects: readCounter(
+  kprobe_relay_objects: readGauge(
     'Objects that the relay holds.',
     ({ state }) => Object.entries(state.collections).map(([kind, { size }]) => [{ kind }, size]),
     'kind',
   ),
-  kprobe_relay_objects_refused: readCounter(
+  kprobe_relay_objects_refused: readGauge(
     'Objects of the source that the relay cannot read, and does not serve.',
     ({ state }) => Object.entries(state.collections).map(([kind, { refused }]) => [{ kind }, refused]),
     'kind',

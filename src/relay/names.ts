@@ -13,14 +13,11 @@ interface RelayNamesOptions {
   readonly say: (text: string) => void
 }
 
-/** Addresses of one name that are used. */
-const ADDRESSES_MAX = 64
-/** Mean time between two lookups of a name; the system's resolver does not give its TTL. */
-const PERIOD_MS = 30_000
-/** Minimum time between two lookups when no relay answers. */
-const HURRY_MS = 5_000
-/** A lookup that takes longer is reported as failed, and the first request does not wait longer for the first answers. */
-const LATE_MS = 5_000
+/**
+ * A lookup that takes longer is reported as failed, and the first request does not wait longer for the first answers. The
+ * next one begins after this time at the earliest, also when no relay answers.
+ */
+const LOOKUP_MS = 5_000
 
 /** Follows the addresses of DNS names. What could not be resolved again stays as it was. */
 export class RelayNames {
@@ -32,7 +29,6 @@ export class RelayNames {
   #askedMs = Number.NEGATIVE_INFINITY
   #cancel: Cancel = () => undefined
   #isClosed = false
-  /** Hears that there are other addresses. */
   changed: () => void = () => undefined
 
   constructor(options: RelayNamesOptions) {
@@ -43,20 +39,19 @@ export class RelayNames {
     return this.#options.names.flatMap(name => this.#resolved.get(name) ?? [])
   }
 
-  /** The errors of names that cannot be resolved. */
   get troubles(): readonly string[] {
     return [...this.#failures].map(([{ name }, why]) => `${name}: ${why}`)
   }
 
   /** Begins, and resolves once every name was asked for, or did not answer in time. Undefined from then on. */
   ready(): Promise<unknown> | undefined {
-    if (this.#first === undefined) this.#first = within(this.#options.clock, LATE_MS, this.#ask())
+    if (this.#first === undefined) this.#first = within(this.#options.clock, LOOKUP_MS, this.#ask())
     return this.#resolved.size + this.#failures.size < this.#options.names.length ? this.#first : undefined
   }
 
   /** Resolves soon, because no relay answers: their addresses may have changed. */
   hurry(): void {
-    if (this.#options.clock.nowMs() - this.#askedMs >= HURRY_MS) void this.#ask()
+    if (this.#options.clock.nowMs() - this.#askedMs >= LOOKUP_MS) void this.#ask()
   }
 
   close(): void {
@@ -82,15 +77,16 @@ export class RelayNames {
     // so that it delays no other one.
     for (const name of inTurn) await this.#resolve(name)
     if (this.#isClosed) return
-    this.#cancel = clock.after(PERIOD_MS * (0.8 + 0.4 * random()), () => void this.#ask())
+    // Mean time between two lookups of a name; the system's resolver does not give its TTL.
+    this.#cancel = clock.after(30_000 * (0.8 + 0.4 * random()), () => void this.#ask())
   }
 
   /** Looks one name up. A late lookup, which cannot be cancelled, counts as failed until it ends. */
   async #resolve(name: RelayName): Promise<void> {
     if (this.#isClosed) return
     const { clock, lookup } = this.#options
-    const late = (): void => this.#failed(name, `no answer within ${LATE_MS / 1_000} s`)
-    const cancel = clock.after(LATE_MS, late)
+    const late = (): void => this.#failed(name, `no answer within ${LOOKUP_MS / 1_000} s`)
+    const cancel = clock.after(LOOKUP_MS, late)
     try {
       this.#found(name, await lookup(name.name))
     } catch (error) {
@@ -126,9 +122,9 @@ export class RelayNames {
   }
 }
 
-/** The addresses of a name that are used, out of all that a resolver gives, in an order that is always the same. */
+/** Gives the addresses of a name that are used, at most 64 of those of a resolver, in an order that is always the same. */
 export function ipsIn(texts: readonly string[]): readonly Ip[] {
-  return [...new Set(texts.flatMap(text => parseIp(text) ?? []))].sort(compareIps).slice(0, ADDRESSES_MAX)
+  return [...new Set(texts.flatMap(text => parseIp(text) ?? []))].sort(compareIps).slice(0, 64)
 }
 
 function ipOf(its: RelayAddress | undefined): string | undefined {

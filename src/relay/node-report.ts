@@ -17,11 +17,8 @@ export interface NodeReport extends KernelState {
 
 /** Minimum time between two reports of a node; those that come with the requests of its watches aside. */
 export const REPORT_SPACING_MS = 250
-const REPORT_PERIOD_MS = 30_000
 /** A node that repeats its report every 30 s, or its question while it reads from the API server every 90 s, is not silent. */
 export const SILENT_MS = 100_000
-/** Maximum length of a report, characters. */
-const REPORT_LENGTH_MAX = 8_192
 const LACKING_MAX = 8
 const NAME_LENGTH_MAX = 130
 
@@ -39,7 +36,7 @@ export function encodeReport({ failure, lacking, proof, ...rest }: NodeReport): 
 
 /** Undefined for a text that no node sends. */
 export function decodeReport(text: string): NodeReport | undefined {
-  if (text.length > REPORT_LENGTH_MAX) return undefined
+  if (text.length > 8_192) return undefined
   const value = parsed(text)
   if (!isJson(value)) return undefined
   const { startedMs, number, cluster, isDirect, failure, lacking, lackingCount, version } = value
@@ -119,9 +116,6 @@ interface ReportSenderOptions {
   readonly send: (text: string) => void
 }
 
-/** While changes keep coming, the time between two reports doubles up to this: 2,000 nodes would send 8,000 a second. */
-const STEADY_MS = 1_000
-
 /** Reports of this node: the newest one alone, 250 ms to 1 s apart, and again every 30 s. */
 export class ReportSender {
   readonly #options: ReportSenderOptions
@@ -172,11 +166,13 @@ export class ReportSender {
     const text = this.text()
     if (text === undefined) return
     const isSteady = clock.nowMs() - this.#sentMs <= this.#spacingMs
-    this.#spacingMs = isSteady ? Math.min(STEADY_MS, 2 * this.#spacingMs) : REPORT_SPACING_MS
+    // While changes keep coming, the time between two reports doubles up to this: 2,000 nodes would send 8,000 a
+    // second.
+    this.#spacingMs = isSteady ? Math.min(1_000, 2 * this.#spacingMs) : REPORT_SPACING_MS
     this.#sentMs = clock.nowMs()
     this.#dueMs = Number.POSITIVE_INFINITY
     send(text)
-    this.#dueAt(this.#sentMs + REPORT_PERIOD_MS * (0.8 + 0.4 * random()))
+    this.#dueAt(this.#sentMs + 30_000 * (0.8 + 0.4 * random()))
   }
 }
 
@@ -191,9 +187,6 @@ interface ReportForwarderOptions {
   readonly reports: { taken: (node: string, text: string) => void }
   readonly call: () => ReportCall | undefined
 }
-
-/** Reports that go together: 16,000 nodes take 16 s. */
-const REPORTS_MAX = 256
 
 /**
  * Hands the reports of the nodes that read from a relay on to the relay that it reads from: each whole, the newest of each
@@ -228,7 +221,8 @@ export class ReportForwarder {
   #send(): void {
     const call = this.#options.call()
     const nowMs = this.#options.clock.nowMs()
-    let room = call === undefined || call.isFull ? 0 : REPORTS_MAX
+    // Reports that go together: 16,000 nodes take 16 s.
+    let room = call === undefined || call.isFull ? 0 : 256
     for (const [node, { text, heardMs }] of this.#waiting) {
       // The relay above would mistake an old report for a sign of life.
       const isOld = nowMs - heardMs > SILENT_MS

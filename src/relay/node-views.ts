@@ -1,10 +1,11 @@
 import { ApiFeed } from '../api/feed.ts'
 import { type Call, type CallHandler, RESOURCE_EXHAUSTED, RpcError } from '../api/grpc/rpc.ts'
 import { Sets } from '../api/grpc/server.ts'
-import { NodeState, SharedState } from '../api/node-state.ts'
+import { NodeState, SharedState, type SharedStep } from '../api/node-state.ts'
 import { Entanglement, nodeIn } from '../api/shared-view.ts'
-import { type Cancel, type Clock, Slice, slicingOf } from '../base/clock.ts'
+import { type Cancel, type Clock, Slice, type Slicing, slicingOf } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
+import { Newest } from '../base/queues.ts'
 import { Intake } from '../daemon/intake.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
@@ -28,6 +29,11 @@ const SHARED_MAX = 32
 /** A node without clients is kept for so long: a client that reconnects finds it. */
 const IDLE_MS = 60_000
 
+interface Pass {
+  readonly snapshot: Snapshot
+  readonly slicing: Slicing
+}
+
 interface Run {
   readonly source: StateSource
   readonly intake: Intake
@@ -43,8 +49,7 @@ export class NodeViews {
   readonly #shared = new Map<string, SharedState>()
   #run: Run | undefined
   #snapshot: Snapshot | undefined
-  #isDue = false
-  #working: Promise<void> | undefined
+  readonly #newest = new Newest<true>(() => this.#work())
   #isClosed = false
 
   constructor(options: NodeViewsOptions) {
@@ -66,11 +71,11 @@ export class NodeViews {
   async close(): Promise<void> {
     this.#isClosed = true
     for (const view of [...this.#views.values()]) this.#drop(view)
-    await this.#working
+    await this.#newest.settled()
   }
 
   #open(name: string): NodeView {
-    const { clock, failed, resolving } = this.#options
+    const { clock, resolving } = this.#options
     if (this.#views.size >= NODES_MAX) {
       const idle = [...this.#views.values()].find(({ isIdle }) => isIdle)
       if (idle === undefined)
@@ -83,7 +88,6 @@ export class NodeViews {
     const view = new NodeView({
       name,
       clock,
-      failed,
       resolving,
       source: () => this.#run?.intake.status,
       idle: () => this.#drop(view),
@@ -104,7 +108,7 @@ export class NodeViews {
         this.#snapshot = snapshot
         this.#wake()
       },
-      paced: () => this.#working,
+      paced: () => this.#newest.settled(),
     })
     intake.follow(source).catch(error => failed(errorOf(error)))
     return { source, intake }
@@ -123,66 +127,59 @@ export class NodeViews {
   }
 
   #wake(): void {
-    this.#isDue = true
-    if (!this.#isClosed) this.#working ??= this.#work()
+    if (!this.#isClosed) this.#newest.offer(true)
   }
 
   async #work(): Promise<void> {
     // Changes and new nodes are handled together.
     await this.#options.clock.breathe()
-    while (this.#isDue) {
-      this.#isDue = false
-      const [snapshot, run] = [this.#snapshot, this.#run]
-      if (snapshot === undefined || run === undefined) break
-      try {
-        await this.#pass(snapshot, run)
-      } catch (error) {
-        this.#options.failed(errorOf(error))
-      }
+    const [snapshot, run] = [this.#snapshot, this.#run]
+    if (snapshot === undefined || run === undefined) return
+    try {
+      await this.#pass(snapshot, run)
+    } catch (error) {
+      this.#options.failed(errorOf(error))
     }
-    this.#working = undefined
   }
 
   /** Every node gets each state of what it shares: differences are between neighbors. */
   async #pass(snapshot: Snapshot, run: Run): Promise<void> {
     const slicing = slicingOf(this.#options.clock)
-    const stepOf = async (view: NodeView, key: string, node: NodeInfo) => {
-      // Snapshot numbers belong to one run.
-      const shared = this.#run === run ? (this.#shared.get(key) ?? this.#make(key, node)) : undefined
+    const slice = new Slice(slicing)
+    // A node that has moved may need the place of the zone that it left.
+    for (const view of [...this.#views.values()]) view.sees(run.source.nodeOf(view.name))
+    if (this.#run === run) this.#forgetUnused()
+    for (const view of [...this.#views.values()]) {
+      if (slice.isOver) await slice.next()
+      // The last client, or that of this node, may have gone and come back during the computation.
+      const isServed = (): boolean => this.#run === run && this.#views.get(view.name) === view
+      if (!isServed()) continue
+      const step = await this.#stepOf(view, isServed, { snapshot, slicing })
+      if (!isServed()) continue
+      if (step === undefined)
+        this.#drop(
+          view,
+          `the relay computes ${SHARED_MAX} other zones, and nodes that share with no other, its limit`,
+        )
+      else await view.follow(step, slicing)
+    }
+    if (this.#run === run) this.#forgetUnused()
+  }
+
+  /** Follows what the node shares. Undefined where there is no room for it, or the node is no longer served. */
+  async #stepOf(view: NodeView, isServed: () => boolean, { snapshot, slicing }: Pass) {
+    const follow = async (key: string, node: NodeInfo) => {
+      const shared = this.#shared.get(key) ?? this.#make(key, node)
       if (shared === undefined) return undefined
       view.uses.push(key)
       await shared.next(snapshot, slicing)
       return shared.step
     }
-    const slice = new Slice(slicing)
-    const follow = async (view: NodeView): Promise<boolean> => {
-      if (slice.isOver) await slice.next()
-      const node = view.seenAs(run.source.nodeOf(view.name))
-      const zone = node?.zone ?? ''
-      view.uses = []
-      const ofZone = await stepOf(view, `zone ${zone}`, nodeIn(zone))
-      const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
-      const step = isAlone ? await stepOf(view, JSON.stringify(node), node) : ofZone
-      // The last client, or that of this node, may have gone and come back during the computation.
-      if (this.#run !== run || this.#views.get(view.name) !== view) return true
-      if (step === undefined) return false
-      await view.state.next(step, node, slicing)
-      view.publish()
-      return true
-    }
-    const late: NodeView[] = []
-    for (const view of [...this.#views.values()]) if (!(await follow(view))) late.push(view)
-    // A node that has moved may need the place of the zone that it left, or of a node without clients.
-    if (late.length > 0) for (const view of [...this.#views.values()]) if (view.isIdle) this.#drop(view)
-    if (this.#run !== run) return
-    this.#forgetUnused()
-    for (const view of late)
-      if (this.#views.get(view.name) === view && !(await follow(view)))
-        this.#drop(
-          view,
-          `the relay computes ${SHARED_MAX} other zones, and nodes that share with no other, its limit`,
-        )
-    if (this.#run === run) this.#forgetUnused()
+    const { node, zone } = view
+    view.uses = []
+    const ofZone = await follow(`zone ${zone}`, nodeIn(zone))
+    if (node === undefined || ofZone === undefined || !isServed()) return ofZone
+    return view.isEntangledIn(ofZone.now.resolved) ? await follow(JSON.stringify(node), node) : ofZone
   }
 
   #forgetUnused(): void {
@@ -190,7 +187,12 @@ export class NodeViews {
     for (const key of this.#shared.keys()) if (!used.has(key)) this.#shared.delete(key)
   }
 
+  /** Nodes without clients give way where there is no room. */
   #make(key: string, node: NodeInfo): SharedState | undefined {
+    if (this.#shared.size >= SHARED_MAX) {
+      for (const view of [...this.#views.values()]) if (view.isIdle) this.#drop(view)
+      this.#forgetUnused()
+    }
     if (this.#shared.size >= SHARED_MAX) return undefined
     const [lender] = this.#shared.values()
     const { resolving } = this.#options
@@ -200,7 +202,7 @@ export class NodeViews {
   }
 }
 
-interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'failed' | 'resolving'> {
+interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'resolving'> {
   readonly name: string
   readonly source: ConstructorParameters<typeof ApiFeed>[0]['source']
   /** No client has requested it for IDLE_MS. */
@@ -210,25 +212,25 @@ interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'failed' | 'r
 /** One node, and the streams that request it. */
 class NodeView {
   readonly name: string
-  readonly state: NodeState
+  node: NodeInfo | undefined
   readonly #options: NodeViewOptions
   readonly #feed: ApiFeed
   readonly #sets: Sets
   readonly #calls = new Set<Call>()
   /** Keys of the states that it shares. */
   uses: string[] = []
-  #node: NodeInfo | undefined
+  readonly #state: NodeState
   #entanglement: Entanglement | undefined
   #cancelIdle: Cancel = () => undefined
   #isClosed = false
 
   constructor(options: NodeViewOptions) {
-    const { name, clock, failed, resolving, source } = options
+    const { name, clock, resolving, source } = options
     this.#options = options
     this.name = name
-    this.state = new NodeState({ ...resolving, nodeName: name })
+    this.#state = new NodeState({ ...resolving, nodeName: name })
     this.#feed = new ApiFeed({ clock, source })
-    this.#sets = new Sets({ feed: this.#feed, clock, nodeName: name, failed, keepsWhole: false })
+    this.#sets = new Sets({ feed: this.#feed, clock, nodeName: name })
   }
 
   get isIdle(): boolean {
@@ -252,13 +254,16 @@ class NodeView {
     }
   }
 
-  /** Gives the Node, or its last state if it is gone: a kubelet registers it again within seconds. */
-  seenAs(now: NodeInfo | undefined): NodeInfo | undefined {
-    if (now !== undefined && now !== this.#node) {
-      this.#node = now
-      this.#entanglement = new Entanglement(now)
-    }
-    return this.#node
+  /** Takes the Node. The last state of one that is gone counts: a kubelet registers it again within seconds. */
+  sees(now: NodeInfo | undefined): void {
+    if (now === undefined || now === this.node) return
+    this.node = now
+    this.#entanglement = new Entanglement(now)
+    this.uses = [`zone ${this.zone}`]
+  }
+
+  get zone(): string {
+    return this.node?.zone ?? ''
   }
 
   /** Tests whether the node's own addresses change the owner of an external address of a Service. */
@@ -266,8 +271,9 @@ class NodeView {
     return this.#entanglement?.in(resolved) === true
   }
 
-  publish(): void {
-    if (this.state.state !== undefined) this.#feed.offer(this.state.state)
+  async follow(step: SharedStep, slicing: Slicing): Promise<void> {
+    await this.#state.next(step, this.node, slicing)
+    if (this.#state.state !== undefined) this.#feed.offer(this.#state.state)
   }
 
   close(why: string): void {

@@ -26,11 +26,6 @@ interface Mark {
 
 /** Shares of nodes, the last one for all of them. */
 const SHARES = [0.5, 0.9, 0.99, 1] as const
-/** One change of each kind is followed in this time. */
-const MARK_MS = 1_000
-/** A change that some node does not hold after so long counts with this age. */
-const PATIENCE_MS = 60_000
-const MARKS_MAX = 128
 
 /** Follows one change a second and kind until the kernels of all nodes hold it. A report costs what it passes. */
 export class ProgrammingLatencies {
@@ -44,8 +39,9 @@ export class ProgrammingLatencies {
 
   /** A change, with the monotonic time that it bears; undefined where it bears none. */
   changed(kind: Kind, revision: string, { nowMs, triggerMs }: { nowMs: number; triggerMs?: number }): void {
-    if (nowMs - (this.#markedMs.get(kind) ?? Number.NEGATIVE_INFINITY) < MARK_MS) return
-    if (this.#marks.length >= MARKS_MAX) return
+    // One change of each kind is followed in this time.
+    if (nowMs - (this.#markedMs.get(kind) ?? Number.NEGATIVE_INFINITY) < 1_000) return
+    if (this.#marks.length >= 128) return
     this.#markedMs.set(kind, nowMs)
     const origin = triggerMs === undefined ? 'receipt' : 'trigger'
     const fromMs = triggerMs ?? nowMs
@@ -64,7 +60,8 @@ export class ProgrammingLatencies {
   /** Observes what was reached, of so many nodes that report. */
   settle(nodes: number, nowMs: number): void {
     this.#marks = this.#marks.filter(mark => {
-      const isLate = nowMs - mark.openedMs > PATIENCE_MS
+      // A change that some node does not hold after so long counts with this age.
+      const isLate = nowMs - mark.openedMs > 60_000
       for (const share of SHARES.slice(mark.reached)) {
         if (!isLate && (nodes === 0 || mark.nodes < Math.ceil(share * nodes))) break
         mark.reached++
@@ -99,7 +96,8 @@ export class ChangeTimes {
     if (revision === this.#changed) return
     this.#changed = revision
     const last = this.#windows.at(-1)
-    if (last !== undefined && nowMs - last.fromMs < WINDOW_MS) last.revision = revision
+    // Changes of this time count as one.
+    if (last !== undefined && nowMs - last.fromMs < 250) last.revision = revision
     else this.#windows.push({ revision, fromMs: nowMs })
     if (this.#windows.length > WINDOWS_MAX) this.#windows.splice(0, WINDOWS_MAX / 2)
   }
@@ -122,6 +120,4 @@ export class ChangeTimes {
   }
 }
 
-/** Changes of this time count as one. */
-const WINDOW_MS = 250
 const WINDOWS_MAX = 2_048

@@ -60,10 +60,6 @@ export class RelayRefusal extends Error {
   }
 }
 
-/** The relay may query the API server before it answers. */
-const OPENING_MS = 15_000
-/** A whole list, or a difference, is held until its last response: 15,000 Nodes with their images have about 300 MB. */
-const GATHERED_BYTES_MAX = 512 * 1024 * 1024
 /** Pieces that wait for the reader before the relay is asked to wait. */
 const PIECES_MAX = 8
 
@@ -90,7 +86,7 @@ export class Reading implements ApiBody {
   #opened: (response: ApiResponse) => void = () => undefined
   #refused: (error: Error) => void = () => undefined
   #cancelSilence: Cancel
-  #cancelEnd: Cancel = () => undefined
+  #cancelEnd: Cancel | undefined
   readonly #aborted = (): void => this.#fail(new ApiError('aborted', 'aborted'), undefined)
 
   constructor(options: ReadingOptions) {
@@ -102,7 +98,8 @@ export class Reading implements ApiBody {
       message: bytes => this.#message(bytes),
       ended: (code, text) => this.#ended(code, text),
     })
-    this.#cancelSilence = clock.after(OPENING_MS, () => this.#ended(UNAVAILABLE, 'no answer in time'))
+    // The relay may query the API server before it answers.
+    this.#cancelSilence = clock.after(15_000, () => this.#ended(UNAVAILABLE, 'no answer in time'))
     signal.addEventListener('abort', this.#aborted, { once: true })
   }
 
@@ -218,7 +215,9 @@ export class Reading implements ApiBody {
     }
     const isLast = (heard.system_version_info ?? '') !== ''
     this.#gatheredBytes = isLast ? 0 : this.#gatheredBytes + bytes.length
-    if (this.#gatheredBytes > (this.#options.gatheredBytesMax ?? GATHERED_BYTES_MAX)) {
+    // A whole list, or a difference, is held until its last response: 15,000 Nodes with their images have about 300
+    // MB.
+    if (this.#gatheredBytes > (this.#options.gatheredBytesMax ?? 512 * 1024 * 1024)) {
       this.#ended(UNAVAILABLE, 'the relay sends a list or a difference without an end')
       return
     }
@@ -237,12 +236,9 @@ export class Reading implements ApiBody {
     this.#cancelSilence = clock.after(STALE_MS * (1 + 0.4 * random()), () =>
       this.#ended(UNAVAILABLE, 'the relay has sent nothing for too long'),
     )
-    if (wanted.seconds === undefined || this.#isTimed) return
-    this.#isTimed = true
-    this.#cancelEnd = clock.after(wanted.seconds * 1_000, () => this.end())
+    if (wanted.seconds !== undefined)
+      this.#cancelEnd ??= clock.after(wanted.seconds * 1_000, () => this.end())
   }
-
-  #isTimed = false
 
   #gather({ resources = [], system_version_info: revision = '', nonce = '' }: Response): void {
     this.#resources.push(...resources)
@@ -311,7 +307,7 @@ export class Reading implements ApiBody {
   #over(why: RelayRefusal | undefined): void {
     this.#isOver = true
     this.#cancelSilence()
-    this.#cancelEnd()
+    this.#cancelEnd?.()
     this.#options.signal.removeEventListener('abort', this.#aborted)
     this.#call.cancel()
     this.#options.ended(why)

@@ -59,18 +59,10 @@ interface Judged {
 }
 
 const NODES_MAX = 16_384
-/** Nodes of the streams of one user: each may have four. */
-const JOINS_MAX = 4 * NODES_MAX
 /** Reports that a node may send together, as after a pause of the network. */
 const BURST_MAX = 8
 /** Minimum time between two counts of nodes. */
 const COUNT_MS = 1_000
-/** Answers of this time are one. */
-const ANSWER_MS = 250
-/** A node that has lacked a change for less is not behind, for metrics. */
-const UPDATING_MS = 10_000
-/** A time that a change bears counts if it is not longer ago, by the wall clock of the relay. */
-const TRIGGER_AGE_MS_MAX = 600_000
 
 /** The last reports of nodes about their kernels. Lost at a restart, and full again within one period of reports. */
 export class NodeReports {
@@ -92,7 +84,6 @@ export class NodeReports {
   #countedMs = Number.NEGATIVE_INFINITY
   #reporting = 0
   #states: { readonly atMs: number; readonly states: ReadonlyMap<NodeState | 'updating', number> } | undefined
-  #answer: { readonly atMs: number; readonly status: RelayStatus } | undefined
   /** Gets how long a change took to a share of the nodes. */
   observed: (latency: ProgrammingLatency) => void = () => undefined
   taken: (node: string, text: string) => void = () => undefined
@@ -118,7 +109,8 @@ export class NodeReports {
    */
   joined(name: string, user: string, isFirst: boolean): boolean {
     const joins = this.#joins.get(user) ?? 0
-    if (!isFirst && joins >= JOINS_MAX) return false
+    // Nodes of the streams of one user: each may have four.
+    if (!isFirst && joins >= 4 * NODES_MAX) return false
     this.#joins.set(user, joins + 1)
     this.#streams.set(name, (this.#streams.get(name) ?? 0) + 1)
     return true
@@ -162,7 +154,8 @@ export class NodeReports {
     // The changes of a list have no known time.
     if (by !== 'watch' || this.#reporting === 0) return
     const ageMs = triggerMs === undefined || wallMs === undefined ? -1 : wallMs() - triggerMs
-    const isUsable = ageMs >= 0 && ageMs < TRIGGER_AGE_MS_MAX
+    // A time that a change bears counts if it is not longer ago, by the wall clock of the relay.
+    const isUsable = ageMs >= 0 && ageMs < 600_000
     this.#latencies.changed(kind, revision, { nowMs, ...(isUsable ? { triggerMs: nowMs - ageMs } : {}) })
   }
 
@@ -207,7 +200,8 @@ export class NodeReports {
     const { goal } = this
     for (const node of this.nodes()) {
       const { state: judged } = judgeNode(node, goal)
-      const state = judged === 'behind' && node.behindMs < UPDATING_MS ? 'updating' : judged
+      // A node that has lacked a change for less is not behind, for metrics.
+      const state = judged === 'behind' && node.behindMs < 10_000 ? 'updating' : judged
       states.set(state, (states.get(state) ?? 0) + 1)
     }
     return states
@@ -215,7 +209,6 @@ export class NodeReports {
 
   status(): RelayStatus {
     const nowMs = this.#options.clock.nowMs()
-    if (this.#answer !== undefined && nowMs - this.#answer.atMs < ANSWER_MS) return this.#answer.status
     const { cluster, isComplete, isStale } = this.#options.state
     const nodes = [...this.nodes()].map(({ name, text, ageMs, behindMs, isElsewhere }) => ({
       name,
@@ -229,7 +222,7 @@ export class NodeReports {
       revision: this.#options.state.collections[kind].revision ?? '',
       changed: this.#times[kind].changed,
     }))
-    const status = {
+    return {
       cluster,
       up_ms: Math.round(nowMs - this.#beganMs),
       serving: isComplete && !isStale,
@@ -237,8 +230,6 @@ export class NodeReports {
       kinds,
       nodes,
     }
-    this.#answer = { atMs: nowMs, status }
-    return status
   }
 
   #refuse(why: ReportRefusal): void {

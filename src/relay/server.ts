@@ -8,20 +8,22 @@ import {
   type Call,
   type CallHandler,
   INVALID_ARGUMENT,
+  type Method,
   type Methods,
   PERMISSION_DENIED,
   RpcError,
 } from '../api/grpc/rpc.ts'
 import { localv1 } from '../api/schema.ts'
+import type { Clock } from '../base/clock.ts'
 import { isDnsSubdomain } from '../model/fields.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
-import { admitting, type TokenReviews, type TokenVerdict } from './admission.ts'
+import type { TokenReviews, TokenVerdict } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
 import type { RelayState } from './state.ts'
 import { StatusAnswers } from './status.ts'
 import { DELTA_METHOD, HEALTH_METHOD, SETS_METHOD, STATUS_METHOD } from './types.ts'
 
-export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
+export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods'> {
   readonly state: RelayState
   /** A client could not use what it was sent. */
   readonly rejected?: (text: string) => void
@@ -46,39 +48,25 @@ export interface RelayServer {
 const NODES_GROUP = 'system:nodes'
 /** The name of the certificate of a node, before that of its Node. */
 const NODE_PREFIX = 'system:node:'
-/** The versions of 10,000 objects, which clients without a token resume by. */
-const REQUEST_BYTES_MAX = 1024 * 1024
-const SHORT_REQUEST_BYTES_MAX = 4 * 1024
-/** A call without a request occupies a place that another reader may need. */
-const FIRST_MESSAGE_MS = 30_000
-/** A node has four streams at one connection. */
-const CONNECTIONS_MAX = 2_048
 const CALLS_PER_CONNECTION = 5
-
-type Method = (call: Call) => CallHandler
-
-/** A method whose requests are short, also while its client waits to be admitted. */
-function short(method: Method): Method {
-  return call => Object.assign(method(call), { requestBytesMax: SHORT_REQUEST_BYTES_MAX })
-}
 
 /** Methods of a relay: incremental xDS, status and health. A handler of a test calls them without a socket. */
 export function relayMethods(
   discovery: DiscoveryServer,
   state: RelayState,
-  forNodes: (method: Method) => Method = method => method,
+  clock: Clock,
 ): { readonly methods: Methods; readonly health: GrpcHealth } {
-  const statusAnswers = new StatusAnswers(() => state.reports.status())
+  const statusAnswers = new StatusAnswers(clock, () => state.reports.status())
   const health = new GrpcHealth(['envoy.service.discovery.v3.AggregatedDiscoveryService'])
   const methods: Methods = new Map([
-    [DELTA_METHOD, forNodes(discovery.deltas)],
-    [STATUS_METHOD, short(forNodes(call => statusAnswers.answer(call)))],
+    [DELTA_METHOD, discovery.deltas],
+    [STATUS_METHOD, statusAnswers.answer],
     [
       HEALTH_METHOD,
-      short(call => {
+      call => {
         health.isServing = state.isComplete && !state.isStale
         return health.check(call)
-      }),
+      },
     ],
   ])
   return { methods, health }
@@ -86,7 +74,7 @@ export function relayMethods(
 
 /** Serves the state of a relay. Rejects with an Error that names the address when it cannot listen there. */
 export async function startRelayServer(options: RelayServerOptions): Promise<RelayServer> {
-  const { state, clock, tls, tokens, rejected, sets, connectionsMax = CONNECTIONS_MAX } = options
+  const { state, clock, tls, tokens, rejected, sets, connectionsMax = 2_048 } = options
   const isOpen = tls === undefined && tokens === undefined
   const verdicts = new WeakMap<Call, TokenVerdict>()
   const nodeOf = (call: Call): string | undefined =>
@@ -113,19 +101,18 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
     }
     return refusal
   }
-  const forNodes = (method: Method): Method =>
-    admitting(method, call => (isOpen || isNode(call) ? undefined : admit(call)))
-  const { methods } = relayMethods(discovery, state, forNodes)
-  const setsMethod = sets && short(forNodes(nodeSets({ watch: sets, nodeOf, isTrusted })))
+  const { methods } = relayMethods(discovery, state, clock)
+  const setsMethod = sets && nodeSets({ watch: sets, nodeOf, isTrusted })
   const server = await startGrpcServer({
     ...options,
     ...(tls === undefined ? {} : { tls: { ...tls, takesTokens: tokens !== undefined } }),
     what: 'the relay',
     methods: setsMethod === undefined ? methods : new Map([...methods, [SETS_METHOD, setsMethod]]),
+    admit: (call, path) => (path === HEALTH_METHOD || isOpen || isNode(call) ? undefined : admit(call)),
     connectionsMax,
     callsMax: connectionsMax * CALLS_PER_CONNECTION,
-    requestBytesMax: REQUEST_BYTES_MAX,
-    firstMessageMs: FIRST_MESSAGE_MS,
+    // A call without a request occupies a place that another reader may need.
+    firstMessageMs: 30_000,
   })
   return {
     address: server.address,
@@ -172,7 +159,7 @@ interface NodeSetsOptions {
 }
 
 /** `localv1.Sets/Watch` for the node that the first request of a stream names, or else for that of the client. */
-export function nodeSets({ watch, nodeOf, isTrusted }: NodeSetsOptions): (call: Call) => CallHandler {
+export function nodeSets({ watch, nodeOf, isTrusted }: NodeSetsOptions): Method {
   return call => {
     let handler: CallHandler | undefined
     const begin = (bytes: Buffer): CallHandler => {

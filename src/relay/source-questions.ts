@@ -19,17 +19,9 @@ interface SourceQuestionsOptions {
   readonly toEntry: (object: ApiObject, name: string, version: string) => Entry
 }
 
-/** Readers of a relay that restarts come at about the same time: one request is for all of them. */
-const GATHER_MS = 100
 /** The API server sends a bookmark 2 s before the end of a watch: it means that all changes up to then were sent. */
 const WATCH_SECONDS = 3
 const ANSWER_MS_MAX = 8_000
-/** Further attempts with a newer revision, where the oldest one is too old for the source. */
-const ATTEMPTS_MAX = 3
-/** More belong into a whole state. */
-const CHANGES_MAX = 20_000
-/** Minimum time between two requests for the present revision: what readers claim costs the source no more than that. */
-const PRESENT_MS = 1_000
 
 /** Queries the API server for readers that hold a newer state than the relay, or an older one than its history. */
 export class SourceQuestions {
@@ -64,7 +56,8 @@ export class SourceQuestions {
 
   async #readBackNext(): Promise<void> {
     await this.#running
-    await pause(this.#options.clock, GATHER_MS, this.#stop.signal)
+    // Readers of a relay that restarts come at about the same time: one request is for all of them.
+    await pause(this.#options.clock, 100, this.#stop.signal)
     this.#running = this.#next
     this.#next = undefined
     await this.#answer(this.#revisions.splice(0))
@@ -75,7 +68,8 @@ export class SourceQuestions {
     let wanted = revisions
       .filter(revision => isPosition(revision) && !this.#isHopeless(revision))
       .sort((a, b) => compareVersions(a, b) ?? 0)
-    for (let attempt = 0; attempt < ATTEMPTS_MAX && !this.#stop.signal.aborted; attempt++) {
+    // Further attempts with a newer revision, where the oldest one is too old for the source.
+    for (let attempt = 0; attempt < 3 && !this.#stop.signal.aborted; attempt++) {
       const [oldest] = wanted
       if (oldest === undefined || !isOlder(oldest, this.#options.collection.history.floor)) return
       if (await this.#attempt(oldest)) return
@@ -119,7 +113,8 @@ export class SourceQuestions {
         if (change !== undefined) changes.push(change)
         bytes += change?.entry?.resource.length ?? 0
         if (revision === to) return changes
-        if (changes.length > CHANGES_MAX || bytes > collection.history.bytesMax) return undefined
+        // More belong into a whole state.
+        if (changes.length > 20_000 || bytes > collection.history.bytesMax) return undefined
       }
     return undefined
   }
@@ -139,7 +134,9 @@ export class SourceQuestions {
 
   async #readPresent(): Promise<string> {
     const { clock, exchange, resource } = this.#options
-    await pause(clock, PRESENT_MS, this.#stop.signal)
+    // Minimum time between two requests for the present revision: what readers claim costs the source no more than
+    // that.
+    await pause(clock, 1_000, this.#stop.signal)
     // An answer that began before a question does not answer it.
     this.#present = undefined
     // Without a resourceVersion the list is consistent: no API server may answer from an old cache.

@@ -1,5 +1,6 @@
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { WireError } from '../base/errors.ts'
+import { Newest } from '../base/queues.ts'
 import { isRefusal, type Refusal } from '../model/fields.ts'
 import { parserOf, watchedIdentity } from '../model/parse.ts'
 import { type NodeInfo, type SourceEvent, ValuePool } from '../model/snapshot.ts'
@@ -30,7 +31,7 @@ export class StateSource implements Source {
   }
   readonly #nodes = new WeakMap<Entry, NodeInfo>()
   #handlers: SourceHandlers | undefined
-  #working: Promise<void> | undefined
+  readonly #reading = new Newest<true>(() => this.#work())
   #isSynced = false
   #isStopped = false
 
@@ -69,7 +70,7 @@ export class StateSource implements Source {
   async stop(): Promise<void> {
     this.#isStopped = true
     for (const kind of [...KINDS, 'Node'] as const) this.#collections[kind].published = () => undefined
-    await this.#working
+    await this.#reading.settled()
   }
 
   /** Undefined for one that does not exist, or cannot be read. */
@@ -90,39 +91,27 @@ export class StateSource implements Source {
   }
 
   #wake(): void {
-    if (!this.#isStopped) this.#working ??= this.#work()
-  }
-
-  get #isWhole(): boolean {
-    return [...KINDS, 'Node' as const].every(kind => this.#collections[kind].revision !== undefined)
+    if (!this.#isStopped) this.#reading.offer(true)
   }
 
   async #work(): Promise<void> {
     const slice = new Slice(slicingOf(this.#options.clock))
     // Changes that are published together are read together.
     await slice.next()
-    for (;;) {
-      const isWhole = this.#isWhole
-      const batch: SourceEvent[] = []
-      for (const kind of KINDS) {
-        const changes = [...this.#waiting[kind]]
-        this.#waiting[kind].clear()
-        for (const [key, entry] of changes) {
-          batch.push(entry === undefined ? { kind, key, value: undefined } : this.#read(kind, key, entry))
-          if (slice.isOver) await slice.next()
-        }
+    const isWhole = [...KINDS, 'Node' as const].every(kind => this.#collections[kind].revision !== undefined)
+    const batch: SourceEvent[] = []
+    for (const kind of KINDS) {
+      const changes = [...this.#waiting[kind]]
+      this.#waiting[kind].clear()
+      for (const [key, entry] of changes) {
+        batch.push(entry === undefined ? { kind, key, value: undefined } : this.#read(kind, key, entry))
+        if (slice.isOver) await slice.next()
       }
-      if (batch.length > 0 && !this.#isStopped) await this.#handlers?.events(batch)
-      if (isWhole && !this.#isSynced && !this.#isStopped) {
-        this.#isSynced = true
-        this.#handlers?.synced()
-      }
-      if (this.#isStopped) break
-      // The last collection may have become whole during the batch, without a waiting change.
-      const isTold = this.#isSynced || !this.#isWhole
-      if (isTold && KINDS.every(kind => this.#waiting[kind].size === 0)) break
     }
-    this.#working = undefined
+    if (batch.length > 0 && !this.#isStopped) await this.#handlers?.events(batch)
+    if (!isWhole || this.#isSynced || this.#isStopped) return
+    this.#isSynced = true
+    this.#handlers?.synced()
   }
 
   /** An unusable object is ignored: nodes report the reason. */

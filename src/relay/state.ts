@@ -19,10 +19,6 @@ interface RelayStateOptions {
 export const STALE_MS = 150_000
 /** Rounds with their acknowledgements. The last reader is to have a change within 250 ms. */
 const ROUND_PACE = { share: 0.46, minMs: 5, maxMs: 140 } as const
-/** A process that has rested for so long since a round began has no acknowledgements of it to read. */
-const REST_MS = 2
-/** A process that does not come to rest is busy with other things than rounds, or has too many readers. */
-const BUSY_MS_MAX = 180
 
 /** The collections of a relay, one for each type, and the facts about their source. */
 export class RelayState {
@@ -103,7 +99,9 @@ export class RelayState {
  * round before it, since a reader that owes an acknowledgement gets nothing.
  */
 function spacingMs(cpuMs: number): number {
-  return Math.max(restMs(cpuMs, ROUND_PACE), Math.min(cpuMs + REST_MS, BUSY_MS_MAX))
+  // A process that has rested for 2 ms since a round began has no acknowledgements of it to read. One that does not come
+  // to rest within 180 ms is busy with other things than rounds, or has too many readers.
+  return Math.max(restMs(cpuMs, ROUND_PACE), Math.min(cpuMs + 2, 180))
 }
 
 /** A reader that is sent responses of its own. */
@@ -117,9 +115,6 @@ interface Held {
   readonly sinceMs: number
 }
 
-/** Bytes of all of them: 256 responses that are as large as a response gets before its next object. */
-const BYTES_MAX = 64 * 1024 * 1024
-
 /**
  * Bounds what is written for one reader alone and may still be in this process. Beyond, the reader that holds most for longest
  * is dropped: one that reads holds a response for milliseconds.
@@ -130,7 +125,8 @@ class OwnFrames {
   readonly #held = new Map<OwnReader, Held>()
   #bytes = 0
 
-  constructor(clock: Clock, bytesMax = BYTES_MAX) {
+  /** The default has 256 responses that are as large as a response gets before its next object. */
+  constructor(clock: Clock, bytesMax = 64 * 1024 * 1024) {
     this.#clock = clock
     this.#bytesMax = bytesMax
   }

@@ -67,10 +67,6 @@ interface Round {
   readonly wanted: number
 }
 
-/** Time between two questions. */
-const ASK_MS = 500
-/** Minimum time between two lines of progress. */
-const PROGRESS_MS = 2_000
 const NODES_SHOWN = 100
 
 async function run(request: Request, io: Io): Promise<number> {
@@ -139,11 +135,11 @@ async function ask(request: Request, relays: readonly Relay[], io: Io): Promise<
     const nowMs = systemClock.nowMs()
     const isOver = round.isReached || !request.waits || io.signal.aborted || nowMs >= untilMs
     if (isOver) return round
-    if (io.terminal && nowMs - saidMs >= PROGRESS_MS) {
+    if (io.terminal && nowMs - saidMs >= 2_000) {
       saidMs = nowMs
       io.err(`${oneLine(progressText(round))}\n`)
     }
-    await pause(systemClock, Math.min(ASK_MS, untilMs - nowMs), io.signal)
+    await pause(systemClock, Math.min(500, untilMs - nowMs), io.signal)
   }
 }
 

@@ -1,11 +1,10 @@
 import {
   type Call,
-  type CallHandler,
   framed,
-  INVALID_ARGUMENT,
+  type Method,
   OK,
   RESOURCE_EXHAUSTED,
-  RpcError,
+  takingOne,
   UNIMPLEMENTED,
 } from '../api/grpc/rpc.ts'
 import type { Clock } from '../base/clock.ts'
@@ -21,42 +20,38 @@ import { STATUS_METHOD } from './types.ts'
 
 type RelayStatus = MessageOf<typeof status.RelayStatus>
 
+/** Requests of this time get one answer. */
+const ANSWER_MS = 250
 /** Answers that their clients have not read: with 15,000 nodes each has 5 MB. */
 const UNREAD_MAX = 16
 
 /** Answers `kprobe status`. An answer is encoded once for all who ask at its time, and a client that does not read gives way. */
 export class StatusAnswers {
+  readonly #clock: Clock
   readonly #status: () => RelayStatus
-  #last: { readonly status: RelayStatus; readonly bytes: Buffer } | undefined
+  #last: { readonly atMs: number; readonly bytes: Buffer } | undefined
   /** Oldest first. */
   readonly #unread = new Set<Call>()
+  readonly #answers = takingOne(status.StatusRequest, call => {
+    if (call.write(this.#bytes())) call.end(OK)
+    else this.#wait(call)
+  })
 
-  /** `status` gives the same object as long as the answer is the same. */
-  constructor(status: () => RelayStatus) {
+  constructor(clock: Clock, status: () => RelayStatus) {
+    this.#clock = clock
     this.#status = status
   }
 
-  readonly answer = (call: Call): CallHandler => {
-    let request: Buffer | undefined
-    return {
-      message(bytes) {
-        if (request !== undefined) throw new RpcError(INVALID_ARGUMENT, 'this method takes one message')
-        request = bytes
-      },
-      ended: () => {
-        if (request === undefined) throw new RpcError(INVALID_ARGUMENT, 'this method takes one message')
-        decodeMessage(status.StatusRequest, request)
-        if (call.write(this.#bytes())) call.end(OK)
-        else this.#wait(call)
-      },
-      drained: () => call.end(OK),
-      closed: () => void this.#unread.delete(call),
-    }
-  }
+  readonly answer: Method = call => ({
+    ...this.#answers(call),
+    drained: () => call.end(OK),
+    closed: () => void this.#unread.delete(call),
+  })
 
   #bytes(): Buffer {
-    const now = this.#status()
-    if (this.#last?.status !== now) this.#last = { status: now, bytes: framed(status.RelayStatus, now) }
+    const nowMs = this.#clock.nowMs()
+    if (this.#last === undefined || nowMs - this.#last.atMs >= ANSWER_MS)
+      this.#last = { atMs: nowMs, bytes: framed(status.RelayStatus, this.#status()) }
     return this.#last.bytes
   }
 

@@ -3,11 +3,6 @@ import type { Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
 import type { RelayState } from './state.ts'
 
-/** Memory of the names that all readers subscribe to. */
-const ALL_BYTES_MAX = 64 * 1024 * 1024
-/** A reader with so little is not refused for the names of others. */
-const FREE_BYTES = 4 * 1024
-
 /** The objects that one reader subscribes to by name. Throws if all readers together subscribe to too many. */
 export class SubscribedNames {
   readonly #state: Pick<RelayState, 'nameBytes'>
@@ -34,7 +29,8 @@ export class SubscribedNames {
       this.#names.add(name)
       this.#hold(bytesOf(name))
     }
-    if (this.#state.nameBytes > ALL_BYTES_MAX && this.#bytes > FREE_BYTES)
+    // The names of all readers have 64 MiB. A reader with little is not refused for those of others.
+    if (this.#state.nameBytes > 64 * 1024 * 1024 && this.#bytes > 4 * 1024)
       throw tooMuch('clients subscribe to too many names')
   }
 

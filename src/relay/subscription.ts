@@ -19,7 +19,6 @@ export interface Beginning {
   readonly token: { readonly revision: string; readonly cluster: string } | undefined
   /** The revision of the state that a reader without a token holds; empty if it holds none. */
   readonly atLeast: string
-  /** Versions of objects that it holds, by name. */
   readonly versions: Readonly<Record<string, string>>
 }
 
@@ -29,7 +28,6 @@ interface SubscriptionOptions {
   readonly clock: Clock
   readonly call: Call
   readonly beginning: Beginning
-  /** It requests all objects, not some names. */
   readonly isWildcard: boolean
   /** A closed subscription of this stream and collection, whose last response may lack its acknowledgement. */
   readonly before?: Subscription | undefined
@@ -42,8 +40,6 @@ const OPENING_MS = 3_000
 const WINDOW_BYTES = 1024 * 1024
 /** After so long, a reader that has not acknowledged is evicted, and an idle one gets the revision again if the source was heard. */
 const SILENT_MS = 60_000
-/** Minimum time between two responses with nothing but the revision. */
-const BOOKMARK_MS = 10_000
 
 /** One reader of one collection: its position, and what it has not acknowledged. */
 export class Subscription implements CollectionReader {
@@ -350,11 +346,12 @@ export class Subscription implements CollectionReader {
     return first.done === true ? undefined : this.#tells(first.value, collection.revision)
   }
 
+  /** Says nothing but the revision, at least 10 s after the last word. */
   #nextBookmark(): Frame | undefined {
     const { collection, clock } = this.#options
     const { revision } = collection
     if (this.#told === revision) return undefined
-    if (this.#told !== undefined && clock.nowMs() - this.#toldMs < BOOKMARK_MS) return undefined
+    if (this.#told !== undefined && clock.nowMs() - this.#toldMs < 10_000) return undefined
     return this.#tells(collection.bookmark(), revision)
   }
 

@@ -49,7 +49,6 @@ interface Part {
 }
 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
-const CHECK_PERIOD_MS = 600_000
 /** The object that identifies a cluster. Every client that may watch Services sees it. */
 const IDENTITY = 'default/kubernetes'
 const UNIDENTIFIED = {
@@ -106,7 +105,7 @@ export class Upstream {
   }
 
   #part(resource: Resource): Part {
-    const { clock, random, state, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, state, isRelay = false, checkPeriodMs = 600_000 } = this.#options
     const type = RELAYED[resource.kind]
     const collection = state.collections[resource.kind]
     const told = {
@@ -115,7 +114,8 @@ export class Upstream {
       'another-history': 'another-history',
     } as const
     let cluster: string | undefined
-    const news = new News(type, state, collection)
+    // Of the changes since the last revision, by which nodes are judged.
+    let [hasChanged, triggerMs]: [boolean, number | undefined] = [false, undefined]
     const reflector: Reflector<EncodedChange> = new Reflector<EncodedChange>({
       resource,
       clock,
@@ -130,13 +130,17 @@ export class Upstream {
             if (change.kind !== 'Encoded') continue
             collection.put(change.name, change.entry)
             cluster = change.cluster ?? cluster
-            news.add(change)
+            hasChanged = true
+            triggerMs ??= change.triggerMs
           }
           return Promise.resolve()
         },
         reached: (revision, by) => {
           if (cluster !== undefined) state.identify(cluster)
-          news.tell(revision, by)
+          const isNew = hasChanged || collection.revision === undefined || by === 'another-history'
+          // Before nodes can have them.
+          if (isNew && isProgrammed(type.kind)) state.reports.changed(type.kind, revision, { triggerMs, by })
+          ;[hasChanged, triggerMs] = [false, undefined]
           collection.seal(revision, told[by])
           if (type.kind === 'Service')
             this.#troubles.set(IDENTITY, state.isIdentified ? undefined : UNIDENTIFIED)
@@ -156,13 +160,17 @@ export class Upstream {
       },
     })
     const part: Part = { name: resource.name, collection, reflector, listed: false }
-    if (isRelay) return part
     // A relay sends removals with the revision before them, and its state does not prove that of the API server.
+    if (!isRelay) this.#askAbout(resource, collection)
+    return part
+  }
+
+  #askAbout(resource: Resource, collection: Collection): void {
     const toEntry = (object: ApiObject, name: string, version: string): Entry =>
-      entryOf(type, { name, version, value: this.#bytesOf(object) })
+      entryOf(RELAYED[resource.kind], { name, version, value: this.#bytesOf(object) })
+    const { clock } = this.#options
     const asked = { clock, collection, exchange: this.#exchange, resource, toEntry }
     this.#questions.set(collection, new SourceQuestions(asked))
-    return part
   }
 
   /** Throws for a list of which most objects are refused: that is a failure of the answer. */
@@ -194,36 +202,6 @@ export class Upstream {
     const bytes = this.#encoded.get(object)
     if (bytes === undefined) throw new Error('it has no bytes in protobuf')
     return bytes
-  }
-}
-
-/** Changes since the last word of the source, by which nodes are judged. */
-class News {
-  readonly #type: RelayedType
-  readonly #state: RelayState
-  readonly #collection: Collection
-  #changes = 0
-  #triggerMs: number | undefined
-
-  constructor(type: RelayedType, state: RelayState, collection: Collection) {
-    this.#type = type
-    this.#state = state
-    this.#collection = collection
-  }
-
-  add({ triggerMs }: EncodedChange): void {
-    this.#triggerMs ??= triggerMs
-    this.#changes++
-  }
-
-  /** Reports the changes before nodes can have them. */
-  tell(revision: string, by: 'watch' | 'list' | 'another-history'): void {
-    const { kind } = this.#type
-    const isNew = this.#changes > 0 || this.#collection.revision === undefined || by === 'another-history'
-    if (isNew && isProgrammed(kind))
-      this.#state.reports.changed(kind, revision, { triggerMs: this.#triggerMs, by })
-    this.#changes = 0
-    this.#triggerMs = undefined
   }
 }
 

@@ -142,7 +142,7 @@ describe('the packed package', () => {
     write(
       'layers.ts',
       `import { Connection, NETLINK_GENERIC, findFamily, NetlinkError, openNetlink } from 'kprobe/netlink'
-import { systemClock, finish } from 'kprobe'
+import { systemClock } from 'kprobe'
 import { openNftClient, LAYOUTS, makeTable, natChains, type Ruleset, diffRulesets, printRuleset } from 'kprobe/nft'
 const generic = new Connection({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock: systemClock })
 const family: number = findFamily(generic, 'nlctrl')
@@ -152,7 +152,7 @@ const client = openNftClient()
 const name = 'of-a-consumer'
 const chains = natChains({ translate: [], postrouting: [] })
 const wanted: Ruleset = { tables: [makeTable({ family: LAYOUTS.ip6.family, name, chains })] }
-const { transaction } = finish(diffRulesets({ tables: [] }, wanted, { lateSets: new Set() }))
+const { transaction } = diffRulesets({ tables: [] }, wanted, { lateSets: new Set() })
 const { outcome } = await client.commit(transaction)
 const { ruleset } = await client.list([{ family: 'ip6', name }])
 console.log(family, outcome, [...printRuleset(ruleset)].length)

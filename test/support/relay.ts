@@ -95,7 +95,7 @@ export class MemoryRelay {
   }
 
   handlerOf(method: string, call: Call): CallHandler {
-    const { methods } = relayMethods(this.discovery, this.state)
+    const { methods } = relayMethods(this.discovery, this.state, this.clock)
     const handle = methods.get(method)
     if (handle === undefined) throw new Error(`no method ${method}`)
     return handle(call)

@@ -56,10 +56,8 @@ export interface GrpcServer {
   close(): Promise<void>
 }
 
-const CONNECTIONS_MAX = 2_048
 /** Thousands of nodes come at once after a restart; one whose SYN is dropped comes a second later. */
 const BACKLOG = 4_096
-const CALLS_MAX = 4_096
 
 /**
  * Serves these methods at the address. Rejects with an Error that names the address when kprobe cannot listen there, or when
@@ -74,8 +72,8 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     ...options,
     http,
     crowded,
-    connectionsMax: options.connectionsMax ?? CONNECTIONS_MAX,
-    callsMax: options.callsMax ?? CALLS_MAX,
+    connectionsMax: options.connectionsMax ?? 2_048,
+    callsMax: options.callsMax ?? 4_096,
   })
   const listener = listenerFor(socket => rpc.take(socket))
   let removeFile: () => Promise<void>
@@ -278,40 +276,23 @@ export function definitions(): Definitions {
   return { services, byFileName, bySymbol }
 }
 
-/** Requests that wait for a client which does not read. */
-const WAITING_MAX = 64
-
 type Request = MessageOf<typeof reflection.ServerReflectionRequest>
 type Response = MessageOf<typeof reflection.ServerReflectionResponse>
 
 /** `ServerReflection/ServerReflectionInfo`, which is the same in v1 and v1alpha. */
 export function reflectionMethod(its: Definitions): (call: Call) => CallHandler {
   return call => {
-    const waiting: Request[] = []
     let isFull = false
-    let hasEnded = false
-    const answerAll = (): void => {
-      for (let request = isFull ? undefined : waiting.shift(); request !== undefined; ) {
-        const response = { original_request: request, ...answer(its, request) }
-        isFull = !call.write(framed(reflection.ServerReflectionResponse, response))
-        request = isFull ? undefined : waiting.shift()
-      }
-      if (hasEnded && waiting.length === 0) call.end(OK)
-    }
     return {
       message(bytes) {
-        if (waiting.length >= WAITING_MAX)
-          throw new RpcError(RESOURCE_EXHAUSTED, `${WAITING_MAX} requests already wait for answers`)
-        waiting.push(decodeMessage(reflection.ServerReflectionRequest, bytes))
-        answerAll()
+        if (isFull) throw new RpcError(RESOURCE_EXHAUSTED, 'the client does not read its answers')
+        const original_request = decodeMessage(reflection.ServerReflectionRequest, bytes)
+        const response = { original_request, ...answer(its, original_request) }
+        isFull = !call.write(framed(reflection.ServerReflectionResponse, response))
       },
-      ended() {
-        hasEnded = true
-        answerAll()
-      },
+      ended: () => call.end(OK),
       drained() {
         isFull = false
-        answerAll()
       },
     }
   }

@@ -13,16 +13,11 @@ import type { Cancel, Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { FollowedText } from '../../base/followed-text.ts'
 
-const CALLS_PER_CONNECTION_MAX = 128
-const HEADERS_MAX = 64
-const HEADER_BYTES_MAX = 16 * 1024
 const HANDSHAKE_MS = 10_000
-/** A peer whose machine is gone is noticed by TCP: one that only stalls answers there, and stays. */
-const KEEPALIVE_MS = 60_000
 
 const LIMITS = {
-  settings: { maxConcurrentStreams: CALLS_PER_CONNECTION_MAX, maxHeaderListSize: HEADER_BYTES_MAX },
-  maxHeaderListPairs: HEADERS_MAX,
+  settings: { maxConcurrentStreams: 128, maxHeaderListSize: 16 * 1024 },
+  maxHeaderListPairs: 64,
 } as const
 
 /** HTTP/2 with bounds, in plain. It listens nowhere: it serves the connections that it is given. */
@@ -45,7 +40,6 @@ export function tlsServer(
   })
 }
 
-/** Replaces the certificates of future connections. */
 export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
   server.setSecureContext(contextOf(pems))
 }
@@ -122,7 +116,8 @@ function subjectOf(socket: Socket | undefined) {
 
 /** Takes the connections that an HTTP/2 server serves. One that its client has half closed is closed. */
 export function listenerFor(take: (socket: Socket) => void): Server {
-  const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEPALIVE_MS }
+  // A peer whose machine is gone is noticed by TCP: one that only stalls answers there, and stays.
+  const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 }
   return createNetServer(options, take)
 }
 
@@ -212,9 +207,6 @@ function privateKeyIn(flag: string, path: string, pem: string): KeyObject {
   }
 }
 
-/** Certificates are renewed in place. kubelet checks what it mounts as often. */
-const POLL_MS = 60_000
-
 interface TlsFollower {
   readonly clock: Clock
   /** The files' last valid content. */
@@ -228,7 +220,8 @@ interface TlsFollower {
 export function followTls(files: ApiTls, { clock, pems, changed, failed }: TlsFollower): Cancel {
   const followed = new FollowedText<string>({
     clock,
-    pollMs: POLL_MS,
+    // Certificates are renewed in place. kubelet checks what it mounts as often.
+    pollMs: 60_000,
     text: JSON.stringify(pems),
     read: async () => {
       try {

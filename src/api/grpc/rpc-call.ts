@@ -15,6 +15,8 @@ import {
   RpcError,
 } from './rpc.ts'
 
+/** Longest message of a client, unless a handler takes longer ones. */
+const REQUEST_BYTES_MAX = 4 * 1024
 /** A client that holds so little is not refused for what others hold. */
 const PARTIAL_BYTES_FREE = 4 * 1024
 /** Time for clients to read their last messages before the end. */
@@ -39,7 +41,6 @@ export function reset(stream: ServerHttp2Stream): void {
 export interface RpcCallHost {
   readonly clock: Clock
   readonly failed: (error: Error) => void
-  readonly requestBytesMax: number
   readonly firstMessageMs: number | undefined
   /** Counts bytes of messages that are not whole yet; true when those of all calls are too many. */
   readonly held: (change: number) => boolean
@@ -92,7 +93,7 @@ export class RpcCall implements Call {
 
   serve(handler: CallHandler): void {
     this.#handler = handler
-    const reader = new MessageReader(handler.requestBytesMax ?? this.#host.requestBytesMax)
+    const reader = new MessageReader(handler.requestBytesMax ?? REQUEST_BYTES_MAX)
     const take = (message: Buffer): void => {
       this.#cancelFirst?.()
       this.#cancelFirst = undefined

@@ -11,7 +11,8 @@ import {
   Shares,
 } from '../../base/shares.ts'
 import {
-  type CallHandler,
+  type Call,
+  type Method,
   type Methods,
   RESOURCE_EXHAUSTED,
   RpcError,
@@ -25,13 +26,16 @@ export interface RpcServerOptions {
   /** Listens nowhere yet. */
   readonly http: Http2Server
   readonly methods: Methods
+  /**
+   * Decides about a call before its method sees it; undefined for one that needs no decision. Until then its bytes wait at
+   * the client, beyond one window of HTTP/2.
+   */
+  readonly admit?: (call: Call, path: string) => Promise<RpcError | undefined> | undefined
   readonly clock: Clock
   /** Connections at a time. Beyond, clients that hold most lose the longest idle: see Shares. */
   readonly connectionsMax: number
   readonly callsMax: number
   readonly crowded: (crowd: Crowd) => void
-  /** Longest message of a client; 4 KiB by default. */
-  readonly requestBytesMax?: number
   /** Limits the incomplete messages of all clients together; 64 MiB by default. */
   readonly partialBytesMax?: number
   /** A call whose first message has not come for so long ends; no limit unless given. */
@@ -39,11 +43,6 @@ export interface RpcServerOptions {
   /** A handler threw something that is no answer. */
   readonly failed: (error: Error) => void
 }
-
-const REQUEST_BYTES_MAX = 4 * 1024
-const PARTIAL_BYTES_MAX = 64 * 1024 * 1024
-/** A connection without a call, before its first or after its last. */
-const IDLE_MS = 30_000
 
 /**
  * gRPC over HTTP/2, as its protocol document has it: length-prefixed messages, the status in trailers. Messages of clients
@@ -74,7 +73,6 @@ export class RpcServer {
     this.#host = {
       clock,
       failed: options.failed,
-      requestBytesMax: options.requestBytesMax ?? REQUEST_BYTES_MAX,
       firstMessageMs: options.firstMessageMs,
       held: change => this.#held(change),
     }
@@ -131,9 +129,9 @@ export class RpcServer {
     this.#sessions.add(session)
     this.#owners.set(session, [...ownersOf(socket), { name: `connection ${++this.#accepted}` }])
     const { clock } = this.#options
-    // The session's own timeout would restart at each read and write, at a cost. And close() would wait for a peer that
+    // A connection without a call ends. The session's own timeout would restart at each read and write, at a cost. And close() would wait for a peer that
     // is no longer read after an error of the protocol.
-    const idle = (): Cancel => clock.after(IDLE_MS, () => session.destroy())
+    const idle = (): Cancel => clock.after(30_000, () => session.destroy())
     let cancel = idle()
     let calls = 0
     session.on('close', () => {
@@ -181,23 +179,32 @@ export class RpcServer {
     call.attempt(() => {
       const ms = timeoutMs(headers['grpc-timeout'])
       if (ms !== undefined && ms <= TIMER_MS_MAX) call.endAfter(ms)
-      call.serve(this.#handlerOf(call, headers))
+      const path = headers[':path'] ?? ''
+      const method = this.#methodAt(path, call)
+      const answer = this.#options.admit?.(call, path)
+      if (answer === undefined) call.serve(method(call))
+      else
+        void answer.then(refusal =>
+          call.attempt(() => {
+            if (refusal !== undefined) throw refusal
+            call.serve(method(call))
+          }),
+        )
     })
   }
 
   /** True: there is no room for more. */
   #held(change: number): boolean {
     this.#partialBytes += change
-    return this.#partialBytes > (this.#options.partialBytesMax ?? PARTIAL_BYTES_MAX)
+    return this.#partialBytes > (this.#options.partialBytesMax ?? 64 * 1024 * 1024)
   }
 
-  #handlerOf(call: RpcCall, headers: IncomingHttpHeaders): CallHandler {
+  #methodAt(path: string, call: RpcCall): Method {
     if (this.#isClosing) throw new RpcError(UNAVAILABLE, 'the server is stopping')
     this.#admit(call)
-    const path = headers[':path'] ?? ''
     const method = this.#options.methods.get(path)
     if (method === undefined) throw new RpcError(UNIMPLEMENTED, `unknown method ${path.slice(0, 200)}`)
-    return method(call)
+    return method
   }
 
   /** Admits a call. Beyond the limit, a call of the client that has most ends, or the new one is refused. */

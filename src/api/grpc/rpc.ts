@@ -53,7 +53,7 @@ export interface Call {
 
 /** An exception ends the call: an RpcError with its code, a WireError as INVALID_ARGUMENT, others as INTERNAL. */
 export interface CallHandler {
-  /** Longest message of the client, where that is less than those of the other methods. */
+  /** Longest message of the client; 4 KiB by default. */
   readonly requestBytesMax?: number
   message(bytes: Buffer): void
   /** The client sends nothing more. */
@@ -63,10 +63,12 @@ export interface CallHandler {
   closed?(): void
 }
 
-/** Handlers by path: `/localv1.Sets/Watch`. */
-export type Methods = ReadonlyMap<string, (call: Call) => CallHandler>
+export type Method = (call: Call) => CallHandler
 
-const UNITS_MS: Readonly<Record<string, number>> = {
+/** Methods by path: `/localv1.Sets/Watch`. */
+export type Methods = ReadonlyMap<string, Method>
+
+const MS_OF_UNIT: Readonly<Record<string, number>> = {
   H: 3_600_000,
   M: 60_000,
   S: 1_000,
@@ -79,7 +81,7 @@ const UNITS_MS: Readonly<Record<string, number>> = {
 export function timeoutMs(header: string | readonly string[] | undefined): number | undefined {
   if (header === undefined) return undefined
   const [, digits, unit] = /^(\d{1,8})([HMSmun])$/.exec(String(header)) ?? []
-  const unitMs = unit === undefined ? undefined : UNITS_MS[unit]
+  const unitMs = unit === undefined ? undefined : MS_OF_UNIT[unit]
   if (unitMs === undefined) throw new RpcError(INTERNAL, 'the header grpc-timeout is malformed')
   return Number(digits) * unitMs
 }
@@ -89,7 +91,18 @@ export function unary<T extends Table, G extends Table>(
   takes: T,
   gives: G,
   answer: (request: MessageOf<T>) => MessageOf<G>,
-): (call: Call) => CallHandler {
+): Method {
+  return takingOne(takes, (call, request) => {
+    call.write(framed(gives, answer(request)))
+    call.end(OK)
+  })
+}
+
+/** A method that takes one message. */
+export function takingOne<T extends Table>(
+  takes: T,
+  answer: (call: Call, request: MessageOf<T>) => void,
+): Method {
   return call => {
     let request: Buffer | undefined
     return {
@@ -99,8 +112,7 @@ export function unary<T extends Table, G extends Table>(
       },
       ended() {
         if (request === undefined) throw new RpcError(INVALID_ARGUMENT, 'this method takes one message')
-        call.write(framed(gives, answer(decodeMessage(takes, request))))
-        call.end(OK)
+        answer(call, decodeMessage(takes, request))
       },
     }
   }
@@ -150,7 +162,6 @@ export class MessageReader {
     }
   }
 
-  /** The stream ended within a message. */
   get isCutOff(): boolean {
     return this.#rest !== undefined
   }
@@ -164,7 +175,6 @@ export class MessageReader {
 /** gRPC's prefix of a message: a byte for compression, and four of length. */
 const PREFIX_BYTES = 5
 
-/** Encodes messages behind their prefixes. */
 export class FrameEncoder {
   readonly #encoder = new ProtobufEncoder()
 

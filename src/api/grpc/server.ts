@@ -1,5 +1,4 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/errors.ts'
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
 import type { ApiFeed, FeedStatus } from '../feed.ts'
 import { localv1, status as statusMessages } from '../schema.ts'
@@ -25,7 +24,7 @@ import {
 } from './rpc.ts'
 import { type Reader, type Transfer, Transfers } from './transfers.ts'
 
-export interface ApiServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
+export interface ApiServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods'> {
   readonly feed: ApiFeed
   readonly nodeName: string
 }
@@ -48,8 +47,8 @@ const { GetRequest, GetResponse } = statusMessages
  * Error that names the address when kprobe cannot listen there, or when it needs certificates that were not given.
  */
 export async function startApiServer(options: ApiServerOptions): Promise<ApiServer> {
-  const { clock, failed, feed, nodeName } = options
-  const sets = new Sets({ feed, clock, nodeName, failed })
+  const { clock, feed, nodeName } = options
+  const sets = new Sets({ feed, clock, nodeName })
   const { methods, health } = methodsOf(sets, () => ({ ...feed.status(), nodeName, counts: sets.counts() }))
   const server = await startGrpcServer({ ...options, what: 'the API', methods }).catch(thrown => {
     sets.close()
@@ -101,7 +100,6 @@ function serveHealth(health: GrpcHealth, feed: ApiFeed): AbortController {
   return following
 }
 
-/** `kprobe.v1.Status/Get`. */
 function statusMethod(
   status: () => FeedStatus & { readonly nodeName: string; readonly counts: SetsCounts },
 ): (call: Call) => CallHandler {
@@ -125,18 +123,11 @@ function statusMethod(
 /** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
 const UNANSWERED_MAX = 16
 
-interface Sent {
-  /** Set and Delete. */
-  operations: number
-  syncs: number
-  bytes: number
-}
-
 interface WatcherOptions {
   readonly nodeName: string
   readonly feed: ApiFeed
   readonly transfers: Transfers
-  readonly sent: Sent
+  readonly sent: (bytes: number) => void
   readonly closed: () => void
 }
 
@@ -149,7 +140,6 @@ export class Watcher implements CallHandler, Reader {
   #transfer: Transfer | undefined
   #nextBlock = 0
   #unanswered = 0
-  /** The client has to read before more is written. */
   #isFull = false
   #mustForget = false
   #hasEnded = false
@@ -238,8 +228,7 @@ export class Watcher implements CallHandler, Reader {
       const block = transfer.block(this.#nextBlock)
       if (block === undefined) break
       this.#nextBlock++
-      this.#options.sent.operations += block.operations
-      if (!this.#write(block.frames)) return
+      if (!this.#write(block)) return
     }
     this.#transfer = undefined
     this.#arrive(transfer)
@@ -256,13 +245,12 @@ export class Watcher implements CallHandler, Reader {
 
   #answered(): void {
     this.#unanswered--
-    this.#options.sent.syncs++
     if (this.#unanswered > 0) this.#answer()
     else if (this.#hasEnded) this.#call.end(OK)
   }
 
   #write(frames: Buffer): boolean {
-    this.#options.sent.bytes += frames.length
+    this.#options.sent(frames.length)
     this.#isFull = !this.#call.write(frames)
     return !this.#isFull
   }
@@ -290,36 +278,27 @@ const STREAMS_PER_TURN = 16
 interface SetsOptions {
   readonly feed: ApiFeed
   readonly clock: Clock
-  /** The node whose state is served: requests for other nodes are rejected. */
   readonly nodeName: string
-  /** Called after an internal error; the current state stays served. */
-  readonly failed: (error: Error) => void
-  /** False: whole states are made when clients want them. */
-  readonly keepsWhole?: boolean
 }
 
 interface SetsCounts {
   /** Streams that are open, and those of them that wait for the next change. */
   readonly streams: number
   readonly waiting: number
-  readonly operations: number
-  readonly syncs: number
   readonly bytes: number
-  /** Bytes of blocks that are in transfer, or kept for the next client. */
-  readonly heldBytes: number
 }
 
 /** `localv1.Sets/Watch`: each stream has one position, the state of its last Sync, and there is no queue. */
 export class Sets {
   readonly #options: SetsOptions
   readonly #watchers = new Set<Watcher>()
-  readonly #sent: Sent = { operations: 0, syncs: 0, bytes: 0 }
+  #bytes = 0
   readonly #transfers: Transfers
   readonly #following = new AbortController()
 
   constructor(options: SetsOptions) {
     this.#options = options
-    this.#transfers = new Transfers(options)
+    this.#transfers = new Transfers(options.feed)
     void this.#follow(this.#following.signal)
   }
 
@@ -329,7 +308,9 @@ export class Sets {
       nodeName,
       feed,
       transfers: this.#transfers,
-      sent: this.#sent,
+      sent: bytes => {
+        this.#bytes += bytes
+      },
       closed: () => this.#watchers.delete(watcher),
     })
     this.#watchers.add(watcher)
@@ -340,12 +321,12 @@ export class Sets {
     const streams = this.#watchers.size
     let waiting = 0
     for (const watcher of this.#watchers) if (watcher.isWaiting) waiting++
-    return { streams, waiting, ...this.#sent, heldBytes: this.#transfers.heldBytes }
+    return { streams, waiting, bytes: this.#bytes }
   }
 
   close(): void {
     this.#following.abort()
-    this.#transfers.end()
+    this.#transfers.moved()
   }
 
   async #follow(signal: AbortSignal): Promise<void> {
@@ -354,7 +335,7 @@ export class Sets {
       const state = await feed.newer(seen, signal).catch(() => undefined)
       if (state === undefined) return
       seen = state.number
-      this.#move()
+      this.#transfers.moved()
       let turn = 0
       for (const watcher of [...this.#watchers]) {
         if (!watcher.isWaiting) continue
@@ -362,15 +343,6 @@ export class Sets {
         if (++turn % STREAMS_PER_TURN === 0) await clock.breathe()
         if (signal.aborted) return
       }
-    }
-  }
-
-  /** Answers the waiting clients after any outcome. */
-  #move(): void {
-    try {
-      this.#transfers.moved()
-    } catch (thrown) {
-      this.#options.failed(errorOf(thrown))
     }
   }
 }

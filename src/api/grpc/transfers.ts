@@ -1,5 +1,3 @@
-import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/errors.ts'
 import type { ApiFeed } from '../feed.ts'
 import { localv1 } from '../schema.ts'
 import {
@@ -13,15 +11,11 @@ import {
 } from '../state.ts'
 import { FrameEncoder, framed } from './rpc.ts'
 
-/** Frames that stand behind each other in one memory. */
-interface Run extends Frame {
-  readonly operations: number
-}
-
-/** The frames of the result of difference(), in its order. Objects that were made together are few runs. */
-function* runsBetween(before: ApiState | undefined, after: ApiState): Iterable<Run> {
+/** The frames of the result of difference(), in its order. Those that stand behind each other in one memory are one run. */
+function* runsBetween(before: ApiState | undefined, after: ApiState): Iterable<Frame> {
   const { services, endpoints } = changesBetween(before, after)
-  for (const objects of [services.set, endpoints.set]) for (const run of setRuns(objects)) yield run
+  yield* setRuns(services.set)
+  yield* setRuns(endpoints.set)
   const frames = new FrameEncoder()
   for (const { set, paths } of [
     { set: SET_ENDPOINTS, paths: endpoints.deleted },
@@ -30,27 +24,25 @@ function* runsBetween(before: ApiState | undefined, after: ApiState): Iterable<R
     for (const path of paths) {
       // It is good until the next one is encoded.
       const memory = frames.encode(localv1.OpItem, { Delete: { Set: set, Path: path } })
-      yield { memory, start: 0, end: memory.length, operations: 1 }
+      yield { memory, start: 0, end: memory.length }
     }
 }
 
-function* setRuns(objects: readonly ApiObject[]): Iterable<Run> {
-  let run: { memory: Buffer; start: number; end: number; operations: number } | undefined
+function* setRuns(objects: readonly ApiObject[]): Iterable<Frame> {
+  let run: Frame | undefined
   for (const { memory, start, end } of objects) {
     if (run !== undefined && run.memory === memory && run.end === start) {
-      run.end = end
-      run.operations++
+      run = { memory, start: run.start, end }
       continue
     }
     if (run !== undefined) yield run
-    run = { memory, start, end, operations: 1 }
+    run = { memory, start, end }
   }
   if (run !== undefined) yield run
 }
 
 const SYNC: Readonly<Buffer> = framed(localv1.OpItem, { Sync: {} })
 
-const BLOCK_BYTES = 64 * 1024
 /** A run of so many bytes is a block as it is; shorter ones are put together. */
 const LONG_RUN_BYTES = 16 * 1024
 
@@ -67,52 +59,34 @@ export class Transfer {
   readonly to: ApiState
   /** Undefined for a whole state: one without the Sync, since what has changed meanwhile comes behind it. */
   readonly fromNumber: number | undefined
+  /** Only the Sync is left to send. */
+  readonly isEmpty: boolean
   readonly readers = new Set<Reader>()
-  readonly #runs: Iterator<Run>
-  readonly #blocks: Block[] = []
-  #next: Run | undefined
+  readonly #runs: Iterator<Frame>
+  readonly #blocks: Buffer[] = []
+  #next: Frame | undefined
   #isDone = false
 
-  private constructor(to: ApiState, from: ApiState | undefined) {
+  /** The caller may release `from` afterwards. */
+  constructor(from: ApiState | undefined, to: ApiState) {
     this.to = to
     this.fromNumber = from?.number
     this.#runs = runsBetween(from, to)[Symbol.iterator]()
     this.#advance()
-    // The caller may release `from` afterwards.
+    this.isEmpty = this.#next === undefined
     this.#make()
-  }
-
-  static between(from: ApiState, to: ApiState): Transfer {
-    return new Transfer(to, from)
-  }
-
-  static whole(to: ApiState): Transfer {
-    return new Transfer(to, undefined)
   }
 
   get isWhole(): boolean {
     return this.fromNumber === undefined
   }
 
-  /** Only the Sync is left to send. */
-  get isEmpty(): boolean {
-    return this.#isDone && this.#blocks.every(({ operations }) => operations === 0)
-  }
-
   get isSmall(): boolean {
     return this.#isDone && this.#blocks.length <= 1
   }
 
-  get blocks(): readonly Block[] {
-    return this.#blocks
-  }
-
-  get bytes(): number {
-    return bytesOf(this.#blocks)
-  }
-
-  /** Undefined after the last. Readers request one block after the other. */
-  block(index: number): Block | undefined {
+  /** Messages, each behind its prefix; undefined after the last. Readers request one block after the other. */
+  block(index: number): Buffer | undefined {
     if (index === this.#blocks.length && !this.#isDone) this.#make()
     return this.#blocks[index]
   }
@@ -125,8 +99,7 @@ export class Transfer {
   #make(): void {
     const first = this.#next
     if (first !== undefined && first.end - first.start >= LONG_RUN_BYTES) {
-      const { memory, start, end, operations } = first
-      this.#blocks.push({ frames: memory.subarray(start, end), operations })
+      this.#blocks.push(first.memory.subarray(first.start, first.end))
       this.#advance()
       this.#isDone = this.isWhole && this.#next === undefined
     } else this.#gather()
@@ -134,23 +107,21 @@ export class Transfer {
 
   /** Short runs in one block; behind the last one of all, the Sync. */
   #gather(): void {
-    const block = Buffer.allocUnsafeSlow(BLOCK_BYTES)
+    const block = Buffer.allocUnsafeSlow(64 * 1024)
     const most = block.length - SYNC.length
     let at = 0
-    let operations = 0
     for (let run = this.#next; run !== undefined; run = this.#next) {
       const length = run.end - run.start
       if (length >= LONG_RUN_BYTES || at + length > most) break
       run.memory.copy(block, at, run.start, run.end)
       at += length
-      operations += run.operations
       this.#advance()
     }
     this.#isDone = this.#next === undefined
     if (this.#isDone && !this.isWhole) at += SYNC.copy(block, at)
     if (at === 0) return
     const frames = block.subarray(0, at)
-    this.#blocks.push({ frames: at * 2 < block.length ? alone(frames) : frames, operations })
+    this.#blocks.push(at * 2 < block.length ? alone(frames) : frames)
   }
 }
 
@@ -161,156 +132,23 @@ function alone(frames: Buffer): Buffer {
   return copy
 }
 
-export interface Block {
-  /** Messages, each behind its prefix. */
-  readonly frames: Buffer
-  readonly operations: number
-}
-
-function bytesOf(blocks: Iterable<Block>): number {
-  let bytes = 0
-  for (const { frames } of blocks) bytes += frames.length
-  return bytes
-}
-
-/** The base is made anew when more than this part of its objects, and more than CHANGED_MIN, have changed. */
+/** A whole state that clients read is given to others until more than this part of its objects, and 1,000, have changed. */
 const CHANGED_PART = 1 / 8
-const CHANGED_MIN = 1_000
-/** Earlier bases that clients still read. */
-const EARLIER_MAX = 3
-
-interface BaseOptions {
-  readonly feed: ApiFeed
-  readonly clock: Clock
-  /** An error of ours in making it: the one that there is stays. */
-  readonly failed: (error: Error) => void
-  /** False: a whole state is made when a client wants it, and kept as long as one reads it. */
-  readonly keepsWhole?: boolean
-}
-
-/**
- * Keeps a whole state with all blocks made in advance: a new client gets it, followed by what has changed since. The base is
- * made anew in the background when much has changed, so memory and work follow the changes. Its blocks are mostly the memory
- * of the state itself.
- */
-class Base {
-  readonly #feed: ApiFeed
-  readonly #clock: Clock
-  readonly #failed: (error: Error) => void
-  readonly #keepsWhole: boolean
-  /** The states of all of these are held. */
-  #made: Transfer | undefined
-  #making: Transfer | undefined
-  /** Transfers that clients still read, oldest first. */
-  readonly #earlier: Transfer[] = []
-  #hasEnded = false
-
-  constructor({ feed, clock, failed, keepsWhole = true }: BaseOptions) {
-    this.#keepsWhole = keepsWhole
-    this.#feed = feed
-    this.#clock = clock
-    this.#failed = failed
-  }
-
-  /** The whole transfer of a recent state; of `newest` when there is none yet. */
-  transfer(newest: ApiState): Transfer {
-    return this.#made ?? this.#making ?? this.#begin(newest)
-  }
-
-  moved(): void {
-    const { current } = this.#feed
-    if (!this.#keepsWhole || current === undefined || this.#making !== undefined || this.#hasEnded) return
-    const most = Math.max(CHANGED_MIN, (current.services.size + current.endpoints.size) * CHANGED_PART)
-    if (this.#made !== undefined && distance(this.#made.to, current) <= most) return
-    try {
-      this.#begin(current)
-    } catch (thrown) {
-      this.#failed(errorOf(thrown))
-    }
-  }
-
-  /** Its last reader has closed it. */
-  left(transfer: Transfer): void {
-    if (transfer === this.#made && !this.#keepsWhole) {
-      this.#made = undefined
-      this.#earlier.push(transfer)
-    }
-    const index = this.#earlier.indexOf(transfer)
-    if (index < 0) return
-    this.#earlier.splice(index, 1)
-    this.#feed.release(transfer.to)
-  }
-
-  /** Drops everything except what clients still read. */
-  end(): void {
-    this.#hasEnded = true
-    if (this.#made !== undefined) this.#retire(this.#made)
-    this.#made = undefined
-  }
-
-  get transfers(): readonly Transfer[] {
-    return [this.#made, this.#making, ...this.#earlier].filter(its => its !== undefined)
-  }
-
-  #begin(state: ApiState): Transfer {
-    const making = Transfer.whole(state)
-    this.#feed.hold(state)
-    this.#making = making
-    void this.#finish(making)
-    return making
-  }
-
-  async #finish(making: Transfer): Promise<void> {
-    const isWell = await this.#makeAll(making)
-    this.#making = undefined
-    if (!isWell || this.#hasEnded) {
-      this.#retire(making)
-      return
-    }
-    const before = this.#made
-    this.#made = making
-    if (before !== undefined) this.#retire(before)
-    if (making.readers.size === 0) this.left(making)
-  }
-
-  async #makeAll(making: Transfer): Promise<boolean> {
-    try {
-      for (let index = 0; making.block(index) !== undefined && !this.#hasEnded; index++)
-        await this.#clock.breathe()
-      return true
-    } catch (thrown) {
-      this.#failed(errorOf(thrown))
-      return false
-    }
-  }
-
-  #retire(transfer: Transfer): void {
-    this.#earlier.push(transfer)
-    if (transfer.readers.size === 0) this.left(transfer)
-    const [oldest] = this.#earlier
-    if (oldest !== undefined && this.#earlier.length > EARLIER_MAX)
-      for (const reader of [...oldest.readers]) reader.evicted()
-  }
-}
-
-/** Differences of more than a block that clients are reading. */
-const LARGE_MAX = 16
-/** Differences that are kept for other readers of the same state. */
-const KEPT_MAX = 16
+/** So many transfers of more than a block are read at a time, and so many differences are kept for other readers. */
+const TRANSFERS_MAX = 16
 
 /** Holds the transfers of one feed. A reader that stalls is evicted and gets a full resync when it reads again. */
 export class Transfers {
   readonly #feed: ApiFeed
-  readonly #base: Base
+  /** The newest whole state that clients read. */
+  #whole: Transfer | undefined
   /** Transfers from the state of that number to the newest. */
   readonly #kept = new Map<number, Transfer>()
-  readonly #read = new Set<Transfer>()
-  /** The large ones of these; the one that was read on last is the last. */
+  /** Large ones that are read; the one that was read on last is the last. */
   readonly #large = new Set<Transfer>()
 
-  constructor(options: BaseOptions) {
-    this.#feed = options.feed
-    this.#base = new Base(options)
+  constructor(feed: ApiFeed) {
+    this.#feed = feed
   }
 
   /**
@@ -318,31 +156,26 @@ export class Transfers {
    * state from which the reader continues. Each opened transfer has to be closed.
    */
   open(from: ApiState | undefined, to: ApiState, reader: Reader): Transfer {
-    const transfer = from === undefined ? this.#base.transfer(to) : this.#between(from, to)
+    const transfer = from === undefined ? this.#wholeFor(to) : this.#between(from, to)
     transfer.readers.add(reader)
-    if (!transfer.isWhole) this.#read.add(transfer)
     this.progressed(transfer)
     return transfer
   }
 
   progressed(transfer: Transfer): void {
-    if (transfer.isWhole || transfer.isSmall) return
+    if (transfer.isSmall) return
     this.#large.delete(transfer)
     this.#large.add(transfer)
     const [longest] = this.#large
-    if (longest !== undefined && this.#large.size > LARGE_MAX)
+    if (longest !== undefined && this.#large.size > TRANSFERS_MAX)
       for (const reader of [...longest.readers]) reader.evicted()
   }
 
   close(transfer: Transfer, reader: Reader): void {
     transfer.readers.delete(reader)
     if (transfer.readers.size > 0) return
-    if (transfer.isWhole) {
-      this.#base.left(transfer)
-      return
-    }
-    this.#read.delete(transfer)
     this.#large.delete(transfer)
+    if (transfer === this.#whole) this.#whole = undefined
     if (!this.#isKept(transfer)) this.#feed.release(transfer.to)
     else if (!transfer.isSmall) this.#drop(transfer)
   }
@@ -350,18 +183,14 @@ export class Transfers {
   /** Keeps the transfers to an older state only for their present readers. */
   moved(): void {
     for (const transfer of this.#kept.values()) this.#drop(transfer)
-    this.#base.moved()
   }
 
-  /** Readers have closed theirs. */
-  end(): void {
-    for (const transfer of this.#kept.values()) this.#drop(transfer)
-    this.#base.end()
-  }
-
-  get heldBytes(): number {
-    const all = [...this.#kept.values(), ...this.#read, ...this.#base.transfers]
-    return bytesOf(new Set(all.flatMap(transfer => transfer.blocks)))
+  #wholeFor(to: ApiState): Transfer {
+    const most = Math.max(1_000, (to.services.size + to.endpoints.size) * CHANGED_PART)
+    if (this.#whole !== undefined && distance(this.#whole.to, to) <= most) return this.#whole
+    this.#whole = new Transfer(undefined, to)
+    this.#feed.hold(to)
+    return this.#whole
   }
 
   #between(from: ApiState, to: ApiState): Transfer {
@@ -369,11 +198,11 @@ export class Transfers {
     if (known?.to === to) return known
     // This transfer leads to an older state: the request came between a newer state and moved().
     if (known !== undefined) this.#drop(known)
-    const transfer = Transfer.between(from, to)
+    const transfer = new Transfer(from, to)
     this.#feed.hold(to)
     this.#kept.set(from.number, transfer)
     const [oldest] = this.#kept.values()
-    if (oldest !== undefined && this.#kept.size > KEPT_MAX) this.#drop(oldest)
+    if (oldest !== undefined && this.#kept.size > TRANSFERS_MAX) this.#drop(oldest)
     return transfer
   }
 

@@ -66,10 +66,6 @@ const read = (name: string) => {
   }
 }
 
-async function until(what: string, isSo: () => boolean): Promise<void> {
-  await eventually(isSo, what)
-}
-
 function isAlive(pid: string): boolean {
   try {
     process.kill(Number(pid), 0)
@@ -102,7 +98,7 @@ describe('a program for each state', () => {
   it('went not well when it was asked for once and ended before it was over', async () => {
     const running = runProgram(options(`echo >${file('began')}; sleep 60`, { once: true }), stop.signal)
     offer(1)
-    await until('it runs', () => read('began') !== '')
+    await eventually(() => read('began') !== '', 'it runs')
     stop.abort()
     expect(await running).toBe(false)
     const none = new ApiFeed({ clock: systemClock, source: () => undefined })
@@ -115,9 +111,9 @@ describe('a program for each state', () => {
       cat >> ${file('in')}; sleep 0.3; rmdir ${file('lock')}`
     const running = runProgram(options(script), stop.signal)
     offer(1)
-    await until('the first run has read', () => read('in').includes('10.1.0.1'))
+    await eventually(() => read('in').includes('10.1.0.1'), 'the first run has read')
     for (const last of [2, 3, 4, 5]) offer(last)
-    await until('the second run has ended', () => records.length === 2)
+    await eventually(() => records.length === 2, 'the second run has ended')
     stop.abort()
     expect(await running).toBe(true)
     expect(read('bad')).toBe('')
@@ -129,7 +125,7 @@ describe('a program for each state', () => {
     await new Promise(done => setTimeout(done, 50))
     expect(read('runs')).toBe('')
     offer(1)
-    await until('it has run', () => records.length === 1)
+    await eventually(() => records.length === 1, 'it has run')
     await new Promise(done => setTimeout(done, 100))
     expect(read('runs')).toBe('x\n')
     stop.abort()
@@ -149,9 +145,9 @@ describe('a program for each state', () => {
     const script = `cat >> ${file('in')}; case $(wc -l < ${file('in')}) in 1|2|3|5) exit 3; esac`
     const running = runProgram(options(script, { clock }), stop.signal)
     offer(1)
-    await until('it went well', () => records.some(({ code }) => code === 0))
+    await eventually(() => records.some(({ code }) => code === 0), 'it went well')
     offer(2)
-    await until('it went well again', () => records.filter(({ code }) => code === 0).length === 2)
+    await eventually(() => records.filter(({ code }) => code === 0).length === 2, 'it went well again')
     stop.abort()
     expect(await running).toBe(true)
     expect(records.map(({ code }) => code)).toEqual([3, 3, 3, 0, 3, 0])
@@ -173,7 +169,7 @@ describe('a program for each state', () => {
       },
     }
     const pass = async (runs: number) => {
-      await until(`it has failed ${runs} times`, () => records.length === runs && timers.size === 1)
+      await eventually(() => records.length === runs && timers.size === 1, `it has failed ${runs} times`)
       const [run] = waits()
       timers.clear()
       run?.()
@@ -182,22 +178,22 @@ describe('a program for each state', () => {
     const running = runProgram(options(script, { clock }), stop.signal)
     offer(1)
     await pass(1)
-    await until('it has failed twice', () => records.length === 2 && timers.size === 1)
+    await eventually(() => records.length === 2 && timers.size === 1, 'it has failed twice')
     for (const last of [2, 3]) offer(last)
     await new Promise(done => setTimeout(done, 100))
     expect(records).toHaveLength(2)
     await pass(2)
-    await until('it went well', () => records.length === 3)
+    await eventually(() => records.length === 3, 'it went well')
     expect(records[2]).toMatchObject({ code: 0, state: 3 })
     offer(1)
     await pass(4)
     await pass(5)
     await pass(6)
     // What is left of the third distance would pass for the state that failed three times.
-    await until('it waits', () => timers.size === 1)
+    await eventually(() => timers.size === 1, 'it waits')
     expect(records).toHaveLength(6)
     offer(4)
-    await until('it went well at once', () => records.length === 7)
+    await eventually(() => records.length === 7, 'it went well at once')
     expect(records[6]).toMatchObject({ code: 0, state: 5 })
     expect(timers.size).toBe(0)
     stop.abort()
@@ -213,19 +209,19 @@ describe('a program for each state', () => {
     expect(performance.now() - began).toBeLessThan(patientMs(8_000))
     expect(records).toMatchObject([{ level: 'warn', trouble: 'killed after 300 ms (--exec-timeout)' }])
     const pid = read('pid').trim()
-    await until('the group is gone', () => !isAlive(`-${pid}`))
+    await eventually(() => !isAlive(`-${pid}`), 'the group is gone')
   })
 
   it('that obeys takes with it those of its group that do not', async () => {
     offer(1)
     const script = `(trap '' TERM; echo $$ > ${file('pid')}; exec sleep 60) & wait`
     const running = runProgram(options(script), stop.signal)
-    await until('the deaf one is there', () => read('pid').endsWith('\n'))
+    await eventually(() => read('pid').endsWith('\n'), 'the deaf one is there')
     const group = `-${read('pid').trim()}`
     try {
       stop.abort()
       await running
-      await until('the group is gone', () => !isAlive(group))
+      await eventually(() => !isAlive(group), 'the group is gone')
     } finally {
       if (isAlive(group)) process.kill(Number(group), 'SIGKILL')
     }
@@ -258,42 +254,28 @@ describe('a program for each state', () => {
     process.kill(Number(read('pid').trim()), 'SIGKILL')
   })
 
-  it('that is absent, or not a program, is a reported failure', async () => {
+  it.each([
+    ['that is absent', { command: '/nowhere/nothing', args: [] }, 'ENOENT'],
+    ['that is a folder', { command: '/', args: [] }, 'EACCES'],
+    ['with more arguments than the kernel takes', { args: Array(40).fill('x'.repeat(120_000)) }, 'E2BIG'],
+    ['that is ended by a signal of another', { args: ['-c', 'kill -9 $$'] }, 'ended by SIGKILL'],
+  ])('%s fails, which is reported', async (_, rest, trouble) => {
     offer(1)
-    for (const command of [file('nothing'), folder]) {
-      const isFine = await runProgram(options('', { command, args: [], once: true }), stop.signal)
-      expect(isFine).toBe(false)
-    }
-    expect(records.map(({ trouble }) => trouble)).toEqual([
-      expect.stringContaining('ENOENT'),
-      expect.stringContaining('EACCES'),
-    ])
-  })
-
-  it('whose arguments are more than the kernel takes fails as well', async () => {
-    offer(1)
-    const args = Array.from({ length: 40 }, () => 'x'.repeat(120_000))
-    expect(await runProgram(options('', { args, once: true }), stop.signal)).toBe(false)
-    expect(records).toMatchObject([{ level: 'warn', trouble: expect.stringContaining('E2BIG') }])
-  })
-
-  it('is ended by a signal of another', async () => {
-    offer(1)
-    expect(await runProgram(options('kill -9 $$', { once: true }), stop.signal)).toBe(false)
-    expect(records).toMatchObject([{ trouble: 'ended by SIGKILL' }])
+    expect(await runProgram(options('', { ...rest, once: true }), stop.signal)).toBe(false)
+    expect(records).toMatchObject([{ level: 'warn', trouble: expect.stringContaining(trouble) }])
   })
 
   it('ends when kprobe does, and so does the wait for the next try', async () => {
     offer(1)
     const running = runProgram(options(`echo $$ > ${file('pid')}; sleep 60`), stop.signal)
-    await until('it runs', () => read('pid') !== '')
+    await eventually(() => read('pid') !== '', 'it runs')
     stop.abort()
     await running
     expect(isAlive(read('pid').trim())).toBe(false)
     expect(records).toEqual([])
     const again = new AbortController()
     const waiting = runProgram(options('exit 1'), again.signal)
-    await until('it has failed', () => records.length === 1)
+    await eventually(() => records.length === 1, 'it has failed')
     again.abort()
     expect(await waiting).toBe(false)
   })

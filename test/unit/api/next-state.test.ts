@@ -141,18 +141,6 @@ describe('nextApiState', () => {
       { numRuns: runs(150) },
     )
   })
-
-  it('gives the same state when nothing is to be said', () => {
-    const viewer = new Viewer()
-    const objects = [node(), service('a'), slice('s', 'a', [endpoint('10.1.0.1')])]
-    const before = viewer.take(objects.map(detailed))
-    // Of what is no part of any message: a Service without addresses, and the node's.
-    expect(viewer.take([detailed(node({ podCIDRs: ['10.1.0.0/24'] }))])).toBe(before)
-    expect(viewer.take([detailed(slice('t', 'b', [endpoint('10.1.0.9')]))])).toBe(before)
-    const after = viewer.take([detailed(slice('s', 'a', [endpoint('10.1.0.2')]))])
-    expect(after.number).toBe(before.number + 1)
-    expect(after.services).toBe(before.services)
-  })
 })
 
 describe('a change of a Service', () => {

@@ -1,19 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { isSameMessage } from '../../../src/api/service-message.ts'
 import type { ApiState } from '../../../src/api/state.ts'
-import type { ServiceFrontends } from '../../../src/model/frontend.ts'
-import { cidr } from '../../support/addresses.ts'
-import {
-  backends,
-  CLUSTER,
-  clusterIp,
-  EXTERNAL,
-  service as frontendsOf,
-  ip4,
-  REJECT,
-  vip,
-} from '../../support/frontends.ts'
-import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
+import { endpoint, node, service, slice } from '../model/objects.ts'
 import { detailed, shownObjects, stateOf, Viewer } from './views.ts'
 
 const HERE = { nodeName: 'here' }
@@ -228,53 +215,12 @@ describe('the clients that may come to a load balancer', () => {
   })
 })
 
-describe('whether two views of a Service object give one message', () => {
-  const [EVERYBODY, SOME] = [[cidr('0.0.0.0/0')], [cidr('10.0.0.0/8')]]
-
-  it('depends on kinds, addresses and whether clients are chosen, and not on routes and back ends', () => {
-    const its = snapshotOf([service('web')]).services.get('ns/web')
-    if (its === undefined) throw new Error('no Service')
-    const [ip, other] = [ip4(10, 96, 0, 1), ip4(10, 96, 0, 2)]
-    const isSame = (a: ServiceFrontends, b: ServiceFrontends) =>
-      isSameMessage({ service: its, frontends: a, slices: [] }, { service: its, frontends: b, slices: [] })
-    const one = (frontend: ReturnType<typeof vip>, count = 1) =>
-      frontendsOf('ns/web', [{ frontends: [frontend], cluster: backends(count) }])
-    const first = one(vip(ip, 80, EXTERNAL))
-    expect(isSame(first, one(vip(ip, 80, REJECT), 2))).toBe(true)
-    expect(isSame(first, one(vip(other, 80, EXTERNAL)))).toBe(false)
-    expect(isSame(first, one(clusterIp(ip, 80, CLUSTER)))).toBe(false)
-    expect(isSame(first, one(vip(ip, 80, EXTERNAL, SOME)))).toBe(false)
-    expect(isSame(one(vip(ip, 80, EXTERNAL, EVERYBODY)), one(vip(ip, 80, EXTERNAL, SOME)))).toBe(true)
-    const whole = (...ips: readonly string[]): ServiceFrontends => ({
-      ...frontendsOf('ns/web', []),
-      wholes: [{ family: 'IPv4', ips, route: EXTERNAL, affinityTimeoutS: 0, cluster: [], local: [] }],
-    })
-    expect(isSame(whole(ip), whole(ip))).toBe(true)
-    expect(isSame(whole(ip), whole(other))).toBe(false)
-  })
-})
-
 describe('the endpoints of a node', () => {
   const endpointsOf = (spec: object, endpoints: readonly unknown[], rest = {}) =>
     shownObjects(
       stateOf([node({ zone: 'a' }), service('web', { ...spec }), slice('s', 'web', endpoints, rest)]),
     ).endpoints
   const SAME = { ports: [{ name: '', port: 80 }] }
-
-  it('are the ready ones, and those that still serve where none is ready', () => {
-    const ready = endpoint('10.1.0.1')
-    const unready = endpoint('10.1.0.2', { conditions: UNREADY })
-    const draining = endpoint('10.1.0.3', { conditions: DRAINING })
-    expect(Object.keys(endpointsOf({}, [ready, unready, draining], SAME))).toEqual(['ns/web/10.1.0.1'])
-    expect(Object.keys(endpointsOf({}, [unready, draining], SAME))).toEqual(['ns/web/10.1.0.3'])
-    expect(endpointsOf({}, [unready], SAME)).toEqual({})
-  })
-
-  it('are those that hints leave to its zone', () => {
-    const hinted = (zone: string) => ({ hints: { forZones: [{ name: zone }] } })
-    const list = [endpoint('10.1.0.1', hinted('a')), endpoint('10.1.0.2', hinted('b'))]
-    expect(Object.keys(endpointsOf({}, list, SAME))).toEqual(['ns/web/10.1.0.1'])
-  })
 
   it('have scopes where a policy is Local', () => {
     const spec = { type: 'NodePort', ports: [{ port: 80, nodePort: 30080 }] }

@@ -59,12 +59,13 @@ function given(...numbers: readonly number[]): FrontendTable {
   )
 }
 
-const NONE = { without: new Set<string>() }
+const rendered = (plane: ReturnType<typeof createRulesetPlane>, ...services: readonly number[]) =>
+  finish(plane.render(given(...services), { base: plane.empty, without: new Set() }))
 
 describe('a plane that is one function', () => {
   test('puts both tables into the kernel in one transaction, and finds them as they are', async () => {
     const { client, plane } = start()
-    const wanted = finish(plane.render(given(1, 2), { base: plane.empty, ...NONE }))
+    const wanted = rendered(plane, 1, 2)
     const plan = finish(plane.diff(plane.empty, wanted))
     expect(plan).toMatchObject({ empty: false, complete: true, rebuilds: false })
     expect([...plan.describe()].filter(({ service }) => service === 'ns/s2')).toHaveLength(1)
@@ -81,7 +82,7 @@ describe('a plane that is one function', () => {
 
   test('writes only changes, and skips the given Services', async () => {
     const { client, plane } = start()
-    const first = finish(plane.render(given(1, 2), { base: plane.empty, ...NONE }))
+    const first = rendered(plane, 1, 2)
     await plane.commit(finish(plane.diff(plane.empty, first)), {})
     const without = new Set(['ns/s1'])
     const second = finish(plane.render(given(1, 2, 3), { base: first, without }))
@@ -95,7 +96,7 @@ describe('a plane that is one function', () => {
 
   test('says that it rebuilds when a table is made anew, which loses what packets left there', async () => {
     const { client, plane } = start()
-    const wanted = finish(plane.render(given(1), { base: plane.empty, ...NONE }))
+    const wanted = rendered(plane, 1)
     const before: Ruleset = {
       tables: wanted.tables.map(table => {
         const sets = [...table.sets].map(([name, set]) => [name, { ...set, size: 10 }] as const)
@@ -115,7 +116,7 @@ describe('a plane that is one function', () => {
   test('cleanup deletes its tables, and no others of the same kernel', async () => {
     const { client, plane } = start()
     await plane.cleanup()
-    const wanted = finish(plane.render(given(1), { base: plane.empty, ...NONE }))
+    const wanted = rendered(plane, 1)
     await plane.commit(finish(plane.diff(plane.empty, wanted)), {})
     await client.commit([{ verb: 'add-table', family: 'ip', table: 'other', flags: 0, comment: undefined }])
     await plane.cleanup()
@@ -161,7 +162,7 @@ describe('a plane that is one function', () => {
 
   test('names who changes its tables', async () => {
     const { kernel, client, plane } = start()
-    const wanted = finish(plane.render(given(1), { base: plane.empty, ...NONE }))
+    const wanted = rendered(plane, 1)
     await plane.commit(finish(plane.diff(plane.empty, wanted)), {})
     const seen: boolean[] = []
     const stop = plane.watchWriters(({ touchesUs }) => seen.push(touchesUs))

@@ -136,29 +136,24 @@ describe('runDataplane', () => {
     expect(plane.observations).toBeGreaterThan(0)
   })
 
-  test('rejects with `once` when three passes fail', async () => {
+  test.each([
+    ['three passes fail', new Error('the kernel is gone'), 3],
+    [
+      'a privilege is missing, which does not come by waiting',
+      new Error('listing failed', { cause: Object.assign(new Error('no'), { code: 'EPERM' }) }),
+      1,
+    ],
+  ])('rejects with `once` when %s', async (_, error, failures) => {
     const { plane, source, ended, lines } = start({ once: true })
     plane.beforeObserve = () => {
-      throw new Error('the kernel is gone')
+      throw error
     }
     await started(source)
     await source.tell(service('a'))
     source.handlers?.synced()
-    await expect(ended).rejects.toThrow('the kernel is gone')
-    expect(lines.filter(line => line.includes('sync failed'))).toHaveLength(3)
+    await expect(ended).rejects.toThrow(error.message)
+    expect(lines.filter(line => line.includes('sync failed'))).toHaveLength(failures)
     expect(source.stopped).toBe(true)
-  })
-
-  test('rejects with `once` as soon as a privilege is missing, which does not come by waiting', async () => {
-    const { plane, source, ended, lines } = start({ once: true })
-    plane.beforeObserve = () => {
-      throw new Error('listing failed', { cause: Object.assign(new Error('no'), { code: 'EPERM' }) })
-    }
-    await started(source)
-    await source.tell(service('a'))
-    source.handlers?.synced()
-    await expect(ended).rejects.toThrow('listing failed')
-    expect(lines.filter(line => line.includes('sync failed'))).toHaveLength(1)
   })
 
   test('rejects when the source cannot start, and leaves no lock', async () => {

@@ -75,26 +75,21 @@ async function nodesTold(source: Source): Promise<readonly string[]> {
 
 const NODES = ['node-1', 'node-2'].map(name => ({ apiVersion: 'v1', kind: 'Node', metadata: { name } }))
 
-function folder(): string {
-  const path = temporaryFolder()
-  return path
-}
-
 test('fileSource delivers headless Services of the name with their endpoints', async () => {
-  const path = join(folder(), 'objects.json')
+  const path = join(temporaryFolder(), 'objects.json')
   writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: [OWN, OTHERS, SLICE] }))
   const source = fileSource({ path, nodeName: 'Node-1', serviceProxyName: NAME })
   expect([...(await served(source))]).toEqual([['ns/own', '4 true']])
 })
 
 test('both sources deliver one Node, however its name is written', async () => {
-  const path = join(folder(), 'nodes.json')
+  const path = join(temporaryFolder(), 'nodes.json')
   writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: NODES }))
   expect(await nodesTold(fileSource({ path, nodeName: 'Node-1' }))).toEqual(['node-1'])
   const server = await ApiServer.start()
   onTestFinished(() => server.close())
   for (const object of NODES) server.store.put('nodes', object)
-  const kubeconfig = join(folder(), 'kubeconfig')
+  const kubeconfig = join(temporaryFolder(), 'kubeconfig')
   writeFileSync(kubeconfig, server.kubeconfig({}))
   expect(await nodesTold(kubeSource({ kubeconfig, nodeName: 'NODE-2' }))).toEqual(['node-2'])
 })
@@ -104,7 +99,7 @@ test('kubeSource delivers the same from an API server, and closes its connection
   onTestFinished(() => server.close())
   for (const object of [OWN, OTHERS]) server.store.put('services', { ...object })
   server.store.put('endpointslices', SLICE)
-  const kubeconfig = join(folder(), 'kubeconfig')
+  const kubeconfig = join(temporaryFolder(), 'kubeconfig')
   writeFileSync(kubeconfig, server.kubeconfig({}))
   const source = kubeSource({ kubeconfig, nodeName: 'node-1', serviceProxyName: NAME })
   expect(source.status.missing).toEqual(['a connection'])
@@ -114,6 +109,6 @@ test('kubeSource delivers the same from an API server, and closes its connection
 })
 
 test('a kubeconfig that is not there ends the run before it began', async () => {
-  const source = kubeSource({ kubeconfig: join(folder(), 'nothing'), nodeName: 'node-1' })
+  const source = kubeSource({ kubeconfig: join(temporaryFolder(), 'nothing'), nodeName: 'node-1' })
   await expect(served(source)).rejects.toThrow('nothing')
 })

@@ -2,12 +2,12 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type CallHandler, UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
+import { UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
 import { parseApiAddress } from '../../../src/base/api-address.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { openClient } from '../../../src/daemon/open.ts'
 import { OPTIONAL_PARTS } from '../../../src/optional-parts.ts'
-import { admitting, TokenReviews } from '../../../src/relay/admission.ts'
+import { TokenReviews } from '../../../src/relay/admission.ts'
 import { Http2Link, type RelayTlsPems } from '../../../src/relay/connection.ts'
 import { encodeReport } from '../../../src/relay/node-report.ts'
 import { type RelayServer, startRelayServer } from '../../../src/relay/server.ts'
@@ -18,7 +18,7 @@ import { FakeClock } from '../../support/fake-clock.ts'
 import { REPORT } from '../../support/node-report.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
-import { framedRequest, KeptCall } from '../../support/relay-call.ts'
+import { framedRequest } from '../../support/relay-call.ts'
 import { type Asked, ScriptedApi } from '../../support/scripted-api.ts'
 import { createAuthority } from '../../support/tls.ts'
 
@@ -182,23 +182,6 @@ describe('tokens at a relay', () => {
     if (last !== undefined) review(last)
     expect(await node).toBeUndefined()
   })
-
-  it('F204: what strangers say before they are admitted is bounded, and keeps no node out', () => {
-    const call = new KeptCall()
-    const waiting = admitting(
-      () => expect.fail('nobody was admitted'),
-      () => new Promise(() => undefined),
-    )
-    const [stranger, another, node] = [waiting(call), waiting(call), waiting(call)]
-    const say = (handler: CallHandler, bytes: number, times: number) => {
-      for (let time = 0; time < times; time++) handler.message(Buffer.alloc(bytes))
-    }
-    say(stranger, 1024 * 1024, 15)
-    expect(() => say(another, 0, 10_000)).toThrow('too many clients wait to be admitted')
-    say(node, 4_096, 1)
-    expect(() => say(stranger, 1024 * 1024, 1)).toThrow('too many clients wait to be admitted')
-    say(node, 100, 3)
-  })
 })
 
 describe('a relay that takes tokens', () => {
@@ -263,6 +246,18 @@ describe('a relay that takes tokens', () => {
     pems: Partial<RelayTlsPems>,
     token?: string,
   ): Promise<string> {
+    const link = linkOf(pems, token)
+    return new Promise(resolve => {
+      const call = link.call(method, {
+        message: () => undefined,
+        ended: (code, text) => resolve(`${code} ${text}`),
+      })
+      call.send(request)
+      call.finish()
+    })
+  }
+
+  function linkOf(pems: Partial<RelayTlsPems>, token?: string): Http2Link {
     const link = new Http2Link({
       address: parseApiAddress(relay.address),
       tls: async () => ({
@@ -276,14 +271,7 @@ describe('a relay that takes tokens', () => {
       clock: systemClock,
     })
     ends.push(() => link.close())
-    return new Promise(resolve => {
-      const call = link.call(method, {
-        message: () => undefined,
-        ended: (code, text) => resolve(`${code} ${text}`),
-      })
-      call.send(request)
-      call.finish()
-    })
+    return link
   }
 
   const KNOWN = '3 unknown type "unknown"'
@@ -296,7 +284,7 @@ describe('a relay that takes tokens', () => {
     expect(relay.counts.unauthorized).toBe(0)
   })
 
-  it('takes short requests alone for Sets and the status, also while a token is reviewed', async () => {
+  it('takes short requests alone for Sets and the status', async () => {
     const long = Buffer.concat([Buffer.from([0, 0, 0, 0x13, 0x88]), Buffer.alloc(5_000)])
     for (const method of [SETS_METHOD, STATUS_METHOD])
       expect(await endOf(method, long, {}, `good-${method.length}`)).toBe(
@@ -364,13 +352,25 @@ describe('a relay that takes tokens', () => {
     expect(await answer({ servername: undefined }, 'good')).toMatch(/^14 .*altnames/)
   })
 
-  it('holds what is said before the answer, up to a limit for all', async () => {
+  it('F204: a client that is not admitted yet sends no more than a window, and the rest once it is', async () => {
     api.answer('tokenreviews', undefined)
-    const early = answer({}, 'good')
+    const link = linkOf({}, 'good')
+    let ended = ''
+    const handlers = {
+      message: () => undefined,
+      ended: (code: number, text: string) => {
+        ended = `${code} ${text}`
+      },
+    }
+    const call = link.call(DELTA_METHOD, handlers)
+    const names = Array.from({ length: 1_000 }, (_, index) => `${index}`.padEnd(900, '.'))
+    call.send(framedRequest({ type_url: 'unknown', resource_names_subscribe: names }))
     await eventually(() => api.waiting('tokenreviews') === 1)
-    const asked = api.take('tokenreviews')
-    review(asked)
-    expect(await early).toBe(KNOWN)
+    await new Promise(resolve => setTimeout(resolve, 50))
+    expect([call.isFull, ended]).toEqual([true, ''])
+    review(api.take('tokenreviews'))
+    await eventually(() => ended !== '')
+    expect(ended).toBe(KNOWN)
   })
 
   it('gives a node its token from a file that rotates', async () => {

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import fc from 'fast-check'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, vi } from 'vitest'
 import { FrameEncoder } from '../../../../src/api/grpc/rpc.ts'
 import { Transfer } from '../../../../src/api/grpc/transfers.ts'
 import { ObjectMaker } from '../../../../src/api/object-maker.ts'
@@ -134,15 +134,13 @@ describe('a transfer', () => {
     fc.assert(
       fc.property(anyObjects, parts => {
         const state = stateOfFrames(parts)
-        const blocks = blocksOf(Transfer.whole(state))
+        const blocks = blocksOf(new Transfer(undefined, state))
         const objects = [...state.services.values(), ...state.endpoints.values()]
         const frames = objects.map(({ memory, start, end }) => memory.subarray(start, end))
-        const sent = Buffer.concat(blocks.map(block => block.frames))
-        expect(sent.equals(Buffer.concat(frames))).toBe(true)
-        const difference = Buffer.concat(blocksOf(Transfer.between(EMPTY, state)).map(block => block.frames))
+        expect(Buffer.concat(blocks).equals(Buffer.concat(frames))).toBe(true)
+        const difference = Buffer.concat(blocksOf(new Transfer(EMPTY, state)))
         expect(difference.equals(Buffer.concat([...frames, SYNC]))).toBe(true)
-        expect(blocks.reduce((sum, { operations }) => sum + operations, 0)).toBe(objects.length)
-        expect(blocks.every(({ frames }) => frames.length > 0)).toBe(true)
+        expect(blocks.every(({ length }) => length > 0)).toBe(true)
       }),
       { numRuns: runs(60) },
     )
@@ -153,12 +151,12 @@ describe('a transfer', () => {
       objectOf(SET_ENDPOINTS, `default/a/${index}`, { Hostname: `host-${index}`.padEnd(100, '-') }),
     )
     const state = nextState(EMPTY, { endpoints: objects.map(object => [object.path, object]) })
-    const transfer = Transfer.whole(state)
-    const afterOne = transfer.bytes
-    expect(afterOne).toBeLessThanOrEqual(64 * 1024)
-    const blocks = blocksOf(transfer)
-    expect(blocks.length).toBeGreaterThan(3)
-    expect(transfer.bytes).toBeGreaterThan(afterOne)
+    const make = vi.spyOn(Buffer, 'allocUnsafeSlow')
+    const transfer = new Transfer(undefined, state)
+    expect(make).toHaveBeenCalledTimes(1)
+    expect(transfer.isSmall).toBe(false)
+    expect(blocksOf(transfer).length).toBeGreaterThan(3)
+    make.mockRestore()
   })
 
   it('copies nothing of a state that was made at once', () => {
@@ -168,11 +166,10 @@ describe('a transfer', () => {
     )
     const services = objects.map(object => [object.path, object] as const)
     const state = nextState(EMPTY, { services })
-    expect(Transfer.between(state, state).isEmpty).toBe(true)
+    expect(new Transfer(state, state).isEmpty).toBe(true)
     const memories = new Set(objects.map(({ memory }) => memory.buffer))
     expect(memories.size).toBeLessThan(6)
-    const blocks = blocksOf(Transfer.whole(state))
-    expect(blocks.filter(({ frames }) => memories.has(frames.buffer)).length).toBeGreaterThan(2)
-    expect(blocks.reduce((sum, { operations }) => sum + operations, 0)).toBe(2_000)
+    const blocks = blocksOf(new Transfer(undefined, state))
+    expect(blocks.filter(({ buffer }) => memories.has(buffer)).length).toBeGreaterThan(2)
   })
 })
