@@ -42,8 +42,8 @@ interface TableDiff {
 /**
  * Computes the operations on each table, in an order that the kernel accepts, and at low cost. Sets come before the
  * rules that use them, chains before references to them, and rules before elements, because a new rule with a map
- * lookup walks all elements of the map. A changed key is deleted before it is added, and other deletes come before
- * additions, so that a set never needs room for both.
+ * lookup walks all elements of the map. Elements of a set are deleted before others are added, so that it never needs
+ * room for both.
  */
 export function diffRulesets(from: Ruleset, to: Ruleset, options: DiffOptions): RulesetDiff {
   const transaction: Operation[] = []
@@ -128,20 +128,14 @@ function keepWhatPacketsMade(from: Table, to: Table): readonly Operation[] {
 
 function changeTable(from: Table, to: Table, options: DiffOptions): TableDiff {
   const target = targetOf(to)
-  const { family, table } = target
   const changes = diffElements(from, to, options.lateSets)
   const stale = retireChains(from, to, changes)
   const operations: Operation[] = []
   for (const set of onlyIn(to.sets, from.sets)) operations.push({ ...target, verb: 'add-set', set })
   for (const operation of diffChains(from, to)) operations.push(operation)
-  for (const { set, remove } of changes.sets) {
-    const { elements, groups } = remove
-    if (elements.length > 0)
-      operations.push({ family, table, verb: 'delete-elements', set, elements, groups })
-  }
-  for (const { set, add } of changes.sets) {
-    const { elements, groups } = add
-    if (elements.length > 0) operations.push({ family, table, verb: 'add-elements', set, elements, groups })
+  for (const { set, remove, add } of changes.sets) {
+    if (remove.elements.length > 0) operations.push({ ...target, verb: 'delete-elements', set, ...remove })
+    if (add.elements.length > 0) operations.push({ ...target, verb: 'add-elements', set, ...add })
   }
   operations.push(...stale.flush)
   for (const set of onlyIn(from.sets, to.sets)) {

@@ -85,40 +85,6 @@ export function elementsIn(transaction: Transaction): number {
   return count
 }
 
-/** Returns the operations on elements that follow each other from `start` on. */
-export function elementRunAt(transaction: Transaction, start: number): readonly ElementOperation[] {
-  const run: ElementOperation[] = []
-  for (let i = start; i < transaction.length; i++) {
-    const operation = transaction[i]
-    if (operation === undefined || !isOnElements(operation)) break
-    run.push(operation)
-  }
-  return run
-}
-
-/** Operations with one verb on one set; they share messages. */
-export type Segment = readonly [ElementOperation, ...ElementOperation[]]
-
-/**
- * Sorts consecutive element operations by set: operations on different sets do not affect each other within a
- * transaction. Operations on one set keep their order, and consecutive ones with one verb are joined.
- */
-export function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
-  const bySet: [ElementOperation, ...ElementOperation[]][][] = []
-  for (const operation of run) {
-    const segments = bySet.find(([segment]) => segment !== undefined && isOnSet(operation, segment[0]))
-    const last = segments?.at(-1)
-    if (last !== undefined && last[0].verb === operation.verb) last.push(operation)
-    else if (segments !== undefined) segments.push([operation])
-    else bySet.push([[operation]])
-  }
-  return bySet.flat()
-}
-
-function isOnSet({ set, family, table }: ElementOperation, other: ElementOperation): boolean {
-  return set.name === other.set.name && family === other.family && table === other.table
-}
-
 export function addsRule(operation: Operation): operation is RuleOperation {
   return operation.verb === 'add-rule' || operation.verb === 'insert-rule'
 }
@@ -172,24 +138,25 @@ export interface ElementRun {
   readonly to: number
 }
 
-/** The content of a message: elements of several operations, or one other operation; undefined for begin and end. */
-type MessageTag = Operation | { readonly runs: readonly ElementRun[] } | undefined
+/** The content of a message: elements of an operation, or another operation; undefined for begin and end. */
+type MessageTag = Operation | ElementRun | undefined
 
 /** A transaction as one datagram. It can name the part that the kernel rejected. */
 export class EncodedTransaction extends Batch<MessageTag> {
-  /** Returns the operation of a message, or the one at `offset` in it; undefined for batch begin and end. */
-  operationAt(sequence: number, offset?: number): Operation | undefined {
+  /** Returns the operation of a message; undefined for batch begin and end. */
+  operationAt(sequence: number): Operation | undefined {
     const tag = this.tagOf(sequence)
-    if (tag === undefined || 'verb' in tag) return tag
-    return (this.#culpritAt(sequence, offset) ?? tag.runs[0])?.operation
+    return tag === undefined || 'verb' in tag ? tag : tag.operation
   }
 
   /** Returns the element at `offset` of the message, or all its elements if there is none at that offset. */
   elementsAt(sequence: number, offset?: number): readonly OwnedElement[] {
-    const tag = this.tagOf(sequence)
-    if (tag === undefined || 'verb' in tag) return []
-    const culprit = this.#culpritAt(sequence, offset)
-    return culprit === undefined ? tag.runs.flatMap(ownedBy) : ownedBy(culprit)
+    const message = this.at(sequence)
+    if (message?.tag === undefined || 'verb' in message.tag) return []
+    const all = ownedBy(message.tag)
+    const index = offset === undefined ? -1 : elementIndexAt(this.bytes, message, message.start + offset)
+    const culprit = all[index]
+    return culprit === undefined ? all : [culprit]
   }
 
   /** Returns the kernel's name of the expression at `offset` of a rule message. */
@@ -198,19 +165,6 @@ export class EncodedTransaction extends Batch<MessageTag> {
     const tag = message?.tag
     if (message === undefined || tag === undefined || !('verb' in tag) || !addsRule(tag)) return undefined
     return expressionNameAt(this.bytes, message, message.start + offset)
-  }
-
-  /** Returns a run of only the element at `offset` of a message. */
-  #culpritAt(sequence: number, offset: number | undefined): ElementRun | undefined {
-    const message = this.at(sequence)
-    if (offset === undefined || message?.tag === undefined || 'verb' in message.tag) return undefined
-    let index = elementIndexAt(this.bytes, message, message.start + offset)
-    if (index === undefined) return undefined
-    for (const { operation, from, to } of message.tag.runs) {
-      if (index < to - from) return { operation, from: from + index, to: from + index + 1 }
-      index -= to - from
-    }
-    return undefined
   }
 }
 
@@ -222,9 +176,9 @@ function ownedBy({ operation, from, to }: ElementRun): readonly OwnedElement[] {
 
 type Place = Pick<BatchMessage<unknown>, 'start' | 'end'>
 
-/** Returns the index, from 0, of the list element that covers the byte at `position` of the batch. */
-function elementIndexAt(bytes: Uint8Array, message: Place, position: number): number | undefined {
-  let found: number | undefined
+/** Returns the index of the list element that covers the byte at `position` of the batch; -1 for none. */
+function elementIndexAt(bytes: Uint8Array, message: Place, position: number): number {
+  let found = -1
   forEachItem(bytes, { message, list: NFTA_SET_ELEM_LIST_ELEMENTS }, ({ index, from, to }) => {
     if (position >= from - NLA_HDRLEN && position < to) found = index
   })
