@@ -160,11 +160,9 @@ export async function finishInSlices<T>(steps: Steps<T>, slicing: Slicing): Prom
   }
 }
 
-const SLICE_MS = 5
-
 /** Slices that are short enough for health requests in between, by this clock. */
 export function slicingOf(clock: Pick<Clock, 'nowMs' | 'breathe'>): Slicing {
-  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+  return { sliceMs: 5, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }
 
 /** The part of the time that repeated work may take. */

@@ -92,7 +92,7 @@ export class Rest {
   leave(bytes: Buffer, done: number): void {
     if (this.#isStored) {
       this.#start += done
-      if (this.#start === this.#end && this.#store.length > KEPT_MAX) this.#store = EMPTY
+      if (this.#start === this.#end && this.#store.length > CHUNK_BYTES) this.#store = EMPTY
     } else if (done < bytes.length) {
       this.#start = 0
       this.#end = 0
@@ -119,9 +119,7 @@ export class Rest {
 }
 
 const EMPTY: Readonly<Buffer> = Buffer.alloc(0)
-/** Room that is kept although nothing is left. */
-const KEPT_MAX = 256 * 1024
-
+/** What a file is read in, and the room that is kept although nothing is left. */
 const CHUNK_BYTES = 256 * 1024
 
 /** A FileHandle of node:fs/promises. */

@@ -47,7 +47,6 @@ interface FlowReconcilerOptions {
   readonly periodMs?: number
 }
 
-const PERIOD_MS = 600_000
 /** Packets that met the rules from before a commit have been confirmed by then. */
 const SETTLE_MS = 10
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
@@ -142,7 +141,7 @@ export class FlowReconciler {
 
   /** Gives the time to the next pass: for connections to cut, or the period. */
   async #passOnce(): Promise<number | undefined> {
-    const { clock, share, periodMs = PERIOD_MS } = this.#options
+    const { clock, share, periodMs = 600_000 } = this.#options
     const view = this.#view
     if (view === undefined) return undefined
     const isPeriod = clock.nowMs() >= this.#periodAtMs

@@ -45,7 +45,6 @@ export class Stopped extends Error {
 
 /** A listing that changed while it was made may lack entries; its entries are judged nevertheless. */
 const DUMP_ATTEMPTS = 5
-const DUMP_RETRY_MS = 20
 /** Stale entries that wait for one send. */
 const DELETES_A_SEND = 256
 
@@ -118,7 +117,7 @@ export class FlowPass {
     for (let attempt = 1; attempt <= DUMP_ATTEMPTS; attempt++) {
       if (isStopped()) throw new Stopped()
       if (await client.dump(filter, visitor)) return
-      const delayMs = DUMP_RETRY_MS * attempt * (0.5 + random())
+      const delayMs = 20 * attempt * (0.5 + random())
       await new Promise<void>(resolve => clock.after(delayMs, resolve))
     }
     throw new Error(`the kernel's table of flows changed during each of ${DUMP_ATTEMPTS} attempts to list it`)

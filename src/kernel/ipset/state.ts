@@ -176,8 +176,9 @@ export const SET_TYPES: Readonly<Record<IpsetType, SetType>> = {
   'bitmap:port': { revisionMax: 3, fields: ['port'] },
 }
 
-/** Number of ports of a bitmap:port. */
 export const BITMAP_ELEMENTS_MAX = 65_536
+/** IPSET_MAXNAMELEN without the NUL. */
+export const SET_NAME_BYTES_MAX = 31
 
 export function setTypeOf(name: string): IpsetType | undefined {
   return isSetType(name) ? name : undefined

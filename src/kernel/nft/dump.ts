@@ -167,7 +167,6 @@ export interface Settled<T> {
 
 /** A commit by any program on the node, to any table, restarts a read. */
 const ATTEMPTS = 8
-const RETRY_DELAY_MS = 5
 
 /**
  * Reads between two reads of the generation, and retries until no other program commits in between. If other programs
@@ -184,7 +183,7 @@ export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
     const attempt = new Attempt(connection, false)
     const value = await read(attempt)
     if (!attempt.isOver && readGeneration() === generation) return { value, generation, unsettled: false }
-    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * tries, resolve))
+    await new Promise<void>(resolve => clock.after(5 * tries, resolve))
   }
   const generation = readGeneration()
   const attempt = new Attempt(connection, true)

@@ -72,8 +72,6 @@ export interface ForeignCommits {
   stop(): void
 }
 
-/** Notifications fit into a page or two, several per datagram. */
-const RECEIVE_BYTES = 32 * 1024
 const MESSAGES_PER_TURN = 1_024
 /** Maximum tables listed per commit; `nft flush ruleset` on a busy node may change more. */
 const TABLES_MAX = 32
@@ -88,7 +86,6 @@ export function watchForeignCommits(options: ForeignCommitsOptions): ForeignComm
   const stop = watchGroups({
     transport,
     groups: [NFNLGRP_NFTABLES],
-    datagramBytes: RECEIVE_BYTES,
     messagesPerTurn: MESSAGES_PER_TURN,
     take: (view, message) => commits.take(view, message),
     lost(error) {
@@ -209,8 +206,6 @@ interface TraceOptions {
   readonly onLost: (error: Error) => void
 }
 
-/** Several steps come in one datagram; none is longer than a page. */
-const STEP_BYTES = 64 * 1024
 const STEPS_PER_TURN = 64
 
 /** Receives the steps of all traced packets of this network namespace, until the returned function is called. */
@@ -218,7 +213,6 @@ export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): 
   return watchGroups({
     transport,
     groups: [NFNLGRP_NFTRACE],
-    datagramBytes: STEP_BYTES,
     messagesPerTurn: STEPS_PER_TURN,
     take(view, message) {
       const event = decodeTrace(view, message)

@@ -284,8 +284,6 @@ const PRIORITIES: readonly (readonly [priority: number, name: string, only?: str
   [50, 'security'],
   [100, 'srcnat', 'postrouting'],
 ]
-/** Maximum distance from a named priority that nft prints as the name and the distance. */
-const DISTANCE_MAX = 10
 
 function hookName(hooknum: number): string {
   return HOOKS[hooknum] ?? `hook ${hooknum}`
@@ -301,7 +299,8 @@ function formatHook({ type, hooknum, priority, policy }: ChainHook): string {
 function priorityName(priority: number, hook: string): string {
   for (const [usual, name, only = hook] of PRIORITIES) {
     const distance = priority - usual
-    if (only !== hook || Math.abs(distance) > DISTANCE_MAX) continue
+    // nft prints a longer distance as a number.
+    if (only !== hook || Math.abs(distance) > 10) continue
     if (distance === 0) return name
     return `${name} ${distance < 0 ? '-' : '+'} ${Math.abs(distance)}`
   }

@@ -61,15 +61,11 @@ export function encodeUserdata(items: readonly UserdataItem[]): Octets {
   return octets
 }
 
-/** Type, length and NUL take the rest. */
-const COMMENT_LENGTH_MAX = NFT_USERDATA_MAXLEN - 3
-
 /** Encodes a comment as nft stores it, with its NUL; undefined for an empty one. */
 export function commentUserdata(type: number, comment: string): Octets | undefined {
   if (comment === '') return undefined
-  if (Buffer.byteLength(comment) === comment.length && comment.length <= COMMENT_LENGTH_MAX)
-    return `${String.fromCharCode(type, comment.length + 1)}${comment}\0`
-  return encodeUserdata([{ type, value: `${octetsFromBytes(new TextEncoder().encode(comment))}\0` }])
+  const octets = isAscii(comment) ? comment : octetsFromBytes(new TextEncoder().encode(comment))
+  return encodeUserdata([{ type, value: `${octets}\0` }])
 }
 
 /** Decodes the comment of userdata that any program may have written; empty when there is no valid one. */
