@@ -53,12 +53,10 @@ export function cString(octets: Octets): Octets {
   return end < 0 ? octets : octets.slice(0, end)
 }
 
-/** One character a byte. */
 export function octetsFromBytes(bytes: Uint8Array): Octets {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1')
 }
 
-/** One byte a character. */
 export function bytesFromOctets(octets: Octets): Uint8Array {
   return Buffer.from(octets, 'latin1')
 }
@@ -101,7 +99,6 @@ export class Rest {
     }
   }
 
-  /** Bytes that are left. */
   get length(): number {
     return this.#end - this.#start
   }

@@ -10,7 +10,6 @@ import { type Draining, type RuleBook, ruleBooks } from './stale.ts'
 interface PassOptions {
   readonly client: ConntrackClient
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly drains: Drains
   readonly slicing: Slicing
@@ -22,13 +21,11 @@ interface PassWork {
   readonly looks: ReadonlyMap<ServiceKey, FlowCheck>
   readonly view: View
   readonly phase: FlowPhase
-  /** Chooses among the stale flows; without it, all are deleted. */
   readonly isChosen?: (flow: Flow) => boolean
 }
 
 export interface FamilyResult {
   readonly family: Family
-  /** Entries that the kernel listed. */
   readonly examined: number
   /** Stale UDP and SCTP entries removed. */
   readonly deleted: number
@@ -141,7 +138,6 @@ class Deletes {
     if (this.#waiting.length >= DELETES_A_SEND) this.#send()
   }
 
-  /** Throws what went wrong so far. */
   rethrow(): void {
     if (this.#failure !== undefined) throw this.#failure.error
   }

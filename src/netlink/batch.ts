@@ -10,7 +10,6 @@ import { isNetlinkFailure, type Transport } from './transport.ts'
 export interface Sending<T> {
   /** The subject of all messages, for errors: `ipsets`. */
   readonly object: string
-  /** Appends the message of a tag: opens and closes it. */
   readonly write: (batch: Batch<T>, tag: T) => void
   /** Returns the maximum length of the message of a tag. */
   readonly bytesMax: (tag: T) => number

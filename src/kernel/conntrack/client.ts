@@ -28,7 +28,6 @@ import {
   writeDelete,
 } from './flow.ts'
 
-/** A client for the kernel's connection tracking, with the operations that kprobe uses. */
 export interface ConntrackClient {
   /**
    * Visits the entries that pass the filter one at a time and keeps none. Returns false when the kernel reports that

@@ -22,7 +22,6 @@ export function capacityFor(elements: number): Pick<Ipset, 'maxElements' | 'hash
 
 /** The operations that replace a set by a larger one of the same name, in two steps. */
 export interface Growth {
-  /** The set afterwards. */
   readonly set: Ipset
   /** The first step; rules do not refer to the new set yet. */
   readonly build: readonly IpsetOperation[]

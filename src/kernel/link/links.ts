@@ -43,14 +43,11 @@ export const ADDRESS = attributeSet({
   local: [2, octets],
 })
 
-/** struct ifaddrmsg. */
 export interface IfAddrMsg {
-  /** AF_*. */
   readonly family: number
   readonly prefixLength: number
   readonly flags: number
   readonly scope: number
-  /** Index of the interface. */
   readonly index: number
 }
 export const IFADDRMSG_LENGTH = 8
@@ -96,7 +93,6 @@ export function writeIfInfoMsg(out: ByteWriter, index: number): void {
   out.u32(0)
 }
 
-/** Reads the index of the device. */
 export function readIfInfoMsg(view: ByteView, { start, end }: Message): number {
   if (end - start < IFINFOMSG_LENGTH) throw malformed('a message without its ifinfomsg', start)
   return view.data.getUint32(start + 4, true)

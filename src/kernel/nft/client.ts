@@ -39,7 +39,6 @@ import {
   type Transaction,
 } from './transaction.ts'
 
-/** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
   /** Reads the generation (NFT_MSG_GETGEN): each commit in this network namespace raises it. Synchronous, under 10 us. */
   generation(): number

@@ -67,7 +67,6 @@ export function familyOf(view: ByteView, message: Message): HookFamily | undefin
   return family === nft.NFPROTO_IPV6 ? 'ip6' : undefined
 }
 
-/** Decodes NFT_MSG_NEWTABLE. */
 export function decodeTable(view: ByteView, message: Message): Pick<Table, 'name' | 'flags' | 'comment'> {
   const { name, flags = 0, userdata } = attributesIn(view, message, TABLE)
   const comment = commentOf(NFTNL_UDATA_TABLE_COMMENT, userdata)
@@ -190,7 +189,6 @@ interface Generation {
   readonly processName: string | undefined
 }
 
-/** Decodes NFT_MSG_NEWGEN. */
 export function decodeGeneration(view: ByteView, message: Message): Generation {
   const { id, processId, processName } = attributesIn(view, message, GENERATION)
   return { id: required(id, 'id', message), processId, processName }

@@ -272,7 +272,6 @@ function inUse(from: Table, to: Table, late: ElementGroup): ReadonlySet<string> 
   return used
 }
 
-/** Returns the names of the chains that rules of a chain jump or go to. */
 function targetsOfChain({ rules }: Chain): readonly string[] {
   return rules.flatMap(({ expressions }) => targetsOf(expressions))
 }

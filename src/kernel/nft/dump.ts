@@ -96,7 +96,6 @@ export class GenerationWatch {
 
 /** A dump of objects of one table, or of one family. */
 interface Dump {
-  /** NFT_MSG_GET*. */
   readonly type: number
   /** For errors: `rules of table`. */
   readonly what: string
@@ -126,10 +125,8 @@ export function dumpRequest(
 }
 
 interface GetMessage {
-  /** NFT_MSG_GET*. */
   readonly type: number
   readonly flags: number
-  /** NFPROTO_*. */
   readonly family: number
   readonly sequence: number
 }

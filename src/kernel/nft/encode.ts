@@ -50,7 +50,6 @@ import {
 import { commentUserdata } from './userdata.ts'
 
 interface EncodeOptions {
-  /** Sequence number of the batch's first message; later messages count up. */
   readonly firstSequence: number
   /** NFNL_BATCH_GENID: the kernel rejects the batch (ERESTART) when it is at another generation. */
   readonly generation?: number | undefined

@@ -48,7 +48,6 @@ export interface Touched {
   /** `ip`, `ip6`, or `family 1`. */
   readonly family: string
   readonly table: string
-  /** Name of the chain, or of the rule's chain. */
   readonly chain: string | undefined
   readonly handle: bigint | undefined
   /** Chains that a rule leads to, or led to. */

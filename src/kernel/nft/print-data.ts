@@ -109,7 +109,6 @@ export function formatComment(comment: string | undefined): string {
   return comment === undefined || comment === '' ? '' : ` comment ${JSON.stringify(comment)}`
 }
 
-/** Formats a verdict: `goto mod-2`, `drop`. */
 export function formatVerdict({ code, chain }: Verdict): string {
   const word = VERDICT_WORDS.get(code) ?? `verdict ${code}`
   return chain === undefined ? word : `${word} ${chain}`

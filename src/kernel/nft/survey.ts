@@ -184,7 +184,6 @@ export interface Removal {
 
 interface KeptChain {
   readonly chain: string
-  /** The chain that leads to it. */
   readonly usedBy: string
 }
 

@@ -23,9 +23,7 @@ export type Operation = TableOperation &
     | { readonly verb: 'add-chain'; readonly chain: Chain }
     | { readonly verb: 'flush-chain'; readonly chain: string }
     | { readonly verb: 'delete-chain'; readonly chain: string }
-    /** Appends after the rules of the chain. */
     | (RuleAddition & { readonly verb: 'add-rule' })
-    /** Inserts before the rules of the chain. */
     | (RuleAddition & { readonly verb: 'insert-rule' })
     | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
     | { readonly verb: 'add-set'; readonly set: NftSet }
@@ -59,7 +57,6 @@ export interface OwnedElement {
   readonly group: string
 }
 
-/** Operations that the kernel applies entirely or not at all. */
 export type Transaction = readonly Operation[]
 
 export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
@@ -226,7 +223,6 @@ const BORDER_LENGTH = NLMSG_HDRLEN + NFGENMSG_LENGTH
 const GENERATION_OFFSET = BORDER_LENGTH + NLA_HDRLEN
 const FLAGS_OFFSET = 6
 
-/** Replaces the generation in a batch that names one. */
 export function nameGeneration(bytes: Uint8Array, generation: number): void {
   for (let i = 0; i < 4; i++) bytes[GENERATION_OFFSET + i] = generation >>> (24 - 8 * i)
 }

@@ -137,13 +137,11 @@ function header(
 const ADDRESS_4 = { type: TYPE_IPADDR, length: 4 } as const
 const ADDRESS_6 = { type: TYPE_IP6ADDR, length: 16 } as const
 
-/** `ip saddr` and `ip6 saddr`. */
 export const SOURCE: Readonly<Record<NftFamily, TypeofField>> = {
   ip: header(PROTO_DESC_IP, IPHDR_SADDR, ADDRESS_4),
   ip6: header(PROTO_DESC_IP6, IP6HDR_SADDR, ADDRESS_6),
 }
 
-/** `ip daddr` and `ip6 daddr`. */
 export const DESTINATION: Readonly<Record<NftFamily, TypeofField>> = {
   ip: header(PROTO_DESC_IP, IPHDR_DADDR, ADDRESS_4),
   ip6: header(PROTO_DESC_IP6, IP6HDR_DADDR, ADDRESS_6),
@@ -153,7 +151,6 @@ function port(desc: number): TypeofField {
   return header(desc, THDR_DPORT, { type: TYPE_INET_SERVICE, length: 2 })
 }
 
-/** `th dport` */
 export const DESTINATION_PORT = port(PROTO_DESC_TH)
 
 /** `tcp dport` and the like. nft turns a rule that looks one up, or has it as data, into a rule of that protocol. */
@@ -163,7 +160,6 @@ export const DESTINATION_PORTS: Readonly<Record<'TCP' | 'UDP' | 'SCTP', TypeofFi
   SCTP: port(PROTO_DESC_SCTP),
 }
 
-/** `meta l4proto` */
 export const PROTOCOL: TypeofField = {
   type: TYPE_INET_PROTOCOL,
   length: 1,
@@ -171,7 +167,6 @@ export const PROTOCOL: TypeofField = {
   expression: expression(EXPR_META, numbers(NFT_META_L4PROTO)),
 }
 
-/** `meta priority` */
 export const PRIORITY: TypeofField = {
   type: TYPE_CLASSID,
   length: 4,

@@ -92,7 +92,6 @@ async function commitWhole(
 
 type Start = Pick<ScopeCommit, 'generation' | 'foreign'>
 
-/** Returns a result for a commit that sent nothing. */
 function ended(outcome: ScopeCommit['outcome'], { generation, foreign }: Start): ScopeCommit {
   return { outcome, generation, foreign, failures: [], bytes: 0, messages: 0 }
 }
