@@ -1,6 +1,5 @@
 import { PersistentMap } from '../../base/collections.ts'
 import * as nft from './constants.ts'
-import { NFT_SET_ANONYMOUS } from './constants.ts'
 import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
 import {
   type Chain,
@@ -140,7 +139,7 @@ function changeTable(from: Table, to: Table, options: DiffOptions): TableDiff {
   operations.push(...stale.flush)
   for (const set of onlyIn(from.sets, to.sets)) {
     // The kernel removes an anonymous set with the rule that uses it.
-    if ((set.flags & NFT_SET_ANONYMOUS) !== 0) continue
+    if ((set.flags & nft.NFT_SET_ANONYMOUS) !== 0) continue
     operations.push({ ...target, verb: 'delete-set', set: set.name })
   }
   operations.push(...stale.remove)

@@ -11,11 +11,7 @@ import {
   writerOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import {
-  NFTNL_UDATA_RULE_COMMENT,
-  NFTNL_UDATA_SET_ELEM_COMMENT,
-  NFTNL_UDATA_TABLE_COMMENT,
-} from './datatypes.ts'
+import * as datatypes from './datatypes.ts'
 import { attributesOf } from './expression-attributes.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import {
@@ -236,7 +232,7 @@ export function writeObject(
   const { table } = operation
   switch (operation.verb) {
     case 'add-table': {
-      const userdata = commentUserdata(NFTNL_UDATA_TABLE_COMMENT, operation.comment ?? '')
+      const userdata = commentUserdata(datatypes.NFTNL_UDATA_TABLE_COMMENT, operation.comment ?? '')
       writeAttributes(out, TABLE, { name: table, flags: operation.flags, userdata })
       break
     }
@@ -283,7 +279,7 @@ function ruleAttributes(
 ): ValuesOf<typeof RULE> {
   return {
     expressions: expressions.map(each => attributesOf(each, indexOfIpset)),
-    userdata: commentUserdata(NFTNL_UDATA_RULE_COMMENT, comment),
+    userdata: commentUserdata(datatypes.NFTNL_UDATA_RULE_COMMENT, comment),
   }
 }
 
@@ -322,7 +318,7 @@ type Sources<S> = SourcesOf<typeof SET_ELEMENT, S>
 const KEY_AND_COMMENT: Sources<Element> = {
   key: { value: ({ key }) => key },
   userdata: ({ comment }) =>
-    comment === '' ? undefined : commentUserdata(NFTNL_UDATA_SET_ELEM_COMMENT, comment),
+    comment === '' ? undefined : commentUserdata(datatypes.NFTNL_UDATA_SET_ELEM_COMMENT, comment),
 }
 const VALUE: Sources<Element> = {
   ...KEY_AND_COMMENT,

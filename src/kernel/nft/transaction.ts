@@ -4,15 +4,7 @@ import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import type { Words } from '../../netlink/conversation.ts'
 import { groupsText } from '../../netlink/errors.ts'
 import { Batch, type BatchMessage, NFGENMSG_LENGTH } from '../../netlink/message.ts'
-import {
-  NFPROTO_INET,
-  NFPROTO_IPV4,
-  NFPROTO_IPV6,
-  NFTA_EXPR_NAME,
-  NFTA_LIST_ELEM,
-  NFTA_RULE_EXPRESSIONS,
-  NFTA_SET_ELEM_LIST_ELEMENTS,
-} from './constants.ts'
+import * as nft from './constants.ts'
 import type { Chain, CompiledRule, Element, HookFamily, NftFamily, NftSet, Rule } from './state.ts'
 
 /** One step of a transaction, in nft's verbs. The order within a transaction matters to the kernel. */
@@ -68,7 +60,7 @@ export function isOnElements(operation: Operation): operation is ElementOperatio
 
 /** Returns the number of a family in struct nfgenmsg. */
 export function familyNumber(family: HookFamily): number {
-  return family === 'ip' ? NFPROTO_IPV4 : family === 'ip6' ? NFPROTO_IPV6 : NFPROTO_INET
+  return family === 'ip' ? nft.NFPROTO_IPV4 : family === 'ip6' ? nft.NFPROTO_IPV6 : nft.NFPROTO_INET
 }
 
 /** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */
@@ -176,7 +168,7 @@ type Place = Pick<BatchMessage<unknown>, 'start' | 'end'>
 /** Returns the index of the list element that covers the byte at `position` of the batch; -1 for none. */
 function elementIndexAt(bytes: Uint8Array, message: Place, position: number): number {
   let found = -1
-  forEachItem(bytes, { message, list: NFTA_SET_ELEM_LIST_ELEMENTS }, ({ index, from, to }) => {
+  forEachItem(bytes, { message, list: nft.NFTA_SET_ELEM_LIST_ELEMENTS }, ({ index, from, to }) => {
     if (position >= from - NLA_HDRLEN && position < to) found = index
   })
   return found
@@ -184,10 +176,10 @@ function elementIndexAt(bytes: Uint8Array, message: Place, position: number): nu
 
 function expressionNameAt(bytes: Uint8Array, message: Place, position: number): string | undefined {
   let found: string | undefined
-  forEachItem(bytes, { message, list: NFTA_RULE_EXPRESSIONS }, ({ from, to }) => {
+  forEachItem(bytes, { message, list: nft.NFTA_RULE_EXPRESSIONS }, ({ from, to }) => {
     if (position < from - NLA_HDRLEN || position >= to) return
     forEachAttribute(viewOf(bytes), from, to, (type, start, end) => {
-      if (type === NFTA_EXPR_NAME) found = string.read(viewOf(bytes), start, end, 0)
+      if (type === nft.NFTA_EXPR_NAME) found = string.read(viewOf(bytes), start, end, 0)
     })
   })
   return found
@@ -211,7 +203,7 @@ function forEachItem(
     if (type !== list) return
     let index = 0
     forEachAttribute(view, start, end, (item, from, to) => {
-      if (item === NFTA_LIST_ELEM) visit({ index, from, to })
+      if (item === nft.NFTA_LIST_ELEM) visit({ index, from, to })
       index++
     })
   })
