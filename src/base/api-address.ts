@@ -33,7 +33,6 @@ export interface RelayName {
 
 /** The value of a label. */
 const ZONE = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/
-const DNS_NAME_LENGTH_MAX = 253
 const DNS_NAME = /^([a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?\.)*[a-z]([-a-z0-9]{0,61}[a-z0-9])?\.?$/i
 
 /** `tcp://IP:PORT@ZONE`, `dns:///NAME:PORT@ZONE`, or one without a zone. The path of a unix socket may have an @. */
@@ -49,7 +48,7 @@ export function parseRelayAddress(text: string): RelayAddress | RelayName {
 function dnsName(text: string): Omit<RelayName, 'zone'> {
   const [, name = '', digits = ''] = /^dns:\/\/\/([^:/]*):(\d{1,5})$/.exec(text) ?? []
   const port = Number(digits)
-  if (!DNS_NAME.test(name) || name.length > DNS_NAME_LENGTH_MAX || port === 0 || port > 65_535)
+  if (!DNS_NAME.test(name) || name.length > 253 || port === 0 || port > 65_535)
     throw new Error(`${JSON.stringify(text)}: not a DNS name; write dns:///NAME:PORT`)
   return { name, port }
 }

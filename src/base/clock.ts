@@ -12,7 +12,6 @@ export interface Clock {
 
 export type Cancel = () => void
 
-/** The time of this machine. */
 export const systemClock: Clock = {
   nowMs: () => performance.now(),
   cpuMs() {
@@ -79,7 +78,6 @@ export function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<vo
  */
 export type Steps<T> = Generator<undefined, T, undefined>
 
-/** Runs to the end without a pause. */
 export function finish<T>(steps: Steps<T>): T {
   for (;;) {
     const step = steps.next()
@@ -99,7 +97,6 @@ export function* stepsOver<I, T>(
   return result()
 }
 
-/** Steps without a pause, for a result that takes some milliseconds at most. */
 export function atOnce<T>(result: () => T): Steps<T> {
   return stepsOver([], { each: () => undefined, result })
 }
@@ -121,7 +118,6 @@ export class Pauses {
 }
 
 export interface Slicing {
-  /** Longest time to compute before yielding to the event loop, in milliseconds. */
   readonly sliceMs: number
   /** Monotonic milliseconds. */
   readonly nowMs: () => number
@@ -143,7 +139,6 @@ export class Slice {
     return this.#slicing.nowMs() >= this.#endMs
   }
 
-  /** Lets other work of the event loop go first, and begins the next slice. */
   async next(): Promise<void> {
     await this.#slicing.breathe()
     this.#endMs = this.#slicing.nowMs() + this.#slicing.sliceMs
@@ -160,11 +155,9 @@ export async function finishInSlices<T>(steps: Steps<T>, slicing: Slicing): Prom
   }
 }
 
-const SLICE_MS = 5
-
 /** Slices that are short enough for health requests in between, by this clock. */
 export function slicingOf(clock: Pick<Clock, 'nowMs' | 'breathe'>): Slicing {
-  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+  return { sliceMs: 5, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }
 
 /** The part of the time that repeated work may take. */

@@ -10,11 +10,6 @@ const UNIT_NS: Readonly<Record<string, bigint>> = {
   h: 3_600_000_000_000n,
 }
 
-/** The maximum of a Go int64, 292 years. */
-const NS_MAX = 2n ** 63n - 1n
-
-const NS_PER_MS = 1_000_000
-
 /** The longest delay a timer of Node takes; longer ones would fire at once. */
 export const TIMER_MS_MAX = 2 ** 31 - 1
 
@@ -29,7 +24,8 @@ export function parseGoDuration(text: string): bigint | undefined {
     /(\d*)\.?(\d*)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)/g,
   ))
     total += inNanoseconds(whole, fraction, UNIT_NS[unit] ?? 0n)
-  if (total > NS_MAX) return undefined
+  // A Go int64 holds no more: 292 years.
+  if (total >= 2n ** 63n) return undefined
   return negative ? -total : total
 }
 
@@ -67,7 +63,7 @@ export function parseDurationMs(text: string): number | undefined {
 }
 
 export function nsToMs(ns: bigint): number {
-  return Number(ns) / NS_PER_MS
+  return Number(ns) / 1_000_000
 }
 
 /** `0.350s`, `12.3s`, `4m10s`. */

@@ -5,7 +5,6 @@ export type ReadResult<E> = { readonly text: string } | { readonly error: E }
 
 interface FollowedTextOptions<E> {
   readonly clock: Clock
-  /** Interval of the reads, milliseconds. */
   readonly pollMs: number
   readonly text: string
   readonly read: () => Promise<ReadResult<E>>
@@ -32,7 +31,6 @@ export class FollowedText<E extends string | readonly object[]> {
   readonly #pacer: Pacer
   #current: string
   #last: ReadResult<E>
-  /** The failure that was reported. */
   #reported: ReadResult<E> | undefined
   /** The next result is reported even if nothing is new. */
   #isAsked = false
@@ -57,7 +55,6 @@ export class FollowedText<E extends string | readonly object[]> {
     return this.#pacer.stop()
   }
 
-  /** Gives the milliseconds until the next read. */
   async #read(): Promise<number> {
     const { pollMs, read, failed, recovered, unchanged } = this.#options
     const found = await read()

@@ -7,7 +7,6 @@ export type Family = 'IPv4' | 'IPv6'
 /** The families in kube-proxy's order. */
 export const FAMILIES: readonly Family[] = ['IPv4', 'IPv6']
 
-/** Derives the family from the length. */
 export function familyOf(ip: Ip): Family {
   return ip.length === 4 ? 'IPv4' : 'IPv6'
 }
@@ -23,7 +22,6 @@ export function parseIp(text: string): Ip | undefined {
   return parseIpv4(text, 0) ?? parseIpv6(text)
 }
 
-/** Says why parseIp refuses `text`, and what it takes. */
 export function whyNotIp(text: string): string {
   if (text === '') return 'empty where an IP address belongs'
   if (text.includes('%'))
@@ -221,7 +219,6 @@ export function parseCidr(text: string): Cidr | undefined {
   return bits >= 0 && bits <= ip.length * 8 ? cidrOf(ip, bits) : undefined
 }
 
-/** Says why parseCidr refuses `text`, and what it takes. */
 export function whyNotCidr(text: string): string {
   if (text === '') return 'empty; write it like 192.0.2.0/24 or 2001:db8::/32'
   const slash = text.indexOf('/')
@@ -242,7 +239,6 @@ export function cidrOf(ip: Ip, bits: number): Cidr {
   return { ip: head + '\0'.repeat(ip.length - whole - 1), bits }
 }
 
-/** The prefix that holds `ip` alone. */
 export function hostCidr(ip: Ip): Cidr {
   return { ip, bits: ip.length * 8 }
 }

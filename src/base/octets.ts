@@ -53,12 +53,10 @@ export function cString(octets: Octets): Octets {
   return end < 0 ? octets : octets.slice(0, end)
 }
 
-/** One character a byte. */
 export function octetsFromBytes(bytes: Uint8Array): Octets {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1')
 }
 
-/** One byte a character. */
 export function bytesFromOctets(octets: Octets): Uint8Array {
   return Buffer.from(octets, 'latin1')
 }
@@ -92,7 +90,7 @@ export class Rest {
   leave(bytes: Buffer, done: number): void {
     if (this.#isStored) {
       this.#start += done
-      if (this.#start === this.#end && this.#store.length > KEPT_MAX) this.#store = EMPTY
+      if (this.#start === this.#end && this.#store.length > CHUNK_BYTES) this.#store = EMPTY
     } else if (done < bytes.length) {
       this.#start = 0
       this.#end = 0
@@ -101,7 +99,6 @@ export class Rest {
     }
   }
 
-  /** Bytes that are left. */
   get length(): number {
     return this.#end - this.#start
   }
@@ -119,9 +116,7 @@ export class Rest {
 }
 
 const EMPTY: Readonly<Buffer> = Buffer.alloc(0)
-/** Room that is kept although nothing is left. */
-const KEPT_MAX = 256 * 1024
-
+/** What a file is read in, and the room that is kept although nothing is left. */
 const CHUNK_BYTES = 256 * 1024
 
 /** A FileHandle of node:fs/promises. */

@@ -28,7 +28,6 @@ export class Newest<T> {
     this.#working ??= this.#run()
   }
 
-  /** Drops the waiting items. */
   drop(): void {
     this.#next = undefined
   }
@@ -74,7 +73,6 @@ export class Batcher<T> {
     return gathering.taken
   }
 
-  /** Stops handing on batches. */
   close(): void {
     this.#closed = true
   }

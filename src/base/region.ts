@@ -13,7 +13,6 @@ export function point(value: Octets): Region {
   return [{ from: value, to: value }]
 }
 
-/** Gives all values of `length` octets. */
 export function everything(length: number): Region {
   return [{ from: '\0'.repeat(length), to: '\xff'.repeat(length) }]
 }
@@ -43,7 +42,6 @@ function isOne(mask: Octets, bit: number): boolean {
   return (mask.charCodeAt(bit >> 3) & (0x80 >> (bit & 7))) !== 0
 }
 
-/** Gives the only value of a region; undefined where there are more or none. */
 export function onlyValue(region: Region): Octets | undefined {
   const [first, second] = region
   return first !== undefined && second === undefined && first.from === first.to ? first.from : undefined
@@ -62,7 +60,6 @@ export function union(intervals: Iterable<Interval>): Region {
   return joined
 }
 
-/** Gives the values that are in both regions. */
 export function intersection(a: Region, b: Region): Region {
   if (b.length > a.length) return intersection(b, a)
   const common: Interval[] = []
@@ -80,7 +77,6 @@ export function intersection(a: Region, b: Region): Region {
   return common
 }
 
-/** Gives the values of `a` that are not in `b`. */
 export function difference(a: Region, b: Region): Region {
   const rest: Interval[] = []
   let at = 0

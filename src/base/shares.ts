@@ -178,13 +178,11 @@ interface ConnectionGateOptions {
   readonly crowded: (crowd: Crowd) => void
 }
 
-/** The addresses of a connection. Connections to a unix socket have none. */
 export interface Origin {
   readonly remoteAddress?: string | undefined
   readonly localAddress?: string | undefined
 }
 
-/** The part of a Socket that the gate uses. */
 interface Peer extends Origin {
   destroy(): unknown
   once(event: 'close', listener: () => void): unknown

@@ -38,16 +38,13 @@ import {
 interface FlowReconcilerOptions {
   readonly client: ConntrackClient
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly report: (event: FlowEvent) => void
-  /** Share of a processor for passes. */
   readonly share: () => number
   /** Maximum interval between checks of the flows of all Services, milliseconds. */
   readonly periodMs?: number
 }
 
-const PERIOD_MS = 600_000
 /** Packets that met the rules from before a commit have been confirmed by then. */
 const SETTLE_MS = 10
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
@@ -104,7 +101,6 @@ export class FlowReconciler {
     this.#halfOpen.offer(view)
   }
 
-  /** Ends the pass that is running and starts no other. */
   async stop(): Promise<void> {
     await Promise.all([this.#pacer.stop(), this.#halfOpen.stop()])
   }
@@ -129,7 +125,6 @@ export class FlowReconciler {
     return isNews
   }
 
-  /** Adds to what is known of a Service. */
   #remember(key: ServiceKey, versions: readonly Version[]): void {
     if (!remember(this.#pending, key, versions)) this.#isAllPending = true
   }
@@ -142,7 +137,7 @@ export class FlowReconciler {
 
   /** Gives the time to the next pass: for connections to cut, or the period. */
   async #passOnce(): Promise<number | undefined> {
-    const { clock, share, periodMs = PERIOD_MS } = this.#options
+    const { clock, share, periodMs = 600_000 } = this.#options
     const view = this.#view
     if (view === undefined) return undefined
     const isPeriod = clock.nowMs() >= this.#periodAtMs
@@ -225,7 +220,6 @@ function looksAtAll(view: View, pending: Pending) {
 /** The reason of a check; `drain`: connections were due to be cut; `removal`: a TCP endpoint has gone. */
 type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain' | 'removal'
 
-/** The flow reconciler reports these values for metrics and logs. */
 export type FlowEvent =
   /** One family was checked; families that needed no check report nothing. */
   | ({ readonly kind: 'reconciled'; readonly reason: FlowReason } & FamilyResult)

@@ -10,7 +10,6 @@ import { type Draining, type RuleBook, ruleBooks } from './stale.ts'
 interface PassOptions {
   readonly client: ConntrackClient
   readonly clock: Clock
-  /** Uniform in [0, 1). */
   readonly random: () => number
   readonly drains: Drains
   readonly slicing: Slicing
@@ -22,13 +21,11 @@ interface PassWork {
   readonly looks: ReadonlyMap<ServiceKey, FlowCheck>
   readonly view: View
   readonly phase: FlowPhase
-  /** Chooses among the stale flows; without it, all are deleted. */
   readonly isChosen?: (flow: Flow) => boolean
 }
 
 export interface FamilyResult {
   readonly family: Family
-  /** Entries that the kernel listed. */
   readonly examined: number
   /** Stale UDP and SCTP entries removed. */
   readonly deleted: number
@@ -45,7 +42,6 @@ export class Stopped extends Error {
 
 /** A listing that changed while it was made may lack entries; its entries are judged nevertheless. */
 const DUMP_ATTEMPTS = 5
-const DUMP_RETRY_MS = 20
 /** Stale entries that wait for one send. */
 const DELETES_A_SEND = 256
 
@@ -118,7 +114,7 @@ export class FlowPass {
     for (let attempt = 1; attempt <= DUMP_ATTEMPTS; attempt++) {
       if (isStopped()) throw new Stopped()
       if (await client.dump(filter, visitor)) return
-      const delayMs = DUMP_RETRY_MS * attempt * (0.5 + random())
+      const delayMs = 20 * attempt * (0.5 + random())
       await new Promise<void>(resolve => clock.after(delayMs, resolve))
     }
     throw new Error(`the kernel's table of flows changed during each of ${DUMP_ATTEMPTS} attempts to list it`)
@@ -142,7 +138,6 @@ class Deletes {
     if (this.#waiting.length >= DELETES_A_SEND) this.#send()
   }
 
-  /** Throws what went wrong so far. */
   rethrow(): void {
     if (this.#failure !== undefined) throw this.#failure.error
   }

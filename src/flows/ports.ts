@@ -17,7 +17,6 @@ export interface View {
 export interface Version {
   readonly frontends: ServiceFrontends | undefined
   readonly slices: SliceList
-  /** Service.tcpDrainMs. */
   readonly drainMs: number | undefined
 }
 

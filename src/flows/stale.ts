@@ -57,7 +57,6 @@ export class RuleBook {
   readonly #nodePorts = new Map<number, Place>()
   /** Addresses of all Services at the numbers of these node ports: the rules match them first. */
   readonly #taken = new Set<Octets>()
-  /** The checked ports by address. */
   readonly #addresses = new Map<Ip, number[]>()
 
   constructor({ family, protocol, phase }: BookKind, node: NodeAddresses) {
@@ -67,13 +66,11 @@ export class RuleBook {
     this.#node = node
   }
 
-  /** Registers a current port. */
   serve(port: FlowPort): void {
     for (const { ip, port: number } of port.sockets) this.#socket(ip, number).port = port
     if (port.nodePort !== 0) this.#nodePort(port.nodePort).port = port
   }
 
-  /** Registers the endpoints of an earlier state of a port. */
   remember(port: FlowPort): void {
     const places = port.sockets.map(({ ip, port: number }) => this.#socket(ip, number))
     if (port.nodePort !== 0) places.push(this.#nodePort(port.nodePort))

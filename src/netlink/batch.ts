@@ -10,7 +10,6 @@ import { isNetlinkFailure, type Transport } from './transport.ts'
 export interface Sending<T> {
   /** The subject of all messages, for errors: `ipsets`. */
   readonly object: string
-  /** Appends the message of a tag: opens and closes it. */
   readonly write: (batch: Batch<T>, tag: T) => void
   /** Returns the maximum length of the message of a tag. */
   readonly bytesMax: (tag: T) => number
@@ -136,27 +135,24 @@ function missingAnswer(object: string): NetlinkError {
 interface ReceiveOptions {
   /** A dedicated socket: what the kernel sends unasked would fill the queue of any other. */
   readonly transport: Transport
-  /** Maximum length of a datagram. */
-  readonly datagramBytes: number
   /** Takes one message, whose bytes are valid until it returns. */
   readonly take: (view: ByteView, message: Message) => void
   /** Called when the kernel dropped messages because they were not read in time, or when one is unreadable. */
   readonly lost: (error: Error) => void
 }
 
+/** Maximum length of a datagram of notifications: the kernel fills a page or two. */
+const DATAGRAM_BYTES = 32 * 1024
 /** Datagrams of the greatest length that one call of the addon may read; usual ones are much shorter. */
 const DATAGRAMS_A_CALL = 4
-
-/** A receive that fails so often in a row fails again: the next turn continues. */
-const FAILURES_MAX = 2
 
 /**
  * Makes a function that reads what the kernel sends unasked, and gives how many messages it took: fewer than
  * `messagesMax` when nothing more is waiting, or can be received. Other errors than those of the socket and of messages
  * are thrown.
  */
-export function messageReceiver({ transport, datagramBytes, take, lost }: ReceiveOptions) {
-  const buffer = new Uint8Array(DATAGRAMS_A_CALL * datagramBytes)
+export function messageReceiver({ transport, take, lost }: ReceiveOptions) {
+  const buffer = new Uint8Array(DATAGRAMS_A_CALL * DATAGRAM_BYTES)
   const view = viewOf(buffer)
   /** Undefined for a failure, which is reported. */
   const attempt = <T>(work: () => T): T | undefined => {
@@ -172,12 +168,13 @@ export function messageReceiver({ transport, datagramBytes, take, lost }: Receiv
     let [count, isMore, failures] = [0, true, 0]
     const read = () => {
       failures++
-      const length = transport.receive(buffer, datagramBytes)
+      const length = transport.receive(buffer, DATAGRAM_BYTES)
       failures = 0
       isMore = length !== undefined
       return readMessages(view, length ?? 0)
     }
-    while (count < messagesMax && failures < FAILURES_MAX) {
+    // A receive that fails twice in a row fails again: the next turn continues.
+    while (count < messagesMax && failures < 2) {
       const messages = attempt(read)
       if (!isMore) break
       // A message that `take` cannot read loses no other.

@@ -30,7 +30,6 @@ const TIMEOUT_MS = 15_000
 const RENEWED_MAX = 9
 /** Sequence numbers of requests end here; higher numbers belong to bursts. */
 export const REQUEST_SEQUENCE_MAX = 0x7fff_ffff
-const SEQUENCE_MAX = 0xffff_ffff
 
 /**
  * Multiplexes conversations over one netlink socket. A sequence number assigns each answer to its conversation;
@@ -81,10 +80,10 @@ export class Connection {
 
   /**
    * Sends a request that is answered by any number of messages and NLMSG_DONE. Returns false when the kernel reports
-   * a change during the dump (NLM_F_DUMP_INTR). Errors as roundTrip.
+   * a change during the dump (NLM_F_DUMP_INTR). `pool` keeps the event loop free during the send. Errors as roundTrip.
    */
-  dump(request: Request): Promise<boolean> {
-    return this.#exclusive(request, deadlineMs => this.#list(request, deadlineMs))
+  dump(request: Request, { pool = false }: { readonly pool?: boolean } = {}): Promise<boolean> {
+    return this.#exclusive(request, deadlineMs => this.#list(request, deadlineMs, pool))
   }
 
   /** Dumps synchronously, for a few kilobytes: the kernel continues a dump as parts are received. Errors as roundTrip. */
@@ -115,11 +114,13 @@ export class Connection {
     })
   }
 
-  async #list(request: Request, deadlineMs: number): Promise<boolean> {
+  async #list(request: Request, deadlineMs: number, pool = false): Promise<boolean> {
     const conversation = new RequestConversation(request, this.#nextSequence())
     this.#conversations.add(conversation)
     try {
-      this.#transport.sendSync(request.build(conversation.sequence))
+      const datagram = request.build(conversation.sequence)
+      if (!pool) this.#transport.sendSync(datagram)
+      else if (!(await this.#sendBefore(datagram, deadlineMs))) throw unknownOutcome(request, 'ETIMEDOUT')
       await this.#receiveUntil(() => conversation.done, request, deadlineMs)
     } finally {
       this.#conversations.delete(conversation)
@@ -189,7 +190,7 @@ export class Connection {
 
   /** Reserves `count` consecutive numbers for messages of bursts, which no late answer has. Returns the first. */
   takeSequences(count: number): number {
-    if (this.#burstSequence + count > SEQUENCE_MAX) this.#burstSequence = REQUEST_SEQUENCE_MAX + 1
+    if (this.#burstSequence + count > 0xffff_ffff) this.#burstSequence = REQUEST_SEQUENCE_MAX + 1
     const first = this.#burstSequence
     this.#burstSequence += count
     return first
@@ -319,8 +320,7 @@ export class Connection {
    * may have belonged to any of them.
    */
   #lose(error: unknown): void {
-    // A transport that sends later reports a failed send here.
-    if (!isNetlinkFailure(error) || ('syscall' in error && error.syscall === 'sendmsg')) throw error
+    if (!isNetlinkFailure(error)) throw error
     const loss = unknownOutcome(RECEIVING, error.code, error)
     for (const conversation of this.#conversations) conversation.lose(loss)
   }
@@ -352,7 +352,6 @@ export interface Answers<Failure> {
 /** Transient failures of sendmsg: nothing was sent, so a retry is safe. */
 const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
 const SEND_ATTEMPTS = 4
-const SEND_RETRY_DELAY_MS = 5
 
 /** Sends one datagram, retries after transient failures, and collects the errors among its answers. */
 export async function sendDatagram(
@@ -371,7 +370,7 @@ export async function sendDatagram(
       if (!PASSING.has(error.code) || attempt === SEND_ATTEMPTS)
         return { ...nothing, loss: undefined, unsent: notSent(error) }
     }
-    await new Promise<void>(resolve => clock.after(SEND_RETRY_DELAY_MS * attempt, resolve))
+    await new Promise<void>(resolve => clock.after(5 * attempt, resolve))
   }
 }
 

@@ -41,7 +41,6 @@ export interface BurstError extends Acknowledgement {
   readonly sequence: number
 }
 
-/** A receiver of messages with certain sequence numbers. */
 export interface Conversation {
   has(sequence: number): boolean
   accept(view: ByteView, message: Message): void
@@ -96,7 +95,6 @@ export class RequestConversation implements Conversation {
     this.#fail(error)
   }
 
-  /** Throws the error of the conversation, if there is one. */
   rethrow(): void {
     if (this.#failure !== undefined) throw this.#failure
   }

@@ -21,7 +21,6 @@ export class NetlinkError extends Error {
   readonly operation: string
   readonly object: string
   readonly errno: number
-  /** The errno's name. */
   readonly code: string
   readonly extendedAck: string | undefined
   readonly offset: number | undefined
@@ -57,7 +56,6 @@ export function malformed(why: string, offset: number): NetlinkError {
   })
 }
 
-/** Creates the error for a value that does not fit into its field. */
 export function unencodable(why: string): NetlinkError {
   return new NetlinkError({
     operation: 'encode',

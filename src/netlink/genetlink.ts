@@ -30,14 +30,11 @@ export const FAMILY = attributeSet({
   attributeMax: [CTRL_ATTR_MAXATTR, u32host],
 })
 
-/** struct genlmsghdr. */
 export interface GenlMsgHdr {
   readonly command: number
-  /** Version of the family's protocol. */
   readonly version: number
 }
 
-/** Writes struct genlmsghdr. */
 export function writeGenlMsgHdr(out: ByteWriter, { command, version }: GenlMsgHdr): void {
   out.u32(command | (version << 8))
 }

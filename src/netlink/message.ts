@@ -6,7 +6,6 @@ import { malformed, NetlinkError } from './errors.ts'
 /** One message of a datagram; its payload is between `start` and `end` of its view. */
 export interface Message {
   readonly type: number
-  /** NLM_F_*. */
   readonly flags: number
   readonly sequence: number
   /** 0 in answers of the kernel; the committer's port in notifications. */
@@ -63,9 +62,7 @@ export function addFlags(out: ByteWriter, start: number, flags: number): void {
   out.patchU16(start + 6, out.view.getUint16(start + 6, true) | flags)
 }
 
-/** struct nfgenmsg. */
 export interface NfGenMsg {
-  /** NFPROTO_*. */
   readonly family: number
   readonly resourceId: number
 }
@@ -76,7 +73,6 @@ export function nfSpan({ start, end }: Message): { readonly start: number; reado
   return { start: start + NFGENMSG_LENGTH, end }
 }
 
-/** Writes struct nfgenmsg, version 0. */
 export function writeNfGenMsg(out: ByteWriter, { family, resourceId }: NfGenMsg): void {
   const resource = (resourceId >> 8) | ((resourceId & 0xff) << 8)
   out.u32(family | (netlink.NFNETLINK_V0 << 8) | (resource << 16))

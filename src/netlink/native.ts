@@ -6,7 +6,6 @@ import { errnoName, errnoNumber } from './errors.ts'
 import { type Repetition, SystemError, type Transport } from './transport.ts'
 
 export interface NetlinkOptions {
-  /** NETLINK_*. */
   readonly protocol: number
   /** Limits the longest datagram; above net.core.wmem_max only with CAP_NET_ADMIN in the initial user namespace. */
   readonly sendBufferBytes?: number
@@ -73,8 +72,6 @@ const EAGAIN = -errnoNumber('EAGAIN')
 const EBADF = -errnoNumber('EBADF')
 /** Pause of a watch after a wake in which all receives failed. */
 const REST_MS = 100
-/** The answer to a request that is repeated is much shorter. */
-const ANSWER_BYTES = 256
 
 function loadAddon(path: string): Addon {
   let loaded: unknown
@@ -165,7 +162,8 @@ class NetlinkSocket implements Transport {
   }
 
   repeat(datagram: Uint8Array, everyMs: number, changed: () => void): Repetition {
-    const answer = new Uint8Array(ANSWER_BYTES)
+    // Much longer than the answer.
+    const answer = new Uint8Array(256)
     const read = () => (this.#closed ? EAGAIN : this.#addon.receive(this.#handle, answer, answer.length))
     const stop = this.watch(() => {
       // An answer that an error left behind would be taken for the next one.

@@ -28,7 +28,6 @@ import {
   writeDelete,
 } from './flow.ts'
 
-/** A client for the kernel's connection tracking, with the operations that kprobe uses. */
 export interface ConntrackClient {
   /**
    * Visits the entries that pass the filter one at a time and keeps none. Returns false when the kernel reports that
@@ -83,10 +82,11 @@ interface ConntrackClientOptions {
   readonly timeoutMs?: number
 }
 
-/** A dump of a million entries takes seconds on a busy machine. */
-const TIMEOUT_MS = 60_000
 /** Maximum deletions per datagram: the errors of all of them fit into a receive buffer that cannot be forced. */
 const DELETES_A_SEND = 256
+
+/** The kernel begins a dump within the send, and walks all of its table there for a filter that few entries pass. */
+const POOLED = { pool: true } as const
 
 export function createConntrackClient(options: ConntrackClientOptions): ConntrackReader {
   return new NetlinkConntrackClient(options)
@@ -97,36 +97,43 @@ class NetlinkConntrackClient implements ConntrackReader {
   readonly #deleting: Socket
   readonly #clock: Clock
 
-  constructor({ openTransport, clock, timeoutMs = TIMEOUT_MS }: ConntrackClientOptions) {
+  // A dump of a million entries takes seconds on a busy machine.
+  constructor({ openTransport, clock, timeoutMs = 60_000 }: ConntrackClientOptions) {
     this.#clock = clock
     const connect = (transport: Transport) => new Connection({ transport, clock, timeoutMs })
-    this.#reading = new Socket(async () => await warmedUp(connect(new PooledTransport(openTransport()))))
+    this.#reading = new Socket(() => warmedUp(connect(openTransport())))
     this.#deleting = new Socket(async () => connect(openTransport()))
   }
 
   dump(filter: FlowFilter, visitor: FlowVisitor): Promise<boolean> {
     const accept = acceptor(filter, visitor)
     return this.#reading.use(connection =>
-      connection.dump({
-        operation: 'list',
-        object: `${filter.protocol} flows of ${filter.family}`,
-        build: sequence => encodeDump(filter, sequence),
-        onMessage: accept,
-      }),
+      connection.dump(
+        {
+          operation: 'list',
+          object: `${filter.protocol} flows of ${filter.family}`,
+          build: sequence => encodeDump(filter, sequence),
+          onMessage: accept,
+        },
+        POOLED,
+      ),
     )
   }
 
   dumpAll(take: (view: ByteView, message: Message) => void): Promise<boolean> {
     const newType = messageType(IPCTNL_MSG_CT_NEW)
     return this.#reading.use(connection =>
-      connection.dump({
-        operation: 'list',
-        object: 'flows',
-        build: sequence => encodeRequest(IPCTNL_MSG_CT_GET, NLM_F_DUMP, sequence),
-        onMessage: (view, message) => {
-          if (message.type === newType) take(view, message)
+      connection.dump(
+        {
+          operation: 'list',
+          object: 'flows',
+          build: sequence => encodeRequest(IPCTNL_MSG_CT_GET, NLM_F_DUMP, sequence),
+          onMessage: (view, message) => {
+            if (message.type === newType) take(view, message)
+          },
         },
-      }),
+        POOLED,
+      ),
     )
   }
 
@@ -254,65 +261,3 @@ async function dumpStatistics(
 }
 
 const STATISTICS = { operation: 'read', object: 'statistics of conntrack' } as const
-
-/**
- * A socket that sends requests from the thread pool while `sendSync` returns at once. The kernel begins a dump within
- * the send, and with a filter that few entries pass it walks all of its table there. Reading answers is unchanged; a
- * failed send is thrown by the next receive. Only one request may be in flight.
- */
-export class PooledTransport implements Transport {
-  readonly #inner: Transport
-  #failure: { readonly error: unknown } | undefined
-  #readable: (() => void) | undefined
-
-  constructor(inner: Transport) {
-    this.#inner = inner
-  }
-
-  get portId(): number {
-    return this.#inner.portId
-  }
-
-  get sendLimitBytes(): number {
-    return this.#inner.sendLimitBytes
-  }
-
-  sendSync(datagram: Uint8Array): void {
-    this.#inner.send(datagram).catch((error: unknown) => {
-      this.#failure = { error }
-      this.#readable?.()
-    })
-  }
-
-  send(datagram: Uint8Array): Promise<void> {
-    return this.#inner.send(datagram)
-  }
-
-  receive(into: Uint8Array): number | undefined {
-    const failure = this.#failure
-    this.#failure = undefined
-    if (failure !== undefined) throw failure.error
-    return this.#inner.receive(into)
-  }
-
-  watch(readable: () => void): () => void {
-    const stop = this.#inner.watch(readable)
-    this.#readable = readable
-    return () => {
-      this.#readable = undefined
-      stop()
-    }
-  }
-
-  join(group: number): void {
-    this.#inner.join(group)
-  }
-
-  leave(group: number): void {
-    this.#inner.leave(group)
-  }
-
-  close(): Promise<void> {
-    return this.#inner.close()
-  }
-}

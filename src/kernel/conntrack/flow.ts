@@ -294,11 +294,8 @@ const HALF_OPEN: ValuesOf<typeof CONNTRACK> = {
   statusMask: IPS_DST_NAT | IPS_SEEN_REPLY,
 }
 
-/** Maximum bytes of a deletion, without its tuple. */
-const DELETE_BYTES_MAX = 48
-
 export function deleteBytesMax({ tuple }: Flow): number {
-  return DELETE_BYTES_MAX + tuple.length
+  return 48 + tuple.length
 }
 
 /**

@@ -177,7 +177,6 @@ export interface FlowEvents {
   stop(): void
 }
 
-const RECEIVE_BYTES = 16 * 1024
 /** Bounds the time until other work of the process has its turn. */
 const EVENTS_A_TURN = 4_096
 /**
@@ -197,7 +196,6 @@ export function watchFlowEvents({ transport, clock, kinds, take, lost }: FlowEve
   let unwatch: (() => void) | undefined
   const receive = messageReceiver({
     transport,
-    datagramBytes: RECEIVE_BYTES,
     take: (view, message) => dispatch(view, message, take),
     lost,
   })

@@ -139,7 +139,6 @@ export class IpsetClient {
     }).index
   }
 
-  /** IPSET_CMD_GET_BYINDEX. */
   nameOf(index: number): string | undefined {
     return this.#ask({
       operation: 'look up',

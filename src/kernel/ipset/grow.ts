@@ -1,26 +1,27 @@
-import { BITMAP_ELEMENTS_MAX, type GroupedEntries, type Ipset, type IpsetOperation } from './state.ts'
-
-/** The hash size that kube-proxy gives its sets. */
-const HASH_SIZE_MIN = 1024
-const MAX_ELEMENTS_MIN = 65_536
-/** Largest power of two that IPSET_ATTR_MAXELEM and IPSET_ATTR_HASHSIZE hold. */
-const SIZE_MAX = 2 ** 31
+import {
+  BITMAP_ELEMENTS_MAX,
+  type GroupedEntries,
+  type Ipset,
+  type IpsetOperation,
+  SET_NAME_BYTES_MAX,
+} from './state.ts'
 
 /**
  * Returns the sizes for a set of this many elements: room for twice as many, and one or two elements per bucket from
  * the start, because growing a hash while filling it takes longer than filling it.
  */
 export function capacityFor(elements: number): Pick<Ipset, 'maxElements' | 'hashSize'> {
-  const wanted = Math.min(Math.max(elements, 1), SIZE_MAX / 2)
+  // The attributes hold no power of two above 2 ** 31.
+  const wanted = Math.min(Math.max(elements, 1), 2 ** 30)
+  // kube-proxy's sizes at least.
   return {
-    maxElements: Math.max(MAX_ELEMENTS_MIN, 2 ** Math.ceil(Math.log2(wanted * 2))),
-    hashSize: Math.max(HASH_SIZE_MIN, 2 ** Math.floor(Math.log2(wanted))),
+    maxElements: Math.max(65_536, 2 ** Math.ceil(Math.log2(wanted * 2))),
+    hashSize: Math.max(1024, 2 ** Math.floor(Math.log2(wanted))),
   }
 }
 
 /** The operations that replace a set by a larger one of the same name, in two steps. */
 export interface Growth {
-  /** The set afterwards. */
   readonly set: Ipset
   /** The first step; rules do not refer to the new set yet. */
   readonly build: readonly IpsetOperation[]
@@ -53,14 +54,13 @@ export function growthOf({ set, entries, groups }: GroupedEntries): Growth {
   }
 }
 
-/** IPSET_MAXNAMELEN without the NUL, and the prefix kept of a name that is too long for the suffix. */
-const NAME_LENGTH_MAX = 31
 const SUFFIX = '-tmp'
+/** The prefix kept of a name that is too long for the suffix. */
 const KEPT_LENGTH = 22
 
 /** Returns `KUBE-CLUSTER-IP-tmp`. A name without room for the suffix is shortened, and a hash keeps it unique. */
 export function temporaryName(name: string): string {
-  if (name.length + SUFFIX.length <= NAME_LENGTH_MAX) return `${name}${SUFFIX}`
+  if (name.length + SUFFIX.length <= SET_NAME_BYTES_MAX) return `${name}${SUFFIX}`
   return `${name.slice(0, KEPT_LENGTH)}-${numberOf(name)}${SUFFIX}`
 }
 

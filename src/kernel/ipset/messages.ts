@@ -106,7 +106,6 @@ function writeSetOperation(batch: Batch<unknown>, operation: SetOperation, revis
   }
 }
 
-/** Begins an ipset message; `command` is one of IPSET_CMD_*. */
 function openIpsetMessage(batch: Batch<unknown>, command: number, flags = 0): void {
   batch.open(messageType(command), flags)
   writeNfGenMsg(batch.out.out, HEAD)
@@ -115,7 +114,6 @@ function openIpsetMessage(batch: Batch<unknown>, command: number, flags = 0): vo
 const HEAD = { family: NFPROTO_UNSPEC, resourceId: 0 } as const
 
 interface Head {
-  /** IPSET_CMD_*. */
   readonly command: number
   readonly flags: number
   readonly sequence: number

@@ -26,6 +26,7 @@ import {
   type IpsetType,
   ipsetError,
   REFUSED,
+  SET_NAME_BYTES_MAX,
   SET_TYPES,
   TYPE,
 } from './state.ts'
@@ -33,8 +34,6 @@ import {
 /** The errors of a datagram repeat its messages, and must fit into a receive buffer that cannot be forced. */
 const DATAGRAM_BYTES_MAX = 64 * 1024
 const DATAGRAM_MESSAGES_MAX = 128
-/** This many entries take a fraction of a millisecond, unless the kernel grows the set meanwhile. */
-const SYNC_ENTRIES_MAX = 256
 const EPERM = errnoNumber('EPERM')
 
 /**
@@ -50,8 +49,8 @@ export function sendPieces(sender: Sender, pieces: readonly Piece[]): Promise<Se
     bytesMax,
     messagesMax: DATAGRAM_MESSAGES_MAX,
     datagramBytesMax: DATAGRAM_BYTES_MAX,
-    isLong: some =>
-      some.some(isSlow) || some.reduce((sum, piece) => sum + entriesIn(piece), 0) > SYNC_ENTRIES_MAX,
+    // Fewer entries take a fraction of a millisecond, unless the kernel grows the set meanwhile.
+    isLong: some => some.some(isSlow) || some.reduce((sum, piece) => sum + entriesIn(piece), 0) > 256,
     onError: (view, message) => lines.set(message.sequence, refusedLine(view, message)),
     followUp: refused => followUp(refused, lines),
   })
@@ -156,9 +155,6 @@ interface Prepared {
   readonly failures: readonly IpsetFailure[]
 }
 
-/** IPSET_MAXNAMELEN without the NUL. */
-const NAME_BYTES_MAX = 31
-
 /**
  * Groups consecutive operations that may share datagrams: those on sets, those that add and those that delete. When
  * the kernel rejects an entry, kprobe resends the rest of its run; the runs keep that ahead of the
@@ -185,9 +181,9 @@ export function prepare(
   operation: IpsetOperation,
   revisionsOf: (set: Ipset) => Revisions | undefined,
 ): Prepared {
-  const tooLong = namesIn(operation).find(name => Buffer.byteLength(name) > NAME_BYTES_MAX || name === '')
+  const tooLong = namesIn(operation).find(name => Buffer.byteLength(name) > SET_NAME_BYTES_MAX || name === '')
   if (tooLong !== undefined) {
-    const why = `the name of a set has 1 to ${NAME_BYTES_MAX} bytes, unlike ${JSON.stringify(tooLong)}`
+    const why = `the name of a set has 1 to ${SET_NAME_BYTES_MAX} bytes, unlike ${JSON.stringify(tooLong)}`
     return nothing(operation, { errno: errnoNumber('EINVAL'), why })
   }
   if (isOnEntries(operation)) return prepareEntries(operation)

@@ -19,7 +19,6 @@ export const IPSET_CMD_TYPE = 13
 export const IPSET_CMD_GET_BYNAME = 14
 export const IPSET_CMD_GET_BYINDEX = 15
 
-/** Attributes of commands. */
 export const IPSET_ATTR_DATA = 7
 export const IPSET_ATTR_ADT = 8
 
@@ -94,13 +93,11 @@ export const SET = attributeSet({
 /** The attributes of IPSET_CMD_ADD and IPSET_CMD_DEL before their entries. */
 export const ENTRIES = attributeSet({ ...HEAD, line: [9 | NET, u32be] })
 
-/** IPSET_CMD_SWAP. */
 export const SWAP = attributeSet({ ...HEAD, with: [3, string] })
 
 /** In the copy of a rejected message: the element that the kernel rejected. */
 export const REFUSED = attributeSet({ line: [9 | NET, u32be] })
 
-/** IPSET_CMD_TYPE. */
 export const TYPE = attributeSet({
   protocol: [1, u8],
   type: [3, string],
@@ -176,8 +173,9 @@ export const SET_TYPES: Readonly<Record<IpsetType, SetType>> = {
   'bitmap:port': { revisionMax: 3, fields: ['port'] },
 }
 
-/** Number of ports of a bitmap:port. */
 export const BITMAP_ELEMENTS_MAX = 65_536
+/** IPSET_MAXNAMELEN without the NUL. */
+export const SET_NAME_BYTES_MAX = 31
 
 export function setTypeOf(name: string): IpsetType | undefined {
   return isSetType(name) ? name : undefined

@@ -36,7 +36,6 @@ import {
 /** An operation and the command that sends it. */
 export interface Step {
   readonly operation: IpvsOperation
-  /** IPVS_CMD_*. */
   readonly command: number
 }
 

@@ -59,7 +59,6 @@ export function describeObject(operation: IpvsOperation): string {
   }
 }
 
-/** The kernel's error for one step. */
 export interface Refusal {
   readonly step: Step
   readonly code: string

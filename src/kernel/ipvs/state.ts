@@ -34,7 +34,6 @@ export const IPVS_CMD_GET_CONFIG = 13
 export const IPVS_CMD_SET_INFO = 14
 export const IPVS_CMD_GET_INFO = 15
 
-/** A client keeps its real server until the timeout expires. */
 export const IP_VS_SVC_F_PERSISTENT = 0x01
 export const IP_VS_SVC_F_HASHED = 0x02
 /** Each datagram is a connection by itself. */
@@ -193,7 +192,6 @@ export interface IpvsTimeouts {
 }
 
 export interface IpvsInfo {
-  /** `1.2.1`. */
   readonly version: string
   readonly connectionTableSize: number
 }
@@ -211,7 +209,6 @@ export function destinationKey({ ip, port }: Pick<RealServer, 'ip' | 'port'>): s
   return formatIpPort(ip, port)
 }
 
-/** Returns whether a client keeps its real server until the timeout expires. */
 export function isPersistent({ flags }: VirtualServer): boolean {
   return (flags & IP_VS_SVC_F_PERSISTENT) !== 0
 }

@@ -39,8 +39,6 @@ interface DummyClientOptions {
 const KIND = 'dummy'
 /** The errors of this many changes fit into a receive buffer that cannot be forced. */
 const CHANGES_PER_DATAGRAM = 200
-/** This many take a fraction of a millisecond on a device with few addresses; each walks its whole list. */
-const SYNC_CHANGES_MAX = 32
 
 /** A client for a device without a wire. Its addresses make the node accept packets (kube-ipvs0). */
 export class DummyClient {
@@ -104,7 +102,8 @@ export class DummyClient {
       write: (batch, change) => writeChange(batch, change, link.index),
       bytesMax: () => CHANGE_BYTES_MAX,
       messagesMax: CHANGES_PER_DATAGRAM,
-      isLong: some => some.length > SYNC_CHANGES_MAX,
+      // Fewer take a fraction of a millisecond on a device with few addresses; each walks its whole list.
+      isLong: some => some.length > 32,
     })
     const failures = refused.filter(each => !isDone(each)).map(each => failureOf(each, name))
     return { unknown: loss, failures, bytes, messages }

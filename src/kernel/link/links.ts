@@ -43,14 +43,11 @@ export const ADDRESS = attributeSet({
   local: [2, octets],
 })
 
-/** struct ifaddrmsg. */
 export interface IfAddrMsg {
-  /** AF_*. */
   readonly family: number
   readonly prefixLength: number
   readonly flags: number
   readonly scope: number
-  /** Index of the interface. */
   readonly index: number
 }
 export const IFADDRMSG_LENGTH = 8
@@ -96,7 +93,6 @@ export function writeIfInfoMsg(out: ByteWriter, index: number): void {
   out.u32(0)
 }
 
-/** Reads the index of the device. */
 export function readIfInfoMsg(view: ByteView, { start, end }: Message): number {
   if (end - start < IFINFOMSG_LENGTH) throw malformed('a message without its ifinfomsg', start)
   return view.data.getUint32(start + 4, true)
@@ -186,7 +182,6 @@ export interface LinkAddress {
 
 /** A list that changes during a read may lack addresses; a read takes milliseconds, so retries are cheap. */
 const ATTEMPTS = 8
-const RETRY_DELAY_MS = 5
 const WORDS = { operation: 'list', object: 'addresses of interfaces' } as const
 
 /**
@@ -202,7 +197,7 @@ export async function listAddresses(
     const found: LinkAddress[] = []
     const whole = await connection.dump(addressesInto(found))
     if (whole && !isTorn()) return found
-    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * attempt, resolve))
+    await new Promise<void>(resolve => clock.after(5 * attempt, resolve))
   }
   const extendedAck = `they changed during each of ${ATTEMPTS} attempts`
   throw new NetlinkError({ ...WORDS, errno: errnoNumber('EAGAIN'), extendedAck })
@@ -297,9 +292,6 @@ export interface AddressReader {
   close(): Promise<void>
 }
 
-/** Serving traffic does not depend on the address list, so its timeout is shorter than that of a commit. */
-const TIMEOUT_MS = 3_000
-
 /** Creates a reader of this network namespace's addresses (RTM_GETADDR). It does not reuse a failed socket. */
 export function createAddressReader({ openTransport, clock, except }: AddressReaderOptions): AddressReader {
   let connection: Connection | undefined
@@ -323,7 +315,8 @@ export function createAddressReader({ openTransport, clock, except }: AddressRea
     return ipsOf(all.filter(({ index }) => index !== exceptIndex))
   }
   const read = async (): Promise<readonly Ip[]> => {
-    connection ??= new Connection({ transport: openTransport(), clock, timeoutMs: TIMEOUT_MS })
+    // Serving traffic does not depend on the address list, so its timeout is shorter than that of a commit.
+    connection ??= new Connection({ transport: openTransport(), clock, timeoutMs: 3_000 })
     try {
       return await readFrom(connection)
     } catch (error) {
@@ -335,7 +328,6 @@ export function createAddressReader({ openTransport, clock, except }: AddressRea
   return { read, watch: changed => watchAddresses(openTransport, isExcepted, changed), close }
 }
 
-const NOTIFICATION_BYTES = 16_384
 /** More at a time take several turns of the event loop. */
 const NOTIFICATIONS_PER_TURN = 64
 
@@ -352,7 +344,6 @@ function watchAddresses(
     const stop = watchGroups({
       transport: open,
       groups: [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR],
-      datagramBytes: NOTIFICATION_BYTES,
       messagesPerTurn: NOTIFICATIONS_PER_TURN,
       take(view, message) {
         const isAddress = message.type === RTM_NEWADDR || message.type === RTM_DELADDR

@@ -7,6 +7,7 @@ import { malformed, NetlinkError, OutcomeUnknownError, unencodable } from '../..
 import { encodeMessage, type Message, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
+import { NFACCT_NAME_MAX } from '../xt/rule.ts'
 
 /** linux/netfilter/nfnetlink_acct.h and nfnetlink.h, under the headers' own names. */
 
@@ -21,9 +22,6 @@ const NFACCT_NAME = 1
 const NFACCT_PKTS = 2
 const NFACCT_BYTES = 3
 const NFACCT_USE = 4
-
-/** Includes the NUL. */
-const NFACCT_NAME_MAX = 32
 
 /** The attributes of a counter, as linux/netfilter/nfnetlink_acct.h describes them. */
 export const ACCOUNT = attributeSet({

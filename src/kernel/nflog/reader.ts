@@ -50,9 +50,6 @@ interface LogOptions {
   readonly onLost: (packets: number) => void
 }
 
-/** Bytes of a packet that the kernel copies: addresses and ports, behind options and extension headers. */
-const PACKET_BYTES = 128
-const RECEIVE_BYTES = 64 * 1024
 /** Datagrams per turn of the event loop. */
 const MESSAGES_PER_TURN = 64
 /** Messages that are taken at the end, while rules may log further ones: more than a receive buffer holds. */
@@ -73,7 +70,6 @@ export function readLog(options: LogOptions): () => void {
   })
   const receive = messageReceiver({
     transport,
-    datagramBytes: RECEIVE_BYTES,
     take: logTaker(options),
     // The sequence number of the next packet gives the number of missing ones.
     lost: () => undefined,
@@ -91,7 +87,8 @@ function encodeBind(group: number, sequence: number): Uint8Array {
     writeNfGenMsg(out.out, { family: 0, resourceId: group })
     writeAttributes(out, CONFIG, {
       command: NFULNL_CFG_CMD_BIND,
-      mode: `${u32be(PACKET_BYTES)}${String.fromCharCode(NFULNL_COPY_PACKET)}\0`,
+      // The first bytes of a packet: addresses and ports, behind options and extension headers.
+      mode: `${u32be(128)}${String.fromCharCode(NFULNL_COPY_PACKET)}\0`,
       // Each packet is sent at once.
       threshold: 1,
       flags: NFULNL_CFG_F_SEQ,

@@ -39,7 +39,6 @@ import {
   type Transaction,
 } from './transaction.ts'
 
-/** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
   /** Reads the generation (NFT_MSG_GETGEN): each commit in this network namespace raises it. Synchronous, under 10 us. */
   generation(): number
@@ -112,9 +111,8 @@ const ASYNC_ELEMENTS = 500
 const ANY_GENERATION = 0
 /** Tries of a batch that name the generation last seen, before it goes out at any. */
 const GUARDED_TRIES = 3
-/** A longer buffer is not kept for the next batch. */
-const SPARE_BYTES_MAX = 64 * 1024
-const SYNC_BYTES_MAX = 64 * 1024
+/** A longer buffer is not kept for the next batch, and a longer part is sent from the thread pool. */
+const SMALL_BYTES_MAX = 64 * 1024
 /** Room for the rest of a batch, apart from the longest list of elements. */
 const BATCH_OVERHEAD_BYTES = 2_048
 
@@ -132,7 +130,6 @@ class NetlinkNftClient implements NftClient {
   readonly #generationRequest = generationRequest()
   /** The last generation that a caller has received. */
   #seen: number | undefined
-  /** The buffer of the last batch. */
   #spare: ByteWriter | undefined
 
   constructor(options: NftClientOptions) {
@@ -248,7 +245,7 @@ class NetlinkNftClient implements NftClient {
     const parts = splitBatch(batch.bytes, this.#connection.sendLimitBytes, isByNumber)
     for (const bytes of parts) {
       const before = sent.generation
-      const pool = manyElements || bytes.length > SYNC_BYTES_MAX
+      const pool = manyElements || bytes.length > SMALL_BYTES_MAX
       const replies = await this.#send(batch, { bytes, pool, before })
       const { generation } = replies
       const outcome = outcomeOf(replies, { before, after: generation })
@@ -296,7 +293,7 @@ class NetlinkNftClient implements NftClient {
   #takeBuffer(): ByteWriter {
     const spare = this.#spare
     this.#spare = undefined
-    if (spare === undefined || spare.bytes.length > SPARE_BYTES_MAX) return new ByteWriter()
+    if (spare === undefined || spare.bytes.length > SMALL_BYTES_MAX) return new ByteWriter()
     spare.length = 0
     return spare
   }

@@ -10,11 +10,7 @@ import {
   type ValuesOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import {
-  NFTNL_UDATA_RULE_COMMENT,
-  NFTNL_UDATA_SET_ELEM_COMMENT,
-  NFTNL_UDATA_TABLE_COMMENT,
-} from './datatypes.ts'
+import * as datatypes from './datatypes.ts'
 import { expressionOf, verdictOf } from './expression-attributes.ts'
 import type { NameOfIpset } from './ipset-match.ts'
 import {
@@ -67,10 +63,9 @@ export function familyOf(view: ByteView, message: Message): HookFamily | undefin
   return family === nft.NFPROTO_IPV6 ? 'ip6' : undefined
 }
 
-/** Decodes NFT_MSG_NEWTABLE. */
 export function decodeTable(view: ByteView, message: Message): Pick<Table, 'name' | 'flags' | 'comment'> {
   const { name, flags = 0, userdata } = attributesIn(view, message, TABLE)
-  const comment = commentOf(NFTNL_UDATA_TABLE_COMMENT, userdata)
+  const comment = commentOf(datatypes.NFTNL_UDATA_TABLE_COMMENT, userdata)
   return { name: required(name, 'name', message), flags, comment: comment === '' ? undefined : comment }
 }
 
@@ -100,7 +95,7 @@ export function decodeRule(
   nameOf?: NameOfIpset,
 ): Placed<Rule> & { readonly chain: string } {
   const { table, chain, expressions = [], userdata } = attributesIn(view, message, RULE)
-  const comment = commentOf(NFTNL_UDATA_RULE_COMMENT, userdata)
+  const comment = commentOf(datatypes.NFTNL_UDATA_RULE_COMMENT, userdata)
   return {
     table: required(table, 'table', message),
     chain: required(chain, 'chain', message),
@@ -173,7 +168,7 @@ function elementOf(set: string, attributes: ValuesOf<typeof SET_ELEMENT>, option
     ...(keyEnd?.value === undefined ? {} : { keyEnd: keyEnd.value }),
     ...((flags & nft.NFT_SET_ELEM_INTERVAL_END) === 0 ? {} : { isEnd: true as const }),
     data: attributes.data === undefined ? undefined : dataOf(attributes.data),
-    comment: commentOf(NFTNL_UDATA_SET_ELEM_COMMENT, attributes.userdata),
+    comment: commentOf(datatypes.NFTNL_UDATA_SET_ELEM_COMMENT, attributes.userdata),
   }
   if (!options.expirations || attributes.expiration === undefined) return element
   return { ...element, expiresMs: Number(attributes.expiration) }
@@ -190,7 +185,6 @@ interface Generation {
   readonly processName: string | undefined
 }
 
-/** Decodes NFT_MSG_NEWGEN. */
 export function decodeGeneration(view: ByteView, message: Message): Generation {
   const { id, processId, processName } = attributesIn(view, message, GENERATION)
   return { id: required(id, 'id', message), processId, processName }

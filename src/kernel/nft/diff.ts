@@ -1,6 +1,5 @@
 import { PersistentMap } from '../../base/collections.ts'
 import * as nft from './constants.ts'
-import { NFT_SET_ANONYMOUS } from './constants.ts'
 import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
 import {
   type Chain,
@@ -42,8 +41,8 @@ interface TableDiff {
 /**
  * Computes the operations on each table, in an order that the kernel accepts, and at low cost. Sets come before the
  * rules that use them, chains before references to them, and rules before elements, because a new rule with a map
- * lookup walks all elements of the map. A changed key is deleted before it is added, and other deletes come before
- * additions, so that a set never needs room for both.
+ * lookup walks all elements of the map. Elements of a set are deleted before others are added, so that it never needs
+ * room for both.
  */
 export function diffRulesets(from: Ruleset, to: Ruleset, options: DiffOptions): RulesetDiff {
   const transaction: Operation[] = []
@@ -128,25 +127,19 @@ function keepWhatPacketsMade(from: Table, to: Table): readonly Operation[] {
 
 function changeTable(from: Table, to: Table, options: DiffOptions): TableDiff {
   const target = targetOf(to)
-  const { family, table } = target
   const changes = diffElements(from, to, options.lateSets)
   const stale = retireChains(from, to, changes)
   const operations: Operation[] = []
   for (const set of onlyIn(to.sets, from.sets)) operations.push({ ...target, verb: 'add-set', set })
   for (const operation of diffChains(from, to)) operations.push(operation)
-  for (const { set, remove } of changes.sets) {
-    const { elements, groups } = remove
-    if (elements.length > 0)
-      operations.push({ family, table, verb: 'delete-elements', set, elements, groups })
-  }
-  for (const { set, add } of changes.sets) {
-    const { elements, groups } = add
-    if (elements.length > 0) operations.push({ family, table, verb: 'add-elements', set, elements, groups })
+  for (const { set, remove, add } of changes.sets) {
+    if (remove.elements.length > 0) operations.push({ ...target, verb: 'delete-elements', set, ...remove })
+    if (add.elements.length > 0) operations.push({ ...target, verb: 'add-elements', set, ...add })
   }
   operations.push(...stale.flush)
   for (const set of onlyIn(from.sets, to.sets)) {
     // The kernel removes an anonymous set with the rule that uses it.
-    if ((set.flags & NFT_SET_ANONYMOUS) !== 0) continue
+    if ((set.flags & nft.NFT_SET_ANONYMOUS) !== 0) continue
     operations.push({ ...target, verb: 'delete-set', set: set.name })
   }
   operations.push(...stale.remove)
@@ -278,7 +271,6 @@ function inUse(from: Table, to: Table, late: ElementGroup): ReadonlySet<string> 
   return used
 }
 
-/** Returns the names of the chains that rules of a chain jump or go to. */
 function targetsOfChain({ rules }: Chain): readonly string[] {
   return rules.flatMap(({ expressions }) => targetsOf(expressions))
 }

@@ -96,7 +96,6 @@ export class GenerationWatch {
 
 /** A dump of objects of one table, or of one family. */
 interface Dump {
-  /** NFT_MSG_GET*. */
   readonly type: number
   /** For errors: `rules of table`. */
   readonly what: string
@@ -126,10 +125,8 @@ export function dumpRequest(
 }
 
 interface GetMessage {
-  /** NFT_MSG_GET*. */
   readonly type: number
   readonly flags: number
-  /** NFPROTO_*. */
   readonly family: number
   readonly sequence: number
 }
@@ -167,7 +164,6 @@ export interface Settled<T> {
 
 /** A commit by any program on the node, to any table, restarts a read. */
 const ATTEMPTS = 8
-const RETRY_DELAY_MS = 5
 
 /**
  * Reads between two reads of the generation, and retries until no other program commits in between. If other programs
@@ -184,7 +180,7 @@ export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
     const attempt = new Attempt(connection, false)
     const value = await read(attempt)
     if (!attempt.isOver && readGeneration() === generation) return { value, generation, unsettled: false }
-    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * tries, resolve))
+    await new Promise<void>(resolve => clock.after(5 * tries, resolve))
   }
   const generation = readGeneration()
   const attempt = new Attempt(connection, true)

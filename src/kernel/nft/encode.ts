@@ -11,11 +11,7 @@ import {
   writerOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import {
-  NFTNL_UDATA_RULE_COMMENT,
-  NFTNL_UDATA_SET_ELEM_COMMENT,
-  NFTNL_UDATA_TABLE_COMMENT,
-} from './datatypes.ts'
+import * as datatypes from './datatypes.ts'
 import { attributesOf } from './expression-attributes.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import {
@@ -42,17 +38,14 @@ import {
   type ElementOperation,
   type ElementRun,
   EncodedTransaction,
-  elementRunAt,
   familyNumber,
   isOnElements,
   type Operation,
-  segmentsOf,
   type Transaction,
 } from './transaction.ts'
 import { commentUserdata } from './userdata.ts'
 
 interface EncodeOptions {
-  /** Sequence number of the batch's first message; later messages count up. */
   readonly firstSequence: number
   /** NFNL_BATCH_GENID: the kernel rejects the batch (ERESTART) when it is at another generation. */
   readonly generation?: number | undefined
@@ -65,10 +58,9 @@ interface EncodeOptions {
 
 /** Bytes of elements in one message: nla_len of the list has 16 bits. */
 const ELEMENT_LIST_BYTES_MAX = 64_000
-/** Estimate for a rule, for a verdict, and for all headers of an element with their padding. */
+/** Estimates for an object, and for an element. */
 const OBJECT_BYTES = 512
-const VERDICT_BYTES = 32
-const ELEMENT_OVERHEAD = 44
+const ELEMENT_SIZE = 128
 /** Elements of one piece: about 0.2 ms. */
 const PIECE_ELEMENTS = 2048
 
@@ -85,21 +77,19 @@ export function encodeBatch(transaction: Transaction, options: EncodeOptions) {
   if (generation !== undefined) batch.out.u32be(netlink.NFNL_BATCH_GENID, generation)
   batch.close(undefined)
   let setId = 0
-  let message: ElementMessage | undefined
+  const elements = new ElementMessages(batch, listBytesMax)
   return stepsOver(piecesOf(transaction), {
-    each({ head, run }) {
-      if (message?.head !== head) message?.close()
-      if (run !== undefined) {
-        if (message?.head !== head) message = new ElementMessage(batch, head, listBytesMax)
-        message.add(run)
+    each(piece) {
+      if ('operation' in piece) {
+        elements.add(piece)
         return
       }
-      message = undefined
-      if (head.verb === 'add-set') setId++
-      encodeObject(batch, head, { setId, indexOfIpset })
+      elements.close()
+      if (piece.verb === 'add-set') setId++
+      encodeObject(batch, piece, { setId, indexOfIpset })
     },
     result() {
-      message?.close()
+      elements.close()
       if (batch.messages > 1) batch.acknowledgeLast()
       openBorder(batch, netlink.NFNL_MSG_BATCH_END)
       batch.close(undefined)
@@ -117,12 +107,7 @@ function expectedBytes(transaction: Transaction): number {
   let bytes = 1024
   for (const operation of transaction) {
     bytes += OBJECT_BYTES + compiledBytesOf(operation)
-    if (!isOnElements(operation)) continue
-    const { elements } = operation
-    const first = elements[0]
-    if (first === undefined) continue
-    const dataLength = typeof first.data === 'string' ? first.data.length : VERDICT_BYTES
-    bytes += elements.length * (ELEMENT_OVERHEAD + first.key.length + dataLength + first.comment.length)
+    if (isOnElements(operation)) bytes += operation.elements.length * ELEMENT_SIZE
   }
   return bytes
 }
@@ -137,75 +122,58 @@ function openMessage(batch: EncodedTransaction, message: number, flags: number, 
   writeNfGenMsg(batch.out.out, { family: familyNumber(family), resourceId: 0 })
 }
 
-/** A part of a batch: an object, or elements of a segment that begins with `head`. */
-type Piece =
-  | { readonly head: ObjectOperation; readonly run: undefined }
-  | { readonly head: ElementOperation; readonly run: ElementRun }
-
-function* piecesOf(transaction: Transaction): IterableIterator<Piece> {
-  for (let i = 0; i < transaction.length; ) {
-    const head = transaction[i]
-    if (head === undefined) return
-    if (!isOnElements(head)) {
-      yield { head, run: undefined }
-      i++
+/** Yields the parts of a batch between which the encoder may pause. */
+function* piecesOf(transaction: Transaction): IterableIterator<ObjectOperation | ElementRun> {
+  for (const operation of transaction) {
+    if (!isOnElements(operation)) {
+      yield operation
       continue
     }
-    const run = elementRunAt(transaction, i)
-    i += run.length
-    for (const segment of segmentsOf(run))
-      for (const operation of segment)
-        for (let from = 0; from < operation.elements.length; from += PIECE_ELEMENTS) {
-          const to = Math.min(operation.elements.length, from + PIECE_ELEMENTS)
-          yield { head: segment[0], run: { operation, from, to } }
-        }
+    const { length } = operation.elements
+    for (let from = 0; from < length; from += PIECE_ELEMENTS)
+      yield { operation, from, to: Math.min(length, from + PIECE_ELEMENTS) }
   }
 }
 
 const CLOSED = -1
 
-/** The message that receives the elements of a segment; a new one begins when it is full. */
-class ElementMessage {
-  readonly head: ElementOperation
+/** Writes the elements of an operation; a new message begins when one is full. */
+class ElementMessages {
   readonly #batch: EncodedTransaction
   readonly #listBytesMax: number
-  #runs: ElementRun[] = []
+  /** The elements of the open message. */
+  #run: ElementRun | undefined
   /** Position from which another element may not fit; CLOSED without an open message. */
   #full = CLOSED
 
-  constructor(batch: EncodedTransaction, head: ElementOperation, listBytesMax: number) {
+  constructor(batch: EncodedTransaction, listBytesMax: number) {
     this.#listBytesMax = listBytesMax
     this.#batch = batch
-    this.head = head
   }
 
   add({ operation, from, to }: ElementRun): void {
+    if (this.#run?.operation !== operation) this.close()
     const { set, elements } = operation
     const { out } = this.#batch
     const adds = operation.verb === 'add-elements'
-    let start = from
+    let start = this.#run?.from ?? from
     for (let i = from; i < to; i++) {
       const element = elements[i]
       if (element === undefined) break
       if (out.out.length > this.#full) {
-        this.#note({ operation, from: start, to: i })
+        this.#run = { operation, from: start, to: i }
         this.close()
-        this.#open()
+        this.#open(operation)
         start = i
       }
       if (adds) writeElement(out, set, element)
       else writeElementKey(out, element.key)
     }
-    this.#note({ operation, from: start, to })
+    this.#run = { operation, from: start, to }
   }
 
-  #note(run: ElementRun): void {
-    if (run.to > run.from) this.#runs.push(run)
-  }
-
-  #open(): void {
+  #open({ verb, family, table, set }: ElementOperation): void {
     const { out } = this.#batch
-    const { verb, family, table, set } = this.head
     if (verb === 'add-elements')
       openMessage(this.#batch, nft.NFT_MSG_NEWSETELEM, netlink.NLM_F_CREATE, family)
     else openMessage(this.#batch, nft.NFT_MSG_DELSETELEM, 0, family)
@@ -217,8 +185,8 @@ class ElementMessage {
   close(): void {
     if (this.#full === CLOSED) return
     this.#batch.out.close()
-    this.#batch.close({ runs: this.#runs })
-    this.#runs = []
+    this.#batch.close(this.#run)
+    this.#run = undefined
     this.#full = CLOSED
   }
 }
@@ -264,7 +232,7 @@ export function writeObject(
   const { table } = operation
   switch (operation.verb) {
     case 'add-table': {
-      const userdata = commentUserdata(NFTNL_UDATA_TABLE_COMMENT, operation.comment ?? '')
+      const userdata = commentUserdata(datatypes.NFTNL_UDATA_TABLE_COMMENT, operation.comment ?? '')
       writeAttributes(out, TABLE, { name: table, flags: operation.flags, userdata })
       break
     }
@@ -311,7 +279,7 @@ function ruleAttributes(
 ): ValuesOf<typeof RULE> {
   return {
     expressions: expressions.map(each => attributesOf(each, indexOfIpset)),
-    userdata: commentUserdata(NFTNL_UDATA_RULE_COMMENT, comment),
+    userdata: commentUserdata(datatypes.NFTNL_UDATA_RULE_COMMENT, comment),
   }
 }
 
@@ -350,7 +318,7 @@ type Sources<S> = SourcesOf<typeof SET_ELEMENT, S>
 const KEY_AND_COMMENT: Sources<Element> = {
   key: { value: ({ key }) => key },
   userdata: ({ comment }) =>
-    comment === '' ? undefined : commentUserdata(NFTNL_UDATA_SET_ELEM_COMMENT, comment),
+    comment === '' ? undefined : commentUserdata(datatypes.NFTNL_UDATA_SET_ELEM_COMMENT, comment),
 }
 const VALUE: Sources<Element> = {
   ...KEY_AND_COMMENT,

@@ -1,12 +1,52 @@
-import { unreachable } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
+import { fieldOf } from '../../base/plain-data.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { type IndexOfIpset, ipsetMatchOf, matchAttributesOf, type NameOfIpset } from './ipset-match.ts'
 import { type DATA, EXPRESSION, type EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
 import type { Expression, Verdict } from './state.ts'
 
-type Values<Name extends keyof typeof EXPRESSIONS> = ValuesOf<(typeof EXPRESSIONS)[Name]>
+/** How an attribute is made from a field of a value. */
+interface Column {
+  /** The field, where it has not the name of the attribute. */
+  readonly field?: string
+  readonly write: (value: unknown) => unknown
+  /** Undefined for an attribute that makes no value. Absent for an attribute that says the same as another one. */
+  readonly read?: (attribute: unknown) => unknown
+  /** The value may lack the field. */
+  readonly isOptional?: true
+}
+
+interface Row {
+  readonly tag: keyof typeof EXPRESSIONS
+  readonly columns: Readonly<Record<string, Column>>
+  /** Attributes that all expressions of this kind have. */
+  readonly always?: Readonly<Record<string, unknown>>
+}
+
+const SAME: Column = { write: value => value, read: value => value }
+const REGISTER: Column = {
+  write: number => (typeof number === 'number' ? register(number) : undefined),
+  read: number => (typeof number === 'number' ? registerNumber(number) : undefined),
+}
+const MAP_TARGET: Column = {
+  isOptional: true,
+  write: number => (number === 'verdict' ? nft.NFT_REG_VERDICT : REGISTER.write(number)),
+  read: number => (number === nft.NFT_REG_VERDICT ? 'verdict' : REGISTER.read?.(number)),
+}
+const VALUE: Column = { write: value => ({ value }), read: data => fieldOf(data, 'value') }
+
+function oneOf(numbers: Readonly<Record<string, number>>): Column {
+  return {
+    write: name => numbers[String(name)],
+    read: number => Object.keys(numbers).find(name => numbers[name] === number),
+  }
+}
+
+function verdictIn(data: unknown): unknown {
+  const verdict = fieldOf(data, 'verdict')
+  return fieldOf(verdict, 'code') === undefined ? undefined : verdict
+}
 
 const CMP_OPS = { eq: nft.NFT_CMP_EQ, neq: nft.NFT_CMP_NEQ } as const
 const DYNSET_OPS = {
@@ -14,98 +54,128 @@ const DYNSET_OPS = {
   update: nft.NFT_DYNSET_OP_UPDATE,
   delete: nft.NFT_DYNSET_OP_DELETE,
 } as const
-/** Each logged packet is sent at once. */
-const LOG_THRESHOLD = 1
 const NAT_FAMILIES = { ip: nft.NFPROTO_IPV4, ip6: nft.NFPROTO_IPV6 } as const
+const EXTENSION = { name: SAME, revision: SAME, info: SAME } as const
+
+type Kind = Exclude<Expression['kind'], 'ipset' | 'unknown'>
+
+/** What kprobe writes for each kind of expression. */
+const ROWS: Readonly<Record<Kind, Row>> = {
+  payload: { tag: 'payload', columns: { dreg: REGISTER, base: SAME, offset: SAME, length: SAME } },
+  meta: { tag: 'meta', columns: { key: SAME, dreg: REGISTER } },
+  'meta-set': { tag: 'meta', columns: { key: SAME, sreg: REGISTER } },
+  ct: { tag: 'ct', columns: { key: SAME, dreg: REGISTER } },
+  cmp: { tag: 'cmp', columns: { sreg: REGISTER, op: oneOf(CMP_OPS), data: VALUE } },
+  bitwise: {
+    tag: 'bitwise',
+    columns: {
+      sreg: REGISTER,
+      dreg: REGISTER,
+      length: { field: 'mask', write: mask => String(mask).length },
+      mask: VALUE,
+      xor: VALUE,
+    },
+  },
+  lookup: {
+    tag: 'lookup',
+    columns: {
+      set: SAME,
+      sreg: REGISTER,
+      dreg: MAP_TARGET,
+      flags: {
+        field: 'inverted',
+        write: isInverted => (isInverted === true ? nft.NFT_LOOKUP_F_INV : undefined),
+        read: flags => flags === nft.NFT_LOOKUP_F_INV,
+      },
+    },
+  },
+  verdict: {
+    tag: 'immediate',
+    columns: {
+      data: { field: 'verdict', write: verdict => ({ verdict }), read: verdictIn },
+    },
+    always: { dreg: nft.NFT_REG_VERDICT },
+  },
+  numgen: {
+    tag: 'numgen',
+    columns: {
+      dreg: REGISTER,
+      modulus: SAME,
+      offset: {
+        isOptional: true,
+        write: (offset = 0) => offset,
+        read: offset => (offset === 0 ? undefined : offset),
+      },
+    },
+    always: { type: nft.NFT_NG_RANDOM },
+  },
+  dnat: {
+    tag: 'nat',
+    columns: {
+      family: oneOf(NAT_FAMILIES),
+      addressMin: { ...REGISTER, field: 'addressReg' },
+      portMin: { ...REGISTER, field: 'portReg', isOptional: true },
+    },
+    always: { type: nft.NFT_NAT_DNAT },
+  },
+  masquerade: {
+    tag: 'masq',
+    columns: { flags: { write: flags => (flags === 0 ? undefined : flags), read: (flags = 0) => flags } },
+  },
+  reject: { tag: 'reject', columns: { code: SAME }, always: { type: nft.NFT_REJECT_ICMP_UNREACH } },
+  fib: {
+    tag: 'fib',
+    columns: { dreg: REGISTER, flags: SAME },
+    always: { result: nft.NFT_FIB_RESULT_ADDRTYPE },
+  },
+  dynset: {
+    tag: 'dynset',
+    columns: {
+      set: SAME,
+      op: oneOf(DYNSET_OPS),
+      keyReg: REGISTER,
+      dataReg: { ...REGISTER, isOptional: true },
+      timeout: {
+        field: 'timeoutMs',
+        write: ms => (ms === 0 ? undefined : BigInt(Number(ms))),
+        read: (timeout = 0n) => Number(timeout),
+      },
+    },
+  },
+  match: { tag: 'match', columns: EXTENSION },
+  target: { tag: 'target', columns: EXTENSION },
+  counter: { tag: 'counter', columns: {} },
+  limit: {
+    tag: 'limit',
+    columns: {
+      rate: { field: 'perSecond', write: rate => BigInt(Number(rate)), read: rate => Number(rate) },
+      burst: SAME,
+    },
+    always: { unit: 1n, type: nft.NFT_LIMIT_PKTS, flags: 0 },
+  },
+  log: {
+    tag: 'log',
+    columns: { group: SAME, prefix: SAME, snaplen: { ...SAME, field: 'packetBytes' } },
+    // Each logged packet is sent at once.
+    always: { threshold: 1 },
+  },
+}
 
 /** Returns the attributes that create `expression` in the kernel. Throws NetlinkError for an ipset without a number. */
 export function attributesOf(expression: Expression, indexOf?: IndexOfIpset): ExpressionAttributes {
-  switch (expression.kind) {
-    case 'payload': {
-      const { base, offset, length, dreg } = expression
-      return { tag: 'payload', data: { dreg: register(dreg), base, offset, length } }
-    }
-    case 'meta':
-      return { tag: 'meta', data: { key: expression.key, dreg: register(expression.dreg) } }
-    case 'meta-set':
-      return { tag: 'meta', data: { key: expression.key, sreg: register(expression.sreg) } }
-    case 'ct':
-      return { tag: 'ct', data: { key: expression.key, dreg: register(expression.dreg) } }
-    case 'cmp': {
-      const { sreg, op, data } = expression
-      return { tag: 'cmp', data: { sreg: register(sreg), op: CMP_OPS[op], data: { value: data } } }
-    }
-    case 'numgen': {
-      const { modulus, offset = 0, dreg } = expression
-      return { tag: 'numgen', data: { dreg: register(dreg), modulus, type: nft.NFT_NG_RANDOM, offset } }
-    }
-    case 'fib': {
-      const { flags, dreg } = expression
-      return { tag: 'fib', data: { dreg: register(dreg), result: nft.NFT_FIB_RESULT_ADDRTYPE, flags } }
-    }
-    case 'verdict': {
-      const data = { verdict: expression.verdict }
-      return { tag: 'immediate', data: { dreg: nft.NFT_REG_VERDICT, data } }
-    }
-    case 'masquerade':
-      return { tag: 'masq', data: { flags: expression.flags === 0 ? undefined : expression.flags } }
-    case 'reject':
-      return { tag: 'reject', data: { type: nft.NFT_REJECT_ICMP_UNREACH, code: expression.code } }
-    case 'counter':
-      return { tag: 'counter', data: {} }
-    case 'limit': {
-      const { perSecond, burst } = expression
-      const type = nft.NFT_LIMIT_PKTS
-      return { tag: 'limit', data: { rate: BigInt(perSecond), unit: 1n, burst, type, flags: 0 } }
-    }
-    case 'log': {
-      const { group, prefix, packetBytes: snaplen } = expression
-      return { tag: 'log', data: { group, prefix, snaplen, threshold: LOG_THRESHOLD } }
-    }
-    case 'ipset':
-      return { tag: 'match', data: matchAttributesOf(expression, indexOf) }
-    case 'match':
-    case 'target': {
-      const { kind, name, revision, info } = expression
-      return { tag: kind, data: { name, revision, info } }
-    }
-    case 'unknown':
-      return { tag: 'unknown', name: expression.name, octets: expression.data }
-    default:
-      return compoundAttributes(expression)
-  }
+  if (expression.kind === 'ipset') return { tag: 'match', data: matchAttributesOf(expression, indexOf) }
+  if (expression.kind === 'unknown') return { tag: 'unknown', name: expression.name, octets: expression.data }
+  const { tag, columns, always } = ROWS[expression.kind]
+  const data: Record<string, unknown> = { ...always }
+  for (const [name, { field = name, write }] of Object.entries(columns))
+    data[name] = write(fieldOf(expression, field))
+  const made = { tag, data }
+  return isOfRows<ExpressionAttributes>(made) ? made : { tag: 'unknown', name: tag, octets: '' }
 }
 
-type Compound = Extract<Expression, { readonly kind: 'bitwise' | 'lookup' | 'dnat' | 'dynset' }>
-
-function compoundAttributes(expression: Compound): ExpressionAttributes {
-  switch (expression.kind) {
-    case 'bitwise': {
-      const { sreg, dreg, mask, xor } = expression
-      const registers = { sreg: register(sreg), dreg: register(dreg), length: mask.length }
-      return { tag: 'bitwise', data: { ...registers, mask: { value: mask }, xor: { value: xor } } }
-    }
-    case 'lookup': {
-      const { set, sreg, inverted } = expression
-      const dreg = expression.dreg === 'verdict' ? nft.NFT_REG_VERDICT : optionalRegister(expression.dreg)
-      const flags = inverted ? nft.NFT_LOOKUP_F_INV : undefined
-      return { tag: 'lookup', data: { set, sreg: register(sreg), dreg, flags } }
-    }
-    case 'dnat': {
-      const addressMin = register(expression.addressReg)
-      const portMin = optionalRegister(expression.portReg)
-      return {
-        tag: 'nat',
-        data: { type: nft.NFT_NAT_DNAT, family: NAT_FAMILIES[expression.family], addressMin, portMin },
-      }
-    }
-    case 'dynset': {
-      const { set, op, keyReg, dataReg, timeoutMs } = expression
-      const registers = { keyReg: register(keyReg), dataReg: optionalRegister(dataReg) }
-      const timeout = timeoutMs === 0 ? undefined : BigInt(timeoutMs)
-      return { tag: 'dynset', data: { set, op: DYNSET_OPS[op], ...registers, timeout } }
-    }
-  }
+/** The rows guarantee the types of what is made by them. */
+function isOfRows<T extends object>(made: object): made is T {
+  return 'tag' in made || 'kind' in made
 }
 
 /**
@@ -124,74 +194,6 @@ function register(number: number): number {
   return nft.NFT_REG32_00 + number
 }
 
-function optionalRegister(number: number | undefined): number | undefined {
-  return number === undefined ? undefined : register(number)
-}
-
-/**
- * Decodes an expression of a dump. It drops the defaults that the kernel adds (flags of 0, the maximum of a range, a
- * counter's counts). An expression that our types cannot represent becomes `unknown`.
- */
-export function expressionOf(attributes: ExpressionAttributes, nameOf?: NameOfIpset): Expression {
-  const ipset = attributes.tag === 'match' ? ipsetMatchOf(attributes.data, nameOf) : undefined
-  const known = ipset ?? knownExpression(attributes)
-  if (known !== undefined) return known
-  const { name, octets } = EXPRESSION.asOctets(attributes)
-  return { kind: 'unknown', name, data: octets }
-}
-
-function knownExpression(attributes: ExpressionAttributes): Expression | undefined {
-  switch (attributes.tag) {
-    case 'payload':
-      return payloadOf(attributes.data)
-    case 'meta':
-      return metaOf(attributes.data)
-    case 'ct':
-      return ctOf(attributes.data)
-    case 'cmp':
-      return cmpOf(attributes.data)
-    case 'bitwise':
-      return bitwiseOf(attributes.data)
-    case 'lookup':
-      return lookupOf(attributes.data)
-    case 'immediate':
-      return verdictExpressionOf(attributes.data)
-    case 'numgen':
-      return numgenOf(attributes.data)
-    case 'nat':
-      return dnatOf(attributes.data)
-    case 'masq':
-      return masqueradeOf(attributes.data)
-    case 'reject':
-      return rejectOf(attributes.data)
-    case 'fib':
-      return fibOf(attributes.data)
-    case 'dynset':
-      return dynsetOf(attributes.data)
-    case 'match':
-    case 'target':
-      return extensionOf(attributes.tag, attributes.data)
-    case 'counter':
-      return { kind: 'counter' }
-    case 'limit':
-      return limitOf(attributes.data)
-    case 'log':
-      return logOf(attributes.data)
-    case 'unknown':
-      return undefined
-    default:
-      return unreachable(attributes)
-  }
-}
-
-function extensionOf(
-  kind: 'match' | 'target',
-  { name, revision, info }: Values<'match' | 'target'>,
-): Expression | undefined {
-  if (name === undefined || revision === undefined || info === undefined) return undefined
-  return { kind, name, revision, info }
-}
-
 /**
  * Returns the number of a register. The kernel reports a 32-bit register (NFT_REG32_00 + n) or, where it starts a
  * 128-bit one, that one (NFT_REG_1 + n / 4): nft_dump_register in net/netfilter/nf_tables_api.c.
@@ -203,123 +205,65 @@ export function registerNumber(number: number | undefined): number | undefined {
   return undefined
 }
 
-function payloadOf(values: Values<'payload'>): Expression | undefined {
-  const { base, offset, length, sreg } = values
-  const dreg = registerNumber(values.dreg)
-  if (dreg === undefined || base === undefined || offset === undefined || length === undefined)
-    return undefined
-  return sreg === undefined ? { kind: 'payload', base, offset, length, dreg } : undefined
+/**
+ * Decodes an expression of a dump. It is `unknown` where no value stands for it: where kprobe would write other
+ * attributes for the value.
+ */
+export function expressionOf(attributes: ExpressionAttributes, nameOf?: NameOfIpset): Expression {
+  const ipset = attributes.tag === 'match' ? ipsetMatchOf(attributes.data, nameOf) : undefined
+  if (ipset !== undefined) return ipset
+  for (const [kind, row] of Object.entries(ROWS)) {
+    const value = row.tag === attributes.tag ? candidateOf(kind, row, attributes.data) : undefined
+    if (value !== undefined && meaningOf(attributesOf(value)) === meaningOf(attributes)) return value
+  }
+  const { name, octets } = EXPRESSION.asOctets(attributes)
+  return { kind: 'unknown', name, data: octets }
 }
 
-function metaOf({ key, ...registers }: Values<'meta'>): Expression | undefined {
-  const dreg = registerNumber(registers.dreg)
-  const sreg = registerNumber(registers.sreg)
-  if (key === undefined) return undefined
-  if (dreg !== undefined && sreg === undefined) return { kind: 'meta', key, dreg }
-  if (sreg !== undefined && dreg === undefined) return { kind: 'meta-set', key, sreg }
-  return undefined
-}
-
-function ctOf(values: Values<'ct'>): Expression | undefined {
-  const { key, direction, sreg } = values
-  const dreg = registerNumber(values.dreg)
-  if (key === undefined || dreg === undefined || direction !== undefined || sreg !== undefined)
-    return undefined
-  return { kind: 'ct', key, dreg }
-}
-
-function cmpOf(values: Values<'cmp'>): Expression | undefined {
-  const sreg = registerNumber(values.sreg)
-  const data = values.data?.value
-  const op = (['eq', 'neq'] as const).find(its => CMP_OPS[its] === values.op)
-  if (sreg === undefined || data === undefined || op === undefined) return undefined
-  return { kind: 'cmp', op, sreg, data }
-}
-
-function bitwiseOf(values: Values<'bitwise'>): Expression | undefined {
-  const sreg = registerNumber(values.sreg)
-  const dreg = registerNumber(values.dreg)
-  const mask = values.mask?.value
-  const xor = values.xor?.value
-  const other =
-    values.data !== undefined || (values.op ?? nft.NFT_BITWISE_MASK_XOR) !== nft.NFT_BITWISE_MASK_XOR
-  if (sreg === undefined || dreg === undefined || mask === undefined || xor === undefined || other)
-    return undefined
-  return { kind: 'bitwise', sreg, dreg, mask, xor }
-}
-
-function lookupOf(values: Values<'lookup'>): Expression | undefined {
-  const { set, flags = 0 } = values
-  const sreg = registerNumber(values.sreg)
-  const dreg = values.dreg === nft.NFT_REG_VERDICT ? 'verdict' : registerNumber(values.dreg)
-  if (set === undefined || sreg === undefined || (flags & ~nft.NFT_LOOKUP_F_INV) !== 0) return undefined
-  return { kind: 'lookup', set, sreg, dreg, inverted: flags !== 0 }
-}
-
-function verdictExpressionOf({ dreg, data }: Values<'immediate'>): Expression | undefined {
-  const verdict = data === undefined ? undefined : verdictOf(data)
-  if (dreg !== nft.NFT_REG_VERDICT || verdict === undefined) return undefined
-  return { kind: 'verdict', verdict }
-}
-
-export function verdictOf({ verdict }: ValuesOf<typeof DATA>): Verdict | undefined {
-  return verdict?.code === undefined ? undefined : { code: verdict.code, chain: verdict.chain }
-}
-
-function numgenOf(values: Values<'numgen'>): Expression | undefined {
-  const { modulus, type, offset = 0 } = values
-  const dreg = registerNumber(values.dreg)
-  if (dreg === undefined || modulus === undefined || type !== nft.NFT_NG_RANDOM) return undefined
-  return offset === 0 ? { kind: 'numgen', modulus, dreg } : { kind: 'numgen', modulus, offset, dreg }
+/** Undefined where the attributes lack a field of the value. */
+function candidateOf(kind: string, { columns }: Row, attributes: object): Expression | undefined {
+  const value: Record<string, unknown> = { kind }
+  for (const [name, { field = name, read, isOptional = false }] of Object.entries(columns)) {
+    if (read === undefined) continue
+    value[field] = read(fieldOf(attributes, name))
+    if (value[field] === undefined && !isOptional) return undefined
+  }
+  return isOfRows<Expression>(value) ? value : undefined
 }
 
 /** The kernel derives these two flags from the registers that are present. */
 const IMPLIED_NAT_FLAGS = nft.NF_NAT_RANGE_MAP_IPS | nft.NF_NAT_RANGE_PROTO_SPECIFIED
+const DEFAULTS = Object.entries<unknown>({ flags: 0, op: 0, offset: 0, timeout: 0n })
+const REGISTERS: readonly string[] = [
+  ...['dreg', 'sreg', 'keyReg', 'dataReg'],
+  ...['addressMin', 'addressMax', 'portMin', 'portMax'],
+]
 
-function dnatOf(values: Values<'nat'>): Expression | undefined {
-  const { type, addressMin, addressMax = addressMin, portMin, portMax = portMin, flags = 0 } = values
-  const family = (['ip', 'ip6'] as const).find(its => NAT_FAMILIES[its] === values.family)
-  const addressReg = registerNumber(addressMin)
-  const portReg = registerNumber(portMin)
-  const ranged = addressMax !== addressMin || portMax !== portMin || (flags & ~IMPLIED_NAT_FLAGS) !== 0
-  if (type !== nft.NFT_NAT_DNAT || family === undefined || ranged) return undefined
-  if (addressReg === undefined || (portReg === undefined && portMin !== undefined)) return undefined
-  return { kind: 'dnat', family, addressReg, portReg }
+/**
+ * Returns a text that is equal for attributes with the same meaning. The kernel adds defaults, the maximum of a range and
+ * a counter's counts, and has two numbers for a register.
+ */
+function meaningOf(attributes: ExpressionAttributes): string {
+  if (attributes.tag === 'unknown' || attributes.tag === 'counter') return attributes.tag
+  const values = new Map(DEFAULTS)
+  for (const [name, value] of Object.entries<unknown>(attributes.data))
+    if (value !== undefined) values.set(name, comparable(name, value))
+  if (attributes.tag === 'nat') {
+    for (const side of ['address', 'port'])
+      if (values.get(`${side}Max`) === values.get(`${side}Min`)) values.delete(`${side}Max`)
+    values.set('flags', (attributes.data.flags ?? 0) & ~IMPLIED_NAT_FLAGS)
+  }
+  return JSON.stringify(
+    [...values].map(([name, value]) => [name, typeof value === 'bigint' ? `${value}` : value]).sort(),
+  )
 }
 
-function masqueradeOf({ flags = 0, portMin, portMax }: Values<'masq'>): Expression | undefined {
-  return portMin === undefined && portMax === undefined ? { kind: 'masquerade', flags } : undefined
+function comparable(name: string, value: unknown): unknown {
+  if (typeof value !== 'number' || !REGISTERS.includes(name)) return value
+  const number = registerNumber(value)
+  return number === undefined ? value : register(number)
 }
 
-function rejectOf({ type, code }: Values<'reject'>): Expression | undefined {
-  return type === nft.NFT_REJECT_ICMP_UNREACH && code !== undefined ? { kind: 'reject', code } : undefined
-}
-
-function fibOf({ result, flags, ...registers }: Values<'fib'>): Expression | undefined {
-  const dreg = registerNumber(registers.dreg)
-  if (dreg === undefined || flags === undefined || result !== nft.NFT_FIB_RESULT_ADDRTYPE) return undefined
-  return { kind: 'fib', flags, dreg }
-}
-
-function dynsetOf(values: Values<'dynset'>): Expression | undefined {
-  const { set, timeout = 0n, flags = 0, expression, expressions } = values
-  const op = (['add', 'update', 'delete'] as const).find(its => DYNSET_OPS[its] === values.op)
-  const keyReg = registerNumber(values.keyReg)
-  if (set === undefined || op === undefined || keyReg === undefined) return undefined
-  if (flags !== 0 || expression !== undefined || expressions !== undefined) return undefined
-  const dataReg = registerNumber(values.dataReg)
-  return { kind: 'dynset', op, set, keyReg, dataReg, timeoutMs: Number(timeout) }
-}
-
-function limitOf({ rate, unit, burst, type, flags = 0 }: Values<'limit'>): Expression | undefined {
-  if (rate === undefined || burst === undefined || unit !== 1n) return undefined
-  if (type !== nft.NFT_LIMIT_PKTS || flags !== 0 || rate > BigInt(Number.MAX_SAFE_INTEGER)) return undefined
-  return { kind: 'limit', perSecond: Number(rate), burst }
-}
-
-function logOf(values: Values<'log'>): Expression | undefined {
-  const { group, prefix, snaplen, threshold, level, flags } = values
-  if (group === undefined || prefix === undefined || snaplen === undefined) return undefined
-  if (threshold !== LOG_THRESHOLD || level !== undefined || flags !== undefined) return undefined
-  return { kind: 'log', group, prefix, packetBytes: snaplen }
+export function verdictOf({ verdict }: ValuesOf<typeof DATA>): Verdict | undefined {
+  return verdict?.code === undefined ? undefined : { code: verdict.code, chain: verdict.chain }
 }

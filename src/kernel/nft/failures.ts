@@ -40,7 +40,7 @@ export function failuresOf(
 
 function failureOf(failed: BurstError, batch: EncodedTransaction, first: Operation): OperationFailure {
   const { sequence, errno, offset } = failed
-  const operation = batch.operationAt(sequence, offset)
+  const operation = batch.operationAt(sequence)
   const elements = batch.elementsAt(sequence, offset)
   const words =
     operation === undefined

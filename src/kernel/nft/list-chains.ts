@@ -43,8 +43,6 @@ export interface CountedRule extends ObservedRule {
   readonly packets: bigint
 }
 
-/** A table whose dump takes a second is not read eight times. */
-const PATIENCE_MS = 2_000
 /** An estimate for rules of common length. */
 const RULES_PER_DATAGRAM = 45
 /** The cost of a dump, and of each rule in it, in rules that the kernel walks past: measured on Linux 6.18. */
@@ -73,7 +71,8 @@ export async function listChains(
     }
     return observed
   }
-  const settled = await readSettled({ connection, clock, object, read, patienceMs: PATIENCE_MS })
+  // A table whose dump takes a second is not read eight times.
+  const settled = await readSettled({ connection, clock, object, read, patienceMs: 2_000 })
   const { value, ...rest } = settled
   return { observed: value, ...rest }
 }

@@ -205,7 +205,6 @@ export function readCounters(
 export interface HandledRule {
   readonly handle: bigint
   readonly rule: Rule
-  /** As CompiledRule.compiled. */
   readonly compiled: Octets
   /** The sum of the rule's counters. */
   readonly packets: bigint

@@ -12,19 +12,7 @@ import { malformed } from '../../netlink/errors.ts'
 import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import {
-  NFPROTO_IPV4,
-  NFPROTO_IPV6,
-  NFT_MSG_DELCHAIN,
-  NFT_MSG_DELRULE,
-  NFT_MSG_NEWCHAIN,
-  NFT_MSG_NEWGEN,
-  NFT_MSG_NEWRULE,
-  NFT_MSG_TRACE,
-  NFT_TRACETYPE_POLICY,
-  NFT_TRACETYPE_RETURN,
-  NFT_TRACETYPE_RULE,
-} from './constants.ts'
+import * as nft from './constants.ts'
 import { decodeChain, decodeGeneration, decodeRulePlace, decodeTableName } from './decode.ts'
 import { TRACE } from './schema.ts'
 import type { Verdict } from './state.ts'
@@ -48,7 +36,6 @@ export interface Touched {
   /** `ip`, `ip6`, or `family 1`. */
   readonly family: string
   readonly table: string
-  /** Name of the chain, or of the rule's chain. */
   readonly chain: string | undefined
   readonly handle: bigint | undefined
   /** Chains that a rule leads to, or led to. */
@@ -72,8 +59,6 @@ export interface ForeignCommits {
   stop(): void
 }
 
-/** Notifications fit into a page or two, several per datagram. */
-const RECEIVE_BYTES = 32 * 1024
 const MESSAGES_PER_TURN = 1_024
 /** Maximum tables listed per commit; `nft flush ruleset` on a busy node may change more. */
 const TABLES_MAX = 32
@@ -88,7 +73,6 @@ export function watchForeignCommits(options: ForeignCommitsOptions): ForeignComm
   const stop = watchGroups({
     transport,
     groups: [NFNLGRP_NFTABLES],
-    datagramBytes: RECEIVE_BYTES,
     messagesPerTurn: MESSAGES_PER_TURN,
     take: (view, message) => commits.take(view, message),
     lost(error) {
@@ -136,7 +120,7 @@ class CommitCollector {
   take(view: ByteView, message: Message): void {
     if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
     if (message.type < NLMSG_MIN_TYPE || message.type >> 8 !== NFNL_SUBSYS_NFTABLES) return
-    if ((message.type & 0xff) === NFT_MSG_NEWGEN) this.#generation(view, message)
+    if ((message.type & 0xff) === nft.NFT_MSG_NEWGEN) this.#generation(view, message)
     else this.#touched(touchedBy(view, message), message.portId)
   }
 
@@ -164,13 +148,13 @@ function touchedBy(view: ByteView, message: Message): Touched {
   const family = familyOfTable(readNfGenMsg(view, message).family)
   const place = { family, table: decodeTableName(view, message), handle: undefined, targets: () => [] }
   switch (message.type & 0xff) {
-    case NFT_MSG_NEWRULE:
-    case NFT_MSG_DELRULE: {
+    case nft.NFT_MSG_NEWRULE:
+    case nft.NFT_MSG_DELRULE: {
       const { chain, handle } = decodeRulePlace(view, message)
       return { ...place, chain, handle, targets: () => decodeForeignRule(view, message).rule.targets }
     }
-    case NFT_MSG_NEWCHAIN:
-    case NFT_MSG_DELCHAIN:
+    case nft.NFT_MSG_NEWCHAIN:
+    case nft.NFT_MSG_DELCHAIN:
       return { ...place, chain: decodeChain(view, message).value.name }
     default:
       return { ...place, chain: undefined }
@@ -178,8 +162,8 @@ function touchedBy(view: ByteView, message: Message): Touched {
 }
 
 function familyOfTable(family: number): string {
-  if (family === NFPROTO_IPV4) return 'ip'
-  return family === NFPROTO_IPV6 ? 'ip6' : `family ${family}`
+  if (family === nft.NFPROTO_IPV4) return 'ip'
+  return family === nft.NFPROTO_IPV6 ? 'ip6' : `family ${family}`
 }
 
 /** One step of a real packet whose trace bit is set (`meta nftrace set 1`), as the kernel reports it. */
@@ -209,8 +193,6 @@ interface TraceOptions {
   readonly onLost: (error: Error) => void
 }
 
-/** Several steps come in one datagram; none is longer than a page. */
-const STEP_BYTES = 64 * 1024
 const STEPS_PER_TURN = 64
 
 /** Receives the steps of all traced packets of this network namespace, until the returned function is called. */
@@ -218,7 +200,6 @@ export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): 
   return watchGroups({
     transport,
     groups: [NFNLGRP_NFTRACE],
-    datagramBytes: STEP_BYTES,
     messagesPerTurn: STEPS_PER_TURN,
     take(view, message) {
       const event = decodeTrace(view, message)
@@ -228,7 +209,7 @@ export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): 
   })
 }
 
-const TRACE_MESSAGE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_TRACE
+const TRACE_MESSAGE = (NFNL_SUBSYS_NFTABLES << 8) | nft.NFT_MSG_TRACE
 
 /** Decodes NFT_MSG_TRACE; undefined for other messages. Throws NetlinkError for a step without table, chain or id. */
 function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
@@ -237,7 +218,8 @@ function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
   const step = readAttributes(view, TRACE, nfSpan(message))
   const { table, chain, id, policy, network } = step
   // The kernel reports the end of a chain as a rule without a handle.
-  const type = step.type === NFT_TRACETYPE_RULE && step.handle === undefined ? 'return' : typeOf(step.type)
+  const type =
+    step.type === nft.NFT_TRACETYPE_RULE && step.handle === undefined ? 'return' : typeOf(step.type)
   if (table === undefined || chain === undefined || id === undefined)
     throw malformed('a step of a packet without its table, chain or id', message.start)
   if (type === undefined) return undefined
@@ -258,11 +240,11 @@ function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
 
 function typeOf(number: number | undefined): TraceEvent['type'] | undefined {
   switch (number) {
-    case NFT_TRACETYPE_RULE:
+    case nft.NFT_TRACETYPE_RULE:
       return 'rule'
-    case NFT_TRACETYPE_RETURN:
+    case nft.NFT_TRACETYPE_RETURN:
       return 'return'
-    case NFT_TRACETYPE_POLICY:
+    case nft.NFT_TRACETYPE_POLICY:
       return 'policy'
     default:
       return undefined

@@ -1,16 +1,7 @@
 import { formatIp } from '../../base/ip.ts'
 import { hex, type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import * as nft from './constants.ts'
-import {
-  TYPE_CLASSID,
-  TYPE_INET_PROTOCOL,
-  TYPE_INET_SERVICE,
-  TYPE_INTEGER,
-  TYPE_IP6ADDR,
-  TYPE_IPADDR,
-  TYPE_MARK,
-  TYPE_NFPROTO,
-} from './datatypes.ts'
+import * as datatypes from './datatypes.ts'
 import type { Element, ElementData, NftSet, Verdict } from './state.ts'
 
 /** The name and notation of a datatype in nft 1.0.6, for the types that our sets have. */
@@ -32,14 +23,14 @@ const PROTOCOLS: Readonly<Record<number, string>> = {
 const INTEGER: Datatype = { name: 'integer', length: 0, format: formatInteger }
 
 const DATATYPES: ReadonlyMap<number, Datatype> = new Map([
-  [TYPE_NFPROTO, { name: 'nf_proto', length: 1, format: formatFamily }],
-  [TYPE_INTEGER, INTEGER],
-  [TYPE_IPADDR, { name: 'ipv4_addr', length: 4, format: formatIp }],
-  [TYPE_IP6ADDR, { name: 'ipv6_addr', length: 16, format: formatIp }],
-  [TYPE_INET_PROTOCOL, { name: 'inet_proto', length: 1, format: formatProtocol }],
-  [TYPE_INET_SERVICE, { name: 'inet_service', length: 2, format: data => String(readU16be(data)) }],
-  [TYPE_MARK, { name: 'mark', length: 4, format: formatMark }],
-  [TYPE_CLASSID, { name: 'classid', length: 4, format: formatClassid }],
+  [datatypes.TYPE_NFPROTO, { name: 'nf_proto', length: 1, format: formatFamily }],
+  [datatypes.TYPE_INTEGER, INTEGER],
+  [datatypes.TYPE_IPADDR, { name: 'ipv4_addr', length: 4, format: formatIp }],
+  [datatypes.TYPE_IP6ADDR, { name: 'ipv6_addr', length: 16, format: formatIp }],
+  [datatypes.TYPE_INET_PROTOCOL, { name: 'inet_proto', length: 1, format: formatProtocol }],
+  [datatypes.TYPE_INET_SERVICE, { name: 'inet_service', length: 2, format: data => String(readU16be(data)) }],
+  [datatypes.TYPE_MARK, { name: 'mark', length: 4, format: formatMark }],
+  [datatypes.TYPE_CLASSID, { name: 'classid', length: 4, format: formatClassid }],
 ])
 
 const VERDICT_WORDS: ReadonlyMap<number, string> = new Map([
@@ -109,7 +100,6 @@ export function formatComment(comment: string | undefined): string {
   return comment === undefined || comment === '' ? '' : ` comment ${JSON.stringify(comment)}`
 }
 
-/** Formats a verdict: `goto mod-2`, `drop`. */
 export function formatVerdict({ code, chain }: Verdict): string {
   const word = VERDICT_WORDS.get(code) ?? `verdict ${code}`
   return chain === undefined ? word : `${word} ${chain}`

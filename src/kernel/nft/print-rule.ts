@@ -2,15 +2,7 @@ import { unreachable } from '../../base/errors.ts'
 import { cString, hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { prefixBits } from '../../base/region.ts'
 import * as nft from './constants.ts'
-import {
-  TYPE_CLASSID,
-  TYPE_INET_PROTOCOL,
-  TYPE_INET_SERVICE,
-  TYPE_IP6ADDR,
-  TYPE_IPADDR,
-  TYPE_MARK,
-  TYPE_NFPROTO,
-} from './datatypes.ts'
+import * as datatypes from './datatypes.ts'
 import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
 import { COMMENT_MATCH, type Expression, type HookFamily, type NftSet, type Rule } from './state.ts'
 
@@ -280,7 +272,7 @@ function payloadSource(field: Field, hook: HookFamily): Source {
   const { base, offset, length } = field
   // In a table of both families, the length shows the family of the address.
   const family = hook === 'inet' ? (length === ADDRESSES.ip6.length ? 'ip6' : 'ip') : hook
-  const type = family === 'ip' ? TYPE_IPADDR : TYPE_IP6ADDR
+  const type = family === 'ip' ? datatypes.TYPE_IPADDR : datatypes.TYPE_IP6ADDR
   const address = ADDRESSES[family]
   if (base === nft.NFT_PAYLOAD_NETWORK_HEADER && length <= address.length) {
     const beginningOf = length < address.length ? { beginningOf: address.length } : {}
@@ -289,8 +281,8 @@ function payloadSource(field: Field, hook: HookFamily): Source {
     if (offset === address.daddr) return { text: `${family} daddr`, ...of }
   }
   if (base === nft.NFT_PAYLOAD_TRANSPORT_HEADER && length === 2) {
-    if (offset === 0) return { text: 'th sport', length, type: TYPE_INET_SERVICE }
-    if (offset === 2) return { text: 'th dport', length, type: TYPE_INET_SERVICE }
+    if (offset === 0) return { text: 'th sport', length, type: datatypes.TYPE_INET_SERVICE }
+    if (offset === 2) return { text: 'th dport', length, type: datatypes.TYPE_INET_SERVICE }
   }
   const header =
     base === nft.NFT_PAYLOAD_NETWORK_HEADER ? 'nh' : base === nft.NFT_PAYLOAD_TRANSPORT_HEADER ? 'th' : 'll'
@@ -306,15 +298,15 @@ const ADDRESSES = {
 export function metaSource(key: number): Source {
   switch (key) {
     case nft.NFT_META_MARK:
-      return { text: 'meta mark', length: 4, type: TYPE_MARK }
+      return { text: 'meta mark', length: 4, type: datatypes.TYPE_MARK }
     case nft.NFT_META_PRIORITY:
-      return { text: 'meta priority', length: 4, type: TYPE_CLASSID }
+      return { text: 'meta priority', length: 4, type: datatypes.TYPE_CLASSID }
     case nft.NFT_META_L4PROTO:
-      return { text: 'meta l4proto', length: 1, type: TYPE_INET_PROTOCOL }
+      return { text: 'meta l4proto', length: 1, type: datatypes.TYPE_INET_PROTOCOL }
     case nft.NFT_META_NFTRACE:
       return { text: 'meta nftrace', length: 1, type: 0 }
     case nft.NFT_META_NFPROTO:
-      return { text: 'meta nfproto', length: 1, type: TYPE_NFPROTO }
+      return { text: 'meta nfproto', length: 1, type: datatypes.TYPE_NFPROTO }
     case nft.NFT_META_IIFNAME:
       return { text: 'iifname', length: 16, type: 0, isName: true }
     case nft.NFT_META_OIFNAME:

@@ -1,15 +1,6 @@
 import { type Octets, readU32host } from '../../base/octets.ts'
-import {
-  NF_DROP,
-  NFT_SET_CONSTANT,
-  NFT_SET_EVAL,
-  NFT_SET_INTERVAL,
-  NFT_SET_TIMEOUT,
-  NFT_TABLE_F_DORMANT,
-  NFT_TABLE_F_OWNER,
-  NFT_TABLE_F_PERSIST,
-} from './constants.ts'
-import * as nft from './datatypes.ts'
+import * as nft from './constants.ts'
+import * as datatypes from './datatypes.ts'
 import { readCompiled } from './decode.ts'
 import {
   flagNames,
@@ -147,18 +138,18 @@ function setType(set: NftSet): string {
 
 function setFlags(set: NftSet): readonly string[] {
   return flagNames(set.flags, [
-    [NFT_SET_CONSTANT, 'constant'],
-    [NFT_SET_INTERVAL, 'interval'],
-    [NFT_SET_EVAL, 'dynamic'],
-    [NFT_SET_TIMEOUT, 'timeout'],
+    [nft.NFT_SET_CONSTANT, 'constant'],
+    [nft.NFT_SET_INTERVAL, 'interval'],
+    [nft.NFT_SET_EVAL, 'dynamic'],
+    [nft.NFT_SET_TIMEOUT, 'timeout'],
   ])
 }
 
 function tableFlags(table: AnyTable): readonly string[] {
   return flagNames(table.flags, [
-    [NFT_TABLE_F_DORMANT, 'dormant'],
-    [NFT_TABLE_F_OWNER, 'owner'],
-    [NFT_TABLE_F_PERSIST, 'persist'],
+    [nft.NFT_TABLE_F_DORMANT, 'dormant'],
+    [nft.NFT_TABLE_F_OWNER, 'owner'],
+    [nft.NFT_TABLE_F_PERSIST, 'persist'],
   ])
 }
 
@@ -172,7 +163,7 @@ function withoutControls(line: string): string {
  * description.
  */
 function formatTypeof(set: Pick<NftSet, 'dataType' | 'userdata'>): string | undefined {
-  const texts = [nft.NFTNL_UDATA_SET_KEY_TYPEOF, nft.NFTNL_UDATA_SET_DATA_TYPEOF]
+  const texts = [datatypes.NFTNL_UDATA_SET_KEY_TYPEOF, datatypes.NFTNL_UDATA_SET_DATA_TYPEOF]
     .slice(0, set.dataType === undefined ? 1 : 2)
     .map(type => decodeUserdata(set.userdata).find(item => item.type === type))
     .map(item => (item === undefined ? undefined : formatExpression(item.value)))
@@ -191,23 +182,23 @@ const HEADER_FIELDS: ReadonlyMap<Octets, string> = new Map([
 ])
 
 const BASES: ReadonlyMap<number, string> = new Map([
-  [nft.PROTO_BASE_NETWORK_HDR, 'nh'],
-  [nft.PROTO_BASE_TRANSPORT_HDR, 'th'],
+  [datatypes.PROTO_BASE_NETWORK_HDR, 'nh'],
+  [datatypes.PROTO_BASE_TRANSPORT_HDR, 'th'],
 ])
 
 function formatExpression(octets: Octets): string | undefined {
   const [kind, data] = decodeUserdata(octets).map(({ value }) => value)
   if (kind === undefined || data === undefined) return undefined
   switch (readU32host(kind)) {
-    case nft.EXPR_VERDICT:
+    case datatypes.EXPR_VERDICT:
       return 'verdict'
-    case nft.EXPR_META:
+    case datatypes.EXPR_META:
       return formatNumbers(data, ([key]) => (key === undefined ? undefined : metaSource(key).text))
-    case nft.EXPR_NUMGEN:
+    case datatypes.EXPR_NUMGEN:
       return formatNumbers(data, ([, modulus]) => `numgen random mod ${modulus}`)
-    case nft.EXPR_PAYLOAD:
+    case datatypes.EXPR_PAYLOAD:
       return HEADER_FIELDS.get(octets) ?? formatNumbers(data, formatRaw)
-    case nft.EXPR_CONCAT: {
+    case datatypes.EXPR_CONCAT: {
       const members = decodeUserdata(data).map(({ value }) => formatExpression(value))
       return members.length < 2 || members.includes(undefined) ? undefined : members.join(' . ')
     }
@@ -228,7 +219,6 @@ function formatNumbers<T>(data: Octets, format: (numbers: readonly number[]) => 
 export interface DescribeOptions {
   /** Maximum number of elements to print per operation; the rest is counted. */
   readonly elements?: number
-  /** Sets that the rules read, by name. */
   readonly sets?: ReadonlyMap<string, NftSet>
 }
 
@@ -284,8 +274,6 @@ const PRIORITIES: readonly (readonly [priority: number, name: string, only?: str
   [50, 'security'],
   [100, 'srcnat', 'postrouting'],
 ]
-/** Maximum distance from a named priority that nft prints as the name and the distance. */
-const DISTANCE_MAX = 10
 
 function hookName(hooknum: number): string {
   return HOOKS[hooknum] ?? `hook ${hooknum}`
@@ -294,14 +282,15 @@ function hookName(hooknum: number): string {
 /** Formats a hook: `type nat hook prerouting priority dstnat; policy accept;`. */
 function formatHook({ type, hooknum, priority, policy }: ChainHook): string {
   const hook = hookName(hooknum)
-  const fate = policy === NF_DROP ? 'drop' : 'accept'
+  const fate = policy === nft.NF_DROP ? 'drop' : 'accept'
   return `type ${type} hook ${hook} priority ${priorityName(priority, hook)}; policy ${fate};`
 }
 
 function priorityName(priority: number, hook: string): string {
   for (const [usual, name, only = hook] of PRIORITIES) {
     const distance = priority - usual
-    if (only !== hook || Math.abs(distance) > DISTANCE_MAX) continue
+    // nft prints a longer distance as a number.
+    if (only !== hook || Math.abs(distance) > 10) continue
     if (distance === 0) return name
     return `${name} ${distance < 0 ? '-' : '+'} ${Math.abs(distance)}`
   }

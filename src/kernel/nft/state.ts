@@ -244,7 +244,6 @@ export function isNote(expression: Expression): boolean {
 
 const NOTES: readonly string[] = ['log', 'counter']
 
-/** Returns whether a rule does nothing but log. */
 export function isLogOnly(rule: Rule): boolean {
   return rule.expressions.some(({ kind }) => kind === 'log') && !hasEffect(rule)
 }

@@ -6,7 +6,7 @@ import { malformed } from '../../netlink/errors.ts'
 import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
+import * as datatypes from './datatypes.ts'
 import { decodeChain } from './decode.ts'
 import { dumpRequest, getRequest } from './dump.ts'
 import { expressionOf } from './expression-attributes.ts'
@@ -133,7 +133,7 @@ export function decodeForeignRule(view: ByteView, message: Message): PlacedRule 
   if (table === undefined || chain === undefined || handle === undefined)
     throw malformed('a rule without its table, chain or handle', message.start)
   const values = expressions.map(each => expressionOf(each))
-  const comments = [commentOf(NFTNL_UDATA_RULE_COMMENT, userdata), ...values.map(commentMatch)]
+  const comments = [commentOf(datatypes.NFTNL_UDATA_RULE_COMMENT, userdata), ...values.map(commentMatch)]
   return {
     table,
     chain,
@@ -184,7 +184,6 @@ export interface Removal {
 
 interface KeptChain {
   readonly chain: string
-  /** The chain that leads to it. */
   readonly usedBy: string
 }
 

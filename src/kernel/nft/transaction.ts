@@ -4,15 +4,7 @@ import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import type { Words } from '../../netlink/conversation.ts'
 import { groupsText } from '../../netlink/errors.ts'
 import { Batch, type BatchMessage, NFGENMSG_LENGTH } from '../../netlink/message.ts'
-import {
-  NFPROTO_INET,
-  NFPROTO_IPV4,
-  NFPROTO_IPV6,
-  NFTA_EXPR_NAME,
-  NFTA_LIST_ELEM,
-  NFTA_RULE_EXPRESSIONS,
-  NFTA_SET_ELEM_LIST_ELEMENTS,
-} from './constants.ts'
+import * as nft from './constants.ts'
 import type { Chain, CompiledRule, Element, HookFamily, NftFamily, NftSet, Rule } from './state.ts'
 
 /** One step of a transaction, in nft's verbs. The order within a transaction matters to the kernel. */
@@ -23,9 +15,7 @@ export type Operation = TableOperation &
     | { readonly verb: 'add-chain'; readonly chain: Chain }
     | { readonly verb: 'flush-chain'; readonly chain: string }
     | { readonly verb: 'delete-chain'; readonly chain: string }
-    /** Appends after the rules of the chain. */
     | (RuleAddition & { readonly verb: 'add-rule' })
-    /** Inserts before the rules of the chain. */
     | (RuleAddition & { readonly verb: 'insert-rule' })
     | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
     | { readonly verb: 'add-set'; readonly set: NftSet }
@@ -59,7 +49,6 @@ export interface OwnedElement {
   readonly group: string
 }
 
-/** Operations that the kernel applies entirely or not at all. */
 export type Transaction = readonly Operation[]
 
 export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
@@ -71,7 +60,7 @@ export function isOnElements(operation: Operation): operation is ElementOperatio
 
 /** Returns the number of a family in struct nfgenmsg. */
 export function familyNumber(family: HookFamily): number {
-  return family === 'ip' ? NFPROTO_IPV4 : family === 'ip6' ? NFPROTO_IPV6 : NFPROTO_INET
+  return family === 'ip' ? nft.NFPROTO_IPV4 : family === 'ip6' ? nft.NFPROTO_IPV6 : nft.NFPROTO_INET
 }
 
 /** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */
@@ -83,40 +72,6 @@ export function elementsIn(transaction: Transaction): number {
   let count = 0
   for (const operation of transaction) if (isOnElements(operation)) count += operation.elements.length
   return count
-}
-
-/** Returns the operations on elements that follow each other from `start` on. */
-export function elementRunAt(transaction: Transaction, start: number): readonly ElementOperation[] {
-  const run: ElementOperation[] = []
-  for (let i = start; i < transaction.length; i++) {
-    const operation = transaction[i]
-    if (operation === undefined || !isOnElements(operation)) break
-    run.push(operation)
-  }
-  return run
-}
-
-/** Operations with one verb on one set; they share messages. */
-export type Segment = readonly [ElementOperation, ...ElementOperation[]]
-
-/**
- * Sorts consecutive element operations by set: operations on different sets do not affect each other within a
- * transaction. Operations on one set keep their order, and consecutive ones with one verb are joined.
- */
-export function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
-  const bySet: [ElementOperation, ...ElementOperation[]][][] = []
-  for (const operation of run) {
-    const segments = bySet.find(([segment]) => segment !== undefined && isOnSet(operation, segment[0]))
-    const last = segments?.at(-1)
-    if (last !== undefined && last[0].verb === operation.verb) last.push(operation)
-    else if (segments !== undefined) segments.push([operation])
-    else bySet.push([[operation]])
-  }
-  return bySet.flat()
-}
-
-function isOnSet({ set, family, table }: ElementOperation, other: ElementOperation): boolean {
-  return set.name === other.set.name && family === other.family && table === other.table
 }
 
 export function addsRule(operation: Operation): operation is RuleOperation {
@@ -172,24 +127,25 @@ export interface ElementRun {
   readonly to: number
 }
 
-/** The content of a message: elements of several operations, or one other operation; undefined for begin and end. */
-type MessageTag = Operation | { readonly runs: readonly ElementRun[] } | undefined
+/** The content of a message: elements of an operation, or another operation; undefined for begin and end. */
+type MessageTag = Operation | ElementRun | undefined
 
 /** A transaction as one datagram. It can name the part that the kernel rejected. */
 export class EncodedTransaction extends Batch<MessageTag> {
-  /** Returns the operation of a message, or the one at `offset` in it; undefined for batch begin and end. */
-  operationAt(sequence: number, offset?: number): Operation | undefined {
+  /** Returns the operation of a message; undefined for batch begin and end. */
+  operationAt(sequence: number): Operation | undefined {
     const tag = this.tagOf(sequence)
-    if (tag === undefined || 'verb' in tag) return tag
-    return (this.#culpritAt(sequence, offset) ?? tag.runs[0])?.operation
+    return tag === undefined || 'verb' in tag ? tag : tag.operation
   }
 
   /** Returns the element at `offset` of the message, or all its elements if there is none at that offset. */
   elementsAt(sequence: number, offset?: number): readonly OwnedElement[] {
-    const tag = this.tagOf(sequence)
-    if (tag === undefined || 'verb' in tag) return []
-    const culprit = this.#culpritAt(sequence, offset)
-    return culprit === undefined ? tag.runs.flatMap(ownedBy) : ownedBy(culprit)
+    const message = this.at(sequence)
+    if (message?.tag === undefined || 'verb' in message.tag) return []
+    const all = ownedBy(message.tag)
+    const index = offset === undefined ? -1 : elementIndexAt(this.bytes, message, message.start + offset)
+    const culprit = all[index]
+    return culprit === undefined ? all : [culprit]
   }
 
   /** Returns the kernel's name of the expression at `offset` of a rule message. */
@@ -198,19 +154,6 @@ export class EncodedTransaction extends Batch<MessageTag> {
     const tag = message?.tag
     if (message === undefined || tag === undefined || !('verb' in tag) || !addsRule(tag)) return undefined
     return expressionNameAt(this.bytes, message, message.start + offset)
-  }
-
-  /** Returns a run of only the element at `offset` of a message. */
-  #culpritAt(sequence: number, offset: number | undefined): ElementRun | undefined {
-    const message = this.at(sequence)
-    if (offset === undefined || message?.tag === undefined || 'verb' in message.tag) return undefined
-    let index = elementIndexAt(this.bytes, message, message.start + offset)
-    if (index === undefined) return undefined
-    for (const { operation, from, to } of message.tag.runs) {
-      if (index < to - from) return { operation, from: from + index, to: from + index + 1 }
-      index -= to - from
-    }
-    return undefined
   }
 }
 
@@ -222,10 +165,10 @@ function ownedBy({ operation, from, to }: ElementRun): readonly OwnedElement[] {
 
 type Place = Pick<BatchMessage<unknown>, 'start' | 'end'>
 
-/** Returns the index, from 0, of the list element that covers the byte at `position` of the batch. */
-function elementIndexAt(bytes: Uint8Array, message: Place, position: number): number | undefined {
-  let found: number | undefined
-  forEachItem(bytes, { message, list: NFTA_SET_ELEM_LIST_ELEMENTS }, ({ index, from, to }) => {
+/** Returns the index of the list element that covers the byte at `position` of the batch; -1 for none. */
+function elementIndexAt(bytes: Uint8Array, message: Place, position: number): number {
+  let found = -1
+  forEachItem(bytes, { message, list: nft.NFTA_SET_ELEM_LIST_ELEMENTS }, ({ index, from, to }) => {
     if (position >= from - NLA_HDRLEN && position < to) found = index
   })
   return found
@@ -233,10 +176,10 @@ function elementIndexAt(bytes: Uint8Array, message: Place, position: number): nu
 
 function expressionNameAt(bytes: Uint8Array, message: Place, position: number): string | undefined {
   let found: string | undefined
-  forEachItem(bytes, { message, list: NFTA_RULE_EXPRESSIONS }, ({ from, to }) => {
+  forEachItem(bytes, { message, list: nft.NFTA_RULE_EXPRESSIONS }, ({ from, to }) => {
     if (position < from - NLA_HDRLEN || position >= to) return
     forEachAttribute(viewOf(bytes), from, to, (type, start, end) => {
-      if (type === NFTA_EXPR_NAME) found = string.read(viewOf(bytes), start, end, 0)
+      if (type === nft.NFTA_EXPR_NAME) found = string.read(viewOf(bytes), start, end, 0)
     })
   })
   return found
@@ -260,7 +203,7 @@ function forEachItem(
     if (type !== list) return
     let index = 0
     forEachAttribute(view, start, end, (item, from, to) => {
-      if (item === NFTA_LIST_ELEM) visit({ index, from, to })
+      if (item === nft.NFTA_LIST_ELEM) visit({ index, from, to })
       index++
     })
   })
@@ -272,7 +215,6 @@ const BORDER_LENGTH = NLMSG_HDRLEN + NFGENMSG_LENGTH
 const GENERATION_OFFSET = BORDER_LENGTH + NLA_HDRLEN
 const FLAGS_OFFSET = 6
 
-/** Replaces the generation in a batch that names one. */
 export function nameGeneration(bytes: Uint8Array, generation: number): void {
   for (let i = 0; i < 4; i++) bytes[GENERATION_OFFSET + i] = generation >>> (24 - 8 * i)
 }

@@ -1,46 +1,7 @@
 import { bytesFromOctets, cString, type Octets, octetsFromBytes, u32host } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
-import {
-  NFT_DATA_VERDICT,
-  NFT_META_L4PROTO,
-  NFT_META_PRIORITY,
-  NFT_NG_RANDOM,
-  NFT_SET_MAP,
-  NFT_USERDATA_MAXLEN,
-} from './constants.ts'
-import {
-  BYTEORDER_BIG_ENDIAN,
-  BYTEORDER_HOST_ENDIAN,
-  BYTEORDER_INVALID,
-  concatenatedType,
-  EXPR_CONCAT,
-  EXPR_META,
-  EXPR_NUMGEN,
-  EXPR_PAYLOAD,
-  EXPR_VERDICT,
-  IP6HDR_DADDR,
-  IP6HDR_SADDR,
-  IPHDR_DADDR,
-  IPHDR_SADDR,
-  NFTNL_UDATA_SET_DATA_INTERVAL,
-  NFTNL_UDATA_SET_DATA_TYPEOF,
-  NFTNL_UDATA_SET_DATABYTEORDER,
-  NFTNL_UDATA_SET_KEY_TYPEOF,
-  NFTNL_UDATA_SET_KEYBYTEORDER,
-  PROTO_DESC_IP,
-  PROTO_DESC_IP6,
-  PROTO_DESC_SCTP,
-  PROTO_DESC_TCP,
-  PROTO_DESC_TH,
-  PROTO_DESC_UDP,
-  THDR_DPORT,
-  TYPE_CLASSID,
-  TYPE_INET_PROTOCOL,
-  TYPE_INET_SERVICE,
-  TYPE_INTEGER,
-  TYPE_IP6ADDR,
-  TYPE_IPADDR,
-} from './datatypes.ts'
+import * as nft from './constants.ts'
+import * as datatypes from './datatypes.ts'
 import type { NftFamily, NftSet } from './state.ts'
 
 /** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it without parsing it. */
@@ -56,20 +17,16 @@ export function encodeUserdata(items: readonly UserdataItem[]): Octets {
     octets += String.fromCharCode(type, value.length) + value
     isTooLong ||= value.length > 255
   }
-  if (isTooLong || octets.length > NFT_USERDATA_MAXLEN)
-    throw unencodable(`userdata of ${octets.length} bytes is longer than ${NFT_USERDATA_MAXLEN}`)
+  if (isTooLong || octets.length > nft.NFT_USERDATA_MAXLEN)
+    throw unencodable(`userdata of ${octets.length} bytes is longer than ${nft.NFT_USERDATA_MAXLEN}`)
   return octets
 }
-
-/** Type, length and NUL take the rest. */
-const COMMENT_LENGTH_MAX = NFT_USERDATA_MAXLEN - 3
 
 /** Encodes a comment as nft stores it, with its NUL; undefined for an empty one. */
 export function commentUserdata(type: number, comment: string): Octets | undefined {
   if (comment === '') return undefined
-  if (Buffer.byteLength(comment) === comment.length && comment.length <= COMMENT_LENGTH_MAX)
-    return `${String.fromCharCode(type, comment.length + 1)}${comment}\0`
-  return encodeUserdata([{ type, value: `${octetsFromBytes(new TextEncoder().encode(comment))}\0` }])
+  const octets = isAscii(comment) ? comment : octetsFromBytes(new TextEncoder().encode(comment))
+  return encodeUserdata([{ type, value: `${octets}\0` }])
 }
 
 /** Decodes the comment of userdata that any program may have written; empty when there is no valid one. */
@@ -133,71 +90,66 @@ function header(
 ): TypeofField {
   return {
     ...of,
-    byteOrder: BYTEORDER_BIG_ENDIAN,
-    expression: expression(EXPR_PAYLOAD, numbers(desc, field)),
+    byteOrder: datatypes.BYTEORDER_BIG_ENDIAN,
+    expression: expression(datatypes.EXPR_PAYLOAD, numbers(desc, field)),
   }
 }
 
-const ADDRESS_4 = { type: TYPE_IPADDR, length: 4 } as const
-const ADDRESS_6 = { type: TYPE_IP6ADDR, length: 16 } as const
+const ADDRESS_4 = { type: datatypes.TYPE_IPADDR, length: 4 } as const
+const ADDRESS_6 = { type: datatypes.TYPE_IP6ADDR, length: 16 } as const
 
-/** `ip saddr` and `ip6 saddr`. */
 export const SOURCE: Readonly<Record<NftFamily, TypeofField>> = {
-  ip: header(PROTO_DESC_IP, IPHDR_SADDR, ADDRESS_4),
-  ip6: header(PROTO_DESC_IP6, IP6HDR_SADDR, ADDRESS_6),
+  ip: header(datatypes.PROTO_DESC_IP, datatypes.IPHDR_SADDR, ADDRESS_4),
+  ip6: header(datatypes.PROTO_DESC_IP6, datatypes.IP6HDR_SADDR, ADDRESS_6),
 }
 
-/** `ip daddr` and `ip6 daddr`. */
 export const DESTINATION: Readonly<Record<NftFamily, TypeofField>> = {
-  ip: header(PROTO_DESC_IP, IPHDR_DADDR, ADDRESS_4),
-  ip6: header(PROTO_DESC_IP6, IP6HDR_DADDR, ADDRESS_6),
+  ip: header(datatypes.PROTO_DESC_IP, datatypes.IPHDR_DADDR, ADDRESS_4),
+  ip6: header(datatypes.PROTO_DESC_IP6, datatypes.IP6HDR_DADDR, ADDRESS_6),
 }
 
 function port(desc: number): TypeofField {
-  return header(desc, THDR_DPORT, { type: TYPE_INET_SERVICE, length: 2 })
+  return header(desc, datatypes.THDR_DPORT, { type: datatypes.TYPE_INET_SERVICE, length: 2 })
 }
 
-/** `th dport` */
-export const DESTINATION_PORT = port(PROTO_DESC_TH)
+export const DESTINATION_PORT = port(datatypes.PROTO_DESC_TH)
 
 /** `tcp dport` and the like. nft turns a rule that looks one up, or has it as data, into a rule of that protocol. */
 export const DESTINATION_PORTS: Readonly<Record<'TCP' | 'UDP' | 'SCTP', TypeofField>> = {
-  TCP: port(PROTO_DESC_TCP),
-  UDP: port(PROTO_DESC_UDP),
-  SCTP: port(PROTO_DESC_SCTP),
+  TCP: port(datatypes.PROTO_DESC_TCP),
+  UDP: port(datatypes.PROTO_DESC_UDP),
+  SCTP: port(datatypes.PROTO_DESC_SCTP),
 }
 
-/** `meta l4proto` */
 export const PROTOCOL: TypeofField = {
-  type: TYPE_INET_PROTOCOL,
+  type: datatypes.TYPE_INET_PROTOCOL,
   length: 1,
-  byteOrder: BYTEORDER_HOST_ENDIAN,
-  expression: expression(EXPR_META, numbers(NFT_META_L4PROTO)),
+  byteOrder: datatypes.BYTEORDER_HOST_ENDIAN,
+  expression: expression(datatypes.EXPR_META, numbers(nft.NFT_META_L4PROTO)),
 }
 
-/** `meta priority` */
 export const PRIORITY: TypeofField = {
-  type: TYPE_CLASSID,
+  type: datatypes.TYPE_CLASSID,
   length: 4,
-  byteOrder: BYTEORDER_HOST_ENDIAN,
-  expression: expression(EXPR_META, numbers(NFT_META_PRIORITY)),
+  byteOrder: datatypes.BYTEORDER_HOST_ENDIAN,
+  expression: expression(datatypes.EXPR_META, numbers(nft.NFT_META_PRIORITY)),
 }
 
 /** `numgen random mod 65536`; a lookup with any other modulus fits, too. */
 export const RANDOM: TypeofField = {
-  type: TYPE_INTEGER,
+  type: datatypes.TYPE_INTEGER,
   length: 4,
-  byteOrder: BYTEORDER_HOST_ENDIAN,
-  expression: expression(EXPR_NUMGEN, numbers(NFT_NG_RANDOM, 65_536, 0)),
+  byteOrder: datatypes.BYTEORDER_HOST_ENDIAN,
+  expression: expression(datatypes.EXPR_NUMGEN, numbers(nft.NFT_NG_RANDOM, 65_536, 0)),
 }
 
 /** `@nh,OFFSET,LENGTH`: bytes of a header that are not a named field. */
 export function rawPayload(base: number, offset: number, length: number): TypeofField {
   return {
-    type: TYPE_INTEGER,
+    type: datatypes.TYPE_INTEGER,
     length,
-    byteOrder: BYTEORDER_BIG_ENDIAN,
-    expression: expression(EXPR_PAYLOAD, numbers(0, 0, base, offset * 8, length * 8)),
+    byteOrder: datatypes.BYTEORDER_BIG_ENDIAN,
+    expression: expression(datatypes.EXPR_PAYLOAD, numbers(0, 0, base, offset * 8, length * 8)),
   }
 }
 
@@ -216,12 +168,12 @@ function described(userdata: Octets): Octets {
 }
 
 function isTypeof({ type }: UserdataItem): boolean {
-  return type === NFTNL_UDATA_SET_KEY_TYPEOF || type === NFTNL_UDATA_SET_DATA_TYPEOF
+  return type === datatypes.NFTNL_UDATA_SET_KEY_TYPEOF || type === datatypes.NFTNL_UDATA_SET_DATA_TYPEOF
 }
 
 function isBare(description: Octets): boolean {
   const [kind, fields] = decodeUserdata(description)
-  if (kind?.value !== u32host(EXPR_CONCAT) || fields === undefined) return false
+  if (kind?.value !== u32host(datatypes.EXPR_CONCAT) || fields === undefined) return false
   return (decodeUserdata(fields.value)[0]?.value ?? '') === ''
 }
 
@@ -237,32 +189,32 @@ interface SetTypes {
 /** Creates a set, or with `data` a map, whose nft listing nft can parse. */
 export function typedSet(name: string, { size, key, data, bare = false }: SetTypes): NftSet {
   const set = { name, keyType: typeOf(key), keyLength: lengthOf(key), size, timeoutMs: 0 }
-  const keyOrder = { type: NFTNL_UDATA_SET_KEYBYTEORDER, value: u32host(byteOrderOf(key)) }
-  const keyTypeof = { type: NFTNL_UDATA_SET_KEY_TYPEOF, value: typeofOf(key, bare) }
+  const keyOrder = { type: datatypes.NFTNL_UDATA_SET_KEYBYTEORDER, value: u32host(byteOrderOf(key)) }
+  const keyTypeof = { type: datatypes.NFTNL_UDATA_SET_KEY_TYPEOF, value: typeofOf(key, bare) }
   if (data === undefined) {
     const userdata = encodeUserdata([keyOrder, keyTypeof])
     return { ...set, flags: 0, dataType: undefined, dataLength: undefined, userdata }
   }
   const isVerdict = data === 'verdict'
-  const dataOrder = isVerdict ? BYTEORDER_INVALID : byteOrderOf(data)
-  const dataTypeof = isVerdict ? expression(EXPR_VERDICT, '') : typeofOf(data, bare)
+  const dataOrder = isVerdict ? datatypes.BYTEORDER_INVALID : byteOrderOf(data)
+  const dataTypeof = isVerdict ? expression(datatypes.EXPR_VERDICT, '') : typeofOf(data, bare)
   return {
     ...set,
-    flags: NFT_SET_MAP,
-    dataType: isVerdict ? NFT_DATA_VERDICT : typeOf(data),
+    flags: nft.NFT_SET_MAP,
+    dataType: isVerdict ? nft.NFT_DATA_VERDICT : typeOf(data),
     dataLength: isVerdict ? undefined : lengthOf(data),
     userdata: encodeUserdata([
       keyOrder,
-      { type: NFTNL_UDATA_SET_DATABYTEORDER, value: u32host(dataOrder) },
+      { type: datatypes.NFTNL_UDATA_SET_DATABYTEORDER, value: u32host(dataOrder) },
       keyTypeof,
-      { type: NFTNL_UDATA_SET_DATA_TYPEOF, value: dataTypeof },
-      { type: NFTNL_UDATA_SET_DATA_INTERVAL, value: u32host(0) },
+      { type: datatypes.NFTNL_UDATA_SET_DATA_TYPEOF, value: dataTypeof },
+      { type: datatypes.NFTNL_UDATA_SET_DATA_INTERVAL, value: u32host(0) },
     ]),
   }
 }
 
 function typeOf(fields: readonly TypeofField[]): number {
-  return concatenatedType(...fields.map(({ type }) => type))
+  return datatypes.concatenatedType(...fields.map(({ type }) => type))
 }
 
 /** Each field of a concatenation fills whole registers; a single field does not. */
@@ -272,12 +224,14 @@ function lengthOf(fields: readonly TypeofField[]): number {
 }
 
 function byteOrderOf(fields: readonly TypeofField[]): number {
-  return fields.length === 1 ? (fields[0]?.byteOrder ?? BYTEORDER_INVALID) : BYTEORDER_INVALID
+  return fields.length === 1
+    ? (fields[0]?.byteOrder ?? datatypes.BYTEORDER_INVALID)
+    : datatypes.BYTEORDER_INVALID
 }
 
 function typeofOf(fields: readonly TypeofField[], bare: boolean): Octets {
   const [first, ...more] = fields
-  if (bare) return expression(EXPR_CONCAT, '')
+  if (bare) return expression(datatypes.EXPR_CONCAT, '')
   if (first !== undefined && more.length === 0) return first.expression
-  return expression(EXPR_CONCAT, inOrder(fields.map(({ expression: member }) => member)))
+  return expression(datatypes.EXPR_CONCAT, inOrder(fields.map(({ expression: member }) => member)))
 }

@@ -22,11 +22,8 @@ export const TCPF_CLOSE = 1 << 7
 
 /** The query in struct inet_diag_req_v2. */
 interface SocketQuery {
-  /** AF_*. */
   readonly family: number
-  /** IPPROTO_*. */
   readonly protocol: number
-  /** TCPF_*. */
   readonly states: number
 }
 

@@ -45,12 +45,11 @@ export type ForeignTarget =
   | { readonly kind: 'note' }
 
 const SIDES = ['source', 'destination', 'either'] as const
-const PORTS_MAX = 15
 
 const MULTIPORT = structReader(structs.MULTIPORT, (info, fields): ForeignMatch | undefined => {
   const side = SIDES[fields.flags.get(info)]
   const [count, inverted] = [fields.count.get(info), fields.invert.get(info)]
-  if (side === undefined || count > PORTS_MAX || inverted > 1) return undefined
+  if (side === undefined || count > structs.MULTIPORT.fields.pflags.length || inverted > 1) return undefined
   const [ports, begins] = [fields.ports.get(info), fields.pflags.get(info)]
   const portAt = (at: number) => ports.charCodeAt(at * 2) | (ports.charCodeAt(at * 2 + 1) << 8)
   const ranges: { from: number; to: number }[] = []

@@ -1,4 +1,4 @@
-import type { Octets } from '../../base/octets.ts'
+import { cString, type Octets } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
 import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
@@ -7,7 +7,6 @@ import * as xt from './rule.ts'
 import { ADDRESS_TYPES, STATES, type XtMatch, type XtPorts } from './rule.ts'
 import * as structs from './struct.ts'
 import {
-  beforeNul,
   type Codec,
   decoderOf,
   type Fields,
@@ -91,7 +90,7 @@ export const RECENT = codec('recent', structs.RECENT, {
     const operation = flags & ~xt.XT_RECENT_REAP
     const mode =
       operation === RECENT_MODES.set ? 'set' : operation === RECENT_MODES.rcheck ? 'rcheck' : undefined
-    const name = textOfOctets(beforeNul(fields.name.get(info)))
+    const name = textOfOctets(cString(fields.name.get(info)))
     const other =
       fields.hitCount.get(info) !== 0 ||
       fields.invert.get(info) !== 0 ||
@@ -317,7 +316,7 @@ export const readMatch = decoderOf<XtMatch>([
 
 /** Returns the text before the first NUL of a zero-padded field; undefined for anything else. */
 function padded(info: Octets, from: number, to: number): string | undefined {
-  const octets = beforeNul(info.slice(from, to))
+  const octets = cString(info.slice(from, to))
   const end = from + octets.length
   return end < to && isZero(info, end, to) ? textOfOctets(octets) : undefined
 }

@@ -240,7 +240,6 @@ function inOrder({ chains }: ObservedTable, builtin: readonly string[]): readonl
   return [...entered, ...others.toSorted((a, b) => Buffer.compare(Buffer.from(a.name), Buffer.from(b.name)))]
 }
 
-/** Returns the policy; a chain without a hook has none. */
 function policyOf({ hook }: PrintedChain): string {
   if (hook === undefined) return '-'
   return hook.policy === NF_DROP ? 'DROP' : 'ACCEPT'

@@ -168,6 +168,7 @@ export const XT_IPVS_PROTO = 1 << 1
 export const XT_IPVS_VADDR = 1 << 2
 export const XT_IPVS_VPORT = 1 << 3
 
+/** Includes the NUL. */
 export const NFACCT_NAME_MAX = 32
 
 /** iptables' words for numbers: the protocols of /etc/protocols, and those that iptables knows without it. */

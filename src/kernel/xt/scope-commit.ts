@@ -92,7 +92,6 @@ async function commitWhole(
 
 type Start = Pick<ScopeCommit, 'generation' | 'foreign'>
 
-/** Returns a result for a commit that sent nothing. */
 function ended(outcome: ScopeCommit['outcome'], { generation, foreign }: Start): ScopeCommit {
   return { outcome, generation, foreign, failures: [], bytes: 0, messages: 0 }
 }
@@ -126,8 +125,6 @@ function busyChains({ failures }: CommitResult, batch: Batch): readonly ScopeOpe
 
 /** The kernel takes some 70 ms for this many, and each additional commit costs 4 ms. */
 const OPERATIONS_PER_PART = 8192
-/** Fewer operations are sent with all others. */
-const AHEAD_MIN = OPERATIONS_PER_PART
 
 /**
  * Returns how many operations from the first on affect no packet: new chains and their contents. Returns 0 when that
@@ -135,11 +132,11 @@ const AHEAD_MIN = OPERATIONS_PER_PART
  * The kernel can process the first of them while the others are encoded.
  */
 export function countAhead(operations: ScopeOperations): number {
-  if (operations.length < AHEAD_MIN) return 0
+  if (operations.length < OPERATIONS_PER_PART) return 0
   const fresh = new Set<string>()
   const end = operations.findIndex((operation, i) => !isUnmet(operation, operations[i - 1], fresh))
   const count = end < 0 ? operations.length : end
-  return count < AHEAD_MIN ? 0 : count
+  return count < OPERATIONS_PER_PART ? 0 : count
 }
 
 function isUnmet(

@@ -83,9 +83,7 @@ export type ScopeOperation = XtPlace & {
     /** `rules` is the number of rules in it. */
     | { readonly verb: 'flush-chain'; readonly chain: string; readonly rules: number }
     | { readonly verb: 'delete-chain'; readonly chain: string }
-    /** Appends after the rules of the chain. */
     | { readonly verb: 'add-rule'; readonly chain: string; readonly rule: XtRule }
-    /** Inserts before the rules of the chain. */
     | { readonly verb: 'insert-rule'; readonly chain: string; readonly rule: XtRule }
     /** Deletes a rule of ours from a chain of another program, by the handle with which it was read. */
     | { readonly verb: 'delete-rule'; readonly chain: string; readonly rule: ObservedRule }
@@ -160,7 +158,6 @@ export function builtinHook(table: XtTableName, chain: string): ChainHook | unde
   return BUILTIN[table].get(chain)
 }
 
-/** Returns the built-in chains of one table, in the order of their hooks. */
 export function builtinChains(table: XtTableName): readonly string[] {
   return [...BUILTIN[table].keys()]
 }

@@ -26,7 +26,6 @@ interface FieldPlace {
 
 interface Field<T> extends FieldPlace {
   readonly put: (value: T) => Part
-  /** Reads the field from the bytes of a whole structure. */
   readonly get: (info: Octets) => T
 }
 
@@ -114,7 +113,6 @@ export function isZero(info: Octets, from: number, to: number): boolean {
 /** Codec between a match or target as a value and its expression. */
 export interface Codec<V> {
   readonly struct: Pick<Struct<Fields>, 'name' | 'revision'>
-  /** Encodes the whole expression. Throws NetlinkError for a value that does not fit. */
   readonly write: (value: V, family: NftFamily) => Octets
   /** Decodes a structure; undefined where a value cannot represent it. */
   readonly read: (info: Octets, family: NftFamily) => V | undefined
@@ -181,12 +179,6 @@ export function textOfOctets(octets: Octets): string | undefined {
 
 const NON_ASCII = /[^\0-\x7f]/
 
-/** Returns the bytes before the first NUL, or all of them. */
-export function beforeNul(octets: Octets): Octets {
-  const nul = octets.indexOf('\0')
-  return nul < 0 ? octets : octets.slice(0, nul)
-}
-
 /* The structures of xtables matches and targets, from the kernel's headers under linux/netfilter. Fields by offset. */
 
 function struct<F extends Fields>(name: string, revision: number, size: number, fields: F): Struct<F> {
@@ -240,23 +232,12 @@ export const RECENT = struct('recent', 1, 232, {
   mask: bytes(212, 16),
 })
 
-/** struct xt_mark_mtinfo1. Newer tools compare the mark with expressions of nf_tables. */
+/** struct xt_mark_mtinfo1 and xt_connmark_mtinfo1. Newer tools compare the mark with expressions of nf_tables. */
 export const MARK_MATCH = struct('mark', 1, 16, { mark: u32(0), mask: u32(4), invert: u8(8) })
-
-/** struct xt_connmark_mtinfo1. */
-export const CONNMARK_MATCH = struct('connmark', 1, 16, { mark: u32(0), mask: u32(4), invert: u8(8) })
+export const CONNMARK_MATCH = struct('connmark', 1, 16, MARK_MATCH.fields)
 
 /** struct xt_addrtype_info_v1. */
 export const ADDRTYPE = struct('addrtype', 1, 8, { source: u16(0), dest: u16(2), flags: u32(4) })
-
-/** struct xt_tcp: no options and no flags. */
-export const TCP = struct('tcp', 0, 16, {
-  sourceFrom: u16(0),
-  sourceTo: u16(2),
-  destFrom: u16(4),
-  destTo: u16(6),
-  invflags: u8(11),
-})
 
 /** struct xt_udp. */
 export const UDP = struct('udp', 0, 16, {
@@ -266,6 +247,9 @@ export const UDP = struct('udp', 0, 16, {
   destTo: u16(6),
   invflags: u8(8),
 })
+
+/** struct xt_tcp: no options and no flags. */
+export const TCP = struct('tcp', 0, 16, { ...UDP.fields, invflags: u8(11) })
 
 /** struct xt_sctp_info: no chunks; a chunk type of 255 in `flagInfo` marks an unused entry. */
 export const SCTP = struct('sctp', 0, 296, {
@@ -309,9 +293,7 @@ export const CONNMARK_V1 = struct('CONNMARK', 1, 16, {
   mode: u8(12),
 })
 export const CONNMARK_V2 = struct('CONNMARK', 2, 16, {
-  ctmark: u32(0),
-  ctmask: u32(4),
-  nfmask: u32(8),
+  ...CONNMARK_V1.fields,
   shiftDir: u8(12),
   shiftBits: u8(13),
   mode: u8(14),

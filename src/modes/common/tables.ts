@@ -2,6 +2,7 @@ import { append, PersistentMap } from '../../base/collections.ts'
 import type { Family } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip-packet.ts'
 import type { Octets } from '../../base/octets.ts'
+import { isMissingFamily } from '../../kernel/missing-family.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import { concatenatedType, TYPE_IP6ADDR, TYPE_IPADDR } from '../../kernel/nft/datatypes.ts'
@@ -371,17 +372,6 @@ export function refusalOf({ elements, operation, ...words }: OperationFailure): 
   return refusalTo(services, words, isOfWhole ? undefined : operation.family)
 }
 
-/**
- * The kernel answers with these errors where a family lacks a part. Other errors have other causes, such as objects of
- * another program, and are retried sooner.
- */
-const NOT_SUPPORTED: ReadonlySet<string> = new Set([
-  'EOPNOTSUPP',
-  'ENOENT',
-  'EAFNOSUPPORT',
-  'EPROTONOSUPPORT',
-])
-
 /** Makes a refusal for an object that serves these Services, or all of its family. The error names the Services. */
 export function refusalTo(
   suspects: readonly string[],
@@ -391,7 +381,7 @@ export function refusalTo(
   if (NO_ROOM.has(code)) return { services: [], error }
   const services = new Set(suspects)
   if (services.size > 0) return { services: [...services], error: named(error, services) }
-  const isLacking = family !== undefined && NOT_SUPPORTED.has(code)
+  const isLacking = family !== undefined && isMissingFamily('nftables', code)
   return { services: [], error, family: isLacking ? LAYOUTS[family].model : undefined }
 }
 

@@ -1,5 +1,6 @@
 import { PersistentMap } from '../../base/collections.ts'
 import { FAMILIES, type Family, familyOf } from '../../base/ip.ts'
+import { isMissingFamily } from '../../kernel/missing-family.ts'
 import type { ServiceFrontends } from '../../model/frontend.ts'
 import type { KernelRefusal } from '../../reconcile/dataplane.ts'
 import { keptFrom } from '../common/tables.ts'
@@ -57,18 +58,6 @@ function kept<T>(from: PersistentMap<T>, to: PersistentMap<T>, isKept: (object: 
   return to.withOwn(changes)
 }
 
-/**
- * The errors for an object of a family that the kernel lacks: no type of ipsets for the family, and IPv6 that is disabled for
- * IPVS (EAFNOSUPPORT), the whole kernel (EOPNOTSUPP) or the device (EACCES, the sysctl disable_ipv6).
- */
-const LACKS: ReadonlySet<string> = new Set([
-  'EAFNOSUPPORT',
-  'EOPNOTSUPP',
-  'EACCES',
-  'IPSET_ERR_FIND_TYPE',
-  'IPSET_ERR_INVALID_FAMILY',
-])
-
 export interface Failure {
   readonly code: string
   readonly error: Error
@@ -76,5 +65,5 @@ export interface Failure {
 
 /** Makes a refusal of a family for an error that means that the kernel lacks it, whatever Service the object serves. */
 export function familyRefusal({ code, error }: Failure, family: Family): KernelRefusal | undefined {
-  return LACKS.has(code) ? { services: [], error, family } : undefined
+  return isMissingFamily('ipvs', code) ? { services: [], error, family } : undefined
 }

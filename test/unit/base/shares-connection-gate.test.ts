@@ -62,24 +62,16 @@ describe('ConnectionGate', () => {
     expect(flood(gate(sharesOf(512)), addresses, 1_500)()).toBe(most)
   })
 
-  it.each(['127.0.0.1', '192.0.2.1'])(
-    'F132: a thousand prefixes take no connection of %s from it',
-    address => {
-      const its = gate(sharesOf(512))
-      flood(its, thousand, 1_000)
-      const probe = new FakeSocket(address)
-      expect(its.admit(probe)).toBe(true)
-      flood(its, thousand, 1_000)
-      expect(probe.destroyed).toBe(false)
-    },
-  )
-
-  it('F132: a party on loopback does not take the connection of another address there', () => {
+  it.each([
+    ['a thousand prefixes', '127.0.0.1', thousand],
+    ['a thousand prefixes', '192.0.2.1', thousand],
+    ['other addresses of loopback', '127.0.0.1', loopback],
+  ])('F132: %s take no connection of %s from it', (_, address, addresses) => {
     const its = gate(sharesOf(512))
-    flood(its, loopback, 700)
-    const probe = new FakeSocket('127.0.0.1')
+    flood(its, addresses, 1_000)
+    const probe = new FakeSocket(address)
     expect(its.admit(probe)).toBe(true)
-    flood(its, loopback, 700)
+    flood(its, addresses, 1_000)
     expect(probe.destroyed).toBe(false)
   })
 

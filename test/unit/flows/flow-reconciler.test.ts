@@ -374,12 +374,6 @@ describe('connection attempts', () => {
     expect(kernel.flows).toEqual([open])
   })
 
-  it('are kept when their endpoint is back before they are looked for', async () => {
-    await offer(web({ [B]: READY }), 100)
-    await offer(web({ [A]: READY, [B]: READY }), 3_000)
-    expect(kernel.flows).toEqual([attempt, open])
-  })
-
   it('are looked for again when the kernel has caught up between the two reads', async () => {
     const lagging = web({ [B]: READY })
     reconciler.offer(lagging.snapshot, now.table)

@@ -22,6 +22,7 @@ const APART: readonly string[] = [
   'IFINFOMSG_LENGTH',
   'CHANGE_BYTES_MAX',
   'BITMAP_ELEMENTS_MAX',
+  'SET_NAME_BYTES_MAX',
 ]
 
 const IPSET_ERRORS = Object.fromEntries(

@@ -261,7 +261,6 @@ describe('a receiver of messages', () => {
     const counts = { taken: 0, lost: 0 }
     const receive = messageReceiver({
       transport,
-      datagramBytes: 64,
       take: () => counts.taken++,
       lost: () => counts.lost++,
     })

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { align4, ByteWriter } from '../../../src/netlink/attribute.ts'
+import { ByteWriter } from '../../../src/netlink/attribute.ts'
 
 describe('ByteWriter', () => {
   it('writes each width in its order and grows as it goes', () => {
@@ -49,16 +49,5 @@ describe('ByteWriter', () => {
     out.patchU32(0, 0x11223344)
     out.patchU16(4, 0x5566)
     expect(Buffer.from(out.written()).toString('hex')).toBe('443322116655')
-  })
-})
-
-describe('align4', () => {
-  it.each([
-    [0, 0],
-    [1, 4],
-    [4, 4],
-    [5, 8],
-  ])('rounds %i up to %i', (length, aligned) => {
-    expect(align4(length)).toBe(aligned)
   })
 })

@@ -79,20 +79,9 @@ describe('an error', () => {
   const offset = attribute(2, u32(56))
   const text = attribute(1, 'no way\0')
 
-  it('is a number alone without extended acknowledgements', () => {
-    expect(read(datagram(errorMessage(5, 17)))).toEqual({
-      errno: 17,
-      extendedAck: undefined,
-      offset: undefined,
-    })
-  })
-
-  it('is an acknowledgement when the number is zero', () => {
-    expect(read(datagram(errorMessage(5, 0)))).toEqual({
-      errno: 0,
-      extendedAck: undefined,
-      offset: undefined,
-    })
+  it.each([17, 0])('is a number alone without extended acknowledgements: %i', errno => {
+    const alone = { errno, extendedAck: undefined, offset: undefined }
+    expect(read(datagram(errorMessage(5, errno)))).toEqual(alone)
   })
 
   it('carries the offset and the words of the kernel behind the header it is about', () => {
@@ -127,12 +116,11 @@ describe('an error', () => {
 describe('the end of a dump', () => {
   const read = (bytes: string) => readDone(viewOf(datagram(bytes)), only(datagram(bytes)))
 
-  it('may carry an error', () => {
-    expect(read(doneMessage(1, 4)).errno).toBe(4)
-    expect(read(doneMessage(1)).errno).toBe(0)
-  })
-
-  it('may carry nothing', () => {
-    expect(read(message({ type: 3 })).errno).toBe(0)
+  it.each([
+    ['an error', doneMessage(1, 4), 4],
+    ['none', doneMessage(1), 0],
+    ['nothing', message({ type: 3 }), 0],
+  ])('may carry %s', (_, done, errno) => {
+    expect(read(done).errno).toBe(errno)
   })
 })

@@ -31,25 +31,26 @@ type Answers = ConstructorParameters<typeof ScriptedTransport>[0]
 interface World {
   readonly client: ConntrackClient
   readonly clock: FakeClock
-  readonly opened: readonly ScriptedTransport[]
+  readonly opened: readonly CountingTransport[]
   /** Datagrams of a type, over all sockets. */
   readonly sent: (type: number) => readonly Buffer[]
 }
 
-/** Whoever waits is woken when the thread pool has sent, as by the kernel's answer. */
-class WakingTransport extends ScriptedTransport {
-  override async send(datagram: Uint8Array): Promise<void> {
-    await super.send(datagram)
-    this.arrive()
+class CountingTransport extends ScriptedTransport {
+  pooled = 0
+
+  override send(datagram: Uint8Array): Promise<void> {
+    this.pooled++
+    return super.send(datagram)
   }
 }
 
 /** A kernel that has statistics of two processors, and answers everything else as the test says. */
 function worldOf(answers: Answers): World {
   const clock = new FakeClock()
-  const opened: ScriptedTransport[] = []
+  const opened: CountingTransport[] = []
   const openTransport = () => {
-    const transport = new WakingTransport(sent => {
+    const transport = new CountingTransport(sent => {
       if (typeOf(sent) === STATS_CPU) return [datagram(processor(sent, 3), processor(sent, 4), done(sent))]
       return answers(sent)
     })
@@ -200,6 +201,16 @@ describe('dump', () => {
     const { client } = worldOf(sent => [datagram(listed(sent, { flags: 2 | DUMP_INTR }), done(sent))])
     const { whole, flows } = await dumped(client, UDP)
     expect([whole, flows.length]).toEqual([false, 1])
+  })
+
+  it('asks from the thread pool, and rejects when that fails', async () => {
+    const { client, opened } = worldOf(sent => [datagram(done(sent))])
+    await dumped(client, UDP)
+    expect(opened.map(({ pooled }) => pooled)).toEqual([1])
+    const denied = worldOf(() => {
+      throw new SystemError('sendmsg', 1, 'EPERM')
+    })
+    await expect(dumped(denied.client, UDP)).rejects.toThrow('sendmsg: EPERM')
   })
 
   it('ends at once when the visitor throws, and lists over a new socket afterwards', async () => {

@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
-import { IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/state.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeIpvs, type FakeIpvsOptions, serverIn } from '../../../support/fake-ipvs/kernel.ts'
 import { FaultyTransport, messagesIn } from '../../../support/faulty-transport.ts'
@@ -80,12 +79,6 @@ describe('a commit', () => {
     expect(sent).toEqual([])
   })
 
-  it('counts the messages of both rounds', async () => {
-    const { client, kernel } = start()
-    expect(await client.commit([changeServer(A)])).toMatchObject({ failures: [], messages: 2 })
-    expect(kernel.commands.at(-1)).toBe(IPVS_CMD_NEW_SERVICE)
-  })
-
   it('tells failures in the order of the operations, whichever round they came of', async () => {
     const { client } = start()
     const lacking = { ...virtual('10.96.0.2', 80), scheduler: 'nosuch' }
@@ -130,13 +123,6 @@ describe('a commit whose answers are lost', () => {
     const { unknown } = await client.commit([changeServer(A), newServer(virtual('10.96.0.2', 80))])
     expect(unknown?.message).toContain('reply was lost')
     expect([...kernel.servers.values()].map(({ port }) => port)).toEqual([80])
-  })
-
-  it('is unknown when nothing comes for the last message', async () => {
-    const { client, transport } = start()
-    await client.commit([newServer(A)])
-    transport.faults.onReceive = () => undefined
-    expect((await client.commit([newDestination(A, POD)])).unknown?.message).toContain('reply was lost')
   })
 })
 
