@@ -9,7 +9,7 @@ import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
-import { countChanges, describeTransaction, sharedFirst } from '../common/tables.ts'
+import { countChanges, describeTransaction, sharedFirst } from '../common/transaction-plan.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import type { IpvsState, PlacedAddress } from './state.ts'
 

@@ -28,7 +28,6 @@ import {
   asleep,
   damageOfTables,
   endpointTexts,
-  familyName,
   HOOK_CHAINS,
   type HookChain,
   isOfService,
@@ -41,7 +40,7 @@ import {
   tableObstacle,
   UNNAMED,
 } from '../common/show.ts'
-import { LAYOUTS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
+import { familyName, LAYOUTS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
 import type { DumpFilter, HeldMode, KernelAccess, KernelRead, ModeDump } from '../mode.ts'
 import { KUBE_LOAD_BALANCER } from '../xt-common/layout.ts'
 import { type ReadChain, traceable } from '../xt-common/read-chains.ts'

@@ -6,7 +6,6 @@ import type { Element, NftFamily, NftSet, Table } from '../../kernel/nft/state.t
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { TableDraft } from '../common/elements.ts'
 import { type Forwarder, type ListName, sameForwarder } from '../common/forwarder/forwarder.ts'
 import { DROP, REJECT } from '../common/rules.ts'
 import {
@@ -17,6 +16,7 @@ import {
   LAYOUTS,
   NFT_FAMILIES,
   portKey,
+  TableDraft,
   tableOf,
 } from '../common/tables.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
