@@ -90,7 +90,7 @@ export type {
   TableOperation,
   Transaction,
 } from '../kernel/nft/transaction.ts'
-export type { Detector } from '../modes/common/rules.ts'
+export type { Detector } from '../modes/common/detector.ts'
 export {
   askMasquerade,
   compare,
