@@ -32,9 +32,6 @@ export interface CappedServices {
   readonly overAll: ReadonlySet<ServiceKey>
 }
 
-/** Share of the memory for Services that one may take: a change of the largest one takes it twice for a moment. */
-const SERVICE_SHARE = 0.4
-
 interface CapsInput {
   readonly here: NodeContext
   /** Undefined to start anew: every key then has to be touched. */
@@ -119,8 +116,9 @@ function costIn(here: NodeContext, { services, slices }: Snapshot, key: ServiceK
   return costOf(service, slices.get(key) ?? [], memory.rates)
 }
 
+/** The memory that one Service may take: a change of the largest one takes it twice for a moment. */
 function serviceCap({ bytes }: ServiceMemory): number {
-  return bytes * SERVICE_SHARE
+  return bytes * 0.4
 }
 
 /** Services without a creation time come last: they have no seniority to show. */

@@ -98,7 +98,7 @@ function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly F
   for (const its of externals) {
     const { kind, ip, sourceRanges, writtenRanges } = its
     if (familyOf(ip) !== at.family) continue
-    // An address that is refused for itself is not claimed: whoever else claims it is no rival.
+    // An address that is refused for itself is not claimed: another claimant of it is no rival.
     if (!isFree(work, at, its) || !leavesApi(work, at, { external: its, route })) continue
     if (!hasExternal(work, at, its)) continue
     frontends.push({ kind, ip, port, route, sourceRanges, ...(writtenRanges && { writtenRanges }) })

@@ -68,15 +68,13 @@ export function forFamilies<T>(make: (family: NftFamily) => T): Readonly<Record<
 
 export const TABLE_COMMENT = 'rules of kprobe'
 
-const GROUP_LENGTH_MAX = 64
-
 /**
  * Tests whether a rendered group equals the present one except for the order, which the kernel chooses. The present
  * one is then kept, so that the diff skips it. Long groups are not compared here: the diff compares them.
  */
 export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
   const { length } = made
-  if (present.length !== length || length > GROUP_LENGTH_MAX) return false
+  if (present.length !== length || length > 64) return false
   for (let i = 0; i < length; i++) {
     const element = made[i]
     let j = 0
@@ -86,12 +84,10 @@ export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
   return true
 }
 
-/** The maximum length of a comment: nft keeps the length in one byte. */
-const COMMENT_MAX = 250
-
 /** Makes the comment that names the port, for nft and for later reads of the kernel. */
 export function commentOf({ displayName }: PortFrontends): string {
-  return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
+  // nft keeps the length in one byte.
+  return displayName.slice(0, 250)
 }
 
 /** The prefix of groups whose elements serve no single Service. Names of Services cannot begin with it. */

@@ -213,11 +213,10 @@ export function refusalTo(
   return { services: [], error, family: isLacking ? LAYOUTS[family].model : undefined }
 }
 
-const SERVICES_NAMED_MAX = 3
-
 function named(error: Error, services: ReadonlySet<string>): Error {
-  const first = [...services].slice(0, SERVICES_NAMED_MAX).join(', ')
-  const more = services.size > SERVICES_NAMED_MAX ? ` and ${services.size - SERVICES_NAMED_MAX} more` : ''
+  const names = [...services]
+  const first = names.splice(0, 3).join(', ')
+  const more = names.length > 0 ? ` and ${names.length} more` : ''
   const noun = services.size === 1 ? 'Service' : 'Services'
   return new Error(`${noun} ${first}${more}: ${error.message}`, { cause: error })
 }

@@ -49,8 +49,6 @@ const CHECK_SHARE = 0.05
 const SLICE_MIN = 64
 /** The number of periods in which all of them are checked. */
 const ROUND_PERIODS = 60
-/** Combines notifications, because addresses come and go in hundreds, each with a notification of its own. */
-const HINT_DELAY_MS = 100
 
 /**
  * Checks once a period what the kernel does not report: virtual servers, sizes of sets, and a share of the
@@ -73,7 +71,8 @@ export class Upkeep {
 
   start(): void {
     const { watchAddresses, options } = this.#options
-    this.#unwatch = watchAddresses?.(() => this.#addressChecks.wake(HINT_DELAY_MS))
+    // Addresses come and go in hundreds, each with a notification of its own.
+    this.#unwatch = watchAddresses?.(() => this.#addressChecks.wake(100))
     this.#checks.wake(options.digestMs)
   }
 

@@ -75,9 +75,6 @@ export interface NftablesPlan extends TransactionPlan<NftablesState> {
   readonly forwarders?: ForwarderChanges | undefined
 }
 
-/** The timeout of affinity entries whose rule names no other: the default of Services. */
-const AFFINITY_TIMEOUT_MS = 10_800_000
-
 interface SetDeclaration {
   readonly layout: FamilyLayout
   readonly size: number
@@ -105,7 +102,8 @@ export function declareSet(name: SetName, { layout, size, connectionCounters }: 
       return {
         ...typedSet(name, { size, key: [PRIORITY, clientField(layout)], data: [PRIORITY] }),
         flags: NFT_SET_MAP | NFT_SET_TIMEOUT | NFT_SET_EVAL,
-        timeoutMs: AFFINITY_TIMEOUT_MS,
+        // For entries whose rule names no other: the default of Services.
+        timeoutMs: 10_800_000,
       }
     case 'endpoints-tcp':
     case 'endpoints-udp':

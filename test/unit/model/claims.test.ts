@@ -275,4 +275,12 @@ describe('when a contest changes', () => {
       'Service ns/c: spec.externalIPs = 192.0.2.1:80/TCP: already claimed by Service ns/b, which comes first',
     ])
   })
+
+  it('a ClusterIP moves between Services in one step (F34)', () => {
+    const first = service('first', { clusterIP: '10.96.0.9' }, at('1', MONDAY))
+    const second = service('second', { clusterIP: '10.96.0.9' }, at('2', TUESDAY))
+    const { table } = step([first], [gone('ns/first'), ...eventsOf([second])])
+    expect(standing(table).frontends).toContain('ns/second 10.96.0.9:80')
+    expect(standing(table).refusals).toEqual([])
+  })
 })
