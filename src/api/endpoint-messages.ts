@@ -1,7 +1,6 @@
 import { compareIps, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { isSame } from '../model/fields.ts'
 import type { Backend, ServiceFrontends } from '../model/frontend.ts'
-import { positionOf } from '../model/port-endpoints.ts'
 import type { Service, SliceList } from '../model/service.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
 import type { localv1 } from './schema.ts'
@@ -124,6 +123,18 @@ function among(list: readonly Backend[], only: ReadonlySet<Ip> | undefined): rea
     for (let backend = list[index]; backend?.ip === ip; backend = list[++index]) found.push(backend)
   }
   return found
+}
+
+/** The index of the first item at this address or behind it, in a list that is sorted by address. */
+function positionOf(list: readonly Backend[], ip: Ip): number {
+  let from = 0
+  let to = list.length
+  while (from < to) {
+    const middle = (from + to) >>> 1
+    if ((list[middle]?.ip ?? '') < ip) from = middle + 1
+    else to = middle
+  }
+  return from
 }
 
 interface Found {

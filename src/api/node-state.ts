@@ -73,7 +73,6 @@ function lentBy(lender: ResolvedProjection | undefined): ResolvedProjection | un
         services: copyOf(resolved.table.services),
         localBackends: PersistentMap.empty(),
       },
-      memo: { ...resolved.memo, merges: PersistentMap.empty() },
     },
   }
 }

@@ -29,12 +29,11 @@ export function resolveFor(
   keys: readonly ServiceKey[],
 ): ReadonlyMap<ServiceKey, ServiceFrontends | undefined> {
   const view = cappedSnapshot(snapshot, caps)
-  const pass = { here, claims, snapshot: view, before: NO_FRONTENDS, merges: NO_MERGES }
-  return finish(resolveAll(pass, touching(keys, view))).changes
+  const pass = { here, claims, snapshot: view, before: NO_FRONTENDS }
+  return finish(resolveAll(pass, touching(keys, view), changes => changes))
 }
 
 const NO_FRONTENDS = PersistentMap.empty<ServiceFrontends>()
-const NO_MERGES: Resolved['memo']['merges'] = PersistentMap.empty()
 
 /** The nodes from whose point of view slices differ: those of their endpoints, and those of their hints. */
 export function nodesOf(slices: SliceList): ReadonlySet<string> {
@@ -87,7 +86,7 @@ export class Entanglement {
 function isMet(ip: Ip, { memo, snapshot }: Pick<Resolved, 'memo' | 'snapshot'>, isOwn: boolean): boolean {
   const { externals, places } = memo.claims
   const claimants = externals.get(ip) ?? []
-  for (const key of typeof claimants === 'string' ? [claimants] : claimants) {
+  for (const key of claimants) {
     const service = snapshot.services.get(key)
     if (service === undefined) continue
     if (!service.loadBalancerIps.includes(ip) || service.externalIps.includes(ip)) return true

@@ -27,14 +27,8 @@ import type {
 } from '../kernel/nft/state.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import {
-  commitWith,
-  type FamilyLayout,
-  LAYOUTS,
-  NFT_FAMILIES,
-  plainSet,
-  transactionPlan,
-} from '../modes/common/tables.ts'
+import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, plainSet } from '../modes/common/tables.ts'
+import { commitWith, transactionPlan } from '../modes/common/transaction-plan.ts'
 import { deleteTables, watchesOf } from '../modes/common/writers.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
@@ -78,7 +72,7 @@ export type {
   TableOperation,
   Transaction,
 } from '../kernel/nft/transaction.ts'
-export type { Detector } from '../modes/common/rules.ts'
+export type { Detector } from '../modes/common/detector.ts'
 export {
   askMasquerade,
   compare,

@@ -1,18 +1,12 @@
 import { PersistentMap } from '../base/collections.ts'
-import { anyContains, type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
+import { anyContains, type Family, familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { isOurs, type NodeContext } from './node-context.ts'
 import { type ApiServers, apiConflict, isTaken, type ServiceListeners, takenKeys } from './reserved.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
-/** The Services that claim one address or port: one key in nearly all cases, otherwise a sorted list of keys. */
-type Claimants = ServiceKey | readonly ServiceKey[]
-
-/** Returns the first claimant by name that is not `key`. */
-export function otherClaimant(claimants: Claimants, key: ServiceKey): ServiceKey | undefined {
-  if (typeof claimants === 'string') return claimants === key ? undefined : claimants
-  return claimants.find(other => other !== key)
-}
+/** The Services that claim one address or port, sorted: nearly always one. */
+type Claimants = readonly ServiceKey[]
 
 /**
  * Indexes Services by the addresses and ports that they claim: a change finds the Services that it concerns without a
@@ -58,7 +52,7 @@ export function whyNotCaught(
   if (anyContains(allowed, ip)) return undefined
   if (kind === 'ExternalIP' && here.nodeIps.has(ip))
     return 'it belongs to this node; allow it with --allowed-external-cidrs'
-  if (kind === 'ExternalIP' && anyContains(here.node?.podCidrs ?? NO_CIDRS, ip))
+  if (kind === 'ExternalIP' && anyContains(here.node?.podCidrs ?? [], ip))
     return 'within the pod CIDR of this node; allow it with --allowed-external-cidrs'
   if (allowed.length === 0) return undefined
   return `outside ${kind === 'ExternalIP' ? '--allowed-external-cidrs' : '--allowed-load-balancer-cidrs'}`
@@ -87,9 +81,9 @@ export function updateClaims(change: ClaimChange): ClaimUpdate {
   const { here, claims, listeners } = change
   const draft: Draft = {
     here,
-    clusterIps: editOf(claims?.clusterIps),
-    externals: editOf(claims?.externals),
-    places: editOf(claims?.places),
+    clusterIps: new Edit(claims?.clusterIps),
+    externals: new Edit(claims?.externals),
+    places: new Edit(claims?.places),
     affected: new Set(),
     contested: claims?.contested ?? 0,
   }
@@ -101,9 +95,9 @@ export function updateClaims(change: ClaimChange): ClaimUpdate {
     if (after !== undefined) restate(draft, { service: after, found: is }, including)
   }
   const indexes = {
-    clusterIps: done(draft.clusterIps),
-    externals: done(draft.externals),
-    places: done(draft.places),
+    clusterIps: draft.clusterIps.finish(),
+    externals: draft.externals.finish(),
+    places: draft.places.finish(),
   }
   const { contested, affected } = draft
   const { fingerprint, apiServers } = here
@@ -111,9 +105,25 @@ export function updateClaims(change: ClaimChange): ClaimUpdate {
 }
 
 /** A map with the changes of its next version. */
-interface Edit {
-  readonly base: PersistentMap<Claimants>
-  readonly changes: Map<string, Claimants | undefined>
+class Edit {
+  readonly #base: PersistentMap<Claimants>
+  readonly #changes = new Map<string, Claimants | undefined>()
+
+  constructor(base: PersistentMap<Claimants> = PersistentMap.empty()) {
+    this.#base = base
+  }
+
+  get(wish: string): Claimants {
+    return (this.#changes.has(wish) ? this.#changes.get(wish) : this.#base.get(wish)) ?? NONE
+  }
+
+  set(wish: string, claimants: Claimants): void {
+    this.#changes.set(wish, claimants.length === 0 ? undefined : claimants)
+  }
+
+  finish(): PersistentMap<Claimants> {
+    return this.#base.withOwn(this.#changes)
+  }
 }
 
 interface Draft {
@@ -125,21 +135,7 @@ interface Draft {
   contested: number
 }
 
-function editOf(base: PersistentMap<Claimants> | undefined): Edit {
-  return { base: base ?? PersistentMap.empty(), changes: new Map() }
-}
-
-function current({ base, changes }: Edit, wish: string): Claimants | undefined {
-  if (changes.size + base.size === 0) return undefined
-  const changed = changes.get(wish)
-  return changed === undefined && base.size > 0 && !changes.has(wish) ? base.get(wish) : changed
-}
-
-function done(edit: Edit): PersistentMap<Claimants> {
-  return edit.base.withOwn(edit.changes)
-}
-
-type Restate = (claimants: Claimants | undefined, key: ServiceKey) => Claimants | undefined
+type Restate = (claimants: Claimants, key: ServiceKey) => Claimants
 
 interface Claimant {
   readonly service: Service
@@ -150,16 +146,16 @@ interface Claimant {
 function restate(draft: Draft, { service, found }: Claimant, how: Restate): void {
   const { key, clusterIps, externalIps, ports } = service
   for (const ip of clusterIps) {
-    const claimants = current(draft.clusterIps, ip)
+    const claimants = draft.clusterIps.get(ip)
     meet(draft, key, claimants)
-    meet(draft, key, current(draft.externals, ip))
+    meet(draft, key, draft.externals.get(ip))
     const after = how(claimants, key)
-    draft.clusterIps.changes.set(ip, after)
+    draft.clusterIps.set(ip, after)
     draft.contested += contests(after) - contests(claimants)
   }
   if (clusterIps.length + externalIps.length === 0 || !isOurs(draft.here, service)) return
   const externals = externalsOf(draft.here, service)
-  for (const ip of externals) draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
+  for (const ip of externals) draft.externals.set(ip, how(draft.externals.get(ip), key))
   const held = heldOf(draft.here, service, externals)
   const taken = takenKeys(found)
   for (const port of ports)
@@ -170,16 +166,14 @@ function restate(draft: Draft, { service, found }: Claimant, how: Restate): void
 }
 
 function restatePlace(draft: Draft, key: ServiceKey, place: string, how: Restate): void {
-  const claimants = current(draft.places, place)
+  const claimants = draft.places.get(place)
   meet(draft, key, claimants)
-  draft.places.changes.set(place, how(claimants, key))
+  draft.places.set(place, how(claimants, key))
 }
 
-function contests(claimants: Claimants | undefined): number {
-  return claimants === undefined || typeof claimants === 'string' ? 0 : 1
+function contests(claimants: Claimants): number {
+  return claimants.length > 1 ? 1 : 0
 }
-
-const NO_CIDRS: readonly Cidr[] = []
 
 function externalsOf(here: NodeContext, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
   return [
@@ -218,23 +212,16 @@ function placesOf(
   return places
 }
 
-function meet(draft: Draft, key: ServiceKey, claimants: Claimants | undefined): void {
-  if (claimants === undefined || claimants === key) return
-  if (typeof claimants === 'string') draft.affected.add(claimants)
-  else for (const other of claimants) if (other !== key) draft.affected.add(other)
+function meet(draft: Draft, key: ServiceKey, claimants: Claimants): void {
+  for (const other of claimants) if (other !== key) draft.affected.add(other)
 }
 
-function including(claimants: Claimants | undefined, key: ServiceKey): Claimants {
-  if (claimants === undefined || claimants === key) return key
-  if (typeof claimants === 'string') return [claimants, key].sort()
+function including(claimants: Claimants, key: ServiceKey): Claimants {
   return claimants.includes(key) ? claimants : [...claimants, key].sort()
 }
 
-function without(claimants: Claimants | undefined, key: ServiceKey): Claimants | undefined {
-  if (claimants === undefined || claimants === key) return undefined
-  if (typeof claimants === 'string') return claimants
-  const others = claimants.filter(other => other !== key)
-  return others.length > 1 ? others : others[0]
+function without(claimants: Claimants, key: ServiceKey): Claimants {
+  return claimants.filter(other => other !== key)
 }
 
 /** The Services that a Service may have to yield to. */
@@ -247,7 +234,7 @@ export interface AddressOwnership {
 
 /** Tests whether another Service claims one of the Service's ClusterIPs, too. */
 export function isContested(ownership: AddressOwnership, { clusterIps }: Service): boolean {
-  return clusterIps.some(ip => typeof ownership.claims.clusterIps.get(ip) !== 'string')
+  return clusterIps.some(ip => ownership.claims.clusterIps.get(ip)?.length !== 1)
 }
 
 /** The Service that has this port of the ClusterIP, if it is not `service`. */
@@ -257,45 +244,30 @@ export function clusterPortOwner(
   ip: Ip,
   port: ServicePortSpec,
 ): Service | undefined {
-  return firstRival(ownership, service, severalOf(ownership.claims.clusterIps.get(ip)), other =>
+  return firstRival(ownership, service, ownership.claims.clusterIps.get(ip), other =>
     other.ports.some(its => its.port === port.port && its.protocol === port.protocol),
   )
 }
 
 /** The Service that has this ClusterIP as a whole, if it is not `service`. */
 export function clusterIpOwner(ownership: AddressOwnership, service: Service, ip: Ip): Service | undefined {
-  return firstRival(ownership, service, severalOf(ownership.claims.clusterIps.get(ip)))
+  return firstRival(ownership, service, ownership.claims.clusterIps.get(ip))
 }
 
-/** The Service that has this place (see Claims), if it is not `service`. */
+/** The Service that claims this place (see Claims) and comes before `service`, which need not want it. */
 export function placeOwner(
   ownership: AddressOwnership,
   service: Service,
   place: string,
 ): Service | undefined {
-  return firstRival(ownership, service, severalOf(ownership.claims.places.get(place)))
-}
-
-/** The Service that has this NodePort and comes before `service`, which need not want it. */
-export function nodePortOwner(
-  ownership: AddressOwnership,
-  service: Service,
-  place: string,
-): Service | undefined {
-  const claimants = ownership.claims.places.get(place)
-  return firstRival(ownership, service, typeof claimants === 'string' ? [claimants] : claimants)
-}
-
-/** Undefined for one claimant, which has what it claims. */
-function severalOf(claimants: Claimants | undefined): readonly ServiceKey[] | undefined {
-  return typeof claimants === 'string' ? undefined : claimants
+  return firstRival(ownership, service, ownership.claims.places.get(place))
 }
 
 /** The best-placed other claimant that comes before `service`. */
 function firstRival(
   ownership: AddressOwnership,
   service: Service,
-  claimants: readonly ServiceKey[] = NONE,
+  claimants: Claimants = NONE,
   wants: (other: Service) => boolean = () => true,
 ): Service | undefined {
   let first = service

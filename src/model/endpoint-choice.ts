@@ -1,7 +1,6 @@
-import type { Ip } from '../base/ip.ts'
 import type { Backend, Frontend, PortFrontends, Route } from './frontend.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
-import type { Endpoint, EndpointTraits, Service } from './service.ts'
+import type { Endpoint, EndpointHints, EndpointTraits, Service } from './service.ts'
 
 /** Hints narrow the ready endpoints in these ways (KEP-2433, KEP-3015). */
 type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
@@ -25,40 +24,25 @@ export interface Survey {
 }
 
 export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
-  let ready = false
-  let draining = false
-  let localReady = false
-  let localDraining = false
-  for (const { traits } of endpoints) {
-    const isLocal = traits.nodeName === place.nodeName
-    if (traits.conditions.ready) {
-      ready = true
-      localReady ||= isLocal
-    }
-    if (!isDraining(traits)) continue
-    draining = true
-    localDraining ||= isLocal
+  const isReady = ({ traits }: Endpoint) => traits.conditions.ready
+  const drains = ({ traits }: Endpoint) => isDraining(traits)
+  const local = endpoints.filter(({ traits }) => traits.nodeName === place.nodeName)
+  return {
+    topology: topologyOf(endpoints.filter(isReady), place),
+    ready: endpoints.some(isReady),
+    draining: endpoints.some(drains),
+    localReady: local.some(isReady),
+    localDraining: local.some(drains),
   }
-  return { topology: topologyOf(endpoints, place), ready, draining, localReady, localDraining }
 }
 
 /** Hints of endpoints that are not ready are ignored; one ready endpoint without a hint turns them off for all. */
-function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode {
-  let hasNodeHints = true
-  let hasZoneHints = place.zone !== ''
-  let isNodeNamed = false
-  let isZoneNamed = false
-  for (const { traits } of endpoints) {
-    if (!traits.conditions.ready) continue
-    const { forNodes, forZones } = traits.hints
-    hasNodeHints &&= forNodes.length > 0
-    hasZoneHints &&= forZones.length > 0
-    if (!hasNodeHints && !hasZoneHints) return 'none'
-    isNodeNamed ||= forNodes.includes(place.nodeName)
-    isZoneNamed ||= forZones.includes(place.zone)
-  }
-  if (hasNodeHints && isNodeNamed) return 'PreferSameNode'
-  return hasZoneHints && isZoneNamed ? 'PreferSameZone' : 'none'
+function topologyOf(ready: readonly Endpoint[], { nodeName, zone }: Place): TopologyMode {
+  const isFor = (kind: keyof EndpointHints, name: string) =>
+    ready.every(({ traits }) => traits.hints[kind].length > 0) &&
+    ready.some(({ traits }) => traits.hints[kind].includes(name))
+  if (isFor('forNodes', nodeName)) return 'PreferSameNode'
+  return zone !== '' && isFor('forZones', zone) ? 'PreferSameZone' : 'none'
 }
 
 const REJECT: Route = { kind: 'reject' }
@@ -90,27 +74,12 @@ interface ListNeeds {
   readonly local: boolean
 }
 
-const NOTHING: ListNeeds = { cluster: false, local: false }
-const CLUSTER: ListNeeds = { cluster: true, local: false }
-const LOCAL: ListNeeds = { cluster: false, local: true }
-const BOTH: ListNeeds = { cluster: true, local: true }
-
-export function needsOf(frontends: readonly Frontend[]): ListNeeds {
-  const needs = frontends.map(({ route }) => needsForRoute(route))
-  return { cluster: needs.some(({ cluster }) => cluster), local: needs.some(({ local }) => local) }
-}
-
-export function needsForRoute(route: Route): ListNeeds {
-  switch (route.kind) {
-    case 'reject':
-    case 'drop':
-      return NOTHING
-    case 'external-local':
-      return BOTH
-    case 'external-cluster':
-      return CLUSTER
-    case 'internal':
-      return route.over === 'local' ? LOCAL : CLUSTER
+export function needsOf(frontends: readonly Pick<Frontend, 'route'>[]): ListNeeds {
+  const needs = frontends.map(({ route }) => (route.kind === 'internal' ? route.over : route.kind))
+  const local = needs.includes('external-local')
+  return {
+    cluster: local || needs.includes('external-cluster') || needs.includes('cluster'),
+    local: local || needs.includes('local'),
   }
 }
 
@@ -172,46 +141,26 @@ interface Selecting {
   readonly among: PortEndpoints
   readonly found: Survey
   readonly place: Place
-  /** The list of an earlier version, whose endpoints are used again. */
-  readonly former: readonly Backend[]
 }
 
 /** The two lists a port may need; a list that no frontend uses stays empty. */
 export function selectBackends(
-  selecting: Selecting,
+  { among, found, place }: Selecting,
   needs: ListNeeds,
 ): Pick<PortFrontends, 'cluster' | 'local'> {
-  const { among, found, place, former } = selecting
-  const { endpoints } = among
+  const { endpoints, ports } = among
   const cluster: Backend[] = []
   const local: Backend[] = []
-  let at = 0
   for (const [index, { ip, traits }] of endpoints.entries()) {
     const inCluster = needs.cluster && clusterVerdict(traits, found, place).isIn
     const inLocal = needs.local && localVerdict(traits, found, place).isIn
     if (!inCluster && !inLocal) continue
-    const port = portAt(among, index)
-    const isLocal = traits.nodeName === place.nodeName
-    at = indexFrom(former, at, ip)
-    const known = former[at]
-    const isKnown = known?.ip === ip && known.port === port && known.local === isLocal
-    const backend = isKnown ? known : { ip, port, local: isLocal }
+    const port = typeof ports === 'number' ? ports : (ports[index] ?? 0)
+    const backend = { ip, port, local: traits.nodeName === place.nodeName }
     if (inCluster) cluster.push(backend)
     if (inLocal) local.push(backend)
   }
   return { cluster, local }
-}
-
-/** The index of the first back end from `at` on that is at the address or behind it. */
-function indexFrom(list: readonly Backend[], at: number, ip: Ip): number {
-  let index = at
-  for (let next = list[index]; next !== undefined && next.ip !== ip && next.ip < ip; next = list[index])
-    index++
-  return index
-}
-
-function portAt({ ports }: PortEndpoints, index: number): number {
-  return typeof ports === 'number' ? ports : (ports[index] ?? 0)
 }
 
 /** Serves what it has while it goes away. */

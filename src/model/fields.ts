@@ -224,21 +224,18 @@ function escapedUnit(unit: number): string {
  * them: files and other sources have not.
  */
 
-const LABEL_MAX = 63
-const SUBDOMAIN_MAX = 253
-
 // The engine compiles these at their second use; loops over characters are slow for the first thousands of objects.
 const LABEL = /^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?$/
 const SUBDOMAIN = /^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$/
 
 /** RFC 1123 label: 1 to 63 lower-case letters, digits and inner hyphens. */
 export function isDnsLabel(text: string): boolean {
-  return text.length <= LABEL_MAX && LABEL.test(text)
+  return text.length <= 63 && LABEL.test(text)
 }
 
 /** RFC 1123 subdomain: labels joined by dots, 253 characters at most. */
 export function isDnsSubdomain(text: string): boolean {
-  return isDnsLabel(text) || (text.length <= SUBDOMAIN_MAX && SUBDOMAIN.test(text))
+  return isDnsLabel(text) || (text.length <= 253 && SUBDOMAIN.test(text))
 }
 
 /**

@@ -32,9 +32,6 @@ export interface CappedServices {
   readonly overAll: ReadonlySet<ServiceKey>
 }
 
-/** Share of the memory for Services that one may take: a change of the largest one takes it twice for a moment. */
-const SERVICE_SHARE = 0.4
-
 interface CapsInput {
   readonly here: NodeContext
   /** Undefined to start anew: every key then has to be touched. */
@@ -44,15 +41,13 @@ interface CapsInput {
   readonly touched: readonly ServiceKey[]
 }
 
-const NO_SERVICES: ReadonlySet<ServiceKey> = new Set()
-
 const NOTHING: CappedServices = {
   services: PersistentMap.empty(),
   refused: PersistentMap.empty(),
   costs: PersistentMap.empty(),
   total: 0,
   byAge: undefined,
-  overAll: NO_SERVICES,
+  overAll: new Set(),
 }
 
 /**
@@ -65,17 +60,16 @@ export function withinCaps(input: CapsInput): {
 } {
   const { here, previous = NOTHING, snapshot, touched } = input
   const { memory } = here.options
-  if (memory === undefined)
-    return { caps: { ...NOTHING, services: snapshot.services }, affected: NO_SERVICES }
+  if (memory === undefined) return { caps: { ...NOTHING, services: snapshot.services }, affected: new Set() }
   const { costs, total, isSameOrder } = costsAfter(input, memory, previous)
   const isWithin = total <= memory.bytes
   const byAge = isWithin ? undefined : (isSameOrder && previous.byAge) || oldestFirst(costs, snapshot)
-  const overAll = byAge === undefined ? NO_SERVICES : newestBeyond(byAge, costs, memory.bytes)
+  const overAll = byAge === undefined ? NOTHING.overAll : newestBeyond(byAge, costs, memory.bytes)
   const changes = new Map<ServiceKey, RefusedService | undefined>()
   const moved = [...previous.overAll, ...overAll].filter(
     key => previous.overAll.has(key) !== overAll.has(key),
   )
-  for (const key of moved.length === 0 ? touched : new Set([...touched, ...moved])) {
+  for (const key of new Set([...touched, ...moved])) {
     const before = previous.refused.get(key)
     const isServed = costs.has(key) && !overAll.has(key)
     const now = isServed ? undefined : refusedNow(input, { key, memory, before })
@@ -122,8 +116,9 @@ function costIn(here: NodeContext, { services, slices }: Snapshot, key: ServiceK
   return costOf(service, slices.get(key) ?? [], memory.rates)
 }
 
+/** The memory that one Service may take: a change of the largest one takes it twice for a moment. */
 function serviceCap({ bytes }: ServiceMemory): number {
-  return bytes * SERVICE_SHARE
+  return bytes * 0.4
 }
 
 /** Services without a creation time come last: they have no seniority to show. */
@@ -249,7 +244,8 @@ function costOf(service: Service, slices: SliceList, rates: CostRates): ServiceC
   const { ports, clusterIps, externalIps, loadBalancerIps, sourceRanges } = service
   const addresses = clusterIps.length + externalIps.length + loadBalancerIps.length
   // A headless Service without ports is reached at its addresses as a whole.
-  const frontends = Math.max(1, ports.length) * addresses + count(ports, hasNodePort) * clusterIps.length
+  const nodePorts = ports.filter(({ nodePort }) => nodePort !== 0).length
+  const frontends = Math.max(1, ports.length) * addresses + nodePorts * clusterIps.length
   const endpoints = endpointsOf(ports, slices)
   const lists =
     (rates.perFrontend ? Math.max(1, addresses) : 1) * (service.affinityTimeoutS > 0 ? AFFINITY_FACTOR : 1)
@@ -264,41 +260,19 @@ function costOf(service: Service, slices: SliceList, rates: CostRates): ServiceC
   return { ports: ports.length, addresses, endpoints, bytes: Math.ceil(bytes) }
 }
 
-function hasNodePort({ nodePort }: ServicePortSpec): boolean {
-  return nodePort !== 0
-}
-
 /** Takes time linear in ports and slices, not in their product: both come from untrusted objects. */
 function endpointsOf(ports: readonly ServicePortSpec[], slices: SliceList): number {
-  const [first] = ports
-  if (first === undefined) return sum(slices, ({ endpoints }) => endpoints.length)
-  if (ports.length === 1)
-    return sum(slices, slice => slice.endpoints.length * count(slice.ports, port => isSamePort(port, first)))
+  if (ports.length === 0) return sum(slices, ({ endpoints }) => endpoints.length)
   const byPort = new Map<string, number>()
   for (const { ports: its, endpoints } of slices)
     for (const port of its) byPort.set(keyOf(port), (byPort.get(keyOf(port)) ?? 0) + endpoints.length)
   return sum(ports, port => byPort.get(keyOf(port)) ?? 0)
 }
 
-type PortName = Pick<ServicePortSpec, 'name' | 'protocol'>
-
-function isSamePort(a: PortName, b: PortName): boolean {
-  return a.name === b.name && a.protocol === b.protocol
-}
-
-function keyOf({ name, protocol }: PortName): string {
+function keyOf({ name, protocol }: Pick<ServicePortSpec, 'name' | 'protocol'>): string {
   return `${name}/${protocol}`
 }
 
 function sum<T>(list: readonly T[], of: (item: T) => number): number {
-  let total = 0
-  for (let index = 0; index < list.length; index++) {
-    const item = list[index]
-    if (item !== undefined) total += of(item)
-  }
-  return total
-}
-
-function count<T>(list: readonly T[], is: (item: T) => boolean): number {
-  return sum(list, item => (is(item) ? 1 : 0))
+  return list.reduce((total, item) => total + of(item), 0)
 }

@@ -29,13 +29,11 @@ export function readAddresses(findings: Findings, spec: Json, status: Json): Ser
   const reading: Reading = { findings, clusterIps }
   const externalIps = readExternalIps(reading, spec.externalIPs)
   const ingress = readIngress(reading, status)
-  const loadBalancerIps = withoutUnreadable(findings, ranges, ingress)
+  const loadBalancerIps = ingress.filter(ip => isGuarded(findings, ranges, ip))
   return {
     clusterIps,
-    externalIps:
-      ingress.length === loadBalancerIps.length
-        ? externalIps
-        : guarded(externalIps, ingress, loadBalancerIps),
+    // Nothing would restrict the clients of an external address that was refused as a load-balancer address.
+    externalIps: externalIps.filter(ip => !ingress.includes(ip) || loadBalancerIps.includes(ip)),
     loadBalancerIps,
     sourceRanges: ranges.cidrs,
     writtenRanges: ranges.written,
@@ -49,16 +47,11 @@ export function readHeadlessAddresses(findings: Findings, spec: Json): ServiceAd
   )
   const reading: Reading = {
     findings,
-    clusterIps: NO_IPS,
+    clusterIps: [],
     families: families.length === 0 ? FAMILIES : families,
   }
   const externalIps = readExternalIps(reading, spec.externalIPs)
   return { clusterIps: [], externalIps, loadBalancerIps: [], sourceRanges: [], writtenRanges: [] }
-}
-
-/** Drops external addresses that were refused as load-balancer addresses: nothing would restrict their clients. */
-function guarded(externalIps: readonly Ip[], asked: readonly Ip[], taken: readonly Ip[]): readonly Ip[] {
-  return externalIps.filter(ip => !asked.includes(ip) || taken.includes(ip))
 }
 
 /** A Service whose name stands for its endpoints and not for an address of its own. */
@@ -69,37 +62,30 @@ export function isHeadless(spec: Json): boolean {
   return isAbsent(clusterIp) || clusterIp === 'None'
 }
 
-const NO_IPS: readonly Ip[] = []
-
 function readClusterIps(findings: Findings, spec: Json): readonly Ip[] {
   const listed = listField(findings, spec.clusterIPs, 'spec.clusterIPs')
   const families = listField(findings, spec.ipFamilies, 'spec.ipFamilies')
   // Objects older than dual stack have the singular field only.
   const values = listed.length > 0 ? listed : [spec.clusterIP]
-  let ips = NO_IPS
-  for (let index = 0; index < values.length; index++) {
-    const value = values[index]
+  const ips: Ip[] = []
+  for (const [index, value] of values.entries()) {
+    const field = listed.length > 0 ? `spec.clusterIPs[${index}]` : 'spec.clusterIP'
     const family = readFamily(families[index])
     const ip = readAddress(value, family)
-    const reason = ip === undefined ? whyNotAddress(value, family) : whyNotSecond(ips, ip)
-    if (reason !== undefined)
-      refuse(findings, listed.length > 0 ? `spec.clusterIPs[${index}]` : 'spec.clusterIP', value, reason)
-    else if (ip !== undefined) ips = ips.length === 0 ? [ip] : [...ips, ip]
+    if (ip === undefined) refuse(findings, field, value, whyNotAddress(value, family))
+    else if (hasFamily(ips, ip))
+      refuse(findings, field, value, `a second ${familyOf(ip)} address; a Service has one per family`)
+    else ips.push(ip)
   }
-  return ips
+  return trimmed(ips)
 }
 
 function readFamily(value: unknown): Family | undefined {
   return value === 'IPv4' || value === 'IPv6' ? value : undefined
 }
 
-function whyNotSecond(ips: readonly Ip[], ip: Ip): string | undefined {
-  return hasFamily(ips, ip) ? `a second ${familyOf(ip)} address; a Service has one per family` : undefined
-}
-
 function hasFamily(ips: readonly Ip[], ip: Ip): boolean {
-  for (let index = 0; index < ips.length; index++) if (ips[index]?.length === ip.length) return true
-  return false
+  return ips.some(other => familyOf(other) === familyOf(ip))
 }
 
 interface Reading {
@@ -112,13 +98,7 @@ interface Reading {
 
 function readExternalIps(reading: Reading, value: unknown): readonly Ip[] {
   const list = listField(reading.findings, value, 'spec.externalIPs')
-  if (list.length === 0) return NO_IPS
-  const ips: Ip[] = []
-  for (let index = 0; index < list.length; index++) {
-    const ip = readExternal(reading, list[index], `spec.externalIPs[${index}]`)
-    if (ip !== undefined) ips.push(ip)
-  }
-  return unique(ips)
+  return unique(list.flatMap((item, index) => readExternal(reading, item, `spec.externalIPs[${index}]`)))
 }
 
 /** Entries without an address (a hostname, or nothing) have no meaning for a proxy: CVE-2021-25736. */
@@ -126,17 +106,13 @@ function readIngress(reading: Reading, status: Json): readonly Ip[] {
   const { findings } = reading
   const balancer = objectField(findings, status.loadBalancer, 'status.loadBalancer')
   const list = listField(findings, balancer.ingress, 'status.loadBalancer.ingress')
-  if (list.length === 0) return NO_IPS
-  const ips: Ip[] = []
-  for (let index = 0; index < list.length; index++) {
-    const entry = list[index]
+  const ips = list.flatMap((entry, index) => {
     const field = `status.loadBalancer.ingress[${index}]`
     if (!isJson(entry)) refuse(findings, field, entry, 'not an object')
-    else if (!isAbsent(entry.ip) && isVip(findings, entry.ipMode, `${field}.ipMode`)) {
-      const ip = readExternal(reading, entry.ip, `${field}.ip`)
-      if (ip !== undefined) ips.push(ip)
-    }
-  }
+    else if (!isAbsent(entry.ip) && isVip(findings, entry.ipMode, `${field}.ipMode`))
+      return readExternal(reading, entry.ip, `${field}.ip`)
+    return []
+  })
   return unique(ips)
 }
 
@@ -147,19 +123,20 @@ function isVip(findings: Findings, mode: unknown, field: string): boolean {
   return false
 }
 
-function readExternal(reading: Reading, value: unknown, field: string): Ip | undefined {
+/** Gives the address in a list; nothing where it is refused. */
+function readExternal(reading: Reading, value: unknown, field: string): readonly Ip[] {
+  const { findings, clusterIps, families } = reading
   const ip = readAddress(value)
   if (ip === undefined) {
-    refuse(reading.findings, field, value, whyNotAddress(value))
-    return undefined
+    refuse(findings, field, value, whyNotAddress(value))
+    return []
   }
-  const { findings, clusterIps, families } = reading
   const family = familyOf(ip)
-  if (families === undefined ? hasFamily(clusterIps, ip) : families.includes(family)) return ip
+  if (families === undefined ? hasFamily(clusterIps, ip) : families.includes(family)) return [ip]
   const lack =
     families === undefined ? `has no ${family} ClusterIP` : `is not in that family (spec.ipFamilies)`
   refuse(findings, field, value, `an ${family} address of a Service that ${lack}`)
-  return undefined
+  return []
 }
 
 interface SourceRanges {
@@ -167,18 +144,14 @@ interface SourceRanges {
   readonly cidrs: readonly Cidr[]
   readonly written: readonly Cidr[]
   /** Families all of whose ranges were refused. They must not become unrestricted. */
-  readonly unreadable: readonly Family[]
+  readonly unreadable: ReadonlySet<Family>
 }
-
-const NO_RANGES: SourceRanges = { cidrs: [], written: [], unreadable: [] }
 
 function readSourceRanges(findings: Findings, value: unknown): SourceRanges {
   const list = listField(findings, value, 'spec.loadBalancerSourceRanges')
-  if (list.length === 0) return NO_RANGES
   const cidrs: Cidr[] = []
   const refused = new Set<Family>()
-  for (let index = 0; index < list.length; index++) {
-    const text = list[index]
+  for (const [index, text] of list.entries()) {
     const cidr = readPrefix(text)
     if (cidr !== undefined) {
       cidrs.push(cidr)
@@ -187,31 +160,19 @@ function readSourceRanges(findings: Findings, value: unknown): SourceRanges {
     refuse(findings, `spec.loadBalancerSourceRanges[${index}]`, text, whyNotPrefix(text))
     refused.add(typeof text === 'string' && text.includes(':') ? 'IPv6' : 'IPv4')
   }
-  return {
-    cidrs: mergeCidrs(cidrs),
-    written: trimmed(cidrs),
-    unreadable: withoutRanges([...refused], cidrs),
-  }
+  for (const { ip } of cidrs) refused.delete(familyOf(ip))
+  return { cidrs: mergeCidrs(cidrs), written: trimmed(cidrs), unreadable: refused }
 }
 
-function withoutRanges(families: readonly Family[], cidrs: readonly Cidr[]): readonly Family[] {
-  return families.filter(family => !cidrs.some(cidr => familyOf(cidr.ip) === family))
-}
-
-/** Leaves out load-balancer addresses whose only ranges were refused: without ranges all clients could connect. */
-function withoutUnreadable(findings: Findings, ranges: SourceRanges, ips: readonly Ip[]): readonly Ip[] {
-  const { unreadable } = ranges
-  return unreadable.length === 0 ? ips : ips.filter(ip => isReadable(findings, unreadable, ip))
-}
-
-function isReadable(findings: Findings, unreadable: readonly Family[], ip: Ip): boolean {
+/** Refuses a load-balancer address whose only ranges were refused: without ranges all clients could connect. */
+function isGuarded(findings: Findings, { unreadable }: SourceRanges, ip: Ip): boolean {
   const family = familyOf(ip)
-  if (!unreadable.includes(family)) return true
+  if (!unreadable.has(family)) return true
   const reason = `ignored: no ${family} source range is valid, so the address would be open to all clients`
   refuse(findings, 'status.loadBalancer.ingress', formatIp(ip), reason)
   return false
 }
 
 function unique(ips: readonly Ip[]): readonly Ip[] {
-  return [...new Set(ips)]
+  return trimmed([...new Set(ips)])
 }

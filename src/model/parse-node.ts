@@ -54,8 +54,7 @@ function readIps(findings: Findings, status: Json): readonly Ip[] {
   const internal: Ip[] = []
   const external: Ip[] = []
   const list = listField(findings, status.addresses, 'status.addresses')
-  for (let index = 0; index < list.length; index++) {
-    const entry = list[index]
+  for (const [index, entry] of list.entries()) {
     if (!isJson(entry) || (entry.type !== 'InternalIP' && entry.type !== 'ExternalIP')) continue
     const ip = typeof entry.address === 'string' ? parseIp(entry.address) : undefined
     if (ip === undefined || isIpv4Mapped(ip)) {
@@ -69,21 +68,14 @@ function readIps(findings: Findings, status: Json): readonly Ip[] {
 function readPodCidrs(findings: Findings, spec: Json): readonly Cidr[] {
   const plural = listField(findings, spec.podCIDRs, 'spec.podCIDRs')
   const isPlural = plural.length > 0
-  const hasSingular = !isAbsent(spec.podCIDR)
-  const list: readonly unknown[] = isPlural ? plural : hasSingular ? [spec.podCIDR] : []
-  const cidrs: Cidr[] = []
-  for (let index = 0; index < list.length; index++) {
-    const cidr = readPrefix(list[index])
-    if (cidr !== undefined) cidrs.push(cidr)
-    else
-      refuse(
-        findings,
-        isPlural ? `spec.podCIDRs[${index}]` : 'spec.podCIDR',
-        list[index],
-        whyNotPrefix(list[index]),
-      )
-  }
-  return cidrs
+  const list = isPlural ? plural : isAbsent(spec.podCIDR) ? [] : [spec.podCIDR]
+  return list.flatMap((value, index) => {
+    const cidr = readPrefix(value)
+    if (cidr !== undefined) return [cidr]
+    const field = isPlural ? `spec.podCIDRs[${index}]` : 'spec.podCIDR'
+    refuse(findings, field, value, whyNotPrefix(value))
+    return []
+  })
 }
 
 /**
@@ -97,14 +89,12 @@ export function parseServiceCidr(watched: WatchedIdentity): readonly Cidr[] | Re
   const object = objectText(findings.kind, findings.key)
   const list = listField(findings, objectField(findings, identity.root.spec, 'spec').cidrs, 'spec.cidrs')
   const cidrs: Cidr[] = []
-  for (let index = 0; index < list.length; index++) {
-    const cidr = readPrefix(list[index])
+  for (const [index, value] of list.entries()) {
+    const cidr = readPrefix(value)
     const field = `spec.cidrs[${index}]`
-    if (cidr === undefined) return wholeRefusal(object, field, list[index], whyNotPrefix(list[index]))
-    if (cidr.bits === 0) {
-      const reason = 'all addresses; every unused one would be dropped'
-      return wholeRefusal(object, field, list[index], reason)
-    }
+    if (cidr === undefined) return wholeRefusal(object, field, value, whyNotPrefix(value))
+    if (cidr.bits === 0)
+      return wholeRefusal(object, field, value, 'all addresses; every unused one would be dropped')
     cidrs.push(cidr)
   }
   return refusalsOf(findings)[0] ?? cidrs

@@ -61,22 +61,15 @@ export function parseService(watched: WatchedIdentity, pool = new ValuePool()): 
   const proxyName = readProxyName(labelsOf(identity)[PROXY_NAME_LABEL])
   const headless = readHeadless(spec, proxyName)
   const isIdle = type === 'ExternalName' || (headless === undefined && isHeadless(spec))
-  const addresses = isIdle
-    ? NO_ADDRESSES
-    : headless === undefined
-      ? readAddresses(findings, spec, status)
-      : readHeadlessAddresses(findings, spec)
+  const read = headless === undefined ? readAddresses : readHeadlessAddresses
+  const addresses = isIdle ? NO_ADDRESSES : read(findings, spec, status)
   return {
     key: identity.key,
     uid: typeof metadata.uid === 'string' ? metadata.uid : '',
     creationTimestamp: readTime(metadata.creationTimestamp),
     type,
-    clusterIps: addresses.clusterIps,
     ports: pool.servicePorts(readPorts(findings, spec.ports)),
-    externalIps: addresses.externalIps,
-    loadBalancerIps: addresses.loadBalancerIps,
-    sourceRanges: addresses.sourceRanges,
-    writtenRanges: addresses.writtenRanges,
+    ...addresses,
     internalTrafficPolicy: readPolicy(findings, spec.internalTrafficPolicy, 'spec.internalTrafficPolicy'),
     externalTrafficPolicy,
     affinityTimeoutS: readAffinity(findings, spec),
@@ -133,19 +126,10 @@ function readType(findings: Findings, value: unknown): Service['type'] {
   return 'ClusterIP'
 }
 
-const NO_PORTS: readonly ServicePortSpec[] = []
-
 function readPorts(findings: Findings, value: unknown): readonly ServicePortSpec[] {
-  const list = listField(findings, value, 'spec.ports')
-  if (list.length > 1) return readSeveralPorts(findings, list)
-  const port = list.length === 0 ? undefined : readPort(findings, list[0], 0)
-  return port === undefined ? NO_PORTS : [port]
-}
-
-function readSeveralPorts(findings: Findings, list: readonly unknown[]): readonly ServicePortSpec[] {
   const ports = new Map<string, ServicePortSpec>()
-  for (let index = 0; index < list.length; index++) {
-    const port = readPort(findings, list[index], index)
+  for (const [index, item] of listField(findings, value, 'spec.ports').entries()) {
+    const port = readPort(findings, item, index)
     if (port === undefined) continue
     const key = `${port.name}/${port.protocol}`
     if (!ports.has(key)) ports.set(key, port)
@@ -201,14 +185,8 @@ function readExternalPolicy(findings: Findings, spec: Json, type: Service['type'
 function readAffinity(findings: Findings, spec: Json): number {
   const affinity = spec.sessionAffinity
   if (affinity !== 'ClientIP') {
-    if (!isAbsent(affinity) && affinity !== 'None') {
-      refuse(
-        findings,
-        'spec.sessionAffinity',
-        affinity,
-        'not an affinity; None and ClientIP are accepted; using None',
-      )
-    }
+    const reason = 'not an affinity; None and ClientIP are accepted; using None'
+    if (!isAbsent(affinity) && affinity !== 'None') refuse(findings, 'spec.sessionAffinity', affinity, reason)
     return 0
   }
   const config = objectField(findings, spec.sessionAffinityConfig, 'spec.sessionAffinityConfig')
@@ -257,16 +235,14 @@ export function readServiceDetails(root: Json): ServiceDetails {
 export function readHostnames({ endpoints }: Json): Readonly<Record<Ip, string>> | undefined {
   if (!Array.isArray(endpoints)) return undefined
   const names: Record<Ip, string> = {}
-  let isEmpty = true
   for (const endpoint of endpoints) {
     if (!isJson(endpoint) || !Array.isArray(endpoint.addresses)) continue
     const { addresses, hostname } = endpoint
     const ip = readAddress(addresses[0])
     if (typeof hostname !== 'string' || hostname === '' || ip === undefined) continue
     names[ip] ??= hostname
-    isEmpty = false
   }
-  return isEmpty ? undefined : names
+  return Object.keys(names).length === 0 ? undefined : names
 }
 
 const NOTHING: Json = {}

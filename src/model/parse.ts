@@ -1,5 +1,6 @@
-import { cut, joined, listFor, trimmed } from '../base/collections.ts'
+import { joined, trimmed } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
+import { compareTexts } from '../base/text.ts'
 import {
   type Findings,
   identityOf,
@@ -173,24 +174,15 @@ export function parseEndpointSlice(
   const ports = pool.endpointPorts(readPorts(identity, root.ports))
   const endpoints = readEndpoints({ findings: identity, family, pool }, root.endpoints)
   const triggerTimeMs = readTriggerTime(identity)
-  const key = joined([identity.namespace, service], '/')
-  return sliceOf({ key: identity.key, service: key, family, triggerTimeMs, ports }, endpoints, identity)
-}
-
-/** Each form is a literal, because V8 keeps objects of one literal in one layout, and copies made with `...` in many. */
-function sliceOf(
-  { key, service, family, triggerTimeMs, ports }: Omit<EndpointSlice, 'endpoints' | 'refusals'>,
-  { endpoints, targetNames, targetUids }: ReadEndpoints,
-  findings: Findings,
-): EndpointSlice {
-  const refusals = refusalsOf(findings)
-  if (targetNames !== undefined && targetUids !== undefined)
-    return { key, service, family, triggerTimeMs, ports, endpoints, refusals, targetNames, targetUids }
-  if (targetNames !== undefined)
-    return { key, service, family, triggerTimeMs, ports, endpoints, refusals, targetNames }
-  if (targetUids !== undefined)
-    return { key, service, family, triggerTimeMs, ports, endpoints, refusals, targetUids }
-  return { key, service, family, triggerTimeMs, ports, endpoints, refusals }
+  return {
+    key: identity.key,
+    service: joined([identity.namespace, service], '/'),
+    family,
+    triggerTimeMs,
+    ports,
+    ...endpoints,
+    refusals: refusalsOf(identity),
+  }
 }
 
 /** Wall-clock milliseconds of the change that an EndpointSlice was written for; 0 if it names none. */
@@ -203,13 +195,7 @@ export function readTriggerTime({ metadata }: Pick<WatchedIdentity, 'metadata'>)
 
 function readPorts(findings: Findings, value: unknown): readonly EndpointPort[] {
   const list = listField(findings, value, 'ports')
-  const ports = listFor<EndpointPort>(list.length)
-  let count = 0
-  for (let index = 0; index < list.length; index++) {
-    const port = readPort(findings, list[index], index)
-    if (port !== undefined) ports[count++] = port
-  }
-  return cut(ports, count)
+  return trimmed(list.flatMap((item, index) => readPort(findings, item, index) ?? []))
 }
 
 function readPort(findings: Findings, value: unknown, index: number): EndpointPort | undefined {
@@ -237,78 +223,43 @@ interface EndpointReading {
   readonly pool: ValuePool
 }
 
-/** The endpoints of an EndpointSlice, with the names and UIDs of their pods. */
-interface ReadEndpoints {
-  readonly endpoints: readonly Endpoint[]
-  readonly targetNames: string | undefined
-  readonly targetUids: string | undefined
-}
-
 /** The endpoints of a slice, sorted by address, with the names and UIDs of their pods. */
-function readEndpoints(reading: EndpointReading, value: unknown): ReadEndpoints {
-  const list = listField(reading.findings, value, 'endpoints')
-  const endpoints = listFor<Endpoint>(list.length)
-  const names = listFor<string>(list.length)
-  const uids = listFor<string>(list.length)
-  let count = 0
-  let isSorted = true
-  let last = ''
-  for (let index = 0; index < list.length; index++) {
-    const endpoint = readEndpoint(reading, list[index], index)
-    if (endpoint === undefined) continue
-    const target = targetOf(list[index])
-    names[count] = targetNameIn(target)
-    uids[count] = targetUidIn(target)
-    endpoints[count++] = endpoint
-    isSorted &&= last <= endpoint.ip
-    last = endpoint.ip
-  }
-  const read = cut(endpoints, count)
-  if (isSorted) return { endpoints: read, ...targetsOf(cut(names, count), cut(uids, count)) }
-  const order = [...read.keys()].sort((a, b) => compareTexts(read[a]?.ip, read[b]?.ip))
+function readEndpoints(
+  reading: EndpointReading,
+  value: unknown,
+): Pick<EndpointSlice, 'endpoints' | 'targetNames' | 'targetUids'> {
+  const read = listField(reading.findings, value, 'endpoints')
+    .flatMap((item, index) => readEndpoint(reading, item, index) ?? [])
+    // Addresses of one family compare as text.
+    .sort((a, b) => compareTexts(a.endpoint.ip, b.endpoint.ip))
+  const hasNames = read.some(({ name }) => name !== '')
+  const hasUids = read.some(({ uid }) => uid !== '')
   return {
-    endpoints: order.flatMap(index => read[index] ?? []),
-    ...targetsOf(
-      order.map(index => names[index] ?? ''),
-      order.map(index => uids[index] ?? ''),
-    ),
+    endpoints: read.map(({ endpoint }) => endpoint),
+    ...(hasNames && {
+      targetNames: joined(
+        read.map(({ name }) => name),
+        ',',
+      ),
+    }),
+    ...(hasUids && {
+      targetUids: joined(
+        read.map(({ uid }) => uid),
+        ',',
+      ),
+    }),
   }
 }
 
-/** Addresses of one family compare as text. */
-function compareTexts(a = '', b = ''): number {
-  return a < b ? -1 : a > b ? 1 : 0
+interface ReadEndpoint {
+  readonly endpoint: Endpoint
+  /** The name of the pod; empty for what cannot be one. */
+  readonly name: string
+  /** The UID of the pod: any text, but commas are escaped. */
+  readonly uid: string
 }
 
-function targetsOf(names: readonly string[], uids: readonly string[]): Omit<ReadEndpoints, 'endpoints'> {
-  return { targetNames: textOf(names), targetUids: textOf(uids) }
-}
-
-/** Undefined for nothing but empty texts, among them one: an empty text would mean the same. */
-function textOf(texts: readonly string[]): string | undefined {
-  for (let index = 0; index < texts.length; index++) if (texts[index] !== '') return joined(texts, ',')
-  return undefined
-}
-
-function targetOf(endpoint: unknown): Json | undefined {
-  const target = isJson(endpoint) ? endpoint.targetRef : undefined
-  return isJson(target) ? target : undefined
-}
-
-/** Empty for what cannot be the name of a pod. */
-function targetNameIn(target: Json | undefined): string {
-  const name = target?.name
-  return typeof name === 'string' && isDnsSubdomain(name) ? name : ''
-}
-
-/** UIDs are any text, of which only commas have a meaning here. */
-function targetUidIn(target: Json | undefined): string {
-  const uid = target?.uid
-  if (typeof uid !== 'string') return ''
-  return uid.includes(',') || uid.includes('%') ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : uid
-}
-
-function readEndpoint(reading: EndpointReading, value: unknown, index: number): Endpoint | undefined {
+function readEndpoint(reading: EndpointReading, value: unknown, index: number): ReadEndpoint | undefined {
   if (!isJson(value)) {
     refuse(reading.findings, `endpoints[${index}]`, value, 'not an object')
     return undefined
@@ -323,7 +274,12 @@ function readEndpoint(reading: EndpointReading, value: unknown, index: number): 
     conditions,
     isJson(hints) ? readHints(reading, hints, index) : NO_HINTS,
   )
-  return { ip, traits }
+  const { name, uid } = isJson(value.targetRef) ? value.targetRef : {}
+  return {
+    endpoint: { ip, traits },
+    name: typeof name === 'string' && isDnsSubdomain(name) ? name : '',
+    uid: typeof uid === 'string' ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : '',
+  }
 }
 
 /** Consumers must take the first address only: the API says that they are interchangeable. An empty list has none. */
@@ -352,8 +308,6 @@ const CONDITIONS: readonly EndpointConditions[] = [0, 1, 2, 3, 4, 5, 6, 7].map(b
 function readConditions(findings: Findings, value: unknown, index: number): EndpointConditions | undefined {
   if (!isJson(value)) return CONDITIONS[6]
   const { ready, serving, terminating } = value
-  // Most endpoints; a full load reads a hundred thousand of them in code that is not compiled yet.
-  if (ready === true && serving === true && terminating === false) return CONDITIONS[6]
   if (isCondition(ready) && isCondition(serving) && isCondition(terminating))
     return CONDITIONS[conditionBits(ready, serving, terminating)]
   refuseConditions(findings, value, index)
@@ -379,39 +333,16 @@ function isCondition(value: unknown): value is Condition {
 function refuseConditions(findings: Findings, conditions: Json, index: number): void {
   for (const name of ['ready', 'serving', 'terminating']) {
     const value = conditions[name]
-    if (isCondition(value)) continue
-    refuse(
-      findings,
-      `endpoints[${index}].conditions.${name}`,
-      value,
-      'not a condition; true, false and null are accepted',
-    )
+    const reason = 'not a condition; true, false and null are accepted'
+    if (!isCondition(value)) refuse(findings, `endpoints[${index}].conditions.${name}`, value, reason)
   }
 }
 
 function readHints(reading: EndpointReading, hints: Json, index: number): EndpointHints {
   const { findings, pool } = reading
-  const forZones =
-    namesOf(pool, hints.forZones) ??
-    refuseNames(findings, hints.forZones, `endpoints[${index}].hints.forZones`)
-  const forNodes =
-    namesOf(pool, hints.forNodes) ??
-    refuseNames(findings, hints.forNodes, `endpoints[${index}].hints.forNodes`)
+  const [forZones = [], forNodes = []] = (['forZones', 'forNodes'] as const).map(kind => {
+    const list = listField(findings, hints[kind], `endpoints[${index}].hints.${kind}`)
+    return list.flatMap(hint => (isJson(hint) && typeof hint.name === 'string' ? [pool.name(hint.name)] : []))
+  })
   return forZones.length + forNodes.length === 0 ? NO_HINTS : { forZones, forNodes }
-}
-
-const NO_NAMES: readonly string[] = []
-
-function namesOf(pool: ValuePool, value: unknown): readonly string[] | undefined {
-  if (value === undefined || value === null) return NO_NAMES
-  if (!Array.isArray(value)) return undefined
-  const names: string[] = []
-  for (const hint of value)
-    if (isJson(hint) && typeof hint.name === 'string') names.push(pool.name(hint.name))
-  return trimmed(names)
-}
-
-function refuseNames(findings: Findings, value: unknown, field: string): readonly string[] {
-  listField(findings, value, field)
-  return NO_NAMES
 }

@@ -1,4 +1,4 @@
-import type { Family, Ip } from '../base/ip.ts'
+import type { Family } from '../base/ip.ts'
 import type { Endpoint, EndpointSlice, ServicePortSpec, SliceList } from './service.ts'
 
 /** An endpoint of one port of a Service, before anything is known about its use. */
@@ -43,17 +43,18 @@ export function portsIn({ family, ports }: EndpointSlice, wanted: Wanted): reado
 
 /** Sorts candidates, each once. Of equal ones, those of earlier lists come first for best(). */
 function eachOnce(lists: readonly (readonly Candidate[])[]): readonly Candidate[] {
-  const sorted = lists.flat().sort(compare)
-  return isStrictlyUp(sorted) ? sorted : withoutDuplicates(sorted)
-}
-
-function isStrictlyUp(candidates: readonly Candidate[]): boolean {
-  let last: Candidate | undefined
-  for (const candidate of candidates) {
-    if (last !== undefined && compare(last, candidate) >= 0) return false
-    last = candidate
+  const once: Candidate[] = []
+  const uids: TargetUids = new Map()
+  let run: [Candidate, ...Candidate[]] | undefined
+  for (const candidate of lists.flat().sort(compare)) {
+    if (run !== undefined && compare(run[0], candidate) === 0) run.push(candidate)
+    else {
+      if (run !== undefined) once.push(best(run, uids))
+      run = [candidate]
+    }
   }
-  return true
+  if (run !== undefined) once.push(best(run, uids))
+  return once
 }
 
 /** All candidates are of one family, so that addresses compare as text. */
@@ -63,25 +64,14 @@ function compare(a: Candidate, b: Candidate): number {
   return left < right ? -1 : left > right ? 1 : a.port - b.port
 }
 
-function withoutDuplicates(sorted: readonly Candidate[]): readonly Candidate[] {
-  const once: Candidate[] = []
-  const uids: TargetUids = new Map()
-  let from = 0
-  for (let first = sorted[from]; first !== undefined; first = sorted[from]) {
-    let to = from + 1
-    for (let next = sorted[to]; next !== undefined && compare(first, next) === 0; next = sorted[to]) to++
-    once.push(to === from + 1 ? first : best(sorted.slice(from, to), first, uids))
-    from = to
-  }
-  return once
-}
-
 /**
  * Chooses which of several entries for one address and port counts. Of one pod that is in two slices, the newer slice
  * knows better. Between pods, a terminating one is a ghost whose address went on to another (k/k#135266), and a ready
  * one is the better bet.
  */
-function best(run: readonly Candidate[], first: Candidate, uids: TargetUids): Candidate {
+function best(run: readonly [Candidate, ...Candidate[]], uids: TargetUids): Candidate {
+  const [first] = run
+  if (run.length === 1) return first
   const newest = new Map<string, number>()
   for (const candidate of run) {
     const uid = uidOf(candidate, uids)
@@ -114,36 +104,31 @@ function rank({ endpoint }: Candidate): number {
   return (conditions.terminating ? 0 : 4) + (conditions.ready ? 2 : 0) + (conditions.serving ? 1 : 0)
 }
 
-/** The endpoints of a port in one family, sorted by address and port, each once. */
+/** The endpoints of a port in one family, without their slices. */
 export interface PortEndpoints {
   readonly endpoints: readonly Endpoint[]
   /** The port of all of them, or of each. */
   readonly ports: number | readonly number[]
 }
 
-/** The index of the first item at this address or behind it, in a list that is sorted by address. */
-export function positionOf(list: readonly { readonly ip: Ip }[], ip: Ip): number {
-  let from = 0
-  let to = list.length
-  while (from < to) {
-    const middle = (from + to) >>> 1
-    if ((list[middle]?.ip ?? '') < ip) from = middle + 1
-    else to = middle
-  }
-  return from
-}
-
-export function hasEndpointAt({ endpoints }: EndpointSlice, ip: Ip): boolean {
-  return endpoints[positionOf(endpoints, ip)]?.ip === ip
-}
-
 const NONE: PortEndpoints = { endpoints: [], ports: 0 }
+
+/** Chooses the endpoints of a port as candidatesOf() does. */
+export function endpointsOf(slices: SliceList, wanted: Wanted): PortEndpoints {
+  const only = endpointsOfOneSlice(slices, wanted)
+  if (only !== undefined) return only
+  const candidates = candidatesOf(slices, wanted)
+  return {
+    endpoints: candidates.map(({ endpoint }) => endpoint),
+    ports: candidates.map(({ port }) => port),
+  }
+}
 
 /**
  * Gives the endpoints of a port without a copy if only one slice has any, as is usual; undefined when several slices have
  * endpoints of the port, or one has an address twice.
  */
-export function endpointsOfOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
+function endpointsOfOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
   let only: PortEndpoints = NONE
   for (const slice of slices)
     for (const ports of portsIn(slice, wanted)) {

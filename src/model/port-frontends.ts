@@ -13,9 +13,7 @@ import {
   type AddressOwnership,
   addressPlace,
   clusterPortOwner,
-  nodePortOwner,
   nodePortPlace,
-  otherClaimant,
   placeOwner,
   whyNotCaught,
 } from './claims.ts'
@@ -28,10 +26,10 @@ import {
   survey,
 } from './endpoint-choice.ts'
 import { type Findings, refuse } from './fields.ts'
-import type { Backend, Frontend, PortFrontends, Route } from './frontend.ts'
+import type { Frontend, PortFrontends, Route } from './frontend.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import type { Protocol, Service, ServicePortSpec, SliceList } from './service.ts'
+import type { Service, ServicePortSpec, SliceList } from './service.ts'
 
 export interface ServiceWork {
   readonly ownership: AddressOwnership
@@ -53,14 +51,6 @@ interface PortWork {
   /** Undefined for a headless Service. */
   readonly clusterIp: Ip | undefined
   readonly among: PortEndpoints
-  /** This port in an earlier version of the Service. Most of its back ends have not changed. */
-  readonly former: PortFrontends | undefined
-}
-
-const KEY_ENDS: Readonly<Record<Protocol, Readonly<Record<Family, string>>>> = {
-  TCP: { IPv4: '/TCP/IPv4', IPv6: '/TCP/IPv6' },
-  UDP: { IPv4: '/UDP/IPv4', IPv6: '/UDP/IPv6' },
-  SCTP: { IPv4: '/SCTP/IPv4', IPv6: '/SCTP/IPv6' },
 }
 
 /** Undefined when others have every place that the port claims. */
@@ -70,13 +60,11 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
   const found = survey(among.endpoints, ownership.here)
   const frontends = frontendsOf(work, at, found)
   if (frontends.length === 0) return undefined
-  const former = at.former?.cluster ?? NO_BACKENDS
-  const lists = selectBackends({ among, found, place: ownership.here, former }, needsOf(frontends))
+  const lists = selectBackends({ among, found, place: ownership.here }, needsOf(frontends))
   const { name, protocol } = port
-  // All parts are in memory anyway: a text that V8 joins from them takes less than a copy.
   const displayName = name === '' ? service.key : `${service.key}:${name}`
   return {
-    key: `${name === '' ? `${service.key}:` : displayName}${KEY_ENDS[protocol][family]}`,
+    key: `${service.key}:${name}/${protocol}/${family}`,
     displayName,
     service: service.key,
     family,
@@ -90,28 +78,30 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
   }
 }
 
-const NO_FRONTENDS: readonly Frontend[] = []
-const NO_BACKENDS: readonly Backend[] = []
-
 /** The frontends of a port in one family, without those that another port or Service has. */
 function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly Frontend[] {
   const { service, externals } = work
   const { clusterIp: ip, port: spec } = at
   const { port, nodePort } = spec
-  const first: Frontend | undefined = hasClusterIp(work, at)
-    ? { kind: 'ClusterIP', ip, port, route: internalRoute(service, found), sourceRanges: undefined }
-    : undefined
-  if (nodePort === 0 && externals.length === 0) return first === undefined ? NO_FRONTENDS : [first]
-  const frontends = first === undefined ? [] : [first]
+  const frontends: Frontend[] = []
+  if (hasClusterIp(work, at))
+    frontends.push({
+      kind: 'ClusterIP',
+      ip,
+      port,
+      route: internalRoute(service, found),
+      sourceRanges: undefined,
+    })
   const route = externalRoute(service, found)
   if (hasNodePort(work, at))
     frontends.push({ kind: 'NodePort', ip: undefined, port: nodePort, route, sourceRanges: undefined })
   for (const its of externals) {
     const { kind, ip, sourceRanges, writtenRanges } = its
-    if (!hasExternal(work, at, its) || !isFree(work, at, its)) continue
-    if (!leavesApi(work, at, { external: its, route })) continue
-    const frontend: Frontend = { kind, ip, port, route, sourceRanges }
-    frontends.push(writtenRanges === undefined ? frontend : { ...frontend, writtenRanges })
+    if (familyOf(ip) !== at.family) continue
+    // An address that is refused for itself is not claimed: another claimant of it is no rival.
+    if (!isFree(work, at, its) || !leavesApi(work, at, { external: its, route })) continue
+    if (!hasExternal(work, at, its)) continue
+    frontends.push({ kind, ip, port, route, sourceRanges, ...(writtenRanges && { writtenRanges }) })
   }
   return frontends
 }
@@ -136,8 +126,7 @@ function hasNodePort(work: ServiceWork, { port, family, clusterIp }: PortWork): 
   return false
 }
 
-function hasExternal(work: ServiceWork, { port, family }: PortWork, { kind, ip }: External): boolean {
-  if (familyOf(ip) !== family) return false
+function hasExternal(work: ServiceWork, { port }: PortWork, { kind, ip }: External): boolean {
   const rival = twinOf(work, port, numberClaim) ?? nameOf(externalOwner(work, port, ip))
   if (rival === undefined) return true
   refuseContested(work, fieldOf(kind), `${formatIpPort(ip, port.port)}/${port.protocol}`, rival)
@@ -152,7 +141,7 @@ function externalOwner(
 ): Service | undefined {
   const owner = placeOwner(ownership, service, addressPlace(ip, port.protocol, port.port))
   if (owner !== undefined || !ownership.here.nodeIps.has(ip)) return owner
-  return nodePortOwner(ownership, service, nodePortPlace(familyOf(ip), port.protocol, port.port))
+  return placeOwner(ownership, service, nodePortPlace(familyOf(ip), port.protocol, port.port))
 }
 
 /** Refuses an external IP at whose port a process of this node listens: the Service would take that process's clients. */
@@ -245,21 +234,20 @@ interface External {
   readonly writtenRanges: readonly Cidr[] | undefined
 }
 
-const NONE: readonly External[] = []
-
 /** The external and load-balancer addresses that may be caught, each once; the others are refused. */
 export function externalsOf(
   ownership: AddressOwnership,
   service: Service,
   findings: Findings,
 ): readonly External[] {
-  if (service.externalIps.length === 0 && service.loadBalancerIps.length === 0) return NONE
-  const balanced = service.loadBalancerIps.filter(ip =>
-    isCaught(ownership, service, findings, { kind: 'LoadBalancerIP', ip }),
-  )
-  const external = service.externalIps.filter(ip =>
-    isCaught(ownership, service, findings, { kind: 'ExternalIP', ip }),
-  )
+  const caught = (kind: External['kind'], ips: readonly Ip[]) =>
+    ips.filter(ip => {
+      const reason = whyNotCaught(ownership.here, kind, ip) ?? whyNotFree(ownership, service, ip)
+      if (reason !== undefined) refuse(findings, fieldOf(kind), formatIp(ip), reason)
+      return reason === undefined
+    })
+  const balanced = caught('LoadBalancerIP', service.loadBalancerIps)
+  const external = caught('ExternalIP', service.externalIps)
   const ranges = {
     IPv4: clientsOf(ownership, service, 'IPv4', balanced),
     IPv6: clientsOf(ownership, service, 'IPv6', balanced),
@@ -276,24 +264,11 @@ export function externalsOf(
 type Clients = Pick<External, 'sourceRanges' | 'writtenRanges'>
 const OPEN: Clients = { sourceRanges: undefined, writtenRanges: undefined }
 
-function isCaught(
-  ownership: AddressOwnership,
-  service: Service,
-  findings: Findings,
-  wanted: Pick<External, 'kind' | 'ip'>,
-): boolean {
-  const { kind, ip } = wanted
-  const reason = whyNotCaught(ownership.here, kind, ip) ?? whyNotFree(ownership, service, ip)
-  if (reason === undefined) return true
-  refuse(findings, fieldOf(kind), formatIp(ip), reason)
-  return false
-}
-
 /** A ClusterIP cannot be claimed as an external address: CVE-2020-8554. */
 function whyNotFree(ownership: AddressOwnership, service: Service, ip: Ip): string | undefined {
   const owners = ownership.claims.clusterIps.get(ip)
   if (owners === undefined) return undefined
-  const other = otherClaimant(owners, service.key)
+  const other = owners.find(key => key !== service.key)
   return other === undefined ? 'the ClusterIP of this Service' : `the ClusterIP of Service ${other}`
 }
 

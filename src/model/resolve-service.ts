@@ -7,66 +7,27 @@ import {
   placeOwner,
   wholePlace,
 } from './claims.ts'
-import { externalRoute, needsForRoute, selectBackends, survey } from './endpoint-choice.ts'
+import { externalRoute, needsOf, selectBackends, survey } from './endpoint-choice.ts'
 import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './fields.ts'
 import { healthCheckOf, type PortFrontends, type ServiceFrontends, type WholeAddresses } from './frontend.ts'
-import { endpointsOf, type MergedEndpoints, mergeOf } from './merged-endpoints.ts'
 import { isOurs } from './node-context.ts'
-import {
-  endpointsOfOneSlice,
-  hasEndpointAt,
-  type PortEndpoints,
-  type Wanted,
-  wholeCandidatesOf,
-} from './port-endpoints.ts'
+import { endpointsOf, type Wanted, wholeCandidatesOf } from './port-endpoints.ts'
 import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
 import { isApiAddress, takenKeys } from './reserved.ts'
 import type { EndpointSlice, Service, ServicePortSpec, SliceList } from './service.ts'
 
-interface ServiceInput {
-  readonly service: Service
-  readonly slices: SliceList
-  /** The Service in the version before. */
-  readonly former: ServiceFrontends | undefined
-  /** Merges of the version before; see Memo. */
-  readonly merges: readonly MergedEndpoints[] | undefined
-}
-
-interface ResolvedService {
-  readonly frontends: ServiceFrontends
-  readonly merges: readonly MergedEndpoints[]
-}
-
-/** A merge of fewer endpoints is computed again: that costs less than keeping it. */
-const KEPT_ENDPOINTS_MIN = 1_000
-
 /** Gives what a Service means; undefined when it is another proxy's, or has neither addresses nor refusals. */
 export function resolveService(
   ownership: AddressOwnership,
-  { service, slices, former, merges: known }: ServiceInput,
-): ResolvedService | undefined {
+  service: Service,
+  slices: SliceList,
+): ServiceFrontends | undefined {
   if (!isServed(ownership, service)) return undefined
   const work = begin(ownership, service, slices)
-  const ports: PortFrontends[] = []
-  const merges: MergedEndpoints[] = []
-  for (const place of placesOf(service)) {
-    let among: PortEndpoints | undefined = endpointsOfOneSlice(work.slices, place)
-    if (among === undefined) {
-      const merge = endpointsOf({ slices: work.slices, wanted: place, former: mergeOf(known, place) })
-      if (merge.endpoints.length >= KEPT_ENDPOINTS_MIN) merges.push(merge)
-      among = merge
-    }
-    const { port, family, clusterIp } = place
-    const resolved = resolvePort(work, {
-      port,
-      family,
-      clusterIp,
-      among,
-      former: former?.ports[ports.length],
-    })
-    if (resolved !== undefined) ports.push(resolved)
-  }
-  return { frontends: complete(work, slices, ports), merges }
+  const ports = placesOf(service).flatMap(
+    place => resolvePort(work, { ...place, among: endpointsOf(work.slices, place) }) ?? [],
+  )
+  return complete(work, slices, ports)
 }
 
 interface PortPlace extends Wanted {
@@ -115,19 +76,18 @@ function begin(ownership: AddressOwnership, service: Service, slices: SliceList)
 
 function complete(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
   const { ownership, service, findings } = work
-  const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
-  const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)
-  const resolved = {
+  const wholes = service.headless === 'whole' ? wholesOf(work) : undefined
+  const healthCheck = hasHealthPort(work)
+    ? healthCheckOf(service, work.slices, ownership.here.nodeName)
+    : undefined
+  return {
     service: service.key,
     clusterIps: work.isContested ? ownClusterIps(ownership, service) : service.clusterIps,
     ports,
     refusals: allRefusals(service, slices, findings),
+    ...(wholes && { wholes }),
+    ...(healthCheck && { healthCheck }),
   }
-  if (service.headless === 'whole') return { ...resolved, wholes }
-  const healthCheck = hasHealthCheck
-    ? healthCheckOf(service, work.slices, ownership.here.nodeName)
-    : undefined
-  return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
 }
 
 function hasHealthPort({ ownership, service, findings }: ServiceWork): boolean {
@@ -141,24 +101,16 @@ function hasHealthPort({ ownership, service, findings }: ServiceWork): boolean {
   return true
 }
 
-const NO_WHOLES: readonly WholeAddresses[] = []
-
 function ownClusterIps(ownership: AddressOwnership, service: Service): readonly Ip[] {
-  const own = service.clusterIps.filter(ip => clusterIpOwner(ownership, service, ip) === undefined)
-  return own.length === service.clusterIps.length ? service.clusterIps : own
+  return service.clusterIps.filter(ip => clusterIpOwner(ownership, service, ip) === undefined)
 }
 
 /** Collects the refusals of the Service, its slices and the resolver, each once: both families lose one NodePort. */
 function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
-  if (findings.refusals === undefined && !hasRefusals(slices)) return service.refusals
   const found = new Map(
     refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
   )
-  return [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
-}
-
-function hasRefusals(slices: SliceList): boolean {
-  return slices.some(({ refusals }) => refusals.length > 0)
+  return [service.refusals, ...slices.map(({ refusals }) => refusals), [...found.values()]].flat()
 }
 
 /** The whole addresses of a headless Service without ports that no older Service has, by family. */
@@ -179,7 +131,7 @@ function wholeOf(
   const found = survey(endpoints, ownership.here)
   const route = externalRoute(service, found)
   const among = { endpoints, ports: 0 }
-  const lists = selectBackends({ among, found, place: ownership.here, former: [] }, needsForRoute(route))
+  const lists = selectBackends({ among, found, place: ownership.here }, needsOf([{ route }]))
   return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
 }
 
@@ -201,7 +153,7 @@ function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
  */
 export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
   const own = service.clusterIps
-  const hasOwn = slices.some(slice => own.some(ip => hasEndpointAt(slice, ip)))
+  const hasOwn = slices.some(({ endpoints }) => endpoints.some(({ ip }) => own.includes(ip)))
   return hasOwn ? slices.map(slice => withoutOwn(slice, own, findings)) : slices
 }
 

@@ -1,11 +1,10 @@
 import { stepsOver } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { type Cidr, type Ip, mergeCidrs } from '../base/ip.ts'
-import { type AddressOwnership, type Claims, type ClaimUpdate, type Touched, updateClaims } from './claims.ts'
+import { type Claims, type ClaimUpdate, type Touched, updateClaims } from './claims.ts'
 import { isSame } from './fields.ts'
-import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
 import { type CappedServices, cappedSnapshot, withinCaps } from './memory-caps.ts'
-import type { MergedEndpoints } from './merged-endpoints.ts'
 import {
   forwardedAtLocalhost,
   type NodeContext,
@@ -15,7 +14,7 @@ import {
 } from './node-context.ts'
 import { API_SERVICE, changedApiIps } from './reserved.ts'
 import { resolveService } from './resolve-service.ts'
-import type { Service, ServiceKey, SliceList } from './service.ts'
+import type { ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
 
 /** A Snapshot and what it means on this node. */
@@ -30,8 +29,6 @@ export interface Memo {
   readonly here: NodeContext
   readonly claims: Claims
   readonly caps: CappedServices
-  /** Merged endpoints by Service and port, of Services with many endpoints in several slices. */
-  readonly merges: PersistentMap<readonly MergedEndpoints[]>
 }
 
 /**
@@ -53,23 +50,20 @@ export function resolve(options: ResolveOptions, previous: Resolved | undefined,
     touched: [...changed.keys()],
   })
   const view = cappedSnapshot(snapshot, caps)
-  const touched = caps.refused.size + affected.size === 0 ? changed : withAffected(changed, affected, view)
+  // Some of the changed Services may be stubs in the view.
+  const touched =
+    caps.refused.size + affected.size === 0 ? changed : touching([...changed.keys(), ...affected], view)
   const { claims, affected: rivals } = claimsOf(here, { known, view, touched })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
-  const merges = previous?.memo.merges ?? PersistentMap.empty()
-  const draft = new ServicesDraft({ here, claims, snapshot: view, before, merges })
-  return stepsOver(rivals.size === 0 ? touched : withAffected(touched, rivals, view), {
-    each: ([key, service]) => draft.replace(key, service),
-    result: (): Resolved => {
-      const { changes, merges } = draft.finish()
-      const table = {
-        number: snapshot.number,
-        localBackends: localBackendsAfter(previous?.table, changes),
-        services: before.withOwn(changes),
-        ...surroundings(here, previous, snapshot),
-      }
-      return { snapshot, table, memo: { here, claims, caps, merges } }
-    },
+  const pass = { here, claims, snapshot: view, before }
+  return resolveAll(pass, withAffected(touched, rivals, view), (changes): Resolved => {
+    const table = {
+      number: snapshot.number,
+      localBackends: localBackendsAfter(previous?.table, changes),
+      services: before.withOwn(changes),
+      ...surroundings(here, previous, snapshot),
+    }
+    return { snapshot, table, memo: { here, claims, caps } }
   })
 }
 
@@ -119,53 +113,28 @@ interface Pass {
   readonly claims: Claims
   readonly snapshot: Snapshot
   readonly before: PersistentMap<ServiceFrontends>
-  readonly merges: PersistentMap<readonly MergedEndpoints[]>
 }
-
-const NO_CIDRS: readonly Cidr[] = []
 
 type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 
-/** Resolves these Services, with addresses owned as in `claims`. */
-export function resolveAll(pass: Pass, touched: Touched) {
-  const services = new ServicesDraft(pass)
+/** Resolves these Services, with addresses owned as in `claims`. `result` gets those that differ from `before`. */
+export function resolveAll<R>(
+  { here, claims, snapshot, before }: Pass,
+  touched: Touched,
+  result: (changes: Changes) => R,
+) {
+  const { services, listeners, slices } = snapshot
+  const ownership = { here, claims, services, listeners }
+  const changes: Changes = new Map()
   return stepsOver(touched, {
-    each: ([key, service]) => services.replace(key, service),
-    result: () => services.finish(),
+    each: ([key, service]) => {
+      const resolved = service && resolveService(ownership, service, slices.get(key) ?? [])
+      // An equal object is not a change: planes compare by identity.
+      if (!isSame(before.get(key), resolved)) changes.set(key, resolved)
+    },
+    result: () => result(changes),
   })
 }
-
-/** Collects the changes of Services, each resolved alone. */
-class ServicesDraft {
-  readonly #pass: Pass
-  readonly #ownership: AddressOwnership
-  readonly #changes: Changes = new Map()
-  readonly #merges = new Map<ServiceKey, readonly MergedEndpoints[] | undefined>()
-
-  constructor(pass: Pass) {
-    this.#pass = pass
-    const { here, claims, snapshot } = pass
-    this.#ownership = { here, claims, services: snapshot.services, listeners: snapshot.listeners }
-  }
-
-  replace(key: ServiceKey, service: Service | undefined): void {
-    const { before, snapshot, merges } = this.#pass
-    const former = before.get(key)
-    const slices = snapshot.slices.get(key) ?? NO_SLICES
-    const resolved =
-      service && resolveService(this.#ownership, { service, slices, former, merges: merges.get(key) })
-    // An equal object is not a change: planes compare by identity.
-    if (!isSameService(former, resolved?.frontends)) this.#changes.set(key, resolved?.frontends)
-    const kept = resolved?.merges ?? []
-    if (kept.length > 0 || merges.has(key)) this.#merges.set(key, kept.length === 0 ? undefined : kept)
-  }
-
-  finish(): { readonly changes: Changes; readonly merges: Pass['merges'] } {
-    return { changes: this.#changes, merges: this.#pass.merges.withOwn(this.#merges) }
-  }
-}
-
-const NO_SLICES: SliceList = []
 
 /** Includes Services that are gone since the last table. */
 function allOf(previous: Resolved | undefined, snapshot: Snapshot): Touched {
@@ -185,6 +154,7 @@ function changedBetween(from: Snapshot, to: Snapshot): Touched {
 }
 
 function withAffected(touched: Touched, affected: ReadonlySet<ServiceKey>, snapshot: Snapshot): Touched {
+  if (affected.size === 0) return touched
   return touching([...touched.keys(), ...affected], snapshot)
 }
 
@@ -217,43 +187,20 @@ function surroundings(here: NodeContext, previous: Resolved | undefined, snapsho
 
 /** An address that a named proxy does not know as a ClusterIP mostly belongs to the unnamed proxy. */
 function serviceCidrsOf({ options }: NodeContext, snapshot: Snapshot): readonly Cidr[] {
-  if (options.serviceProxyName !== undefined) return NO_CIDRS
+  if (options.serviceProxyName !== undefined) return []
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
 }
 
-/** Compares as isSame() does, but lists of back ends, which may be long, in a faster way. */
-export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
-  if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
-  const { ports: portsOfA, ...restOfA } = a
-  const { ports: portsOfB, ...restOfB } = b
-  return portsOfA.every((port, index) => isSamePort(port, portsOfB[index])) && isSame(restOfA, restOfB)
-}
-
-function isSamePort(a: PortFrontends, b: PortFrontends | undefined): boolean {
-  if (b === undefined) return false
-  const { cluster: clusterOfA, local: localOfA, ...restOfA } = a
-  const { cluster: clusterOfB, local: localOfB, ...restOfB } = b
-  return isSameList(clusterOfA, clusterOfB) && isSameList(localOfA, localOfB) && isSame(restOfA, restOfB)
-}
-
-function isSameList(a: readonly Backend[], b: readonly Backend[]): boolean {
-  if (a.length !== b.length) return false
-  for (let index = 0; index < a.length; index++) {
-    const left = a[index]
-    const right = b[index]
-    if (left === right) continue
-    if (left?.ip !== right?.ip || left?.port !== right?.port || left?.local !== right?.local) return false
-  }
-  return true
-}
-
 /** FrontendTable.localBackends after some Services changed. */
-export function localBackendsAfter(
+function localBackendsAfter(
   table: FrontendTable | undefined,
   changes: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
 ): PersistentMap<number> {
   const deltas = new Map<Ip, number>()
-  for (const [key, now] of changes) countPorts(deltas, table?.services.get(key)?.ports, now?.ports)
+  for (const [key, now] of changes) {
+    countLocal(deltas, table?.services.get(key)?.ports, -1)
+    countLocal(deltas, now?.ports, 1)
+  }
   const counts = table?.localBackends ?? PersistentMap.empty<number>()
   const updates = new Map<Ip, number | undefined>()
   for (const [ip, delta] of deltas) {
@@ -263,39 +210,9 @@ export function localBackendsAfter(
   return counts.withOwn(updates)
 }
 
-const NO_PORTS: readonly PortFrontends[] = []
-const NO_BACKENDS: readonly Backend[] = []
-
-function countPorts(deltas: Map<Ip, number>, before = NO_PORTS, now = NO_PORTS): void {
-  for (let index = 0; index < Math.max(before.length, now.length); index++) {
-    const was = before[index]
-    const is = now[index]
-    countLists(deltas, was?.cluster, is?.cluster)
-    countLists(deltas, was?.local, is?.local)
-  }
-}
-
-/** Passes over what begins and ends both lists: most back ends of an earlier version are used again. */
-function countLists(deltas: Map<Ip, number>, before = NO_BACKENDS, now = NO_BACKENDS): void {
-  let from = 0
-  while (from < before.length && before[from] === now[from]) from++
-  let endBefore = before.length
-  let endNow = now.length
-  while (endBefore > from && endNow > from && before[endBefore - 1] === now[endNow - 1]) {
-    endBefore--
-    endNow--
-  }
-  if (from < endBefore) countList(deltas, before, { from, to: endBefore, by: -1 })
-  if (from < endNow) countList(deltas, now, { from, to: endNow, by: 1 })
-}
-
-function countList(
-  deltas: Map<Ip, number>,
-  backends: readonly Backend[],
-  { from, to, by }: Readonly<Record<'from' | 'to' | 'by', number>>,
-): void {
-  for (let index = from; index < to; index++) {
-    const backend = backends[index]
-    if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
-  }
+function countLocal(deltas: Map<Ip, number>, ports: readonly PortFrontends[] | undefined, by: 1 | -1): void {
+  for (const { cluster, local } of ports ?? [])
+    for (const list of [cluster, local])
+      for (const backend of list)
+        if (backend.local) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
 }

@@ -1,5 +1,6 @@
 import { append, PersistentMap } from '../base/collections.ts'
 import { type Cidr, compareIps, type Ip } from '../base/ip.ts'
+import { compareTexts } from '../base/text.ts'
 import { isSame, type Refusal } from './fields.ts'
 import { type ApiEndpoint, type ServiceListeners, sortedEndpoints } from './reserved.ts'
 import type {
@@ -84,27 +85,29 @@ export const EMPTY_SNAPSHOT: Snapshot = {
  * key the last counts. Cost follows the number of events.
  */
 export function applyEvents(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Snapshot {
-  const news = collect(snapshot, events)
-  const next = {
-    slices: regrouped({ before: snapshot.sliceByKey, changes: news.slices, groups: snapshot.slices }),
+  const { node, localIps, apiEndpoints } = snapshot
+  const news: News = {
+    services: new Map(),
+    slices: new Map(),
+    serviceCidrs: new Map(),
+    listeners: new Map(),
+    node,
+    localIps,
+    apiEndpoints,
+  }
+  for (const event of events) take(news, snapshot, event)
+  const next: Omit<Snapshot, 'number'> = {
+    slices: regrouped(snapshot, news.slices),
     services: snapshot.services.withOwn(news.services),
     sliceByKey: snapshot.sliceByKey.withOwn(news.slices),
     serviceCidrs: snapshot.serviceCidrs.withOwn(news.serviceCidrs),
-    node: isSame(snapshot.node, news.node) ? snapshot.node : news.node,
-    localIps: isSame(snapshot.localIps, news.localIps) ? snapshot.localIps : news.localIps,
-    apiEndpoints: isSame(snapshot.apiEndpoints, news.apiEndpoints)
-      ? snapshot.apiEndpoints
-      : news.apiEndpoints,
+    node: settled(snapshot.node, news.node),
+    localIps: settled(snapshot.localIps, news.localIps),
+    apiEndpoints: settled(snapshot.apiEndpoints, news.apiEndpoints),
     listeners: snapshot.listeners.withOwn(news.listeners),
   }
-  const isSameSnapshot =
-    next.services === snapshot.services &&
-    next.sliceByKey === snapshot.sliceByKey &&
-    next.serviceCidrs === snapshot.serviceCidrs &&
-    next.node === snapshot.node &&
-    next.localIps === snapshot.localIps &&
-    next.apiEndpoints === snapshot.apiEndpoints &&
-    next.listeners === snapshot.listeners
+  const before: Readonly<Record<string, unknown>> = { ...snapshot }
+  const isSameSnapshot = Object.entries(next).every(([field, value]) => value === before[field])
   return isSameSnapshot ? snapshot : { ...next, number: snapshot.number + 1 }
 }
 
@@ -117,21 +120,6 @@ interface News {
   node: NodeInfo | undefined
   localIps: readonly Ip[]
   apiEndpoints: readonly ApiEndpoint[]
-}
-
-function collect(snapshot: Snapshot, events: Iterable<SnapshotEvent>): News {
-  const { node, localIps, apiEndpoints } = snapshot
-  const news: News = {
-    services: new Map(),
-    slices: new Map(),
-    serviceCidrs: new Map(),
-    listeners: new Map(),
-    node,
-    localIps,
-    apiEndpoints,
-  }
-  for (const event of events) take(news, snapshot, event)
-  return news
 }
 
 function take(news: News, snapshot: Snapshot, event: SnapshotEvent): void {
@@ -160,79 +148,50 @@ function take(news: News, snapshot: Snapshot, event: SnapshotEvent): void {
   }
 }
 
-function settled<V>(before: V | undefined, now: V | undefined): V | undefined {
-  return before !== undefined && now !== undefined && isSame(before, now) ? before : now
+function settled<V>(before: V, now: V): V {
+  return isSame(before, now) ? before : now
 }
 
-interface SliceChange {
-  /** All slices, by slice key, before the change. */
-  readonly before: PersistentMap<EndpointSlice>
-  /** The changed slices by key: the former value when it is equal, undefined when the slice is deleted. */
-  readonly changes: ReadonlyMap<string, EndpointSlice | undefined>
-  /** Slices by Service key, before the change. */
-  readonly groups: PersistentMap<SliceList>
-}
-
-/** The slices by Service after a change. Lists of Services that it does not touch stay the same. */
-function regrouped(change: SliceChange): PersistentMap<SliceList> {
-  if (change.changes.size === 0) return change.groups
-  const draft: Draft = { ...change, lists: new Map(), open: new Set() }
-  for (const [key, slice] of change.changes) restate(draft, key, slice)
-  for (const service of draft.open) {
-    const list = draft.lists.get(service) ?? []
-    draft.lists.set(service, list.length === 0 ? undefined : list.toSorted(bySliceKey))
+/** The slices by Service after these changes. Lists of Services that they do not touch stay the same. */
+function regrouped(
+  { sliceByKey, slices }: Snapshot,
+  changes: ReadonlyMap<string, EndpointSlice | undefined>,
+): PersistentMap<SliceList> {
+  const lists = new Map<ServiceKey, EndpointSlice[]>()
+  /** Gives the slices of a Service that stay as they are, and those added so far. */
+  const openList = (service: ServiceKey): EndpointSlice[] => {
+    const stay = ({ key }: EndpointSlice) => !changes.has(key)
+    const list = lists.get(service) ?? slices.get(service)?.filter(stay) ?? []
+    lists.set(service, list)
+    return list
   }
-  return change.groups.withOwn(draft.lists)
+  for (const [key, slice] of changes) {
+    const known = sliceByKey.get(key)
+    if (known !== undefined && known.service !== slice?.service) openList(known.service)
+    if (slice !== undefined) openList(slice.service).push(slice)
+  }
+  return slices.with(
+    [...lists].map(([service, list]): [ServiceKey, SliceList | undefined] => {
+      const sorted = list.length === 0 ? undefined : list.toSorted((a, b) => compareTexts(a.key, b.key))
+      return [service, settledList(slices.get(service), sorted)]
+    }),
+  )
 }
 
-interface Draft extends SliceChange {
-  readonly lists: Map<ServiceKey, EndpointSlice[] | undefined>
-  /** Services whose list is not in its last form: it may be empty, in disorder, or have room for more. */
-  readonly open: Set<ServiceKey>
+/** Slices that equal the former ones are the same objects. */
+function settledList(before: SliceList | undefined, now: SliceList | undefined): SliceList | undefined {
+  const isSameList = before?.length === now?.length && before?.every((slice, at) => slice === now?.[at])
+  return isSameList ? before : now
 }
 
-function restate(draft: Draft, key: string, slice: EndpointSlice | undefined): void {
-  const known = draft.before.get(key)
-  if (known === slice) return
-  if (known !== undefined && known.service !== slice?.service) openList(draft, known.service)
-  if (slice === undefined) return
-  const { service } = slice
-  // Most Services have one slice, and most slices are met for the first time.
-  if (draft.lists.get(service) === undefined && draft.groups.get(service) === undefined)
-    draft.lists.set(service, [slice])
-  else openList(draft, service).push(slice)
-}
-
-/** The slices of a Service that stay as they are, and those added so far. */
-function openList(draft: Draft, service: ServiceKey): EndpointSlice[] {
-  const { lists, groups, changes, open } = draft
-  open.add(service)
-  const started = lists.get(service)
-  if (started !== undefined) return started
-  const before = groups.get(service) ?? []
-  const list = before.filter(slice => !changes.has(slice.key) || changes.get(slice.key) === slice)
-  lists.set(service, list)
-  return list
-}
-
-function bySliceKey(a: EndpointSlice, b: EndpointSlice): number {
-  return a.key < b.key ? -1 : 1
-}
-
-/** Maximum number of entries in one part of a pool. An entry with long text counts as several. */
-const ROOM = 65_536
-/** Lists of ports are larger, and a cluster has fewer of them. */
-const PORTS_ROOM = 16_384
-/** Text that takes the room of an entry. */
+/** Characters that one part of a pool holds. */
+const POOL_TEXT_MAX = 2 << 20
+/** Each entry, and each name in it, counts as so many characters more. */
 const ENTRY_TEXT = 64
-/** The text of a hint takes this much beside its name. */
-const HINT_TEXT = 32
-/** Larger values are hardly ever repeated. */
-const ENTRY_ROOM_MAX = 64
+/** Values with longer texts are hardly ever repeated. */
+const VALUE_TEXT_MAX = 4_096
 /** Conditions and hints of the endpoints of one node. */
 const TRAITS_MAX = 16
-/** Longer lists are hardly ever repeated. */
-const PORTS_MAX = 8
 
 /**
  * One copy of each value that many objects repeat: names of nodes and zones, traits of endpoints, lists of ports. Bounded
@@ -240,18 +199,18 @@ const PORTS_MAX = 8
  * which costs memory and nothing else.
  */
 export class ValuePool {
-  readonly #names = new Part<string>(ROOM)
+  readonly #names = new Part<string>()
   /** By node name. */
-  readonly #traits = new Part<EndpointTraits[]>(ROOM)
-  readonly #endpointPorts = new Part<readonly EndpointPort[]>(PORTS_ROOM)
-  readonly #servicePorts = new Part<readonly ServicePortSpec[]>(PORTS_ROOM)
+  readonly #traits = new Part<EndpointTraits[]>()
+  readonly #endpointPorts = new Part<readonly EndpointPort[]>()
+  readonly #servicePorts = new Part<readonly ServicePortSpec[]>()
 
   get size(): number {
     return this.#names.values.size
   }
 
   name(text: string): string {
-    return text === '' ? text : shared(this.#names, text, text)
+    return this.#names.shared(text, text)
   }
 
   /** `conditions` are compared by identity. */
@@ -260,69 +219,51 @@ export class ValuePool {
     const same = ofNode?.find(known => known.conditions === conditions && isSame(known.hints, hints))
     if (same !== undefined) return same
     const traits = { nodeName, conditions, hints }
-    if (ofNode === undefined || ofNode.length < TRAITS_MAX) this.#addTraits(traits)
+    const text = [nodeName, ...hints.forZones, ...hints.forNodes].reduce(
+      (sum, name) => sum + ENTRY_TEXT + name.length,
+      0,
+    )
+    if ((ofNode?.length ?? 0) < TRAITS_MAX && this.#traits.makesRoom(text))
+      append(this.#traits.values, nodeName, traits)
     return traits
   }
 
-  #addTraits(traits: EndpointTraits): void {
-    if (this.#traits.makesRoom(textOf(traits))) append(this.#traits.values, traits.nodeName, traits)
-  }
-
   endpointPorts(ports: readonly EndpointPort[]): readonly EndpointPort[] {
-    return isShort(ports) ? shared(this.#endpointPorts, keyOf(ports), ports) : ports
+    return this.#endpointPorts.shared(keyOf(ports), ports)
   }
 
   /** Node ports are of one Service each. */
   servicePorts(ports: readonly ServicePortSpec[]): readonly ServicePortSpec[] {
-    const isShared = isShort(ports) && ports.every(({ nodePort }) => nodePort === 0)
-    return isShared ? shared(this.#servicePorts, keyOf(ports), ports) : ports
+    const isShared = ports.every(({ nodePort }) => nodePort === 0)
+    return isShared ? this.#servicePorts.shared(keyOf(ports), ports) : ports
   }
 }
 
 class Part<V> {
   readonly values = new Map<string, V>()
-  readonly #room: number
   #held = 0
 
-  constructor(room: number) {
-    this.#room = room
+  shared(key: string, value: V): V {
+    const known = this.values.get(key)
+    if (known !== undefined) return known
+    if (this.makesRoom(ENTRY_TEXT + key.length)) this.values.set(key, value)
+    return value
   }
 
   /** Counts an entry with so much text, for which the others may have to go; false for one that is too long. */
   makesRoom(text: number): boolean {
-    const needed = 1 + Math.floor(text / ENTRY_TEXT)
-    if (needed > ENTRY_ROOM_MAX) return false
-    if (this.#held + needed > this.#room) {
+    if (text > VALUE_TEXT_MAX) return false
+    if (this.#held + text > POOL_TEXT_MAX) {
       this.values.clear()
       this.#held = 0
     }
-    this.#held += needed
+    this.#held += text
     return true
   }
 }
 
-function shared<V>(part: Part<V>, key: string, value: V): V {
-  const known = part.values.get(key)
-  if (known !== undefined) return known
-  if (part.makesRoom(key.length)) part.values.set(key, value)
-  return value
-}
-
-function textOf({ nodeName, hints: { forZones, forNodes } }: EndpointTraits): number {
-  let length = nodeName.length
-  for (const name of forZones) length += HINT_TEXT + name.length
-  for (const name of forNodes) length += HINT_TEXT + name.length
-  return length
-}
-
-function isShort({ length }: readonly EndpointPort[]): boolean {
-  return length > 0 && length <= PORTS_MAX
-}
-
 function keyOf(ports: readonly EndpointPort[]): string {
-  let key = ''
-  for (const { name, protocol, port } of ports) key += `${name}/${protocol}/${port} `
-  return key
+  return ports.map(({ name, protocol, port }) => `${name}/${protocol}/${port}`).join(' ')
 }
 
 /** Computes the events that turn `before` into `now`; equal objects keep their identity. */

@@ -1,3 +1,4 @@
+import { onTestFinished } from 'vitest'
 import { parseIp } from '../../src/base/ip.ts'
 import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
@@ -12,7 +13,7 @@ import type { IpvsState } from '../../src/modes/ipvs/state.ts'
 import type { ModeEvent } from '../../src/modes/mode.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { FakeClock } from './fake-clock.ts'
-import type { IpvsNode } from './ipvs-node.ts'
+import { IpvsNode } from './ipvs-node.ts'
 import { PlaneRig } from './plane-rig.ts'
 
 export interface IpvsRigOptions {
@@ -76,6 +77,38 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
 
   protected override closeRest(): Promise<void> {
     return this.#closeAll()
+  }
+}
+
+export interface IpvsBench {
+  readonly node: IpvsNode
+  readonly clock: FakeClock
+  /** Starts one more process on the node, which ends with the test. */
+  readonly start: (
+    options?: Partial<IpvsOptions>,
+    more?: Omit<IpvsRigOptions, 'node' | 'clock' | 'options'>,
+  ) => IpvsRig
+  readonly stop: (rig: IpvsRig) => Promise<void>
+}
+
+/** A node in memory for one test. */
+export function ipvsBench(schedulers?: readonly string[]): IpvsBench {
+  const clock = new FakeClock()
+  const node = new IpvsNode({ nowMs: () => clock.nowMs(), ...(schedulers && { schedulers }) })
+  const running = new Set<IpvsRig>()
+  const stop = async (rig: IpvsRig) => {
+    if (running.delete(rig)) await rig.close()
+  }
+  return {
+    node,
+    clock,
+    start(options, more = {}) {
+      const rig = new IpvsRig({ node, clock, ...more, ...(options && { options }) })
+      running.add(rig)
+      onTestFinished(() => stop(rig))
+      return rig
+    },
+    stop,
   }
 }
 

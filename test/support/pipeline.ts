@@ -8,7 +8,7 @@ import type { NodePortSelection, ResolveOptions } from '../../src/model/node-con
 import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../src/model/snapshot.ts'
-import type { DetectorOption } from '../../src/modes/common/rules.ts'
+import type { DetectorOption } from '../../src/modes/common/detector.ts'
 import { renderIptablesState } from '../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import { EMPTY_STATE as EMPTY_IPTABLES_STATE, type IptablesState } from '../../src/modes/iptables/state.ts'

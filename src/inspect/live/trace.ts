@@ -9,8 +9,8 @@ import { INSTANCE_FLAG, readSocketPath } from '../../config/own-flags.ts'
 import { HERE, openNetfilter } from '../../daemon/open.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { watchPacketTrace } from '../../kernel/nft/monitor.ts'
-import { familyName, isOfService, type ServiceRow } from '../../modes/common/show.ts'
-import { NFT_FAMILIES } from '../../modes/common/tables.ts'
+import { isOfService, type ServiceRow } from '../../modes/common/show.ts'
+import { familyName, NFT_FAMILIES } from '../../modes/common/tables.ts'
 import {
   CHAIN_START,
   type TraceMatch,

@@ -5,7 +5,7 @@ import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NFT_TABLE_F_DORMANT } from '../
 import type { Chain, Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './rules.ts'
-import { type FamilyLayout, LAYOUTS, protocolOfKey, tableOf } from './tables.ts'
+import { type FamilyLayout, familyName, LAYOUTS, protocolOfKey, tableOf } from './tables.ts'
 import type { TracedRules } from './traced-rules.ts'
 
 /** Packets of other hosts and pods enter the rules at prerouting, those of processes of this node at output. */
@@ -94,10 +94,6 @@ interface HookChains {
 export const HOOK_OF: Readonly<Record<Hook, HookChains>> = {
   prerouting: { hooknum: NF_INET_PRE_ROUTING, base: CHAIN_PREROUTING, builtin: 'PREROUTING' },
   output: { hooknum: NF_INET_LOCAL_OUT, base: CHAIN_OUTPUT, builtin: 'OUTPUT' },
-}
-
-export function familyName(family: Family): NftFamily {
-  return family === 'IPv4' ? 'ip' : 'ip6'
 }
 
 export function tableObstacle(tables: readonly Table[], of: Family, hook: Hook): string | undefined {

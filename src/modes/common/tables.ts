@@ -1,34 +1,13 @@
-import { append, PersistentMap } from '../../base/collections.ts'
-import type { Family } from '../../base/ip.ts'
+import { PersistentMap } from '../../base/collections.ts'
+import type { Family, Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip-packet.ts'
 import type { Octets } from '../../base/octets.ts'
-import { isMissingFamily } from '../../kernel/missing-family.ts'
-import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import { concatenatedType, TYPE_IP6ADDR, TYPE_IPADDR } from '../../kernel/nft/datatypes.ts'
 import { sameElement } from '../../kernel/nft/diff-elements.ts'
-import type { OperationFailure } from '../../kernel/nft/failures.ts'
-import { describeOperation } from '../../kernel/nft/print.ts'
-import { formatElementData, formatElementKey } from '../../kernel/nft/print-data.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
-import {
-  type ElementOperation,
-  isOnElements,
-  type Operation,
-  type Transaction,
-} from '../../kernel/nft/transaction.ts'
 import type { FrontendTable, PortFrontends } from '../../model/frontend.ts'
 import type { Protocol, ServiceKey } from '../../model/service.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
-import {
-  type CommitOptions,
-  generationOf,
-  guardOf,
-  type KernelRefusal,
-  type Plan,
-  type PlanLine,
-  type Receipt,
-} from '../../reconcile/dataplane.ts'
 
 /** The differences between the tables of the two families. */
 export interface FamilyLayout {
@@ -75,6 +54,10 @@ export const LAYOUTS: Readonly<Record<NftFamily, FamilyLayout>> = { ip: IPV4, ip
 /** The families of the tables that contain Services. */
 export const NFT_FAMILIES: readonly NftFamily[] = ['ip', 'ip6']
 
+export function familyName(family: Family): NftFamily {
+  return family === 'IPv4' ? 'ip' : 'ip6'
+}
+
 export function tableOf(ruleset: Ruleset, family: NftFamily): Table | undefined {
   return ruleset.tables.find(table => table.family === family)
 }
@@ -85,15 +68,13 @@ export function forFamilies<T>(make: (family: NftFamily) => T): Readonly<Record<
 
 export const TABLE_COMMENT = 'rules of kprobe'
 
-const GROUP_LENGTH_MAX = 64
-
 /**
  * Tests whether a rendered group equals the present one except for the order, which the kernel chooses. The present
  * one is then kept, so that the diff skips it. Long groups are not compared here: the diff compares them.
  */
 export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
   const { length } = made
-  if (present.length !== length || length > GROUP_LENGTH_MAX) return false
+  if (present.length !== length || length > 64) return false
   for (let i = 0; i < length; i++) {
     const element = made[i]
     let j = 0
@@ -103,12 +84,10 @@ export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
   return true
 }
 
-/** The maximum length of a comment: nft keeps the length in one byte. */
-const COMMENT_MAX = 250
-
 /** Makes the comment that names the port, for nft and for later reads of the kernel. */
 export function commentOf({ displayName }: PortFrontends): string {
-  return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
+  // nft keeps the length in one byte.
+  return displayName.slice(0, 250)
 }
 
 /** The prefix of groups whose elements serve no single Service. Names of Services cannot begin with it. */
@@ -205,186 +184,6 @@ export function changedServices(
   return changed
 }
 
-/** A plan of one nf_tables transaction, with the state of the kernel after it. */
-export interface TransactionPlan<State> extends Plan<State> {
-  readonly transaction: Transaction
-}
-
-/** Makes a plan. `ruleset` is the part of `after` that the transaction changes. */
-export function transactionPlan<State>({
-  transaction,
-  after,
-  complete,
-  ruleset,
-}: Pick<TransactionPlan<State>, 'transaction' | 'after' | 'complete'> & {
-  readonly ruleset: Ruleset
-}): TransactionPlan<State> {
-  return {
-    transaction,
-    after,
-    complete,
-    empty: transaction.length === 0,
-    changes: countChanges(transaction),
-    rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
-    describe: () => describeTransaction(transaction, ruleset),
-  }
-}
-
-/** Counts the changes of a transaction. An element that is deleted and added again is one change. */
-export function countChanges(transaction: Transaction): number {
-  let changes = 0
-  for (const operation of transaction) changes += isOnElements(operation) ? operation.elements.length : 1
-  for (const again of replacements(transaction).values()) changes -= again.size
-  return changes
-}
-
-/** Elements that are deleted and added again, by set and key. */
-type Replacements = ReadonlyMap<string, ReadonlyMap<string, Element>>
-
-function replacements(transaction: Transaction): Replacements {
-  const gone = byKey(transaction, 'delete-elements', () => true)
-  const added = gone.size === 0 ? gone : byKey(transaction, 'add-elements', set => gone.has(set))
-  const replaced = new Map<string, Map<string, Element>>()
-  for (const [set, elements] of gone) {
-    const again = added.get(set)
-    if (again === undefined) continue
-    replaced.set(set, new Map([...elements].filter(([key]) => again.has(key))))
-  }
-  return replaced
-}
-
-function byKey(
-  transaction: Transaction,
-  verb: ElementOperation['verb'],
-  isAsked: (set: string) => boolean,
-): ReadonlyMap<string, ReadonlyMap<string, Element>> {
-  const sets = new Map<string, Map<string, Element>>()
-  for (const operation of transaction) {
-    if (operation.verb !== verb || !isAsked(setName(operation))) continue
-    const elements = sets.get(setName(operation)) ?? new Map<string, Element>()
-    for (const element of operation.elements) elements.set(element.key, element)
-    sets.set(setName(operation), elements)
-  }
-  return sets
-}
-
-function setName({ family, table, set }: ElementOperation): string {
-  return `${family} ${table} ${set.name}`
-}
-
-/**
- * Describes a transaction: shared objects first, then one Service after the other. `after` is the result of
- * the transaction; its set declarations define how elements are printed.
- */
-export function describeTransaction(transaction: Transaction, after: Ruleset): readonly PlanLine[] {
-  return sharedFirst(linesOf(transaction, after), ({ service }) => service)
-}
-
-/** Gives what concerns shared objects first, then what concerns one Service after the other. */
-export function sharedFirst<T>(items: Iterable<T>, serviceOf: (item: T) => string | undefined): readonly T[] {
-  const shared: T[] = []
-  const byService = new Map<string, T[]>()
-  for (const item of items) {
-    const service = serviceOf(item)
-    if (service === undefined) shared.push(item)
-    else append(byService, service, item)
-  }
-  const sorted = [...byService].sort(([a], [b]) => (a < b ? -1 : 1))
-  return [...shared, ...sorted.flatMap(([, its]) => its)]
-}
-
-function* linesOf(transaction: Transaction, after: Ruleset): IterableIterator<PlanLine> {
-  const replaced = replacements(transaction)
-  for (const operation of transaction) {
-    if (!isOnElements(operation)) {
-      const line = describeShared(operation, after)
-      if (line !== undefined) yield line
-      continue
-    }
-    const again = replaced.get(setName(operation))
-    for (const [i, element] of operation.elements.entries()) {
-      const old = again?.get(element.key)
-      if (operation.verb === 'delete-elements' && old !== undefined) continue
-      const service = serviceOfGroup(operation.groups[i] ?? '')
-      yield { ...describeElement(operation, element, old), service }
-    }
-  }
-}
-
-function describeShared(operation: Operation, after: Ruleset): PlanLine | undefined {
-  const sets = tableOf(after, operation.family)?.sets
-  const text = describeOperation(operation, sets === undefined ? {} : { sets })
-  const [verb = '', ...object] = text.split(' ')
-  const change = { add: 'add', delete: 'remove', flush: 'change' } as const
-  return verb === 'add' || verb === 'delete' || verb === 'flush'
-    ? { verb: change[verb], object: object.join(' '), service: undefined }
-    : undefined
-}
-
-function describeElement(
-  operation: ElementOperation,
-  element: Element,
-  old: Element | undefined,
-): Pick<PlanLine, 'verb' | 'object'> {
-  const { set, family, table } = operation
-  const key = formatElementKey(set, element.key)
-  const shift = old === undefined ? dataText(set, element) : ` : ${bare(set, old)} -> ${bare(set, element)}`
-  return {
-    verb: old !== undefined ? 'change' : operation.verb === 'add-elements' ? 'add' : 'remove',
-    object: `element ${family} ${table} ${set.name} { ${key}${shift} }`,
-  }
-}
-
-function dataText(set: NftSet, element: Element): string {
-  return element.data === undefined ? '' : ` : ${bare(set, element)}`
-}
-
-function bare(set: NftSet, { data }: Element): string {
-  return formatElementData(set, data)
-}
-
-/** The kernel's errors for lack of room. The element at which it stopped is not the cause. */
-const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
-
-/** Makes the receipt of a commit whose operations are those of one transaction. */
-export function receiptOf(result: CommitResult): Receipt {
-  const { outcome, foreign, bytes, messages, durationMs } = result
-  const generation = generationOf(result.generation)
-  const refusals = result.failures.map(refusalOf)
-  return { outcome, generation, foreign, refusals, bytes, messages, durationMs }
-}
-
-/** Commits plans through the client, each in one transaction. */
-export function commitWith(
-  client: NftClient,
-): (plan: { readonly transaction: Transaction }, options: CommitOptions) => Promise<Receipt> {
-  return async ({ transaction }, options) => {
-    const guard = options.generation === undefined ? undefined : guardOf(options)
-    return receiptOf(await client.commit(transaction, guard))
-  }
-}
-
-/** Makes a refusal from one rejected message of an nf_tables batch. */
-export function refusalOf({ elements, operation, ...words }: OperationFailure): KernelRefusal {
-  const services = elements.flatMap(({ group }) => serviceOfGroup(group) ?? [])
-  // The kernel rejected the batch as a whole, not this operation.
-  const isOfWhole = words.error instanceof NetlinkError && words.error.operation === 'commit'
-  return refusalTo(services, words, isOfWhole ? undefined : operation.family)
-}
-
-/** Makes a refusal for an object that serves these Services, or all of its family. The error names the Services. */
-export function refusalTo(
-  suspects: readonly string[],
-  { code, error }: Pick<OperationFailure, 'code' | 'error'>,
-  family?: NftFamily,
-): KernelRefusal {
-  if (NO_ROOM.has(code)) return { services: [], error }
-  const services = new Set(suspects)
-  if (services.size > 0) return { services: [...services], error: named(error, services) }
-  const isLacking = family !== undefined && isMissingFamily('nftables', code)
-  return { services: [], error, family: isLacking ? LAYOUTS[family].model : undefined }
-}
-
 /** Tests whether the objects of a family stay as they are: see RenderOptions.without. */
 export function staysAsIs(family: NftFamily, without: ReadonlySet<string>): boolean {
   return without.has(LAYOUTS[family].model)
@@ -397,11 +196,97 @@ export function keptFrom(from: Ruleset, to: Ruleset, without: ReadonlySet<string
   return { tables: [...to.tables.filter(({ family }) => !staysAsIs(family, without)), ...kept] }
 }
 
-const SERVICES_NAMED_MAX = 3
+type OfSet = (set: string) => boolean
 
-function named(error: Error, services: ReadonlySet<string>): Error {
-  const first = [...services].slice(0, SERVICES_NAMED_MAX).join(', ')
-  const more = services.size > SERVICES_NAMED_MAX ? ` and ${services.size - SERVICES_NAMED_MAX} more` : ''
-  const noun = services.size === 1 ? 'Service' : 'Services'
-  return new Error(`${noun} ${first}${more}: ${error.message}`, { cause: error })
+/** Counts the elements of our own tables by the sets that contain them. */
+export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet) {
+  let frontends = 0
+  let endpoints = 0
+  for (const { elements } of tables)
+    for (const group of elements.values())
+      for (const { set } of group) {
+        if (isFrontend(set)) frontends++
+        else if (isEndpoint(set)) endpoints++
+      }
+  return { frontends, endpoints }
+}
+
+interface TableDraftOptions {
+  readonly family: NftFamily
+  readonly name: string
+  readonly base: Table | undefined
+  /** The counts of the base; undefined when all elements are made again. */
+  readonly counts: ReadonlyMap<string, number> | undefined
+  /** What an element counts as; absent to count the elements of each set. */
+  readonly countedAs?: (element: Element) => readonly string[]
+}
+
+/** Builds one of our tables during one render. An equal result is the base's own object. */
+export class TableDraft {
+  /** Zeros are left out. */
+  readonly counts: Map<string, number>
+  readonly #given: TableDraftOptions
+  readonly #changes = new Map<string, ElementGroup | undefined>()
+
+  constructor(given: TableDraftOptions) {
+    this.#given = given
+    this.counts = new Map(given.counts)
+  }
+
+  put(group: string, elements: ElementGroup): void {
+    const { base, counts } = this.#given
+    const there = base?.elements.get(group)
+    const before = counts === undefined ? undefined : there
+    if (before === undefined && elements.length === 0) return
+    if (before !== undefined) this.#count(before, -1)
+    this.#count(elements, 1)
+    if (elements.length === 0) this.#changes.set(group, undefined)
+    else this.#changes.set(group, there !== undefined && sameGroup(there, elements) ? there : elements)
+  }
+
+  putNodePortIps(ips: readonly Ip[]): void {
+    this.put(
+      GROUP_NODEPORT_IPS,
+      ips.map((key): Element => ({ set: 'nodeport-ips', key, data: undefined, comment: '' })),
+    )
+  }
+
+  finish(parts: Pick<Table, 'chains' | 'sets'>): Table {
+    const { base, family, name } = this.#given
+    const made: Table = {
+      family,
+      name,
+      flags: 0,
+      comment: TABLE_COMMENT,
+      ...parts,
+      elements: this.#finishElements(),
+    }
+    const isSame =
+      base !== undefined &&
+      base.comment === made.comment &&
+      base.flags === made.flags &&
+      base.chains === made.chains &&
+      base.sets === made.sets &&
+      base.elements === made.elements
+    return isSame ? base : made
+  }
+
+  #finishElements(): PersistentMap<ElementGroup> {
+    const { base, counts } = this.#given
+    if (base === undefined) return PersistentMap.empty<ElementGroup>().withOwn(this.#changes)
+    if (counts === undefined)
+      for (const group of base.elements.keys())
+        if (!this.#changes.has(group)) this.#changes.set(group, undefined)
+    return base.elements.withOwn(this.#changes)
+  }
+
+  #count(elements: ElementGroup, by: 1 | -1): void {
+    const { countedAs = ({ set }) => [set] } = this.#given
+    for (const element of elements)
+      for (const name of countedAs(element)) {
+        const count = (this.counts.get(name) ?? 0) + by
+        if (count === 0) this.counts.delete(name)
+        else this.counts.set(name, count)
+      }
+  }
 }

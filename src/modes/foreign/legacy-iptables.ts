@@ -77,8 +77,6 @@ const IPT_SO_GET_ENTRIES = 65
 const INFO = { length: 84, size: 80 } as const
 /** struct ipt_get_entries: the name, the size of the entries, and the entries, which are aligned to 8. */
 const GET = { size: 32, entries: 40 } as const
-/** Exceeds every table that the tools could still change. */
-const ENTRIES_MAX = 256 << 20
 /** Another program may change the table between the request for the size and that for the entries. */
 const TRIES = 3
 const EAGAIN = 11
@@ -106,7 +104,8 @@ function entriesOf(libc: Libc, socket: number, place: Place): LegacyTable['chain
     const asked = getOption(libc, { socket, place, option: IPT_SO_GET_INFO, value: info })
     if (asked !== 0) return refused('its size', asked)
     const size = info.getUint32(INFO.size, true)
-    if (size > ENTRIES_MAX) return `it has ${size} bytes, which is too much to read`
+    // Exceeds every table that the tools could still change.
+    if (size > 256 << 20) return `it has ${size} bytes, which is too much to read`
     const entries = named(GET.entries + size, place.name)
     entries.setUint32(GET.size, size, true)
     errno = getOption(libc, { socket, place, option: IPT_SO_GET_ENTRIES, value: entries })

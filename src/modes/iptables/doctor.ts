@@ -50,11 +50,9 @@ function adviceFindings(config: Config): readonly Finding[] {
   return text === undefined ? [] : [{ kind: 'note', subject: 'cost of iptables mode', text }]
 }
 
-const LISTS_MAX = '/sys/module/xt_recent/parameters/ip_list_tot'
-
 /** Checks the sysctls that the mode sets, and the one that its rules depend on. */
 export async function iptablesSettingFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
-  const clients = await read(LISTS_MAX)
+  const clients = await read('/sys/module/xt_recent/parameters/ip_list_tot')
   return [
     routeLocalnet(answersAtLoopback(config), await read(`/${ROUTE_LOCALNET.sysctl.path}`)),
     {

@@ -16,7 +16,8 @@ import type {
   Receipt,
   RenderOptions,
 } from '../../reconcile/dataplane.ts'
-import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
+import { refusalTo } from '../common/transaction-plan.ts'
 import { commitError, givenUp, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import { isOurChain, OtherChains, touchesUs } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'

@@ -1,5 +1,6 @@
 import { type Cidr, cidrOf, formatIpPort, type Ip } from '../../base/ip.ts'
 import { readU32be } from '../../base/octets.ts'
+import { compareTexts } from '../../base/text.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
@@ -69,15 +70,12 @@ export function portRules(port: PortFrontends, statics: Statics): PortRules {
   const places = placesOf(inputs)
   const cluster = uses.cluster ? listChain(inputs, 'cluster', places.cluster) : undefined
   const local = uses.local ? listChain(inputs, 'local', places.local) : undefined
+  const endpoints = new Set([...places.cluster, ...places.local].map(({ chain }) => chain))
   return {
     ...inputs,
     // Lists that Services share are named by their content.
     chains: { ...chains, svc: cluster?.name ?? chains.svc, svl: local?.name ?? chains.svl },
-    lists: [
-      cluster ?? [],
-      local ?? [],
-      distinct(places.cluster, places.local).map(({ chain }) => chain),
-    ].flat(),
+    lists: [cluster ?? [], local ?? [], ...endpoints].flat(),
   }
 }
 
@@ -259,28 +257,21 @@ interface Place {
 /** Returns the endpoints of both lists, as far as they are in use, sorted by text. */
 function placesOf(inputs: PortInputs): Readonly<Record<'cluster' | 'local', readonly Place[]>> {
   const { port, uses } = inputs
-  const cluster = uses.cluster ? port.cluster.map(backend => placeOf(inputs, backend)) : NO_PLACES
-  if (!uses.local) return { cluster: sorted(cluster), local: NO_PLACES }
-  const byText = new Map(cluster.map(place => [place.text, place]))
-  const local = port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(inputs, backend))
-  return { cluster: sorted(cluster), local: sorted(local) }
-}
-
-const NO_PLACES: readonly Place[] = []
-
-function textOf({ ip, port }: Backend): string {
-  return formatIpPort(ip, port)
-}
-
-/** Sorts by text, as kube-proxy does: 10.0.0.10 comes before 10.0.0.9. */
-function sorted(places: readonly Place[]): readonly Place[] {
-  return places.toSorted((a, b) => (a.text < b.text ? -1 : a.text > b.text ? 1 : 0))
-}
-
-function distinct(cluster: readonly Place[], local: readonly Place[]): readonly Place[] {
-  if (local.length === 0) return cluster
-  const known = new Set(cluster)
-  return [...cluster, ...local.filter(place => !known.has(place))]
+  const byText = new Map<string, Place>()
+  const placed = (backends: readonly Backend[]) => {
+    const places = backends.map(backend => {
+      const text = formatIpPort(backend.ip, backend.port)
+      const place = byText.get(text) ?? placeOf(inputs, backend, text)
+      byText.set(text, place)
+      return place
+    })
+    // As kube-proxy does: 10.0.0.10 comes before 10.0.0.9.
+    return places.sort((a, b) => compareTexts(a.text, b.text))
+  }
+  return {
+    cluster: uses.cluster ? placed(port.cluster) : [],
+    local: uses.local ? placed(port.local) : [],
+  }
 }
 
 /**
@@ -369,9 +360,8 @@ function whoIsMasqueraded({
   return ofFamily.detector === undefined ? undefined : fromPods(ofFamily.detector, true)
 }
 
-function placeOf(inputs: PortInputs, backend: Backend): Place {
+function placeOf(inputs: PortInputs, backend: Backend, text: string): Place {
   const { displayName, protocol, affinityTimeoutS } = inputs.port
-  const text = textOf(backend)
   if (mayShare(inputs)) {
     const rules = endpointRules(inputs, backend, NO_MATCHES, NO_MATCHES)
     return { text, chain: sharedChain(inputs, 'SEP', rules, shortName(protocol, backend)) }

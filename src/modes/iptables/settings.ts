@@ -8,7 +8,7 @@ import {
   wantedSysctl,
 } from '../../kernel/sysctl/sysctls.ts'
 import type { Promises } from '../../model/promises.ts'
-import { type Detectors, detectorsOf } from '../common/rules.ts'
+import { type Detectors, detectorsOf } from '../common/detector.ts'
 import type { KernelSockets, Proving } from '../mode.ts'
 import { type ChainNames, chainNames, isOurChain, KUBE_CHAINS } from '../xt-common/layout.ts'
 

@@ -3,7 +3,6 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import { targetChain, type XtMatch, type XtRule } from '../../kernel/xt/rule.ts'
 import {
   endpointTexts,
-  familyName,
   HOOK_OF,
   type Hook,
   isOfService,
@@ -13,7 +12,7 @@ import {
   type ServiceRow,
   UNNAMED,
 } from '../common/show.ts'
-import { NFT_FAMILIES } from '../common/tables.ts'
+import { familyName, NFT_FAMILIES } from '../common/tables.ts'
 import type { HeldMode, KernelRead, ModeDump } from '../mode.ts'
 import {
   type ChainNames,

@@ -23,7 +23,8 @@ import {
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import { WrittenDiff } from '../../kernel/xt/scope-written.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { type Detector, detectorFor, LOOPBACKS, markOf } from '../common/rules.ts'
+import { type Detector, detectorFor } from '../common/detector.ts'
+import { LOOPBACKS, markOf } from '../common/rules.ts'
 import { LAYOUTS, NFT_FAMILIES, PROTOCOLS as PROTOCOL_NAMES } from '../common/tables.ts'
 import {
   isIpvsChain,

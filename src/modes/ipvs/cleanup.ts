@@ -160,9 +160,6 @@ interface RetireOptions {
   readonly signal: AbortSignal
 }
 
-/** The interval between reads of the remaining connections. */
-const LOOK_MS = 1_000
-
 /**
  * Leaves the kernel to another mode, which already has nat chains. New connections no longer
  * go to our endpoints. Connections may end until drainMs is over, and then all objects are removed
@@ -183,7 +180,7 @@ export async function retireIpvsPlane({
   const servers = placed.map(({ server }) => server)
   const endMs = clock.nowMs() + options.drainMs
   while (!signal.aborted && clock.nowMs() < endMs && (await hasConnections(kernel, servers)))
-    await pause(clock, Math.min(LOOK_MS, endMs - clock.nowMs()), signal)
+    await pause(clock, Math.min(1_000, endMs - clock.nowMs()), signal)
   if (!signal.aborted) await plane.cleanup()
 }
 

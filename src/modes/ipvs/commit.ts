@@ -14,7 +14,8 @@ import { OutcomeUnknownError } from '../../netlink/errors.ts'
 import { isNetlinkFailure } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
-import { refusalOf, refusalTo, serviceOfGroup } from '../common/tables.ts'
+import { serviceOfGroup } from '../common/tables.ts'
+import { refusalOf, refusalTo } from '../common/transaction-plan.ts'
 import { type Failure, familyRefusal } from './families.ts'
 import { familyOfSet } from './layout.ts'
 import type { IpvsKernel } from './observe.ts'
@@ -50,7 +51,6 @@ const NOTHING: Step = { bytes: 0, messages: 0, refusals: [] }
 /** Errors for a set that our rules referred to until now: nf_tables releases it asynchronously after the commit. */
 const IN_USE: ReadonlySet<string> = new Set(['IPSET_ERR_BUSY', 'IPSET_ERR_REFERENCED', 'EBUSY'])
 const DESTROY_ATTEMPTS = 8
-const DESTROY_DELAY_MS = 10
 
 /**
  * Sends the phases of a plan. Each depends on the phases before it. A Service that one phase failed for is
@@ -289,7 +289,7 @@ export class Committer {
       const isLast = attempt === DESTROY_ATTEMPTS || busy.length === 0 || result.unknown !== undefined
       if (isLast) return { ...stepOf(result, familyOfIpset), bytes, messages }
       left = busy
-      await new Promise<void>(resolve => this.#options.clock.after(DESTROY_DELAY_MS * attempt, resolve))
+      await new Promise<void>(resolve => this.#options.clock.after(10 * attempt, resolve))
     }
   }
 }

@@ -40,13 +40,10 @@ export function diffStates(
   const servers = diffServers(from.servers, to.servers, excludeCidrs)
   const addresses = diffAddresses(from.addresses, to.addresses)
   const ruleset = diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
-  const observed = from.frontends === undefined
-  const started = { ruleset: from.ruleset, observed }
-  const rules = splitTransaction(
-    ruleset.transaction.filter(operation => !isRedirect(operation)),
-    started,
-  )
-  const redirects = splitTransaction(ruleset.transaction.filter(isRedirect), started)
+  const split = (isPart: (operation: Operation) => boolean) =>
+    splitTransaction(ruleset.transaction.filter(isPart), from.ruleset)
+  const rules = split(operation => !isRedirect(operation))
+  const redirects = split(isRedirect)
   const { kind, operations } = diffChains(from.chains, to.chains, codec)
   const chains = operations.filter(({ family }) => !staysAsIs(family, to.without))
   const phases: Phase[] = [

@@ -26,9 +26,6 @@ export function nodePortEntry(at: VirtualAddress): IpsetEntry {
 }
 
 const PORTS = 65_536
-/** The default size, as in kube-proxy. */
-const ELEMENTS_MIN = 65_536
-const BUCKETS_MIN = 1_024
 const IPSET_FULL = 0.75
 
 /**
@@ -49,11 +46,12 @@ export function declareIpset(
   if (isAlike && count <= before.maxElements * IPSET_FULL) return before
   const maxElements = sizeToHold(count / IPSET_FULL, isAlike ? before.maxElements : undefined, GROWTH)
   // A set with as many buckets as entries does not grow while it is filled.
-  const hashSize = Math.min(maxElements, Math.max(BUCKETS_MIN, powerOfTwo(count)))
+  const hashSize = Math.min(maxElements, Math.max(1_024, powerOfTwo(count)))
   return { name, type, family: ofFamily, maxElements, hashSize }
 }
 
-const GROWTH = { min: ELEMENTS_MIN, full: 1, headroom: 1 } as const
+/** The least is the default size, as in kube-proxy. */
+const GROWTH = { min: 65_536, full: 1, headroom: 1 } as const
 
 function powerOfTwo(count: number): number {
   return 2 ** Math.ceil(Math.log2(Math.max(1, count)))
@@ -175,12 +173,10 @@ export function commentOfSet(stem: SetStem): string {
 
 const PREFIXES: Readonly<Record<Family, string>> = { IPv4: 'KUBE-', IPv6: 'KUBE-6-' }
 
-/** IPSET_MAXNAMELEN without its NUL. kube-proxy also truncates longer names. */
-const NAME_MAX = 31
-
 /** `KUBE-CLUSTER-IP`, `KUBE-6-CLUSTER-IP`, `KUBE-6-LOAD-BALANCER-SOURCE-CID`. */
 export function setName(stem: SetStem, family: Family): string {
-  return (PREFIXES[family] + stem).slice(0, NAME_MAX)
+  // IPSET_MAXNAMELEN without its NUL. kube-proxy also truncates longer names.
+  return (PREFIXES[family] + stem).slice(0, 31)
 }
 
 /** Gives the family of the Services that a set is for. A bitmap of ports has none itself. */

@@ -4,7 +4,7 @@ import { formatIpPort } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { IPVS } from '../../config/modes/ipvs.ts'
 import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
-import { destinationKey, type IpvsTimeouts, type ServerKey, serverKey } from '../../kernel/ipvs/state.ts'
+import { destinationKey, type IpvsTimeouts, serverKey } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/links.ts'
 import { missingFails, tuneIpvs } from '../../kernel/sysctl/sysctls.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
@@ -14,12 +14,12 @@ import type { Extent, KernelSockets, Mode, ModeContext, OpenPlane } from '../mod
 import { SAME_CHAINS } from '../xt-common/layout.ts'
 import { cleanIpvs, cleanKubeProxyIpvs, freeFromIpvs, retireIpvs } from './cleanup.ts'
 import { ipvsFindings } from './doctor.ts'
+import { IPVS_DUMPS } from './dumps.ts'
 import { hasIpvsTable, type IpvsKernel, openIpvsKernel } from './observe.ts'
-import { placePorts, surroundingsOf } from './places.ts'
 import type { IpvsPlan } from './plan.ts'
 import { IpvsPlane } from './plane.ts'
-import { type IpvsOptions, ipvsOptions } from './settings.ts'
-import { IPVS_DUMPS, ipvsHeld } from './show.ts'
+import { ipvsOptions } from './settings.ts'
+import { ipvsHeld } from './show.ts'
 import type { IpvsState } from './state.ts'
 import { ipvsProving, tracedIpvsConfig } from './trace.ts'
 
@@ -74,7 +74,7 @@ function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<Ipvs
     extent: extentOf,
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: async state =>
-      config.connectionMetricsMax === 0 ? [] : await readTraffic(traffic.client(), state, options),
+      config.connectionMetricsMax === 0 ? [] : await readTraffic(traffic.client(), state),
     async close() {
       await plane.close()
       await Promise.all([close(), traffic.close(), addresses.close()])
@@ -138,19 +138,14 @@ export function applyTimeouts(
 export async function readTraffic(
   client: Pick<IpvsClient, 'destinations'>,
   state: IpvsState,
-  options: IpvsOptions,
 ): Promise<readonly TrafficCount[]> {
-  const ports = portsByServer(state, options)
-  const servers = [...ports].flatMap(([key, port]) => {
-    const placed = state.servers.get(key)
-    return placed === undefined ? [] : [{ key, port, server: placed.server }]
-  })
+  const servers = [...state.servers.values()].filter(({ port }) => port !== '')
   const lists = await client.destinations(servers.map(({ server }) => server))
-  return servers.flatMap(({ key, port }, at) =>
+  return servers.flatMap(({ server, port }, at) =>
     (lists[at] ?? []).map(({ destination, stats }): TrafficCount => {
       const { connections, ...volume } = stats
       return {
-        element: `${key} ${destinationKey(destination)}`,
+        element: `${serverKey(server)} ${destinationKey(destination)}`,
         port,
         endpoint: formatIpPort(destination.ip, destination.port),
         connections,
@@ -158,27 +153,4 @@ export async function readTraffic(
       }
     }),
   )
-}
-
-/** Gives the port of each virtual server, by PortFrontends.key. A node port gives way to a Service with the address. */
-function portsByServer(
-  { frontends, missingSchedulers }: IpvsState,
-  options: IpvsOptions,
-): ReadonlyMap<ServerKey, string> {
-  const ports = new Map<ServerKey, string>()
-  if (frontends === undefined) return ports
-  const surroundings = surroundingsOf(frontends, { ...options, missingSchedulers })
-  const nodePorts = new Map<ServerKey, string>()
-  for (const service of frontends.services.values()) {
-    for (const { port, places, privateServer } of placePorts(service, {
-      surroundings,
-      isTaken: () => false,
-    })) {
-      for (const { key, frontend } of places)
-        (frontend.ip === undefined ? nodePorts : ports).set(key, port.key)
-      if (privateServer !== undefined) ports.set(serverKey(privateServer), port.key)
-    }
-  }
-  for (const [key, port] of nodePorts) if (!ports.has(key)) ports.set(key, port)
-  return ports
 }

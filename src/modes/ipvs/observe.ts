@@ -129,7 +129,12 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveKernelOp
   const addresses = await dummy.addresses(DUMMY_DEVICE)
   const placed = new Map<string, PlacedServer>()
   for (const [i, server] of servers.entries())
-    placed.set(serverKey(server), { server, destinations: keyed(destinations[i] ?? []), service: '' })
+    placed.set(serverKey(server), {
+      server,
+      destinations: keyed(destinations[i] ?? []),
+      service: '',
+      port: '',
+    })
   const ours = (addresses ?? []).filter(ip => ownership.isOurAddress(ip))
   // If the record is empty but the device has addresses, another program emptied the record. Our virtual
   // servers then only look like those of another program.

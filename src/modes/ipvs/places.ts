@@ -11,7 +11,7 @@ import type {
   ServiceFrontends,
 } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { cidrKey, detectorFor, detectorKey } from '../common/rules.ts'
+import { cidrKey, detectorFor, detectorKey } from '../common/detector.ts'
 import { NODE_PORT_SETS, nodePortEntry, PRIVATE_PORT_MAX, setName } from './layout.ts'
 import type { IpvsOptions } from './settings.ts'
 import type { IpvsState } from './state.ts'

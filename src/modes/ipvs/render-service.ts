@@ -146,6 +146,7 @@ function serversOf(
       destinations: listOf(backends),
       drainMs: port.tcpDrainMs,
       service: port.service,
+      port: port.key,
     })
   for (const place of places) if (!place.hidden) add(place, place.key, place.backends)
   if (privateServer !== undefined) add(privateServer, serverKey(privateServer), port.cluster)
@@ -193,7 +194,7 @@ function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealS
 
 export function sameServer(a: PlacedServer, b: PlacedServer): boolean {
   if (a === b) return true
-  if (a.service !== b.service || a.drainMs !== b.drainMs || !sameSettings(a.server, b.server)) return false
+  if (a.port !== b.port || a.drainMs !== b.drainMs || !sameSettings(a.server, b.server)) return false
   if (a.destinations === b.destinations) return true
   if (a.destinations.size !== b.destinations.size) return false
   for (const [key, destination] of a.destinations) {

@@ -9,7 +9,6 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { TableDraft } from '../common/elements.ts'
 import { tableContext } from '../common/rules.ts'
 import {
   changedServices,
@@ -17,6 +16,7 @@ import {
   forFamilies,
   LAYOUTS,
   NFT_FAMILIES,
+  TableDraft,
   tableOf,
 } from '../common/tables.ts'
 import { wantedChains } from './chains.ts'

@@ -1,7 +1,7 @@
 import type { Cidr } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { IPVS_TABLE } from '../../config/modes/ipvs.ts'
-import { type Detectors, detectorsOf } from '../common/rules.ts'
+import { type Detectors, detectorsOf } from '../common/detector.ts'
 
 /** The place of the rules before IPVS: our own tables, or, as far as possible, kube-proxy's chains. */
 export type RuleWriter = 'nftables' | 'iptables'

@@ -1,24 +1,8 @@
 import { FAMILIES, familyOf, formatCidr, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
-import { compareTexts } from '../../base/text.ts'
-import {
-  entryKey,
-  entryText,
-  type IpsetEntry,
-  type IpsetListing,
-  printSets,
-  protocolText,
-} from '../../kernel/ipset/state.ts'
-import {
-  destinationKey,
-  isPersistent,
-  type ListedDestination,
-  printSave,
-  serverKey,
-  type VirtualAddress,
-  type VirtualServer,
-} from '../../kernel/ipvs/state.ts'
+import { entryKey } from '../../kernel/ipset/state.ts'
+import { isPersistent, serverKey, type VirtualAddress, type VirtualServer } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/links.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
@@ -28,10 +12,8 @@ import {
   asleep,
   damageOfTables,
   endpointTexts,
-  familyName,
   HOOK_CHAINS,
   type HookChain,
-  isOfService,
   NOT_REACHED,
   namesOfElements,
   type ReadRules,
@@ -41,19 +23,11 @@ import {
   tableObstacle,
   UNNAMED,
 } from '../common/show.ts'
-import { LAYOUTS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
-import type { DumpFilter, HeldMode, KernelAccess, KernelRead, ModeDump } from '../mode.ts'
+import { familyName, LAYOUTS, PROTOCOLS, portKey, protocolOfKey } from '../common/tables.ts'
+import type { HeldMode, KernelRead } from '../mode.ts'
 import { KUBE_LOAD_BALANCER } from '../xt-common/layout.ts'
 import { type ReadChain, traceable } from '../xt-common/read-chains.ts'
-import {
-  allSetNames,
-  entryAt,
-  type NftSetName,
-  NODE_PORT_SETS,
-  nodePortEntry,
-  type SetStem,
-  setName,
-} from './layout.ts'
+import { entryAt, type NftSetName, NODE_PORT_SETS, nodePortEntry, type SetStem, setName } from './layout.ts'
 import { readIpvsState, withIpvsKernel } from './observe.ts'
 import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
@@ -244,7 +218,7 @@ function routeOf(
     return { action: verdict.code === NF_DROP ? 'drop' : 'reject', endpoints: [] }
   const listOf = (map: NftSetName) => {
     const to = elements.get(map)?.get(key)
-    const family = familyOf(server.ip) === 'IPv4' ? 'ip' : 'ip6'
+    const family = familyName(familyOf(server.ip))
     const other = typeof to === 'string' ? `${server.protocol} ${placeText(to, family)}` : undefined
     return usable(other === undefined ? placed : state.servers.get(other))
   }
@@ -281,142 +255,7 @@ function rulesOfIpvs(state: IpvsState, chains: readonly ReadChain[], localIps: r
   }
 }
 
-const SERVERS: ModeDump = {
-  what: 'ipvs',
-  saveFormat: 'ipvsadm-save',
-  async read(kernel, filter) {
-    const listed = await readServers(kernel, filter)
-    const rows = serverRows(listed, filter.names)
-    return {
-      heading: ['SERVICE', 'VIRTUAL SERVER', 'SCHEDULER', 'DESTINATION', 'WEIGHT', 'CONNECTIONS'],
-      rows: rows.flatMap(serverCells),
-      value: { servers: rows },
-      save: printSave(
-        listed.map(({ server, destinations }) => ({
-          server,
-          destinations: destinations.map(({ destination }) => destination),
-        })),
-      ),
-      isEmpty: rows.length === 0,
-      hasUnnamed: rows.some(({ service }) => service === ''),
-    }
-  },
-}
-
-const SETS: ModeDump = {
-  what: 'ipset',
-  saveFormat: 'ipset-save',
-  async read(kernel, filter) {
-    const sets = await readSets(kernel, filter)
-    const rows = entryRows(sets, filter.names)
-    return {
-      heading: ['SERVICE', 'SET', 'ENTRY'],
-      rows: rows.map(({ set, entry, service }) => [service || '-', set, entry]),
-      value: { sets: sets.map(({ entries: _, ...header }) => header), entries: rows },
-      save: printSets(sets),
-      isEmpty: sets.length === 0,
-      hasUnnamed: rows.some(({ service }) => service === ''),
-    }
-  },
-}
-
-export const IPVS_DUMPS: readonly ModeDump[] = [SERVERS, SETS]
-
-interface ListedServerWith {
-  readonly server: VirtualServer
-  readonly destinations: readonly ListedDestination[]
-}
-
-/** Makes the rows of virtual servers, sorted by Service and address; `service` is empty when it is unknown. Pure. */
-export function serverRows(servers: readonly ListedServerWith[], names: ServiceNames) {
-  return servers
-    .map(({ server, destinations }) => {
-      const { protocol, ip, port, scheduler, timeoutS } = server
-      return {
-        service: nameOf(server, names),
-        protocol,
-        address: formatIpPort(ip, port),
-        scheduler,
-        ...(isPersistent(server) ? { affinitySeconds: timeoutS } : {}),
-        destinations: destinations.map(({ destination, activeConnections, inactiveConnections }) => ({
-          address: destinationKey(destination),
-          weight: destination.weight,
-          activeConnections,
-          inactiveConnections,
-        })),
-      }
-    })
-    .sort((a, b) => compareTexts(a.service, b.service) || compareTexts(a.address, b.address))
-}
-
-function serverCells(row: ReturnType<typeof serverRows>[number]): readonly (readonly string[])[] {
-  const sticky = row.affinitySeconds === undefined ? '' : ` sticky ${row.affinitySeconds}s`
-  const head = [row.service || '-', `${row.protocol} ${row.address}`, row.scheduler + sticky]
-  if (row.destinations.length === 0) return [[...head, 'none', '-', '-']]
-  return row.destinations.map((each, at) => [
-    ...(at === 0 ? head : ['', '', '']),
-    each.address,
-    each.weight === 0 ? 'drains' : String(each.weight),
-    `${each.activeConnections}+${each.inactiveConnections}`,
-  ])
-}
-
 /** Names a virtual server. A private one has the ClusterIP of its Service. */
 export function nameOf({ protocol, ip, port }: VirtualAddress, names: ServiceNames): string {
   return names.at(protocol, ip, port) ?? names.atClusterIp(ip) ?? names.atNodePort(protocol, port) ?? ''
-}
-
-/**
- * Makes the rows of entries, each in the syntax of the ipset command, in the order of the sets, and sorted: the kernel's
- * order differs with every set. Pure.
- */
-export function entryRows(sets: readonly IpsetListing[], names: ServiceNames) {
-  return sets.flatMap(({ set, entries }) =>
-    entries
-      .map(entry => ({
-        set: set.name,
-        entry: entryText(set, entry),
-        service: entryService(set.name, entry, names),
-      }))
-      .sort((a, b) => compareTexts(a.entry, b.entry)),
-  )
-}
-
-function entryService(set: string, { ip, protocol, port }: IpsetEntry, names: ServiceNames): string {
-  if (port === undefined) return (ip === undefined ? undefined : names.atAddress(ip)) ?? ''
-  if (ip === undefined) return names.atNodePort(set.endsWith('UDP') ? 'UDP' : 'TCP', port) ?? ''
-  const name = protocolText(protocol ?? 0).toUpperCase()
-  return names.at(name, ip, port) ?? names.atNodePort(name, port) ?? ''
-}
-
-/** Reads our virtual servers, with the number of connections of each real server. */
-async function readServers(context: KernelAccess, filter: DumpFilter): Promise<readonly ListedServerWith[]> {
-  const { families, service, names } = filter
-  return await withIpvsKernel(context, async kernel => {
-    const { servers } = await readIpvsState(kernel)
-    const shown = [...servers.values()]
-      .map(({ server }) => server)
-      .filter(({ ip }) => families.includes(familyName(familyOf(ip))))
-      .filter(server => isOfService([nameOf(server, names)], service))
-    const lists = await kernel.ipvs.destinations(shown)
-    return shown.map((server, at) => ({ server, destinations: lists[at] ?? [] }))
-  })
-}
-
-/** Reads the ipsets of this mode, including those of kube-proxy's IPVS mode, which have the same names. */
-async function readSets(
-  context: KernelAccess,
-  { families, service, names }: DumpFilter,
-): Promise<readonly IpsetListing[]> {
-  const sets = await withIpvsKernel(context, ({ ipset }) => ipset.list(allSetNames()))
-  // Only the name of a bitmap of ports contains a family.
-  const shown = sets.filter(({ set }) => families.includes(set.name.startsWith('KUBE-6-') ? 'ip6' : 'ip'))
-  if (service === '') return shown
-  return shown
-    .map(listing => {
-      const { set, entries } = listing
-      const isOf = (entry: IpsetEntry) => isOfService([entryService(set.name, entry, names)], service)
-      return { ...listing, entries: entries.filter(isOf) }
-    })
-    .filter(({ entries }) => entries.length > 0)
 }

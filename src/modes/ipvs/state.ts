@@ -66,6 +66,8 @@ export interface PlacedServer {
   readonly drainMs?: number | undefined
   /** The Service; empty when read from the kernel. */
   readonly service: ServiceKey
+  /** PortFrontends.key of the port that it serves; empty when read from the kernel. */
+  readonly port: string
 }
 
 export interface PlacedEntry {

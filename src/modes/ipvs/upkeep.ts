@@ -49,10 +49,6 @@ const CHECK_SHARE = 0.05
 const SLICE_MIN = 64
 /** The number of periods in which all of them are checked. */
 const ROUND_PERIODS = 60
-/** The maximum number of virtual servers with draining real servers in one period. */
-const DRAINING_MAX = 256
-/** Combines notifications, because addresses come and go in hundreds, each with a notification of its own. */
-const HINT_DELAY_MS = 100
 
 /**
  * Checks once a period what the kernel does not report: virtual servers, sizes of sets, and a share of the
@@ -65,9 +61,6 @@ export class Upkeep {
   #unwatch: (() => Promise<void>) | undefined
   /** The virtual servers that this round has not checked yet. */
   #round: ServerKey[] = []
-  #drainingRound: ServerKey[] = []
-  /** The counts for a state that does not contain them. */
-  #counted: { readonly state: IpvsState; readonly counts: SetCounts } | undefined
 
   constructor(options: UpkeepOptions) {
     this.#options = options
@@ -78,7 +71,8 @@ export class Upkeep {
 
   start(): void {
     const { watchAddresses, options } = this.#options
-    this.#unwatch = watchAddresses?.(() => this.#addressChecks.wake(HINT_DELAY_MS))
+    // Addresses come and go in hundreds, each with a notification of its own.
+    this.#unwatch = watchAddresses?.(() => this.#addressChecks.wake(100))
     this.#checks.wake(options.digestMs)
   }
 
@@ -123,7 +117,7 @@ export class Upkeep {
 
   async #check(held: IpvsState): Promise<void> {
     if (this.#reportDrift(await this.#checkAll(held))) return
-    const keys = new Set([...this.#nextDraining(), ...this.#nextSlice(held)])
+    const keys = new Set([...this.#options.drains.servers, ...this.#nextSlice(held)])
     const servers = [...keys].flatMap(key => held.servers.get(key) ?? [])
     if (servers.length === 0) return
     const lists = await this.#options.kernel.ipvs.destinations(servers.map(({ server }) => server))
@@ -137,18 +131,13 @@ export class Upkeep {
     const digest = digestServers(held, await kernel.ipvs.servers(), this.#ownership(held))
     if (digest !== undefined) return digest
     const { headers } = await kernel.ipset.headers()
-    const sets = digestSets(held, headers, this.#countsOf(held))
+    const sets = digestSets(held, headers, countEntries(held))
     return sets ?? (this.#unwatch === undefined ? await this.#checkAddresses(held) : undefined)
   }
 
   async #checkAddresses(held: IpvsState): Promise<Digest> {
     const { dummy } = this.#options.kernel
     return digestAddresses(held, await dummy.addresses(DUMMY_DEVICE), this.#ownership(held))
-  }
-
-  #countsOf(held: IpvsState): SetCounts {
-    if (this.#counted?.state !== held) this.#counted = { state: held, counts: countEntries(held) }
-    return this.#counted.counts
   }
 
   #ownership(held: IpvsState): Ownership {
@@ -166,11 +155,6 @@ export class Upkeep {
   #nextSlice({ servers }: IpvsState): readonly ServerKey[] {
     if (this.#round.length === 0) this.#round = [...servers.keys()]
     return this.#round.splice(0, Math.max(SLICE_MIN, Math.ceil(servers.size / ROUND_PERIODS)))
-  }
-
-  #nextDraining(): readonly ServerKey[] {
-    if (this.#drainingRound.length === 0) this.#drainingRound = [...this.#options.drains.servers]
-    return this.#drainingRound.splice(0, DRAINING_MAX)
   }
 
   async #retire(

@@ -1,7 +1,7 @@
 import { PersistentMap } from '../../base/collections.ts'
 import type { Family } from '../../base/ip.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
-import type { ElementGroup } from '../../kernel/nft/state.ts'
+import type { Element } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
 import { sizeToHold } from '../common/tables.ts'
 
@@ -203,10 +203,6 @@ export class IdDraft {
     this.#retired.delete(port)
   }
 
-  get hasRetired(): boolean {
-    return this.#retired.size > 0
-  }
-
   /** Gives the id of a port, or a new one if it has none; undefined when all ids are in use. */
   take(port: string): number | undefined {
     const known = this.#base.byPort.size === 0 ? undefined : this.#base.byPort.get(port)
@@ -316,76 +312,36 @@ export class CodeDraft {
   }
 }
 
-/** Counts how often the elements of one table use shared objects. Zeros are left out. */
-export interface Tally {
-  /** Uses by code: which chains are in use. */
-  readonly codes: ReadonlyMap<number, number>
-  /** Uses by prefix length: which source-range rules are in use. */
-  readonly prefixLengths: ReadonlyMap<number, number>
-  /** Number of elements by set. */
-  readonly elements: ReadonlyMap<string, number>
+/** Counts the elements of one table by their set, and how often they use shared objects (see countedAs). */
+export type Tally = ReadonlyMap<string, number>
+
+const CODE = 'code '
+const PREFIX_LENGTH = 'prefix length '
+
+/** Gives what an element counts as: one of its set, and a use of a chain or of a rule about source ranges. */
+export function countedAs({ set, key, data }: Element): readonly string[] {
+  // Packets fill this set.
+  if (set === 'affinity') return []
+  if (set === 'ranges') return [set, PREFIX_LENGTH + lowBits(key)]
+  const isFrontend = set === 'frontends' || set === 'nodeports'
+  return isFrontend && typeof data === 'string' ? [set, CODE + lowBits(data)] : [set]
 }
 
-export const NOTHING: Tally = { codes: new Map(), prefixLengths: new Map(), elements: new Map() }
-
-export class TallyDraft {
-  readonly #codes: Map<number, number>
-  readonly #prefixLengths: Map<number, number>
-  readonly #elements: Map<string, number>
-
-  constructor(base: Tally) {
-    this.#codes = new Map(base.codes)
-    this.#prefixLengths = new Map(base.prefixLengths)
-    this.#elements = new Map(base.elements)
-  }
-
-  /** Counts the elements of a group, or with -1 no longer. Elements of one set are adjacent. */
-  count(group: ElementGroup, by: 1 | -1): void {
-    for (let start = 0; start < group.length; ) {
-      const set = group[start]?.set ?? ''
-      let end = start + 1
-      while (end < group.length && group[end]?.set === set) end++
-      add(this.#elements, set, by * (end - start))
-      const uses = this.#usesOf(set)
-      for (let i = start; uses !== undefined && i < end; i++) {
-        const { key = '', data } = group[i] ?? {}
-        add(uses, readU32host(typeof data === 'string' ? data : key) & CODE_MASK, by)
-      }
-      start = end
-    }
-  }
-
-  /** The prefix lengths in use, longest first. */
-  get prefixLengths(): readonly number[] {
-    return [...this.#prefixLengths.keys()].sort((a, b) => b - a)
-  }
-
-  /** Uses by prefix length, at the moment. */
-  get perPrefixLength(): ReadonlyMap<number, number> {
-    return this.#prefixLengths
-  }
-
-  elements(set: string): number {
-    return this.#elements.get(set) ?? 0
-  }
-
-  get codes(): ReadonlyMap<number, number> {
-    return this.#codes
-  }
-
-  finish(): Tally {
-    return { codes: this.#codes, prefixLengths: this.#prefixLengths, elements: this.#elements }
-  }
-
-  /** Gives the counts of what the elements of a set use; undefined where they use nothing shared. */
-  #usesOf(set: string): Map<number, number> | undefined {
-    if (set === 'frontends' || set === 'nodeports') return this.#codes
-    return set === 'ranges' ? this.#prefixLengths : undefined
-  }
+function lowBits(octets: Octets): number {
+  return readU32host(octets) & CODE_MASK
 }
 
-function add<K>(counts: Map<K, number>, key: K, by: number): void {
-  const count = (counts.get(key) ?? 0) + by
-  if (count === 0) counts.delete(key)
-  else counts.set(key, count)
+/** The codes in use, sorted. */
+export function codesIn(tally: Tally): readonly number[] {
+  return numbersIn(tally, CODE)
+}
+
+/** The lengths of the source ranges in use, longest first. */
+export function prefixLengthsIn(tally: Tally): readonly number[] {
+  return numbersIn(tally, PREFIX_LENGTH).toReversed()
+}
+
+function numbersIn(tally: Tally, prefix: string): readonly number[] {
+  const names = [...tally.keys()].filter(name => name.startsWith(prefix))
+  return names.map(name => Number(name.slice(prefix.length))).sort((a, b) => a - b)
 }

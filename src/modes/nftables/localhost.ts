@@ -2,7 +2,7 @@ import { type Clock, Pacer } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, formatIpPort } from '../../base/ip.ts'
 import { Mutex } from '../../base/queues.ts'
-import type { Backend, FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
+import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
 import { type ForwarderLimits, forwarderContext } from '../common/forwarder/context.ts'
 import {
@@ -10,8 +10,7 @@ import {
   type Forwarder,
   type ForwarderChanges,
   type ForwarderKey,
-  type ListName,
-  sameForwarder,
+  knownForwarder,
 } from '../common/forwarder/forwarder.ts'
 import { type ForwarderCounts, ForwarderSet, type OpenFailure } from '../common/forwarder/forwarder-set.ts'
 import type { ModeEvent } from '../mode.ts'
@@ -20,9 +19,6 @@ import type { NftablesPlan, NftablesState } from './state.ts'
 type Families = readonly Family[]
 
 const NO_FAMILIES: Families = []
-const NO_BACKENDS: readonly Backend[] = []
-/** One listener serves a node port, whatever its policy: it keeps its socket when the policy changes. */
-const LISTS: readonly ListName[] = ['cluster']
 
 /**
  * Gives the forwarder of each node port of a Service at localhost (KEP-6032). A port that has no endpoint for clients
@@ -44,8 +40,9 @@ function localhostForwarders({ service, ports }: ServiceFrontends, families: Fam
       protocol,
       address,
       port: nodePort,
-      lists: LISTS,
-      balance: { affinityTimeoutS, cluster, local: NO_BACKENDS },
+      // One listener serves a node port, whatever its policy: it keeps its socket when the policy changes.
+      lists: ['cluster'],
+      balance: { affinityTimeoutS, cluster, local: [] },
     })
   }
   return forwarders
@@ -83,7 +80,7 @@ export class ForwarderDraft {
     if (!this.#continuing || this.#families.length === 0) return
     for (const { key } of this.#forwardersOf(before)) this.#changes.set(key, undefined)
     for (const forwarder of this.#forwardersOf(after))
-      this.#changes.set(forwarder.key, this.#known(forwarder))
+      this.#changes.set(forwarder.key, knownForwarder(this.#base.forwarders, forwarder))
   }
 
   /** Gives all forwarders. A Service that the kernel does not hold has none. */
@@ -95,18 +92,13 @@ export class ForwarderDraft {
     for (const [key, service] of services.entries()) {
       if (isLeftOut(key)) continue
       for (const forwarder of this.#forwardersOf(service))
-        forwarders.set(forwarder.key, this.#known(forwarder))
+        forwarders.set(forwarder.key, knownForwarder(this.#base.forwarders, forwarder))
     }
     return PersistentMap.owning(forwarders)
   }
 
   #forwardersOf(service: ServiceFrontends | undefined): readonly Forwarder[] {
     return service === undefined ? [] : localhostForwarders(service, this.#families)
-  }
-
-  #known(forwarder: Forwarder): Forwarder {
-    const before = this.#base.forwarders.get(forwarder.key)
-    return before !== undefined && sameForwarder(before, forwarder) ? before : forwarder
   }
 }
 

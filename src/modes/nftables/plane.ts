@@ -5,7 +5,8 @@ import { type DiffOptions, diffRulesets } from '../../kernel/nft/diff.ts'
 import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
-import { commitWith, keptFrom, transactionPlan } from '../common/tables.ts'
+import { keptFrom } from '../common/tables.ts'
+import { commitWith, transactionPlan } from '../common/transaction-plan.ts'
 import { bothNamed, deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
 import { LATE_SETS } from './layout.ts'
@@ -94,7 +95,7 @@ function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
     const waiting = new Map<string, number>()
     for (const { set } of elements.get(LATE_GROUP) ?? []) waiting.set(set, (waiting.get(set) ?? 0) + 1)
     for (const [name, late] of waiting) {
-      const wanted = to.allocations[family].tally.elements.get(name) ?? 0
+      const wanted = to.allocations[family].tally.get(name) ?? 0
       if (wanted + late > (sets.get(name)?.size ?? 0)) crowded.add(name)
     }
   }

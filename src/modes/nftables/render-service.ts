@@ -1,6 +1,7 @@
 import { trimmed } from '../../base/collections.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
+import { needsOf } from '../../model/endpoint-choice.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/rules.ts'
 import { commentOf, type FamilyLayout, portData, portKey } from '../common/tables.ts'
@@ -18,6 +19,7 @@ import {
   listOfPort,
   pairKey,
   readPairKey,
+  type SetName,
   STABLE,
   STABLE_LOCAL,
   STABLE_MAX,
@@ -43,201 +45,128 @@ const NO_CODES_LEFT: OutOfNumbers = {
 const TOO_MANY_ENDPOINTS: OutOfNumbers = {
   reason: `too many endpoints of one port with session affinity: all ${STABLE_MAX} numbers are in use`,
 }
-const NONE: readonly never[] = []
 
-interface Rendering {
-  readonly port: PortFrontends
-  /** The cluster list of the port. */
-  readonly base: number
-  readonly comment: string
-  readonly before: ElementGroup | undefined
-  readonly slots: SlotTable | undefined
+/** Makes all elements of one table that serve one Service. Endpoints that are in `before` keep their slots. */
+export function serviceElements(
+  context: ElementContext,
+  { clusterIps, ports }: ServiceFrontends,
+  before: ElementGroup = [],
+): ElementGroup | OutOfNumbers {
+  const { model, addressLength } = context.layout
+  const ips = clusterIps.filter(ip => ip.length === addressLength)
+  const parts: (readonly Element[])[] = [ips.map(key => elementOf('cluster-ips', key))]
+  for (const port of ports) {
+    if (port.family !== model || port.frontends.length === 0) continue
+    const made = portElements(context, port, before)
+    if ('reason' in made) return made
+    parts.push(made)
+  }
+  return trimmed(parts.flat())
 }
 
-/** Makes the elements of one table, Service by Service. The first render makes a hundred thousand of them or more. */
-export class ElementDraft {
-  readonly #context: ElementContext
-  /** The result of u32host for each slot. */
-  readonly #slotOctets: Octets[] = []
-  /** The codes of the chains that pick one of so many endpoints of the cluster, without affinity. */
-  readonly #pickCodes: (number | undefined)[] = []
-  /** The elements of the current Service. A list that serves all Services would be old, and what it names survive with it. */
-  #out: Element[] = []
+function elementOf(set: SetName, key: Octets, data?: Octets, comment = ''): Element {
+  return { set, key, data, comment }
+}
 
-  constructor(context: ElementContext) {
-    this.#context = context
-  }
+function portElements(
+  context: ElementContext,
+  port: PortFrontends,
+  before: ElementGroup,
+): readonly Element[] | OutOfNumbers {
+  const id = context.ids.take(port.key)
+  if (id === undefined) return NO_IDS_LEFT
+  const base = listOfPort(id)
+  const frontends = frontendElements(context, port, base)
+  if (frontends === undefined) return NO_CODES_LEFT
+  const endpoints = port.affinityTimeoutS > 0 ? affineElements(port, base, before) : dealt(port, base, before)
+  if (endpoints === undefined) return TOO_MANY_ENDPOINTS
+  return [frontends, endpoints, rangeElements(context.layout, port, base)].flat()
+}
 
-  /** Makes all elements that serve one Service. Endpoints that are in `before` keep their slots. */
-  make(service: ServiceFrontends, before: ElementGroup | undefined): ElementGroup | OutOfNumbers {
-    const { model, addressLength } = this.#context.layout
-    const { clusterIps, ports } = service
-    this.#out = []
-    for (let i = 0; i < clusterIps.length; i++) {
-      const ip = clusterIps[i]
-      if (ip?.length === addressLength)
-        this.#add({ set: 'cluster-ips', key: ip, data: undefined, comment: '' })
-    }
-    for (let i = 0; i < ports.length; i++) {
-      const port = ports[i]
-      if (port?.family !== model || port.frontends.length === 0) continue
-      const failure = this.#addPort(port, before)
-      if (failure !== undefined) return failure
-    }
-    return trimmed(this.#out)
-  }
-
-  #add(element: Element): void {
-    this.#out.push(element)
-  }
-
-  #addPort(port: PortFrontends, before: ElementGroup | undefined): OutOfNumbers | undefined {
-    const id = this.#context.ids.take(port.key)
-    if (id === undefined) return NO_IDS_LEFT
-    const { affinityTimeoutS } = port
-    const comment = commentOf(port)
-    const rendering: Rendering = {
-      port,
-      base: listOfPort(id),
-      comment,
-      before,
-      slots:
-        before === undefined
-          ? undefined
-          : slotsOf(before, affinityTimeoutS === 0 ? ENDPOINTS[port.protocol] : 'slots'),
-    }
-    if (!this.#addFrontends(rendering)) return NO_CODES_LEFT
-    const lists = listsOf(port)
-    if (affinityTimeoutS > 0) {
-      if (!this.#addAffine(rendering, lists)) return TOO_MANY_ENDPOINTS
-    } else {
-      if ((lists & CLUSTER) !== 0) this.#deal(rendering, port.cluster, 0)
-      if ((lists & LOCAL) !== 0) this.#deal(rendering, port.local, LOCAL_LIST)
-    }
-    this.#addRanges(rendering)
-    return undefined
-  }
-
-  #addFrontends({ port, base, comment }: Rendering): boolean {
-    const { frontends, protocol } = port
-    for (let i = 0; i < frontends.length; i++) {
-      const frontend = frontends[i]
-      if (frontend === undefined) break
-      const code = this.#codeOf(frontend, port)
-      if (code === undefined) return false
-      const key = portKey(protocol, frontend.port)
-      const data = u32host(base + code)
-      if (frontend.ip === undefined) this.#add({ set: 'nodeports', key, data, comment })
-      else this.#add({ set: 'frontends', key: frontend.ip + key, data, comment })
-    }
-    return true
-  }
-
-  #codeOf(frontend: Frontend, port: PortFrontends): number | undefined {
-    const { route, sourceRanges } = frontend
-    const { length } = port.cluster
-    const isPlain = route.kind === 'internal' && route.over === 'cluster' && length > 0
-    // Most frontends; their chains have few names, which are texts to put together and to look up.
-    if (isPlain && sourceRanges === undefined && port.affinityTimeoutS === 0)
-      return this.#pickCodes[length] ?? this.#pickCodeOf(length)
+/** Gives undefined when there are not enough codes. */
+function frontendElements(
+  { codes }: ElementContext,
+  port: PortFrontends,
+  base: number,
+): readonly Element[] | undefined {
+  const elements: Element[] = []
+  const comment = commentOf(port)
+  for (const frontend of port.frontends) {
     const chain = targetOf(frontend, port)
-    return typeof chain === 'number' ? chain : this.#context.codes.take(chain)
+    const code = typeof chain === 'number' ? chain : codes.take(chain)
+    if (code === undefined) return undefined
+    const key = portKey(port.protocol, frontend.port)
+    const data = u32host(base + code)
+    elements.push(
+      frontend.ip === undefined
+        ? elementOf('nodeports', key, data, comment)
+        : elementOf('frontends', frontend.ip + key, data, comment),
+    )
   }
+  return elements
+}
 
-  #pickCodeOf(length: number): number | undefined {
-    const code = this.#context.codes.take(pickChain(false, length, 0))
-    this.#pickCodes[length] = code
-    return code
-  }
+interface EndpointList {
+  readonly list: number
+  /** The second half of the keys of endpoints with numbers of their own. */
+  readonly marker: number
+  readonly endpoints: readonly Octets[]
+}
 
-  /** Adds a list without affinity, of which some endpoints may have slots already. */
-  #deal(rendering: Rendering, backends: readonly Backend[], bit: number): void {
-    const { port, base } = rendering
-    const list = base + bit
-    const slots = rendering.slots?.get(list)
-    if (slots === undefined) this.#addEndpoints(backends, list, rendering)
-    else {
-      const values = assignSlots(backends.map(endpointData), slots)
-      for (let slot = 0; slot < values.length; slot++)
-        this.#add({
-          set: ENDPOINTS[port.protocol],
-          key: pairKey(list, slot),
-          data: values[slot],
-          comment: '',
-        })
-    }
-  }
+/** Gives the lists of a port that its frontends use. */
+function listsOf({ frontends, cluster, local }: PortFrontends, base: number): readonly EndpointList[] {
+  const needs = needsOf(frontends)
+  return [
+    { list: base, marker: STABLE, endpoints: needs.cluster ? cluster.map(endpointData) : [] },
+    { list: base + LOCAL_LIST, marker: STABLE_LOCAL, endpoints: needs.local ? local.map(endpointData) : [] },
+  ]
+}
 
-  /** Adds a list without affinity, slot by slot. */
-  #addEndpoints(backends: readonly Backend[], list: number, rendering: Rendering): void {
-    const out = this.#out
-    const slotOctets = this.#slotOctets
-    const prefix = u32host(list)
-    const set = ENDPOINTS[rendering.port.protocol]
-    let port = -1
-    let portOctets = ''
-    for (let slot = 0; slot < backends.length; slot++) {
-      const backend = backends[slot]
-      if (backend === undefined) break
-      if (backend.port !== port) {
-        port = backend.port
-        portOctets = portData(port)
-      }
-      const key = prefix + (slotOctets[slot] ?? this.#octetsOf(slot))
-      out.push({ set, key, data: backend.ip + portOctets, comment: '' })
-    }
-  }
+/** Makes the endpoints of a port without affinity, slot by slot. */
+function dealt(port: PortFrontends, base: number, before: ElementGroup): readonly Element[] {
+  const set = ENDPOINTS[port.protocol]
+  const slots = slotsOf(before, set)
+  return listsOf(port, base).flatMap(({ list, endpoints }) =>
+    assignSlots(endpoints, slots.get(list)).map((data, slot) => elementOf(set, pairKey(list, slot), data)),
+  )
+}
 
-  /** Callers pass slots in order, so that the list has no gaps. */
-  #octetsOf(slot: number): Octets {
-    const octets = u32host(slot)
-    this.#slotOctets[slot] = octets
-    return octets
-  }
+/**
+ * Makes the endpoints of a port with affinity. Both lists share one numbering, so that a client keeps its
+ * endpoint on either list. Gives undefined when there are not enough numbers.
+ */
+function affineElements(
+  port: PortFrontends,
+  base: number,
+  before: ElementGroup,
+): readonly Element[] | undefined {
+  const lists = listsOf(port, base)
+  const all = new Set(lists.flatMap(({ endpoints }) => endpoints))
+  const ids = stableIds([...all].sort(), numbersOf(before, base))
+  if (ids === undefined) return undefined
+  const slots = slotsOf(before, 'slots')
+  return lists.flatMap(({ list, marker, endpoints }) => {
+    const numbers = endpoints.map(data => base + (ids.get(data) ?? 0))
+    return [
+      ...endpoints.map((data, at) =>
+        elementOf(ENDPOINTS[port.protocol], pairKey(numbers[at] ?? 0, marker), data),
+      ),
+      ...assignSlots(numbers.map(u32host), slots.get(list)).map((data, slot) =>
+        elementOf('slots', pairKey(list, slot), data),
+      ),
+    ]
+  })
+}
 
-  /**
-   * Adds the endpoints of a port with affinity. Both lists share one numbering, so that a client keeps its
-   * endpoint on either list. Gives false when there are not enough numbers.
-   */
-  #addAffine({ port, base, before, slots }: Rendering, lists: number): boolean {
-    const cluster = (lists & CLUSTER) === 0 ? NONE : port.cluster.map(endpointData)
-    const local = (lists & LOCAL) === 0 ? NONE : port.local.map(endpointData)
-    const ids = stableIds([...new Set([...cluster, ...local])].sort(), numbersOf(before ?? NONE, base))
-    if (ids === undefined) return false
-    for (const [bit, marker, values] of [
-      [0, STABLE, cluster],
-      [LOCAL_LIST, STABLE_LOCAL, local],
-    ] as const) {
-      const list = base + bit
-      const numbers = values.map(value => base + (ids.get(value) ?? 0))
-      for (let i = 0; i < values.length; i++)
-        this.#add({
-          set: ENDPOINTS[port.protocol],
-          key: pairKey(numbers[i] ?? 0, marker),
-          data: values[i],
-          comment: '',
-        })
-      const dealt = assignSlots(numbers.map(u32host), slots?.get(list))
-      for (let slot = 0; slot < dealt.length; slot++)
-        this.#add({ set: 'slots', key: pairKey(list, slot), data: dealt[slot], comment: '' })
-    }
-    return true
-  }
-
-  #addRanges({ port, base }: Rendering): void {
-    const { frontends } = port
-    let keys: Set<Octets> | undefined
-    for (let i = 0; i < frontends.length; i++) {
-      const ranges = frontends[i]?.sourceRanges
-      if (ranges === undefined) continue
-      keys ??= new Set()
-      for (const { ip, bits } of ranges) {
-        if (ip.length === this.#context.layout.addressLength) keys.add(u32host(base + bits) + ip)
-      }
-    }
-    if (keys === undefined) return
-    for (const key of keys) this.#add({ set: 'ranges', key, data: undefined, comment: '' })
-  }
+function rangeElements(
+  { addressLength }: FamilyLayout,
+  { frontends }: PortFrontends,
+  base: number,
+): readonly Element[] {
+  const ranges = frontends.flatMap(({ sourceRanges = [] }) => sourceRanges)
+  const own = ranges.filter(({ ip }) => ip.length === addressLength)
+  const keys = new Set(own.map(({ ip, bits }) => u32host(base + bits) + ip))
+  return [...keys].map(key => elementOf('ranges', key))
 }
 
 /** Gives the numbers that the endpoints of one service port have, by address and port. */
@@ -249,22 +178,6 @@ function numbersOf(group: ElementGroup, base: number): ReadonlyMap<Octets, numbe
     if (number >= 0 && number < STABLE_MAX) numbers.set(data, number)
   }
   return numbers
-}
-
-const CLUSTER = 1
-const LOCAL = 2
-
-/** Gives the lists of a port that its frontends use: CLUSTER, LOCAL or both. */
-function listsOf({ frontends }: PortFrontends): number {
-  let lists = 0
-  for (let i = 0; i < frontends.length; i++) {
-    const route = frontends[i]?.route
-    if (route === undefined) break
-    if (route.kind === 'external-cluster') lists |= CLUSTER
-    else if (route.kind === 'external-local') lists |= CLUSTER | LOCAL
-    else if (route.kind === 'internal') lists |= route.over === 'local' ? LOCAL : CLUSTER
-  }
-  return lists
 }
 
 /** Gives the chain that serves a frontend, or its code where the code is fixed. */
@@ -310,17 +223,11 @@ function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
     if (of !== set || typeof data !== 'string') continue
     const { list, slot } = readPairKey(key)
     if (slot === undefined || slot >= group.length) continue
-    const slots = tables.get(list)
-    if (slots === undefined) tables.set(list, placed([], slot, data))
-    else placed(slots, slot, data)
+    const slots = tables.get(list) ?? []
+    slots[slot] = data
+    tables.set(list, slots)
   }
   return tables
-}
-
-function placed(slots: Slots, slot: number, data: Octets): Slots {
-  while (slots.length < slot) slots.push(undefined)
-  slots[slot] = data
-  return slots
 }
 
 /**
@@ -330,28 +237,16 @@ function placed(slots: Slots, slot: number, data: Octets): Slots {
  */
 export function assignSlots(wanted: readonly Octets[], before: Slots | undefined): readonly Octets[] {
   if (before === undefined) return wanted
-  const others: number[] = []
-  const slotOf = new Map<Octets, number>()
-  // Most of a long list stands where it stood, and needs no place in a Map.
-  for (let slot = 0; slot < wanted.length; slot++) {
-    const value = before[slot]
-    if (value === wanted[slot]) continue
-    others.push(slot)
-    if (value !== undefined) slotOf.set(value, slot)
-  }
-  if (others.length === 0) return wanted
-  const dealt = wanted.slice()
-  for (const slot of others) dealt[slot] = GAP
+  const slotOf = new Map(before.slice(0, wanted.length).map((value, slot) => [value, slot]))
+  const dealt = wanted.map(() => GAP)
   const waiting: Octets[] = []
-  for (const at of others) {
-    const value = wanted[at] ?? GAP
+  for (const value of wanted) {
     const slot = slotOf.get(value)
     if (slot === undefined) waiting.push(value)
     else dealt[slot] = value
   }
   let next = 0
-  for (const slot of others) if (dealt[slot] === GAP) dealt[slot] = waiting[next++] ?? GAP
-  return dealt
+  return dealt.map(value => (value === GAP ? (waiting[next++] ?? GAP) : value))
 }
 
 /** No endpoint. */

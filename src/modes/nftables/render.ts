@@ -11,11 +11,12 @@ import { CHAIN_REJECT } from '../common/rules.ts'
 import {
   changedServices,
   type FamilyLayout,
-  GROUP_NODEPORT_IPS,
+  familyName,
+  forFamilies,
   LAYOUTS,
   NFT_FAMILIES,
   sameGroup,
-  TABLE_COMMENT,
+  TableDraft,
   tableOf,
 } from '../common/tables.ts'
 import { chooseChains, makeChains } from './chains.ts'
@@ -24,18 +25,19 @@ import {
   CODE_REJECT,
   CodeDraft,
   type Codes,
+  codesIn,
+  countedAs,
   GROUP_AFFINITY,
   GROUP_DISPATCH,
   hairpinGroup,
   IdDraft,
   isCounted,
-  NOTHING,
+  prefixLengthsIn,
   SET_NAMES,
   sizeFor,
-  TallyDraft,
 } from './layout.ts'
 import { ForwarderDraft } from './localhost.ts'
-import { ElementDraft, type OutOfNumbers } from './render-service.ts'
+import { type OutOfNumbers, serviceElements } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
 import type { NftablesOptions } from './settings.ts'
 import { type Allocation, declareSet, type FixedChains, type NftablesState } from './state.ts'
@@ -61,8 +63,8 @@ class StateDraft {
   readonly #frontends: FrontendTable
   readonly #base: NftablesState
   readonly #without: ReadonlySet<string>
-  readonly #drafts: Drafts
-  readonly #forwarders: ForwarderDraft | undefined
+  readonly #drafts: Readonly<Record<NftFamily, NumberedDraft>>
+  readonly #forwarders: ForwarderDraft
   readonly #refusals: Map<string, readonly Refusal[]>
 
   constructor(
@@ -75,13 +77,19 @@ class StateDraft {
     this.#without = without
     const continuing = base.frontends !== undefined
     const isSame = base.frontends !== undefined && hasSameSurroundings(base.frontends, frontends)
-    this.#drafts = new Drafts(isSame, family => {
+    this.#drafts = forFamilies(family => {
       const allocation = base.allocations[family]
       const table = tableOf(base.ruleset, family)
-      return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
+      return new NumberedDraft({
+        layout: LAYOUTS[family],
+        options,
+        base: table,
+        allocation,
+        continuing,
+        isSame,
+      })
     })
-    const isForwarded = frontends.forwardedAtLocalhost !== undefined || base.forwarders.size > 0
-    this.#forwarders = isForwarded ? new ForwarderDraft(base, frontends) : undefined
+    this.#forwarders = new ForwarderDraft(base, frontends)
     this.#refusals = new Map(base.refusals)
   }
 
@@ -89,8 +97,9 @@ class StateDraft {
     const before = this.#base.frontends?.services.get(key)
     const after = this.#frontends.services.get(key)
     const leftOut = this.#without.has(key)
-    const reason = this.#drafts.replace(key, { before, after, leftOut })
-    this.#forwarders?.replace(before, leftOut || reason !== undefined ? undefined : after)
+    const refused = NFT_FAMILIES.map(family => this.#drafts[family].replace(key, { before, after, leftOut }))
+    const reason = refused.find(its => its !== undefined)?.reason
+    this.#forwarders.replace(before, leftOut || reason !== undefined ? undefined : after)
     if (reason === undefined) this.#refusals.delete(key)
     else this.#refusals.set(key, [refusal(key, reason)])
   }
@@ -98,12 +107,10 @@ class StateDraft {
   finish(): NftablesState {
     const [frontends, base, without] = [this.#frontends, this.#base, this.#without]
     const refusals = this.#refusals
-    for (const ip of changedKeys(base.frontends?.localBackends, frontends.localBackends)) {
-      const draft = this.#drafts.of(familyOf(ip) === 'IPv4' ? 'ip' : 'ip6')
-      draft.hairpin(ip, frontends.localBackends.has(ip))
-    }
-    const ip = this.#drafts.finish('ip', base, frontends)
-    const ip6 = this.#drafts.finish('ip6', base, frontends)
+    for (const ip of changedKeys(base.frontends?.localBackends, frontends.localBackends))
+      this.#drafts[familyName(familyOf(ip))].hairpin(ip, frontends.localBackends.has(ip))
+    const ip = this.#drafts.ip.finish(frontends)
+    const ip6 = this.#drafts.ip6.finish(frontends)
     const isLeftOut = (key: string) => without.has(key) || refusals.has(key)
     return {
       ruleset: { tables: [ip.table, ip6.table] },
@@ -111,7 +118,7 @@ class StateDraft {
       without,
       allocations: { ip: ip.allocation, ip6: ip6.allocation },
       refusals,
-      forwarders: this.#forwarders?.finish(frontends, isLeftOut) ?? base.forwarders,
+      forwarders: this.#forwarders.finish(frontends, isLeftOut),
     }
   }
 }
@@ -126,48 +133,6 @@ function hasSameSurroundings(a: FrontendTable, b: FrontendTable): boolean {
   )
 }
 
-/** The drafts of both tables. One that no change concerns is not begun. */
-class Drafts {
-  readonly #isSame: boolean
-  readonly #begin: (family: NftFamily) => TableDraft
-  readonly #begun = new Map<NftFamily, TableDraft>()
-
-  /** `isSame` if the tables differ from their base in their Services at most. */
-  constructor(isSame: boolean, begin: (family: NftFamily) => TableDraft) {
-    this.#isSame = isSame
-    this.#begin = begin
-  }
-
-  of(family: NftFamily): TableDraft {
-    const begun = this.#begun.get(family)
-    if (begun !== undefined) return begun
-    const draft = this.#begin(family)
-    this.#begun.set(family, draft)
-    return draft
-  }
-
-  /** Replaces a Service. Gives the reason when the Service is in neither table. */
-  replace(key: string, change: ServiceChange): string | undefined {
-    let reason: string | undefined
-    const { before, after } = change
-    for (let i = 0; i < NFT_FAMILIES.length; i++) {
-      const family = NFT_FAMILIES[i] ?? 'ip'
-      const layout = LAYOUTS[family]
-      if (!isIn(layout, before) && !isIn(layout, after)) continue
-      const refused = this.of(family).replace(key, change)
-      reason ??= refused?.reason
-    }
-    return reason
-  }
-
-  finish(family: NftFamily, base: NftablesState, frontends: FrontendTable): FinishedTable {
-    const [table, allocation] = [tableOf(base.ruleset, family), base.allocations[family]]
-    const isUnchanged = this.#isSame && allocation.fixed !== undefined && !this.#begun.has(family)
-    if (isUnchanged && table !== undefined) return { table, allocation }
-    return this.of(family).finish(frontends)
-  }
-}
-
 function changedKeys<V>(before: PersistentMap<V> | undefined, after: PersistentMap<V>): Iterable<string> {
   return before === undefined ? after.keys() : PersistentMap.changes(before, after)
 }
@@ -176,9 +141,7 @@ function refusal(service: string, reason: string): Refusal {
   return { object: `Service ${service}`, field: 'metadata.name', value: service, reason }
 }
 
-const NO_ELEMENTS: ElementGroup = []
-
-interface TableDraftOptions {
+interface NumberedDraftOptions {
   readonly layout: FamilyLayout
   readonly options: NftablesOptions
   readonly base: Table | undefined
@@ -189,11 +152,6 @@ interface TableDraftOptions {
   readonly isSame: boolean
 }
 
-interface FinishedTable {
-  readonly table: Table
-  readonly allocation: Allocation
-}
-
 interface ServiceChange {
   readonly before: ServiceFrontends | undefined
   readonly after: ServiceFrontends | undefined
@@ -201,116 +159,83 @@ interface ServiceChange {
   readonly leftOut: boolean
 }
 
-/** Builds the next version of one table during a render: collects the changes, then applies them. */
-class TableDraft {
-  readonly #given: TableDraftOptions
+/** Builds the next version of one table during a render, with the numbers that its elements have. */
+class NumberedDraft {
+  readonly #given: NumberedDraftOptions
   readonly #ids: IdDraft
   readonly #codes: CodeDraft
-  readonly #tally: TallyDraft
-  readonly #elements: ElementDraft
-  readonly #made = new Map<string, ElementGroup>()
-  readonly #gone: string[] = []
+  readonly #table: TableDraft
 
-  constructor(given: TableDraftOptions) {
-    const { allocation, continuing } = given
+  constructor(given: NumberedDraftOptions) {
+    const { allocation, continuing, base, layout, options } = given
     this.#given = given
     this.#ids = new IdDraft(allocation.ids)
     this.#codes = new CodeDraft(allocation.codes)
-    this.#elements = new ElementDraft({
-      layout: given.layout,
-      ids: this.#ids,
-      codes: this.#codes,
-    })
-    this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
-    if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
+    const counts = continuing ? allocation.tally : undefined
+    this.#table = new TableDraft({ family: layout.family, name: options.tableName, base, counts, countedAs })
+    if (continuing) return
+    for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
+    this.#table.put(GROUP_AFFINITY, base?.elements.get(GROUP_AFFINITY) ?? [])
   }
 
   /** Replaces the elements of a Service, which `before` was rendered to. */
   replace(key: string, change: ServiceChange): OutOfNumbers | undefined {
     const { after, leftOut } = change
     this.#renumber(change)
-    const present = this.#given.base?.elements.get(key)
-    const made = after === undefined || leftOut ? NO_ELEMENTS : this.#make(after, present)
-    if ('reason' in made) {
-      this.#put(key, undefined, present)
-      return made
-    }
-    this.#put(key, made.length === 0 ? undefined : made, present)
-    return undefined
+    const made = after === undefined || leftOut ? [] : this.#make(after, this.#given.base?.elements.get(key))
+    const isRefused = 'reason' in made
+    this.#table.put(key, isRefused ? [] : made)
+    return isRefused ? made : undefined
   }
 
   /** Makes the elements of a Service; gives those that the kernel holds where they serve it as well. */
   #make(service: ServiceFrontends, present: ElementGroup | undefined): ElementGroup | OutOfNumbers {
-    if (present === undefined || this.#given.continuing) return this.#elements.make(service, present)
-    const made = this.#elements.make(service, undefined)
-    return 'reason' in made || !sameGroup(present, made) ? this.#elements.make(service, present) : present
+    const context = { layout: this.#given.layout, ids: this.#ids, codes: this.#codes }
+    if (present === undefined || this.#given.continuing) return serviceElements(context, service, present)
+    const made = serviceElements(context, service)
+    return 'reason' in made || !sameGroup(present, made)
+      ? serviceElements(context, service, present)
+      : present
   }
 
   /** Frees the ids of removed ports at the end of the render. */
   #renumber({ before, after }: ServiceChange): void {
     const { model } = this.#given.layout
-    if (before !== undefined)
-      for (const port of before.ports) if (port.family === model) this.#ids.retire(port.key)
-    if (after !== undefined && this.#ids.hasRetired)
-      for (const port of after.ports) if (port.family === model) this.#ids.keep(port.key)
+    for (const port of before?.ports ?? []) if (port.family === model) this.#ids.retire(port.key)
+    for (const port of after?.ports ?? []) if (port.family === model) this.#ids.keep(port.key)
   }
 
   hairpin(ip: string, local: boolean): void {
     const element: Element = { set: 'hairpin', key: ip + ip, data: undefined, comment: '' }
-    this.#put(hairpinGroup(ip), local ? [element] : undefined)
+    this.#table.put(hairpinGroup(ip), local ? [element] : [])
   }
 
-  finish(frontends: FrontendTable): FinishedTable {
-    const { layout, options, base, allocation, continuing } = this.#given
+  finish(frontends: FrontendTable): { readonly table: Table; readonly allocation: Allocation } {
+    const { layout, allocation, continuing } = this.#given
     const fixed = this.#finishFixed(frontends)
-    const ids = this.#ids.finish()
-    const isUntouched = this.#made.size === 0 && this.#gone.length === 0 && ids === allocation.ids
-    if (isUntouched && fixed === allocation.fixed && base !== undefined) return { table: base, allocation }
     const { chains, codes } = this.#finishChains(frontends, fixed)
-    if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
-    if (fixed !== allocation.fixed) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(layout, frontends))
-    const elements = this.#finishElements()
-    const sets = this.#finishSets(frontends)
-    const { family } = layout
-    const table: Table = {
-      family,
-      name: options.tableName,
-      flags: 0,
-      comment: TABLE_COMMENT,
-      chains,
-      sets,
-      elements,
+    if (codes !== allocation.codes || !continuing) this.#table.put(GROUP_DISPATCH, dispatchElements(codes))
+    if (fixed !== allocation.fixed) {
+      const nodePorts = frontends.nodePorts[layout.model]
+      const ips = nodePorts.kind === 'all' ? [] : [...new Set(nodePorts.ips)]
+      this.#table.putNodePortIps(ips.filter(ip => ip.length === layout.addressLength))
     }
-    return { table, allocation: { ids, codes, tally: this.#tally.finish(), fixed } }
-  }
-
-  #put(
-    key: string,
-    group: ElementGroup | undefined,
-    present: ElementGroup | undefined = this.#given.base?.elements.get(key),
-  ): void {
-    const before = this.#given.continuing ? present : undefined
-    if (before === undefined && group === undefined) return
-    if (before !== undefined) this.#tally.count(before, -1)
-    if (group === undefined) this.#gone.push(key)
-    else {
-      this.#tally.count(group, 1)
-      const isSame = present !== undefined && present !== group && sameGroup(present, group)
-      this.#made.set(key, isSame ? present : group)
-    }
+    const table = this.#table.finish({ chains, sets: this.#finishSets(frontends) })
+    return { table, allocation: { ids: this.#ids.finish(), codes, tally: this.#table.counts, fixed } }
   }
 
   #skeleton(frontends: FrontendTable): Skeleton {
     const { layout, options } = this.#given
-    return skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
+    const prefixLengths = prefixLengthsIn(this.#table.counts)
+    return skeletonOf(layout, options, { frontends, prefixLengths })
   }
 
   /** Gives the fixed chains: those of the base if equal inputs made them. */
   #finishFixed(frontends: FrontendTable): FixedChains {
     const { allocation, continuing, isSame } = this.#given
     const { fixed, tally } = allocation
-    if (isSame && fixed !== undefined && sameKeys(this.#tally.perPrefixLength, tally.prefixLengths))
-      return fixed
+    const lengths = prefixLengthsIn(this.#table.counts).join()
+    if (isSame && fixed !== undefined && lengths === prefixLengthsIn(tally).join()) return fixed
     const skeleton = this.#skeleton(frontends)
     const key = skeletonKey(skeleton)
     return continuing && key === fixed?.key ? fixed : { key, chains: fixedChains(skeleton) }
@@ -320,24 +245,13 @@ class TableDraft {
   #finishChains(frontends: FrontendTable, fixed: FixedChains) {
     const { base, allocation } = this.#given
     const isFixed = fixed === allocation.fixed
-    const inUse = this.#tally.codes
-    if (isFixed && base !== undefined && sameKeys(inUse, allocation.tally.codes))
+    const inUse = codesIn(this.#table.counts)
+    if (isFixed && base !== undefined && inUse.join() === codesIn(allocation.tally).join())
       return { chains: base.chains, codes: allocation.codes }
-    const { chains: names, codes } = chooseChains(base, this.#codes, inUse)
+    const { chains: names, codes } = chooseChains(base, this.#codes, new Set(inUse))
     const made = makeChains(names, () => this.#skeleton(frontends), isFixed ? base?.chains : undefined)
     const chains = [...fixed.chains, ...made]
     return { chains: new Map(chains.map(chain => [chain.name, chain])), codes }
-  }
-
-  #finishElements(): PersistentMap<ElementGroup> {
-    const { base, continuing } = this.#given
-    if (continuing && base !== undefined) {
-      const gone = this.#gone.map(key => [key, undefined] as const)
-      return base.elements.with([...gone, ...this.#made])
-    }
-    const affinity = base?.elements.get(GROUP_AFFINITY)
-    if (affinity !== undefined) this.#made.set(GROUP_AFFINITY, affinity)
-    return PersistentMap.owning(this.#made)
   }
 
   /** Gives the declarations: those of the base where they stay, and its Map where all do. */
@@ -350,7 +264,7 @@ class TableDraft {
     for (const name of SET_NAMES) {
       if (name === 'nodeport-ips' && !hasNodePortIps) continue
       const before = base?.sets.get(name)
-      const size = sizeFor(name, this.#tally.elements(name), before?.size)
+      const size = sizeFor(name, this.#table.counts.get(name) ?? 0, before?.size)
       const counted = isCounted(name, connectionCounters)
       const stays = continuing && before?.size === size && (before.counted === true) === counted
       isSame &&= stays
@@ -358,21 +272,6 @@ class TableDraft {
     }
     return isSame && base?.sets.size === sets.size ? base.sets : sets
   }
-}
-
-function sameKeys<K>(a: ReadonlyMap<K, unknown>, b: ReadonlyMap<K, unknown>): boolean {
-  if (a.size !== b.size) return false
-  for (const key of a.keys()) if (!b.has(key)) return false
-  return true
-}
-
-/** Tests whether a Service has anything in the family's table. */
-function isIn({ model, addressLength }: FamilyLayout, service: ServiceFrontends | undefined): boolean {
-  if (service === undefined) return false
-  const { ports, clusterIps } = service
-  for (let i = 0; i < ports.length; i++) if (ports[i]?.family === model) return true
-  for (let i = 0; i < clusterIps.length; i++) if (clusterIps[i]?.length === addressLength) return true
-  return false
 }
 
 function dispatchElements(codes: Codes): ElementGroup {
@@ -389,12 +288,4 @@ function dispatchElements(codes: Codes): ElementGroup {
     comment: '',
   }
   return [goTo(CODE_REJECT, CHAIN_REJECT), drop, ...[...codes].map(([chain, code]) => goTo(code, chain))]
-}
-
-function nodePortAddresses(layout: FamilyLayout, frontends: FrontendTable): ElementGroup | undefined {
-  const nodePorts = frontends.nodePorts[layout.model]
-  if (nodePorts.kind === 'all' || nodePorts.ips.length === 0) return undefined
-  return [...new Set(nodePorts.ips)]
-    .filter(ip => ip.length === layout.addressLength)
-    .map(key => ({ set: 'nodeport-ips', key, data: undefined, comment: '' }))
 }

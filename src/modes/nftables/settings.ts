@@ -1,5 +1,6 @@
 import { tableNameOf } from '../../config/modes/nftables.ts'
-import { type Detectors, NAT_PRIORITY } from '../common/rules.ts'
+import type { Detectors } from '../common/detector.ts'
+import { NAT_PRIORITY } from '../common/rules.ts'
 
 export interface NftablesOptions {
   /** The name of both tables, `ip` and `ip6`. */

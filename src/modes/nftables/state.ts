@@ -17,7 +17,8 @@ import {
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Forwarder, ForwarderChanges } from '../common/forwarder/forwarder.ts'
-import type { FamilyLayout, TransactionPlan } from '../common/tables.ts'
+import type { FamilyLayout } from '../common/tables.ts'
+import type { TransactionPlan } from '../common/transaction-plan.ts'
 import {
   CLIENT_6_LENGTH,
   type Codes,
@@ -25,7 +26,6 @@ import {
   type Ids,
   isCounted,
   NO_IDS,
-  NOTHING,
   type SetName,
   type Tally,
 } from './layout.ts'
@@ -58,7 +58,7 @@ export interface FixedChains {
   readonly chains: readonly Chain[]
 }
 
-const NO_ALLOCATION: Allocation = { ids: NO_IDS, codes: new Map(), tally: NOTHING, fixed: undefined }
+const NO_ALLOCATION: Allocation = { ids: NO_IDS, codes: new Map(), tally: new Map(), fixed: undefined }
 
 /** The state of a kernel in which nothing of ours exists. */
 export const EMPTY_STATE: NftablesState = {
@@ -74,9 +74,6 @@ export interface NftablesPlan extends TransactionPlan<NftablesState> {
   /** Undefined when no forwarder changes. */
   readonly forwarders?: ForwarderChanges | undefined
 }
-
-/** The timeout of affinity entries whose rule names no other: the default of Services. */
-const AFFINITY_TIMEOUT_MS = 10_800_000
 
 interface SetDeclaration {
   readonly layout: FamilyLayout
@@ -105,7 +102,8 @@ export function declareSet(name: SetName, { layout, size, connectionCounters }: 
       return {
         ...typedSet(name, { size, key: [PRIORITY, clientField(layout)], data: [PRIORITY] }),
         flags: NFT_SET_MAP | NFT_SET_TIMEOUT | NFT_SET_EVAL,
-        timeoutMs: AFFINITY_TIMEOUT_MS,
+        // For entries whose rule names no other: the default of Services.
+        timeoutMs: 10_800_000,
       }
     case 'endpoints-tcp':
     case 'endpoints-udp':

@@ -29,8 +29,8 @@ import {
   portData,
   portKey,
   protocolOfKey,
-  receiptOf,
 } from '../common/tables.ts'
+import { receiptOf } from '../common/transaction-plan.ts'
 import {
   bothNamed,
   deleteTables,

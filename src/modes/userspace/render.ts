@@ -6,8 +6,7 @@ import type { Element, NftFamily, NftSet, Table } from '../../kernel/nft/state.t
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { TableDraft } from '../common/elements.ts'
-import { type Forwarder, type ListName, sameForwarder } from '../common/forwarder/forwarder.ts'
+import { type Forwarder, knownForwarder, type ListName } from '../common/forwarder/forwarder.ts'
 import { DROP, REJECT } from '../common/rules.ts'
 import {
   changedServices,
@@ -17,6 +16,7 @@ import {
   LAYOUTS,
   NFT_FAMILIES,
   portKey,
+  TableDraft,
   tableOf,
 } from '../common/tables.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
@@ -103,7 +103,8 @@ class StateDraft {
       const made = this.#elementsOf(after, family)
       elements[family] = made.elements
       refusals.push(...made.refusals)
-      for (const forwarder of made.forwarders) this.#forwarders.set(forwarder.key, this.#known(forwarder))
+      for (const forwarder of made.forwarders)
+        this.#forwarders.set(forwarder.key, knownForwarder(this.continued.forwarders, forwarder))
       for (const place of made.places) this.#places.set(place, key)
     }
     for (const family of NFT_FAMILIES) this.#tables[family].put(key, elements[family])
@@ -162,11 +163,6 @@ class StateDraft {
     for (const place of places) {
       if (!this.#places.has(place)) this.#places.set(place, undefined)
     }
-  }
-
-  #known(forwarder: Forwarder): Forwarder {
-    const before = this.continued.forwarders.get(forwarder.key)
-    return before !== undefined && sameForwarder(before, forwarder) ? before : forwarder
   }
 }
 
@@ -316,19 +312,11 @@ function targetsOf({ route }: Frontend, { cluster, local }: PortFrontends): Targ
 }
 
 function listsOf(port: PortFrontends): readonly ListName[] {
-  let [hasCluster, hasLocal] = [false, false]
-  for (const frontend of port.frontends) {
-    const { inside, everyone } = targetsOf(frontend, port)
-    hasCluster ||= inside === 'cluster' || everyone === 'cluster'
-    hasLocal ||= everyone === 'local'
-  }
-  return hasCluster ? (hasLocal ? BOTH : CLUSTER) : hasLocal ? LOCAL : NONE
+  const targets = port.frontends.map(frontend => targetsOf(frontend, port))
+  return (['cluster', 'local'] as const).filter(list =>
+    targets.some(({ inside, everyone }) => inside === list || everyone === list),
+  )
 }
-
-const NONE: readonly ListName[] = []
-const CLUSTER: readonly ListName[] = ['cluster']
-const LOCAL: readonly ListName[] = ['local']
-const BOTH: readonly ListName[] = ['cluster', 'local']
 
 function commentFor(port: PortFrontends, list: ListName): string {
   return list === 'local' ? commentOf(port) + LOCAL_SUFFIX : commentOf(port)

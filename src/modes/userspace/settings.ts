@@ -1,7 +1,8 @@
 import type { Config } from '../../config/config.ts'
 import { tableNameOf } from '../../config/modes/userspace.ts'
+import { type Detectors, detectorsOf } from '../common/detector.ts'
 import { DEFAULT_LIMITS, type ForwarderLimits } from '../common/forwarder/context.ts'
-import { type Detectors, detectorsOf, NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
+import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 
 export interface UserspaceOptions {
   /** The name of both tables, `ip` and `ip6`. */

@@ -23,15 +23,8 @@ import {
   type ForwarderKey,
   type ListName,
 } from '../common/forwarder/forwarder.ts'
-import {
-  countChanges,
-  describeTransaction,
-  type FamilyLayout,
-  keptFrom,
-  LAYOUTS,
-  portData,
-  portKey,
-} from '../common/tables.ts'
+import { type FamilyLayout, keptFrom, LAYOUTS, portData, portKey } from '../common/tables.ts'
+import { countChanges, describeTransaction } from '../common/transaction-plan.ts'
 
 const REDIRECTS = ['inside', 'nodeports-inside', 'frontends', 'nodeports'] as const
 /** A map whose data is the address and port of a listener. */

@@ -3,7 +3,7 @@ import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import { chainKey, type ScopeOperation, type ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
-import { sharedFirst } from '../common/tables.ts'
+import { sharedFirst } from '../common/transaction-plan.ts'
 
 /** Counts changes. A chain that is rewritten is one change. */
 export function countScopeChanges(operations: ScopeOperations): number {

@@ -116,9 +116,10 @@ class ServiceNaming {
     if (services.length > 0) this.#chains.set(name, new Set(services))
   }
 
-  /** Passes names from shared chains to chains of Services, and on; three jumps lead to an endpoint. */
+  /** Passes names from shared chains to chains of Services, and on. */
   spread(chains: readonly ReadChain[]): void {
-    for (let jumps = 0; jumps < JUMPS_MAX; jumps++) {
+    // Three jumps lead to an endpoint.
+    for (let jumps = 0; jumps < 4; jumps++) {
       const found = new Map<string, Set<string>>()
       for (const chain of chains) {
         if (!chain.ours) continue
@@ -147,8 +148,6 @@ class ServiceNaming {
     return named === undefined ? [...(this.#chains.get(chain.name) ?? [])].sort() : [named]
   }
 }
-
-const JUMPS_MAX = 4
 
 function commented({ matches }: XtRule): string | undefined {
   const comment = matches.find(match => match.kind === 'comment')

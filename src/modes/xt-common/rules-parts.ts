@@ -5,8 +5,9 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import * as xt from '../../kernel/xt/rule.ts'
 import type { Protocol } from '../../model/service.ts'
+import type { Detector } from '../common/detector.ts'
 import { LOG_LIMIT, LOGGED_BYTES, logPrefix, nameOfPrefix, type VerdictReason } from '../common/logs.ts'
-import { type Detector, LOOPBACKS } from '../common/rules.ts'
+import { LOOPBACKS } from '../common/rules.ts'
 
 /* Matches, targets and conditions that the rules of iptables mode and IPVS mode consist of. */
 

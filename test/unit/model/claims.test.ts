@@ -276,30 +276,11 @@ describe('when a contest changes', () => {
     ])
   })
 
-  it('the winner that gives up one address promotes the loser', () => {
-    const { table } = step([a, b], eventsOf([service('a', {}, at('1', MONDAY))]))
-    expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
-  })
-
-  it('the winner that goes to another proxy promotes the loser', () => {
-    const metadata = {
-      ...at('1', MONDAY).metadata,
-      labels: { 'service.kubernetes.io/service-proxy-name': 'x' },
-    }
-    const { table } = step([a, b], eventsOf([external('a', '10.96.0.1', { metadata })]))
-    expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
-  })
-
   it('a ClusterIP moves between Services in one step (F34)', () => {
     const first = service('first', { clusterIP: '10.96.0.9' }, at('1', MONDAY))
     const second = service('second', { clusterIP: '10.96.0.9' }, at('2', TUESDAY))
     const { table } = step([first], [gone('ns/first'), ...eventsOf([second])])
     expect(standing(table).frontends).toContain('ns/second 10.96.0.9:80')
     expect(standing(table).refusals).toEqual([])
-  })
-
-  it('a recreated winner is younger and loses', () => {
-    const { table } = step([a, b], eventsOf([external('a', '10.96.0.1', at('9', TUESDAY))]))
-    expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
   })
 })

@@ -1,21 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../src/base/clock.ts'
 import type { HealthCheck } from '../../../src/model/frontend.ts'
-import { resolve } from '../../../src/model/resolve.ts'
-import { applyEvents } from '../../../src/model/snapshot.ts'
-import {
-  DRAINING,
-  endpoint,
-  eventsOf,
-  type Fields,
-  node,
-  OPTIONS,
-  service,
-  slice,
-  snapshotOf,
-  tableOf,
-  UNREADY,
-} from './objects.ts'
+import { DRAINING, endpoint, type Fields, node, service, slice, tableOf, UNREADY } from './objects.ts'
 
 const LOCAL: Fields = {
   type: 'LoadBalancer',
@@ -75,22 +60,5 @@ describe('healthCheckOf', () => {
     const found = tableOf([node(), service('web', spec)]).services.get('ns/web')
     expect(found).toBeDefined()
     expect(found).not.toHaveProperty('healthCheck')
-  })
-
-  it('changes with an endpoint, and not without', () => {
-    const first = snapshotOf([node(), service('web', LOCAL), slice('web-1', 'web', [here('10.1.0.1')])])
-    const before = finish(resolve(OPTIONS, undefined, first))
-    const other = applyEvents(first, eventsOf([service('other', { clusterIP: '10.96.0.2' })]))
-    const same = finish(resolve(OPTIONS, before, other))
-    expect(same.table.services.get('ns/web')).toBe(before.table.services.get('ns/web'))
-    const grown = applyEvents(
-      other,
-      eventsOf([slice('web-1', 'web', [here('10.1.0.1'), here('10.1.0.2', { conditions: UNREADY })])]),
-    )
-    const still = finish(resolve(OPTIONS, same, grown))
-    expect(still.table.services.get('ns/web')?.healthCheck?.local).toEqual({ IPv4: 1 })
-    const ready = applyEvents(grown, eventsOf([slice('web-1', 'web', [here('10.1.0.1'), here('10.1.0.2')])]))
-    const two = finish(resolve(OPTIONS, still, ready))
-    expect(two.table.services.get('ns/web')?.healthCheck?.local).toEqual({ IPv4: 2 })
   })
 })

@@ -161,159 +161,96 @@ describe('parseService', () => {
 
 describe('parseService refuses the smallest unit', () => {
   const LB = { type: 'LoadBalancer' }
-  it.each<[Fields, { status?: Fields }, string]>([
+  const second = (port: unknown) => ({ ports: [{ port: 80 }, port] })
+  const timeout = (timeoutSeconds: number) => ({
+    sessionAffinity: 'ClientIP',
+    sessionAffinityConfig: { clientIP: { timeoutSeconds } },
+  })
+  const ranges = (range: string) => ({ loadBalancerSourceRanges: ['10.0.0.0/8', range] })
+  const PORT = 'not a port; whole numbers from 1 to 65535 are accepted'
+  const POLICY = 'not a traffic policy; Cluster and Local are accepted; using Cluster'
+  const TIMEOUT = 'not a timeout; 1 to 86400 seconds are accepted; using 10800'
+  it.each<[value: string, reason: string, spec: Fields, rest?: { status?: Fields }]>([
+    ['type = Banana', 'not a type of Service; using ClusterIP', { type: 'Banana' }],
     [
+      'clusterIPs[1] = 10.96.0.2',
+      'a second IPv4 address; a Service has one per family',
       { clusterIPs: ['10.96.0.1', '10.96.0.2'] },
-      {},
-      'spec.clusterIPs[1] = 10.96.0.2: a second IPv4 address; a Service has one per family',
     ],
     [
+      'clusterIPs[1] = fd00::1',
+      'an IPv6 address where an IPv4 one belongs',
       { clusterIPs: ['10.96.0.1', 'fd00::1'], ipFamilies: ['IPv4', 'IPv4'] },
-      {},
-      'spec.clusterIPs[1] = fd00::1: an IPv6 address where an IPv4 one belongs',
+    ],
+    ['ports[1] = x', 'not an object', second('x')],
+    ['ports[1].port = 0', PORT, second({ name: 'a', port: 0 })],
+    ['ports[1].port = 65536', PORT, second({ name: 'a', port: 65536 })],
+    ['ports[1].port = "81"', `a quoted string, and ${PORT}`, second({ name: 'a', port: '81' })],
+    ['ports[1].port = 1.5', PORT, second({ name: 'a', port: 1.5 })],
+    ['ports[0].nodePort = -1', PORT, { ports: [{ port: 80, nodePort: -1 }] }],
+    [
+      'ports[1].protocol = ICMP',
+      'not a protocol of Services; TCP, UDP and SCTP are accepted',
+      second({ name: 'a', port: 81, protocol: 'ICMP' }),
     ],
     [
-      { clusterIPs: ['10.96.0.1', 'x'] },
-      {},
-      'spec.clusterIPs[1] = x: not an IP address; write it like 192.0.2.1 or 2001:db8::1',
+      'ports[1].name = A\\u0022\\u000a',
+      'not a DNS label; 1 to 63 lower-case letters, digits and inner hyphens are accepted',
+      second({ name: 'A"\n', port: 81 }),
     ],
-    [{ type: 'Banana' }, {}, 'spec.type = Banana: not a type of Service; using ClusterIP'],
+    ['ports[1].name = ', 'the name of an earlier port with the same protocol', second({ port: 81 })],
+    ['externalIPs = 7', 'not a list; ignored', { externalIPs: 7 }],
     [
-      { ports: [{ port: 80 }, { name: 'a', port: 0 }] },
-      {},
-      'spec.ports[1].port = 0: not a port; whole numbers from 1 to 65535 are accepted',
-    ],
-    [
-      { ports: [{ port: 80 }, { name: 'a', port: 65536 }] },
-      {},
-      'spec.ports[1].port = 65536: not a port; whole numbers from 1 to 65535 are accepted',
+      'externalIPs[1] = 127.0.0.1',
+      'a loopback address, which every node has for itself',
+      { externalIPs: ['192.0.2.1', '127.0.0.1'] },
     ],
     [
-      { ports: [{ port: 80 }, { name: 'a', port: '81' }] },
-      {},
-      'spec.ports[1].port = "81": a quoted string, and not a port; whole numbers from 1 to 65535 are accepted',
-    ],
-    [
-      { ports: [{ port: 80 }, { name: 'a', port: 1.5 }] },
-      {},
-      'spec.ports[1].port = 1.5: not a port; whole numbers from 1 to 65535 are accepted',
-    ],
-    [
-      { ports: [{ port: 80 }, { name: 'a', port: 81, protocol: 'ICMP' }] },
-      {},
-      'spec.ports[1].protocol = ICMP: not a protocol of Services; TCP, UDP and SCTP are accepted',
-    ],
-    [
-      { ports: [{ port: 80 }, { name: 'A"\n', port: 81 }] },
-      {},
-      'spec.ports[1].name = A\\u0022\\u000a: not a DNS label; 1 to 63 lower-case letters, digits and inner hyphens are accepted',
-    ],
-    [
-      { ports: [{ port: 80 }, { port: 81 }] },
-      {},
-      'spec.ports[1].name = : the name of an earlier port with the same protocol',
-    ],
-    [{ ports: [{ port: 80 }, 'x'] }, {}, 'spec.ports[1] = x: not an object'],
-    [
-      { ports: [{ port: 80, nodePort: -1 }] },
-      {},
-      'spec.ports[0].nodePort = -1: not a port; whole numbers from 1 to 65535 are accepted',
-    ],
-    [
-      { externalIPs: ['127.0.0.1'] },
-      {},
-      'spec.externalIPs[0] = 127.0.0.1: a loopback address, which every node has for itself',
-    ],
-    [
-      { externalIPs: ['192.0.2.1', '0.0.0.0'] },
-      {},
-      'spec.externalIPs[1] = 0.0.0.0: the unspecified address, which stands for every address',
-    ],
-    [
-      { externalIPs: ['169.254.169.254'] },
-      {},
-      'spec.externalIPs[0] = 169.254.169.254: a link-local address, which belongs to the network this node is on (or its cloud metadata)',
-    ],
-    [
-      { externalIPs: ['224.0.0.1'] },
-      {},
-      'spec.externalIPs[0] = 224.0.0.1: a multicast address; Services have unicast addresses',
-    ],
-    [
-      { externalIPs: ['255.255.255.255'] },
-      {},
-      'spec.externalIPs[0] = 255.255.255.255: the broadcast address; Services have unicast addresses',
-    ],
-    [
-      { externalIPs: ['::ffff:192.0.2.1'] },
-      {},
-      'spec.externalIPs[0] = ::ffff:192.0.2.1: an IPv4-mapped IPv6 address, which programs read as either family; write plain IPv4',
-    ],
-    [
+      'externalIPs[0] = fd00::1',
+      'an IPv6 address of a Service that has no IPv6 ClusterIP',
       { externalIPs: ['fd00::1'] },
-      {},
-      'spec.externalIPs[0] = fd00::1: an IPv6 address of a Service that has no IPv6 ClusterIP',
     ],
     [
-      { externalIPs: ['fe80::1%eth0'] },
-      {},
-      'spec.externalIPs[0] = fe80::1%eth0: an IP address with a zone, which has no meaning on other nodes; omit the zone',
+      'loadBalancerSourceRanges[1] = 10.0.0.1',
+      'not a CIDR; write it like 192.0.2.0/24 or 2001:db8::/32',
+      ranges('10.0.0.1'),
     ],
-    [{ externalIPs: 7 }, {}, 'spec.externalIPs = 7: not a list; ignored'],
     [
+      'loadBalancerSourceRanges[1] = 10.0.0.0/33',
+      'not a CIDR: the prefix length must be 0 to 32',
+      ranges('10.0.0.0/33'),
+    ],
+    [
+      'loadBalancerSourceRanges[1] = ::ffff:10.0.0.0/104',
+      'a prefix of IPv4-mapped IPv6 addresses, which programs read as either family; write plain IPv4',
+      ranges('::ffff:10.0.0.0/104'),
+    ],
+    ['internalTrafficPolicy = Near', POLICY, { internalTrafficPolicy: 'Near' }],
+    ['externalTrafficPolicy = Near', POLICY, { externalTrafficPolicy: 'Near' }],
+    [
+      'sessionAffinity = Cookie',
+      'not an affinity; None and ClientIP are accepted; using None',
+      { sessionAffinity: 'Cookie' },
+    ],
+    ['sessionAffinityConfig.clientIP.timeoutSeconds = 0', TIMEOUT, timeout(0)],
+    ['sessionAffinityConfig.clientIP.timeoutSeconds = 86401', TIMEOUT, timeout(86401)],
+    [
+      'status.loadBalancer.ingress[0].ip = 127.0.0.1',
+      'a loopback address, which every node has for itself',
       LB,
       ingress({ ip: '127.0.0.1' }),
-      'status.loadBalancer.ingress[0].ip = 127.0.0.1: a loopback address, which every node has for itself',
     ],
     [
+      'status.loadBalancer.ingress[0].ipMode = Tunnel',
+      'not a mode; VIP and Proxy are accepted, using Proxy',
       LB,
       ingress({ ip: '192.0.2.1', ipMode: 'Tunnel' }),
-      'status.loadBalancer.ingress[0].ipMode = Tunnel: not a mode; VIP and Proxy are accepted, using Proxy',
     ],
-    [LB, ingress(5), 'status.loadBalancer.ingress[0] = 5: not an object'],
-    [
-      { loadBalancerSourceRanges: ['10.0.0.0/8', '10.0.0.1'] },
-      {},
-      'spec.loadBalancerSourceRanges[1] = 10.0.0.1: not a CIDR; write it like 192.0.2.0/24 or 2001:db8::/32',
-    ],
-    [
-      { loadBalancerSourceRanges: ['10.0.0.0/8', '10.0.0.0/33'] },
-      {},
-      'spec.loadBalancerSourceRanges[1] = 10.0.0.0/33: not a CIDR: the prefix length must be 0 to 32',
-    ],
-    [
-      { loadBalancerSourceRanges: ['10.0.0.0/8', '::ffff:10.0.0.0/104'] },
-      {},
-      'spec.loadBalancerSourceRanges[1] = ::ffff:10.0.0.0/104: a prefix of IPv4-mapped IPv6 addresses, which programs read as either family; write plain IPv4',
-    ],
-    [
-      { internalTrafficPolicy: 'Near' },
-      {},
-      'spec.internalTrafficPolicy = Near: not a traffic policy; Cluster and Local are accepted; using Cluster',
-    ],
-    [
-      { externalTrafficPolicy: 'Near' },
-      {},
-      'spec.externalTrafficPolicy = Near: not a traffic policy; Cluster and Local are accepted; using Cluster',
-    ],
-    [
-      { sessionAffinity: 'Cookie' },
-      {},
-      'spec.sessionAffinity = Cookie: not an affinity; None and ClientIP are accepted; using None',
-    ],
-    [
-      { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 0 } } },
-      {},
-      'spec.sessionAffinityConfig.clientIP.timeoutSeconds = 0: not a timeout; 1 to 86400 seconds are accepted; using 10800',
-    ],
-    [
-      { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 86401 } } },
-      {},
-      'spec.sessionAffinityConfig.clientIP.timeoutSeconds = 86401: not a timeout; 1 to 86400 seconds are accepted; using 10800',
-    ],
-  ])('of %j %j', (spec, rest, line) => {
+    ['status.loadBalancer.ingress[0] = 5', 'not an object', LB, ingress(5)],
+  ])('%s: %s', (at, reason, spec, rest) => {
     const value = web(spec, rest)
-    expect(refusalLines(value)).toEqual([`Service ns/web: ${line}`])
+    const field = at.startsWith('status.') ? at : `spec.${at}`
+    expect(refusalLines(value)).toEqual([`Service ns/web: ${field}: ${reason}`])
     expect(value.clusterIps[0]).toBe(ip('10.96.0.1'))
     expect(value.ports[0]).toMatchObject({ name: '', port: 80 })
   })
@@ -345,44 +282,64 @@ describe('parseService refuses the smallest unit', () => {
 })
 
 describe('parseService refuses the whole object', () => {
-  it.each<[Fields, Refusal]>([
-    [
-      {},
-      {
-        object: 'Service default/nothing',
-        field: 'metadata.name',
-        value: 'nothing',
-        reason: expect.stringContaining('not a DNS label'),
-      },
-    ],
+  const NAME = 'metadata.name'
+  const LONG = 'x'.repeat(65_536)
+  it.each<[object: Fields, label: string, field: string, value: string]>([
+    [{}, 'default/nothing', NAME, 'nothing'],
     [
       { metadata: { namespace: 'ns', name: 'a\n"\u202e' } },
-      {
-        object: 'Service ns/a\\u000a\\u0022\\u202e',
-        field: 'metadata.name',
-        value: 'a\\u000a\\u0022\\u202e',
-        reason: expect.stringContaining('not a DNS label'),
-      },
+      'ns/a\\u000a\\u0022\\u202e',
+      NAME,
+      'a\\u000a\\u0022\\u202e',
     ],
+    [{ metadata: { namespace: 'N S', name: 'web' } }, 'N S/web', 'metadata.namespace', 'N S'],
     [
-      { metadata: { namespace: 'N S', name: 'web' } },
-      {
-        object: 'Service N S/web',
-        field: 'metadata.namespace',
-        value: 'N S',
-        reason: expect.stringContaining('not a DNS label'),
-      },
+      { metadata: { namespace: 'ns', name: LONG } },
+      `ns/${LONG.slice(0, 61)}...`,
+      NAME,
+      `${LONG.slice(0, 61)}...`,
     ],
-    [
-      { metadata: { namespace: 'ns', name: 'x'.repeat(65_536) } },
-      {
-        object: `Service ns/${'x'.repeat(61)}...`,
-        field: 'metadata.name',
-        value: `${'x'.repeat(61)}...`,
-        reason: expect.stringContaining('not a DNS label'),
-      },
-    ],
-  ])('%#: whose name cannot be printed', (object, refusal) => {
-    expect(refused(object)).toEqual(refusal)
+  ])('%#: whose name cannot be printed', (object, label, field, value) => {
+    const reason = expect.stringContaining('not a DNS label')
+    expect(refused(object)).toEqual({ object: `Service ${label}`, field, value, reason })
+  })
+})
+
+describe('annotations of a Service', () => {
+  const annotated = (name: string, value: unknown) =>
+    web({}, { metadata: { annotations: { [`kprobe.io/${name}`]: value } } })
+
+  it.each([
+    ['leave', undefined],
+    ['cut', 0],
+    ['0', 0],
+    ['0s', 0],
+    ['1m30s', 90_000],
+    ['1500ms', 1_500],
+    ['24h', 86_400_000],
+  ])('tcp-drain %j is read as %j ms', (value, ms) => {
+    expect(annotated('tcp-drain', value)).toMatchObject({ tcpDrainMs: ms, refusals: [] })
+  })
+
+  it.each(['rr', 'a_b-2', 'x'.repeat(15)])('ipvs-scheduler %j is read as it is', value => {
+    expect(annotated('ipvs-scheduler', value)).toMatchObject({ ipvsScheduler: value, refusals: [] })
+  })
+
+  it.each([
+    ...['', 'CUT', '30', '-1s', '25h', 'soon', 30, null, {}].map(value => ['tcp-drain', value] as const),
+    ...['', 'RR', 'r r', 'rr\n', 'x'.repeat(16), 'ü', 1, null, {}].map(
+      value => ['ipvs-scheduler', value] as const,
+    ),
+  ])('%s %j is refused once, and the default counts', (name, value) => {
+    const read = annotated(name, value)
+    expect([read.tcpDrainMs, read.ipvsScheduler]).toEqual([undefined, undefined])
+    const reason = name === 'tcp-drain' ? 'neither leave, cut nor a duration' : 'not the name of a scheduler'
+    expect(refusalLines(read)).toEqual([expect.stringContaining(reason)])
+    expect(read.refusals[0]?.field).toBe(`metadata.annotations[kprobe.io/${name}]`)
+  })
+
+  it('are read as absent where there are none', () => {
+    for (const annotations of [null, { other: 'rr' }])
+      expect(web({}, { metadata: { annotations } }).ipvsScheduler).toBeUndefined()
   })
 })

@@ -40,6 +40,11 @@ describe('resolve', () => {
     },
   )
 
+  it.each([undefined, 'wrr'])('gives every port the scheduler %s of its Service', scheduler => {
+    const annotations = scheduler === undefined ? {} : { 'kprobe.io/ipvs-scheduler': scheduler }
+    expect(onlyPort(tableOf([service('web', {}, { metadata: { annotations } })])).scheduler).toBe(scheduler)
+  })
+
   it('counts local backends by the lists that hold them', () => {
     const spec = { type: 'NodePort', externalTrafficPolicy: 'Local', ports: [{ port: 80, nodePort: 30080 }] }
     const table = tableOf([

@@ -31,6 +31,13 @@ describe('a pool of values', () => {
     expect(pool.traits('other', READY, { forZones: ['a'], forNodes: [] })).not.toBe(known)
   })
 
+  it('gives equal text back, and forgets all when it is full', () => {
+    const pool = new ValuePool()
+    const names = Array.from({ length: 40_000 }, (_, index) => `node-${index}`)
+    expect(names.filter(name => pool.name(name) !== name)).toEqual([])
+    expect(pool.size).toBeLessThan(20_000)
+  })
+
   // Whoever may write slices may write them again and again, with names that no object has any more.
   it.each(['forZones', 'forNodes'] as const)('holds fewer traits the more text is in them %s', kind => {
     const pool = new ValuePool()
@@ -57,7 +64,7 @@ describe('a pool of values', () => {
     const first = pool.servicePorts(ports('first'))
     expect(pool.servicePorts(ports('first'))).toBe(first)
     const slices = pool.endpointPorts(ports('first'))
-    for (let at = 0; at < 2_000; at++) {
+    for (let at = 0; at < 5_000; at++) {
       pool.servicePorts(ports(`${at}`))
       pool.endpointPorts(ports(`${at}`))
     }

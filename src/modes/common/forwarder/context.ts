@@ -284,8 +284,6 @@ export interface Listener {
   unref(): void
 }
 
-const SILENCE_MS = 60_000
-
 /** Reports once a minute what would recur with every connection. */
 export class ReportLimit {
   readonly #clock: Clock
@@ -300,7 +298,7 @@ export class ReportLimit {
   isDue(message: string): boolean {
     const nowMs = this.#clock.nowMs()
     for (const [each, reportedAtMs] of this.#reportedAtMs) {
-      if (nowMs - reportedAtMs < SILENCE_MS) break
+      if (nowMs - reportedAtMs < 60_000) break
       this.#reportedAtMs.delete(each)
     }
     if (this.#reportedAtMs.has(message)) return false

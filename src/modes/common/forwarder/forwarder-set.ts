@@ -39,8 +39,6 @@ interface OpenForwarder {
 
 /** The number of listeners that are opened at a time. */
 const OPENED_AT_ONCE = 64
-/** Released listeners accept for this long. By then the next process has redirected all clients. */
-const RELEASE_MS = 5_000
 
 /** The forwarders of one process, each on a port of its own or on ports that the kernel chose. */
 export class ForwarderSet {
@@ -202,7 +200,8 @@ export class ForwarderSet {
   release(clock: Clock): void {
     const listeners = this.#all()
     for (const listener of listeners) listener.unref()
-    clock.after(RELEASE_MS, () => {
+    // By then the next process has redirected all clients.
+    clock.after(5_000, () => {
       for (const listener of listeners) listener.close()
     })
   }

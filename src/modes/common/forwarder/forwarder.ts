@@ -140,8 +140,14 @@ export interface Forwarder {
   readonly balance: Balance
 }
 
+/** Gives the forwarder of its key that is there if it is the same, so that comparisons skip it. */
+export function knownForwarder(known: PersistentMap<Forwarder>, forwarder: Forwarder): Forwarder {
+  const before = known.get(forwarder.key)
+  return before !== undefined && sameForwarder(before, forwarder) ? before : forwarder
+}
+
 /** Compares the endpoints and listeners of two forwarders. */
-export function sameForwarder(a: Forwarder, b: Forwarder): boolean {
+function sameForwarder(a: Forwarder, b: Forwarder): boolean {
   if (a === b) return true
   return (
     a.key === b.key &&

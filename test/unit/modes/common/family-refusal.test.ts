@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { refusalTo } from '../../../../src/modes/common/tables.ts'
+import { refusalTo } from '../../../../src/modes/common/transaction-plan.ts'
 
 it.each([
   ['EOPNOTSUPP', 'IPv6'],

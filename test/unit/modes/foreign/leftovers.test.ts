@@ -4,10 +4,9 @@ import {
   keptTexts,
   type Leftovers,
   leftoverTexts,
-  type Neighborhood,
-  neighborsOf,
   removedTexts,
 } from '../../../../src/modes/foreign/leftovers.ts'
+import { type Neighborhood, neighborsOf } from '../../../../src/modes/foreign/neighbors.ts'
 
 describe("what is kube-proxy's", () => {
   it.each([

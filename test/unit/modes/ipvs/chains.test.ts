@@ -1,43 +1,11 @@
-import { afterEach, describe, expect, it } from 'vitest'
-import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
-import { IpvsNode } from '../../../support/ipvs-node.ts'
-import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { describe, expect, it } from 'vitest'
+import type { IpvsNode } from '../../../support/ipvs-node.ts'
+import { ipvsBench } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 
 /* kube-proxy's chains before IPVS, by a reconciler on a node in memory. */
 
 const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
-
-const rigs: IpvsRig[] = []
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.close()
-})
-
-interface Made {
-  readonly node: IpvsNode
-  readonly clock: FakeClock
-  readonly start: (rules: IpvsOptions['rules']) => IpvsRig
-}
-
-function make(): Made {
-  const clock = new FakeClock()
-  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  return {
-    node,
-    clock,
-    start: rules => {
-      const rig = new IpvsRig({ node, clock, options: { rules }, driftPollMs: 100 })
-      rigs.push(rig)
-      return rig
-    },
-  }
-}
-
-async function stop(rig: IpvsRig): Promise<void> {
-  rigs.splice(rigs.indexOf(rig), 1)
-  await rig.close()
-}
 
 /** `ip nat KUBE-SERVICES 11`: chains of iptables with the number of their rules. */
 function chains({ nft }: IpvsNode): readonly string[] {
@@ -74,8 +42,8 @@ const LEFT = BOTH.filter(line => !line.includes('KUBE-')).map(line => line.repla
 
 describe("kube-proxy's chains before IPVS", () => {
   it('come before the rules that lean on them, and go before the sets that they ask', async () => {
-    const { node, start } = make()
-    const rig = start('iptables')
+    const { node, start } = ipvsBench()
+    const rig = start({ rules: 'iptables' })
     const seen: string[] = []
     node.afterMessage = () => {
       const marks = [
@@ -98,8 +66,8 @@ describe("kube-proxy's chains before IPVS", () => {
   })
 
   it('are healed, whatever of them is gone', async () => {
-    const { node, clock, start } = make()
-    const rig = start('iptables')
+    const { node, clock, start } = ipvsBench()
+    const rig = start({ rules: 'iptables' })
     await rig.sync(WEB)
     const table = [...node.nft.space.tables.values()].find(({ name }) => name === 'nat')
     const chain = table?.chains.get('PREROUTING')
@@ -111,26 +79,26 @@ describe("kube-proxy's chains before IPVS", () => {
   })
 
   it('give way to rules of our own when a process starts that has no use for them, and come back', async () => {
-    const { node, start } = make()
-    const first = start('iptables')
+    const { node, start, stop } = ipvsBench()
+    const first = start({ rules: 'iptables' })
     await first.sync(WEB)
     await stop(first)
-    const second = start('nftables')
+    const second = start({ rules: 'nftables' })
     await second.sync(WEB)
     expect(chains(node)).toEqual(LEFT)
     await stop(second)
-    await start('iptables').sync(WEB)
+    await start({ rules: 'iptables' }).sync(WEB)
     expect(chains(node)).toEqual(BOTH)
   })
 
   it("are left alone when they are kube-proxy's and rules of our own are asked for", async () => {
-    const { node, start } = make()
-    const first = start('iptables')
+    const { node, start, stop } = ipvsBench()
+    const first = start({ rules: 'iptables' })
     await first.sync(WEB)
     await stop(first)
     for (const { chains: all } of node.nft.space.tables.values()) all.get('KUBE-IPVS-FILTER')?.rules.splice(0)
     const before = chains(node)
-    await start('nftables').sync(WEB)
+    await start({ rules: 'nftables' }).sync(WEB)
     expect(chains(node)).toEqual(before)
   })
 })

@@ -1,34 +1,24 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { formatIp, parseCidr } from '../../../../src/base/ip.ts'
 import type { IpvsClient } from '../../../../src/kernel/ipvs/client.ts'
 import { serverKey } from '../../../../src/kernel/ipvs/state.ts'
 import { freeEndpoints } from '../../../../src/modes/ipvs/cleanup.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
-import { IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip, newServer, virtual } from '../../../support/ipvs-objects.ts'
-import { IpvsRig, ipvsKernelOf } from '../../../support/ipvs-rig.ts'
+import { ipvsBench, ipvsKernelOf } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 
 const API = '198.51.100.1'
 const OTHER = '198.51.100.2'
 const THIEF = { ip: '172.30.0.1', externalIPs: [API, OTHER], endpoints: ['10.1.0.1'] }
 
-const closing: (() => Promise<unknown>)[] = []
-afterEach(async () => {
-  for (const close of closing.splice(0)) await close()
-})
-
 /** A node that a process has left with this Service. */
 async function nodeWith(service: Parameters<typeof serviceOf>[1] | undefined) {
-  const clock = new FakeClock()
-  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  const rig = new IpvsRig({ node, clock })
-  closing.push(() => rig.close())
+  const { node, clock, start } = ipvsBench()
+  const rig = start()
   if (service !== undefined) await rig.sync(serviceOf('thief', service))
   await rig.reconciler.stop()
   const kernel = ipvsKernelOf(node, clock)
-  closing.push(() => Promise.all(Object.values(kernel).map(client => client.close())))
   const free = async (text: string, port: number, options: Partial<IpvsOptions> = {}) => {
     const freed = await freeEndpoints(kernel, [{ ip: ip(text), port }], {
       ...DEFAULT_IPVS_OPTIONS,

@@ -1,48 +1,22 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { retireIpvsPlane } from '../../../../src/modes/ipvs/cleanup.ts'
 import { readTraffic } from '../../../../src/modes/ipvs/mode.ts'
-import type { IpvsKernel } from '../../../../src/modes/ipvs/observe.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
-import { IpvsNode } from '../../../support/ipvs-node.ts'
+import type { IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
-import { IpvsRig, ipvsKernelOf } from '../../../support/ipvs-rig.ts'
+import { ipvsBench, ipvsKernelOf } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 
 const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
 const DRAIN_MS = 60_000
 const options = { ...DEFAULT_IPVS_OPTIONS, drainMs: DRAIN_MS }
 
-interface Bench {
-  readonly node: IpvsNode
-  readonly rig: IpvsRig
-  readonly kernel: IpvsKernel
-  readonly stop: AbortController
-  /** Retires; the result says whether it has ended. */
-  readonly retire: () => { readonly isOver: () => boolean; readonly done: Promise<void> }
-}
-
-const closing: (() => Promise<void>)[] = []
-afterEach(async () => {
-  for (const close of closing.splice(0)) await close()
-})
-
-async function bench(services = WEB, excludeCidrs: IpvsOptions['excludeCidrs'] = []): Promise<Bench> {
-  const clock = new FakeClock()
-  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  const rig = new IpvsRig({
-    node,
-    clock,
-    healPeriodMs: 10_000_000,
-    options: { drainMs: DRAIN_MS, excludeCidrs },
-  })
+async function bench(services = WEB, excludeCidrs: IpvsOptions['excludeCidrs'] = []) {
+  const { node, clock, start } = ipvsBench()
+  const rig = start({ drainMs: DRAIN_MS, excludeCidrs }, { healPeriodMs: 10_000_000 })
   await rig.sync(services)
   await rig.reconciler.stop()
   const kernel = ipvsKernelOf(node, clock)
-  closing.push(async () => {
-    await rig.close()
-    for (const client of Object.values(kernel)) await client.close()
-  })
   const stop = new AbortController()
   const retire = () => {
     let over = false
@@ -55,7 +29,7 @@ async function bench(services = WEB, excludeCidrs: IpvsOptions['excludeCidrs'] =
     })
     return { isOver: () => over, done }
   }
-  return { node, rig, kernel, stop, retire }
+  return { node, rig, kernel, stop, retire, start }
 }
 
 function destinationsOf({ ipvs }: IpvsNode) {
@@ -77,17 +51,14 @@ describe('the retirement of IPVS mode', () => {
 
   it('is finished by the next process, NodePorts included, when it was cut short', async () => {
     const web = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1'], nodePort: 30080 })
-    const { node, rig, stop, retire } = await bench(web)
+    const { node, rig, stop, retire, start } = await bench(web)
     for (const destination of destinationsOf(node)) destination.activeConnections = 1
     const { done } = retire()
     await rig.wait(5_000)
     stop.abort()
     await done
     expect(node.ipvs.servers.size).toBe(2)
-    const { clock } = rig
-    const next = new IpvsRig({ node, driftPollMs: 0, ...(clock instanceof FakeClock ? { clock } : {}) })
-    closing.push(() => next.close())
-    await next.plane.cleanup()
+    await start({}, { driftPollMs: 0 }).plane.cleanup()
     expect(node.ipvs.servers.size).toBe(0)
     expect(left(node)).toEqual([])
   })
@@ -151,7 +122,7 @@ describe('readTraffic', () => {
       destination.stats = { connections: 3n, packetsIn: 9n, packetsOut: 8n, bytesIn: 90n, bytesOut: 80n }
     const { rendered } = rig.reconciler
     if (rendered === undefined) throw new Error('nothing was rendered')
-    const counts = await readTraffic(kernel.ipvs, rendered, options)
+    const counts = await readTraffic(kernel.ipvs, rendered)
     expect(counts.map(({ endpoint }) => endpoint).sort()).toEqual(['10.1.0.1:8080', '10.1.0.2:8080'])
     expect(counts[0]).toMatchObject({
       port: expect.stringMatching(/web.*\/TCP\/IPv4$/),

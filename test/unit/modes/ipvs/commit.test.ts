@@ -1,25 +1,13 @@
-import { afterEach, describe, expect, it } from 'vitest'
-import { FakeClock } from '../../../support/fake-clock.ts'
+import { describe, expect, it } from 'vitest'
 import { refuse } from '../../../support/fake-kernel/call.ts'
-import { IpvsNode } from '../../../support/ipvs-node.ts'
-import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { ipvsBench } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 
-const rigs: IpvsRig[] = []
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.close()
-})
-
-function make(schedulers?: readonly string[]): { readonly node: IpvsNode; readonly rig: IpvsRig } {
-  const clock = new FakeClock()
-  const node = new IpvsNode({
-    nowMs: () => clock.nowMs(),
-    ...(schedulers === undefined ? {} : { schedulers }),
-  })
-  const rig = new IpvsRig({ node, clock, driftPollMs: 0 })
-  rigs.push(rig)
-  return { node, rig }
+function make(schedulers?: readonly string[]) {
+  const { node, start } = ipvsBench(schedulers)
+  const process = () => start({}, { driftPollMs: 0 })
+  return { node, rig: process(), process }
 }
 
 const GOOD = serviceOf('good', { ip: '172.30.0.1', endpoints: ['10.1.0.1'] })
@@ -107,18 +95,13 @@ describe('the messages of a change', () => {
 
 describe('a set that is full', () => {
   it('is replaced by a larger one while rules refer to it', async () => {
-    const { node, rig } = make()
+    const { node, rig, process } = make()
     await rig.sync(GOOD)
     const set = node.sets.set('KUBE-CLUSTER-IP')
     if (set === undefined) throw new Error('no such set')
     Object.assign(set, { maxElements: 2 })
     for (const port of [1, 2]) set.elements.set(`foreign ${port}`, { ip: '\x0a\0\0\x01', protocol: 6, port })
-    const next = new IpvsRig({
-      node,
-      clock: rig.clock instanceof FakeClock ? rig.clock : new FakeClock(),
-      driftPollMs: 0,
-    })
-    rigs.push(next)
+    const next = process()
     await next.sync([...GOOD, ...serviceOf('more', { ip: '172.30.0.3', endpoints: ['10.1.0.3'] })])
     const grown = node.sets.set('KUBE-CLUSTER-IP')
     expect(grown?.maxElements).toBeGreaterThan(2)

@@ -34,7 +34,7 @@ function stateOf(servers: readonly Spec[], set: Ipset = CLUSTER_IPS): IpvsState 
   const placed = servers.map(({ destinations, scheduler = 'rr', protocol = 'TCP' }, i): PlacedServer => {
     const server = virtual(`172.30.0.${i + 1}`, 80, { scheduler, protocol })
     const all = destinations.map((each): [string, RealServer] => [destinationKey(each), each])
-    return { server, destinations: new Map(all), service: `ns/s${i + 1}` }
+    return { server, destinations: new Map(all), service: `ns/s${i + 1}`, port: '' }
   })
   const entries = placed.map(({ server, service }) => {
     const entry = { ip: server.ip, protocol: 6, port: 80 }

@@ -1,20 +1,11 @@
-import { afterEach, describe, expect, it } from 'vitest'
-import { FakeClock } from '../../../support/fake-clock.ts'
-import { IpvsNode } from '../../../support/ipvs-node.ts'
-import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { describe, expect, it } from 'vitest'
+import type { IpvsNode } from '../../../support/ipvs-node.ts'
+import { ipvsBench } from '../../../support/ipvs-rig.ts'
 import { dual } from '../../../support/objects.ts'
 
-const rigs: IpvsRig[] = []
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.close()
-})
-
 function make(rules: 'iptables' | 'nftables' = 'nftables') {
-  const clock = new FakeClock()
-  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  const rig = new IpvsRig({ node, clock, options: { rules } })
-  rigs.push(rig)
-  return { node, rig }
+  const { node, start } = ipvsBench()
+  return { node, rig: start({ rules }) }
 }
 
 /** Gives what brings packets to Services, by family. */

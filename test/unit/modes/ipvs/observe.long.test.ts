@@ -1,11 +1,11 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
 import type { IpvsOperation } from '../../../../src/kernel/ipvs/state.ts'
 import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
-import { IpvsNode } from '../../../support/ipvs-node.ts'
+import type { FakeClock } from '../../../support/fake-clock.ts'
+import type { IpvsNode } from '../../../support/ipvs-node.ts'
 import { deleteServer, ip, newDestination, newServer, real, virtual } from '../../../support/ipvs-objects.ts'
-import { IpvsRig, NODE_IP } from '../../../support/ipvs-rig.ts'
+import { ipvsBench, NODE_IP } from '../../../support/ipvs-rig.ts'
 import { type ServiceSpec, serviceOf } from '../../../support/ipvs-services.ts'
 
 const WEB: ServiceSpec = {
@@ -16,32 +16,9 @@ const WEB: ServiceSpec = {
 }
 const HEAL_MS = 60_000
 
-const rigs: IpvsRig[] = []
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.close()
-})
-
-function make(): {
-  readonly node: IpvsNode
-  readonly clock: FakeClock
-  readonly start: (options?: Partial<IpvsOptions>) => IpvsRig
-} {
-  const clock = new FakeClock()
-  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  return {
-    node,
-    clock,
-    start: options => {
-      const rig = new IpvsRig({ node, clock, healPeriodMs: HEAL_MS, ...(options && { options }) })
-      rigs.push(rig)
-      return rig
-    },
-  }
-}
-
-async function stop(rig: IpvsRig): Promise<void> {
-  rigs.splice(rigs.indexOf(rig), 1)
-  await rig.close()
+function make() {
+  const { start, ...bench } = ipvsBench()
+  return { ...bench, start: (options?: Partial<IpvsOptions>) => start(options, { healPeriodMs: HEAL_MS }) }
 }
 
 /** What another tool does. */
@@ -66,7 +43,7 @@ const OUR_NAMES = ['TCP 172.30.0.1:80', 'TCP 192.0.2.1:80', `TCP ${NODE_IP}:3008
 
 describe('virtual servers of somebody else', () => {
   it('stay beside ours, whatever numbers and addresses they share with these (F106)', async () => {
-    const { node, clock, start } = make()
+    const { node, clock, start, stop } = make()
     const operations = THEIRS.flatMap(server => [
       newServer(server),
       newDestination(server, real('10.9.0.1', 80)),
@@ -87,7 +64,7 @@ describe('virtual servers of somebody else', () => {
   })
 
   it('are told from those that a process before us, or kube-proxy, has left', async () => {
-    const { node, start } = make()
+    const { node, start, stop } = make()
     const first = start()
     await first.sync(serviceOf('web', { ...WEB, externalLocal: true, affinityS: 60 }))
     expect(serversOf(node)).toHaveLength(3)
@@ -121,7 +98,7 @@ describe('a virtual server of somebody else where a Service wants its own', () =
     ['an external address', LB, [`TCP ${NODE_IP}:30080`]],
     ['a NodePort', AT_NODE, ['TCP 192.0.2.1:80']],
   ])('is left alone at %s, and the Service says so (F106)', async (_, theirs, rest) => {
-    const { node, clock, start } = make()
+    const { node, clock, start, stop } = make()
     await others(node, clock, newServer(theirs), newDestination(theirs, real('10.9.0.1', 80)))
     const theirLines = node.dump()
     const isTheirs = (line: string) => theirLines.includes(line)
@@ -166,7 +143,7 @@ describe('a virtual server of somebody else where a Service wants its own', () =
   })
 
   it('is one of ours when the record of a device with addresses was emptied', async () => {
-    const { node, start } = make()
+    const { node, start, stop } = make()
     const first = start()
     await first.sync(serviceOf('web', WEB))
     await stop(first)
@@ -183,7 +160,7 @@ describe('an excluded prefix', () => {
   const excludeCidrs = [{ ip: ip('172.30.0.0'), bits: 24 }]
 
   it('does not keep a Service there from being served, nor heals what is whole', async () => {
-    const { node, clock, start } = make()
+    const { node, clock, start, stop } = make()
     const first = start({ excludeCidrs })
     await first.sync(serviceOf('web', WEB))
     await stop(first)
@@ -200,7 +177,7 @@ describe('an excluded prefix', () => {
   })
 
   it('keeps what was there before us when nobody wants it', async () => {
-    const { node, start } = make()
+    const { node, start, stop } = make()
     const first = start()
     await first.sync(serviceOf('web', WEB))
     await stop(first)

@@ -31,7 +31,7 @@ function holding(count: number): Ruleset {
   return { tables: [{ ...table, elements }] }
 }
 
-const RENDERED = { ruleset: holding(2), observed: false }
+const RENDERED = holding(2)
 
 function told(operations: readonly Operation[]): readonly string[] {
   return operations.map(operation => {
@@ -56,7 +56,7 @@ describe('a transaction is split', () => {
       [63, true],
       [10, false],
     ] as const) {
-      const { remove } = splitTransaction(transaction, { ruleset: holding(count), observed: true })
+      const { remove } = splitTransaction(transaction, holding(count))
       expect(remove.length === 0).toBe(first)
     }
   })

@@ -1,47 +1,12 @@
-import { afterEach, describe, expect, it } from 'vitest'
-import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
+import { describe, expect, it } from 'vitest'
+import type { FakeClock } from '../../../support/fake-clock.ts'
 import type { FakeDestination } from '../../../support/fake-ipvs/objects.ts'
-import { DEVICE, IpvsNode, ipOf } from '../../../support/ipvs-node.ts'
+import { DEVICE, type IpvsNode, ipOf } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
-import { IpvsRig, NODE_IP } from '../../../support/ipvs-rig.ts'
+import { type IpvsBench, ipvsBench, NODE_IP } from '../../../support/ipvs-rig.ts'
 import { type ServiceSpec, serviceOf } from '../../../support/ipvs-services.ts'
 
 const WEB: ServiceSpec = { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] }
-
-const rigs: IpvsRig[] = []
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.close()
-})
-
-interface Made {
-  readonly node: IpvsNode
-  readonly clock: FakeClock
-  /** One more process on the node. */
-  readonly start: (options?: Partial<IpvsOptions>, driftPollMs?: number) => IpvsRig
-}
-
-function make(schedulers?: readonly string[]): Made {
-  const clock = new FakeClock()
-  const node = new IpvsNode({
-    nowMs: () => clock.nowMs(),
-    ...(schedulers === undefined ? {} : { schedulers }),
-  })
-  return {
-    node,
-    clock,
-    start: (options = {}, driftPollMs = 100) => {
-      const rig = new IpvsRig({ node, clock, options, driftPollMs })
-      rigs.push(rig)
-      return rig
-    },
-  }
-}
-
-async function stop(rig: IpvsRig): Promise<void> {
-  rigs.splice(rigs.indexOf(rig), 1)
-  await rig.close()
-}
 
 /** Time goes by until it is done. */
 async function done(clock: FakeClock, work: Promise<void>): Promise<void> {
@@ -71,7 +36,7 @@ function destination(node: IpvsNode, address: string): FakeDestination {
 
 describe('an endpoint that goes', () => {
   it('keeps its connections at weight 0 and is removed when they end (F100)', async () => {
-    const { node, clock, start } = make()
+    const { node, clock, start } = ipvsBench()
     const rig = start({ digestMs: 1_000 })
     rig.plane.startUpkeep()
     await rig.sync(serviceOf('web', WEB))
@@ -89,7 +54,7 @@ describe('an endpoint that goes', () => {
   })
 
   it('is cut off at the deadline, counted anew after a restart (F100)', async () => {
-    const { node, clock, start } = make()
+    const { node, clock, start, stop } = ipvsBench()
     const rig = start({ drainMs: 60_000 })
     rig.plane.startUpkeep()
     await rig.sync(serviceOf('web', WEB))
@@ -112,7 +77,7 @@ describe('an endpoint that goes', () => {
     { tcpDrain: 'cut', beforeMs: 0, afterMs: 3_000 },
     { tcpDrain: '20s', beforeMs: 18_000, afterMs: 5_000 },
   ])('is cut off when its Service says so: $tcpDrain', async ({ tcpDrain, beforeMs, afterMs }) => {
-    const { node, clock, start } = make()
+    const { node, clock, start } = ipvsBench()
     const rig = start({ drainMs: 60_000 })
     rig.plane.startUpkeep()
     await rig.sync(serviceOf('web', { ...WEB, tcpDrain }))
@@ -126,7 +91,7 @@ describe('an endpoint that goes', () => {
   })
 
   it('of SCTP is left to end, whatever its Service says of TCP', async () => {
-    const { node, clock, start } = make()
+    const { node, clock, start } = ipvsBench()
     const rig = start({ drainMs: 60_000 })
     rig.plane.startUpkeep()
     const spec = { ...WEB, protocol: 'SCTP', tcpDrain: 'cut' } as const
@@ -138,7 +103,7 @@ describe('an endpoint that goes', () => {
   })
 
   it('that returns gets its weight back and is not removed, in this process and the next one (F101)', async () => {
-    const { node, clock, start } = make()
+    const { node, clock, start, stop } = ipvsBench()
     const rig = start({ drainMs: 60_000 })
     rig.plane.startUpkeep()
     await rig.sync(serviceOf('web', WEB))
@@ -161,7 +126,7 @@ describe('an endpoint that goes', () => {
   })
 
   it('is removed at once if it is UDP (F102)', async () => {
-    const { node, start } = make()
+    const { node, start } = ipvsBench()
     const rig = start()
     const dns: ServiceSpec = { ...WEB, protocol: 'UDP', port: 53 }
     await rig.sync(serviceOf('dns', dns))
@@ -173,7 +138,7 @@ describe('an endpoint that goes', () => {
 
 describe('an address that two Services share', () => {
   it('stays when one of them is deleted, and goes with the last (F103)', async () => {
-    const { node, start } = make()
+    const { node, start } = ipvsBench()
     const rig = start()
     const shared = { endpoints: ['10.1.0.1'], externalIPs: ['192.0.2.1'] }
     const one = serviceOf('one', { ...shared, ip: '172.30.0.1', port: 80 })
@@ -195,7 +160,7 @@ describe('what others have', () => {
   const FOREIGN = /^(virtual|real) TCP 198\.51\.100\.9|^address 198\.51\.100\.|^set theirs|^entry theirs/
 
   /** Virtual servers, addresses on our device, and sets. */
-  async function furnish({ node, start }: Made): Promise<readonly string[]> {
+  async function furnish({ node, start, stop }: IpvsBench): Promise<readonly string[]> {
     const theirs = start({ tableName: 'theirs' })
     await theirs.sync(serviceOf('theirs', { ip: '198.51.100.9', endpoints: ['10.9.0.1'] }))
     await stop(theirs)
@@ -206,10 +171,10 @@ describe('what others have', () => {
   }
 
   it('is left alone at the start, by changes, and by cleanup (F106)', async () => {
-    const made = make()
+    const made = ipvsBench()
     const before = await furnish(made)
     expect(before.length).toBeGreaterThan(4)
-    const rig = made.start({}, 0)
+    const rig = made.start({}, { driftPollMs: 0 })
     rig.plane.startUpkeep()
     await rig.sync(serviceOf('web', WEB))
     await made.clock.advance(120_000)
@@ -222,7 +187,7 @@ describe('what others have', () => {
   })
 
   it('includes virtual servers that are excluded, whatever the sets say (F106)', async () => {
-    const { node, start } = make()
+    const { node, start, stop } = ipvsBench()
     const first = start()
     await first.sync([
       ...serviceOf('web', WEB),
@@ -237,8 +202,8 @@ describe('what others have', () => {
 
 describe('cleanup', () => {
   it('leaves nothing, and does it in an order in which nothing is exposed', async () => {
-    const { node, clock, start } = make()
-    const rig = start({}, 0)
+    const { node, clock, start } = ipvsBench()
+    const rig = start({}, { driftPollMs: 0 })
     await rig.sync([
       ...serviceOf('web', { ...WEB, externalIPs: ['192.0.2.1'], nodePort: 30080 }),
       ...serviceOf('dns', { ip: '172.30.0.2', protocol: 'UDP', endpoints: ['10.1.0.5'], affinityS: 60 }),
@@ -254,8 +219,8 @@ describe('cleanup', () => {
   })
 
   it('says what it cannot remove', async () => {
-    const { node, clock, start } = make()
-    const rig = start({}, 0)
+    const { node, clock, start } = ipvsBench()
+    const rig = start({}, { driftPollMs: 0 })
     await rig.sync(serviceOf('web', WEB))
     node.sets.refer('KUBE-CLUSTER-IP')
     await expect(done(clock, rig.plane.cleanup())).rejects.toThrow(/KUBE-CLUSTER-IP/)

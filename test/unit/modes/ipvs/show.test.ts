@@ -9,7 +9,8 @@ import {
   type VirtualServer,
 } from '../../../../src/kernel/ipvs/state.ts'
 import { namesOfElements } from '../../../../src/modes/common/show.ts'
-import { entryRows, heldIn, nameOf, serverRows } from '../../../../src/modes/ipvs/show.ts'
+import { entryRows, serverRows } from '../../../../src/modes/ipvs/dumps.ts'
+import { heldIn, nameOf } from '../../../../src/modes/ipvs/show.ts'
 import { ip } from '../../../support/addresses.ts'
 import {
   backends,

@@ -1,28 +1,18 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { SystemError } from '../../../../src/netlink/transport.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
 import { elementKey } from '../../../support/fake-ipset/sets.ts'
-import { DEVICE, IpvsNode } from '../../../support/ipvs-node.ts'
+import { DEVICE, type IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
-import { IpvsRig, type IpvsRigOptions } from '../../../support/ipvs-rig.ts'
+import { type IpvsRigOptions, ipvsBench } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 
 const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
 const FAR_OFF_MS = 10_000_000
 
-const rigs: IpvsRig[] = []
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.close()
-})
-
-async function synced(
-  how: Pick<IpvsRigOptions, 'deaf' | 'quiet'> = {},
-): Promise<{ readonly node: IpvsNode; readonly rig: IpvsRig }> {
-  const clock = new FakeClock()
-  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  const rig = new IpvsRig({ node, clock, ...how, healPeriodMs: FAR_OFF_MS, options: { digestMs: 1_000 } })
-  rigs.push(rig)
+async function synced(how: Pick<IpvsRigOptions, 'deaf' | 'quiet'> = {}) {
+  const { node, start } = ipvsBench()
+  const rig = start({ digestMs: 1_000 }, { ...how, healPeriodMs: FAR_OFF_MS })
   rig.plane.startUpkeep()
   await rig.sync(WEB)
   await rig.wait(200)
