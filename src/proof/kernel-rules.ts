@@ -55,8 +55,6 @@ const OUTSIDE_IPVS =
   'nothing outside of nf_tables, IPVS and ipsets decides about packets: legacy iptables, eBPF, tc and routes are not read'
 const IP_FAMILIES: readonly string[] = ['ip', 'ip6', 'inet']
 
-const ATTEMPTS_MAX = 5
-
 /** Reads what a proof follows packets through. */
 export async function readRules(reading: RulesReading): Promise<KernelRules> {
   const { sockets, usesIpvs } = reading
@@ -101,7 +99,7 @@ async function readTables(
 async function readAll(
   clients: OutsideClients,
   read: () => Promise<KernelRules>,
-  { clock, attemptsMax = ATTEMPTS_MAX }: RulesReading,
+  { clock, attemptsMax = 5 }: RulesReading,
 ): Promise<KernelRules> {
   let before = await readIpvs(clients)
   for (let attempts = 1; ; attempts++) {

@@ -50,7 +50,7 @@ export class Sources {
       this.#add({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other }, sources)
       return this.#withOwn(place, sources)
     }
-    const [pods, others] = this.#partsOf(any, allowed === undefined ? undefined : allowedRegion)
+    const [pods, others] = this.#partsOf(any, allowed && allowedRegion)
     this.#add(from(pods, TYPES, pod), sources)
     if (isSame(node, other)) this.#add(from(others, TYPES, other), sources)
     else {
@@ -89,15 +89,6 @@ export class Sources {
 
   /** Divides clients into pods and others. */
   #partsOf(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
-    if (allowed !== undefined) return this.#computeParts(any, allowed)
-    const known = this.#parts.get(any) ?? this.#computeParts(any, undefined)
-    this.#parts.set(any, known)
-    return known
-  }
-
-  readonly #parts = new Map<Region, readonly [Origin, Origin]>()
-
-  #computeParts(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
     const { podSource } = this.#meaning
     if (podSource?.kind === 'interface') {
       const bytes = podSource.isPrefix ? podSource.name : podSource.name.padEnd(16, '\0')
@@ -108,11 +99,12 @@ export class Sources {
         { source, interface: difference(any, inside) },
       ]
     }
-    const within = (part: Region) => (allowed === undefined ? part : intersection(allowed, part))
-    return [
-      { source: within(this.#pods), interface: any },
-      { source: within(this.#others), interface: any },
-    ]
+    // Without ranges, all places share the regions, and what #withOwn keeps of them.
+    const within = (part: Region): Origin => ({
+      source: allowed === undefined ? part : intersection(allowed, part),
+      interface: any,
+    })
+    return [within(this.#pods), within(this.#others)]
   }
 
   /** A client may be an endpoint on this node itself: the evaluator divides their packets. */
@@ -141,23 +133,12 @@ const PORTS = everything(2)
 
 export type Destination = Pick<Box, 'destination' | 'destinationType' | 'protocol' | 'destinationPort'>
 
-/** Many places have the same port. */
-export class Destinations {
-  readonly #points = new Map<string, Pick<Box, 'protocol' | 'destinationPort'>>()
-
-  at(destination: Region, { protocol, port }: Place): Destination {
-    const key = `${protocol}${port}`
-    const known = this.#points.get(key) ?? {
-      protocol: point(String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
-      destinationPort: point(u16be(port)),
-    }
-    this.#points.set(key, known)
-    return {
-      destination,
-      destinationType: TYPES,
-      protocol: known.protocol,
-      destinationPort: known.destinationPort,
-    }
+export function destinationAt(destination: Region, { protocol, port }: Place): Destination {
+  return {
+    destination,
+    destinationType: TYPES,
+    protocol: point(String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
+    destinationPort: point(u16be(port)),
   }
 }
 
