@@ -227,14 +227,12 @@ export function keyPressed<S extends string, V extends TableView<S>>(
   }
 }
 
-const FILTER_MAX = 64
-
 function filterKey<V extends TableView<string>>(view: V, key: string): V {
   if (key === '\r' || key === '\n') return { ...view, pane: 'table', offset: 0 }
   if (key === '\u001b') return { ...view, pane: 'table', filter: '', offset: 0 }
   if (key === '\u007f' || key === '\b') return { ...view, filter: view.filter.slice(0, -1) }
   const typed = key.startsWith('\u001b') ? '' : key.replace(/\p{C}/gu, '')
-  return { ...view, filter: (view.filter + typed).slice(0, FILTER_MAX) }
+  return { ...view, filter: (view.filter + typed).slice(0, 64) }
 }
 
 const ESCAPE = '\u001b'
@@ -244,9 +242,6 @@ const LEAVE = `${ESCAPE}[?25h${ESCAPE}[?1049l`
 const HOME = `${ESCAPE}[H`
 const CLEAR_LINE = `${ESCAPE}[K`
 const CLEAR_REST = `${ESCAPE}[J`
-
-/** A terminal that is further behind gets no new picture: a slow line would fall ever further behind. */
-const BACKLOG_BYTES_MAX = 64 * 1024
 
 export interface Size {
   readonly columns: number
@@ -298,7 +293,8 @@ class Screen {
   }
 
   draw({ lines, bold }: Picture): void {
-    if (!this.#isOpen || process.stdout.writableLength > BACKLOG_BYTES_MAX) return
+    // A terminal that is further behind gets no new picture: a slow line would fall ever further behind.
+    if (!this.#isOpen || process.stdout.writableLength > 64 * 1024) return
     const [on, off] = this.#options.color ? BOLD : ['', '']
     const texts = lines.map((line, at) => `${bold.has(at) ? `${on}${line}${off}` : line}${CLEAR_LINE}`)
     process.stdout.write(`${HOME}${texts.join('\r\n')}${CLEAR_REST}`)

@@ -18,9 +18,6 @@ interface Box {
 
 const ENDS_MAX = 20
 
-/** Characters of a line in a box. */
-const LINE_MAX = 60
-
 const VERDICTS = { reject: 'rejected', drop: 'dropped', accept: 'passes unchanged', dnat: '' } as const
 
 export function pictureOf(explanation: Explanation, asked: Asked): Picture {
@@ -39,7 +36,8 @@ export function pictureOf(explanation: Explanation, asked: Asked): Picture {
 }
 
 function box(...lines: readonly string[]): Box {
-  return { lines: lines.filter(line => line !== '').flatMap(line => wrapped(oneLine(line), LINE_MAX)) }
+  // Characters of a line in a box.
+  return { lines: lines.filter(line => line !== '').flatMap(line => wrapped(oneLine(line), 60)) }
 }
 
 function endsOf({ kernel, outcomes: wanted, endpoints, list }: Explanation): Picture['ends'] {
