@@ -44,20 +44,18 @@ export class Sources {
     const any = interfaces(hook)
     const allowedRegion = allowed === undefined ? this.#addresses : regionOf(allowed)
     const denied = allowed === undefined ? [] : difference(this.#addresses, allowedRegion)
-    const sources: Source[] = []
-    if (denied.length > 0) sources.push({ source: denied, sourceType: TYPES, interface: any, fate: DROP })
-    if (isSame(pod, other) && isSame(node, other)) {
-      this.#add({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other }, sources)
-      return this.#withOwn(place, sources)
-    }
-    const [pods, others] = this.#partsOf(any, allowed && allowedRegion)
-    this.#add(from(pods, TYPES, pod), sources)
-    if (isSame(node, other)) this.#add(from(others, TYPES, other), sources)
+    const sources: Source[] = [{ source: denied, sourceType: TYPES, interface: any, fate: DROP }]
+    if (isSame(pod, other) && isSame(node, other))
+      sources.push({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other })
     else {
-      this.#add(from(others, LOCAL, node), sources)
-      this.#add(from(others, NOT_LOCAL, other), sources)
+      const [pods, others] = this.#partsOf(any, allowed && allowedRegion)
+      sources.push(from(pods, TYPES, pod))
+      if (isSame(node, other)) sources.push(from(others, TYPES, other))
+      else sources.push(from(others, LOCAL, node), from(others, NOT_LOCAL, other))
     }
-    return this.#withOwn(place, sources)
+    // A client may be an endpoint on this node itself: the evaluator divides their packets.
+    const real = sources.filter(({ source, interface: name }) => source.length > 0 && name.length > 0)
+    return this.#withOwn(place, real)
   }
 
   #serviceAddresses: Region | undefined
@@ -105,11 +103,6 @@ export class Sources {
       interface: any,
     })
     return [within(this.#pods), within(this.#others)]
-  }
-
-  /** A client may be an endpoint on this node itself: the evaluator divides their packets. */
-  #add(its: Source, sources: Source[]): void {
-    if (its.source.length > 0 && its.interface.length > 0) sources.push(its)
   }
 }
 

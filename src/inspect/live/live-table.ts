@@ -180,7 +180,14 @@ export function keysHelp(columns: readonly string[]): readonly string[] {
   ]
 }
 
-const PAGE = 10
+/** Rows by the keys that scroll: arrows, PgUp, PgDn and Home. */
+const SCROLLED: ReadonlyMap<string, number> = new Map([
+  ['\u001b[A', -1],
+  ['\u001b[B', 1],
+  ['\u001b[5~', -10],
+  ['\u001b[6~', 10],
+  ['\u001b[H', Number.NEGATIVE_INFINITY],
+])
 
 interface KeyOptions<S extends string, V extends TableView<S>>
   extends Pick<LiveTableOptions<S, V>, 'sorts' | 'ownKey'> {
@@ -196,10 +203,6 @@ export function keyPressed<S extends string, V extends TableView<S>>(
   if (key === '\u0003') return 'quit'
   if (key === '\u001a') return 'suspend'
   if (view.pane === 'filter') return filterKey(view, key)
-  const scrolled = (rows: number): V => ({
-    ...view,
-    offset: Math.max(0, Math.min(view.offset + rows, offsetMax)),
-  })
   switch (key) {
     case 'q':
       return 'quit'
@@ -212,18 +215,11 @@ export function keyPressed<S extends string, V extends TableView<S>>(
       return { ...view, pane: 'filter' }
     case '\u001b':
       return { ...view, filter: '', offset: 0, pane: 'table' }
-    case '\u001b[A':
-      return scrolled(-1)
-    case '\u001b[B':
-      return scrolled(1)
-    case '\u001b[5~':
-      return scrolled(-PAGE)
-    case '\u001b[6~':
-      return scrolled(PAGE)
-    case '\u001b[H':
-      return { ...view, offset: 0 }
-    default:
-      return ownKey?.(view, key) ?? view
+    default: {
+      const rows = SCROLLED.get(key)
+      if (rows === undefined) return ownKey?.(view, key) ?? view
+      return { ...view, offset: Math.max(0, Math.min(view.offset + rows, offsetMax)) }
+    }
   }
 }
 

@@ -37,18 +37,13 @@ type PacketEnd =
   /** No rule dropped it, and no further hook saw it. */
   | 'vanished'
 
-interface Draft {
-  readonly id: number
-  readonly atMs: number
-  readonly origin: 'interface' | 'process'
-  readonly first: PacketHead
-  last: PacketHead
-  inputInterface: number | undefined
-  outputInterface: number | undefined
+type Writable<T> = { -readonly [K in keyof T]: T[K] }
+type Known = Omit<TracedPacket, 'end' | 'steps'>
+
+interface Draft extends Writable<Known> {
   readonly steps: PacketStep[]
   /** Our rule has set its trace bit: it is no packet that another program traces. */
   isOurs: boolean
-  isTorn: boolean
   /** Monotonic time of the last step. */
   seenMs: number
 }
