@@ -16,6 +16,7 @@ import {
   type Guard,
   placesIn,
   placeText,
+  rulesFor,
   setsPriority,
 } from './compiled.ts'
 import { evaluate } from './expression.ts'
@@ -56,7 +57,7 @@ export class Follower {
     if (apart !== undefined) return apart
     const decided: Decided[] = []
     let going = [start]
-    for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
+    for (const rule of rulesFor(chain, start)) {
       if (going.length * this.ways > WAYS_MAX && !rule.place.isOwn && dividesByChance(rule)) {
         for (const machine of going) passBeyond(machine, { rule, decided }, 'cannot trace so many chances')
         continue
