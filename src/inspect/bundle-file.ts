@@ -33,7 +33,7 @@ export interface BundleFacts {
   readonly [fact: string]: unknown
 }
 
-interface BundleContent {
+export interface BundleContent {
   readonly facts: BundleFacts
   readonly files: readonly BundleFile[]
   readonly missing: readonly Missing[]

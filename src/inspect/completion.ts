@@ -62,21 +62,18 @@ function valueIn(words: readonly string[], flag: string): string {
   return value
 }
 
-/** The shell is blocked until the names are printed. */
-const NAMES_LIMIT_MS = 1_000
-/** A shell shows no more in a useful way. */
-const NAMES_MAX = 5_000
-
 /** Prints the names that are safe to complete; the shell evaluates them. Errors would be in the way of the prompt. */
 async function printServices(socket: string, io: Io): Promise<number> {
   const late = new AbortController()
-  const cancel = systemClock.after(NAMES_LIMIT_MS, () => late.abort())
+  // The shell is blocked until the names are printed.
+  const cancel = systemClock.after(1_000, () => late.abort())
   try {
     const names = await askDaemon(socket, '/services', late)
     const safe = (Array.isArray(names) ? names : []).filter(isSafeName).sort()
     io.out(
       safe
-        .slice(0, NAMES_MAX)
+        // A shell shows no more in a useful way.
+        .slice(0, 5_000)
         .map(name => `${name}\n`)
         .join(''),
     )

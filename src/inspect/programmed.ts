@@ -46,7 +46,7 @@ export function readListening(list: typeof listListeners = listListeners): IsLis
 }
 
 /** Lists the listeners; undefined where the kernel does not report them, or where the list changed during every try. */
-export function readListeners(list: typeof listListeners = listListeners): readonly Listener[] | undefined {
+function readListeners(list: typeof listListeners = listListeners): readonly Listener[] | undefined {
   for (let tries = 0; tries < LIST_TRIES; tries++) {
     const connection = new Connection({ transport: openSockDiag(), clock: systemClock })
     try {

@@ -1,7 +1,5 @@
 /** The unit of a tar file, bytes. */
 const BLOCK = 512
-const NAME_MAX = 100
-const PREFIX_MAX = 155
 
 interface TarHead {
   readonly kind: 'file' | 'link' | 'folder'
@@ -16,51 +14,53 @@ interface TarHead {
 const KINDS: Readonly<Record<TarHead['kind'], string>> = { file: '0', link: '2', folder: '5' }
 
 /** Offsets and lengths of the fields of a POSIX header (ustar) that kprobe writes. */
-const NAME = [0, NAME_MAX] as const
-const MODE = [100, 8] as const
-const OWNER = [108, 8] as const
-const GROUP = [116, 8] as const
-const SIZE = [124, 12] as const
-const TIME = [136, 12] as const
-const SUM = [148, 8] as const
-const KIND = [156, 1] as const
-const TARGET = [157, 100] as const
-const MAGIC = [257, 8] as const
-const PREFIX = [345, PREFIX_MAX] as const
-
-type FieldPlace = readonly [offset: number, length: number]
+const FIELDS = {
+  name: [0, 100],
+  mode: [100, 8],
+  owner: [108, 8],
+  group: [116, 8],
+  size: [124, 12],
+  time: [136, 12],
+  sum: [148, 8],
+  kind: [156, 1],
+  target: [157, 100],
+  magic: [257, 8],
+  prefix: [345, 155],
+} as const
+type Field = keyof typeof FIELDS
 
 /** Encodes a POSIX header (ustar) with owner root and time 0: equal entries give equal bytes. Throws for a path that does not fit. */
 export function tarHeader({ kind, path, mode, size, target = '' }: TarHead): Buffer {
   const header = Buffer.alloc(BLOCK)
-  const put = ([offset]: FieldPlace, text: string) => header.write(text, offset, 'latin1')
-  const octal = (field: FieldPlace, value: number) =>
-    put(field, value.toString(8).padStart(field[1] - 1, '0'))
+  const put = (field: Field, text: string) => header.write(text, FIELDS[field][0], 'latin1')
+  const octal = (field: Field, value: number) =>
+    put(field, value.toString(8).padStart(FIELDS[field][1] - 1, '0'))
   const { name, prefix } = splitName(kind === 'folder' ? `${path}/` : path)
-  put(NAME, name)
-  octal(MODE, mode)
-  octal(OWNER, 0)
-  octal(GROUP, 0)
-  octal(SIZE, size)
-  octal(TIME, 0)
-  put(KIND, KINDS[kind])
-  put(TARGET, target)
-  put(MAGIC, 'ustar\x0000')
-  put(PREFIX, prefix)
-  put(SUM, `${sumOf(header).toString(8).padStart(6, '0')}\0 `)
+  put('name', name)
+  octal('mode', mode)
+  octal('owner', 0)
+  octal('group', 0)
+  octal('size', size)
+  octal('time', 0)
+  put('kind', KINDS[kind])
+  put('target', target)
+  put('magic', 'ustar\x0000')
+  put('prefix', prefix)
+  put('sum', `${sumOf(header).toString(8).padStart(6, '0')}\0 `)
   return header
 }
 
 function splitName(path: string): { readonly name: string; readonly prefix: string } {
-  if (path.length <= NAME_MAX) return { name: path, prefix: '' }
-  const slash = path.indexOf('/', path.length - NAME_MAX - 1)
-  if (slash < 0 || slash > PREFIX_MAX) throw new Error(`too long for a tar file: ${path}`)
+  const [[, nameMax], [, prefixMax]] = [FIELDS.name, FIELDS.prefix]
+  if (path.length <= nameMax) return { name: path, prefix: '' }
+  const slash = path.indexOf('/', path.length - nameMax - 1)
+  if (slash < 0 || slash > prefixMax) throw new Error(`too long for a tar file: ${path}`)
   return { name: path.slice(slash + 1), prefix: path.slice(0, slash) }
 }
 
 /** Adds up the bytes of a header, with blanks in the place of the sum. */
 function sumOf(header: Uint8Array): number {
-  const [from, length] = SUM
+  const [from, length] = FIELDS.sum
   return header.reduce((sum, byte, at) => sum + (at >= from && at < from + length ? 0x20 : byte), 0)
 }
 

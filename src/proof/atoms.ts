@@ -9,7 +9,7 @@ import {
   type AtPort,
   classOf,
   type Destination,
-  Destinations,
+  destinationAt,
   grouped,
   NOT_LOCAL,
   regionOf,
@@ -40,7 +40,6 @@ class Space {
   readonly #length: number
   readonly #addresses: Region
   readonly #sources: Sources
-  readonly #destinations = new Destinations()
   readonly #serviceCidrs: Region
   readonly #nodeAddresses: Region | undefined
   #clusterIps: Region | undefined
@@ -58,7 +57,7 @@ class Space {
   atPlace(hook: Hook, place: Place): readonly PacketClass[] {
     const { ip } = place
     assert(ip !== undefined, 'a place has an address')
-    const to = this.#destinations.at(point(ip), place)
+    const to = destinationAt(point(ip), place)
     return this.#sources.at(hook, place).map(from => classOf(hook, place, to, from))
   }
 
@@ -72,7 +71,7 @@ class Space {
     const served = difference(all, hidden)
     const relayed = difference(loopback(this.#length), hidden)
     if (this.#meaning.forwardsLocalhost && protocol === 'SCTP' && relayed.length > 0) {
-      const to = this.#destinations.at(relayed, place)
+      const to = destinationAt(relayed, place)
       classes.push(classOf(hook, place, to, this.#sources.anyone(hook, REJECT)))
     }
     const clusterIps = this.#meaning.promises.bindsAddresses ? [] : this.#clusterIpsAmong(served)
@@ -81,7 +80,7 @@ class Space {
       [intersection(served, clusterIps), this.#alsoClusterIp(place)],
     ] as const) {
       if (region.length === 0) continue
-      const to = { ...this.#destinations.at(region, place), destinationType: isEverywhere ? LOCAL : TYPES }
+      const to = { ...destinationAt(region, place), destinationType: isEverywhere ? LOCAL : TYPES }
       for (const from of this.#sources.at(hook, its)) classes.push(classOf(hook, place, to, from))
     }
     return classes
@@ -193,7 +192,6 @@ class BehindSpace {
   readonly #addresses: Region
   readonly #loopback: Region
   readonly #sources: Sources
-  readonly #destinations = new Destinations()
   /** Addresses of node ports: all but loopback ones where nothing lists them. */
   readonly #listed: Region | undefined
   readonly #served: Region
@@ -224,7 +222,7 @@ class BehindSpace {
   atPlace(hook: Hook, place: Place): readonly PacketClass[] {
     const { ip } = place
     assert(ip !== undefined, 'a place has an address')
-    const to = this.#destinations.at(point(ip), place)
+    const to = destinationAt(point(ip), place)
     return this.#sources.at(hook, place).flatMap(from => {
       if (from.fate.kind === 'endpoints') return [classOf(hook, place, to, from)]
       return [LOCAL, NOT_LOCAL].flatMap(type =>
@@ -280,7 +278,7 @@ class BehindSpace {
       for (const from of this.#nodePortSources(hook, place, isServed))
         classes.push(
           ...this.#guardedClasses(hook, place, {
-            to: { ...this.#destinations.at(addresses, place), destinationType: LOCAL },
+            to: { ...destinationAt(addresses, place), destinationType: LOCAL },
             from,
           }),
         )
@@ -288,7 +286,7 @@ class BehindSpace {
     const addresses = difference(this.#served, hidden)
     for (const from of this.#sources.at(hook, place)) {
       const fate = from.fate.kind === 'endpoints' ? from.fate : PASS
-      const to = { ...this.#destinations.at(addresses, place), destinationType: NOT_LOCAL }
+      const to = { ...destinationAt(addresses, place), destinationType: NOT_LOCAL }
       classes.push(...this.#guardedClasses(hook, place, { to, from: { ...from, fate } }))
     }
     return classes

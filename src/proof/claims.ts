@@ -44,12 +44,8 @@ interface ClaimsContext {
   readonly podSource: FamilyMeaning['podSource']
 }
 
-export function claimsOf(context: ClaimsContext, service: Service): Claims {
-  return new ClaimsDraft(context).claimsOf(service)
-}
-
-/** Collects the claims of a Service in one family. */
-class ClaimsDraft {
+/** Collects the claims of one Service in one family. */
+export class ClaimsDraft {
   readonly #here: Here
   readonly #family: Family
   readonly #places = new Map<string, PlaceClaim>()

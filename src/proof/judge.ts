@@ -48,20 +48,17 @@ interface Spread {
   /** Their positions in the list; -1 outside of it. */
   readonly places: readonly number[]
   readonly onNode: readonly Octets[]
-  /** All of the list are reached equally often. */
-  readonly isEven: boolean
 }
 
-/** Computes spreads. Classes of one service port follow each other and share theirs. */
+/** Computes spreads. Classes of one service port follow each other. */
 export class Spreads {
   readonly areRounded: boolean
   readonly permits: Permits
   readonly #promises: FamilyMeaning['promises']
   readonly #onNode: ReadonlySet<Octets>
   readonly #ofNode: Region
-  #list: readonly Octets[] = []
-  #places: ReadonlyMap<Octets, number> | undefined
-  #last: (Pick<Leaf['machine'], 'to' | 'rolled'> & { readonly spread: Spread }) | undefined
+  /** The positions of the endpoints of the list that was last asked for. */
+  #places: { readonly of: readonly Octets[]; readonly at: ReadonlyMap<Octets, number> } | undefined
 
   constructor(meaning: FamilyMeaning) {
     const { localEndpoints, promises, nodeIps, family } = meaning
@@ -88,37 +85,12 @@ export class Spreads {
   }
 
   of(machine: Leaf['machine'], list: readonly Octets[]): Spread {
-    const { to, rolled } = machine
-    if (list !== this.#list) {
-      this.#list = list
-      this.#places = undefined
-      this.#last = undefined
-    }
-    const last = this.#last
-    const isSame = last?.to?.address === to?.address && last?.to?.port === to?.port && last?.rolled === rolled
-    if (last !== undefined && isSame) return last.spread
-    const spread = this.#spreadOf(machine.endpoints(), list)
-    this.#last = { to, rolled, spread }
-    return spread
-  }
-
-  #spreadOf(ends: readonly Octets[], list: readonly Octets[]): Spread {
+    const ends = machine.endpoints()
     const onNode = ends.filter(end => this.#onNode.has(addressOf(end)))
-    // Slots of new lists are in the order of the list.
-    const isInOrder = ends.length === list.length && ends.every((end, index) => end === list[index])
-    if (isInOrder) return { ends, places: ends.map((_, index) => index), onNode, isEven: true }
-    const known = this.#places ?? new Map(list.map((endpoint, place) => [endpoint, place]))
-    this.#places = known
-    const places = ends.map(end => known.get(end) ?? -1)
-    const { length } = list
-    const counts = new Uint32Array(length)
-    for (const place of places) if (place >= 0) counts[place] = (counts[place] ?? 0) + 1
-    return {
-      ends,
-      places,
-      onNode,
-      isEven: !places.includes(-1) && counts.every(count => count * length === ends.length),
-    }
+    if (this.#places?.of !== list)
+      this.#places = { of: list, at: new Map(list.map((endpoint, place) => [endpoint, place])) }
+    const { at } = this.#places
+    return { ends, places: ends.map(end => at.get(end) ?? -1), onNode }
   }
 }
 
@@ -180,7 +152,7 @@ function whyWrong(
   const fate = judging.spreads.permits.fateAt(leaf, asked)
   if (fate === undefined) return undefined
   const { box, delivered, masquerade, written, ownPriority, rolled } = machine
-  const all = { box, to: machine.endpoint() }
+  const all = { box, to: machine.endpoints()[0] }
   const leaves = (end === 'pass' || end === 'endpoint') && !delivered
   if (leaves && machine.isSourceElsewhere) return all
   if (leaves && ownPriority !== undefined)
@@ -229,11 +201,6 @@ function unevenText(
   endpoints: readonly Octets[],
   { isRemembered, remembered, spreads }: Judging,
 ): string | undefined {
-  const [first, second] = leaves
-  if (first !== undefined && second === undefined && !isRemembered) {
-    const { ends, isEven } = spreads.of(first.machine, endpoints)
-    if (isEven && Math.abs(first.machine.probability * ends.length - 1) < ROUNDING) return undefined
-  }
   const chances = new Float64Array(endpoints.length)
   for (const { machine } of leaves) {
     const { places } = spreads.of(machine, endpoints)

@@ -55,8 +55,6 @@ const OUTSIDE_IPVS =
   'nothing outside of nf_tables, IPVS and ipsets decides about packets: legacy iptables, eBPF, tc and routes are not read'
 const IP_FAMILIES: readonly string[] = ['ip', 'ip6', 'inet']
 
-const ATTEMPTS_MAX = 5
-
 /** Reads what a proof follows packets through. */
 export async function readRules(reading: RulesReading): Promise<KernelRules> {
   const { sockets, usesIpvs } = reading
@@ -65,7 +63,7 @@ export async function readRules(reading: RulesReading): Promise<KernelRules> {
     const read = (ipsets?: IpsetNames) => readTables(connection, { ...reading, ipsets })
     if (!usesIpvs) return await read()
     return await withOutside(sockets, reading, clients =>
-      readAll(clients, () => read(clients.names), reading),
+      readAll(clients, () => read(clients.ipset), reading),
     )
   } finally {
     await connection.close()
@@ -101,7 +99,7 @@ async function readTables(
 async function readAll(
   clients: OutsideClients,
   read: () => Promise<KernelRules>,
-  { clock, attemptsMax = ATTEMPTS_MAX }: RulesReading,
+  { clock, attemptsMax = 5 }: RulesReading,
 ): Promise<KernelRules> {
   let before = await readIpvs(clients)
   for (let attempts = 1; ; attempts++) {
@@ -149,16 +147,12 @@ function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolean): rea
   ]
 }
 
-interface IpvsReading {
-  readonly ipset: Pick<IpsetClient, 'headers' | 'list'>
-  readonly ipvs: Pick<IpvsClient, 'servers' | 'destinations'>
-  readonly addresses: Pick<AddressReader, 'read'>
-  readonly ownAddresses: Pick<AddressReader, 'read'>
-}
-
 /** The clients for what decides outside of nf_tables. */
-interface OutsideClients extends IpvsReading {
-  readonly names: IpsetNames
+interface OutsideClients {
+  readonly ipset: IpsetClient
+  readonly ipvs: IpvsClient
+  readonly addresses: AddressReader
+  readonly ownAddresses: AddressReader
 }
 
 /** Opens clients while `use` runs. */
@@ -173,14 +167,14 @@ async function withOutside<R>(
   let ipvs: IpvsClient | undefined
   try {
     ipvs = createIpvsClient({ transport: generic(), clock })
-    return await use({ ipset, ipvs, addresses, ownAddresses, names: ipset })
+    return await use({ ipset, ipvs, addresses, ownAddresses })
   } finally {
     await Promise.all([ipset, ipvs, addresses, ownAddresses].map(its => its?.close()))
   }
 }
 
 /** Reads what decides outside of nf_tables, of all programs. Ipsets of types that kprobe does not read are left out. */
-async function readIpvs({ ipset, ipvs, ...clients }: IpvsReading): Promise<OutsideHeld> {
+async function readIpvs({ ipset, ipvs, ...clients }: OutsideClients): Promise<OutsideHeld> {
   const { headers } = await ipset.headers()
   const servers = await ipvs.servers()
   const destinations = await ipvs.destinations(servers)

@@ -3,7 +3,7 @@ import { FAMILIES, type Family, familyOf, type Ip, mergeCidrs } from '../base/ip
 import type { Octets } from '../base/octets.ts'
 import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { type Claims, claimsOf, type PlaceClaim } from './claims.ts'
+import { type Claims, ClaimsDraft, type PlaceClaim } from './claims.ts'
 import {
   bySeniority,
   type FamilyMeaning,
@@ -96,7 +96,7 @@ class FamilyMeanings implements FamilyMeaning {
 
   /** Adds the claims of a Service that no older one has. */
   add(here: Here, service: Service): void {
-    const claims = claimsOf({ here, family: this.family, podSource: this.podSource }, service)
+    const claims = new ClaimsDraft({ here, family: this.family, podSource: this.podSource }).claimsOf(service)
     const { clusterIp, places, nodePorts } = claims
     this.#claims.push(claims)
     if (clusterIp !== undefined) {

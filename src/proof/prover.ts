@@ -22,19 +22,8 @@ import { type Proof, ProofRun } from './prove.ts'
 
 /** Maximum share of a core that proofs take, at any time but for single steps. */
 const PROOF_PACE = { share: 0.1 } as const
-/** A pass has just ended: the next one may begin at once. */
-const SETTLE_MS = 20
-/** Minimum time between two proofs, in which repairs coalesce. */
-const REST_MS = 1_000
-/** Wait for the end of a pass. */
-const PASS_MS = 20
 /** Wait for a kernel that holds what is wanted. */
 const UNSETTLED_MS = 500
-const FAILED_MS = 30_000
-/** Reads of the whole kernel state during which nothing may be committed. */
-const READS_MAX = 3
-/** Service ports that are logged, of those that differ together. */
-const LOGGED_MAX = 10
 
 interface Subject extends Moment {
   readonly held: HeldRules
@@ -96,7 +85,8 @@ export class Prover implements DaemonProver {
 
   report(event: ReconcilerEvent): void {
     if (event.kind === 'healed') this.#repairs++
-    if (event.kind === 'synced') this.#pacer.wake(SETTLE_MS)
+    // A pass has just ended: the next one may begin at once.
+    if (event.kind === 'synced') this.#pacer.wake(20)
   }
 
   /** Informs only: no status code follows from it. */
@@ -148,7 +138,8 @@ export class Prover implements DaemonProver {
     try {
       if (this.#isDue(config) && !(await this.#prove(config))) return UNSETTLED_MS
       this.#failure = ''
-      this.#pacer.rest(REST_MS)
+      // Minimum time between two proofs, in which repairs coalesce.
+      this.#pacer.rest(1_000)
       return this.#isDue(config) ? 0 : config.syncPeriodMs - this.#ageMs
     } catch (err) {
       if (this.#ending.signal.aborted) return undefined
@@ -156,7 +147,7 @@ export class Prover implements DaemonProver {
       const text = errorText(err)
       if (text !== this.#failure) log.warn({ err }, 'cannot prove the rules in the kernel; retrying')
       this.#failure = text
-      return FAILED_MS
+      return 30_000
     }
   }
 
@@ -212,7 +203,8 @@ export class Prover implements DaemonProver {
   /** Reads what the kernel holds; undefined while no pass leaves it alone. */
   async #read(): Promise<Subject | undefined> {
     const { activeMode, metrics, log } = this.#options
-    for (let tries = 1; tries <= READS_MAX; tries++) {
+    // Reads of the whole kernel state during which nothing may be committed.
+    for (let tries = 1; tries <= 3; tries++) {
       const held = activeMode()?.held()
       if (held === undefined) return undefined
       const { unsettled, ...read } = await this.#readOnce(held)
@@ -256,7 +248,8 @@ export class Prover implements DaemonProver {
     const { clock, activeMode } = this.#options
     const breathe = async () => {
       await this.#rest()
-      while (activeMode()?.isPassing === true) await this.#pause(PASS_MS)
+      // Wait for the end of a pass.
+      while (activeMode()?.isPassing === true) await this.#pause(20)
       this.#beganMs = clock.nowMs()
     }
     const slice = new Slice({ ...slicingOf(clock), breathe })
@@ -295,7 +288,8 @@ export class Prover implements DaemonProver {
     if (this.#episode === undefined) tell(packetsDiffer(nodeName, first))
     this.#episode = episode
     for (const { name, packet, expected, kernel, rule } of differences) {
-      if (episode.logged.has(name) || episode.logged.size >= LOGGED_MAX) continue
+      // Service ports that are logged, of those that differ together.
+      if (episode.logged.has(name) || episode.logged.size >= 10) continue
       episode.logged.add(name)
       log.warn(
         { name, packet, kubernetes: expected, kernel, ...(rule === undefined ? {} : { rule }) },

@@ -44,20 +44,18 @@ export class Sources {
     const any = interfaces(hook)
     const allowedRegion = allowed === undefined ? this.#addresses : regionOf(allowed)
     const denied = allowed === undefined ? [] : difference(this.#addresses, allowedRegion)
-    const sources: Source[] = []
-    if (denied.length > 0) sources.push({ source: denied, sourceType: TYPES, interface: any, fate: DROP })
-    if (isSame(pod, other) && isSame(node, other)) {
-      this.#add({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other }, sources)
-      return this.#withOwn(place, sources)
-    }
-    const [pods, others] = this.#partsOf(any, allowed === undefined ? undefined : allowedRegion)
-    this.#add(from(pods, TYPES, pod), sources)
-    if (isSame(node, other)) this.#add(from(others, TYPES, other), sources)
+    const sources: Source[] = [{ source: denied, sourceType: TYPES, interface: any, fate: DROP }]
+    if (isSame(pod, other) && isSame(node, other))
+      sources.push({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other })
     else {
-      this.#add(from(others, LOCAL, node), sources)
-      this.#add(from(others, NOT_LOCAL, other), sources)
+      const [pods, others] = this.#partsOf(any, allowed && allowedRegion)
+      sources.push(from(pods, TYPES, pod))
+      if (isSame(node, other)) sources.push(from(others, TYPES, other))
+      else sources.push(from(others, LOCAL, node), from(others, NOT_LOCAL, other))
     }
-    return this.#withOwn(place, sources)
+    // A client may be an endpoint on this node itself: the evaluator divides their packets.
+    const real = sources.filter(({ source, interface: name }) => source.length > 0 && name.length > 0)
+    return this.#withOwn(place, real)
   }
 
   #serviceAddresses: Region | undefined
@@ -89,15 +87,6 @@ export class Sources {
 
   /** Divides clients into pods and others. */
   #partsOf(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
-    if (allowed !== undefined) return this.#computeParts(any, allowed)
-    const known = this.#parts.get(any) ?? this.#computeParts(any, undefined)
-    this.#parts.set(any, known)
-    return known
-  }
-
-  readonly #parts = new Map<Region, readonly [Origin, Origin]>()
-
-  #computeParts(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
     const { podSource } = this.#meaning
     if (podSource?.kind === 'interface') {
       const bytes = podSource.isPrefix ? podSource.name : podSource.name.padEnd(16, '\0')
@@ -108,16 +97,12 @@ export class Sources {
         { source, interface: difference(any, inside) },
       ]
     }
-    const within = (part: Region) => (allowed === undefined ? part : intersection(allowed, part))
-    return [
-      { source: within(this.#pods), interface: any },
-      { source: within(this.#others), interface: any },
-    ]
-  }
-
-  /** A client may be an endpoint on this node itself: the evaluator divides their packets. */
-  #add(its: Source, sources: Source[]): void {
-    if (its.source.length > 0 && its.interface.length > 0) sources.push(its)
+    // Without ranges, all places share the regions, and what #withOwn keeps of them.
+    const within = (part: Region): Origin => ({
+      source: allowed === undefined ? part : intersection(allowed, part),
+      interface: any,
+    })
+    return [within(this.#pods), within(this.#others)]
   }
 }
 
@@ -141,23 +126,12 @@ const PORTS = everything(2)
 
 export type Destination = Pick<Box, 'destination' | 'destinationType' | 'protocol' | 'destinationPort'>
 
-/** Many places have the same port. */
-export class Destinations {
-  readonly #points = new Map<string, Pick<Box, 'protocol' | 'destinationPort'>>()
-
-  at(destination: Region, { protocol, port }: Place): Destination {
-    const key = `${protocol}${port}`
-    const known = this.#points.get(key) ?? {
-      protocol: point(String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
-      destinationPort: point(u16be(port)),
-    }
-    this.#points.set(key, known)
-    return {
-      destination,
-      destinationType: TYPES,
-      protocol: known.protocol,
-      destinationPort: known.destinationPort,
-    }
+export function destinationAt(destination: Region, { protocol, port }: Place): Destination {
+  return {
+    destination,
+    destinationType: TYPES,
+    protocol: point(String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
+    destinationPort: point(u16be(port)),
   }
 }
 

@@ -128,6 +128,7 @@ interface Relay {
 async function ask(request: Request, relays: readonly Relay[], io: Io): Promise<Round> {
   const untilMs = systemClock.nowMs() + request.timeoutMs
   let saidMs = systemClock.nowMs()
+  let isMute = true
   let goal: Goal | undefined
   for (;;) {
     const round = await askAll(request, relays, goal)
@@ -135,7 +136,9 @@ async function ask(request: Request, relays: readonly Relay[], io: Io): Promise<
     const nowMs = systemClock.nowMs()
     const isOver = round.isReached || !request.waits || io.signal.aborted || nowMs >= untilMs
     if (isOver) return round
-    if (io.terminal && nowMs - saidMs >= 2_000) {
+    // Without an answer the address may be wrong: the first round says so, also in a pipe.
+    if ((isMute && goal === undefined) || (io.terminal && nowMs - saidMs >= 2_000)) {
+      isMute = false
       saidMs = nowMs
       io.err(`${oneLine(progressText(round))}\n`)
     }

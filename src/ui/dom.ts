@@ -123,9 +123,6 @@ export function facts(pairs: readonly (readonly [string, Child])[]): HTMLElement
   )
 }
 
-/** Time that a filter is typed in. */
-const TYPING_MS = 200
-
 /** A form of fields that take effect at once. */
 export function searchForm(label: string, ...fields: readonly Child[]): HTMLFormElement {
   const made = element('form', { role: 'search', 'aria-label': label }, ...fields)
@@ -139,7 +136,8 @@ export function filterField(label: string, take: (text: string) => void): HTMLEl
   let typing = 0
   input.addEventListener('input', () => {
     window.clearTimeout(typing)
-    typing = window.setTimeout(() => take(input.value), TYPING_MS)
+    // Time that a filter is typed in.
+    typing = window.setTimeout(() => take(input.value), 200)
   })
   return element('label', {}, `${label} `, input)
 }

@@ -110,9 +110,6 @@ function pathLink(service: string): string {
   return `#services/${service.split('/').map(encodeURIComponent).join('/')}`
 }
 
-/** A screen reader does not read each number. */
-const SPOKEN_EVERY_MS = 10_000
-
 /** Shows new connections by Service or endpoint, as `kprobe top` does. The daemon counts only while this is open. */
 export function rates(): View {
   const asked = { by: 'service', sort: 'rate', filter: '' }
@@ -160,7 +157,8 @@ export function rates(): View {
       // Rows of another question would stand under the wrong heading.
       if (question !== JSON.stringify(asked) || (isPaused && question === shown)) return
       shown = question
-      if (performance.now() - spokenAt >= SPOKEN_EVERY_MS) {
+      // A screen reader does not read each number.
+      if (performance.now() - spokenAt >= 10_000) {
         spokenAt = performance.now()
         replaceChildren(spoken, `${rateText(numberAt(state, 'perSecond'))} new connections a second`)
       }

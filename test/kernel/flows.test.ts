@@ -152,7 +152,10 @@ describe('kprobe flows', () => {
     for (const name of [['-n', 'ns'], ['-n', 'ns', '--service=web'], ['--service=web.ns.svc']])
       expect(await open(...name), name.join(' ')).toBe(all)
     expect(await open('-n', 'ns', '--to', 'svc/web:80')).toBe(CONNECTIONS)
-    expect((await flows('-n', 'other')).err).toContain('the daemon has no Service of the namespace other\n')
+    expect(await flows('-n', 'other')).toMatchObject({
+      code: 1,
+      err: expect.stringContaining('the daemon has no Service of the namespace other\n'),
+    })
     const bounded = await flows('--limit', '1')
     expect(bounded.out.trimEnd().split('\n')).toHaveLength(2)
     expect(bounded.err).toContain(`left out ${served.size - 1} more connections`)

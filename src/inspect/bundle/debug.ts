@@ -3,7 +3,6 @@ import { open } from 'node:fs/promises'
 import { buildInfo, buildText } from '../../base/build-info.ts'
 import { finishInSlices, slicingOf, systemClock } from '../../base/clock.ts'
 import { failureText } from '../../base/errors.ts'
-import { listAt } from '../../base/plain-data.ts'
 import { bytesText, count, oneLine, rfc3339 } from '../../base/text.ts'
 import { demandAnswer, usualSocket, versionIn } from '../../cli/admin-client.ts'
 import { type Command, EXIT_FINE, type Io, lent, readText } from '../../cli/io.ts'
@@ -19,10 +18,9 @@ import { printTables } from '../../kernel/nft/print.ts'
 import { SYSCTLS } from '../../kernel/sysctl/sysctls.ts'
 import { isJson } from '../../model/fields.ts'
 import { MODES } from '../../modes/registry.ts'
-import { chainNames, endpointChain, portChains } from '../../modes/xt-common/layout.ts'
 import {
   BUNDLE_BYTES_MAX,
-  type BundleFacts,
+  type BundleContent,
   type BundleFile,
   encodeBundle,
   FILE_BYTES_MAX,
@@ -32,7 +30,7 @@ import {
   writeBundle,
 } from '../bundle-file.ts'
 import { manifestsOf } from './manifests.ts'
-import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
+import { redacted } from './redaction.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   ...flags({
@@ -115,22 +113,16 @@ async function writeAll({ output, redact, ...rest }: Request, io: Io): Promise<n
   )
 }
 
-function namesText({ facts }: Gathered): string {
+function namesText({ facts }: BundleContent): string {
   const { names } = facts
   return typeof names === 'number' ? `${count(names, 'name')} renamed` : 'renamed'
 }
 
 /** The name of the node is no part of a redacted bundle's. */
-function defaultPath({ facts }: Gathered, isRedacted: boolean): string {
+function defaultPath({ facts }: BundleContent, isRedacted: boolean): string {
   const time = rfc3339(Date.now()).replaceAll(/[-:]/g, '')
   const node = typeof facts.node === 'string' ? facts.node.replaceAll(/[^\w.-]/g, '') : ''
   return `kprobe-bundle-${isRedacted || node === '' ? '' : `${node}-`}${time}.tar.gz`
-}
-
-interface Gathered {
-  readonly facts: BundleFacts
-  readonly files: readonly BundleFile[]
-  readonly missing: readonly Missing[]
 }
 
 interface Gathering {
@@ -156,7 +148,7 @@ const PAGES = [
 ] as const
 
 /** Collects everything. What cannot be had is named, with the reason. */
-async function gather(gathering: Gathering): Promise<Gathered> {
+async function gather(gathering: Gathering): Promise<BundleContent> {
   const draft = new Draft(gathering)
   const { io, socket, proxy, logFile } = gathering
   const config = await addPages(draft, gathering)
@@ -235,7 +227,7 @@ async function readRules(): Promise<string> {
  * Adds the objects of the daemon as manifests, made from the possibly renamed /snapshot in the bundle. A snapshot that
  * this version cannot read costs the bundle its manifests alone.
  */
-export async function withObjects(content: Gathered): Promise<Gathered> {
+export async function withObjects(content: BundleContent): Promise<BundleContent> {
   const snapshot = content.files.find(({ name }) => name === SNAPSHOT_FILE)
   if (snapshot === undefined) return content
   try {
@@ -276,14 +268,12 @@ async function readSettings(): Promise<string> {
   return JSON.stringify(values, undefined, 2)
 }
 
-const LOG_BYTES_MAX = 4 * 1024 * 1024
-
 async function readLog(path: string | undefined): Promise<Buffer> {
   if (path === undefined)
     throw new Error('the daemon writes no log file; add one with --log-file=FILE (`kubectl logs ... > FILE`)')
   return await lent(await open(path), async file => {
     const { size } = await file.stat()
-    const length = Math.min(size, LOG_BYTES_MAX)
+    const length = Math.min(size, 4 * 1024 * 1024)
     const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length)
     const end = buffer.subarray(0, bytesRead)
     return length < size ? end.subarray(end.indexOf('\n') + 1) : end
@@ -353,67 +343,3 @@ class Draft {
     })
   }
 }
-
-export function redacted({ facts, files, missing }: Gathered, key: Buffer): Gathered {
-  const plain = new Map(
-    files.map(({ name, data }) => [name, name.endsWith('.json') ? parsed(data) : undefined]),
-  )
-  const names = new Set<string>()
-  for (const value of plain.values()) collectNames(value, names)
-  collectNames({ nodeName: [facts.node, facts.host] }, names)
-  const log = files.find(({ name }) => name === 'log.txt')
-  if (log !== undefined) collectNamesInText(log.data.toString('utf8'), names)
-  const redaction = redactionOf({
-    names,
-    key,
-    derived: rename => hashesOf(plain.get('state.json'), rename),
-  })
-  const text = (value: unknown) => (typeof value === 'string' ? redaction.text(value) : value)
-  return {
-    facts: {
-      ...facts,
-      node: text(facts.node),
-      host: text(facts.host),
-      redacted: true,
-      names: redaction.names,
-      kept: 'default, kubernetes, kube-system, kube-public and kube-node-lease, which every cluster has; addresses, ports and their names, lengths of names, UIDs, times; a name that is a word of kprobe too (such as cluster) stays where it may be that word; hosts of servers, paths of files, and names of objects that only rules of other programs mention',
-    },
-    files: files.map(file => {
-      const { name, data } = file
-      const value = plain.get(name)
-      const text =
-        value === undefined ? redaction.text(data.toString('utf8')) : JSON.stringify(redaction.json(value))
-      return { ...file, data: Buffer.from(text) }
-    }),
-    missing: missing.map(({ name, why }) => ({ name, why: redaction.text(why) })),
-  }
-}
-
-function parsed(data: Buffer): unknown {
-  return JSON.parse(data.toString('utf8'))
-}
-
-/** Hashes of names, in the names of chains of iptables mode: they would let a guess be tested, and follow from the pseudonyms. */
-function* hashesOf(state: unknown, rename: (text: string) => string): Generator<readonly [string, string]> {
-  for (const service of listAt(state, 'services'))
-    for (const port of listAt(service, 'ports')) {
-      const { name, protocol } = isJson(port) ? port : {}
-      if (typeof name !== 'string' || (protocol !== 'TCP' && protocol !== 'UDP' && protocol !== 'SCTP'))
-        continue
-      const hashes = (displayName: string) => [
-        portChains(NAMES, displayName, protocol).svc,
-        ...[...listAt(port, 'cluster'), ...listAt(port, 'local')].map(backend => {
-          const { ip, port: number } = isJson(backend) ? backend : {}
-          const text = String(ip)
-          const ipPort = `${text.includes(':') ? `[${text}]` : text}:${String(number)}`
-          return endpointChain(NAMES, { displayName, protocol, ipPort })
-        }),
-      ]
-      const [before, after] = [hashes(name), hashes(rename(name))]
-      for (const [at, chain] of before.entries())
-        yield [chain.slice(-HASH_LENGTH), after[at]?.slice(-HASH_LENGTH) ?? '']
-    }
-}
-
-const NAMES = chainNames(undefined)
-const HASH_LENGTH = 16

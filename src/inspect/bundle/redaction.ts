@@ -1,6 +1,9 @@
 import { createHmac } from 'node:crypto'
+import { listAt } from '../../base/plain-data.ts'
 import { MODE_NAMES } from '../../config/modes.ts'
 import { isJson } from '../../model/fields.ts'
+import { chainNames, endpointChain, portChains } from '../../modes/xt-common/layout.ts'
+import type { BundleContent } from '../bundle-file.ts'
 
 /** Renames consistently: one name has one pseudonym, wherever it is. Lengths stay, so that everything around a name stays as well. */
 interface Redaction {
@@ -204,3 +207,68 @@ function addNames(text: string, names: Set<string>, field: string): void {
 function add(names: Set<string>, name: string): void {
   if (!NUMERIC.test(name) && !PUBLIC.has(name)) names.add(name)
 }
+
+/** Renames the names in a bundle, in every file alike. */
+export function redacted({ facts, files, missing }: BundleContent, key: Buffer): BundleContent {
+  const plain = new Map(
+    files.map(({ name, data }) => [name, name.endsWith('.json') ? parsed(data) : undefined]),
+  )
+  const names = new Set<string>()
+  for (const value of plain.values()) collectNames(value, names)
+  collectNames({ nodeName: [facts.node, facts.host] }, names)
+  const log = files.find(({ name }) => name === 'log.txt')
+  if (log !== undefined) collectNamesInText(log.data.toString('utf8'), names)
+  const redaction = redactionOf({
+    names,
+    key,
+    derived: rename => hashesOf(plain.get('state.json'), rename),
+  })
+  const text = (value: unknown) => (typeof value === 'string' ? redaction.text(value) : value)
+  return {
+    facts: {
+      ...facts,
+      node: text(facts.node),
+      host: text(facts.host),
+      redacted: true,
+      names: redaction.names,
+      kept: 'default, kubernetes, kube-system, kube-public and kube-node-lease, which every cluster has; addresses, ports and their names, lengths of names, UIDs, times; a name that is a word of kprobe too (such as cluster) stays where it may be that word; hosts of servers, paths of files, and names of objects that only rules of other programs mention',
+    },
+    files: files.map(file => {
+      const { name, data } = file
+      const value = plain.get(name)
+      const text =
+        value === undefined ? redaction.text(data.toString('utf8')) : JSON.stringify(redaction.json(value))
+      return { ...file, data: Buffer.from(text) }
+    }),
+    missing: missing.map(({ name, why }) => ({ name, why: redaction.text(why) })),
+  }
+}
+
+function parsed(data: Buffer): unknown {
+  return JSON.parse(data.toString('utf8'))
+}
+
+/** Hashes of names, in the names of chains of iptables mode: they would let a guess be tested, and follow from the pseudonyms. */
+function* hashesOf(state: unknown, rename: (text: string) => string): Generator<readonly [string, string]> {
+  for (const service of listAt(state, 'services'))
+    for (const port of listAt(service, 'ports')) {
+      const { name, protocol } = isJson(port) ? port : {}
+      if (typeof name !== 'string' || (protocol !== 'TCP' && protocol !== 'UDP' && protocol !== 'SCTP'))
+        continue
+      const hashes = (displayName: string) => [
+        portChains(CHAINS, displayName, protocol).svc,
+        ...[...listAt(port, 'cluster'), ...listAt(port, 'local')].map(backend => {
+          const { ip, port: number } = isJson(backend) ? backend : {}
+          const text = String(ip)
+          const ipPort = `${text.includes(':') ? `[${text}]` : text}:${String(number)}`
+          return endpointChain(CHAINS, { displayName, protocol, ipPort })
+        }),
+      ]
+      const [before, after] = [hashes(name), hashes(rename(name))]
+      for (const [at, chain] of before.entries())
+        yield [chain.slice(-HASH_LENGTH), after[at]?.slice(-HASH_LENGTH) ?? '']
+    }
+}
+
+const CHAINS = chainNames(undefined)
+const HASH_LENGTH = 16

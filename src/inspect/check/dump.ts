@@ -266,8 +266,6 @@ interface RowsRead {
   readonly isNftAlone: boolean
 }
 
-/** Time between two reads of the generation. */
-const LOOK_MS = 500
 /** The part of a core that reading rows may take. */
 const ROWS_PACE = { share: 0.1 } as const
 
@@ -290,7 +288,8 @@ export async function watchRows(
     // A commit during the first read makes the next check read again, and compare with what was printed.
     let { rows, isNftAlone } = await first()
     while (!end.aborted) {
-      await pause(systemClock, LOOK_MS, end)
+      // Time between two reads of the generation.
+      await pause(systemClock, 500, end)
       const now = client.generation()
       if (now === generation && isNftAlone) continue
       generation = now

@@ -1,4 +1,5 @@
 import { systemClock } from '../../base/clock.ts'
+import type { Family } from '../../base/ip.ts'
 import { lent, readText } from '../../cli/io.ts'
 import type { Config } from '../../config/config.ts'
 import { HERE, kernelDifference, openNetfilter } from '../../daemon/open.ts'
@@ -45,25 +46,34 @@ export function lackingFamily(findings: readonly Finding[]): NftFamily | undefin
   return others.every(({ family }) => family === first?.family) ? first?.family : undefined
 }
 
+/** A family that the kernel cannot program, and what it lacks. */
+export interface LeftOut {
+  readonly family: Family
+  readonly reason: string
+}
+
 /** A difference without the objects of a family that the kernel cannot program. */
 export interface PossibleDifference extends Difference {
-  /** The family with such objects, and what the kernel lacks. */
-  readonly leftOut?: { readonly family: string; readonly reason: string } | undefined
+  readonly leftOut?: LeftOut | undefined
 }
 
 /** Computes what `run` would change in this machine's kernel. Throws if the mode cannot run here. */
 export async function possibleDifference(config: Config, table: FrontendTable): Promise<PossibleDifference> {
   const whole = await kernelDifference(config, table)
-  if (whole.lines.length === 0) return whole
+  const leftOut = whole.lines.length === 0 ? undefined : await findLeftOut(config)
+  if (leftOut === undefined) return whole
+  const possible = await kernelDifference(config, table, leftOut.family)
+  return possible.lines.length === whole.lines.length ? whole : { ...possible, leftOut }
+}
+
+/** Finds the family that the kernel cannot program; undefined where it lacks nothing, or something of both. */
+export async function findLeftOut(config: Config): Promise<LeftOut | undefined> {
   const found = await requirements(config)
   const lacking = lackingFamily(found)
-  if (lacking === undefined) return whole
-  const family = LAYOUTS[lacking].model
-  const possible = await kernelDifference(config, table, family)
-  if (possible.lines.length === whole.lines.length) return whole
+  if (lacking === undefined) return undefined
   const missing = found.filter(({ kind }) => kind === 'missing')
   const reason = missing.map(({ subject, text }) => `${subject}: ${text}`).join('; ')
-  return { ...possible, leftOut: { family, reason } }
+  return { family: LAYOUTS[lacking].model, reason }
 }
 
 /** Formats the line for a family that was left out; empty for none. */

@@ -1,5 +1,5 @@
 import { systemClock } from '../../base/clock.ts'
-import type { Ip } from '../../base/ip.ts'
+import { append } from '../../base/collections.ts'
 import { textAt } from '../../base/plain-data.ts'
 import { count, oneLine } from '../../base/text.ts'
 import { demandAnswer, servicesIn } from '../../cli/admin-client.ts'
@@ -12,7 +12,6 @@ import { whyNotProvable } from '../../config/modes.ts'
 import { HERE } from '../../daemon/open.ts'
 import { modesOf } from '../../daemon/retirement.ts'
 import { serviceJson } from '../../daemon/saved/snapshot-json.ts'
-import type { IpvsHeld } from '../../kernel/ipvs/state.ts'
 import { whyUnforwarded } from '../../kernel/sysctl/sysctls.ts'
 import { isJson, type Json } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
@@ -21,12 +20,19 @@ import { isTraceTable } from '../../modes/common/trace-table.ts'
 import { findMode, MODE_DEVICE } from '../../modes/registry.ts'
 import { ipvsAssumptions } from '../../proof/evaluate/ipvs.ts'
 import { demandSettled, type KernelRules, readRules } from '../../proof/kernel-rules.ts'
+import type { FamilyMeaning } from '../../proof/meaning.ts'
 import { meaningOf } from '../../proof/meanings.ts'
 import { forwardedFamilies } from '../../proof/premises.ts'
 import { type Proof, prove } from '../../proof/prove.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
 import { type Loaded, withLoaded } from '../load.ts'
-import { leftOutText, type PossibleDifference, possibleDifference } from './requirements.ts'
+import {
+  findLeftOut,
+  type LeftOut,
+  leftOutText,
+  type PossibleDifference,
+  possibleDifference,
+} from './requirements.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
@@ -121,12 +127,7 @@ export function disagreements(
   lines: readonly PlanLine[],
 ): readonly Disagreement[] {
   const kernel = new Map<string, PlanLine[]>()
-  for (const line of lines) {
-    const service = line.service ?? ''
-    const others = kernel.get(service)
-    if (others === undefined) kernel.set(service, [line])
-    else others.push(line)
-  }
+  for (const line of lines) append(kernel, line.service ?? '', line)
   const differing = computed === undefined ? new Map<string, string>() : differingServices(table, computed)
   return [...new Set([...kernel.keys(), ...differing.keys()])]
     .sort()
@@ -232,6 +233,7 @@ interface ProofFacts extends Proof {
   readonly isProved: boolean
   /** The assumptions of the proof, beside rules, that do not hold. */
   readonly brokenPremises: readonly string[]
+  readonly leftOut: LeftOut | undefined
 }
 
 /** Proves the rules of the kernel against the objects. Throws if these cannot be read. */
@@ -240,21 +242,18 @@ async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<
   const mode = findMode(proxyMode)
   const proving = mode.proving?.(config)
   const start = systemClock.nowMs()
-  const usesIpvs = proving?.usesIpvs === true
-  const { tables, assumptions, ipvs, ownAddresses } = await readKernel(usesIpvs)
-  const its = ownAddresses === undefined ? snapshot : { ...snapshot, localIps: ownAddresses }
+  const { ipvs, tables, ...held } = await readKernel(proving?.usesIpvs === true)
+  const its = ipvs === undefined ? snapshot : { ...snapshot, localIps: ipvs.ownAddresses }
   const admitted = cappedSnapshot(its, memo.caps)
-  const question = {
-    meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
-    tables,
-    ownName: mode.tableName(serviceProxyName) ?? '',
-    owns: proving?.owns,
-    ipvs,
-  }
-  const proof = prove(question)
+  const all = meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) })
+  const ownName = mode.tableName(serviceProxyName) ?? ''
+  const proofOf = (meanings: typeof all) => prove({ meanings, tables, ownName, owns: proving?.owns, ipvs })
+  const whole = proofOf(all)
+  const leftOut = whole.wrong === 0 ? undefined : await findLeftOut(config)
+  const meanings = provable(all, leftOut)
+  const proof = leftOut === undefined ? whole : proofOf(meanings)
   const refused = memo.caps.refused.size
-  const forwarded = forwardedFamilies(question.meanings)
-  const brokenPremises = forwarded.flatMap(family => whyUnforwarded(family) ?? [])
+  const brokenPremises = forwardedFamilies(meanings).flatMap(family => whyUnforwarded(family) ?? [])
   const left = refused === 0 ? [] : [`${count(refused, 'Service')} without room in memory must reject`]
   return {
     mode: proxyMode,
@@ -262,31 +261,26 @@ async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<
     milliseconds: Math.round(systemClock.nowMs() - start),
     isProved: proof.wrong + proof.unknown + brokenPremises.length === 0,
     brokenPremises,
+    leftOut,
     ...proof,
-    assumptions: [...proof.assumptions, ...assumptions, ...(proving?.assumes ?? []), ...left],
+    assumptions: [...proof.assumptions, ...held.assumptions, ...(proving?.assumes ?? []), ...left],
   }
 }
 
-interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
-  readonly ipvs: IpvsHeld | undefined
-  readonly ownAddresses?: readonly Ip[] | undefined
+/** Leaves out the family that the kernel cannot program: its Services are not served, and no rule could be right. */
+export function provable(
+  meanings: readonly FamilyMeaning[],
+  leftOut: LeftOut | undefined,
+): readonly FamilyMeaning[] {
+  return meanings.filter(({ family }) => family !== leftOut?.family)
 }
 
 /** Reads the rules of this network namespace over sockets of its own. Throws where they never rest. */
-async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
-  const held = await readRules({
-    ...HERE,
-    usesIpvs,
-    device: MODE_DEVICE,
-    isPassing: isTraceTable,
-  })
+async function readKernel(usesIpvs: boolean): Promise<KernelRules> {
+  const held = await readRules({ ...HERE, usesIpvs, device: MODE_DEVICE, isPassing: isTraceTable })
   demandSettled(held)
   const { ipvs, assumptions } = held
-  return {
-    ...held,
-    ownAddresses: ipvs?.ownAddresses,
-    assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))],
-  }
+  return { ...held, assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))] }
 }
 
 function proofText(facts: ProofFacts): string {
@@ -316,5 +310,5 @@ function proofText(facts: ProofFacts): string {
           ? `not proved: the rules treat ${size} as Kubernetes specifies, but a premise does not hold`
           : `proved: ${size}`
   const broken = brokenPremises.map(text => `premise that does not hold: ${text}\n`).join('')
-  return `${found.join('')}${more}${broken}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`
+  return `${found.join('')}${more}${leftOutText(facts)}${broken}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`
 }

@@ -91,12 +91,10 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     await names.load()
     const { group, chains } = loggingOf(found)
     const rows = found.held.flatMap(mode => mode.rows)
-    const isNotHeld =
-      request.service !== '' && !rows.some(({ service }) => isOfService([service], request.service))
-    const isWrongName = isNotHeld && found.held.length > 0 && !request.service.endsWith('/')
-    if (isWrongName) throw new Error(notHeldText(rows, request.service))
+    const isHeld =
+      request.service === '' || rows.some(({ service }) => isOfService([service], request.service))
+    if (!isHeld && found.held.length > 0) throw new Error(notHeldText(rows, request.service))
     if (group === undefined) throw new Error(whyNoLog(found.held))
-    if (isNotHeld) io.err(`kprobe drops: ${oneLine(notHeldText(rows, request.service))}\n`)
     await follow(request, io, { names, group, chains })
   })
 }

@@ -96,10 +96,6 @@ interface FlowGroupsOptions {
   readonly groupsMax?: number
 }
 
-const GROUPS_MAX = 100_000
-/** Maximum of remembered pairs of a destination and an endpoint; more are named again. */
-const PAIRS_MAX = 200_000
-
 /**
  * Counts connections in groups. A pair of destination and endpoint that was met before costs one lookup, and nothing is
  * decoded.
@@ -115,7 +111,7 @@ export class FlowGroups {
 
   constructor(options: FlowGroupsOptions) {
     this.#options = options
-    this.#groupsMax = options.groupsMax ?? GROUPS_MAX
+    this.#groupsMax = options.groupsMax ?? 100_000
     this.#version = options.names.version
   }
 
@@ -156,7 +152,8 @@ export class FlowGroups {
       group.volume = undefined
     }
     // Groups that met no connection since the last time would stay forever.
-    if (idle.length < IDLE_GROUPS_MAX) return
+    // Groups without connections that may stay for the next interval.
+    if (idle.length < 5_000) return
     for (const key of idle) this.#groups.delete(key)
     this.#forgetPairs()
   }
@@ -166,7 +163,8 @@ export class FlowGroups {
     const known = this.#known.get(key)
     if (known !== undefined) return known
     const found = this.#groupOf(view, message)
-    if (this.#known.size >= PAIRS_MAX) this.#forgetPairs()
+    // Maximum of remembered pairs of a destination and an endpoint; more are named again.
+    if (this.#known.size >= 200_000) this.#forgetPairs()
     this.#known.set(key, found)
     return found
   }
@@ -196,8 +194,6 @@ export class FlowGroups {
 
 /** `other`: of a group beyond the maximum. */
 type Found = FlowGroup | 'excluded' | 'other'
-/** Groups without connections that may stay for the next interval. */
-const IDLE_GROUPS_MAX = 5_000
 
 /** Formats the endpoint of a connection; undefined where nothing translated it: its endpoint is not known. */
 export function endpointText(flow: FlowRecord): string | undefined {

@@ -45,8 +45,6 @@ interface Destination {
   readonly destinationPort: number
 }
 
-/** The part of the time that reading names may take, so that a large cluster does not cost a watcher a processor. */
-const SHARE = 0.005
 const REST_MS_MIN = 2_000
 /** No daemon announces that these names changed. */
 const KERNEL_REST_MS_MIN = 10_000
@@ -80,22 +78,17 @@ export class FlowNames {
   static async open(options: FlowNamesOptions): Promise<FlowNames> {
     const { adminSocket, proxyName } = options
     const socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
-    const names = await FlowNames.#found(options, socket)
+    let why: string | undefined
+    try {
+      if ((await checkDaemon(socket, { otherwise: false })) === undefined)
+        throw new Error(`no daemon answers at ${socket}`)
+    } catch (error) {
+      if (adminSocket !== '') throw error
+      why = `${failureText(error)}; names of Services come from the rules in the kernel`
+    }
+    const names = new FlowNames(options, why === undefined ? socket : undefined, why)
     await names.#read(undefined)
     return names
-  }
-
-  static async #found(options: FlowNamesOptions, socket: string): Promise<FlowNames> {
-    const fromKernel = 'names of Services come from the rules in the kernel'
-    try {
-      if ((await checkDaemon(socket, { otherwise: false })) !== undefined)
-        return new FlowNames(options, socket)
-      if (options.adminSocket !== '') throw new Error(`no daemon answers at ${socket}`)
-      return new FlowNames(options, undefined, `no daemon answers at ${socket}; ${fromKernel}`)
-    } catch (error) {
-      if (options.adminSocket !== '') throw error
-      return new FlowNames(options, undefined, `${failureText(error)}; ${fromKernel}`)
-    }
   }
 
   get version(): number {
@@ -125,9 +118,9 @@ export class FlowNames {
     return [`the daemon has no Service ${quote(service)}${hintAt(service, known)}`]
   }
 
-  /** Throws where there is no such Service. A namespace may be without any. */
+  /** Throws where there is no such Service, and where the namespace has none. */
   async require(service: string): Promise<void> {
-    const [notice] = service.endsWith('/') ? [] : await this.noticesAbout(service)
+    const [notice] = await this.noticesAbout(service)
     if (notice !== undefined) throw new Error(notice)
   }
 
@@ -152,7 +145,8 @@ export class FlowNames {
       this.#names = read.names
       this.#version++
     }
-    const dueMs = endMs + restMs(endMs - startMs, { share: SHARE, minMs })
+    // The part of the time that reading names may take, so that a large cluster does not cost a watcher a processor.
+    const dueMs = endMs + restMs(endMs - startMs, { share: 0.005, minMs })
     this.#readAt = { synced: read?.synced ?? synced, dueMs }
   }
 
@@ -212,11 +206,9 @@ const NAMES = 'net.netfilter.nf_conntrack_'
 const SWITCHED_OFF = `the kernel reports no connections: ${NAMES}events is 0; set it to 1 or 2`
 const BUILT_WITHOUT = 'the kernel reports no connections: it was built without CONFIG_NF_CONNTRACK_EVENTS'
 
-/** Bursts of 20,000 events and more wait here; the kernel gives less to a process that may not force it. */
-const RECEIVE_BUFFER_BYTES = 32 << 20
-
 function openEventSocket(): Transport {
-  return openNetlink({ protocol: NETLINK_NETFILTER, receiveBufferBytes: RECEIVE_BUFFER_BYTES })
+  // Bursts of 20,000 events and more wait here; the kernel gives less to a process that may not force it.
+  return openNetlink({ protocol: NETLINK_NETFILTER, receiveBufferBytes: 32 << 20 })
 }
 
 interface FlowWatchOptions {

@@ -59,7 +59,7 @@ async function run(asked: FlowsRequest, io: Io): Promise<number> {
   const { filter, by } = request
   const names = await FlowNames.open({ clock: systemClock, ...request })
   await names.require(filter.service)
-  const notices = [names.notice ?? [], await names.noticesAbout(filter.service), settings.notices].flat()
+  const notices = [names.notice ?? [], settings.notices].flat()
   for (const notice of notices) io.err(`kprobe flows: ${oneLine(notice)}\n`)
   const withVolume = settings.hasVolume
   const groups = by === undefined ? undefined : new FlowGroups({ names, filter, by, withVolume })
@@ -136,13 +136,6 @@ function writeGroups(groups: FlowGroups, { request, io }: Session, of: GroupsOf,
   }
 }
 
-/** Time between two reports of what was lost or skipped, and the window of --rate. */
-const TICK_MS = 1_000
-/** Ticks between two questions to the daemon whether Services changed. */
-const NAMES_TICKS = 5
-/** A reader that is further behind than this loses lines and tables, which are counted. */
-const BACKLOG_BYTES_MAX = 8 << 20
-
 const UNPRINTED = {
   lost: 'events were lost: the kernel dropped them before they were read',
   skipped: 'more connections were not printed; --rate prints more, --group-by counts all',
@@ -175,7 +168,8 @@ class Follower {
     await followFor(io, {
       durationMs: request.durationMs,
       timers: [
-        [TICK_MS, () => this.#tick()],
+        // Time between two reports of what was lost or skipped, and the window of --rate.
+        [1_000, () => this.#tick()],
         ...(tables ? [[request.intervalMs, () => this.#printInterval(groups)] as const] : []),
       ],
     })
@@ -204,13 +198,15 @@ class Follower {
 
   /** The reader of standard output does not keep up. */
   get #isBehind(): boolean {
-    return this.#session.io.outBacklogBytes() > BACKLOG_BYTES_MAX
+    // A reader that is further behind than this loses lines and tables, which are counted.
+    return this.#session.io.outBacklogBytes() > 8 << 20
   }
 
   #tick(): void {
     this.#printedInTick = 0
     if (!this.#isBehind) this.#report()
-    if (this.#ticks++ % NAMES_TICKS === 0) void refreshNames(this.#session.names)
+    // Ticks between two questions to the daemon whether Services changed.
+    if (this.#ticks++ % 5 === 0) void refreshNames(this.#session.names)
   }
 
   /** Says what was lost and skipped since the last report. */

@@ -180,7 +180,14 @@ export function keysHelp(columns: readonly string[]): readonly string[] {
   ]
 }
 
-const PAGE = 10
+/** Rows by the keys that scroll: arrows, PgUp, PgDn and Home. */
+const SCROLLED: ReadonlyMap<string, number> = new Map([
+  ['\u001b[A', -1],
+  ['\u001b[B', 1],
+  ['\u001b[5~', -10],
+  ['\u001b[6~', 10],
+  ['\u001b[H', Number.NEGATIVE_INFINITY],
+])
 
 interface KeyOptions<S extends string, V extends TableView<S>>
   extends Pick<LiveTableOptions<S, V>, 'sorts' | 'ownKey'> {
@@ -196,10 +203,6 @@ export function keyPressed<S extends string, V extends TableView<S>>(
   if (key === '\u0003') return 'quit'
   if (key === '\u001a') return 'suspend'
   if (view.pane === 'filter') return filterKey(view, key)
-  const scrolled = (rows: number): V => ({
-    ...view,
-    offset: Math.max(0, Math.min(view.offset + rows, offsetMax)),
-  })
   switch (key) {
     case 'q':
       return 'quit'
@@ -212,29 +215,20 @@ export function keyPressed<S extends string, V extends TableView<S>>(
       return { ...view, pane: 'filter' }
     case '\u001b':
       return { ...view, filter: '', offset: 0, pane: 'table' }
-    case '\u001b[A':
-      return scrolled(-1)
-    case '\u001b[B':
-      return scrolled(1)
-    case '\u001b[5~':
-      return scrolled(-PAGE)
-    case '\u001b[6~':
-      return scrolled(PAGE)
-    case '\u001b[H':
-      return { ...view, offset: 0 }
-    default:
-      return ownKey?.(view, key) ?? view
+    default: {
+      const rows = SCROLLED.get(key)
+      if (rows === undefined) return ownKey?.(view, key) ?? view
+      return { ...view, offset: Math.max(0, Math.min(view.offset + rows, offsetMax)) }
+    }
   }
 }
-
-const FILTER_MAX = 64
 
 function filterKey<V extends TableView<string>>(view: V, key: string): V {
   if (key === '\r' || key === '\n') return { ...view, pane: 'table', offset: 0 }
   if (key === '\u001b') return { ...view, pane: 'table', filter: '', offset: 0 }
   if (key === '\u007f' || key === '\b') return { ...view, filter: view.filter.slice(0, -1) }
   const typed = key.startsWith('\u001b') ? '' : key.replace(/\p{C}/gu, '')
-  return { ...view, filter: (view.filter + typed).slice(0, FILTER_MAX) }
+  return { ...view, filter: (view.filter + typed).slice(0, 64) }
 }
 
 const ESCAPE = '\u001b'
@@ -244,9 +238,6 @@ const LEAVE = `${ESCAPE}[?25h${ESCAPE}[?1049l`
 const HOME = `${ESCAPE}[H`
 const CLEAR_LINE = `${ESCAPE}[K`
 const CLEAR_REST = `${ESCAPE}[J`
-
-/** A terminal that is further behind gets no new picture: a slow line would fall ever further behind. */
-const BACKLOG_BYTES_MAX = 64 * 1024
 
 export interface Size {
   readonly columns: number
@@ -298,7 +289,8 @@ class Screen {
   }
 
   draw({ lines, bold }: Picture): void {
-    if (!this.#isOpen || process.stdout.writableLength > BACKLOG_BYTES_MAX) return
+    // A terminal that is further behind gets no new picture: a slow line would fall ever further behind.
+    if (!this.#isOpen || process.stdout.writableLength > 64 * 1024) return
     const [on, off] = this.#options.color ? BOLD : ['', '']
     const texts = lines.map((line, at) => `${bold.has(at) ? `${on}${line}${off}` : line}${CLEAR_LINE}`)
     process.stdout.write(`${HOME}${texts.join('\r\n')}${CLEAR_REST}`)

@@ -37,27 +37,17 @@ type PacketEnd =
   /** No rule dropped it, and no further hook saw it. */
   | 'vanished'
 
-interface Draft {
-  readonly id: number
-  readonly atMs: number
-  readonly origin: 'interface' | 'process'
-  readonly first: PacketHead
-  last: PacketHead
-  inputInterface: number | undefined
-  outputInterface: number | undefined
+type Writable<T> = { -readonly [K in keyof T]: T[K] }
+type Known = Omit<TracedPacket, 'end' | 'steps'>
+
+interface Draft extends Writable<Known> {
   readonly steps: PacketStep[]
   /** Our rule has set its trace bit: it is no packet that another program traces. */
   isOurs: boolean
-  isTorn: boolean
   /** Monotonic time of the last step. */
   seenMs: number
 }
 
-/** A packet ends at once, or waits for a queue of a program. */
-const IDLE_MS = 1_000
-/** The limit in the kernel, in both families, lets at most 2,000 packets begin in that time. */
-const OPEN_MAX = 4_096
-const STEPS_MAX = 256
 const VERDICT_MASK = 0xff
 const NF_QUEUE = 3
 
@@ -108,7 +98,8 @@ export class PacketCollector {
     const { id, head, inputInterface, outputInterface } = event
     if (head === undefined || event.chain === CHAIN_DELIVERED || event.chain === CHAIN_SENT) return undefined
     for (const oldest of this.#open.values()) {
-      if (this.#open.size < OPEN_MAX) break
+      // The limit in the kernel, in both families, lets at most 2,000 packets begin in that time.
+      if (this.#open.size < 4_096) break
       this.#finish(oldest, 'vanished')
     }
     const draft: Draft = {
@@ -142,7 +133,7 @@ export class PacketCollector {
     if (type === 'rule' || (type === 'policy' && isDropping)) {
       const { family, table, chain, handle } = event
       // Trace tables of other processes are no rules about packets.
-      if (!isTraceTable(table) && draft.steps.length < STEPS_MAX)
+      if (!isTraceTable(table) && draft.steps.length < 256)
         draft.steps.push({ family, table, chain, handle, verdict })
     }
     if (isDropping) this.#finish(draft, 'dropped')
@@ -155,7 +146,8 @@ export class PacketCollector {
 
   /** Ends the packets without a step for some time; all of them with `now`. */
   sweep({ now = false } = {}): void {
-    const beforeMs = this.#options.clock.nowMs() - IDLE_MS
+    // A packet ends at once, or waits for a queue of a program.
+    const beforeMs = this.#options.clock.nowMs() - 1_000
     for (const draft of this.#open.values())
       if (now || draft.seenMs <= beforeMs) this.#finish(draft, isQueued(draft) ? 'queued' : 'vanished')
   }

@@ -1,8 +1,5 @@
 import type { Io } from '../../cli/io.ts'
 
-/** The packets that wait to be named and printed, at most; later ones are counted. */
-const WAITING_MAX = 2_000
-
 export interface PrintCounts {
   readonly taken: number
   readonly printed: number
@@ -41,7 +38,8 @@ export class PacketPrinter<Packet> {
 
   take(packet: Packet): void {
     this.#taken++
-    if (this.#waiting.length >= WAITING_MAX) {
+    // The packets that wait to be named and printed, at most; later ones are counted.
+    if (this.#waiting.length >= 2_000) {
       this.#dropped++
       return
     }

@@ -29,11 +29,6 @@ interface RuleNamesOptions {
   readonly read: () => Promise<readonly HeldMode[]>
 }
 
-/** Rules change while packets are traced: they are read again at most this often. */
-const READ_AGAIN_MS = 2_000
-/** Outcomes of one packet that are computed to find the elements that it met; a Service has more with very many endpoints. */
-const WAYS_MAX = 2_000
-
 /** Gives words for the rules that real packets meet: of kprobe as `explain` does, and of other programs. */
 export class RuleNames {
   readonly #options: RuleNamesOptions
@@ -101,7 +96,8 @@ export class RuleNames {
   }
 
   async refresh(): Promise<void> {
-    const isOld = this.#options.clock.nowMs() - this.#readAtMs > READ_AGAIN_MS
+    // Rules change while packets are traced: they are read again at most this often.
+    const isOld = this.#options.clock.nowMs() - this.#readAtMs > 2_000
     if (isOld && this.#readGeneration() !== this.#generation) await this.load()
   }
 
@@ -207,7 +203,8 @@ export class RuleNames {
     const steps = this.#tracers.flatMap((tracer): readonly TraceStep[] => {
       const surroundings = { localIps: this.#localIps }
       try {
-        const ways = tracer.ways(packet, surroundings, WAYS_MAX)
+        // Outcomes of one packet that are computed to find the elements that it met; a Service has more with very many endpoints.
+        const ways = tracer.ways(packet, surroundings, 2_000)
         return (ways.find(({ trace }) => endOf(trace) === to) ?? ways[0])?.trace.steps ?? []
       } catch {
         // The steps get no elements if other programs have rules in our chains, or if there are very many endpoints.

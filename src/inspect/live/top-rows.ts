@@ -31,17 +31,17 @@ interface Rows {
 }
 
 /** Sorts and filters rows; a Service's row adds up its endpoints. Gives the first `max` of them. */
-export function rowsOf(state: Rows, view: TopView, max = Number.POSITIVE_INFINITY) {
-  return firstSorted(filteredRows(state, view), comparison(view), max)
+export function rowsOf(state: Rows, view: TopView, max = Number.POSITIVE_INFINITY): readonly TopRow[] {
+  return filteredRows(state, view).toSorted(comparison(view)).slice(0, max)
 }
 
-export function filteredRows({ rows }: Rows, { by, filter }: TopView): readonly TopRow[] {
+function filteredRows({ rows }: Rows, { by, filter }: TopView): readonly TopRow[] {
   const all = by === 'endpoint' ? rows : summed(rows)
   if (filter === '') return all
   return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
 }
 
-export function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
+function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
   const byName = (a: TopRow, b: TopRow) =>
     compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
   const bySort: Readonly<Record<TopSort, (a: TopRow, b: TopRow) => number>> = {
@@ -53,47 +53,19 @@ export function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
   return (a, b) => bySort[view.sort](a, b) || byName(a, b)
 }
 
-/** Lists that are cut by less are sorted as a whole. */
-const CUT_MIN = 8
-
-/** Gives the first `max` items of the sorted list. To find the few that a screen shows takes far less than to sort all. */
-export function firstSorted<T>(
-  items: readonly T[],
-  compare: (a: T, b: T) => number,
-  max: number,
-): readonly T[] {
-  if (max * CUT_MIN > items.length) return [...items].sort(compare).slice(0, max)
-  const first: T[] = []
-  for (const item of items) {
-    const last = first[max - 1]
-    if (last !== undefined && compare(item, last) >= 0) continue
-    const at = first.findIndex(each => compare(item, each) < 0)
-    first.splice(at < 0 ? first.length : at, 0, item)
-    if (first.length > max) first.pop()
-  }
-  return first
-}
-
 function summed(rows: readonly TopRow[]): readonly TopRow[] {
-  const sums: { -readonly [K in keyof TopRow]: TopRow[K] }[] = []
-  // Names are keys as they are: to join them with the protocol would take longer than all the rest.
-  const byProtocol = new Map<string, Map<string, (typeof sums)[number]>>()
-  for (const row of rows) {
-    const { protocol, service, perSecond, total, open } = row
-    const byService = byProtocol.get(protocol) ?? new Map<string, (typeof sums)[number]>()
-    if (byService.size === 0) byProtocol.set(protocol, byService)
-    const sum = byService.get(service)
-    if (sum === undefined) {
-      const first = { protocol, service, endpoint: '', perSecond, total, open }
-      byService.set(service, first)
-      sums.push(first)
-      continue
-    }
-    sum.perSecond += perSecond
-    sum.total += total
-    if (open !== undefined) sum.open = (sum.open ?? 0) + open
+  const sums = new Map<string, TopRow>()
+  for (const { protocol, service, perSecond, total, open } of rows) {
+    const key = `${protocol} ${service}`
+    const sum = sums.get(key) ?? { protocol, service, endpoint: '', perSecond: 0, total: 0, open: undefined }
+    sums.set(key, {
+      ...sum,
+      perSecond: sum.perSecond + perSecond,
+      total: sum.total + total,
+      open: open === undefined ? sum.open : (sum.open ?? 0) + open,
+    })
   }
-  return sums
+  return [...sums.values()]
 }
 
 export const ROWS_MAX = 10_000

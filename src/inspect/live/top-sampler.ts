@@ -56,7 +56,6 @@ interface TopSamplerOptions {
 
 /** The part of the time that reading the connection table may take, whose cost grows with its entries. */
 const TABLE_PACE = { share: 0.005, minMs: 5_000 } as const
-const LARGEST_SHOWN = 5
 
 /** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */
 export class TopSampler {
@@ -185,7 +184,7 @@ export class TopSampler {
     for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)
     this.#largest = [...sums]
       .sort(([, a], [, b]) => b - a)
-      .slice(0, LARGEST_SHOWN)
+      .slice(0, 5)
       .map(([service, open]) => ({ service, open }))
   }
 

@@ -17,17 +17,7 @@ import {
   rateText,
   type TableContent,
 } from './live-table.ts'
-import {
-  comparison,
-  FIRST_VIEW,
-  filteredRows,
-  firstSorted,
-  rowsOf,
-  SORTS,
-  type TopRow,
-  type TopSort,
-  type TopView,
-} from './top-rows.ts'
+import { FIRST_VIEW, rowsOf, SORTS, type TopRow, type TopSort, type TopView } from './top-rows.ts'
 import { type DaemonState, TopSampler, type TopState } from './top-sampler.ts'
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
@@ -144,15 +134,12 @@ async function showLive(
 
 /** Gives the table of a terminal. Pure. */
 export function topContent(state: TopState, view: TopView, columns: number): TableContent {
-  const rows = filteredRows(state, view)
+  const rows = rowsOf(state, view)
   return {
     name: 'kprobe top',
     head: headLines(state),
     count: rows.length,
-    lines: (offset: number, room: number) => {
-      const shown = firstSorted(rows, comparison(view), offset + room)
-      return tableLines(shown.slice(offset), view, columns)
-    },
+    lines: (offset: number, room: number) => tableLines(rows.slice(offset, offset + room), view, columns),
     help: HELP,
     keys: 'q quit  s sort  e endpoints',
   }

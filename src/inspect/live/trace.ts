@@ -170,9 +170,6 @@ class TraceTables {
   }
 }
 
-/** Time between two looks for packets that were not seen again. */
-const SWEEP_MS = 100
-
 interface Following {
   readonly names: RuleNames
   readonly tables: TraceTables
@@ -216,7 +213,8 @@ async function followPackets(
     await followFor(io, {
       durationMs: request.durationMs,
       done: printer.done,
-      timers: [[SWEEP_MS, () => collector.sweep()]],
+      // Time between two looks for packets that were not seen again.
+      timers: [[100, () => collector.sweep()]],
     })
     const matched = await tables.matched()
     await tables.close()

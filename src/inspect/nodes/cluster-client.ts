@@ -111,12 +111,6 @@ interface Limits {
   readonly timeoutMs: number
 }
 
-/** Maximum bytes of an answer: a page of pods has some hundred kilobytes. */
-const ANSWER_BYTES_MAX = 32 * 1024 * 1024
-
-/** Time for a server that has announced the end of a connection. */
-const CLOSE_MS = 1_000
-
 /** Asks an API server, and runs commands in containers; each request has a connection of its own. */
 export class ClusterClient {
   readonly #parts: Parts
@@ -148,7 +142,8 @@ export class ClusterClient {
     for (let isSecond = false; ; isSecond = true) {
       const pass = await this.#parts.credentials.pass()
       const response = await this.#answer(path, signal, pass)
-      const json = jsonOf(await textOf(response, ANSWER_BYTES_MAX))
+      // Maximum bytes of an answer: a page of pods has some hundred kilobytes.
+      const json = jsonOf(await textOf(response, 32 * 1024 * 1024))
       if (response.statusCode === 200) return json
       if (response.statusCode === 401 && !isSecond && (await this.#parts.credentials.renew(pass))) continue
       throw new ApiError('protocol', `status ${response.statusCode}: ${String(json.message)}`)
@@ -196,7 +191,8 @@ export class ClusterClient {
       const limits = {
         maxPayload: outputBytesMax + 1,
         perMessageDeflate: false,
-        closeTimeout: CLOSE_MS,
+        // Time for a server that has announced the end of a connection.
+        closeTimeout: 1_000,
         finishRequest: watch,
       }
       const output = new Output(outputBytesMax, text => fail('protocol', text))

@@ -15,9 +15,6 @@ export interface ExecSocket {
   terminate(): void
 }
 
-/** Maximum bytes of an answer that is no upgrade. */
-const REFUSAL_BYTES_MAX = 4_096
-
 /** Fails where the connection does, or where the package throws, which would end this process: it runs in events. */
 export function guarded(
   socket: ExecSocket,
@@ -33,7 +30,8 @@ export function guarded(
     }
   }
   socket.on('unexpected-response', (_, response) => {
-    void textOf(response, REFUSAL_BYTES_MAX)
+    // Maximum bytes of an answer that is no upgrade.
+    void textOf(response, 4_096)
       .catch(() => '')
       .then(text =>
         fail(

@@ -33,6 +33,8 @@ export type PodAnswer =
   | { readonly kind: 'ended'; readonly result: 'fine' | 'differs'; readonly stdout: Buffer }
   | { readonly kind: 'unknown'; readonly why: string }
 
+const INTERRUPTED: PodAnswer = { kind: 'unknown', why: 'interrupted' }
+
 export interface NodeResult {
   readonly node: string
   readonly pod: string
@@ -84,52 +86,41 @@ export class NodePods {
     command: PodCommand,
     take: (target: Target, answer: PodAnswer) => Promise<void> | void,
   ): Promise<void> {
-    const { signal } = command
     const waiting = [...targets]
-    const running = new Set<AbortController>()
-    const interrupted = () => {
-      for (const each of running) each.abort('interrupted')
-    }
     const work = async () => {
       for (let target = waiting.shift(); target !== undefined; target = waiting.shift())
-        await take(
-          target,
-          signal.aborted
-            ? { kind: 'unknown', why: 'interrupted' }
-            : await this.#askOne(target, command, running),
-        )
+        await take(target, await this.#askOne(target, command))
     }
-    signal.addEventListener('abort', interrupted)
-    try {
-      await Promise.all(Array.from({ length: Math.min(this.#options.concurrency, targets.length) }, work))
-    } finally {
-      signal.removeEventListener('abort', interrupted)
-    }
+    await Promise.all(Array.from({ length: Math.min(this.#options.concurrency, targets.length) }, work))
   }
 
-  async #askOne(
-    { pod }: Target,
-    { argv, outputBytesMax }: PodCommand,
-    running: Set<AbortController>,
-  ): Promise<PodAnswer> {
+  async #askOne({ pod }: Target, { argv, outputBytesMax, signal }: PodCommand): Promise<PodAnswer> {
+    if (signal.aborted) return INTERRUPTED
     if (pod === undefined) return { kind: 'unknown', why: 'no pod of kprobe runs there' }
     const { namespace, container, timeoutMs } = this.#options
-    const end = new AbortController()
-    const cancel = systemClock.after(timeoutMs, () => end.abort(`no answer within ${timeoutMs / 1_000} s`))
-    running.add(end)
+    const late = new AbortController()
+    const cancel = systemClock.after(timeoutMs, () => late.abort())
     try {
       const command = ['kprobe', ...argv]
-      const asked = { namespace, pod, container, command, outputBytesMax, signal: end.signal }
+      const asked = {
+        namespace,
+        pod,
+        container,
+        command,
+        outputBytesMax,
+        signal: AbortSignal.any([signal, late.signal]),
+      }
       const { code, stdout, stderr } = await this.#client.exec(asked)
       if (code === EXIT_FINE || code === EXIT_DIFFERENT)
         return { kind: 'ended', result: code === EXIT_FINE ? 'fine' : 'differs', stdout }
       const last = stderr.toString('utf8').trim().split('\n').at(-1)
       return { kind: 'unknown', why: last || `exit code ${code}` }
     } catch (error) {
-      return { kind: 'unknown', why: end.signal.aborted ? String(end.signal.reason) : failureText(error) }
+      if (signal.aborted) return INTERRUPTED
+      const why = late.signal.aborted ? `no answer within ${timeoutMs / 1_000} s` : failureText(error)
+      return { kind: 'unknown', why }
     } finally {
       cancel()
-      running.delete(end)
     }
   }
 

@@ -42,9 +42,6 @@ interface NodeRow extends NodeResult {
 export const NODE_SORTS = ['name', 'rate', 'rejects', 'table', 'source', 'repairs', 'errors'] as const
 export type NodeSort = (typeof NODE_SORTS)[number]
 
-/** Maximum bytes that `kprobe top --once --limit=1` prints. */
-const OUTPUT_BYTES_MAX = 256 * 1024
-
 /** Asks all nodes, round by round. */
 export class NodesTop {
   readonly #pods: NodePods
@@ -68,7 +65,8 @@ export class NodesTop {
     const nodes = new Set(targets.map(({ node }) => node))
     for (const node of this.#rows.keys()) if (!nodes.has(node)) this.#rows.delete(node)
     this.progress = { nodes: targets.length, asked: 0 }
-    const command = { argv: this.#argv, outputBytesMax: OUTPUT_BYTES_MAX, signal }
+    // Maximum bytes that `kprobe top --once --limit=1` prints.
+    const command = { argv: this.#argv, outputBytesMax: 256 * 1024, signal }
     await this.#pods.ask(targets, command, (target, answer) => {
       this.progress.asked++
       this.#rows.set(target.node, nodeRow(target, answer, rfc3339(Date.now())))
@@ -233,9 +231,6 @@ function tableLines(rows: readonly NodeRow[], sort: NodeSort, columns: number): 
   )
 }
 
-/** Time between two pictures while nodes answer. */
-const REDRAW_MS = 500
-
 interface ShowOptions {
   readonly io: Io
   readonly suspend: NonNullable<Io['suspend']>
@@ -275,7 +270,8 @@ export async function showNodes(top: NodesTop, options: ShowOptions): Promise<vo
 async function redrawUntil(over: AbortSignal, live: NodesTable): Promise<void> {
   while (!over.aborted) {
     live.draw()
-    await pause(systemClock, REDRAW_MS, over)
+    // Time between two pictures while nodes answer.
+    await pause(systemClock, 500, over)
   }
   live.draw()
 }

@@ -83,9 +83,6 @@ export class PageServer implements WebPage {
   }
 }
 
-/** A browser opens at most six. */
-const CONNECTIONS_MAX = 48
-
 /** Time until certificates that cannot be used are read again. */
 const RETRY_MS = 5_000
 
@@ -97,7 +94,8 @@ export function openUiServer(
   let server: HttpServer | undefined
   const listen = (enter?: HttpServerOptions['enter']): void => {
     const handle = page.at(tokenFile)
-    const [connectionsMax, hardFail] = [CONNECTIONS_MAX, false]
+    // A browser opens at most six.
+    const [connectionsMax, hardFail] = [48, false]
     server = new HttpServer({ at, clock, connectionsMax, handle, enter, hardFail, report })
   }
   if (tls === undefined) {

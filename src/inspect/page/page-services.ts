@@ -34,8 +34,6 @@ interface ServicesPage {
   readonly rows: readonly PageService[]
 }
 
-const ROWS_MAX = 200
-const ROWS_USUAL = 50
 const FRONTENDS_SHOWN = 4
 
 /** Rows are in the order of their names before. */
@@ -62,8 +60,8 @@ export function servicesPage(source: PageSource, query: URLSearchParams): Servic
     .filter(({ key }) => key.toLowerCase().includes(filter))
     .sort((a, b) => compareTexts(a.key, b.key))
   const compare = SORTS.get(query.get('sort') ?? '')
-  const [offset, limit] = [wholeNumber(query.get('offset'), 0), wholeNumber(query.get('limit'), ROWS_USUAL)]
-  const end = offset + Math.min(limit, ROWS_MAX)
+  const [offset, limit] = [wholeNumber(query.get('offset'), 0), wholeNumber(query.get('limit'), 50)]
+  const end = offset + Math.min(limit, 200)
   // In the order of the names, only the rows on show are computed.
   if (compare === undefined && !onlyProblems)
     return { matching: named.length, total: all.length, offset, rows: named.slice(offset, end).map(rowOf) }

@@ -107,12 +107,6 @@ function statusOf({ status, version, config }: PageSource): unknown {
   return { version, node: config().nodeName, ...(isJson(known) ? known : {}) }
 }
 
-/** Time between two samples, for any number of viewers. */
-const INTERVAL_MS = 1_000
-/** The page counts as closed after so long without a request. */
-const IDLE_MS = 10_000
-const ROWS_MAX = 100
-
 /** Does work for one viewer, and counts the processor time that it takes. */
 export type Timed = <T>(work: () => T) => T
 
@@ -144,7 +138,7 @@ export class PageRates {
     const by = query.get('by') === 'endpoint' ? 'endpoint' : 'service'
     const view = { ...FIRST_VIEW, sort, by, filter: query.get('filter') ?? '' } as const
     const rows = timed(() => rowsOf({ rows: all }, view))
-    return { ...state, matching: rows.length, rows: rows.slice(0, ROWS_MAX) }
+    return { ...state, matching: rows.length, rows: rows.slice(0, 100) }
   }
 
   async close(): Promise<void> {
@@ -166,10 +160,12 @@ export class PageRates {
   async #state(): Promise<TopState> {
     const clock = this.#clock
     this.#idle?.()
-    this.#idle = clock.after(IDLE_MS, () => void this.close())
+    // The page counts as closed after so long without a request.
+    this.#idle = clock.after(10_000, () => void this.close())
     const sampling = this.#sampling ?? this.#begin()
     try {
-      if (clock.nowMs() - sampling.sampledMs >= INTERVAL_MS) {
+      // Time between two samples, for any number of viewers.
+      if (clock.nowMs() - sampling.sampledMs >= 1_000) {
         sampling.sampledMs = clock.nowMs()
         sampling.state = sampling.state.then(async () => await (await sampling.sampler).sample())
       }

@@ -3,9 +3,6 @@ import { clientName } from '../../base/shares.ts'
 import type { Handler } from '../../http/connections.ts'
 import { TokenBucket } from '../../telemetry/events.ts'
 
-/** More clients than connections; the oldest is forgotten. */
-const CLIENTS_MAX = 64
-
 export class ClientBudgets {
   readonly #open: () => TokenBucket
   readonly #budgets = new Map<string, TokenBucket>()
@@ -19,7 +16,8 @@ export class ClientBudgets {
     const known = this.#budgets.get(name)
     if (known !== undefined) return known
     const [oldest] = this.#budgets.keys()
-    if (this.#budgets.size >= CLIENTS_MAX && oldest !== undefined) this.#budgets.delete(oldest)
+    // More clients than connections; the oldest is forgotten.
+    if (this.#budgets.size >= 64 && oldest !== undefined) this.#budgets.delete(oldest)
     const budget = this.#open()
     this.#budgets.set(name, budget)
     return budget

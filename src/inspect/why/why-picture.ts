@@ -18,9 +18,6 @@ interface Box {
 
 const ENDS_MAX = 20
 
-/** Characters of a line in a box. */
-const LINE_MAX = 60
-
 const VERDICTS = { reject: 'rejected', drop: 'dropped', accept: 'passes unchanged', dnat: '' } as const
 
 export function pictureOf(explanation: Explanation, asked: Asked): Picture {
@@ -39,7 +36,8 @@ export function pictureOf(explanation: Explanation, asked: Asked): Picture {
 }
 
 function box(...lines: readonly string[]): Box {
-  return { lines: lines.filter(line => line !== '').flatMap(line => wrapped(oneLine(line), LINE_MAX)) }
+  // Characters of a line in a box.
+  return { lines: lines.filter(line => line !== '').flatMap(line => wrapped(oneLine(line), 60)) }
 }
 
 function endsOf({ kernel, outcomes: wanted, endpoints, list }: Explanation): Picture['ends'] {
@@ -81,12 +79,18 @@ function wrapped(line: string, width: number): readonly string[] {
 /** Measures of an SVG, in pixels; its font has characters of one width. */
 const SVG = { margin: 16, character: 7.3, line: 16, pad: 8, gap: 24 } as const
 
-interface Placed {
-  readonly lines: readonly string[]
+interface Point {
   readonly x: number
   readonly y: number
+}
+
+interface Rectangle extends Point {
   readonly width: number
   readonly height: number
+}
+
+interface Placed extends Rectangle {
+  readonly lines: readonly string[]
 }
 
 /** The shapes of a picture, in pixels, for SVG. */
@@ -98,20 +102,8 @@ interface Drawing {
 }
 
 type Shape =
-  | {
-      readonly kind: 'text'
-      readonly x: number
-      readonly y: number
-      readonly text: string
-      readonly isTitle: boolean
-    }
-  | {
-      readonly kind: 'box'
-      readonly x: number
-      readonly y: number
-      readonly width: number
-      readonly height: number
-    }
+  | (Point & { readonly kind: 'text'; readonly text: string; readonly isTitle: boolean })
+  | (Rectangle & { readonly kind: 'box' })
   | { readonly kind: 'arrow'; readonly d: string; readonly isReached: boolean }
 
 /** Lays a picture out: the path on the left, its ends on the right. */
@@ -209,7 +201,7 @@ function across({ from, to, end, bend }: Arrow): readonly Shape[] {
 
 function texts(
   lines: readonly string[],
-  { x, y, isTitle = false }: { readonly x: number; readonly y: number; readonly isTitle?: boolean },
+  { x, y, isTitle = false }: Point & { readonly isTitle?: boolean },
 ): readonly Shape[] {
   return lines.map((text, index) => ({ kind: 'text', x, y: y + 12 + index * SVG.line, text, isTitle }))
 }

@@ -1,4 +1,3 @@
-import { append } from '../../base/collections.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
 import { includes } from '../../base/region.ts'
 import {
@@ -31,7 +30,7 @@ import { decodeExtension, type Extension, type ExtensionContext } from './extens
 import type { IpvsClasses } from './ipvs.ts'
 import type { ClassMachine } from './machine.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
-import { chosen, type Of, type RulePlace, type Value } from './values.ts'
+import { chosenOf, type Field, type Of, type RulePlace } from './values.ts'
 
 export interface CompiledChain {
   readonly name: string
@@ -40,8 +39,6 @@ export interface CompiledChain {
   readonly isOwn: boolean
   /** The chain divides packets by bits of their destination. */
   readonly comparesBits: boolean
-  /** Absent for a short chain. */
-  readonly index: RuleIndex | undefined
 }
 
 export interface CompiledTable {
@@ -128,7 +125,6 @@ function compileChain(chain: Chain, table: CompiledTable): CompiledChain {
     table,
     isOwn,
     comparesBits: comparesBits(rules, family),
-    index: indexOf(rules),
   }
 }
 
@@ -184,103 +180,34 @@ export interface CompiledRule {
   readonly guard: Guard
 }
 
-/** The number of rules from which a chain gets an index. */
-const INDEXED_FROM = 16
-
 /** The values that packets need to get past the first comparisons of a rule. */
 export interface Guard {
   readonly destination: Octets | undefined
   readonly port: Octets | undefined
 }
 
-interface Entry extends Guard {
-  readonly at: number
-  readonly rule: CompiledRule
-}
+/** Chains with fewer rules are followed whole. */
+const FILTERED_FROM = 16
 
 /**
- * Finds the rules of a long chain that packets of a class may meet, without a test of each rule: nearly every rule of a
- * list compares the destination or its port with one value, before anything else happens.
+ * Gives the rules of a chain that packets of a class may meet: nearly every rule of a long chain compares the destination
+ * or its port with one value, before anything else happens.
  */
-class RuleIndex {
-  readonly #byDestination = new Map<Octets, Entry[]>()
-  readonly #anyDestination: Entry[] = []
-  readonly #byPort = new Map<Octets, Entry[]>()
-  readonly #anyPort: Entry[] = []
-  /** The rules for any destination, by port. */
-  readonly #elsewhereByPort = new Map<Octets, Entry[]>()
-  readonly #everywhere: Entry[] = []
-  readonly #all: readonly Entry[]
+export function rulesFor({ rules }: CompiledChain, machine: ClassMachine): readonly CompiledRule[] {
+  if (rules.length < FILTERED_FROM) return rules
+  const [isAt, hasPort] = [mayHave(machine, 'destination'), mayHave(machine, 'destinationPort')]
+  return rules.filter(({ guard }) => isAt(guard.destination) && hasPort(guard.port))
+}
 
-  constructor(entries: readonly Entry[]) {
-    this.#all = entries
-    for (const entry of entries) {
-      const { destination, port } = entry
-      if (destination !== undefined) append(this.#byDestination, destination, entry)
-      else {
-        this.#anyDestination.push(entry)
-        if (port === undefined) this.#everywhere.push(entry)
-        else append(this.#elsewhereByPort, port, entry)
-      }
-      if (port !== undefined) append(this.#byPort, port, entry)
-      else this.#anyPort.push(entry)
-    }
+/** Tests whether some packets of a class have a value; all have one that is not compared. */
+function mayHave(machine: ClassMachine, field: Field): (value: Octets | undefined) => boolean {
+  const known = machine.known(field)
+  if (known === undefined) {
+    const region = machine.region(field)
+    return value => value === undefined || includes(region, value)
   }
-
-  /** Gives the rules in the order of the chain. */
-  rulesFor(machine: ClassMachine): readonly CompiledRule[] {
-    const { addressLength } = machine
-    const offset = addressLength === 4 ? 16 : 24
-    const destination = known(machine.header(NFT_PAYLOAD_NETWORK_HEADER, offset, addressLength))
-    const port = known(machine.header(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2))
-    if (destination !== undefined && port !== undefined)
-      return inOrder(
-        (this.#byDestination.get(destination) ?? NONE).filter(its => (its.port ?? port) === port),
-        this.#elsewhereByPort.get(port) ?? NONE,
-        this.#everywhere,
-      )
-    if (machine.to !== undefined) {
-      // The fields of the class are those before the translation.
-      const isOpen = (its: Entry) => port === undefined || its.port === undefined || its.port === port
-      const lists = [...chosenFrom(machine)].map(each => this.#byDestination.get(each) ?? NONE)
-      return inOrder(...[...lists, this.#anyDestination].map(list => list.filter(isOpen)))
-    }
-    if (destination !== undefined) {
-      const ports = machine.region('destinationPort')
-      const isMet = (its: Entry) => its.port === undefined || includes(ports, its.port)
-      const own = this.#byDestination.get(destination) ?? NONE
-      return inOrder(own.filter(isMet), this.#anyDestination.filter(isMet))
-    }
-    const ofPort = port === undefined ? [this.#all] : [this.#byPort.get(port) ?? NONE, this.#anyPort]
-    const [addresses, ports] = [machine.region('destination'), machine.region('destinationPort')]
-    const isMet = (its: Entry) =>
-      (its.port === undefined || port !== undefined || includes(ports, its.port)) &&
-      (its.destination === undefined || includes(addresses, its.destination))
-    return inOrder(...ofPort.map(list => list.filter(isMet)))
-  }
-}
-
-const NONE: readonly Entry[] = []
-
-function chosenFrom({ to, rolled = [0] }: ClassMachine): ReadonlySet<Octets> {
-  return new Set(to === undefined ? [] : rolled.map(number => chosen(to.address, number)))
-}
-
-function known(value: Value | undefined): Octets | undefined {
-  return typeof value === 'string' ? value : undefined
-}
-
-function inOrder(...lists: readonly (readonly Entry[])[]): readonly CompiledRule[] {
-  const full = lists.filter(list => list.length > 0)
-  const [only, second] = full
-  const entries = only !== undefined && second === undefined ? only : full.flat().sort((a, b) => a.at - b.at)
-  return entries.map(({ rule }) => rule)
-}
-
-/** Gives an index; undefined for a short chain. */
-function indexOf(rules: readonly CompiledRule[]): RuleIndex | undefined {
-  if (rules.length < INDEXED_FROM) return undefined
-  return new RuleIndex(rules.map((rule, at) => ({ at, rule, ...rule.guard })))
+  const all = new Set(chosenOf(known, machine.rolled))
+  return value => value === undefined || all.has(value)
 }
 
 /** Reads the comparisons at the beginning of a rule: nothing before them has an effect. */

@@ -1,5 +1,5 @@
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
-import { difference, everything, includes, intersection, type Region, union } from '../../base/region.ts'
+import { difference, everything, includes, type Region, union } from '../../base/region.ts'
 import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_DADDR,
@@ -31,9 +31,9 @@ import {
 import { foreignRun } from './foreign.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import type { ClassMachine, Effect } from './machine.ts'
-import { byRolled } from './random.ts'
+import { byRegion, byRolled } from './random.ts'
 import { type Run, targetOf } from './targets.ts'
-import { BeyondEvaluator, chosen, type Field, isChoice, type Known, type Value } from './values.ts'
+import { BeyondEvaluator, chosen, isChoice, type Known, type Value } from './values.ts'
 
 /** A match or target of xtables, or a comparison with a range: decoded once for all classes. */
 export interface Extension {
@@ -262,22 +262,7 @@ function isWithin(machine: ClassMachine, value: Value | undefined, region: Regio
     )
   if (word.at !== 0 || word.mask !== '\xff'.repeat(length))
     throw new BeyondEvaluator(`cannot trace a range of a part of a field (${word.field})`)
-  return divide(machine, word.field, region)
-}
-
-function divide(machine: ClassMachine, field: Field, region: Region): Effect {
-  const its = machine.region(field)
-  const inside = intersection(its, region)
-  if (inside.length === 0) return 'break'
-  const outside = difference(its, region)
-  if (outside.length === 0) return 'next'
-  return {
-    kind: 'split',
-    branches: [
-      { narrowed: [[field, outside]], take: () => 'break' },
-      { narrowed: [[field, inside]], take: () => 'next' },
-    ],
-  }
+  return byRegion(machine, [word.field, region], isIn => (isIn ? 'next' : 'break'))
 }
 
 function inOrder([run, ...rest]: readonly Run[]): Run {

@@ -2,7 +2,7 @@ import type { Octets } from '../../base/octets.ts'
 import { difference, includes, isSameRegion, type Region, union } from '../../base/region.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { byRolled } from './random.ts'
-import { chosen, type Field } from './values.ts'
+import { chosen, type Field, regionOfIps } from './values.ts'
 
 /* Entries that packets are looked up by, field by field. */
 
@@ -106,19 +106,15 @@ function divisionOf<T>(
   for (const [value, below] of node) {
     if (!includes(region, value) || !isMet(below)) continue
     const key = below instanceof Leaf ? below.value : below
-    const group = groups.get(key)
-    if (group === undefined) groups.set(key, { below, values: [value] })
-    else group.values.push(value)
+    const group = groups.get(key) ?? { below, values: [] }
+    group.values.push(value)
+    groups.set(key, group)
   }
   const parts = [...groups.values()].map(({ below, values }) => {
-    const part = regionOfValues(values)
+    const part = regionOfIps(values)
     return { below, part: isSameRegion(part, region) ? region : part }
   })
   return { parts, rest: difference(region, union(parts.flatMap(({ part }) => part))) }
-}
-
-function regionOfValues(values: readonly Octets[]): Region {
-  return union(values.map(value => ({ from: value, to: value })))
 }
 
 /** Tests whether some packets of a class have the fields of an entry. */

@@ -16,6 +16,7 @@ import {
   type Guard,
   placesIn,
   placeText,
+  rulesFor,
   setsPriority,
 } from './compiled.ts'
 import { evaluate } from './expression.ts'
@@ -30,8 +31,6 @@ interface Decided {
 
 type Compiled = CompiledRule['expressions'][number]
 
-/** NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops. */
-const DEPTH_MAX = 64
 /** Rules of other programs that divide packets by chance double their ways: more are beyond the evaluator. */
 const WAYS_MAX = 512
 
@@ -51,13 +50,14 @@ export class Follower {
 
   run(start: ClassMachine, chain: CompiledChain, depth = 0): Decided[] {
     // No kernel holds such chains: a state that was read in parts may.
-    if (depth >= DEPTH_MAX) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
+    // NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops.
+    if (depth >= 64) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
     start.sets = chain.table.sets
     const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
     if (apart !== undefined) return apart
     const decided: Decided[] = []
     let going = [start]
-    for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
+    for (const rule of rulesFor(chain, start)) {
       if (going.length * this.ways > WAYS_MAX && !rule.place.isOwn && dividesByChance(rule)) {
         for (const machine of going) passBeyond(machine, { rule, decided }, 'cannot trace so many chances')
         continue
@@ -69,7 +69,8 @@ export class Follower {
         this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
       }
       const distinct = next.length > going.length ? distinctOf(next) : next
-      going = distinct.length > going.length && distinct.length > MERGED_MIN ? merged(distinct) : distinct
+      // Fewer ways are cheaper to follow than to compare.
+      going = distinct.length > going.length && distinct.length > 4 ? merged(distinct) : distinct
       if (going.length === 0) break
     }
     for (const machine of going) decided.push({ machine, decision: 'return' })
@@ -278,9 +279,6 @@ const COMPARED: Keys = [...CHOSEN, ...HELD, ...DONE]
 function areAlike(a: Way, b: Way): boolean {
   return a.natDone === b.natDone && COMPARED.every(key => a.machine[key] === b.machine[key])
 }
-
-/** Fewer ways are cheaper to follow than to compare. */
-const MERGED_MIN = 4
 
 /** Joins ways that a random number divided and that went on alike. */
 function merged(machines: readonly ClassMachine[]): ClassMachine[] {

@@ -125,7 +125,6 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     table,
     isOwn: false,
     comparesBits: false,
-    index: undefined,
   }
   return IPVS_HOOKS.map(([hooknum, priority]) => ({
     chain,

@@ -5,9 +5,9 @@ import type { Branch, ClassMachine, Effect } from './machine.ts'
 import { byRolled, found } from './random.ts'
 import type { Range } from './ranges.ts'
 import {
-  areSame,
   BeyondEvaluator,
   type Field,
+  type FieldPart,
   isChoice,
   type Of,
   octetsAt,
@@ -16,9 +16,6 @@ import {
 } from './values.ts'
 
 /* Lookups among intervals, which only other programs have in their sets. */
-
-/** Overlapping fields of more elements than these divide a class too often. */
-const RANGES_MAX = 64
 
 type Wanted = readonly (readonly [Field, Interval[]])[]
 /** The field values that find elements with equal data. */
@@ -61,7 +58,8 @@ function wishesOf(machine: ClassMachine, words: readonly Word[], ranges: readonl
 function oneByOne(machine: ClassMachine, wishes: readonly Wish[], expression: Of<'lookup'>): Effect {
   const [wish, ...rest] = wishes
   if (wish === undefined) return found(machine, expression, undefined)
-  if (wish.wanted.length > 1 && wishes.length > RANGES_MAX)
+  // Overlapping fields of more elements than these divide a class too often.
+  if (wish.wanted.length > 1 && wishes.length > 64)
     throw new BeyondEvaluator('cannot trace so many intervals of several fields')
   const branches: Branch[] = []
   const inside: (readonly [Field, Region])[] = []
@@ -94,15 +92,20 @@ function wantedOf(machine: ClassMachine, words: readonly Word[], { from, to }: R
     const region = machine.region(field)
     const length = region[0]?.from.length ?? 0
     const [size, mask] = [Math.ceil(length / 4), '\xff'.repeat(Math.min(length, 4))]
-    const whole = Array.from({ length: size }, (_, part) => ({ field, at: part * 4, mask }))
-    if (!areSame(words.slice(index, index + size), whole))
-      throw new BeyondEvaluator(`cannot trace an interval of a part of a field (${field})`)
+    const isWhole = Array.from({ length: size }, (_, part) => words[index + part]).every(
+      (its, part) => isPart(its) && its.field === field && its.at === part * 4 && its.mask === mask,
+    )
+    if (!isWhole) throw new BeyondEvaluator(`cannot trace an interval of a part of a field (${field})`)
     const interval = { from: from.slice(at, at + length), to: to.slice(at, at + length) }
     if (!meets(region, interval)) return undefined
     wanted.push([field, [interval]])
     index += size
   }
   return wanted
+}
+
+function isPart(word: Word | undefined): word is FieldPart {
+  return word !== undefined && typeof word !== 'string' && !isChoice(word)
 }
 
 function has({ from, to, isConcatenated }: Range, octets: Octets): boolean {

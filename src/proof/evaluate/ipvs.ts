@@ -1,7 +1,7 @@
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
-import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
+import { difference, prefix, type Region, union } from '../../base/region.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import {
   destinationKey,
@@ -18,8 +18,8 @@ import {
 import { NF_ACCEPT } from '../../kernel/nft/constants.ts'
 import { descend, type Index, plant, Tree } from './field-trees.ts'
 import type { ClassMachine, Effect } from './machine.ts'
-import { balance, byRolled, eachRolled } from './random.ts'
-import { BeyondEvaluator, chosen, chosenTo, type Field, type Known, type Of, ROLLED_MAX } from './values.ts'
+import { balance, byRegion, eachRolled } from './random.ts'
+import { BeyondEvaluator, chosenTo, type Field, type Known, type Of, ROLLED_MAX } from './values.ts'
 
 /** The schedulers' division of connections between real servers of different weights, for all clients together. */
 const SHARES: Readonly<Record<string, 'equal' | 'by weight'>> = {
@@ -110,7 +110,7 @@ export class IpvsClasses {
       level: 0,
       found: (its, member) => {
         if (member?.networks === undefined) return isIn(member !== undefined)
-        return isAmong(its, { field: third, networks: member.networks }, isIn)
+        return byRegion(its, [third, member.networks], isIn)
       },
     })
   }
@@ -131,29 +131,6 @@ function indexOf({ set, entries }: KnownSet, dimensions: Of<'ipset'>['dimensions
   for (const entry of entries)
     for (const path of pathsOf(entry, set.type)) plant(tree, path, member => memberWith(set, member, entry))
   return { fields: fieldsOf(set.type, dimensions), tree }
-}
-
-/** Divides packets by an address in networks. */
-function isAmong(
-  machine: ClassMachine,
-  { field, networks }: { readonly field: Field; readonly networks: Region },
-  isIn: (its: boolean) => Effect,
-): Effect {
-  const known = machine.known(field)
-  if (known !== undefined)
-    return typeof known === 'string'
-      ? isIn(includes(networks, known))
-      : byRolled(machine, number => includes(networks, chosen(known, number)), isIn)
-  const region = machine.region(field)
-  const [inside, outside] = [intersection(region, networks), difference(region, networks)]
-  if (inside.length === 0 || outside.length === 0) return isIn(outside.length === 0)
-  return {
-    kind: 'split',
-    branches: [
-      { narrowed: [[field, inside]], take: () => isIn(true) },
-      { narrowed: [[field, outside]], take: () => isIn(false) },
-    ],
-  }
 }
 
 type Dimension = Of<'ipset'>['dimensions'][number]

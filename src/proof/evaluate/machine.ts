@@ -50,11 +50,10 @@ import {
   type HeaderLayout,
   isChoice,
   type Known,
-  type Memo,
   newRegisters,
+  ROLLED_MAX,
   type RulePlace,
   repeated,
-  rollOf,
   TRACKING,
   TRANSPORT,
   type Value,
@@ -99,7 +98,6 @@ const STATE_UNTRACKED = 64
 export interface Surroundings {
   /** Addresses of the Node: translated packets to them are for processes of this node. */
   readonly nodeIps: Pick<ReadonlySet<Ip>, 'has'>
-  readonly memo: Memo
   readonly log: MemoryLog
 }
 
@@ -147,12 +145,10 @@ export class ClassMachine {
   isTaken = false
   /** The state of a packet that is followed by itself. */
   single: SinglePacket | undefined
-  readonly memo: Memo
   readonly #around: Surroundings
 
   constructor(box: Box, sets: ClassSets, around: Surroundings) {
     this.#around = around
-    this.memo = around.memo
     this.box = box
     this.sets = sets
     this.addressLength = box.source[0]?.from.length ?? 4
@@ -183,13 +179,15 @@ export class ClassMachine {
 
   roll(modulus: number, offset: number): Choice {
     const before = this.rolled
-    const { rolled, word } = rollOf(this.memo, modulus * (before?.length ?? 1), offset)
+    const length = modulus * (before?.length ?? 1)
+    if (length > ROLLED_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${length}`)
+    const rolled = Array.from({ length }, (_, number) => number)
     this.probability /= modulus
     this.rolled = rolled
-    if (before === undefined) return word
-    this.#rewrite(its =>
-      typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
-    )
+    if (before !== undefined)
+      this.#rewrite(its =>
+        typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
+      )
     return { choices: rolled.map(number => u32host((number % modulus) + offset)) }
   }
 
@@ -215,10 +213,6 @@ export class ClassMachine {
   endpoints(): readonly Octets[] {
     const { to, rolled = [0] } = this
     return to === undefined ? [] : rolled.map(number => chosen(to.address, number) + chosen(to.port, number))
-  }
-
-  endpoint(): Octets | undefined {
-    return this.endpoints()[0]
   }
 
   region(field: Field): Region {

@@ -1,17 +1,14 @@
+import { append } from '../../base/collections.ts'
 import { assert } from '../../base/errors.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
-import { point } from '../../base/region.ts'
+import { difference, includes, intersection, point, type Region } from '../../base/region.ts'
 import { RTN_UNICAST } from '../../kernel/nft/constants.ts'
 import type { ElementData } from '../../kernel/nft/state.ts'
 import type { Branch, ClassMachine, Effect } from './machine.ts'
-import type { ClassSets } from './sets.ts'
 import {
-  type Answered,
-  type Asked,
-  areEqual,
-  areSame,
   BeyondEvaluator,
   chosen,
+  type Field,
   isChoice,
   type Known,
   LOCAL,
@@ -78,6 +75,28 @@ export function byRolled<T extends string | number | boolean>(
   return byEffect(machine, groups.values())
 }
 
+/** Divides a class by whether a field is in a region. */
+export function byRegion(
+  machine: ClassMachine,
+  [field, region]: readonly [Field, Region],
+  effectOf: (isIn: boolean, machine: ClassMachine) => Effect,
+): Effect {
+  const known = machine.known(field)
+  if (typeof known === 'string') return effectOf(includes(region, known), machine)
+  if (known !== undefined)
+    return byRolled(machine, number => includes(region, chosen(known, number)), effectOf)
+  const its = machine.region(field)
+  const [inside, outside] = [intersection(its, region), difference(its, region)]
+  if (inside.length === 0 || outside.length === 0) return effectOf(outside.length === 0, machine)
+  return {
+    kind: 'split',
+    branches: [
+      { narrowed: [[field, inside]], take: copy => effectOf(true, copy) },
+      { narrowed: [[field, outside]], take: copy => effectOf(false, copy) },
+    ],
+  }
+}
+
 export function compareRolled(
   machine: ClassMachine,
   words: readonly Word[],
@@ -98,21 +117,27 @@ export function lookupRolled(
   { expression, again }: { readonly expression: Of<'lookup'>; readonly again: Take },
 ): Effect {
   const { sets, rolled = [] } = machine
-  const { lookups } = machine.memo
-  const bySet = lookups.get(sets) ?? new Map<string, Answered>()
-  lookups.set(sets, bySet)
-  const last = bySet.get(expression.set)
-  const asked = { words, rolled, expression }
-  const its = last !== undefined && isSame(last, asked) ? last : answer(sets, asked)
-  bySet.set(expression.set, its)
-  const { missing, members, holders, verdicts, divided } = its
-  if (missing.length === rolled.length) return found(machine, expression, undefined)
-  if (holders.length === rolled.length) return store(machine, registerOf(expression), its.stored)
+  const { set, dreg, inverted } = expression
+  const { keyLength } = sets.setOf(set)
+  const byData = new Map<ElementData | null, number[]>()
+  const divided: number[] = []
+  const holders: number[] = []
+  const held: Octets[] = []
+  for (const number of rolled) {
+    const key = octetsAt(words, number, keyLength)
+    const data = typeof key === 'string' ? sets.find(set, key) : undefined
+    if (typeof key !== 'string' && sets.findAmong(set, key).length > 0) divided.push(number)
+    else if (typeof data !== 'string' || inverted || dreg === undefined) append(byData, data, number)
+    else {
+      while (held.length < number) held.push('')
+      held.push(data)
+      holders.push(number)
+    }
+  }
+  const stored = wordsByNumber(held)
   return byEffect(machine, [
-    { rolled: missing, take: copy => found(copy, expression, undefined) },
-    { rolled: members, take: copy => found(copy, expression, null) },
-    { rolled: holders, take: copy => store(copy, registerOf(expression), its.stored) },
-    ...[...verdicts].map(([data, numbers]) => ({
+    { rolled: holders, take: copy => store(copy, registerOf(expression), stored) },
+    ...[...byData].map(([data, numbers]) => ({
       rolled: numbers,
       take: (copy: ClassMachine) => found(copy, expression, data),
     })),
@@ -123,42 +148,6 @@ export function lookupRolled(
 function registerOf({ dreg, set }: Of<'lookup'>): number {
   assert(typeof dreg === 'number', `${set} is not a data map`)
   return dreg
-}
-
-function isSame(a: Asked, b: Asked): boolean {
-  return a.expression === b.expression && areEqual(a.rolled, b.rolled) && areSame(a.words, b.words)
-}
-
-function answer(sets: ClassSets, asked: Asked): Answered {
-  const { words, rolled, expression } = asked
-  const { set, dreg, inverted } = expression
-  const { keyLength } = sets.setOf(set)
-  const missing: number[] = []
-  const members: number[] = []
-  const holders: number[] = []
-  const held: Octets[] = []
-  const divided: number[] = []
-  const verdicts = new Map<ElementData | null, number[]>()
-  for (const number of rolled) {
-    const key = octetsAt(words, number, keyLength)
-    if (typeof key !== 'string') {
-      ;(sets.findAmong(set, key).length === 0 ? missing : divided).push(number)
-      continue
-    }
-    const data = sets.find(set, key)
-    if (data === undefined) missing.push(number)
-    else if (inverted || dreg === undefined) members.push(number)
-    else if (typeof data === 'string') {
-      while (held.length < number) held.push('')
-      held.push(data)
-      holders.push(number)
-    } else {
-      const known = verdicts.get(data)
-      if (known === undefined) verdicts.set(data, [number])
-      else known.push(number)
-    }
-  }
-  return { ...asked, missing, members, holders, stored: wordsByNumber(held), verdicts, divided }
 }
 
 function wordsByNumber(data: readonly Octets[]): readonly Word[] {

@@ -15,8 +15,6 @@ export interface Range {
   readonly isConcatenated: boolean
 }
 
-const ADDRESS_MAX = 16
-
 /** Tests whether an interval of a long field is one of each word. A dump does not show where fields begin. */
 function isPlain({ from, to }: Range): boolean {
   for (let at = 4; at < from.length; at += 4) {
@@ -37,7 +35,7 @@ export function rangesOf(elements: readonly Element[], { flags, keyLength }: Nft
     const next = sorted[index + 1]?.key
     const last = next === undefined ? '\xff'.repeat(key.length) : before(next)
     const range = { from: key, to: keyEnd ?? (isConcatenated ? key : last), data, isConcatenated }
-    if (isConcatenated && keyLength > ADDRESS_MAX && !isPlain(range))
+    if (isConcatenated && keyLength > 16 && !isPlain(range))
       throw new BeyondEvaluator('cannot trace such an interval of IPv6 addresses in a concatenation')
     return [range]
   })

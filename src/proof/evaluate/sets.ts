@@ -3,7 +3,15 @@ import type { Octets } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from '../../kernel/nft/constants.ts'
 import type { Element, ElementData, ElementGroup, NftSet } from '../../kernel/nft/state.ts'
 import { type Range, rangesOf } from './ranges.ts'
-import { BeyondEvaluator, type Candidate, chosenOf, type Known, type Value, type Word } from './values.ts'
+import {
+  BeyondEvaluator,
+  type Candidate,
+  chosenOf,
+  type Known,
+  type Value,
+  type Wishes,
+  type Word,
+} from './values.ts'
 
 /** The content of dynamic sets for the packets of a class. */
 type Memory =
@@ -107,6 +115,8 @@ export class ClassSets {
   #filled: ReadonlyMap<string, Map<Octets, Element>> | undefined
   /** An index for each set and each group of known words of the key: elements by these words. */
   readonly #indexes = new Map<string, (Index | undefined)[]>()
+  /** By candidates, then by the fields of their keys: many classes meet the same lookup. */
+  readonly wishes = new WeakMap<readonly Candidate[], Map<string, Wishes>>()
   readonly #log: MemoryLog
   readonly #isOwn: boolean
 

@@ -11,9 +11,8 @@ import {
   union,
 } from '../../base/region.ts'
 import type { Branch, ClassMachine, Effect } from './machine.ts'
-import { found } from './random.ts'
+import { byRegion, found } from './random.ts'
 import {
-  areSame,
   BeyondEvaluator,
   type Candidate,
   type Field,
@@ -31,7 +30,7 @@ export function splitCompare(machine: ClassMachine, words: readonly Word[], expr
   const { op } = expression
   const [equal, other]: readonly Effect[] = op === 'eq' ? ['next', 'break'] : ['break', 'next']
   assert(equal !== undefined && other !== undefined, 'a comparison has two outcomes')
-  const wanted = keptWanted(machine, words, expression)
+  const wanted = wantedOf(words, expression.data, machine.addressLength)
   if (wanted === undefined) return other
   const branches: Branch[] = []
   const narrowed: (readonly [Field, Region])[] = []
@@ -47,20 +46,6 @@ export function splitCompare(machine: ClassMachine, words: readonly Word[], expr
   }
   branches.push(branch(narrowed, equal))
   return oneOf(branches)
-}
-
-/** Many classes meet the same comparison. */
-function keptWanted(
-  machine: ClassMachine,
-  words: readonly Word[],
-  expression: Of<'cmp'>,
-): Wanted | undefined {
-  const { comparisons } = machine.memo
-  const kept = comparisons.get(expression)
-  if (kept !== undefined && areSame(kept.words, words)) return kept.wanted
-  const wanted = wantedOf(words, expression.data, machine.addressLength)
-  comparisons.set(expression, { words, wanted })
-  return wanted
 }
 
 function branch(narrowed: Branch['narrowed'], effect: Effect): Branch {
@@ -146,7 +131,9 @@ export function splitLookup(machine: ClassMachine, words: readonly Word[], expre
   const kept = wishesOf(machine, candidates, words)
   const [only, second] = kept.fields()
   const isSet = expression.dreg === undefined || expression.inverted
-  if (isSet && only !== undefined && second === undefined) return splitMembers(machine, only, expression)
+  if (isSet && only !== undefined && second === undefined)
+    // Members of a set have no data that distinguishes them.
+    return byRegion(machine, only, (isIn, its) => found(its, expression, isIn ? null : undefined))
   if (kept.fields().some(([field, its]) => intersection(machine.region(field), its).length === 0))
     return found(machine, expression, undefined)
   const wishes = kept.wishes.filter(({ wanted }) =>
@@ -156,19 +143,6 @@ export function splitLookup(machine: ClassMachine, words: readonly Word[], expre
   const branches: Branch[] = []
   divide({ machine, expression, branches }, wishes, { depth: 0, narrowed: [] })
   return { kind: 'split', branches }
-}
-
-/** Divides a class by membership in a set of single fields, whose members have no data. */
-function splitMembers(machine: ClassMachine, [field, members]: Members, expression: Of<'lookup'>): Effect {
-  const region = machine.region(field)
-  const inside = intersection(region, members)
-  if (inside.length === 0) return found(machine, expression, undefined)
-  const outside = difference(region, members)
-  if (outside.length === 0) return found(machine, expression, null)
-  return oneOf([
-    { narrowed: [[field, inside]], take: copy => found(copy, expression, null) },
-    missing(expression, [[field, outside]]),
-  ])
 }
 
 type Members = readonly [Field, Region]
@@ -194,7 +168,7 @@ class KeyWishes implements Wishes {
 }
 
 function wishesOf(machine: ClassMachine, candidates: readonly Candidate[], words: readonly Word[]): Wishes {
-  const { wishes } = machine.memo
+  const { wishes } = machine.sets
   const byFields = wishes.get(candidates) ?? new Map<string, Wishes>()
   wishes.set(candidates, byFields)
   const fields = words.map(fieldText).join()

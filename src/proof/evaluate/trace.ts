@@ -175,7 +175,7 @@ interface Printed extends Traced {
 
 function traceOf({ machine, end }: Leaf, packet: TracePacket, traced: Printed): Trace {
   const { single, masquerade, mark } = machine
-  const endpoint = machine.endpoint()
+  const endpoint = machine.endpoints()[0]
   const steps: TraceStep[] = []
   for (let at = single?.path; at !== undefined; at = at.before) steps.push(stepOf(at, traced))
   return {

@@ -48,47 +48,6 @@ export interface Candidate {
   readonly data: ElementData
 }
 
-/** Results that stay valid while the rules stay: successive classes request the same ones. */
-export interface Memo {
-  /** Keys are a modulus and an offset. */
-  readonly rolls: Map<string, Roll>
-  /** The last lookup of each set for all rolled numbers. */
-  readonly lookups: WeakMap<object, Map<string, Answered>>
-  readonly comparisons: WeakMap<Of<'cmp'>, Pick<Asked, 'words'> & { readonly wanted: Wanted | undefined }>
-  /** Wishes by candidates, then by the fields of their keys. */
-  readonly wishes: WeakMap<readonly Candidate[], Map<string, Wishes>>
-}
-
-export function newMemo(): Memo {
-  return { rolls: new Map(), lookups: new WeakMap(), comparisons: new WeakMap(), wishes: new WeakMap() }
-}
-
-/** All numbers of a roll, and their words. */
-interface Roll {
-  readonly rolled: readonly number[]
-  readonly word: Choice
-}
-
-/** A lookup for all rolled numbers. */
-export interface Asked {
-  readonly words: readonly Word[]
-  readonly rolled: readonly number[]
-  readonly expression: Of<'lookup'>
-}
-
-/** The result of a lookup for each number. */
-export interface Answered extends Asked {
-  readonly missing: number[]
-  /** Elements without data, or whose data nothing reads. */
-  readonly members: number[]
-  readonly holders: number[]
-  /** The data of holders, as registers hold it. */
-  readonly stored: readonly Word[]
-  readonly verdicts: Map<ElementData | null, number[]>
-  /** Numbers whose packets differ in a field. */
-  readonly divided: number[]
-}
-
 /** The values that a field must have, for several fields. */
 export type Wanted = readonly (readonly [Field, Interval])[]
 
@@ -118,21 +77,6 @@ export function newRegisters(): (Word | undefined)[] {
 
 export function isChoice(word: Word): word is Choice {
   return typeof word !== 'string' && 'choices' in word
-}
-
-export function areSame(a: readonly Word[], b: readonly Word[]): boolean {
-  return a.length === b.length && a.every((word, index) => isSame(word, b[index]))
-}
-
-function isSame(a: Word, b: Word | undefined): boolean {
-  if (a === b) return true
-  if (b === undefined || typeof a === 'string' || typeof b === 'string') return false
-  if (isChoice(a) || isChoice(b)) return isChoice(a) && isChoice(b) && areEqual(a.choices, b.choices)
-  return a.field === b.field && a.at === b.at && a.mask === b.mask
-}
-
-export function areEqual<T>(a: readonly T[], b: readonly T[]): boolean {
-  return a === b || (a.length === b.length && a.every((its, index) => its === b[index]))
 }
 
 export function chosen(its: Known, number: number): Octets {
@@ -222,23 +166,6 @@ export interface RulePlace {
 
 /** More numbers at once are beyond the evaluator. Lists of endpoints have fewer slots. */
 export const ROLLED_MAX = 1 << 20
-/** Rules use few moduli, and mostly small ones. */
-const ROLLS_MAX = 256
-const KEPT_MAX = 4096
-
-/** Gives all numbers that a roll may give. Equal rolls are one object, so that what follows from them is kept. */
-export function rollOf({ rolls }: Memo, modulus: number, offset: number): Roll {
-  if (modulus > ROLLED_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${modulus}`)
-  const key = `${modulus} ${offset}`
-  const known = rolls.get(key)
-  if (known !== undefined) return known
-  const rolled = Array.from({ length: modulus }, (_, number) => number)
-  const roll = { rolled, word: { choices: rolled.map(number => u32host(number + offset)) } }
-  if (rolls.size >= ROLLS_MAX) rolls.clear()
-  if (modulus <= KEPT_MAX) rolls.set(key, roll)
-  return roll
-}
-
 /** Gives what follows from the numbers of `from`, for each of `times` further numbers. */
 export function repeated<T>(all: readonly T[], from: readonly number[], times: number): readonly T[] {
   const repeats: T[] = []

@@ -17,7 +17,7 @@ import { type BaseChain, Hooks } from './hooks.ts'
 import { ClassMachine, type Surroundings } from './machine.ts'
 import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
 import type { SinglePacket } from './single.ts'
-import { type Box, type Hook, LOCAL, loopback, newMemo, regionOfIps } from './values.ts'
+import { type Box, type Hook, LOCAL, loopback, regionOfIps } from './values.ts'
 
 interface Entering {
   readonly hook: Hook
@@ -56,7 +56,7 @@ export class Walker {
     this.#nodeIps = nodeIps
     const modelFamily = family === 'ip' ? 'IPv4' : 'IPv6'
     const ips = ipvs?.addresses.filter(its => familyOf(its) === modelFamily)
-    this.#around = { nodeIps: ips === undefined ? nodeIps : new Set(ips), memo: newMemo(), log }
+    this.#around = { nodeIps: ips === undefined ? nodeIps : new Set(ips), log }
     this.#localAddresses = ips && union([...regionOfIps(ips), ...loopback(family === 'ip' ? 4 : 16)])
     this.#hooks = new Hooks(tables, options)
   }

@@ -63,11 +63,9 @@ describe.skipIf(!isHere('bash'))('bash', () => {
       ['bash', 'zsh', 'fish', 'services'],
     ],
     [['debug', ''], ['bundle']],
-    [['help', 'cl'], ['cleanup']],
     [['why', '--fro'], ['--from']],
     [['why', '--from', ''], []],
     [['why', '-o', 's'], ['svg']],
-    [['why', '--output', 'js'], ['json']],
     [
       ['why', '--output', '='],
       ['text', 'json', 'yaml', 'svg'],
@@ -78,14 +76,12 @@ describe.skipIf(!isHere('bash'))('bash', () => {
       ['why', '--to', 'shop/c'],
       ['shop/cart', 'shop/checkout'],
     ],
-    [['why', '--to', '=', 'shop/ca'], ['shop/cart']],
     [
       ['dump', '--service', ''],
       ['shop/cart', 'shop/checkout'],
     ],
     [['dump', '--admin-socket', '=', '/x', '--service', ''], ['shop/other']],
     [['dump', '--family', '=', ''], []],
-    [['run', '--proxy-mod'], ['--proxy-mode']],
     [
       ['run', '--proxy-mode', ''],
       ['nftables', 'ipvs', 'iptables', 'userspace'],
@@ -94,7 +90,6 @@ describe.skipIf(!isHere('bash'))('bash', () => {
       ['verify', '--proxy-mode', '=', 'ip'],
       ['ipvs', 'iptables'],
     ],
-    [['why', '--proto', 'u'], ['udp']],
     [['nothing', '--x'], []],
     [['why', '$(touch x)'], []],
   ])('completes %j to %j', (words, expected) => {

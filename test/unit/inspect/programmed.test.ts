@@ -95,51 +95,27 @@ const problemsOf = (read: ReadModes) =>
 const ALL = 'NOT REACHED from prerouting and output:'
 
 describe('rows of nftables mode', () => {
-  it.each<[string, (table: Table) => Table, readonly string[]]>([
+  const LOST = ['NOT REACHED', 'NOT REACHED', 'NOT REACHED']
+
+  it.each<[string, (table: Table) => Table, readonly string[], RegExp]>([
     [
       'an element of cluster-ips',
       table => without(table, inSet('cluster-ips')),
-      [
-        expect.stringMatching(
-          /^ClusterIP 10\.96\.0\.1:80 INCOMPLETE: 10\.96\.0\.1 is missing in set cluster-ips: /,
-        ),
-        'External 198.51.100.9:80 fine',
-        'NodePort 192.168.0.2:30080 fine',
-      ],
+      ['INCOMPLETE', 'fine', 'fine'],
+      /^ClusterIP 10\.96\.0\.1:80 INCOMPLETE: 10\.96\.0\.1 is missing in set cluster-ips: /,
     ],
-    [
-      'the elements of dispatch',
-      table => without(table, inSet('dispatch')),
-      [
-        expect.stringMatching(
-          /^External 10\.96\.0\.1:80 NOT REACHED from|^ClusterIP 10\.96\.0\.1:80 NOT REACHED from/,
-        ),
-        expect.stringContaining('External 198.51.100.9:80 NOT REACHED from'),
-        expect.stringContaining('NodePort 192.168.0.2:30080 NOT REACHED from'),
-      ],
-    ],
-    [
-      'the endpoints',
-      table => without(table, inSet('endpoints-tcp')),
-      [
-        expect.stringContaining('ClusterIP 10.96.0.1:80 NOT REACHED'),
-        expect.stringContaining('External 198.51.100.9:80 NOT REACHED'),
-        expect.stringContaining('NodePort 192.168.0.2:30080 NOT REACHED'),
-      ],
-    ],
+    ['the elements of dispatch', table => without(table, inSet('dispatch')), LOST, / NOT REACHED from /],
+    ['the endpoints', table => without(table, inSet('endpoints-tcp')), LOST, / NOT REACHED from /],
     [
       'the rules of the chain that balances',
       table => emptied(table, 'mod-4'),
-      [
-        expect.stringMatching(/^ClusterIP .* NOT REACHED from .* after ip kube-proxy services, rule \d+$/),
-        expect.stringMatching(/^External .* NOT REACHED from /),
-        expect.stringMatching(/^NodePort .* NOT REACHED from /),
-      ],
+      LOST,
+      / NOT REACHED from .* after ip kube-proxy services, rule \d+$/,
     ],
-  ])('are marked without %s', (_, damage, problems) => {
-    expect(problemsOf(withTables(NFT, table => (table.family === 'ip' ? damage(table) : table)))).toEqual(
-      problems,
-    )
+  ])('are marked without %s', (_, damage, marks, text) => {
+    const problems = problemsOf(withTables(NFT, table => (table.family === 'ip' ? damage(table) : table)))
+    expect(problems.map(problem => /INCOMPLETE|NOT REACHED|fine/.exec(problem)?.[0])).toEqual(marks)
+    expect(problems[0]).toMatch(text)
   })
 })
 

@@ -3,7 +3,6 @@ import { u32host } from '../../../src/base/octets.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
-  NF_ACCEPT,
   NF_DROP,
   NF_INET_FORWARD,
   NF_INET_POST_ROUTING,
@@ -11,9 +10,6 @@ import {
   NFT_CT_MARK,
   NFT_CT_STATE,
   NFT_CT_STATUS,
-  NFT_JUMP,
-  NFT_META_IIFNAME,
-  NFT_PAYLOAD_NETWORK_HEADER,
 } from '../../../src/kernel/nft/constants.ts'
 import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import type { AnyTable, Expression, NftFamily, Rule } from '../../../src/kernel/nft/state.ts'
@@ -25,8 +21,9 @@ import {
   type XtMatch,
 } from '../../../src/kernel/xt/rule.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
-import { DROP, doubtsOf, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
+import { doubtsOf, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
+import { accept, address, drop, is, isFrom, jump, mask, source } from './expressions.ts'
 
 const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, ...webService()] })
 const OWN = state.ruleset.tables
@@ -37,16 +34,16 @@ const [RAW, TRACKED, TRACKING] = [-300, -150, -200] as const
 const early = (priority: number, rules: readonly Rule[], more: Partial<AnyTable> = {}) =>
   proofWith(other({ hooknum: NF_INET_PRE_ROUTING, priority }, rules, more))
 const decides = (priority: number, ...expressions: readonly Expression[]): boolean =>
-  early(priority, [rule(...expressions, DROP)]).wrong > 0
+  early(priority, [rule(...expressions, drop)]).wrong > 0
 
 const hasBits = (key: number, bits: number): readonly Expression[] => [
   { kind: 'ct', key, dreg: 0 },
-  { kind: 'bitwise', sreg: 0, dreg: 0, mask: u32host(bits), xor: '\0\0\0\0' },
-  { kind: 'cmp', op: 'neq', sreg: 0, data: '\0\0\0\0' },
+  mask(bits, 0),
+  is('\0\0\0\0', 'neq'),
 ]
 const isEqual = (key: number, op: 'eq' | 'neq'): readonly Expression[] => [
   { kind: 'ct', key, dreg: 0 },
-  { kind: 'cmp', op, sreg: 0, data: '\0\0\0\0' },
+  is('\0\0\0\0', op),
 ]
 const xt = (family: NftFamily, match: XtMatch): Rule =>
   readCompiled(compileRule({ matches: [match], target: { kind: 'DROP' } }, family))
@@ -57,7 +54,6 @@ describe('connection tracking', () => {
     const [invalid, isNew] = [1, 8]
     expect([RAW, TRACKED].map(at => decides(at, ...hasBits(NFT_CT_STATE, invalid)))).toEqual([true, false])
     expect([RAW, TRACKED].map(at => decides(at, ...hasBits(NFT_CT_STATE, isNew)))).toEqual([false, true])
-    const accept: Expression = { kind: 'verdict', verdict: { code: NF_ACCEPT, chain: undefined } }
     const allowed = (priority: number) => {
       const hook = { hooknum: NF_INET_PRE_ROUTING, priority, policy: NF_DROP }
       return proofWith(other(hook, [rule(...hasBits(NFT_CT_STATE, isNew), accept)])).wrong
@@ -73,7 +69,7 @@ describe('connection tracking', () => {
     }
     const isStatus: readonly Expression[] = [
       ...hasBits(NFT_CT_STATUS, IPS_DST_NAT).slice(0, 2),
-      { kind: 'cmp', op: 'eq', sreg: 0, data: '\0\0\0\0' },
+      is('\0\0\0\0'),
     ]
     expect([RAW, TRACKED].map(at => decides(at, ...isStatus))).toEqual([false, true])
   })
@@ -94,7 +90,7 @@ describe('connection tracking', () => {
   })
 
   it('is beyond the evaluator at its own priority', () => {
-    const { wrong, unknowns } = early(TRACKING, [rule(...hasBits(NFT_CT_STATE, 9), DROP)])
+    const { wrong, unknowns } = early(TRACKING, [rule(...hasBits(NFT_CT_STATE, 9), drop)])
     expect(wrong).toBe(0)
     expect(doubtsOf({ unknowns })).toContain(
       'ip other first, rule 1: cannot trace a chain with the priority of connection tracking',
@@ -120,7 +116,7 @@ it('finds that packets pass no nat chain where no rule tracks connections', () =
 
 describe('a rule behind source NAT', () => {
   const late = (...expressions: readonly Expression[]) =>
-    proofWith(other({ hooknum: NF_INET_POST_ROUTING, priority: 200 }, [rule(...expressions, DROP)]))
+    proofWith(other({ hooknum: NF_INET_POST_ROUTING, priority: 200 }, [rule(...expressions, drop)]))
 
   it('finds the status of masqueraded packets, and lists those of processes of this node', () => {
     const { wrong, differences, unknowns } = late(...hasBits(NFT_CT_STATUS, IPS_SRC_NAT))
@@ -141,18 +137,7 @@ describe('a rule behind source NAT', () => {
   })
 
   it('lists a comparison of the source, which is another one now', () => {
-    const source: Expression = {
-      kind: 'payload',
-      base: NFT_PAYLOAD_NETWORK_HEADER,
-      offset: 12,
-      length: 4,
-      dreg: 0,
-    }
-    const isEarly: readonly Expression[] = [
-      source,
-      { kind: 'cmp', op: 'neq', sreg: 0, data: ip('203.0.113.9') },
-    ]
-    const { differences, unknowns } = late(...isEarly)
+    const { differences, unknowns } = late(source, is(ip('203.0.113.9'), 'neq'))
     expect(differences.length).toBeGreaterThan(0)
     expect(differences.filter(({ kernel }) => kernel.includes('masqueraded'))).toEqual([])
     expect(doubtsOf({ unknowns })).toContain(
@@ -183,23 +168,15 @@ it('finds SNAT to a loopback address, which is none that masquerading chooses', 
 })
 
 it('decides a rule by a whole name of an interface and a destination', () => {
-  const isFrom: readonly Expression[] = [
-    { kind: 'meta', key: NFT_META_IIFNAME, dreg: 0 },
-    { kind: 'cmp', op: 'eq', sreg: 0, data: 'docker0'.padEnd(16, '\0') },
-  ]
-  const isTo = (address: string): readonly Expression[] => [
-    { kind: 'payload', base: NFT_PAYLOAD_NETWORK_HEADER, offset: 16, length: 4, dreg: 0 },
-    { kind: 'bitwise', sreg: 0, dreg: 0, mask: '\xff\xff\xff\0', xor: '\0\0\0\0' },
-    { kind: 'cmp', op: 'eq', sreg: 0, data: ip(address) },
-  ]
-  const { differences } = early(TRACKED, [rule(...isFrom, ...isTo('172.30.0.0'), DROP)])
+  const network: Expression = { kind: 'bitwise', sreg: 0, dreg: 0, mask: '\xff\xff\xff\0', xor: '\0\0\0\0' }
+  const isFromTo = (to: string) => [...isFrom('docker0'), address(), network, is(ip(to))]
+  const { differences } = early(TRACKED, [rule(...isFromTo('172.30.0.0'), drop)])
   expect(differences).toContainEqual(expect.objectContaining({ rule: 'ip other first, rule 1' }))
-  expect(early(TRACKED, [rule(...isFrom, ...isTo('172.31.0.0'), DROP)]).wrong).toBe(0)
+  expect(early(TRACKED, [rule(...isFromTo('172.31.0.0'), drop)]).wrong).toBe(0)
 })
 
 it('lists a verdict to a chain that was not read', () => {
-  const jump: Expression = { kind: 'verdict', verdict: { code: NFT_JUMP, chain: 'gone' } }
-  const { wrong, unknowns } = proofWith(other({ hooknum: NF_INET_FORWARD }, [rule(jump)]))
+  const { wrong, unknowns } = proofWith(other({ hooknum: NF_INET_FORWARD }, [rule(jump('gone'))]))
   expect(wrong).toBe(0)
   expect(doubtsOf({ unknowns })).toContain('ip other first, rule 1: there is no chain gone')
 })

@@ -2,15 +2,11 @@ import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
 import { u16be } from '../../../src/base/octets.ts'
 import {
-  NF_ACCEPT,
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
   NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
-  NFT_META_IIFNAME,
   NFT_META_MARK,
-  NFT_PAYLOAD_NETWORK_HEADER,
-  NFT_PAYLOAD_TRANSPORT_HEADER,
   NFT_SET_EVAL,
   NFT_TABLE_F_DORMANT,
 } from '../../../src/kernel/nft/constants.ts'
@@ -18,17 +14,24 @@ import type { AnyTable, ElementGroup, Expression, NftSet } from '../../../src/ke
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { prove } from '../../../src/proof/prove.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
-import {
-  DROP,
-  doubtsOf,
-  meaningConfigOf,
-  NODE,
-  other,
-  proofOf,
-  rule,
-  webService,
-} from '../../support/proof.ts'
+import { doubtsOf, meaningConfigOf, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
+import {
+  accept,
+  address,
+  drop,
+  find,
+  is,
+  isFrom,
+  isPort,
+  isTo,
+  mask,
+  masquerade,
+  port,
+  readMark,
+  roll,
+  writeMark,
+} from './expressions.ts'
 
 /** Pods of both nodes, and a pod with the address of this node. */
 const [SERVICE, SLICE] = webService({
@@ -49,25 +52,6 @@ const FILLS: Expression = {
   dataReg: undefined,
   timeoutMs: 0,
 }
-const PORT: Expression = {
-  kind: 'payload',
-  base: NFT_PAYLOAD_TRANSPORT_HEADER,
-  offset: 2,
-  length: 2,
-  dreg: 0,
-}
-const ADDRESS: Expression = {
-  kind: 'payload',
-  base: NFT_PAYLOAD_NETWORK_HEADER,
-  offset: 16,
-  length: 4,
-  dreg: 0,
-}
-const isPort = (port: number): readonly Expression[] => [
-  PORT,
-  { kind: 'cmp', op: 'eq', sreg: 0, data: u16be(port) },
-]
-
 const proofWith = (...tables: readonly AnyTable[]) => proofOf({}, resolved.snapshot, [...OWN, ...tables])
 
 function setOf(flags: number): NftSet {
@@ -84,13 +68,13 @@ function setOf(flags: number): NftSet {
   }
 }
 
-const inPorts: Expression = { kind: 'lookup', set: 'ports', sreg: 0, dreg: undefined, inverted: false }
+const inPorts = find('ports', undefined)
 
 describe('beside tables of other programs', () => {
   it('is proved: a chain in input sees the endpoints at addresses of the Node, and no other', () => {
     const { differences, wrong } = proofWith(other({ hooknum: NF_INET_LOCAL_IN }, []))
     expect([differences, wrong]).toEqual([[], 0])
-    const closed = proofWith(other({ hooknum: NF_INET_LOCAL_IN }, [rule(...isPort(8080), DROP)]))
+    const closed = proofWith(other({ hooknum: NF_INET_LOCAL_IN }, [rule(...isPort(8080), drop)]))
     expect(closed.differences).toContainEqual(
       expect.objectContaining({ kernel: 'drop on the way to 192.168.0.2:8080' }),
     )
@@ -98,14 +82,14 @@ describe('beside tables of other programs', () => {
   })
 
   it('is proved: the kernel calls no chain of a dormant table', () => {
-    const drops = [rule(...isPort(80), DROP)]
+    const drops = [rule(...isPort(80), drop)]
     const hook = { hooknum: NF_INET_PRE_ROUTING, priority: -300 }
     expect(proofWith(other(hook, drops)).wrong).toBeGreaterThan(0)
     expect(proofWith(other(hook, drops, { flags: NFT_TABLE_F_DORMANT })).wrong).toBe(0)
   })
 
   it('lists what reads and fills a set that packets fill', () => {
-    const rules = [rule(PORT, inPorts, DROP), rule(PORT, FILLS)]
+    const rules = [rule(port(), inPorts, drop), rule(port(), FILLS)]
     const sets = new Map([['ports', setOf(NFT_SET_EVAL)]])
     const { unknowns } = proofWith(other({ hooknum: NF_INET_PRE_ROUTING, priority: -300 }, rules, { sets }))
     expect(doubtsOf({ unknowns })).toEqual([
@@ -119,19 +103,15 @@ describe('beside tables of other programs', () => {
       ['all', [{ set: 'ports', key: '', data: undefined, comment: '' }]],
     ])
     const hook = { hooknum: NF_INET_PRE_ROUTING, priority: -300 }
-    const { unknowns } = proofWith(other(hook, [rule(PORT, inPorts, DROP)], { sets, elements }))
+    const { unknowns } = proofWith(other(hook, [rule(port(), inPorts, drop)], { sets, elements }))
     expect(doubtsOf({ unknowns })).toContain(
       'ip other first, rule 1: cannot trace an element for all other keys (ports)',
     )
   })
 
   it('finds a drop in postrouting by the interface that packets came in from', () => {
-    const fromInterface: readonly Expression[] = [
-      { kind: 'meta', key: NFT_META_IIFNAME, dreg: 0 },
-      { kind: 'cmp', op: 'eq', sreg: 0, data: 'eth9'.padEnd(16, '\0') },
-    ]
     const { differences } = proofWith(
-      other({ hooknum: NF_INET_POST_ROUTING }, [rule(...fromInterface, DROP)]),
+      other({ hooknum: NF_INET_POST_ROUTING }, [rule(...isFrom('eth9'), drop)]),
     )
     expect(differences).toContainEqual(expect.objectContaining({ rule: 'ip other first, rule 1' }))
   })
@@ -149,7 +129,7 @@ describe('beside tables of other programs', () => {
       const chains = new Map(table.chains).set('services', { ...chain, rules: [translate, ...chain.rules] })
       return { ...table, chains }
     })
-    const drops = other({ hooknum: NF_INET_FORWARD }, [rule(...isPort(9999), DROP)])
+    const drops = other({ hooknum: NF_INET_FORWARD }, [rule(...isPort(9999), drop)])
     const { differences } = proofOf({}, resolved.snapshot, [...damaged, drops])
     expect(differences).toContainEqual(
       expect.objectContaining({ name: 'no Service', kernel: 'drop on the way to 10.180.0.9:9999' }),
@@ -165,7 +145,7 @@ describe('beside tables of other programs', () => {
     const priority = tied?.hook?.priority ?? 0
     const at = (its: number) =>
       proofWith(
-        other({ type: 'nat', hooknum: NF_INET_PRE_ROUTING, priority: its }, [rule(...isPort(80), DROP)]),
+        other({ type: 'nat', hooknum: NF_INET_PRE_ROUTING, priority: its }, [rule(...isPort(80), drop)]),
       )
     expect(doubtsOf(at(priority))).toEqual([
       `ip kube-proxy ${tied?.name}: it has the priority of ip other first, and the kernel does not show their order`,
@@ -176,9 +156,7 @@ describe('beside tables of other programs', () => {
 })
 
 /** So many rules have an index. */
-const FILLERS = Array.from({ length: 20 }, (_, at) =>
-  rule(ADDRESS, { kind: 'cmp', op: 'eq', sreg: 0, data: ip(`203.0.113.${at}`) }, DROP),
-)
+const FILLERS = Array.from({ length: 20 }, (_, at) => rule(...isTo(ip(`203.0.113.${at}`)), drop))
 
 describe('behind an index', () => {
   it.each([
@@ -187,8 +165,8 @@ describe('behind an index', () => {
     ['10.180.0.1', NF_INET_POST_ROUTING],
     ['10.180.1.1', NF_INET_POST_ROUTING],
     ['192.168.0.2', NF_INET_LOCAL_IN],
-  ])('finds a rule that drops packets to %s at hook %i', (address, hooknum) => {
-    const drops = rule(ADDRESS, { kind: 'cmp', op: 'eq', sreg: 0, data: ip(address) }, ...isPort(8080), DROP)
+  ])('finds a rule that drops packets to %s at hook %i', (to, hooknum) => {
+    const drops = rule(...isTo(ip(to)), ...isPort(8080), drop)
     const short = proofWith(other({ hooknum }, [drops]))
     expect(short.wrong).toBeGreaterThan(0)
     const long = proofWith(other({ hooknum }, [...FILLERS, drops]))
@@ -224,35 +202,22 @@ describe('a rule for one endpoint of one Service', () => {
     proofOf({}, its.resolved.snapshot, [...its.state.ruleset.tables, ...tables])
   const ODD = '10.181.1.7'
   const UNFAIR = '10.181.1.6:8080 gets 10 % instead of 5 %'
-  const address = (dreg: number): Expression => ({ ...ADDRESS, dreg })
-  const isOdd: readonly Expression[] = [address(0), { kind: 'cmp', op: 'eq', sreg: 0, data: ip(ODD) }]
-  const among: readonly Expression[] = [
-    address(0),
-    { ...PORT, dreg: 1 },
-    { kind: 'lookup', set: 'ports', sreg: 0, dreg: undefined, inverted: false },
-  ]
+  const isOdd = isTo(ip(ODD))
+  const among: readonly Expression[] = [address(), port(1), inPorts]
   const sets = {
     sets: new Map([['ports', { ...setOf(0), keyLength: 8 }]]),
     elements: PersistentMap.from<ElementGroup>([
       ['all', [{ set: 'ports', key: `${ip(ODD)}${u16be(8080)}\0\0`, data: undefined, comment: '' }]],
     ]),
   }
-  const rolls: readonly Expression[] = [
-    { kind: 'numgen', modulus: 5, dreg: 0 },
-    { kind: 'cmp', op: 'eq', sreg: 0, data: '\0\0\0\0' },
-  ]
-  const marks: readonly Expression[] = [
-    { kind: 'meta', key: NFT_META_MARK, dreg: 0 },
-    { kind: 'bitwise', sreg: 0, dreg: 0, mask: '\xff\xbf\xff\xff', xor: '\0\x40\0\0' },
-    { kind: 'meta-set', key: NFT_META_MARK, sreg: 0 },
-  ]
-  const masquerades: Expression = { kind: 'masquerade', flags: 0 }
+  const isZero = is('\0\0\0\0')
+  const rolls: readonly Expression[] = [roll(5), isZero]
+  const marks: readonly Expression[] = [readMark, mask(~0x4000 >>> 0, 0x4000), writeMark]
 
   it('is an assumption where it reads or fills a set that packets fill', () => {
     const dynamic = { sets: new Map([['ports', { ...setOf(NFT_SET_EVAL), keyLength: 4 }]]) }
-    const reads: Expression = { kind: 'lookup', set: 'ports', sreg: 0, dreg: undefined, inverted: false }
     for (const hooknum of [NF_INET_FORWARD, NF_INET_POST_ROUTING]) {
-      const rules = [rule(address(0), reads, DROP), rule(address(0), FILLS)]
+      const rules = [rule(address(), inPorts, drop), rule(address(), FILLS)]
       const { wrong, differences, unknowns } = proofBeside(other({ hooknum }, rules, dynamic))
       expect([differences, wrong]).toEqual([[], 0])
       expect(doubtsOf({ unknowns })).toEqual([
@@ -269,12 +234,12 @@ describe('a rule for one endpoint of one Service', () => {
   it.each([
     ['another Service', '10.180.1.7', ['10.180.1.7:8080', '10.180.1.7:8080, masqueraded']],
     ['another endpoint', '10.181.1.6', [UNFAIR, UNFAIR]],
-  ])('is found: an element of ours that leads to %s', (_, address, kernel) => {
+  ])('is found: an element of ours that leads to %s', (_, other, kernel) => {
     const damaged = its.state.ruleset.tables.map(table => {
       const all = table.elements.values().flat()
       const to = (data: unknown) => typeof data === 'string' && data.startsWith(ip(ODD))
       const elements = [...all].map(element =>
-        to(element.data) ? { ...element, data: `${ip(address)}${u16be(8080)}\0\0` } : element,
+        to(element.data) ? { ...element, data: `${ip(other)}${u16be(8080)}\0\0` } : element,
       )
       return { ...table, elements: PersistentMap.from<ElementGroup>([['all', elements]]) }
     })
@@ -285,10 +250,10 @@ describe('a rule for one endpoint of one Service', () => {
   })
 
   it.each([
-    ['drops in postrouting', NF_INET_POST_ROUTING, [...isOdd, DROP], 4],
-    ['drops in forward', NF_INET_FORWARD, [...isOdd, DROP], 2],
-    ['drops by address and port', NF_INET_POST_ROUTING, [...among, DROP], 4],
-    ['drops some', NF_INET_POST_ROUTING, [...isOdd, ...rolls, DROP], 4],
+    ['drops in postrouting', NF_INET_POST_ROUTING, [...isOdd, drop], 4],
+    ['drops in forward', NF_INET_FORWARD, [...isOdd, drop], 2],
+    ['drops by address and port', NF_INET_POST_ROUTING, [...among, drop], 4],
+    ['drops some', NF_INET_POST_ROUTING, [...isOdd, ...rolls, drop], 4],
   ] as const)('is found: %s', (_, hooknum, expressions, classes) => {
     const { wrong, differences } = proofBeside(other({ hooknum }, [rule(...expressions)], sets))
     expect(differences.map(({ name }) => name)).toEqual(differences.map(() => 'ns2/b at 172.30.1.1:80/TCP'))
@@ -305,16 +270,16 @@ describe('a rule for one endpoint of one Service', () => {
     const long = (...last: readonly Expression[]) =>
       proofBeside(other({ hooknum }, [...FILLERS, rule(...last)], sets))
     for (const last of [isOdd, [...isOdd, ...isPort(8080)], [...isPort(8080), ...isOdd], among]) {
-      const { wrong, differences } = long(...last, DROP)
+      const { wrong, differences } = long(...last, drop)
       expect(differences.map(({ kernel }) => kernel).join()).toContain(`${ODD}:8080`)
       expect(wrong).toBe(classes)
     }
     for (const other of [isPort(8081), isPort(80), [...isOdd, ...isPort(80)]])
-      expect(long(...other, DROP).differences.filter(({ name }) => name !== 'no Service')).toEqual([])
+      expect(long(...other, drop).differences.filter(({ name }) => name !== 'no Service')).toEqual([])
   })
 
   it.each([
-    ['in postrouting', { type: 'nat', hooknum: NF_INET_POST_ROUTING, priority: 150 }, [masquerades]],
+    ['in postrouting', { type: 'nat', hooknum: NF_INET_POST_ROUTING, priority: 150 }, [masquerade]],
     ['by a mark of ours in forward', { hooknum: NF_INET_FORWARD }, marks],
   ] as const)('is found: masquerades %s', (_, hook, expressions) => {
     const { differences } = proofBeside(other(hook, [rule(...isOdd, ...expressions)]))
@@ -325,15 +290,13 @@ describe('a rule for one endpoint of one Service', () => {
   })
 
   it('is proved: accepts some', () => {
-    const accepts: Expression = { kind: 'verdict', verdict: { code: NF_ACCEPT, chain: undefined } }
-    const some = [rule(...isOdd, ...rolls, accepts)]
+    const some = [rule(...isOdd, ...rolls, accept)]
     expect(proofBeside(other({ hooknum: NF_INET_POST_ROUTING }, some)).wrong).toBe(0)
   })
 
   it('lists a random number of too many values', () => {
-    const many: Expression = { kind: 'numgen', modulus: 2 ** 31, dreg: 0 }
-    const IS_ZERO: Expression = { kind: 'cmp', op: 'eq', sreg: 0, data: '\0\0\0\0' }
-    const { unknowns } = proofBeside(other({ hooknum: NF_INET_POST_ROUTING }, [rule(many, IS_ZERO, DROP)]))
+    const rules = [rule(roll(2 ** 31), isZero, drop)]
+    const { unknowns } = proofBeside(other({ hooknum: NF_INET_POST_ROUTING }, rules))
     expect(doubtsOf({ unknowns })).toContain(
       'ip other first, rule 1: cannot trace random numbers below 42949672960',
     )

@@ -10,9 +10,6 @@ import {
   NF_INET_POST_ROUTING,
   NFT_GOTO,
   NFT_JUMP,
-  NFT_META_MARK,
-  NFT_PAYLOAD_NETWORK_HEADER,
-  NFT_PAYLOAD_TRANSPORT_HEADER,
   RTN_LOCAL,
 } from '../../../src/kernel/nft/constants.ts'
 import type { ElementGroup, Expression, Rule, Table } from '../../../src/kernel/nft/state.ts'
@@ -23,6 +20,21 @@ import { type Leaf, Walker } from '../../../src/proof/evaluate/walk.ts'
 import { ip } from '../../support/pipeline.ts'
 import { runs } from '../../support/runs.ts'
 import { generator } from '../../support/walk.ts'
+import {
+  accept,
+  address,
+  drop,
+  find,
+  goTo,
+  is,
+  jump,
+  mask,
+  masquerade,
+  port,
+  readMark,
+  roll,
+  writeMark,
+} from './expressions.ts'
 
 /** `PROOF_SEED=N` takes other rules. */
 const SEED = Number(process.env.PROOF_SEED ?? 29)
@@ -31,62 +43,29 @@ const RULESETS = runs(400, 1 / 8)
 type Random = (bound: number) => number
 
 const SPOTS = ['10.0.0.1', '10.0.0.2', '10.0.1.1', '10.0.1.2'].map(ip)
-const verdict = (code: number, chain?: string): Expression => ({ kind: 'verdict', verdict: { code, chain } })
-const roll = (random: Random, dreg = 0): Expression => ({ kind: 'numgen', modulus: 1 + random(5), dreg })
-const compare = (random: Random, data: string): Expression => ({
-  kind: 'cmp',
-  op: random(2) === 0 ? 'eq' : 'neq',
-  sreg: 0,
-  data,
-})
-const find = (set: string, dreg: number | 'verdict' | undefined): Expression => ({
-  kind: 'lookup',
-  set,
-  sreg: 0,
-  dreg,
-  inverted: false,
-})
-const MARK: Expression = { kind: 'meta', key: NFT_META_MARK, dreg: 0 }
-const SET_MARK: Expression = { kind: 'meta-set', key: NFT_META_MARK, sreg: 0 }
-const ADDRESS: Expression = {
-  kind: 'payload',
-  base: NFT_PAYLOAD_NETWORK_HEADER,
-  offset: 16,
-  length: 4,
-  dreg: 0,
-}
-const PORT: Expression = {
-  kind: 'payload',
-  base: NFT_PAYLOAD_TRANSPORT_HEADER,
-  offset: 2,
-  length: 2,
-  dreg: 1,
-}
+const anyRoll = (random: Random): Expression => roll(1 + random(5))
+const compare = (random: Random, data: string): Expression => is(data, random(2) === 0 ? 'eq' : 'neq')
 
 /** What follows from random numbers: comparisons, marks, lookups of data and verdicts, and of where packets go. */
 const CONDITIONS: readonly ((random: Random) => readonly Expression[])[] = [
   () => [],
-  random => [roll(random), compare(random, u32host(random(4)))],
-  random => [roll(random), SET_MARK],
-  random => [roll(random), find('numbers', 0), SET_MARK],
-  random => [
-    MARK,
-    { kind: 'bitwise', sreg: 0, dreg: 0, mask: u32host(random(4)), xor: u32host(random(2)) },
-    compare(random, u32host(random(3))),
-  ],
-  random => [ADDRESS, compare(random, (SPOTS[random(4)] ?? '').slice(0, 3 + random(2)))],
-  () => [ADDRESS, PORT, find('spots', undefined)],
-  () => [MARK, find('numbers', 0), SET_MARK],
+  random => [anyRoll(random), compare(random, u32host(random(4)))],
+  random => [anyRoll(random), writeMark],
+  random => [anyRoll(random), find('numbers', 0), writeMark],
+  random => [readMark, mask(random(4), random(2)), compare(random, u32host(random(3)))],
+  random => [address(), compare(random, (SPOTS[random(4)] ?? '').slice(0, 3 + random(2)))],
+  () => [address(), port(1), find('spots', undefined)],
+  () => [readMark, find('numbers', 0), writeMark],
 ]
 const ENDS: readonly ((random: Random, further: string) => readonly Expression[])[] = [
   () => [],
-  () => [verdict(NF_DROP)],
-  () => [verdict(NF_ACCEPT)],
-  (_, further) => [verdict(NFT_JUMP, further)],
-  (_, further) => [verdict(NFT_GOTO, further)],
-  random => [roll(random), find('ways', 'verdict')],
-  () => [MARK, find('ways', 'verdict')],
-  () => [{ kind: 'masquerade', flags: 0 }],
+  () => [drop],
+  () => [accept],
+  (_, further) => [jump(further)],
+  (_, further) => [goTo(further)],
+  random => [anyRoll(random), find('ways', 'verdict')],
+  () => [readMark, find('ways', 'verdict')],
+  () => [masquerade],
 ]
 const TRANSLATE: readonly Expression[] = [
   find('places', 0),
@@ -98,7 +77,7 @@ function anyRule(random: Random, further: string | undefined): Rule {
   const ends = further === undefined ? ENDS.slice(0, 3) : ENDS
   const translates = random(3) === 0
   const end = translates
-    ? [roll(random), ...TRANSLATE]
+    ? [anyRoll(random), ...TRANSLATE]
     : (ends[random(ends.length)]?.(random, further ?? '') ?? [])
   return { expressions: [...condition, ...end], comment: '' }
 }

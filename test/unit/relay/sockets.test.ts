@@ -335,6 +335,8 @@ describe('kprobe relay', () => {
     const unread = await statusOf(...asked, '--revision=99999999')
     expect([unread.code, unread.out]).toEqual([1, ''])
     expect(unread.err).toContain('no relay has read revision 99999999 yet')
+    const nobody = await statusOf(`--relay=${socket('absent')}`, '--wait', '--timeout=1')
+    expect(nobody).toMatchObject({ code: 1, err: expect.stringMatching(/^waiting: .*ENOENT.*\n/) })
     const stranger = await statusOf(`--relay=${at}`, ...flags('stranger', ['system:masters']))
     expect([stranger.code, stranger.out]).toEqual([1, ''])
     expect(stranger.err).toContain('is not of the group system:nodes')

@@ -1,6 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import { redacted } from '../../../../src/inspect/bundle/debug.ts'
-import { collectNames, collectNamesInText, redactionOf } from '../../../../src/inspect/bundle/redaction.ts'
+import {
+  collectNames,
+  collectNamesInText,
+  redacted,
+  redactionOf,
+} from '../../../../src/inspect/bundle/redaction.ts'
 import { KUBE_CHAINS, portChains } from '../../../../src/modes/xt-common/layout.ts'
 
 const KEY = Buffer.from('a key for tests')

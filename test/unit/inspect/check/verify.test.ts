@@ -52,7 +52,7 @@ describe('verifyText', () => {
   })
 
   it('names a family that the kernel lacks before the verdict', () => {
-    const leftOut = { family: 'IPv6', reason: 'ip6 fib lookup: CONFIG_NFT_FIB_IPV6' }
+    const leftOut = { family: 'IPv6', reason: 'ip6 fib lookup: CONFIG_NFT_FIB_IPV6' } as const
     expect(verifyText({ ...facts, leftOut }, false)).toBe(
       'IPv6 Services are not served: this kernel cannot program IPv6 (ip6 fib lookup: CONFIG_NFT_FIB_IPV6)\n' +
         'source, daemon and kernel agree; 3 Services compared\n',

@@ -6,11 +6,9 @@ import {
   type Fields,
   node,
   OPTIONS,
-  onlyPort,
   service,
   slice,
   snapshotOf,
-  tableOf,
   UNREADY,
 } from '../../model/objects.ts'
 
@@ -19,79 +17,66 @@ const hint = (zone: string, nodes: readonly string[] = []) => ({
   hints: { forZones: [{ name: zone }], forNodes: nodes.map(name => ({ name })) },
 })
 const LOCAL = { nodeName: 'here' }
+const ENDED = { ready: false, serving: false, terminating: true }
 
-function explained(endpoints: readonly Fields[], zone = 'a'): unknown {
-  const objects = [node({ zone }), service('web'), slice('web-1', 'web', endpoints)]
-  const found = explainEndpoints({ ...QUERY, snapshot: snapshotOf(objects) })
-  const inCluster = (found?.endpoints ?? []).filter(its => its.cluster.isIn).map(its => its.ip)
-  expect(inCluster).toEqual(onlyPort(tableOf(objects)).cluster.map(its => its.ip))
-  return found?.endpoints.map(its => [
-    its.cluster.isIn,
-    its.cluster.reason,
-    its.localList.isIn,
-    its.localList.reason,
-  ])
+/** The verdicts for both traffic policies: `in: ready | out: not on this node`. */
+function explained(endpoints: readonly Fields[]): readonly string[] {
+  const objects = [
+    node({ zone: 'a' }),
+    service('web'),
+    slice(
+      'web-1',
+      'web',
+      endpoints.map((more, index) => endpoint(`10.1.0.${index + 1}`, more)),
+    ),
+  ]
+  const found = explainEndpoints({ ...QUERY, snapshot: snapshotOf(objects) })?.endpoints ?? []
+  return found.map(({ cluster, localList }) =>
+    [cluster, localList].map(({ isIn, reason }) => `${isIn ? 'in' : 'out'}: ${reason}`).join(' | '),
+  )
 }
 
 describe('explainEndpoints', () => {
-  it.each<[string, Fields[], unknown[]]>([
-    ['ready, local', [endpoint('10.1.0.1', LOCAL)], [[true, 'ready', true, 'ready']]],
-    ['ready, remote', [endpoint('10.1.0.1')], [[true, 'ready', false, 'not on this node']]],
-    [
-      'not ready',
-      [endpoint('10.1.0.1', { ...LOCAL, conditions: UNREADY })],
-      [[false, 'not ready', false, 'not ready']],
-    ],
+  it.each<[string, readonly Fields[], readonly string[]]>([
+    ['ready', [LOCAL, {}], ['in: ready | in: ready', 'in: ready | out: not on this node']],
+    ['not ready', [{ ...LOCAL, conditions: UNREADY }], ['out: not ready | out: not ready']],
     [
       'terminated',
+      [{ ...LOCAL, conditions: ENDED }, { conditions: ENDED }],
       [
-        endpoint('10.1.0.1', { ...LOCAL, conditions: { ready: false, serving: false, terminating: true } }),
-        endpoint('10.1.0.2', { conditions: { ready: false, serving: false, terminating: true } }),
-      ],
-      [
-        [false, 'terminating and no longer serving', false, 'terminating and no longer serving'],
-        [false, 'terminating and no longer serving', false, 'not on this node'],
+        'out: terminating and no longer serving | out: terminating and no longer serving',
+        'out: terminating and no longer serving | out: not on this node',
       ],
     ],
     [
       'draining beside a ready one',
-      [endpoint('10.1.0.1', { ...LOCAL, conditions: DRAINING }), endpoint('10.1.0.2', LOCAL)],
+      [{ ...LOCAL, conditions: DRAINING }, LOCAL],
       [
-        [
-          false,
-          'terminating while another endpoint is ready',
-          false,
-          'terminating while another endpoint on this node is ready',
-        ],
-        [true, 'ready', true, 'ready'],
+        'out: terminating while another endpoint is ready | out: terminating while another endpoint on this node is ready',
+        'in: ready | in: ready',
       ],
     ],
     [
       'draining alone',
-      [endpoint('10.1.0.1', { ...LOCAL, conditions: DRAINING })],
+      [{ ...LOCAL, conditions: DRAINING }],
       [
-        [
-          true,
-          'terminating but still serving, and no endpoint is ready',
-          true,
-          'terminating but still serving, and no endpoint on this node is ready',
-        ],
+        'in: terminating but still serving, and no endpoint is ready | in: terminating but still serving, and no endpoint on this node is ready',
       ],
     ],
     [
       'hinted to zones',
-      [endpoint('10.1.0.1', hint('a')), endpoint('10.1.0.2', hint('b'))],
+      [hint('a'), hint('b')],
       [
-        [true, 'ready and hinted to the zone of this node', false, 'not on this node'],
-        [false, 'ready but hinted to other zones', false, 'not on this node'],
+        'in: ready and hinted to the zone of this node | out: not on this node',
+        'out: ready but hinted to other zones | out: not on this node',
       ],
     ],
     [
       'hinted to nodes',
-      [endpoint('10.1.0.1', hint('a', ['here'])), endpoint('10.1.0.2', hint('a', ['there']))],
+      [hint('a', ['here']), hint('a', ['there'])],
       [
-        [true, 'ready and hinted to this node', false, 'not on this node'],
-        [false, 'ready but hinted to other nodes', false, 'not on this node'],
+        'in: ready and hinted to this node | out: not on this node',
+        'out: ready but hinted to other nodes | out: not on this node',
       ],
     ],
   ])('says of endpoints that are %s why they are in or out', (_, endpoints, expected) => {
@@ -100,9 +85,8 @@ describe('explainEndpoints', () => {
 
   it('knows nothing of Services and ports that are not there', () => {
     const snapshot = snapshotOf([service('web')])
-    expect(explainEndpoints({ ...QUERY, snapshot, service: 'ns/x' })).toBeUndefined()
-    expect(explainEndpoints({ ...QUERY, snapshot, portName: 'x' })).toBeUndefined()
-    expect(explainEndpoints({ ...QUERY, snapshot, protocol: 'UDP' })).toBeUndefined()
+    for (const absent of [{ service: 'ns/x' }, { portName: 'x' }, { protocol: 'UDP' }] as const)
+      expect(explainEndpoints({ ...QUERY, snapshot, ...absent })).toBeUndefined()
     expect(explainEndpoints({ ...QUERY, snapshot, family: 'IPv6' })?.endpoints).toEqual([])
   })
 })

@@ -4,19 +4,8 @@ import * as nft from '../../../../src/kernel/nft/constants.ts'
 import type { Expression } from '../../../../src/kernel/nft/state.ts'
 import type { DynamicElements } from '../../../../src/proof/evaluate/single.ts'
 import { createTracer } from '../../../../src/proof/evaluate/trace.ts'
-import {
-  type Chains,
-  dnat,
-  drop,
-  find,
-  is,
-  PACKET,
-  readMark,
-  roll,
-  ruleset,
-  SURROUNDINGS,
-  writeMark,
-} from './tracing.ts'
+import { dnat, drop, find, is, readMark, roll, writeMark } from '../expressions.ts'
+import { type Chains, PACKET, ruleset, SURROUNDINGS } from './tracing.ts'
 
 describe('what packets remember', () => {
   const key: Expression = { kind: 'meta', key: nft.NFT_META_MARK, dreg: 0 }

@@ -6,26 +6,21 @@ import type { Expression } from '../../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../../src/proof/evaluate/trace.ts'
 import { ip } from '../../../support/pipeline.ts'
 import {
-  type Chains,
   dnat,
   drop,
-  endpoint,
   find,
   goTo,
   is,
   jump,
   mask,
   masquerade,
-  PACKET,
   readMark,
   roll,
-  ruleset,
-  run,
-  SURROUNDINGS,
   source,
   verdict,
   writeMark,
-} from './tracing.ts'
+} from '../expressions.ts'
+import { type Chains, endpoint, PACKET, ruleset, run, SURROUNDINGS } from './tracing.ts'
 
 describe('verdicts', () => {
   test('without any rule a packet passes untouched', () => {

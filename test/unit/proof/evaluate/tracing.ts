@@ -1,5 +1,5 @@
 import { PersistentMap } from '../../../../src/base/collections.ts'
-import { type Octets, u16be, u32host, zeros } from '../../../../src/base/octets.ts'
+import { u16be, u32host, zeros } from '../../../../src/base/octets.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
 import { TYPE_IPADDR, TYPE_MARK } from '../../../../src/kernel/nft/datatypes.ts'
 import type {
@@ -16,6 +16,7 @@ import {
   type TraceSurroundings,
 } from '../../../../src/proof/evaluate/trace.ts'
 import { ip } from '../../../support/pipeline.ts'
+import { masquerade } from '../expressions.ts'
 
 const HOOKS: Readonly<Record<string, ChainHook>> = {
   pre: { type: 'nat', hooknum: nft.NF_INET_PRE_ROUTING, priority: -100 },
@@ -82,45 +83,6 @@ export const PACKET: TracePacket = {
 }
 export const SURROUNDINGS: TraceSurroundings = { localIps: new Set([ip('192.0.2.1')]), random: () => 0 }
 
-export const verdict = (code: number, chain?: string): Expression => ({
-  kind: 'verdict',
-  verdict: { code, chain },
-})
-export const drop = verdict(nft.NF_DROP)
-export const jump = (chain: string) => verdict(nft.NFT_JUMP, chain)
-export const goTo = (chain: string) => verdict(nft.NFT_GOTO, chain)
-export const readMark: Expression = { kind: 'meta', key: nft.NFT_META_MARK, dreg: 0 }
-export const source = {
-  kind: 'payload',
-  base: nft.NFT_PAYLOAD_NETWORK_HEADER,
-  offset: 12,
-  length: 4,
-  dreg: 0,
-} as const satisfies Expression
-export const is = (data: Octets, op: 'eq' | 'neq' = 'eq', sreg = 0): Expression => ({
-  kind: 'cmp',
-  op,
-  sreg,
-  data,
-})
-export const mask = (m: number, xor: number): Expression => ({
-  kind: 'bitwise',
-  sreg: 0,
-  dreg: 0,
-  mask: u32host(m),
-  xor: u32host(xor),
-})
-export const writeMark: Expression = { kind: 'meta-set', key: nft.NFT_META_MARK, sreg: 0 }
-export const roll = (modulus: number): Expression => ({ kind: 'numgen', modulus, dreg: 0 })
-export const find = (set: string, dreg: number | 'verdict' | undefined, inverted = false): Expression => ({
-  kind: 'lookup',
-  set,
-  sreg: 0,
-  dreg,
-  inverted,
-})
-export const dnat: Expression = { kind: 'dnat', family: 'ip', addressReg: 4, portReg: 5 }
-export const masquerade: Expression = { kind: 'masquerade', flags: 0 }
 export const endpoint = (slot: number, address: string, port: number) => ({
   set: 'endpoints',
   key: u32host(slot),
