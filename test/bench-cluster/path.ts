@@ -7,7 +7,6 @@ import { vipOf } from './objects.ts'
 
 const ROUNDS = '15'
 const BATCH_US = '3000'
-/** An address of the Service range that no Service has. */
 const NO_SERVICE = '10.111.255.254'
 
 /**

@@ -155,7 +155,6 @@ const PLANE_OPTIONS = {
   logGroup: 0,
 }
 
-/** What the objects mean, in one go. */
 export function tableOf(objects: Iterable<object>): FrontendTable {
   const pool = new ValuePool()
   const snapshot = applyEvents(

@@ -106,7 +106,6 @@ interface FrameReaderOptions {
   readonly message: (message: Message) => void
 }
 
-/** All readers of a process. */
 class Readers {
   readonly #heard = new Map<number, { ms: number; readers: number }>()
   /** What messages say, by their ends: all readers get the same ones. */

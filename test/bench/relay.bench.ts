@@ -72,7 +72,6 @@ interface Floor {
   readonly readerBytes: number
 }
 
-/** The process of the readers. */
 class ReaderProcess {
   readonly #folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-'))
   readonly path = join(this.#folder, 'relay.sock')

@@ -39,7 +39,6 @@ export interface UpOptions {
   readonly signal: AbortSignal
 }
 
-/** A cluster that runs. */
 export interface Cluster {
   readonly site: Site
   readonly tools: NodeTools
@@ -231,16 +230,8 @@ export async function startDns({ site, tools }: Cluster, signal: AbortSignal): P
   await eventually(
     () => {
       signal.throwIfAborted()
-      const args = [
-        'get',
-        '-n',
-        'kube-system',
-        'deployment',
-        'coredns',
-        '-o',
-        'jsonpath={.status.readyReplicas}',
-      ]
-      return kubectl.must(args) === '2'
+      const args = 'get -n kube-system deployment coredns -o jsonpath={.status.readyReplicas}'
+      return kubectl.must(args.split(' ')) === '2'
     },
     {
       limitMs: DNS_READY_MAX_MS,
@@ -251,7 +242,6 @@ export async function startDns({ site, tools }: Cluster, signal: AbortSignal): P
   )
 }
 
-/** The running cluster of this name. */
 export function openCluster(name: string, { binaries, root }: Pick<UpOptions, 'binaries' | 'root'>): Cluster {
   const site = siteOf(name)
   const namespaces = Namespaces.open(site.folder)

@@ -90,7 +90,6 @@ export function renewCertificate(site: Site, of: 'kube-apiserver' | 'proxy', nam
   for (const kind of ['key', 'crt']) replaceFile(site, `${of}.${kind}`, [`${name}.${kind}`])
 }
 
-/** The file of the authorities that are trusted. */
 export function authoritiesFile({ folder }: Site): string {
   return join(folder, 'pki/ca.crt')
 }

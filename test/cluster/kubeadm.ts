@@ -23,7 +23,6 @@ export interface KubeadmOptions {
   readonly root: string
 }
 
-/** The objects of the add-on. */
 export function kubeadmObjects(
   site: Site,
   { mode, image, root, program }: KubeadmOptions,

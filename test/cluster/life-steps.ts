@@ -94,7 +94,6 @@ export function podsOf(life: Life): Pods {
   return { site: life.site, tools: life.tools, ...running, form }
 }
 
-/** Services come and go. */
 export function changeServices({ kubectl }: Life): void {
   const services = Array.from({ length: CHANGES }, (_, at) => passingService(`passing-${at}`))
   kubectl.apply(services)

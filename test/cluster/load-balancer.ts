@@ -42,7 +42,6 @@ export interface ApiAccess {
   readonly token: string
 }
 
-/** The access that a kubeconfig of ours gives. */
 export function accessOf(site: Site, kubeconfig: string): ApiAccess {
   const { users }: { users: readonly { user: { token: string } }[] } = JSON.parse(
     readFileSync(kubeconfig, 'utf8'),

@@ -96,7 +96,6 @@ export class Namespaces {
     return { pid, enter: ['--mount', '--net', '--pid', '--uts', '--ipc'], name: `node ${name}` }
   }
 
-  /** Runs a command to its end. */
   run(command: Command, { place = this.controlPlane, input = '' }: { place?: Place; input?: string } = {}) {
     const { file, args, env } = inside(place, command)
     return spawnSync(file, args, {

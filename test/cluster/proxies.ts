@@ -20,7 +20,6 @@ interface Where {
   readonly tools: NodeTools
 }
 
-/** A proxy in one of its modes. */
 export interface RunningProxy {
   readonly proxy: ProxyName
   readonly mode: string
@@ -175,7 +174,6 @@ export function runningProxy(site: Site): RunningProxy | undefined {
   }
 }
 
-/** Everything that the proxy of a node has logged. */
 export function logOf(node: NodePlan, { proxy, form }: RunningProxy): string {
   return form === 'process' ? readFileSync(logFile(node, proxy), 'utf8') : podLog(node, form)
 }

@@ -51,7 +51,6 @@ export function readGinkgoReport(file: string): readonly Outcome[] | undefined {
   return outcomesOf(suites.flatMap(({ SpecReports }) => SpecReports ?? []))
 }
 
-/** Exported for its test. */
 export function outcomesOf(specs: readonly Spec[]): readonly Outcome[] {
   return specs
     .filter(spec => spec.LeafNodeType === 'It' && !isLeftOut(spec))

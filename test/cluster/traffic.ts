@@ -40,7 +40,6 @@ export interface FlowCount {
   readonly failures: readonly Failure[]
 }
 
-/** By the names of flows. */
 export type Counts = Readonly<Record<string, FlowCount>>
 
 const PERIOD_MS = 100

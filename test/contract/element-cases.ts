@@ -213,5 +213,4 @@ const ofTimeouts: readonly Case[] = [
   },
 ]
 
-/** Sets and their elements. */
 export const ELEMENT_CASES: readonly Case[] = [...ofSets, ...ofElements, ...ofTimeouts]

@@ -284,5 +284,4 @@ const ofBatches: readonly Case[] = [
   },
 ]
 
-/** Tables, chains and rules, and batches as such. */
 export const OBJECT_CASES: readonly Case[] = [...ofTables, ...ofChains, ...ofRules, ...ofBatches]

@@ -165,16 +165,4 @@ describe('F131: a node whose rules capture the API server already', () => {
     expect(await rig.isOpen(clusterIp, 443)).toBe(true)
     expect(during).toContain('kprobe-api')
   })
-
-  it('F131: says nothing of a capture where the API server only came late', async () => {
-    await open('apart')
-    ip(['link set api0 down'])
-    const daemon = cluster.daemon({ args: ['--v=2'] })
-    await daemon.logged('bypasses the Service rules')
-    ip(['link set api0 up'])
-    await daemon.synced()
-    await eventually(() => !listRuleset().includes('kprobe-api'))
-    await daemon.caughtUp()
-    expect(daemon.said('reached the API server by bypassing')).toEqual([])
-  })
 })

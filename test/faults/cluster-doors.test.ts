@@ -3,7 +3,7 @@ import { grpcClient, WatchClient } from '../support/api/watch-client.ts'
 import type { Daemon } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
-import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT, metric } from './cluster.ts'
+import { answers, ask, Cluster, HEALTH_PORT, metric } from './cluster.ts'
 import { descriptorsOf } from './cluster-process.ts'
 import { crowd, NODE_ADDRESS, OUTSIDE, outside } from './crowd.ts'
 import { service, services } from './objects.ts'
@@ -69,13 +69,6 @@ describe('connections of one party', () => {
     await answered(200, '/livez', HEALTH_PORT, NODE_ADDRESS)
     await answered(200, '/healthz', HEALTH_PORT, '127.0.0.1')
     expect(await there(() => answers(200, '/healthz', HEALTH_PORT, NODE_ADDRESS))).toBe(true)
-  })
-
-  it('F132: metrics are read while a local process holds 640 connections to their port', async () => {
-    await cluster.running()
-    await crowd({ port: METRICS_PORT, sources: LOCAL, count: 80 })
-    await answered(200, '/metrics', METRICS_PORT)
-    expect(await overShare('metrics')).toBeGreaterThan(0)
   })
 
   it('F132: 1,200 connections to the health check node port of a Service leave those of others alone', async () => {

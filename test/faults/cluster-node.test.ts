@@ -79,17 +79,6 @@ describe('F43: the Node', () => {
 
   beforeEach(() => cluster.put(serviceOf('web', VIP, nodePort), sliceOf('web', [A])))
 
-  it('F43: that is missing keeps the daemon from being ready, not from serving, and is used once it comes', async () => {
-    cluster.remove(node())
-    await cluster.running()
-    expect(await reached(VIP)).toBe(`${A}:8080`)
-    expect(await ask('/healthz')).toMatchObject({ code: 503 })
-    expect(await ask('/livez')).toMatchObject({ code: 200 })
-    cluster.put(node())
-    expect(await reached(NODE, onNode)).toBe(`${A}:8080`)
-    expect(await ask('/healthz')).toMatchObject({ code: 200 })
-  })
-
   it('F43: of another name is a warning that names it and those that exist, until it comes', async () => {
     cluster.remove(node())
     cluster.put({ apiVersion: 'v1', kind: 'Node', metadata: { name: 'another-node' } })
@@ -182,15 +171,6 @@ describe('F44: the configuration file', () => {
     )
     return path
   }
-
-  it('F44: with several mistakes ends the start with 2 and names all of them', async () => {
-    const path = write({ clusterCIDR: 'x/8', mode: 'magic', oomScoreAdj: 5_000 })
-    const daemon = cluster.daemon({ args: [`--config=${path}`] })
-    expect((await daemon.ended()).code).toBe(2)
-    const text = daemon.strayLines.join('\n')
-    for (const field of ['clusterCIDR', 'mode', 'oomScoreAdj'])
-      expect(text.toLowerCase()).toContain(field.toLowerCase())
-  })
 
   it('F44: that turns bad while it is used leaves the one from before, and that is right again is used', async () => {
     cluster.put(...services(3))

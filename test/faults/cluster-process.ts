@@ -33,7 +33,6 @@ export function starved(daemon: Daemon, runMs: number, stopMs: number): () => Pr
 
 /** A wall clock of daemons that can be set: it is `shiftMs` ahead of this machine's. */
 export interface ShiftedClock {
-  /** For Node. */
   readonly nodeArgs: readonly string[]
   /** The file that holds the milliseconds, for programs that the daemon starts. */
   readonly file: string

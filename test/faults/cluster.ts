@@ -101,7 +101,6 @@ export class Cluster {
     return lab
   }
 
-  /** The daemons' kubeconfig. */
   get kubeconfig(): string {
     return this.file('kubeconfig')
   }
@@ -111,7 +110,6 @@ export class Cluster {
     return join(this.#parts.folder, name)
   }
 
-  /** Writes the kubeconfig. */
   configure(options: Partial<KubeconfigOptions> = {}): void {
     writeFileSync(this.kubeconfig, this.server.kubeconfig(options))
   }

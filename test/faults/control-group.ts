@@ -13,7 +13,6 @@ const HIERARCHIES = [
   { mount: '/sys/fs/cgroup', limit: 'memory.max', peak: 'memory.peak', events: 'memory.events' },
 ] as const
 
-/** A control group that limits memory. */
 export class ControlGroup {
   readonly #folder: string
   readonly #files: (typeof HIERARCHIES)[number]

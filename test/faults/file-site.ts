@@ -32,7 +32,6 @@ export class FileSite {
     return this.#folder
   }
 
-  /** Replaces the objects, in one go. */
   write(objects: readonly object[]): void {
     writeObjects(this.#folder, objects)
   }
@@ -41,7 +40,6 @@ export class FileSite {
     return this.daemons.start({ source: this.#folder, ...options })
   }
 
-  /** A daemon that has programmed these objects. */
   async running(objects: readonly object[], options: Options = {}): Promise<Daemon> {
     this.write(objects)
     return await this.daemons.running({ source: this.#folder, ...options })

@@ -81,14 +81,6 @@ function isThere(count: number): boolean {
   return tables.length === 2 && frontendNames().size === count
 }
 
-it('F61: nft flush ruleset between a stop and a start is repaired by the first sync', async () => {
-  const daemon = await running(20)
-  await daemon.stop()
-  nft('flush ruleset')
-  await running(20)
-  expect(await differences(services(20))).toEqual([])
-})
-
 it("F62: reloading and flushing others' tables leaves ours as they are, and us without a commit", async () => {
   nft(OTHER_FIREWALLS)
   const daemon = await running(20)

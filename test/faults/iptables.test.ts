@@ -5,7 +5,7 @@ import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 import { FileSite, SOON_MS } from './file-site.ts'
 import { Committer } from './foreign-rules.ts'
-import { generation, nft } from './kernel.ts'
+import { generation, nft, savedByTools as saved } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
 
 /* What others do to the tables that the iptables mode shares with them. */
@@ -37,18 +37,6 @@ function restore(text: string): void {
 
 function iptables(...args: readonly string[]): string {
   return execFileSync('iptables-nft', args, { encoding: 'utf8' })
-}
-
-/** What the tool prints of both families, in no order of chains or of Services, without counters. */
-function saved(): { readonly ours: readonly string[]; readonly foreign: readonly string[] } {
-  const lines = ['iptables', 'ip6tables'].flatMap(family =>
-    execFileSync(`${family}-nft-save`, { encoding: 'utf8', maxBuffer: 1 << 28 })
-      .split('\n')
-      .filter(line => /^[:*-]/.test(line))
-      .map(line => `${family} ${line.replace(/\[\d+:\d+\]/, '')}`),
-  )
-  const isOurs = (line: string): boolean => /KUBE-(?!KUBELET)/.test(line)
-  return { ours: lines.filter(isOurs).sort(), foreign: lines.filter(line => !isOurs(line)) }
 }
 
 const MODE = { args: ['--proxy-mode=iptables'] }
@@ -102,20 +90,6 @@ COMMIT
   expect(agrees()).toBe(true)
   expect(saved().ours.filter(line => /NOTOURS|10\.9\.9\.9|-A KUBE-MARK-MASQ .*RETURN/.test(line))).toEqual([])
   expect(saved().foreign.filter(line => / -A /.test(line))).toEqual(foreign.filter(line => / -A /.test(line)))
-})
-
-it('F61: nft flush ruleset is repaired, as is what was flushed between a stop and a start', async () => {
-  const daemon = await running(50)
-  const { ours } = saved()
-  for (let round = 0; round < 3; round++) {
-    nft('flush ruleset')
-    await eventually(() => saved().ours.length === ours.length)
-    expect(saved().ours).toEqual(ours)
-  }
-  await daemon.stop()
-  nft('flush ruleset')
-  await running(50)
-  expect(saved().ours).toEqual(ours)
 })
 
 it("F62: reloading others' chains leaves ours as they are, and us without a commit", async () => {
@@ -184,18 +158,6 @@ it('F62, F63: flushed tables and damaged chains are repaired, and what is not ou
 function jumpTo(chain: string): readonly string[] {
   return ['-m', 'comment', '--comment', 'kubernetes service portals', '-j', chain]
 }
-
-it('F63: when damage recurs, a subscription names the process that does it', async () => {
-  const daemon = await running(SERVICES)
-  const { ours } = saved()
-  for (let round = 0; round < 6; round++) {
-    iptables('-t', 'nat', '-D', 'KUBE-POSTROUTING', '1')
-    await eventually(() => saved().ours.length === ours.length)
-  }
-  await daemon.logged('repaired foreign changes', 6)
-  const named = await daemon.logged("another process changes kprobe's tables")
-  expect(named[0]?.process).toMatch(/^iptables-nft|^xtables-nft|^iptables \(pid \d+\)$/)
-})
 
 it('F51: edits and repairs come through while nft commits 200 times a second', async () => {
   const daemon = await running(200)
@@ -276,33 +238,4 @@ it('F83: killed in the middle of what it writes, it is followed by one that comp
   expect(agrees()).toBe(true)
   expect(rules(saved().foreign)).toEqual(rules(foreign))
   await last.stop()
-})
-
-function cleanup(...flags: readonly string[]): { readonly code: number | null; readonly text: string } {
-  const { status, stdout, stderr } = spawnSync(
-    process.execPath,
-    [COMMAND, 'cleanup', '--proxy-mode=iptables', ...flags],
-    { encoding: 'utf8' },
-  )
-  return { code: status, text: stdout + stderr }
-}
-
-it('F89: cleanup refuses while a daemon runs, what --force removes comes back, and then all of it goes', async () => {
-  const daemon = await running(10)
-  const { ours, foreign } = saved()
-  const refused = cleanup()
-  expect(refused.code).toBe(1)
-  expect(refused.text).toContain(`pid ${daemon.pid}`)
-  expect(saved()).toEqual({ ours, foreign })
-  expect(cleanup('--force').code).toBe(0)
-  await eventuallySaved(ours)
-  await daemon.stop()
-  iptables('-t', 'nat', '-F', 'KUBE-SERVICES')
-  iptables('-t', 'nat', '-D', 'PREROUTING', ...jumpTo('KUBE-SERVICES'))
-  expect(cleanup().text).toMatch(/^removed \d+ chains with \d+ rules/)
-  expect(saved().ours.filter(line => !line.includes('KUBE-FIREWALL'))).toEqual([])
-  expect(saved().foreign).toEqual(foreign)
-  const before = await generation()
-  expect(cleanup()).toEqual({ code: 0, text: 'the kernel holds no objects of kprobe\n' })
-  expect(await generation()).toBe(before)
 })

@@ -12,7 +12,6 @@ export function openNetfilter(): Transport {
   return openNetlink({ protocol: NETLINK_NETFILTER })
 }
 
-/** Runs nft with a script. */
 export function nft(script: string): string {
   return execFileSync('nft', ['-f', '-'], { input: script, encoding: 'utf8', maxBuffer: 256 << 20 })
 }
@@ -72,6 +71,18 @@ export async function isAtRest(versions: readonly (readonly object[])[]): Promis
     if (objects.length === 0 && !listRuleset().includes('kube-proxy')) return true
   }
   return false
+}
+
+/** What the tools print of both families, in no order of chains or of Services, without counters. */
+export function savedByTools(): { readonly ours: readonly string[]; readonly foreign: readonly string[] } {
+  const lines = ['iptables', 'ip6tables'].flatMap(family =>
+    execFileSync(`${family}-nft-save`, { encoding: 'utf8', maxBuffer: 256 << 20 })
+      .split('\n')
+      .filter(line => /^[:*-]/.test(line))
+      .map(line => `${family} ${line.replace(/\[\d+:\d+\]/, '')}`),
+  )
+  const isOurs = (line: string): boolean => /KUBE-(?!KUBELET)/.test(line)
+  return { ours: lines.filter(isOurs).sort(), foreign: lines.filter(line => !isOurs(line)) }
 }
 
 /** The kernel's generation: it grows with every commit by anyone. */

@@ -14,12 +14,10 @@ export function clusterIp(number: number): string {
   return `172.30.${number >> 8}.${number & 255}`
 }
 
-/** Name of the Service of this number. */
 export function nameOf(number: number): string {
   return `ns/s${number}`
 }
 
-/** A Service and its EndpointSlice. */
 export function service(number: number, options: ServiceOptions = {}): readonly object[] {
   const { endpoints = endpointsOf(number, 2), port = 80, affinityS } = options
   const [namespace, name] = nameOf(number).split('/')
@@ -63,7 +61,6 @@ export function services(count: number, options: ServiceOptions = {}): readonly 
   return Array.from({ length: count }, (_, number) => service(number, options)).flat()
 }
 
-/** A file of objects in a folder, replaced in one go. */
 export function writeObjects(folder: string, objects: readonly object[]): void {
   const file = join(folder, 'objects.json')
   const unfinished = join(folder, '.objects.unfinished')

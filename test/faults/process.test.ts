@@ -179,15 +179,3 @@ it.each([
   expect(nft('list tables')).toBe('')
   expect((await cleanup()).text).toBe('the kernel holds no objects of kprobe\n')
 })
-
-it("F89: cleanup leaves kube-proxy's own table, and says so", async () => {
-  nft(
-    'table ip kube-proxy { set cluster-ips { type ipv4_addr; }; chain services { ip daddr @cluster-ips drop; }; }',
-  )
-  const before = listRuleset()
-  expect(await cleanup()).toEqual({
-    code: 0,
-    text: 'the kernel holds no objects of kprobe\nleft table ip kube-proxy: it does not belong to kprobe\n',
-  })
-  expect(listRuleset()).toBe(before)
-})

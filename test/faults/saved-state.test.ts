@@ -114,19 +114,6 @@ describe('a reboot while the API server is away', () => {
     },
   )
 
-  it('F160: half open, which takes half a second to notice', async () => {
-    await open()
-    await ranBefore()
-    reboot()
-    cluster.server.silence()
-    const stale = daemon()
-    await stale.logged(SERVES)
-    await stale.synced()
-    expect(await differences(cluster.objects)).toEqual([])
-    await cluster.server.listen()
-    await stale.logged('its lists replace the saved state')
-  })
-
   it('F161: a list that lacks most of the saved Services is read twice before they go', async () => {
     await open()
     cluster.put(...services(20))

@@ -17,7 +17,6 @@ import {
   type VirtualServer,
 } from '../../src/kernel/ipvs/state.ts'
 import { type ByteView, viewOf } from '../../src/netlink/attribute.ts'
-import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../src/netlink/message.ts'
 import { FakeIpvs } from '../support/fake-ipvs/kernel.ts'
 import { type FakeServer, NO_STATS } from '../support/fake-ipvs/objects.ts'
@@ -25,6 +24,7 @@ import { destinationMessage, serverMessage } from '../support/fake-ipvs/replies.
 import { newDestination, newServer } from '../support/ipvs-objects.ts'
 import { octets } from '../support/nft-arbitraries.ts'
 import { runs } from '../support/runs.ts'
+import { tolerant } from '../support/tolerant.ts'
 
 const u64 = fc.bigInt({ min: 0n, max: 0xffff_ffff_ffff_ffffn })
 const u32 = fc.nat({ max: 0xffff_ffff })
@@ -114,15 +114,6 @@ function decodeAll(bytes: Uint8Array): number {
   for (const each of tolerant(() => readMessages(view)) ?? [])
     for (const decode of DECODERS) if (tolerant(() => decode(view, each)) !== undefined) taken++
   return taken
-}
-
-function tolerant<T>(run: () => T): T | undefined {
-  try {
-    return run()
-  } catch (error) {
-    if (error instanceof NetlinkError) return undefined
-    throw error
-  }
 }
 
 const HEAD = { type: 0x1c, flags: 2, sequence: 5, portId: 77 }

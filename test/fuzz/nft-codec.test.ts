@@ -14,12 +14,12 @@ import {
 import { ruleKey } from '../../src/kernel/nft/diff.ts'
 import { encodeBatch } from '../../src/kernel/nft/encode.ts'
 import { type ByteView, viewOf } from '../../src/netlink/attribute.ts'
-import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readDone, readError, readMessages, readNfGenMsg } from '../../src/netlink/message.ts'
 import * as arbitrary from '../support/nft-arbitraries.ts'
 import { columns } from '../support/owned.ts'
 import { IS_QUICK, runs } from '../support/runs.ts'
 import { attribute, datagram, message, nest } from '../support/scripted-transport.ts'
+import { tolerant } from '../support/tolerant.ts'
 import { NOTHING, plan, WHOLE } from '../support/whole-ruleset.ts'
 
 const DECODERS: readonly ((view: ByteView, message: Message) => unknown)[] = [
@@ -41,15 +41,6 @@ function decodeAll(bytes: Uint8Array): void {
   const view = viewOf(bytes)
   const messages = tolerant(() => readMessages(view)) ?? []
   for (const each of messages) for (const decode of DECODERS) tolerant(() => decode(view, each))
-}
-
-function tolerant<T>(run: () => T): T | undefined {
-  try {
-    return run()
-  } catch (error) {
-    if (error instanceof NetlinkError) return undefined
-    throw error
-  }
 }
 
 /** A recorded batch, small enough to be damaged in every place. */

@@ -137,16 +137,6 @@ describe('a bundle', () => {
     expect(status).toBe(1)
   })
 
-  it('is a failure where no daemon answers and the kernel has no rules', () => {
-    const ended = runCommand(['debug', 'bundle', `--output=${join(daemons.folder(), 'empty.tar.gz')}`])
-    expect(ended).toMatchObject({
-      code: 1,
-      err: expect.stringContaining(
-        'kprobe debug bundle: the bundle has neither the objects of a daemon nor rules of the kernel: run ',
-      ),
-    })
-  })
-
   it('is not written where the named daemon does not answer', () => {
     const path = join(daemons.folder(), 'b.tar.gz')
     expect(runCommand(['debug', 'bundle', `--output=${path}`, '--admin-socket=/nowhere/a.sock'])).toEqual({

@@ -71,28 +71,6 @@ describe('a command that is given nothing but the admin socket', () => {
     }
   })
 
-  it('refuses a flag that contradicts the daemon', async () => {
-    const ended = await run('verify', `--admin-socket=${socket}`, '--cluster-cidr=10.9.0.0/16')
-    expect(ended.code).toBe(2)
-    expect(ended.err).toMatch(
-      /^kprobe verify: --cluster-cidr: is "10\.9\.0\.0\/16"; the daemon at \S+ has "[^"]+"; omit the flag/m,
-    )
-  })
-
-  it('reads the source itself when it is given one, and compares the daemon with it', async () => {
-    const ended = await run(
-      'verify',
-      `--source=file:${EXAMPLES}`,
-      '--hostname-override=other-node',
-      `--admin-socket=${socket}`,
-    )
-    expect(ended.code).toBe(3)
-    expect(ended.err).toContain(
-      `kprobe verify: --proxy-mode is "nftables"; the daemon at ${socket} has "iptables"\n`,
-    )
-    expect(ended.out).toContain('source, daemon and kernel differ')
-  })
-
   it('finds the daemon where the manifests put its socket', async () => {
     const script = `mount -t tmpfs tmpfs /run && mkdir /run/kprobe && ln -s ${socket} /run/kprobe/admin.sock && exec ${process.execPath} ${COMMAND} plan --summary`
     const { status, stdout, stderr } = spawnSync('unshare', ['-m', 'sh', '-c', script], {
@@ -154,37 +132,6 @@ describe('kprobe explain', () => {
 
   afterEach(end)
 
-  it('takes names, and says what stands in the way of a connection', async () => {
-    const folder = daemons.folder()
-    const path = join(folder, 'all.json')
-    socket = join(folder, 'admin.sock')
-    writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }))
-    await daemons.running({ source: path, args: [`--admin-socket=${socket}`] })
-    const explain = async (from: string, to: string) =>
-      (await run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`)).out
-    expect(await explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(
-      /^TCP from 10\.1\.0\.8 .* to 10\.96\.0\.1:80\nService: ns\/web:http \(ClusterIP\)\nEndpointSlice ns\/web-1: ignored endpoints\[2\]\.addresses\[0\] 127\.0\.0\.1: .*\n\n/,
-    )
-    expect(await explain('203.0.113.9', 'svc/ns/empty')).toContain(
-      '\nService ns/empty:http has no endpoints\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: ',
-    )
-    const fromFile = ['explain', '--from=203.0.113.9', '--to=svc/ns/empty', `--source=file:${path}`]
-    expect(await run(...fromFile)).toMatchObject({
-      out: expect.stringContaining('\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: '),
-      err: expect.stringMatching(
-        /^\S+all\.json: refused: EndpointSlice ns\/empty-1 addressType FQDN: [^\n]*\n$/,
-      ),
-    })
-    const refused = expect.stringMatching(/: EndpointSlice ns\/empty-1 addressType FQDN: /)
-    expect(await run('plan', `--admin-socket=${socket}`)).toMatchObject({ err: refused })
-    expect(await explain('203.0.113.9', 'ns/web:81')).toContain(
-      '\n10.96.0.1 is an address of Service ns/web; its ports there are 80/TCP (http)\n',
-    )
-    expect(await explain('203.0.113.9', '127.0.0.9:80')).toContain(
-      '\nService ns/empty requests 127.0.0.9 (spec.externalIPs[0]), which kprobe refuses: a loopback address',
-    )
-  })
-
   it('has a short form, why, which asks the daemon since when something is refused', async () => {
     const path = join(daemons.folder(), 'all.json')
     const write = (items: readonly object[]) =>
@@ -236,17 +183,4 @@ it('doctor says that no daemon runs, since when, and exits 3, while rules of kpr
   nft('flush', 'ruleset')
   expect((await doctor()).out).not.toContain('STOPPED')
   await end()
-})
-
-it('plan --summary counts changes without their objects', async () => {
-  const source = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
-  const summary = await run('plan', '--summary', ...source)
-  expect(summary.code).toBe(3)
-  expect(summary.out).toMatch(
-    /^\d+ changes for \d+ Services and shared rules: \d+ added, \d+ changed, \d+ removed\n$/,
-  )
-  const { changes, added, changed, removed, complete, shared } = JSON.parse(
-    (await run('plan', '--summary', '-o', 'json', ...source)).out,
-  )
-  expect([complete, shared, added + changed + removed]).toEqual([true, true, changes])
 })

@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { cpSync, writeFileSync } from 'node:fs'
+import { cpSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
@@ -8,16 +8,11 @@ import { watchRows } from '../../src/inspect/check/dump.ts'
 import { type Ended, runCommand, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLE_FLAGS } from '../support/daemon.ts'
 import { FakeIo } from '../support/fake-io.ts'
-import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 
 const kprobe = (...args: string[]): Promise<Ended> => runInProcess(args)
 const nft = (...args: readonly string[]): string => tool('nft', ...args)
 const daemons = new Daemons()
-
-const FIVE_IPS = [1, 2, 3, 4, 5].map(last => `10.244.0.${last}`)
-const ALL_FIVE = `web:http +ClusterIP +10.96.9.1:80/TCP +${FIVE_IPS.map(ip => `${ip}:8080`).join(', ')}`
-const FIVE_ENDPOINTS = [serviceOf('web', '10.96.9.1'), sliceOf('web', FIVE_IPS)]
 
 /** A copy of the command with nothing around it: neither packages nor sources. */
 function lonelyCopy(): string {
@@ -70,21 +65,6 @@ describe('kprobe dump', () => {
     const dumped = (await kprobe('dump')).out.trim().split('\n').slice(1)
     expect(dumped.length).toBeGreaterThan(20)
     expect(ran.out).toContain(dumped.join('\n'))
-  })
-
-  it.each([
-    [
-      [],
-      'web:http +ClusterIP +10.96.9.1:80/TCP +10.244.0.1:8080, 10.244.0.2:8080, 10.244.0.3:8080 \\+2 more',
-    ],
-    [['-o', 'wide'], ALL_FIVE],
-    [['--service=ns/web'], ALL_FIVE],
-  ])('dump %j names as many endpoints as it should', async (args, line) => {
-    const file = join(daemons.folder(), 'five.json')
-    writeFileSync(file, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: FIVE_ENDPOINTS }))
-    const ran = await kprobe('run', '--once', `--source=file:${file}`, '--hostname-override=example-node')
-    expect(ran.code, ran.err).toBe(0)
-    expect((await kprobe('dump', ...args)).out).toMatch(new RegExp(`^ns/${line}$`, 'm'))
   })
 
   it('shows the tables in the words of nft, through its library', async () => {

@@ -1,9 +1,7 @@
 import { spawn, spawnSync } from 'node:child_process'
-import { mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { openSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { parse } from 'yaml'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLE_FLAGS, EXAMPLES } from '../support/daemon.ts'
 import { forwardPackets } from '../support/lab/netns.ts'
@@ -59,19 +57,6 @@ describe('kprobe plan', () => {
     expect(err).toContain(
       'Node nobody not found; there are example-node, other-node: set --hostname-override to the name of the Node of this machine',
     )
-  })
-
-  it('prints the same for machines', async () => {
-    const json = await kprobe('plan', ...EXAMPLE_FLAGS, '-o', 'json')
-    expect(json.code).toBe(3)
-    const { changes, complete, objects } = JSON.parse(json.out)
-    expect([objects.length, complete]).toEqual([changes, true])
-    expect(objects).toContainEqual(expect.objectContaining({ verb: 'add', service: 'shop/cart' }))
-    expect(parse((await kprobe('plan', ...EXAMPLE_FLAGS, '-o', 'yaml')).out)).toEqual({
-      changes,
-      complete,
-      objects,
-    })
   })
 })
 
@@ -156,24 +141,6 @@ describe('kprobe explain', () => {
   })
 })
 
-describe('kprobe cleanup', () => {
-  it('removes both tables, leaves what is not ours, and can be repeated', async () => {
-    await programExamples()
-    nft('add', 'table', 'ip', 'somebody')
-    expect(await kprobe('cleanup')).toEqual({
-      code: 0,
-      out: 'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
-      err: '',
-    })
-    expect(await kprobe('cleanup')).toEqual({
-      code: 0,
-      out: 'the kernel holds no objects of kprobe\n',
-      err: '',
-    })
-    expect(nft('list', 'tables')).toBe('table ip somebody\n')
-  })
-})
-
 describe('standard output', () => {
   it('has no colors in a pipe; on a terminal it has, unless NO_COLOR is set', async () => {
     await programExamples()
@@ -224,35 +191,6 @@ describe('standard output', () => {
     }
     expect(await exited).toBe(0)
     expect(err.match(/cannot write to standard output/g)).toHaveLength(1)
-  })
-
-  it('ends soon after SIGTERM with a reader that stands still, and says what is missing', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'kprobe-stalled-'))
-    const items = Array.from({ length: 10_000 }, (_, index) => ({
-      apiVersion: 'v1',
-      kind: 'Service',
-      metadata: { namespace: 'ns', name: `web-${index}` },
-      spec: { clusterIP: `10.96.${index >> 8}.${index & 255}`, ports: [{ port: 80 }] },
-    }))
-    writeFileSync(join(folder, 'all.json'), JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
-    const args = ['api', `--source=file:${folder}`, '--hostname-override=here', '--print', '--watch']
-    const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
-    const exited = new Promise<number | null>(resolve => child.on('exit', resolve))
-    let err = ''
-    child.stderr.on('data', chunk => {
-      err += chunk
-    })
-    try {
-      await new Promise(resolve => child.stdout.once('readable', resolve))
-      child.kill('SIGTERM')
-      expect(await exited).toBe(1)
-      expect(err).toMatch(
-        /^kprobe: standard output is incomplete: reader stopped with \d+ bytes unwritten\n$/,
-      )
-    } finally {
-      child.kill('SIGKILL')
-      rmSync(folder, { recursive: true, force: true })
-    }
   })
 
   it('is no condition either with a log that cannot be written', () => {

@@ -125,12 +125,6 @@ it('deletes what it is given and nothing else', async () => {
   expect(await client.delete(await dumped({ family: 'IPv6', protocol: 'UDP' }))).toMatchObject({ deleted: 1 })
 })
 
-it('deletes nothing when it is given nothing', async () => {
-  inject(injector, [DNS, OTHER])
-  expect(await client.delete([])).toEqual({ deleted: 0, gone: 0 })
-  expect(await client.statistics()).toMatchObject({ entries: 2 })
-})
-
 it('finds an entry gone without complaint, and never deletes the one that came after it', async () => {
   inject(injector, [DNS])
   const [found] = await dumped({ family: 'IPv4', protocol: 'UDP' })
@@ -148,33 +142,6 @@ it('deletes in the zone that the entry is of', async () => {
   const inZone = found.filter(({ zone }) => zone === 9)
   expect(await client.delete(inZone)).toEqual({ deleted: 1, gone: 0 })
   expect((await dumped({ family: 'IPv4', protocol: 'UDP' })).map(({ zone }) => zone)).toEqual([undefined])
-})
-
-it('deletes thousands while they are being listed', async () => {
-  const many = Array.from({ length: 20_000 }, (_, n) =>
-    entry(`10.1.${n >> 8}.${n & 255}:4000`, '10.96.0.10:53', '10.200.0.1:1053'),
-  )
-  expect(inject(injector, many)).toBe(many.length)
-  const deleting: Promise<{ deleted: number }>[] = []
-  let waiting: Flow[] = []
-  const send = () => {
-    deleting.push(client.delete(waiting))
-    waiting = []
-  }
-  await client.dump(
-    { family: 'IPv4', protocol: 'UDP' },
-    {
-      isWanted: () => true,
-      visit: each => {
-        waiting.push(each)
-        if (waiting.length === 1_000) send()
-      },
-    },
-  )
-  send()
-  const deleted = (await Promise.all(deleting)).reduce((sum, each) => sum + each.deleted, 0)
-  expect(deleted).toBe(many.length)
-  expect(await client.statistics()).toMatchObject({ entries: 0 })
 })
 
 it("tells what conntrack's own tool tells", async () => {

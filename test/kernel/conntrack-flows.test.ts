@@ -78,25 +78,6 @@ describe('a sender that never stops, from one port', () => {
     await world.reaches(AT_A, { from: 'pod', source: '10.180.0.77' })
   })
 
-  it('is no longer translated when its Service is deleted', async () => {
-    await world.program([dns(), slice({ [A]: READY })])
-    await world.reaches(AT_A, { from: 'pod', source: '10.180.0.77' })
-    await world.program([], ['Service ns1/dns', 'EndpointSlice ns1/dns-a'])
-    await world.reaches(`outside ${VIP}:53`, { from: 'pod', source: '10.180.0.77' })
-  })
-
-  it('is served by NodePort as by ClusterIP', async () => {
-    const nodePort = dns({
-      type: 'NodePort',
-      ports: [{ name: 'dns', port: 53, protocol: 'UDP', nodePort: NODE_PORT }],
-    })
-    const toNode = { destination: NODE, port: NODE_PORT }
-    await world.program([nodePort, slice({ [A]: READY })])
-    await world.reaches(AT_A, toNode)
-    await world.program([slice({ [B]: READY })])
-    await world.reaches(AT_B, toNode)
-  })
-
   it('keeps its endpoint while that serves, whatever policies, readiness and other endpoints do', async () => {
     await world.program([dns(), slice({ [A]: READY })])
     await world.reaches(AT_A)
@@ -148,29 +129,6 @@ it('F75 flows that are not ours stay: of the node itself, and to the number of a
   expect(world.deleted()).toBe(1)
   expect((await world.client.statistics()).entries).toBe(before - 1)
   expect(await world.udp()).not.toContain(entryText(stale))
-})
-
-it('F218 a flow to another Service at the number of a node port stays, while its endpoint leaves that node port', async () => {
-  await world.close()
-  world = await World.open({ nodePortAddresses: ['0.0.0.0/0'] })
-  const nodePort = { name: 'dns', port: 53, protocol: 'UDP', nodePort: NODE_PORT }
-  const otherVip = '172.30.0.99'
-  const ports = [{ name: 'dns', port: NODE_PORT, protocol: 'UDP' }]
-  const other = serviceOf('other', otherVip, { ports }, { metadata: { namespace: 'ns1', name: 'other' } })
-  const its = { name: 'other-a', ports: [{ name: 'dns', port: 5353, protocol: 'UDP' }] }
-  const otherSlice = sliceOf('ns1/other', [endpoint(A, READY)], its)
-  await world.program([
-    dns({ type: 'NodePort', ports: [nodePort] }),
-    slice({ [A]: READY }),
-    other,
-    otherSlice,
-  ])
-  await world.reaches(AT_A, { destination: otherVip, port: NODE_PORT })
-  await world.reaches(AT_A, { destination: NODE, port: NODE_PORT, sourcePort: 4001 })
-  await world.program([slice({ [B]: READY })])
-  await world.reaches(AT_B, { destination: NODE, port: NODE_PORT, sourcePort: 4001 })
-  expect(world.deleted()).toBe(1)
-  expect(await world.send({ destination: otherVip, port: NODE_PORT })).toBe(AT_A)
 })
 
 it('F78 a cleanup that is not allowed is tried again until it is, and rules do not wait for it', async () => {
@@ -315,17 +273,5 @@ describe('an established TCP connection', () => {
     await world.program([webSlice({ [B]: READY })])
     await eventually(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
     expect([await said(cut, 'two'), await said(kept, 'two')]).toEqual(['ECONNRESET', 'two'])
-  })
-
-  it('is cut after the time that the Service gives it', async () => {
-    await echo()
-    await world.program([web({ 'kprobe.io/tcp-drain': '1500ms' }), webSlice({ [A]: READY })])
-    const socket = await open()
-    const began = performance.now()
-    await world.program([webSlice({ [B]: READY })])
-    await eventually(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
-    expect(performance.now() - began).toBeGreaterThanOrEqual(1_500)
-    expect(world.events.at(-1)).toMatchObject({ reason: 'drain' })
-    expect(await said(socket, 'two')).toBe('ECONNRESET')
   })
 })

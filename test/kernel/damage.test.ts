@@ -153,25 +153,6 @@ it('keeps a ClusterIP a ClusterIP whose element is gone, and marks it', async ()
   expect(out.match(/INCOMPLETE|NOT REACHED/g)).toHaveLength(1)
 })
 
-it.each(['nat-postrouting', 'early-postrouting'])('notices that chain %s is gone', async chain => {
-  await program('nftables')
-  tool(`nft delete chain ip kube-proxy ${chain}`)
-  expect(await kprobe('dump')).toMatchObject({
-    code: 1,
-    err: expect.stringContaining(`there is no chain ip kube-proxy ${chain} at its hook`),
-  })
-})
-
-it('notices that the table of one family is gone', async () => {
-  await program('nftables')
-  tool('nft delete table ip kube-proxy')
-  expect(await kprobe('dump')).toMatchObject({
-    code: 1,
-    err: expect.stringContaining('there is no table ip kube-proxy'),
-  })
-  expect(await explain('nftables')).toMatchObject({ code: 3 })
-})
-
 it('says in which mode a row is while rules of two modes are there, and warns', async () => {
   await relaying()
   await daemons.end()

@@ -137,19 +137,6 @@ describe('optimized rules on the kernel', () => {
     expect(foreignLines().toSorted()).toEqual(foreign.toSorted())
   })
 
-  it('cost as many messages for a changed Service however many there are', async () => {
-    const messages = async (services: number): Promise<number | undefined> => {
-      const all = Array.from({ length: services }, (_, n) => plainService(n, 3))
-      const { state } = await heal(optimized, table(all))
-      const { services: map } = table(all)
-      const changed = table([...map.values()].map((one, n) => (n === 7 ? plainService(7, 2) : one)))
-      return (await commit(optimized, state, changed)).receipt?.messages
-    }
-    const few = await messages(20)
-    expect(few).toBeGreaterThan(0)
-    expect(await messages(200)).toBe(few)
-  })
-
   it('go as kube-proxy lets chains of Services go that are not its own', async () => {
     await heal(optimized, SMALL)
     const chains =

@@ -11,7 +11,7 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import type { Generation, Receipt } from '../../src/reconcile/dataplane.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
 import { table } from '../support/frontends.ts'
-import { everyKind, plainService } from '../support/services.ts'
+import { everyKind } from '../support/services.ts'
 
 let client: NftClient
 let plane: IptablesPlane
@@ -126,36 +126,6 @@ describe('the iptables plane on the kernel', () => {
       .filter(line => line.includes(' hook '))
     expect(hooks.toSorted()).toEqual(usual.toSorted())
   })
-
-  it('finds on the kernel what it put there: nothing to do', async () => {
-    await heal()
-    const { plan } = await heal()
-    expect([...plan.describe()]).toEqual([])
-    expect(plan.empty).toBe(true)
-  })
-
-  it('changes from one state to another as from what it reads', async () => {
-    const { state } = await heal()
-    const smaller = table([...everyKind(false).slice(0, 4), plainService(1, 2)])
-    await commit(state, smaller)
-    const incremental = held()
-    const { plan } = await heal(smaller)
-    expect([...plan.describe()]).toEqual([])
-    run('nft', 'flush', 'ruleset')
-    writeForeignRules()
-    await heal(smaller)
-    expect(held()).toEqual(incremental)
-  })
-
-  it('recognizes what other bytes say the same, and lets it be', async () => {
-    await heal()
-    const [four, six] = [run('iptables-nft-save'), run('ip6tables-nft-save')]
-    run('nft', 'flush', 'ruleset')
-    expect(loudly('iptables-nft-restore', [], four)).toEqual({ status: 0, said: '' })
-    expect(loudly('ip6tables-nft-restore', [], six)).toEqual({ status: 0, said: '' })
-    const { plan } = await heal()
-    expect([...plan.describe()]).toEqual([])
-  })
 })
 
 /** The chain of a Service to which one rule leads. */
@@ -172,32 +142,15 @@ const isShared = (line: string): boolean => line.includes('KUBE-FIREWALL')
 /** Chain and two jumps in both families, and in one what drops martians. */
 const SHARED_LINES = 7
 
+const JUMP = '-j KUBE-SERVICES'.split(' ')
+const PORTALS = ['PREROUTING', '-m', 'comment', '--comment', 'kubernetes service portals', ...JUMP]
+
 describe('what somebody else did', () => {
   const deeds: Readonly<Record<string, () => void>> = {
     'flushed table nat': () => nat('-F'),
     'flushed table filter': () => run('iptables-nft', '-F'),
-    'deleted a jump': () =>
-      nat(
-        '-D',
-        'PREROUTING',
-        '-m',
-        'comment',
-        '--comment',
-        'kubernetes service portals',
-        '-j',
-        'KUBE-SERVICES',
-      ),
-    'doubled a jump': () =>
-      nat(
-        '-A',
-        'PREROUTING',
-        '-m',
-        'comment',
-        '--comment',
-        'kubernetes service portals',
-        '-j',
-        'KUBE-SERVICES',
-      ),
+    'deleted a jump': () => nat('-D', ...PORTALS),
+    'doubled a jump': () => nat('-A', ...PORTALS),
     'put a rule into a chain of a Service': () =>
       nat('-I', chainOfPlain(), '-s', '198.51.100.7', '-j', 'RETURN'),
     'emptied a chain of a Service': () => nat('-F', chainOfPlain()),
@@ -310,19 +263,6 @@ describe('what others do on top of ours', () => {
     expect(savedLines()).toContain('ip nat -A CNI-NEW -j RETURN')
   })
 
-  it('does not disturb a change of ours, which writes the edited chain anew', async () => {
-    const { state } = await heal()
-    nat('-D', 'KUBE-SERVICES', '1')
-    nat('-A', 'PREROUTING', '-p', 'tcp', '--dport', '7', '-j', 'ACCEPT')
-    const others = foreignLines()
-    const fewer = table([...everyKind(false).slice(1), ...everyKind(true)])
-    const wanted = finish(plane.render(fewer, { base: state, without: new Set() }))
-    const receipt = await plane.commit(finish(plane.diff(state, wanted)), {})
-    expect(receipt).toMatchObject({ outcome: 'committed', foreign: true })
-    expect(foreignLines()).toEqual(others)
-    expect((await heal(fewer)).plan.empty).toBe(true)
-  })
-
   it('does not disturb a change of ours when it makes a table anew, in another order', async () => {
     const { state } = await heal()
     const saved = run('iptables-nft-save', '-t', 'nat')
@@ -348,33 +288,9 @@ describe('what others do on top of ours', () => {
     expect(receipt?.foreign).toBe(true)
     expect([...(await heal(fewer)).plan.describe()]).toEqual([])
   })
-
-  it('keeps a chain that somebody else leads to, empty, and says so to nobody', async () => {
-    const { state } = await heal()
-    const chain = chainOfPlain()
-    nat('-A', 'DOCKER', '-j', chain)
-    const fewer = table([...everyKind(false).slice(1), ...everyKind(true)])
-    const { receipt } = await commit(state, fewer)
-    expect(receipt?.outcome).toBe('committed')
-    expect(savedLines().filter(line => line.includes(chain))).toEqual([
-      `ip nat :${chain} -`,
-      `ip nat -A DOCKER -j ${chain}`,
-    ])
-    expect([...(await heal(fewer)).plan.describe()]).toEqual([])
-  })
 })
 
 describe('cleanup', () => {
-  it('takes what is ours and leaves what is everybody else’s', async () => {
-    await heal()
-    await plane.cleanup()
-    expect(foreignLines().toSorted()).toEqual(foreign.toSorted())
-    expect(savedLines().toSorted()).toEqual(foreign.toSorted())
-    const generation = plane.generation()
-    await plane.cleanup()
-    expect(plane.generation()).toBe(generation)
-  })
-
   it('removes nothing that another program writes between the question and the commit', async () => {
     await heal()
     let asked = 0

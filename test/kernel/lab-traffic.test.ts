@@ -50,16 +50,3 @@ test.each([
     expect(await bad.stop()).toMatchObject({ ok: 0, other: 0 })
   },
 )
-
-test.each([
-  ['outside', '2001:db8:f::5'],
-  ['node', '2001:db8::2'],
-] as const)('connections over IPv6 from %s are answered', async (from, source) => {
-  const servers = await lab.servers(['[fd00:10::1:1]:8080'])
-  onTestFinished(() => servers.close())
-  const client = lab.client({ from, source, destination: 'fd00:172::1', port: 80, rate: 200 })
-  await expect.poll(async () => (await client.report()).ok).toBeGreaterThan(5)
-  const report = await client.stop()
-  expect(report).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
-  expect([...report.endpoints]).toEqual([['[fd00:10::1:1]:8080', report.ok]])
-})

@@ -207,13 +207,6 @@ COMMIT
     expect((await cleanLeftovers()).out).not.toContain('table ip kube-proxy')
     expect(execFileSync('nft', ['list', 'table', 'ip', 'kube-proxy'], { encoding: 'utf8' })).toBe(ours)
   })
-
-  it('is named by kprobe doctor', async () => {
-    restore(KUBE_PROXY)
-    expect((await kprobe('doctor')).out).toMatch(
-      /warning +an iptables mode, kube-proxy's or kprobe's, left chains in ip filter and ip mangle and ip nat.*kprobe cleanup --leftovers-of=kube-proxy/,
-    )
-  })
 })
 
 /** What kube-proxy does to a table that it finds, in short: base chains made anew, `services` replaced. */
@@ -258,15 +251,6 @@ describe("kube-proxy's nftables mode", () => {
     )
     expect((await cleanLeftovers()).out).toBe('removed table ip kube-proxy\n')
     expect(ruleset()).toBe('')
-  })
-
-  it('is not at home in a table that still serves from our maps', async () => {
-    expect((await kprobe('run', '--once', ...EXAMPLE_FLAGS)).code).toBe(0)
-    nft('add chain ip kube-proxy service-endpoints-check')
-    const before = ruleset()
-    expect((await cleanLeftovers()).out).toBe('kube-proxy left nothing here that can be removed\n')
-    expect(ruleset()).toBe(before)
-    expect((await kprobe('cleanup')).out).toBe('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
   })
 
   it('is told from a table of others with the same name', async () => {

@@ -218,7 +218,6 @@ async function metric(name: string): Promise<readonly string[]> {
 }
 
 const LISTENERS = 'kubeproxy_nftables_localhost_nodeport_listeners'
-const FAILURES = 'kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total'
 
 it.each<[Family, Protocol]>([
   ['IPv4', 'TCP'],
@@ -253,44 +252,6 @@ it.each<[Family, Protocol]>([
     ])
   },
 )
-
-it('follows endpoints and Services while it serves', async () => {
-  const site = new Site()
-  site.put(...objects('web', { nodePort: 30_080, pods: [0] }))
-  await site.run()
-  expect(await reached('TCP', '127.0.0.1', 30_080)).toEqual(['10.180.0.1'])
-  site.put(...objects('web', { nodePort: 30_080, pods: [1] }))
-  await eventually(async () => (await askTcp('127.0.0.1', 30_080)) === '10.180.1.1', {})
-  site.put(...objects('web', { nodePort: 30_090, pods: [1] }))
-  await eventually(async () => (await askUdp('::1', 30_090)) === 'fd00:10::1:1', {})
-  expect(await askTcp('127.0.0.1', 30_080)).toBe('ECONNREFUSED')
-  site.put()
-  await eventually(async () => (await askTcp('127.0.0.1', 30_090)) === 'ECONNREFUSED', {})
-})
-
-it('F99: serves what it can while another process has a port, and the rest when that process ends', async () => {
-  const other = await tcpServer('127.0.0.1', 30_080)
-  const site = new Site()
-  site.put(
-    ...objects('web', { nodePort: 30_080, pods: [0] }),
-    ...objects('more', { nodePort: 30_081, pods: [0] }),
-  )
-  const daemon = await site.run()
-  expect(await daemon.logged('node ports are not served at localhost')).toMatchObject([
-    { servicePort: 'ns/web:tcp', listeners: 1, error: 'cannot listen on 127.0.0.1:30080: EADDRINUSE' },
-  ])
-  expect(await askTcp('127.0.0.1', 30_080)).toBe('127.0.0.1')
-  expect(await askUdp('127.0.0.1', 30_080)).toBe('10.180.0.1')
-  expect(await askTcp('::1', 30_080)).toBe('fd00:10::1')
-  expect(await askTcp('127.0.0.1', 30_081)).toBe('10.180.0.1')
-  expect(await askTcp('192.168.0.2', 30_080)).toBe('10.180.0.1')
-  expect(await metric(FAILURES)).toContain(`${FAILURES}{ip_family="IPv6"} 0`)
-  expect(await metric(`${FAILURES}{ip_family="IPv4"}`)).not.toContain(`${FAILURES}{ip_family="IPv4"} 0`)
-  other.close()
-  await daemon.logged('node ports are served at localhost again')
-  expect(await askTcp('127.0.0.1', 30_080)).toBe('10.180.0.1')
-  expect(await metric(LISTENERS)).toContain(`${LISTENERS}{ip_family="IPv4"} 4`)
-})
 
 it('F44: follows nodePortAddresses of the watched file, and leaves open connections alone', async () => {
   const site = new Site()

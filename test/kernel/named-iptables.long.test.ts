@@ -1,21 +1,13 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { chainNames } from '../../src/modes/xt-common/layout.ts'
-import {
-  OBJECTS,
-  type ProxyName,
-  podsOf,
-  SharedNode,
-  serviceFor,
-  tableNames,
-} from '../support/named-proxies.ts'
+import { OBJECTS, PACKETS, type ProxyName, podsOf, SharedNode, serviceFor } from '../support/named-proxies.ts'
 import { eventually } from '../support/patience.ts'
 
 /* docs/decisions/0021: proxies of several names in iptables mode, beside a main one in whatever mode. */
 
 const IPTABLES = '--proxy-mode=iptables'
 const RED_CHAINS = chainNames('red').prefix
-const BLUE_CHAINS = chainNames('blue').prefix
 
 /** A Service of each proxy that no endpoint serves. */
 const IDLE = [
@@ -23,29 +15,10 @@ const IDLE = [
   serviceFor('red', 'idle-red', { clusterIP: '172.30.0.62', externalIPs: ['198.51.100.62'] }),
 ]
 
-const PLAIN = `
-  pod     TCP 172.30.0.41:80 -> 10.180.0.1:80 kept
-  outside UDP 172.30.0.41:53 -> 10.180.0.1:53 masqueraded
-  outside TCP 192.168.0.2:30010 -> 10.180.0.1:80 kept
-  outside TCP 198.51.100.4:80 -> 10.180.0.1:80 kept
-`
-const RED = `
-  pod     TCP 172.30.0.42:80 -> 10.180.0.2:80 kept
-  node    TCP 172.30.0.42:80 -> 10.180.0.2:80 masqueraded
-  outside UDP 172.30.0.42:53 -> 10.180.0.2:53 masqueraded
-  outside TCP 192.168.0.2:30020 -> 10.180.0.2:80 kept
-  outside TCP 198.51.100.5:80 -> 10.180.0.2:80 kept
-  pod 10.180.0.2 TCP 172.30.0.42:80 -> 10.180.0.2:80 hairpin
-`
+const { plain: PLAIN, red: RED, blue: BLUE } = PACKETS
 /** Nobody from outside comes so. */
 const LOOPBACK = `
   node    TCP 127.0.0.1:30020 -> 10.180.0.2:80 masqueraded
-`
-const BLUE = `
-  outside TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
-  pod     UDP 198.51.100.6:53 -> 10.180.0.3:53 10.180.0.4:53 masqueraded
-  node    TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
-  outside TCP [2001:db8:99::6]:80 -> [fd00:10::3]:80 masqueraded
 `
 
 let node: SharedNode
@@ -182,43 +155,6 @@ describe("beside kube-proxy's chains", () => {
     expect((await node.command('red', 'cleanup')).out).toBe('the kernel holds no objects of kprobe\n')
   })
 
-  test('damage to theirs is not its business, nor damage to its own theirs', async () => {
-    await startAll([
-      ['', IPTABLES],
-      ['red', IPTABLES],
-      ['blue', IPTABLES],
-    ])
-    const [kube, red, blue] = [linesOf('KUBE'), linesOf(RED_CHAINS), linesOf(BLUE_CHAINS)]
-    iptables('-t', 'nat', '-F', 'KUBE-SERVICES')
-    iptables('-t', 'nat', '-F', `${BLUE_CHAINS}-SERVICES`)
-    await eventually(
-      () =>
-        linesOf('KUBE').toSorted().join() === kube.toSorted().join() &&
-        linesOf(BLUE_CHAINS).toSorted().join() === blue.toSorted().join(),
-      'all are whole again',
-    )
-    expect(linesOf(RED_CHAINS)).toEqual(red)
-    await node.expectPackets(`${PLAIN}${RED}${BLUE}`)
-    await expectAgreement([
-      ['', IPTABLES],
-      ['red', IPTABLES],
-      ['blue', IPTABLES],
-    ])
-  })
-
-  test('the cleanup of the unnamed one leaves those of others', async () => {
-    await startAll([
-      ['', IPTABLES],
-      ['red', IPTABLES],
-    ])
-    const red = linesOf(RED_CHAINS)
-    await node.daemon('').stop()
-    expect((await node.command('', 'cleanup', IPTABLES)).code).toBe(0)
-    expect(linesOf('KUBE').filter(line => !line.includes('KUBE-FIREWALL'))).toEqual([])
-    expect(linesOf(RED_CHAINS)).toEqual(red)
-    await node.expectPackets(RED)
-  })
-
   test('optimized rules of a named one serve as well', async () => {
     const starts: readonly Start[] = [
       ['', IPTABLES, '--iptables-optimize'],
@@ -234,25 +170,6 @@ describe("beside kube-proxy's chains", () => {
       .join('\n')
       .matchAll(/ :(\S+)/g))
       expect(name.length).toBeLessThanOrEqual(28)
-  })
-})
-
-describe('the mode of a named proxy', () => {
-  test('changes to and fro, and leaves nothing behind', async () => {
-    await node.start('', IPTABLES)
-    const before = saved()
-    const ofRed = () => tableNames().filter(name => name.endsWith('-red'))
-    await node.start('red')
-    expect(ofRed()).toHaveLength(2)
-    await node.daemon('red').stop()
-    await node.start('red', IPTABLES)
-    await eventually(() => ofRed().length === 0, 'its tables are gone')
-    await node.expectPackets(`${PLAIN}${RED}`)
-    await node.daemon('red').stop()
-    await node.start('red')
-    await eventually(() => linesOf(RED_CHAINS).length === 0, 'its chains are gone')
-    expect(saved()).toEqual(before)
-    await node.expectPackets(`${PLAIN}${RED}`)
   })
 })
 

@@ -7,6 +7,7 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import {
   listing,
   OBJECTS,
+  PACKETS,
   type ProxyName,
   podsOf,
   SharedNode,
@@ -25,28 +26,13 @@ const TABLES = ['kube-proxy', 'kube-proxy-blue', 'kube-proxy-red']
   .flatMap(name => [`table ip ${name}`, `table ip6 ${name}`])
   .sort()
 
-const PLAIN = `
-  pod     TCP 172.30.0.41:80 -> 10.180.0.1:80 kept
-  outside UDP 172.30.0.41:53 -> 10.180.0.1:53 masqueraded
-  outside TCP 192.168.0.2:30010 -> 10.180.0.1:80 kept
-  outside TCP 198.51.100.4:80 -> 10.180.0.1:80 kept
+const PLAIN = `${PACKETS.plain}
   pod     TCP 172.30.0.41:81 -> reject
 `
-const RED = `
-  pod     TCP 172.30.0.42:80 -> 10.180.0.2:80 kept
-  node    TCP 172.30.0.42:80 -> 10.180.0.2:80 masqueraded
-  outside UDP 172.30.0.42:53 -> 10.180.0.2:53 masqueraded
-  outside TCP 192.168.0.2:30020 -> 10.180.0.2:80 kept
-  outside TCP 198.51.100.5:80 -> 10.180.0.2:80 kept
+const RED = `${PACKETS.red}
   pod     TCP 172.30.0.42:81 -> reject
-  pod 10.180.0.2 TCP 172.30.0.42:80 -> 10.180.0.2:80 hairpin
 `
-const BLUE = `
-  outside TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
-  pod     UDP 198.51.100.6:53 -> 10.180.0.3:53 10.180.0.4:53 masqueraded
-  node    TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
-  outside TCP [2001:db8:99::6]:80 -> [fd00:10::3]:80 masqueraded
-`
+const BLUE = PACKETS.blue
 const NOBODYS = `
   pod     TCP 172.30.0.99:80 -> drop
   outside TCP 198.51.100.7:80 -> pass
@@ -280,15 +266,6 @@ describe('two of three proxies on one node', () => {
     const blue = await node.start('blue', '--healthz-bind-address=127.0.0.1:10256')
     await blue.logged('change with --healthz-bind-address')
     await node.expectPackets(BLUE)
-  })
-
-  test('run --cleanup is the cleanup of the same proxy', async () => {
-    await node.daemon('red').stop()
-    expect(await node.command('red', 'run', '--cleanup')).toMatchObject({
-      code: 0,
-      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
-    })
-    expect(tableNames()).toEqual(TABLES.filter(table => !table.endsWith('-red')))
   })
 })
 

@@ -1,7 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { finish } from '../../src/base/clock.ts'
-import { EMPTY_STATE, type NftablesState } from '../../src/modes/nftables/state.ts'
+import { EMPTY_STATE } from '../../src/modes/nftables/state.ts'
 import { CLUSTER, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from '../support/frontends.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { commitAll, type KernelPlane, openPlane } from '../support/pipeline.ts'
@@ -111,37 +110,4 @@ describe.each(Object.entries(NEIGHBORS))('beside %s', (_, rules) => {
     if (when === 'after') nft(rules)
     await expectPackets(`${PACKETS}${OF_NEIGHBOR}`)
   })
-})
-
-const FORMER_NAMES: ReadonlyMap<string, string> = new Map([
-  ['early-prerouting', 'nat-prerouting'],
-  ['early-output', 'nat-output'],
-])
-
-function withFormerNames(state: NftablesState): NftablesState {
-  const tables = state.ruleset.tables.map(table => {
-    const named = [...table.chains.values()].map(chain => {
-      const name = FORMER_NAMES.get(chain.name) ?? chain.name
-      return [name, { ...chain, name }] as const
-    })
-    return { ...table, chains: new Map(named) }
-  })
-  return { ...state, ruleset: { tables } }
-}
-
-it('moves the hooks of an earlier version in one batch, and keeps what packets remembered', async () => {
-  const former = await commitAll(
-    kernel.plane,
-    EMPTY_STATE,
-    withFormerNames(render(SERVICES, EMPTY_STATE, { options: { natPriority: -100 } })),
-  )
-  const wanted = render(SERVICES, former)
-  const plan = finish(kernel.plane.diff(former, wanted))
-  expect(plan.complete).toBe(true)
-  expect(
-    plan.transaction.filter(({ verb }) => verb === 'delete-table' || verb.endsWith('-elements')),
-  ).toEqual([])
-  expect((await kernel.plane.commit(plan, {})).outcome).toBe('committed')
-  expect(finish(kernel.plane.diff((await kernel.plane.observe()).state, wanted)).transaction).toEqual([])
-  await expectPackets(PACKETS)
 })

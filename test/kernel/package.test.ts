@@ -62,7 +62,6 @@ function write(name: string, text: string): void {
   writeFileSync(join(project, name), text)
 }
 
-/** The blocks of code of a kind in a document. */
 function blocks(document: string, kind: string): readonly string[] {
   const text = readFileSync(join(ROOT, document), 'utf8')
   return [...text.matchAll(new RegExp(`^\`\`\`${kind}\n([\\s\\S]*?)^\`\`\`$`, 'gm'))].map(

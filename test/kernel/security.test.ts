@@ -149,7 +149,6 @@ beforeAll(async () => {
 
 afterAll(() => daemons.end())
 
-/** The entry of the page that a file belongs to. */
 function entryOfFile(path: string): string | undefined {
   const setting = securityEntries('Kernel settings').find(({ name }) =>
     [name, `/proc/sys/${name}`].includes(path),

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
 import { COMMAND, type Daemon, Daemons, EXAMPLES } from '../support/daemon.ts'
@@ -20,25 +20,6 @@ async function start(...args: string[]): Promise<{ readonly daemon: Daemon; read
   await daemon.until(() => existsSync(socket))
   return { daemon, socket }
 }
-
-/** TCP ports at which this process listens. */
-function listeners(pid: number): readonly number[] {
-  const own = readdirSync(`/proc/${pid}/fd`).flatMap(fd => {
-    try {
-      return [readlinkSync(`/proc/${pid}/fd/${fd}`)]
-    } catch {
-      return []
-    }
-  })
-  return ['tcp', 'tcp6']
-    .flatMap(name => readFileSync(`/proc/${pid}/net/${name}`, 'utf8').split('\n').slice(1))
-    .map(line => line.trim().split(/\s+/))
-    .filter(([, , , state, , , , , , inode]) => state === '0A' && own.includes(`socket:[${inode}]`))
-    .map(([, local = '']) => Number.parseInt(local.split(':')[1] ?? '', 16))
-}
-
-/** Node.js opens it at SIGUSR1 unless something handles the signal. */
-const DEBUGGER_PORT = 9229
 
 /** False once the process is gone. */
 function isSent(pid: number, signal: NodeJS.Signals): boolean {
@@ -83,16 +64,6 @@ describe('kprobe run', () => {
       await new Promise(resolve => setTimeout(resolve, 1))
     await ended
     expect(existsSync(socket)).toBe(false)
-  })
-
-  it('opens no debugger at SIGUSR1', async () => {
-    const { daemon } = await start()
-    daemon.kill('SIGUSR1')
-    daemon.kill('SIGUSR2')
-    await daemon.logged('state')
-    expect(listeners(daemon.daemonPid)).not.toContain(DEBUGGER_PORT)
-    await daemon.caughtUp()
-    expect(daemon.strayLines).toEqual([])
   })
 
   it('reads its configuration again at SIGHUP, and names each field with both values', async () => {

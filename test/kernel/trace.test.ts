@@ -384,21 +384,6 @@ describe('kprobe drops', () => {
     expect(tool('iptables-nft-save')).not.toContain('NFLOG')
   })
 
-  it('says what the limit of the kernel left out', async () => {
-    await program('nftables', ...LOGGED)
-    const reading = new Tracing(['--follow', '--service=shop/empty'], { command: 'drops', running })
-    await counting(reading)
-    const second = await runInProcess(['drops', '--duration=1s'])
-    expect(second.code).toBe(1)
-    expect(second.err).toMatch(/: another process reads NFLOG group 7: [^()]*$/)
-    await lab.trace([flowTo('10.96.1.3', 80, { protocol: 'TCP', tries: 2_000 })])
-    reading.child.kill('SIGINT')
-    const drops = await reading.ended()
-    expect(drops.length).toBeGreaterThan(0)
-    expect(drops.length).toBeLessThan(1_000)
-    expect(reading.err).toMatch(/left out \d+/)
-  })
-
   it('counts what the limit left out, whatever else is logged to the group', async () => {
     await program('nftables', ...LOGGED)
     const place = ['inet', 'firewall', 'loud'] as const

@@ -1,14 +1,12 @@
 import { execFileSync } from 'node:child_process'
-import { once } from 'node:events'
-import { connect, createServer, type Socket } from 'node:net'
+import { connect } from 'node:net'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { DEFAULT_LIMITS } from '../../src/modes/common/forwarder/context.ts'
 import type { ModeEvent } from '../../src/modes/mode.ts'
 import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
-import { commitsBetween } from '../../src/reconcile/dataplane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
@@ -96,7 +94,6 @@ function nft(...args: string[]): string {
   return execFileSync('nft', args, { encoding: 'utf8' })
 }
 
-/** The port of the only listener. */
 async function listenerPort(family: 'ip' | 'ip6' = 'ip'): Promise<number> {
   const listing = nft('list', 'map', family, TABLE, 'frontends')
   const match = /: \S+ \. (\d+) }/.exec(listing)
@@ -160,25 +157,6 @@ it.each([
   },
 )
 
-it('leaves the kernel alone for another endpoint, and writes a few elements for another Service', async () => {
-  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
-  const generation = plane.generation()
-  await program(
-    objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1', '10.180.0.2'], targetPort: 8080 }),
-  )
-  expect(plane.generation()).toBe(generation)
-  const before = held
-  computed = change(computed, {
-    objects: objects('b', { clusterIP: '172.30.0.42', endpoints: ['10.180.0.2'], targetPort: 8080 }),
-  })
-  const plan = finish(plane.diff(before, computed.state))
-  // Address, place and listener: one element each, one message for each set, and begin and end of the batch.
-  expect(plan.transaction.map(({ verb }) => verb)).toEqual(['add-elements', 'add-elements', 'add-elements'])
-  const receipt = await plane.commit(plan, {})
-  expect(receipt).toMatchObject({ outcome: 'committed', messages: 5 })
-  held = plan.after
-})
-
 it('does not relay to what it redirects itself', async () => {
   const servers = await lab.servers(['10.180.0.1:80'])
   // The endpoint of a is the ClusterIP of b, whose endpoint is that of a: relayed, it would never end.
@@ -196,39 +174,12 @@ it('does not relay to what it redirects itself', async () => {
   await servers.close()
 })
 
-it('does not relay to its own listeners, nor to a NodePort of this node', async () => {
-  await program(
-    objects('b', { clusterIP: '172.30.0.42', endpoints: ['10.180.0.1'], targetPort: 80, nodePort: 30081 }),
-  )
-  const port = await listenerPort()
-  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: [NODE_IP], targetPort: port }))
-  expect(await ask('172.30.0.41', 80)).toBe('ECONNRESET')
-  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: [NODE_IP], targetPort: 30_081 }))
-  expect(await ask('172.30.0.41', 80)).toBe('ECONNRESET')
-  await idle()
-})
-
 it('recognizes its own connections when somebody else turns them back', async () => {
   await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
   const port = await listenerPort()
   nft('add', 'table', 'ip', 'trick')
   nft('add', 'chain', 'ip', 'trick', 'out', '{ type nat hook output priority -110 ; }')
-  nft(
-    'add',
-    'rule',
-    'ip',
-    'trick',
-    'out',
-    'ip',
-    'daddr',
-    '10.180.0.1',
-    'meta',
-    'l4proto',
-    'tcp',
-    'dnat',
-    'to',
-    `${NODE_IP}:${port}`,
-  )
+  nft(`add rule ip trick out ip daddr 10.180.0.1 meta l4proto tcp dnat to ${NODE_IP}:${port}`)
   try {
     expect(await ask('172.30.0.41', 80)).toBe('ECONNRESET')
     await idle()
@@ -238,84 +189,4 @@ it('recognizes its own connections when somebody else turns them back', async ()
   } finally {
     nft('delete', 'table', 'ip', 'trick')
   }
-})
-
-it('takes over from a process that has ended in one transaction', async () => {
-  const servers = await lab.servers(['10.180.0.1:8080'])
-  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
-  nft('add', 'table', 'ip', 'neighbor')
-  const port = await listenerPort()
-  plane.destroy()
-  expect((await outcomes('outside', '172.30.0.41', 80)).ok).toBe(false)
-  plane = openPlane()
-  plane.startForwarding()
-  const { state } = await plane.observe()
-  const before = plane.generation()
-  held = await commitAll(plane, state, computed.state)
-  expect(commitsBetween(before, plane.generation())).toBe(1)
-  expect(await listenerPort()).not.toBe(port)
-  expect(await outcomes('outside', '172.30.0.41', 80)).toMatchObject(SERVED)
-  expect(nft('list', 'tables')).toContain('table ip neighbor')
-  nft('delete', 'table', 'ip', 'neighbor')
-  const again = await plane.observe()
-  expect(finish(plane.diff(again.state, held)).empty).toBe(true)
-  await servers.close()
-})
-
-it('goes on with connections whose Service is gone', async () => {
-  const server = createServer(socket => void socket.pipe(socket))
-  server.listen(8080, NODE_IP)
-  await once(server, 'listening')
-  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: [NODE_IP], targetPort: 8080 }))
-  const socket = connect({ host: '172.30.0.41', port: 80 })
-  const echo = async (text: string) => {
-    socket.write(text)
-    return String((await once(socket, 'data'))[0])
-  }
-  expect(await echo('one')).toBe('one')
-  await program([], ['Service ns/a', 'EndpointSlice ns/a-4'])
-  expect(await echo('two')).toBe('two')
-  socket.end()
-  await once(socket, 'close')
-  server.close()
-})
-
-it('holds its bound against 10,000 connections, and serves again afterwards', async () => {
-  const sockets = new Set<Socket>()
-  const server = createServer(socket => {
-    sockets.add(socket)
-    socket.on('error', () => undefined).once('close', () => sockets.delete(socket))
-    socket.write('hello')
-  })
-  server.listen(8080, NODE_IP)
-  await once(server, 'listening')
-  await program(objects('a', { clusterIP: '172.30.0.77', endpoints: [NODE_IP], targetPort: 8080 }))
-  // An address of its own: conntrack remembers closed connections of other tests, and this one meets their ports again.
-  const counts = { served: 0, reset: 0 }
-  const open: Socket[] = []
-  const one = (): Promise<void> =>
-    new Promise(resolve => {
-      const socket = connect({ host: '172.30.0.77', port: 80 })
-      open.push(socket)
-      let isKnown = false
-      const known = (what: keyof typeof counts) => () => {
-        if (isKnown) return
-        isKnown = true
-        counts[what]++
-        resolve()
-      }
-      socket.once('data', known('served'))
-      socket.once('error', known('reset'))
-    })
-  for (let round = 0; round < 20; round++) {
-    await Promise.all(Array.from({ length: 500 }, one))
-    expect(plane.counts.tcp.held).toBe(CONNECTIONS)
-  }
-  expect(counts).toEqual({ served: CONNECTIONS, reset: 10_000 - CONNECTIONS })
-  expect(plane.counts.tcp.refused).toBe(10_000 - CONNECTIONS)
-  expect(textsWith('too many relayed')).toHaveLength(1)
-  for (const socket of open) socket.destroy()
-  await idle()
-  server.close()
-  for (const socket of sockets) socket.destroy()
 })

@@ -1,8 +1,8 @@
 import { execFileSync } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { generation, savedByTools as saved } from '../faults/kernel.ts'
 import type { Daemon } from '../support/daemon.ts'
-import { openClient } from '../support/pipeline.ts'
 import { ENDPOINTS, HAS_IPTABLES, HandOver, IPTABLES_MODE, kprobe, nft } from './hand-over-rig.ts'
 
 /*
@@ -45,32 +45,6 @@ COMMIT
 :KUBE-KUBELET-CANARY - [0:0]
 COMMIT
 `
-
-interface Saved {
-  /** Rules and chains of kube-proxy's names; those of KUBE-SERVICES and its like in no order of their own. */
-  readonly ours: readonly string[]
-  readonly foreign: readonly string[]
-}
-
-function saved(): Saved {
-  const lines = ['iptables', 'ip6tables'].flatMap(family =>
-    execFileSync(`${family}-nft-save`, { encoding: 'utf8' })
-      .split('\n')
-      .filter(line => /^[:*-]/.test(line))
-      .map(line => `${family} ${line.replace(/\[\d+:\d+\]/, '[0:0]')}`),
-  )
-  const isOurs = (line: string): boolean => /KUBE-(?!KUBELET)/.test(line)
-  return { ours: lines.filter(isOurs).sort(), foreign: lines.filter(line => !isOurs(line)) }
-}
-
-async function generation(): Promise<number> {
-  const client = openClient()
-  try {
-    return client.generation()
-  } finally {
-    await client.close()
-  }
-}
 
 const startKprobe = (args: readonly string[] = []): Promise<Daemon> =>
   rig.startKprobe(['--proxy-mode=iptables', ...args])

@@ -166,7 +166,6 @@ async function serves(daemon: Daemon, text = CLUSTER_IP): Promise<void> {
   await eventually(() => dump().stdout.includes(text), { describe: () => JSON.stringify(dump()) })
 }
 
-/** Lists that it has read, with their reasons. */
 function listsOf(daemon: Daemon): readonly string[] {
   const script = "fetch('http://127.0.0.1:10249/metrics').then(async its => console.log(await its.text()))"
   const { stdout } = spawnSync('nsenter', ['-t', String(daemon.pid), '-n', process.execPath, '-e', script], {

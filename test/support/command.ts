@@ -20,7 +20,6 @@ export interface RunOptions {
   readonly limitMs?: number
 }
 
-/** Runs the built command to its end. */
 export function runCommand(
   args: readonly string[],
   { command = COMMAND, limitMs = 60_000 }: RunOptions = {},

@@ -13,7 +13,6 @@ export const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.me
 /** Flags with which a command reads them. */
 export const EXAMPLE_FLAGS = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 
-/** One line of the log. */
 type LogRecord = Readonly<Record<string, unknown>> & { readonly level: string; readonly msg: string }
 
 /** A daemon that starts with many objects may end only once it has read them. */
@@ -236,7 +235,6 @@ export class Daemons {
     return daemon
   }
 
-  /** An empty folder. */
   folder(): string {
     const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
     this.#folders.push(folder)

@@ -5,9 +5,8 @@ import { FakeIpsetKernel } from './fake-ipset/kernel.ts'
 import { FakeIpvs, type FakeIpvsOptions } from './fake-ipvs/kernel.ts'
 import type { FakeServer } from './fake-ipvs/objects.ts'
 import { FakeKernel } from './fake-kernel/kernel.ts'
-import type { FakeSocket } from './fake-kernel/socket.ts'
 import { FakeLinks } from './fake-link/kernel.ts'
-import { isBatch, messagesIn } from './faulty-transport.ts'
+import { FaultyTransport, isBatch, messagesIn } from './faulty-transport.ts'
 
 export const DEVICE = 'kube-ipvs0'
 
@@ -21,7 +20,6 @@ export class IpvsNode {
   messages = 0
   /** Number of messages after which the process that sends them is dead. */
   diesAt = Number.POSITIVE_INFINITY
-  /** Runs after each message. */
   afterMessage: (() => void) | undefined
   /** What the kernel answers a message with instead of looking at it. */
   readonly onSend: ((part: Part, datagram: Uint8Array) => void)[] = []
@@ -151,58 +149,29 @@ function addressOf(of: { readonly family: number; readonly address: string }): s
 }
 
 /** Hands a datagram over message by message, so that a test can look in between; a batch is one. */
-class SteppedTransport implements Transport {
+class SteppedTransport extends FaultyTransport {
   readonly #node: IpvsNode
   readonly #part: Part
-  readonly #inner: FakeSocket
 
-  constructor(node: IpvsNode, part: Part, inner: FakeSocket) {
+  constructor(node: IpvsNode, part: Part, inner: Transport) {
+    super(inner)
     this.#node = node
     this.#part = part
-    this.#inner = inner
   }
 
-  get portId(): number {
-    return this.#inner.portId
-  }
-
-  get sendLimitBytes(): number {
-    return this.#inner.sendLimitBytes
-  }
-
-  sendSync(datagram: Uint8Array): void {
+  override sendSync(datagram: Uint8Array): void {
     const parts = isBatch(datagram)
       ? [datagram]
       : messagesIn(datagram).map(({ start, end }) => datagram.subarray(start, end))
     for (const part of parts) {
       this.#node.pass(this.#part, part)
-      this.#inner.sendSync(part)
+      super.sendSync(part)
       this.#node.afterMessage?.()
     }
   }
 
-  async send(datagram: Uint8Array): Promise<void> {
+  override async send(datagram: Uint8Array): Promise<void> {
     await new Promise(resolve => setImmediate(resolve))
     this.sendSync(datagram)
-  }
-
-  receive(into: Uint8Array): number | undefined {
-    return this.#inner.receive(into)
-  }
-
-  watch(readable: () => void): () => void {
-    return this.#inner.watch(readable)
-  }
-
-  join(group: number): void {
-    this.#inner.join(group)
-  }
-
-  leave(group: number): void {
-    this.#inner.leave(group)
-  }
-
-  close(): Promise<void> {
-    return this.#inner.close()
   }
 }

@@ -53,7 +53,6 @@ interface Followed {
   readonly decidedBy: string | undefined
 }
 
-/** Rules of nf_tables. */
 const NATIVE: JudgedRules = {
   ownership: { ownName: TABLE },
   async put(random, client) {

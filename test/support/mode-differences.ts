@@ -10,7 +10,6 @@ export interface ModeDifference {
   readonly row: string
   /** The title of the only step that it is about; undefined for all steps that have the row. */
   readonly step: string | undefined
-  /** The row with what becomes of the packet in this mode. */
   readonly instead: PacketRow
   readonly reason: string
 }

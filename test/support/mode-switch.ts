@@ -167,7 +167,6 @@ export async function expectAllAnswered(clients: readonly TrafficClient[]): Prom
   }
 }
 
-/** Tables of nf_tables, sorted. */
 export function tables(): readonly string[] {
   return execFileSync('nft', ['list', 'tables'], { encoding: 'utf8' }).trim().split('\n').sort()
 }

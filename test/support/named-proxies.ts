@@ -33,7 +33,6 @@ const PORTS = [
   { name: 'dns', port: 53, protocol: 'UDP' },
 ]
 
-/** A Service for one of the proxies. */
 export function serviceFor(proxy: ProxyName, name: string, spec: Fields): Fields {
   const labels = proxy === '' ? {} : { 'service.kubernetes.io/service-proxy-name': proxy }
   const { status, ...rest } = spec
@@ -86,6 +85,30 @@ export const OBJECTS: readonly Fields[] = [
   podsOf('blue', '10.180.0.3', '10.180.0.4'),
   podsOf('blue', 'fd00:10::3'),
 ]
+
+/** What becomes of packets to the Service of each proxy, as rows of a scenario. */
+export const PACKETS: Readonly<Record<'plain' | 'red' | 'blue', string>> = {
+  plain: `
+    pod     TCP 172.30.0.41:80 -> 10.180.0.1:80 kept
+    outside UDP 172.30.0.41:53 -> 10.180.0.1:53 masqueraded
+    outside TCP 192.168.0.2:30010 -> 10.180.0.1:80 kept
+    outside TCP 198.51.100.4:80 -> 10.180.0.1:80 kept
+  `,
+  red: `
+    pod     TCP 172.30.0.42:80 -> 10.180.0.2:80 kept
+    node    TCP 172.30.0.42:80 -> 10.180.0.2:80 masqueraded
+    outside UDP 172.30.0.42:53 -> 10.180.0.2:53 masqueraded
+    outside TCP 192.168.0.2:30020 -> 10.180.0.2:80 kept
+    outside TCP 198.51.100.5:80 -> 10.180.0.2:80 kept
+    pod 10.180.0.2 TCP 172.30.0.42:80 -> 10.180.0.2:80 hairpin
+  `,
+  blue: `
+    outside TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
+    pod     UDP 198.51.100.6:53 -> 10.180.0.3:53 10.180.0.4:53 masqueraded
+    node    TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
+    outside TCP [2001:db8:99::6]:80 -> [fd00:10::3]:80 masqueraded
+  `,
+}
 
 /** Health and metrics have ports of their own, as on every node that several proxies share. */
 const LISTENING: Readonly<Record<ProxyName, number>> = { '': 10_256, red: 20_256, blue: 30_256 }

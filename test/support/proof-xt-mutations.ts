@@ -57,7 +57,6 @@ const swappedRules: Change = ({ rules }, { random }) => {
   }
 }
 
-/** Changes a rule of the chain. */
 function inRule(change: (rule: XtRule, chain: HeldChain, around: Around) => XtRule | undefined): Change {
   return (chain, around) => {
     const at = around.random(chain.rules.length)

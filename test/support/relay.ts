@@ -281,7 +281,6 @@ export interface RelayWorldOptions {
   readonly historyBytesMax?: number
   readonly bookmarkEveryMs?: number
   readonly startVersion?: string
-  /** The identity of the cluster. */
   readonly cluster?: string
 }
 
@@ -343,7 +342,6 @@ export class RelayWorld {
     else store.put('endpointslices', sliceOf(index, { namespaces: 1, number: 0, pods: [number] }))
   }
 
-  /** A node that reads from the relays. */
   node(name = 'node-0', relays = this.relays): Follower & { readonly client: RelayClient } {
     const client = this.client(name, relays)
     return Object.assign(new Follower(this.source(client, name)), { client })

@@ -26,7 +26,6 @@ interface StatusText {
   readonly message?: string
   readonly causes?: readonly string[]
   readonly retryAfterSeconds?: number
-  /** As the Retry-After header. */
   readonly retryAfterMs?: number
 }
 

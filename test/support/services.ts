@@ -13,7 +13,6 @@ import {
   vip,
 } from './frontends.ts'
 
-/** A Service of each kind, in one family. */
 export function everyKind(v6: boolean): ReturnType<typeof service>[] {
   const at = (prefix: number, n: number) => (v6 ? ip6(prefix, n) : ip4(10, prefix, 0, n))
   const name = (text: string) => `ns/${text}${v6 ? '-6' : ''}`

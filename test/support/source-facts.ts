@@ -195,7 +195,6 @@ function endingAt(node: Node, parents: readonly Node[], text: string): readonly 
   return isRenamed ? [textOf(user)] : []
 }
 
-/** `process` and `globalThis.process`. */
 function isProcess(node: Node): boolean {
   if (isMember(node))
     return nameIs(node.object, 'globalThis') && nameIs(node.property, 'process') && !node.computed

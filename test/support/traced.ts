@@ -2,7 +2,6 @@ import { readFileSync } from 'node:fs'
 
 /** What a program did to the world outside of its memory, as strace saw it; failed attempts count. */
 export interface Traced {
-  /** Files of programs. */
   readonly programs: readonly string[]
   /** Files that were opened for writing, made, changed or removed; unix sockets among them. */
   readonly files: readonly string[]

@@ -71,7 +71,6 @@ function everyRule(family: 'ip' | 'ip6'): readonly Rule[] {
   ]
 }
 
-/** Sets with addresses, whose length depends on the family. */
 function addressSets(family: 'ip' | 'ip6'): readonly NftSet[] {
   const [type, length] = family === 'ip' ? [7, 4] : [8, 16]
   const pair = { dataType: (type << 6) | 13, dataLength: length + 4, userdata: '' }

@@ -67,7 +67,6 @@ interface SliceState {
   readonly triggered?: string
 }
 
-/** Which pods are in which slice. */
 class PodTable {
   readonly #shape: ClusterShape
   readonly #slices = new Map<string, readonly number[]>()

@@ -26,7 +26,6 @@ export function encodeList(kind: string, items: readonly ApiObject[], metadata: 
   return enveloped(type, encoded(listTable(table), { metadata, items }))
 }
 
-/** One object with its kind. */
 export function encodeObject(object: ApiObject): Buffer {
   const { table, apiVersion } = tableOf(object.kind)
   return enveloped({ apiVersion: object.apiVersion ?? apiVersion, kind: object.kind }, encoded(table, object))

@@ -110,7 +110,6 @@ export class FaultScript {
   }
 }
 
-/** An in-stream ERROR of this code. */
 export function errorEvent(code: number, reason: string): WatchEvent {
   const status = { kind: 'Status', apiVersion: 'v1', metadata: {}, status: 'Failure' }
   return { type: 'ERROR', object: { ...status, message: reason, reason, code } }

@@ -96,7 +96,6 @@ export class Semantics {
   limitAlways: boolean
   /** Kubernetes 1.30 and older know no field of Services but their names. */
   selectsClusterIps = true
-  /** What /readyz says. */
   ready = true
   readonly #random: () => number
   readonly #encoders: readonly Encoder[]

@@ -38,7 +38,6 @@ export interface Change {
 
 /** What one server sees of the log: all of it, or less of its newest part. */
 export interface View {
-  /** Newest version. */
   readonly version: bigint
   /** Whatever began before this version is gone. */
   readonly compacted: bigint

@@ -62,7 +62,6 @@ export class FakeRequest {
     }
   }
 
-  /** A nest of the request. */
   nest(type: number): ReadonlyMap<number, RawAttribute> | undefined {
     const found = this.#attributes.get(type)
     if (found === undefined) return undefined

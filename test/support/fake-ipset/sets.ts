@@ -1,6 +1,5 @@
 import { Refusal } from '../fake-kernel/objects.ts'
 
-/** A set as the fake keeps it. */
 export interface FakeIpset {
   name: string
   readonly type: string

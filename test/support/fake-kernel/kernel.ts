@@ -79,7 +79,6 @@ export class FakeKernel {
     return socket
   }
 
-  /** Used by sockets. */
   forget(socket: FakeSocket): void {
     this.#sockets.delete(socket)
   }

@@ -30,7 +30,6 @@ export interface SocketFaults {
   beforeAsyncSend?: () => Promise<void>
 }
 
-/** What is behind a socket. */
 export interface SocketKernel {
   /** Works on a datagram while its sender waits. */
   accept(datagram: Uint8Array, from: FakeSocket): void

@@ -67,7 +67,6 @@ export class FakeLinks {
   readonly kinds = new Set(['dummy', 'veth', 'bridge'])
   /** The sysctl net.ipv6.conf.default.disable_ipv6. */
   disablesIpv6 = false
-  /** Datagrams that came. */
   datagrams = 0
   /** Tears the next so many dumps. */
   torn = 0

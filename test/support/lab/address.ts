@@ -10,7 +10,6 @@ export const NODE_ADDRESSES: readonly string[] = [
 /** Of the node too, towards its pods. */
 export const POD_GATEWAYS: readonly string[] = ['10.255.255.254', 'fd00:10::fffe']
 
-/** The bytes of an address, in network order. */
 export function addressBytes(text: string): Uint8Array {
   return Uint8Array.from(ipaddr.parse(text).toByteArray())
 }

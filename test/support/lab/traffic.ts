@@ -110,20 +110,9 @@ async function end({ stdin, ended }: Program): Promise<void> {
 
 /** Gives a namespace a way back to the node. */
 function routeBack(pid: number): void {
-  for (const gateway of peerGateways(pid)) {
-    inNamespace(pid, [
-      'ip',
-      'neigh',
-      'replace',
-      gateway.address,
-      'lladdr',
-      gateway.link,
-      'dev',
-      'e0',
-      'nud',
-      'permanent',
-    ])
-    inNamespace(pid, ['ip', 'route', 'replace', 'default', 'via', gateway.address, 'dev', 'e0', 'onlink'])
+  for (const { address, link } of peerGateways(pid)) {
+    inNamespace(pid, `ip neigh replace ${address} lladdr ${link} dev e0 nud permanent`.split(' '))
+    inNamespace(pid, `ip route replace default via ${address} dev e0 onlink`.split(' '))
   }
 }
 

@@ -35,7 +35,6 @@ export interface Differences {
   readonly refused: readonly Obstacle[]
   /** By scenario, why its result means nothing. */
   readonly notComparable: ReadonlyMap<string, string>
-  /** Our defaults, by flag. */
   readonly flagDefaults: ReadonlyMap<string, string>
   readonly writtenLines: ReadonlyArray<{ readonly kubeProxy: string; readonly kprobe: string }>
   readonly gatesWithout: readonly string[]

@@ -67,7 +67,6 @@ export class Forwarder {
     return this.#connections.size
   }
 
-  /** Replaces all faults. */
   setFaults(faults: RelayFaults): void {
     this.#faults = faults
     this.#truncateLeft = faults.truncateAfterBytes ?? Number.POSITIVE_INFINITY

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import { removeDeadClusters } from '../../cluster/cluster.ts'
 import { difference, lifeTable } from '../../cluster/life.ts'
-import { baselineOf, holdFolder, outcomesOf, type Report, withPart, worseThan } from '../../cluster/report.ts'
+import { baselineOf, outcomesOf, type Report, worseThan } from '../../cluster/report.ts'
 import { clustersFolder, nameOfProcess } from '../../cluster/site.ts'
 import { type Counts, type Flow, type Kind, Sender } from '../../cluster/traffic.ts'
 
@@ -147,32 +147,4 @@ describe('a report', () => {
     ])
     expect(worseThan(baselineOf(reportOf(tests, 'kube-proxy')), reportOf(tests), /./)).toEqual([])
   })
-})
-
-describe('a baseline', () => {
-  const test = (name: string, state: 'passed' | 'failed') => ({ name, state, seconds: 1 })
-  const baseline = baselineOf(reportOf([test('a', 'failed'), test('b', 'passed')], 'kube-proxy'))
-
-  it('takes over the tests of a later run, and keeps the others', () => {
-    const later = withPart(baseline, reportOf([test('a', 'passed')], 'kube-proxy'))
-    expect(later.tests).toEqual({ a: 'passed', b: 'passed' })
-    expect(later.suite).toBe('services')
-  })
-
-  it('is compared for the chosen tests alone', () => {
-    expect(worseThan(baseline, reportOf([]), /^a/)).toEqual([])
-    expect(worseThan(baseline, reportOf([]), /^b/)).toEqual([
-      'b: passed with kube-proxy, not run with kprobe',
-    ])
-  })
-})
-
-it('two runs at once do not write into one folder', async () => {
-  const folder = `/kprobe-test-${process.pid}`
-  const release = await holdFolder(folder)
-  await expect(holdFolder(folder)).rejects.toThrow(
-    `${folder}: process ${process.pid} writes its results there; wait until it has ended`,
-  )
-  await release()
-  await (await holdFolder(folder))()
 })

@@ -1,6 +1,5 @@
 import type { ApiObject, WatchEvent } from '../../../../src/source/kube/wire/tables.ts'
 import type { Reply, Semantics, ServerRequest, Twist } from '../../../support/apiserver/semantics.ts'
-import { FakeClock } from '../../../support/fake-clock.ts'
 
 export function service(name: string, more: { readonly [field: string]: unknown } = {}): ApiObject {
   return {
@@ -30,7 +29,6 @@ export function ask(semantics: Semantics, path: string, options: Asked = {}): Js
 export interface Watched {
   readonly events: WatchEvent[]
   readonly types: () => readonly string[]
-  readonly stop: () => void
   readonly ended: () => boolean
 }
 
@@ -45,17 +43,12 @@ export function watch(semantics: Semantics, path: string, options: Asked = {}): 
   const end = () => {
     ended = true
   }
-  const stop = reply.start({ event, end })
-  return { events, stop, types: () => events.map(({ type }) => type), ended: () => ended }
+  reply.start({ event, end })
+  return { events, types: () => events.map(({ type }) => type), ended: () => ended }
 }
 
 function replyTo(semantics: Semantics, path: string, { twist, ...more }: Asked): Reply {
   return semantics.handle({ method: 'GET', path, headers: {}, body: '', ...more }, twist)
-}
-
-export function fakeClockOf({ clock }: Semantics): FakeClock {
-  if (!(clock instanceof FakeClock)) throw new Error('time is real')
-  return clock
 }
 
 export function nameOf({ object }: WatchEvent): string {

@@ -79,18 +79,6 @@ describe('the client in memory', () => {
     expect(story.status).toBe(200)
   })
 
-  it('finds nobody while the network refuses, and the server once it is back', async () => {
-    const { clock, client, network } = rig()
-    network.refuse()
-    const first = new Story(client, asking(SERVICES))
-    await clock.advance(100)
-    expect(first.kind).toBe('unreachable')
-    network.heal()
-    const second = new Story(client, asking(SERVICES))
-    await clock.advance(100)
-    expect(second).toMatchObject({ status: 200, over: true, error: undefined })
-  })
-
   it('says which answers came to no end', async () => {
     const { clock, client, faults } = rig()
     const at = { bytes: 20 }
