@@ -1,6 +1,6 @@
 #!/bin/sh
 # npm test: installs, builds, and runs every test, those on the real kernel included (each in a private namespace).
-# test/stages runs them, `npm test -- NAME...` only those stages, `npm test -- --again` a few failed tests once more.
+# test/stages runs them, `npm test -- NAME...` only those stages.
 set -u
 cd "$(dirname "$0")/.."
 . deploy/prepare.sh
@@ -47,7 +47,7 @@ check_namespaces() {
     fail 'The kernel tests need private user, network and mount namespaces, which this machine forbids (unshare -Urnm true); allow unprivileged user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns).'
 }
 
-only=$(echo "$*" | sed 's/--again//')
+only=$*
 export PATH="$PWD/node_modules/.bin:$PATH:/usr/sbin:/sbin"
 export NO_COLOR=1
 prepare

@@ -3,7 +3,6 @@
 const FAILURE_LINES = 15
 const FAILURES = [/^ *FAIL /, /^not ok /, /error TS\d+:/, /^\S+:\d+:\d+ .*━━/, /^Error: /]
 const FAILED_TEST = /^ *× /
-const FAILED_BLOCK = /^ *FAIL +\|\S+\| +((test\/\S+\.test\.ts)\b.*)$/
 const FAILURES_BEGIN = /^⎯+ Failed (Suites|Tests) \d+ ⎯+$/
 const PASSED_TEST = /^ *[✓↓] /
 const ESCAPES = new RegExp(`${String.fromCharCode(27)}\\[[0-9;]*m`, 'g')
@@ -32,18 +31,6 @@ export function firstFailure(text) {
   const at = lines.findIndex(line => FAILURES.some(pattern => pattern.test(line)))
   const found = at < 0 ? lines.slice(-FAILURE_LINES) : lines.slice(at, at + FAILURE_LINES)
   return { lines: found, file: at < 0 ? undefined : /\btest\/\S+\.test\.ts\b/.exec(found[0])?.[0] }
-}
-
-/** Tests that vitest reports as failed, each once, and their files. */
-export function failedTests(text) {
-  const found = linesOf(text).flatMap(line => {
-    const [, name, file] = FAILED_BLOCK.exec(line) ?? []
-    return name === undefined ? [] : [{ name, file }]
-  })
-  return {
-    names: [...new Set(found.map(({ name }) => name))],
-    files: [...new Set(found.map(({ file }) => file))],
-  }
 }
 
 /**

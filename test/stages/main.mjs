@@ -1,4 +1,4 @@
-// npm test, once everything is installed and built: main.mjs [--again] [--changed] [NAME...]
+// npm test, once everything is installed and built: main.mjs [--changed] [NAME...]
 // With --changed, what changed is linted, the unit tests are those that guard it, and those on the kernel are named.
 import { spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -13,10 +13,9 @@ const abort = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, () => abort.abort(signal))
 
 const words = process.argv.slice(2)
-const again = words.includes('--again')
 const changed = words.includes('--changed') ? changedFiles() : undefined
 const guards = changed && guardsOf(changed)
-const names = words.filter(word => word !== '--again' && word !== '--changed')
+const names = words.filter(word => word !== '--changed')
 const chosen = stagesOf(names)
 const isAgainstReference = ({ name }) => name.startsWith('reference')
 const built = chosen.some(isAgainstReference) ? buildReference() : undefined
@@ -36,7 +35,6 @@ const failed = await runStages({
   processors,
   write: text => process.stdout.write(text),
   signal: abort.signal,
-  again,
 })
 if (guards !== undefined && guards.onKernel.length > 0)
   process.stdout.write(`On the kernel, these guard what changed:\n  ${guards.onKernel.join('\n  ')}\n`)

@@ -5,7 +5,7 @@ import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, statSync } from
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Silence } from '../support/silence.mjs'
-import { countsOf, failedTests, failureReport, firstFailure, skipReason } from './log.mjs'
+import { countsOf, failureReport, firstFailure, skipReason } from './log.mjs'
 
 const LOOK_EVERY_MS = 200
 /** Between a polite end and one by force. */
@@ -24,20 +24,14 @@ const TICK_MS = 10
  * @property {() => Promise<void>} [ready] What has to end before the stage begins; nothing is held up by it.
  */
 
-/** A change that breaks more than this is no matter of chance. */
-const AGAIN_MAX = 5
-
 /**
  * Runs `stages`, in their order as far as `processors` go, and reports each one to `write` when it ends. Gives the number
  * of failed stages. The last lines are the first failure of each failed stage, the command that repeats it, and counts.
- * With `again`, a few failed tests are run once more when nothing else runs; those that pass then are named as unsteady,
- * and fail nothing.
  */
-export async function runStages({ stages, processors, write, signal, again = false }) {
+export async function runStages({ stages, processors, write, signal }) {
   const logs = mkdtempSync(join(tmpdir(), 'kprobe-stages-'))
   try {
     const reports = await runAll({ stages, processors, write, signal, logs })
-    if (again) await runAgain({ reports, write, signal, logs })
     if (signal?.aborted) return reports.length
     summarize(reports, write)
     return reports.filter(({ outcome }) => outcome === 'FAIL').length
@@ -78,24 +72,6 @@ async function runAll({ stages, processors, write, signal, logs }) {
     } else await changed
   }
   return reports
-}
-
-/** Changes the outcome of stages whose failed tests pass alone. */
-async function runAgain({ reports, write, signal, logs }) {
-  const takeCpu = cpuMeter()
-  for (const report of reports) {
-    const { names, files } = failedTests(report.text)
-    if (report.outcome !== 'FAIL' || names.length === 0 || names.length > AGAIN_MAX || signal?.aborted)
-      continue
-    const { name, command, script } = report.stage
-    const stage = script === undefined ? report.stage : { ...report.stage, command: [...command, ...files] }
-    write(`again ${name}: ${script === undefined ? 'all of it' : files.join(' ')}\n`)
-    const second = await runStage(stage, { log: join(logs, `${name}-again.log`), signal, takeCpu })
-    announce(second, write)
-    if (second.outcome !== 'ok') continue
-    report.outcome = 'ok'
-    report.unsteady = names
-  }
 }
 
 /** The first stage that is ready, when it fits: nothing smaller goes ahead of it but what keeps no processor busy. */
@@ -205,8 +181,6 @@ function summarize(reports, write) {
   }
   const sum = word => reports.reduce((total, { counts }) => total + counts[word], 0)
   const having = wanted => reports.filter(({ outcome }) => outcome === wanted)
-  for (const { stage, unsteady = [] } of reports)
-    for (const name of unsteady) write(`unsteady: ${stage.name}: failed, then passed alone: ${name}\n`)
   const skipped = having('skip').map(({ stage }) => stage.name)
   const names = skipped.length > 0 ? ` (${skipped.join(', ')})` : ''
   write(`\ntests: ${sum('passed')} passed, ${sum('failed')} failed, ${sum('skipped')} skipped\n`)

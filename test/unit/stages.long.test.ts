@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest'
-import { temporaryFolder } from '../support/folder.ts'
 import { eventually } from '../support/patience.ts'
 import { isRunning } from '../support/processes.ts'
 
@@ -18,7 +17,6 @@ interface Runner {
     readonly processors: number
     readonly write: (text: string) => void
     readonly signal?: AbortSignal
-    readonly again?: boolean
   }): Promise<number>
 }
 
@@ -39,12 +37,12 @@ const shell = (name: string, script: string, more: Partial<Stage> = {}): Stage =
   ...more,
 })
 
-async function run(stages: readonly Stage[], processors = 1, signal?: AbortSignal, again = false) {
+async function run(stages: readonly Stage[], processors = 1, signal?: AbortSignal) {
   let out = ''
   const write = (text: string) => {
     out += text
   }
-  const failed = await runStages({ stages, processors, write, again, ...(signal && { signal }) })
+  const failed = await runStages({ stages, processors, write, ...(signal && { signal }) })
   return { failed, lines: out.trimEnd().split('\n') }
 }
 
@@ -108,21 +106,6 @@ describe('npm test', () => {
     const begin = lines.indexOf('--- output of runtimes:')
     expect(lines[begin + 1]).toBe(log[1])
     expect(lines).toContain('a line')
-  })
-
-  it('runs failed tests once more when that is asked for, and names those that pass then', async () => {
-    const folder = temporaryFolder()
-    const script = (passes: string) =>
-      `if [ -e ${folder}/${passes} ] && [ "$0" = test/unit/a.test.ts ]; then exit 0; fi; touch ${folder}/once
-       echo ' FAIL  |unit| test/unit/a.test.ts > one'; exit 1`
-    const twice = async (again: boolean, passes = 'once') =>
-      await run([shell('unit', script(passes), { script: 'test:unit' })], 1, undefined, again)
-    expect((await twice(false)).failed).toBe(1)
-    const { failed, lines } = await twice(true)
-    expect(failed).toBe(0)
-    expect(lines).toContain('again unit: test/unit/a.test.ts')
-    expect(lines).toContain('unsteady: unit: failed, then passed alone: test/unit/a.test.ts > one')
-    expect((await twice(true, 'never')).failed).toBe(1)
   })
 
   it('ends a stage that writes nothing for too long, with all that it started, and shows its last words', async () => {

@@ -7,7 +7,6 @@ import { enterNetns } from '../../support/lab/netns.ts'
 export interface RunOptions {
   /** Only tests with such a name; a regular expression. */
   readonly pattern?: string
-  readonly retry: number
   /** For a test, and for a hook. */
   readonly timeoutMs: number
 }
@@ -52,9 +51,7 @@ export async function runTests(loaders: Loaders, options: RunOptions): Promise<v
   process.exit(failed ? 1 : 0)
 }
 
-function createRunner(loaders: Loaders, { pattern, retry, timeoutMs }: RunOptions): VitestRunner {
-  /** Tables before the first try of a test: those that a try that failed has added are not for the next one. */
-  let before: readonly string[] = []
+function createRunner(loaders: Loaders, { pattern, timeoutMs }: RunOptions): VitestRunner {
   return {
     config: {
       root: '/',
@@ -68,7 +65,7 @@ function createRunner(loaders: Loaders, { pattern, retry, timeoutMs }: RunOption
       maxConcurrency: 1,
       testTimeout: timeoutMs,
       hookTimeout: timeoutMs,
-      retry,
+      retry: 0,
       includeTaskLocation: false,
       tags: [],
       tagsFilter: undefined,
@@ -76,16 +73,7 @@ function createRunner(loaders: Loaders, { pattern, retry, timeoutMs }: RunOption
     },
     importFile: path => loaders[path]?.(),
     onBeforeRunTask: test => console.log(`${PROGRESS}${test.file.filepath} > ${titleOf(test)}`),
-    onBeforeTryTask(_, { retry: tried }) {
-      if (tried === 0) before = tables()
-      else for (const table of tables().filter(its => !before.includes(its))) nft(`delete ${table}`)
-    },
   }
-}
-
-/** `table ip NAME` of each table of this network namespace. */
-function tables(): readonly string[] {
-  return nft('list tables').split('\n').slice(0, -1)
 }
 
 function nft(command: string): string {
@@ -98,8 +86,6 @@ function printFile(file: File, ms: number): void {
   console.log(` ${isFailed(file) ? '❯' : '✓'} ${file.filepath} (${tests.length} tests) ${Math.round(ms)} ms`)
   for (const test of tests.filter(one => (one.result?.duration ?? 0) > SLOW_MS))
     console.log(`     ${titleOf(test)} ${Math.round(test.result?.duration ?? 0)} ms`)
-  for (const test of tests.filter(one => (one.result?.retryCount ?? 0) > 0))
-    console.log(`     only at another try: ${titleOf(test)}`)
   for (const task of failures(file)) {
     console.log(`\n FAIL  ${[file.filepath, titleOf(task)].filter(part => part !== '').join(' > ')}`)
     for (const error of task.result?.errors ?? []) console.log(`${errorText(error)}\n`)
