@@ -78,6 +78,7 @@ export function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<vo
  */
 export type Steps<T> = Generator<undefined, T, undefined>
 
+/** Runs to the end without a pause. */
 export function finish<T>(steps: Steps<T>): T {
   for (;;) {
     const step = steps.next()

@@ -7,6 +7,7 @@ export type Family = 'IPv4' | 'IPv6'
 /** The families in kube-proxy's order. */
 export const FAMILIES: readonly Family[] = ['IPv4', 'IPv6']
 
+/** Derives the family from the length. */
 export function familyOf(ip: Ip): Family {
   return ip.length === 4 ? 'IPv4' : 'IPv6'
 }
@@ -239,6 +240,7 @@ export function cidrOf(ip: Ip, bits: number): Cidr {
   return { ip: head + '\0'.repeat(ip.length - whole - 1), bits }
 }
 
+/** Makes the prefix that holds `ip` alone. */
 export function hostCidr(ip: Ip): Cidr {
   return { ip, bits: ip.length * 8 }
 }

@@ -53,10 +53,12 @@ export function cString(octets: Octets): Octets {
   return end < 0 ? octets : octets.slice(0, end)
 }
 
+/** Makes one character of each byte. */
 export function octetsFromBytes(bytes: Uint8Array): Octets {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1')
 }
 
+/** Makes one byte of each character. */
 export function bytesFromOctets(octets: Octets): Uint8Array {
   return Buffer.from(octets, 'latin1')
 }
