@@ -12,6 +12,7 @@ export interface Clock {
 
 export type Cancel = () => void
 
+/** The time of this machine. */
 export const systemClock: Clock = {
   nowMs: () => performance.now(),
   cpuMs() {

@@ -53,10 +53,15 @@ function exactly(bytes: number, start: number, end: number): void {
   if (end - start !== bytes) throw malformed(`a number of ${end - start} bytes instead of ${bytes}`, start)
 }
 
+/** A number of one byte. */
 export const u8: Codec<number> = wordCodec(1, 'host')
+/** A number of two bytes in network order. */
 export const u16be: Codec<number> = wordCodec(2, 'network')
+/** A number of two bytes in host order. */
 export const u16host: Codec<number> = wordCodec(2, 'host')
+/** A number of four bytes in network order. */
 export const u32be: Codec<number> = wordCodec(4, 'network')
+/** A signed number of four bytes in network order. */
 export const s32be: Codec<number> = wordCodec(4, 'network', true)
 /** A number of four bytes in host order, as in netlink's own attributes. */
 export const u32host: Codec<number> = wordCodec(4, 'host')
@@ -79,8 +84,10 @@ function wideCodec(order: WordCodec['order']): Codec<bigint> {
   }
 }
 
+/** A number of eight bytes in network order. */
 export const u64be: Codec<bigint> = wideCodec('network')
 
+/** A number of eight bytes in host order. */
 export const u64host: Codec<bigint> = wideCodec('host')
 
 /** A C string in UTF-8; bytes after the first NUL are not part of it. */
@@ -104,6 +111,7 @@ const plainOctets: OctetsCodec = {
   read: (view, start, end) => view.bytes.toString('latin1', start, end),
 }
 
+/** Bytes, unchanged. */
 export const octets: Codec<Octets> = plainOctets
 
 /** Returns a codec of a fixed number of bytes; shorter values are padded with zeros. */
