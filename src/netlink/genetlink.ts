@@ -35,6 +35,7 @@ export interface GenlMsgHdr {
   readonly version: number
 }
 
+/** Writes struct genlmsghdr. */
 export function writeGenlMsgHdr(out: ByteWriter, { command, version }: GenlMsgHdr): void {
   out.u32(command | (version << 8))
 }

@@ -73,6 +73,7 @@ export function nfSpan({ start, end }: Message): { readonly start: number; reado
   return { start: start + NFGENMSG_LENGTH, end }
 }
 
+/** Writes struct nfgenmsg, version 0. */
 export function writeNfGenMsg(out: ByteWriter, { family, resourceId }: NfGenMsg): void {
   const resource = (resourceId >> 8) | ((resourceId & 0xff) << 8)
   out.u32(family | (netlink.NFNETLINK_V0 << 8) | (resource << 16))
