@@ -2,11 +2,13 @@ import { buildInfo, versionText } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { errorOf, failureText } from '../base/errors.ts'
+import { FollowedText } from '../base/followed-text.ts'
 import { type AdjustableLog, type Log, openLog } from '../base/log.ts'
 import { bytesText, count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { fieldChanges, watchConfig } from '../config/config-changes.ts'
-import { readConfigFile } from '../config/config-document.ts'
+import { fieldChanges } from '../config/config-changes.ts'
+import { readConfigFile, readFollowed } from '../config/config-document.ts'
+import type { ConfigError } from '../config/flag.ts'
 import { HELP_FLAG, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { type LoadOptions, loadConfig, parseRequest, type RunRequest } from '../config/load-config.ts'
@@ -195,31 +197,36 @@ function following(
   return {
     configz,
     follow({ changed, refused }) {
-      const watch = watchConfig<RunRequest>({
-        file: configFile,
+      const { path, text } = configFile
+      const watch = new FollowedText<readonly ConfigError[]>({
         clock: systemClock,
-        parse: file => parseRequest(argv, options, file),
-        handlers: {
-          async changed(next) {
-            for (const warning of next.warnings) log.warn(warning)
-            const fields = fieldChanges(settings, next.settings)
-            settings = next.settings
-            await changed(next.config, fields)
-          },
-          failed: errors => {
-            for (const { path, message } of errors)
-              log.error(
-                { path },
-                `invalid configuration file: ${message}; the last valid configuration stays in use`,
-              )
-            refused()
-          },
-          recovered: () => log.info('configuration file is valid again'),
-          unchanged: () => log.info('configuration unchanged'),
+        // The file is small: reading it costs less than watching all links that lead to it.
+        pollMs: 500,
+        text,
+        read: () => readFollowed(path),
+        async use(now) {
+          const parsed = parseRequest(argv, options, { path, text: now })
+          if (parsed.kind === 'errors') return parsed.errors
+          const next = parsed.value
+          for (const warning of next.warnings) log.warn(warning)
+          const fields = fieldChanges(settings, next.settings)
+          settings = next.settings
+          await changed(next.config, fields)
+          return undefined
         },
+        failed: errors => {
+          for (const { path, message } of errors)
+            log.error(
+              { path },
+              `invalid configuration file: ${message}; the last valid configuration stays in use`,
+            )
+          refused()
+        },
+        recovered: () => log.info('configuration file is valid again'),
+        unchanged: () => log.info('configuration unchanged'),
       })
       const off = io.on('SIGHUP', () => {
-        log.info({ config: configFile.path }, 'SIGHUP: reading the configuration file again')
+        log.info({ config: path }, 'SIGHUP: reading the configuration file again')
         watch.hurry()
       })
       return async () => {

@@ -1,5 +1,6 @@
 import { open, stat } from 'node:fs/promises'
 import { codeOf } from '../base/errors.ts'
+import type { ReadResult } from '../base/followed-text.ts'
 import { readToEnd } from '../base/octets.ts'
 import { nearest, PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
@@ -206,17 +207,14 @@ export async function readConfigFile(path: string): Promise<string> {
   throw new ConfigFileError(`is larger than ${CONFIG_BYTES_MAX} bytes`)
 }
 
-/** Reads a file that is polled. Refuses a pipe, which has only one text: the next read would block forever. */
-export async function readConfigFileAgain(path: string): Promise<string> {
-  if (!(await isRegular(path))) throw new ConfigFileError('is not a regular file: changes cannot be followed')
-  return await readConfigFile(path)
-}
-
-async function isRegular(path: string): Promise<boolean> {
+/** Reads a file that is followed. Refuses a pipe, which has only one text: the next read would block forever. */
+export async function readFollowed(path: string): Promise<ReadResult<readonly ConfigError[]>> {
   try {
-    return (await stat(path)).isFile()
+    if ((await stat(path)).isFile()) return { text: await readConfigFile(path) }
+    return { error: [{ path, message: 'is not a regular file: changes cannot be followed' }] }
   } catch (error) {
-    throw new ConfigFileError(`cannot be read (${codeOf(error)})`, { cause: error })
+    const message = error instanceof ConfigFileError ? error.message : `cannot be read (${codeOf(error)})`
+    return { error: [{ path, message }] }
   }
 }
 

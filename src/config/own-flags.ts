@@ -19,7 +19,7 @@ import type {
   SourceConfig,
   UiConfig,
 } from './config.ts'
-import { type FlagReader, flag, quote, readCidrs } from './flag.ts'
+import { type FlagReader, type FlagSpec, flag, quote, readCidrs } from './flag.ts'
 import { readBindAddress } from './flag-text.ts'
 import { API_TLS_FLAGS, RELAY_CLIENT_FLAGS, UI_FLAGS } from './flags.ts'
 import { MODE_ROWS, rowOf } from './modes.ts'
@@ -64,7 +64,7 @@ function readSource(reader: FlagReader): SourceConfig {
   const text = reader.text('source') ?? 'kube'
   if (text.startsWith('relay:'))
     return { kind: 'kube', relay: readRelay(reader, text.slice('relay:'.length)) }
-  refuseIdleRelay(reader)
+  refuseIdle(reader, [{ name: RELAY_FALLBACK }, ...RELAY_CLIENT_FLAGS], '--source=relay:ADDRESS')
   if (text === 'kube') return { kind: 'kube' }
   const path = text.startsWith('file:') ? text.slice('file:'.length) : ''
   if (path !== '') return { kind: 'file', path }
@@ -141,9 +141,10 @@ function readRelayTls(reader: FlagReader): RelayTlsConfig | undefined {
   return tls
 }
 
-function refuseIdleRelay(reader: FlagReader): void {
-  for (const name of [RELAY_FALLBACK, ...RELAY_CLIENT_FLAGS.map(flag => flag.name)])
-    if ((reader.text(name) ?? '') !== '') reader.fail(`--${name}`, 'needs --source=relay:ADDRESS')
+/** Refuses flags that mean nothing without another one. */
+function refuseIdle(reader: FlagReader, flags: readonly Pick<FlagSpec, 'name'>[], needed: string): void {
+  for (const { name } of flags)
+    if ((reader.text(name) ?? '') !== '') reader.fail(`--${name}`, `needs ${needed}`)
 }
 
 /** An absolute path that a socket can have; empty if the flag is. */
@@ -167,8 +168,7 @@ function readUi(reader: FlagReader): UiConfig | undefined {
   const tokenFile = reader.text('ui-token-file') ?? ''
   const tls = readTls(reader, 'ui')
   if (text === '') {
-    for (const { name } of UI_FLAGS)
-      if ((reader.text(name) ?? '') !== '') reader.fail(`--${name}`, 'needs --ui-address, which is not given')
+    refuseIdle(reader, UI_FLAGS, '--ui-address, which is not given')
     return undefined
   }
   const read = readBindAddress(/^\d+$/.test(text) ? `127.0.0.1:${text}` : text)
@@ -200,9 +200,7 @@ export function refuseIdleApi(
     reader.fail('--api', 'cannot be combined with --once, which exits before a client can connect')
   if (ui !== undefined && once)
     reader.fail('--ui-address', 'cannot be combined with --once, which exits before a browser can connect')
-  for (const { name } of API_TLS_FLAGS)
-    if (api === undefined && (reader.text(name) ?? '') !== '')
-      reader.fail(`--${name}`, 'needs --api, which is not given')
+  if (api === undefined) refuseIdle(reader, API_TLS_FLAGS, '--api, which is not given')
 }
 
 export function defaultApiAddress(serviceProxyName: string | undefined): string {

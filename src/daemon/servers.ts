@@ -279,18 +279,18 @@ const COMMITS_SHOWN = 5
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
   const { activeMode, config, version, intake, nowMs, observer, configz } = options
+  const progress = (status: ActiveMode['status'] | undefined) => ({
+    snapshot: intake.snapshot.number,
+    synced: status?.syncedNumber,
+    error: status?.error?.message,
+    source: sourceJson(intake, nowMs()),
+  })
   return {
     state() {
       const status = activeMode()?.status
-      const table = status?.table
-      return {
-        snapshot: intake.snapshot.number,
-        synced: status?.syncedNumber,
-        error: status?.error?.message,
-        quarantined: quarantinedJson(status),
-        source: sourceJson(intake, nowMs()),
-        services: servicesJson(table === undefined ? [] : table.services.values()),
-      }
+      const quarantined = quarantinedJson(status)
+      const services = servicesJson(status?.table?.services.values() ?? [])
+      return { ...progress(status), quarantined, services }
     },
     status() {
       const active = activeMode()
@@ -298,11 +298,8 @@ function adminPages(options: PagesOptions): AdminPages {
       return {
         mode: active?.mode,
         startedAt: rfc3339(observer.startedWallMs),
-        snapshot: intake.snapshot.number,
-        synced: status?.syncedNumber,
-        error: status?.error?.message,
+        ...progress(status),
         quarantined: status?.quarantined.length,
-        source: sourceJson(intake, nowMs()),
         services: status?.table?.services.size,
         repairs: observer.repairs,
         commits: observer.receipts.lines.slice(-COMMITS_SHOWN),

@@ -119,18 +119,16 @@ export function regardingText(object: EventObject): string {
   return object.kind === 'Node' ? `Node ${printable(object.name)}` : `Service ${printable(object.key)}`
 }
 
-export type EventWrite =
-  | { readonly method: 'POST'; readonly path: string; readonly body: object }
-  | { readonly method: 'PATCH'; readonly path: string; readonly body: object }
+export interface EventWrite {
+  /** PATCH has a JSON merge patch. */
+  readonly method: 'POST' | 'PATCH'
+  readonly path: string
+  readonly body: object
+}
 
 export interface EventIdentity {
   readonly namespace: string
   readonly name: string
-}
-
-export interface EventReporter {
-  readonly controller: string
-  readonly instance: string
 }
 
 /** Makes a unique name of the time in nanoseconds, as kube-proxy does; `count` distinguishes events of one moment. */
@@ -148,7 +146,8 @@ export function creation(
   fact: EventFact,
   identity: EventIdentity,
   at: {
-    readonly reporter: EventReporter
+    /** `kube-proxy-NODE`. */
+    readonly instance: string
     /** The UID of the object that the event regards; `kubectl describe` selects events by it. Empty when unknown. */
     readonly uid: string
     readonly firstWallMs: number
@@ -156,15 +155,15 @@ export function creation(
   },
 ): EventWrite {
   const { type, reason, action, note, regarding } = fact
-  const { reporter, uid, firstWallMs, series } = at
+  const { instance, uid, firstWallMs, series } = at
   const body: WrittenEvent = {
     apiVersion: 'events.k8s.io/v1',
     kind: 'Event',
     metadata: { name: identity.name, namespace: identity.namespace },
     eventTime: microTime(firstWallMs),
     ...(series === undefined ? {} : { series: seriesOf(series) }),
-    reportingController: reporter.controller,
-    reportingInstance: reporter.instance,
+    reportingController: 'kube-proxy',
+    reportingInstance: instance,
     action,
     reason,
     regarding: referenceOf(regarding, uid),

@@ -5,7 +5,6 @@ import {
   type EventFact,
   type EventIdentity,
   type EventObject,
-  type EventReporter,
   type EventSeries,
   type EventWrite,
   identityOf,
@@ -57,7 +56,7 @@ const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 60_000 }
  */
 export class EventRecorder {
   readonly #options: EventRecorderOptions
-  readonly #reporter: EventReporter
+  readonly #instance: string
   readonly #bucket: TokenBucket
   readonly #series = new Map<string, Series>()
   readonly #queue: Series[] = []
@@ -72,7 +71,7 @@ export class EventRecorder {
   constructor(options: EventRecorderOptions) {
     this.#options = options
     // The API server accepts 128 letters.
-    this.#reporter = { controller: 'kube-proxy', instance: `kube-proxy-${options.nodeName}`.slice(0, 128) }
+    this.#instance = `kube-proxy-${options.nodeName}`.slice(0, 128)
     const { clock } = options
     // First writes of facts: 25 at once, then one every 10 s.
     this.#bucket = new TokenBucket({ size: 25, refillMs: 10_000, nowMs: () => clock.nowMs() })
@@ -185,7 +184,7 @@ export class EventRecorder {
   async #write(series: Series): Promise<PostResult> {
     const { fact, uid, firstWallMs, count, lastWallMs, writtenCount } = series
     const counted: EventSeries | undefined = count > 1 ? { count, lastWallMs } : undefined
-    const at = { reporter: this.#reporter, uid, firstWallMs, series: counted }
+    const at = { instance: this.#instance, uid, firstWallMs, series: counted }
     series.tries++
     const isNew = writtenCount === 0 || counted === undefined
     let result = await this.#options.post(
@@ -243,11 +242,7 @@ interface Series {
 
 /** Includes the uid: a Service that is created again has events of its own. */
 function keyOf({ type, reason, action, note, regarding }: EventFact, uid: string): string {
-  return [type, reason, action, placeOf(regarding), uid, note].join('\0')
-}
-
-function placeOf(object: EventObject): string {
-  return object.kind === 'Node' ? `Node ${object.name}` : `Service ${object.key}`
+  return [type, reason, action, regardingText(regarding), uid, note].join('\0')
 }
 
 interface TokenBucketOptions {

@@ -2,14 +2,15 @@ import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { type ConfigWatch, watchConfig } from '../../../src/config/config-changes.ts'
-import { CONFIG_BYTES_MAX } from '../../../src/config/config-document.ts'
+import { FollowedText } from '../../../src/base/followed-text.ts'
+import { CONFIG_BYTES_MAX, readFollowed } from '../../../src/config/config-document.ts'
+import type { ConfigError } from '../../../src/config/flag.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
 
 let folder: string
 let clock: FakeClock
-let watch: ConfigWatch | undefined
+let watch: FollowedText<readonly ConfigError[]> | undefined
 /** What the watch told, a word a call. */
 let told: string[]
 
@@ -26,19 +27,19 @@ afterEach(async () => {
 
 /** Follows a file that said `text`; texts that begin with "bad" are refused. */
 function follow(path: string, text = 'one'): void {
-  watch = watchConfig({
-    file: { path, text },
+  watch = new FollowedText<readonly ConfigError[]>({
     clock,
-    parse: file =>
-      file.text.startsWith('bad')
-        ? { kind: 'errors', errors: [{ path: file.path, message: file.text }] }
-        : { kind: 'ok', value: file.text },
-    handlers: {
-      changed: value => void told.push(`changed ${value}`),
-      failed: errors => void told.push(`failed ${errors.map(({ message }) => message).join()}`),
-      recovered: () => void told.push('recovered'),
-      unchanged: () => void told.push('unchanged'),
+    pollMs: 500,
+    text,
+    read: () => readFollowed(path),
+    use(now) {
+      if (now.startsWith('bad')) return [{ path, message: now }]
+      told.push(`changed ${now}`)
+      return undefined
     },
+    failed: errors => void told.push(`failed ${errors.map(({ message }) => message).join()}`),
+    recovered: () => void told.push('recovered'),
+    unchanged: () => void told.push('unchanged'),
   })
 }
 

@@ -40,11 +40,11 @@ let passed: Snapshot[]
 let intake: Intake
 let source: HandSource
 
+const NOTHING = { refusals: () => undefined, problem: () => undefined }
+
 beforeEach(async () => {
   passed = []
-  intake = new Intake({
-    handlers: { refusals: () => undefined, problem: () => undefined },
-  })
+  intake = new Intake({ handlers: NOTHING })
   source = new HandSource()
   intake.deliverTo({ offer: snapshot => passed.push(snapshot) })
   await intake.follow(source)
@@ -56,10 +56,7 @@ describe('Intake', () => {
   it('does not keep the refusals of a source that another one replaces', async () => {
     const refusal = { object: 'Service ns/a', field: '', value: '', reason: 'too new' }
     const reports: number[] = []
-    const problem = () => undefined
-    intake = new Intake({
-      handlers: { refusals: list => reports.push(list.length), problem },
-    })
+    intake = new Intake({ handlers: { ...NOTHING, refusals: list => reports.push(list.length) } })
     await intake.follow(source)
     source.handlers?.refusals([{ location: 'services', refusal }])
     const next = new HandSource()
@@ -161,10 +158,7 @@ describe('Intake', () => {
   })
 
   it('keeps what the Node was when it goes, and tells load balancers to keep away', async () => {
-    const keeping = new Intake({
-      keepsNode: true,
-      handlers: { refusals: () => undefined, problem: () => undefined },
-    })
+    const keeping = new Intake({ keepsNode: true, handlers: NOTHING })
     const node = {
       apiVersion: 'v1',
       kind: 'Node',

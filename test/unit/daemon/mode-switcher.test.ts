@@ -111,14 +111,20 @@ function switcher(start = configOf('nftables'), clock = new FakeClock()): ModeSw
   } as never as ModeSwitcherOptions)
 }
 
+/** A switcher whose first mode has synced, and retired the others. */
+async function started(...[start, clock]: Parameters<typeof switcher>): Promise<ModeSwitcher> {
+  const mine = switcher(start, clock)
+  begun[0]?.report(SYNCED)
+  await mine.retired()
+  return mine
+}
+
 async function settled(): Promise<void> {
   for (let turn = 0; turn < 10; turn++) await Promise.resolve()
 }
 
 test('the mode from before retires once its last pass has ended, which would repair what goes', async () => {
-  const mine = switcher()
-  begun[0]?.report(SYNCED)
-  await settled()
+  const mine = await started()
   retired.length = 0
   await mine.change(configOf('ipvs'))
   expect(mine.current.mode).toBe('nftables')
@@ -133,18 +139,14 @@ test('the mode from before retires once its last pass has ended, which would rep
 })
 
 test("a named proxy removes nothing of modes that have no place for names: it is another one's", async () => {
-  const mine = switcher(configOf('nftables', { serviceProxyName: 'mesh' }))
-  begun[0]?.report(SYNCED)
-  await mine.retired()
+  await started(configOf('nftables', { serviceProxyName: 'mesh' }))
   const others = MODES.filter(({ name, notNamed }) => name !== 'nftables' && notNamed === undefined)
   expect(retired).toEqual(others.map(({ name }) => name))
   expect(warned).toEqual([])
 })
 
 test('chains that anybody may have written stay, and are warned of', async () => {
-  const mine = switcher()
-  begun[0]?.report(SYNCED)
-  await mine.retired()
+  await started()
   expect(retired).toEqual(MODE_NAMES.filter(name => name !== 'nftables'))
   expect(warned).toEqual(['chains of iptables mode are kept'])
 })
@@ -167,10 +169,8 @@ test('the old mode serves until the next one can program each family that has Se
 
 test('what stays of other modes is tried every minute, said once, and reported until it is gone', async () => {
   const clock = new FakeClock()
-  const mine = switcher(configOf('nftables'), clock)
   failures.add('userspace')
-  begun[0]?.report(SYNCED)
-  await mine.retired()
+  const mine = await started(configOf('nftables'), clock)
   const kept = 'chains of iptables mode are kept'
   expect([...(mine.leftovers ?? [])]).toEqual([
     ['iptables', kept],
@@ -196,10 +196,8 @@ test('what stays of other modes is tried every minute, said once, and reported u
 
 test('a process that stops no longer tries to remove what stays of other modes', async () => {
   const clock = new FakeClock()
-  const mine = switcher(configOf('nftables'), clock)
   failures.add('userspace')
-  begun[0]?.report(SYNCED)
-  await mine.retired()
+  const mine = await started(configOf('nftables'), clock)
   retired.length = 0
   void mine.stop()
   await clock.advance(120_000)

@@ -74,6 +74,15 @@ function rig(
   return { saved, clock, lines, said, offered, metrics, intake }
 }
 
+/** The same with a saved state, once the source cannot be read. */
+async function troubled(options: Parameters<typeof rig>[0] = {}) {
+  const path = await save()
+  const its = rig(options)
+  its.saved.begin()
+  its.saved.troubled()
+  return { ...its, path }
+}
+
 const SERVES = 'kprobe serves the saved state until it does'
 
 describe('SavedState', () => {
@@ -97,10 +106,7 @@ describe('SavedState', () => {
   })
 
   it('serves at once when the source cannot be read', async () => {
-    await save()
-    const { saved, clock, offered } = rig()
-    saved.begin()
-    saved.troubled()
+    const { saved, clock, offered } = await troubled()
     await eventually(() => offered.length === 1)
     saved.troubled()
     await clock.advance(600)
@@ -134,10 +140,7 @@ describe('SavedState', () => {
   })
 
   it('ends with the first list: no age any more, one line, and from then on it saves', async () => {
-    const path = await save()
-    const { saved, clock, said, offered, metrics, intake } = rig()
-    saved.begin()
-    saved.troubled()
+    const { saved, clock, said, offered, metrics, intake, path } = await troubled()
     await eventually(() => offered.length === 1)
     saved.synced(STATE)
     await clock.advance(60_000)
@@ -155,11 +158,8 @@ describe('SavedState', () => {
   })
 
   it('leaves the kernel alone while that serves something else, and looks again', async () => {
-    await save()
     let isFree = false
-    const { saved, clock, said, offered } = rig({ mayServe: () => isFree })
-    saved.begin()
-    saved.troubled()
+    const { saved, clock, said, offered } = await troubled({ mayServe: () => isFree })
     await eventually(() => said('kprobe changes nothing until the API server answers').length === 1)
     await clock.advance(29_000)
     expect([offered.length, saved.staleS]).toEqual([0, undefined])
@@ -169,11 +169,8 @@ describe('SavedState', () => {
   })
 
   it('holds no objects while the kernel serves something else: it reads them again', async () => {
-    await save()
     let isFree = false
-    const { saved, clock, said, offered } = rig({ mayServe: () => isFree })
-    saved.begin()
-    saved.troubled()
+    const { clock, said, offered } = await troubled({ mayServe: () => isFree })
     await eventually(() => said('kprobe changes nothing until the API server answers').length === 1)
     await save(snapshotOf([service('read-again')]))
     isFree = true
