@@ -100,7 +100,7 @@ export class NodeCondition {
     const leftMs = START_MS - (nowMs - this.#startedMs)
     const verifyMs = this.#isSynced && !this.#verified ? this.#verifyAtMs - nowMs : Number.POSITIVE_INFINITY
     if (!this.#verified && leftMs > 0) return Math.min(leftMs, verifyMs)
-    const state = conditionState({ verified: this.#verified, healthy: health().healthy })
+    const state = !this.#verified ? NOT_PROGRAMMED : health().healthy ? PROGRAMMED : STALLED
     // The first sync shows that the server answers: True does not wait for long then.
     const maxMs = this.#isSynced ? RETRY.maxMs : START_MS
     if (!(await this.#say(state))) return this.#pacer.failed({ ...RETRY, maxMs, random })
@@ -189,18 +189,7 @@ interface ConditionState {
   readonly message: string
 }
 
-interface ConditionFacts {
-  /** The first sync was read back from the kernel. */
-  readonly verified: boolean
-  /** /healthz would answer 200, the Node aside. */
-  readonly healthy: boolean
-}
-
-/** The messages name no time: each other one would be a write. */
-export function conditionState({ verified, healthy }: ConditionFacts): ConditionState {
-  if (!verified) return NOT_PROGRAMMED
-  return healthy ? PROGRAMMED : STALLED
-}
+/* The messages name no time: each other one would be a write. */
 
 const PROGRAMMED: ConditionState = {
   status: 'True',
