@@ -7,20 +7,6 @@ const LONGEST = 'n'.repeat(255)
 
 const ofSets: readonly Case[] = [
   {
-    title: 'adds a set that is there already, in a new generation',
-    given: [of.set('s')],
-    batch: [of.set('s')],
-    replies: [],
-    commits,
-  },
-  {
-    title: 'takes another size for a set',
-    given: [of.set('s', { size: 2 })],
-    batch: [of.set('s', { size: 3 })],
-    replies: [],
-    commits,
-  },
-  {
     title: 'refuses to declare a set with other flags or another key length',
     given: [of.set('s')],
     batch: [of.set('s', { flags: of.SET_TIMEOUT }), of.set('s', { keyLength: 8 })],

@@ -13,7 +13,6 @@ const ofTables: readonly Case[] = [
     replies: ['2 EEXIST @20'],
   },
   { title: 'refuses table flags it does not know', batch: [of.table(0x80)], replies: ['2 EOPNOTSUPP'] },
-  { title: 'switches a table off', batch: [of.table(1)], replies: [], commits },
   {
     title: 'names the table that is missing',
     batch: [nft(MSG.newChain, CREATE, str(1, 'nope'), str(3, 'c'))],
@@ -28,13 +27,6 @@ const ofTables: readonly Case[] = [
     title: 'replaces a table in one batch whether or not it is there',
     given: [of.deleteTable()],
     batch: [of.table(), of.deleteTable(), of.table(), of.chain('c')],
-    replies: [],
-    commits,
-  },
-  {
-    title: 'empties everything at a delete without a name',
-    given: [of.chain('c')],
-    batch: [{ ...nft(MSG.delTable, 0), family: 0 }],
     replies: [],
     commits,
   },

@@ -4,7 +4,6 @@ import {
   NF_INET_LOCAL_OUT,
   NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
-  NFPROTO_UNSPEC,
   NFT_MSG_DELRULE,
   NFT_MSG_NEWRULE,
   NFT_TABLE_F_DORMANT,
@@ -44,30 +43,14 @@ export function newTable(call: Call): void {
     return
   }
   if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, TABLE.fields.name[0]))
-  const before = existing.flags
-  if (flags === before) return
-  existing.flags = flags
-  journal.did(() => {
-    existing.flags = before
-  })
-}
-
-/** Without a name it empties a whole family, or everything, as `nft flush ruleset` does. */
-export function deleteTable(call: Call): void {
-  const { space, family } = call
-  const { name } = attributesOf(call, TABLE)
-  if (name !== undefined) {
-    dropTable(call, tableOf(call, name))
-    return
-  }
-  for (const table of [...space.tables.values()]) {
-    if (family === NFPROTO_UNSPEC || family === table.family) dropTable(call, table)
-  }
+  // The kernel switches a table off and on: this project never asks for that.
+  if (flags !== existing.flags) refuse('EOPNOTSUPP')
 }
 
 /** Listeners hear of all its rules, then of its chains, then of itself. */
-function dropTable(call: Call, table: FakeTable): void {
+export function deleteTable(call: Call): void {
   const { space, journal } = call
+  const table = tableOf(call, attributesOf(call, TABLE).name)
   for (const chain of table.chains.values()) flush(call, { table, chain })
   for (const chain of table.chains.values()) journal.notices.push(() => chainNotice(call, { table, chain }))
   journal.notices.push(() => tableNotice(call, table))
@@ -167,14 +150,10 @@ function targetOf(expression: ExpressionAttributes): readonly string[] {
   return name === undefined ? [] : [name]
 }
 
-/** One rule by its handle, or all of a chain, or all of a table. */
+/** One rule by its handle, or all of a chain. */
 export function deleteRule(call: Call): void {
   const values = attributesOf(call, RULE)
   const table = tableOf(call, values.table)
-  if (values.chain === undefined) {
-    for (const chain of table.chains.values()) flush(call, { table, chain })
-    return
-  }
   const chain = chainOf(call, table, { value: values.chain, attribute: NFTA_RULE_CHAIN })
   if (values.handle === undefined) {
     flush(call, { table, chain })

@@ -20,13 +20,8 @@ export function newSet(call: Call): void {
   const table = tableOf(call, values.table)
   const name = nameIn(call, values.name, SET.fields.name[0])
   const declared = declarationOf(values)
-  const existing = table.sets.get(name)
-  if (existing !== undefined) {
-    const differs = (message.flags & NLM_F_EXCL) !== 0 || !sameDeclaration(existing, declared)
-    if (differs) refuse('EEXIST', offsetOf(call, SET.fields.name[0]))
-    resize(call, existing, declared.size)
-    return
-  }
+  // The kernel takes the same declaration again, and another size: this project makes such a set anew.
+  if (table.sets.has(name)) refuse('EEXIST', offsetOf(call, SET.fields.name[0]))
   if ((message.flags & NLM_F_CREATE) === 0) refuse('ENOENT')
   journal.put(table.sets, name, { ...declared, name, handle: table.handles.next(), elements: new Map() })
 }
@@ -57,26 +52,6 @@ function declarationOf(values: ValuesOf<typeof SET>): Declaration {
     expression,
     size,
   }
-}
-
-function sameDeclaration(a: Declaration, b: Declaration): boolean {
-  return (
-    a.flags === b.flags &&
-    a.keyType === b.keyType &&
-    a.keyLength === b.keyLength &&
-    a.dataType === b.dataType &&
-    a.dataLength === b.dataLength &&
-    (a.expression === undefined) === (b.expression === undefined)
-  )
-}
-
-/** A new generation even when the size is the same. */
-function resize(call: Call, set: FakeSet, size: number): void {
-  const before = set.size
-  if (size !== 0) set.size = size
-  call.journal.did(() => {
-    set.size = before
-  })
 }
 
 export function deleteSet(call: Call): void {
