@@ -1,6 +1,5 @@
-import { finish, SYNC_SHARE, systemClock } from '../../src/base/clock.ts'
+import { SYNC_SHARE, systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
-import type { FrontendTable } from '../../src/model/frontend.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import {
@@ -153,15 +152,6 @@ const PLANE_OPTIONS = {
   detector: { IPv4: undefined, IPv6: undefined },
   connectionCounters: false,
   logGroup: 0,
-}
-
-export function tableOf(objects: Iterable<object>): FrontendTable {
-  const pool = new ValuePool()
-  const snapshot = applyEvents(
-    EMPTY_SNAPSHOT,
-    [...objects].map(object => eventOf(object, pool)),
-  )
-  return finish(resolve(RESOLVE_OPTIONS, undefined, snapshot)).table
 }
 
 /** With the pool that a source of the daemon has. */

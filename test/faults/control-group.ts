@@ -4,13 +4,8 @@ import { eventually } from '../support/patience.ts'
 
 /** Where a group can be made, and the names of its files: cgroup v1 (memory), cgroup v2. Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst. */
 const HIERARCHIES = [
-  {
-    mount: '/sys/fs/cgroup/memory',
-    limit: 'memory.limit_in_bytes',
-    peak: 'memory.max_usage_in_bytes',
-    events: 'memory.oom_control',
-  },
-  { mount: '/sys/fs/cgroup', limit: 'memory.max', peak: 'memory.peak', events: 'memory.events' },
+  { mount: '/sys/fs/cgroup/memory', limit: 'memory.limit_in_bytes', events: 'memory.oom_control' },
+  { mount: '/sys/fs/cgroup', limit: 'memory.max', events: 'memory.events' },
 ] as const
 
 export class ControlGroup {
@@ -46,11 +41,6 @@ export class ControlGroup {
   /** A command that runs another one in the group. */
   get wrapper(): readonly string[] {
     return ['sh', '-c', 'echo $$ > "$0" && exec "$@"', join(this.#folder, 'cgroup.procs')]
-  }
-
-  /** The most memory in use so far, with what the kernel counts for the group: sockets, page cache; bytes. */
-  get peakBytes(): number {
-    return Number(this.#read(this.#files.peak))
   }
 
   /** How many of its processes the kernel has killed for want of memory. */

@@ -16,17 +16,12 @@ export interface Ended {
 export interface RunOptions {
   /** The script; the built command by default. */
   readonly command?: string
-  /** Of an idle machine. */
-  readonly limitMs?: number
 }
 
-export function runCommand(
-  args: readonly string[],
-  { command = COMMAND, limitMs = 60_000 }: RunOptions = {},
-): Ended {
+export function runCommand(args: readonly string[], { command = COMMAND }: RunOptions = {}): Ended {
   const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args], {
     encoding: 'utf8',
-    timeout: patientMs(limitMs),
+    timeout: patientMs(60_000),
   })
   return { code: status, out: stdout, err: stderr }
 }

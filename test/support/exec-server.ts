@@ -31,10 +31,10 @@ export interface ExecAsked {
 interface ExecServerOptions {
   readonly pods: readonly object[]
   readonly answer: (asked: ExecAsked) => ExecAnswer
-  /** Time that each command takes. */
-  readonly runMs?: number
 }
 
+/** Time that each command takes. */
+const RUN_MS = 5
 /** As long as what a kubelet sends at once. */
 const FRAME_BYTES = 32 * 1024
 
@@ -49,7 +49,6 @@ export class ExecServer {
   readonly identities = new Set<string>()
   readonly #server: Server
   readonly #sockets = new Set<Socket>()
-  readonly #runMs: number
 
   static async start(options: ExecServerOptions): Promise<ExecServer> {
     const server = new ExecServer(options)
@@ -57,8 +56,7 @@ export class ExecServer {
     return server
   }
 
-  private constructor({ pods, answer, runMs = 5 }: ExecServerOptions) {
-    this.#runMs = runMs
+  private constructor({ pods, answer }: ExecServerOptions) {
     this.#server = createServer((request, response) => {
       this.#note(request)
       const { searchParams } = new URL(request.url ?? '', 'http://server')
@@ -158,7 +156,7 @@ export class ExecServer {
         frame(2, Buffer.concat([Buffer.from([3]), Buffer.from(JSON.stringify(statusOf(code, failure)))])),
       )
       socket.write(frame(8, Buffer.from([3, 232])))
-    }, this.#runMs)
+    }, RUN_MS)
   }
 }
 

@@ -11,7 +11,6 @@ export interface RigOptions {
   readonly clock?: Clock
   readonly config?: PipelineConfig
   readonly driftPollMs?: number
-  readonly healPeriodMs?: number
   /** A socket that listens; without it nobody is named. */
   readonly openListener?: () => Transport
 }

@@ -1,5 +1,5 @@
 import type { Cancel, Clock } from '../../../src/base/clock.ts'
-import { type ClusterShape, type Placed, sliceOf, slicesOf } from './generator.ts'
+import { type ClusterShape, type Placed, SLICE_ENDPOINTS_MAX, sliceOf, slicesOf } from './generator.ts'
 import type { Random } from './random.ts'
 import type { Store } from './store.ts'
 
@@ -25,45 +25,10 @@ export function* replacements({ shape, random, triggered }: ChurnOptions): Gener
   }
 }
 
-/** All endpoints of these Services are replaced, a quarter more than needed at a time. */
-export function* rollingUpdate(
-  { shape, triggered }: ChurnOptions,
-  services: readonly number[],
-): Generator<Placed, undefined> {
-  const pods = new PodTable(shape)
-  const surge = Math.max(1, Math.floor(shape.endpointsPerService / 4))
-  const slices = services.flatMap(service =>
-    Array.from({ length: pods.slicesOf(service) }, (_, number) => ({ service, number })),
-  )
-  for (const { service, number } of slices) {
-    const old = [...pods.of(service, number)]
-    const made: number[] = []
-    while (old.length > 0) {
-      const count = Math.min(surge, old.length)
-      made.push(...Array.from({ length: count }, () => pods.fresh()))
-      yield pods.put({ service, number, pods: [...old, ...made], ...triggerOf(triggered) })
-      old.splice(0, count)
-      yield pods.put({ service, number, pods: [...old, ...made], ...triggerOf(triggered) })
-    }
-  }
-  return undefined
-}
-
-/** The first endpoint of a Service becomes ready and unready by turns, without end. */
-export function* flaps({ shape, triggered }: ChurnOptions, service: number): Generator<Placed, undefined> {
-  const pods = new PodTable(shape)
-  const [first = 0, ...rest] = pods.of(service, 0)
-  for (let ready = false; ; ready = !ready) {
-    const unready = new Set(ready ? [] : [first])
-    yield pods.put({ service, number: 0, pods: [first, ...rest], unready, ...triggerOf(triggered) })
-  }
-}
-
 interface SliceState {
   readonly service: number
   readonly number: number
   readonly pods: readonly number[]
-  readonly unready?: ReadonlySet<number>
   readonly triggered?: string
 }
 
@@ -86,9 +51,9 @@ class PodTable {
   }
 
   of(service: number, number: number): readonly number[] {
-    const { endpointsPerService: count, endpointsPerSlice = 100 } = this.#shape
-    const first = number * endpointsPerSlice
-    const length = Math.max(0, Math.min(endpointsPerSlice, count - first))
+    const { endpointsPerService: count } = this.#shape
+    const first = number * SLICE_ENDPOINTS_MAX
+    const length = Math.max(0, Math.min(SLICE_ENDPOINTS_MAX, count - first))
     const start = Array.from({ length }, (_, slot) => service * count + first + slot)
     return this.#slices.get(`${service}/${number}`) ?? start
   }

@@ -72,8 +72,6 @@ export interface FaultRule {
   readonly resource?: string
   readonly verb?: string
   readonly when?: (seen: Seen) => boolean
-  /** Requests that match and are left alone first. */
-  readonly skip?: number
   /** Requests that get it; all by default. */
   readonly times?: number
   readonly faults: readonly Fault[]
@@ -97,14 +95,13 @@ export class FaultScript {
   faultsFor(seen: Seen): readonly Fault[] {
     const found: Fault[] = []
     for (const entry of this.#rules) {
-      const { resource, verb, when, skip = 0, times = Number.POSITIVE_INFINITY, faults } = entry.rule
+      const { resource, verb, when, times = Number.POSITIVE_INFINITY, faults } = entry.rule
       const matches =
         (resource === undefined || resource === seen.resource) &&
         (verb === undefined || verb === seen.verb) &&
         (when === undefined || when(seen))
       if (!matches) continue
-      const number = entry.seen++
-      if (number >= skip && number < skip + times) found.push(...faults)
+      if (entry.seen++ < times) found.push(...faults)
     }
     return found
   }

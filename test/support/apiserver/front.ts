@@ -20,7 +20,7 @@ interface FrontOptions {
   readonly relayTo: number | undefined
 }
 
-/** The port of a server: can stop listening, cut all connections, or leave them standing without a word. */
+/** The port of a server: can stop listening, and cut all connections. */
 export class Front {
   readonly #options: FrontOptions
   readonly #server: Server
@@ -28,8 +28,6 @@ export class Front {
   /** By the port of the peer as the server behind this sees it. */
   readonly #connections = new Map<number, Connection>()
   readonly #all = new Set<Connection>()
-  /** Connections made from now on get no answer. */
-  silent = false
   accepted = 0
   #port: number
 
@@ -87,10 +85,6 @@ export class Front {
     for (const socket of [...this.#sockets]) socket.destroy()
   }
 
-  stallAll(): void {
-    for (const connection of this.#all) connection.stall()
-  }
-
   connectionOf(peerPort: number | undefined): Connection | undefined {
     return peerPort === undefined ? undefined : this.#connections.get(peerPort)
   }
@@ -101,10 +95,6 @@ export class Front {
     socket.once('close', () => this.#sockets.delete(socket))
     // The other side's resets are its affair.
     socket.on('error', () => undefined)
-    if (this.silent) {
-      socket.pause()
-      return
-    }
     const { relayTo, accept } = this.#options
     if (relayTo !== undefined) this.#relay(socket, relayTo)
     else {

@@ -4,8 +4,6 @@ import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 export interface ClusterShape {
   readonly services: number
   readonly endpointsPerService: number
-  /** As the controller cuts them. */
-  readonly endpointsPerSlice?: number
   readonly nodes?: number
   readonly namespaces?: number
   /** managedFields and annotations, which are half of an object's bytes; on by default. */
@@ -14,7 +12,8 @@ export interface ClusterShape {
 
 const NODES = 100
 const NAMESPACES = 50
-const SLICE_ENDPOINTS_MAX = 100
+/** As the controller cuts them. */
+export const SLICE_ENDPOINTS_MAX = 100
 const WRITTEN = '2026-11-01T00:00:00Z'
 
 export interface Placed {
@@ -116,12 +115,12 @@ export function serviceOf(
 }
 
 export function slicesOf(index: number, shape: ClusterShape): readonly ApiObject[] {
-  const { endpointsPerService: count, endpointsPerSlice = SLICE_ENDPOINTS_MAX } = shape
-  const slices = Math.max(1, Math.ceil(count / endpointsPerSlice))
+  const { endpointsPerService: count } = shape
+  const slices = Math.max(1, Math.ceil(count / SLICE_ENDPOINTS_MAX))
   return Array.from({ length: slices }, (_, number) => {
-    const first = number * endpointsPerSlice
+    const first = number * SLICE_ENDPOINTS_MAX
     const pods = Array.from(
-      { length: Math.min(endpointsPerSlice, count - first) },
+      { length: Math.min(SLICE_ENDPOINTS_MAX, count - first) },
       (_, slot) => index * count + first + slot,
     )
     return sliceOf(index, { ...shape, number, pods })

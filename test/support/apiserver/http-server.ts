@@ -1,12 +1,10 @@
 import { createServer as createHttp1, type IncomingMessage, type ServerResponse } from 'node:http'
 import {
-  createServer as createHttp2,
   createSecureServer,
   type Http2ServerRequest,
   type Http2ServerResponse,
   type ServerHttp2Session,
 } from 'node:http2'
-import { createServer as createHttps } from 'node:https'
 import type { Server, Socket } from 'node:net'
 import { TLSSocket } from 'node:tls'
 import { type KubeconfigOptions, kubeconfigText } from '../kubeconfig.ts'
@@ -19,12 +17,10 @@ import { Semantics, type SemanticsOptions } from './semantics.ts'
 import type { Store } from './store.ts'
 
 export interface ApiServerOptions extends SemanticsOptions {
-  /** Plain HTTP when false. An authority of the test's, or one made for this server. */
+  /** HTTP/1.1 without TLS when false. An authority of the test's, or one made for this server. */
   readonly tls?: boolean | Authority
   /** Certificate to show instead of one for the loopback addresses. */
   readonly certificate?: { readonly certPem: string; readonly keyPem: string }
-  /** Without TLS a server speaks one version only: HTTP/2 with prior knowledge, or HTTP/1.1 when false. */
-  readonly http2?: boolean
   readonly host?: string
   readonly port?: number
   readonly maxConcurrentStreams?: number
@@ -110,11 +106,6 @@ export class ApiServer {
     return this.#front.accepted
   }
 
-  /** Requests that have not ended. */
-  get openCount(): number {
-    return this.#exchanges.size
-  }
-
   kubeconfig(options: Omit<KubeconfigOptions, 'server'> & { readonly server?: string } = {}): string {
     const ca = this.authority === undefined ? {} : { caPem: this.authority.caPem }
     return kubeconfigText({ server: this.url, ...ca, ...options })
@@ -127,19 +118,12 @@ export class ApiServer {
 
   /** Listens again, on the same port. */
   listen(): Promise<void> {
-    this.#front.silent = false
     return this.#front.listen()
   }
 
   /** Every connection is reset; new ones are welcome. */
   cut(): void {
     this.#front.cut()
-  }
-
-  /** Half open: connections stand, and new ones can be made, but nothing is heard on any. Until `listen`. */
-  silence(): void {
-    this.#front.silent = true
-    this.#front.stallAll()
   }
 
   /** Ends everything: connections, exchanges, both listeners. Idempotent. */
@@ -209,9 +193,9 @@ export class ApiServer {
 }
 
 function createInner(options: ApiServerOptions, authority: Authority | undefined, handle: Handled): Server {
-  const { http2 = authority !== undefined, maxConcurrentStreams } = options
+  if (authority === undefined) return createHttp1(handle)
+  const { maxConcurrentStreams } = options
   const settings = maxConcurrentStreams === undefined ? {} : { settings: { maxConcurrentStreams } }
-  if (authority === undefined) return http2 ? createHttp2(settings, handle) : createHttp1(handle)
   const { certPem, keyPem } = options.certificate ?? authority.issue()
   const tls = {
     cert: certPem,
@@ -222,9 +206,7 @@ function createInner(options: ApiServerOptions, authority: Authority | undefined
   }
   // Megabytes of answers that wait for slow readers; Node turns new streams down beyond 10 of them, a real server does not.
   const maxSessionMemory = 1_000
-  return http2
-    ? createSecureServer({ ...tls, allowHTTP1: true, maxSessionMemory, ...settings }, handle)
-    : createHttps(tls, handle)
+  return createSecureServer({ ...tls, allowHTTP1: true, maxSessionMemory, ...settings }, handle)
 }
 
 function listening(server: Server): Promise<void> {

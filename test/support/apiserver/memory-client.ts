@@ -18,9 +18,8 @@ interface MemoryClientOptions {
   readonly clock: Clock
   /** Read anew for each request. */
   readonly token?: () => string | undefined
-  /** As client-go's, by default 5 and 10; 0 for no limit. */
+  /** As client-go's, by default 5, in bursts of 10; 0 for no limit. */
   readonly qps?: number
-  readonly burst?: number
   /** Hears of each request as it goes out. */
   readonly sent?: (request: ApiRequest) => void
 }
@@ -35,8 +34,8 @@ export class MemoryClient implements ApiClient {
 
   constructor(options: MemoryClientOptions) {
     this.#options = options
-    const { clock, qps = 5, burst = 10 } = options
-    this.#limit = new RateLimit({ qps, burst, clock })
+    const { clock, qps = 5 } = options
+    this.#limit = new RateLimit({ qps, burst: 10, clock })
   }
 
   /** Requests whose responses have not ended. */

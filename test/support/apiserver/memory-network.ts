@@ -5,8 +5,6 @@ import type { Random } from './random.ts'
 interface MemoryNetworkOptions {
   readonly clock: Clock
   readonly random: Random
-  /** Of each piece, milliseconds. */
-  readonly latencyMs?: { readonly min: number; readonly max: number }
   /** Probability that a piece arrives in two. */
   readonly cutChance?: number
 }
@@ -77,9 +75,9 @@ export class MemoryNetwork {
     this.#passengers.delete(passenger)
   }
 
+  /** Of each piece. */
   latencyMs(): number {
-    const { random, latencyMs = { min: 1, max: 20 } } = this.#options
-    return random.int(latencyMs.min, latencyMs.max)
+    return this.#options.random.int(1, 20)
   }
 
   /** A piece as it arrives: whole, or cut at any byte. */

@@ -56,7 +56,6 @@ export interface Twist {
   readonly emptyPages?: boolean
   readonly ignoresLimit?: boolean
   readonly withholdsEnd?: boolean
-  readonly bookmarkAhead?: bigint
 }
 
 export interface SemanticsOptions {
@@ -65,8 +64,6 @@ export interface SemanticsOptions {
   readonly clock?: Clock
   /** Uniform in [0, 1). */
   readonly random?: () => number
-  /** Besides JSON; protobuf by default. */
-  readonly encoders?: readonly Encoder[]
   /** Groups the server does not have; core cannot be off. Tests may change it. */
   readonly groupsOff?: Iterable<string>
   /** Feature gate WatchList; on by default, as the server's. */
@@ -98,7 +95,7 @@ export class Semantics {
   selectsClusterIps = true
   ready = true
   readonly #random: () => number
-  readonly #encoders: readonly Encoder[]
+  readonly #encoders: readonly Encoder[] = [new JsonEncoder(), new ProtobufEncoder()]
 
   constructor(options: SemanticsOptions = {}) {
     this.store = options.store ?? new Store()
@@ -110,7 +107,6 @@ export class Semantics {
     this.expiredAsStatus = options.expiredAsStatus ?? false
     this.limitAlways = options.limitAlways ?? false
     this.#random = options.random ?? Math.random
-    this.#encoders = [new JsonEncoder(), ...(options.encoders ?? [new ProtobufEncoder()])]
   }
 
   handle(request: ServerRequest, twist: Twist = {}): Reply {
@@ -204,8 +200,8 @@ export class Semantics {
     if (old !== undefined) throw old
     const { clock, bookmarkEveryMs } = this
     const timeoutMs = WATCH_MIN_MS * (1 + this.#random())
-    const { withholdsEnd = false, bookmarkAhead = 0n } = twist
-    const watched = { ...request, resource, clock, bookmarkEveryMs, timeoutMs, withholdsEnd, bookmarkAhead }
+    const { withholdsEnd = false } = twist
+    const watched = { ...request, resource, clock, bookmarkEveryMs, timeoutMs, withholdsEnd }
     return {
       kind: 'watch',
       headers: { 'content-type': encoder.watchContentType },

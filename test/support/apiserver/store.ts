@@ -55,9 +55,6 @@ interface StoreOptions {
   readonly startVersion?: string
   /** Wall clock, for creationTimestamp. */
   readonly now?: () => Date
-  readonly newUid?: () => string
-  /** Changes kept for each resource; the oldest beyond it are compacted. */
-  readonly historyMax?: number
 }
 
 interface Shelf {
@@ -68,23 +65,21 @@ interface Shelf {
   sorted: readonly ApiObject[] | undefined
 }
 
+/** Changes kept for each resource; the oldest beyond it are compacted. */
 const HISTORY_MAX = 50_000
 
 /** Objects with one log of versions for all resources, as etcd keeps it. Objects are never changed in place. */
 export class Store implements View {
   readonly #shelves = new Map<string, Shelf>()
   readonly #now: () => Date
-  readonly #newUid: () => string
-  readonly #historyMax: number
+  readonly #newUid = countedUids()
   #version: bigint
   #compacted: bigint
 
-  constructor({ startVersion = '1', now, newUid, historyMax = HISTORY_MAX }: StoreOptions = {}) {
+  constructor({ startVersion = '1', now }: StoreOptions = {}) {
     this.#version = BigInt(startVersion)
     this.#compacted = this.#version
     this.#now = now ?? (() => new Date())
-    this.#newUid = newUid ?? countedUids()
-    this.#historyMax = historyMax
   }
 
   get version(): bigint {
@@ -214,8 +209,8 @@ export class Store implements View {
 
   /** In large steps, so that a full log costs nothing at each change. */
   #trim({ log }: Shelf): void {
-    if (log.length < this.#historyMax * 1.25) return
-    const last = log[log.length - this.#historyMax - 1]
+    if (log.length < HISTORY_MAX * 1.25) return
+    const last = log[log.length - HISTORY_MAX - 1]
     if (last !== undefined) this.compact(last.version)
   }
 

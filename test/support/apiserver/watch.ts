@@ -21,8 +21,6 @@ interface WatchRequest extends ListRequest {
   readonly timeoutMs: number
   /** The bookmark at the end of the initial events never comes. */
   readonly withholdsEnd?: boolean
-  /** Added to the versions that bookmarks tell. */
-  readonly bookmarkAhead?: bigint
 }
 
 /** Throws ApiFailure 504 for a version that a streaming list would have to wait for. */
@@ -111,13 +109,12 @@ function timers(view: View, request: WatchRequest, sink: EventSink, stop: Cancel
   return [cancelEnd, () => cancelNext(), () => cancelLast()]
 }
 
-export function bookmark(
-  { resource, bookmarkAhead = 0n }: Pick<WatchRequest, 'resource' | 'bookmarkAhead'>,
+function bookmark(
+  { resource }: Pick<WatchRequest, 'resource'>,
   version: bigint,
   annotations?: { readonly [key: string]: string },
 ): WatchEvent {
-  const resourceVersion = String(version + bookmarkAhead)
-  const metadata = { resourceVersion, ...(annotations === undefined ? {} : { annotations }) }
+  const metadata = { resourceVersion: String(version), ...(annotations === undefined ? {} : { annotations }) }
   const object: ApiObject = { kind: resource.kind, apiVersion: apiVersionOf(resource), metadata }
   return { type: 'BOOKMARK', object }
 }

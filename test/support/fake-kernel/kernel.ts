@@ -23,7 +23,7 @@ import { type Message, readMessages } from '../../../src/netlink/message.ts'
 import { type BatchOutcome, runBatch } from './batch.ts'
 import { type Call, familyIn } from './call.ts'
 import { dumpOf, ruleByHandle } from './dump.ts'
-import { type FakeTable, Handles, Journal, type Namespace, type Notice, Refusal } from './objects.ts'
+import { Handles, Journal, type Namespace, type Notice, Refusal } from './objects.ts'
 import { doneMessage, errorReply, messageOf, type ObjectHead, objectMessage } from './replies.ts'
 import { FakeSocket, type SocketOptions } from './socket.ts'
 
@@ -196,9 +196,4 @@ export class FakeKernel {
       yield doneMessage(call.message.sequence, to.portId)
     })()
   }
-}
-
-/** The table, for tests that look inside. */
-export function tableIn(kernel: FakeKernel, family: number, name: string): FakeTable | undefined {
-  return kernel.space.tables.get(`${family} ${name}`)
 }

@@ -13,8 +13,6 @@ interface PeerOptions {
   /** Replaces whole fields of referenceConfig. */
   readonly config?: ProxyConfig
   readonly environment?: Readonly<Record<string, string>>
-  readonly healthzPort?: number
-  readonly metricsPort?: number
   /** Starts it again when it exits with 1, as kubelet does: it exits when the addresses of its Node change (1.37). */
   readonly restarts?: true
 }
@@ -30,6 +28,8 @@ for _ in 1 2 3 4; do
 done`
 
 const READY_MAX_MS = 60_000
+const HEALTHZ = '127.0.0.1:10256'
+const METRICS = '127.0.0.1:10249'
 
 /** What lets it run without privileges on the machine: sizes and timeouts that only the first namespace may set stay. */
 export function referenceConfig(options: PeerOptions): ProxyConfig {
@@ -39,8 +39,8 @@ export function referenceConfig(options: PeerOptions): ProxyConfig {
     mode: 'nftables',
     hostnameOverride: options.nodeName,
     clientConnection: { kubeconfig: options.kubeconfig },
-    healthzBindAddress: `127.0.0.1:${options.healthzPort ?? 10256}`,
-    metricsBindAddress: `127.0.0.1:${options.metricsPort ?? 10249}`,
+    healthzBindAddress: HEALTHZ,
+    metricsBindAddress: METRICS,
     bindAddressHardFail: true,
     conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
     // Zero would mean the default of a second.
@@ -53,11 +53,9 @@ export function referenceConfig(options: PeerOptions): ProxyConfig {
 export class KubeProxyPeer {
   readonly program: Program
   readonly #folder: string
-  readonly #ports: { readonly healthz: number; readonly metrics: number }
 
   constructor(options: PeerOptions) {
     this.#folder = mkdtempSync(join(tmpdir(), 'kprobe-peer-'))
-    this.#ports = { healthz: options.healthzPort ?? 10256, metrics: options.metricsPort ?? 10249 }
     const file = join(this.#folder, 'config.yaml')
     writeFileSync(file, JSON.stringify(referenceConfig(options)))
     const command = [requireBinaries().kubeProxy, `--config=${file}`, '-v=2'] as const
@@ -86,11 +84,11 @@ export class KubeProxyPeer {
   }
 
   async metrics(path = '/metrics'): Promise<string> {
-    return (await fetch(`http://127.0.0.1:${this.#ports.metrics}${path}`)).text()
+    return (await fetch(`http://${METRICS}${path}`)).text()
   }
 
   health(path = '/healthz'): Promise<Response> {
-    return fetch(`http://127.0.0.1:${this.#ports.healthz}${path}`)
+    return fetch(`http://${HEALTHZ}${path}`)
   }
 
   async stop(): Promise<void> {
