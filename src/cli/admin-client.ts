@@ -4,7 +4,7 @@ import { codeOf } from '../base/errors.ts'
 import { formatIpPort, parseIp } from '../base/ip.ts'
 import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
 import { isJson, type Json } from '../model/fields.ts'
-import { namesIn, noted, type ServiceNames } from '../modes/common/show.ts'
+import { namesIn, noted, type ServiceNames } from '../modes/common/service-names.ts'
 
 /** Gives the socket path of the manifests, which is the default of the commands. */
 export function usualSocket(proxyName: string | undefined): string {

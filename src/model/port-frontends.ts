@@ -18,6 +18,7 @@ import {
   whyNotCaught,
 } from './claims.ts'
 import {
+  type Candidate,
   externalRoute,
   internalRoute,
   needsOf,
@@ -27,7 +28,6 @@ import {
 } from './endpoint-choice.ts'
 import { type Findings, refuse } from './fields.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
-import type { PortEndpoints } from './port-endpoints.ts'
 import { apiConflict, isTaken } from './reserved.ts'
 import type { Service, ServicePortSpec, SliceList } from './service.ts'
 
@@ -50,14 +50,14 @@ interface PortWork {
   readonly family: Family
   /** Undefined for a headless Service. */
   readonly clusterIp: Ip | undefined
-  readonly among: PortEndpoints
+  readonly among: readonly Candidate[]
 }
 
 /** Undefined when others have every place that the port claims. */
 export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | undefined {
   const { service, ownership } = work
   const { port, family, among } = at
-  const found = survey(among.endpoints, ownership.here)
+  const found = survey(among, ownership.here)
   const frontends = frontendsOf(work, at, found)
   if (frontends.length === 0) return undefined
   const lists = selectBackends({ among, found, place: ownership.here }, needsOf(frontends))

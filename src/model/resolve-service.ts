@@ -7,11 +7,18 @@ import {
   placeOwner,
   wholePlace,
 } from './claims.ts'
-import { externalRoute, needsOf, selectBackends, survey } from './endpoint-choice.ts'
+import {
+  candidatesOf,
+  externalRoute,
+  needsOf,
+  selectBackends,
+  survey,
+  type Wanted,
+  wholeCandidatesOf,
+} from './endpoint-choice.ts'
 import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './fields.ts'
 import { healthCheckOf, type PortFrontends, type ServiceFrontends, type WholeAddresses } from './frontend.ts'
 import { isOurs } from './node-context.ts'
-import { endpointsOf, type Wanted, wholeCandidatesOf } from './port-endpoints.ts'
 import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
 import { isApiAddress, takenKeys } from './reserved.ts'
 import type { EndpointSlice, Service, ServicePortSpec, SliceList } from './service.ts'
@@ -25,7 +32,7 @@ export function resolveService(
   if (!isServed(ownership, service)) return undefined
   const work = begin(ownership, service, slices)
   const ports = placesOf(service).flatMap(
-    place => resolvePort(work, { ...place, among: endpointsOf(work.slices, place) }) ?? [],
+    place => resolvePort(work, { ...place, among: candidatesOf(work.slices, place) }) ?? [],
   )
   return complete(work, slices, ports)
 }
@@ -127,10 +134,9 @@ function wholeOf(
   family: Family,
   ips: readonly Ip[],
 ): WholeAddresses {
-  const endpoints = wholeCandidatesOf(slices, family).map(({ endpoint }) => endpoint)
-  const found = survey(endpoints, ownership.here)
+  const among = wholeCandidatesOf(slices, family)
+  const found = survey(among, ownership.here)
   const route = externalRoute(service, found)
-  const among = { endpoints, ports: 0 }
   const lists = selectBackends({ among, found, place: ownership.here }, needsOf([{ route }]))
   return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
 }

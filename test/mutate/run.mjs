@@ -44,9 +44,9 @@ It exits 1 if one is missed.
 const TARGETS = [
   [
     'src/model',
-    /^(?:claims|frontend|memory-caps|node-context|port-endpoints|port-frontends|reserved|resolve)\.ts$/,
+    /^(?:claims|frontend|endpoint-choice|memory-caps|node-context|port-frontends|reserved|resolve)\.ts$/,
   ],
-  ['src/modes/common', /^(?:elements|expressions|rules|tables)\.ts$/],
+  ['src/modes/common', /^(?:detector|expressions|rules|tables)\.ts$/],
   ['src/modes/xt-common', /^(?:layout|rules-parts)\.ts$/],
   ['src/modes/nftables', /^(?:chains|layout|render|render-service|rules)\.ts$/],
   ['src/modes/iptables', /^(?:chains|render|rules|state)\.ts$/],

@@ -4,7 +4,7 @@ import type { Observed, ObservedChain, Table } from '../../src/kernel/nft/state.
 import { compileRule } from '../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../src/kernel/xt/rule.ts'
 import { builtinHook, type XtChain, type XtJump } from '../../src/kernel/xt/scope.ts'
-import { namesOfElements } from '../../src/modes/common/show.ts'
+import { namesOfElements } from '../../src/modes/common/service-names.ts'
 import { NFT_FAMILIES } from '../../src/modes/common/tables.ts'
 import { jumpsOf } from '../../src/modes/iptables/chains.ts'
 import { wantedChains } from '../../src/modes/iptables/mode.ts'

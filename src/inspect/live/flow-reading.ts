@@ -14,14 +14,8 @@ import {
   watchFlowEvents,
 } from '../../kernel/conntrack/record.ts'
 import { settingNow } from '../../kernel/sysctl/sysctls.ts'
-import {
-  isOfService,
-  namesIn,
-  noted,
-  type ServiceNames,
-  type ServiceRow,
-  UNNAMED,
-} from '../../modes/common/show.ts'
+import { namesIn, noted, type ServiceNames } from '../../modes/common/service-names.ts'
+import { isOfService, type ServiceRow, UNNAMED } from '../../modes/common/show.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
 import { readModes } from '../../modes/registry.ts'
 import type { ByteView } from '../../netlink/attribute.ts'

@@ -1,7 +1,6 @@
 import type { Family } from '../../base/ip.ts'
-import { clusterVerdict, localVerdict, survey } from '../../model/endpoint-choice.ts'
+import { candidatesOf, clusterVerdict, localVerdict, survey } from '../../model/endpoint-choice.ts'
 import { nodeContextOf, type ResolveOptions } from '../../model/node-context.ts'
-import { candidatesOf } from '../../model/port-endpoints.ts'
 import { withoutLoops } from '../../model/resolve-service.ts'
 import type { Protocol, ServiceKey } from '../../model/service.ts'
 import type { Snapshot } from '../../model/snapshot.ts'
@@ -28,10 +27,7 @@ export function explainEndpoints(query: ExplainQuery) {
   const here = nodeContextOf(query.options, snapshot)
   const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
   const candidates = candidatesOf(slices, { name: port.name, protocol: port.protocol, family })
-  const found = survey(
-    candidates.map(({ endpoint }) => endpoint),
-    here,
-  )
+  const found = survey(candidates, here)
   const endpoints = candidates.map(({ endpoint, port: number, slice }) => ({
     ip: endpoint.ip,
     port: number,

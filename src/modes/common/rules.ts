@@ -275,7 +275,7 @@ export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY
   ]
 }
 
-function natChain(name: string, hooknum: number, priority: number, rules: readonly Rule[]): Chain {
+export function natChain(name: string, hooknum: number, priority: number, rules: readonly Rule[]): Chain {
   return { name, hook: { type: 'nat', hooknum, priority }, rules }
 }
 

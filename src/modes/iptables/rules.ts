@@ -4,6 +4,7 @@ import { compareTexts } from '../../base/text.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
+import { needsOf } from '../../model/endpoint-choice.ts'
 import type { Backend, Frontend, PortFrontends, Route } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
 import type { VerdictReason } from '../common/logs.ts'
@@ -80,36 +81,24 @@ export function portRules(port: PortFrontends, statics: Statics): PortRules {
 }
 
 function usesOf({ frontends, cluster, local }: PortFrontends): Uses {
-  let usesCluster = false
-  let usesLocal = false
-  let external: Uses['external']
-  let clients: Uses['clients']
-  for (const frontend of frontends) {
-    const { route, sourceRanges, writtenRanges } = frontend
-    if (route.kind === 'reject' || route.kind === 'drop') continue
-    if (route.kind === 'internal') {
-      usesCluster ||= route.over === 'cluster'
-      usesLocal ||= route.over === 'local'
-      continue
-    }
-    usesCluster = true
-    usesLocal ||= route.kind === 'external-local'
-    external = route.kind === 'external-local' ? 'local' : 'cluster'
-    clients ??= writtenRanges ?? sourceRanges
-  }
+  const needs = needsOf(frontends)
+  const external = frontends.filter(({ route }) => route.kind.startsWith('external'))
+  const isLocal = external.some(({ route }) => route.kind === 'external-local')
+  const [clients] = external.flatMap(({ writtenRanges, sourceRanges }) => {
+    const ranges = writtenRanges ?? sourceRanges
+    return ranges === undefined ? [] : [ranges]
+  })
   return {
-    cluster: usesCluster && cluster.length > 0,
-    local: usesLocal && local.length > 0,
-    external,
+    cluster: needs.cluster && cluster.length > 0,
+    local: needs.local && local.length > 0,
+    external: external.length === 0 ? undefined : isLocal ? 'local' : 'cluster',
     clients,
   }
 }
 
 export function natChain({ family }: PortInputs, name: string, rules: readonly XtRule[]): XtChain {
-  return { family, table: 'nat', name, rules, last: NO_RULES }
+  return { family, table: 'nat', name, rules, last: [] }
 }
-
-const NO_RULES: readonly XtRule[] = []
 
 function entryIn({ family }: PortInputs, table: XtTableName, chain: string, rule: XtRule): XtEntry {
   return { family, table, chain, rule }
@@ -337,7 +326,7 @@ function aboutEndpoint({ statics }: PortInputs, text: string): readonly XtMatch[
 function masqueradeRules(inputs: PortInputs, over: 'cluster' | 'local'): readonly XtRule[] {
   const { displayName, protocol, frontends } = inputs.port
   const who = whoIsMasqueraded(inputs)
-  if (who === undefined) return NO_RULES
+  if (who === undefined) return []
   return frontends.flatMap(({ kind, ip, port: number, route }) => {
     const isOfList = kind === 'ClusterIP' && route.kind === 'internal' && route.over === over
     if (ip === undefined || !isOfList) return []

@@ -11,7 +11,7 @@ import {
 } from '../../kernel/ipvs/state.ts'
 import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NF_IP_PRI_NAT_DST } from '../../kernel/nft/constants.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
-import type { Chain, NftFamily, Observed, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { NftFamily, Observed, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Transaction } from '../../kernel/nft/transaction.ts'
 import { placeOfTable } from '../../kernel/xt/scope.ts'
 import type { ApiEndpoint } from '../../model/reserved.ts'
@@ -22,6 +22,7 @@ import {
   CHAIN_LATE_PREROUTING,
   CHAIN_REJECT,
   goTo,
+  natChain,
   rejectChain,
   rule,
 } from '../common/rules.ts'
@@ -217,13 +218,10 @@ function guardOf(family: NftFamily, name: string): Transaction {
   const rules = [
     rule([{ kind: 'ipset', set: bound, dimensions: ['dst'], inverted: false }, goTo(CHAIN_REJECT)]),
   ]
-  const hooked = (chain: string, hooknum: number): Chain => {
-    return { name: chain, hook: { type: 'nat', hooknum, priority: PRIORITY }, rules }
-  }
   const chains = [
     rejectChain(layout),
-    hooked(CHAIN_LATE_PREROUTING, NF_INET_PRE_ROUTING),
-    hooked(CHAIN_LATE_OUTPUT, NF_INET_LOCAL_OUT),
+    natChain(CHAIN_LATE_PREROUTING, NF_INET_PRE_ROUTING, PRIORITY, rules),
+    natChain(CHAIN_LATE_OUTPUT, NF_INET_LOCAL_OUT, PRIORITY, rules),
   ]
   const guard: Table = {
     family,

@@ -14,7 +14,8 @@ import {
   printSave,
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
-import { isOfService, type ServiceNames } from '../common/show.ts'
+import type { ServiceNames } from '../common/service-names.ts'
+import { isOfService } from '../common/show.ts'
 import { familyName } from '../common/tables.ts'
 import type { DumpFilter, KernelAccess, ModeDump } from '../mode.ts'
 import { allSetNames } from './layout.ts'

@@ -33,6 +33,7 @@ import {
 import { renderService, type ServiceRendering, sameServer } from './render-service.ts'
 import { chainKey, rulesOf } from './rules.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer, Rendering } from './state.ts'
+import { countEntries } from './upkeep.ts'
 
 /**
  * Renders the kernel state that the mode wants. If the base was rendered in the same surroundings, only
@@ -163,16 +164,15 @@ class StateDraft {
 
   #countEntries(entries: PersistentMap<PlacedEntry>): ReadonlyMap<string, number> {
     const { base, continuing } = this.#given
-    const counts = new Map(continuing ? base.rendering?.entries : [])
+    if (!continuing) return countEntries({ entries })
+    const counts = new Map(countEntries(base))
     const count = (placed: PlacedEntry | undefined, by: 1 | -1) => {
       if (placed !== undefined) counts.set(placed.set, (counts.get(placed.set) ?? 0) + by)
     }
-    if (!continuing) for (const placed of entries.values()) count(placed, 1)
-    else
-      for (const [, before, after] of PersistentMap.differences(base.entries, entries)) {
-        count(before, -1)
-        count(after, 1)
-      }
+    for (const [, before, after] of PersistentMap.differences(base.entries, entries)) {
+      count(before, -1)
+      count(after, 1)
+    }
     return counts
   }
 

@@ -1,12 +1,10 @@
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import * as nft from '../../kernel/nft/constants.ts'
-import type { Chain, ChainHook, Expression, Rule } from '../../kernel/nft/state.ts'
+import type { Chain, Expression, Rule } from '../../kernel/nft/state.ts'
 import {
   askMasquerade,
   CHAIN_FIREWALL,
-  CHAIN_OUTPUT,
   CHAIN_POSTROUTING,
-  CHAIN_PREROUTING,
   CHAIN_REJECT,
   CHAIN_SERVICES,
   compare,
@@ -23,6 +21,7 @@ import {
   masquerade,
   masqueradeMarked,
   matches,
+  natChain,
   offClusterRules,
   portOfPacket,
   readMark,
@@ -82,20 +81,13 @@ export function rulesOf(writer: RuleWriter, inputs: TableContext): readonly Chai
  * connections and leave the mark set, so the postrouting chain here clears it.
  */
 function earlyChains(inputs: TableContext): readonly Chain[] {
-  const chain = (name: string, hook: Omit<ChainHook, 'type'>, its: Rule): Chain => {
-    return { name, hook: { type: 'nat', ...hook }, rules: [its] }
-  }
-  const toServices = rule([jumpTo(CHAIN_SERVICES)])
   const unmark = [readMark(WORK), maskNumber(WORK, ~inputs.masqueradeMark >>> 0), writeMark(WORK)]
-  const [early, late] = [nft.NF_IP_PRI_NAT_DST - 1, nft.NF_IP_PRI_NAT_SRC - 1]
+  const hairpin = inSet(inputs, 'LOOP-BACK', 'dst', 'dst', 'src')
   return [
-    chain(CHAIN_PREROUTING, { hooknum: nft.NF_INET_PRE_ROUTING, priority: early }, toServices),
-    chain(CHAIN_OUTPUT, { hooknum: nft.NF_INET_LOCAL_OUT, priority: early }, toServices),
-    chain(
-      CHAIN_POSTROUTING,
-      { hooknum: nft.NF_INET_POST_ROUTING, priority: late },
-      rule([inSet(inputs, 'LOOP-BACK', 'dst', 'dst', 'src'), ...unmark], 'masqueraded without it'),
-    ),
+    ...hookChains([]).filter(({ name }) => name !== CHAIN_POSTROUTING),
+    natChain(CHAIN_POSTROUTING, nft.NF_INET_POST_ROUTING, nft.NF_IP_PRI_NAT_SRC - 1, [
+      rule([hairpin, ...unmark], 'masqueraded without it'),
+    ]),
   ]
 }
 

@@ -8,6 +8,7 @@ import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { CHAIN_POSTROUTING } from '../common/rules.ts'
+import { namesOfElements, type ServiceNames } from '../common/service-names.ts'
 import {
   asleep,
   damageOfTables,
@@ -15,10 +16,8 @@ import {
   HOOK_CHAINS,
   type HookChain,
   NOT_REACHED,
-  namesOfElements,
   type ReadRules,
   remembered,
-  type ServiceNames,
   type ServiceRow,
   tableObstacle,
   UNNAMED,

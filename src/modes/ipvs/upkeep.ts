@@ -270,7 +270,7 @@ function digestAddresses(
 type SetCounts = ReadonlyMap<string, number>
 
 /** Gives the number of entries of each set: those of a state that was read are counted here. */
-export function countEntries({ entries, rendering }: IpvsState): SetCounts {
+export function countEntries({ entries, rendering }: Pick<IpvsState, 'entries' | 'rendering'>): SetCounts {
   if (rendering !== undefined) return rendering.entries
   const counts = new Map<string, number>()
   for (const { set } of entries.values()) counts.set(set, (counts.get(set) ?? 0) + 1)

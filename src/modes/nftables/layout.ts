@@ -159,38 +159,25 @@ export function isCounted(name: SetName, connectionCounters: boolean): boolean {
 export interface Ids {
   /** By PortFrontends.key. */
   readonly byPort: PersistentMap<number>
-  /** One bit for each id in use. The array is immutable once it is part of this value. */
-  readonly used: Uint32Array
-  readonly usedCount: number
   /** The position at which the search for a free id continues. It rotates, so that a freed id is not reused soon. */
   readonly next: number
   /** Ids that belong to no service port, but that affinity entries written before this process started still name. */
   readonly reserved: ReadonlySet<number>
 }
 
-const WORDS = (ID_MAX + 1) >>> 5
-
-export const NO_IDS: Ids = {
-  byPort: PersistentMap.empty(),
-  used: new Uint32Array(WORDS),
-  usedCount: 0,
-  next: 1,
-  reserved: new Set(),
-}
+export const NO_IDS: Ids = { byPort: PersistentMap.empty(), next: 1, reserved: new Set() }
 
 /** Hands out ids during one render. */
 export class IdDraft {
   readonly #base: Ids
-  readonly #added = new Map<string, number>()
+  readonly #changes = new Map<string, number | undefined>()
   readonly #retired = new Set<string>()
-  #used: Uint32Array
-  #usedCount: number
+  /** The ids in use; undefined until a port needs a new one. */
+  #taken: Set<number> | undefined
   #next: number
 
   constructor(base: Ids) {
     this.#base = base
-    this.#used = base.used
-    this.#usedCount = base.usedCount
     this.#next = base.next
   }
 
@@ -205,75 +192,36 @@ export class IdDraft {
 
   /** Gives the id of a port, or a new one if it has none; undefined when all ids are in use. */
   take(port: string): number | undefined {
-    const known = this.#base.byPort.size === 0 ? undefined : this.#base.byPort.get(port)
+    const known = this.#base.byPort.get(port) ?? this.#changes.get(port)
     if (known !== undefined) return known
-    const added = this.#added.get(port)
-    if (added !== undefined) return added
-    const id = this.#free()
-    if (id !== undefined) this.#added.set(port, id)
+    const { byPort, reserved } = this.#base
+    this.#taken ??= new Set([...byPort.values(), ...reserved])
+    if (this.#taken.size >= ID_MAX) return undefined
+    while (this.#taken.has(this.#next)) this.#next = idAfter(this.#next)
+    const id = this.#next
+    this.#next = idAfter(id)
+    this.#taken.add(id)
+    this.#changes.set(port, id)
     return id
   }
 
   finish(): Ids {
-    const gone: [string, undefined][] = []
-    for (const port of this.#retired) {
-      const id = this.#base.byPort.get(port)
-      if (id === undefined) continue
-      this.#clear(id)
-      gone.push([port, undefined])
-    }
-    if (this.#added.size + gone.length === 0) return this.#base
-    const { byPort } = this.#base
-    return {
-      byPort: byPort.size === 0 ? PersistentMap.owning(this.#added) : byPort.with([...gone, ...this.#added]),
-      used: this.#used,
-      usedCount: this.#usedCount,
-      next: this.#next,
-      reserved: this.#base.reserved,
-    }
+    const { byPort, reserved } = this.#base
+    for (const port of this.#retired) if (byPort.has(port)) this.#changes.set(port, undefined)
+    if (this.#changes.size === 0) return this.#base
+    return { byPort: byPort.withOwn(this.#changes), next: this.#next, reserved }
   }
+}
 
-  #free(): number | undefined {
-    const { reserved } = this.#base
-    if (this.#usedCount + reserved.size >= ID_MAX) return undefined
-    const used = this.#own()
-    for (let tries = 0; tries < ID_MAX; tries++) {
-      const id = this.#next
-      this.#next = id === ID_MAX ? 1 : id + 1
-      const word = used[id >>> 5] ?? 0
-      const bit = 1 << (id & 31)
-      if ((word & bit) !== 0 || (reserved.size > 0 && reserved.has(id))) continue
-      used[id >>> 5] = word | bit
-      this.#usedCount++
-      return id
-    }
-    return undefined
-  }
-
-  #clear(id: number): void {
-    const used = this.#own()
-    used[id >>> 5] = (used[id >>> 5] ?? 0) & ~(1 << (id & 31))
-    this.#usedCount--
-  }
-
-  /** Copies the bit set: 64 KiB once for each render that changes ids, which takes a few microseconds. */
-  #own(): Uint32Array {
-    if (this.#used === this.#base.used) this.#used = this.#base.used.slice()
-    return this.#used
-  }
+function idAfter(id: number): number {
+  return id === ID_MAX ? 1 : id + 1
 }
 
 /** Makes Ids from the ids found in the kernel. `byPort` contains no id twice. */
 export function idsInUse(byPort: ReadonlyMap<string, number>, reserved: ReadonlySet<number>): Ids {
-  const used = new Uint32Array(WORDS)
   let last = 0
-  for (const id of byPort.values()) {
-    used[id >>> 5] = (used[id >>> 5] ?? 0) | (1 << (id & 31))
-    last = Math.max(last, id)
-  }
-  for (const id of reserved) last = Math.max(last, id)
-  const next = last === ID_MAX ? 1 : last + 1
-  return { byPort: PersistentMap.from(byPort), used, usedCount: byPort.size, next, reserved }
+  for (const id of [...byPort.values(), ...reserved]) last = Math.max(last, id)
+  return { byPort: PersistentMap.from(byPort), next: idAfter(last), reserved }
 }
 
 /** Codes of chains: by the chain's name. */

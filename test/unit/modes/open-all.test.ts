@@ -27,3 +27,21 @@ it.each<readonly [name: string, sockets: number, open: (sockets: KernelSockets) 
     expect(held.size).toBe(0)
   }
 })
+
+it('iptables mode keeps no socket open when the kernel may not be asked', () => {
+  let open = 0
+  const netfilter = (): Transport => {
+    open++
+    const close = (): Promise<void> => {
+      open--
+      return Promise.resolve()
+    }
+    const sendSync = (): never => {
+      throw new SystemError('sendto', 1, 'EPERM')
+    }
+    return Object.assign(new FakeKernel().open(), { sendSync, close })
+  }
+  const sockets = { netfilter, generic: netfilter, route: netfilter }
+  expect(() => openIptables({ config, clock: systemClock, sockets })).toThrow('EPERM')
+  expect(open).toBe(0)
+})

@@ -1,7 +1,13 @@
 import { describe, expect, it } from 'vitest'
 import { NF_DROP } from '../../../../src/kernel/nft/constants.ts'
 import { isLogOnly } from '../../../../src/kernel/nft/state.ts'
-import { isLogging, nameOfPrefix, withLogs } from '../../../../src/modes/common/logs.ts'
+import {
+  isLogging,
+  nameOfPrefix,
+  reasonText,
+  verdictReason,
+  withLogs,
+} from '../../../../src/modes/common/logs.ts'
 import { dropCounted, goTo, matches, rule } from '../../../../src/modes/common/rules.ts'
 
 const drop = rule([matches('cluster-ips'), ...dropCounted], 'why')
@@ -34,4 +40,27 @@ describe('withLogs', () => {
 
 it('takes the prefix of another program for no chain', () => {
   expect(nameOfPrefix('[UFW BLOCK] ')).toBeUndefined()
+})
+
+it.each([
+  ['refuse', 'counter reject', true, 'no-endpoints'],
+  ['refuse', 'counter reject', false, 'no-such-port'],
+  ['firewall-check', 'counter drop', true, 'source-ranges'],
+  ['late-output', 'counter drop', false, 'no-such-cluster-ip'],
+  ['localhost-nodeports', 'counter reject', true, 'no-relay'],
+  ['services', 'dispatch', true, 'no-local-endpoints'],
+  ['loc-2-0', 'counter drop', true, 'no-local-endpoints'],
+  ['KUBE-SERVICES', '--comment "shop/web:http has no endpoints" -j REJECT', true, 'no-endpoints'],
+  [
+    'KUBE-EXTERNAL-SERVICES',
+    '--comment "shop/web:http has no local endpoints" -j DROP',
+    true,
+    'no-local-endpoints',
+  ],
+  ['KUBE-PROXY-FIREWALL', '-j DROP', true, 'source-ranges'],
+  ['KUBE-PROXY-FIREWALL-IP-0', '-j DROP', true, 'source-ranges'],
+  ['KUBE-FORWARD', '-m conntrack --ctstate INVALID -j DROP', true, 'unknown'],
+] as const)('gives the reason of a verdict in %s: %s', (chain, text, isServed, reason) => {
+  expect(verdictReason({ chain, text, isServed })).toBe(reason)
+  expect(reasonText(reason)).not.toBe('')
 })

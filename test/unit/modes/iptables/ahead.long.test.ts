@@ -1,11 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
-import {
-  type CommitOptions,
-  type CommitResult,
-  createNftClient,
-  type NftClient,
-} from '../../../../src/kernel/nft/client.ts'
+import { type CommitOptions, type CommitResult, createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import { countAhead } from '../../../../src/kernel/xt/scope-commit.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
@@ -27,25 +22,16 @@ type Commit = (transaction: Transaction, options?: CommitOptions) => Promise<Com
 /** `meddle` gets each commit with its number, counted from 0; those that only look are none. */
 function world(meddle: (commit: Commit, nth: number, options?: CommitOptions) => Promise<Commit> | Commit) {
   const kernel = new FakeKernel()
-  const real = createNftClient({ transport: kernel.open(), clock: systemClock })
+  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
   const other = createNftClient({ transport: kernel.open(), clock: systemClock })
   const results: CommitResult[] = []
   let nth = 0
-  const client: NftClient = {
-    generation: () => real.generation(),
-    async commit(transaction, options) {
-      const commit: Commit = (...args) => real.commit(...args)
-      if (transaction.length === 0) return commit(transaction, options)
-      const result = await (await meddle(commit, nth++, options))(transaction, options)
-      results.push(result)
-      return result
-    },
-    list: tables => real.list(tables),
-    listChains: places => real.listChains(places),
-    rule: place => real.rule(place),
-    ruleCounters: chain => real.ruleCounters(chain),
-    counters: (place, onCounter) => real.counters(place, onCounter),
-    close: () => real.close(),
+  const commit: Commit = client.commit.bind(client)
+  client.commit = async (transaction, options) => {
+    if (transaction.length === 0) return commit(transaction, options)
+    const result = await (await meddle(commit, nth++, options))(transaction, options)
+    results.push(result)
+    return result
   }
   const plane = new IptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
   const plan = (from: IptablesState, services: readonly ServiceFrontends[]) => {

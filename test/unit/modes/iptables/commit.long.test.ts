@@ -26,30 +26,23 @@ interface Between {
 
 function between(): Between {
   const kernel = new FakeKernel()
-  const real = createNftClient({ transport: kernel.open(), clock: systemClock })
+  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
   const other = createNftClient({ transport: kernel.open(), clock: systemClock })
   const state: Between = {
+    client,
     other,
     beforeCommit: () => Promise.resolve(),
     refuses: () => false,
     transactions: [],
-    client: {
-      generation: () => real.generation(),
-      async commit(transaction, options) {
-        if (transaction.length === 0) return real.commit(transaction, options)
-        state.transactions.push(transaction)
-        await state.beforeCommit(transaction)
-        const culprits = transaction.filter(operation => state.refuses(operation))
-        if (culprits.length === 0) return real.commit(transaction, options)
-        return refused(await real.commit([]), culprits)
-      },
-      list: tables => real.list(tables),
-      listChains: places => real.listChains(places),
-      rule: place => real.rule(place),
-      ruleCounters: chain => real.ruleCounters(chain),
-      counters: (place, onCounter) => real.counters(place, onCounter),
-      close: () => real.close(),
-    },
+  }
+  const commit = client.commit.bind(client)
+  client.commit = async (transaction, options) => {
+    if (transaction.length === 0) return commit(transaction, options)
+    state.transactions.push(transaction)
+    await state.beforeCommit(transaction)
+    const culprits = transaction.filter(operation => state.refuses(operation))
+    if (culprits.length === 0) return commit(transaction, options)
+    return refused(await commit([]), culprits)
   }
   return state
 }

@@ -141,7 +141,8 @@ describe('a Service that is reached from outside', () => {
   const balancer = { type: 'LoadBalancer', externalIPs: ['192.0.2.1'] }
 
   it('leads all its addresses to one chain, which masquerades', () => {
-    expect(short(linesOf(web(balancer, ['10.1.0.1'], VIP)))).toMatchInlineSnapshot(`
+    const lines = short(linesOf(web(balancer, ['10.1.0.1'], VIP)))
+    expect(lines.filter(line => !/^nat (?:KUBE-SV|<)/.test(line))).toMatchInlineSnapshot(`
       [
         "nat KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "ns/web:p80 cluster IP" -m tcp --dport 80 -j KUBE-SVC-<web>",
         "nat KUBE-NODEPORTS -p tcp -m comment --comment "ns/web:p80" -m tcp --dport 30080 -j KUBE-EXT-<web>",
@@ -149,10 +150,6 @@ describe('a Service that is reached from outside', () => {
         "nat KUBE-SERVICES -d 198.51.100.1/32 -p tcp -m comment --comment "ns/web:p80 loadbalancer IP" -m tcp --dport 80 -j KUBE-EXT-<web>",
         "nat KUBE-EXT-<web> -m comment --comment "masquerade traffic for ns/web:p80 external destinations" -j KUBE-MARK-MASQ",
         "nat KUBE-EXT-<web> -j KUBE-SVC-<web>",
-        "nat KUBE-SVC-<web> ! -s 10.0.0.0/8 -d 10.96.0.1/32 -p tcp -m comment --comment "ns/web:p80 cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ",
-        "nat KUBE-SVC-<web> -m comment --comment "ns/web:p80 -> 10.1.0.1:8080" -j <10.1.0.1:8080>",
-        "nat <10.1.0.1:8080> -s 10.1.0.1/32 -m comment --comment "ns/web:p80" -j KUBE-MARK-MASQ",
-        "nat <10.1.0.1:8080> -p tcp -m comment --comment "ns/web:p80" -m tcp -j DNAT --to-destination 10.1.0.1:8080",
       ]
     `)
   })

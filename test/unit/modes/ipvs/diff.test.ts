@@ -115,43 +115,6 @@ describe('the phases of a plan', () => {
   })
 })
 
-describe('a real server that is not wanted any more', () => {
-  it.each(['TCP', 'SCTP'] as const)('keeps its connections: weight 0 of %s (F100)', protocol => {
-    const from = stateOf([{ destinations: [ONE, TWO], protocol }])
-    const to = stateOf([{ destinations: [TWO], protocol }])
-    const first = plan(from, to)
-    expect(phase(first, 'remove-servers')?.operations).toMatchObject([
-      { verb: 'set-destination', destination: { ...ONE, weight: 0 }, isNew: false, group: 'ns/s1' },
-    ])
-    expect(first.complete).toBe(true)
-    const held = first.after.servers.get(`${protocol} 172.30.0.1:80`)?.destinations
-    expect([...(held?.values() ?? [])].map(({ weight }) => weight)).toEqual([0, 1])
-    const second = plan(first.after, to)
-    expect(second.empty).toBe(true)
-    expect(second.after.servers.get(`${protocol} 172.30.0.1:80`)?.destinations.size).toBe(2)
-  })
-
-  it('is deleted at once if it is UDP (F102)', () => {
-    const from = stateOf([{ destinations: [ONE, TWO], protocol: 'UDP' }])
-    const to = stateOf([{ destinations: [TWO], protocol: 'UDP' }])
-    const only = plan(from, to)
-    expect(phase(only, 'remove-servers')?.operations).toMatchObject([
-      { verb: 'delete-destination', destination: ONE },
-    ])
-    expect(only.after).toBe(to)
-  })
-
-  it('gets its weight back when it is wanted again, in place', () => {
-    const from = stateOf([{ destinations: [ONE, TWO] }])
-    const without = plan(from, stateOf([{ destinations: [TWO] }])).after
-    const again = plan(without, from)
-    expect(phase(again, 'add-servers')?.operations).toMatchObject([
-      { verb: 'set-destination', destination: ONE, isNew: false },
-    ])
-    expect(again.after).toBe(from)
-  })
-})
-
 describe('a set', () => {
   it('that is larger in the kernel stays as it is', () => {
     const large = { ...CLUSTER_IPS, maxElements: 262_144 }

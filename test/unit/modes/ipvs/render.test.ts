@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { formatIpPort, type Ip } from '../../../../src/base/ip.ts'
-import type { Frontend, FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
+import type { Ip } from '../../../../src/base/ip.ts'
+import type { Frontend, FrontendTable } from '../../../../src/model/frontend.ts'
 import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'
+import type { TracePacket } from '../../../../src/proof/evaluate/trace.ts'
 import {
   backends,
   CLUSTER,
@@ -17,8 +18,9 @@ import {
   table,
   vip,
 } from '../../../support/frontends.ts'
+import { createIpvsTracer } from '../../../support/tracers.ts'
 import { lines, tableIn } from '../nftables/inspect.ts'
-import { addresses, complaints, members, render, servers } from './rendered.ts'
+import { addresses, complaints, everything, members, render, servers } from './rendered.ts'
 
 const IP = ip4(10, 96, 0, 1)
 const VIP = ip4(203, 0, 113, 1)
@@ -31,13 +33,6 @@ const TO_LOCAL = '10.20.0.1:8080'
 
 function externalIp(ip: Ip, port: number, route: Frontend['route']): Frontend {
   return { kind: 'ExternalIP', ip, port, route, sourceRanges: undefined }
-}
-
-/** A world in which these Services are all there is; of one lineage with `before`. */
-function changed(before: FrontendTable, services: readonly ServiceFrontends[]): FrontendTable {
-  const next = table(services)
-  const gone = before.services.keys().map(key => [key, undefined] as const)
-  return { ...before, services: before.services.with([...gone, ...next.services.entries()]) }
 }
 
 describe('a Service of type ClusterIP', () => {
@@ -273,44 +268,57 @@ describe('addresses that other devices have', () => {
   })
 })
 
-describe('what several Services need', () => {
-  const at = (key: string, ip: Ip, port: number) =>
-    service(key, [{ frontends: [clusterIp(ip, 80), externalIp(VIP, port, EXTERNAL)], ...LISTS }])
-  const a = at('ns/a', IP, 80)
-  const b = at('ns/b', ip4(10, 96, 0, 2), 81)
+it('lets load balancers meet the health check node port at the balanced address, and nobody at others', () => {
+  const frontends = [
+    clusterIp(IP, 80),
+    vip(VIP, 80, EXTERNAL_LOCAL),
+    { ...vip(ip4(203, 0, 113, 2), 80, EXTERNAL_LOCAL), kind: 'ExternalIP' as const },
+  ]
+  const its = service('ns/a', [{ frontends, ...LISTS }])
+  const healthCheck = { port: 31_000, local: { IPv4: 1 } }
+  const accepted = (localIps: readonly Ip[], more = {}): string[] =>
+    lines(tableIn(render(table([{ ...its, healthCheck, ...more }], { localIps }))), 'health-checks')
+  expect(accepted([])).toEqual(['203.0.113.1 . tcp . 31000'])
+  expect(accepted([VIP])).toEqual([])
+  expect(accepted([], { healthCheck: { ...healthCheck, port: 80 } })).toEqual([])
+})
 
-  it('stays until the last of them is gone (F103)', () => {
-    const both = table([a, b])
-    const state = render(both)
-    expect(state.addresses.get(VIP)?.services).toEqual(['ns/a', 'ns/b'])
-    const withoutA = changed(both, [b])
-    const second = render(withoutA, state)
-    expect(second.addresses.get(VIP)?.services).toEqual(['ns/b'])
-    expect(members(second, 'KUBE-IPVS-IPS')).toEqual(['10.96.0.2', '203.0.113.1'])
-    const third = render(changed(withoutA, []), second)
-    expect(third.addresses.size + third.entries.size + third.servers.size).toBe(0)
-    expect(complaints(second)).toEqual([])
+it('F145: a health check node port comes behind what another Service has there', () => {
+  const others = service('ns/b', [{ frontends: [vip(VIP, 31_000, EXTERNAL)], ...LISTS }])
+  const its = service('ns/a', [{ frontends: [vip(VIP, 80, EXTERNAL_LOCAL)], ...LISTS }])
+  const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 1 } } }, others]))
+  const packet: TracePacket = {
+    origin: 'interface',
+    interfaceName: 'ext0',
+    protocol: 6,
+    source: ip4(198, 51, 100, 1),
+    sourcePort: 40_000,
+    destination: VIP,
+    destinationPort: 31_000,
+  }
+  const { verdict, masquerade } = createIpvsTracer(state).trace(packet, {
+    localIps: new Set(),
+    random: () => 0,
   })
+  expect({ verdict, masquerade }).toEqual({ verdict: 'dnat', masquerade: true })
+})
 
-  it('goes to a NodePort only where no Service has that address and number, whoever comes first (F104)', () => {
-    const onNode = service('ns/lb', [
-      { frontends: [vip(NODE_IP, 30_001, EXTERNAL)], cluster: backends(1, { from: 9 }) },
-    ])
-    const np = service('ns/np', [
-      { frontends: [clusterIp(IP, 30_001), nodePort(30_001, EXTERNAL)], ...LISTS },
-    ])
-    const owners = (state: IpvsState) =>
-      [IP, NODE_IP, NODE_IP_2].map(ip => state.servers.get(`TCP ${formatIpPort(ip, 30_001)}`)?.service)
-    const first = table([np], ON_NODE)
-    const one = render(first)
-    expect(owners(one)).toEqual(['ns/np', 'ns/np', 'ns/np'])
-    const second = changed(first, [np, onNode])
-    const two = render(second, one)
-    expect(owners(two)).toEqual(['ns/np', 'ns/lb', 'ns/np'])
-    expect(complaints(two)).toEqual([])
-    expect(owners(render(changed(second, [np]), two))).toEqual(['ns/np', 'ns/np', 'ns/np'])
-    expect(owners(render(table([onNode, np], ON_NODE)))).toEqual(['ns/np', 'ns/lb', 'ns/np'])
-  })
+it('keeps off places where somebody else has a virtual server, whoever else wants these', () => {
+  const occupied = { servers: new Set(['TCP 192.168.0.2:30001', 'TCP 10.96.0.1:80']), version: 1 }
+  const ports = { frontends: [clusterIp(IP, 80), nodePort(30_001, EXTERNAL)], ...LISTS }
+  const balanced = { frontends: [clusterIp(ip4(10, 96, 0, 2), 80), vip(NODE_IP, 30_001, EXTERNAL)], ...LISTS }
+  const both = [service('ns/a', [ports]), service('ns/b', [balanced])]
+  const before = table(both, ON_NODE)
+  const state = render(before, undefined, { options: { occupied } })
+  expect(servers(state).map(line => line.split(' ->')[0])).toEqual([
+    'TCP 10.96.0.1:80 rr',
+    'TCP 10.96.0.2:80 rr',
+  ])
+  expect([...state.refusals.keys()]).toEqual(['ns/a', 'ns/b'])
+  expect(members(state, 'KUBE-NODE-PORT-TCP')).toEqual([])
+  const after = { ...before, services: before.services.with([['ns/b', undefined]]) }
+  const next = render(after, state, { options: { occupied } })
+  expect(everything(next)).toEqual(everything(render(after, undefined, { options: { occupied } })))
 })
 
 describe('the cost of a change', () => {

@@ -8,7 +8,7 @@ import {
   type ListedDestination,
   type VirtualServer,
 } from '../../../../src/kernel/ipvs/state.ts'
-import { namesOfElements } from '../../../../src/modes/common/show.ts'
+import { namesOfElements } from '../../../../src/modes/common/service-names.ts'
 import { entryRows, serverRows } from '../../../../src/modes/ipvs/dumps.ts'
 import { heldIn, nameOf } from '../../../../src/modes/ipvs/show.ts'
 import { ip } from '../../../support/addresses.ts'

@@ -59,14 +59,6 @@ const local = render(
 )
 
 describe('a packet in IPVS mode', () => {
-  it('reaches the health check node port at the address of a load balancer, and at no other bound one', () => {
-    const its = service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL)] }])
-    const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 0 } } }]))
-    const verdict = (ip: Ip) =>
-      createIpvsTracer(state).trace(packet(OUTSIDE, ip, { destinationPort: 31_000 }), AROUND).verdict
-    expect([verdict(VIP), verdict(IP)]).toEqual(['accept', 'reject'])
-  })
-
   it('reaches nothing of the node at a service address (F107), by any protocol', () => {
     for (const protocol of [IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP])
       for (const source of [OUTSIDE, POD, NODE_IP])

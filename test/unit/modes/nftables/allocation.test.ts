@@ -11,7 +11,6 @@ import {
   idsInUse,
   LATE_SETS,
   listOfPort,
-  NO_IDS,
   pairKey,
   STABLE_MAX,
   sizeFor,
@@ -62,13 +61,13 @@ describe('ids of service ports', () => {
   })
 
   it('run out: the Service stays out, with a reason, until there is one again', () => {
-    const full = { ...NO_IDS, usedCount: ID_MAX - 1 }
+    const reserved = new Set(Array.from({ length: ID_MAX - 2 }, (_, at) => at + 3))
     const base = render(table([web(1)]))
     const crowded: NftablesState = {
       ...base,
       allocations: {
         ...base.allocations,
-        ip: { ...base.allocations.ip, ids: { ...full, byPort: base.allocations.ip.ids.byPort, next: 2 } },
+        ip: { ...base.allocations.ip, ids: { ...base.allocations.ip.ids, reserved } },
       },
     }
     const all = table([web(1), web(2), web(3)])

@@ -141,7 +141,7 @@ describe('a plan', () => {
 })
 
 describe('the plane', () => {
-  it('names the Services of what the kernel refused', async () => {
+  it('names the Services of what the kernel refused, and none for a lack of room', async () => {
     const { client, plane, render } = make()
     const plan = finish(plane.diff(plane.empty, render(web(1))))
     const [operation] = plan.transaction
@@ -153,31 +153,19 @@ describe('the plane', () => {
       { operation, elements: elements.slice(0, 1), code: 'EINVAL', error },
       { operation, elements, code: 'EINVAL', error },
       { operation, elements: [], code: 'EINVAL', error },
+      { operation, elements, code: 'ENFILE', error },
     ]
     client.answers.push({ outcome: 'refused', failures })
     const { refusals, outcome } = await plane.commit(plan, {})
     expect(outcome).toBe('refused')
-    expect(refusals.map(({ services }) => services)).toEqual([['ns/a'], ['ns/a', 'ns/b'], []])
+    expect(refusals.map(({ services }) => services)).toEqual([['ns/a'], ['ns/a', 'ns/b'], [], []])
     expect(refusals.map(one => one.error.message)).toEqual([
       'Service ns/a: add element: EINVAL',
       'Services ns/a, ns/b: add element: EINVAL',
       'add element: EINVAL',
+      'add element: EINVAL',
     ])
     expect(refusals[0]?.error.cause).toBe(error)
-  })
-
-  it('blames no Service for a lack of room', async () => {
-    const { client, plane, render } = make()
-    const plan = finish(plane.diff(plane.empty, render(web(1))))
-    const [operation] = plan.transaction
-    if (operation === undefined) throw new Error('an empty transaction')
-    const element = { set: 'endpoints-tcp', key: '', data: '', comment: '' }
-    const error = new Error('add element: ENFILE')
-    client.answers.push({
-      outcome: 'refused',
-      failures: [{ operation, elements: [{ element, group: 'ns/a' }], code: 'ENFILE', error }],
-    })
-    expect((await plane.commit(plan, {})).refusals).toEqual([{ services: [], error }])
   })
 
   it('leaves a table alone that kube-proxy has made its own, and takes one that only shows where it was', async () => {

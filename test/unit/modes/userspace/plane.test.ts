@@ -27,9 +27,21 @@ let plane: UserspacePlane
 const rig = new ForwarderRig()
 const opened: (() => void)[] = []
 
-function openPlane(): UserspacePlane {
-  const made = new UserspacePlane({ client, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
+function openPlane(over = client): UserspacePlane {
+  const made = new UserspacePlane({ client: over, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
   opened.push(() => made.destroy())
+  return made
+}
+
+/** A plane that forwards, and whose commits go this way. */
+function openPlaneOver(commit: NftClient['commit']): UserspacePlane {
+  const made = openPlane({
+    ...client,
+    list: client.list.bind(client),
+    generation: () => client.generation(),
+    commit,
+  })
+  made.startForwarding()
   return made
 }
 
@@ -116,25 +128,13 @@ it('opens no door before the rules are there, and closes what they do not lead t
 
 it('leaves no door open when the rules cannot be sent', async () => {
   const ports: number[] = []
-  const silent: NftClient = {
-    ...client,
-    list: tables => client.list(tables),
-    generation: () => client.generation(),
-    commit(transaction) {
-      for (const each of transaction)
-        if (each.verb === 'add-elements' && each.set.name === 'frontends')
-          for (const { data } of each.elements)
-            if (typeof data === 'string') ports.push((data.charCodeAt(4) << 8) | data.charCodeAt(5))
-      return Promise.reject(new Error('no descriptor is left'))
-    },
-  }
-  const unheard = new UserspacePlane({
-    client: silent,
-    clock: systemClock,
-    options: DEFAULT_USERSPACE_OPTIONS,
+  const unheard = openPlaneOver(transaction => {
+    for (const each of transaction)
+      if (each.verb === 'add-elements' && each.set.name === 'frontends')
+        for (const { data } of each.elements)
+          if (typeof data === 'string') ports.push((data.charCodeAt(4) << 8) | data.charCodeAt(5))
+    return Promise.reject(new Error('no descriptor is left'))
   })
-  unheard.startForwarding()
-  opened.push(() => unheard.destroy())
   await expect(program(web(backends(1)), unheard.empty, unheard)).rejects.toThrow('no descriptor is left')
   expect(unheard.counts.listeners).toBe(0)
   expect(ports).toHaveLength(1)
@@ -144,18 +144,10 @@ it('leaves no door open when the rules cannot be sent', async () => {
 it('keeps listeners to which the kernel may lead, until a commit of known outcome', async () => {
   const backend = await rig.server(socket => void socket.end('web'))
   let isLost = true
-  const deaf: NftClient = {
-    ...client,
-    list: (tables, options) => client.list(tables, options),
-    generation: () => client.generation(),
-    commit: async (transaction, options) => {
-      const result = await client.commit(transaction, options)
-      return isLost ? { ...result, outcome: 'unknown' } : result
-    },
-  }
-  const unsure = new UserspacePlane({ client: deaf, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
-  unsure.startForwarding()
-  opened.push(() => unsure.destroy())
+  const unsure = openPlaneOver(async (transaction, options) => {
+    const result = await client.commit(transaction, options)
+    return isLost ? { ...result, outcome: 'unknown' } : result
+  })
   const planned = async (frontends: FrontendTable) => {
     const { state } = await unsure.observe()
     const wanted = finish(unsure.render(frontends, { base: state, without: new Set() }))

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
-import { afterEach, expect, it } from 'vitest'
+import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../../src/base/clock.ts'
 import { parseIp } from '../../../../../src/base/ip.ts'
 import { ReportLimit, reportUnreached } from '../../../../../src/modes/common/forwarder/context.ts'
@@ -8,12 +8,14 @@ import { ForwarderSet } from '../../../../../src/modes/common/forwarder/forwarde
 import { IS_QUICK } from '../../../../support/runs.ts'
 import { deadEndpoint, ForwarderRig, fate, freePort, LOOPBACK, readAll, until } from './rig.ts'
 
-let rig = new ForwarderRig()
+let rig: ForwarderRig
 
 function fresh(limits: ConstructorParameters<typeof ForwarderRig>[0] = {}): ForwarderRig {
   rig = new ForwarderRig(limits)
   return rig
 }
+
+beforeEach(() => void fresh())
 
 afterEach(async () => {
   rig.close()
@@ -33,7 +35,6 @@ async function answers(port: number, count: number): Promise<string[]> {
 }
 
 it('says once of a listener that cannot be opened where, and why', async () => {
-  fresh()
   const balance = { cluster: [], local: [], affinityTimeoutS: 0 }
   const forwarder = {
     key: 'ns/web:/TCP/IPv4',
@@ -50,14 +51,12 @@ it('says once of a listener that cannot be opened where, and why', async () => {
 })
 
 it('takes endpoints in turns', async () => {
-  fresh()
   const backends = [await rig.server(named('a')), await rig.server(named('b')), await rig.server(named('c'))]
   const { port } = await rig.tcp(rig.port(backends))
   expect(await answers(port, 6)).toEqual(['a', 'b', 'c', 'a', 'b', 'c'])
 })
 
 it('keeps a client with affinity at its endpoint, and gives it another one when that does not answer', async () => {
-  fresh()
   const backends = [await rig.server(named('a')), await rig.server(named('b'))]
   const forwarder = rig.port(backends, 3600)
   const { port } = await rig.tcp(forwarder)
@@ -71,7 +70,6 @@ it('keeps a client with affinity at its endpoint, and gives it another one when 
 })
 
 it('tries the next endpoint when one refuses, and says so once', async () => {
-  fresh()
   const dead = [deadEndpoint(0), deadEndpoint(1)]
   const { port } = await rig.tcp(rig.port([...dead, await rig.server(named('alive'))]))
   expect(await answers(port, 9)).toEqual(Array.from({ length: 9 }, () => 'alive'))
@@ -107,7 +105,6 @@ it('tells of itself when it lacks what a connection takes, and of no endpoint', 
 })
 
 it('tries four endpoints for one connection, no more, and resets it then', async () => {
-  fresh()
   const dead = Array.from({ length: 5 }, (_, index) => deadEndpoint(index))
   const { port } = await rig.tcp(rig.port([...dead, await rig.server(named('never tried'))]))
   expect(await fate(rig.client(port))).toBe('ECONNRESET')
@@ -130,7 +127,6 @@ it('comes back to the only endpoint there is when that was silent, for longer ea
 })
 
 it('hands a half-closed stream on in both directions', async () => {
-  fresh()
   const echoAfterEnd = (socket: Socket) => {
     let heard = ''
     socket.on('data', chunk => {
@@ -159,7 +155,6 @@ it('hands a half-closed stream on in both directions', async () => {
 })
 
 it('hands a reset in the middle of a stream on, from either side', async () => {
-  fresh()
   const resets = (socket: Socket) => {
     socket.write('some')
     setTimeout(() => socket.resetAndDestroy(), 20)
@@ -185,7 +180,6 @@ it('hands a reset in the middle of a stream on, from either side', async () => {
 it.skipIf(IS_QUICK)(
   'reads no faster than the other side takes: what is under way stays bounded',
   async () => {
-    fresh()
     let upstream: Socket | undefined
     const deaf = (socket: Socket) => {
       upstream = socket
@@ -234,7 +228,6 @@ it('refuses connections beyond the limit, each of them counted and all of them t
 })
 
 it('accepts nobody behind a closed door', async () => {
-  fresh()
   const listener = await rig.tcp(rig.port([await rig.server(named('secret'))]))
   listener.setOpen(false)
   expect(await fate(rig.client(listener.port))).toBe('ECONNRESET')
@@ -243,7 +236,6 @@ it('accepts nobody behind a closed door', async () => {
 })
 
 it('lets connections go on when its listener closes', async () => {
-  fresh()
   const echo = (socket: Socket) => void socket.pipe(socket)
   const listener = await rig.tcp(rig.port([await rig.server(echo)]))
   const client = rig.client(listener.port)
@@ -272,7 +264,6 @@ it('refuses a connection of its own that came back, each time it is tried', asyn
 })
 
 it('serves a client that has the port of one of its own connections', async () => {
-  fresh()
   const echo = (socket: Socket) => void socket.pipe(socket)
   const { port } = await rig.tcp(rig.port([await rig.server(echo)]))
   const localPort = await freePort()
@@ -290,7 +281,6 @@ it('serves a client that has the port of one of its own connections', async () =
 })
 
 it('passes over endpoints that its own rules would catch', async () => {
-  fresh()
   const caught = await rig.server(named('caught'))
   const free = await rig.server(named('free'))
   const { port } = await rig.tcp(rig.port([caught, free]), {

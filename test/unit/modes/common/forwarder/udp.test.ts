@@ -1,16 +1,18 @@
 import { createSocket, type Socket } from 'node:dgram'
 import { once } from 'node:events'
-import { afterEach, expect, it } from 'vitest'
+import { afterEach, beforeEach, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../../src/base/clock.ts'
 import type { Backend } from '../../../../../src/model/frontend.ts'
 import { deadEndpoint, ForwarderRig, LOOPBACK, until } from './rig.ts'
 
-let rig = new ForwarderRig()
+let rig: ForwarderRig
 
 function fresh(limits: ConstructorParameters<typeof ForwarderRig>[0] = {}): ForwarderRig {
   rig = new ForwarderRig(limits)
   return rig
 }
+
+beforeEach(() => void fresh())
 
 afterEach(async () => {
   rig.close()
@@ -67,7 +69,6 @@ function handClock() {
 }
 
 it('gives each client an endpoint in turn, and keeps it there', async () => {
-  fresh()
   const { port } = await rig.udp(rig.port([await server('a'), await server('b')]))
   const [one, two] = [await socket(), await socket()]
   expect(await ask(one, port, '1')).toBe('a 1')
@@ -114,7 +115,6 @@ it('forgets a client that is silent for so long', async () => {
 })
 
 it('moves a client on when its endpoint is gone, or refuses', async () => {
-  fresh()
   const [dead, alive, other] = [deadEndpoint(), await server('alive'), await server('other')]
   const forwarder = rig.port([dead, alive])
   const listener = await rig.udp(forwarder)
@@ -160,7 +160,6 @@ it('keeps no more datagrams than it may for a socket that is not there yet', asy
 })
 
 it('ends with its Service, and hears nobody behind a closed door', async () => {
-  fresh()
   const backend = await server('a')
   const listener = await rig.udp(rig.port([backend]))
   const client = await socket()
@@ -174,7 +173,6 @@ it('ends with its Service, and hears nobody behind a closed door', async () => {
 })
 
 it('does not relay to itself', async () => {
-  fresh()
   const forwarder = rig.port([])
   const listener = await rig.udp(forwarder)
   const cluster = [{ ip: LOOPBACK, port: listener.port, local: true }]
