@@ -159,7 +159,10 @@ export function isCounted(name: SetName, connectionCounters: boolean): boolean {
 export interface Ids {
   /** By PortFrontends.key. */
   readonly byPort: PersistentMap<number>
-  /** The position at which the search for a free id continues. It rotates, so that a freed id is not reused soon. */
+  /**
+   * The next id; above ID_MAX, the search for a free one begins at the remainder. The ids up to ID_MAX are handed out once
+   * without a search, and a freed id is not reused soon.
+   */
   readonly next: number
   /** Ids that belong to no service port, but that affinity entries written before this process started still name. */
   readonly reserved: ReadonlySet<number>
@@ -170,9 +173,9 @@ export const NO_IDS: Ids = { byPort: PersistentMap.empty(), next: 1, reserved: n
 /** Hands out ids during one render. */
 export class IdDraft {
   readonly #base: Ids
-  readonly #changes = new Map<string, number | undefined>()
+  readonly #added = new Map<string, number>()
   readonly #retired = new Set<string>()
-  /** The ids in use; undefined until a port needs a new one. */
+  /** The ids in use; undefined until a port needs one that was in use before. */
   #taken: Set<number> | undefined
   #next: number
 
@@ -192,36 +195,43 @@ export class IdDraft {
 
   /** Gives the id of a port, or a new one if it has none; undefined when all ids are in use. */
   take(port: string): number | undefined {
-    const known = this.#base.byPort.get(port) ?? this.#changes.get(port)
+    const known = this.#base.byPort.get(port) ?? this.#added.get(port)
     if (known !== undefined) return known
-    const { byPort, reserved } = this.#base
-    this.#taken ??= new Set([...byPort.values(), ...reserved])
-    if (this.#taken.size >= ID_MAX) return undefined
-    while (this.#taken.has(this.#next)) this.#next = idAfter(this.#next)
-    const id = this.#next
-    this.#next = idAfter(id)
-    this.#taken.add(id)
-    this.#changes.set(port, id)
+    const id = this.#next <= ID_MAX ? this.#next : this.#freed()
+    if (id === undefined) return undefined
+    this.#next++
+    this.#taken?.add(id)
+    this.#added.set(port, id)
     return id
+  }
+
+  /** Moves #next to an id that is free, and gives it. */
+  #freed(): number | undefined {
+    const { byPort, reserved } = this.#base
+    this.#taken ??= new Set([...byPort.values(), ...reserved, ...this.#added.values()])
+    if (this.#taken.size >= ID_MAX) return undefined
+    while (this.#taken.has(idAt(this.#next))) this.#next++
+    return idAt(this.#next)
   }
 
   finish(): Ids {
     const { byPort, reserved } = this.#base
-    for (const port of this.#retired) if (byPort.has(port)) this.#changes.set(port, undefined)
-    if (this.#changes.size === 0) return this.#base
-    return { byPort: byPort.withOwn(this.#changes), next: this.#next, reserved }
+    const changes = new Map<string, number | undefined>(this.#added)
+    for (const port of this.#retired) if (byPort.has(port)) changes.set(port, undefined)
+    if (changes.size === 0) return this.#base
+    return { byPort: byPort.withOwn(changes), next: this.#next, reserved }
   }
 }
 
-function idAfter(id: number): number {
-  return id === ID_MAX ? 1 : id + 1
+function idAt(next: number): number {
+  return ((next - 1) % ID_MAX) + 1
 }
 
 /** Makes Ids from the ids found in the kernel. `byPort` contains no id twice. */
 export function idsInUse(byPort: ReadonlyMap<string, number>, reserved: ReadonlySet<number>): Ids {
   let last = 0
   for (const id of [...byPort.values(), ...reserved]) last = Math.max(last, id)
-  return { byPort: PersistentMap.from(byPort), next: idAfter(last), reserved }
+  return { byPort: PersistentMap.from(byPort), next: last + 1, reserved }
 }
 
 /** Codes of chains: by the chain's name. */

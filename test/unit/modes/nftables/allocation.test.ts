@@ -57,7 +57,7 @@ describe('ids of service ports', () => {
 
   it('start over at the end, and skip those in use', () => {
     const draft = new IdDraft({ ...idsInUse(new Map([['a', 1]]), new Set([2])), next: ID_MAX })
-    expect(['b', 'c'].map(port => draft.take(port))).toEqual([ID_MAX, 3])
+    expect(['b', 'c', 'd'].map(port => draft.take(port))).toEqual([ID_MAX, 3, 4])
   })
 
   it('run out: the Service stays out, with a reason, until there is one again', () => {
@@ -67,7 +67,7 @@ describe('ids of service ports', () => {
       ...base,
       allocations: {
         ...base.allocations,
-        ip: { ...base.allocations.ip, ids: { ...base.allocations.ip.ids, reserved } },
+        ip: { ...base.allocations.ip, ids: { ...base.allocations.ip.ids, reserved, next: ID_MAX + 1 } },
       },
     }
     const all = table([web(1), web(2), web(3)])
