@@ -134,7 +134,7 @@ export class RuleNames {
       elements: own,
       isOurs: this.#isOurs(step),
       chainName: chain,
-      ...(verdict === undefined ? {} : { verdict: verdictText(verdict) }),
+      verdict: verdict && verdictText(verdict),
     }
     if (at !== undefined) return { ...common, ...this.#words(step, at.rule), place: `rule ${at.index + 1}` }
     const unknown = { ...common, isReject: false }
