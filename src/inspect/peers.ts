@@ -28,7 +28,6 @@ export type Peer =
   | { readonly kind: 'address'; readonly ip: Ip }
   /** `namespace/name`, or the name of a Node. */
   | { readonly kind: 'service' | 'pod' | 'node'; readonly key: string }
-  /** Any client outside the cluster. */
   | { readonly kind: 'outside' }
 
 /** A peer with addresses of its own, by the name of its object. */
@@ -181,7 +180,6 @@ export function isTarget({ addresses, port }: TargetFilter, ip: Ip, ipPort: numb
   return (port === undefined || port === ipPort) && isSelected(addresses, ip)
 }
 
-/** Forms of the destination of a filter. */
 export const TARGETS =
   'ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)'
 
@@ -310,7 +308,6 @@ export function checkAddresses(
   if (problem !== undefined) reader.fail('--to', problem)
 }
 
-/** Throws for a destination without a family of the clients. */
 function checkResolved(from: readonly IpFilter[], to: TargetFilter): void {
   if (to.addresses.isExcept || from.some(({ isExcept }) => isExcept)) return
   const problem = familyProblem(

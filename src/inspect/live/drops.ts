@@ -222,14 +222,12 @@ export function refusedBetween(before: Refused, after: Refused): bigint | undefi
   return isWhole ? packets : undefined
 }
 
-/** One line of `-o json`. */
 interface Drop extends PacketFacts {
   readonly verdict: 'reject' | 'drop'
   readonly reason: VerdictReason
   readonly answer: string
 }
 
-/** Formats a packet; undefined for one that is not asked for. */
 async function dropText(
   { prefix, head, inputInterface }: LoggedPacket,
   { service, from, to, output }: DropsRequest,

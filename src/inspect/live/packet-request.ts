@@ -28,7 +28,6 @@ export const PACKET_FLAGS = {
 
 export type PacketRequest = ReturnType<typeof readPacketRequest>
 
-/** Reads the flags of PacketRequest. Reports errors to the reader. */
 export function readPacketRequest(reader: FlagReader) {
   const namespace = readNamespace(reader)
   const service = readServiceFlag(reader, namespace, { mayHavePort: true })

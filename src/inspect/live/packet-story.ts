@@ -44,7 +44,6 @@ export function factsOf(
   }
 }
 
-/** One line: the packet, and what became of it. */
 export function factsText(facts: PacketFacts, answer: string): string {
   const { time, protocol, from, to, service, frontend, arrivedBy } = facts
   const name = service === undefined ? '' : ` ${service} (${frontend})`

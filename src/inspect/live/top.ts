@@ -132,7 +132,6 @@ async function showLive(
   })
 }
 
-/** Gives the table of a terminal. Pure. */
 export function topContent(state: TopState, view: TopView, columns: number): TableContent {
   const rows = rowsOf(state, view)
   return {
@@ -209,7 +208,6 @@ const WITH_TOTAL = 60
 const ENDPOINT = 22
 const GAP = 1
 
-/** Formats a heading and a line for each row. */
 function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: number): readonly string[] {
   const isWide = columns >= WITH_TOTAL
   const numbers = isWide ? 3 : 2

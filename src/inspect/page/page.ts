@@ -184,7 +184,6 @@ export class PageRates {
   }
 }
 
-/** Begins to count new connections on this node. Throws when the kernel denies its events. */
 async function openSampler({ clock, wallMs, config }: PageSource): Promise<TopSampler> {
   const { adminSocket, serviceProxyName: proxyName } = config()
   const names = await FlowNames.open({ clock, adminSocket, proxyName })

@@ -204,7 +204,6 @@ export class ClassSets {
 
   readonly #ranges = new Map<string, readonly Range[]>()
 
-  /** Gives the intervals of such a set. */
   ranges(name: string): readonly Range[] {
     const elements = this.#exact(name)
     const known = this.#ranges.get(name) ?? rangesOf([...elements.values()], this.setOf(name))
