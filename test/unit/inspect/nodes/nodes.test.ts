@@ -293,13 +293,6 @@ describe('kprobe nodes top', () => {
     ).toBe('d f b c a e')
   })
 
-  it('keeps control characters of a node out of the table', async () => {
-    const { run } = await cluster([podOn('a')], () => ({
-      stdout: JSON.stringify({ ...TOP, notices: ['x\u001b[2Jy'] }),
-    }))
-    expect((await run('top')).out).toContain('x\\u{1b}[2Jy')
-  })
-
   it.each([
     [80, 24],
     [40, 10],
