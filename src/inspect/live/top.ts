@@ -87,7 +87,8 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
 
 async function run(request: TopRequest, io: Io): Promise<number> {
   const names = await FlowNames.open({ clock: systemClock, ...request })
-  await names.require(request.service)
+  // The table of a namespace that is still empty fills by itself.
+  if (!request.service.endsWith('/')) await names.require(request.service)
   const { suspend } = io
   await lent(new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request }), sampler =>
     request.once || suspend === undefined
