@@ -208,7 +208,6 @@ export function zshScript(commands: readonly Completed[]): string {
   ].join('\n')
 }
 
-/** Gives the specifications of a flag for _arguments. */
 function zshFlag(flag: FlagSpec): readonly string[] {
   const help = zshText(inShort(flag))
   const value = zshText(flag.placeholder ?? flag.name)
@@ -224,7 +223,6 @@ function zshFlag(flag: FlagSpec): readonly string[] {
   })
 }
 
-/** Escapes what _arguments reads in descriptions. */
 function zshText(text: string): string {
   return text.replace(/[[\]\\:]/g, '\\$&')
 }
@@ -271,7 +269,6 @@ function inShort({ help }: FlagSpec): string {
   return first.length <= SHORT_MAX ? first : `${first.slice(0, SHORT_MAX - 1)}…`
 }
 
-/** Quotes a text for bash and zsh. */
 function quoted(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`
 }

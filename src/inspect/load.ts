@@ -155,7 +155,6 @@ function refusalOf(entry: unknown) {
   return { object: text('object'), field: text('field'), value: text('value'), reason: text('reason') }
 }
 
-/** Says what the daemon may have missed. */
 function notKnownIn(source: unknown): readonly string[] {
   const trouble = textAt(source, 'trouble')
   const why = trouble === '' ? '' : `: ${trouble}`

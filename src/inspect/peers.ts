@@ -28,7 +28,6 @@ export type Peer =
   | { readonly kind: 'address'; readonly ip: Ip }
   /** `namespace/name`, or the name of a Node. */
   | { readonly kind: 'service' | 'pod' | 'node'; readonly key: string }
-  /** Any client outside the cluster. */
   | { readonly kind: 'outside' }
 
 /** A peer with addresses of its own, by the name of its object. */
@@ -181,7 +180,6 @@ export function isTarget({ addresses, port }: TargetFilter, ip: Ip, ipPort: numb
   return (port === undefined || port === ipPort) && isSelected(addresses, ip)
 }
 
-/** Forms of the destination of a filter. */
 export const TARGETS =
   'ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)'
 
@@ -213,59 +211,35 @@ function readFilterPeer(
   return undefined
 }
 
-/**
- * Resolves the names of filters. Reads the objects of the daemon only where there is a name. Throws where no daemon of
- * this version answers or it has not read all objects yet, and for a name that no object has.
- */
-class FilterNames {
-  readonly #socket: string
-  #known: Known | undefined
-
-  constructor(socket: string) {
-    this.#socket = socket
-  }
-
-  async addresses(peer: FilterPeer): Promise<IpFilter> {
-    if (peer.kind === 'cidr') return these([peer.cidr])
-    const known = await this.#read(peer.kind === 'outside' ? 'the addresses of the cluster' : addressOf(peer))
-    if (peer.kind === 'outside') return outsideOf(known)
-    const ips = [...new Set(ipsOf(peer, known.snapshot))]
-    if (ips.length === 0) throw new Error(whyNoAddress(peer, known.snapshot, undefined))
-    return these(ips.map(hostCidr))
-  }
-
-  /** Gives all addresses of a destination, and its port. */
-  async target(target: FilterTarget): Promise<TargetFilter> {
-    return { addresses: await this.addresses(target.peer), port: await this.#port(target) }
-  }
-
-  async #port({ peer, port }: FilterTarget): Promise<number | undefined> {
-    if (port === '') return undefined
-    if (peer.kind !== 'service' || isPort(Number(port))) return Number(port)
-    const { key, ports } = serviceAt((await this.#read(addressOf(peer))).snapshot, peer.key)
-    const found = ports.find(({ name }) => name === port)
-    if (found !== undefined) return found.port
-    throw new Error(`Service ${key} has no port ${quote(port)}; its ports are ${portsText(ports)}`)
-  }
-
-  async #read(what: string): Promise<Known> {
-    if (this.#known !== undefined) return this.#known
-    const socket = this.#socket
-    const flags = await checkDaemon(socket, { otherwise: false })
-    if (flags === undefined)
-      throw new Error(`no daemon answers at ${socket}, and only the daemon knows ${what}; give addresses`)
-    this.#known = { snapshot: finish(readSnapshotJson(await askObjects(socket))), flags }
-    return this.#known
-  }
-}
+/** A peer whose addresses only the daemon knows. */
+type Unresolved = Exclude<FilterPeer, { readonly kind: 'cidr' }>
 
 interface Known {
   readonly snapshot: Snapshot
   readonly flags: FlagTexts
 }
 
-function addressOf({ kind, key }: NamedPeer): string {
-  return `the address of ${kind} ${key}`
+async function readKnown(socket: string, peer: Unresolved): Promise<Known> {
+  const what =
+    peer.kind === 'outside' ? 'the addresses of the cluster' : `the address of ${peer.kind} ${peer.key}`
+  const flags = await checkDaemon(socket, { otherwise: false })
+  if (flags === undefined)
+    throw new Error(`no daemon answers at ${socket}, and only the daemon knows ${what}; give addresses`)
+  return { snapshot: finish(readSnapshotJson(await askObjects(socket))), flags }
+}
+
+function addressesOf(peer: Unresolved, known: Known): IpFilter {
+  if (peer.kind === 'outside') return outsideOf(known)
+  const ips = [...new Set(ipsOf(peer, known.snapshot))]
+  if (ips.length === 0) throw new Error(whyNoAddress(peer, known.snapshot, undefined))
+  return these(ips.map(hostCidr))
+}
+
+function servicePort(key: string, name: string, { snapshot }: Known): number {
+  const { ports } = serviceAt(snapshot, key)
+  const found = ports.find(port => port.name === name)
+  if (found !== undefined) return found.port
+  throw new Error(`Service ${key} has no port ${quote(name)}; its ports are ${portsText(ports)}`)
 }
 
 function these(cidrs: readonly Cidr[]): IpFilter {
@@ -334,7 +308,6 @@ export function checkAddresses(
   if (problem !== undefined) reader.fail('--to', problem)
 }
 
-/** Throws for a destination without a family of the clients. */
 function checkResolved(from: readonly IpFilter[], to: TargetFilter): void {
   if (to.addresses.isExcept || from.some(({ isExcept }) => isExcept)) return
   const problem = familyProblem(
@@ -365,12 +338,26 @@ interface NamedPeers {
   readonly proxyName: string | undefined
 }
 
-/** Resolves the names of a request. Throws for a name that no object has, and without a common family. */
+/**
+ * Resolves the names of a request. Reads the objects of the daemon only where there is a name. Throws where no daemon of
+ * this version answers or it has not read all objects yet, for a name that no object has, and without a common family.
+ */
 export async function resolvePeers({ from, to, adminSocket, proxyName }: NamedPeers): Promise<Peers> {
-  const names = new FilterNames(adminSocket === '' ? usualSocket(proxyName) : adminSocket)
+  const socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
+  let known: Known | undefined
+  const read = async (peer: Unresolved) => {
+    known ??= await readKnown(socket, peer)
+    return known
+  }
+  const addresses = async (peer: FilterPeer) =>
+    peer.kind === 'cidr' ? these([peer.cidr]) : addressesOf(peer, await read(peer))
   const clients: IpFilter[] = []
-  for (const peer of from) clients.push(await names.addresses(peer))
-  const target = to && (await names.target(to))
-  if (target !== undefined) checkResolved(clients, target)
+  for (const peer of from) clients.push(await addresses(peer))
+  if (to === undefined) return { from: clients, to }
+  const { peer, port } = to
+  const isName = port !== '' && peer.kind === 'service' && !isPort(Number(port))
+  const number = isName ? servicePort(peer.key, port, await read(peer)) : Number(port)
+  const target = { addresses: await addresses(peer), port: port === '' ? undefined : number }
+  checkResolved(clients, target)
   return { from: clients, to: target }
 }

@@ -74,7 +74,6 @@ export function whyNotRelayed(
   return silent === undefined ? undefined : `no process listens at ${silent}`
 }
 
-/** Tests whether a process of this node relays packets to the row. */
 export function isRelayed({ listener, insideListener }: ServiceRow): boolean {
   return (listener ?? insideListener) !== undefined
 }
@@ -113,7 +112,6 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
   return `${first}; ${hurt.length} of ${rows.length} frontends are not reached or incomplete`
 }
 
-/** Names the command that explains or repairs the damage. */
 export function remedyText(modes: readonly ProgrammedMode[]): string {
   const isRest = ({ rows, damage }: ProgrammedMode) =>
     damage.length > 0 || rows.some(({ problem }) => problem !== undefined && !problem.startsWith(NOT_RELAYED))
@@ -122,7 +120,6 @@ export function remedyText(modes: readonly ProgrammedMode[]): string {
     : 'start kprobe again, or remove its rules with `kprobe cleanup`'
 }
 
-/** The findings of `kprobe doctor` about rules in the kernel. */
 interface RuleFindings {
   readonly findings: readonly Finding[]
   readonly modes: readonly string[]
@@ -187,7 +184,6 @@ function placeKey({ protocol, frontend }: ServiceRow): string {
   return `${protocol} ${frontend}`
 }
 
-/** Gives the problem; undefined if both packets reach the row. */
 function whyNotReached(row: ServiceRow, reading: Omit<Question, 'place'>): string | undefined {
   const place = placeOf(row)
   if (row.problem?.startsWith(NOT_REACHED) === true || place === undefined) return row.problem
@@ -268,7 +264,6 @@ function protocolOf({ protocol }: ServiceRow): keyof typeof PROTOCOL_NUMBERS {
   return protocol === 'UDP' || protocol === 'SCTP' ? protocol : 'TCP'
 }
 
-/** Gives a client of an allowed source range, if the row has ranges. */
 function allowedClient({ allowedFrom = [] }: ServiceRow): Ip | undefined {
   const [first = ''] = allowedFrom
   return parseIp(first) ?? parseCidr(first)?.ip

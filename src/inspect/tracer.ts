@@ -78,13 +78,11 @@ function endpointText({ ip, port }: Backend): string {
 
 interface Passage {
   readonly listener: TracedListener
-  /** Matches elements that lead to listeners. */
   readonly redirect: RegExp
   readonly source: Ip
   readonly chosen: Backend | undefined
 }
 
-/** Leads a packet that the rules sent to a listener on to an endpoint. */
 function through(found: Trace, { listener, redirect, source, chosen }: Passage): Trace {
   if (chosen === undefined) throw new Error('a roll is below its modulus')
   const { key, protocol, name, list, endpoints, affinityTimeoutS } = listener

@@ -197,7 +197,6 @@ class BehindSpace {
   readonly #served: Region
   /** Loopback addresses to which packets from others may be dropped: kubelet drops them, too. */
   readonly #guarded: Region
-  /** They are dropped. */
   readonly #isGuarded: boolean
   readonly #nodePorts: ReadonlyMap<string, Place>
 
@@ -350,7 +349,6 @@ interface ListedGroup {
   readonly isListed: boolean
 }
 
-/** The fate of packets that two rules may refuse. */
 function both(a: Fate, b: Fate): Fate {
   if (a === PASS || a.kind === b.kind) return b
   return b === PASS ? a : REFUSE

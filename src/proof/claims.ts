@@ -27,14 +27,12 @@ export interface PlaceClaim {
   readonly isHealthCheck: boolean
 }
 
-/** All claims of a Service in one family. */
 export interface Claims {
   readonly service: Service
   readonly clusterIp: Ip | undefined
   readonly places: ReadonlyMap<string, PlaceClaim>
   /** Places by portKey; undefined for a health check node port. */
   readonly nodePorts: ReadonlyMap<string, Place | undefined>
-  /** Endpoints on this node: address and port. */
   readonly onNode: ReadonlySet<Octets>
 }
 
@@ -44,7 +42,6 @@ interface ClaimsContext {
   readonly podSource: FamilyMeaning['podSource']
 }
 
-/** Collects the claims of one Service in one family. */
 export class ClaimsDraft {
   readonly #here: Here
   readonly #family: Family
@@ -115,7 +112,6 @@ export class ClaimsDraft {
     this.#places.set(key, { service, place, yields: false, isHealthCheck: true })
   }
 
-  /** The fates at the ClusterIP, and at all other addresses. */
   #fatesOf(service: Service, found: PortDestinations) {
     for (const endpoint of found.onNode) this.#onNode.add(endpoint)
     const { config } = this.#here

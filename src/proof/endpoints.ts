@@ -8,7 +8,6 @@ export interface PortDestinations {
   /** The list for policy Cluster; empty only where no endpoint anywhere can serve. */
   readonly cluster: readonly Octets[]
   readonly local: readonly Octets[]
-  /** Endpoints of both lists that run on this node. */
   readonly onNode: readonly Octets[]
 }
 

@@ -14,7 +14,6 @@ export interface ProofDifference {
   readonly packet: string
   readonly expected: string
   readonly kernel: string
-  /** The rule that decided; undefined where no rule did. */
   readonly rule: string | undefined
   /** The rule that kprobe cannot follow, with the reason: the packets may differ. Undefined where they do. */
   readonly doubt: string | undefined
@@ -25,7 +24,6 @@ interface Affine {
   readonly its: PacketClass
   /** The places in sets that packets fill which its packets look up. */
   readonly asked: readonly string[]
-  /** Endpoints by written data. */
   readonly chosen: ReadonlyMap<Octets, Octets>
 }
 

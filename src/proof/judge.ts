@@ -142,7 +142,6 @@ function isFair(chance: number, endpoints: number, isRounded: boolean): boolean 
   return Math.abs(chance - share) <= (endpoints <= EXACT_MAX || !isRounded ? ROUNDING : share * BIAS)
 }
 
-/** Gives the packets of the end that are wrong. */
 function whyWrong(
   leaf: Leaf,
   { fate: asked, at }: Pick<PacketClass, 'fate' | 'at'>,
@@ -298,7 +297,6 @@ const FIELDS: readonly Field[] = [
   'sourcePort',
 ]
 
-/** Says what must happen. */
 export function fateText(fate: Fate): string {
   if (fate.kind !== 'endpoints') return fate.kind === 'refuse' ? 'reject or drop' : fate.kind
   const { endpoints, masquerade, affinityS } = fate

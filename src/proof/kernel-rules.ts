@@ -20,7 +20,6 @@ export interface KernelRules {
   readonly ipvs: OutsideHeld | undefined
   /** Other programs, or the daemon itself, changed the kernel during each attempt: it may be of several moments. */
   readonly unsettled: boolean
-  /** Names of the parts that are not read. */
   readonly assumptions: readonly string[]
 }
 
@@ -147,7 +146,6 @@ function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolean): rea
   ]
 }
 
-/** The clients for what decides outside of nf_tables. */
 interface OutsideClients {
   readonly ipset: IpsetClient
   readonly ipvs: IpvsClient
@@ -155,7 +153,6 @@ interface OutsideClients {
   readonly ownAddresses: AddressReader
 }
 
-/** Opens clients while `use` runs. */
 async function withOutside<R>(
   { netfilter, generic, route: openTransport }: RulesSockets,
   { clock, device: except }: Pick<RulesReading, 'clock' | 'device'>,

@@ -74,7 +74,6 @@ export interface Place {
   readonly allowed: readonly Cidr[] | undefined
 }
 
-/** The way to recognize pods of this node. */
 export type PodSource =
   | { readonly kind: 'cidr'; readonly cidr: Cidr }
   | { readonly kind: 'interface'; readonly name: string; readonly isPrefix: boolean }
@@ -129,7 +128,6 @@ export interface Here {
   /** Addresses of the Node, its primary ones first. */
   readonly ips: readonly Ip[]
   readonly clusterIps: { has(ip: Ip): boolean }
-  /** Address and port of each API server. */
   readonly apiServers: ReadonlySet<Octets>
 }
 

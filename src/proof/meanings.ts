@@ -133,7 +133,6 @@ class FamilyMeanings implements FamilyMeaning {
   }
 }
 
-/** Gives the endpoints that packets to the Service may be sent to. */
 function endpointsOf({ places, nodePorts }: Claims): ReadonlySet<Octets> {
   const lists = new Set<readonly Octets[]>()
   for (const place of [...[...places.values()].map(its => its.place), ...nodePorts.values()])

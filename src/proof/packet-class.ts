@@ -7,7 +7,6 @@ import type { Protocol } from '../model/service.ts'
 import type { Box, Hook } from './evaluate/values.ts'
 import type { Fate, Place } from './meaning.ts'
 
-/** Says what packets are sent to. */
 export function nameOf({ at }: Pick<PacketClass, 'at'>): string {
   if (typeof at === 'string') return at
   const { ip, name, port, protocol } = at

@@ -33,7 +33,6 @@ export interface Question extends Ownership {
   readonly tables: readonly AnyTable[]
   /** The state of IPVS and ipsets; undefined where it was not read. */
   readonly ipvs?: IpvsHeld | undefined
-  /** Differences to list at most. */
   readonly limit?: number
 }
 
@@ -61,7 +60,6 @@ export class ProofRun {
     return this.#found.proof
   }
 
-  /** Gives each class after it was followed. */
   *classes(): Generator<PacketClass, void, undefined> {
     for (const meaning of this.#question.meanings) {
       const examiner = new Examiner(meaning, this.#walkerOf(meaning))

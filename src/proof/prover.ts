@@ -33,7 +33,6 @@ interface Subject extends Moment {
 
 interface Moment {
   readonly atMs: number
-  /** The repairs that were reported before. */
   readonly repairs: number
 }
 
@@ -43,7 +42,6 @@ interface Proved extends Moment, Pick<Proof, 'classes' | 'destinations'> {
   readonly forwarded: readonly Family[]
 }
 
-/** A time with differences. */
 interface Episode {
   readonly sinceMs: number
   readonly first: ProofDifference
@@ -68,11 +66,9 @@ export class Prover implements DaemonProver {
   #doubt = ''
   /** The reason for which the present mode is not proved; empty where it is. */
   #idle = ''
-  /** The failure that is in the log. */
   #failure = ''
   /** Time that the current proof ran, without its rests. */
   #workMs = 0
-  /** The end of its last rest. */
   #beganMs = 0
 
   constructor(options: ProverOptions) {

@@ -85,7 +85,6 @@ export class Sources {
     })
   }
 
-  /** Divides clients into pods and others. */
   #partsOf(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
     const { podSource } = this.#meaning
     if (podSource?.kind === 'interface') {

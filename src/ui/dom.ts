@@ -123,7 +123,6 @@ export function facts(pairs: readonly (readonly [string, Child])[]): HTMLElement
   )
 }
 
-/** A form of fields that take effect at once. */
 export function searchForm(label: string, ...fields: readonly Child[]): HTMLFormElement {
   const made = element('form', { role: 'search', 'aria-label': label }, ...fields)
   made.addEventListener('submit', event => event.preventDefault())

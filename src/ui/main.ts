@@ -23,7 +23,6 @@ class Shell {
   readonly #banner = part('banner')
   readonly #title = part('title')
   readonly #version = buildText(buildInfo())
-  /** Ends what the former view does. */
   #ending = new AbortController()
 
   start(): void {

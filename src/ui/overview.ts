@@ -33,7 +33,6 @@ export function overview(): View {
   }
 }
 
-/** Terms and values, in words. Pure. */
 function statusFacts(status: unknown): readonly (readonly [string, string])[] {
   const [snapshot, synced] = [numberAt(status, 'snapshot'), numberAt(status, 'synced')]
   const repairs = fieldOf(status, 'repairs')
@@ -218,7 +217,6 @@ export function configuration(): View {
   }
 }
 
-/** Leaves of a tree, by their paths: `conntrack.maxPerCore`. Pure. */
 function pairsOf(tree: unknown, path = ''): readonly Pair[] {
   if (typeof tree !== 'object' || tree === null || Array.isArray(tree))
     return [[path, typeof tree === 'string' ? tree : (JSON.stringify(tree) ?? '')]]

@@ -11,7 +11,6 @@ import {
   type View,
 } from './dom.ts'
 
-/** A keyboard can scroll it. */
 const PICTURE = {
   class: 'scroll drawing',
   role: 'region',

@@ -137,7 +137,6 @@ interface Gathering {
 
 const SNAPSHOT_FILE = 'snapshot.json'
 
-/** The pages of the daemon, each as a file. */
 const PAGES = [
   { page: 'config', about: 'version and settings with which other commands compute the same state' },
   { page: 'snapshot', about: 'the objects as the daemon has parsed them, without labels and annotations' },

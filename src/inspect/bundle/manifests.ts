@@ -71,7 +71,6 @@ function affinity(timeoutSeconds: number): Json {
   return { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds } } }
 }
 
-/** Writes the label and the annotations that kprobe reads. */
 function settingsOf({ proxyName, tcpDrainMs, ipvsScheduler }: Service): Json {
   const annotations = {
     ...(tcpDrainMs === undefined
@@ -124,7 +123,6 @@ function traitsManifest({ nodeName, conditions, hints }: EndpointTraits): Json {
   }
 }
 
-/** Splits `namespace/name`. */
 function identity(key: string): { readonly namespace?: string; readonly name: string } {
   const [namespace = '', name] = key.split('/')
   return name === undefined ? { name: namespace } : { namespace, name }

@@ -111,7 +111,6 @@ function pseudonymOf(
 
 interface Renaming {
   readonly renamed: ReadonlyMap<string, string>
-  /** Parts of the name with the most of them. */
   readonly partsMax: number
   /** Names that are words as well, and are renamed beside a slash only. */
   readonly words: ReadonlySet<string>
@@ -165,7 +164,6 @@ function pseudonymIn(name: string, { renamed, words, isPair, isAddress }: Place)
 
 /** Fields whose texts name objects: `namespace/name`, `Service namespace/name`, `namespace/name:port`. */
 const NAMING: ReadonlySet<string> = new Set(['key', 'service', 'services', 'object'])
-/** Fields whose texts are names. */
 const NAMES: ReadonlySet<string> = new Set([
   ...['nodeName', 'node', 'zone', 'forNodes', 'forZones', 'hostname-override', 'hostnameOverride'],
 ])
@@ -208,7 +206,6 @@ function add(names: Set<string>, name: string): void {
   if (!NUMERIC.test(name) && !PUBLIC.has(name)) names.add(name)
 }
 
-/** Renames the names in a bundle, in every file alike. */
 export function redacted({ facts, files, missing }: BundleContent, key: Buffer): BundleContent {
   const plain = new Map(
     files.map(({ name, data }) => [name, name.endsWith('.json') ? parsed(data) : undefined]),

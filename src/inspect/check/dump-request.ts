@@ -20,7 +20,6 @@ const OUTPUTS: readonly string[] = [
   ...DUMPS.map(({ saveFormat }) => saveFormat),
 ]
 
-/** Formats that fit only one kind of object. */
 const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
   ['nft', 'nft'],
   ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
@@ -130,7 +129,6 @@ function readRows(
   return { namespace, sortBy, isWatched, service: readService(reader, { namespace, output }) }
 }
 
-/** Gives `NAMESPACE/NAME`; empty without the flag. */
 function readService(
   reader: FlagReader,
   { namespace, output }: Pick<Request, 'namespace' | 'output'>,

@@ -6,7 +6,7 @@ import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
-import { INSTANCE_FLAG, readSocketPath } from '../../config/own-flags.ts'
+import { INSTANCE_FLAG } from '../../config/own-flags.ts'
 import { HERE, openNetfilter, withNetfilter } from '../../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../../kernel/nflog/reader.ts'
 import { listHandles } from '../../kernel/nft/list.ts'
@@ -64,11 +64,7 @@ export const command = ownCommand({
     'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
   ],
   flags: FLAGS,
-  read: reader => ({
-    ...readPacketRequest(reader),
-    follow: reader.bool('follow'),
-    adminSocket: readSocketPath(reader),
-  }),
+  read: reader => ({ ...readPacketRequest(reader), follow: reader.bool('follow') }),
   async run(request, io) {
     await drops({ ...request, ...(await resolvePeers(request)) }, io)
     return EXIT_FINE
@@ -222,14 +218,12 @@ export function refusedBetween(before: Refused, after: Refused): bigint | undefi
   return isWhole ? packets : undefined
 }
 
-/** One line of `-o json`. */
 interface Drop extends PacketFacts {
   readonly verdict: 'reject' | 'drop'
   readonly reason: VerdictReason
   readonly answer: string
 }
 
-/** Formats a packet; undefined for one that is not asked for. */
 async function dropText(
   { prefix, head, inputInterface }: LoggedPacket,
   { service, from, to, output }: DropsRequest,

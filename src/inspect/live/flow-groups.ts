@@ -24,7 +24,6 @@ export interface FlowFilter {
   readonly to: TargetFilter | undefined
   readonly endpoint: { readonly ip: Ip; readonly port: number | undefined } | undefined
   readonly protocol: PortProtocol | undefined
-  /** Connections to no Service are included. */
   readonly all: boolean
 }
 
@@ -90,7 +89,6 @@ interface FlowGroupsOptions {
   readonly names: Pick<FlowNames, 'serviceOf' | 'version'>
   readonly filter: FlowFilter
   readonly by: Grouping
-  /** Adds up the volumes of connections. */
   readonly withVolume: boolean
   /** Maximum number of groups; connections of further groups are counted together. */
   readonly groupsMax?: number
@@ -104,7 +102,6 @@ export class FlowGroups {
   readonly #options: FlowGroupsOptions
   readonly #groupsMax: number
   readonly #groups = new Map<string, FlowGroup>()
-  /** By plainKey. */
   readonly #known = new Map<string, Found>()
   #version: number
   readonly #others = { begun: 0, ended: 0 }

@@ -58,7 +58,6 @@ function timeText(ms: number | undefined): string {
   return ms === undefined ? '' : `in ${secondsText(ms)}`
 }
 
-/** The columns of a table. */
 export type Columns<Row> = readonly (readonly [heading: string, cell: (row: Row) => string])[]
 
 interface Counted {

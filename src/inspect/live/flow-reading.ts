@@ -152,7 +152,6 @@ export class FlowNames {
   }
 }
 
-/** Gives undefined if the daemon has gone. */
 async function namesOfDaemon(socket: string) {
   const state = await askDaemon(socket, '/state')
   if (state === undefined) return undefined
@@ -170,7 +169,6 @@ export function namesOfRows(
 
 /** The kernel's records about connections in this network namespace. */
 export interface FlowSettings {
-  /** Packets and bytes. */
   readonly hasVolume: boolean
   /** The reason for which it does not report connections that begin and end; undefined where it does. */
   readonly whyNoEvents: string | undefined

@@ -70,13 +70,11 @@ async function run(asked: FlowsRequest, io: Io): Promise<number> {
   return EXIT_FINE
 }
 
-/** Names a connection; undefined for one that is not asked for. */
 function flowOf({ request, names }: Session, view: ByteView, message: Message): NamedFlow | undefined {
   const record = decodeRecord(view, message)
   return record === undefined ? undefined : namedFlow(record, { names, filter: request.filter })
 }
 
-/** Prints the present table of connections. */
 async function listFlows(session: Session): Promise<void> {
   const { request, groups, io } = session
   const { limit, output } = request
@@ -196,7 +194,6 @@ class Follower {
     else io.out(`${flowLine(kind, flow, wallMs)}\n`)
   }
 
-  /** The reader of standard output does not keep up. */
   get #isBehind(): boolean {
     // A reader that is further behind than this loses lines and tables, which are counted.
     return this.#session.io.outBacklogBytes() > 8 << 20
@@ -209,7 +206,6 @@ class Follower {
     if (this.#ticks++ % 5 === 0) void refreshNames(this.#session.names)
   }
 
-  /** Says what was lost and skipped since the last report. */
   #report(): void {
     const lost = this.#watch?.takeLost() ?? 0
     const { lines, tables } = this.#skipped

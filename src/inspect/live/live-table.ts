@@ -4,7 +4,6 @@ import { BOLD, type Io } from '../../cli/io.ts'
 export interface TableView<S extends string> {
   readonly sort: S
   readonly filter: string
-  /** Rows that are scrolled away. */
   readonly offset: number
   /** The help pane explains the keys; in the filter pane the user types. */
   readonly pane: 'table' | 'help' | 'filter'
@@ -91,10 +90,8 @@ export class LiveTable<S extends string, V extends TableView<S>> {
 export interface TableContent {
   /** The command, for a terminal that is too small. */
   readonly name: string
-  /** Lines above the table. */
   readonly head: readonly string[]
   readonly count: number
-  /** Gives the heading and the lines of some rows. */
   readonly lines: (offset: number, rows: number) => readonly string[]
   readonly help: readonly string[]
   /** Keys that the last line names first. */
@@ -124,7 +121,6 @@ export function columnLines<Row, S extends string>(
   ]
 }
 
-/** The smallest terminal that holds a table. */
 const LEAST: Size = { columns: 40, rows: 10 }
 const HEAD_LINES_MAX = 6
 
@@ -149,7 +145,6 @@ export function tablePicture(content: TableContent, view: TableView<string>, siz
   return { lines: lines.map(line => fitted(line, columns)), bold: new Set([0, head.length]) }
 }
 
-/** Counts the rows that can be scrolled away. Pure. */
 export function scrollMax(content: Pick<TableContent, 'head' | 'count'>, size: Size): number {
   return Math.max(0, content.count - roomFor(content, size))
 }
@@ -244,7 +239,6 @@ export interface Size {
   readonly rows: number
 }
 
-/** The drawn lines, cut to the terminal. */
 interface Picture {
   readonly lines: readonly string[]
   readonly bold: ReadonlySet<number>
@@ -347,7 +341,6 @@ export function textWidth(text: string): number {
   return width
 }
 
-/** Cuts or pads a text to exactly so many columns. */
 export function fitted(text: string, columns: number, side: 'left' | 'right' = 'left'): string {
   const width = textWidth(text)
   if (width <= columns) {

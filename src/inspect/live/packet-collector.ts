@@ -10,12 +10,10 @@ export type PacketStep = Pick<TraceEvent, 'family' | 'table' | 'chain' | 'handle
 /** A real packet, from the hook where it entered to its end. */
 export interface TracedPacket {
   readonly id: number
-  /** Wall-clock time. */
   readonly atMs: number
   readonly origin: 'interface' | 'process'
   /** The head before any translation. */
   readonly first: PacketHead
-  /** The head at the last hook. */
   readonly last: PacketHead
   /** Indexes; undefined where there is none. */
   readonly inputInterface: number | undefined
@@ -54,7 +52,6 @@ const NF_QUEUE = 3
 interface CollectorOptions {
   readonly clock: Pick<Clock, 'nowMs'>
   readonly wallMs: () => number
-  /** The name of our own trace tables. */
   readonly table: string
   readonly onPacket: (packet: TracedPacket) => void
 }
@@ -139,7 +136,6 @@ export class PacketCollector {
     if (isDropping) this.#finish(draft, 'dropped')
   }
 
-  /** Called after messages were lost. */
   lost(): void {
     for (const draft of this.#open.values()) draft.isTorn = true
   }

@@ -1,10 +1,10 @@
 import type { Io } from '../../cli/io.ts'
 
 export interface PrintCounts {
-  readonly taken: number
-  readonly printed: number
+  taken: number
+  printed: number
   /** Packets for which there was no room, because standard output is slow. */
-  readonly dropped: number
+  dropped: number
 }
 
 /** Formats packets one after the other, and prints them in their order, up to a number. */
@@ -14,11 +14,9 @@ export class PacketPrinter<Packet> {
   readonly #format: (packet: Packet) => Promise<string | undefined>
   readonly #waiting: Packet[] = []
   readonly #done = new AbortController()
+  readonly #counts: PrintCounts = { taken: 0, printed: 0, dropped: 0 }
   #work: Promise<void> | undefined
   #failure: { readonly error: unknown } | undefined
-  #taken = 0
-  #printed = 0
-  #dropped = 0
 
   /** `format` gives undefined for a packet that is not printed. */
   constructor(max: number, io: Io, format: (packet: Packet) => Promise<string | undefined>) {
@@ -27,8 +25,8 @@ export class PacketPrinter<Packet> {
     this.#format = format
   }
 
-  get counts(): PrintCounts {
-    return { taken: this.#taken, printed: this.#printed, dropped: this.#dropped }
+  get counts(): Readonly<PrintCounts> {
+    return this.#counts
   }
 
   /** Aborted when the number is reached, or formatting has failed. */
@@ -37,10 +35,10 @@ export class PacketPrinter<Packet> {
   }
 
   take(packet: Packet): void {
-    this.#taken++
+    this.#counts.taken++
     // The packets that wait to be named and printed, at most; later ones are counted.
     if (this.#waiting.length >= 2_000) {
-      this.#dropped++
+      this.#counts.dropped++
       return
     }
     this.#waiting.push(packet)
@@ -60,7 +58,7 @@ export class PacketPrinter<Packet> {
         const text = await this.#format(packet)
         if (text === undefined) continue
         this.#io.out(text)
-        if (++this.#printed >= this.#max) this.#done.abort()
+        if (++this.#counts.printed >= this.#max) this.#done.abort()
         await this.#io.outWritten()
       }
     } catch (error) {

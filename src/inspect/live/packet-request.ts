@@ -1,6 +1,6 @@
 import { readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, quote } from '../../config/flag.ts'
-import { readInstanceName } from '../../config/own-flags.ts'
+import { readInstanceName, readSocketPath } from '../../config/own-flags.ts'
 import type { ServiceRow } from '../../modes/common/show.ts'
 import { checkAddresses, given, hintAt, readFilterClient, readFilterTarget, TARGETS } from '../peers.ts'
 import { NAMES_IN, readServiceFlag } from '../service-flag.ts'
@@ -28,7 +28,6 @@ export const PACKET_FLAGS = {
 
 export type PacketRequest = ReturnType<typeof readPacketRequest>
 
-/** Reads the flags of PacketRequest. Reports errors to the reader. */
 export function readPacketRequest(reader: FlagReader) {
   const namespace = readNamespace(reader)
   const service = readServiceFlag(reader, namespace, { mayHavePort: true })
@@ -43,6 +42,7 @@ export function readPacketRequest(reader: FlagReader) {
     packets: reader.integer('count', COUNT),
     durationMs: reader.durationMs('duration', DURATION),
     output: reader.oneOf('output', OUTPUTS, 'text'),
+    adminSocket: readSocketPath(reader),
     proxyName: readInstanceName(reader),
   }
 }

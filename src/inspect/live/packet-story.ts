@@ -9,7 +9,7 @@ import type { TracedPacket } from './packet-collector.ts'
 
 export interface NamedStep extends TraceStep {
   /** `accept`, `drop`, `jump services`; absent where the kernel names none. */
-  readonly verdict?: string
+  readonly verdict: string | undefined
   readonly isReject: boolean
   readonly isOurs: boolean
   /** The rule within its chain: `rule 3`, `policy`. */
@@ -23,9 +23,9 @@ export interface PacketFacts {
   readonly protocol: string
   readonly from: string
   readonly to: string
-  readonly service?: string
-  readonly frontend?: string
-  readonly arrivedBy?: string
+  readonly service: string | undefined
+  readonly frontend: string | undefined
+  readonly arrivedBy: string | undefined
 }
 
 export function factsOf(
@@ -38,12 +38,12 @@ export function factsOf(
     protocol: protocolText(head.protocol),
     from: endText(head, 'source'),
     to: endText(head, 'destination'),
-    ...(row === undefined ? {} : { service: row.service, frontend: row.type }),
-    ...(inputInterface === undefined ? {} : { arrivedBy: interfaceName(inputInterface) }),
+    service: row?.service,
+    frontend: row?.type,
+    arrivedBy: inputInterface === undefined ? undefined : interfaceName(inputInterface),
   }
 }
 
-/** One line: the packet, and what became of it. */
 export function factsText(facts: PacketFacts, answer: string): string {
   const { time, protocol, from, to, service, frontend, arrivedBy } = facts
   const name = service === undefined ? '' : ` ${service} (${frontend})`
@@ -51,15 +51,15 @@ export function factsText(facts: PacketFacts, answer: string): string {
   return `${time} ${protocol} ${from} -> ${to}${name}${via}: ${answer}`
 }
 
-/** The way of a packet, for people and for `-o json`. */
+/** The way of a packet, for people and for `-o json`, which leaves out what is undefined. */
 export interface PacketStory extends PacketFacts {
   readonly outcome: StoryOutcome
   readonly steps: readonly StoryStep[]
-  readonly conntrack?: StoryConntrack
+  readonly conntrack: StoryConntrack | undefined
   /** conntrack has no entry. Protocols without ports, such as ICMP, are not looked up. */
-  readonly hasNoEntry?: true
+  readonly hasNoEntry: true | undefined
   /** The kernel dropped messages meanwhile: steps may be missing. */
-  readonly isTorn?: true
+  readonly isTorn: true | undefined
 }
 
 type StoryStep = TraceStep & Pick<NamedStep, 'verdict'>
@@ -68,8 +68,8 @@ interface StoryOutcome {
   readonly verdict: 'dnat' | 'accept' | 'reject' | 'drop' | 'queue' | 'lost'
   readonly answer: string
   readonly destination?: string
-  readonly replacedSource?: string
-  readonly leftBy?: string
+  readonly replacedSource?: string | undefined
+  readonly leftBy?: string | undefined
   /** The chain whose rule or policy ended it. */
   readonly decidedBy?: string
   readonly reason?: VerdictReason | 'another-program'
@@ -81,8 +81,8 @@ interface StoryConntrack {
   readonly repliesFrom: string
   readonly repliesTo: string
   readonly status: readonly string[]
-  readonly timeoutSeconds?: number
-  readonly mark?: number
+  readonly timeoutSeconds: number | undefined
+  readonly mark: number | undefined
 }
 
 export interface StoryFacts {
@@ -103,14 +103,11 @@ export function storyOf(packet: TracedPacket, facts: StoryFacts): PacketStory {
       rule,
       text,
       elements,
-      ...(verdict === undefined ? {} : { verdict }),
+      verdict,
     })),
-    ...(tracked === undefined
-      ? {}
-      : tracked === 'none'
-        ? { hasNoEntry: true }
-        : { conntrack: conntrackOf(tracked) }),
-    ...(packet.isTorn ? { isTorn: true } : {}),
+    conntrack: tracked === undefined || tracked === 'none' ? undefined : conntrackOf(tracked),
+    hasNoEntry: tracked === 'none' || undefined,
+    isTorn: packet.isTorn || undefined,
   }
 }
 
@@ -166,8 +163,8 @@ function passedOutcome(packet: TracedPacket, { interfaceName }: StoryFacts): Sto
     verdict: isTranslated ? 'dnat' : 'accept',
     answer: `${goes}${where}${isTranslated || replaced !== undefined ? `, ${kept}` : ''}`,
     destination,
-    ...(replaced === undefined ? {} : { replacedSource: replaced }),
-    ...(by === undefined ? {} : { leftBy: by }),
+    replacedSource: replaced,
+    leftBy: by,
   }
 }
 
@@ -178,8 +175,8 @@ function conntrackOf({ original, reply, status, timeoutS, mark }: Tracked): Stor
     repliesFrom: endText(reply, 'source'),
     repliesTo: endText(reply, 'destination'),
     status,
-    ...(timeoutS === undefined ? {} : { timeoutSeconds: timeoutS }),
-    ...(mark === 0 ? {} : { mark }),
+    timeoutSeconds: timeoutS,
+    mark: mark === 0 ? undefined : mark,
   }
 }
 

@@ -25,7 +25,6 @@ import { type NamedStep, ServiceIndex } from './packet-story.ts'
 interface RuleNamesOptions {
   readonly clock: Clock
   readonly proxy: string | undefined
-  /** Reads the rules of kprobe in the kernel. */
   readonly read: () => Promise<readonly HeldMode[]>
 }
 
@@ -53,7 +52,6 @@ export class RuleNames {
     this.#readGeneration = generationReader(this.#connection)
   }
 
-  /** Reads kprobe's rules. Throws if the kernel cannot be read. */
   async load(): Promise<readonly HeldMode[]> {
     this.#generation = this.#readGeneration()
     this.#chains.clear()
@@ -134,7 +132,7 @@ export class RuleNames {
       elements: own,
       isOurs: this.#isOurs(step),
       chainName: chain,
-      ...(verdict === undefined ? {} : { verdict: verdictText(verdict) }),
+      verdict: verdict && verdictText(verdict),
     }
     if (at !== undefined) return { ...common, ...this.#words(step, at.rule), place: `rule ${at.index + 1}` }
     const unknown = { ...common, isReject: false }
@@ -221,7 +219,6 @@ const NO_SETS: ReadonlyMap<string, NftSet> = new Map()
 
 interface RuleAt {
   readonly rule: HandledRule
-  /** Counts from 0. */
   readonly index: number
 }
 

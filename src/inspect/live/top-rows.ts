@@ -2,7 +2,6 @@ import { compareTexts } from '../../base/text.ts'
 import type { FlowGroup } from './flow-groups.ts'
 import { firstView, type TableView } from './live-table.ts'
 
-/** Connections of one Service, or of one of its endpoints. */
 export interface TopRow {
   readonly service: string
   readonly protocol: string
@@ -91,7 +90,6 @@ export class TopRows {
     return this.#isCutByBegun || this.#isCutByOpen
   }
 
-  /** Takes the new connections of an interval, the largest groups first. */
   takeBegun(groups: readonly FlowGroup[], seconds: number): void {
     for (const [key, row] of this.#rows) if (row.perSecond > 0) this.#rows.set(key, { ...row, perSecond: 0 })
     for (const group of groups) {
@@ -102,7 +100,6 @@ export class TopRows {
     this.#isCutByBegun = this.#shrink()
   }
 
-  /** Takes the present table of connections. */
   takeOpen(groups: readonly FlowGroup[]): void {
     const open = new Map(groups.map(group => [keyOf(group), group.begun]))
     this.#hasOpen = true

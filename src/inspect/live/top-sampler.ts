@@ -18,7 +18,6 @@ import { ROWS_MAX, type TopRow, TopRows } from './top-rows.ts'
 
 /** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
 export interface TopState {
-  /** RFC 3339. */
   readonly time: string
   readonly rows: readonly TopRow[]
   readonly perSecond: number
@@ -28,9 +27,7 @@ export interface TopState {
   /** The Services with most entries of the connection table, the largest first. */
   readonly largest: readonly { readonly service: string; readonly open: number }[]
   readonly daemon: DaemonState | undefined
-  /** Events that the kernel dropped since the start. */
   readonly lost: number
-  /** Notices about data that cannot be shown. */
   readonly notices: readonly string[]
 }
 
@@ -101,7 +98,6 @@ export class TopSampler {
     })
   }
 
-  /** Measures the time since the last sample. */
   async sample(): Promise<TopState> {
     const { clock, wallMs, names, service } = this.#options
     const notices = [

@@ -87,7 +87,8 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
 
 async function run(request: TopRequest, io: Io): Promise<number> {
   const names = await FlowNames.open({ clock: systemClock, ...request })
-  await names.require(request.service)
+  // The table of a namespace that is still empty fills by itself.
+  if (!request.service.endsWith('/')) await names.require(request.service)
   const { suspend } = io
   await lent(new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request }), sampler =>
     request.once || suspend === undefined
@@ -132,7 +133,6 @@ async function showLive(
   })
 }
 
-/** Gives the table of a terminal. Pure. */
 export function topContent(state: TopState, view: TopView, columns: number): TableContent {
   const rows = rowsOf(state, view)
   return {
@@ -209,7 +209,6 @@ const WITH_TOTAL = 60
 const ENDPOINT = 22
 const GAP = 1
 
-/** Formats a heading and a line for each row. */
 function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: number): readonly string[] {
   const isWide = columns >= WITH_TOTAL
   const numbers = isWide ? 3 : 2

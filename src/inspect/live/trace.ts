@@ -5,7 +5,7 @@ import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
-import { INSTANCE_FLAG, readSocketPath } from '../../config/own-flags.ts'
+import { INSTANCE_FLAG } from '../../config/own-flags.ts'
 import { HERE, openNetfilter } from '../../daemon/open.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { watchPacketTrace } from '../../kernel/nft/monitor.ts'
@@ -61,7 +61,6 @@ export function readTraceRequest(reader: FlagReader) {
     rejectOnly: reader.bool('reject-only'),
     allPackets: reader.bool('all-packets'),
     perSecond: reader.integer('rate', RATE),
-    adminSocket: readSocketPath(reader),
   }
 }
 

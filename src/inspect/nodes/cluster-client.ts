@@ -26,7 +26,6 @@ interface ExecRequest {
   readonly pod: string
   readonly container: string
   readonly command: readonly string[]
-  /** Maximum bytes of output; more is an error. */
   readonly outputBytesMax: number
   readonly signal: AbortSignal
 }
@@ -127,7 +126,6 @@ export class ClusterClient {
       this.#oidc = { ...oidc, ...(URL.canParse(issuer) ? { 'idp-issuer-url': new URL(issuer) } : {}) }
   }
 
-  /** Gives the JSON at a path. Throws ApiError. */
   async get(path: string, { signal, timeoutMs }: Limits): Promise<Json> {
     const late = new AbortController()
     const cancel = systemClock.after(timeoutMs, () => late.abort(`no answer within ${timeoutMs / 1_000} s`))

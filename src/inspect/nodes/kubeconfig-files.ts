@@ -18,7 +18,6 @@ export interface Impersonation {
 
 interface KubeconfigFiles {
   readonly paths: readonly string[]
-  /** The context to use instead of the current one. */
   readonly context: string | undefined
   readonly impersonation: Impersonation
   readonly warn: (text: string) => void
@@ -71,7 +70,6 @@ interface Merged {
 }
 type Kind = 'cluster' | 'user' | 'context'
 
-/** Fields of entries that hold a path. */
 const PATHS: Readonly<Record<Kind, readonly string[]>> = {
   cluster: ['certificate-authority'],
   user: ['client-certificate', 'client-key', 'tokenFile'],
@@ -83,7 +81,6 @@ function entriesOf(root: Json, kind: Kind): readonly Json[] {
   return Array.isArray(list) ? list.filter(isJson) : []
 }
 
-/** Returns the file with absolute paths. */
 function withPaths(root: Json, folder: string): Json {
   const absolute = (path: unknown) =>
     typeof path === 'string' && path !== '' && !isAbsolute(path) ? join(folder, path) : path

@@ -70,7 +70,6 @@ export class NodePods {
     this.#client = client
   }
 
-  /** Lists the nodes that are asked. Throws where there is none. */
   async targets(signal: AbortSignal): Promise<readonly Target[]> {
     const { selector, namespace } = this.#options
     const targets = await findPods(this.#client, this.#options, signal)
@@ -131,7 +130,6 @@ export class NodePods {
 
 const PAGE = 100
 
-/** Lists the pods of the DaemonSet, page by page. */
 async function findPods(
   client: ClusterClient,
   { namespace, selector, nodes, timeoutMs }: PodOptions,

@@ -34,7 +34,6 @@ interface NodeRow extends NodeResult {
   readonly entries?: number | undefined
   readonly entriesMax?: number | undefined
   readonly sourceAgeMs?: number | undefined
-  /** ISO 8601. */
   readonly lastCommit?: string | undefined
   readonly repairs?: number | undefined
 }
@@ -42,7 +41,6 @@ interface NodeRow extends NodeResult {
 export const NODE_SORTS = ['name', 'rate', 'rejects', 'table', 'source', 'repairs', 'errors'] as const
 export type NodeSort = (typeof NODE_SORTS)[number]
 
-/** Asks all nodes, round by round. */
 export class NodesTop {
   readonly #pods: NodePods
   readonly #argv: readonly string[]

@@ -23,7 +23,6 @@ import { slowedRefusals } from './refusal-pace.ts'
 /** The web page as it is served: what is below /ui/. */
 export interface Page {
   readonly handle: Handler
-  /** Ends what a viewer began. */
   readonly close: () => Promise<void>
 }
 

@@ -27,7 +27,6 @@ interface PageService {
 }
 
 interface ServicesPage {
-  /** Services that the filter lets through. */
   readonly matching: number
   readonly total: number
   readonly offset: number
@@ -230,7 +229,6 @@ function questionOf(from: string, to: string) {
   return question
 }
 
-/** Each endpoint with its share of the connections, and the reason that it is in or out. */
 function endpointsOf({ outcomes, endpoints, list = 'cluster' }: Explanation) {
   const shares = shareByDestination(outcomes)
   const rows = endpoints.map(({ address, node, slice, [list]: { isIn, reason } }) => {

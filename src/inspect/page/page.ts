@@ -6,6 +6,7 @@ import type { PageSource } from '../../daemon/optional-parts.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../../http/connections.ts'
 import { isJson } from '../../model/fields.ts'
 import { PAGE_PATH } from '../../telemetry/admin-server.ts'
+import type { TokenBucket } from '../../telemetry/events.ts'
 import { FlowNames } from '../live/flow-reading.ts'
 import { FIRST_VIEW, rowsOf, SORTS } from '../live/top-rows.ts'
 import { TopSampler, type TopState } from '../live/top-sampler.ts'
@@ -42,7 +43,7 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
     ['receipts', () => source.receipts()],
     ['config', () => ({ flags: Object.fromEntries(source.flags), configuration: source.configz() })],
   ])
-  const viewers = new Viewers(source.clock)
+  const budgets = new ClientBudgets(source.clock, BUDGET)
   const answer = async ({ path, query, client }: HttpRequest): Promise<HttpAnswer> => {
     const place = path.slice(PAGE_PATH.length)
     const file = FILES.get(place)
@@ -51,7 +52,8 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
       return { status: 200, headers: { 'Content-Type': file.type }, body }
     }
     const page = place.startsWith('data/') ? data.get(place.slice('data/'.length)) : undefined
-    return page === undefined ? NOT_FOUND : await viewers.answer(client, timed => page(query, timed))
+    if (page === undefined) return NOT_FOUND
+    return await answered(budgets.of(client), source.clock, timed => page(query, timed))
   }
   return {
     handle: readOnly(async request => {
@@ -70,35 +72,29 @@ const TOO_OFTEN: HttpAnswer = {
   body: JSON.stringify({ error: 'this viewer sends too many requests; retry later' }),
 }
 
-/** Answers viewers, each within a budget of the daemon's time. */
-class Viewers {
-  readonly #clock: Clock
-  readonly #budgets: ClientBudgets
-
-  constructor(clock: Clock) {
-    this.#clock = clock
-    this.#budgets = new ClientBudgets(clock, BUDGET)
-  }
-
-  /** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
-  async answer(client: string | undefined, read: (timed: Timed) => unknown): Promise<HttpAnswer> {
-    const budget = this.#budgets.of(client)
-    if (!budget.take()) return TOO_OFTEN
-    // Processor time counts, not elapsed time.
-    const timed: Timed = work => {
-      const startMs = this.#clock.cpuMs()
-      try {
-        return work()
-      } finally {
-        budget.charge(this.#clock.cpuMs() - startMs)
-      }
-    }
+/**
+ * Answers a viewer within its budget of processor time; elapsed time does not count. A question that has no answer, such as
+ * a Service that is gone, is an answer as well: `{"error": "..."}`.
+ */
+async function answered(
+  budget: TokenBucket,
+  clock: Clock,
+  read: (timed: Timed) => unknown,
+): Promise<HttpAnswer> {
+  if (!budget.take()) return TOO_OFTEN
+  const timed: Timed = work => {
+    const startMs = clock.cpuMs()
     try {
-      const value = await timed(() => read(timed))
-      return { status: 200, headers: JSON_TYPE, body: timed(() => JSON.stringify(value)) }
-    } catch (error) {
-      return { status: 422, headers: JSON_TYPE, body: JSON.stringify({ error: errorText(error) }) }
+      return work()
+    } finally {
+      budget.charge(clock.cpuMs() - startMs)
     }
+  }
+  try {
+    const value = await timed(() => read(timed))
+    return { status: 200, headers: JSON_TYPE, body: timed(() => JSON.stringify(value)) }
+  } catch (error) {
+    return { status: 422, headers: JSON_TYPE, body: JSON.stringify({ error: errorText(error) }) }
   }
 }
 
@@ -184,7 +180,6 @@ export class PageRates {
   }
 }
 
-/** Begins to count new connections on this node. Throws when the kernel denies its events. */
 async function openSampler({ clock, wallMs, config }: PageSource): Promise<TopSampler> {
   const { adminSocket, serviceProxyName: proxyName } = config()
   const names = await FlowNames.open({ clock, adminSocket, proxyName })

@@ -28,7 +28,6 @@ export class ClientBudgets {
 const REFUSALS = { size: 20, refillMs: 200 } as const
 const DELAY_MS = 1_000
 
-/** Delays the refusals of clients that get many. */
 export function slowedRefusals(clock: Clock): (handle: Handler) => Handler {
   const budgets = new ClientBudgets(clock, REFUSALS)
   return handle => async request => {

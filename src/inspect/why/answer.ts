@@ -3,7 +3,6 @@ import { type Caught, type ExplainedEndpoint, isOther, outText, type Reason } fr
 import type { KernelOutcome, Outcome } from './outcome.ts'
 
 export interface Answer {
-  /** One sentence. */
   readonly answer: string
   /** The kernel leads the connection to an endpoint of its Service; absent where the kernel cannot be read. */
   readonly isServed?: boolean

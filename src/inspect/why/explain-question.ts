@@ -69,7 +69,6 @@ export const QUESTION_FLAGS: readonly FlagSpec[] = [
   flag('--interface NAME', 'interface that the packet arrives at, when pods are recognized by interface'),
 ]
 
-/** Reads the question. Reports errors to the reader, and gives undefined then. */
 export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
   const namespace = readNamespace(reader)
   const from = readPeer(reader, '--from', withNamespace(reader.text('from') ?? '', namespace))
@@ -123,7 +122,6 @@ function readPeer(reader: FlagReader, flag: keyof typeof FORMS, text: string): P
   return undefined
 }
 
-/** Resolves the names. Throws for a name that no object has. */
 export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Question {
   const { from, to, interfaceName } = question
   const service = to.kind === 'service' ? serviceAt(snapshot, to.key) : undefined

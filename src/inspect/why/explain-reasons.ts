@@ -11,7 +11,6 @@ import { portsText } from '../peers.ts'
 import type { Question } from './explain-question.ts'
 import type { Outcome } from './outcome.ts'
 
-/** An endpoint of the port, with its verdict for each traffic policy. */
 export interface ExplainedEndpoint {
   readonly address: string
   readonly node: string
@@ -43,7 +42,6 @@ interface ReasonsInput {
 
 /** A reason for which a connection does not reach its destination, or a field of its Service is ignored. */
 export interface Reason {
-  /** A sentence that names the Services. */
   readonly text: string
   /** The short answer, if this alone keeps the connection from an endpoint. */
   readonly answer?: string
@@ -77,7 +75,6 @@ export function isOther({ service }: Question, caught: Caught | undefined): bool
   return service !== undefined && caught !== undefined && caught.port.service !== service
 }
 
-/** The objects that explain why a Service is not served. */
 type Refusing = Pick<ReasonsInput, 'table' | 'overCap' | 'refusedSince' | 'wallMs'>
 
 /** Gives the reasons why nothing leads to a Service, or to those parts of it that `isIts` selects. */

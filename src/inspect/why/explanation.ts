@@ -55,9 +55,7 @@ export interface Explanation extends Answer {
   readonly affinitySeconds: number
   /** The traffic policy whose list of endpoints applies to this client; undefined when no Service has the address. */
   readonly list: 'cluster' | 'local' | undefined
-  /** Reasons why the connection does not reach its destination. */
   readonly reasons: readonly string[]
-  /** Facts that neither the model nor the kernel gives. */
   readonly notKnown: readonly string[]
   /** All endpoints and verdicts that the Services allow for the connection. */
   readonly outcomes: readonly Outcome[]
@@ -240,7 +238,6 @@ function connectionOf(
   }
 }
 
-/** Names what the answer leaves open. */
 function notKnownOf(
   { from, port, protocol, fromOtherNode, isFromOutside, alike = [] }: Question,
   caught: Caught | undefined,

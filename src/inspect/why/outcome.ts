@@ -38,7 +38,6 @@ export interface Outcome {
   readonly destination?: string
   /** The node masquerades: the endpoint sees an address of the node as the source. */
   readonly sourceReplaced: boolean
-  /** The share of all such connections. */
   readonly percent: number
 }
 
@@ -151,7 +150,6 @@ export async function surveyTables(connection: Connection, chains: readonly Surv
   return tables
 }
 
-/** Tests whether IP packets pass the chains of a family at the hooks of netfilter. */
 export function isHookFamily(family: string): family is HookFamily {
   return family === 'ip' || family === 'ip6' || family === 'inet'
 }

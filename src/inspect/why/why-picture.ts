@@ -5,7 +5,6 @@ import type { Asked, Explanation } from './explanation.ts'
 /** Boxes and arrows for the path of one connection: from the client down to its rules, and from there to its ends. */
 interface Picture {
   readonly title: string
-  /** The boxes on the way, in order; never empty. */
   readonly path: readonly Box[]
   /** Endpoints and verdicts behind the last box of the path. */
   readonly ends: readonly (Box & { readonly share: string; readonly isReached: boolean })[]
@@ -93,7 +92,6 @@ interface Placed extends Rectangle {
   readonly lines: readonly string[]
 }
 
-/** The shapes of a picture, in pixels, for SVG. */
 interface Drawing {
   readonly title: string
   readonly width: number

@@ -30,7 +30,6 @@ export const command = questionCommand({
   },
 })
 
-/** Formats an explanation for people. Only a terminal gets colors and wrapped lines. */
 export function whyText(
   explanation: Explanation,
   asked: Asked,

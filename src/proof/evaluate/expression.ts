@@ -66,25 +66,13 @@ export function evaluate(machine: ClassMachine, expression: Expression): Effect 
 
 /** Reads registers. The last word is whole where a part of a field is among them. */
 export function load({ registers }: ClassMachine, first: number, length: number): Value {
-  let data = ''
-  for (let at = 0; at < length; at += 4) {
-    const register = registers[first + at / 4]
-    if (register === undefined)
-      throw new BeyondEvaluator(`register ${first + at / 4} is read before it is written`)
-    if (typeof register !== 'string') return wordsFrom(registers, first, length)
-    data += register
-  }
-  return data.length === length ? data : data.slice(0, length)
-}
-
-function wordsFrom(registers: readonly (Word | undefined)[], first: number, length: number): readonly Word[] {
   const words: Word[] = []
   for (let at = first; at * 4 < first * 4 + length; at++) {
     const word = registers[at]
     if (word === undefined) throw new BeyondEvaluator(`register ${at} is read before it is written`)
     words.push(word)
   }
-  return words
+  return words.every(word => typeof word === 'string') ? words.join('').slice(0, length) : words
 }
 
 function numgen(machine: ClassMachine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {

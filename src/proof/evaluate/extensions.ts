@@ -50,7 +50,6 @@ type Decoded = Omit<Extension, 'of'>
 
 export interface ExtensionContext {
   readonly family: NftFamily
-  /** The rule is ours. */
   readonly isOwn: boolean
   readonly ipvs?: IpvsClasses | undefined
 }
@@ -272,7 +271,6 @@ function inOrder([run, ...rest]: readonly Run[]): Run {
   return machine => andThen(run(machine), machine, then)
 }
 
-/** Goes on where a test is met. */
 function andThen(effect: Effect, machine: ClassMachine, then: Run): Effect {
   if (effect === 'next') return then(machine)
   if (effect === 'break' || effect.kind !== 'split') return effect

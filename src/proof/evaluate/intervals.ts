@@ -54,7 +54,6 @@ function wishesOf(machine: ClassMachine, words: readonly Word[], ranges: readonl
   return [...wishes.values()]
 }
 
-/** Divides a class by one wish after the other. */
 function oneByOne(machine: ClassMachine, wishes: readonly Wish[], expression: Of<'lookup'>): Effect {
   const [wish, ...rest] = wishes
   if (wish === undefined) return found(machine, expression, undefined)

@@ -54,7 +54,6 @@ export function ipvsAssumptions({ servers }: IpvsHeld): readonly string[] {
 /** The sources whose packets are in a set; undefined for all sources. */
 interface Member {
   readonly networks: Region | undefined
-  /** The entries that give these sources. */
   readonly entries: readonly IpsetEntry[]
 }
 
@@ -223,7 +222,6 @@ function placeOf({ ip, port }: RealServer): Octets {
   return ip + u16be(port)
 }
 
-/** Lists real servers as often as they are chosen. */
 function slotsOf(scheduler: string, usable: readonly RealServer[]): readonly RealServer[] {
   const sorted = [...usable].sort((a, b) => (destinationKey(a) < destinationKey(b) ? -1 : 1))
   if (SHARES[scheduler] !== 'by weight') return sorted

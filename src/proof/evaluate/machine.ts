@@ -77,11 +77,9 @@ interface Split {
 }
 
 export interface Branch {
-  /** The values that the packets of the branch have in fields. */
   readonly narrowed: readonly (readonly [Field, Region])[]
   /** The numbers that its packets rolled; undefined for all those of the machine. */
   readonly rolled?: readonly number[]
-  /** Goes on, on a copy of the machine. */
   readonly take: (machine: ClassMachine) => Effect
 }
 
@@ -134,12 +132,9 @@ export class ClassMachine {
   /** The data that the packets wrote into a dynamic set, and its timeout. */
   written: { readonly data: Known; readonly timeoutMs: number } | undefined
   decidedBy: RulePlace | undefined
-  /** Address and port that the packets were translated to. */
   to: { readonly address: Known; readonly port: Known } | undefined
   toType: Region = ANY_TYPE
-  /** A rule of ours translated or masqueraded the packets. */
   isChangedByOwn = false
-  /** The virtual server that decided about the packets. */
   server: VirtualServer | undefined
   /** It sends them on, past the rest of the hook. */
   isTaken = false
@@ -197,7 +192,6 @@ export class ClassMachine {
     this.#rewrite(its => chosen(its, number))
   }
 
-  /** Rewrites all that follows from a number. */
   #rewrite(rewrite: (its: Known) => Known): void {
     const { registers, written, to } = this
     this.registers = registers.map(word => (word !== undefined && isChoice(word) ? rewrite(word) : word))

@@ -152,7 +152,6 @@ function registerOf({ dreg, set }: Of<'lookup'>): number {
 
 function wordsByNumber(data: readonly Octets[]): readonly Word[] {
   const length = data.at(-1)?.length ?? 0
-  if (length === 4) return [{ choices: data }]
   const words: Word[] = []
   for (let at = 0; at < length; at += 4)
     words.push({ choices: data.map(its => its.slice(at, at + 4).padEnd(4, '\0')) })
@@ -207,11 +206,7 @@ const UNICAST_TYPE = point(u32host(RTN_UNICAST))
 /** Stores data in registers. Undefined data means that the packet lacks the field, which ends the rule. */
 export function store({ registers }: ClassMachine, first: number, data: Value | undefined): 'next' | 'break' {
   if (data === undefined) return 'break'
-  if (typeof data !== 'string') {
-    for (let at = 0; at < data.length; at++) registers[first + at] = data[at]
-    return 'next'
-  }
-  if (data.length === 4) registers[first] = data
+  if (typeof data !== 'string') for (const [at, word] of data.entries()) registers[first + at] = word
   else
     for (let at = 0; at < data.length; at += 4)
       registers[first + at / 4] = data.slice(at, at + 4).padEnd(4, '\0')

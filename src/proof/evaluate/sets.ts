@@ -1,3 +1,4 @@
+import { append } from '../../base/collections.ts'
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from '../../kernel/nft/constants.ts'
@@ -107,6 +108,13 @@ const NONE: readonly Candidate[] = []
 
 type Index = Map<Octets, ElementGroup>
 
+interface TableSets {
+  readonly name: string
+  readonly sets: ReadonlyMap<string, NftSet>
+  readonly elements: Iterable<ElementGroup>
+  readonly isOwn: boolean
+}
+
 /** The sets of one table as classes of packets read them. */
 export class ClassSets {
   readonly name: string
@@ -120,20 +128,7 @@ export class ClassSets {
   readonly #log: MemoryLog
   readonly #isOwn: boolean
 
-  constructor(
-    {
-      name,
-      sets,
-      elements,
-      isOwn,
-    }: {
-      readonly isOwn: boolean
-      readonly name: string
-      readonly sets: ReadonlyMap<string, NftSet>
-      readonly elements: Iterable<ElementGroup>
-    },
-    log: MemoryLog,
-  ) {
+  constructor({ name, sets, elements, isOwn }: TableSets, log: MemoryLog) {
     this.name = name
     this.#sets = sets
     this.#log = log
@@ -189,12 +184,8 @@ export class ClassSets {
     const known = indexes[pattern]
     if (known !== undefined) return known
     const index = new Map<Octets, Element[]>()
-    for (const element of this.#elements.get(name)?.values() ?? []) {
-      const key = partOf(element.key, pattern, words)
-      const list = index.get(key)
-      if (list === undefined) index.set(key, [element])
-      else list.push(element)
-    }
+    for (const element of this.#elements.get(name)?.values() ?? [])
+      append(index, partOf(element.key, pattern, words), element)
     indexes[pattern] = index
     this.#indexes.set(name, indexes)
     return index
@@ -205,24 +196,18 @@ export class ClassSets {
     if (!this.#isOwn) throw new BeyondEvaluator(`cannot trace a set that packets fill (${name})`)
   }
 
-  readonly #exactSets = new Map<string, ReadonlyMap<Octets, Element>>()
-
   #exact(name: string): ReadonlyMap<Octets, Element> {
-    const known = this.#exactSets.get(name)
-    if (known !== undefined) return known
     const elements = this.#elements.get(name) ?? new Map<Octets, Element>()
     if (elements.has('')) throw new BeyondEvaluator(`cannot trace an element for all other keys (${name})`)
-    this.#exactSets.set(name, elements)
     return elements
   }
 
-  readonly #ranges = new WeakMap<ReadonlyMap<Octets, Element>, readonly Range[]>()
+  readonly #ranges = new Map<string, readonly Range[]>()
 
-  /** Gives the intervals of such a set. */
   ranges(name: string): readonly Range[] {
     const elements = this.#exact(name)
-    const known = this.#ranges.get(elements) ?? rangesOf([...elements.values()], this.setOf(name))
-    this.#ranges.set(elements, known)
+    const known = this.#ranges.get(name) ?? rangesOf([...elements.values()], this.setOf(name))
+    this.#ranges.set(name, known)
     return known
   }
 

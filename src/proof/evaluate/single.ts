@@ -28,7 +28,6 @@ export const RECENT_ENTRIES_MAX = 100
 
 /** The key prefix among the elements that packets wrote: `recent NAME`. */
 const RECENT_PREFIX = 'recent '
-/** The key for clients that IPVS remembers. */
 const TEMPLATES = 'ipvs templates'
 const NONE: readonly string[] = []
 
@@ -77,7 +76,6 @@ export class SinglePacket {
     this.path = { before: this.path, place, elements: this.#found, server }
   }
 
-  /** Notes the element that a lookup finds. */
   look(sets: ClassSets, set: string, key: Value): void {
     const element = this.#find(sets, set, key)
     if (element !== undefined)
@@ -115,7 +113,6 @@ export class SinglePacket {
     return true
   }
 
-  /** Gives where IPVS sent the client before. */
   recall(place: string): Octets | undefined {
     return this.dynamic.get(TEMPLATES)?.get(this.#of.source + place)
   }

@@ -111,7 +111,6 @@ function runFrom(
   return { interval: prefix(whole, bits), words: index - first }
 }
 
-/** Octets of the fields that are no addresses. */
 const FIELD_LENGTHS: Readonly<Partial<Record<Field, number>>> = {
   protocol: 1,
   sourcePort: 2,

@@ -22,7 +22,6 @@ import { type Leaf, Walker } from './walk.ts'
 export interface TracePacket {
   /** The packet comes from an interface, or from a process of this node. */
   readonly origin: 'interface' | 'process'
-  /** IPPROTO_*. */
   readonly protocol: number
   readonly source: Ip
   readonly sourcePort: number
@@ -59,7 +58,6 @@ export interface Trace {
 export interface TraceStep {
   /** `ip kube-proxy services`, `ipvs TCP 10.96.0.1:443`. */
   readonly chain: string
-  /** Counts from 1. */
   readonly rule: number
   /** The rule as nft prints it. */
   readonly text: string
@@ -67,7 +65,6 @@ export interface TraceStep {
   readonly elements: readonly string[]
 }
 
-/** One possible outcome of a connection, with its probability. */
 export interface Way {
   readonly trace: Trace
   readonly probability: number

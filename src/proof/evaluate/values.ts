@@ -26,7 +26,6 @@ export type Field =
 
 export interface FieldPart {
   readonly field: Field
-  /** Its first octet in the field. */
   readonly at: number
   /** The bits that are kept; all others are zero. Its length is that of the part. */
   readonly mask: Octets
@@ -48,7 +47,6 @@ export interface Candidate {
   readonly data: ElementData
 }
 
-/** The values that a field must have, for several fields. */
 export type Wanted = readonly (readonly [Field, Interval])[]
 
 export interface Wishes {
@@ -142,10 +140,8 @@ export function regionOfIps(ips: Iterable<Ip>): Region {
   return union([...ips].map(ip => ({ from: ip, to: ip })))
 }
 
-/** Hooks at which connection tracking begins. */
 export const TRACKING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT]
 
-/** Hooks at which a packet has an input interface. */
 export const WITH_INPUT: readonly number[] = [
   NF_INET_PRE_ROUTING,
   NF_INET_LOCAL_IN,
@@ -153,7 +149,6 @@ export const WITH_INPUT: readonly number[] = [
   NF_INET_POST_ROUTING,
 ]
 
-/** Hooks at which a packet has an output interface. */
 export const WITH_OUTPUT: readonly number[] = [NF_INET_FORWARD, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING]
 
 export interface RulePlace {

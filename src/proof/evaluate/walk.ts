@@ -29,7 +29,6 @@ interface Alone {
   readonly localIps: Surroundings['nodeIps']
 }
 
-/** The end of packets of a class. */
 export interface Leaf {
   readonly machine: ClassMachine
   readonly end: 'pass' | 'reject' | 'drop' | 'endpoint' | 'unknown'
@@ -237,7 +236,6 @@ export class Walker {
 
 interface Passing {
   readonly machine: ClassMachine
-  /** They are translated already. */
   readonly natDone: boolean
 }
 

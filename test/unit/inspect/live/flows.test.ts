@@ -292,11 +292,8 @@ describe('the flags of kprobe flows and kprobe top', () => {
     ['flows', ['--from=nowhere'], '--from[0]: "nowhere" is'],
     ['flows', ['--from=10.1.0.9,10.2.0.0/16', '--to=fd00::1'], '--to: is IPv6 while --from is IPv4'],
     ['flows', ['--endpoint=10.1.0.1:0'], '--endpoint: "10.1.0.1:0" is neither ADDRESS nor ADDRESS:PORT'],
-    ['flows', ['--protocol=icmp'], '--protocol: "icmp" is not one of tcp, udp, sctp'],
     ['flows', ['--group-by=pod'], '--group-by: "pod" is not one of service, endpoint, client'],
     ['flows', ['--duration=5s'], '--duration: is for --follow'],
-    ['flows', ['--follow', '--duration=-5s'], '--duration: "-5s" is not a duration (10s, 2m) from 0 to 596h'],
-    ['flows', ['--limit=0'], '--limit: "0" is not a whole number from 1 to 1000000'],
     ['flows', ['--all', '--service=a/b'], '--all: contradicts --service'],
     ['flows', ['--follow', '--interval=1s'], '--interval: is for --group-by'],
     [
@@ -304,11 +301,8 @@ describe('the flags of kprobe flows and kprobe top', () => {
       ['--follow', '--group-by=service', '--interval=1ms'],
       '--interval: "1ms" is shorter than 200ms; 0: one table at the end',
     ],
-    ['flows', ['now'], '"now": no such argument'],
-    ['top', ['--sort-by=size'], '--sort-by: "size" is not one of rate, total, open, name'],
     ['top', ['--interval=1ms'], '--interval: "1ms" is not a duration (10s, 2m) from 200ms to 596h'],
     ['top', ['-n', 'a/b'], '--namespace: "a/b" is not the name of a namespace'],
-    ['top', ['--by=pod'], '--by: "pod" is not one of service, endpoint'],
   ])('%s refuses %j', async (command, argv, message) => {
     expect(await runCommand([command, ...argv], io)).toBe(2)
     expect(io.stderr).toContain(`kprobe ${command}: ${message}`)

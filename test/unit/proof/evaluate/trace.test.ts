@@ -3,7 +3,7 @@ import { u16be, u32host, zeros } from '../../../../src/base/octets.ts'
 import type { IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
 import type { Expression } from '../../../../src/kernel/nft/state.ts'
-import { createTracer } from '../../../../src/proof/evaluate/trace.ts'
+import { createTracer, type Trace, type TracePacket } from '../../../../src/proof/evaluate/trace.ts'
 import { ip } from '../../../support/pipeline.ts'
 import {
   dnat,
@@ -22,42 +22,62 @@ import {
 } from '../expressions.ts'
 import { type Chains, endpoint, PACKET, ruleset, run, SURROUNDINGS } from './tracing.ts'
 
-describe('verdicts', () => {
-  test('without any rule a packet passes untouched', () => {
-    expect(run({ pre: [] })).toMatchObject({
-      verdict: 'accept',
-      destination: { ip: PACKET.destination, port: 80 },
-      masquerade: false,
-      steps: [],
-    })
-  })
+const reject: Expression = { kind: 'reject', code: 3 }
+const back = verdict(nft.NFT_RETURN)
+const PROCESS = { origin: 'process' } as const
+const HERE = { destination: ip('192.0.2.1') } as const
+const BACKENDS = [endpoint(0, '10.0.0.1', 8080)]
+const translated = { pre: [[roll(1), find('endpoints', 4), dnat]], late: [[drop]] }
 
-  test('drop and reject end the walk', () => {
-    expect(run({ pre: [[drop], [{ kind: 'reject', code: 3 }]] }).verdict).toBe('drop')
-    expect(run({ pre: [[{ kind: 'reject', code: 3 }], [drop]] }).verdict).toBe('reject')
-  })
+test.each<[string, Chains, Partial<TracePacket>, Partial<Trace>]>([
+  ['a packet without any rule passes', { pre: [] }, {}, { verdict: 'accept', masquerade: false, steps: [] }],
+  ['drop ends the walk', { pre: [[drop], [reject]] }, {}, { verdict: 'drop' }],
+  ['reject ends the walk', { pre: [[reject], [drop]] }, {}, { verdict: 'reject' }],
+  ['a jump comes back', { pre: [[jump('a')], [drop]], a: [[back], [reject]] }, {}, { verdict: 'drop' }],
+  ['a goto does not', { pre: [[goTo('a')], [drop]], a: [] }, {}, { verdict: 'accept' }],
+  [
+    'return ends the chain it is in',
+    { pre: [[jump('a')], [drop]], a: [[goTo('b')], [reject]], b: [[back]] },
+    {},
+    { verdict: 'drop' },
+  ],
+  [
+    'accept ends one base chain only',
+    { early: [[verdict(nft.NF_ACCEPT)], [reject]], pre: [[drop]] },
+    {},
+    { verdict: 'drop' },
+  ],
+  ['base chains run by priority', { pre: [[drop]], early: [[reject]] }, {}, { verdict: 'reject' }],
+  ['packets from elsewhere pass no output', { out: [[drop]] }, {}, { verdict: 'accept' }],
+  ['packets of this node pass output', { out: [[drop]] }, PROCESS, { verdict: 'drop' }],
+  [
+    'packets of this node pass no prerouting and no forward',
+    { pre: [[drop]], forward: [[drop]] },
+    PROCESS,
+    { verdict: 'accept' },
+  ],
+  ['packets from elsewhere pass forward', { forward: [[drop]] }, {}, { verdict: 'drop' }],
+  ['packets from elsewhere pass postrouting', { post: [[masquerade]] }, {}, { masquerade: true }],
+  ['packets of this node pass postrouting', { post: [[masquerade]] }, PROCESS, { masquerade: true }],
+  [
+    'packets to this node pass input instead of forward',
+    { input: [[drop]], forward: [[reject]] },
+    HERE,
+    { verdict: 'drop' },
+  ],
+  ['packets to this node pass no postrouting', { post: [[masquerade]] }, HERE, { masquerade: false }],
+])('%s', (_, chains, packet, expected) => {
+  expect(run(chains, [], packet)).toMatchObject(expected)
+})
 
-  test('a jump comes back, a goto does not, and return ends the chain it is in', () => {
-    const back = verdict(nft.NFT_RETURN)
-    expect(run({ pre: [[jump('a')], [drop]], a: [[back], [{ kind: 'reject', code: 3 }]] }).verdict).toBe(
-      'drop',
-    )
-    expect(run({ pre: [[goTo('a')], [drop]], a: [] }).verdict).toBe('accept')
-    expect(
-      run({ pre: [[jump('a')], [drop]], a: [[goTo('b')], [{ kind: 'reject', code: 3 }]], b: [[back]] })
-        .verdict,
-    ).toBe('drop')
-  })
+test('a translated connection meets no later nat chain of the hook', () => {
+  const destination = { ip: ip('10.0.0.1'), port: 8080 }
+  expect(run(translated, BACKENDS)).toMatchObject({ verdict: 'dnat', destination })
+  expect(run(translated).verdict).toBe('drop')
+})
 
-  test('accept ends one base chain only', () => {
-    expect(
-      run({ early: [[verdict(nft.NF_ACCEPT)], [{ kind: 'reject', code: 3 }]], pre: [[drop]] }).verdict,
-    ).toBe('drop')
-  })
-
-  test('chains that go round in circles are an error', () => {
-    expect(() => run({ pre: [[goTo('a')]], a: [[goTo('a')]] })).toThrow('circles')
-  })
+test('chains that go round in circles are an error', () => {
+  expect(() => run({ pre: [[goTo('a')]], a: [[goTo('a')]] })).toThrow('circles')
 })
 
 describe('ipsets', () => {
@@ -89,36 +109,6 @@ describe('ipsets', () => {
     const post = [match(false, 'dst', 'dst', 'src'), masquerade]
     expect(asked({ pre: [translated], post: [post] }, behind).masquerade).toBe(true)
     expect(asked({ pre: [translated], post: [post] }, before).masquerade).toBe(false)
-  })
-})
-
-describe('hooks', () => {
-  test('base chains of a hook run by priority', () => {
-    expect(run({ pre: [[drop]], early: [[{ kind: 'reject', code: 3 }]] }).verdict).toBe('reject')
-  })
-
-  test('packets of this node pass output and postrouting, others prerouting, forward and postrouting', () => {
-    expect(run({ out: [[drop]] }).verdict).toBe('accept')
-    expect(run({ out: [[drop]] }, [], { origin: 'process' }).verdict).toBe('drop')
-    expect(run({ pre: [[drop]], forward: [[drop]] }, [], { origin: 'process' }).verdict).toBe('accept')
-    expect(run({ forward: [[drop]] }).verdict).toBe('drop')
-    expect(run({ post: [[masquerade]] }).masquerade).toBe(true)
-    expect(run({ post: [[masquerade]] }, [], { origin: 'process' }).masquerade).toBe(true)
-  })
-
-  test('packets to this node pass input instead of forward and postrouting', () => {
-    const local = { destination: ip('192.0.2.1') }
-    expect(run({ input: [[drop]], forward: [[{ kind: 'reject', code: 3 }]] }, [], local).verdict).toBe('drop')
-    expect(run({ post: [[masquerade]] }, [], local).masquerade).toBe(false)
-  })
-
-  test('a translated connection meets no later nat chain of the hook', () => {
-    const chains = { pre: [[roll(1), find('endpoints', 4), dnat]], late: [[drop]] }
-    expect(run(chains, [endpoint(0, '10.0.0.1', 8080)])).toMatchObject({
-      verdict: 'dnat',
-      destination: { ip: ip('10.0.0.1'), port: 8080 },
-    })
-    expect(run(chains).verdict).toBe('drop')
   })
 })
 
