@@ -198,12 +198,56 @@ describe('FileSource', () => {
     expect(batches[1]?.map(event => (event.kind === 'Node' ? event.key : '')).sort()).toEqual(['b', 'c', 'd'])
   })
 
-  it('notices a file that is renamed over another', async () => {
-    write('a.yaml', { a: '1' })
-    await begin()
+  const served = (name: string) => join(folder, 'served', name)
+  const fill = (path: string, zone: string) => {
+    mkdirSync(join(folder, path), { recursive: true })
+    write(join(path, 'a.yaml'), { a: zone })
+  }
+
+  it.each([
+    [
+      'a file that is renamed over another',
+      () => fill('served', '1'),
+      () => {
+        write('served/a.yaml.tmp', { a: '2' })
+        renameSync(served('a.yaml.tmp'), served('a.yaml'))
+      },
+    ],
+    [
+      'the swap of a symbolic link as in a mounted ConfigMap',
+      () => {
+        fill('served/..v1', '1')
+        fill('served/..v2', '2')
+        symlinkSync('..v1', served('..data'))
+        symlinkSync('..data/a.yaml', served('a.yaml'))
+      },
+      () => {
+        symlinkSync('..v2', served('..tmp'))
+        renameSync(served('..tmp'), served('..data'))
+      },
+    ],
+    [
+      'a change in the file that a link leads to, in another folder',
+      () => {
+        fill('real', '1')
+        mkdirSync(join(folder, 'served'))
+        symlinkSync(join(folder, 'real', 'a.yaml'), served('a.yaml'))
+      },
+      () => fill('real', '2'),
+    ],
+    [
+      'a folder that is replaced',
+      () => fill('served', '1'),
+      () => {
+        renameSync(join(folder, 'served'), join(folder, 'old'))
+        fill('served', '2')
+      },
+    ],
+  ])('notices %s', async (_, prepare, change) => {
+    prepare()
+    await begin(join(folder, 'served'))
     await reads({ a: '1' })
-    write('a.yaml.tmp', { a: '2' })
-    renameSync(join(folder, 'a.yaml.tmp'), join(folder, 'a.yaml'))
+    change()
     await reads({ a: '2' })
   })
 
@@ -216,49 +260,6 @@ describe('FileSource', () => {
     write('a.yaml', { a: '2' })
     await reads({ a: '2' })
     expect(problems).toEqual([])
-  })
-
-  it('notices the swap of a symbolic link as in a mounted ConfigMap', async () => {
-    for (const [version, zone] of [
-      ['..v1', '1'],
-      ['..v2', '2'],
-    ] as const) {
-      mkdirSync(join(folder, version))
-      writeFileSync(join(folder, version, 'a.yaml'), yaml({ a: zone }))
-    }
-    symlinkSync('..v1', join(folder, '..data'))
-    symlinkSync('..data/a.yaml', join(folder, 'a.yaml'))
-    await begin()
-    await reads({ a: '1' })
-    symlinkSync('..v2', join(folder, '..tmp'))
-    renameSync(join(folder, '..tmp'), join(folder, '..data'))
-    await reads({ a: '2' })
-  })
-
-  it('notices a change in the file that a link leads to, in another folder', async () => {
-    const real = join(folder, 'real')
-    const served = join(folder, 'served')
-    for (const path of [real, served]) mkdirSync(path)
-    writeFileSync(join(real, 'a.yaml'), yaml({ a: '1' }))
-    symlinkSync(join(real, 'a.yaml'), join(served, 'a.yaml'))
-    await begin(served)
-    await reads({ a: '1' })
-    writeFileSync(join(real, 'a.yaml'), yaml({ a: '2' }))
-    await reads({ a: '2' })
-  })
-
-  it('follows when the folder itself is replaced', async () => {
-    const path = join(folder, 'objects')
-    mkdirSync(path)
-    writeFileSync(join(path, 'a.yaml'), yaml({ a: '1' }))
-    await begin(path)
-    await reads({ a: '1' })
-    renameSync(path, join(folder, 'old'))
-    mkdirSync(path)
-    writeFileSync(join(path, 'a.yaml'), yaml({ a: '2' }))
-    await reads({ a: '2' })
-    writeFileSync(join(path, 'a.yaml'), yaml({ a: '3' }))
-    await reads({ a: '3' })
   })
 
   it('never shows half of a file that is written in pieces', async () => {

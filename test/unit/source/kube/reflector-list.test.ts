@@ -18,8 +18,13 @@ function services(count: number, resourceVersion = 10): Written[] {
 }
 
 /** Ends the watch so that a list follows. */
-async function expire(): Promise<void> {
-  await rig.status(410, { reason: 'Expired' })
+const expire = () => rig.status(410, { reason: 'Expired' })
+
+/** Watches these, ends the watch, and lets the next one expire. */
+async function expired(...watching: Parameters<ReflectorRig['watching']>): Promise<void> {
+  const watch = await rig.watching(...watching)
+  await settle(watch.close())
+  await expire()
 }
 
 describe('lists', () => {
@@ -48,9 +53,7 @@ describe('lists', () => {
   })
 
   it('A5, I-30, F10: "too large resource version" leads to one consistent list', async () => {
-    const watch = await rig.watching([service('a', 90)], 100)
-    await settle(watch.close())
-    await expire()
+    await expired([service('a', 90)], 100)
     await rig.status(504, { reason: 'Timeout', causes: ['ResourceVersionTooLarge'] })
     await rig.list([service('b', 90)], '101')
     expect(rig.requests.slice(-3)).toEqual([
@@ -113,18 +116,14 @@ describe('lists', () => {
   })
 
   it('A24, F18: another object of the same name is a deletion and an addition', async () => {
-    const watch = await rig.watching([service('a', 1, { uid: 'old', ip: '10.0.0.1' })], 10)
-    await settle(watch.close())
-    await expire()
+    await expired([service('a', 1, { uid: 'old', ip: '10.0.0.1' })], 10)
     await rig.list([service('a', 12, { uid: 'new', ip: '10.0.0.2' })], '20')
     expect(rig.batches[1]?.map(event => 'value' in event && event.value !== undefined)).toEqual([false, true])
     expect(rig.state).toEqual(['a=10.0.0.2'])
   })
 
   it('delivers only the changes of a list, with deletions in one batch', async () => {
-    const watch = await rig.watching([...services(5), service('x', 1)], 10)
-    await settle(watch.close())
-    await expire()
+    await expired([...services(5), service('x', 1)], 10)
     await rig.list([...services(5), service('y', 11)], '20')
     expect(rig.batches[1]?.map(event => 'key' in event && event.key)).toEqual(['ns/x', 'ns/y'])
   })
@@ -209,9 +208,7 @@ describe('lists', () => {
   })
 
   it('F29: a list that lacks most objects is confirmed by a consistent one before it counts', async () => {
-    const watch = await rig.watching(services(12), 100)
-    await settle(watch.close())
-    await expire()
+    await expired(services(12), 100)
     await rig.list([], '200')
     expect(rig.known.size).toBe(12)
     expect(rig.requests.at(-1)).toBe('list limit=500')
@@ -221,9 +218,7 @@ describe('lists', () => {
   })
 
   it('F29: a mass deletion that is confirmed is obeyed', async () => {
-    const watch = await rig.watching(services(12), 100)
-    await settle(watch.close())
-    await expire()
+    await expired(services(12), 100)
     await rig.list([], '200')
     rig.api.take().status(500)
     await rig.clock.advance(10_000)
@@ -249,18 +244,14 @@ describe('lists', () => {
     ] as const) {
       await rig.reflector.stop()
       rig = new ReflectorRig()
-      const watch = await rig.watching(services(before), 100)
-      await settle(watch.close())
-      await expire()
+      await expired(services(before), 100)
       await rig.list(services(after), '200')
       expect(rig.known.size).toBe(after)
     }
   })
 
   it('F29: what a list lacked by mistake comes back with the next one, unchanged as it is', async () => {
-    const watch = await rig.watching(services(3), 100)
-    await settle(watch.close())
-    await expire()
+    await expired(services(3), 100)
     await rig.list([], '200')
     expect(rig.known.size).toBe(0)
     await expire()
