@@ -20,15 +20,18 @@ export interface CatalogueChange {
 type Objects = ReadonlyMap<string, ObjectEvent>
 
 /**
- * Turns the new content of a file into the changes of all objects: the object that the first file by name describes
- * counts, and files that still exist come before those that are gone.
+ * Turns the contents of files into the changes of all objects: the object that the first file by name describes counts,
+ * and files that still exist come before those that are gone.
  */
 export class Catalogue {
   readonly #files = new Map<string, Objects>()
   /** Files that are gone, with the objects that no file has described since. */
   readonly #gone = new Map<string, Map<string, ObjectEvent>>()
-  #counted = new Map<string, ObjectEvent>()
+  #counted = new Map<string, { readonly file: string; readonly event: ObjectEvent }>()
+  #conflicts = new Set<string>()
+  #hasChanged = false
 
+  /** Objects that count since the last changes. */
   get size(): number {
     return this.#counted.size
   }
@@ -38,49 +41,60 @@ export class Catalogue {
   }
 
   /** Takes the content of a file, new or changed. */
-  put(file: string, objects: Objects): CatalogueChange {
-    const before = this.#files.get(file)
-    const conflicts = [...objects.keys()].flatMap(id => (before?.has(id) ? [] : this.#conflict(id, file)))
+  put(file: string, objects: Objects): void {
+    this.#hasChanged = true
     this.#gone.delete(file)
     this.#files.set(file, objects)
     for (const gone of this.#gone.values()) for (const id of objects.keys()) gone.delete(id)
-    return { events: this.#recount(), conflicts }
   }
 
   /** The file is gone: its content stays valid, but gives way to any file that exists. */
-  vanish(file: string): CatalogueChange {
+  vanish(file: string): void {
     const objects = this.#files.get(file)
-    if (objects === undefined) return { events: [], conflicts: [] }
+    if (objects === undefined) return
+    this.#hasChanged = true
     this.#files.delete(file)
     const others = [...this.#files.values()]
     this.#gone.set(file, new Map([...objects].filter(([id]) => !others.some(other => other.has(id)))))
-    return { events: this.#recount(), conflicts: [] }
   }
 
-  /** `file` describes an object that it did not describe before. */
-  #conflict(id: string, file: string): readonly Conflict[] {
-    const names = [...this.#files].flatMap(([name, objects]) => (objects.has(id) ? [name] : []))
-    const [other] = names.filter(name => name !== file).sort()
-    if (other === undefined) return []
-    return [file < other ? { id, kept: file, ignored: other } : { id, kept: other, ignored: file }]
-  }
-
-  /** Gives the differences from what counted before. */
-  #recount(): readonly ObjectEvent[] {
-    const events: ObjectEvent[] = []
+  /** Gives what has changed since the last call. */
+  changes(): CatalogueChange {
+    if (!this.#hasChanged) return { events: [], conflicts: [] }
+    this.#hasChanged = false
     const before = this.#counted
-    const byName = [...this.#files].sort(([a], [b]) => (a < b ? 1 : -1)).map(([, objects]) => objects)
-    const now = new Map([...this.#gone.values(), ...byName].flatMap(objects => [...objects]))
-    for (const [id, event] of now) {
-      const old = before.get(id)
+    const known = this.#conflicts
+    const conflicts = this.#recount()
+    const events: ObjectEvent[] = []
+    for (const [id, { file, event }] of this.#counted) {
+      const old = before.get(id)?.event
       // Other readers already share the old value.
-      if (old !== undefined && isSame(old, event)) now.set(id, old)
+      if (old !== undefined && isSame(old, event)) this.#counted.set(id, { file, event: old })
       else events.push(event)
     }
-    for (const [id, event] of before) if (!now.has(id)) events.push({ ...event, value: undefined })
-    this.#counted = now
-    return events
+    for (const [id, { event }] of before)
+      if (!this.#counted.has(id)) events.push({ ...event, value: undefined })
+    return { events, conflicts: conflicts.filter(conflict => !known.has(nameOf(conflict))) }
   }
+
+  /** Gives all conflicts. */
+  #recount(): readonly Conflict[] {
+    const conflicts: Conflict[] = []
+    this.#counted = new Map()
+    const byName = [...this.#files].sort(([a], [b]) => (a < b ? 1 : -1))
+    for (const [file, objects] of [...this.#gone, ...byName])
+      for (const [id, event] of objects) {
+        const ignored = this.#counted.get(id)?.file
+        if (ignored !== undefined) conflicts.push({ id, kept: file, ignored })
+        this.#counted.set(id, { file, event })
+      }
+    this.#conflicts = new Set(conflicts.map(nameOf))
+    return conflicts
+  }
+}
+
+function nameOf({ id, kept, ignored }: Conflict): string {
+  return JSON.stringify([id, kept, ignored])
 }
 
 /** A file as one check found it. */

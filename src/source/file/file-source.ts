@@ -2,17 +2,8 @@ import { basename } from 'node:path'
 import { type Clock, Pacer, restMs } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
 import { count } from '../../base/text.ts'
-import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
-import {
-  Catalogue,
-  type CatalogueChange,
-  type FileSight,
-  type Look,
-  lookAt,
-  nothingFound,
-  sightOf,
-} from './catalogue.ts'
+import { Catalogue, type FileSight, type Look, lookAt, nothingFound, sightOf } from './catalogue.ts'
 import { FileError, type FileObjects, type ParseObject, readObjects } from './read-objects.ts'
 
 interface FileSourceOptions {
@@ -64,7 +55,6 @@ export class FileSource implements Source {
   /** The reported error of the path as a whole. */
   #missing: string | undefined
   #reported = ''
-  #changes: SourceEvent[] = []
 
   constructor(options: FileSourceOptions) {
     this.#options = options
@@ -180,7 +170,7 @@ export class FileSource implements Source {
   }
 
   #accept(record: FileRecord, content: FileObjects): void {
-    this.#apply(this.#catalogue.put(record.path, content.objects))
+    this.#catalogue.put(record.path, content.objects)
     this.#warn(record.path, content.warnings)
     const partsBefore = record.content?.parts ?? 0
     const { refusals, otherKinds, otherNodes, parts } = content
@@ -216,7 +206,7 @@ export class FileSource implements Source {
     }
     const isNews = record.presence === 'missed'
     record.presence = 'gone'
-    if (isNews) this.#apply(this.#catalogue.vanish(record.path))
+    if (isNews) this.#catalogue.vanish(record.path)
     const left = this.#catalogue.objectsOf(record.path)
     if (left === 0) {
       this.#records.delete(record.path)
@@ -238,21 +228,16 @@ export class FileSource implements Source {
     this.#report('recovered', record.path, 'the file is back')
   }
 
-  #apply({ events, conflicts }: CatalogueChange): void {
-    for (const event of events) this.#changes.push(event)
+  /** Hands over everything that one check has found, in one piece. */
+  async #hand(handlers: SourceHandlers, skipped: readonly string[]): Promise<void> {
+    const { events, conflicts } = this.#catalogue.changes()
     for (const { id, kept, ignored } of conflicts)
       this.#report(
         'duplicate',
         ignored,
         `${id} is also in ${basename(kept)}, which comes first by name and counts`,
       )
-  }
-
-  /** Hands over everything that one check has found, in one piece. */
-  async #hand(handlers: SourceHandlers, skipped: readonly string[]): Promise<void> {
-    const batch = this.#changes
-    this.#changes = []
-    if (batch.length > 0) await handlers.events(batch)
+    if (events.length > 0) await handlers.events(events)
     this.#tellRefusals(handlers)
     const records = [...this.#records.values()]
     const read = records.flatMap(({ path, content, failure }) =>

@@ -6,7 +6,7 @@ import { readToEnd } from '../../base/octets.ts'
 import { isJson, type Json, printable, type Refusal } from '../../model/fields.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { JsonItems, JsonTextError } from '../json-items.ts'
-import { isCounted, OBJECT_PARTS, partsOf } from '../object-cap.ts'
+import { partsIn } from '../object-cap.ts'
 import { REFUSALS_MAX } from '../source.ts'
 import { isListKind, unknownIn } from './object-doubts.ts'
 import { YamlTextError, yamlDocuments } from './yaml-documents.ts'
@@ -245,8 +245,7 @@ class Collector implements FileObjects {
       return
     }
     this.objects.set(id, event)
-    const isLarge = isCounted(event) && event.value !== undefined
-    this.parts += isLarge ? partsOf(event.value) : OBJECT_PARTS
+    this.parts += partsIn(event)
     const { partsMax = Number.POSITIVE_INFINITY } = this.#options
     if (this.parts > partsMax) throw new FileError(tooMany(this.objects.size, partsMax))
   }
