@@ -56,7 +56,10 @@ export function endingBody(body: ApiBody, isOurs: () => boolean, left: () => voi
       left()
     }
   }
-  return { [Symbol.asyncIterator]: read }
+  return {
+    [Symbol.asyncIterator]: read,
+    ...(body.arrived === undefined ? {} : { arrived: () => body.arrived?.() }),
+  }
 }
 
 /*

@@ -38,6 +38,8 @@ export interface ApiResponse {
 }
 
 export interface ApiBody extends AsyncIterable<Uint8Array> {
+  /** Gives the next piece if it has arrived; absent where only the loop gives pieces. */
+  arrived?(): Uint8Array | undefined
   /** Leaves what arrives in the kernel, as far as the connection can and for a short time: many pieces then cost one wake. */
   hold?(): void
   /** Ends hold(): what has arrived is read in the next turn of the event loop. */

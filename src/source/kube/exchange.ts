@@ -94,7 +94,7 @@ export class Exchange {
 
   /**
    * Begins a watch: throws until the server has agreed to it. While `isLive` gives true, it brings changes, for which it
-   * waits in any case.
+   * waits in any case; those that have arrived are passed on together.
    */
   async watch(opening: Opening, isLive = () => false): Promise<WatchStream> {
     const response = await this.#open(opening, true)
@@ -108,12 +108,17 @@ export class Exchange {
   }
 
   async *#events({ body }: ApiResponse, reader: WatchReader, isLive: () => boolean): WatchStream {
-    for await (const piece of body) {
+    for await (const first of body) {
       const events: WatchEvent[] = []
+      let bytes = 0
       const slice = new Slice(this.#slicing)
-      for (let at = 0; at < piece.length; at += PIECE_BYTES) {
-        for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
-        if (slice.isOver) await slice.next()
+      const next = () => (isLive() && bytes < 16 * PIECE_BYTES ? body.arrived?.() : undefined)
+      for (let piece: Uint8Array | undefined = first; piece !== undefined; piece = next()) {
+        bytes += piece.length
+        for (let at = 0; at < piece.length; at += PIECE_BYTES) {
+          for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
+          if (slice.isOver) await slice.next()
+        }
       }
       let isHeld = false
       // A reader of events that is busy for longer keeps further ones back: they stay in the kernel.
@@ -124,7 +129,7 @@ export class Exchange {
           })
         : undefined
       try {
-        yield { events, bytes: piece.length }
+        yield { events, bytes }
       } finally {
         cancel?.()
         if (isHeld) body.resume?.()

@@ -26,9 +26,14 @@ export interface Tap {
   resume(): void
 }
 
-/** The bytes of one response. The stream makes the sender pause while nothing is read. */
+/** Unread bytes at which the sender has to pause: a burst of events is read together. */
+const HELD_BYTES_MAX = 512 * 1024
+
+/** The bytes of one response. Small bodies are read from the connection even when the caller does not read them. */
 class Body implements ApiBody {
   readonly #options: BodyOptions
+  readonly #held: Uint8Array[] = []
+  #heldBytes = 0
   #ended = false
   #error: ApiError | undefined
   #wake: () => void = () => undefined
@@ -38,10 +43,15 @@ class Body implements ApiBody {
     const { stream, call, pulse } = options
     call.onFail(error => {
       this.#error = error
+      // Events that arrived before the loss of the connection stay valid; only an abort drops them.
+      if (error.kind === 'aborted') this.#held.length = 0
       this.#wake()
     })
-    stream.on('readable', () => {
+    stream.on('data', (piece: Uint8Array) => {
       pulse?.heard()
+      this.#held.push(piece)
+      this.#heldBytes += piece.length
+      if (this.#heldBytes > HELD_BYTES_MAX) stream.pause()
       this.#wake()
     })
     stream.once('end', () => this.#end())
@@ -52,15 +62,23 @@ class Body implements ApiBody {
   async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined> {
     try {
       for (;;) {
-        if (this.#error !== undefined) throw this.#error
-        const piece: unknown = this.#options.stream.read()
-        if (piece instanceof Uint8Array) yield piece
+        const piece = this.arrived()
+        if (piece !== undefined) yield piece
+        else if (this.#error !== undefined) throw this.#error
         else if (this.#ended) return
         else await this.#wait()
       }
     } finally {
       this.discard()
     }
+  }
+
+  arrived(): Uint8Array | undefined {
+    const { stream } = this.#options
+    const piece = this.#held.shift()
+    this.#heldBytes -= piece?.length ?? 0
+    if (stream.isPaused() && this.#heldBytes <= HELD_BYTES_MAX / 2) stream.resume()
+    return piece
   }
 
   hold(): void {
@@ -74,6 +92,7 @@ class Body implements ApiBody {
   discard(): void {
     const whole = this.#ended
     this.#ended = true
+    this.#held.length = 0
     this.#options.call.finish()
     if (!whole) this.#options.cancel()
   }

@@ -153,6 +153,31 @@ describe('exchange', () => {
     expect(clock.pending).toBe(0)
   })
 
+  it('passes on together what arrived while the reader was busy', async () => {
+    const line = (name: string) =>
+      Buffer.from(`${JSON.stringify({ type: 'ADDED', object: service(name, 1) })}\n`)
+    const held = [line('a')]
+    const body: ApiBody = {
+      arrived: () => held.shift(),
+      async *[Symbol.asyncIterator]() {
+        for (let piece = held.shift(); piece !== undefined; piece = held.shift()) yield piece
+      },
+    }
+    const contentType = 'application/json;stream=watch'
+    const client: ApiClient = {
+      server: 'test',
+      send: async () => ({ status: 200, contentType, retryAfterMs: undefined, body }),
+      close: async () => undefined,
+    }
+    const each = new Exchange({ client, clock: new FakeClock(), accept: 'application/json' })
+    const names: string[][] = []
+    for await (const { events } of await each.watch(opening(), () => true)) {
+      names.push(events.map(({ object }) => Object(object.metadata).name))
+      if (names.length === 1) held.push(line('b'), line('c'), line('d'))
+    }
+    expect(names).toEqual([['a'], ['b', 'c', 'd']])
+  })
+
   it('leaves the stream of a watch when its reader does', async () => {
     const { api, exchange: each } = exchange()
     const opened = each.watch(opening())
