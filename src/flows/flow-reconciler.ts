@@ -41,12 +41,12 @@ interface FlowReconcilerOptions {
   readonly random: () => number
   readonly report: (event: FlowEvent) => void
   readonly share: () => number
-  /** Maximum interval between checks of the flows of all Services, milliseconds. */
-  readonly periodMs?: number
 }
 
 /** Packets that met the rules from before a commit have been confirmed by then. */
 const SETTLE_MS = 10
+/** Interval between checks of the flows of all Services. */
+const PERIOD_MS = 600_000
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
 
 /**
@@ -137,7 +137,7 @@ export class FlowReconciler {
 
   /** Gives the time to the next pass: for connections to cut, or the period. */
   async #passOnce(): Promise<number | undefined> {
-    const { clock, share, periodMs = 600_000 } = this.#options
+    const { clock, share } = this.#options
     const view = this.#view
     if (view === undefined) return undefined
     const isPeriod = clock.nowMs() >= this.#periodAtMs
@@ -149,7 +149,7 @@ export class FlowReconciler {
     const beganCpuMs = clock.cpuMs()
     try {
       await this.#look(view, { pending, isAll, reason })
-      if (isAll) this.#periodAtMs = clock.nowMs() + periodMs
+      if (isAll) this.#periodAtMs = clock.nowMs() + PERIOD_MS
       this.#pacer.succeeded()
       this.#pacer.rest(restMs(clock.cpuMs() - beganCpuMs, { share: share(), maxMs: SYNC_REST_MS_MAX }))
       // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync decides.

@@ -78,8 +78,6 @@ interface ConntrackClientOptions {
   /** Opens a socket of NETLINK_NETFILTER; the client has two, so that it can delete while it reads. */
   readonly openTransport: () => Transport
   readonly clock: Clock
-  /** Limit of one delete, and of the kernel's silence in a dump, milliseconds. */
-  readonly timeoutMs?: number
 }
 
 /** Maximum deletions per datagram: the errors of all of them fit into a receive buffer that cannot be forced. */
@@ -97,10 +95,10 @@ class NetlinkConntrackClient implements ConntrackReader {
   readonly #deleting: Socket
   readonly #clock: Clock
 
-  // A dump of a million entries takes seconds on a busy machine.
-  constructor({ openTransport, clock, timeoutMs = 60_000 }: ConntrackClientOptions) {
+  constructor({ openTransport, clock }: ConntrackClientOptions) {
     this.#clock = clock
-    const connect = (transport: Transport) => new Connection({ transport, clock, timeoutMs })
+    // A dump of a million entries takes seconds on a busy machine.
+    const connect = (transport: Transport) => new Connection({ transport, clock, timeoutMs: 60_000 })
     this.#reading = new Socket(() => warmedUp(connect(openTransport())))
     this.#deleting = new Socket(async () => connect(openTransport()))
   }

@@ -52,8 +52,6 @@ interface IpsetClientOptions {
   /** A NETLINK_NETFILTER socket. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Limit of one send, and of the kernel's silence in a list, milliseconds. */
-  readonly timeoutMs?: number
 }
 
 /** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
@@ -62,8 +60,8 @@ export class IpsetClient {
   readonly #clock: Clock
   readonly #revisions = new Map<string, Revisions>()
 
-  constructor({ transport, clock, timeoutMs }: IpsetClientOptions) {
-    this.#connection = new Connection({ transport, clock, timeoutMs })
+  constructor({ transport, clock }: IpsetClientOptions) {
+    this.#connection = new Connection({ transport, clock })
     this.#clock = clock
   }
 

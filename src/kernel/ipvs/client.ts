@@ -74,8 +74,6 @@ interface IpvsClientOptions {
   /** A NETLINK_GENERIC socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Limit of one datagram of a commit, and of the kernel's silence in a dump, milliseconds. */
-  readonly timeoutMs?: number
   readonly messagesMax?: number
 }
 
@@ -98,8 +96,8 @@ class NetlinkIpvsClient implements IpvsClient {
   /** The message type of IPVS; it changes when the kernel's module is reloaded. */
   #family: number | undefined
 
-  constructor({ transport, clock, timeoutMs, messagesMax = MESSAGES_MAX }: IpvsClientOptions) {
-    this.#connection = new Connection({ transport, clock, timeoutMs })
+  constructor({ transport, clock, messagesMax = MESSAGES_MAX }: IpvsClientOptions) {
+    this.#connection = new Connection({ transport, clock })
     this.#clock = clock
     this.#messagesMax = messagesMax
   }

@@ -32,8 +32,6 @@ interface DummyClientOptions {
   /** A NETLINK_ROUTE socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Limit of one datagram of a commit, and of the kernel's silence in a list, milliseconds. */
-  readonly timeoutMs?: number
 }
 
 const KIND = 'dummy'
@@ -45,8 +43,8 @@ export class DummyClient {
   readonly #connection: Connection
   readonly #clock: Clock
 
-  constructor({ transport, clock, timeoutMs }: DummyClientOptions) {
-    this.#connection = new Connection({ transport, clock, timeoutMs })
+  constructor({ transport, clock }: DummyClientOptions) {
+    this.#connection = new Connection({ transport, clock })
     this.#clock = clock
   }
 

@@ -100,12 +100,9 @@ export interface NftClientOptions {
   readonly clock: Clock
   /** Names of ipsets. Without them, kprobe writes no rules about ipsets, and rules that it reads show numbers. */
   readonly ipsets?: IpsetNames
-  /** Transactions with more elements than this are sent from the thread pool. */
-  readonly asyncElements?: number
-  /** Limit of one commit, and of the kernel's silence in a dump, milliseconds. */
-  readonly timeoutMs?: number
 }
 
+/** Transactions with more elements than this are sent from the thread pool. */
 const ASYNC_ELEMENTS = 500
 /** The kernel takes a batch that names this at any generation. */
 const ANY_GENERATION = 0
@@ -125,7 +122,6 @@ class NetlinkNftClient implements NftClient {
   readonly #connection: Connection
   readonly #clock: Clock
   readonly #ipsets: IpsetNames | undefined
-  readonly #asyncElements: number
   readonly #readGeneration: () => number
   readonly #generationRequest = generationRequest()
   /** The last generation that a caller has received. */
@@ -133,11 +129,9 @@ class NetlinkNftClient implements NftClient {
   #spare: ByteWriter | undefined
 
   constructor(options: NftClientOptions) {
-    const { transport, clock, ipsets, asyncElements = ASYNC_ELEMENTS, timeoutMs } = options
-    this.#connection = new Connection({ transport, clock, timeoutMs })
-    this.#clock = clock
-    this.#ipsets = ipsets
-    this.#asyncElements = asyncElements
+    this.#connection = new Connection(options)
+    this.#clock = options.clock
+    this.#ipsets = options.ipsets
     this.#readGeneration = generationReader(this.#connection)
   }
 
@@ -189,7 +183,7 @@ class NetlinkNftClient implements NftClient {
     const before = await options.follows
     if (before !== undefined && (before.outcome !== 'committed' || before.foreign))
       return { ...this.#nothing(), outcome: 'stale' }
-    const pool = elementsIn(transaction) > this.#asyncElements
+    const pool = elementsIn(transaction) > ASYNC_ELEMENTS
     const sent = await this.#sendGuarded(batch, before?.generation ?? options.generation, pool)
     const failures = failuresOf(sent.replies, batch, first)
     // A send that outlasted the deadline still reads the buffer.
@@ -314,7 +308,7 @@ class NetlinkNftClient implements NftClient {
       indexOfIpset,
       out,
     })
-    const isSmall = transaction.length + elementsIn(transaction) <= this.#asyncElements
+    const isSmall = transaction.length + elementsIn(transaction) <= ASYNC_ELEMENTS
     if (isSmall) return finish(steps)
     return finishInSlices(steps, slicingOf(this.#clock))
   }

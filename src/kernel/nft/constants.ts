@@ -58,8 +58,6 @@ export const NFT_MSG_DELSETELEM = 14
 export const NFT_MSG_NEWGEN = 15
 export const NFT_MSG_GETGEN = 16
 export const NFT_MSG_TRACE = 17
-export const NFT_MSG_NEWOBJ = 18
-export const NFT_MSG_GETOBJ = 19
 
 export const NFTA_LIST_ELEM = 1
 

@@ -57,7 +57,7 @@ function worldOf(answers: Answers): World {
     opened.push(transport)
     return transport
   }
-  const client = createConntrackClient({ openTransport, clock, timeoutMs: 1_000 })
+  const client = createConntrackClient({ openTransport, clock })
   const sent = (type: number) =>
     opened.flatMap(transport =>
       transport.sent.filter(each => typeOf(each) === type).map(each => Buffer.from(each)),

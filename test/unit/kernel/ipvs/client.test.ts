@@ -23,7 +23,6 @@ function start({
   ...options
 }: FakeIpvsOptions & {
   readonly messagesMax?: number
-  readonly timeoutMs?: number
   readonly clock?: Clock
 } = {}) {
   const kernel = new FakeIpvs(options)
@@ -37,7 +36,6 @@ function start({
     transport,
     clock,
     ...(messagesMax === undefined ? {} : { messagesMax }),
-    ...(options.timeoutMs === undefined ? {} : { timeoutMs: options.timeoutMs }),
   })
   return { kernel, transport, client, sent }
 }

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
 import { formatIp, type Ip } from '../../../../src/base/ip.ts'
 import { DummyClient } from '../../../../src/kernel/link/dummy.ts'
 import { OutcomeUnknownError } from '../../../../src/netlink/errors.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
 import { type SocketFaults, systemError } from '../../../support/fake-kernel/socket.ts'
 import { FakeLinks } from '../../../support/fake-link/kernel.ts'
 import {
@@ -27,12 +27,9 @@ function manyIps(count: number): readonly Ip[] {
 
 function start(faults: SocketFaults = {}) {
   const kernel = new FakeLinks()
-  const client = new DummyClient({
-    transport: kernel.open({ faults }),
-    clock: systemClock,
-    timeoutMs: 1_000,
-  })
-  return { kernel, client }
+  const clock = new FakeClock()
+  const client = new DummyClient({ transport: kernel.open({ faults }), clock })
+  return { kernel, clock, client }
 }
 
 describe('what is sent', () => {
@@ -50,7 +47,7 @@ describe('what is sent', () => {
 
   it('adds and removes addresses, of which the last asks for an acknowledgement', async () => {
     const transport = answering(true)
-    const client = new DummyClient({ transport, clock: systemClock })
+    const client = new DummyClient({ transport, clock: new FakeClock() })
     await client.commit(NAME, { add: [V4, V6], remove: [V4, V6] })
     const first = sequenceOf(lastSent(transport))
     const changes = [
@@ -84,10 +81,11 @@ describe('what goes wrong with a dummy device', () => {
 
   it('is an answer that is lost: nobody knows, and what comes behind is not sent', async () => {
     let losing = false
-    const { kernel, client } = start({ onReceive: datagram => (losing ? undefined : datagram) })
+    const { kernel, clock, client } = start({ onReceive: datagram => (losing ? undefined : datagram) })
     client.ensure(NAME)
     const transport = client.commit(NAME, { add: manyIps(400), remove: [] })
     losing = true
+    await clock.advance(15_000)
     const { unknown, failures, messages } = await transport
     expect(unknown).toBeInstanceOf(OutcomeUnknownError)
     expect([failures, messages]).toEqual([[], 200])

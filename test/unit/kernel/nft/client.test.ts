@@ -29,7 +29,7 @@ interface Kernel {
   readonly pooled: number[]
 }
 
-function start(options: { readonly asyncElements?: number } = {}) {
+function start() {
   const kernel: Kernel = {
     generation: 10,
     batch: () => {
@@ -51,7 +51,7 @@ function start(options: { readonly asyncElements?: number } = {}) {
     return send(bytes)
   }
   const clock = new FakeClock()
-  return { kernel, clock, transport, client: createNftClient({ transport, clock, ...options }) }
+  return { kernel, clock, transport, client: createNftClient({ transport, clock }) }
 }
 
 const target = { family: 'ip', table: 'kube-proxy' } as const
@@ -225,10 +225,10 @@ describe('a commit', () => {
   })
 
   it('goes by the thread pool when it has many elements or many bytes', async () => {
-    const { client, kernel } = start({ asyncElements: 10 })
-    await client.commit([addElements(10)])
+    const { client, kernel } = start()
+    await client.commit([addElements(500)])
     expect(kernel.pooled).toHaveLength(0)
-    await client.commit([addElements(11)])
+    await client.commit([addElements(501)])
     expect(kernel.pooled).toHaveLength(1)
     const rule = { expressions: [], comment: 'x'.repeat(200) }
     await client.commit(
@@ -244,13 +244,13 @@ describe('a commit', () => {
   })
 
   it('leaves the bytes alone that a send in the thread pool has not read by its deadline', async () => {
-    const { client, transport, clock } = start({ asyncElements: 10 })
+    const { client, transport, clock } = start()
     let inFlight: Uint8Array = new Uint8Array()
     transport.send = bytes => {
       inFlight = bytes
       return new Promise(() => undefined)
     }
-    const late = client.commit([addElements(11)])
+    const late = client.commit([addElements(501)])
     await clock.advance(0)
     const asSent = inFlight.slice()
     await clock.advance(15_000)
