@@ -15,6 +15,7 @@ import {
   sequenceOf,
   typeOf,
 } from '../../../support/scripted-transport.ts'
+import { declare } from '../../../support/whole-ruleset.ts'
 
 const GETGEN = 0x0a10
 const BATCH_BEGIN = 0x10
@@ -62,17 +63,7 @@ const ADD_CHAIN: Operation = {
 }
 
 function addElements(count: number): Operation {
-  const set = {
-    name: 'frontends',
-    flags: 0,
-    keyType: 19,
-    keyLength: 4,
-    dataType: undefined,
-    dataLength: undefined,
-    size: 0,
-    timeoutMs: 0,
-    userdata: '',
-  }
+  const set = declare('frontends', {})
   const elements = Array.from({ length: count }, (_, i) => ({
     element: { set: set.name, key: `k${i}`, data: undefined, comment: '' },
     group: `ns1/web-${i}`,

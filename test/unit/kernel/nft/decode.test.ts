@@ -75,11 +75,8 @@ describe('a chain of a dump', () => {
   })
 
   it('has no hook when it is plain', () => {
-    expect(decode(decodeChain, ...head, u32s([6, 3])).value).toEqual({
-      name: 'c',
-      hook: undefined,
-      rules: [],
-    })
+    const plain = { name: 'c', hook: undefined, rules: [] }
+    expect(decode(decodeChain, ...head, u32s([6, 3])).value).toEqual(plain)
   })
 
   it('is refused without its name', () => {
@@ -99,13 +96,8 @@ describe('an element of a dump', () => {
 
   it('has the time it has left only where that is asked for', () => {
     const expiration = attribute(5, be32(0), be32(1234))
-    expect(read(true, key, expiration)).toEqual({
-      set: 's',
-      key: 'k',
-      data: undefined,
-      comment: '',
-      expiresMs: 1234,
-    })
+    const plain = { set: 's', key: 'k', data: undefined, comment: '' }
+    expect(read(true, key, expiration)).toEqual({ ...plain, expiresMs: 1234 })
     expect(read(false, key, expiration)).not.toHaveProperty('expiresMs')
   })
 

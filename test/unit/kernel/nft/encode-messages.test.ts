@@ -2,25 +2,16 @@ import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { ELEMENT_BYTES_MAX, writeElement } from '../../../../src/kernel/nft/encode.ts'
 import { SET_ELEMENT } from '../../../../src/kernel/nft/schema.ts'
-import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
+import type { Element } from '../../../../src/kernel/nft/state.ts'
 import { commentUserdata } from '../../../../src/kernel/nft/userdata.ts'
 import { AttributeWriter, ByteWriter } from '../../../../src/netlink/attribute.ts'
 import { writeAttributes } from '../../../../src/netlink/schema.ts'
 import * as arbitrary from '../../../support/nft-arbitraries.ts'
 import { runs } from '../../../support/runs.ts'
 import { attribute, be32, datagram, nest } from '../../../support/scripted-transport.ts'
+import { declare } from '../../../support/whole-ruleset.ts'
 
-const SET: NftSet = {
-  name: 'things',
-  flags: 0,
-  keyType: 0,
-  keyLength: 0,
-  dataType: undefined,
-  dataLength: undefined,
-  size: 0,
-  timeoutMs: 10_000,
-  userdata: '',
-}
+const SET = declare('things', { timeoutMs: 10_000 })
 
 function write(run: (out: AttributeWriter) => void): Uint8Array {
   const out = new ByteWriter(1)
@@ -30,13 +21,8 @@ function write(run: (out: AttributeWriter) => void): Uint8Array {
 
 describe('an element', () => {
   it('that packets made has its expiration, and a timeout where that of the set is shorter', () => {
-    const expiring = (expiresMs: number): Element => ({
-      set: 'a',
-      key: 'k',
-      data: undefined,
-      comment: '',
-      expiresMs,
-    })
+    const plain: Element = { set: 'a', key: 'k', data: undefined, comment: '' }
+    const expiring = (expiresMs: number) => ({ ...plain, expiresMs })
     const key = nest(1, attribute(1, 'k'))
     expect(write(out => writeElement(out, SET, expiring(9000)))).toEqual(
       datagram(nest(1, key, attribute(5, be32(0), be32(9000)))),

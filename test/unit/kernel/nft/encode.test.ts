@@ -2,7 +2,6 @@ import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { u32host } from '../../../../src/base/octets.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
-import type { NftSet } from '../../../../src/kernel/nft/state.ts'
 import type {
   EncodedTransaction,
   Operation,
@@ -13,6 +12,7 @@ import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { columns } from '../../../support/owned.ts'
 import { attribute, be32, datagram, message } from '../../../support/scripted-transport.ts'
+import { declare } from '../../../support/whole-ruleset.ts'
 
 const IP4 = '\x02\0\0\0'
 const ABOUT_NFTABLES = '\0\0\0\x0a'
@@ -34,20 +34,6 @@ function bodies(batch: EncodedTransaction): readonly (readonly [number, number, 
     })
 }
 
-function setOf(name: string): NftSet {
-  return {
-    name,
-    flags: 8,
-    keyType: 19,
-    keyLength: 4,
-    dataType: 7,
-    dataLength: 4,
-    size: 64,
-    timeoutMs: 1000,
-    userdata: '\0\x01x',
-  }
-}
-
 function owned(set: string, ...keys: readonly number[]): OwnedElement[] {
   return keys.map(key => ({
     element: { set, key: u32host(key), data: u32host(key), comment: '' },
@@ -60,7 +46,12 @@ function elements(
   set: string,
   ...keys: readonly number[]
 ): Operation {
-  return { ...target, verb, set: setOf(set), ...columns(owned(set, ...keys)) }
+  return {
+    ...target,
+    verb,
+    set: declare(set, { flags: 8, dataType: 7, dataLength: 4 }),
+    ...columns(owned(set, ...keys)),
+  }
 }
 
 describe('a batch', () => {
@@ -83,12 +74,8 @@ describe('a batch', () => {
 
   it('names the generation that it is for', () => {
     const { bytes } = encode([{ ...target, verb: 'delete-table' }], 0xfffffffe)
-    const begin = message({
-      type: 0x10,
-      flags: 1,
-      sequence: 1,
-      payload: ABOUT_NFTABLES + attribute(1, be32(-2)),
-    })
+    const payload = ABOUT_NFTABLES + attribute(1, be32(-2))
+    const begin = message({ type: 0x10, flags: 1, sequence: 1, payload })
     expect(bytes.subarray(0, begin.length)).toEqual(datagram(begin))
   })
 

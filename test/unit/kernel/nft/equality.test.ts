@@ -26,11 +26,8 @@ it.each<[string, Rule]>([
   ['number of expressions', { ...rule, expressions: [lookup] }],
   ['field', { ...rule, expressions: [{ ...lookup, sreg: 2 }, jump] }],
   ['presence of a field', { ...rule, expressions: [{ ...lookup, dreg: 0 }, jump] }],
-  ['target', { ...rule, expressions: [lookup, { kind: 'verdict', verdict: { code: -3, chain: 'd' } }] }],
-  [
-    'kind of target',
-    { ...rule, expressions: [lookup, { kind: 'verdict', verdict: { code: -4, chain: 'c' } }] },
-  ],
+  ['target', { ...rule, expressions: [lookup, { ...jump, verdict: { code: -3, chain: 'd' } }] }],
+  ['kind of target', { ...rule, expressions: [lookup, { ...jump, verdict: { code: -4, chain: 'c' } }] }],
   ['set', { ...rule, expressions: [{ ...ipset, set: 'KUBE-LOOP-BACK' }, jump] }],
   ['dimension', { ...rule, expressions: [{ ...ipset, dimensions: ['dst', 'src'] }, jump] }],
   ['number of dimensions', { ...rule, expressions: [{ ...ipset, dimensions: ['dst'] }, jump] }],
@@ -80,14 +77,7 @@ describe('what nft loads from its own listing', () => {
   })
 
   it('is another rule where these data are not loaded for it', () => {
-    const again: Expression = {
-      kind: 'dynset',
-      op: 'delete',
-      set: 'm',
-      keyReg: 0,
-      dataReg: 2,
-      timeoutMs: 0,
-    }
+    const again = { kind: 'dynset', op: 'delete', set: 'm', keyReg: 0, dataReg: 2, timeoutMs: 0 } as const
     expect(affinity(4, again)).not.toBe(affinity(2, again))
   })
 

@@ -3,19 +3,15 @@ import { PersistentMap } from '../../../../src/base/collections.ts'
 import { describeOperation, printRuleset, rulesetToJson } from '../../../../src/kernel/nft/print.ts'
 import { formatElementKey } from '../../../../src/kernel/nft/print-data.ts'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
-import type { Element, Expression, NftSet, Rule, Ruleset } from '../../../../src/kernel/nft/state.ts'
+import type { Element, Expression, Rule, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { columns } from '../../../support/owned.ts'
+import { declare } from '../../../support/whole-ruleset.ts'
 
 const [IP, IP6, PROTO, SERVICE, MARK, VERDICT] = [7, 8, 12, 13, 19, 0xffffff00] as const
 
 function type(...fields: number[]): number {
   return fields.reduce((all, field) => (all << 6) | field, 0)
-}
-
-function declare(name: string, over: Partial<NftSet>): NftSet {
-  const plain = { flags: 0, keyType: MARK, keyLength: 4, dataType: undefined, dataLength: undefined }
-  return { name, size: 0, timeoutMs: 0, userdata: '', ...plain, ...over }
 }
 
 const FRONTENDS = declare('frontends', {
@@ -42,13 +38,14 @@ const AFFINITY = declare('affinity', {
   size: 1_048_576,
   timeoutMs: 10_800_000,
 })
-const DISPATCH = declare('dispatch', { flags: 8, dataType: VERDICT, dataLength: 16 })
+const DISPATCH = declare('dispatch', { flags: 8, dataType: VERDICT, dataLength: 16, size: 0 })
 const CLUSTER_IPS = declare('cluster-ips', { keyType: IP })
 const HAIRPIN = declare('hairpin', { keyType: type(IP, IP), keyLength: 8 })
 const SETS = new Map(
   [FRONTENDS, ENDPOINTS, AFFINITY, DISPATCH, CLUSTER_IPS, HAIRPIN].map(s => [s.name, s] as const),
 )
 
+const OTHER_KEY = '\x0a\x60\x00\x09\x06\0\0\0\x00\x35\0\0'
 const DNS_KEY = '\x0a\x60\x00\x0a\x06\0\0\0\x00\x35\0\0'
 
 function text(...expressions: Expression[]): string {
@@ -88,6 +85,8 @@ describe('a rule is written as nft writes it', () => {
     )
   })
 })
+
+const counting: Rule = { expressions: [{ kind: 'counter' }], comment: '' }
 
 describe('describing operations', () => {
   const at = { family: 'ip', table: 'kube-proxy' } as const
@@ -134,10 +133,7 @@ describe('describing operations', () => {
     [{ ...at, verb: 'flush-chain', chain: 'mod-2' }, 'flush chain ip kube-proxy mod-2'],
     [{ ...at, verb: 'delete-rule', chain: 'mod-2', handle: 7n }, 'delete rule ip kube-proxy mod-2 handle 7'],
     [{ ...at, verb: 'delete-chain', chain: 'mod-2' }, 'delete chain ip kube-proxy mod-2'],
-    [
-      { ...at, verb: 'add-rule', chain: 'c', rule: { expressions: [{ kind: 'counter' }], comment: '' } },
-      'add rule ip kube-proxy c counter',
-    ],
+    [{ ...at, verb: 'add-rule', chain: 'c', rule: counting }, 'add rule ip kube-proxy c counter'],
     [{ ...at, verb: 'add-set', set: FRONTENDS }, 'add map ip kube-proxy frontends'],
     [{ ...at, verb: 'delete-set', set: 'slots' }, 'delete set ip kube-proxy slots'],
   ])('writes %o', (operation, line) => {
@@ -166,6 +162,7 @@ describe('describing operations', () => {
 })
 
 describe('printing a ruleset', () => {
+  const client = { set: 'affinity', key: '\0\x20\0\0\x0a\0\0\x01', data: '\x01\0\0\x80', comment: '' }
   const ruleset: Ruleset = {
     tables: [
       {
@@ -175,38 +172,14 @@ describe('printing a ruleset', () => {
         comment: 'of kprobe',
         sets: new Map([FRONTENDS, AFFINITY, DISPATCH].map(s => [s.name, s] as const)),
         chains: new Map([
-          [
-            'mod-1',
-            { name: 'mod-1', hook: undefined, rules: [{ expressions: [{ kind: 'counter' }], comment: '' }] },
-          ],
+          ['mod-1', { name: 'mod-1', hook: undefined, rules: [counting] }],
           ['out', { name: 'out', hook: { type: 'nat', hooknum: 3, priority: -100 }, rules: [] }],
         ]),
         elements: PersistentMap.from<readonly Element[]>([
           ['a', [{ set: 'frontends', key: DNS_KEY, data: '\x10\x20\0\0', comment: 'ns1/dns' }]],
-          [
-            'b',
-            [
-              {
-                set: 'frontends',
-                key: `\x0a\x60\x00\x09${DNS_KEY.slice(4)}`,
-                data: '\0\0\0\0',
-                comment: 'evil\n"\u202e',
-              },
-            ],
-          ],
+          ['b', [{ set: 'frontends', key: OTHER_KEY, data: '\0\0\0\0', comment: 'evil\n"\u202e' }]],
           ['c', [{ set: 'dispatch', key: '\x10\0\0\0', data: { code: -4, chain: 'mod-1' }, comment: '' }]],
-          [
-            'd',
-            [
-              {
-                set: 'affinity',
-                key: '\0\x20\0\0\x0a\0\0\x01',
-                data: '\x01\0\0\x80',
-                comment: '',
-                expiresMs: 61_500,
-              },
-            ],
-          ],
+          ['d', [{ ...client, expiresMs: 61_500 }]],
         ]),
       },
     ],

@@ -3,25 +3,16 @@ import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { u32be } from '../../../../src/base/octets.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
-import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
+import type { Element } from '../../../../src/kernel/nft/state.ts'
 import { type Operation, splitBatch } from '../../../../src/kernel/nft/transaction.ts'
 import { compiledOf } from '../../../support/compiled.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 import { columns } from '../../../support/owned.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
+import { declare } from '../../../support/whole-ruleset.ts'
 
 const TARGET = { family: 'ip', table: 'kube-proxy' } as const
-const SET: NftSet = {
-  name: 'cluster-ips',
-  flags: 0,
-  keyType: 7,
-  keyLength: 4,
-  dataType: undefined,
-  dataLength: undefined,
-  size: 8192,
-  timeoutMs: 0,
-  userdata: '',
-}
+const SET = declare('cluster-ips', { keyType: 7, size: 8192 })
 const ELEMENTS = 5_000
 const LIMIT = 32 << 10
 
