@@ -110,16 +110,8 @@ describe('FlowReconciler', () => {
     }
     expect(texts()).toEqual([TO_A, FOREIGN].map(flowText))
     expect(events).toHaveLength(11)
-    expect(events[0]).toEqual({
-      kind: 'reconciled',
-      family: 'IPv4',
-      reason: 'start',
-      examined: 2,
-      deleted: 0,
-      cut: 0,
-      halfOpen: 0,
-      durationMs: 0,
-    })
+    const nothing = { deleted: 0, cut: 0, halfOpen: 0, durationMs: 0 }
+    expect(events[0]).toMatchObject({ family: 'IPv4', reason: 'start', examined: 2, ...nothing })
   })
 
   it('deletes what a change made stale, and nothing else', async () => {

@@ -26,41 +26,28 @@ const toVip = (answeredBy?: string) => flow(CLIENT, '10.96.0.10:53', answeredBy)
 const served = view([dns(), dnsSlice({ [A]: READY })])
 
 describe('a UDP flow to the address of a Service', () => {
+  const elsewhere = {
+    ...{ addresses: [A], conditions: READY, nodeName: 'other' },
+    hints: { forZones: [{ name: 'elsewhere' }] },
+  }
   it.each([
-    ['ready', READY],
-    ['terminating and serving', { ready: false, serving: true, terminating: true }],
-  ])('is kept while its endpoint is %s', (_, conditions) => {
-    const now = view([dns(), dnsSlice({ [A]: conditions, [B]: READY })])
-    expect(judged(toVip(`${A}:1053`), now)).toBe('keep')
+    ['keep', 'its endpoint is ready', dnsSlice({ [A]: READY, [B]: READY })],
+    ['keep', 'it terminates and serves', dnsSlice({ [A]: { ready: false, serving: true }, [B]: READY })],
+    ['keep', 'policies and topology send new flows elsewhere', dnsSlice({}, { endpoints: [elsewhere] })],
+    ['stale', 'its endpoint is gone', dnsSlice({ [B]: READY })],
+    ['stale', 'it does not serve', dnsSlice({ [A]: { ready: false, serving: false }, [B]: READY })],
+    ['stale', 'I-12 no endpoint is left at all', dnsSlice({})],
+  ])('is judged as %s when %s', (judgment, _, slice) => {
+    const now = view([dns({ internalTrafficPolicy: 'Local' }), slice])
+    expect(judged(toVip(`${A}:1053`), now)).toBe(judgment)
   })
 
   it.each([
-    ['gone', {}],
-    ['not serving', { [A]: { ready: false, serving: false } }],
-  ])('is stale when its endpoint is %s', (_, endpoints) => {
-    expect(judged(toVip(`${A}:1053`), view([dns(), dnsSlice({ ...endpoints, [B]: READY })]))).toBe('stale')
-  })
-
-  it('is stale when its endpoint serves at another port now', () => {
-    expect(judged(toVip(`${A}:9999`), served)).toBe('stale')
-  })
-
-  it('I-12 is stale when no endpoint is left at all', () => {
-    expect(judged(toVip(`${A}:1053`), view([dns(), dnsSlice({})]))).toBe('stale')
-    expect(judged(toVip(`${A}:1053`), view([dns()]))).toBe('stale')
-  })
-
-  it('I-13 is stale when it was never translated', () => {
-    expect(judged(toVip(), served)).toBe('stale')
-  })
-
-  it('is kept whatever policies and topology say about new flows', () => {
-    const hints = { forZones: [{ name: 'elsewhere' }] }
-    const now = view([
-      dns({ internalTrafficPolicy: 'Local' }),
-      dnsSlice({}, { endpoints: [{ addresses: [A], conditions: READY, nodeName: 'other', hints }] }),
-    ])
-    expect(judged(toVip(`${A}:1053`), now)).toBe('keep')
+    ['I-12 no slice is left at all', toVip(`${A}:1053`), view([dns()])],
+    ['its endpoint serves at another port now', toVip(`${A}:9999`), served],
+    ['I-13 it was never translated', toVip(), served],
+  ])('is stale when %s', (_, each, now) => {
+    expect(judged(each, now)).toBe('stale')
   })
 
   it('is not ours at another port or another address', () => {
@@ -94,16 +81,12 @@ describe('a UDP flow to the address of a Service', () => {
 describe('a UDP flow to a Service that was deleted', () => {
   const gone = view([], served, { remove: ['ns/dns'] })
 
-  it('is stale when an endpoint of it answers', () => {
-    expect(judged(toVip(`${A}:1053`), gone, [served])).toBe('stale')
-  })
-
-  it('is stale when it was not translated', () => {
-    expect(judged(toVip(), gone, [served])).toBe('stale')
-  })
-
-  it('is not ours when another address answers', () => {
-    expect(judged(toVip('10.9.9.9:53'), gone, [served])).toBe('keep')
+  it.each([
+    ['stale', 'an endpoint of it answers', toVip(`${A}:1053`)],
+    ['stale', 'it was not translated', toVip()],
+    ['keep', 'another address answers', toVip('10.9.9.9:53')],
+  ])('is judged as %s when %s', (judgment, _, each) => {
+    expect(judged(each, gone, [served])).toBe(judgment)
   })
 })
 
@@ -171,18 +154,14 @@ describe('a TCP connection', () => {
   const tcp = (answeredBy?: string) => flow(CLIENT, '10.96.0.10:53', answeredBy, { protocol: 'TCP' })
   const draining = { 'kprobe.io/tcp-drain': '30s' }
 
-  it('I-20 is left alone unless the Service says otherwise', () => {
-    expect(judged(tcp(`${A}:1053`), view([dns({ ports }), sliceOf({ [B]: READY })]))).toBe('keep')
-  })
-
-  it('is drained when its endpoint has gone and the Service says so', () => {
-    expect(judged(tcp(`${A}:1053`), view([dns({ ports }, draining), sliceOf({ [B]: READY })]))).toBe('drain')
-  })
-
-  it('is kept while its endpoint is listed, serving or not', () => {
-    const conditions = { ready: false, serving: false, terminating: true }
-    const now = view([dns({ ports }, draining), sliceOf({ [A]: conditions, [B]: READY })])
-    expect(judged(tcp(`${A}:1053`), now)).toBe('keep')
+  const terminating = { ready: false, serving: false, terminating: true }
+  it.each([
+    ['keep', 'I-20 the Service does not say otherwise', {}, { [B]: READY }],
+    ['drain', 'its endpoint has gone and the Service says so', draining, { [B]: READY }],
+    ['keep', 'its endpoint is listed, serving or not', draining, { [A]: terminating, [B]: READY }],
+  ])('is judged as %s when %s', (judgment, _, annotations, endpoints) => {
+    const now = view([dns({ ports }, annotations), sliceOf(endpoints)])
+    expect(judged(tcp(`${A}:1053`), now)).toBe(judgment)
   })
 
   it('is kept when it was not translated, or the Service is deleted', () => {
