@@ -343,27 +343,23 @@ describe('close', () => {
 describe('a worker thread that ends with a socket', () => {
   const watching = 'const h = open(); addon.watch(h, () => {}); addon.watch(open(), () => {})'
   const sending = 'const h = open(); for (let i = 0; i < 20; i++) addon.send(h, dump)'
-  const closing = `${watching}; addon.send(h, dump); addon.close(h)`
+  const bodies = {
+    watches: watching,
+    sends: sending,
+    'repeats a request': `${watching}; addon.repeat(h, dump, 1)`,
+    closes: `${watching}; addon.send(h, dump); addon.close(h)`,
+  }
   const ways = {
     'by process.exit': 'process.exit()',
     'by terminate':
       "require('node:worker_threads').parentPort.postMessage('end me'); setInterval(() => {}, 1000)",
     'by an exception': "throw new Error('the end')",
   }
-  for (const [way, end] of Object.entries(ways)) {
-    it(`leaves nothing behind when it watches and ends ${way}`, async () => {
-      expect(await inWorker(watching, end)).toBe('left 0')
+  describe.each(Object.entries(ways))('%s', (_, end) => {
+    it.each(Object.entries(bodies))('leaves nothing behind when it %s', async (_does, body) => {
+      expect(await inWorker(body, end)).toBe('left 0')
     })
-    it(`leaves nothing behind when it sends and ends ${way}`, async () => {
-      expect(await inWorker(sending, end)).toBe('left 0')
-    })
-    it(`leaves nothing behind when it repeats a request and ends ${way}`, async () => {
-      expect(await inWorker(`${watching}; addon.repeat(h, dump, 1)`, end)).toBe('left 0')
-    })
-    it(`leaves nothing behind when it closes and ends ${way}`, async () => {
-      expect(await inWorker(closing, end)).toBe('left 0')
-    })
-  }
+  })
 
   it('leaves nothing behind when it watches and ends inside the watcher', async () => {
     const body = 'const h = open(); addon.watch(h, () => process.exit()); addon.sendSync(h, dump)'
@@ -396,16 +392,7 @@ describe('the addon', () => {
       ['watch', handle, {}],
       ['repeat', handle, buffer(), '1'],
     ]
-    for (const method of [
-      'setMember',
-      'sendSync',
-      'send',
-      'receive',
-      'watch',
-      'repeat',
-      'unwatch',
-      'close',
-    ]) {
+    for (const method of 'setMember sendSync send receive watch repeat unwatch close'.split(' ')) {
       for (const other of [undefined, null, 1, 'socket', {}, new Date(), Object.create(Object(handle))]) {
         wrong.push([method, other, buffer(), buffer()])
       }

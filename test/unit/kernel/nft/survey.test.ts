@@ -9,20 +9,12 @@ import { attribute, be32, datagram, message, nest } from '../../../support/scrip
 /** NFT_MSG_NEWRULE as iptables-nft makes the kernel tell it. */
 const NEWRULE = 0x0a06
 const handle = attribute(3, `${be32(0)}${be32(17)}`)
-const jump = nest(
-  1,
-  attribute(1, 'immediate\0') +
-    nest(
-      2,
-      attribute(1, be32(0)) +
-        nest(2, nest(2, attribute(1, be32(0xfffffffd)) + attribute(2, 'KUBE-SERVICES\0'))),
-    ),
-)
+const expression = (name: string, ...data: readonly string[]) =>
+  nest(1, attribute(1, `${name}\0`), nest(2, ...data))
+const verdict = nest(2, attribute(1, be32(0xfffffffd)), attribute(2, 'KUBE-SERVICES\0'))
+const jump = expression('immediate', attribute(1, be32(0)), nest(2, verdict))
 const info = attribute(3, 'kubernetes service portals'.padEnd(256, '\0'))
-const comment = nest(
-  1,
-  attribute(1, 'match\0') + nest(2, attribute(1, 'comment\0') + attribute(2, be32(0)) + info),
-)
+const matchOf = (name: string) => expression('match', attribute(1, `${name}\0`), attribute(2, be32(0)), info)
 const place = attribute(1, 'nat\0') + attribute(2, 'PREROUTING\0')
 
 function decoded(attributes: string) {
@@ -34,7 +26,7 @@ function decoded(attributes: string) {
 }
 
 it('tells a rule by its handle, the chain it leads to, and the comment of iptables', () => {
-  expect(decoded(place + handle + nest(4, comment + jump))).toEqual({
+  expect(decoded(place + handle + nest(4, matchOf('comment') + jump))).toEqual({
     table: 'nat',
     chain: 'PREROUTING',
     rule: { handle: 17n, targets: ['KUBE-SERVICES'], sets: [], comments: ['kubernetes service portals'] },
@@ -42,16 +34,8 @@ it('tells a rule by its handle, the chain it leads to, and the comment of iptabl
 })
 
 it('takes nothing else for a comment', () => {
-  const recent = nest(
-    1,
-    attribute(1, 'match\0') + nest(2, attribute(1, 'recent\0') + attribute(2, be32(0)) + info),
-  )
-  expect(decoded(place + handle + nest(4, recent)).rule).toEqual({
-    handle: 17n,
-    targets: [],
-    sets: [],
-    comments: [],
-  })
+  const { rule } = decoded(place + handle + nest(4, matchOf('recent')))
+  expect(rule).toEqual({ handle: 17n, targets: [], sets: [], comments: [] })
 })
 
 it('says that a rule without its handle is malformed', () => {
