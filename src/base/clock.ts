@@ -120,6 +120,7 @@ export class Pauses {
 }
 
 export interface Slicing {
+  /** Longest time to compute before yielding to the event loop, in milliseconds. */
   readonly sliceMs: number
   /** Monotonic milliseconds. */
   readonly nowMs: () => number

@@ -88,6 +88,7 @@ export class ByteWriter {
     this.length = at
   }
 
+  /** Appends bytes unchanged. */
   raw(value: Uint8Array): void {
     this.reserve(value.length)
     this.bytes.set(value, this.length)
@@ -123,6 +124,7 @@ export class ByteWriter {
     for (let i = 0; i < count; i++) this.bytes[this.length++] = 0
   }
 
+  /** Appends zeros up to the next multiple of four. */
   align(): void {
     const padding = -this.length & 3
     if (padding > 0) this.zeros(padding)
@@ -136,6 +138,7 @@ export class ByteWriter {
     this.view.setUint32(offset, value, true)
   }
 
+  /** Returns the written bytes, without a copy. */
   written(): Uint8Array {
     return this.bytes.subarray(0, this.length)
   }

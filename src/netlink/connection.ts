@@ -17,6 +17,7 @@ import { type Acknowledgement, type Message, readMessages } from './message.ts'
 import { isNetlinkFailure, SystemError, type Transport } from './transport.ts'
 
 export interface ConnectionOptions {
+  /** Closed with the connection. */
   readonly transport: Transport
   readonly clock: Clock
   /** Maximum silence of the kernel in a conversation, milliseconds; a dump takes ten times as long at most. */

@@ -21,6 +21,7 @@ export class NetlinkError extends Error {
   readonly operation: string
   readonly object: string
   readonly errno: number
+  /** The errno's name. */
   readonly code: string
   readonly extendedAck: string | undefined
   readonly offset: number | undefined

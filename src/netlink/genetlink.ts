@@ -30,8 +30,10 @@ export const FAMILY = attributeSet({
   attributeMax: [CTRL_ATTR_MAXATTR, u32host],
 })
 
+/** struct genlmsghdr. */
 export interface GenlMsgHdr {
   readonly command: number
+  /** Version of the family's protocol. */
   readonly version: number
 }
 

@@ -6,6 +6,7 @@ import { malformed, NetlinkError } from './errors.ts'
 /** One message of a datagram; its payload is between `start` and `end` of its view. */
 export interface Message {
   readonly type: number
+  /** NLM_F_*. */
   readonly flags: number
   readonly sequence: number
   /** 0 in answers of the kernel; the committer's port in notifications. */
@@ -62,7 +63,9 @@ export function addFlags(out: ByteWriter, start: number, flags: number): void {
   out.patchU16(start + 6, out.view.getUint16(start + 6, true) | flags)
 }
 
+/** struct nfgenmsg. */
 export interface NfGenMsg {
+  /** NFPROTO_*. */
   readonly family: number
   readonly resourceId: number
 }

@@ -6,6 +6,7 @@ import { errnoName, errnoNumber } from './errors.ts'
 import { type Repetition, SystemError, type Transport } from './transport.ts'
 
 export interface NetlinkOptions {
+  /** NETLINK_*. */
   readonly protocol: number
   /** Limits the longest datagram; above net.core.wmem_max only with CAP_NET_ADMIN in the initial user namespace. */
   readonly sendBufferBytes?: number

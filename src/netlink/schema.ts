@@ -39,6 +39,7 @@ interface Column {
 export type Attributes<F extends Fields> = {
   readonly [K in keyof F]?: F[K] extends Field<infer T> ? T | undefined : never
 }
+/** The values of a table made with attributeSet. */
 export type ValuesOf<S> = S extends AttributeSet<infer F> ? Attributes<F> : never
 
 /** Creates the attribute set of a table. Numbers may contain NLA_F_*, which are written, and ignored when reading. */

@@ -1,10 +1,10 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Refused } from '../../netlink/batch.ts'
-import { type Answers, Connection } from '../../netlink/connection.ts'
+import { type Answers, Connection, type ConnectionOptions } from '../../netlink/connection.ts'
 import type { Request } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
-import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
+import { isNetlinkFailure } from '../../netlink/transport.ts'
 import {
   appendEntries,
   decodeAs,
@@ -48,21 +48,15 @@ interface IpsetHeaders {
   readonly foreign: readonly string[]
 }
 
-interface IpsetClientOptions {
-  /** A NETLINK_NETFILTER socket. */
-  readonly transport: Transport
-  readonly clock: Clock
-}
-
 /** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
 export class IpsetClient {
   readonly #connection: Connection
   readonly #clock: Clock
   readonly #revisions = new Map<string, Revisions>()
 
-  constructor({ transport, clock }: IpsetClientOptions) {
-    this.#connection = new Connection({ transport, clock })
-    this.#clock = clock
+  constructor(options: ConnectionOptions) {
+    this.#connection = new Connection(options)
+    this.#clock = options.clock
   }
 
   /** Returns the newest revision of a type that kernel and kprobe know; undefined where the kernel lacks the type. */

@@ -2,13 +2,13 @@ import { type Clock, Slice, slicingOf } from '../../base/clock.ts'
 import { familyOf } from '../../base/ip.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { sendEach } from '../../netlink/batch.ts'
-import { type Answers, Connection, type Sender } from '../../netlink/connection.ts'
+import { type Answers, Connection, type ConnectionOptions } from '../../netlink/connection.ts'
 import { NLM_F_ACK } from '../../netlink/constants.ts'
 import type { Words } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { findFamily } from '../../netlink/genetlink.ts'
 import type { Message } from '../../netlink/message.ts'
-import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
+import { isNetlinkFailure } from '../../netlink/transport.ts'
 import {
   decodeDestination,
   decodeInfo,
@@ -70,13 +70,6 @@ interface IpvsFailure {
   readonly error: Error
 }
 
-interface IpvsClientOptions {
-  /** A NETLINK_GENERIC socket; the client closes it. */
-  readonly transport: Transport
-  readonly clock: Clock
-  readonly messagesMax?: number
-}
-
 /** The errors of this many messages take 850 kB of the receive buffer; more messages per datagram save no time. */
 const MESSAGES_MAX = 1_000
 const GENL_NAME = 'IPVS'
@@ -85,21 +78,20 @@ const GENL_NAME = 'IPVS'
 const NOT_THERE: VirtualAddress = { protocol: 'TCP', ip: `\x01${'\0'.repeat(15)}`, port: 9 }
 const NOT_FOUND: ReadonlySet<string> = new Set(['ESRCH', 'EAFNOSUPPORT'])
 
-export function createIpvsClient(options: IpvsClientOptions): IpvsClient {
+/** Creates a client over a NETLINK_GENERIC socket; the client closes it. */
+export function createIpvsClient(options: ConnectionOptions): IpvsClient {
   return new NetlinkIpvsClient(options)
 }
 
 class NetlinkIpvsClient implements IpvsClient {
   readonly #connection: Connection
   readonly #clock: Clock
-  readonly #messagesMax: number
   /** The message type of IPVS; it changes when the kernel's module is reloaded. */
   #family: number | undefined
 
-  constructor({ transport, clock, messagesMax = MESSAGES_MAX }: IpvsClientOptions) {
-    this.#connection = new Connection({ transport, clock })
-    this.#clock = clock
-    this.#messagesMax = messagesMax
+  constructor(options: ConnectionOptions) {
+    this.#connection = new Connection(options)
+    this.#clock = options.clock
   }
 
   info(): IpvsInfo {
@@ -185,9 +177,18 @@ class NetlinkIpvsClient implements IpvsClient {
     return await this.#send(steps)
   }
 
-  #send(steps: readonly Step[]): Promise<SentSteps> {
+  async #send(steps: readonly Step[]): Promise<SentSteps> {
     const link = { connection: this.#connection, clock: this.#clock }
-    return sendSteps(link, steps, { family: this.#familyNow(), messagesMax: this.#messagesMax })
+    const family = this.#familyNow()
+    const { refused, ...sent } = await sendEach(link, steps, {
+      object: 'virtual servers and real servers',
+      write: (batch, step) => writeStep(batch, step, family),
+      bytesMax: stepBytesMax,
+      messagesMax: MESSAGES_MAX,
+      // Fewer changes of real servers take a fraction of a millisecond.
+      isLong: some => some.length > 64 || some.some(isSlow),
+    })
+    return { ...sent, refusals: refused.map(refusalOf) }
   }
 
   #familyNow(): number {
@@ -318,23 +319,6 @@ interface SentSteps {
   readonly loss: Error | undefined
   readonly bytes: number
   readonly messages: number
-}
-
-/** Sends steps, at most `messagesMax` per datagram; `family` is the number of the generic netlink family IPVS. */
-async function sendSteps(
-  sender: Sender,
-  steps: readonly Step[],
-  { family, messagesMax }: { readonly family: number; readonly messagesMax: number },
-): Promise<SentSteps> {
-  const { refused, ...sent } = await sendEach(sender, steps, {
-    object: 'virtual servers and real servers',
-    write: (batch, step) => writeStep(batch, step, family),
-    bytesMax: stepBytesMax,
-    messagesMax,
-    // Fewer changes of real servers take a fraction of a millisecond.
-    isLong: some => some.length > 64 || some.some(isSlow),
-  })
-  return { ...sent, refusals: refused.map(refusalOf) }
 }
 
 /** The kernel may load a module, and it replaces a scheduler only when no packet uses the old one (synchronize_rcu). */

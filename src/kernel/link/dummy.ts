@@ -1,10 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
 import { type Refused, sendEach } from '../../netlink/batch.ts'
-import { type Answers, Connection } from '../../netlink/connection.ts'
+import { type Answers, Connection, type ConnectionOptions } from '../../netlink/connection.ts'
 import type { Words } from '../../netlink/conversation.ts'
 import { errnoName, errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import type { Transport } from '../../netlink/transport.ts'
 import {
   type AddressChange,
   CHANGE_BYTES_MAX,
@@ -28,12 +27,6 @@ interface AddressFailure {
   readonly error: Error
 }
 
-interface DummyClientOptions {
-  /** A NETLINK_ROUTE socket; the client closes it. */
-  readonly transport: Transport
-  readonly clock: Clock
-}
-
 const KIND = 'dummy'
 /** The errors of this many changes fit into a receive buffer that cannot be forced. */
 const CHANGES_PER_DATAGRAM = 200
@@ -43,9 +36,10 @@ export class DummyClient {
   readonly #connection: Connection
   readonly #clock: Clock
 
-  constructor({ transport, clock }: DummyClientOptions) {
-    this.#connection = new Connection({ transport, clock })
-    this.#clock = clock
+  /** Over a NETLINK_ROUTE socket, which the client closes. */
+  constructor(options: ConnectionOptions) {
+    this.#connection = new Connection(options)
+    this.#clock = options.clock
   }
 
   /** Reads the addresses of the device; undefined when it does not exist. Rejects when it is not a dummy device. */

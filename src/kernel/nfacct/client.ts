@@ -1,12 +1,10 @@
-import type { Clock } from '../../base/clock.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { string, u32be, u64be } from '../../netlink/codecs.ts'
-import { Connection } from '../../netlink/connection.ts'
+import { Connection, type ConnectionOptions } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError, OutcomeUnknownError, unencodable } from '../../netlink/errors.ts'
 import { encodeMessage, type Message, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
-import type { Transport } from '../../netlink/transport.ts'
 import { NFACCT_NAME_MAX } from '../xt/rule.ts'
 
 /** linux/netfilter/nfnetlink_acct.h and nfnetlink.h, under the headers' own names. */
@@ -32,12 +30,6 @@ export const ACCOUNT = attributeSet({
   use: [NFACCT_USE, u32be],
 })
 
-interface NfacctClientOptions {
-  /** A NETLINK_NETFILTER socket; the client closes it. */
-  readonly transport: Transport
-  readonly clock: Clock
-}
-
 /** The errors of nfnetlink without the subsystem. */
 const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'EOPNOTSUPP', 'EPROTONOSUPPORT'])
 const THERE: ReadonlySet<string> = new Set(['EEXIST', 'EBUSY'])
@@ -47,7 +39,7 @@ const GONE: ReadonlySet<string> = new Set(['ENOENT', ...ABSENT])
 export class NfacctClient {
   readonly #connection: Connection
 
-  constructor(options: NfacctClientOptions) {
+  constructor(options: ConnectionOptions) {
     this.#connection = new Connection(options)
   }
 

@@ -1,11 +1,11 @@
 import { type Clock, finish, finishInSlices, slicingOf } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
 import { ByteWriter } from '../../netlink/attribute.ts'
-import { Connection, sendDatagram } from '../../netlink/connection.ts'
+import { Connection, type ConnectionOptions, sendDatagram } from '../../netlink/connection.ts'
 import type { Burst } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { setSequence } from '../../netlink/message.ts'
-import { isNetlinkFailure, type Transport } from '../../netlink/transport.ts'
+import { isNetlinkFailure } from '../../netlink/transport.ts'
 import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
 import { encodeBatch } from './encode.ts'
 import {
@@ -39,6 +39,7 @@ import {
   type Transaction,
 } from './transaction.ts'
 
+/** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
   /** Reads the generation (NFT_MSG_GETGEN): each commit in this network namespace raises it. Synchronous, under 10 us. */
   generation(): number
@@ -95,9 +96,7 @@ export interface CommitResult {
   readonly durationMs: number
 }
 
-export interface NftClientOptions {
-  readonly transport: Transport
-  readonly clock: Clock
+export interface NftClientOptions extends ConnectionOptions {
   /** Names of ipsets. Without them, kprobe writes no rules about ipsets, and rules that it reads show numbers. */
   readonly ipsets?: IpsetNames
 }

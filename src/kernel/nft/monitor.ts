@@ -36,6 +36,7 @@ export interface Touched {
   /** `ip`, `ip6`, or `family 1`. */
   readonly family: string
   readonly table: string
+  /** Name of the chain, or of the rule's chain. */
   readonly chain: string | undefined
   readonly handle: bigint | undefined
   /** Chains that a rule leads to, or led to. */

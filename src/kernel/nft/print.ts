@@ -219,6 +219,7 @@ function formatNumbers<T>(data: Octets, format: (numbers: readonly number[]) => 
 export interface DescribeOptions {
   /** Maximum number of elements to print per operation; the rest is counted. */
   readonly elements?: number
+  /** Sets that the rules read, by name. */
   readonly sets?: ReadonlyMap<string, NftSet>
 }
 

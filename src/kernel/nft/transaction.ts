@@ -15,7 +15,9 @@ export type Operation = TableOperation &
     | { readonly verb: 'add-chain'; readonly chain: Chain }
     | { readonly verb: 'flush-chain'; readonly chain: string }
     | { readonly verb: 'delete-chain'; readonly chain: string }
+    /** Appends after the rules of the chain. */
     | (RuleAddition & { readonly verb: 'add-rule' })
+    /** Inserts before the rules of the chain. */
     | (RuleAddition & { readonly verb: 'insert-rule' })
     | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
     | { readonly verb: 'add-set'; readonly set: NftSet }
@@ -49,6 +51,7 @@ export interface OwnedElement {
   readonly group: string
 }
 
+/** Operations that the kernel applies entirely or not at all. */
 export type Transaction = readonly Operation[]
 
 export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
