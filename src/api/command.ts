@@ -201,7 +201,7 @@ export async function readApiWanted(
 ): Promise<ApiWanted> {
   const fail = (message: string) => reader.fail('--exec', message)
   const programs = await Promise.all(
-    reader.all('exec').map(given => readApiProgram(given, { args, path, fail })),
+    reader.all('exec').map(given => readApiProgram(given, { args, path }, fail)),
   )
   const prints = reader.bool('print')
   const serves = reader.given('listen') || (!prints && programs.length === 0)
@@ -266,22 +266,16 @@ export interface ApiProgram {
   readonly args: readonly string[]
 }
 
-interface ApiProgramOptions {
-  readonly args: readonly string[]
-  readonly path: string | undefined
-  /** Reports why the program cannot be used. */
-  readonly fail: (message: string) => void
-}
-
 const SHELL = '/bin/sh'
 
 /**
  * Reads one --exec. Its value is a program, which gets the arguments after `--`. A value with spaces that names no
- * program is a line for the shell, with its own arguments.
+ * program is a line for the shell, with its own arguments. `fail` gets the reason why the program cannot be used.
  */
 export async function readApiProgram(
   given: string,
-  { args, path, fail }: ApiProgramOptions,
+  { args, path }: Pick<ApiArguments, 'args' | 'path'>,
+  fail: (message: string) => void,
 ): Promise<ApiProgram> {
   const program = { name: given, command: given, args }
   if (given.trim() === '' || given.includes('\0')) {

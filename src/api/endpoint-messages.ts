@@ -21,9 +21,20 @@ export function* endpointMessages(
   const drafts = draftsOf(view.frontends, only)
   const hostnames = hostnamesOf(view.slices, drafts)
   for (const [ip, draft] of drafts) {
-    const hostname = hostnames.get(ip)
-    for (const overrides of variantsOf(draft, terms))
-      yield [keyOf(ip, overrides), endpointMessage(terms, draft, { ip, hostname, overrides })]
+    const address = [formatIp(ip)]
+    const { local, internal, external } = draft
+    for (const overrides of variantsOf(draft, terms)) {
+      const message = {
+        Hostname: hostnames.get(ip),
+        IPs: familyOf(ip) === 'IPv4' ? { V4: address } : { V6: address },
+        Local: local || undefined,
+        PortOverrides: overrides.length === 0 ? undefined : overrides,
+        Scopes: terms.scoped
+          ? { Internal: internal || undefined, External: external || undefined }
+          : undefined,
+      }
+      yield [keyOf(ip, overrides), message]
+    }
   }
 }
 
@@ -52,25 +63,6 @@ function termsOf(service: Service): EndpointTerms {
   return {
     targets: new Map(ports.map(port => [port.name, targetOf(service, port)])),
     scoped: internalTrafficPolicy === 'Local' || externalTrafficPolicy === 'Local',
-  }
-}
-
-interface Particulars {
-  readonly ip: Ip
-  readonly hostname: string | undefined
-  readonly overrides: readonly PortName[]
-}
-
-function endpointMessage({ scoped }: EndpointTerms, draft: EndpointDraft, its: Particulars): EndpointMessage {
-  const { ip, hostname, overrides } = its
-  const { local, internal, external } = draft
-  const address = [formatIp(ip)]
-  return {
-    Hostname: hostname,
-    IPs: familyOf(ip) === 'IPv4' ? { V4: address } : { V6: address },
-    Local: local || undefined,
-    PortOverrides: overrides.length === 0 ? undefined : overrides,
-    Scopes: scoped ? { Internal: internal || undefined, External: external || undefined } : undefined,
   }
 }
 
@@ -110,7 +102,12 @@ export function draftsOf(
   const drafts = new Map<Ip, EndpointDraft>()
   for (const { name, ...lists } of usesOf(frontends))
     for (const scope of ['internal', 'external'] as const)
-      for (const backend of among(lists[scope], only)) take(drafts, scope, { name, backend })
+      for (const { ip, port, local } of among(lists[scope], only)) {
+        const draft = drafts.get(ip) ?? { local, internal: false, external: false, ports: new Map() }
+        drafts.set(ip, draft)
+        draft[scope] = true
+        if (name !== undefined) draft.ports.set(name, (draft.ports.get(name) ?? new Set()).add(port))
+      }
   return drafts
 }
 
@@ -135,22 +132,6 @@ function positionOf(list: readonly Backend[], ip: Ip): number {
     else to = middle
   }
   return from
-}
-
-interface Found {
-  readonly name: string | undefined
-  readonly backend: Backend
-}
-
-function take(
-  drafts: Map<Ip, EndpointDraft>,
-  scope: 'internal' | 'external',
-  { name, backend: { ip, port, local } }: Found,
-): void {
-  const draft = drafts.get(ip) ?? { local, internal: false, external: false, ports: new Map() }
-  drafts.set(ip, draft)
-  draft[scope] = true
-  if (name !== undefined) draft.ports.set(name, (draft.ports.get(name) ?? new Set()).add(port))
 }
 
 /**

@@ -23,7 +23,7 @@ interface DiscoveryOptions {
   readonly state: RelayState
   readonly clock: Clock
   /** A client could not use what it was sent. */
-  readonly rejected?: (text: string) => void
+  readonly rejected?: ((text: string) => void) | undefined
   /** The Node that this client is; undefined for one that is none. Absent where clients are believed. */
   readonly nodeOf?: (call: Call) => string | undefined
   /** Gives the name of a client that may report for any node, as relays do for their readers; undefined for other clients. */

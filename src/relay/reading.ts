@@ -146,6 +146,8 @@ export class Reading implements ApiBody {
   end(): void {
     if (this.#isOver) return
     this.#over(undefined)
+    // A reader that still waits for the answer waits for nothing.
+    this.#refused(new ApiError('aborted', 'aborted'))
     this.#wake()
   }
 

@@ -51,13 +51,6 @@ interface Entry {
   budget: number
 }
 
-interface Judged {
-  readonly name: string
-  readonly known: Entry | undefined
-  readonly report: NodeReport
-  readonly nowMs: number
-}
-
 const NODES_MAX = 16_384
 /** Reports that a node may send together, as after a pause of the network. */
 const BURST_MAX = 8
@@ -126,7 +119,7 @@ export class NodeReports {
     const nowMs = this.#options.clock.nowMs()
     const known = this.#entries.get(name)
     const report = decodeReport(text)
-    const refusal = report === undefined ? 'malformed' : this.#whyNot({ name, known, report, nowMs })
+    const refusal = report === undefined ? 'malformed' : this.#whyNot(name, report, nowMs)
     if (report === undefined || refusal !== undefined) {
       this.#refuse(refusal ?? 'malformed')
       return
@@ -254,7 +247,8 @@ export class NodeReports {
     return this.#entries.delete(name)
   }
 
-  #whyNot({ name, known, report, nowMs }: Judged): ReportRefusal | undefined {
+  #whyNot(name: string, report: NodeReport, nowMs: number): ReportRefusal | undefined {
+    const known = this.#entries.get(name)
     if (known === undefined) return this.#hasPlaceFor(name, nowMs) ? undefined : 'too-many'
     if (budgetOf(known, nowMs) < 0) return 'too-often'
     const { startedMs, number, held } = known.report

@@ -26,7 +26,7 @@ import { DELTA_METHOD, HEALTH_METHOD, SETS_METHOD, STATUS_METHOD } from './types
 export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods'> {
   readonly state: RelayState
   /** A client could not use what it was sent. */
-  readonly rejected?: (text: string) => void
+  readonly rejected?: ((text: string) => void) | undefined
   /** Clients without a certificate of a node show a token, wherever the relay listens. */
   readonly tokens?: TokenReviews | undefined
   /** A client was refused for what it is. */
@@ -88,7 +88,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
     clock,
     nodeOf,
     trustedAs,
-    ...(rejected === undefined ? {} : { rejected }),
+    rejected,
   })
   let unauthorized = 0
   const admit = async (call: Call): Promise<RpcError | undefined> => {
@@ -105,7 +105,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   const setsMethod = sets && nodeSets({ watch: sets, nodeOf, isTrusted })
   const server = await startGrpcServer({
     ...options,
-    ...(tls === undefined ? {} : { tls: { ...tls, takesTokens: tokens !== undefined } }),
+    tls: tls && { ...tls, takesTokens: tokens !== undefined },
     what: 'the relay',
     methods: setsMethod === undefined ? methods : new Map([...methods, [SETS_METHOD, setsMethod]]),
     admit: (call, path) => (path === HEALTH_METHOD || isOpen || isNode(call) ? undefined : admit(call)),

@@ -1,3 +1,4 @@
+import { onTestFinished } from 'vitest'
 import { KernelReport } from '../../src/daemon/cluster.ts'
 import { Intake } from '../../src/daemon/intake.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'
@@ -50,13 +51,16 @@ export class ReportingNode {
       )
   }
 
+  /** The node ends with the test. */
   async start(): Promise<this> {
+    onTestFinished(() => this.stop())
     await this.#follow()
     return this
   }
 
   /** The node is gone, with its connections. */
   async stop(): Promise<void> {
+    if (this.#isGone) return
     this.#isGone = true
     await this.client.close()
     await this.#intake.stop()

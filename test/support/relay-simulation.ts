@@ -53,8 +53,6 @@ export class RelaySimulation {
       await clock.advance(this.#random.pick([1, 20, 300, 3_000, 40_000, 200_000]))
     }
     const complaints = await this.#heal()
-    for (const { source } of [this.#direct, ...this.#nodes]) await source.stop()
-    for (const relay of relays) if (relay.isUp) await relay.kill()
     return { seed: this.#seed, trace: this.#trace, complaints }
   }
 

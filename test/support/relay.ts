@@ -1,3 +1,4 @@
+import { onTestFinished } from 'vitest'
 import { type Call, type CallHandler, MessageReader, RpcError, UNAVAILABLE } from '../../src/api/grpc/rpc.ts'
 import type { ApiAddress } from '../../src/base/api-address.ts'
 import { parseIp } from '../../src/base/ip.ts'
@@ -52,10 +53,13 @@ export class MemoryRelay {
     ;({ state: this.state, upstream: this.upstream, discovery: this.discovery } = this.#made())
   }
 
-  /** Begins with nothing, at the API server of this world or of another one. */
+  /** Begins with nothing, at the API server of this world or of another one. It ends with the test. */
   start({ backend }: Pick<RelayWorld, 'backend'> = this.#world): void {
     ;({ state: this.state, upstream: this.upstream, discovery: this.discovery } = this.#made(backend))
     this.isUp = true
+    onTestFinished(async () => {
+      if (this.isUp) await this.kill()
+    })
     this.#isStopped = false
     this.upstream.start()
   }
@@ -342,9 +346,10 @@ export class RelayWorld {
     else store.put('endpointslices', sliceOf(index, { namespaces: 1, number: 0, pods: [number] }))
   }
 
+  /** A node that reads from the relays, until the test ends. */
   node(name = 'node-0', relays = this.relays): Follower & { readonly client: RelayClient } {
     const client = this.client(name, relays)
-    return Object.assign(new Follower(this.source(client, name)), { client })
+    return Object.assign(followerOf(this.source(client, name)), { client })
   }
 
   client(
@@ -382,7 +387,7 @@ export class RelayWorld {
   direct(name = 'node-0'): Follower {
     const network = new MemoryNetwork({ clock: this.clock, random: this.random.fork() })
     const client = new MemoryClient({ backend: this.backend, network, clock: this.clock, qps: 0 })
-    return new Follower(this.source(client, name))
+    return followerOf(this.source(client, name))
   }
 
   source(client: ApiClient, nodeName: string, more: Partial<KubeSourceOptions> = {}): KubeSource {
@@ -397,6 +402,12 @@ export class RelayWorld {
       checkPeriodMs: 1e12,
     })
   }
+}
+
+/** Follows a source until the test ends. */
+function followerOf(source: KubeSource): Follower {
+  onTestFinished(() => source.stop())
+  return new Follower(source)
 }
 
 const numberOf = (its: ApiAddress) => (its.kind === 'tcp' ? its.port + its.ip.charCodeAt(3) - 1 : 0)

@@ -31,12 +31,7 @@ import {
 } from './rpc.ts'
 import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 
-type Defaulted = 'crowded' | 'connectionsMax' | 'callsMax'
-
-/** The defaults are 2,048 connections and 4,096 calls at a time. */
-export interface GrpcServerOptions
-  extends Omit<RpcServerOptions, 'http' | Defaulted>,
-    Partial<Pick<RpcServerOptions, Defaulted>> {
+export interface GrpcServerOptions extends Omit<RpcServerOptions, 'http'> {
   /** The name of the server in messages: `the API`. */
   readonly what: string
   /** `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090`; port 0 lets the kernel choose. */
@@ -66,15 +61,8 @@ const BACKLOG = 4_096
 export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcServer> {
   const address = parseApiAddress(options.address)
   checkTls(address, options.tls)
-  const { failed, crowded = () => undefined } = options
   const { http, stopRenewing, expiresMs } = await httpServer(options)
-  const rpc = new RpcServer({
-    ...options,
-    http,
-    crowded,
-    connectionsMax: options.connectionsMax ?? 2_048,
-    callsMax: options.callsMax ?? 4_096,
-  })
+  const rpc = new RpcServer({ ...options, http })
   const listener = listenerFor(socket => rpc.take(socket))
   let removeFile: () => Promise<void>
   try {
@@ -83,7 +71,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     stopRenewing()
     throw new Error(`cannot serve ${options.what} at ${options.address}: ${errorOf(thrown).message}`)
   }
-  listener.on('error', failed)
+  listener.on('error', options.failed)
   let closing: Promise<void> | undefined
   return {
     address: formatApiAddress(withPort(address, listener)),

@@ -32,10 +32,11 @@ export interface RpcServerOptions {
    */
   readonly admit?: (call: Call, path: string) => Promise<RpcError | undefined> | undefined
   readonly clock: Clock
-  /** Connections at a time. Beyond, clients that hold most lose the longest idle: see Shares. */
-  readonly connectionsMax: number
-  readonly callsMax: number
-  readonly crowded: (crowd: Crowd) => void
+  /** Connections at a time, 2,048 by default. Beyond, clients that hold most lose the longest idle: see Shares. */
+  readonly connectionsMax?: number
+  /** Calls at a time, 4,096 by default. */
+  readonly callsMax?: number
+  readonly crowded?: (crowd: Crowd) => void
   /** Limits the incomplete messages of all clients together; 64 MiB by default. */
   readonly partialBytesMax?: number
   /** A call whose first message has not come for so long ends; no limit unless given. */
@@ -58,6 +59,7 @@ export class RpcServer {
   /** The owners of the calls of each session. */
   readonly #owners = new WeakMap<object, readonly Owner[]>()
   readonly #calls = new Set<RpcCall>()
+  readonly #callsMax: number
   readonly #callShares: Shares<RpcCall>
   readonly #host: RpcCallHost
   #partialBytes = 0
@@ -67,9 +69,10 @@ export class RpcServer {
 
   constructor(options: RpcServerOptions) {
     this.#options = options
-    const { http, clock, connectionsMax, callsMax, crowded } = options
+    const { http, clock, connectionsMax = 2_048, crowded = () => undefined } = options
     this.#gate = new ConnectionGate({ clock, limits: { connections: connectionsMax }, crowded })
-    this.#callShares = new Shares(callsMax)
+    this.#callsMax = options.callsMax ?? 4_096
+    this.#callShares = new Shares(this.#callsMax)
     this.#host = {
       clock,
       failed: options.failed,
@@ -214,7 +217,7 @@ export class RpcServer {
     const admission = this.#callShares.admit(call, owners)
     if (admission.kind !== 'accepted') this.#refused++
     if (admission.kind === 'refused')
-      throw new RpcError(RESOURCE_EXHAUSTED, `${this.#options.callsMax} calls are already open`)
+      throw new RpcError(RESOURCE_EXHAUSTED, `${this.#callsMax} calls are already open`)
     if (admission.kind === 'evicted')
       admission.victim.end(RESOURCE_EXHAUSTED, 'too many calls, and other clients have fewer')
     this.#callShares.mark(call, 'busy')

@@ -21,7 +21,7 @@ function program(name: string): void {
 
 function read(given: string, path?: string): Promise<ApiProgram> {
   const fail = (message: string) => complaints.push(message)
-  return readApiProgram(given, { args: ['x', 'y z'], path: path ?? `/nowhere:${join(folder, 'bin')}`, fail })
+  return readApiProgram(given, { args: ['x', 'y z'], path: path ?? `/nowhere:${join(folder, 'bin')}` }, fail)
 }
 
 it('is otherwise a line for the shell, when there are blanks in it', async () => {

@@ -3,9 +3,8 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { command } from '../../../src/api/command.ts'
-import type { Io } from '../../../src/cli/io.ts'
-import { OPTIONAL_PARTS } from '../../../src/optional-parts.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
 import { isRunning } from '../../support/processes.ts'
@@ -16,7 +15,7 @@ let folder: string
 let stop: AbortController
 let lost: AbortController
 let out: string
-let err: string
+let io: FakeIo
 /** What standard output does with a text. */
 let take: (text: string) => void
 
@@ -25,7 +24,6 @@ beforeEach(() => {
   stop = new AbortController()
   lost = new AbortController()
   out = ''
-  err = ''
   take = text => {
     out += text
   }
@@ -49,23 +47,8 @@ function describeService(address: string): void {
 }
 
 function api(...argv: string[]): Promise<number> {
-  const io: Io = {
-    out: text => take(text),
-    err: text => {
-      err += text
-    },
-    outBytes: () => undefined,
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outWritten: () => Promise.resolve(),
-    outLost: lost.signal,
-    color: false,
-    signal: stop.signal,
-    hostName: 'here',
-    parts: OPTIONAL_PARTS,
-    processId: 1,
-  }
+  const given = new FakeIo({ signal: stop.signal, outLost: lost.signal })
+  io = Object.assign(given, { out: (text: string) => take(text) })
   return command.run([`--source=file:${join(folder, 'objects.json')}`, ...argv], io)
 }
 
@@ -149,7 +132,7 @@ describe('kprobe api', () => {
     await eventually(() => read('pid') !== '', 'the program')
     describeService('10.1.0.2')
     expect(await running).toBe(1)
-    expect(err).toBe('kprobe api: out of paper\n')
+    expect(io.stderr).toBe('kprobe api: out of paper\n')
     expect(isRunning(pid)).toBe(false)
   })
 
@@ -206,18 +189,15 @@ describe('kprobe api', () => {
   it('fails where there is nothing to tell, or nobody can be told', async () => {
     rmSync(join(folder, 'objects.json'))
     expect(await api('--print')).toBe(1)
-    expect(err).toContain('objects.json')
-    err = ''
+    expect(io.stderr).toContain('objects.json')
     describeService('10.1.0.1')
     expect(await api('--listen=unix:///nowhere/at/all/api.sock')).toBe(1)
-    expect(err).toMatch(/^kprobe api: --listen: .*unix:\/\/\/nowhere\/at\/all\/api.sock/)
-    err = ''
+    expect(io.stderr).toMatch(/^kprobe api: --listen: .*unix:\/\/\/nowhere\/at\/all\/api.sock/)
     expect(await api('--listen=tcp://0.0.0.0:0')).toBe(1)
-    expect(err).toContain('--api-tls-cert')
-    err = ''
+    expect(io.stderr).toContain('--api-tls-cert')
     const files = ['cert', 'key', 'client-ca'].map(name => `--api-tls-${name}=${join(folder, name)}`)
     expect(await api('--listen=tcp://127.0.0.1:0', ...files)).toBe(1)
-    expect(err).toMatch(/^kprobe api: --api-tls-cert: .*ENOENT/)
+    expect(io.stderr).toMatch(/^kprobe api: --api-tls-cert: .*ENOENT/)
     expect(out).toBe('')
   })
 
@@ -252,8 +232,8 @@ describe('kprobe api', () => {
     [['--source=http://x'], 'nor relay:ADDRESS\n'],
   ])('refuses %j', async (argv, message) => {
     expect(await api(...argv)).toBe(2)
-    expect(err).toContain(message)
-    expect(err).toContain('see `kprobe api --help`')
+    expect(io.stderr).toContain(message)
+    expect(io.stderr).toContain('see `kprobe api --help`')
     expect(out).toBe('')
   })
 
@@ -266,6 +246,6 @@ describe('kprobe api', () => {
       '--diff: is for --print',
       '--once: cannot be combined with --listen',
     ])
-      expect(err).toContain(message)
+      expect(io.stderr).toContain(message)
   })
 })

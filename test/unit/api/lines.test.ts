@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { ApiFeed } from '../../../src/api/feed.ts'
 import { printFeed, stateLines } from '../../../src/api/print.ts'
 import { systemClock } from '../../../src/base/clock.ts'
+import { eventually } from '../../support/patience.ts'
 import { endpoint, node, service, slice } from '../model/objects.ts'
 import { detailed, stateOf, Viewer } from './views.ts'
 
@@ -119,7 +120,7 @@ describe('printFeed', () => {
     for (let port = 81; port < 90; port++) reader.tell(service('web', { ports: [{ port }] }))
     await turn()
     reader.backlog = 0
-    await until(() => reader.lines.length === 4)
+    await eventually(() => reader.lines.length === 4)
     reader.stop.abort()
     await printing
     expect(reader.lines).toMatchObject([
@@ -134,7 +135,7 @@ describe('printFeed', () => {
     const reader = new Reader()
     const printing = reader.print('states')
     for (const port of [80, 81, 82]) reader.tell(...WEB, service('web', { ports: [{ port }] }))
-    await until(() => reader.lines.length === 2)
+    await eventually(() => reader.lines.length === 2)
     reader.stop.abort()
     await printing
     expect(reader.lines).toMatchObject([{ Service: { Ports: [{ Port: 82 }] } }, null])
@@ -151,8 +152,3 @@ describe('printFeed', () => {
     expect(reader.feed.kept).toBe(1)
   })
 })
-
-async function until(isSo: () => boolean): Promise<void> {
-  for (let tries = 0; tries < 200 && !isSo(); tries++) await turn()
-  expect(isSo()).toBe(true)
-}

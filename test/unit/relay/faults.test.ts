@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it, vi } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { DELTA_METHOD, METADATA } from '../../../src/relay/types.ts'
@@ -6,12 +6,6 @@ import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
 import { serviceOf } from '../../support/apiserver/generator.ts'
 import { RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
 import { KeptCall, requestOf } from '../../support/relay-call.ts'
-
-const stop: (() => Promise<void>)[] = []
-
-afterEach(async () => {
-  for (const each of stop.splice(0)) await each()
-})
 
 /** A direct watcher, and nodes at the relays of a world, in the same state. */
 async function begin(options: RelayWorldOptions = {}, count = 2, name = 'node-0') {
@@ -26,10 +20,6 @@ async function begin(options: RelayWorldOptions = {}, count = 2, name = 'node-0'
     nodes.push(node)
   }
   await world.clock.advance(2_000)
-  stop.push(async () => {
-    for (const { source } of [direct, ...nodes]) await source.stop()
-    for (const relay of world.relays) if (relay.isUp) await relay.kill()
-  })
   const agree = (): void => {
     for (const node of nodes) {
       expect(node.known).toEqual(direct.known)
@@ -147,7 +137,6 @@ describe('relay: faults', () => {
     expect(late.synced).toBe(1)
     expect(late.known).toEqual(direct.known)
     agree()
-    await late.source.stop()
   })
 
   it('F179: a node stays at the API server while a relay is well, and does not serve it', async () => {
@@ -169,7 +158,6 @@ describe('relay: faults', () => {
     await clock.advance(120_000)
     expect(node.client.isDirect).toBe(false)
     expect(node.known).toEqual(direct.known)
-    await node.source.stop()
   })
 
   it('keeps its readers where nothing happens', async () => {
@@ -217,7 +205,6 @@ describe('relay: faults', () => {
     await clock.advance(120_000)
     expect(node.synced).toBe(1)
     agree()
-    await node.source.stop()
   })
 
   it('F183: a reader that acknowledges nothing is evicted, and holds nobody up', async () => {
@@ -324,10 +311,6 @@ describe('relay: faults', () => {
     relay?.start()
     await world.clock.advance(2_000)
     const [direct, node] = [await world.direct().start(), world.node('node-0')]
-    stop.push(async () => {
-      for (const { source } of [direct, node]) await source.stop()
-      await relay?.kill()
-    })
     await node.start()
     await world.clock.advance(2_000)
     const { namespace, name } = Object(metadata)
@@ -376,7 +359,7 @@ describe('relay: faults', () => {
 
   it('F194: the date of a relay is of no account', async () => {
     vi.useFakeTimers({ toFake: ['Date'], now: 0 })
-    stop.push(async () => void vi.useRealTimers())
+    onTestFinished(() => void vi.useRealTimers())
     const { clock, relays, agree, change } = await begin()
     for (const year of [1970, 2099, 2001]) {
       vi.setSystemTime(Date.UTC(year, 0, 1))
@@ -424,7 +407,6 @@ async function beginElsewhere(options: RelayWorldOptions) {
   const taken = nodes.map(({ changes }) => changes)
   relay?.start(other)
   const direct = await other.direct().start()
-  stop.push(async () => await direct.source.stop())
   const move = async (seconds: number) => {
     for (let time = 0; time < seconds; time++) {
       await other.clock.advance(1_000)

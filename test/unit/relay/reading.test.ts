@@ -52,7 +52,7 @@ function reading(what: 'list' | 'watch') {
     made[0]?.message(Buffer.concat([bytes, more]))
   }
   const said = () => sent.map(bytes => decodeMessage(discovery.DeltaDiscoveryRequest, bytes))
-  return { answer: its.open(), ended, hear, said }
+  return { its, answer: its.open(), ended, hear, said }
 }
 
 it('F181: a node gives up a list without an end', async () => {
@@ -61,6 +61,13 @@ it('F181: a node gives up a list without an end', async () => {
   for (let time = 0; time < 20; time++) hear({ resources })
   await expect(answer).rejects.toThrow(RelayRefusal)
   expect(ended).toEqual(['the relay sends a list or a difference without an end'])
+})
+
+it('rejects for a caller that waits for the answer when the client closes', async () => {
+  const { its, answer, ended } = reading('watch')
+  its.end()
+  await expect(answer).rejects.toThrow('aborted')
+  expect(ended).toEqual([undefined])
 })
 
 describe('F197: a relay of a newer version', () => {

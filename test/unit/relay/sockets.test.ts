@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { createServer as createHttp2, type ServerHttp2Session } from 'node:http2'
-import { connect, createServer } from 'node:net'
+import { connect } from 'node:net'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { framed } from '../../../src/api/grpc/rpc.ts'
@@ -23,10 +23,12 @@ import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { Follower } from '../../support/follower.ts'
+import { REPORT } from '../../support/node-report.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { identityOf, PROTOBUF } from '../../support/relay.ts'
 import { createAuthority } from '../../support/tls.ts'
+import { freePort } from '../telemetry/http-client.ts'
 
 type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
 type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
@@ -182,16 +184,6 @@ async function statusOf(...flags: string[]): Promise<{ code: number; out: string
   return { code, out: io.stdout, err: io.stderr }
 }
 
-/** Reports that a kernel holds everything. */
-const HOLDS = {
-  held: { Service: '9999999', EndpointSlice: '9999999' },
-  failure: '',
-  lacking: [],
-  lackingCount: 0,
-  proof: undefined,
-  version: '1.2.3',
-}
-
 const [SERVICES, , NODES] = RELAYED_TYPES.map(({ typeUrl }) => typeUrl)
 
 describe('kprobe relay', () => {
@@ -304,7 +296,7 @@ describe('kprobe relay', () => {
       const config = configFrom([kubeconfig(), ...its, ...member])
       const client = await openClient(config, OPENING)
       ends.push(() => client.close())
-      client.report?.(HOLDS)
+      client.report?.({ ...REPORT, held: { Service: '9999999', EndpointSlice: '9999999' } })
       const follower = new Follower(sourceOf(client, name))
       ends.push(() => follower.source.stop())
       await follower.start()
@@ -403,29 +395,17 @@ describe('kprobe relay', () => {
     first.cancel()
   })
 
-  it('refuses to listen in plain where others can connect, and flags that make no sense', async () => {
-    const attempt = async (...flags: string[]) => {
-      const io = new FakeIo()
-      return [await runCommand(['relay', kubeconfig(), ...flags], io), io.stderr] as const
-    }
-    expect(await attempt('--listen=tcp://0.0.0.0:12091')).toEqual([1, expect.stringContaining('needs TLS')])
-    expect(await attempt('--source=file:/tmp')).toEqual([2, expect.stringContaining('--source')])
-    expect(await attempt('--relay-fallback=kube')).toEqual([
-      2,
-      expect.stringContaining('needs --source=relay'),
-    ])
-    expect(await attempt('--token-service-accounts=kprobe')).toEqual([
-      2,
-      expect.stringContaining('"kprobe" is not NAMESPACE/NAME'),
-    ])
-    expect(await attempt('--token-audience=a')).toEqual([
-      2,
-      expect.stringContaining('needs --token-service-accounts'),
-    ])
-    expect(await attempt('--source=relay:tcp://10.0.0.1:1')).toEqual([
-      2,
-      expect.stringContaining('needs TLS'),
-    ])
+  it.each([
+    ['--listen=tcp://0.0.0.0:12091', 1, 'needs TLS'],
+    ['--source=file:/tmp', 2, '--source'],
+    ['--relay-fallback=kube', 2, 'needs --source=relay'],
+    ['--token-service-accounts=kprobe', 2, '"kprobe" is not NAMESPACE/NAME'],
+    ['--token-audience=a', 2, 'needs --token-service-accounts'],
+    ['--source=relay:tcp://10.0.0.1:1', 2, 'needs TLS'],
+  ])('refuses %s', async (flag, code, why) => {
+    const io = new FakeIo()
+    expect(await runCommand(['relay', kubeconfig(), flag], io)).toBe(code)
+    expect(io.stderr).toContain(why)
   })
 })
 
@@ -436,15 +416,6 @@ function isOpen(at: ApiAddress): Promise<boolean> {
     probe.once('connect', () => {
       probe.destroy()
       resolve(true)
-    })
-  })
-}
-
-async function freePort(): Promise<number> {
-  return new Promise(resolve => {
-    const probe = createServer().listen(0, '127.0.0.1', () => {
-      const at = probe.address()
-      probe.close(() => resolve(typeof at === 'object' && at !== null ? at.port : 0))
     })
   })
 }

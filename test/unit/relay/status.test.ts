@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode, type NodeVerdict } from '../../../src/relay/judgement.ts'
 import { decodeReport, encodeReport, type NodeReport } from '../../../src/relay/node-report.ts'
@@ -11,12 +11,6 @@ import { type MemoryRelay, RelayWorld, type RelayWorldOptions } from '../../supp
 import { KeptCall, requestOf } from '../../support/relay-call.ts'
 import { ReportingNode } from '../../support/relay-node.ts'
 
-const stop: (() => Promise<void>)[] = []
-
-afterEach(async () => {
-  for (const each of stop.splice(0)) await each()
-})
-
 /** Nodes that report, at the relays of a world. */
 async function begin(options: RelayWorldOptions = {}, count = 3) {
   const world = new RelayWorld(options)
@@ -26,13 +20,10 @@ async function begin(options: RelayWorldOptions = {}, count = 3) {
   for (let index = 0; index < count; index++)
     nodes.push(await new ReportingNode(world, `node-${index}`).start())
   await world.clock.advance(3_000)
-  stop.push(async () => {
-    for (const node of nodes) await node.stop()
-    for (const relay of world.relays) if (relay.isUp) await relay.kill()
-  })
-  const [relay, second] = world.relays
+  const [relay] = world.relays
   if (relay === undefined) throw new Error('no relay')
-  return { world, clock: world.clock, relay, second, nodes }
+  const node = (index: number): ReportingNode => nodes[index] ?? expect.fail('no such node')
+  return { world, clock: world.clock, relay, node }
 }
 
 /** What a relay says of its nodes, by their names. */
@@ -94,23 +85,20 @@ const HOLD = { 'node-0': 'holds', 'node-1': 'holds', 'node-2': 'holds' }
 
 describe('relay: status of nodes', () => {
   it('says that nodes hold the present state once their kernels do', async () => {
-    const { world, clock, relay, nodes } = await begin()
+    const { world, clock, relay, node } = await begin()
     expect(states(relay)).toEqual(HOLD)
     world.change()
-    await clock.advance(30)
-    const [node] = nodes
-    if (node === undefined) throw new Error('no node')
-    await clock.advance(1_000)
+    await clock.advance(1_030)
     expect(states(relay)).toEqual(HOLD)
-    expect(node.kernel.services.size + node.kernel.sliceByKey.size).toBeGreaterThan(0)
+    const { kernel } = node(0)
+    expect(kernel.services.size + kernel.sliceByKey.size).toBeGreaterThan(0)
     const { Service, EndpointSlice } = relay.state.reports.goal.revisions
     expect(Math.max(Number(Service), Number(EndpointSlice))).toBe(Number(world.store.version))
   })
 
   it('F190: a node whose kernel refuses holds less, with the reason and since when', async () => {
-    const { world, clock, relay, nodes } = await begin()
-    const [, refusing] = nodes
-    if (refusing === undefined) throw new Error('no node')
+    const { world, clock, relay, node } = await begin()
+    const refusing = node(1)
     refusing.accepts = false
     const before = judged(relay).get('node-1')?.report?.held
     for (let time = 0; time < 4; time++) world.change()
@@ -127,10 +115,8 @@ describe('relay: status of nodes', () => {
   })
 
   it('F190: a Service that the kernel rejected is missing there, and no other is', async () => {
-    const { world, clock, relay, nodes } = await begin()
-    const [node] = nodes
-    if (node === undefined) throw new Error('no node')
-    node.quarantined = [{ service: 'shop/cart', error: new Error('EINVAL\u001b[2J') }]
+    const { world, clock, relay, node } = await begin()
+    node(0).quarantined = [{ service: 'shop/cart', error: new Error('EINVAL\u001b[2J') }]
     world.change()
     await clock.advance(2_000)
     expect(states(relay)).toEqual({ ...HOLD, 'node-0': 'incomplete' })
@@ -180,7 +166,7 @@ describe('relay: status of nodes', () => {
   })
 
   it('F191: a node reports 250 ms to 1 s apart while changes keep coming, and the last state in any case', async () => {
-    const { world, clock, relay, nodes } = await begin()
+    const { world, clock, relay } = await begin()
     const numberOf = (): number => judged(relay).get('node-0')?.report?.number ?? 0
     await clock.advance(2_000)
     const before = numberOf()
@@ -193,7 +179,6 @@ describe('relay: status of nodes', () => {
     await clock.advance(1_500)
     expect(states(relay)).toEqual(HOLD)
     expect([...relay.state.reports.refused]).toEqual([])
-    expect(nodes).toHaveLength(3)
   })
 
   it('F191: remembers a bounded number of nodes, and forgets those that are gone', async () => {
@@ -225,7 +210,7 @@ describe('relay: status of nodes', () => {
   })
 
   it('F192: a relay that was restarted says what it does not know, and knows it within one period', async () => {
-    const { clock, relay, nodes } = await begin()
+    const { clock, relay } = await begin()
     await relay.kill()
     await clock.advance(1_000)
     relay.start()
@@ -238,12 +223,11 @@ describe('relay: status of nodes', () => {
     expect(verdict?.sinceMs).toBeLessThan(1_000)
     await clock.advance(36_000)
     expect(states(relay)).toEqual(HOLD)
-    expect(nodes).toHaveLength(3)
   })
 
   it('F192: a node that vanishes is silent by name, and drops out with its Node object', async () => {
-    const { world, clock, relay, nodes } = await begin()
-    await nodes[2]?.stop()
+    const { world, clock, relay, node } = await begin()
+    await node(2).stop()
     await clock.advance(90_000)
     expect(states(relay)).toEqual(HOLD)
     await clock.advance(60_000)
@@ -260,7 +244,8 @@ describe('relay: status of nodes', () => {
     'never says that a kernel holds what it does not: seed %d',
     async seed => {
       const random = createRandom(seed)
-      const { world, clock, nodes } = await begin({ seed, relays: 2, fallsBack: random.chance(0.5) })
+      const { world, clock, node: nodeAt } = await begin({ seed, relays: 2, fallsBack: random.chance(0.5) })
+      const nodes = [0, 1, 2].map(nodeAt)
       // What the API server has had, from the oldest on.
       const past = [contentsOf(world)]
       let holding = 0
@@ -345,12 +330,10 @@ describe('relay: status of nodes', () => {
   })
 
   it('waits for deletions, too', async () => {
-    const { world, clock, relay, nodes } = await begin()
-    const key = 'shop/gone'
+    const { world, clock, relay, node: nodeAt } = await begin()
+    const node = nodeAt(0)
     world.store.put('services', serviceOf(99, { namespaces: 1 }, { port: 4_242 }))
     await clock.advance(1_000)
-    const [node] = nodes
-    if (node === undefined) throw new Error(key)
     node.accepts = false
     world.store.delete('services', 'namespace-0/service-99')
     await clock.advance(1_000)
@@ -362,11 +345,10 @@ describe('relay: status of nodes', () => {
   })
 
   it('measures the time from a change to shares of the nodes, and from the time that a slice bears', async () => {
-    const { world, clock, relay, nodes } = await begin()
+    const { world, clock, relay, node } = await begin()
     const seen: ProgrammingLatency[] = []
     relay.state.reports.observed = latency => void seen.push(latency)
-    const [, , slow] = nodes
-    if (slow === undefined) throw new Error('no node')
+    const slow = node(2)
     slow.accepts = false
     const slice = sliceOf(5, { namespaces: 1, number: 0, pods: [77] })
     const annotations = {
@@ -387,8 +369,8 @@ describe('relay: status of nodes', () => {
   })
 
   it('measures no time of a node that no longer reads from the relay', async () => {
-    const { world, clock, relay, nodes } = await begin()
-    await nodes.pop()?.stop()
+    const { world, clock, relay, node } = await begin()
+    await node(2).stop()
     await clock.advance(2_000)
     const seen: ProgrammingLatency[] = []
     relay.state.reports.observed = latency => void seen.push(latency)

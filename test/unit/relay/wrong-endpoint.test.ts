@@ -6,19 +6,13 @@ import { Store } from '../../support/apiserver/store.ts'
 import { identityOf, RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
 
 const FAULT = 'unreadable'
-const stop: (() => Promise<void>)[] = []
-
-afterEach(async () => {
-  vi.restoreAllMocks()
-  for (const each of stop.splice(0)) await each()
-})
+afterEach(() => void vi.restoreAllMocks())
 
 /** A world whose relay has not started, and an endpoint that is not its API server. */
 function worldOf(options: RelayWorldOptions = {}) {
   const world = new RelayWorld(options)
   const [relay] = world.relays
   if (relay === undefined) throw new Error('no relay')
-  stop.push(() => relay.kill())
   const { clock, random } = world
   const endpoint = (store: Store) => {
     const semantics = new Semantics({ store, clock, random: random.fork() })
@@ -60,7 +54,6 @@ describe('a relay in front of another endpoint than the API server', () => {
     world.store.delete('services', 'default/kubernetes')
     relay.start()
     const node = await world.node('node-0').start()
-    stop.push(() => node.source.stop())
     await clock.advance(60_000)
     expect([relay.state.isComplete, node.synced]).toEqual([false, 0])
     expect(relay.problems.filter(text => text.includes('every API server creates'))).toHaveLength(1)
@@ -105,7 +98,6 @@ describe('a node whose relay lacks most objects', () => {
     for (let index = 0; index < 12; index++) world.store.put('services', serviceOf(index, { namespaces: 1 }))
     relay.start()
     const node = await world.node('node-0').start()
-    stop.push(() => node.source.stop())
     await clock.advance(2_000)
     return { ...more, node }
   }

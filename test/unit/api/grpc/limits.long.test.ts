@@ -54,6 +54,14 @@ async function say(...bytes: readonly Buffer[]): Promise<Buffer> {
   return heard
 }
 
+/** Opens a connection with these frames, and reads what comes. */
+function opened(...frames: readonly Buffer[]): Socket {
+  const socket = connect({ path: path() })
+  socket.on('error', () => undefined)
+  socket.resume().write(Buffer.concat([Buffer.from(PREFACE), ...frames]))
+  return socket
+}
+
 const GOAWAY = 7
 const WINDOW_UPDATE = 8
 
@@ -300,14 +308,10 @@ describe('clients that want too much', () => {
 
   it('a call that is refused is over for who does not read as well', async () => {
     await start({}, largeState(3_000, 10))
-    const socket = connect({ path: path() })
-    socket.on('error', () => undefined)
     // It gives no room beyond the 64 KiB of the start.
-    socket.resume()
     const settings = frame(SETTINGS, 0, 0, Buffer.alloc(0))
     const requests = Array.from({ length: 17 }, () => frame(DATA, 0, 1, Buffer.alloc(5)))
-    const opening = [Buffer.from(PREFACE), settings, frame(HEADERS, END_HEADERS, 1, REQUEST)]
-    socket.write(Buffer.concat([...opening, ...requests]))
+    const socket = opened(settings, frame(HEADERS, END_HEADERS, 1, REQUEST), ...requests)
     await eventually(() => rig.server.counts().calls === 1, 'it is served')
     await eventually(() => rig.server.counts().calls === 0, 'it is over')
     socket.destroy()
@@ -349,10 +353,7 @@ describe('clients that want too much', () => {
     const opens = Array.from({ length: 200 }, (_, index) =>
       frame(HEADERS, END_HEADERS, 1 + index * 2, REQUEST),
     )
-    const socket = connect({ path: path() })
-    socket.on('error', () => undefined)
-    socket.resume()
-    socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, ...opens]))
+    const socket = opened(OPENING, ...opens)
     await read(socket)
     expect(rig.server.counts().calls).toBeGreaterThan(0)
     expect(rig.server.counts().calls).toBeLessThanOrEqual(128)
@@ -362,10 +363,7 @@ describe('clients that want too much', () => {
   it('streams that are opened and reset as fast as can be leave nothing', async () => {
     const RST_STREAM = 3
     const cancel = Buffer.from([0, 0, 0, 8])
-    const socket = connect({ path: path() })
-    socket.on('error', () => undefined)
-    socket.resume()
-    socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING]))
+    const socket = opened(OPENING)
     for (let round = 0; round < 20; round++)
       socket.write(
         Buffer.concat(
@@ -385,11 +383,8 @@ describe('clients that want too much', () => {
 
   it('headers beyond the limit are no call', async () => {
     const many = Object.fromEntries(Array.from({ length: 100 }, (_, index) => [`x-${index}`, 'y']))
-    const socket = connect({ path: path() })
-    socket.on('error', () => undefined)
-    socket.resume()
     const block = Buffer.concat([REQUEST, headerBlock(many)])
-    socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, block)]))
+    const socket = opened(OPENING, frame(HEADERS, END_HEADERS, 1, block))
     await read(socket)
     expect(rig.server.counts().calls).toBe(0)
     socket.destroy()
@@ -409,18 +404,15 @@ describe('clients that want too much', () => {
       }),
     )
     const request = Buffer.from('000000000e220c6c6f63616c76312e53657473', 'hex')
-    const socket = connect({ path: path() })
-    socket.on('error', () => undefined)
     let heard = Buffer.alloc(0)
-    socket.on('data', chunk => {
-      heard = Buffer.concat([heard, chunk])
-    })
     const settings = frame(SETTINGS, 0, 0, Buffer.alloc(0))
     const requests = Array.from({ length: 1_000 }, () => frame(DATA, 0, 1, request))
     // How much of the answers Node.js takes before it says that it is enough differs: the end is behind all that.
     const roomFor = (stream: number): Buffer => frame(WINDOW_UPDATE, 0, stream, Buffer.from([0, 0x7f, 0, 0]))
-    const opening = [Buffer.from(PREFACE), settings, roomFor(0), open, roomFor(1)]
-    socket.write(Buffer.concat([...opening, ...requests]))
+    const socket = opened(settings, roomFor(0), open, roomFor(1), ...requests)
+    socket.on('data', chunk => {
+      heard = Buffer.concat([heard, chunk])
+    })
     // Trailers: who is not refused gets none, since it says no end.
     const blocks = (): number => framesOf(heard).filter(type => type === HEADERS).length
     await eventually(() => blocks() === 2, 'it was refused')

@@ -18,6 +18,14 @@ afterEach(async () => {
   expect(rig?.errors ?? []).toEqual([])
 })
 
+/** Waits until the server has begun to answer what `begin` asks for. */
+async function begun(begin: () => void): Promise<void> {
+  const bytes = (): number => rig?.server.counts().bytes ?? 0
+  const before = bytes()
+  begin()
+  await eventually(() => bytes() > before, 'it has begun')
+}
+
 const service = (name: string, port = 80): [string, ApiObject] => [
   `default/${name}`,
   serviceObject(`default/${name}`, port),
@@ -94,10 +102,8 @@ describe('Watch', () => {
     client.stream.pause()
     const synced = client.ask()
     await eventually(() => rig?.server.counts().waiting === 1, 'it waits')
-    const before = rig.server.counts().bytes
     const large = stateOfTexts(EMPTY, 1)
-    feed.offer(large)
-    await eventually(() => (rig?.server.counts().bytes ?? 0) > before, 'it has begun')
+    await begun(() => feed.offer(large))
     feed.offer(nextState(large, { services: large.services.keys().map(path => [path, undefined]) }))
     client.stream.resume()
     await synced
@@ -115,9 +121,7 @@ describe('Watch', () => {
     for (let round = 1; round <= 6; round++) {
       const client = new WatchClient(rig.client())
       client.stream.pause()
-      const before = rig.server.counts().bytes
-      void client.ask()
-      await eventually(() => (rig?.server.counts().bytes ?? 0) > before, 'it has begun')
+      await begun(() => void client.ask())
       stalled.push(client)
       state = stateOfTexts(state, round)
       feed.offer(state)
@@ -145,9 +149,7 @@ describe('Watch', () => {
       state = stateOfTexts(state, 1 + round)
       feed.offer(state)
       client.stream.pause()
-      const before = rig.server.counts().bytes
-      void client.ask()
-      await eventually(() => (rig?.server.counts().bytes ?? 0) > before, 'it is being told')
+      await begun(() => void client.ask())
       await quiet(() => rig?.server.counts().bytes ?? 0)
     }
     state = nextState(state, { services: state.services.keys().map(path => [path, undefined]) })
