@@ -237,7 +237,7 @@ function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
  */
 export function assignSlots(wanted: readonly Octets[], before: Slots | undefined): readonly Octets[] {
   if (before === undefined) return wanted
-  const slotOf = new Map(before.slice(0, wanted.length).map((value, slot) => [value, slot]))
+  const slotOf = new Map(wanted.map((_, slot) => [before[slot], slot]))
   const dealt = wanted.map(() => GAP)
   const waiting: Octets[] = []
   for (const value of wanted) {
