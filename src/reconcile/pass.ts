@@ -59,7 +59,7 @@ interface PassOptions<State, P extends Plan<State>> {
   readonly quarantine: Quarantine
   readonly report: (event: ReconcilerEvent) => void
   /** Called after each read or write of the kernel with the generation then current; see DriftDetector.expect. */
-  readonly committed: (generation: Generation, foreign: boolean) => void
+  readonly atGeneration: (generation: Generation, foreign: boolean) => void
   /** Called after each read with its duration, comparing included. */
   readonly looked: (durationMs: number) => void
   /** Resolves when another commit is allowed. */
@@ -89,8 +89,8 @@ interface Goal<State> extends Pick<PassOptions<State, Plan<State>>, 'doubts'> {
   readonly table: FrontendTable
   readonly reason: PassReason
   readonly without: ReadonlySet<string>
-  /** Tests whether our objects caused the rejection, in this round, of a plan made of an observed or of an applied state. */
-  readonly isProof: (observed: boolean, round: number) => boolean
+  /** Tests whether our objects caused the rejection of a plan in this round; `observed` if it was made of an observed state. */
+  readonly isOurFault: (observed: boolean, round: number) => boolean
 }
 
 interface Outcome extends PassResult {
@@ -167,16 +167,16 @@ export class Pass<State, P extends Plan<State>> {
     without: ReadonlySet<string>,
   ): Promise<PassResult> {
     // A rejection may only mean that another program changed our tables: it counts once it answers a plan of an observed state.
-    const isProof = (observed: boolean, round: number): boolean =>
+    const isOurFault = (observed: boolean, round: number): boolean =>
       observed && (!this.#unsettled || round > STALE_TRIES)
     const { doubts } = this.#options
-    const outcome = await this.#commit({ table, reason, without, isProof, doubts })
+    const outcome = await this.#commit({ table, reason, without, isOurFault, doubts })
     const { rejection } = outcome
     return rejection === undefined ? outcome : await this.#exclude(table, reason, rejection, without)
   }
 
   /** Commits until the kernel holds `table` without these Services or rejects a plan, or throws. */
-  async #commit({ table, reason, without, isProof, doubts }: Goal<State>): Promise<Outcome> {
+  async #commit({ table, reason, without, isOurFault, doubts }: Goal<State>): Promise<Outcome> {
     const { plane, pace, report } = this.#options
     let looked = false
     for (let round = 1; round <= ROUNDS_MAX; round++) {
@@ -205,9 +205,9 @@ export class Pass<State, P extends Plan<State>> {
       if (receipt.outcome === 'unknown' || receipt.partial === true) this.#left = undefined
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
       if (receipt.outcome === 'stale') report({ kind: 'stale', attempt: round })
-      const isRejected = receipt.outcome === 'refused' && isProof(observed, round)
+      const isRejected = receipt.outcome === 'refused' && isOurFault(observed, round)
       // The kernel need not be read for a rejection, and the next receipt no longer knows of commits before this one.
-      if (isRejected && receipt.foreign) this.#options.committed(receipt.generation, true)
+      if (isRejected && receipt.foreign) this.#options.atGeneration(receipt.generation, true)
       if (!isRejected || receipt.partial === true) this.#applied = undefined
       if (isRejected) return { complete: false, looked, rejection: receipt }
     }
@@ -231,7 +231,7 @@ export class Pass<State, P extends Plan<State>> {
       from = observation.state
       this.#generation = observation.generation
       this.#unsettled = observation.unsettled === true
-      this.#options.committed(observation.generation, false)
+      this.#options.atGeneration(observation.generation, false)
     }
     const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
     this.#base = wanted
@@ -260,10 +260,10 @@ export class Pass<State, P extends Plan<State>> {
   }
 
   #accept(plan: P, receipt: Receipt, reason: PassReason): void {
-    const { report, committed } = this.#options
+    const { report, atGeneration } = this.#options
     this.#hold(plan.after)
     this.#generation = receipt.generation
-    committed(receipt.generation, receipt.foreign)
+    atGeneration(receipt.generation, receipt.foreign)
     report({ kind: 'committed', reason, plan, receipt })
     this.#programmed = true
   }
@@ -318,8 +318,8 @@ export class Pass<State, P extends Plan<State>> {
     for (const service of services) without.delete(service)
     await this.#options.pace()
     // The applied state was committed a moment ago: a rejection of its plan counts.
-    const isProof = (observed: boolean, round: number): boolean => !observed || round > 1
-    const { rejection } = await this.#commit({ table, reason: 'retry', without, isProof })
+    const isOurFault = (observed: boolean, round: number): boolean => !observed || round > 1
+    const { rejection } = await this.#commit({ table, reason: 'retry', without, isOurFault })
     if (rejection === undefined) this.#release(services, held)
     else if (services.length > 1) await this.#isolate(table, services, held)
     else {

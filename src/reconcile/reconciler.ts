@@ -130,7 +130,7 @@ export class Reconciler<State, P extends Plan<State>> {
       nowMs: () => clock.nowMs(),
       quarantine: this.#quarantine,
       report: options.report,
-      committed: (generation, foreign) => {
+      atGeneration: (generation, foreign) => {
         this.#drift.expect(generation, foreign)
         this.#committedMs = clock.nowMs()
         this.#pacer.rest(options.minIntervalMs)

@@ -43,7 +43,7 @@ it('clients keep their endpoint when endpoints outgrow their set and the table i
     quarantine: new Quarantine({ minMs: 1000, maxMs: 1000, random: () => 0 }),
     report: event => events.push(event),
     looked: () => undefined,
-    committed: () => undefined,
+    atGeneration: () => undefined,
     pace: () => Promise.resolve(),
   })
   const affine = service('ns/affine', [

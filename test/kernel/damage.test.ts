@@ -98,7 +98,7 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
     )
     expect(dumped.out).toContain(reason)
     // There is no IPv6 address here to relay at.
-    if (mode !== 'userspace') expect(dumped.out).toMatch(/^shop\/cart:http .*\]:80\/TCP +(?!NOT REACHED)/m)
+    if (mode !== 'userspace') expect(dumped.out).toMatch(/^shop\/cart:http .*\]:80\/TCP(?! *NOT REACHED)/m)
     expect(dumped.err).toMatch(/^DAMAGED: .*\d+ of \d+ frontends are not reached or incomplete/m)
     const explained = await explain(mode)
     expect(explained.code).toBe(3)

@@ -13,7 +13,7 @@ function bench() {
     nowMs: () => 0,
     quarantine: new Quarantine({ minMs: 1, maxMs: 1, random: () => 0 }),
     report: event => events.push(event),
-    committed: () => undefined,
+    atGeneration: () => undefined,
     looked: () => undefined,
     pace: () => Promise.resolve(),
   })
