@@ -1,5 +1,6 @@
 import { readdir, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
 import { isSame } from '../../model/fields.ts'
 import { KINDS_READ } from './object-doubts.ts'
@@ -17,84 +18,105 @@ export interface CatalogueChange {
   readonly conflicts: readonly Conflict[]
 }
 
-type Objects = ReadonlyMap<string, ObjectEvent>
+interface Entry {
+  objects: Map<string, ObjectEvent>
+  /** The file is gone and its objects stay, until another file describes them. */
+  gone: boolean
+}
+
+interface Draft {
+  readonly events: ObjectEvent[]
+  readonly conflicts: Conflict[]
+}
 
 /**
- * Turns the contents of files into the changes of all objects: the object that the first file by name describes counts,
- * and files that still exist come before those that are gone.
+ * Turns the new content of a file into the changes of all objects: the object that the first file by name describes
+ * counts, and files that still exist come before those that are gone.
  */
 export class Catalogue {
-  readonly #files = new Map<string, Objects>()
-  /** Files that are gone, with the objects that no file has described since. */
-  readonly #gone = new Map<string, Map<string, ObjectEvent>>()
-  #counted = new Map<string, { readonly file: string; readonly event: ObjectEvent }>()
-  #conflicts = new Set<string>()
-  #hasChanged = false
+  readonly #files = new Map<string, Entry>()
+  /** The files that describe an object, by its id, in the order of names. One that is gone is alone. */
+  readonly #holders = new Map<string, readonly string[]>()
 
-  /** Objects that count since the last changes. */
   get size(): number {
-    return this.#counted.size
+    return this.#holders.size
   }
 
   objectsOf(file: string): number {
-    return (this.#files.get(file) ?? this.#gone.get(file))?.size ?? 0
+    return this.#files.get(file)?.objects.size ?? 0
   }
 
-  /** Takes the content of a file, new or changed. */
-  put(file: string, objects: Objects): void {
-    this.#hasChanged = true
-    this.#gone.delete(file)
-    this.#files.set(file, objects)
-    for (const gone of this.#gone.values()) for (const id of objects.keys()) gone.delete(id)
+  /** Takes the content of a file, new or changed. Keeps `objects`. Nothing else may be asked before it has ended. */
+  *put(file: string, objects: Map<string, ObjectEvent>): Steps<CatalogueChange> {
+    const before = this.#files.get(file)?.objects ?? new Map<string, ObjectEvent>()
+    const draft: Draft = { events: [], conflicts: [] }
+    this.#files.set(file, { objects, gone: false })
+    const pauses = new Pauses()
+    for (const [id, event] of objects) {
+      if (pauses.due()) yield
+      const old = before.get(id)
+      if (old === undefined) this.#hold(draft, file, { id, event })
+      // Other readers already share the old value.
+      else if (isSame(old, event)) objects.set(id, old)
+      else if (this.#holders.get(id)?.[0] === file) draft.events.push(event)
+    }
+    for (const [id, event] of before) {
+      if (pauses.due()) yield
+      if (!objects.has(id)) this.#release(draft, file, { id, event })
+    }
+    return draft
   }
 
   /** The file is gone: its content stays valid, but gives way to any file that exists. */
-  vanish(file: string): void {
-    const objects = this.#files.get(file)
-    if (objects === undefined) return
-    this.#hasChanged = true
-    this.#files.delete(file)
-    const others = [...this.#files.values()]
-    this.#gone.set(file, new Map([...objects].filter(([id]) => !others.some(other => other.has(id)))))
-  }
-
-  /** Gives what has changed since the last call. */
-  changes(): CatalogueChange {
-    if (!this.#hasChanged) return { events: [], conflicts: [] }
-    this.#hasChanged = false
-    const before = this.#counted
-    const known = this.#conflicts
-    const conflicts = this.#recount()
-    const events: ObjectEvent[] = []
-    for (const [id, { file, event }] of this.#counted) {
-      const old = before.get(id)?.event
-      // Other readers already share the old value.
-      if (old !== undefined && isSame(old, event)) this.#counted.set(id, { file, event: old })
-      else events.push(event)
+  vanish(file: string): CatalogueChange {
+    const draft: Draft = { events: [], conflicts: [] }
+    const entry = this.#files.get(file)
+    if (entry === undefined) return draft
+    entry.gone = true
+    for (const [id, event] of entry.objects) {
+      if (this.#holders.get(id)?.length === 1) continue
+      entry.objects.delete(id)
+      this.#release(draft, file, { id, event })
     }
-    for (const [id, { event }] of before)
-      if (!this.#counted.has(id)) events.push({ ...event, value: undefined })
-    return { events, conflicts: conflicts.filter(conflict => !known.has(nameOf(conflict))) }
+    if (entry.objects.size === 0) this.#files.delete(file)
+    return draft
   }
 
-  /** Gives all conflicts. */
-  #recount(): readonly Conflict[] {
-    const conflicts: Conflict[] = []
-    this.#counted = new Map()
-    const byName = [...this.#files].sort(([a], [b]) => (a < b ? 1 : -1))
-    for (const [file, objects] of [...this.#gone, ...byName])
-      for (const [id, event] of objects) {
-        const ignored = this.#counted.get(id)?.file
-        if (ignored !== undefined) conflicts.push({ id, kept: file, ignored })
-        this.#counted.set(id, { file, event })
-      }
-    this.#conflicts = new Set(conflicts.map(nameOf))
-    return conflicts
+  /** `file` describes an object that it did not describe before. */
+  #hold({ events, conflicts }: Draft, file: string, { id, event }: Held): void {
+    const holders = this.#holders.get(id) ?? []
+    const [first = file] = holders
+    const before = holders.length === 0 ? undefined : this.#files.get(first)
+    const counted = before?.objects.get(id)
+    const others = before?.gone === true ? [] : holders
+    const now = [...others, file].sort()
+    this.#holders.set(id, now)
+    if (before?.gone === true && before.objects.delete(id) && before.objects.size === 0)
+      this.#files.delete(first)
+    const wins = now[0] === file
+    if (others.length > 0) conflicts.push({ id, kept: wins ? file : first, ignored: wins ? first : file })
+    if (wins && !isSame(counted, event)) events.push(event)
+  }
+
+  /** `file` describes the object no longer. */
+  #release({ events }: Draft, file: string, { id, event }: Held): void {
+    const holders = this.#holders.get(id) ?? []
+    const others = holders.filter(each => each !== file)
+    const [heir] = others
+    if (heir === undefined) {
+      this.#holders.delete(id)
+      events.push({ ...event, value: undefined })
+      return
+    }
+    this.#holders.set(id, others)
+    const next = holders[0] === file ? this.#files.get(heir)?.objects.get(id) : undefined
+    if (next !== undefined && !isSame(next, event)) events.push(next)
   }
 }
 
-function nameOf({ id, kept, ignored }: Conflict): string {
-  return JSON.stringify([id, kept, ignored])
+interface Held {
+  readonly id: string
+  readonly event: ObjectEvent
 }
 
 /** A file as one check found it. */

@@ -1,9 +1,18 @@
 import { basename } from 'node:path'
-import { type Clock, Pacer, restMs } from '../../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, restMs, slicingOf } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
 import { count } from '../../base/text.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
-import { Catalogue, type FileSight, type Look, lookAt, nothingFound, sightOf } from './catalogue.ts'
+import {
+  Catalogue,
+  type CatalogueChange,
+  type FileSight,
+  type Look,
+  lookAt,
+  nothingFound,
+  sightOf,
+} from './catalogue.ts'
 import { FileError, type FileObjects, type ParseObject, readObjects } from './read-objects.ts'
 
 interface FileSourceOptions {
@@ -21,6 +30,8 @@ const POLL_MS = 250
 const POLL_PACE = { share: 1 / 20, minMs: POLL_MS, maxMs: 10_000 } as const
 /** A file is read once it has not changed for this long, which is longer than a tick of file times. */
 const QUIET_MS = 50
+/** A file that keeps changing is read anyway after so many checks. */
+const RESTLESS_LOOKS = 8
 /** Later warnings are dropped. */
 const WARNINGS_MAX = 1_000
 
@@ -28,8 +39,12 @@ interface FileRecord {
   readonly path: string
   /** The signature that the newest check found. */
   seen: string
+  /** Looks since the last read that found another signature than was read. */
+  looks: number
   /** The signature of what was read last, well or badly; undefined when it must be read again. */
   read: string | undefined
+  /** The signature that could not be read once: a writer may be between two writes, so only the second failure counts. */
+  failed: string | undefined
   /** The failure in the log. */
   failure: string | undefined
   /** The last valid content, whose objects are in the catalogue. */
@@ -55,6 +70,7 @@ export class FileSource implements Source {
   /** The reported error of the path as a whole. */
   #missing: string | undefined
   #reported = ''
+  #changes: SourceEvent[] = []
 
   constructor(options: FileSourceOptions) {
     this.#options = options
@@ -114,7 +130,7 @@ export class FileSource implements Source {
     }
   }
 
-  /** Reads a file that has changed. Gives false where it does not rest yet. */
+  /** Reads a file that has changed. Gives false if it changes too fast to be read now. */
   async #visit({ path, signature, ageMs }: FileSight): Promise<boolean> {
     const record = this.#records.get(path) ?? this.#open(path)
     this.#found(record)
@@ -123,21 +139,27 @@ export class FileSource implements Source {
     const hasRested = record.seen === '' && ageMs >= QUIET_MS
     const isResting = hasRested || record.seen === signature
     record.seen = signature
-    if (!isResting) return false
+    record.looks++
+    if (!isResting && record.looks < RESTLESS_LOOKS) return false
     const outcome = await this.#tryRead(record)
     if (this.#stop.signal.aborted) return true
+    const after = await sightOf(path)
     // A writer may have changed the file during the read.
-    if ((await sightOf(path))?.signature !== signature) return false
-    record.read = signature
-    this.#take(record, outcome)
-    return true
+    if (after?.signature !== signature) return false
+    record.looks = 0
+    const isSettled = await this.#take(record, outcome)
+    // A later write within the same tick of file times would leave the signature as it is: the file is read once more.
+    record.read = isSettled && isResting ? signature : undefined
+    return isResting
   }
 
   #open(path: string): FileRecord {
     const record: FileRecord = {
       path,
       seen: '',
+      looks: 0,
       read: undefined,
+      failed: undefined,
       failure: undefined,
       content: undefined,
       presence: 'there',
@@ -146,14 +168,20 @@ export class FileSource implements Source {
     return record
   }
 
-  #take(record: FileRecord, outcome: FileObjects | FileError): void {
+  /** Takes what was read of a file. Gives false if the same content must be read again. */
+  async #take(record: FileRecord, outcome: FileObjects | FileError): Promise<boolean> {
+    const hasFailed = record.failed === record.seen
+    record.failed = outcome instanceof FileError ? record.seen : undefined
     if (outcome instanceof FileError) {
-      // No change of the file announces that the system recovered.
-      if (outcome.passing) record.read = undefined
+      if (!hasFailed) return false
       this.#fail(record, outcome.message, outcome.position)
-    } else if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
+      // No change of the file announces that the system recovered.
+      return !outcome.passing
+    }
+    if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
       this.#fail(record, 'the file is empty')
-    else this.#accept(record, outcome)
+    else await this.#accept(record, outcome)
+    return true
   }
 
   async #tryRead({ path, content }: FileRecord): Promise<FileObjects | FileError> {
@@ -169,8 +197,9 @@ export class FileSource implements Source {
     }
   }
 
-  #accept(record: FileRecord, content: FileObjects): void {
-    this.#catalogue.put(record.path, content.objects)
+  async #accept(record: FileRecord, content: FileObjects): Promise<void> {
+    const { clock } = this.#options
+    this.#apply(await finishInSlices(this.#catalogue.put(record.path, content.objects), slicingOf(clock)))
     this.#warn(record.path, content.warnings)
     const partsBefore = record.content?.parts ?? 0
     const { refusals, otherKinds, otherNodes, parts } = content
@@ -206,7 +235,7 @@ export class FileSource implements Source {
     }
     const isNews = record.presence === 'missed'
     record.presence = 'gone'
-    if (isNews) this.#catalogue.vanish(record.path)
+    if (isNews) this.#apply(this.#catalogue.vanish(record.path))
     const left = this.#catalogue.objectsOf(record.path)
     if (left === 0) {
       this.#records.delete(record.path)
@@ -228,16 +257,21 @@ export class FileSource implements Source {
     this.#report('recovered', record.path, 'the file is back')
   }
 
-  /** Hands over everything that one check has found, in one piece. */
-  async #hand(handlers: SourceHandlers, skipped: readonly string[]): Promise<void> {
-    const { events, conflicts } = this.#catalogue.changes()
+  #apply({ events, conflicts }: CatalogueChange): void {
+    for (const event of events) this.#changes.push(event)
     for (const { id, kept, ignored } of conflicts)
       this.#report(
         'duplicate',
         ignored,
         `${id} is also in ${basename(kept)}, which comes first by name and counts`,
       )
-    if (events.length > 0) await handlers.events(events)
+  }
+
+  /** Hands over everything that one check has found, in one piece. */
+  async #hand(handlers: SourceHandlers, skipped: readonly string[]): Promise<void> {
+    const batch = this.#changes
+    this.#changes = []
+    if (batch.length > 0) await handlers.events(batch)
     this.#tellRefusals(handlers)
     const records = [...this.#records.values()]
     const read = records.flatMap(({ path, content, failure }) =>

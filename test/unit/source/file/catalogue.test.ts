@@ -2,10 +2,12 @@ import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import { finish, type Steps } from '../../../../src/base/clock.ts'
 import type { NodeInfo } from '../../../../src/model/snapshot.ts'
-import { Catalogue, lookAt } from '../../../../src/source/file/catalogue.ts'
+import { Catalogue, type CatalogueChange, lookAt } from '../../../../src/source/file/catalogue.ts'
 import type { ObjectEvent } from '../../../../src/source/file/read-objects.ts'
 import { temporaryFolder } from '../../../support/folder.ts'
+import { IS_QUICK } from '../../../support/runs.ts'
 
 type Content = Readonly<Record<string, string>>
 
@@ -27,6 +29,14 @@ function apply(known: Map<string, string>, events: readonly ObjectEvent[]): void
   }
 }
 
+/** Runs to the end. Gives how often it offered to pause. */
+function counted(steps: Steps<CatalogueChange>) {
+  let pauses = 0
+  let step = steps.next()
+  for (; step.done !== true; step = steps.next()) pauses++
+  return { pauses, change: step.value }
+}
+
 describe('Catalogue', () => {
   it('always amounts to: the first file by name that has an object decides', () => {
     const file = fc.constantFrom('a', 'b', 'c')
@@ -38,8 +48,7 @@ describe('Catalogue', () => {
         const known = new Map<string, string>()
         for (const [name, next] of steps) {
           files.set(name, next)
-          catalogue.put(name, objects(next))
-          const { events } = catalogue.changes()
+          const { events } = finish(catalogue.put(name, objects(next)))
           const keys = events.map(event => event.key)
           expect(new Set(keys).size).toBe(keys.length)
           apply(known, events)
@@ -68,9 +77,10 @@ describe('Catalogue', () => {
           const before = new Set(known.keys())
           if (kind === 'put') present.set(name, content)
           else present.delete(name)
-          if (kind === 'put') catalogue.put(name, objects(content))
-          else catalogue.vanish(name)
-          apply(known, catalogue.changes().events)
+          apply(
+            known,
+            (kind === 'put' ? finish(catalogue.put(name, objects(content))) : catalogue.vanish(name)).events,
+          )
           if (kind === 'vanish') for (const key of before) expect(known.has(key)).toBe(true)
           const decided = Object.assign({}, ...['c', 'b', 'a'].map(each => present.get(each) ?? {}))
           expect(Object.fromEntries(known)).toMatchObject(decided)
@@ -81,11 +91,41 @@ describe('Catalogue', () => {
 
   it('names a conflict when it begins, and not again', () => {
     const catalogue = new Catalogue()
-    catalogue.put('b', objects({ x: '1' }))
-    catalogue.put('a', objects({ x: '2' }))
-    expect(catalogue.changes().conflicts).toEqual([{ id: 'Node/x', kept: 'a', ignored: 'b' }])
-    catalogue.put('b', objects({ x: '3' }))
-    expect(catalogue.changes()).toEqual({ events: [], conflicts: [] })
+    finish(catalogue.put('b', objects({ x: '1' })))
+    expect(finish(catalogue.put('a', objects({ x: '2' }))).conflicts).toEqual([
+      { id: 'Node/x', kept: 'a', ignored: 'b' },
+    ])
+    expect(finish(catalogue.put('b', objects({ x: '3' })))).toEqual({ events: [], conflicts: [] })
+  })
+
+  it('says nothing about a file that says the same again', () => {
+    const catalogue = new Catalogue()
+    finish(catalogue.put('a', objects({ x: '1' })))
+    expect(finish(catalogue.put('a', objects({ x: '1' })))).toEqual({ events: [], conflicts: [] })
+  })
+
+  it.skipIf(IS_QUICK)('offers to pause while it takes a large file, new, unchanged and emptied', () => {
+    const many = () => objects(Object.fromEntries(Array.from({ length: 20_000 }, (_, n) => [`o${n}`, '1'])))
+    const catalogue = new Catalogue()
+    for (const [content, events] of [
+      [many(), 20_000],
+      [many(), 0],
+      [new Map(), 20_000],
+    ] as const) {
+      const { pauses, change } = counted(catalogue.put('a', content))
+      expect(pauses).toBeGreaterThan(20)
+      expect(change.events).toHaveLength(events)
+    }
+  })
+
+  it('looks at no object of other files when one changes', () => {
+    const catalogue = new Catalogue()
+    const many = Array.from({ length: 2_000 }, (_, n) => [`o${n}`, '1'])
+    finish(catalogue.put('a', objects(Object.fromEntries(many))))
+    finish(catalogue.put('b', objects({ x: '1' })))
+    const { pauses, change } = counted(catalogue.put('b', objects({ x: '2' })))
+    expect(pauses).toBe(0)
+    expect(change.events).toHaveLength(1)
   })
 })
 

@@ -80,6 +80,17 @@ it.each([1, 2, 3])(
   },
 )
 
+it('nor is one in the same tick as the content of a file that never rests', async () => {
+  let content = 10
+  await begin(() => undefined)
+  // No pause is as long as the rest that a file is normally given before it is read.
+  for (; content < 60; content++) {
+    write(content)
+    await rest(12)
+  }
+  await vi.waitFor(() => expect(zone).toBe('59'), patientMs(1_500))
+})
+
 it('a file that has rested is read without waiting', async () => {
   write(1)
   await rest(200)

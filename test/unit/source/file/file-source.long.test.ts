@@ -275,6 +275,18 @@ describe('FileSource', () => {
     expect(batches).toHaveLength(2)
   })
 
+  it('reads a file that changes all the time, and once more when it rests', async () => {
+    write('a.yaml', { a: '00' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    let zone = 10
+    while (zone < 40 || known().a === '00') {
+      write('a.yaml', { a: String(++zone) })
+      await rest(20)
+    }
+    await reads({ a: String(zone) })
+  })
+
   it('keeps the last good state of a broken file, says so once with its place, and says when it is read again', async () => {
     write('a.yaml', { a: '1', b: '2' })
     await begin()
