@@ -4,7 +4,7 @@ import type { Cancel, Clock } from '../../base/clock.ts'
 export class Attempt<R> {
   readonly #clock: Clock
   readonly #controller = new AbortController()
-  readonly #timers: Cancel[] = []
+  readonly #timers = new Set<Cancel>()
   readonly beganMs: number
   #result: R | undefined
 
@@ -28,14 +28,20 @@ export class Attempt<R> {
   }
 
   /** Calls `run` then, unless the attempt has ended before. */
-  after(delayMs: number, run: () => void): void {
-    this.#timers.push(this.#clock.after(delayMs, run))
+  after(delayMs: number, run: () => void): Cancel {
+    const cancel = this.#clock.after(delayMs, run)
+    this.#timers.add(cancel)
+    return () => {
+      cancel()
+      this.#timers.delete(cancel)
+    }
   }
 
   /** Gives back whatever it still holds at the server. */
   end(): void {
     this.#controller.abort()
     for (const cancel of this.#timers) cancel()
+    this.#timers.clear()
   }
 }
 

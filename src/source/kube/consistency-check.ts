@@ -1,8 +1,9 @@
-import { type Cancel, type Clock, pause } from '../../base/clock.ts'
+import { type Cancel, type Clock, pause, runWithin } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { type Aged, bornSIn } from '../object-cap.ts'
 import { type Resource, requestPath } from './api-client.ts'
-import type { Exchange, Opening } from './exchange.ts'
+import { type Exchange, LIST_MS_MAX, type Opening, PAGES_MAX } from './exchange.ts'
 import { type Failure, FailureError, failureOfError } from './failure.ts'
 import { isOlder, type ObjectIndex, type Version, versionIn } from './object-index.ts'
 import { servedResource } from './server-traits.ts'
@@ -114,18 +115,27 @@ export class ConsistencyCheck {
   }
 
   async #list(comparison: Comparison): Promise<string> {
-    const { resource, exchange } = this.#options
     let token = ''
     let version: string | undefined
-    do {
-      const query = { limit: PAGE_OBJECTS, continue: token }
-      const path = requestPath(servedResource(resource, exchange.traits), query)
-      const page = await exchange.metadata({ kind: resource.kind, path, signal: this.#stop.signal })
+    for (let pages = 0; pages < PAGES_MAX; pages++) {
+      const page = await this.#page(token)
       for (const item of page.items) this.#take(comparison, item)
       version ??= page.resourceVersion
       token = page.continue
-    } while (token !== '')
-    return version
+      if (token === '') return version
+    }
+    throw new WireError(`a list of more than ${PAGES_MAX} pages`)
+  }
+
+  async #page(token: string): Promise<Awaited<ReturnType<Exchange['metadata']>>> {
+    const { resource, exchange, clock } = this.#options
+    const path = requestPath(servedResource(resource, exchange.traits), {
+      limit: PAGE_OBJECTS,
+      continue: token,
+    })
+    return await runWithin(clock, { limitMs: LIST_MS_MAX, signal: this.#stop.signal }, signal =>
+      exchange.metadata({ kind: resource.kind, path, signal }),
+    )
   }
 
   #take(comparison: Comparison, item: unknown): void {

@@ -2,7 +2,7 @@ import { type Clock, Slice, type Slicing } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { type ApiClient, type ApiResponse, collect } from './api-client.ts'
-import { FailureError, failureOfStatus } from './failure.ts'
+import { FailureError, failureOfError, failureOfStatus } from './failure.ts'
 import { newTraits } from './server-traits.ts'
 import {
   type ApiStatus,
@@ -214,30 +214,61 @@ function metadataPage(body: Buffer): MetadataPage {
   return { items: items ?? [], ...listMetaIn({ metadata }) }
 }
 
-/** Page size of consistent lists. Others come from the server's cache, which a limit would bypass. */
-const PAGE_OBJECTS = '500'
-
 type Page = ListMeta & { readonly bytes: number }
 
+interface PagesOptions<L> {
+  /** Undefined for a consistent list, in pages; else the least version, `0` for any. */
+  readonly atLeast: string | undefined
+  readonly openListing: () => L
+  /** One request with these parameters; what it brings goes into the listing. */
+  readonly request: (query: Readonly<Record<string, string>>, listing: L) => Promise<Page>
+}
+
+export interface WholeList<L> {
+  readonly listing: L
+  readonly resourceVersion: string
+  readonly bytes: number
+}
+
+/** Page size of consistent lists. Others come from the server's cache, which a limit would bypass. */
+const PAGE_OBJECTS = '500'
+export const PAGES_MAX = 10_000
+/** Limit for one page of a list. */
+export const LIST_MS_MAX = 300_000
+
 /**
- * Reads a list, page by page: a consistent one, or one of this version at least, `0` for any. Throws what `request`
- * throws.
+ * A list, page by page. When the later pages have expired before they were read, it is asked for once more in one
+ * piece. Throws what `request` throws, and WireError when the pages do not end.
  */
-export async function readPages(
-  atLeast: string | undefined,
-  request: (query: Readonly<Record<string, string>>) => Promise<Page>,
-): Promise<{ readonly resourceVersion: string; readonly bytes: number }> {
-  const limit = atLeast === undefined ? { limit: PAGE_OBJECTS } : {}
-  const { resourceVersion, ...first } = await request(
-    atLeast === undefined ? limit : { resourceVersion: atLeast },
-  )
-  let bytes = first.bytes
-  let token = first.continue
-  while (token !== '') {
-    // A token stands for the version; the two exclude each other.
-    const page = await request({ ...limit, continue: token })
+export async function readPages<L>(options: PagesOptions<L>): Promise<WholeList<L>> {
+  const { atLeast } = options
+  const version = atLeast === undefined ? {} : { resourceVersion: atLeast }
+  const whole = await readFrom(options, atLeast === undefined ? { limit: PAGE_OBJECTS } : version)
+  if ('listing' in whole) return whole
+  const again = await readFrom(options, version)
+  if ('listing' in again) return again
+  throw again.error
+}
+
+async function readFrom<L>(
+  { openListing, request }: PagesOptions<L>,
+  first: Readonly<Record<string, string>>,
+): Promise<WholeList<L> | { readonly error: unknown }> {
+  const listing = openListing()
+  const start = await request(first, listing)
+  // A token stands for the version; the two exclude each other.
+  const { resourceVersion: _version, ...rest } = first
+  let page = start
+  let bytes = start.bytes
+  for (let pages = 1; page.continue !== ''; pages++) {
+    if (pages === PAGES_MAX) throw new WireError(`a list of more than ${PAGES_MAX} pages`)
+    try {
+      page = await request({ ...rest, continue: page.continue }, listing)
+    } catch (error) {
+      if (failureOfError(error).kind === 'expired') return { error }
+      throw error
+    }
     bytes += page.bytes
-    token = page.continue
   }
-  return { resourceVersion, bytes }
+  return { listing, resourceVersion: start.resourceVersion, bytes }
 }

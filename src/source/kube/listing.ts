@@ -26,12 +26,6 @@ interface ListingOptions<E extends Change> {
   readonly cap: ObjectCap | undefined
 }
 
-export interface WholeList<E extends Change> {
-  readonly listing: Listing<E>
-  readonly resourceVersion: string
-  readonly bytes: number
-}
-
 /** A list while it arrives; changes nothing before it lands. */
 export class Listing<E extends Change = SourceEvent> {
   readonly #options: ListingOptions<E>

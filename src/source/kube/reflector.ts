@@ -5,9 +5,9 @@ import { isMostGone } from '../source.ts'
 import { requestPath } from './api-client.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck, isBehind } from './consistency-check.ts'
-import { type Opening, readPages, type WatchStream } from './exchange.ts'
+import { LIST_MS_MAX, type Opening, readPages, type WatchStream, type WholeList } from './exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
-import type { Change, WholeList } from './listing.ts'
+import type { Change, Listing } from './listing.ts'
 import { isOlder, isPosition } from './object-index.ts'
 import type { ReflectorOptions } from './reflector-options.ts'
 import {
@@ -30,8 +30,6 @@ import { streamingQuery, WatchRun, watchQuery, watchSeconds } from './watch-run.
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
 
-/** A list that takes so long comes a byte a second. */
-const LIST_MS_MAX = 300_000
 /** A streaming list that brings no further object for so long is not going to end. */
 const INITIAL_QUIET_MS = 10_000
 
@@ -146,12 +144,19 @@ export class Reflector<E extends Change = SourceEvent> {
   async #list(attempt: Attempt<Outcome>): Promise<Outcome> {
     const { exchange } = this.#options
     const failure: Failure = { kind: 'connection', text: 'a list took too long', retryAfterMs: 0 }
-    attempt.after(LIST_MS_MAX, () => attempt.breakOff({ kind: 'failed', during: 'list', failure }))
-    const listing = this.#intake.openListing()
-    const read = await readPages(listVersion(this.#state), query =>
-      exchange.list(this.#opening(attempt, query), item => listing.take(item)),
-    )
-    const outcome = await this.#land({ listing, ...read }, attempt.beganMs)
+    const list = await readPages({
+      atLeast: listVersion(this.#state),
+      openListing: () => this.#intake.openListing(),
+      request: async (query, listing) => {
+        const lift = attempt.after(LIST_MS_MAX, () =>
+          attempt.breakOff({ kind: 'failed', during: 'list', failure }),
+        )
+        const page = await exchange.list(this.#opening(attempt, query), item => listing.take(item))
+        lift()
+        return page
+      },
+    })
+    const outcome = await this.#land(list, attempt.beganMs)
     // A consumer of the list may request another one.
     return outcome ?? attempt.result ?? { kind: 'landed' }
   }
@@ -244,8 +249,10 @@ export class Reflector<E extends Change = SourceEvent> {
   }
 
   /** Makes a list the state of everything, unless it is not to be believed yet. */
-  async #land(list: WholeList<E>, beganMs: number): Promise<Outcome | undefined> {
-    const { listing, resourceVersion, bytes } = list
+  async #land(
+    { listing, resourceVersion, bytes }: WholeList<Listing<E>>,
+    beganMs: number,
+  ): Promise<Outcome | undefined> {
     const { clock, resource, sink } = this.#options
     const state = this.#state
     this.#heardMs = clock.nowMs()

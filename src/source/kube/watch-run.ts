@@ -1,6 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
-import type { Change, Listing, WholeList } from './listing.ts'
+import type { WholeList } from './exchange.ts'
+import type { Change, Listing } from './listing.ts'
 import { advanced, versionOf } from './object-index.ts'
 import type { Outcome } from './reflector-state.ts'
 import type { ResourceChanges } from './resource-changes.ts'
@@ -60,7 +61,7 @@ export class WatchRun<E extends Change> {
   }
 
   /** `bookmark` ended it; what comes from now on are changes. */
-  endListing(listing: Listing<E>, { object: bookmark }: WatchEvent): WholeList<E> {
+  endListing(listing: Listing<E>, { object: bookmark }: WatchEvent): WholeList<Listing<E>> {
     this.#listing = undefined
     this.#hasProgressed = true
     const resourceVersion = versionOf(bookmark)?.resourceVersion ?? ''

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
+import { eventually } from '../../../support/patience.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
 import { type Asked, type ScriptedWatch, service, type Written } from '../../../support/scripted-api.ts'
 
@@ -130,6 +131,23 @@ describe('consistency check', () => {
     expect(watch.isLeft).toBe(false)
     await rig.clock.advance(1_000)
     expect(watch.isLeft).toBe(true)
+  })
+
+  it('gives up a page after five minutes', async () => {
+    const asked = await checking([service('a', 5)])
+    await rig.clock.advance(300_000)
+    expect(asked.request.signal.aborted).toBe(true)
+    expect(rig.checks).toHaveLength(1)
+    expect(watch.isLeft).toBe(false)
+  })
+
+  it('gives up pages without an end', async () => {
+    const asked = await checking([service('a', 5)])
+    rig.api.answer('services', each => each.list([], '100', 'more'))
+    asked.list([], '100', 'more')
+    await eventually(() => rig.checks.length > 0)
+    expect(rig.checks.at(-1)?.text).toContain('more than 10000 pages')
+    expect(watch.isLeft).toBe(false)
   })
 
   it('of one node looks at that node alone', async () => {
