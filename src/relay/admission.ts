@@ -57,7 +57,7 @@ export class TokenReviews {
   readonly #accepted = new Map<string, KnownVerdict>()
   readonly #refused = new Map<string, KnownVerdict>()
   readonly #running = new Map<string, Promise<TokenVerdict>>()
-  // Reviews at a time, those that wait for the rate limit included: a client of the API server lets no more wait.
+  // Reviews at a time, those that wait for the rate limit included: its line has room for the relay's own requests, too.
   readonly #shares = new Shares<AbortController>(1_000)
 
   constructor(options: TokenReviewsOptions) {

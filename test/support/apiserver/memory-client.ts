@@ -44,7 +44,7 @@ export class MemoryClient implements ApiClient {
   }
 
   async send(request: ApiRequest): Promise<ApiResponse> {
-    await this.#limit.turn(request.signal)
+    await this.#limit.turn({ onFail: run => request.signal.addEventListener('abort', run, { once: true }) })
     const token = this.#options.token?.()
     const first = await this.#exchange(request, token)
     if (first.status !== 401 || this.#options.token?.() === token) return first

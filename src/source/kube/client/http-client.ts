@@ -120,7 +120,7 @@ class HttpClient implements ApiClient {
 
   async send(request: ApiRequest): Promise<ApiResponse> {
     const call = this.#begin(request)
-    await call.until(this.#limit.turn(request.signal))
+    await call.until(this.#limit.turn(call))
     const first = await this.#persist(request, call)
     if (first.answer.status !== 401) return this.#response(first.answer)
     // The second answer repeats the information of this body.

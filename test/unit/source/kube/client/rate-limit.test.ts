@@ -1,4 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { ApiError } from '../../../../../src/source/kube/api-client.ts'
+import { Call } from '../../../../../src/source/kube/client/call.ts'
 import { RateLimit } from '../../../../../src/source/kube/client/rate-limit.ts'
 import { FakeClock, settle } from '../../../../support/fake-clock.ts'
 
@@ -6,11 +8,15 @@ function limit(qps: number, burst: number) {
   const clock = new FakeClock()
   const bucket = new RateLimit({ qps, burst, clock })
   const gone: number[] = []
-  const { signal } = new AbortController()
-  const ask = (...numbers: number[]): void => {
-    for (const number of numbers) void bucket.turn(signal).then(() => gone.push(number))
-  }
-  return { clock, gone, ask }
+  const ask = (...numbers: number[]): Call[] =>
+    numbers.map(number => {
+      const call = new Call({ method: 'GET', path: `/${number}` }, 'here')
+      void bucket.turn(call).then(() => {
+        if (!call.isOver) gone.push(number)
+      })
+      return call
+    })
+  return { clock, bucket, gone, ask }
 }
 
 describe('A30: the rate limit', () => {
@@ -36,6 +42,22 @@ describe('A30: the rate limit', () => {
     ask(3, 4, 5)
     await settle()
     expect(gone).toEqual([1, 2, 3, 4])
+  })
+
+  it('gives the turn of one that has given up to the next', async () => {
+    const { clock, gone, ask } = limit(1, 1)
+    const calls = ask(1, 2, 3)
+    calls[1]?.fail(new ApiError('aborted', 'given up'))
+    await clock.advance(1_000)
+    expect(gone).toEqual([1, 3])
+    expect(clock.pending).toBe(0)
+  })
+
+  it('refuses a line of more than 2,000', async () => {
+    const { bucket, ask } = limit(1, 1)
+    ask(...Array.from({ length: 2_001 }, (_, number) => number))
+    const call = new Call({ method: 'GET', path: '/' }, 'here')
+    await expect(bucket.turn(call)).rejects.toThrow('2000 requests')
   })
 
   it('limits nothing when there is no rate', async () => {
