@@ -39,6 +39,11 @@ export class Call {
     this.#words = `${method} ${path.split('?')[0] ?? ''} at ${server}`
   }
 
+  /** It has failed or is finished: its caller waits for no answer. */
+  get isOver(): boolean {
+    return this.#over
+  }
+
   /** `reason` speaks of the cause alone; the request's own words are put before it. */
   fail(reason: ApiError): void {
     if (this.#over) return

@@ -2,6 +2,7 @@ import { isIP, type LookupFunction, type Socket } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
 import { cutOff, type HttpConnection } from './answer.ts'
+import type { Call } from './call.ts'
 import type { Credentials } from './credentials.ts'
 import { dial, turningLookup } from './dial.ts'
 import { Http1Connection } from './http1-connection.ts'
@@ -32,6 +33,16 @@ export interface ConnectionsOptions {
   readonly dials: DialWatch | undefined
 }
 
+type Way = Omit<Parameters<typeof dial>[0], 'address' | 'proxy'>
+
+/** What a dial has made: a connection for one request, or a session. */
+interface Made {
+  readonly own: Http1Connection | undefined
+  readonly session: Http2Connection | undefined
+  readonly remoteAddress: string
+  readonly remotePort: number
+}
+
 /** Limit for name, connection, TLS and SETTINGS together. */
 const DIAL_LIMIT_MS = 10_000
 
@@ -52,12 +63,18 @@ export class Connections {
   }
 
   /**
-   * Sends a request with this client certificate. At most one dial runs at a time: requests that come meanwhile share a
-   * session that it makes, or its failure. Throws ApiError.
+   * Sends a request with this client certificate, unless its call is over before. At most one dial runs at a time: requests
+   * that come meanwhile share a session that it makes, or its failure. Throws ApiError.
    */
-  async use<T>(identity: string, send: (connection: HttpConnection) => Promise<T>): Promise<T> {
+  async use<T>(
+    identity: string,
+    call: Pick<Call, 'isOver'>,
+    send: (connection: HttpConnection) => Promise<T>,
+  ): Promise<T> {
     if (this.#identity !== identity) this.#session?.retire()
     for (;;) {
+      // It may have been given up during a dial: what is sent may take effect. One of HTTP/1.1 notices by itself.
+      if (call.isOver) throw new ApiError('aborted', 'the request was given up')
       if (this.#session?.hasRoom === true) return await send(this.#session)
       // A full session is left to its requests.
       this.#session?.retire()
@@ -83,6 +100,9 @@ export class Connections {
     const signal = AbortSignal.any([limit.signal, this.#closing.signal])
     try {
       return await this.#connect(signal)
+    } catch (error) {
+      this.#failures++
+      throw error
     } finally {
       cancel()
       this.#dialing = undefined
@@ -90,31 +110,38 @@ export class Connections {
   }
 
   async #connect(signal: AbortSignal): Promise<Http1Connection | undefined> {
-    const { address, clock, credentials, proxy, dials } = this.#options
+    const { address, credentials, proxy, dials } = this.#options
     signal.throwIfAborted()
     const tls = await credentials.tls()
     const lookup = this.#lookup(proxy ?? address)
     const attempt = await dials?.dialling?.()
+    let made: Made
     try {
-      const localPort = attempt?.localPort
-      const { socket, isHttp2 } = await dial({ address, tls, proxy, lookup, localPort, signal })
-      this.#sockets.add(socket)
-      socket.once('close', () => this.#sockets.delete(socket))
-      const { remoteAddress = '', remotePort = 0 } = socket
-      const open = { socket, authority: address.authority, clock }
-      // The connection comes first, because only it handles errors of the socket.
-      const own = isHttp2 ? undefined : new Http1Connection(open)
-      const session = isHttp2 ? await openHttp2({ ...open, signal }) : undefined
-      await attempt?.connected(remoteAddress, remotePort)
-      if (session?.hasRoom === false) throw cutOff()
-      this.#session = session
-      this.#identity = tls.identity
-      return own
+      made = await this.#make({ tls, lookup, localPort: attempt?.localPort, signal })
     } catch (error) {
-      this.#failures++
       await attempt?.failed()
       throw error
     }
+    await attempt?.connected(made.remoteAddress, made.remotePort)
+    // It may be lost by now.
+    demandRoom(made.session)
+    this.#session = made.session
+    this.#identity = tls.identity
+    return made.own
+  }
+
+  async #make(way: Way): Promise<Made> {
+    const { address, clock, proxy } = this.#options
+    const { socket, isHttp2 } = await dial({ ...way, address, proxy })
+    this.#sockets.add(socket)
+    socket.once('close', () => this.#sockets.delete(socket))
+    const { remoteAddress = '', remotePort = 0 } = socket
+    const open = { socket, authority: address.authority, clock }
+    // The connection comes first, because only it handles errors of the socket.
+    const own = isHttp2 ? undefined : new Http1Connection(open)
+    const session = isHttp2 ? await openHttp2({ ...open, signal: way.signal }) : undefined
+    demandRoom(session)
+    return { own, session, remoteAddress, remotePort }
   }
 
   /** Resolves the name of the server, or of the proxy in front of it. */
@@ -124,6 +151,13 @@ export class Connections {
     if (isIP(host) !== 0) resolved([host])
     return turningLookup({ lookup, turn: this.#failures, resolved })
   }
+}
+
+/** A session without room for one request would stay open, since its server answers PINGs. */
+function demandRoom(session: Http2Connection | undefined): void {
+  if (session === undefined || session.hasRoom) return
+  session.retire()
+  throw cutOff()
 }
 
 function endOf(socket: Socket): Promise<void> {

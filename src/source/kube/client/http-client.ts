@@ -173,7 +173,7 @@ class HttpClient implements ApiClient {
       call.fail(new ApiError('silent', `no answer within ${request.idleMs / 1000} s`))
     })
     try {
-      const sent = connections.use(pass.identity, connection => {
+      const sent = connections.use(pass.identity, call, connection => {
         used = connection
         return connection.send(this.#outgoing(request, pass), call)
       })

@@ -167,7 +167,8 @@ export class Http2Connection implements HttpConnection {
       clock: this.#options.clock,
       idleMs: isWatch(outgoing, status) ? undefined : outgoing.idleMs,
       // To Node, a stream that was canceled or lost its socket has ended well: only the code differs. One that is reset
-      // with NO_ERROR in its middle, which no server does on purpose, is found by content-length or not at all.
+      // with NO_ERROR in its middle, which no server does on purpose, is found by its reader or not at all: Node does not
+      // compare with content-length.
       whole: () => stream.rstCode === constants.NGHTTP2_NO_ERROR,
       cancel: () => stream.close(constants.NGHTTP2_CANCEL),
       pulse: this.#pulse,

@@ -285,6 +285,47 @@ describe('a connection', () => {
     await until(() => socket.closed)
   })
 
+  it('that allows no stream is closed, and counts as failed alone', async () => {
+    const server = await rig().serve({ protocol: 'h2', maxConcurrentStreams: 0, handler: ok })
+    const heard: string[] = []
+    const attempt = {
+      localPort: undefined,
+      connected: async () => void heard.push('connected'),
+      failed: async () => void heard.push('failed'),
+    }
+    const dials = { reaching: () => undefined, dialling: async () => attempt }
+    const client = await rig().openTo(server, { dials })
+    expect(await failureOf(getText(client, '/'))).toMatchObject({ kind: 'lost' })
+    expect(server.accepted).toBe(1)
+    await until(() => server.connections.size === 0, 'the end of the connection')
+    expect(heard).toEqual(['failed'])
+  })
+
+  it.each(['h2', 'http/1.1'] as const)(
+    'sends nothing of a request that was given up (%s)',
+    async protocol => {
+      const asked: string[] = []
+      const server = await rig().serve({
+        protocol,
+        handler: (request, response) => {
+          asked.push(request.url ?? '')
+          response.end('ok')
+        },
+      })
+      const controller = new AbortController()
+      const connected = async () => controller.abort()
+      const attempt = { localPort: undefined, connected, failed: async () => undefined }
+      const dials = { reaching: () => undefined, dialling: async () => attempt }
+      const client = await rig().openTo(server, { dials })
+      const { signal } = controller
+      expect(await failureOf(client.send(get('/given-up', { signal })))).toMatchObject({ kind: 'aborted' })
+      expect(await getText(client, '/next')).toBe('ok')
+      expect(asked).toEqual(['/next'])
+      if (protocol === 'http/1.1')
+        await until(() => server.connections.size === 0, 'the end of the connections')
+    },
+  )
+
   it.each(['h2', 'http/1.1'] as const)('that is reset before it is used is lost (%s)', async protocol => {
     const server = await rig().serve({ protocol, handler: (_, response) => response.end('x') })
     const connected = async () => {

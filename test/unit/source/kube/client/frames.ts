@@ -6,8 +6,6 @@ export const END_STREAM = 1
 export const END_HEADERS = 4
 /** `:status: 200` in HPACK's static table. */
 export const STATUS_200 = Buffer.from([0x88])
-/** `content-length: 10`, the name from that table. */
-export const LENGTH_10 = Buffer.from([0x0f, 0x0d, 0x02, 0x31, 0x30])
 
 export function frame(
   type: number,
