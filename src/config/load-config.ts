@@ -122,7 +122,8 @@ export function parseRequest(
   if (all.length > 0) {
     // A misspelled name often causes the error in another setting.
     const beside = doubts.map(message => ({ path: 'warning', message }))
-    return { kind: 'errors', errors: [...all, ...beside], extra: reader }
+    const errors = firstOf([...all, ...beside], more => ({ path: 'and', message: more }))
+    return { kind: 'errors', errors, extra: reader }
   }
   return {
     kind: 'ok',
@@ -133,8 +134,7 @@ export function parseRequest(
       writeConfigTo: reader.text('write-config-to') ?? '',
       configFile: file,
       warnings: [
-        ...doubts,
-        ...warnings,
+        ...firstOf([...doubts, ...warnings], more => `and ${more}`),
         ...withoutEffect(settings, reader),
         ...idleInCluster(config, settings),
       ],
@@ -142,6 +142,14 @@ export function parseRequest(
       extra: reader,
     },
   }
+}
+
+/** Maximum number of reported findings: a file of another kind has thousands, and a watched file has them at each change. */
+const FINDINGS_MAX = 100
+
+function firstOf<T>(findings: readonly T[], andMore: (text: string) => T): readonly T[] {
+  const more = findings.length - FINDINGS_MAX
+  return more <= 0 ? findings : [...findings.slice(0, FINDINGS_MAX), andMore(`${more} more of this kind`)]
 }
 
 /** Reads the flags without a check of their values. */

@@ -230,6 +230,16 @@ describe('errors of a file', () => {
       'warning: c.yaml:3:1: bindAdress: unknown field ignored; did you mean bindAddress?',
     ])
   })
+
+  it('end after a hundred', () => {
+    const fields = Array.from({ length: 150 }, (_, index) => `f${index}: { }`)
+    const { warnings } = requestFrom([], `${fields.join('\n')}\n`)
+    expect(warnings).toHaveLength(101)
+    expect(warnings.at(-1)).toBe('and 50 more of this kind')
+    const errors = errorsFrom([], `${fields.join('\n')}\nmode: other\n`)
+    expect(errors).toHaveLength(101)
+    expect(errors.at(-1)).toBe('and: 51 more of this kind')
+  })
 })
 
 describe('zero', () => {
