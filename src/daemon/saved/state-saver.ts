@@ -14,8 +14,15 @@ interface StateSaverOptions {
   readonly failed: (error: unknown) => void
 }
 
+/** The size of a save, and its time of computing. */
+interface Saved {
+  readonly bytes: number
+  readonly computedMs: number
+}
+
+const NOTHING: Saved = { bytes: 0, computedMs: 0 }
 const REST_MS = 10_000
-/** Between two saves. */
+/** Between two saves. The share is that of making the file alone: a busy daemon saves as often as an idle one. */
 const SAVE_PACE = { share: 0.01, minMs: REST_MS } as const
 
 /**
@@ -43,7 +50,7 @@ export class StateSaver {
     this.#pacer.wake(before === undefined ? 1_000 : 0)
   }
 
-  /** Saves what is not saved yet. Delays the exit by a second at most: the end of the programming needs more of its patience. */
+  /** Saves what is not saved yet. Delays the exit by a second at most: the end of the programming has more of it. */
   async stop(): Promise<void> {
     await within(this.#options.clock, 1_000, this.#last())
   }
@@ -55,50 +62,51 @@ export class StateSaver {
 
   async #run(): Promise<number | undefined> {
     const { clock } = this.#options
-    const [beganMs, beganCpuMs] = [clock.nowMs(), clock.cpuMs()]
-    const bytes = await this.#save()
+    const beganMs = clock.nowMs()
+    const { bytes, computedMs } = await this.#save()
     // A disk of a small machine bears 128 KB/s on average for years.
-    if (bytes > 0) this.#pacer.rest(Math.max(restMs(clock.cpuMs() - beganCpuMs, SAVE_PACE), bytes / 128))
+    if (bytes > 0) this.#pacer.rest(Math.max(restMs(computedMs, SAVE_PACE), bytes / 128))
     const isWaiting = this.#newest !== undefined && !isSameState(this.#saved, this.#newest)
     if (isWaiting) this.#pacer.rest(REST_MS)
     // Once a minute, the file gets the time of the last message from the source.
     return isWaiting ? 0 : Math.max(0, 60_000 - (clock.nowMs() - beganMs))
   }
 
-  /** Gives the bytes that were written or tried: a try that fails costs as much as a save. */
-  async #save(): Promise<number> {
-    const { file, wallMs, owner, saved, failed } = this.#options
+  /** Gives 0 bytes where there was nothing to write. A try that fails costs as much as a save. */
+  async #save(): Promise<Saved> {
+    const { file, clock, wallMs, owner, saved, failed } = this.#options
     const snapshot = this.#newest
     const confirmedWallMs = this.#confirmedWallMs
     if (snapshot === undefined || confirmedWallMs === undefined) return this.#forget()
-    let tried = 0
+    let timed: Timed | undefined
     try {
       if (isSameState(this.#saved, snapshot)) {
         await file.confirm(confirmedWallMs)
-        return 0
+        return NOTHING
       }
       const whose = await owner()
-      if (whose === undefined) return 0
+      if (whose === undefined) return NOTHING
       // The owner may be that of another source by now.
       if (this.#confirmedWallMs === undefined) return this.#forget()
-      const chunks = stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot)
-      const bytes = await file.write(counted(chunks, length => (tried += length)))
+      timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
+      const bytes = await file.write(timed)
       this.#saved = snapshot
       await file.confirm(confirmedWallMs)
       saved(bytes)
+      return timed.cost
     } catch (error) {
       failed(error)
       // The file may be gone: the next run writes it anew.
       this.#saved = undefined
+      return timed?.cost ?? NOTHING
     }
-    return tried
   }
 
   /** Drops objects of a source that another one replaces: they have another owner, and no source confirms them. */
-  #forget(): 0 {
+  #forget(): Saved {
     this.#newest = undefined
     this.#saved = undefined
-    return 0
+    return NOTHING
   }
 
   get #confirmedWallMs(): number | undefined {
@@ -108,10 +116,31 @@ export class StateSaver {
   }
 }
 
-function* counted(chunks: Iterable<Buffer>, count: (bytes: number) => void): Generator<Buffer> {
-  for (const chunk of chunks) {
-    count(chunk.length)
-    yield chunk
+/** Chunks, their bytes so far, and the time that it took to make them. */
+class Timed implements Iterable<Buffer> {
+  #bytes = 0
+  #ms = 0
+  readonly #chunks: Iterable<Buffer>
+  readonly #clock: Pick<Clock, 'nowMs'>
+
+  constructor(chunks: Iterable<Buffer>, clock: Pick<Clock, 'nowMs'>) {
+    this.#chunks = chunks
+    this.#clock = clock
+  }
+
+  get cost(): Saved {
+    return { bytes: this.#bytes, computedMs: this.#ms }
+  }
+
+  *[Symbol.iterator](): Iterator<Buffer> {
+    let fromMs = this.#clock.nowMs()
+    for (const chunk of this.#chunks) {
+      this.#ms += this.#clock.nowMs() - fromMs
+      this.#bytes += chunk.length
+      yield chunk
+      fromMs = this.#clock.nowMs()
+    }
+    this.#ms += this.#clock.nowMs() - fromMs
   }
 }
 
