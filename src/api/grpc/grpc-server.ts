@@ -264,23 +264,40 @@ export function definitions(): Definitions {
   return { services, byFileName, bySymbol }
 }
 
+/** Requests that wait for a client which does not read. */
+const WAITING_MAX = 64
+
 type Request = MessageOf<typeof reflection.ServerReflectionRequest>
 type Response = MessageOf<typeof reflection.ServerReflectionResponse>
 
 /** `ServerReflection/ServerReflectionInfo`, which is the same in v1 and v1alpha. */
 export function reflectionMethod(its: Definitions): (call: Call) => CallHandler {
   return call => {
+    const waiting: Request[] = []
     let isFull = false
+    let hasEnded = false
+    const answerAll = (): void => {
+      for (let request = isFull ? undefined : waiting.shift(); request !== undefined; ) {
+        const response = { original_request: request, ...answer(its, request) }
+        isFull = !call.write(framed(reflection.ServerReflectionResponse, response))
+        request = isFull ? undefined : waiting.shift()
+      }
+      if (hasEnded && waiting.length === 0) call.end(OK)
+    }
     return {
       message(bytes) {
-        if (isFull) throw new RpcError(RESOURCE_EXHAUSTED, 'the client does not read its answers')
-        const original_request = decodeMessage(reflection.ServerReflectionRequest, bytes)
-        const response = { original_request, ...answer(its, original_request) }
-        isFull = !call.write(framed(reflection.ServerReflectionResponse, response))
+        if (waiting.length >= WAITING_MAX)
+          throw new RpcError(RESOURCE_EXHAUSTED, `${WAITING_MAX} requests already wait for answers`)
+        waiting.push(decodeMessage(reflection.ServerReflectionRequest, bytes))
+        answerAll()
       },
-      ended: () => call.end(OK),
+      ended() {
+        hasEnded = true
+        answerAll()
+      },
       drained() {
         isFull = false
+        answerAll()
       },
     }
   }

@@ -389,35 +389,50 @@ describe('clients that want too much', () => {
     expect(rig.server.counts().calls).toBe(0)
     socket.destroy()
   })
+})
 
-  it('reflection answers no more where a client does not read', async () => {
-    const open = frame(
-      HEADERS,
-      END_HEADERS,
-      1,
-      headerBlock({
-        ':method': 'POST',
-        ':scheme': 'http',
-        ':path': '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo',
-        ':authority': 'localhost',
-        'content-type': 'application/grpc',
-      }),
-    )
-    const request = Buffer.from('000000000e220c6c6f63616c76312e53657473', 'hex')
-    let heard = Buffer.alloc(0)
+describe('reflection', () => {
+  const END_STREAM = 1
+  const open = frame(
+    HEADERS,
+    END_HEADERS,
+    1,
+    headerBlock({
+      ':method': 'POST',
+      ':scheme': 'http',
+      ':path': '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo',
+      ':authority': 'localhost',
+      'content-type': 'application/grpc',
+    }),
+  )
+  const request = Buffer.from('000000000e220c6c6f63616c76312e53657473', 'hex')
+
+  /** Sends all these requests before it reads; gives what it hears until the trailers. */
+  async function asked(count: number, ...last: readonly Buffer[]): Promise<Buffer> {
     const settings = frame(SETTINGS, 0, 0, Buffer.alloc(0))
-    const requests = Array.from({ length: 1_000 }, () => frame(DATA, 0, 1, request))
+    const requests = Array.from({ length: count }, () => frame(DATA, 0, 1, request))
     // How much of the answers Node.js takes before it says that it is enough differs: the end is behind all that.
     const roomFor = (stream: number): Buffer => frame(WINDOW_UPDATE, 0, stream, Buffer.from([0, 0x7f, 0, 0]))
-    const socket = opened(settings, roomFor(0), open, roomFor(1), ...requests)
+    const socket = opened(settings, roomFor(0), open, roomFor(1), ...requests, ...last)
+    let heard = Buffer.alloc(0)
     socket.on('data', chunk => {
       heard = Buffer.concat([heard, chunk])
     })
-    // Trailers: who is not refused gets none, since it says no end.
-    const blocks = (): number => framesOf(heard).filter(type => type === HEADERS).length
-    await eventually(() => blocks() === 2, 'it was refused')
+    await eventually(() => framesOf(heard).filter(type => type === HEADERS).length === 2, 'trailers')
+    socket.destroy()
+    return heard
+  }
+
+  it('lets 64 requests wait for a client that does not read', async () => {
+    // Who is not refused gets no trailers, since it says no end.
+    const heard = await asked(1_000)
     // All thousand are 1.7 MB.
     expect(heard.length).toBeLessThan(200_000)
-    socket.destroy()
+  })
+
+  it('answers 60 requests that come together, of which the answers are more than a buffer', async () => {
+    const end = frame(DATA, END_STREAM, 1, Buffer.alloc(0))
+    const [one, all] = [await asked(1, end), await asked(60, end)]
+    expect(all.length).toBeGreaterThan(50 * one.length)
   })
 })
