@@ -77,8 +77,10 @@ export interface ApiReachOptions {
  * server needs.
  */
 const WAYS: readonly (BypassWay | undefined)[] = [undefined, 'nat', undefined, 'untracked']
-/** Maximum number of endpoints, of which the oldest are forgotten first, and of bypasses. */
-const KEPT_MAX = 16
+/** Maximum number of endpoints; the oldest are forgotten first. A cluster has three to seven API servers. */
+const ENDPOINTS_MAX = 16
+/** Maximum number of bypasses; HTTP/1.1 uses one connection for each request. */
+const BYPASSES_MAX = 16
 /** The default range of local ports in Linux. */
 const LOCAL_PORTS = { first: 32_768, count: 28_232 } as const
 
@@ -119,7 +121,7 @@ export class ApiReach implements DialWatch {
       list.some(its => its.ip === ip && its.port === port)
     const before = this.#endpoints
     // The latest addresses go last, even known ones, so that the one in use is never forgotten.
-    this.#endpoints = [...before.filter(its => !isIn(now, its)), ...now].slice(-KEPT_MAX)
+    this.#endpoints = [...before.filter(its => !isIn(now, its)), ...now].slice(-ENDPOINTS_MAX)
     if (this.#endpoints.every(its => isIn(before, its))) return
     this.#options.changed(sortedEndpoints(this.#endpoints))
   }
@@ -171,7 +173,7 @@ export class ApiReach implements DialWatch {
       if (this.#over) return undefined
       const client = createNftClient({ transport: openTransport(), clock })
       this.#bypasses = [...this.#bypasses, client]
-      await this.#remove(this.#bypasses.slice(0, -KEPT_MAX))
+      await this.#remove(this.#bypasses.slice(0, -BYPASSES_MAX))
       const { outcome, failures } = await client.commit(transaction)
       if (outcome !== 'committed') throw failures[0]?.error ?? new Error(`the kernel's answer: ${outcome}`)
       log.debug({ table, way, localPort, endpoints: this.#texts() }, OPENED)
