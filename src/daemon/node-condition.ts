@@ -100,12 +100,13 @@ export class NodeCondition {
     const leftMs = START_MS - (nowMs - this.#startedMs)
     const verifyMs = this.#isSynced && !this.#verified ? this.#verifyAtMs - nowMs : Number.POSITIVE_INFINITY
     if (!this.#verified && leftMs > 0) return Math.min(leftMs, verifyMs)
-    const state = !this.#verified ? NOT_PROGRAMMED : health().healthy ? PROGRAMMED : STALLED
+    const served = health().healthy ? PROGRAMMED : STALLED
+    const state = this.#verified ? served : NOT_PROGRAMMED
     // The first sync shows that the server answers: True does not wait for long then.
     const maxMs = this.#isSynced ? RETRY.maxMs : START_MS
     if (!(await this.#say(state))) return this.#pacer.failed({ ...RETRY, maxMs, random })
     this.#pacer.succeeded()
-    // The health checks of this process cost nothing.
+    // Every 5 s: the health checks of this process cost nothing.
     return Math.min(5_000, verifyMs)
   }
 
@@ -162,7 +163,7 @@ export class NodeCondition {
     if (uid === undefined || uid === this.#uid) this.#written = state
     this.#failure = ''
     metrics.kprobe_node_condition_status.set(Number(state.status === 'True'))
-    // Another program may remove the condition.
+    // Another program may remove the condition: the Node is read again after 10 minutes.
     this.#rereadAtMs = clock.nowMs() + 600_000
     return true
   }

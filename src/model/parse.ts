@@ -223,32 +223,29 @@ interface EndpointReading {
   readonly pool: ValuePool
 }
 
+/** What an EndpointSlice has of its endpoints. */
+interface SlicePart {
+  readonly endpoints: readonly Endpoint[]
+  targetNames?: string
+  targetUids?: string
+}
+
 /** The endpoints of a slice, sorted by address, with the names and UIDs of their pods. */
-function readEndpoints(
-  reading: EndpointReading,
-  value: unknown,
-): Pick<EndpointSlice, 'endpoints' | 'targetNames' | 'targetUids'> {
+function readEndpoints(reading: EndpointReading, value: unknown): SlicePart {
   const read = listField(reading.findings, value, 'endpoints')
     .flatMap((item, index) => readEndpoint(reading, item, index) ?? [])
     // Addresses of one family compare as text.
     .sort((a, b) => compareTexts(a.endpoint.ip, b.endpoint.ip))
-  const hasNames = read.some(({ name }) => name !== '')
-  const hasUids = read.some(({ uid }) => uid !== '')
-  return {
-    endpoints: read.map(({ endpoint }) => endpoint),
-    ...(hasNames && {
-      targetNames: joined(
-        read.map(({ name }) => name),
-        ',',
-      ),
-    }),
-    ...(hasUids && {
-      targetUids: joined(
-        read.map(({ uid }) => uid),
-        ',',
-      ),
-    }),
-  }
+  const slice: SlicePart = { endpoints: read.map(({ endpoint }) => endpoint) }
+  const names = read.map(({ name }) => name)
+  const uids = read.map(({ uid }) => uid)
+  if (names.some(isGiven)) slice.targetNames = joined(names, ',')
+  if (uids.some(isGiven)) slice.targetUids = joined(uids, ',')
+  return slice
+}
+
+function isGiven(text: string): boolean {
+  return text !== ''
 }
 
 interface ReadEndpoint {

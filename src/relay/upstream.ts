@@ -27,6 +27,7 @@ interface UpstreamOptions {
   /** The source is a relay, which does not mark the changes that come from lists. */
   readonly isRelay?: boolean
   readonly problem: (problem: SourceProblem) => void
+  /** As in a KubeSource. */
   readonly checkPeriodMs?: number
 }
 
@@ -55,6 +56,9 @@ const UNIDENTIFIED = {
   scope: 'resource',
   text: 'the source has no such Service, which every API server creates; nodes are not served without it',
 } as const
+
+/** What readers are told of a revision that the source reached in these ways. */
+const TOLD = { list: 'difference', 'another-history': 'another-history' } as const
 
 /** Follows the source of a relay: what nodes need, unread but for its names and versions. */
 export class Upstream {
@@ -108,14 +112,11 @@ export class Upstream {
     const { clock, random, state, isRelay = false, checkPeriodMs = 600_000 } = this.#options
     const type = RELAYED[resource.kind]
     const collection = state.collections[resource.kind]
-    const told = {
-      watch: isRelay ? 'difference' : 'changes',
-      list: 'difference',
-      'another-history': 'another-history',
-    } as const
+    const told = { ...TOLD, watch: isRelay ? 'difference' : 'changes' } as const
     let cluster: string | undefined
     // Of the changes since the last revision, by which nodes are judged.
-    let [hasChanged, triggerMs]: [boolean, number | undefined] = [false, undefined]
+    let hasChanged = false
+    let triggerMs: number | undefined
     const reflector: Reflector<EncodedChange> = new Reflector<EncodedChange>({
       resource,
       clock,
@@ -140,7 +141,8 @@ export class Upstream {
           const isNew = hasChanged || collection.revision === undefined || by === 'another-history'
           // Before nodes can have them.
           if (isNew && isProgrammed(type.kind)) state.reports.changed(type.kind, revision, { triggerMs, by })
-          ;[hasChanged, triggerMs] = [false, undefined]
+          hasChanged = false
+          triggerMs = undefined
           collection.seal(revision, told[by])
           if (type.kind === 'Service')
             this.#troubles.set(IDENTITY, state.isIdentified ? undefined : UNIDENTIFIED)
