@@ -191,9 +191,10 @@ const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly w
 const LATER = { most: 256, weight: 1 } as const
 
 /**
- * Divides the descriptors of a process (undefined where the limit is unknown) between the parts that it uses, beyond a reserve of
- * 128, or of half where that is less, for the API server, netlink, listening servers, files and pipes. What a part does not need is for the others. Parts of `later` get 256 at most, and those
- * that are not used now get what all others leave as well.
+ * Divides the descriptors of a process (undefined where the limit is unknown) between the parts that it uses, beyond a
+ * reserve of 128, or of half where that is less, for the API server, netlink, listening servers, files and pipes. What a
+ * part does not need is for the others. Parts of `later` get 256 at most, and those that are not used now get what all
+ * others leave as well.
  */
 export function descriptorBudget(
   limit: number | undefined,

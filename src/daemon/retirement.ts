@@ -24,8 +24,8 @@ interface RetirementOptions {
 type Leftovers = ReadonlyMap<ProxyMode, string>
 
 /**
- * Removes other modes from the kernel, and tries again each minute while something is left. It can be canceled: the next daemon, or the
- * next change, continues.
+ * Removes other modes from the kernel, and tries again each minute while something is left. It can be canceled: the next
+ * daemon, or the next change, continues.
  */
 export class Retirement {
   readonly done: Promise<void>

@@ -132,8 +132,8 @@ export class RpcServer {
     this.#sessions.add(session)
     this.#owners.set(session, [...ownersOf(socket), { name: `connection ${++this.#accepted}` }])
     const { clock } = this.#options
-    // A connection without a call ends. The session's own timeout would restart at each read and write, at a cost. And close() would wait for a peer that
-    // is no longer read after an error of the protocol.
+    // A connection without a call ends after 30 s. The session's own timeout would restart at each read and write, at a
+    // cost. And close() would wait for a peer that is no longer read after an error of the protocol.
     const idle = (): Cancel => clock.after(30_000, () => session.destroy())
     let cancel = idle()
     let calls = 0

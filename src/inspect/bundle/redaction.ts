@@ -245,7 +245,10 @@ function parsed(data: Buffer): unknown {
   return JSON.parse(data.toString('utf8'))
 }
 
-/** Hashes of names, in the names of chains of iptables mode: they would let a guess be tested, and follow from the pseudonyms. */
+/**
+ * Hashes of names, in the names of chains of iptables mode: they would let a guess be tested, and follow from the
+ * pseudonyms.
+ */
 function* hashesOf(state: unknown, rename: (text: string) => string): Generator<readonly [string, string]> {
   for (const service of listAt(state, 'services'))
     for (const port of listAt(service, 'ports')) {

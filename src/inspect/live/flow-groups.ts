@@ -90,7 +90,7 @@ interface FlowGroupsOptions {
   readonly filter: FlowFilter
   readonly by: Grouping
   readonly withVolume: boolean
-  /** Maximum number of groups; connections of further groups are counted together. */
+  /** Maximum number of groups, 100,000 by default; connections of further groups are counted together. */
   readonly groupsMax?: number
 }
 
@@ -148,8 +148,8 @@ export class FlowGroups {
       group.ended = 0
       group.volume = undefined
     }
-    // Groups that met no connection since the last time would stay forever.
-    // Groups without connections that may stay for the next interval.
+    // Groups that met no connection since the last time would stay forever. Up to 5,000 may: they save the next interval
+    // their lookups.
     if (idle.length < 5_000) return
     for (const key of idle) this.#groups.delete(key)
     this.#forgetPairs()

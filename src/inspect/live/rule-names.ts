@@ -201,7 +201,8 @@ export class RuleNames {
     const steps = this.#tracers.flatMap((tracer): readonly TraceStep[] => {
       const surroundings = { localIps: this.#localIps }
       try {
-        // Outcomes of one packet that are computed to find the elements that it met; a Service has more with very many endpoints.
+        // Outcomes of one packet that are computed to find the elements that it met; a Service has more with very many
+        // endpoints.
         const ways = tracer.ways(packet, surroundings, 2_000)
         return (ways.find(({ trace }) => endOf(trace) === to) ?? ways[0])?.trace.steps ?? []
       } catch {

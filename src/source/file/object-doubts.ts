@@ -128,7 +128,10 @@ const METADATA: ApiFields = {
 
 const TYPE = all('apiVersion kind')
 
-/** Every field of the kinds that are read, but for those below fields without a meaning here; as of Kubernetes 1.36 (core/v1, discovery/v1, networking/v1). */
+/**
+ * Every field of the kinds that are read, but for those below fields without a meaning here; as of Kubernetes 1.36 (core/v1,
+ * discovery/v1, networking/v1).
+ */
 export const API_FIELDS: Readonly<Record<string, ApiKindFields>> = {
   Service: {
     apiVersion: 'v1',

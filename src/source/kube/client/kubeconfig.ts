@@ -288,7 +288,10 @@ function inCluster({ env, serviceAccountFolder }: AccessOptions): Access {
   }
 }
 
-/** The text of a file of at most 1 MiB: kubeconfigs, tokens and certificates are a few KiB. Throws ApiError 'credentials' that names `what` and the path. */
+/**
+ * The text of a file of at most 1 MiB: kubeconfigs, tokens and certificates are a few KiB. Throws ApiError 'credentials' that
+ * names `what` and the path.
+ */
 export async function readSmallFile(path: string, what: string): Promise<string> {
   try {
     const file = await open(path)
