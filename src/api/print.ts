@@ -102,6 +102,7 @@ async function writeAll(
     await clock.breathe()
     while (backlogBytes() > BACKLOG_MAX) {
       signal.throwIfAborted()
+      // 10 ms between two looks at what is not read yet.
       await new Promise<void>(done => clock.after(10, done))
     }
   }

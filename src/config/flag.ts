@@ -160,6 +160,7 @@ function nearestFlag(name: string, specs: readonly FlagSpec[]): FlagSpec | undef
   )
   if (near !== undefined) return specs.find(spec => spec.name === near)
   const alike = specs.filter(spec => spec.name.startsWith(name) || name.startsWith(spec.name))
+  // Three letters or fewer are the beginning of too much.
   return name.length < 4 || alike.length > 1 ? undefined : alike[0]
 }
 

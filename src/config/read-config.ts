@@ -284,6 +284,7 @@ const TYPE = /^([a-z0-9]([-a-z0-9.]*[a-z0-9])?\/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-
 /** Gives the reason why a text cannot be the type of the condition; undefined if it can. */
 export function whyNotConditionType(type: string): string | undefined {
   if (TAKEN.includes(type)) return 'is a condition that kubelet or a cloud controller sets; use another type'
+  // The API server's limit for the type of a condition (metav1.Condition).
   return TYPE.test(type) && type.length <= 316
     ? undefined
     : 'is not the type of a condition, such as ServiceProxyReady or example.com/ServiceProxyReady'

@@ -168,6 +168,7 @@ export class Cluster {
       accept: 'application/json',
       ...request,
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      // The answer to a small request, and each piece of it, comes within 10 s; otherwise it is sent again.
       idleMs: 10_000,
       longLived: false,
       signal: this.#stop.signal,
@@ -321,6 +322,7 @@ export class KernelReport {
     const { intake, proof, report } = this.#options
     const quarantined = this.#options.quarantined()
     const refused = intake.refused
+    // A report names eight, as many as LACKING_MAX in its reader, and counts all.
     report({
       held: this.#held,
       failure: this.#failure,

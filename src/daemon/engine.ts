@@ -24,6 +24,7 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
       if (flag !== undefined) setFlagsFromString(flag)
     },
     loaded() {
+      // A second after the first sync, when the work of the start is over.
       clock.after(1_000, () => {
         try {
           releasePages(pagesOfFiles(readFileSync('/proc/self/smaps', 'latin1')))

@@ -81,6 +81,7 @@ export class Flows {
     } catch (err) {
       log.debug({ err }, 'cannot read conntrack usage')
     }
+    // The usage is looked at every 30 s; the kernel logs a full table itself.
     return 30_000
   }
 

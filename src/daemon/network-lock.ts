@@ -130,6 +130,7 @@ type Joined =
  */
 async function join(options: NetworkLockOptions, mask: number): Promise<Joined> {
   let seen: Member | undefined
+  // Twelve tries, with random pauses between them: several processes that start together do not meet each time.
   for (let attempt = 0; attempt < 12; attempt++) {
     if (seen !== undefined) await pause(options)
     const tried = await joinOnce(options, mask)
@@ -268,6 +269,7 @@ function askHolder(name: string): Promise<string> {
     let answer = ''
     const socket = connect({ path: `\0${name}` })
     socket.setEncoding('utf8')
+    // The holder's name is for a message alone: half a second and 200 letters are enough.
     socket.setTimeout(500, () => socket.destroy())
     socket.on('data', (text: string) => {
       answer += text

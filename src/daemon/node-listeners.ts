@@ -110,6 +110,7 @@ export class NodeListeners {
       this.#options.failed?.()
       if (!this.#failing) this.#options.warn({ err: errorOf(thrown) }, FAILED)
       this.#failing = true
+      // Again in a second: a list that changed during each attempt may be whole then.
       if (this.#options.retry !== undefined) this.#retries.wake(1_000)
       return this.#postponed(keys, snapshot.services)
     }

@@ -8,7 +8,7 @@ export class OnceFailures {
     this.#count = 0
   }
 
-  /** Takes the error of a failed pass. Gives whether to give up: a retry does not gain a privilege. */
+  /** Takes the error of a failed pass. Gives whether to give up: after three, and at once for a lack of privilege. */
   failed(error: Error): boolean {
     this.#count++
     return this.#count >= 3 || privilegeHint(error) !== undefined

@@ -48,6 +48,7 @@ export class RemovalGuard {
     if (!this.#isLogged) log.warn({ kernel, source }, DOUBTED)
     this.#isLogged = true
     const over = new Promise<void>(done => this.#over.signal.addEventListener('abort', () => done()))
+    // A second read of a large cluster takes seconds; after a minute without its end, the next pass asks again.
     const hasEnded = await within(clock, 60_000, Promise.race([read, over]))
     if (this.#over.signal.aborted) return true
     this.#isSettled = hasEnded

@@ -114,6 +114,7 @@ export class FlowPass {
     for (let attempt = 1; attempt <= DUMP_ATTEMPTS; attempt++) {
       if (isStopped()) throw new Stopped()
       if (await client.dump(filter, visitor)) return
+      // 20 ms more after each attempt, and never in step with what changes the table.
       const delayMs = 20 * attempt * (0.5 + random())
       await new Promise<void>(resolve => clock.after(delayMs, resolve))
     }

@@ -69,6 +69,7 @@ export class HttpConnections {
     this.#gate = new ConnectionGate(options)
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
       void this.#serve(request, response)
+    // 8 KiB and 64 headers: scrapers, probes and the web page send a dozen headers, of which a token is the longest.
     const parsing = { maxHeaderSize: 8 * 1024, insecureHTTPParser: options.isLenient === true }
     this.#http = createServer(parsing, onRequest)
     this.#http.maxHeadersCount = 64

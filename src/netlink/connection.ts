@@ -371,6 +371,7 @@ export async function sendDatagram(
       if (!PASSING.has(error.code) || attempt === SEND_ATTEMPTS)
         return { ...nothing, loss: undefined, unsent: notSent(error) }
     }
+    // 5 ms more after each attempt: memory comes back as buffers are read.
     await new Promise<void>(resolve => clock.after(5 * attempt, resolve))
   }
 }

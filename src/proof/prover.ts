@@ -143,6 +143,7 @@ export class Prover implements DaemonProver {
       const text = errorText(err)
       if (text !== this.#failure) log.warn({ err }, 'cannot prove the rules in the kernel; retrying')
       this.#failure = text
+      // A read that fails is no difference: again in 30 s.
       return 30_000
     }
   }

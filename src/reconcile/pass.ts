@@ -89,7 +89,10 @@ interface Goal<State> extends Pick<PassOptions<State, Plan<State>>, 'doubts'> {
   readonly table: FrontendTable
   readonly reason: PassReason
   readonly without: ReadonlySet<string>
-  /** Tests whether our objects caused the rejection of a plan in this round; `observed` if it was made of an observed state. */
+  /**
+   * Tests whether our objects caused the rejection of a plan in this round; `observed` if it was made of an observed
+   * state.
+   */
   readonly isOurFault: (observed: boolean, round: number) => boolean
 }
 
@@ -368,6 +371,7 @@ function failedFamily({ refusals }: Receipt): FailedFamily | undefined {
 function firstObjects(lines: Iterable<PlanLine>): string[] {
   const objects: string[] = []
   for (const { verb, object } of lines) {
+    // A log line names ten.
     if (objects.length === 10) break
     objects.push(`${verb} ${object}`)
   }

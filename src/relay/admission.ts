@@ -19,8 +19,8 @@ interface TokenReviewsOptions {
 const PATH = '/apis/authentication.k8s.io/v1/tokenreviews'
 const ANSWER_MS_MAX = 8_000
 /**
- * A node begins four streams every 5 to 10 minutes: they cost one review. There are more places than a relay has connections,
- * since kubelet renews each token in the meantime.
+ * A node begins four streams every 5 to 10 minutes: they cost one review. There are more places than a relay has
+ * connections, since kubelet renews each token in the meantime.
  */
 const ACCEPTED = { most: 4_096, ms: 300_000 } as const
 /** Apart from those of nodes: strangers push each other out. */
@@ -138,6 +138,7 @@ export class TokenReviews {
         longLived: false,
         signal: controller.signal,
       })
+      // 64 KiB: a review comes back with its token, and a status of a few KiB.
       const answer = await collect(response, 64 * 1024)
       if (answer === undefined) throw new Error('the answer is too long')
       if (response.status !== 200 && response.status !== 201) throw new Error(`status ${response.status}`)

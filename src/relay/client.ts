@@ -330,6 +330,7 @@ export class RelayClient implements ApiClient {
 
   #probeLater(): void {
     const { clock, random } = this.#options
+    // Mean time between two checks whether a relay answers again: a minute. Nodes do not come back together.
     this.#cancelProbe = clock.after(60_000 * (0.5 + random()), () => void this.#probe())
   }
 

@@ -162,6 +162,7 @@ class Session {
 
   #refused(reason: string): void {
     const nowMs = systemClock.nowMs()
+    // A log line every 10 s is enough.
     if (nowMs - this.#refusedMs < 10_000) return
     this.#refusedMs = nowMs
     this.#options.log.warn({ reason }, 'rejected a reader')

@@ -156,6 +156,7 @@ function watchPulse(session: ClientHttp2Session, clock: Clock): void {
       session.ping(() => {
         isAnswered = true
       })
+    // A PING every 15 s, to be answered before the next one: a node changes to another relay within 30 s.
     cancel = clock.after(15_000, () => {
       if (isAnswered) beat()
       else session.destroy(new Error('the relay does not answer a PING'))
@@ -225,6 +226,7 @@ class Http2Call implements RelayCall {
       'grpc-accept-encoding': 'gzip',
     })
     this.#stream = stream
+    // 16 MiB: a response has 256 KiB or one object, and an object of the API server a few MiB.
     const reader = new MessageReader(16 * 1024 * 1024, { readsGzip: true })
     let status: readonly [code: number, text: string] = [UNAVAILABLE, 'the connection was lost']
     const read = (headers: { readonly [name: string]: unknown }): void => {

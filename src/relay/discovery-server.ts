@@ -92,6 +92,7 @@ export class DiscoveryServer {
   }
 
   #sweepLater(): Cancel {
+    // A look every 5 s at what is due after a minute: a word to a quiet reader, and the end of one that is silent.
     return this.#options.clock.after(5_000, () => {
       for (const stream of [...this.#streams]) stream.sweep()
       this.#cancelSweep = this.#streams.size > 0 ? this.#sweepLater() : undefined

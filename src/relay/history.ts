@@ -36,6 +36,7 @@ export class History {
   /** The newest revision of a history that has ended. Revisions up to it may be of that one, or of the present one. */
   #endedAt: string | undefined
 
+  /** 32 MiB for each kind: a node that comes back after minutes gets the difference, and not all objects. */
   constructor(bytesMax = 32 * 1024 * 1024) {
     this.bytesMax = bytesMax
   }

@@ -147,7 +147,8 @@ export class NodeReports {
     // The changes of a list have no known time.
     if (by !== 'watch' || this.#reporting === 0) return
     const ageMs = triggerMs === undefined || wallMs === undefined ? -1 : wallMs() - triggerMs
-    // A time that a change bears counts if it is not longer ago, by the wall clock of the relay.
+    // A time that a change bears counts if it is not longer ago than 10 minutes, by the wall clock of the relay: an older
+    // one is of an earlier change, or of a clock that is wrong.
     const isUsable = ageMs >= 0 && ageMs < 600_000
     this.#latencies.changed(kind, revision, { nowMs, ...(isUsable ? { triggerMs: nowMs - ageMs } : {}) })
   }
@@ -193,7 +194,8 @@ export class NodeReports {
     const { goal } = this
     for (const node of this.nodes()) {
       const { state: judged } = judgeNode(node, goal)
-      // A node that has lacked a change for less is not behind, for metrics.
+      // For metrics, a node that has lacked a change for less than 10 s is not behind: while changes keep coming, it always
+      // lacks one, and its reports are a second apart.
       const state = judged === 'behind' && node.behindMs < 10_000 ? 'updating' : judged
       states.set(state, (states.get(state) ?? 0) + 1)
     }

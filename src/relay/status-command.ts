@@ -142,6 +142,7 @@ async function ask(request: Request, relays: readonly Relay[], io: Io): Promise<
       saidMs = nowMs
       io.err(`${oneLine(progressText(round))}\n`)
     }
+    // Two questions a second; a line of progress every 2 s.
     await pause(systemClock, Math.min(500, untilMs - nowMs), io.signal)
   }
 }

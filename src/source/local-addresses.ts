@@ -62,7 +62,7 @@ export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddres
   }
   const reads: Pacer = new Pacer({ clock, run: read })
   // Listening begins before the first read, so that no change falls between the two.
-  // Interfaces come up with several addresses.
+  // Interfaces come up with several addresses: those of 5 ms are one read.
   const unwatch = reader.watch(() => reads.wake(5))
   reads.wake()
   const stop = async (): Promise<void> => {

@@ -43,6 +43,7 @@ export function openAdminServer({ path, clock, report, page, ...pages }: AdminSe
   return new HttpServer({
     at: { path },
     clock,
+    // Commands open one at a time, the web page a few.
     connectionsMax: 16,
     handle: adminHandler(pages, clock, page),
     hardFail: false,

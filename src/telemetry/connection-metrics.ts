@@ -118,6 +118,7 @@ function readerOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): 
     }
   }
   return () => {
+    // At most every 5 s: each read dumps a map of the kernel.
     if (nowMs() - startedMs >= 5_000) {
       startedMs = nowMs()
       running = update()

@@ -168,6 +168,7 @@ export class EventRecorder {
     for (let series = this.#queue[0]; series !== undefined; series = this.#queue[0]) {
       const result = await this.#write(series)
       if (this.#writes.isStopped) return undefined
+      // Twelve tries, as in client-go (maxTriesPerEvent).
       if (result === 'retry' && series.tries < 12) {
         this.#writes.rest(backoffMs(series.tries, { ...RETRY, random }))
         return 0
@@ -219,6 +220,7 @@ export class EventRecorder {
 
   #complain(why: 'refused' | 'retries' | 'limit', fact: EventFact): void {
     const nowMs = this.#options.clock.nowMs()
+    // A line a minute.
     if (nowMs - this.#complaintMs < 60_000) return
     this.#complaintMs = nowMs
     this.#options.lost(why, regardingText(fact.regarding), fact.reason)

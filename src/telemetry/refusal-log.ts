@@ -79,6 +79,7 @@ export class RefusalLog {
     const now: RefusedSince = { wallMs: this.#wallMs(), orEarlier: this.#isFirst }
     const times = new Map<string, RefusedSince>()
     for (const refusal of refusals) {
+      // The texts of 10,000 refusals are a few MiB; a cluster of bad objects fills no more memory.
       if (this.#times + times.size >= 10_000) break
       const key = refusalIdentity(refusal)
       const since = before?.get(key) ?? (known.has(key) ? undefined : now)

@@ -15,6 +15,10 @@ import { FollowedText } from '../../base/followed-text.ts'
 
 const HANDSHAKE_MS = 10_000
 
+/**
+ * For each connection. RFC 9113 wants 100 calls at least. Of headers, gRPC suggests a limit of 8 KiB; a call has a dozen, the
+ * longest of which is a token.
+ */
 const LIMITS = {
   settings: { maxConcurrentStreams: 128, maxHeaderListSize: 16 * 1024 },
   maxHeaderListPairs: 64,

@@ -107,6 +107,7 @@ export class Transfer {
 
   /** Short runs in one block; behind the last one of all, the Sync. */
   #gather(): void {
+    // 64 KiB, as the memory of objects has (docs/decisions/0019).
     const block = Buffer.allocUnsafeSlow(64 * 1024)
     const most = block.length - SYNC.length
     let at = 0

@@ -144,6 +144,7 @@ export class SavedState {
     } catch (thrown) {
       if (thrown instanceof SavedStateError) this.#refuse(thrown)
       else this.#unreadable(errorOf(thrown))
+      // Again in 30 s, as long as the first pause between warnings.
       return thrown instanceof SavedStateError ? undefined : 30_000
     }
   }

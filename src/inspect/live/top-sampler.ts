@@ -178,6 +178,7 @@ export class TopSampler {
     this.#rows.takeOpen(all)
     const sums = new Map<string, number>()
     for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)
+    // Five fit into the line above the table.
     this.#largest = [...sums]
       .sort(([, a], [, b]) => b - a)
       .slice(0, 5)

@@ -59,6 +59,7 @@ export function servicesPage(source: PageSource, query: URLSearchParams): Servic
     .filter(({ key }) => key.toLowerCase().includes(filter))
     .sort((a, b) => compareTexts(a.key, b.key))
   const compare = SORTS.get(query.get('sort') ?? '')
+  // 50 rows unless the page asks otherwise, and 200 at most: each is computed.
   const [offset, limit] = [wholeNumber(query.get('offset'), 0), wholeNumber(query.get('limit'), 50)]
   const end = offset + Math.min(limit, 200)
   // In the order of the names, only the rows on show are computed.

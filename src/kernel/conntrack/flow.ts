@@ -295,6 +295,7 @@ const HALF_OPEN: ValuesOf<typeof CONNTRACK> = {
 }
 
 export function deleteBytesMax({ tuple }: Flow): number {
+  // The headers, and what a deletion has beside the tuple.
   return 48 + tuple.length
 }
 

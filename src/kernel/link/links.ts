@@ -197,6 +197,7 @@ export async function listAddresses(
     const found: LinkAddress[] = []
     const whole = await connection.dump(addressesInto(found))
     if (whole && !isTorn()) return found
+    // 5 ms more after each attempt: addresses come in bursts of some milliseconds.
     await new Promise<void>(resolve => clock.after(5 * attempt, resolve))
   }
   const extendedAck = `they changed during each of ${ATTEMPTS} attempts`

@@ -180,6 +180,7 @@ export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
     const attempt = new Attempt(connection, false)
     const value = await read(attempt)
     if (!attempt.isOver && readGeneration() === generation) return { value, generation, unsettled: false }
+    // 5 ms more after each try: another program's commit takes some milliseconds.
     await new Promise<void>(resolve => clock.after(5 * tries, resolve))
   }
   const generation = readGeneration()

@@ -181,6 +181,7 @@ export async function retireIpvsPlane({
   const servers = placed.map(({ server }) => server)
   const endMs = clock.nowMs() + options.drainMs
   while (!signal.aborted && clock.nowMs() < endMs && (await hasConnections(kernel, servers)))
+    // A look a second: each lists all real servers.
     await pause(clock, Math.min(1_000, endMs - clock.nowMs()), signal)
   if (!signal.aborted) await plane.cleanup()
 }

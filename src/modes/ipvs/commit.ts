@@ -289,6 +289,7 @@ export class Committer {
       const isLast = attempt === DESTROY_ATTEMPTS || busy.length === 0 || result.unknown !== undefined
       if (isLast) return { ...stepOf(result, familyOfIpset), bytes, messages }
       left = busy
+      // 10 ms more after each attempt: see IN_USE.
       await new Promise<void>(resolve => this.#options.clock.after(10 * attempt, resolve))
     }
   }

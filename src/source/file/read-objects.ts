@@ -99,6 +99,7 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
 
 async function readJson(handle: FileHandle, collector: Collector): Promise<void> {
   const stream = new JsonItems(JSON_OBJECT_BYTES_MAX)
+  // A piece is parsed in a few milliseconds.
   const chunk = Buffer.allocUnsafe(256 * 1024)
   let items: { readonly value: unknown; readonly line: number }[] = []
   for (;;) {

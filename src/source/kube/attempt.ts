@@ -53,8 +53,8 @@ interface WatchBackoffOptions {
 const FIRST_MS = 800
 
 /**
- * Delays between attempts at the API server, as those of client-go's reflector: they double, and restart after two
- * minutes without a failure.
+ * Delays between attempts at the API server, as those of client-go's reflector (0.8 s, 30 s, 2 min): they double up to
+ * half a minute, and restart after two minutes without a failure.
  */
 export class WatchBackoff {
   readonly #options: WatchBackoffOptions

@@ -175,6 +175,7 @@ export class Exchange {
   }
 
   async #statusOf(response: ApiResponse): Promise<ApiStatus | undefined> {
+    // 64 KiB: a Status has some hundred bytes; what is longer is no Status.
     const body = await collect(response, 64 * 1024)
     return body === undefined ? undefined : readStatus(response.contentType, body)
   }

@@ -31,7 +31,7 @@ export interface KubeSourceOptions {
   readonly accept: string
   /** Reads also the fields that only back ends get. */
   readonly details?: boolean
-  /** Mean distance between checks for lost events, milliseconds. */
+  /** Mean distance between checks for lost events, milliseconds; 10 minutes by default. */
   readonly checkPeriodMs?: number
   /** Maximum parts of all objects (see partsOf): the newest beyond it are refused. Undefined for no bound. */
   readonly partsMax?: number | undefined

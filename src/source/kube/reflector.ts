@@ -351,7 +351,8 @@ export class Reflector<E extends Change = SourceEvent> {
     if (isDenied) this.#trouble({ scope: 'denied', text: `${text}; continuing without it` }, 'list')
     else this.#trouble({ scope: 'absent', text: `API not served; continuing without it (${text})` }, 'list')
     this.#tellListed()
-    // An API server that has just started denies everything for a moment.
+    // An API server that has just started denies everything for a moment. One that lacks the API may be upgraded: it is
+    // asked every 5 minutes, by each node at another time.
     return isDenied ? this.#backoff.nextMs() : 240_000 + 120_000 * this.#options.random()
   }
 
