@@ -26,6 +26,8 @@ export interface CappedServices {
   /** Bytes of each Service within the cap of one Service, and of all these. */
   readonly costs: PersistentMap<number>
   readonly total: number
+  /** The keys of `costs`, the oldest Service first; undefined while all fit. */
+  readonly byAge: readonly ServiceKey[] | undefined
   /** The keys of `costs` that do not fit beside older Services. */
   readonly overAll: ReadonlySet<ServiceKey>
 }
@@ -44,6 +46,7 @@ const NOTHING: CappedServices = {
   refused: PersistentMap.empty(),
   costs: PersistentMap.empty(),
   total: 0,
+  byAge: undefined,
   overAll: new Set(),
 }
 
@@ -58,9 +61,10 @@ export function withinCaps(input: CapsInput): {
   const { here, previous = NOTHING, snapshot, touched } = input
   const { memory } = here.options
   if (memory === undefined) return { caps: { ...NOTHING, services: snapshot.services }, affected: new Set() }
-  const { costs, total } = costsAfter(input, memory, previous)
+  const { costs, total, isSameOrder } = costsAfter(input, memory, previous)
   const isWithin = total <= memory.bytes
-  const overAll = isWithin ? NOTHING.overAll : newestBeyond(oldestFirst(costs, snapshot), costs, memory.bytes)
+  const byAge = isWithin ? undefined : (isSameOrder && previous.byAge) || oldestFirst(costs, snapshot)
+  const overAll = byAge === undefined ? NOTHING.overAll : newestBeyond(byAge, costs, memory.bytes)
   const changes = new Map<ServiceKey, RefusedService | undefined>()
   const moved = [...previous.overAll, ...overAll].filter(
     key => previous.overAll.has(key) !== overAll.has(key),
@@ -74,7 +78,7 @@ export function withinCaps(input: CapsInput): {
   const affected = new Set(changes.keys())
   const refused = previous.refused.withOwn(changes)
   const services = servicesAfter(input, refused, affected)
-  return { caps: { services, refused, costs, total, overAll }, affected }
+  return { caps: { services, refused, costs, total, byAge, overAll }, affected }
 }
 
 /** Gives the Snapshot that is resolved: Services that there is no memory for stand in it as stubs. */
@@ -82,22 +86,27 @@ export function cappedSnapshot(snapshot: Snapshot, { services }: CappedServices)
   return { ...snapshot, services }
 }
 
+/** `isSameOrder`: no Service has come, gone or been created anew. */
 function costsAfter(
   { here, snapshot, touched }: CapsInput,
   memory: ServiceMemory,
   previous: CappedServices,
-): Pick<CappedServices, 'costs' | 'total'> {
+): Pick<CappedServices, 'costs' | 'total'> & { readonly isSameOrder: boolean } {
   const changes = new Map<ServiceKey, number | undefined>()
   let { total } = previous
+  let isSameOrder = true
   for (const key of touched) {
     const before = previous.costs.get(key)
     const bytes = costIn(here, snapshot, key)?.bytes
     const now = bytes === undefined || bytes > serviceCap(memory) ? undefined : bytes
+    const isSameAge =
+      previous.services.get(key)?.creationTimestamp === snapshot.services.get(key)?.creationTimestamp
+    if ((before === undefined) !== (now === undefined) || !isSameAge) isSameOrder = false
     if (now === before) continue
     changes.set(key, now)
     total += (now ?? 0) - (before ?? 0)
   }
-  return { costs: previous.costs.withOwn(changes), total }
+  return { costs: previous.costs.withOwn(changes), total, isSameOrder }
 }
 
 function costIn(here: NodeContext, { services, slices }: Snapshot, key: ServiceKey): ServiceCost | undefined {

@@ -184,8 +184,10 @@ function settledList(before: SliceList | undefined, now: SliceList | undefined):
   return isSameList ? before : now
 }
 
-/** Characters that one part of a pool holds. */
-const POOL_TEXT_MAX = 2 << 20
+/** Characters that one part of a pool holds: zone hints of 5,000 nodes in ten conditions each. */
+const POOL_TEXT_MAX = 8 << 20
+/** A cluster has fewer lists of ports. */
+const POOL_PORTS_TEXT_MAX = 2 << 20
 /** Each entry, and each name in it, counts as so many characters more. */
 const ENTRY_TEXT = 64
 /** Values with longer texts are hardly ever repeated. */
@@ -199,11 +201,11 @@ const TRAITS_MAX = 16
  * which costs memory and nothing else.
  */
 export class ValuePool {
-  readonly #names = new Part<string>()
+  readonly #names = new Part<string>(POOL_TEXT_MAX)
   /** By node name. */
-  readonly #traits = new Part<EndpointTraits[]>()
-  readonly #endpointPorts = new Part<readonly EndpointPort[]>()
-  readonly #servicePorts = new Part<readonly ServicePortSpec[]>()
+  readonly #traits = new Part<EndpointTraits[]>(POOL_TEXT_MAX)
+  readonly #endpointPorts = new Part<readonly EndpointPort[]>(POOL_PORTS_TEXT_MAX)
+  readonly #servicePorts = new Part<readonly ServicePortSpec[]>(POOL_PORTS_TEXT_MAX)
 
   get size(): number {
     return this.#names.values.size
@@ -241,7 +243,12 @@ export class ValuePool {
 
 class Part<V> {
   readonly values = new Map<string, V>()
+  readonly #textMax: number
   #held = 0
+
+  constructor(textMax: number) {
+    this.#textMax = textMax
+  }
 
   shared(key: string, value: V): V {
     const known = this.values.get(key)
@@ -253,7 +260,7 @@ class Part<V> {
   /** Counts an entry with so much text, for which the others may have to go; false for one that is too long. */
   makesRoom(text: number): boolean {
     if (text > VALUE_TEXT_MAX) return false
-    if (this.#held + text > POOL_TEXT_MAX) {
+    if (this.#held + text > this.#textMax) {
       this.values.clear()
       this.#held = 0
     }

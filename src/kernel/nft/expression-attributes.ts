@@ -1,9 +1,10 @@
+import { append } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
 import { fieldOf } from '../../base/plain-data.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { type IndexOfIpset, ipsetMatchOf, matchAttributesOf, type NameOfIpset } from './ipset-match.ts'
-import { type DATA, EXPRESSION, type EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
+import { type DATA, EXPRESSION, EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
 import type { Expression, Verdict } from './state.ts'
 
 /** How an attribute is made from a field of a value. */
@@ -11,7 +12,7 @@ interface Column {
   /** The field, where it has not the name of the attribute. */
   readonly field?: string
   readonly write: (value: unknown) => unknown
-  /** Undefined for an attribute that makes no value. Absent for an attribute that says the same as another one. */
+  /** Undefined for an attribute that no value is written as. Absent for one that says the same as another one. */
   readonly read?: (attribute: unknown) => unknown
   /** The value may lack the field. */
   readonly isOptional?: true
@@ -41,6 +42,11 @@ function oneOf(numbers: Readonly<Record<string, number>>): Column {
     write: name => numbers[String(name)],
     read: number => Object.keys(numbers).find(name => numbers[name] === number),
   }
+}
+
+/** Undefined for what is no number of 64 bits, or not exactly a number of JavaScript. */
+function safeNumber(value: unknown): number | undefined {
+  return typeof value === 'bigint' && value <= Number.MAX_SAFE_INTEGER ? Number(value) : undefined
 }
 
 function verdictIn(data: unknown): unknown {
@@ -85,7 +91,7 @@ const ROWS: Readonly<Record<Kind, Row>> = {
       flags: {
         field: 'inverted',
         write: isInverted => (isInverted === true ? nft.NFT_LOOKUP_F_INV : undefined),
-        read: flags => flags === nft.NFT_LOOKUP_F_INV,
+        read: (flags = 0) => (flags === 0 || flags === nft.NFT_LOOKUP_F_INV ? flags !== 0 : undefined),
       },
     },
   },
@@ -138,7 +144,7 @@ const ROWS: Readonly<Record<Kind, Row>> = {
       timeout: {
         field: 'timeoutMs',
         write: ms => (ms === 0 ? undefined : BigInt(Number(ms))),
-        read: (timeout = 0n) => Number(timeout),
+        read: (timeout = 0n) => safeNumber(timeout),
       },
     },
   },
@@ -148,7 +154,7 @@ const ROWS: Readonly<Record<Kind, Row>> = {
   limit: {
     tag: 'limit',
     columns: {
-      rate: { field: 'perSecond', write: rate => BigInt(Number(rate)), read: rate => Number(rate) },
+      rate: { field: 'perSecond', write: rate => BigInt(Number(rate)), read: safeNumber },
       burst: SAME,
     },
     always: { unit: 1n, type: nft.NFT_LIMIT_PKTS, flags: 0 },
@@ -205,63 +211,78 @@ export function registerNumber(number: number | undefined): number | undefined {
   return undefined
 }
 
+/** A row, as it is read. */
+interface Reader {
+  readonly kind: string
+  readonly columns: readonly (readonly [string, Column])[]
+  /** The other attributes of the expression, with what they have to be. */
+  readonly others: readonly (readonly [string, unknown])[]
+}
+
+/** What the kernel lists for an attribute that kprobe leaves out. */
+const DEFAULTS: Readonly<Record<string, unknown>> = { flags: 0, op: 0, offset: 0, timeout: 0n }
+
+/** By tag, and unfolded once: a dump may contain millions of expressions. */
+const READERS = readersByTag()
+
+function readersByTag(): ReadonlyMap<string, readonly Reader[]> {
+  const readers = new Map<string, Reader[]>()
+  for (const [kind, { tag, columns, always = {} }] of Object.entries(ROWS)) {
+    const others = Object.keys(EXPRESSIONS[tag].fields).filter(name => !Object.hasOwn(columns, name))
+    append(readers, tag, {
+      kind,
+      columns: Object.entries(columns).filter(([, { read }]) => read !== undefined),
+      others: others.map((name): [string, unknown] => [name, always[name] ?? DEFAULTS[name]]),
+    })
+  }
+  return readers
+}
+
 /**
  * Decodes an expression of a dump. It is `unknown` where no value stands for it: where kprobe would write other
  * attributes for the value.
  */
 export function expressionOf(attributes: ExpressionAttributes, nameOf?: NameOfIpset): Expression {
+  // The kernel lists its counts.
+  if (attributes.tag === 'counter') return { kind: 'counter' }
   const ipset = attributes.tag === 'match' ? ipsetMatchOf(attributes.data, nameOf) : undefined
   if (ipset !== undefined) return ipset
-  for (const [kind, row] of Object.entries(ROWS)) {
-    const value = row.tag === attributes.tag ? candidateOf(kind, row, attributes.data) : undefined
-    if (value !== undefined && meaningOf(attributesOf(value)) === meaningOf(attributes)) return value
+  const data = attributes.tag === 'nat' ? withoutImplied(attributes.data) : fieldOf(attributes, 'data')
+  for (const reader of READERS.get(attributes.tag) ?? []) {
+    const value = valueBy(reader, data)
+    if (value !== undefined) return value
   }
   const { name, octets } = EXPRESSION.asOctets(attributes)
   return { kind: 'unknown', name, data: octets }
 }
 
-/** Undefined where the attributes lack a field of the value. */
-function candidateOf(kind: string, { columns }: Row, attributes: object): Expression | undefined {
+/** Undefined where the attributes say less or more than a value of this kind. */
+function valueBy({ kind, columns, others }: Reader, data: unknown): Expression | undefined {
+  for (const [name, expected] of others)
+    if ((fieldOf(data, name) ?? DEFAULTS[name]) !== expected) return undefined
   const value: Record<string, unknown> = { kind }
-  for (const [name, { field = name, read, isOptional = false }] of Object.entries(columns)) {
-    if (read === undefined) continue
-    value[field] = read(fieldOf(attributes, name))
-    if (value[field] === undefined && !isOptional) return undefined
+  for (const [name, { field = name, read, isOptional }] of columns) {
+    const attribute = fieldOf(data, name)
+    const its = read?.(attribute)
+    if (its === undefined && (isOptional !== true || (attribute ?? DEFAULTS[name]) !== DEFAULTS[name]))
+      return undefined
+    value[field] = its
   }
   return isOfRows<Expression>(value) ? value : undefined
 }
 
 /** The kernel derives these two flags from the registers that are present. */
 const IMPLIED_NAT_FLAGS = nft.NF_NAT_RANGE_MAP_IPS | nft.NF_NAT_RANGE_PROTO_SPECIFIED
-const DEFAULTS = Object.entries<unknown>({ flags: 0, op: 0, offset: 0, timeout: 0n })
-const REGISTERS: readonly string[] = [
-  ...['dreg', 'sreg', 'keyReg', 'dataReg'],
-  ...['addressMin', 'addressMax', 'portMin', 'portMax'],
-]
 
-/**
- * Returns a text that is equal for attributes with the same meaning. The kernel adds defaults, the maximum of a range and
- * a counter's counts, and has two numbers for a register.
- */
-function meaningOf(attributes: ExpressionAttributes): string {
-  if (attributes.tag === 'unknown' || attributes.tag === 'counter') return attributes.tag
-  const values = new Map(DEFAULTS)
-  for (const [name, value] of Object.entries<unknown>(attributes.data))
-    if (value !== undefined) values.set(name, comparable(name, value))
-  if (attributes.tag === 'nat') {
-    for (const side of ['address', 'port'])
-      if (values.get(`${side}Max`) === values.get(`${side}Min`)) values.delete(`${side}Max`)
-    values.set('flags', (attributes.data.flags ?? 0) & ~IMPLIED_NAT_FLAGS)
+/** The kernel adds the maximum of a range that is one register. */
+function withoutImplied(data: ValuesOf<(typeof EXPRESSIONS)['nat']>): typeof data {
+  const { addressMin, addressMax, portMin, portMax, flags = 0 } = data
+  return {
+    ...data,
+    flags: flags & ~IMPLIED_NAT_FLAGS,
+    addressMax: addressMax === addressMin ? undefined : addressMax,
+    portMax: portMax === portMin ? undefined : portMax,
   }
-  return JSON.stringify(
-    [...values].map(([name, value]) => [name, typeof value === 'bigint' ? `${value}` : value]).sort(),
-  )
-}
-
-function comparable(name: string, value: unknown): unknown {
-  if (typeof value !== 'number' || !REGISTERS.includes(name)) return value
-  const number = registerNumber(value)
-  return number === undefined ? value : register(number)
 }
 
 export function verdictOf({ verdict }: ValuesOf<typeof DATA>): Verdict | undefined {

@@ -40,8 +40,9 @@ export function diffStates(
   const servers = diffServers(from.servers, to.servers, excludeCidrs)
   const addresses = diffAddresses(from.addresses, to.addresses)
   const ruleset = diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
+  const started = { ruleset: from.ruleset, observed: from.frontends === undefined }
   const split = (isPart: (operation: Operation) => boolean) =>
-    splitTransaction(ruleset.transaction.filter(isPart), from.ruleset)
+    splitTransaction(ruleset.transaction.filter(isPart), started)
   const rules = split(operation => !isRedirect(operation))
   const redirects = split(isRedirect)
   const { kind, operations } = diffChains(from.chains, to.chains, codec)

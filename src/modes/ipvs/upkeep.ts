@@ -49,6 +49,8 @@ const CHECK_SHARE = 0.05
 const SLICE_MIN = 64
 /** The number of periods in which all of them are checked. */
 const ROUND_PERIODS = 60
+/** The maximum number of virtual servers with draining real servers in one period: no commit runs while they are read. */
+const DRAINING_MAX = 256
 
 /**
  * Checks once a period what the kernel does not report: virtual servers, sizes of sets, and a share of the
@@ -61,6 +63,7 @@ export class Upkeep {
   #unwatch: (() => Promise<void>) | undefined
   /** The virtual servers that this round has not checked yet. */
   #round: ServerKey[] = []
+  #drainingRound: ServerKey[] = []
 
   constructor(options: UpkeepOptions) {
     this.#options = options
@@ -117,7 +120,7 @@ export class Upkeep {
 
   async #check(held: IpvsState): Promise<void> {
     if (this.#reportDrift(await this.#checkAll(held))) return
-    const keys = new Set([...this.#options.drains.servers, ...this.#nextSlice(held)])
+    const keys = new Set([...this.#nextDraining(), ...this.#nextSlice(held)])
     const servers = [...keys].flatMap(key => held.servers.get(key) ?? [])
     if (servers.length === 0) return
     const lists = await this.#options.kernel.ipvs.destinations(servers.map(({ server }) => server))
@@ -155,6 +158,11 @@ export class Upkeep {
   #nextSlice({ servers }: IpvsState): readonly ServerKey[] {
     if (this.#round.length === 0) this.#round = [...servers.keys()]
     return this.#round.splice(0, Math.max(SLICE_MIN, Math.ceil(servers.size / ROUND_PERIODS)))
+  }
+
+  #nextDraining(): readonly ServerKey[] {
+    if (this.#drainingRound.length === 0) this.#drainingRound = [...this.#options.drains.servers]
+    return this.#drainingRound.splice(0, DRAINING_MAX)
   }
 
   async #retire(

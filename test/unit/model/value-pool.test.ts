@@ -31,11 +31,19 @@ describe('a pool of values', () => {
     expect(pool.traits('other', READY, { forZones: ['a'], forNodes: [] })).not.toBe(known)
   })
 
+  it('shares the traits of 50,000 nodes and conditions with the hints of their zones', () => {
+    const pool = new ValuePool()
+    const traits = (at: number) => pool.traits(`node-${at}`, READY, { forZones: ['zone-a'], forNodes: [] })
+    const first = traits(0)
+    for (let at = 1; at < 50_000; at++) traits(at)
+    expect(traits(0)).toBe(first)
+  })
+
   it('gives equal text back, and forgets all when it is full', () => {
     const pool = new ValuePool()
-    const names = Array.from({ length: 40_000 }, (_, index) => `node-${index}`)
+    const names = Array.from({ length: 150_000 }, (_, index) => `node-${index}`)
     expect(names.filter(name => pool.name(name) !== name)).toEqual([])
-    expect(pool.size).toBeLessThan(20_000)
+    expect(pool.size).toBeLessThan(75_000)
   })
 
   // Whoever may write slices may write them again and again, with names that no object has any more.
@@ -44,7 +52,7 @@ describe('a pool of values', () => {
     const first = pool.traits('first', READY, NO_HINTS)
     for (let at = 0; at < 500; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8, kind))
     expect(pool.traits('first', READY, NO_HINTS)).toBe(first)
-    for (let at = 0; at < 2_000; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8, kind))
+    for (let at = 0; at < 4_000; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8, kind))
     expect(pool.traits('first', READY, NO_HINTS)).not.toBe(first)
   })
 

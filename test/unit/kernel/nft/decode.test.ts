@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import * as nft from '../../../../src/kernel/nft/constants.ts'
 import {
   decodeChain,
   decodeElements,
@@ -58,6 +59,14 @@ describe('an expression of a dump', () => {
     ['an interface lookup', 'fib', u32s([1, 8], [2, 1], [3, 1])],
     ['a conntrack field of one direction', 'ct', u32s([1, 8], [2, 8]) + attribute(3, '\0')],
     ['a limit', 'limit', attribute(1, be32(0), be32(10))],
+    [
+      'a limit without a rate',
+      'limit',
+      attribute(2, be32(0), be32(1)) + u32s([3, 5], [4, nft.NFT_LIMIT_PKTS]),
+    ],
+    ['a lookup with another flag', 'lookup', `${attribute(1, 's\0')}${u32s([2, 8], [5, 2])}`],
+    ['a second register', 'meta', u32s([2, 3], [1, 8], [3, 8])],
+    ['a register that is none', 'nat', u32s([1, 1], [2, 2], [3, 10], [5, 99])],
   ])('that our values cannot say stays as it is: %s', (_, name, data) => {
     expect(expressionOf(name, data)).toEqual({ kind: 'unknown', name, data })
   })

@@ -31,7 +31,7 @@ function holding(count: number): Ruleset {
   return { tables: [{ ...table, elements }] }
 }
 
-const RENDERED = holding(2)
+const RENDERED = { ruleset: holding(2), observed: false }
 
 function told(operations: readonly Operation[]): readonly string[] {
   return operations.map(operation => {
@@ -56,9 +56,27 @@ describe('a transaction is split', () => {
       [63, true],
       [10, false],
     ] as const) {
-      const { remove } = splitTransaction(transaction, holding(count))
+      const { remove } = splitTransaction(transaction, { ruleset: holding(count), observed: true })
       expect(remove.length === 0).toBe(first)
     }
+  })
+
+  it('without a count of what is there, for few new elements of a state that was rendered', () => {
+    const [table] = holding(2).tables
+    if (table === undefined) throw new Error('no table')
+    const unread = {
+      ...table,
+      get elements(): never {
+        throw new Error('the elements were counted')
+      },
+    }
+    const from = { ruleset: { tables: [unread] }, observed: false }
+    const deletion = change('delete-elements', ['k0', 'k1'])
+    expect(told(splitTransaction([deletion, change('add-elements', ['x'])], from).remove)).toEqual([
+      'delete-elements k0,k1',
+    ])
+    const many = change('add-elements', ['u', 'v', 'w', 'x', 'y'])
+    expect(() => splitTransaction([deletion, many], from)).toThrow('counted')
   })
 
   it('but what a table that is made anew has stays together', () => {

@@ -142,6 +142,21 @@ describe('drift that no kernel tells of', () => {
     expect(rig.upkeep.filter(({ kind }) => kind === 'drift')).toEqual([])
   })
 
+  it('is looked for beside what drains, of which a period reads 256 virtual servers at most', async () => {
+    const { rig } = await synced()
+    const services = (endpoints: readonly string[]) =>
+      Array.from({ length: 400 }, (_, i) =>
+        serviceOf(`s${i}`, { ip: `172.30.${2 + (i >> 7)}.${i & 127}`, endpoints }),
+      ).flat()
+    await rig.sync(services(['10.1.0.1', '10.1.0.2']))
+    await rig.sync(services(['10.1.0.2']))
+    const drained = () => rig.upkeep.filter(({ kind }) => kind === 'drained').length
+    await rig.until(() => drained() > 0, 3_000)
+    // Beside the slice of all virtual servers that each period reads.
+    expect(drained()).toBeLessThanOrEqual(256 + 64)
+    await rig.until(() => drained() === 400, 5_000)
+  })
+
   it.skipIf(IS_QUICK)('looks at every real server within 60 periods, a slice at a time', async () => {
     const { node, rig } = await synced()
     await rig.sync(
