@@ -63,6 +63,8 @@ interface Round {
   readonly verdicts: readonly NodeVerdict[]
   /** The reason for a missing goal, and the relays' errors. */
   readonly problems: readonly string[]
+  /** No relay answered. */
+  readonly isUnanswered: boolean
   readonly isReached: boolean
   readonly wanted: number
 }
@@ -137,7 +139,7 @@ async function ask(request: Request, relays: readonly Relay[], io: Io): Promise<
     const isOver = round.isReached || !request.waits || io.signal.aborted || nowMs >= untilMs
     if (isOver) return round
     // Without an answer the address may be wrong: the first round says so, also in a pipe.
-    if ((isMute && goal === undefined) || (io.terminal && nowMs - saidMs >= 2_000)) {
+    if ((isMute && round.isUnanswered) || (io.terminal && nowMs - saidMs >= 2_000)) {
       isMute = false
       saidMs = nowMs
       io.err(`${oneLine(progressText(round))}\n`)
@@ -161,9 +163,10 @@ async function askAll(request: Request, relays: readonly Relay[], before: Goal |
   const answers = (await Promise.all(asked)).filter(answer => answer !== undefined)
   const serving = answers.filter(({ isServing }) => isServing)
   const goal = before ?? goalOf(serving, request)
+  const isUnanswered = answers.length === 0
   if (goal === undefined) {
     problems.push(whyNoGoal(serving, request))
-    return { goal, verdicts: [], problems, isReached: false, wanted: 0 }
+    return { goal, verdicts: [], problems, isUnanswered, isReached: false, wanted: 0 }
   }
   const verdicts = nodesOf(answers, serving)
     .map(node => judgeNode(node, goal))
@@ -171,7 +174,7 @@ async function askAll(request: Request, relays: readonly Relay[], before: Goal |
   const { number, isPercent } = request.atLeast
   const wanted = isPercent ? Math.ceil((verdicts.length * number) / 100) : number
   const isReached = verdicts.length > 0 && serving.length > 0 && holding(verdicts) >= wanted
-  return { goal, verdicts, problems, isReached, wanted }
+  return { goal, verdicts, problems, isUnanswered, isReached, wanted }
 }
 
 function goalOf(serving: readonly RelayAnswer[], { revision, service }: Request): Goal | undefined {

@@ -293,7 +293,9 @@ export const CONNMARK_V1 = struct('CONNMARK', 1, 16, {
   mode: u8(12),
 })
 export const CONNMARK_V2 = struct('CONNMARK', 2, 16, {
-  ...CONNMARK_V1.fields,
+  ctmark: u32(0),
+  ctmask: u32(4),
+  nfmask: u32(8),
   shiftDir: u8(12),
   shiftBits: u8(13),
   mode: u8(14),
