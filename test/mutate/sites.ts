@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { parse } from '@babel/parser'
 import type { Node } from '@babel/types'
 import { append } from '../../src/base/collections.ts'
@@ -360,24 +361,28 @@ function isNode(value: unknown): value is Node {
   return typeof value === 'object' && value !== null && 'type' in value && 'start' in value
 }
 
-/** Chooses mutations: each kind as often as another, as far as there are any. */
+/**
+ * Chooses mutations: each kind as often as another, as far as there are any. A mutation is drawn by what it changes: after a
+ * change elsewhere the same seed chooses the same ones.
+ */
 export function chosenFrom(
   mutations: readonly Mutation[],
   { seed, count }: { readonly seed: number; readonly count: number },
 ): readonly Numbered[] {
-  const random = createRandom(seed)
-  const byKind = new Map<Kind, Mutation[]>()
-  for (const mutation of mutations) append(byKind, mutation.kind, mutation)
-  const kinds = [...byKind.values()]
-  const chosen: Numbered[] = []
-  while (chosen.length < count && kinds.some(({ length }) => length > 0)) {
-    const left = random.pick(kinds)
-    if (left.length === 0) continue
-    const mutation = random.pick(left)
-    left.splice(left.indexOf(mutation), 1)
-    chosen.push({ ...mutation, number: chosen.length })
-  }
-  return chosen
+  const lot = ({ path, kind, before, after, line }: Mutation) =>
+    [path, kind, before, after]
+      .reduce((all, part) => all.update(`${part}\0`), createHash('sha1').update(`${seed}`))
+      .digest('hex') + line
+  const byKind = new Map<Kind, { readonly lot: string; readonly mutation: Mutation }[]>()
+  for (const mutation of mutations) append(byKind, mutation.kind, { lot: lot(mutation), mutation })
+  const kinds = [...byKind.values()].map(its => its.sort((a, b) => (a.lot < b.lot ? -1 : 1)))
+  const rounds = Array.from({ length: Math.max(0, ...kinds.map(its => its.length)) }, (_, round) =>
+    kinds.flatMap(its => its[round] ?? []),
+  )
+  return rounds
+    .flat()
+    .slice(0, count)
+    .map(({ mutation }, index) => ({ ...mutation, number: index + 1 }))
 }
 
 /**

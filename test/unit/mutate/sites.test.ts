@@ -70,6 +70,19 @@ test('a seed chooses the same mutations again, each once and all kinds alike', (
   expect(new Set(choose(7)).size).toBe(12)
 })
 
+test('a change of another file or place does not change what a seed chooses', () => {
+  const choose = (text: string) =>
+    chosenFrom([...mutationsOf('other.ts', 'run(1, 2)'), ...mutationsOf('run.ts', text)], {
+      seed: 7,
+      count: 12,
+    })
+      .filter(({ path }) => path === 'run.ts')
+      .map(({ before, after }) => `${before} ${after}`)
+  const its = choose(`export const more = 1\n${SOURCE}`).filter(text => text !== '1 (2)')
+  expect(its.length).toBeGreaterThan(8)
+  expect(choose(SOURCE)).toEqual(expect.arrayContaining(its))
+})
+
 test('a mutation alone in the text does what it does behind its switch', () => {
   for (const its of all) {
     const around = { result: undefined }
