@@ -66,6 +66,14 @@ describe('README.md', () => {
 })
 
 describe('the pages', () => {
+  it('have at most 250 lines; docs/api is made from the source', () => {
+    const long = PAGES.filter(path => !path.startsWith('docs/api/')).flatMap(path => {
+      const { length } = read(path).trimEnd().split('\n')
+      return length > 250 ? [`${path}: ${length}`] : []
+    })
+    expect(long).toEqual([])
+  })
+
   it('have links that lead somewhere', () => {
     expect(PAGES.length).toBeGreaterThan(40)
     expect(PAGES.flatMap(path => brokenLinks(path).map(link => `${path}: ${link}`))).toEqual([])
