@@ -129,7 +129,8 @@ const PROGRAMS: readonly Program[] = [
     tables: /^ip6? docker-bridges$/,
     chains: /^DOCKER(?:-|$)/,
     devices: /^docker0$/,
-    effect: 'it sets the policy of FORWARD to drop: accept packets of pods in the chain DOCKER-USER',
+    effect:
+      'with iptables it sets the policy of FORWARD to drop: accept packets of pods in the chain DOCKER-USER',
   },
   {
     name: 'Podman',
