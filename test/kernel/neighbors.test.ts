@@ -8,11 +8,12 @@ import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
-import { CLUSTER, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from '../support/frontends.ts'
+import { CLUSTER, clusterIp, EXTERNAL, nodePort, service, table, vip } from '../support/frontends.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
+import { parseEndpoint } from '../support/lab/address.ts'
 import { Lab } from '../support/lab/lab.ts'
-import { NEIGHBOR_RULES, type NeighborRules } from '../support/neighbors.ts'
-import { commitAll, openPlane } from '../support/pipeline.ts'
+import { inIpv6, NEIGHBOR_RULES, type NeighborRules } from '../support/neighbors.ts'
+import { commitAll, ip, openPlane } from '../support/pipeline.ts'
 import { parseRow } from '../support/scenario.ts'
 import { expectedLine, flowAnywhere, seenLine } from '../support/scenario-outcome.ts'
 
@@ -27,25 +28,40 @@ const PACKETS = `
   outside TCP 192.168.0.2:30080 -> 10.21.0.1:8080 masqueraded
 `
 
-const endpoint = (last: number, port: number) => ({ ip: ip4(10, 21, 0, last), port, local: false })
+interface Family {
+  readonly name: 'IPv4' | 'IPv6'
+  readonly restore: string
+  readonly save: string
+  /** Rules, packets and addresses of IPv4 in this family. */
+  readonly of: (text: string) => string
+}
+
+const FAMILIES: readonly Family[] = [
+  { name: 'IPv4', restore: 'iptables-nft-restore', save: 'iptables-nft-save', of: text => text },
+  { name: 'IPv6', restore: 'ip6tables-nft-restore', save: 'ip6tables-nft-save', of: inIpv6 },
+]
+
+/** The ports of a Service in both families. Takes `ADDRESS:PORT` of its ClusterIP and of its endpoint. */
+function ports(frontend: string, backend: string, more: readonly string[] = []) {
+  return FAMILIES.map(({ name, of }) => {
+    const [to, endpoint] = [parseEndpoint(of(frontend)), parseEndpoint(of(backend))]
+    const vips = more.map(each => parseEndpoint(of(each)))
+    return {
+      v6: name === 'IPv6',
+      cluster: [{ ip: ip(endpoint.address), port: endpoint.port, local: false }],
+      frontends: [
+        clusterIp(ip(to.address), to.port, CLUSTER),
+        ...vips.map(({ address, port }) => vip(ip(address), port, EXTERNAL)),
+        ...(more.length === 0 ? [] : [nodePort(30_080, EXTERNAL)]),
+      ],
+    }
+  })
+}
 
 const SERVICES = table([
-  service('ns1/web', [
-    {
-      cluster: [endpoint(1, 8080)],
-      frontends: [
-        clusterIp(ip4(172, 30, 0, 1), 80, CLUSTER),
-        vip(ip4(198, 51, 100, 4), 80, EXTERNAL),
-        nodePort(30_080, EXTERNAL),
-      ],
-    },
-  ]),
-  service('ns1/denied', [
-    { cluster: [endpoint(2, 8080)], frontends: [clusterIp(ip4(172, 30, 0, 2), 80, CLUSTER)] },
-  ]),
-  service('kube-system/kube-dns', [
-    { cluster: [endpoint(3, 53)], frontends: [clusterIp(ip4(172, 30, 0, 53), 53, CLUSTER)] },
-  ]),
+  service('ns1/web', ports('172.30.0.1:80', '10.21.0.1:8080', ['198.51.100.4:80'])),
+  service('ns1/denied', ports('172.30.0.2:80', '10.21.0.2:8080')),
+  service('kube-system/kube-dns', ports('172.30.0.53:53', '10.21.0.3:53')),
 ])
 
 let lab: Lab
@@ -54,7 +70,7 @@ let serve: Readonly<Record<ProxyMode, () => Promise<unknown>>>
 let clients: readonly NftClient[]
 
 beforeAll(async () => {
-  lab = await Lab.start({ alsoLocal: ['172.30.0.53'] })
+  lab = await Lab.start({ alsoLocal: ['172.30.0.53', 'fd00:172::53'] })
   const nftables = openPlane({})
   const iptables = openIptablesPlane({})
   clients = [nftables.client, iptables.client]
@@ -63,7 +79,9 @@ beforeAll(async () => {
     iptables: () => commitServices(iptables.plane),
   }
 })
-beforeEach(() => load({ name: '', nft: 'flush ruleset' }))
+beforeEach(() => {
+  execFileSync('nft', ['flush', 'ruleset'])
+})
 afterAll(async () => {
   for (const client of clients) await client.close()
   await lab.close()
@@ -75,9 +93,9 @@ async function commitServices<State, P extends Plan<State>>(plane: Dataplane<Sta
   await commitAll(plane, state, finish(plane.render(SERVICES, { base: state, without: new Set() })))
 }
 
-function load({ nft, iptables }: NeighborRules): void {
-  if (nft !== undefined) execFileSync('nft', ['-f', '-'], { input: nft })
-  if (iptables !== undefined) execFileSync('iptables-nft-restore', ['--noflush'], { input: iptables })
+function load({ nft, iptables }: NeighborRules, { restore, of }: Family): void {
+  if (nft !== undefined) execFileSync('nft', ['-f', '-'], { input: of(nft) })
+  if (iptables !== undefined) execFileSync(restore, ['--noflush'], { input: of(iptables) })
 }
 
 async function expectPackets(rowsOfTable: string): Promise<void> {
@@ -112,30 +130,30 @@ function packetsBeside({ packets = '', kept }: NeighborRules, mode: ProxyMode): 
 }
 
 const MODES: readonly ProxyMode[] = ['nftables', 'iptables']
+const CASES = MODES.flatMap(mode => FAMILIES.map(family => ({ mode, family, title: family.name })))
 
-describe.each(MODES)('in %s mode', mode => {
+describe.each(CASES)('in $mode mode, $title', ({ mode, family }) => {
   it.each(titled)('packets of Services are as expected where $title came first', async rules => {
-    load(rules)
+    load(rules, family)
     await serve[mode]()
     expect(await namesFound(rules)).toContain(rules.name)
-    await expectPackets(packetsBeside(rules, mode))
+    await expectPackets(family.of(packetsBeside(rules, mode)))
   })
 
   it.each(titled)('packets of Services are as expected where $title came last', async rules => {
     await serve[mode]()
-    load(rules)
+    load(rules, family)
     // The daemon does this within milliseconds: test/faults/foreign.test.ts.
     if (rules.nft?.startsWith('flush ruleset')) await serve[mode]()
     expect(await namesFound(rules)).toContain(rules.name)
-    await expectPackets(packetsBeside(rules, mode))
+    await expectPackets(family.of(packetsBeside(rules, mode)))
   })
 
   it('leaves the connection mark of the Amazon VPC CNI to replies of node ports, and clears its own', async () => {
-    const aws = NEIGHBOR_RULES.find(({ name }) => name === 'Amazon VPC CNI')
-    if (aws !== undefined) load(aws)
+    for (const aws of NEIGHBOR_RULES.filter(({ name }) => name === 'Amazon VPC CNI')) load(aws, family)
     await serve[mode]()
-    await expectPackets('outside TCP 192.168.0.2:30080 -> 10.21.0.1:8080 masqueraded')
-    const saved = execFileSync('iptables-nft-save', ['-c', '-t', 'mangle'], { encoding: 'utf8' })
+    await expectPackets(family.of('outside TCP 192.168.0.2:30080 -> 10.21.0.1:8080 masqueraded'))
+    const saved = execFileSync(family.save, ['-c', '-t', 'mangle'], { encoding: 'utf8' })
     expect(saved).toMatch(/^\[[1-9]\d*:\d+\] -A POSTROUTING .*-j WATCH$/m)
     expect(saved).toMatch(/^\[0:0\] -A WATCH$/m)
   })

@@ -217,7 +217,7 @@ const FIREWALLD = `table inet firewalld {
     iifname lo accept;
     ct state invalid drop;
     iifname pod0 accept comment "zone trusted";
-    ip daddr 10.255.255.250 accept comment "the laboratory needs it";
+    udp dport 9 accept comment "the laboratory needs it";
     reject with icmpx type admin-prohibited;
   }
 }
@@ -301,9 +301,7 @@ const UNMARKED_DROPPED = `
 
 /** The program as it is installed, which accepts of forwarded packets only those that the laboratory itself needs. */
 function asInstalled(rules: string): string {
-  return rules
-    .replace(/-d 10\.0\.0\.0\/8 -j ACCEPT/, '-d 10.255.255.250 -j ACCEPT')
-    .replace(/-s 10\.0\.0\.0\/8 -j ACCEPT/, '-d 203.0.113.254 -j ACCEPT')
+  return rules.replace(/-[ds] 10\.0\.0\.0\/8 -j ACCEPT/g, '-p udp --dport 9 -j ACCEPT')
 }
 
 const DROPS = { nftables: ALL_DROPPED, iptables: UNMARKED_DROPPED }
@@ -351,3 +349,41 @@ export const NEIGHBOR_RULES: readonly NeighborRules[] = [
   { name: 'Podman', nft: PODMAN, packets: HOST_PORT },
   { name: 'libvirt', nft: LIBVIRT },
 ]
+
+/** Addresses and words of IPv4 with what takes their place in IPv6. */
+const IN_IPV6: readonly (readonly [string, string])[] = [
+  ['10.99.0.9:9999', '[fd00:10::99:9]:9999'],
+  ['10.21.0.1:8080', '[fd00:10::21:1]:8080'],
+  ['10.21.0.2:8080', '[fd00:10::21:2]:8080'],
+  ['10.21.0.3:53', '[fd00:10::21:3]:53'],
+  ['172.30.0.1:80', '[fd00:172::1]:80'],
+  ['172.30.0.2:80', '[fd00:172::2]:80'],
+  ['172.30.0.53:53', '[fd00:172::53]:53'],
+  ['198.51.100.4:80', '[2001:db8:4::4]:80'],
+  ['192.168.0.2:30080', '[2001:db8::2]:30080'],
+  ['192.168.0.2:8080', '[2001:db8::2]:8080'],
+  ['10.21.0.2/32', 'fd00:10::21:2/128'],
+  ['10.21.0.2', 'fd00:10::21:2'],
+  ['10.21.0.0/24', 'fd00:10::21:0/112'],
+  ['10.30.0.9/32', 'fd00:10::30:9/128'],
+  ['10.0.0.0/8', 'fd00:10::/64'],
+  ['224.0.0.0/4', 'ff00::/8'],
+  ['127.0.0.0/8', '::1/128'],
+  ['169.254.7.127', 'fd16:9254:7127:1337:ffff:ffff:ffff:ffff'],
+  ['172.17.0.0/16', 'fd00:17::/64'],
+  ['192.168.122.0/24', 'fd00:122::/64'],
+  ['172.30.0.53', 'fd00:172::53'],
+  ['192.168.0.2', '2001:db8::2'],
+  ['icmp-port-unreachable', 'icmp6-port-unreachable'],
+  ['table ip ', 'table ip6 '],
+  ['flannel-ipv4', 'flannel-ipv6'],
+  ['ip saddr', 'ip6 saddr'],
+  ['ip daddr', 'ip6 daddr'],
+  ['meta nfproto ipv4', 'meta nfproto ipv6'],
+  ['dnat ip to', 'dnat ip6 to'],
+]
+
+/** The rules or packets of one family in the other: the programs write them alike. */
+export function inIpv6(text: string): string {
+  return IN_IPV6.reduce((now, [four, six]) => now.replaceAll(four, six), text)
+}
