@@ -187,7 +187,7 @@ export class Servers {
   #openAdmin({ adminSocket }: Config): void {
     const { clock } = this.#options
     if (adminSocket === '') return
-    const report = (news: ServerNews) => this.#logServer('admin', 'admin-socket', news)
+    const report = (news: ServerNews) => this.#adminNews(news)
     this.#admin = openAdminServer({
       ...this.#pages,
       path: adminSocket,
@@ -210,6 +210,12 @@ export class Servers {
     if (news.kind !== 'failed' || news.retryMs !== undefined) return
     this.#options.tell(serverFailed(nodeName, server, news.error))
     this.#options.failed()
+  }
+
+  /** A daemon serves its node without this socket, which most start without having named it. */
+  #adminNews(news: ServerNews): void {
+    if (news.kind !== 'failed') this.#logServer('admin', 'admin-socket', news)
+    else this.#options.log.warn({ err: news.error }, `${cannotListen('admin', news)}; ${NO_ADMIN_SOCKET}`)
   }
 
   #logServer(server: string, flag: string, news: ServerNews): void {
@@ -243,6 +249,9 @@ export class Servers {
     }
   }
 }
+
+const NO_ADMIN_SOCKET =
+  'commands cannot query this daemon; choose another path with --admin-socket, or none with --admin-socket='
 
 function isSamePlace(a: BindAddress | undefined, b: BindAddress | undefined): boolean {
   return a?.ip === b?.ip && a?.port === b?.port

@@ -1,7 +1,6 @@
 import { stat } from 'node:fs/promises'
 import { failureText } from '../../base/errors.ts'
 import { count, rfc3339 } from '../../base/text.ts'
-import { usualSocket } from '../../cli/admin-client.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, readText, tableText } from '../../cli/io.ts'
 import { processesNamed, readLines } from '../../cli/processes.ts'
@@ -9,6 +8,7 @@ import { flaggedCommand } from '../../cli/request.ts'
 import type { Config } from '../../config/config.ts'
 import { MODEL_FLAGS, WITHOUT_EFFECT } from '../../config/flags.ts'
 import { DEFAULT_MODE } from '../../config/modes.ts'
+import { defaultAdminSocket } from '../../config/own-flags.ts'
 import { instanceOf } from '../../daemon/instance-lock.ts'
 import { isLockHeld } from '../../daemon/network-lock.ts'
 import { HERE, withNetfilter } from '../../daemon/open.ts'
@@ -87,7 +87,7 @@ async function ruleFindings(
   // kube-proxy writes the same chains in iptables mode.
   const own = modes.filter(mode => findMode(mode).isRecorded === undefined || wroteIptables)
   if (own.length === 0 || (await isLockHeld(instanceOf(proxy).lock)) !== false) return findings
-  const since = await stoppedSince(adminSocket === '' ? usualSocket(proxy) : adminSocket)
+  const since = await stoppedSince(adminSocket || defaultAdminSocket(proxy))
   const text = `${since}; rules of ${own.join(' and ')} mode stay and no longer follow changes: start kprobe, or remove them with \`kprobe cleanup\``
   return [{ kind: 'stopped', subject: 'no kprobe daemon runs', text }, ...findings]
 }

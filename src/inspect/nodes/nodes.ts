@@ -51,8 +51,9 @@ const FLAGS: readonly FlagSpec[] = [
     '--as-group GROUP': ['groups to impersonate', { kind: 'list' }],
     '--as-uid UID': 'uid to impersonate',
     '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
-    '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
-    '-c, --container NAME = kprobe': 'container with kprobe',
+    '-l, --selector LABELS':
+      "labels of kprobe's pods; unset: k8s-app=kprobe, or, where no pod has it, k8s-app=kube-proxy, whose image kprobe's may replace",
+    '-c, --container NAME': 'container with kprobe; unset: kprobe, else kube-proxy',
     '--concurrency N = 20': 'maximum number of nodes at a time',
     '--timeout SECONDS = 60': 'limit for each node',
   }),
@@ -133,13 +134,16 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
     context: reader.text('context') || undefined,
     impersonation: { user: value('as', ''), groups: reader.list('as-group'), uid: value('as-uid', '') },
     namespace: value('namespace', 'kube-system'),
-    selector: value('selector', 'k8s-app=kprobe'),
-    container: value('container', 'kprobe'),
+    selectors: reader.text('selector') ? [value('selector', '')] : PODS_OF_KPROBE,
+    container: value('container', ''),
     concurrency,
     timeoutMs: timeoutS * 1_000,
     output,
   }
 }
+
+/** Those of the manifests here, and of kubeadm's DaemonSet of kube-proxy. */
+const PODS_OF_KPROBE = ['k8s-app=kprobe', 'k8s-app=kube-proxy'] as const
 
 function defaultKubeconfigs(): readonly string[] {
   const files = (process.env.KUBECONFIG ?? '').split(delimiter).filter(path => path !== '')
