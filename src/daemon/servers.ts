@@ -59,6 +59,8 @@ export class Servers {
   #ui: UiServer | undefined
   #config: Config | undefined
   #table: FrontendTable | undefined
+  /** kube-proxy's ports that are in use, with the server that would listen there. */
+  readonly #inUse = new Map<string, 'healthz' | 'metrics'>()
 
   constructor(options: ServersOptions) {
     this.#options = options
@@ -93,10 +95,18 @@ export class Servers {
     }
   }
 
+  /** Lists kube-proxy's ports that another process holds. */
+  get portsInUse(): readonly string[] {
+    return [...this.#inUse.keys()]
+  }
+
   /** Listens at the addresses of `config`, and closes other listeners. */
   follow(config: Config): void {
     const before = this.#config
     this.#config = config
+    for (const [address, server] of this.#inUse)
+      if (!isSamePlace(before?.[`${server}BindAddress`], config[`${server}BindAddress`]))
+        this.#inUse.delete(address)
     const isSame = (field: 'healthzBindAddress' | 'metricsBindAddress') =>
       before?.bindAddressHardFail === config.bindAddressHardFail && isSamePlace(before[field], config[field])
     if (!isSame('healthzBindAddress')) this.#followHealth(config)
@@ -207,6 +217,9 @@ export class Servers {
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {
     this.#logServer(server, `${server}-bind-address`, news)
+    if (news.kind === 'listening') this.#inUse.delete(news.address)
+    if (news.kind === 'failed' && codeOf(news.error) === 'EADDRINUSE' && KUBE_PROXY_PORTS.test(news.address))
+      this.#inUse.set(news.address, server)
     if (news.kind !== 'failed' || news.retryMs !== undefined) return
     this.#options.tell(serverFailed(nodeName, server, news.error))
     this.#options.failed()
@@ -249,6 +262,9 @@ export class Servers {
     }
   }
 }
+
+/** Of its health and metrics. */
+const KUBE_PROXY_PORTS = /:(?:10256|10249)$/
 
 const NO_ADMIN_SOCKET =
   'commands cannot query this daemon; choose another path with --admin-socket, or none with --admin-socket='
