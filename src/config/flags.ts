@@ -132,7 +132,7 @@ export const MODEL_SOCKET_FLAG: FlagSpec = {
 
 const RUN_SOCKET_FLAG: FlagSpec = {
   ...MODEL_SOCKET_FLAG,
-  help: 'unix socket that other commands query; empty disables it; a named proxy has admin-NAME.sock',
+  help: 'socket for commands; empty: none',
 }
 
 const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs', [
