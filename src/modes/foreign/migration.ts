@@ -1,9 +1,9 @@
 import { contains } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
-import { rowOf } from '../../config/modes.ts'
 import type { Refusal } from '../../model/fields.ts'
 import { familiesAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
 import type { Service, ServiceKey } from '../../model/service.ts'
+import { findMode } from '../registry.ts'
 
 /** The modes of kube-proxy on Linux. */
 export const KUBE_PROXY_MODES = ['iptables', 'ipvs', 'nftables'] as const
@@ -32,7 +32,7 @@ export interface MigrationFacts {
   readonly refusals: readonly { readonly service: ServiceKey; readonly refusal: Refusal }[]
 }
 
-/** Lists what changes for whom. docs/differences.md and docs/differences-modes.md have all differences. Pure. */
+/** Lists what changes, each with the Services that it concerns. docs/differences.md and docs/differences-modes.md have all differences. Pure. */
 export function migrationChanges(facts: MigrationFacts): readonly MigrationChange[] {
   return [
     ...refusedFields(facts),
@@ -69,7 +69,7 @@ function nodePorts({
   services,
 }: MigrationFacts): readonly MigrationChange[] {
   const isEverywhere = from !== 'nftables' && !isNodePortsWritten
-  if (!isEverywhere || rowOf(config.proxyMode).settings.everyAddress === true) return []
+  if (!isEverywhere || findMode(config.proxyMode).settings.everyAddress === true) return []
   const text =
     "answer at the Node's primary addresses, where kube-proxy's answer at every address of the node; to keep that, set nodePortAddresses: [0.0.0.0/0, '::/0']"
   return [{ weight: 'differs', subject: 'node ports', text, services: keysOf(withNodePorts(services)) }]
@@ -130,13 +130,13 @@ function notes({ from, config }: MigrationFacts): readonly MigrationChange[] {
     text,
     services: [],
   })
-  const { title } = rowOf(proxyMode)
+  const { title } = findMode(proxyMode)
   const detects = `detectLocalMode ${detectLocal.kind}${masqueradeAll ? ', masqueradeAll' : ''}`
   return [
     note('mode', from === proxyMode ? `${title}, as before` : `${title}, and ${from} before`),
     note('source addresses', `masqueraded for the same clients as before (${detects})`),
     ...(from === proxyMode ? [] : [note('metrics and alerts', METRICS)]),
-    ...(from === 'nftables' || rowOf(proxyMode).settings.everyAddress === true
+    ...(from === 'nftables' || findMode(proxyMode).settings.everyAddress === true
       ? []
       : [note('ClusterIPs', 'other ports are rejected, and unused addresses of a ServiceCIDR dropped')]),
   ]
