@@ -77,6 +77,17 @@ describe("kube-proxy's start in distributions", () => {
     expect(requestOf(flagsOf('k3s', { podCidr, local: '::1' })).warnings).toEqual([])
   })
 
+  it("takes kubeadm's file of 1.30, which has no logging.options.text", () => {
+    const older = KUBEADM.replace('    text:\n      infoBufferSize: "0"\n', '')
+    expect(older).not.toBe(KUBEADM)
+    expect(requestOf(kubeadm(older))).toMatchObject({ warnings: [], config: { proxyMode: 'nftables' } })
+  })
+
+  it('makes the admin socket at the default path for all of them', () => {
+    for (const [, , start] of STARTS)
+      expect(requestOf(start).config.adminSocket).toBe('/run/kprobe/admin.sock')
+  })
+
   it.each<[string, string, string]>([
     [
       '1.30, with gates that are gone or locked since',
