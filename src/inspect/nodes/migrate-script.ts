@@ -100,8 +100,8 @@ case "$proxy" in *'${LABEL}'*) ;; *)
 esac
 
 # 3. The node changes its proxy.
-kubectl label --overwrite node "$node" ${LABEL}=kprobe || stop "the node cannot be labelled"
 trap 'back "interrupted"' INT TERM
+kubectl label --overwrite node "$node" ${LABEL}=kprobe || stop "the node cannot be labelled"
 pod=$(ready_pod kprobe) || back "kprobe is not ready after $timeout s"
 
 # 4. It is watched for $timeout s: verify, health, rejected connections (more than one in twenty), and the check.
