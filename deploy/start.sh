@@ -12,4 +12,5 @@ unshare -Urn true 2>/dev/null ||
 
 copy_examples
 # exec, so that signals reach kprobe itself and its exit code is ours.
-exec unshare -Urn node dist/kprobe.mjs run --source=file:examples --hostname-override=example-node "$@"
+# /run belongs to the machine, which this namespace cannot write.
+exec unshare -Urn node dist/kprobe.mjs run --source=file:examples --hostname-override=example-node --admin-socket= "$@"

@@ -20,7 +20,7 @@ writeFileSync(
 
 /** Resolves with what was logged when that has `text` in it, or when the daemon ended. */
 function run(node, text) {
-  const child = spawn(node, [COMMAND, 'run', `--source=file:${folder}`, ...NOWHERE], {
+  const child = spawn(node, [COMMAND, 'run', `--source=file:${folder}`, '--admin-socket=', ...NOWHERE], {
     stdio: ['ignore', 'ignore', 'pipe'],
   })
   let log = ''

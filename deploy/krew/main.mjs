@@ -46,7 +46,7 @@ function manifestOf({ version, uri, sha256 }) {
       version: `v${version}`,
       shortDescription: 'Ask the kprobe service proxy of every node',
       description:
-        'Runs status, verify, why, top or bundle in the pods of kprobe, and prints one table over all nodes, with an exit code for a rollout gate.',
+        'Runs status, verify, why, top or bundle in the pods of kprobe, and prints one table over all nodes, with an exit code for a rollout gate. migrate prints a script that moves one node from kube-proxy.',
       caveats: 'Needs Node.js 20 or newer on PATH, and the rights to list pods and to create pods/exec.',
       platforms: [platform],
     },

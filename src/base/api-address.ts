@@ -5,7 +5,11 @@ export type ApiAddress =
   | { readonly kind: 'unix'; readonly path: string }
   | { readonly kind: 'tcp'; readonly ip: Ip; readonly port: number }
 
-export const DEFAULT_API_ADDRESS = 'unix:///run/kprobe/api.sock'
+/** The folder of the sockets that kprobe names itself. */
+export const RUN_FOLDER = '/run/kprobe'
+export const DEFAULT_API_ADDRESS = `unix://${RUN_FOLDER}/api.sock`
+/** The admin socket of the unnamed proxy: the daemon listens there by default, and the commands query it. */
+export const DEFAULT_ADMIN_SOCKET = `${RUN_FOLDER}/admin.sock`
 /** Limit of sockaddr_un (unix(7)), less room for the name under which the socket is made. */
 const UNIX_PATH_BYTES_MAX = 100
 

@@ -61,7 +61,7 @@ export function nearest(word: string, candidates: readonly string[], letters = 2
 }
 
 /** Levenshtein's; words longer than 64 letters count as far away. */
-function editDistance(a: string, b: string): number {
+export function editDistance(a: string, b: string): number {
   if (a.length > 64 || b.length > 64) return Number.POSITIVE_INFINITY
   let row = Array.from({ length: b.length + 1 }, (_, column) => column)
   for (let i = 1; i <= a.length; i++) {

@@ -1,5 +1,6 @@
 import { chmod, link, lstat, mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises'
 import { createConnection, type Server } from 'node:net'
+import { RUN_FOLDER } from './api-address.ts'
 import { codeOf } from './errors.ts'
 
 /** sun_path of unix(7), its NUL left aside. */
@@ -18,7 +19,7 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   checkLength(path)
   await deadSocketAt(path)
   // In a folder that other users cannot enter until the socket has its mode; then it takes its place in one step.
-  const folder = await mkdtemp(besideOf(path)).catch(error => failed(error, path))
+  const folder = await roomBeside(path).catch(error => failed(error, path))
   try {
     await listening(server, `${folder}/s`)
     await chmod(`${folder}/s`, 0o600)
@@ -31,6 +32,12 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   } finally {
     await rm(folder, { recursive: true, force: true })
   }
+}
+
+/** Makes kprobe's own folder if it is missing, as after a boot; another one may be a misspelled path. */
+async function roomBeside(path: string): Promise<string> {
+  if (folderOf(path) === RUN_FOLDER) await mkdir(RUN_FOLDER).catch(unless('EEXIST'))
+  return await mkdtemp(besideOf(path))
 }
 
 /** An error of the system has a temporary name, another one each time: the folder is as informative, and stable. */

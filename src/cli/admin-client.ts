@@ -6,11 +6,6 @@ import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { namesIn, noted, type ServiceNames } from '../modes/common/service-names.ts'
 
-/** Gives the socket path of the manifests, which is the default of the commands. */
-export function usualSocket(proxyName: string | undefined): string {
-  return `/run/kprobe/admin${proxyName === undefined ? '' : `-${proxyName}`}.sock`
-}
-
 /** Maximum time of a whole answer: what sends an octet now and then is not a daemon. */
 const ANSWER_MS_MAX = 120_000
 /** Pages of a few numbers or flags, which commands request first: a server that sends more is not the daemon. */

@@ -8,9 +8,10 @@ import { type ConfigError, FlagReader, type FlagSpec, quote, readArguments } fro
 import { HELP_FLAG, MODEL_FLAGS, MODEL_SOCKET_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { loadConfig, type RunRequest, readFlags } from '../config/load-config.ts'
+import { defaultAdminSocket } from '../config/own-flags.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { isDnsLabel, isJson } from '../model/fields.ts'
-import { askDaemon, usualSocket, versionIn } from './admin-client.ts'
+import { askDaemon, versionIn } from './admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_USAGE, type Io } from './io.ts'
 
 interface RequestOptions {
@@ -123,7 +124,7 @@ async function findDaemon(
   | { readonly kind: 'failed'; readonly message: string }
 > {
   const asked = given.text('admin-socket') ?? ''
-  const socket = asked === '' ? usualSocket(given.text('service-proxy-name') || undefined) : asked
+  const socket = asked === '' ? defaultAdminSocket(given.text('service-proxy-name') || undefined) : asked
   try {
     const flags = await checkDaemon(socket)
     if (flags !== undefined) return { kind: 'found', socket, flags }

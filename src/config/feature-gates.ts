@@ -1,3 +1,4 @@
+import { editDistance } from '../base/text.ts'
 import { parseBool } from './flag.ts'
 
 /**
@@ -112,6 +113,15 @@ export function whyNotGate(name: string, value: boolean): string | undefined {
   const locked = LOCKED_GATES.get(name)
   if (locked === undefined) return OPEN_GATES.has(name) ? undefined : 'unrecognized feature gate'
   return locked === value ? undefined : `cannot be set to ${value}: the feature is locked to ${locked}`
+}
+
+/**
+ * Gives the gate that kprobe reads and that `name` probably means; undefined for a gate without effect here, which a newer
+ * or an older Kubernetes may know.
+ */
+export function misspelledGate(name: string): string | undefined {
+  const [word, read] = [name.toLowerCase(), [...Object.keys(READ), 'AllAlpha', 'AllBeta']]
+  return read.find(gate => editDistance(word, gate.toLowerCase()) < 2)
 }
 
 /** The gates that kprobe reads: the default, and the group, AllAlpha or AllBeta, that sets one without an explicit value. */

@@ -1,3 +1,4 @@
+import { DEFAULT_ADMIN_SOCKET } from '../base/api-address.ts'
 import { FIELD_PATHS, fieldAt } from './fields.ts'
 import { type FlagSpec, flag, flagGroup, flags, grouped } from './flag.ts'
 import { DEFAULT_MODE, MODE_ROWS } from './modes.ts'
@@ -117,17 +118,21 @@ export const UI_FLAGS: readonly FlagSpec[] = flags({
   '--ui-tls-client-ca FILE': 'CA certificates that the certificates of its viewers must be signed by (PEM)',
 })
 
-/** The flag for the daemon's socket, also of commands that query the daemon. */
-export const ADMIN_SOCKET_FLAG = flag(
-  '--admin-socket PATH',
-  'unix socket that other kprobe commands query; empty disables it',
-)
+/** The flag for the daemon's socket; each command has a help text of its own. */
+export const ADMIN_SOCKET_FLAG = flag('--admin-socket PATH', 'unix socket of the daemon')
+
+const NAMED_SOCKET = `with --service-proxy-name=NAME the default is ${DEFAULT_ADMIN_SOCKET.replace('.sock', '-NAME.sock')}`
 
 /** The flag for the daemon's socket, of commands that compute the daemon's state. */
 export const MODEL_SOCKET_FLAG: FlagSpec = {
   ...ADMIN_SOCKET_FLAG,
-  default: '/run/kprobe/admin.sock',
-  help: 'unix socket of the daemon whose configuration and objects are used; it is an error when no daemon answers at a given socket; with --service-proxy-name=NAME the default is /run/kprobe/admin-NAME.sock',
+  default: DEFAULT_ADMIN_SOCKET,
+  help: `unix socket of the daemon whose configuration and objects are used; it is an error when no daemon answers at a given socket; ${NAMED_SOCKET}`,
+}
+
+const RUN_SOCKET_FLAG: FlagSpec = {
+  ...MODEL_SOCKET_FLAG,
+  help: 'socket for commands; empty: none',
 }
 
 const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs', [
@@ -146,7 +151,7 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
     ],
     '--bind-address-hard-fail': 'exit if the health or metrics address is in use, instead of retrying',
   }),
-  ADMIN_SOCKET_FLAG,
+  RUN_SOCKET_FLAG,
   ...flags({
     '--logging-format FORMAT = text': ['text or json', { choices: ['text', 'json'] }],
     '-v, --v LEVEL = 0':

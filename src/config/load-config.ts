@@ -8,6 +8,7 @@ import {
   KIND,
   readConfigDocument,
 } from './config-document.ts'
+import { whyNotGate } from './feature-gates.ts'
 import { type ConfigError, FlagReader, type FlagSpec, parseBool, quote, readArguments } from './flag.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
 import { forwardsAny, MODE_ROWS, readModeOptions, rowOf, whyNotProvable } from './modes.ts'
@@ -236,7 +237,18 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
   return [
     ...(labels.length === 0 ? [] : [`no effect in kprobe: ${labels.join(', ')}`]),
     ...(names === '' ? [] : [`no effect in ${mode.title} mode: ${names}`]),
+    ...idleGates(settings),
   ]
+}
+
+/**
+ * Names gates that kube-proxy 1.37 refuses: a cluster of another version may set them, and none of them concerns kprobe.
+ */
+function idleGates(settings: Settings): readonly string[] {
+  return Object.entries(settings.gates()).flatMap(([name, value]) => {
+    const why = whyNotGate(name, value)
+    return why === undefined ? [] : [`no effect in kprobe: feature gate ${quote(name)}: ${why}`]
+  })
 }
 
 /** A command with a flag of this name reports the error itself. */

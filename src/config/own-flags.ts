@@ -1,4 +1,5 @@
 import {
+  DEFAULT_ADMIN_SOCKET,
   DEFAULT_API_ADDRESS,
   isPrivate,
   isZone,
@@ -43,14 +44,16 @@ export type OwnSettings = Pick<
 }
 
 export function readOwnSettings(reader: FlagReader): OwnSettings {
+  const serviceProxyName = readInstanceName(reader)
   return {
     backend: reader.oneOf('backend', ['netlink', 'dry-run'], 'netlink'),
     source: readSource(reader),
     once: reader.bool('once'),
-    serviceProxyName: readInstanceName(reader),
+    serviceProxyName,
     allowedExternalCidrs: cidrsOf(reader, 'allowed-external-cidrs'),
     allowedLoadBalancerCidrs: cidrsOf(reader, 'allowed-load-balancer-cidrs'),
-    adminSocket: readSocketPath(reader),
+    // An empty one switches it off.
+    adminSocket: reader.given('admin-socket') ? readSocketPath(reader) : defaultAdminSocket(serviceProxyName),
     // More time series do not suit one scrape.
     connectionMetricsMax: reader.integer('connection-metrics-max', { min: 0, max: 1_000_000, fallback: 0 }),
     api: readApi(reader),
@@ -204,9 +207,16 @@ export function refuseIdleApi(
 }
 
 export function defaultApiAddress(serviceProxyName: string | undefined): string {
-  return serviceProxyName === undefined
-    ? DEFAULT_API_ADDRESS
-    : DEFAULT_API_ADDRESS.replace(/\.sock$/, `-${serviceProxyName}.sock`)
+  return named(DEFAULT_API_ADDRESS, serviceProxyName)
+}
+
+/** Gives the admin socket of the daemon of a name, where no flag names another. */
+export function defaultAdminSocket(serviceProxyName: string | undefined): string {
+  return named(DEFAULT_ADMIN_SOCKET, serviceProxyName)
+}
+
+function named(socket: string, serviceProxyName: string | undefined): string {
+  return serviceProxyName === undefined ? socket : socket.replace(/\.sock$/, `-${serviceProxyName}.sock`)
 }
 
 export function readApiAddress(reader: FlagReader, flag: string): string | undefined {

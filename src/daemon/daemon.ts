@@ -11,6 +11,7 @@ import type { EventRecorder } from '../telemetry/events.ts'
 import type { ActiveMode } from './active-mode.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
+import { type KubeProxyWatch, kubeProxyWatchOf } from './beside.ts'
 import { Cluster, recorderOf } from './cluster.ts'
 import { Configuration } from './configuration.ts'
 import { type Flows, flowsOf } from './flows.ts'
@@ -59,6 +60,7 @@ class Daemon {
   #saved: SavedState | undefined
   #condition: NodeCondition | undefined
   #prover: DaemonProver | undefined
+  #kubeProxy: KubeProxyWatch | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -193,6 +195,7 @@ class Daemon {
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
     this.#servers.follow(config)
+    this.#kubeProxy = this.#openKubeProxyWatch(config)
     return true
   }
 
@@ -206,6 +209,7 @@ class Daemon {
     const stopped = Promise.all([this.#condition?.stop(), this.#recorder?.stop()])
     await this.#flows?.stop()
     await this.#prover?.stop()
+    await this.#kubeProxy?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
     await this.#cluster?.close()
@@ -302,6 +306,19 @@ class Daemon {
     })
   }
 
+  #openKubeProxyWatch(config: Config): KubeProxyWatch | undefined {
+    this.#observer.health.advise(() => this.#kubeProxy?.check)
+    return kubeProxyWatchOf(config, {
+      ...this.#parts,
+      metrics: this.#observer.metrics,
+      writesChains: () => {
+        const mode = this.#activeMode?.mode ?? this.#config.proxyMode
+        return findMode(mode).exclusive?.(this.#config) !== undefined
+      },
+      ports: () => this.#servers?.portsInUse ?? [],
+    })
+  }
+
   #openSavedState(config: Config): SavedState | undefined {
     return savedStateOf(config, {
       ...this.#io,
@@ -348,6 +365,7 @@ class Daemon {
   #report(event: ReconcilerEvent): void {
     this.#observer.report(event)
     this.#prover?.report(event)
+    this.#kubeProxy?.report(event)
     this.#cluster?.takeEvent(event)
     if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
     else if (event.kind === 'synced') this.#synced(event)

@@ -40,6 +40,8 @@ export interface DaemonIo {
   readonly room?: KernelSockets['room'] | undefined
   readonly openClient?: (config: Config, dials?: DialWatch) => Promise<ApiClient>
   readonly takeLock: TakeLock
+  /** Finds processes by name in this network namespace, as far as they are visible. */
+  readonly processesNamed?: (name: string) => Promise<readonly number[]>
   readonly listens: boolean
   /** Gives the configuration as kube-proxy's API type, for /configz. */
   readonly configz: () => unknown

@@ -59,6 +59,8 @@ export class Servers {
   #ui: UiServer | undefined
   #config: Config | undefined
   #table: FrontendTable | undefined
+  /** kube-proxy's ports that are in use, with the server that would listen there. */
+  readonly #inUse = new Map<string, 'healthz' | 'metrics'>()
 
   constructor(options: ServersOptions) {
     this.#options = options
@@ -93,10 +95,18 @@ export class Servers {
     }
   }
 
+  /** Lists kube-proxy's ports that another process holds. */
+  get portsInUse(): readonly string[] {
+    return [...this.#inUse.keys()]
+  }
+
   /** Listens at the addresses of `config`, and closes other listeners. */
   follow(config: Config): void {
     const before = this.#config
     this.#config = config
+    for (const [address, server] of this.#inUse)
+      if (!isSamePlace(before?.[`${server}BindAddress`], config[`${server}BindAddress`]))
+        this.#inUse.delete(address)
     const isSame = (field: 'healthzBindAddress' | 'metricsBindAddress') =>
       before?.bindAddressHardFail === config.bindAddressHardFail && isSamePlace(before[field], config[field])
     if (!isSame('healthzBindAddress')) this.#followHealth(config)
@@ -187,7 +197,7 @@ export class Servers {
   #openAdmin({ adminSocket }: Config): void {
     const { clock } = this.#options
     if (adminSocket === '') return
-    const report = (news: ServerNews) => this.#logServer('admin', 'admin-socket', news)
+    const report = (news: ServerNews) => this.#adminNews(news)
     this.#admin = openAdminServer({
       ...this.#pages,
       path: adminSocket,
@@ -207,9 +217,18 @@ export class Servers {
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {
     this.#logServer(server, `${server}-bind-address`, news)
+    if (news.kind === 'listening') this.#inUse.delete(news.address)
+    if (news.kind === 'failed' && codeOf(news.error) === 'EADDRINUSE' && KUBE_PROXY_PORTS.test(news.address))
+      this.#inUse.set(news.address, server)
     if (news.kind !== 'failed' || news.retryMs !== undefined) return
     this.#options.tell(serverFailed(nodeName, server, news.error))
     this.#options.failed()
+  }
+
+  /** A daemon serves its node without this socket, which most start without having named it. */
+  #adminNews(news: ServerNews): void {
+    if (news.kind !== 'failed') this.#logServer('admin', 'admin-socket', news)
+    else this.#options.log.warn({ err: news.error }, `${cannotListen('admin', news)}; ${NO_ADMIN_SOCKET}`)
   }
 
   #logServer(server: string, flag: string, news: ServerNews): void {
@@ -243,6 +262,12 @@ export class Servers {
     }
   }
 }
+
+/** Of its health and metrics. */
+const KUBE_PROXY_PORTS = /:(?:10256|10249)$/
+
+const NO_ADMIN_SOCKET =
+  'commands cannot query this daemon; choose another path with --admin-socket, or none with --admin-socket='
 
 function isSamePlace(a: BindAddress | undefined, b: BindAddress | undefined): boolean {
   return a?.ip === b?.ip && a?.port === b?.port

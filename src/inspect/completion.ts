@@ -1,9 +1,10 @@
 import { systemClock } from '../base/clock.ts'
-import { askDaemon, usualSocket } from '../cli/admin-client.ts'
+import { askDaemon } from '../cli/admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from '../cli/io.ts'
 import { failWord, ownCommand } from '../cli/request.ts'
 import { type FlagSpec, quote } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flags.ts'
+import { defaultAdminSocket } from '../config/own-flags.ts'
 
 const SCRIPTS = { bash: bashScript, zsh: zshScript, fish: fishScript } as const
 const FLAGS: readonly FlagSpec[] = [
@@ -49,7 +50,10 @@ function isShell(word: string): word is keyof typeof SCRIPTS {
 
 /** Gives the socket of the daemon that the words of a command line mean. */
 function socketIn(words: readonly string[]): string {
-  return valueIn(words, '--admin-socket') || usualSocket(valueIn(words, '--service-proxy-name') || undefined)
+  return (
+    valueIn(words, '--admin-socket') ||
+    defaultAdminSocket(valueIn(words, '--service-proxy-name') || undefined)
+  )
 }
 
 /** Gives the last value of a flag. Bash splits words at =. */

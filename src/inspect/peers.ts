@@ -14,10 +14,11 @@ import {
   whyNotIp,
 } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
-import { askObjects, usualSocket } from '../cli/admin-client.ts'
+import { askObjects } from '../cli/admin-client.ts'
 import { checkDaemon } from '../cli/request.ts'
 import type { FlagTexts } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
+import { defaultAdminSocket } from '../config/own-flags.ts'
 import { readSnapshotJson } from '../daemon/saved/snapshot-json.ts'
 import { isPort } from '../model/fields.ts'
 import type { Endpoint, Service, ServicePortSpec } from '../model/service.ts'
@@ -343,7 +344,7 @@ interface NamedPeers {
  * this version answers or it has not read all objects yet, for a name that no object has, and without a common family.
  */
 export async function resolvePeers({ from, to, adminSocket, proxyName }: NamedPeers): Promise<Peers> {
-  const socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
+  const socket = adminSocket === '' ? defaultAdminSocket(proxyName) : adminSocket
   let known: Known | undefined
   const read = async (peer: Unresolved) => {
     known ??= await readKnown(socket, peer)

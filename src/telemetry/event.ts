@@ -45,6 +45,11 @@ export function conntrackFull(
   return ofNode(nodeName, 'ConntrackTableFull', 'TrackConnections', note)
 }
 
+/** A kube-proxy programs the same Services on this node. */
+export function kubeProxyBeside(nodeName: string, signs: readonly string[]): EventFact {
+  return ofNode(nodeName, 'KubeProxyBeside', 'Program', `kube-proxy runs beside kprobe: ${signs.join('; ')}`)
+}
+
 /** kprobe ignores parts of a Service or of its EndpointSlices. */
 export function serviceRefused(service: ServiceKey, refusals: readonly Refusal[]): EventFact {
   const lines = refusals.map(({ object, field, value, reason }) => {

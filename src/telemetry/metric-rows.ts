@@ -36,6 +36,7 @@ const WORK = {
     'Fields and objects of the source that kprobe ignores now: invalid, not allowed, too large, or without room in memory (500 of each kind at most).',
   ),
   kprobe_services: gauge('Services in the kernel.'),
+  kprobe_kube_proxy_beside: gauge('Whether a kube-proxy runs on this node beside kprobe: 1 or 0.'),
   kprobe_node_known: gauge('Whether the Node object of this machine was found: 1 or 0.'),
   kprobe_conntrack_failures_total: counter('Failed passes over the connection-tracking table.', 'ip_family'),
   kprobe_listener_lookups_failed_total: counter(

@@ -37,5 +37,10 @@ export function startProxy(options: ProxyOptions): Program {
 function command(name: ProxyName): readonly string[] {
   if (name === 'kube-proxy') return [requireBinaries().kubeProxy]
   const root = process.env.KPROBE_ROOT ?? '.'
-  return [process.execPath, process.env.KPROBE_COMMAND ?? join(root, 'dist/kprobe.mjs'), 'run']
+  return [
+    process.execPath,
+    process.env.KPROBE_COMMAND ?? join(root, 'dist/kprobe.mjs'),
+    'run',
+    '--admin-socket=',
+  ]
 }

@@ -33,6 +33,7 @@ export class Daemon {
         ...nodeArgs,
         command,
         'run',
+        '--admin-socket=',
         ...proxyFlags({ kubeconfig, mode: process.env.KPROBE_MODE === 'iptables' ? 'iptables' : 'nftables' }),
       ),
       {

@@ -1,7 +1,10 @@
+import { dirname, join } from 'node:path'
 import { eventually } from '../support/patience.ts'
-import { changeServices, isKprobe, type Life, type LifeEvent, podsOf, roll } from './life-steps.ts'
-import { giveImage, writeOverlay } from './pods.ts'
-import { cleanUp, healthy, type RunningProxy, replaceProxies } from './proxies.ts'
+import { lastNode } from './cluster.ts'
+import { kubeconfigOf } from './control-plane.ts'
+import { changeServices, isKprobe, isPod, type Life, type LifeEvent, podsOf, roll } from './life-steps.ts'
+import { giveImage, type Pods, writeOverlay } from './pods.ts'
+import { cleanUp, healthy, logOf, type RunningProxy, replaceProxies, startOne, stopOne } from './proxies.ts'
 import type { NodePlan } from './site.ts'
 
 /*
@@ -36,10 +39,67 @@ export const HAND_OVERS: readonly LifeEvent[] = [
     suits: isKubeProxyInPods,
     run: life => lendNodes(life, life.site.nodes),
   },
+  {
+    name: 'migrate',
+    what: 'the script of kubectl kprobe migrate moves each node, and the labels move it back',
+    suits: isKubeProxyInPods,
+    run: life => lendNodes(life, life.site.nodes, migrateNode),
+  },
+  {
+    name: 'beside',
+    what: 'a kube-proxy runs on the last node beside kprobe, which says so and serves on',
+    suits: proxy => isKprobe(proxy) && isPod(proxy) && proxy.mode === 'nftables',
+    run: life => runBeside(life, lastNode(life.site)),
+  },
 ]
 
+type Move = (life: Life, node: NodePlan, proxies: { readonly from: Pods; readonly to: Pods }) => Promise<void>
+
+/** The label, as docs/hand-over.md says. */
+const labelNode: Move = async (life, node, proxies) => {
+  life.kubectl.must(['label', 'node', node.name, `${LABEL}=kprobe`])
+  await changed(life, node, proxies)
+}
+
+/** The script patches, labels, watches, and ends with 0: `must` throws for any other code. */
+const migrateNode: Move = async ({ site, tools, kubectl }, node, { to }) => {
+  const { namespaces, binaries, root } = tools
+  const flags = [
+    `--node=${node.name}`,
+    `--kubeconfig=${kubeconfigOf(site, 'admin')}`,
+    '--timeout=60',
+    '--check=true',
+  ]
+  const args = [join(root, 'dist/kprobe.mjs'), 'nodes', 'migrate', ...flags]
+  const script = namespaces.must({ file: process.execPath, args })
+  const PATH = `${dirname(binaries.path('kubectl'))}:${process.env.PATH ?? ''}`
+  namespaces.must({ file: 'sh', args: ['-c', script], env: { PATH } })
+  kubectl.must(['get', 'node', node.name, '--selector', `${LABEL}=kprobe`, '--output', 'name'])
+  await healthy(node, to, tools)
+}
+
+const BESIDE = 'kube-proxy runs on this node beside kprobe'
+
+/** What changes meanwhile makes both write; kube-proxy is a process, and its ports are taken. */
+async function runBeside(life: Life, node: NodePlan): Promise<void> {
+  const { site, tools } = life
+  const running = podsOf(life)
+  const kubeProxy = { proxy: 'kube-proxy', mode: 'nftables', form: 'process' } as const
+  startOne(site, kubeProxy, { tools, node })
+  await roll(life)
+  changeServices(life)
+  await eventually(() => logOf(node, running).includes(BESIDE), {
+    limitMs: GONE_MAX_MS,
+    stepMs: 1_000,
+    describe: () => `kprobe on ${node.name} has not seen kube-proxy: ${logOf(node, running).slice(-2_000)}`,
+  })
+  await stopOne(node, kubeProxy, tools)
+  await roll(life)
+  await healthy(node, running, tools)
+}
+
 /** These nodes have kprobe for a while, in which Services and their pods change. */
-async function lendNodes(life: Life, nodes: readonly NodePlan[]): Promise<void> {
+async function lendNodes(life: Life, nodes: readonly NodePlan[], move: Move = labelNode): Promise<void> {
   const { kubectl, signal } = life
   const kubeProxy = podsOf(life)
   const kprobe = { ...kubeProxy, form: 'daemonset', proxy: 'kprobe' } as const
@@ -49,8 +109,7 @@ async function lendNodes(life: Life, nodes: readonly NodePlan[]): Promise<void> 
   kubectl.must(['apply', '-k', overlay()])
   for (const node of nodes) {
     signal.throwIfAborted()
-    kubectl.must(['label', 'node', node.name, `${LABEL}=kprobe`])
-    await changed(life, node, { from: kubeProxy, to: kprobe })
+    await move(life, node, { from: kubeProxy, to: kprobe })
   }
   changeServices(life)
   await roll(life)

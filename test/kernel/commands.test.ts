@@ -172,7 +172,7 @@ describe('standard output', () => {
   })
 
   it('is no condition for the daemon: it warns once, and serves on', async () => {
-    const child = spawn(process.execPath, [COMMAND, 'run', '-v=1', ...EXAMPLE_FLAGS], {
+    const child = spawn(process.execPath, [COMMAND, 'run', '-v=1', '--admin-socket=', ...EXAMPLE_FLAGS], {
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     const exited = new Promise<number | null>(resolve => child.on('exit', resolve))

@@ -28,7 +28,7 @@ it('the archive for krew has a plugin that runs, and the manifest its digest', (
   expect(readFileSync(join(folder, archive)).equals(bytes)).toBe(true)
   execFileSync('tar', ['xzf', join(folder, archive), '-C', folder])
   const plugin = (...argv: readonly string[]) => spawnSync(join(folder, bin), argv, { encoding: 'utf8' })
-  expect(plugin('--help').stdout).toContain('kprobe nodes status|verify|why|top|bundle [flags]')
+  expect(plugin('--help').stdout).toContain('kprobe nodes status|verify|why|top|bundle|migrate [flags]')
   const failed = plugin('status', `--kubeconfig=${folder}/none`)
   expect([failed.status, failed.stderr]).toEqual([2, expect.stringContaining('cannot read kubeconfig')])
 })

@@ -261,6 +261,20 @@ describe.skipIf(helm === undefined)('the chart', () => {
     expect(container(objects)).not.toHaveProperty('resources')
   })
 
+  test('takes requests and limits from the table of docs/sizing.md', () => {
+    const of = (...values: readonly string[]) => at(container(render(...values)), 'resources')
+    expect(of('sizing.services=2000', 'sizing.endpoints=15000', 'sizing.changesPerSecond=20')).toEqual({
+      requests: { cpu: '75m', memory: '128Mi' },
+      limits: { memory: '512Mi' },
+    })
+    expect(of('sizing.services=30000', 'sizing.changesPerSecond=1', 'mode=iptables')).toEqual({
+      requests: { cpu: '175m', memory: '288Mi' },
+      limits: { memory: '640Mi' },
+    })
+    const { status, stderr } = template([...CLUSTER, '--set', 'sizing.services=90000'])
+    expect([status, stderr]).toEqual([1, expect.stringContaining('sizing: no figures for so much')])
+  })
+
   test('has no fields of a rolling update when updates wait for a deletion', () => {
     const strategy = (...values: readonly string[]) =>
       at(daemonSet(render(...values)), 'spec', 'updateStrategy')

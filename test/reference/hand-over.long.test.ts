@@ -98,6 +98,7 @@ describe("from kube-proxy's nftables mode", () => {
     console.log(`both at once: ${windowText(await clients.stop())}`)
     await clients.expectNoFailure()
     await daemon.logged("repaired foreign changes to kprobe's tables", 4)
+    expect(daemon.said('kube-proxy runs on this node beside kprobe')).toHaveLength(1)
     // kube-proxy writes through children of its own.
     for (const { process } of daemon.said("another process changes kprobe's tables"))
       expect(process).toMatch(/^nft \(pid \d+\)$/)

@@ -42,6 +42,8 @@ export interface DaemonOptions {
   readonly env?: Readonly<Record<string, string>>
   /** Another bundle than that of the build. */
   readonly command?: string
+  /** Listens at the admin socket that is there without a flag, which all daemons of a file system share. */
+  readonly atDefaultSocket?: boolean
   /** Descriptor that takes standard error instead of this process. */
   readonly errFd?: number
 }
@@ -62,7 +64,8 @@ export class Daemon {
   constructor(options: DaemonOptions) {
     const { source, args = [], wrapper = [], nodeArgs = [], command = COMMAND, errFd = 'pipe' } = options
     assert(existsSync(command), `${command} is missing: npm run build`)
-    const run = [process.execPath, ...nodeArgs, command, 'run', ...sourceFlags(source), ...FLAGS, ...args]
+    const flags = [...FLAGS, ...(options.atDefaultSocket === true ? [] : ['--admin-socket=']), ...args]
+    const run = [process.execPath, ...nodeArgs, command, 'run', ...sourceFlags(source), ...flags]
     const [file = '', ...rest] = [...wrapper, ...run]
     const env = { ...process.env, ...options.env }
     this.#isWrapped = wrapper.length > 0

@@ -30,6 +30,8 @@ export interface ExecAsked {
 
 interface ExecServerOptions {
   readonly pods: readonly object[]
+  /** The label of the pods. */
+  readonly label?: string
   readonly answer: (asked: ExecAsked) => ExecAnswer
 }
 
@@ -56,14 +58,14 @@ export class ExecServer {
     return server
   }
 
-  private constructor({ pods, answer }: ExecServerOptions) {
+  private constructor({ pods, answer, label = 'k8s-app=kprobe' }: ExecServerOptions) {
     this.#server = createServer((request, response) => {
       this.#note(request)
       const { searchParams } = new URL(request.url ?? '', 'http://server')
       const [limit, from] = [Number(searchParams.get('limit')), Number(searchParams.get('continue') ?? 0)]
       const items = pods.slice(from, from + limit)
       const rest = from + limit < pods.length ? String(from + limit) : ''
-      const isNone = searchParams.get('labelSelector') !== 'k8s-app=kprobe'
+      const isNone = searchParams.get('labelSelector') !== label
       response.setHeader('content-type', 'application/json')
       response.end(
         JSON.stringify({

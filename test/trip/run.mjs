@@ -79,7 +79,7 @@ async function recordTrips() {
   const kubeconfig = join(folder, 'kubeconfig')
   const cluster = await startCluster(kubeconfig)
   const flags = ['--hostname-override=node-0', `--proxy-mode=${mode}`, '--min-sync-period=1ms']
-  const child = fork(path, ['run', `--kubeconfig=${kubeconfig}`, ...flags], {
+  const child = fork(path, ['run', `--kubeconfig=${kubeconfig}`, '--admin-socket=', ...flags], {
     execArgv: ['--import', pathToFileURL(join(here, 'recorder.mjs')).href],
     env: {
       ...process.env,

@@ -4,12 +4,17 @@ import { buildInfo, buildText } from '../../base/build-info.ts'
 import { finishInSlices, slicingOf, systemClock } from '../../base/clock.ts'
 import { failureText } from '../../base/errors.ts'
 import { bytesText, count, oneLine, rfc3339 } from '../../base/text.ts'
-import { demandAnswer, usualSocket, versionIn } from '../../cli/admin-client.ts'
+import { demandAnswer, versionIn } from '../../cli/admin-client.ts'
 import { type Command, EXIT_FINE, type Io, lent, readText } from '../../cli/io.ts'
 import { failWord, orFailed, ownCommand } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flags, quote } from '../../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../../config/flags.ts'
-import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../../config/own-flags.ts'
+import {
+  defaultAdminSocket,
+  INSTANCE_FLAG,
+  readInstanceName,
+  readSocketPath,
+} from '../../config/own-flags.ts'
 import { networkNamespace } from '../../daemon/instance-lock.ts'
 import { withNetfilter } from '../../daemon/open.ts'
 import { readSnapshotJson } from '../../daemon/saved/snapshot-json.ts'
@@ -83,7 +88,7 @@ function read(reader: FlagReader, io: Io) {
   return {
     output,
     proxy,
-    socket: readSocketPath(reader) || usualSocket(proxy),
+    socket: readSocketPath(reader) || defaultAdminSocket(proxy),
     isGiven: reader.given('admin-socket'),
     redact: reader.bool('redact'),
     logFile: reader.text('log-file'),

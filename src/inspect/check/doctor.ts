@@ -1,14 +1,15 @@
 import { stat } from 'node:fs/promises'
 import { failureText } from '../../base/errors.ts'
 import { count, rfc3339 } from '../../base/text.ts'
-import { usualSocket } from '../../cli/admin-client.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, readText, tableText } from '../../cli/io.ts'
 import { processesNamed, processesOf, readLines } from '../../cli/processes.ts'
 import { flaggedCommand } from '../../cli/request.ts'
 import type { Config } from '../../config/config.ts'
+import { flag } from '../../config/flag.ts'
 import { MODEL_FLAGS, WITHOUT_EFFECT } from '../../config/flags.ts'
 import { DEFAULT_MODE } from '../../config/modes.ts'
+import { defaultAdminSocket } from '../../config/own-flags.ts'
 import { instanceOf } from '../../daemon/instance-lock.ts'
 import { isLockHeld } from '../../daemon/network-lock.ts'
 import { HERE, withNetfilter } from '../../daemon/open.ts'
@@ -25,7 +26,16 @@ import type { Finding, ReadText } from '../../modes/mode.ts'
 import { anyMode, findMode, MODES } from '../../modes/registry.ts'
 import { damageFindings } from '../programmed.ts'
 import { surveyTables } from '../why/outcome.ts'
+import { migrationText, readMigration } from './migration.ts'
 import { lackingFamily, requirements } from './requirements.ts'
+
+const FLAGS = [
+  flag(
+    '--migrate',
+    "read the Services, with kube-proxy's own flags or --config, and list what changes for which of them when kprobe takes over; exits 3 when one may depend on a difference",
+  ),
+  outputFlag(OUTPUTS),
+] as const
 
 export const command = flaggedCommand({
   name: 'doctor',
@@ -34,16 +44,25 @@ export const command = flaggedCommand({
     'programs that change the same packets, and traces packets through the rules in the kernel. Changes nothing. Exits 0\n' +
     'when kprobe can serve here, 1 when it cannot, and 3 when these rules are damaged, or no daemon follows changes.',
   details: [WITHOUT_EFFECT],
-  listed: [...MODEL_FLAGS, outputFlag(OUTPUTS)],
-  flags: [outputFlag(OUTPUTS)],
-  read: reader => ({ output: reader.oneOf('output', OUTPUTS, 'text') }),
-  async run({ output }, { config }, io) {
-    const findings = await examine(config)
-    if (output === 'text') printText(findings, io)
-    else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)
+  listed: [...MODEL_FLAGS, ...FLAGS],
+  flags: FLAGS,
+  read: reader => ({
+    output: reader.oneOf('output', OUTPUTS, 'text'),
+    isMigration: reader.bool('migrate'),
+  }),
+  async run({ output, isMigration }, request, io) {
+    const findings = await examine(request.config)
+    const migration = isMigration ? await readMigration(request, io) : undefined
+    if (output !== 'text')
+      await writeDocument({ kernel: await kernelRelease(), findings, migration }, output, io)
+    else {
+      printText(findings, io)
+      if (migration !== undefined) io.out(migrationText(migration, io))
+    }
     const has = (kind: Finding['kind']) => findings.some(each => each.kind === kind)
     if (has('missing')) return EXIT_FAILED
-    return has('damaged') || has('stopped') ? EXIT_DIFFERENT : EXIT_FINE
+    const differs = has('damaged') || has('stopped') || migration?.services.length
+    return differs ? EXIT_DIFFERENT : EXIT_FINE
   },
 })
 
@@ -88,7 +107,7 @@ async function ruleFindings(
   // kube-proxy writes the same chains in iptables mode.
   const own = modes.filter(mode => findMode(mode).isRecorded === undefined || wroteIptables)
   if (own.length === 0 || (await isLockHeld(instanceOf(proxy).lock)) !== false) return findings
-  const since = await stoppedSince(adminSocket === '' ? usualSocket(proxy) : adminSocket)
+  const since = await stoppedSince(adminSocket || defaultAdminSocket(proxy))
   const text = `${since}; rules of ${own.join(' and ')} mode stay and no longer follow changes: start kprobe, or remove them with \`kprobe cleanup\``
   return [{ kind: 'stopped', subject: 'no kprobe daemon runs', text }, ...findings]
 }

@@ -9,6 +9,7 @@ import { type ModelRequest, modelCommand } from '../../cli/request.ts'
 import type { Config } from '../../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../../config/flag.ts'
 import { whyNotProvable } from '../../config/modes.ts'
+import { readSocketPath } from '../../config/own-flags.ts'
 import { HERE } from '../../daemon/open.ts'
 import { modesOf } from '../../daemon/retirement.ts'
 import { serviceJson } from '../../daemon/saved/snapshot-json.ts'
@@ -82,8 +83,8 @@ function isProofAsked(text: string | undefined): boolean {
 
 const PROVING = 'following packets through the rules in the kernel'
 
-async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, color: boolean) {
-  const computed = await daemonServices(daemon ?? config.adminSocket)
+async function comparison({ config, daemon, extra }: ModelRequest, { table }: Loaded, color: boolean) {
+  const computed = await daemonServices(daemon ?? readSocketPath(extra))
   const { lines, leftOut } = await possibleDifference(config, table)
   const leftovers = await leftoverLines(config)
   const facts = {

@@ -3,9 +3,10 @@ import { failureText } from '../../base/errors.ts'
 import type { Ip } from '../../base/ip.ts'
 import type { PortProtocol } from '../../base/ip-packet.ts'
 import { fieldOf } from '../../base/plain-data.ts'
-import { askDaemon, serviceNames, servicesIn, usualSocket } from '../../cli/admin-client.ts'
+import { askDaemon, serviceNames, servicesIn } from '../../cli/admin-client.ts'
 import { checkDaemon } from '../../cli/request.ts'
 import { quote } from '../../config/flag.ts'
+import { defaultAdminSocket } from '../../config/own-flags.ts'
 import { HERE } from '../../daemon/open.ts'
 import {
   droppedMessages,
@@ -71,7 +72,7 @@ export class FlowNames {
    */
   static async open(options: FlowNamesOptions): Promise<FlowNames> {
     const { adminSocket, proxyName } = options
-    const socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
+    const socket = adminSocket === '' ? defaultAdminSocket(proxyName) : adminSocket
     let why: string | undefined
     try {
       if ((await checkDaemon(socket, { otherwise: false })) === undefined)

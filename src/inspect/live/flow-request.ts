@@ -1,3 +1,4 @@
+import { DEFAULT_ADMIN_SOCKET } from '../../base/api-address.ts'
 import { parseIp } from '../../base/ip.ts'
 import { readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../../config/flag.ts'
@@ -29,7 +30,7 @@ export const SERVICE_FLAG = flag('--service NAMESPACE/NAME', 'only connections t
 
 export const SOCKET_FLAG: FlagSpec = {
   ...ADMIN_SOCKET_FLAG,
-  default: '/run/kprobe/admin.sock',
+  default: DEFAULT_ADMIN_SOCKET,
   help: 'unix socket of the daemon, which names the Services. Without a daemon at the default socket, the rules in the kernel name them; at a given socket that is an error',
 }
 

@@ -15,7 +15,9 @@ export interface PodOptions {
   readonly context: string | undefined
   readonly impersonation: Impersonation
   readonly namespace: string
-  readonly selector: string
+  /** The pods of the first of these label selectors that finds any. */
+  readonly selectors: readonly string[]
+  /** Empty for the container of kprobe, or of kube-proxy, whose image kprobe's may replace. */
   readonly container: string
   readonly concurrency: number
   readonly timeoutMs: number
@@ -25,6 +27,7 @@ export interface PodOptions {
 export interface Target {
   readonly node: string
   readonly pod: string | undefined
+  readonly container: string
   readonly isReady: boolean
 }
 
@@ -71,11 +74,14 @@ export class NodePods {
   }
 
   async targets(signal: AbortSignal): Promise<readonly Target[]> {
-    const { selector, namespace } = this.#options
-    const targets = await findPods(this.#client, this.#options, signal)
-    if (targets.length > 0) return targets
+    const { selectors, namespace } = this.#options
+    for (const selector of selectors) {
+      const targets = await findPods(this.#client, { ...this.#options, selector }, signal)
+      if (targets.length > 0) return targets
+    }
+    const labels = selectors.map(quote).join(' or ')
     throw new Error(
-      `no pod with the labels ${quote(selector)} in namespace ${quote(namespace)}; see --selector and --namespace`,
+      `no pod with the labels ${labels} in namespace ${quote(namespace)}; see --selector and --namespace`,
     )
   }
 
@@ -93,10 +99,13 @@ export class NodePods {
     await Promise.all(Array.from({ length: Math.min(this.#options.concurrency, targets.length) }, work))
   }
 
-  async #askOne({ pod }: Target, { argv, outputBytesMax, signal }: PodCommand): Promise<PodAnswer> {
+  async #askOne(
+    { pod, container }: Target,
+    { argv, outputBytesMax, signal }: PodCommand,
+  ): Promise<PodAnswer> {
     if (signal.aborted) return INTERRUPTED
     if (pod === undefined) return { kind: 'unknown', why: 'no pod of kprobe runs there' }
-    const { namespace, container, timeoutMs } = this.#options
+    const { namespace, timeoutMs } = this.#options
     const late = new AbortController()
     const cancel = systemClock.after(timeoutMs, () => late.abort())
     try {
@@ -117,7 +126,7 @@ export class NodePods {
     } catch (error) {
       if (signal.aborted) return INTERRUPTED
       const why = late.signal.aborted ? `no answer within ${timeoutMs / 1_000} s` : failureText(error)
-      return { kind: 'unknown', why }
+      return { kind: 'unknown', why: container !== 'kprobe' && NOT_FOUND.test(why) ? NOT_OURS : why }
     } finally {
       cancel()
     }
@@ -128,11 +137,15 @@ export class NodePods {
   }
 }
 
+/** The words of runc and crun. */
+const NOT_FOUND = /executable file .*not found/
+const NOT_OURS = "the image of this pod has no command kprobe: it is kube-proxy's"
+
 const PAGE = 100
 
 async function findPods(
   client: ClusterClient,
-  { namespace, selector, nodes, timeoutMs }: PodOptions,
+  { namespace, selector, nodes, timeoutMs, container }: PodOptions & { readonly selector: string },
   signal: AbortSignal,
 ): Promise<readonly Target[]> {
   const found: Target[] = []
@@ -140,31 +153,41 @@ async function findPods(
     const query = new URLSearchParams({ labelSelector: selector, limit: String(PAGE), continue: next })
     const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods?${query}`
     const page = await client.get(path, { signal, timeoutMs })
-    found.push(...listAt(page, 'items').flatMap(targetOf))
+    found.push(...listAt(page, 'items').flatMap(pod => targetOf(pod, container)))
     next = textAt(fieldOf(page, 'metadata'), 'continue') || undefined
   }
   const running = found.filter(({ pod }) => pod !== undefined)
+  if (found.length === 0) return []
   const wanted = nodes.length === 0 ? found.map(({ node }) => node) : nodes
   const lacking = new Set(wanted.filter(node => !running.some(target => target.node === node)))
   const targets = [
     ...running.filter(({ node }) => nodes.length === 0 || nodes.includes(node)),
-    ...[...lacking].map(node => ({ node, pod: undefined, isReady: false })),
+    ...[...lacking].map(node => ({ node, ...NO_POD })),
   ]
   return targets.sort((a, b) => compareTexts(a.node, b.node))
 }
 
+const NO_POD = { pod: undefined, container: '', isReady: false } as const
+
 /** A pod that ends is replaced by another on its node. Until then its node has none, nor where a pod is not scheduled. */
-function targetOf(pod: unknown): readonly Target[] {
+function targetOf(pod: unknown, container: string): readonly Target[] {
   const [metadata, spec] = [fieldOf(pod, 'metadata'), fieldOf(pod, 'spec')]
   const [name, scheduled] = [textAt(metadata, 'name'), textAt(spec, 'nodeName')]
   if (name === '') return []
   const node = scheduled || plannedNode(spec) || `(pod ${name} is not scheduled)`
-  if (scheduled === '' || fieldOf(metadata, 'deletionTimestamp') !== undefined)
-    return [{ node, pod: undefined, isReady: false }]
+  if (scheduled === '' || fieldOf(metadata, 'deletionTimestamp') !== undefined) return [{ node, ...NO_POD }]
   const isReady = listAt(fieldOf(pod, 'status'), 'conditions').some(
     each => textAt(each, 'type') === 'Ready' && textAt(each, 'status') === 'True',
   )
-  return [{ node, pod: name, isReady }]
+  return [{ node, pod: name, container: container || containerIn(spec), isReady }]
+}
+
+/** The names of the manifests here, and of kubeadm's DaemonSet. */
+const CONTAINERS: readonly string[] = ['kprobe', 'kube-proxy']
+
+function containerIn(spec: unknown): string {
+  const names = listAt(spec, 'containers').map(each => textAt(each, 'name'))
+  return CONTAINERS.find(name => names.includes(name)) ?? names[0] ?? ''
 }
 
 /** The node that the controller of a DaemonSet chose for a pod that is not scheduled; empty where it chose none. */

@@ -10,6 +10,7 @@ import { type FlagReader, type FlagSpec, flags, quote } from '../../config/flag.
 import type { Json } from '../../model/fields.ts'
 import { ApiError } from '../../source/kube/api-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from '../bundle-file.ts'
+import { migrateScript } from './migrate-script.ts'
 import {
   NodePods,
   type NodeResult,
@@ -27,7 +28,7 @@ const MARKS: Readonly<Record<NodeResult['result'], string>> = {
   unknown: 'UNKNOWN',
 }
 
-const ACTIONS = ['status', 'verify', 'why', 'top', 'bundle'] as const
+const ACTIONS = ['status', 'verify', 'why', 'top', 'bundle', 'migrate'] as const
 type Action = (typeof ACTIONS)[number]
 
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
@@ -45,14 +46,17 @@ const FLAGS: readonly FlagSpec[] = [
     '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
     '--interval DURATION = 1s':
       'for top: time that each node measures, and between two rounds; at least 200ms',
+    '--check COMMAND':
+      'for migrate: a line for the shell that succeeds while the node serves; the script goes back when it fails',
     '--kubeconfig FILE': 'unset: the files of $KUBECONFIG, which are merged, or ~/.kube/config',
     '--context NAME': 'context of the kubeconfig; unset: the current one',
     '--as USER': 'user to impersonate; --as-group and --as-uid add to it',
     '--as-group GROUP': ['groups to impersonate', { kind: 'list' }],
     '--as-uid UID': 'uid to impersonate',
     '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
-    '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
-    '-c, --container NAME = kprobe': 'container with kprobe',
+    '-l, --selector LABELS':
+      "labels of kprobe's pods; unset: k8s-app=kprobe, or, where no pod has it, k8s-app=kube-proxy, whose image kprobe's may replace",
+    '-c, --container NAME': 'container with kprobe; unset: kprobe, else kube-proxy',
     '--concurrency N = 20': 'maximum number of nodes at a time',
     '--timeout SECONDS = 60': 'limit for each node',
   }),
@@ -61,7 +65,7 @@ const FLAGS: readonly FlagSpec[] = [
 
 export const command = ownCommand({
   name: 'nodes',
-  usage: 'status|verify|why|top|bundle [flags]',
+  usage: 'status|verify|why|top|bundle|migrate [flags]',
   description:
     'Runs a command in the pods of kprobe, through the API server, and prints one table over all nodes. `kubectl kprobe`\n' +
     'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
@@ -72,6 +76,7 @@ export const command = ownCommand({
     '  why      what happens to a connection on each node: --from CLIENT --to TARGET',
     '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
     '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
+    '  migrate  prints a shell script of kubectl commands that moves the node of --node from kube-proxy to kprobe, and back if a check fails within --timeout',
     '',
     'It needs the rights to list pods, and to create pods/exec, in their namespace.',
   ],
@@ -84,6 +89,8 @@ export const command = ownCommand({
 interface Request extends PodOptions {
   readonly action: Action
   readonly argv: readonly string[]
+  readonly check: string
+  readonly kubectlFlags: readonly string[]
   readonly folder: string
   readonly once: boolean
   readonly sort: NodeSort
@@ -92,6 +99,10 @@ interface Request extends PodOptions {
 }
 
 async function run(request: Request, io: Io): Promise<number> {
+  if (request.action === 'migrate') {
+    io.out(scriptOf(request))
+    return EXIT_FINE
+  }
   try {
     const use = request.action === 'top' ? top : ask
     return await lent(await NodePods.open(request, io), pods => use(request, pods, io))
@@ -102,6 +113,23 @@ async function run(request: Request, io: Io): Promise<number> {
   }
 }
 
+function scriptOf({ nodes, namespace, timeoutMs, kubectlFlags, check }: Request): string {
+  return migrateScript({ node: nodes.join(), namespace, kubectlFlags, check, timeoutS: timeoutMs / 1_000 })
+}
+
+/** The flags of this command that kubectl has, too. */
+const KUBECTL_FLAGS: readonly string[] = ['kubeconfig', 'context', 'as', 'as-uid']
+
+function kubectlFlagsOf(reader: FlagReader): readonly string[] {
+  const texts = KUBECTL_FLAGS.map(name => [name, reader.text(name) ?? ''] as const)
+  return [
+    ...texts.filter(([, text]) => text !== ''),
+    ...reader.list('as-group').map(group => ['as-group', group] as const),
+  ].map(([name, text]) => `--${name}=${text}`)
+}
+
+const NODE_NAME = /^[a-z0-9][a-z0-9.-]*$/
+
 function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | undefined {
   const [word, ...more] = reader.positionals
   const action = ACTIONS.find(each => each === word)
@@ -110,6 +138,8 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
   const value = (name: string, fallback: string) => reader.text(name) || fallback
   const nodes = reader.list('node')
   if (nodes.length > 0 && reader.bool('all')) reader.fail('--all', 'contradicts --node')
+  if (action === 'migrate' && (nodes.length !== 1 || !NODE_NAME.test(nodes.join())))
+    reader.fail('--node', 'migrate moves one node: give its name')
   const kubeconfig = reader.text('kubeconfig') ?? ''
   if (kubeconfig.includes(':')) reader.fail('--kubeconfig', `${quote(kubeconfig)} is not one file`)
   const intervalMs = reader.durationMs('interval', INTERVAL)
@@ -125,6 +155,8 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
     action,
     argv,
     nodes,
+    check: reader.text('check') ?? '',
+    kubectlFlags: kubectlFlagsOf(reader),
     folder: value('folder', '.'),
     once,
     sort,
@@ -133,13 +165,16 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
     context: reader.text('context') || undefined,
     impersonation: { user: value('as', ''), groups: reader.list('as-group'), uid: value('as-uid', '') },
     namespace: value('namespace', 'kube-system'),
-    selector: value('selector', 'k8s-app=kprobe'),
-    container: value('container', 'kprobe'),
+    selectors: reader.text('selector') ? [value('selector', '')] : PODS_OF_KPROBE,
+    container: value('container', ''),
     concurrency,
     timeoutMs: timeoutS * 1_000,
     output,
   }
 }
+
+/** Those of the manifests here, and of kubeadm's DaemonSet of kube-proxy. */
+const PODS_OF_KPROBE = ['k8s-app=kprobe', 'k8s-app=kube-proxy'] as const
 
 function defaultKubeconfigs(): readonly string[] {
   const files = (process.env.KUBECONFIG ?? '').split(delimiter).filter(path => path !== '')
@@ -152,6 +187,7 @@ const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [
   ['once', 'top'],
   ['sort-by', 'top'],
   ['interval', 'top'],
+  ['check', 'migrate'],
 ]
 
 function argvOf(action: Action | undefined, reader: FlagReader, intervalMs: number): readonly string[] {
@@ -235,7 +271,7 @@ async function save(
   bytes: Buffer,
   { request, io }: { readonly request: Request; readonly io: Io },
 ): Promise<string> {
-  if (!/^[a-z0-9][a-z0-9.-]*$/.test(node)) throw new Error(`${quote(node)} is not a node name`)
+  if (!NODE_NAME.test(node)) throw new Error(`${quote(node)} is not a node name`)
   const path = join(request.folder, `kprobe-bundle-${node}.tar.gz`)
   await writeBundle(path, bytes, io.processId)
   return `${path}: ${bytesText(bytes.length)}`

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { errorText } from '../../base/errors.ts'
+import { defaultAdminSocket } from '../../config/own-flags.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../../http/connections.ts'
 import { isJson } from '../../model/fields.ts'
@@ -181,7 +182,9 @@ export class PageRates {
 }
 
 async function openSampler({ clock, wallMs, config }: PageSource): Promise<TopSampler> {
-  const { adminSocket, serviceProxyName: proxyName } = config()
+  const { adminSocket: own, serviceProxyName: proxyName } = config()
+  // The default one may be missing, which is no error: names of Services then come from the kernel.
+  const adminSocket = own === defaultAdminSocket(proxyName) ? '' : own
   const names = await FlowNames.open({ clock, adminSocket, proxyName })
   return new TopSampler({ clock, wallMs, names, service: '', proxyName })
 }

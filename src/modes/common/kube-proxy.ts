@@ -52,6 +52,14 @@ export function isKubeProxyChain(name: string): boolean {
   return NFTABLES_CHAINS.has(name)
 }
 
+/** Names with a hash, which only kube-proxy's nftables mode gives to chains and sets of a Service or an endpoint. */
+const NFTABLES_OBJECT = /\b(?:service|external|endpoint|firewall|affinity)-[A-Z2-7]{8}-/
+
+/** Tests whether the description of a change names an object that only kube-proxy's nftables mode writes. */
+export function isKubeProxyObject(text: string): boolean {
+  return NFTABLES_OBJECT.test(text) || text.split(' ').some(isKubeProxyChain)
+}
+
 /** A chain with the sets that its rules read. */
 export interface ChainOutline {
   readonly name: string

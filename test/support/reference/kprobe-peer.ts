@@ -13,6 +13,8 @@ interface KprobePeerOptions {
   readonly config: PipelineConfig
 }
 
+/** All daemons of a file system share the default admin socket. */
+const FLAGS = ['-v=2', '--admin-socket=']
 const READY_MAX_MS = 30_000
 
 /** `kprobe run` from the bundle, with the file that kube-proxy gets, in this network namespace. */
@@ -30,7 +32,7 @@ export class KprobePeer {
     this.program = new Program({
       name: 'kprobe',
       file: process.execPath,
-      args: [process.env.KPROBE_COMMAND ?? COMMAND, 'run', `--config=${file}`, '-v=2', ...ownFlags(config)],
+      args: [process.env.KPROBE_COMMAND ?? COMMAND, 'run', `--config=${file}`, ...FLAGS, ...ownFlags(config)],
       log: join(this.#folder, 'log'),
     })
   }

@@ -75,6 +75,22 @@ describe('ConnectionGate', () => {
     expect(probe.destroyed).toBe(false)
   })
 
+  it("closes none of a cloud's probes: each second one from each of ten addresses, open for ten seconds", () => {
+    const its = gate(sharesOf(512))
+    const addresses = Array.from({ length: 10 }, (_, at) => `198.51.100.${at + 1}`)
+    const rounds: FakeSocket[][] = []
+    for (let second = 0; second < 100; second++) {
+      const sockets = addresses.map(address => new FakeSocket(address))
+      for (const socket of sockets) expect(its.admit(socket)).toBe(true)
+      rounds.push(sockets)
+      for (const socket of rounds[second - 10] ?? []) {
+        expect(socket.destroyed).toBe(false)
+        socket.destroy()
+      }
+    }
+    expect(its.overShare).toEqual({ evicted: 0, refused: 0 })
+  })
+
   describe('of health check node ports', () => {
     const services = Array.from({ length: 16 }, (_, at) => `ns/${at}`)
     const prefixes = thousand.slice(0, 100)

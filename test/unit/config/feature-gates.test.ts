@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { isGateOn, parseGates, whyNotGate } from '../../../src/config/feature-gates.ts'
+import { isGateOn, misspelledGate, parseGates, whyNotGate } from '../../../src/config/feature-gates.ts'
 
 describe('whyNotGate', () => {
   it.each([
@@ -22,6 +22,21 @@ describe('whyNotGate', () => {
     ['WinOverlay', false, 'cannot be set to false: the feature is locked to true'],
   ])('refuses %s to be %s', (name, value, why) => {
     expect(whyNotGate(name, value)).toBe(why)
+  })
+})
+
+describe('misspelledGate', () => {
+  it.each([
+    ['allowServiceExternalIPs', 'AllowServiceExternalIPs'],
+    ['AllowServiceExternalIP', 'AllowServiceExternalIPs'],
+    ['ComponentFlags', 'ComponentFlagz'],
+    ['AllBetas', 'AllBeta'],
+  ])('takes %s for %s, which kprobe reads', (name, meant) => {
+    expect(misspelledGate(name)).toBe(meant)
+  })
+
+  it.each(['ComponentLogz', 'KubeProxyOf138', '__proto__', ''])('leaves %s to other versions', name => {
+    expect(misspelledGate(name)).toBeUndefined()
   })
 })
 

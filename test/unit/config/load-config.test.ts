@@ -205,7 +205,7 @@ describe('errors of a file', () => {
     const body =
       'mode: kernelspace\nconntrack:\n  min: -1\n  udpTimeout: -1s\nnodePortAddresses: [10.0.0.0/8, nonsense]\n' +
       'clusterCIDR: 10.0.0.0/8,11.0.0.0/8\noomScoreAdj: 1001\nmetricsBindAddress: "foo"\n' +
-      'nftables: { masqueradeBit: 32, syncPeriod: 1s, minSyncPeriod: 2s }\nfeatureGates: { Nope: true }\n' +
+      'nftables: { masqueradeBit: 32, syncPeriod: 1s, minSyncPeriod: 2s }\nfeatureGates: { ComponentFlags: true }\n' +
       'logging: { format: xml, flushFrequency: nonsense }\n'
     expect(errorsFrom(['--backend=x'], body)).toEqual([
       '--backend: "x" is not one of netlink, dry-run',
@@ -215,7 +215,7 @@ describe('errors of a file', () => {
       'c.yaml:9:14: oomScoreAdj: 1001 is not from -1000 to 1000',
       'c.yaml:6:15: conntrack.udpTimeout: cannot be negative',
       'c.yaml:11:63: nftables.minSyncPeriod: cannot be longer than c.yaml:11:44: nftables.syncPeriod',
-      'c.yaml:12:23: featureGates: "Nope": unrecognized feature gate',
+      'c.yaml:12:33: featureGates: "ComponentFlags": unrecognized feature gate; did you mean ComponentFlagz?',
       `c.yaml:3:7: mode: "kernelspace" is not one of ${MODE_NAMES.join(', ')}`,
       'c.yaml:8:14: clusterCIDR: takes one CIDR, or one per IP family',
       expect.stringMatching(/^c\.yaml:7:33: nodePortAddresses\[1\]: "nonsense" is not a CIDR/),

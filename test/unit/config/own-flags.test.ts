@@ -42,6 +42,14 @@ it('each proxy of a node has a place of its own for its API', () => {
   expect(defaultApiAddress('red')).toBe('unix:///run/kprobe/api-red.sock')
 })
 
+it('each has an admin socket of its own, unless a flag names another or none', () => {
+  const parse = (...argv: readonly string[]) => read(argv, ({ adminSocket }) => adminSocket)
+  expect(parse()).toBe('/run/kprobe/admin.sock')
+  expect(parse('--service-proxy-name=red')).toBe('/run/kprobe/admin-red.sock')
+  expect(parse('--admin-socket=/x')).toBe('/x')
+  expect(parse('--admin-socket=')).toBe('')
+})
+
 describe('--ui-address', () => {
   const parse = (...argv: readonly string[]) => read(argv, ({ ui }) => ui)
   const TLS_FILES = ['--ui-tls-cert=c', '--ui-tls-key=k', '--ui-tls-client-ca=a']

@@ -77,6 +77,45 @@ describe("kube-proxy's start in distributions", () => {
     expect(requestOf(flagsOf('k3s', { podCidr, local: '::1' })).warnings).toEqual([])
   })
 
+  it("takes kubeadm's file of 1.30, which has no logging.options.text", () => {
+    const older = KUBEADM.replace('    text:\n      infoBufferSize: "0"\n', '')
+    expect(older).not.toBe(KUBEADM)
+    expect(requestOf(kubeadm(older))).toMatchObject({ warnings: [], config: { proxyMode: 'nftables' } })
+  })
+
+  it('makes the admin socket at the default path for all of them', () => {
+    for (const [, , start] of STARTS)
+      expect(requestOf(start).config.adminSocket).toBe('/run/kprobe/admin.sock')
+  })
+
+  it.each<[string, string, string]>([
+    [
+      '1.30, with gates that are gone or locked since',
+      'featureGates: { KubeProxyDrainingTerminatingNodes: true, NFTablesProxyMode: false }\n',
+      [
+        'no effect in kprobe: feature gate "KubeProxyDrainingTerminatingNodes": unrecognized feature gate',
+        'no effect in kprobe: feature gate "NFTablesProxyMode": cannot be set to false: the feature is locked to true',
+      ].join('\n'),
+    ],
+    [
+      '1.38, with a gate and a field that are new',
+      'featureGates: { KubeProxyFlowOffload: true }\nflowOffload: { enabled: true }\n',
+      [
+        'config.conf:69:1: flowOffload: unknown field ignored',
+        'no effect in kprobe: feature gate "KubeProxyFlowOffload": unrecognized feature gate',
+      ].join('\n'),
+    ],
+  ])('starts with the file of %s, and names what has no effect', (_, more, expected) => {
+    const { config, warnings } = requestOf(kubeadm(KUBEADM + more))
+    expect(config.proxyMode).toBe('nftables')
+    expect(warnings.join('\n')).toBe(expected)
+  })
+
+  it('still refuses a gate that it reads, misspelled', () => {
+    const file = `${KUBEADM}featureGates: { AllowServiceExternalIP: false }\n`
+    expect(() => requestOf(kubeadm(file))).toThrow('did you mean AllowServiceExternalIPs?')
+  })
+
   it('would warn of a flag that does nothing, and refuse one that kube-proxy does not have', () => {
     const { argv } = flagsOf('k3s')
     const doubtful = requestOf({ argv: [...argv, '--machine-id-file=/etc/machine-id'] })

@@ -3,8 +3,17 @@
 {{- $errors := concat (include "kprobe.errors.cluster" . | fromJsonArray) (include "kprobe.errors.config" . | fromJsonArray) -}}
 {{- $errors = concat $errors (include "kprobe.errors.addresses" . | fromJsonArray) -}}
 {{- $errors = concat $errors (include "kprobe.errors.pods" . | fromJsonArray) -}}
+{{- $errors = concat $errors (include "kprobe.errors.sizing" . | fromJsonArray) -}}
 {{- $errors = concat $errors (include "kprobe.errors.relay" . | fromJsonArray) -}}
 {{- if $errors }}{{ fail (printf "\n\n%s\n" (join "\n" $errors)) }}{{ end -}}
+{{- end }}
+
+{{- define "kprobe.errors.sizing" -}}
+{{- $errors := list -}}
+{{- if and .Values.sizing.services (not (include "kprobe.resources" .)) -}}
+{{- $errors = append $errors (printf "sizing: no figures for so much in mode %s (docs/sizing.md); set sizing.services: 0, and resources" .Values.mode) -}}
+{{- end -}}
+{{- toJson $errors -}}
 {{- end }}
 
 {{/* Patterns of addresses. */}}

@@ -17,6 +17,23 @@
 {{- end -}}
 {{- end }}
 
+{{/* Requests and limits: of the first row of sizing.yaml with room for .Values.sizing, or .Values.resources. Empty without a row. */}}
+{{- define "kprobe.resources" -}}
+{{- $found := dict -}}
+{{- $wanted := .Values.sizing -}}
+{{- if $wanted.services -}}
+{{- range (.Files.Get "sizing.yaml" | fromYaml).rows -}}
+{{- $fits := and (eq .mode $.Values.mode) (ge (int .services) (int $wanted.services)) (ge (int .endpoints) (int $wanted.endpoints)) -}}
+{{- if and $fits (ge (int .changes) (int $wanted.changesPerSecond)) (not $found) -}}
+{{- $found = dict "requests" (dict "cpu" .cpu "memory" .memory) "limits" (dict "memory" .limit) -}}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- $found = .Values.resources -}}
+{{- end -}}
+{{- with $found }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
 {{/* Labels of a node that the chart itself asks for. */}}
 {{- define "kprobe.nodeSelector" -}}
 kubernetes.io/os: linux

@@ -21,18 +21,22 @@ afterEach(async () => {
   server = undefined
 })
 
-function podOn(node: string, isReady = true) {
+function podOn(node: string, isReady = true, program = 'kprobe') {
   return {
-    metadata: { name: `kprobe-${node}` },
-    spec: { nodeName: node },
+    metadata: { name: `${program}-${node}` },
+    spec: { nodeName: node, containers: [{ name: 'sidecar' }, { name: program }] },
     status: { conditions: [{ type: 'Ready', status: isReady ? 'True' : 'False' }] },
   }
 }
 
 const VERSION = { stdout: '{"version":"1.2.3"}' }
 
-async function cluster(nodes: readonly object[], answer: (asked: ExecAsked) => ExecAnswer = () => VERSION) {
-  const started = await ExecServer.start({ pods: nodes, answer })
+async function cluster(
+  nodes: readonly object[],
+  answer: (asked: ExecAsked) => ExecAnswer = () => VERSION,
+  label = 'k8s-app=kprobe',
+) {
+  const started = await ExecServer.start({ pods: nodes, answer, label })
   server = started
   const kubeconfig = join(folder, 'kubeconfig')
   writeFileSync(kubeconfig, started.kubeconfig)
@@ -98,6 +102,19 @@ describe('kprobe nodes', () => {
       empty: 'the command did not run: container not found ("kprobe")',
       failed: 'kprobe verify: no daemon answers',
     })
+  })
+
+  it('finds it in the pods of kube-proxy, and names those that still run kube-proxy', async () => {
+    const pods = ['moved', 'other'].map(node => podOn(node, true, 'kube-proxy'))
+    const absent = 'OCI runtime exec failed: exec: "kprobe": executable file not found in $PATH'
+    const answer = ({ pod }: ExecAsked) => (pod === 'kube-proxy-moved' ? VERSION : { failure: absent })
+    const { run, server } = await cluster(pods, answer, 'k8s-app=kube-proxy')
+    const { code, out } = await run('status')
+    expect(code).toBe(1)
+    expect(out).toMatch(/^moved +kube-proxy-moved +ok +kprobe 1\.2\.3$/m)
+    expect(out).toMatch(/^other .*UNKNOWN +the image of this pod has no command kprobe: it is kube-proxy's$/m)
+    expect(server.asked.map(({ container }) => container)).toEqual(['kube-proxy', 'kube-proxy'])
+    expect(await run('status', '--selector=k8s-app=kprobe')).toMatchObject({ code: 1, out: '' })
   })
 
   it('names nodes without a pod, and pods that are not ready', async () => {
@@ -300,7 +317,7 @@ describe('kprobe nodes top', () => {
   ])('fills %d columns and %d rows of a terminal exactly', (columns, rows) => {
     const row = (node: string, document: unknown) =>
       nodeRow(
-        { node, pod: 'p', isReady: true },
+        { node, pod: 'p', container: 'kprobe', isReady: true },
         { kind: 'ended', result: 'fine', stdout: Buffer.from(JSON.stringify(document)) },
         '10:00:00',
       )

@@ -1,0 +1,128 @@
+import { afterEach, expect, it } from 'vitest'
+import { type BesideLook, KubeProxyWatch } from '../../../src/daemon/beside.ts'
+import type { NftFamily } from '../../../src/kernel/nft/state.ts'
+import type { EventFact } from '../../../src/telemetry/event.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { createMetrics } from '../../support/metrics.ts'
+import { recordedLog } from '../../support/recorded-log.ts'
+
+const opened: KubeProxyWatch[] = []
+
+afterEach(async () => {
+  for (const watch of opened.splice(0)) await watch.stop()
+})
+
+type Rules = readonly (readonly [NftFamily, bigint])[]
+
+const lookAt = ({ pids = [] as number[], ports = [] as string[], rules = [] as Rules } = {}): BesideLook => ({
+  processes: pids,
+  ports,
+  newestRules: new Map(rules),
+})
+
+function rig({ writesChains = false } = {}) {
+  const clock = new FakeClock()
+  const { log, said } = recordedLog(2)
+  const metrics = createMetrics()
+  const events: EventFact[] = []
+  let found: BesideLook | undefined = lookAt()
+  const watch = new KubeProxyWatch({
+    clock,
+    log,
+    nodeName: 'node-1',
+    look: () => (found === undefined ? Promise.reject(new Error('EPERM')) : Promise.resolve(found)),
+    writesChains: () => writesChains,
+    metrics,
+    tell: fact => events.push(fact),
+  })
+  opened.push(watch)
+  const beside = async () => /^kprobe_kube_proxy_beside (\d)$/m.exec(await metrics.text())?.[1]
+  const see = async (now: BesideLook | undefined, minutes = 1) => {
+    found = now
+    await clock.advance(minutes * 60_000)
+  }
+  return { clock, watch, said, events, beside, see }
+}
+
+const BESIDE = 'kube-proxy runs on this node beside kprobe'
+
+it('says once that kube-proxy rewrites its chains, and an hour later that it no longer does', async () => {
+  const { watch, said, events, beside, see } = rig()
+  await see(lookAt({ rules: [['ip', 40n]] }))
+  await see(lookAt({ rules: [['ip', 40n]] }))
+  expect([await beside(), watch.check, said(BESIDE).length]).toEqual(['1', expect.anything(), 1])
+  await see(lookAt({ rules: [['ip', 60n]] }))
+  expect(said(BESIDE)).toEqual([
+    expect.objectContaining({
+      level: 'error',
+      signs: ['the chain KUBE-SERVICES in ip nat was written'],
+      msg: expect.stringContaining('does not touch it'),
+    }),
+  ])
+  expect(events).toEqual([expect.objectContaining({ type: 'Warning', reason: 'KubeProxyBeside' })])
+  await see(lookAt({ rules: [['ip', 60n]] }), 70)
+  expect(await beside()).toBe('1')
+  await see(lookAt({ rules: [['ip', 60n]] }), 2)
+  expect([await beside(), watch.check]).toEqual(['0', undefined])
+  expect(said('no longer runs beside kprobe')).toHaveLength(1)
+})
+
+it('takes what an earlier kube-proxy left, its removal, and a failed look for no sign', async () => {
+  const { watch, see } = rig()
+  const clock = new FakeClock()
+  const left = lookAt({ rules: [['ip', 90n]] })
+  const own = new KubeProxyWatch({
+    clock,
+    log: recordedLog().log,
+    nodeName: 'node-1',
+    look: () => Promise.resolve(left),
+    writesChains: () => false,
+    metrics: createMetrics(),
+    tell: () => undefined,
+  })
+  opened.push(own)
+  await clock.advance(180_000)
+  expect(own.check).toBeUndefined()
+  await see(lookAt())
+  await see(undefined, 3)
+  await see(lookAt())
+  expect(watch.check).toBeUndefined()
+})
+
+it('does not count the seconds of a hand-over, in which both processes run', async () => {
+  const { watch, see, said } = rig()
+  await see(lookAt({ pids: [7], ports: ['0.0.0.0:10256'] }))
+  await see(lookAt())
+  expect(watch.check).toBeUndefined()
+  await see(lookAt({ pids: [8], ports: ['0.0.0.0:10256'] }), 2)
+  expect(watch.check).toEqual({
+    name: 'kube-proxy',
+    failure: 'runs beside kprobe: process kube-proxy (pid 8); 0.0.0.0:10256 is in use',
+    isAdvice: true,
+  })
+  expect(said(BESIDE)).toHaveLength(1)
+})
+
+it('knows the chains that kprobe writes itself in a mode with chains', async () => {
+  const { watch, see } = rig({ writesChains: true })
+  const commit = { kind: 'committed' } as Parameters<typeof watch.report>[0]
+  await see(lookAt())
+  for (const handle of [10n, 20n]) {
+    watch.report(commit)
+    await see(lookAt({ rules: [['ip', handle]] }))
+  }
+  expect(watch.check).toBeUndefined()
+  await see(lookAt({ rules: [['ip', 30n]] }))
+  expect(watch.check).toBeDefined()
+})
+
+it("sees kube-proxy's nftables mode by the chains that a repair removes, at once", () => {
+  const { watch, said } = rig()
+  const healed = (...objects: readonly string[]) => watch.report({ kind: 'healed', changes: 1, objects })
+  healed('add element ip kube-proxy frontends', 'remove chain ip kube-proxy foreign-chain')
+  expect(watch.check).toBeUndefined()
+  healed('remove chain ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80')
+  expect(said(BESIDE)).toHaveLength(1)
+  healed('remove chain ip kube-proxy cluster-ips-check')
+  expect(said(BESIDE)).toHaveLength(1)
+})
