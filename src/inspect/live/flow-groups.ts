@@ -1,5 +1,6 @@
 import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../../base/ip.ts'
 import type { PortProtocol } from '../../base/ip-packet.ts'
+import { isTranslated } from '../../kernel/conntrack/flow.ts'
 import {
   addedVolume,
   decodeRecord,
@@ -49,14 +50,10 @@ export function namedFlow(
     return undefined
   if (endpoint !== undefined && answerer !== endpoint.ip) return undefined
   if (endpoint?.port !== undefined && answererPort !== endpoint.port) return undefined
-  const service = names.serviceOf(record, isTranslatedRecord(record))
+  const service = names.serviceOf(record, isTranslated(record))
   const isWanted =
     service === undefined ? filter.all && filter.service === '' : isOfService([service], filter.service)
   return isWanted ? { ...record, service } : undefined
-}
-
-function isTranslatedRecord(record: FlowRecord): boolean {
-  return record.answerer !== record.destination || record.answererPort !== record.destinationPort
 }
 
 export const GROUPINGS = ['service', 'endpoint', 'client'] as const
@@ -194,5 +191,5 @@ type Found = FlowGroup | 'excluded' | 'other'
 
 /** Formats the endpoint of a connection; undefined where nothing translated it: its endpoint is not known. */
 export function endpointText(flow: FlowRecord): string | undefined {
-  return isTranslatedRecord(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
+  return isTranslated(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
 }
