@@ -9,6 +9,8 @@ import { IPS_SEEN_REPLY, isTranslated, PROGRESS } from '../../kernel/conntrack/f
 import { decodeRecord, type FlowRecord, isPlain, plainKey } from '../../kernel/conntrack/record.ts'
 import { answeredTimeout, readTimeouts, type Timeouts } from '../../kernel/conntrack/timeouts.ts'
 import { settingNow } from '../../kernel/sysctl/sysctls.ts'
+import type { PortFrontends } from '../../model/frontend.ts'
+import { namesIn, noted } from '../../modes/common/service-names.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { type Message, nfSpan } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
@@ -44,6 +46,19 @@ interface Pair {
   unanswered: number
   answered: number
   isOneClient: boolean
+}
+
+/** Gives the names of these service ports, by their addresses and node ports. */
+export function namesOfPorts(ports: Iterable<PortFrontends>): UnansweredNames {
+  const found = noted()
+  for (const { protocol, displayName, frontends } of ports)
+    for (const { ip, port } of frontends)
+      found.places.set(`${protocol} ${ip === undefined ? `:${port}` : formatIpPort(ip, port)}`, displayName)
+  const names = namesIn(found, true)
+  return {
+    serviceOf: ({ protocol, destination, destinationPort }) =>
+      names.at(protocol, destination, destinationPort) ?? names.atNodePort(protocol, destinationPort),
+  }
 }
 
 /** Reads once, for commands that end. */
