@@ -19,6 +19,9 @@ export interface UnansweredRow {
   readonly isOneWay: boolean
 }
 
+/** Endpoints that a metric, a page and a document name at most. */
+export const WORST_MAX = 50
+
 export interface Unanswered {
   /** Endpoints with unanswered connections, the most unanswered first, one-way ports last. */
   readonly rows: readonly UnansweredRow[]
