@@ -133,10 +133,13 @@ const COUNTERS = attributeSet({
 export const RECORD = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
+  status: [CTA_STATUS, u32be],
   sent: [9, nested(COUNTERS)],
   received: [10, nested(COUNTERS)],
   time: [20, nested(attributeSet({ startNs: [1, u64be], stopNs: [2, u64be] }))],
 })
+
+export const REPLIED = attributeSet({ status: [CTA_STATUS, u32be] })
 
 /** The fields of an entry that show whether it was answered, and when its last packet passed. */
 export const PROGRESS = attributeSet({

@@ -261,6 +261,7 @@ describe('TopRows', () => {
     client: undefined,
     begun,
     ended: 0,
+    unanswered: 0,
     volume: undefined,
   })
   const shown = (rows: TopRows) => rows.all.map(({ endpoint }) => endpoint).toSorted()
