@@ -3,29 +3,34 @@ import { errorText } from '../../base/errors.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
 import { rfc3339 } from '../../base/text.ts'
 import { askDaemon } from '../../cli/admin-client.ts'
+import { lent } from '../../cli/io.ts'
 import { HERE } from '../../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../../kernel/conntrack/client.ts'
-import { listHandles } from '../../kernel/nft/list.ts'
 import { isJson } from '../../model/fields.ts'
-import { isLogging } from '../../modes/common/logs.ts'
-import { CHAIN_REJECT } from '../../modes/common/rules.ts'
-import { NFT_FAMILIES } from '../../modes/common/tables.ts'
-import { MODES } from '../../modes/registry.ts'
+import { isOfService } from '../../modes/common/show.ts'
+import { type RefusedCount, readRefused } from '../../modes/refused.ts'
 import { Connection } from '../../netlink/connection.ts'
-import { type FlowFilter, FlowGroups, summedCounts } from './flow-groups.ts'
+import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
 import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
 import { ROWS_MAX, type TopRow, TopRows } from './top-rows.ts'
+import { UnansweredReader } from './unanswered.ts'
+import { type Unanswered, WORST_MAX } from './unanswered-rows.ts'
 
 /** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
 export interface TopState {
   readonly time: string
   readonly rows: readonly TopRow[]
   readonly perSecond: number
-  /** Packets a second that kprobe's rules reject; undefined where the rules do not count them. */
+  /** Packets a second that kprobe's rules reject; undefined until the second sample. */
   readonly rejectsPerSecond: number | undefined
+  readonly dropsPerSecond: number | undefined
+  /** The rules that refuse most packets: their reason, and the Service where they have one. */
+  readonly refused: readonly (Omit<RefusedCount, 'packets'> & { readonly perSecond: number })[]
   readonly table: { readonly entries: number; readonly entriesMax: number | undefined } | undefined
   /** The Services with most entries of the connection table, the largest first. */
-  readonly largest: readonly { readonly service: string; readonly open: number }[]
+  readonly largest: readonly TableUser[]
+  /** The worst endpoints; undefined until the table was read. */
+  readonly unanswered: Unanswered | undefined
   readonly daemon: DaemonState | undefined
   readonly lost: number
   readonly notices: readonly string[]
@@ -51,6 +56,8 @@ interface TopSamplerOptions {
   readonly proxyName: string | undefined
 }
 
+const NOTHING_REFUSED = { rejectsPerSecond: undefined, dropsPerSecond: undefined, refused: [] } as const
+
 /** The part of the time that reading the connection table may take, whose cost grows with its entries. */
 const TABLE_PACE = { share: 0.005, minMs: 5_000 } as const
 
@@ -64,12 +71,14 @@ export class TopSampler {
   readonly #nft: Connection
   readonly #rows = new TopRows()
   readonly #whyNoEvents: string | undefined
+  readonly #unansweredReader: UnansweredReader
+  #unanswered: Unanswered | undefined
   #largest: TopState['largest'] = []
   #namesVersion: number | undefined
   /** The notice about a Service that does not exist, for that version of the names. */
   #aboutService: readonly string[] = []
   #tableDueMs = Number.NEGATIVE_INFINITY
-  #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
+  #refused: { readonly packets: ReadonlyMap<string, number>; readonly atMs: number } | undefined
   #sampledMs: number
   #lost = 0
 
@@ -77,7 +86,7 @@ export class TopSampler {
   constructor(options: TopSamplerOptions) {
     const { clock, service } = options
     this.#options = options
-    this.#filter = { service, from: [], to: undefined, endpoint: undefined, protocol: undefined, all: false }
+    this.#filter = { ...EVERY_SERVICE, service }
     this.#begun = this.#groups()
     this.#whyNoEvents = readFlowSettings().whyNoEvents
     this.#watch =
@@ -85,6 +94,7 @@ export class TopSampler {
         ? new FlowWatch({ clock, kinds: ['new'], take: (...event) => this.#begun.take(...event) })
         : undefined
     this.#conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
+    this.#unansweredReader = new UnansweredReader({ conntrack: this.#conntrack, clock })
     this.#nft = new Connection({ transport: HERE.sockets.netfilter(), clock })
     this.#sampledMs = clock.nowMs()
   }
@@ -127,7 +137,7 @@ export class TopSampler {
     notices.push(...this.#aboutService)
     const table = await tried(() => this.#conntrack.statistics())
     await tried(() => this.#readTable())
-    const rejectsPerSecond = await tried(() => this.#readRejects())
+    const refused = await tried(() => this.#readRefused())
     if (this.#rows.isCut)
       notices.push(
         `only ${ROWS_MAX.toLocaleString('en-US')} endpoints are shown; others have connections, too`,
@@ -136,9 +146,10 @@ export class TopSampler {
       time: rfc3339(wallMs()),
       rows: this.#rows.all,
       perSecond,
-      rejectsPerSecond,
+      ...(refused ?? NOTHING_REFUSED),
       table,
       largest: this.#largest,
+      unanswered: this.#unanswered,
       daemon: status?.daemon,
       lost: this.#lost,
       notices,
@@ -172,40 +183,82 @@ export class TopSampler {
     if (startMs < this.#tableDueMs) return
     const groups = this.#groups()
     await this.#conntrack.dumpAll((view, message) => groups.take('new', view, message))
+    await this.#readUnanswered()
     const endMs = clock.nowMs()
     this.#tableDueMs = endMs + restMs(endMs - startMs, TABLE_PACE)
     const all = groups.largest()
     this.#rows.takeOpen(all)
-    const sums = new Map<string, number>()
-    for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)
     // Five fit into the line above the table.
-    this.#largest = [...sums]
-      .sort(([, a], [, b]) => b - a)
-      .slice(0, 5)
-      .map(([service, open]) => ({ service, open }))
+    this.#largest = largestUsers(all).slice(0, 5)
   }
 
-  /** Undefined at the first time, and where no table counts them. */
-  async #readRejects(): Promise<number | undefined> {
-    const tables = MODES.flatMap(({ tableName }) => tableName(this.#options.proxyName) ?? [])
-    let packets: bigint | undefined
-    // A rule that logs counts what the rule behind it rejects.
-    for (const name of new Set(tables))
-      for (const family of NFT_FAMILIES)
-        for (const { rule, packets: its } of await listHandles(this.#nft, {
-          family,
-          table: name,
-          chain: CHAIN_REJECT,
-        }))
-          if (!isLogging(rule)) packets = (packets ?? 0n) + its
-    const before = this.#rejects
-    const atMs = this.#options.clock.nowMs()
-    this.#rejects = packets === undefined ? undefined : { packets, atMs }
-    if (packets === undefined || before === undefined) return undefined
-    // A counter starts again with its chain.
-    const news = packets < before.packets ? packets : packets - before.packets
-    return Number(news) / Math.max(0.001, (atMs - before.atMs) / 1000)
+  async #readUnanswered(): Promise<void> {
+    const { names, service } = this.#options
+    const { rows, ...rest } = await this.#unansweredReader.read(names)
+    const its = rows.filter(row => isOfService([row.service], service))
+    this.#rows.takeUnanswered(its)
+    this.#unanswered = { ...rest, rows: its.slice(0, WORST_MAX) }
   }
+
+  /** Gives the rates since the last time; undefined at the first time. */
+  async #readRefused(): Promise<
+    Pick<TopState, 'rejectsPerSecond' | 'dropsPerSecond' | 'refused'> | undefined
+  > {
+    const { clock, proxyName } = this.#options
+    const counts = await readRefused({ connection: this.#nft, clock }, proxyName)
+    const before = this.#refused
+    const atMs = clock.nowMs()
+    this.#refused = { packets: new Map(counts.map(each => [refusedKey(each), each.packets])), atMs }
+    if (before === undefined) return undefined
+    const seconds = Math.max(0.001, (atMs - before.atMs) / 1000)
+    const rates = counts.map(({ packets, ...each }) => {
+      const was = before.packets.get(refusedKey(each)) ?? 0
+      // A counter starts again with its rule.
+      return { ...each, perSecond: (packets < was ? packets : packets - was) / seconds }
+    })
+    const sumOf = (its: RefusedCount['verdict']) =>
+      rates.reduce((sum, { verdict, perSecond }) => sum + (verdict === its ? perSecond : 0), 0)
+    const refused = rates.filter(({ perSecond }) => perSecond > 0).sort((a, b) => b.perSecond - a.perSecond)
+    // Five fit into a line.
+    return { rejectsPerSecond: sumOf('reject'), dropsPerSecond: sumOf('drop'), refused: refused.slice(0, 5) }
+  }
+}
+
+function refusedKey({ family, reason, service }: Omit<RefusedCount, 'packets'>): string {
+  return `${family} ${reason} ${service}`
+}
+
+/** The entries of the connection table that belong to one Service. */
+export interface TableUser {
+  readonly service: string
+  readonly open: number
+}
+
+/** Adds up the groups of a Service, the one with most connections first. */
+function largestUsers(groups: readonly FlowGroup[]): readonly TableUser[] {
+  const sums = new Map<string, number>()
+  for (const { service = '', begun } of groups) sums.set(service, (sums.get(service) ?? 0) + begun)
+  return [...sums].sort(([, a], [, b]) => b - a).map(([service, open]) => ({ service, open }))
+}
+
+/**
+ * Reads the table once, for commands that end: the Services that use most of it, the largest first. Costs 2 µs an entry.
+ * Rejects where conntrack cannot be read.
+ */
+export async function readLargestUsers(names: FlowNames, clock: Clock): Promise<readonly TableUser[]> {
+  const conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
+  const groups = new FlowGroups({ names, filter: EVERY_SERVICE, by: 'service', withVolume: false })
+  await lent(conntrack, () => conntrack.dumpAll((view, message) => groups.take('new', view, message)))
+  return largestUsers(groups.largest())
+}
+
+const EVERY_SERVICE: FlowFilter = {
+  service: '',
+  from: [],
+  to: undefined,
+  endpoint: undefined,
+  protocol: undefined,
+  all: false,
 }
 
 /** Reads the daemon's page /status, and skips fields of another shape. */

@@ -232,3 +232,26 @@ it('keeps two sets of metrics apart', async () => {
   createMetrics().kprobe_commits_total.inc()
   expect(await createMetrics().text()).toContain('kprobe_commits_total 0')
 })
+
+describe('refused packets', () => {
+  it('have a series for the 50 Services with most of them, and one for the others', async () => {
+    const counts = Array.from({ length: 60 }, (_, n) => ({
+      family: 'IPv4',
+      verdict: 'reject',
+      reason: 'no-endpoints',
+      service: `ns/web-${n}:http`,
+      packets: n + 1,
+    }))
+    const metrics = createMetrics({ refused: async () => counts })
+    const lines = (await metrics.text())
+      .split('\n')
+      .filter(line => /^kprobe_refused_packets_total\{/.test(line))
+    expect(lines).toHaveLength(51)
+    const labels = 'verdict="reject",reason="no-endpoints",ip_family="IPv4"'
+    expect(lines).toContain(
+      `kprobe_refused_packets_total{${labels},namespace="ns",service="web-59",port="http"} 60`,
+    )
+    // 1 + 2 + ... + 10
+    expect(lines).toContain(`kprobe_refused_packets_total{${labels},namespace="",service="",port=""} 55`)
+  })
+})
