@@ -48,8 +48,7 @@ export const command = ownCommand({
     '  incomplete   it skips Services: quarantined or refused',
     '  silent       it has not reported for 100 s, or not since the relay started: its state is unknown',
     '',
-    'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` needs no relay: it\n' +
-      'runs `kprobe status` in every pod, through the API server.',
+    'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` needs no relay: it runs `kprobe status` in every pod, through the API server.',
   ],
   flags: FLAGS,
   read: readWanted,

@@ -1,4 +1,4 @@
-import { secondsText } from '../../base/duration.ts'
+import { ageText } from '../../base/duration.ts'
 import { count } from '../../base/text.ts'
 import type { Fact } from './status-document.ts'
 import type { DaemonFacts, StatusFacts } from './status-facts.ts'
@@ -41,7 +41,7 @@ function daemonFact({ daemon, version, wallMs }: StatusFacts): Fact {
   const why = modeFrom === '' ? '' : ` (${modeFrom})`
   const other = daemon.version === version ? '' : `; this command is ${version}`
   const seconds = startedAt === '' ? null : Math.max(0, Math.round((wallMs - Date.parse(startedAt)) / 1_000))
-  const since = seconds === null ? '' : `, since ${startedAt} (${secondsText(seconds * 1_000)})`
+  const since = seconds === null ? '' : `, for ${ageText(seconds * 1_000)}`
   const text = `kprobe ${daemon.version}, ${mode === '' ? 'no' : mode} mode${why}${since}${other}`
   return fact('daemon', text, { runs: true, version: daemon.version, mode, modeFrom, startedAt, seconds })
 }
@@ -51,7 +51,7 @@ function sourceFact({ source }: DaemonFacts): Fact {
   const age = silentMs === undefined ? null : Math.round(silentMs / 1_000)
   const parts = [
     ...(kind === '' ? [] : [kind === 'kube' ? 'API server' : kind]),
-    age === null ? 'not read yet' : `last read ${secondsText(age * 1_000)} ago`,
+    age === null ? 'not read yet' : `last read ${ageText(age * 1_000)} ago`,
     ...(isStale ? ['the saved state is served'] : []),
     ...(missing.length === 0 ? [] : [`not read: ${missing.join(', ')}`]),
     ...(trouble === '' ? [] : [trouble]),
@@ -103,7 +103,7 @@ function credentialsFact({ tokenEndMs, certificateEndMs }: DaemonFacts, wallMs: 
   const parts = Object.entries(ends).flatMap(([name, endMs]) =>
     endMs === undefined
       ? []
-      : [endMs <= wallMs ? `${name} expired` : `${name} valid for ${secondsText(endMs - wallMs)}`],
+      : [endMs <= wallMs ? `${name} expired` : `${name} valid for ${ageText(endMs - wallMs)}`],
   )
   const secondsTo = (endMs: number | undefined) =>
     endMs === undefined ? null : Math.round((endMs - wallMs) / 1_000)

@@ -1,4 +1,4 @@
-import { secondsText } from '../../base/duration.ts'
+import { ageText } from '../../base/duration.ts'
 import { count, rfc3339 } from '../../base/text.ts'
 import type { Finding } from '../../modes/mode.ts'
 import type { UnansweredRow } from '../live/unanswered-rows.ts'
@@ -79,7 +79,7 @@ function sourceProblems({ source, synced, notReady }: DaemonFacts): readonly Pro
   if (isStale)
     return [{ level: 'warning', kind: 'source-stale', text: `the source is not read yet${stale}`, hint }]
   if (silentMs !== undefined && silentMs > SILENT_MS) {
-    const text = `the source is silent for ${secondsText(silentMs)}: changes may be missing`
+    const text = `the source is silent for ${ageText(silentMs)}: changes may be missing`
     return [{ level: 'warning', kind: 'source-silent', text, hint }]
   }
   if (notReady === '') return []
@@ -111,7 +111,7 @@ function repairProblems(repairs: NonNullable<DaemonFacts['repairs']>, wallMs: nu
   const last = repairs.at(-1)
   if (last === undefined) return []
   const by = repairs.findLast(({ process }) => process !== '')?.process
-  const ago = secondsText(Math.max(0, wallMs - Date.parse(last.at)))
+  const ago = ageText(Math.max(0, wallMs - Date.parse(last.at)))
   const text = `another program changed kprobe's rules; repaired ${count(repairs.length, 'time')} in the last hour, last ${ago} ago${by === undefined ? '' : `; changed by ${by}`}`
   return [{ level: 'warning', kind: 'repaired', text, hint: '`kprobe doctor` lists other programs' }]
 }

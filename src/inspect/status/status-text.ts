@@ -9,7 +9,7 @@ const TONES: Readonly<Record<StatusDocument['verdict'], Tone>> = {
   down: 'bad',
 }
 /** With the facts, these make less than 25 lines. */
-const PROBLEMS_SHOWN = 5
+const PROBLEMS_SHOWN = 4
 const PROBLEM_LINES = 2
 const WIDTH = { min: 40, max: 160, unknown: 100 } as const
 
