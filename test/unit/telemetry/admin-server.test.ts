@@ -82,6 +82,7 @@ describe('openAdminServer', () => {
       '/snapshot': '{"events":[]}',
       '/services': '["ns/web"]',
       '/status': '{"synced":1}',
+      '/health': '{"refused":{}}',
     }
     for (const [page, body] of Object.entries(bodies))
       expect(await ask({ socketPath: path, path: page })).toMatchObject({ status: 200, body })
