@@ -2,6 +2,7 @@ import { secondsText } from '../../base/duration.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import { bytesText, oneLine, rfc3339 } from '../../base/text.ts'
 import type { FlowEventKind, Volume } from '../../kernel/conntrack/record.ts'
+import { podText } from '../../model/pod-names.ts'
 import { endpointText, type FlowGroup, type Grouping, type NamedFlow } from './flow-groups.ts'
 
 /** The event of a connection; `open` for an entry of the present table. */
@@ -18,6 +19,7 @@ export function flowJson(kind: LineKind, flow: NamedFlow, wallMs: number): objec
     client: formatIpPort(client, clientPort),
     destination: formatIpPort(destination, destinationPort),
     endpoint: endpointText(flow),
+    pod: flow.pod,
     ...volume,
     startedAt: flow.startNs === undefined ? undefined : rfc3339(Number(flow.startNs / NS_PER_MS)),
     durationMs: durationMs(flow, wallMs),
@@ -43,7 +45,7 @@ export function flowLine(kind: LineKind, flow: NamedFlow, wallMs: number): strin
     kind.padEnd(5),
     protocol.padEnd(4),
     `${formatIpPort(client, clientPort)} > ${service === undefined ? to : `${service} (${to})`}`,
-    ...(endpoint === undefined ? [] : [`> ${endpoint}`]),
+    ...(endpoint === undefined ? [] : [`> ${podText(endpoint, flow.pod)}`]),
     ...(flow.volume === undefined ? [] : [volumeText(flow.volume)]),
     ...(kind === 'ended' ? [timeText(durationMs(flow, wallMs))] : []),
   ]
@@ -59,6 +61,11 @@ function timeText(ms: number | undefined): string {
 }
 
 export type Columns<Row> = readonly (readonly [heading: string, cell: (row: Row) => string])[]
+
+/** The column of Pods; none where none is known. */
+function podColumn<Row extends { readonly pod: string | undefined }>(rows: readonly Row[]): Columns<Row> {
+  return rows.some(({ pod }) => pod !== undefined) ? [['POD', ({ pod }) => pod ?? '-']] : []
+}
 
 interface Counted {
   readonly volume?: Volume | undefined
@@ -87,6 +94,7 @@ export function flowColumns(flows: readonly NamedFlow[], wallMs: number): Column
     ['CLIENT', flow => formatIpPort(flow.client, flow.clientPort)],
     ['DESTINATION', flow => formatIpPort(flow.destination, flow.destinationPort)],
     ['ENDPOINT', flow => endpointText(flow) ?? '-'],
+    ...podColumn(flows),
     ...volumeColumns(flows),
     ...(flows.some(({ startNs }) => startNs !== undefined) ? [['AGE', age] as const] : []),
   ]
@@ -102,6 +110,7 @@ export function groupColumns(groups: readonly FlowGroup[], by: Grouping, of: Gro
     ...(by === 'service'
       ? []
       : [[by.toUpperCase(), (row: FlowGroup) => row.endpoint ?? row.client ?? '-'] as const]),
+    ...podColumn(groups),
     [of === 'open' ? 'OPEN' : 'NEW', ({ begun }) => `${begun}`],
     ...(of === 'open' ? [] : [['ENDED', ({ ended }: FlowGroup) => `${ended}`] as const]),
     ...volumeColumns(groups),
@@ -109,7 +118,7 @@ export function groupColumns(groups: readonly FlowGroup[], by: Grouping, of: Gro
 }
 
 export function groupJson(group: FlowGroup, of: GroupsOf): object {
-  const { protocol, service, endpoint, client, begun, ended, volume } = group
+  const { protocol, service, endpoint, pod, client, begun, ended, volume } = group
   const counts = of === 'open' ? { open: begun } : { new: begun, ended }
-  return { time: rfc3339(Date.now()), protocol, service, endpoint, client, ...counts, ...volume }
+  return { time: rfc3339(Date.now()), protocol, service, endpoint, pod, client, ...counts, ...volume }
 }

@@ -2,6 +2,7 @@ import { count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, writeDocument } from '../../cli/document.ts'
 import { BOLD, type Io, tableText } from '../../cli/io.ts'
 import { wrapLines } from '../../config/help.ts'
+import { podText } from '../../model/pod-names.ts'
 import { rounded, shareByDestination } from './answer.ts'
 import { type ExplainedEndpoint, outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, OF_NODE, questionCommand } from './explanation.ts'
@@ -113,10 +114,10 @@ function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): read
   if (list === undefined || endpoints.length === 0) return []
   const shares = shareByDestination(kernel.kind === 'different' ? [] : outcomes)
   const inFirst = [...endpoints].sort((a, b) => Number(b[list].isIn) - Number(a[list].isIn))
-  const rows = inFirst.slice(0, ENDPOINTS_SHOWN).map(({ address, node, [list]: { isIn, reason } }) => {
+  const rows = inFirst.slice(0, ENDPOINTS_SHOWN).map(({ address, pod, node, [list]: { isIn, reason } }) => {
     const share = shares.get(address)
     const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
-    return { part, text: `${address}${node === '' ? '' : ` on ${node}`}: ${reason}` }
+    return { part, text: `${podText(address, pod)}${node === '' ? '' : ` on ${node}`}: ${reason}` }
   })
   const width = Math.max(...rows.map(({ part }) => part.length))
   const rest = inFirst.slice(ENDPOINTS_SHOWN)
@@ -228,8 +229,8 @@ function ruleLines({ chain, rule, text, elements }: Explanation['rules'][number]
 }
 
 function endpointTable(endpoints: readonly ExplainedEndpoint[]): string {
-  const rows = endpoints.map(({ address, node, cluster, local }) => [
-    address,
+  const rows = endpoints.map(({ address, pod, node, cluster, local }) => [
+    podText(address, pod),
     node === '' ? '-' : node,
     verdict(cluster),
     verdict(local),

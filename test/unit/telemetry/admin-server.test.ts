@@ -38,6 +38,7 @@ function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
     config: () => ({}),
     snapshot: () => ({ events: [] }),
     services: () => ['ns/web'],
+    pods: () => [],
     status: () => ({ synced: 1 }),
     health: () => ({ refused: {} }),
     debug: () => ({ metrics: '' }),
@@ -81,6 +82,7 @@ describe('openAdminServer', () => {
       '/config': '{}',
       '/snapshot': '{"events":[]}',
       '/services': '["ns/web"]',
+      '/pods': '[]',
       '/status': '{"synced":1}',
       '/health': '{"refused":{}}',
     }

@@ -208,6 +208,7 @@ describe('TopRows', () => {
     protocol: 'TCP',
     service: 'shop/cart:http',
     endpoint,
+    pod: undefined,
     client: undefined,
     begun,
     ended: 0,
