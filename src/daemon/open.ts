@@ -27,9 +27,11 @@ import type {
   DaemonApi,
   DaemonApiOptions,
   DaemonProver,
+  DaemonUnanswered,
   MakeApi,
   OptionalParts,
   ProverOptions,
+  UnansweredOptions,
 } from './optional-parts.ts'
 import { type DescriptorBudget, forwarderRoom, partsMax, processRoom } from './process-room.ts'
 
@@ -184,6 +186,21 @@ export async function openProver(
 ): Promise<DaemonProver | undefined> {
   if (prove === 'off' || once || backend !== 'netlink') return undefined
   return await parts.prover({ ...options, nodeName })
+}
+
+/** Opens the look at unanswered connections; undefined without a socket to conntrack. */
+export async function openUnanswered(
+  nodeName: string,
+  {
+    parts,
+    clock,
+    log,
+    openConntrack: openTransport,
+  }: Pick<DaemonIo, 'parts' | 'clock' | 'log' | 'openConntrack'>,
+  from: Pick<UnansweredOptions, 'table' | 'tell'>,
+): Promise<DaemonUnanswered | undefined> {
+  if (openTransport === undefined) return undefined
+  return await parts.unanswered({ clock, log, nodeName, openTransport, ...from })
 }
 
 export function apiOf(

@@ -13,6 +13,25 @@ export interface MetricSources {
   readonly servedStaleS: () => number | undefined
   /** Seconds since the last proof read the kernel; undefined where the daemon proves nothing. */
   readonly proofAgeS: () => number | undefined
+  /** The connections that met no reply, as the last look found them; undefined where the daemon does not look. */
+  readonly unanswered: () => UnansweredCounts | undefined
+}
+
+export interface UnansweredCounts {
+  /** The worst endpoints at the last look; undefined before the first one. */
+  readonly last: { readonly rows: readonly UnansweredCount[] } | undefined
+  /** Endpoints that left more than half of their connections without a reply, 5 at least. */
+  readonly silent: number
+}
+
+interface UnansweredCount {
+  /** `namespace/name:port`. */
+  readonly service: string
+  readonly protocol: string
+  readonly endpoint: string
+  readonly connections: number
+  readonly unanswered: number
+  readonly isOneWay: boolean
 }
 
 interface FeatureState {
@@ -177,7 +196,42 @@ const PARTS = {
   ),
 } satisfies Rows<MetricSources>
 
-export const ROWS = { ...WORK, ...SOURCE, ...COMPONENT, ...PROXY, ...PARTS } satisfies Rows<MetricSources>
+const UNANSWERED_LABELS = ['namespace', 'service', 'port', 'protocol', 'endpoint'] as const
+
+function* ofUnanswered(counts: UnansweredCounts | undefined, field: 'unanswered' | 'connections') {
+  for (const row of counts?.last?.rows ?? []) {
+    if (row.isOneWay) continue
+    const [, namespace = '', service = '', port = ''] = /^([^/]*)\/([^:]*):?(.*)$/.exec(row.service) ?? []
+    const { protocol, endpoint } = row
+    yield [{ namespace, service, port, protocol, endpoint }, row[field]] as const
+  }
+}
+
+const UNANSWERED = {
+  kprobe_silent_endpoints: readGauge(
+    'Endpoints that left more than half of their connections, and 5 at least, without a reply in the minute before the last look.',
+    ({ unanswered }) => unanswered()?.silent ?? 0,
+  ),
+  kprobe_endpoint_unanswered_connections: readGauge(
+    'Connections without a reply in the minute before the last look, of the 50 worst endpoints.',
+    ({ unanswered }) => ofUnanswered(unanswered(), 'unanswered'),
+    ...UNANSWERED_LABELS,
+  ),
+  kprobe_endpoint_recent_connections: readGauge(
+    'All connections with a packet in the minute before the last look, of the same endpoints.',
+    ({ unanswered }) => ofUnanswered(unanswered(), 'connections'),
+    ...UNANSWERED_LABELS,
+  ),
+} satisfies Rows<MetricSources>
+
+export const ROWS = {
+  ...WORK,
+  ...SOURCE,
+  ...COMPONENT,
+  ...PROXY,
+  ...PARTS,
+  ...UNANSWERED,
+} satisfies Rows<MetricSources>
 
 /** The metrics that the daemon writes, by name. */
 export type MetricHandles = Handles<typeof ROWS>

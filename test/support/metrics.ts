@@ -7,6 +7,7 @@ const NOTHING: telemetry.MetricsOptions = {
   isDirect: () => undefined,
   servedStaleS: () => undefined,
   proofAgeS: () => undefined,
+  unanswered: () => undefined,
   servers: () => ({ ready: false }),
   connections: undefined,
   ofMode: () => Promise.resolve({}),

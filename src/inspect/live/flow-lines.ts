@@ -20,6 +20,8 @@ export function flowJson(kind: LineKind, flow: NamedFlow, wallMs: number): objec
     destination: formatIpPort(destination, destinationPort),
     endpoint: endpointText(flow),
     pod: flow.pod,
+    // A connection that has just begun has none yet.
+    isAnswered: kind === 'new' ? undefined : flow.isAnswered,
     ...volume,
     startedAt: flow.startNs === undefined ? undefined : rfc3339(Number(flow.startNs / NS_PER_MS)),
     durationMs: durationMs(flow, wallMs),
@@ -47,6 +49,7 @@ export function flowLine(kind: LineKind, flow: NamedFlow, wallMs: number): strin
     `${formatIpPort(client, clientPort)} > ${service === undefined ? to : `${service} (${to})`}`,
     ...(endpoint === undefined ? [] : [`> ${podText(endpoint, flow.pod)}`]),
     ...(flow.volume === undefined ? [] : [volumeText(flow.volume)]),
+    ...(kind === 'new' || flow.isAnswered ? [] : ['no reply']),
     ...(kind === 'ended' ? [timeText(durationMs(flow, wallMs))] : []),
   ]
   return oneLine(text.filter(part => part !== '').join(' '))
@@ -95,6 +98,9 @@ export function flowColumns(flows: readonly NamedFlow[], wallMs: number): Column
     ['DESTINATION', flow => formatIpPort(flow.destination, flow.destinationPort)],
     ['ENDPOINT', flow => endpointText(flow) ?? '-'],
     ...podColumn(flows),
+    ...(flows.every(({ isAnswered }) => isAnswered)
+      ? []
+      : [['REPLY', (flow: NamedFlow) => (flow.isAnswered ? 'yes' : 'none')] as const]),
     ...volumeColumns(flows),
     ...(flows.some(({ startNs }) => startNs !== undefined) ? [['AGE', age] as const] : []),
   ]
@@ -113,12 +119,15 @@ export function groupColumns(groups: readonly FlowGroup[], by: Grouping, of: Gro
     ...podColumn(groups),
     [of === 'open' ? 'OPEN' : 'NEW', ({ begun }) => `${begun}`],
     ...(of === 'open' ? [] : [['ENDED', ({ ended }: FlowGroup) => `${ended}`] as const]),
+    ...(groups.every(({ unanswered }) => unanswered === 0)
+      ? []
+      : [['NO REPLY', ({ unanswered }: FlowGroup) => `${unanswered}`] as const]),
     ...volumeColumns(groups),
   ]
 }
 
 export function groupJson(group: FlowGroup, of: GroupsOf): object {
-  const { protocol, service, endpoint, pod, client, begun, ended, volume } = group
-  const counts = of === 'open' ? { open: begun } : { new: begun, ended }
+  const { protocol, service, endpoint, pod, client, begun, ended, unanswered, volume } = group
+  const counts = of === 'open' ? { open: begun, unanswered } : { new: begun, ended, unanswered }
   return { time: rfc3339(Date.now()), protocol, service, endpoint, pod, client, ...counts, ...volume }
 }

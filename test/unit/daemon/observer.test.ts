@@ -41,6 +41,7 @@ beforeEach(() => {
     ofMode: () => Promise.resolve({}),
     servedStaleS: () => undefined,
     proofAgeS: () => undefined,
+    unanswered: () => undefined,
     mode: () => findMode(mode),
     tell: () => undefined,
   })
