@@ -69,7 +69,8 @@ export const FAULTS = [
       // The next hop exists, and drops all.
       for (const address of ['10.244.0.11', '10.244.0.12'])
         execFileSync('ip', ['neighbour', 'add', address, 'lladdr', '02:00:00:00:00:01', 'dev', 'node0'])
-      execFileSync('ip', ['route', 'add', '10.244.0.0/24', 'dev', 'node0'])
+      for (const range of ['10.244.0.0/24', '10.96.0.0/16'])
+        execFileSync('ip', ['route', 'add', range, 'dev', 'node0'])
       for (let left = 20; left > 0; left--) connect(80, '10.96.1.1').on('error', () => undefined)
     },
   },
