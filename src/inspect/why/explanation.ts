@@ -89,15 +89,15 @@ export interface Asked {
 
 export function questionCommand<Output extends string>(own: QuestionCommand<Output>): Command {
   const { examples, outputs, write, ...help } = own
-  return modelCommand({
+  const asked = modelCommand({
     ...help,
-    usage: '--from CLIENT --to TARGET [flags]',
-    details: ['Example:', ...examples, ''],
+    usage: 'TARGET [--from CLIENT] [flags]',
+    details: ['TARGET is short for --to TARGET.', '', 'Example:', ...examples, ''],
     flags: [...QUESTION_FLAGS, outputFlag(outputs)],
     read(reader) {
       const question = readQuestion(reader)
       const output = reader.oneOf('output', outputs, outputs[0])
-      const asked = { from: reader.text('from') ?? '', to: reader.text('to') ?? '' }
+      const asked = { from: reader.text('from') || 'this node', to: reader.text('to') ?? '' }
       return question && { question, output, asked }
     },
     async run({ question, output, asked }, request, io) {
@@ -115,6 +115,14 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
       return isElsewhere(kernel, outcomes, hasDaemon) || !isAnswered ? EXIT_DIFFERENT : EXIT_FINE
     },
   })
+  return {
+    help: asked.help,
+    run([target, ...flags], io) {
+      const isTarget = target !== undefined && !target.startsWith('-')
+      const argv = target === undefined ? [] : [isTarget ? `--to=${target}` : target, ...flags]
+      return asked.run(argv, io)
+    },
+  }
 }
 
 /** Names the connections to one service port, and the Pods of its endpoints. */
