@@ -58,7 +58,6 @@ describe('a question', () => {
     ['an address of a load balancer', { ...LOADED, externalIPs: ['192.0.2.8'] }, INGRESS, '192.0.2.9 80'],
     ['an external IP', { externalIPs: ['192.0.2.8'] }, {}, '192.0.2.8 80'],
     ['a node port', { type: 'NodePort', ports: [{ port: 80, nodePort: 30080 }] }, {}, '192.168.1.7 30080'],
-    ['an external IP of another family', { externalIPs: ['fd07::1'] }, {}, 'fd07::1 80'],
     ['its ClusterIP where it has nothing else', {}, {}, '10.96.0.1 80'],
   ])('from outside is about %s', (_, spec, more, expected) => {
     const question = readQuestion(readerOf('outside', 'ns/web'))

@@ -338,7 +338,7 @@ describe('the text', () => {
 
   it('fits into 80 columns, and has a color only on a terminal', () => {
     const text = whyText(explain(objects, {}), ASKED, { color: true, columns: 80 })
-    expect(text.startsWith('\u001b[33mserved: ')).toBe(true)
+    expect(text.startsWith('\u001b[32mserved: ')).toBe(true)
     expect(text.split('\n')[0]?.endsWith('\u001b[0m')).toBe(true)
     expect(text.split('\n').filter(line => line.length > 80 && !line.startsWith('\u001b'))).toEqual([])
     expect(whyText(explain(objects, {}), ASKED, { color: false, columns: 80 })).not.toContain('\u001b')
