@@ -30,6 +30,7 @@ import {
   openFileSource,
   openProver,
   openUnanswered,
+  refusedOf,
   socketsOf,
 } from './open.ts'
 import type { DaemonApi, DaemonProver, DaemonUnanswered, MakeApi } from './optional-parts.ts'
@@ -243,6 +244,7 @@ class Daemon {
       servedStaleS: () => this.#saved?.staleS,
       proofAgeS: () => this.#prover?.ageS,
       unanswered: () => this.#unanswered,
+      refused: refusedOf(this.#config, this.#io),
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
       failedFamily: () => this.#activeMode?.status.failedFamily,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),

@@ -94,16 +94,16 @@ describe('the pictures of docs/look.md', () => {
   it('npm run demo shows real connections, and why one is rejected, as in the pictures', async () => {
     const texts = demo()
     const textOf = (name: string) => texts.get(name) ?? ''
-    expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +\d+ /m)
+    expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +shop\/cart-[ab] +\d+ /m)
     expect(textOf('drops')).toContain(
       'shop/coming-soon:http (ClusterIP) from pod20: rejected: the Service has no usable endpoint',
     )
     expect(textOf('trace')).toMatch(
-      /shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 by pod1[12]/,
+      /shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 \(pod shop\/cart-[ab]\) by pod1[12]/,
     )
     expect(textOf('why')).toContain('shop/coming-soon:http has no ready endpoint: 1 of 1 is not ready')
     expect(textOf('hint')).toMatch(
-      /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080, /,
+      /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080 \(pod shop\/cart-a\), /,
     )
     for (const [name, command] of SHOWN) showsToday(name, command, textOf(name))
     showsToday('nodes', 'kubectl kprobe status', await statusOfNodes(textOf('status-json')))

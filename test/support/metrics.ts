@@ -8,6 +8,7 @@ const NOTHING: telemetry.MetricsOptions = {
   servedStaleS: () => undefined,
   proofAgeS: () => undefined,
   unanswered: () => undefined,
+  refused: async () => [],
   servers: () => ({ ready: false }),
   connections: undefined,
   ofMode: () => Promise.resolve({}),

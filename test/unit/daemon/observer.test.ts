@@ -42,6 +42,7 @@ beforeEach(() => {
     servedStaleS: () => undefined,
     proofAgeS: () => undefined,
     unanswered: () => undefined,
+    refused: async () => [],
     mode: () => findMode(mode),
     tell: () => undefined,
   })
