@@ -35,6 +35,7 @@ function demo(): ReadonlyMap<string, string> {
     'until kprobe flows --service shop/search | grep -q none; do sleep 0.2; done',
     // A connection counts as unanswered 2 s after its SYN.
     "until kprobe why --from pod/shop/mail-a --to svc/shop/search | grep -q '^the rules'; do sleep 0.2; done",
+    'until kprobe status | grep -q IMPAIRED; do sleep 0.2; done',
     ...SHOWN.map(([, command]) => `${command} 2>&1 || echo "exit code $?"; echo '${border}'`),
     `kprobe status --output=json; echo '${border}'`,
     hint,
@@ -45,7 +46,9 @@ function demo(): ReadonlyMap<string, string> {
   })
   expect(status, stderr).toBe(0)
   const texts = stdout.split(`${border}\n`)
-  return new Map([...SHOWN.map(([name]) => name), 'status-json', 'hint'].map((name, at) => [name, texts[at] ?? '']))
+  return new Map(
+    [...SHOWN.map(([name]) => name), 'status-json', 'hint'].map((name, at) => [name, texts[at] ?? '']),
+  )
 }
 
 /** The table of `kubectl kprobe status`; the pods of two nodes answer `stdout`. */
