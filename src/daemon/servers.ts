@@ -1,5 +1,6 @@
 import { buildText } from '../base/build-info.ts'
 import { codeOf } from '../base/errors.ts'
+import { formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { rfc3339 } from '../base/text.ts'
@@ -8,6 +9,9 @@ import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
 import type { HttpServer, ServerNews } from '../http/server.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
+import { podPlaces } from '../model/pod-names.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { CredentialsEnd } from '../source/kube/api-client.ts'
 import { type AdminPages, openAdminServer } from '../telemetry/admin-server.ts'
 import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event.ts'
 import { openHealthServer } from '../telemetry/health.ts'
@@ -22,6 +26,8 @@ import { countProbe } from '../telemetry/proxy-metrics.ts'
 import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import type { ActiveMode } from './active-mode.ts'
+import { sourceText } from './banner.ts'
+import { servedJson } from './health-page.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
@@ -31,8 +37,8 @@ import type { DescriptorBudget } from './process-room.ts'
 import { serviceJson, snapshotJson } from './saved/snapshot-json.ts'
 
 interface ServersOptions
-  extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'wallMs' | 'build'>,
-    Pick<PagesOptions, 'intake' | 'config' | 'activeMode'> {
+  extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'wallMs' | 'build' | 'origins'>,
+    Pick<PagesOptions, 'intake' | 'config' | 'activeMode' | 'credentials'> {
   readonly descriptors: DescriptorBudget
   /** The back-end API, which listens by itself. */
   readonly api: { readonly overShare: OverShare } | undefined
@@ -296,10 +302,15 @@ interface PagesOptions {
     'receipts' | 'refusedSince' | 'metrics' | 'health' | 'repairs' | 'startedWallMs'
   >
   readonly configz: () => unknown
+  readonly origins: DaemonIo['origins']
+  /** Gives when the credentials for the API server expire; undefined without an API server. */
+  readonly credentials: () => Promise<CredentialsEnd | undefined>
 }
 
 /** Commits that /status lists; /receipts has more. */
 const COMMITS_SHOWN = 5
+/** Services that the kernel rejects, which /health names. */
+const REJECTED_SHOWN = 3
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
@@ -330,9 +341,11 @@ function adminPages(options: PagesOptions): AdminPages {
         commits: observer.receipts.lines.slice(-COMMITS_SHOWN),
       }
     },
+    health: () => healthJson(options),
     plan: () => activeMode()?.pending(),
     receipts: () => observer.receipts.lines,
     services: () => intake.snapshot.services.keys(),
+    pods: () => podsJson(intake.snapshot),
     debug: async () => ({
       started: rfc3339(observer.startedWallMs),
       configuration: configz(),
@@ -374,6 +387,22 @@ function quarantinedJson(status: ActiveMode['status'] | undefined) {
     ...(status?.quarantined ?? []),
   ]
   return status && rejected.map(({ service, error }) => ({ service, error: error.message }))
+}
+
+async function healthJson({ activeMode, config, intake, observer, origins, credentials }: PagesOptions) {
+  const status = activeMode()?.status
+  return {
+    modeFrom: origins.mode,
+    sourceKind: sourceText(config().source),
+    readiness: observer.health.readiness().body,
+    rejected: quarantinedJson(status)?.slice(0, REJECTED_SHOWN),
+    ...servedJson(status?.table, intake.refused),
+    credentials: await credentials(),
+  }
+}
+
+function* podsJson({ sliceByKey }: Snapshot) {
+  for (const { ip, ...its } of podPlaces(sliceByKey.values())) yield { ...its, ip: formatIp(ip) }
 }
 
 function* servicesJson(services: readonly ServiceFrontends[]) {

@@ -20,7 +20,11 @@ export type AdminPages = {
   readonly config: () => unknown
   readonly snapshot: () => unknown
   readonly services: () => unknown
+  /** Gives the Pods of endpoints, by their addresses. */
+  readonly pods: () => unknown
   readonly status: () => unknown
+  /** Gives the facts by which `kprobe status` judges this node; walks over all Services. */
+  readonly health: () => unknown
   /** Gives the written configuration, metrics and health for a bug report. */
   readonly debug: () => unknown
 }

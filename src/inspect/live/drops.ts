@@ -3,10 +3,11 @@ import { codeOf } from '../../base/errors.ts'
 import { isSelected } from '../../base/ip.ts'
 import { count, oneLine } from '../../base/text.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
+import { paletteOf } from '../../cli/palette.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
-import { INSTANCE_FLAG } from '../../config/own-flags.ts'
+import { defaultAdminSocket, INSTANCE_FLAG } from '../../config/own-flags.ts'
 import { HERE, openNetfilter, withNetfilter } from '../../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../../kernel/nflog/reader.ts'
 import { listHandles } from '../../kernel/nft/list.ts'
@@ -82,7 +83,9 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     found = await readModes(what)
     return found.held
   }
-  const names = new RuleNames({ clock: systemClock, proxy: request.proxyName, read })
+  const { adminSocket, proxyName: proxy } = request
+  const socket = adminSocket === '' ? defaultAdminSocket(proxy) : adminSocket
+  const names = new RuleNames({ clock: systemClock, proxy, read, socket })
   await lent(names, async () => {
     await names.load()
     const { group, chains } = loggingOf(found)
@@ -148,7 +151,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
   const printer = new PacketPrinter<LoggedPacket>(
     isEndless ? Number.POSITIVE_INFINITY : packets,
     io,
-    packet => dropText(packet, request, names),
+    packet => dropText(packet, request, { names, io }),
   )
   let [ours, lost] = [0, 0]
   const transport = openNetfilter()
@@ -227,7 +230,7 @@ interface Drop extends PacketFacts {
 async function dropText(
   { prefix, head, inputInterface }: LoggedPacket,
   { service, from, to, output }: DropsRequest,
-  names: RuleNames,
+  { names, io }: { readonly names: RuleNames; readonly io: Pick<Io, 'color'> },
 ): Promise<string | undefined> {
   const atMs = Date.now()
   const name = nameOfPrefix(prefix)
@@ -240,10 +243,11 @@ async function dropText(
   const reason = loggedReason(name, row !== undefined)
   const verdict = isRejecting(name) ? 'reject' : 'drop'
   const drop: Drop = {
-    ...factsOf(head, { row, interfaceName: names.interfaceName }, { atMs, inputInterface }),
+    ...factsOf(head, { row, interfaceName: names.interfaceName, pods: names.pods }, { atMs, inputInterface }),
     verdict,
     reason,
     answer: `${verdict === 'reject' ? 'rejected' : 'dropped'}: ${reasonText(reason)}`,
   }
-  return output === 'json' ? `${JSON.stringify(drop)}\n` : `${oneLine(factsText(drop, drop.answer))}\n`
+  if (output === 'json') return `${JSON.stringify(drop)}\n`
+  return `${paletteOf(io)[verdict === 'drop' ? 'bad' : 'warning'](oneLine(factsText(drop, drop.answer)))}\n`
 }

@@ -2,10 +2,11 @@ import { systemClock } from '../../base/clock.ts'
 import { count, oneLine } from '../../base/text.ts'
 import { serviceNamesReader } from '../../cli/admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
+import { paletteOf } from '../../cli/palette.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
-import { INSTANCE_FLAG } from '../../config/own-flags.ts'
+import { defaultAdminSocket, INSTANCE_FLAG } from '../../config/own-flags.ts'
 import { HERE, openNetfilter } from '../../daemon/open.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { watchPacketTrace } from '../../kernel/nft/monitor.ts'
@@ -112,7 +113,8 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
     const serviceNames = await readNames()
     return (await readModes(what, () => serviceNames)).held
   }
-  const names = new RuleNames({ clock: systemClock, proxy, read })
+  const socket = adminSocket === '' ? defaultAdminSocket(proxy) : adminSocket
+  const names = new RuleNames({ clock: systemClock, proxy, read, socket })
   await lent(names, async () => {
     const held = await names.load()
     const places = request.service === '' ? undefined : placesOf(held, request.service)
@@ -188,7 +190,7 @@ async function followPackets(
   const printer = new PacketPrinter<TracedPacket>(request.packets, io, async packet => {
     const story = await makeStory(packet)
     if (request.rejectOnly && !isRefused(story.outcome)) return undefined
-    return storyText(story, request.output)
+    return storyText(story, request.output, io)
   })
   const collector = new PacketCollector({
     clock: systemClock,
@@ -232,15 +234,17 @@ function storyOfPacket(names: RuleNames): (packet: TracedPacket) => Promise<Pack
     const steps = await names.steps(packet)
     const { first } = packet
     const tracked = names.tracked(first)
-    return storyOf(packet, { steps, row: names.rowAt(first), tracked, interfaceName: names.interfaceName })
+    const { interfaceName, pods } = names
+    return storyOf(packet, { steps, row: names.rowAt(first), tracked, interfaceName, pods })
   }
 }
 
-function storyText(story: PacketStory, output: TraceRequest['output']): string {
+function storyText(story: PacketStory, output: TraceRequest['output'], io: Pick<Io, 'color'>): string {
   if (output === 'json') return `${JSON.stringify(story)}\n`
-  return `${storyLines(story)
-    .map(line => `${oneLine(line)}\n`)
-    .join('')}\n`
+  const palette = paletteOf(io)
+  const paint = palette[isRefused(story.outcome) ? 'bad' : 'good']
+  const [first = '', ...steps] = storyLines(story).map(oneLine)
+  return `${[paint(first), ...steps.map(palette.dim)].join('\n')}\n\n`
 }
 
 interface Ending extends PrintCounts {

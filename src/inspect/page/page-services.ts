@@ -232,9 +232,17 @@ function questionOf(from: string, to: string) {
 
 function endpointsOf({ outcomes, endpoints, list = 'cluster' }: Explanation) {
   const shares = shareByDestination(outcomes)
-  const rows = endpoints.map(({ address, node, slice, [list]: { isIn, reason } }) => {
+  const rows = endpoints.map(({ address, pod, node, slice, [list]: { isIn, reason } }) => {
     const share = shares.get(address)
-    return { address, node, slice, isIn, reason, ...(share === undefined ? {} : { percent: rounded(share) }) }
+    return {
+      address,
+      pod,
+      node,
+      slice,
+      isIn,
+      reason,
+      ...(share === undefined ? {} : { percent: rounded(share) }),
+    }
   })
   const sorted = rows.sort((a, b) => Number(b.isIn) - Number(a.isIn))
   return {

@@ -1,7 +1,9 @@
 import { count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, writeDocument } from '../../cli/document.ts'
-import { BOLD, type Io, tableText } from '../../cli/io.ts'
+import { type Io, tableText } from '../../cli/io.ts'
+import { paletteOf } from '../../cli/palette.ts'
 import { wrapLines } from '../../config/help.ts'
+import { podText } from '../../model/pod-names.ts'
 import type { UnansweredRow } from '../live/unanswered-rows.ts'
 import { rounded, shareByDestination } from './answer.ts'
 import { type ExplainedEndpoint, outText } from './explain-reasons.ts'
@@ -20,9 +22,10 @@ export const command = questionCommand({
     'elsewhere, when a daemon runs and its rules are missing, and when an endpoint that the connection may go to\n' +
     'left more than half of its connections without a reply in the last minute.',
   examples: [
-    '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',
-    '  kprobe why --from outside --to node/NAME:30080',
-    '  kprobe why --from 203.0.113.7 --to checkout.shop.svc -o svg > why.svg',
+    '  kprobe why shop/checkout',
+    '  kprobe why svc/shop/checkout:https --from pod/shop/cart-1',
+    '  kprobe why node/NAME:30080 --from outside',
+    '  kprobe why checkout.shop.svc --from 203.0.113.7 -o svg > why.svg',
   ],
   outputs: WITH_PICTURE,
   write: async (explanation, output, { asked, io }) => {
@@ -38,7 +41,9 @@ export function whyText(
   { color, columns }: Pick<Io, 'color' | 'columns'>,
 ): string {
   const inWidth = (lines: readonly string[]) => (columns === undefined ? lines : wrapLines(lines, columns))
-  const [on, off] = color ? BOLD : ['', '']
+  const palette = paletteOf({ color })
+  const { isServed } = explanation
+  const paint = palette[isServed === undefined ? 'warning' : isServed ? 'good' : 'bad']
   const lines = [
     ...connectionLines(explanation, asked),
     ...pathLines(explanation),
@@ -47,8 +52,10 @@ export function whyText(
   ]
   const unknown = explanation.notKnown.map(text => `  ${oneLine(text)}`)
   return [
-    ...inWidth([oneLine(explanation.answer)]).map(line => `${on}${line}${off}`),
-    ...inWidth([...lines, ...(unknown.length === 0 ? [] : ['', 'Not known:', ...unknown])]),
+    ...inWidth([oneLine(explanation.answer)]).map(paint),
+    ...inWidth([...lines, ...(unknown.length === 0 ? [] : ['', 'Not known:', ...unknown])]).map(line =>
+      line.startsWith('  out ') ? palette.dim(line) : / had no reply/.test(line) ? palette.bad(line) : line,
+    ),
     '',
   ].join('\n')
 }
@@ -117,12 +124,12 @@ function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): read
   const inFirst = [...endpoints].sort((a, b) => Number(b[list].isIn) - Number(a[list].isIn))
   const rows = inFirst
     .slice(0, ENDPOINTS_SHOWN)
-    .map(({ address, node, unanswered, [list]: { isIn, reason } }) => {
+    .map(({ address, pod, node, unanswered, [list]: { isIn, reason } }) => {
       const share = shares.get(address)
       const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
       return {
         part,
-        text: `${address}${node === '' ? '' : ` on ${node}`}: ${reason}${silenceText(unanswered)}`,
+        text: `${podText(address, pod)}${node === '' ? '' : ` on ${node}`}: ${reason}${silenceText(unanswered)}`,
       }
     })
   const width = Math.max(...rows.map(({ part }) => part.length))
@@ -245,8 +252,8 @@ function ruleLines({ chain, rule, text, elements }: Explanation['rules'][number]
 }
 
 function endpointTable(endpoints: readonly ExplainedEndpoint[]): string {
-  const rows = endpoints.map(({ address, node, cluster, local }) => [
-    address,
+  const rows = endpoints.map(({ address, pod, node, cluster, local }) => [
+    podText(address, pod),
     node === '' ? '-' : node,
     verdict(cluster),
     verdict(local),

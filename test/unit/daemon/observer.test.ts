@@ -132,6 +132,7 @@ describe('what the reconciler reports', () => {
     for (const damage of [true, false])
       observer.report({ kind: 'foreign-commit', generation: generationOf(9), process: 'nft', damage })
     observer.report({ kind: 'healed', changes: 7, objects: [] })
+    expect(observer.repairs.recent).toEqual([{ at: observer.repairs.lastAt, objects: 7, process: 'nft' }])
     observer.sourceProblem()
     observer.configChanged('applied')
     const counts = {

@@ -302,3 +302,16 @@ describe('the authority of the server', () => {
     expect(await credentials.authorities()).toEqual([])
   })
 })
+
+it('says when a token ends, and nothing of a token that does not say', async () => {
+  const claims = Buffer.from('{"exp":1700000000}').toString('base64url')
+  const { end } = await endOf({ token: `e30.${claims}.x` })
+  expect(end).toEqual({ tokenMs: 1_700_000_000_000, certificateMs: undefined })
+  for (const token of ['opaque', 'a.b.c', 'e30.e30.x'])
+    expect((await endOf({ token })).end).toEqual({ tokenMs: undefined, certificateMs: undefined })
+})
+
+async function endOf(user: object) {
+  const opened = await open(user)
+  return { end: await opened.credentials.end() }
+}
