@@ -186,11 +186,13 @@ const UI_COMPRESSED_BYTES_MAX = 150_000
 async function bundlePage() {
   await build({
     absWorkingDir: root,
-    entryPoints: { page: 'src/ui/main.ts' },
+    entryPoints: { page: 'src/ui/main.tsx' },
     outdir: 'dist/ui',
     bundle: true,
     format: 'esm',
     target: 'es2022',
+    jsx: 'automatic',
+    jsxImportSource: 'preact',
     define: defines(),
     minify: true,
     legalComments: 'eof',

@@ -1,0 +1,139 @@
+import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
+import { Curve } from './curve.tsx'
+import { serviceHash } from './format.ts'
+import { Ago, Facts, Sign } from './parts.tsx'
+
+interface NodeProps {
+  /** The answer of data/node. */
+  readonly node: unknown
+  /** The answer of data/curves; undefined before the first. */
+  readonly curves: unknown
+}
+
+/** Whether this node is well, what is wrong, and the last 15 minutes. */
+export function NodeView({ node, curves }: NodeProps) {
+  const document = fieldOf(node, 'document')
+  const problems = listAt(document, 'problems')
+  return (
+    <>
+      <Verdict document={document} />
+      <Problems problems={problems} />
+      <Curves curves={curves} />
+      <Facts
+        pairs={[
+          ['node', textAt(node, 'node')],
+          ['mode', textAt(node, 'mode') || 'none yet'],
+          ...listAt(document, 'facts').map(fact => [textAt(fact, 'name'), textAt(fact, 'text')] as const),
+          ['started', <Ago key="started" at={textAt(node, 'startedAt')} />],
+          ['version', textAt(node, 'version')],
+        ]}
+      />
+    </>
+  )
+}
+
+export type Level = 'well' | 'warning' | 'error'
+
+/** The worst level of a StatusDocument. Pure. */
+export function levelOf(document: unknown): Level {
+  if (textAt(document, 'verdict') !== 'well') return 'error'
+  return listAt(document, 'problems').length === 0 ? 'well' : 'warning'
+}
+
+function Verdict({ document }: { readonly document: unknown }) {
+  const level = levelOf(document)
+  return (
+    <p class={`verdict ${level}`} aria-live="polite">
+      <Sign level={level} /> <span>{textAt(document, 'sentence')}</span>
+    </p>
+  )
+}
+
+/** Problems on show; the others fold away below them. */
+const SHOWN = 6
+
+function Problems({ problems }: { readonly problems: readonly unknown[] }) {
+  if (problems.length === 0) return null
+  const rest = problems.slice(SHOWN)
+  return (
+    <section class="problems" aria-label="What is wrong">
+      <h2>What is wrong</h2>
+      <ul>{problems.slice(0, SHOWN).map(item)}</ul>
+      {rest.length === 0 ? null : (
+        <details>
+          <summary>{`${rest.length} more`}</summary>
+          <ul>{rest.map(item)}</ul>
+        </details>
+      )}
+    </section>
+  )
+}
+
+function item(problem: unknown, index: number) {
+  const level = textAt(problem, 'level') === 'error' ? 'error' : 'warning'
+  const hint = textAt(problem, 'hint')
+  return (
+    <li key={index}>
+      <Sign level={level} />
+      <span>
+        <a href={linkOf(problem)} data-row>
+          <span class="spoken">{`${level}: `}</span>
+          {textAt(problem, 'text')}
+        </a>
+        {hint === '' ? null : <code>{hint}</code>}
+      </span>
+    </li>
+  )
+}
+
+/** The place of the page that shows more of a problem. */
+function linkOf(problem: unknown): string {
+  const [service, kind] = [textAt(problem, 'service'), textAt(problem, 'kind')]
+  if (service !== '') return serviceHash(service)
+  if (/^(services|unanswered)/.test(kind)) return '#services?problems=1'
+  return /^conntrack/.test(kind) ? '#rates' : '#events'
+}
+
+const CURVES: readonly {
+  readonly name: string
+  readonly title: string
+  readonly link: string
+  readonly isBad?: boolean
+}[] = [
+  { name: 'rate', title: 'New connections / s', link: '#rates' },
+  { name: 'rejects', title: 'Rejected packets / s', link: '#rates', isBad: true },
+  {
+    name: 'unanswered',
+    title: 'Unanswered / min',
+    link: '#services?problems=1',
+    isBad: true,
+  },
+  { name: 'lag', title: 'Longest commit, ms', link: '#events' },
+  { name: 'commits', title: 'Commits / 5 s', link: '#events' },
+]
+
+function Curves({ curves }: { readonly curves: unknown }) {
+  const given = listAt(curves, 'curves')
+  const stepS = numberAt(curves, 'stepS') ?? 5
+  const shown = CURVES.flatMap(curve => {
+    const values = listAt(
+      given.find(each => textAt(each, 'name') === curve.name),
+      'values',
+    ).map(value => (typeof value === 'number' ? value : null))
+    return values.every(value => value === null) ? [] : [{ ...curve, values }]
+  })
+  return (
+    <section aria-label="The last 15 minutes">
+      <div class="curves">
+        {shown.map(({ name, ...curve }) => (
+          <Curve key={name} stepS={stepS} {...curve} />
+        ))}
+      </div>
+      {listAt(curves, 'notices').map(notice => (
+        <p key={String(notice)} class="hint">
+          {String(notice)}
+        </p>
+      ))}
+    </section>
+  )
+}
