@@ -24,9 +24,13 @@ const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['loa
     'watch the API server once for many nodes, which read with run --source=relay:ADDRESS',
     () => import('./relay/command.ts'),
   ],
-  status: [
+  'relay status': [
     'list the nodes that hold the current state in their kernels, as relays know them, and wait for it',
     () => import('./relay/status-command.ts'),
+  ],
+  status: [
+    'say on one screen whether this node is well: daemon, source, Services, kernel, connections',
+    async () => ({ command: renamed((await import('./inspect/status/status-command.ts')).command) }),
   ],
   dump: ['print what the kernel holds, and for which Service', () => import('./inspect/check/dump.ts')],
   plan: ['print what run would change; change nothing', () => import('./inspect/check/plan.ts')],
@@ -85,6 +89,20 @@ const COMMANDS: readonly Entry[] = Object.entries(TABLE).map(([name, [summary, l
   load,
 }))
 
+/** `kprobe status` with a flag of the relay's status, its name in the last release, runs `kprobe relay status`. */
+function renamed(command: Command): Command {
+  return {
+    help: command.help,
+    async run(argv, io) {
+      const isOfRelay = (argument: string) =>
+        /^--(relay|wait|service|revision|at-least|timeout)(=|$)|^(-o|--output)=?wide$/.test(argument)
+      if (!argv.some(isOfRelay)) return await command.run(argv, io)
+      io.err('kprobe status: these flags are now those of `kprobe relay status`, which runs; use that name\n')
+      return await (await import('./relay/status-command.ts')).command.run(argv, io)
+    },
+  }
+}
+
 /** Implements `kprobe --version[=raw]`, too. */
 const versionCommand = ownCommand({
   name: 'version',
@@ -102,26 +120,42 @@ const versionCommand = ownCommand({
   },
 })
 
-/** Loads all commands, and gives what a shell may complete. */
-function completed(): Promise<readonly Completed[]> {
-  return Promise.all(
+/** Loads all commands, and gives what a shell may complete: the second word of a name is a word of the first. */
+async function completed(): Promise<readonly Completed[]> {
+  const all = await Promise.all(
     COMMANDS.map(async ({ name, summary, load }) => {
       const { flags, words } = (await load()).command.help()
       return { name, summary, flags, words }
     }),
   )
+  return all
+    .filter(({ name }) => !name.includes(' '))
+    .map(each => {
+      const below = all.filter(({ name }) => name.startsWith(`${each.name} `))
+      const words = [...each.words, ...below.map(({ name }) => name.slice(each.name.length + 1))]
+      const more = below.flatMap(({ flags }) => flags)
+      const known = new Set(each.flags.map(({ name }) => name))
+      return { ...each, words, flags: [...each.flags, ...more.filter(({ name }) => !known.has(name))] }
+    })
+}
+
+/** Finds the command that the first words name, and the arguments behind them. */
+function entryOf([first = '', ...rest]: readonly string[]) {
+  const longer = COMMANDS.find(({ name }) => name === `${first} ${rest[0]}`)
+  if (longer !== undefined) return { entry: longer, rest: rest.slice(1) }
+  return { entry: COMMANDS.find(({ name }) => name === first), rest }
 }
 
 /** Runs the command that `argv` (without node and script) names. Gives the exit code. */
 export async function runCommand(argv: readonly string[], io: Io): Promise<number> {
-  const [name, ...rest] = argv
+  const [name] = argv
   if (name === undefined) {
     io.err(usage(io))
     return EXIT_USAGE
   }
-  if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(rest, io)
+  if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(argv.slice(1), io)
   if (name === '--version' || name.startsWith('--version=')) return versionCommand.run(argv, io)
-  const entry = COMMANDS.find(each => each.name === name)
+  const { entry, rest } = entryOf(argv)
   if (entry === undefined) return unknownCommand(name, io)
   // A flag after -- may be an argument of a program.
   const flags = rest.includes('--') ? rest.slice(0, rest.indexOf('--')) : rest
@@ -137,8 +171,9 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
 
 async function help(words: readonly string[], io: Io): Promise<number> {
   const isManual = words.includes('--man')
-  const [topic] = words.filter(word => word !== '--man')
-  const entry = COMMANDS.find(each => each.name === topic)
+  const topics = words.filter(word => word !== '--man')
+  const [topic] = topics
+  const { entry } = entryOf(topics)
   if (entry === undefined && topic !== undefined) return unknownCommand(topic, io)
   if (isManual) io.out(await manual(entry))
   else if (entry === undefined) io.out(usage(io))
@@ -149,7 +184,7 @@ async function help(words: readonly string[], io: Io): Promise<number> {
 /** Gives the manual page of a command, or that of kprobe. */
 async function manual(entry: Entry | undefined): Promise<string> {
   const { version, date } = buildInfo()
-  const names = ['kprobe', ...COMMANDS.map(({ name }) => `kprobe-${name}`)]
+  const names = ['kprobe', ...COMMANDS.map(({ name }) => `kprobe-${name.replace(' ', '-')}`)]
   const of = entry ?? { name: '', summary: SUMMARY }
   const help = entry === undefined ? OVERVIEW : (await entry.load()).command.help()
   return manualPage({ ...of, help }, { version, date, names })
@@ -157,7 +192,7 @@ async function manual(entry: Entry | undefined): Promise<string> {
 
 const SUMMARY = 'programs Kubernetes Services into the kernel of this node'
 const EXITS =
-  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, nodes, doctor, status)'
+  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference, or trouble (plan, verify, why, explain, nodes, doctor, status, relay status)'
 const OVERVIEW = helpText({
   usage: 'kprobe COMMAND [flags]',
   description: `kprobe ${SUMMARY}.`,

@@ -74,3 +74,11 @@ export function secondsText(ms: number): string {
   if (seconds < 3_600) return `${Math.floor(seconds / 60)}m${seconds % 60}s`
   return `${Math.floor(seconds / 3_600)}h${Math.floor((seconds % 3_600) / 60)}m`
 }
+
+/** `5 s`, `12 min`, `7 h`, `9 d`: what a reader needs of an age. */
+export function ageText(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1_000))
+  if (seconds < 120) return `${seconds} s`
+  if (seconds < 7_200) return `${Math.round(seconds / 60)} min`
+  return seconds < 172_800 ? `${Math.round(seconds / 3_600)} h` : `${Math.round(seconds / 86_400)} d`
+}

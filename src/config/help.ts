@@ -146,7 +146,7 @@ interface PageOf {
 /** Formats the manual page of a command (man(7), section 1), with its help and all of its flags. */
 export function manualPage({ name, summary, help }: Manual, { version, date, names }: PageOf): string {
   const { usage, description, details = [] } = help.text
-  const title = name === '' ? 'kprobe' : `kprobe-${name}`
+  const title = name === '' ? 'kprobe' : `kprobe-${name.replace(' ', '-')}`
   return [
     `.TH ${title.toUpperCase()} 1 "${date.slice(0, 10)}" "kprobe ${escaped(version)}" "kprobe"`,
     '.SH NAME',

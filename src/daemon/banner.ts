@@ -191,7 +191,8 @@ export function logState(log: Log, { activeMode, source, snapshot, health, nowMs
   )
 }
 
-function sourceText(source: Config['source']): string {
+/** `kube`, `file:PATH` or `relay:ADDRESS,...`. */
+export function sourceText(source: Config['source']): string {
   if (source.kind === 'file') return `file:${source.path}`
   return source.relay === undefined ? source.kind : `relay:${source.relay.addresses.join(',')}`
 }

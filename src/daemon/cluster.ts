@@ -13,6 +13,7 @@ import {
   ApiError,
   type ApiRequest,
   type ApiResponse,
+  type CredentialsEnd,
   collect,
 } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/server-address.ts'
@@ -108,6 +109,11 @@ export class Cluster {
   }: Pick<Config, 'nodeName' | 'serviceProxyName'>): Promise<StateOwner> {
     const authorities = (await this.#options.client.authorities?.()) ?? []
     return { node: nodeName, proxy: serviceProxyName ?? '', server: this.server, authorities }
+  }
+
+  /** Gives when the credentials expire; undefined where they cannot be read, which the log reports. */
+  async credentialsEnd(): Promise<CredentialsEnd | undefined> {
+    return await this.#options.client.credentialsEnd?.().catch(() => undefined)
   }
 
   /**

@@ -190,6 +190,7 @@ class Daemon {
       observer: this.#observer,
       intake: this.#intake,
       config: () => this.#config,
+      credentials: async () => await this.#cluster?.credentialsEnd(),
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
     this.#servers.follow(config)

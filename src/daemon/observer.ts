@@ -55,7 +55,20 @@ interface Repairs {
   readonly passes: number
   readonly objects: number
   readonly lastAt?: string
+  /** Those of the last hour, at most RECENT_MAX, the oldest first. */
+  readonly recent: readonly Repair[]
 }
+
+interface Repair {
+  /** RFC 3339. */
+  readonly at: string
+  readonly objects: number
+  /** The process that changed kprobe's tables: its name and id; undefined where the kernel did not name it. */
+  readonly process: string | undefined
+}
+
+const RECENT_MAX = 100
+const RECENT_MS = 3_600_000
 
 const FURTHER = 'more fields or objects ignored; `kprobe plan` lists them'
 
@@ -72,7 +85,8 @@ export class Observer {
   readonly #options: ObserverOptions
   readonly #refusals: RefusalLog
   readonly #sourceRefusals = new SourceRefusalLog()
-  #repairs: Repairs = { passes: 0, objects: 0 }
+  #repairs: Repairs = { passes: 0, objects: 0, recent: [] }
+  #intruder: string | undefined
   /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
   #heardMs: number
@@ -103,7 +117,8 @@ export class Observer {
   }
 
   get repairs(): Repairs {
-    return this.#repairs
+    const fromMs = this.#options.wallMs() - RECENT_MS
+    return { ...this.#repairs, recent: this.#repairs.recent.filter(({ at }) => Date.parse(at) >= fromMs) }
   }
 
   get nodeName(): string {
@@ -196,6 +211,7 @@ export class Observer {
       case 'foreign-commit':
         this.metrics.kprobe_foreign_commits_total.inc()
         if (event.damage) this.metrics.kprobe_drift_found_total.inc()
+        if (event.damage) this.#intruder = event.process
         if (event.damage) log.warn({ process: event.process }, "another process changes kprobe's tables")
         else log.debug({ generation: event.generation }, 'another process changed nf_tables')
         break
@@ -274,10 +290,15 @@ export class Observer {
   }
 
   #healed({ changes, objects }: EventOf<'healed'>): void {
+    const { passes, objects: before, recent } = this.#repairs
+    const lastAt = rfc3339(this.#options.wallMs())
+    const repair = { at: lastAt, objects: changes, process: this.#intruder }
+    this.#intruder = undefined
     this.#repairs = {
-      passes: this.#repairs.passes + 1,
-      objects: this.#repairs.objects + changes,
-      lastAt: rfc3339(this.#options.wallMs()),
+      passes: passes + 1,
+      objects: before + changes,
+      lastAt,
+      recent: [...recent, repair].slice(-RECENT_MAX),
     }
     this.metrics.kprobe_heals_total.inc()
     this.metrics.kprobe_healed_objects_total.inc(changes)

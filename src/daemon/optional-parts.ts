@@ -82,7 +82,7 @@ export interface WebPage {
 }
 
 /** The part of the daemon that the web page shows. */
-export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
+export interface PageSource extends Pick<AdminPages, 'status' | 'health' | 'receipts' | 'snapshot'> {
   readonly clock: Clock
   readonly wallMs: () => number
   readonly version: string

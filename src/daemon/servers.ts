@@ -8,6 +8,7 @@ import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
 import type { HttpServer, ServerNews } from '../http/server.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
+import type { CredentialsEnd } from '../source/kube/api-client.ts'
 import { type AdminPages, openAdminServer } from '../telemetry/admin-server.ts'
 import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event.ts'
 import { openHealthServer } from '../telemetry/health.ts'
@@ -22,6 +23,8 @@ import { countProbe } from '../telemetry/proxy-metrics.ts'
 import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import type { ActiveMode } from './active-mode.ts'
+import { sourceText } from './banner.ts'
+import { servedJson } from './health-page.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
@@ -31,8 +34,8 @@ import type { DescriptorBudget } from './process-room.ts'
 import { serviceJson, snapshotJson } from './saved/snapshot-json.ts'
 
 interface ServersOptions
-  extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'wallMs' | 'build'>,
-    Pick<PagesOptions, 'intake' | 'config' | 'activeMode'> {
+  extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'wallMs' | 'build' | 'origins'>,
+    Pick<PagesOptions, 'intake' | 'config' | 'activeMode' | 'credentials'> {
   readonly descriptors: DescriptorBudget
   /** The back-end API, which listens by itself. */
   readonly api: { readonly overShare: OverShare } | undefined
@@ -271,14 +274,19 @@ interface PagesOptions {
     'receipts' | 'refusedSince' | 'metrics' | 'health' | 'repairs' | 'startedWallMs'
   >
   readonly configz: () => unknown
+  readonly origins: DaemonIo['origins']
+  /** Gives when the credentials for the API server expire; undefined without an API server. */
+  readonly credentials: () => Promise<CredentialsEnd | undefined>
 }
 
 /** Commits that /status lists; /receipts has more. */
 const COMMITS_SHOWN = 5
+/** Services that the kernel rejects, which /health names. */
+const REJECTED_SHOWN = 3
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
-  const { activeMode, config, version, intake, nowMs, observer, configz } = options
+  const { activeMode, config, version, intake, nowMs, observer, configz, origins, credentials } = options
   const progress = (status: ActiveMode['status'] | undefined) => ({
     snapshot: intake.snapshot.number,
     synced: status?.syncedNumber,
@@ -305,6 +313,14 @@ function adminPages(options: PagesOptions): AdminPages {
         commits: observer.receipts.lines.slice(-COMMITS_SHOWN),
       }
     },
+    health: async () => ({
+      modeFrom: origins.mode,
+      sourceKind: sourceText(config().source),
+      readiness: observer.health.readiness().body,
+      rejected: quarantinedJson(activeMode()?.status)?.slice(0, REJECTED_SHOWN),
+      ...servedJson(activeMode()?.status.table, intake.refused),
+      credentials: await credentials(),
+    }),
     plan: () => activeMode()?.pending(),
     receipts: () => observer.receipts.lines,
     services: () => intake.snapshot.services.keys(),

@@ -120,7 +120,7 @@ export function remedyText(modes: readonly ProgrammedMode[]): string {
     : 'start kprobe again, or remove its rules with `kprobe cleanup`'
 }
 
-interface RuleFindings {
+export interface RuleFindings {
   readonly findings: readonly Finding[]
   readonly modes: readonly string[]
 }

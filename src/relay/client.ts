@@ -1,6 +1,12 @@
 import type { ApiAddress, RelayAddress } from '../base/api-address.ts'
 import { backoffMs, type Cancel, type Clock } from '../base/clock.ts'
-import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
+import {
+  type ApiClient,
+  ApiError,
+  type ApiRequest,
+  type ApiResponse,
+  type CredentialsEnd,
+} from '../source/kube/api-client.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import type { KernelState } from '../source/source.ts'
 import { endingBody, TOO_LARGE, UNSERVED } from './bodies.ts'
@@ -106,6 +112,10 @@ export class RelayClient implements ApiClient {
   }
 
   readonly authorities?: () => Promise<readonly string[]>
+
+  async credentialsEnd(): Promise<CredentialsEnd> {
+    return (await this.#options.kube.credentialsEnd?.()) ?? { tokenMs: undefined, certificateMs: undefined }
+  }
 
   /** The API server is asked instead of relays. */
   get isDirect(): boolean {

@@ -36,7 +36,7 @@ const FLAGS: readonly FlagSpec[] = [
 ]
 
 export const command = ownCommand({
-  name: 'status',
+  name: 'relay status',
   description:
     'Queries relays for the state that the kernels of nodes hold. Prints the nodes that lack the current one, since when\n' +
     'and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows that state.',
@@ -48,8 +48,7 @@ export const command = ownCommand({
     '  incomplete   it skips Services: quarantined or refused',
     '  silent       it has not reported for 100 s, or not since the relay started: its state is unknown',
     '',
-    'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +
-      '`kprobe nodes status` runs `kprobe version` in every pod, through the API server, and needs no relay.',
+    'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` needs no relay: it runs `kprobe status` in every pod, through the API server.',
   ],
   flags: FLAGS,
   read: readWanted,
@@ -77,10 +76,11 @@ async function run(request: Request, io: Io): Promise<number> {
   )
   const links = opened.flatMap(each => (each.status === 'fulfilled' ? each.value : []))
   for (const each of opened)
-    if (each.status === 'rejected') io.err(`kprobe status: --relay: ${oneLine(failureText(each.reason))}\n`)
+    if (each.status === 'rejected')
+      io.err(`kprobe relay status: --relay: ${oneLine(failureText(each.reason))}\n`)
   try {
     const round = await ask(request, links, io)
-    for (const problem of round.problems) io.err(`kprobe status: ${oneLine(problem)}\n`)
+    for (const problem of round.problems) io.err(`kprobe relay status: ${oneLine(problem)}\n`)
     if (round.goal === undefined) return EXIT_FAILED
     await print(round, round.goal, { request, io })
     return round.isReached ? EXIT_FINE : EXIT_DIFFERENT

@@ -21,6 +21,8 @@ export type AdminPages = {
   readonly snapshot: () => unknown
   readonly services: () => unknown
   readonly status: () => unknown
+  /** Gives the facts by which `kprobe status` judges this node; walks over all Services. */
+  readonly health: () => unknown
   /** Gives the written configuration, metrics and health for a bug report. */
   readonly debug: () => unknown
 }

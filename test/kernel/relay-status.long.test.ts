@@ -11,7 +11,7 @@ import { freshNetns } from '../support/lab/netns.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { identityOf } from '../support/relay.ts'
 
-/* A daemon that reads from a relay, and the real kernel: what `kprobe status --wait` has waited for. */
+/* A daemon that reads from a relay, and the real kernel: what `kprobe relay status --wait` has waited for. */
 
 const daemons = new Daemons()
 const stop = new AbortController()
@@ -34,11 +34,11 @@ afterEach(async () => {
 
 async function status(...flags: string[]): Promise<{ code: number; out: string; err: string }> {
   const io = new FakeIo({})
-  const code = await runCommand(['status', ...flags], io)
+  const code = await runCommand(['relay', 'status', ...flags], io)
   return { code, out: io.stdout, err: io.stderr }
 }
 
-it('kprobe status --wait returns once the kernel holds a Service, and once it holds it no more', async () => {
+it('kprobe relay status --wait returns once the kernel holds a Service, and once it holds it no more', async () => {
   server.store.create('nodes', nodeOf(NODE_NAME, 0))
   server.store.create('services', identityOf('cluster-a'))
   const folder = daemons.folder()

@@ -22,7 +22,7 @@ import { ipvsTexts, lookElsewhere } from '../../modes/foreign/leftovers.ts'
 import { neighborsOf } from '../../modes/foreign/neighbors.ts'
 import type { Finding, ReadText } from '../../modes/mode.ts'
 import { anyMode, findMode, MODES } from '../../modes/registry.ts'
-import { damageFindings } from '../programmed.ts'
+import { damageFindings, type RuleFindings } from '../programmed.ts'
 import { surveyTables } from '../why/outcome.ts'
 import { lackingFamily, requirements } from './requirements.ts'
 
@@ -71,6 +71,19 @@ async function examine(config: Config): Promise<readonly Finding[]> {
   }
 }
 
+/** Finds what concerns the traffic of Services alone: damage, other programs, and forwarding. */
+export async function trafficFindings(config: Config): Promise<RuleFindings> {
+  const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
+  const { findings, modes } = await damageFindings(config, NFT_FAMILIES)
+  const others = await neighborFindings(config, wroteIptables)
+  const settings = await Promise.all([
+    forwarding(readText, 'net/ipv4/ip_forward', 'IPv4'),
+    forwarding(readText, 'net/ipv6/conf/all/forwarding', 'IPv6'),
+    bridged(readText),
+  ])
+  return { findings: [...findings, ...others, ...settings.filter(each => each !== undefined)], modes }
+}
+
 function warned(finding: Finding, lacking: NftFamily | undefined): Finding {
   if (finding.kind !== 'missing' || lacking === undefined) return finding
   const text = `${LAYOUTS[lacking].model} Services are not served: ${finding.text}`
@@ -93,7 +106,7 @@ async function ruleFindings(
 }
 
 /** Says since when no daemon runs: one that is killed leaves its socket, and one that exits removes it from its folder. */
-async function stoppedSince(socket: string): Promise<string> {
+export async function stoppedSince(socket: string): Promise<string> {
   const timeOf = async (path: string) => (await stat(path).catch(() => undefined))?.mtimeMs
   const started = await timeOf(socket)
   if (started !== undefined) return `the last one started at ${rfc3339(started)} and was killed later`

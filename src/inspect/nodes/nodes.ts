@@ -1,7 +1,7 @@
 import { homedir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { failureText } from '../../base/errors.ts'
-import { listAt } from '../../base/plain-data.ts'
+import { fieldOf, listAt, textAt } from '../../base/plain-data.ts'
 import { bytesText, compareTexts, count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io, lent, tableText } from '../../cli/io.ts'
@@ -67,7 +67,7 @@ export const command = ownCommand({
     'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
   details: [
     'What:',
-    '  status   version of each kprobe, and whether its pod is ready; `kprobe status` reads the state of kernels from relays',
+    '  status   whether each node is well, and its worst problem; `kprobe relay status` reads the state of kernels from relays',
     '  verify   whether objects, daemon and kernel agree',
     '  why      what happens to a connection on each node: --from CLIENT --to TARGET',
     '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
@@ -167,7 +167,7 @@ function argvOf(action: Action | undefined, reader: FlagReader, intervalMs: numb
   if (action === 'top') return ['top', '--once', '--limit=1', `--interval=${intervalMs}ms`, '--output=json']
   if (action === 'bundle')
     return ['debug', 'bundle', '--output=-', ...(reader.bool('redact') ? ['--redact'] : [])]
-  return action === 'verify' ? ['verify', '--output=json'] : ['version', '--output=json']
+  return [action === 'verify' ? 'verify' : 'status', '--output=json']
 }
 
 async function ask(request: Request, pods: NodePods, io: Io): Promise<number> {
@@ -207,7 +207,10 @@ async function resultOf(
   { request, io }: { readonly request: Request; readonly io: Io },
 ): Promise<NodeResult> {
   const { node, pod = '' } = target
-  if (answer.kind === 'unknown') return { node, pod, result: 'unknown', detail: answer.why }
+  if (answer.kind === 'unknown') {
+    const isOld = request.action === 'status' && /--?relay|relay\.sock/.test(answer.why)
+    return { node, pod, result: 'unknown', detail: isOld ? OLD : answer.why }
+  }
   const { result, stdout } = answer
   try {
     if (request.action === 'bundle')
@@ -223,11 +226,26 @@ async function resultOf(
 
 function detailOf(action: Action, answer: Json): string {
   if (action === 'why') return String(answer.answer)
-  if (action === 'status') return `kprobe ${String(answer.version)}`
+  if (action === 'status') return statusDetail(answer)
   const differences = listAt(answer, 'differences').length
   return differences === 0
     ? 'objects, daemon and kernel agree'
     : `${count(differences, 'difference')}; kprobe verify names them`
+}
+
+/** `kprobe status` of the last release was that of relays. */
+const OLD = 'an older kprobe runs there, which has no status of its node: upgrade it'
+
+/** Gives the version and the worst problem, or the sentence of a node without problems. */
+function statusDetail(answer: Json): string {
+  const sentence = textAt(answer, 'sentence')
+  if (sentence === '') throw new Error('the answer is not the status of a node')
+  const daemon = listAt(answer, 'facts').find(fact => textAt(fact, 'name') === 'daemon')
+  const version = textAt(fieldOf(daemon, 'values'), 'version')
+  const [worst, ...others] = listAt(answer, 'problems')
+  const more = others.length === 0 ? '' : `; ${count(others.length, 'more problem')}`
+  const what = worst === undefined ? sentence : `${textAt(worst, 'text')}${more}`
+  return version === '' ? what : `${version}: ${what}`
 }
 
 async function save(

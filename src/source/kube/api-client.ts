@@ -77,8 +77,16 @@ export interface ApiClient {
    * ApiError 'credentials' when they cannot be read. Absent where there are no certificates.
    */
   authorities?(): Promise<readonly string[]>
+  /** Gives when the credentials expire. Throws ApiError 'credentials' when they cannot be read. Absent where there are none. */
+  credentialsEnd?(): Promise<CredentialsEnd>
   /** Ends the connection and every request. Idempotent. */
   close(): Promise<void>
+}
+
+/** Milliseconds since 1970; undefined where there is no such credential, or where it does not say. */
+export interface CredentialsEnd {
+  readonly tokenMs: number | undefined
+  readonly certificateMs: number | undefined
 }
 
 export type ApiErrorKind =

@@ -153,7 +153,7 @@ describe('names of relays', () => {
   })
 })
 
-it('F207: `kprobe status` asks so many addresses of a name at most', async () => {
+it('F207: `kprobe relay status` asks so many addresses of a name at most', async () => {
   const many = Array.from({ length: 10_000 }, (_, index) => `10.1.${index >> 8}.${index & 255}`)
   const options = { tls: undefined, tokenFile: '' }
   const links = await openLinks('dns:///r.test:12091', options, new FakeClock(), () =>

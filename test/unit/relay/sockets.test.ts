@@ -177,10 +177,10 @@ async function securedRelay(names = ['127.0.0.1']) {
   return { at, flags, write }
 }
 
-/** `kprobe status`: its exit code, with what it printed. */
+/** `kprobe relay status`: its exit code, with what it printed. */
 async function statusOf(...flags: string[]): Promise<{ code: number; out: string; err: string }> {
   const io = new FakeIo({})
-  const code = await runCommand(['status', ...flags], io)
+  const code = await runCommand(['relay', 'status', ...flags], io)
   return { code, out: io.stdout, err: io.stderr }
 }
 
@@ -286,7 +286,7 @@ describe('kprobe relay', () => {
     }
   })
 
-  it('F193: kprobe status counts a report for the node of the certificate alone, and answers nodes alone', async () => {
+  it('F193: kprobe relay status counts a report for the node of the certificate alone, and answers nodes alone', async () => {
     const { at, flags } = await securedRelay()
     const member = flags('member', ['system:nodes'])
     const asked = [`--relay=${at}`, ...member]

@@ -4,11 +4,11 @@ import { FakeIo } from '../../support/fake-io.ts'
 
 async function statusOf(...flags: string[]): Promise<{ code: number; out: string; err: string }> {
   const io = new FakeIo({})
-  const code = await runCommand(['status', ...flags], io)
+  const code = await runCommand(['relay', 'status', ...flags], io)
   return { code, out: io.stdout, err: io.stderr }
 }
 
-it('kprobe status names every wrong flag', async () => {
+it('kprobe relay status names every wrong flag', async () => {
   const flags = [
     '--relay=tcp://192.0.2.1:1',
     '--service=cart',
@@ -31,4 +31,12 @@ it('kprobe status names every wrong flag', async () => {
   const away = await statusOf('--relay=unix:///nonexistent/nowhere.sock')
   expect([away.code, away.out]).toEqual([1, ''])
   expect(away.err).toMatch(/nowhere\.sock: .*ENOENT/)
+})
+
+it('kprobe status with a flag of its last release runs kprobe relay status, and says so', async () => {
+  const io = new FakeIo({})
+  const code = await runCommand(['status', '--relay=unix:///nonexistent/nowhere.sock'], io)
+  expect(code).toBe(1)
+  expect(io.stderr).toMatch(/^kprobe status: these flags are now those of `kprobe relay status`/)
+  expect(io.stderr).toMatch(/nowhere\.sock: .*ENOENT/)
 })

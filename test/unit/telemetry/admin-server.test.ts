@@ -39,6 +39,7 @@ function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
     snapshot: () => ({ events: [] }),
     services: () => ['ns/web'],
     status: () => ({ synced: 1 }),
+    health: () => ({ refused: {} }),
     debug: () => ({ metrics: '' }),
     ...pages,
   })

@@ -1,7 +1,8 @@
-import { createHash } from 'node:crypto'
+import { createHash, X509Certificate } from 'node:crypto'
 import { createSecureContext } from 'node:tls'
 import type { Clock } from '../../../base/clock.ts'
-import { ApiError } from '../api-client.ts'
+import { numberAt } from '../../../base/plain-data.ts'
+import { ApiError, type CredentialsEnd } from '../api-client.ts'
 import type { TlsMaterial } from './dial.ts'
 import { type ExecCluster, type ExecCredential, runExecPlugin } from './exec-plugin.ts'
 import {
@@ -90,6 +91,17 @@ export class Credentials {
     const text = (await this.#ca?.read()) ?? ''
     const bodies = [...text.matchAll(/-----BEGIN [A-Z ]*CERTIFICATE-----([^-]*)/g)]
     return bodies.map(([, body = '']) => createHash('sha256').update(body.replace(/\s+/g, '')).digest('hex'))
+  }
+
+  /** Gives when the present credentials expire. Runs no plugin. Throws ApiError 'credentials'. */
+  async end(): Promise<CredentialsEnd> {
+    const exec = this.#exec
+    const token = (await this.#token?.read()) ?? exec?.token
+    const { cert } = await this.#pair(exec)
+    return {
+      tokenMs: exec?.expiresWallMs ?? (token === undefined ? undefined : endOfToken(token)),
+      certificateMs: cert === undefined ? undefined : endOfCertificate(cert),
+    }
   }
 
   /** Gives the TLS material of the next connection, with a freshly read authority. Throws ApiError 'credentials'. */
@@ -227,6 +239,25 @@ function checkedAuthority(text: string, place: string): string {
   if (!text.includes('-----BEGIN '))
     throw new ApiError('credentials', `${place}: no certificate in the certificate authority`)
   return text
+}
+
+/** Reads `exp` of a JSON Web Token (RFC 7519); undefined for other tokens. */
+function endOfToken(token: string): number | undefined {
+  try {
+    const claims: unknown = JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString('utf8'))
+    const seconds = numberAt(claims, 'exp')
+    return seconds === undefined ? undefined : seconds * 1_000
+  } catch {
+    return undefined
+  }
+}
+
+function endOfCertificate(pem: string): number | undefined {
+  try {
+    return Date.parse(new X509Certificate(pem).validTo)
+  } catch {
+    return undefined
+  }
 }
 
 interface KeyPair {

@@ -1,6 +1,12 @@
 import type { LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
-import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
+import {
+  type ApiClient,
+  ApiError,
+  type ApiRequest,
+  type ApiResponse,
+  type CredentialsEnd,
+} from '../api-client.ts'
 import { type Answer, type HttpConnection, parseRetryAfter } from './answer.ts'
 import { Call, type Outgoing } from './call.ts'
 import { Connections, closing, type DialWatch } from './connections.ts'
@@ -116,6 +122,10 @@ class HttpClient implements ApiClient {
 
   async authorities(): Promise<readonly string[]> {
     return await this.#parts.credentials.authorities()
+  }
+
+  async credentialsEnd(): Promise<CredentialsEnd> {
+    return await this.#parts.credentials.end()
   }
 
   async send(request: ApiRequest): Promise<ApiResponse> {

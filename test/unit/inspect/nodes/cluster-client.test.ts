@@ -57,7 +57,7 @@ async function run(files: readonly string[], ...flags: readonly string[]) {
   return { code, out: io.stdout, err: io.stderr }
 }
 
-const ANSWER = { stdout: '{"version":"1.2.3"}' }
+const ANSWER = { stdout: '{"sentence":"well"}' }
 const others = () => ({ ...users({ token: 'other' }), ...clusters({ 'proxy-url': 'http://192.0.2.1:1' }) })
 
 describe('kubeconfigs', () => {
@@ -223,7 +223,7 @@ describe('a command', () => {
   })
 
   it('whose messages come in fragments is read', async () => {
-    const begun = message(STDOUT, '{"version":')
+    const begun = message(STDOUT, '{"sentence":')
     begun[0] = 2
     await serve(
       raw(

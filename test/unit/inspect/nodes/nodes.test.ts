@@ -29,7 +29,12 @@ function podOn(node: string, isReady = true) {
   }
 }
 
-const VERSION = { stdout: '{"version":"1.2.3"}' }
+const VERSION = { stdout: statusOf('kprobe serves 3 Services on this node as configured') }
+
+function statusOf(sentence: string, problems: readonly string[] = []): string {
+  const facts = [{ name: 'daemon', text: '', values: { version: '1.2.3' } }]
+  return JSON.stringify({ sentence, facts, problems: problems.map(text => ({ text })) })
+}
 
 async function cluster(nodes: readonly object[], answer: (asked: ExecAsked) => ExecAnswer = () => VERSION) {
   const started = await ExecServer.start({ pods: nodes, answer })
@@ -52,14 +57,14 @@ describe('kprobe nodes', () => {
       err: '',
       out: [
         'NODE   POD        RESULT   DETAIL',
-        'a      kprobe-a   ok       kprobe 1.2.3',
-        'b      kprobe-b   ok       kprobe 1.2.3',
+        'a      kprobe-a   ok       1.2.3: kprobe serves 3 Services on this node as configured',
+        'b      kprobe-b   ok       1.2.3: kprobe serves 3 Services on this node as configured',
         '2 nodes: 2 ok, 0 differ, 0 did not answer',
         '',
       ].join('\n'),
     })
     expect(server.asked.map(({ container }) => container)).toEqual(['kprobe', 'kprobe'])
-    expect(server.asked[0]?.command).toEqual(['kprobe', 'version', '--output=json'])
+    expect(server.asked[0]?.command).toEqual(['kprobe', 'status', '--output=json'])
     expect(server.tokens).toEqual(new Set(['Bearer secret-token']))
   })
 
@@ -100,12 +105,26 @@ describe('kprobe nodes', () => {
     })
   })
 
+  it('prints the worst problem of a node, and says which nodes have an older kprobe', async () => {
+    const answers: Readonly<Record<string, ExecAnswer>> = {
+      'kprobe-a': { stdout: statusOf('with 2 problems', ['no reply', 'refused']), code: 3 },
+      'kprobe-b': { stderr: 'kprobe status: unix:///run/kprobe/relay.sock: connect ENOENT', code: 1 },
+      'kprobe-c': { stdout: '{"version":"1.2.3"}' },
+    }
+    const { run } = await cluster([podOn('a'), podOn('b'), podOn('c')], ({ pod }) => answers[pod] ?? VERSION)
+    const { code, out } = await run('status')
+    expect(code).toBe(1)
+    expect(out).toMatch(/^a .*DIFFERS +1\.2\.3: no reply; 1 more problem$/m)
+    expect(out).toMatch(/^b .*UNKNOWN +an older kprobe runs there/m)
+    expect(out).toMatch(/^c .*UNKNOWN +the answer is not the status of a node$/m)
+  })
+
   it('names nodes without a pod, and pods that are not ready', async () => {
     const { run } = await cluster([podOn('a', false), { metadata: { name: 'unscheduled' }, spec: {} }])
     expect(await run('status', '--node=a,b')).toMatchObject({
       code: 1,
       out: expect.stringMatching(
-        /^a .*DIFFERS +kprobe 1\.2\.3; the pod is not ready\nb +- +UNKNOWN +no pod of kprobe runs there\n/m,
+        /^a .*DIFFERS +1\.2\.3: kprobe serves .*; the pod is not ready\nb +- +UNKNOWN +no pod of kprobe runs there\n/m,
       ),
     })
   })

@@ -51,6 +51,7 @@ function pageServer(other?: OpenPage, clock: Clock = systemClock) {
     config: () => configFrom(['--hostname-override=node-1']),
     flags: new Map(),
     configz: () => ({}),
+    health: () => ({}),
     status: () => ({}),
     receipts: () => [],
     snapshot: () => ({}),

@@ -81,6 +81,7 @@ function open(change: Partial<PageSource> = {}) {
       config: () => CONFIG,
       flags: new Map([['ui-address', '8080']]),
       configz: () => ({ mode: 'nftables' }),
+      health: () => ({}),
       status: () => ({ snapshot: 7 }),
       receipts: () => [{ reason: 'start' }],
       snapshot: () => ({}),

@@ -1,0 +1,34 @@
+import { errorText } from '../../base/errors.ts'
+import { statusOf } from './status.ts'
+import type { StatusDocument } from './status-document.ts'
+import type { StatusFacts } from './status-facts.ts'
+
+/** Where the facts come from: the command reads sockets and the kernel, and the page of a daemon reads the daemon itself. */
+export interface StatusSources {
+  readonly wallMs: () => number
+  readonly version: string
+  /** Rejects where nothing can be said about this node; the others may fail each. */
+  readonly daemon: () => Promise<StatusFacts['daemon']>
+  readonly rules: (daemon: StatusFacts['daemon']) => Promise<StatusFacts['rules']>
+  readonly conntrack: () => Promise<StatusFacts['conntrack']>
+  readonly unanswered: () => Promise<StatusFacts['unanswered']>
+}
+
+/** Reads the facts and judges them. */
+export async function collectStatus(sources: StatusSources): Promise<StatusDocument> {
+  const daemon = await sources.daemon()
+  const unread: string[] = []
+  const tried = async <T>(what: string, read: () => Promise<T | undefined>): Promise<T | undefined> => {
+    try {
+      return await read()
+    } catch (error) {
+      unread.push(`${what}: ${errorText(error)}`)
+      return undefined
+    }
+  }
+  const rules = await tried('rules', () => sources.rules(daemon))
+  const conntrack = await tried('connection table', sources.conntrack)
+  const unanswered = await tried('connections', sources.unanswered)
+  const { version, wallMs } = sources
+  return statusOf({ wallMs: wallMs(), version, daemon, rules, conntrack, unanswered, unread })
+}

@@ -1,0 +1,68 @@
+import { buildInfo, buildText } from '../../base/build-info.ts'
+import { systemClock } from '../../base/clock.ts'
+import { errorText } from '../../base/errors.ts'
+import { fieldOf } from '../../base/plain-data.ts'
+import { askDaemon, versionIn } from '../../cli/admin-client.ts'
+import { lent } from '../../cli/io.ts'
+import type { Config } from '../../config/config.ts'
+import { MODE_NAMES } from '../../config/modes.ts'
+import { instanceOf, networkNamespace } from '../../daemon/instance-lock.ts'
+import { isLockHeld } from '../../daemon/network-lock.ts'
+import { HERE } from '../../daemon/open.ts'
+import { createConntrackClient } from '../../kernel/conntrack/client.ts'
+import { stoppedSince, trafficFindings } from '../check/doctor.ts'
+import type { StatusSources } from './collect.ts'
+import { daemonFacts, type StatusFacts } from './status-facts.ts'
+
+interface NodeOptions {
+  /** The admin socket of the daemon. */
+  readonly socket: string
+  readonly config: Config
+}
+
+/** Reads the facts of this node from the admin socket, the kernel and /proc. */
+export function nodeSources({ socket, config }: NodeOptions): StatusSources {
+  return {
+    wallMs: Date.now,
+    version: buildText(buildInfo()),
+    daemon: () => askFacts(socket, config),
+    rules: async daemon => {
+      const mode = daemon.kind === 'answers' ? MODE_NAMES.find(each => each === daemon.mode) : undefined
+      return await trafficFindings({ ...config, proxyMode: mode ?? config.proxyMode })
+    },
+    conntrack: () =>
+      lent(createConntrackClient({ openTransport: HERE.sockets.netfilter, clock: systemClock }), conntrack =>
+        conntrack.statistics(),
+      ),
+    unanswered: async () => undefined,
+  }
+}
+
+/** Throws where a daemon is there that cannot be asked, or that is of another network. */
+async function askFacts(socket: string, { serviceProxyName }: Config): Promise<StatusFacts['daemon']> {
+  const ask = (path: string) => askDaemon(socket, path, ANSWER)
+  let config: unknown
+  try {
+    config = await ask('/config')
+  } catch (error) {
+    if (!errorText(error).includes('no answer within')) throw error
+    return { kind: 'silent', text: errorText(error) }
+  }
+  if (config === undefined) {
+    if ((await isLockHeld(instanceOf(serviceProxyName).lock)) === true)
+      throw new Error(`a daemon runs, and none answers at ${socket}; --admin-socket names its socket`)
+    return { kind: 'absent', text: await stoppedSince(socket) }
+  }
+  versionIn(config, socket)
+  if (fieldOf(config, 'network') !== (await networkNamespace()))
+    throw new Error(`${socket}: the daemon runs in another network namespace; run the command there`)
+  // A daemon of the last release has no page /health.
+  const health = await ask('/health').catch((error: unknown) => {
+    if (errorText(error).includes('status 404')) return undefined
+    throw error
+  })
+  return daemonFacts({ config, status: await ask('/status'), health })
+}
+
+/** Maximum time of a whole answer. */
+const ANSWER = { answerMs: 20_000 } as const

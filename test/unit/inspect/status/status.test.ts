@@ -1,0 +1,240 @@
+import { describe, expect, it } from 'vitest'
+import { collectStatus } from '../../../../src/inspect/status/collect.ts'
+import { statusOf } from '../../../../src/inspect/status/status.ts'
+import { daemonFacts, type StatusFacts } from '../../../../src/inspect/status/status-facts.ts'
+import { statusText } from '../../../../src/inspect/status/status-text.ts'
+
+const NOW = Date.parse('2026-01-02T00:00:00Z')
+const STATUS = {
+  mode: 'nftables',
+  startedAt: '2026-01-01T00:00:00Z',
+  services: 12,
+  quarantined: 0,
+  snapshot: 7,
+  synced: 7,
+  source: { missing: [], silentMs: 2_000 },
+  repairs: { passes: 0, objects: 0, recent: [] },
+}
+const HEALTH = {
+  modeFrom: 'default',
+  sourceKind: 'kube',
+  readiness: { nodeEligible: true, healthy: true },
+  rejected: [],
+  families: ['IPv4'],
+  refused: { services: 0, objects: 0, first: [] },
+  withoutEndpoint: { services: 0, first: [] },
+  credentials: {},
+}
+
+interface Change {
+  readonly status?: object
+  readonly health?: object
+  readonly facts?: Partial<StatusFacts>
+}
+
+function judged({ status = {}, health = {}, facts = {} }: Change = {}) {
+  const pages = {
+    config: { version: '1.2.3' },
+    status: { ...STATUS, ...status },
+    health: { ...HEALTH, ...health },
+  }
+  return statusOf({
+    wallMs: NOW,
+    version: '1.2.3',
+    daemon: daemonFacts(pages),
+    rules: { findings: [], modes: ['nftables'] },
+    conntrack: { entries: 10, entriesMax: 1_000 },
+    unanswered: undefined,
+    unread: [],
+    ...facts,
+  })
+}
+
+function kinds(change: Change): readonly string[] {
+  return judged(change).problems.map(({ level, kind }) => `${level} ${kind}`)
+}
+
+const ROW = {
+  service: 'shop/cart:http',
+  protocol: 'TCP',
+  endpoint: '10.244.0.12:8080',
+  pod: 'shop/cart-7f',
+  connections: 41,
+  unanswered: 41,
+  isOneWay: false,
+} as const
+
+function unanswered(row: Partial<typeof ROW> | { readonly unanswered: number }): Partial<StatusFacts> {
+  return { unanswered: { rows: [{ ...ROW, ...row }], seenS: 60 } }
+}
+
+describe('statusOf', () => {
+  it('says that a node is well, with the facts of the screen', () => {
+    const status = judged()
+    expect(status).toMatchObject({ verdict: 'well', problems: [] })
+    expect(statusText(status, { color: false })).toBe(
+      [
+        'WELL  kprobe serves 12 Services on this node as configured',
+        '',
+        'daemon     kprobe 1.2.3, nftables mode (default), for 24 h',
+        'source     API server; last read 2 s ago',
+        'services   12 served, 0 with refused fields, 0 without endpoint',
+        'kernel     holds the state of the daemon; no repair in the last hour',
+        'conntrack  10 of 1000 entries (1.0 %)',
+        '',
+      ].join('\n'),
+    )
+  })
+
+  it.each<[string, Change, string]>([
+    ['a failed write', { status: { error: 'EBUSY' } }, 'error sync-failed'],
+    ['a Service that the kernel rejects', { status: { quarantined: 1 } }, 'error services-rejected'],
+    ['a family that it rejects', { health: { rejected: [{ service: 'IPv6' }] } }, 'error services-rejected'],
+    ['a source that fails', { status: { source: { trouble: 'refused' } } }, 'warning source-failed'],
+    ['a saved state', { status: { source: { stale: true } } }, 'warning source-stale'],
+    ['a silent source', { status: { source: { silentMs: 301_000 } } }, 'warning source-silent'],
+    ['a node that is not ready', { health: { readiness: { reason: 'why' } } }, 'warning not-ready'],
+    ['refusals', { health: { refused: { services: 1, objects: 0 } } }, 'warning services-refused'],
+    ['repairs', { status: { repairs: { recent: [{ at: '2026-01-01T23:59:00Z' }] } } }, 'warning repaired'],
+    [
+      'an expired certificate',
+      { health: { credentials: { certificateMs: NOW } } },
+      'error certificate-expiry',
+    ],
+    ['a token that ends', { health: { credentials: { tokenMs: NOW + 60_000 } } }, 'warning token-expiry'],
+    ['a full table', { facts: { conntrack: { entries: 99, entriesMax: 100 } } }, 'error conntrack-full'],
+    ['a filling table', { facts: { conntrack: { entries: 90, entriesMax: 100 } } }, 'warning conntrack-full'],
+    ['an endpoint without replies', { facts: unanswered({}) }, 'error unanswered'],
+    [
+      'damage',
+      { facts: { rules: { modes: [], findings: [{ kind: 'damaged', subject: 'a', text: 'b' }] } } },
+      'error rules-damaged',
+    ],
+    [
+      'another program',
+      { facts: { rules: { modes: [], findings: [{ kind: 'warning', subject: 'a', text: 'b' }] } } },
+      'warning check',
+    ],
+  ])('an impaired node: %s', (_, change, expected) => {
+    expect([judged(change).verdict, kinds(change)]).toEqual(['impaired', [expected]])
+  })
+
+  it.each<[string, Change]>([
+    ['half of the connections have no reply', { facts: unanswered({ unanswered: 20 }) }],
+    ['a UDP port never replies', { facts: unanswered({ ...ROW, isOneWay: true } as never) }],
+    ['Services have no endpoint', { health: { withoutEndpoint: { services: 1, first: ['a/b'] } } }],
+    ['the connection table has no limit', { facts: { conntrack: { entries: 9, entriesMax: undefined } } }],
+    [
+      'IPv6 is not forwarded, and no Service is of it',
+      {
+        facts: {
+          rules: {
+            modes: [],
+            findings: [{ kind: 'warning', subject: 'net/ipv6/conf/all/forwarding', text: '0' }],
+          },
+        },
+      },
+    ],
+  ])('well although %s', (_, change) => {
+    expect(judged(change).verdict).toBe('well')
+  })
+
+  it('names endpoint, pod and Service of unanswered connections', () => {
+    const [problem] = judged({ facts: unanswered({}) }).problems
+    expect(problem).toEqual({
+      level: 'error',
+      kind: 'unanswered',
+      text: '41 of 41 connections to 10.244.0.12:8080 (pod shop/cart-7f) of shop/cart:http had no reply in the last 60 s',
+      hint: '`kprobe why shop/cart`',
+      service: 'shop/cart',
+    })
+  })
+
+  it('names the process of a repair, and has no age below zero when the clock was set back', () => {
+    const recent = [{ at: '2026-01-02T05:00:00Z', objects: 3, process: 'nft (pid 7)' }]
+    expect(judged({ status: { repairs: { recent } } }).problems[0]?.text).toBe(
+      "another program changed kprobe's rules; repaired 1 time in the last hour, last 0 s ago; changed by nft (pid 7)",
+    )
+  })
+
+  it.each(['absent', 'silent'] as const)('a daemon that is %s', kind => {
+    const { verdict, problems } = judged({ facts: { daemon: { kind, text: 'since noon' } } })
+    expect(verdict).toBe(kind === 'absent' ? 'down' : 'impaired')
+    expect(problems[0]?.text).toContain('since noon')
+  })
+
+  it('is down before the first sync', () => {
+    const status = { synced: undefined, source: { missing: ['services'] } }
+    expect(judged({ status })).toMatchObject({
+      verdict: 'down',
+      problems: [{ text: 'nothing is programmed yet: it has not read services' }],
+    })
+  })
+
+  it('omits what a daemon of the last release does not report', () => {
+    const daemon = daemonFacts({
+      config: { version: '1.1.0' },
+      status: { ...STATUS, repairs: {} },
+      health: undefined,
+    })
+    const { verdict, facts } = judged({ facts: { daemon } })
+    expect([verdict, facts.slice(0, 4).map(({ text }) => text)]).toEqual([
+      'well',
+      [
+        'kprobe 1.1.0, nftables mode, for 24 h; this command is 1.2.3',
+        'last read 2 s ago',
+        '12 served',
+        'holds the state of the daemon',
+      ],
+    ])
+  })
+})
+
+describe('statusText', () => {
+  it('stays below 25 lines, with every problem and names of 253 characters', () => {
+    const name = 'n'.repeat(253)
+    const first = Array.from({ length: 3 }, () => ({ object: `Service ${name}/${name}`, reason: name }))
+    const status = judged({
+      status: {
+        error: `${name} \u001b[2J`,
+        source: { trouble: name },
+        repairs: { recent: [{ at: '2026-01-01T23:59:00Z', process: name }] },
+      },
+      health: {
+        refused: { services: 10_000, objects: 10_000, first },
+        withoutEndpoint: { services: 10_000, first: [name, name, name] },
+        credentials: { tokenMs: 0, certificateMs: 0 },
+      },
+      facts: { ...unanswered({ ...ROW }), conntrack: { entries: 9, entriesMax: 9 }, unread: [name] },
+    })
+    for (const columns of [40, 80, 200]) {
+      const lines = statusText(status, { color: false, columns }).split('\n')
+      expect(lines.length).toBeLessThan(26)
+      expect(lines.every(line => line.length <= Math.min(columns, 160))).toBe(true)
+      expect(lines.join('')).not.toContain('\u001b')
+    }
+    expect(statusText(status, { color: false })).toContain('  and 4 more; -o json lists all\n')
+  })
+
+  it('colors verdict and level, whose words say the same', () => {
+    const text = statusText(judged({ status: { error: 'EBUSY' } }), { color: true })
+    expect(text).toContain('\u001b[33mIMPAIRED\u001b[0m')
+    expect(text).toContain('\u001b[31merror\u001b[0m')
+  })
+})
+
+describe('collectStatus', () => {
+  it('says what cannot be read, and judges by the rest', async () => {
+    const failed = () => Promise.reject(new Error('EPERM'))
+    const pages = { config: { version: '1' }, status: STATUS, health: HEALTH }
+    const { verdict, facts } = await collectStatus({
+      wallMs: () => NOW,
+      version: '1',
+      daemon: () => Promise.resolve(daemonFacts(pages)),
+      rules: failed,
+      conntrack: failed,
+      unanswered: () => Promise.resolve(undefined),
+    })
+    expect([verdict, facts.at(-1)?.text]).toEqual(['well', 'rules: EPERM; connection table: EPERM'])
+  })
+})
