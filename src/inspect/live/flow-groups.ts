@@ -1,10 +1,12 @@
 import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../../base/ip.ts'
 import type { PortProtocol } from '../../base/ip-packet.ts'
+import { isTranslated } from '../../kernel/conntrack/flow.ts'
 import {
   addedVolume,
   decodeRecord,
   type FlowEventKind,
   type FlowRecord,
+  isAnswered,
   isPlain,
   plainKey,
   type Volume,
@@ -49,14 +51,10 @@ export function namedFlow(
     return undefined
   if (endpoint !== undefined && answerer !== endpoint.ip) return undefined
   if (endpoint?.port !== undefined && answererPort !== endpoint.port) return undefined
-  const service = names.serviceOf(record, isTranslatedRecord(record))
+  const service = names.serviceOf(record, isTranslated(record))
   const isWanted =
     service === undefined ? filter.all && filter.service === '' : isOfService([service], filter.service)
   return isWanted ? { ...record, service } : undefined
-}
-
-function isTranslatedRecord(record: FlowRecord): boolean {
-  return record.answerer !== record.destination || record.answererPort !== record.destinationPort
 }
 
 export const GROUPINGS = ['service', 'endpoint', 'client'] as const
@@ -72,6 +70,8 @@ export interface FlowGroup {
   /** Connections that began, or all of a table. */
   begun: number
   ended: number
+  /** Those of them that met no reply, where `repliesOf` counts them. */
+  unanswered: number
   /** Bytes and packets of the ended connections, or of those in a table; undefined where the kernel does not count. */
   volume: Volume | undefined
 }
@@ -90,6 +90,8 @@ interface FlowGroupsOptions {
   readonly filter: FlowFilter
   readonly by: Grouping
   readonly withVolume: boolean
+  /** Of which entries those without a reply are counted; undefined for none, which costs less. */
+  readonly repliesOf?: FlowEventKind
   /** Maximum number of groups, 100,000 by default; connections of further groups are counted together. */
   readonly groupsMax?: number
 }
@@ -113,7 +115,7 @@ export class FlowGroups {
   }
 
   take(kind: FlowEventKind, view: ByteView, message: Message): void {
-    const { by, filter, withVolume, names } = this.#options
+    const { by, filter, withVolume, names, repliesOf } = this.#options
     if (this.#version !== names.version) this.#forgetPairs()
     const isByPair = by !== 'client' && filter.from.length === 0
     const group =
@@ -123,6 +125,7 @@ export class FlowGroups {
     if (kind === 'new') counts.begun++
     else counts.ended++
     if (group === 'other') return
+    if (kind === repliesOf && !isAnswered(view, message)) group.unanswered++
     const volume = withVolume ? decodeRecord(view, message)?.volume : undefined
     if (volume !== undefined) group.volume = addedVolume(group.volume, volume)
   }
@@ -146,6 +149,7 @@ export class FlowGroups {
       if (group.begun + group.ended === 0) idle.push(key)
       group.begun = 0
       group.ended = 0
+      group.unanswered = 0
       group.volume = undefined
     }
     // Groups that met no connection since the last time would stay forever. Up to 5,000 may: they save the next interval
@@ -183,7 +187,16 @@ export class FlowGroups {
     const known = this.#groups.get(key)
     if (known !== undefined) return known
     if (this.#groups.size >= this.#groupsMax) return 'other'
-    const group = { protocol, service, endpoint, client, begun: 0, ended: 0, volume: undefined }
+    const group = {
+      protocol,
+      service,
+      endpoint,
+      client,
+      begun: 0,
+      ended: 0,
+      unanswered: 0,
+      volume: undefined,
+    }
     this.#groups.set(key, group)
     return group
   }
@@ -194,5 +207,5 @@ type Found = FlowGroup | 'excluded' | 'other'
 
 /** Formats the endpoint of a connection; undefined where nothing translated it: its endpoint is not known. */
 export function endpointText(flow: FlowRecord): string | undefined {
-  return isTranslatedRecord(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
+  return isTranslated(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
 }

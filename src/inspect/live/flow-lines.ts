@@ -18,6 +18,8 @@ export function flowJson(kind: LineKind, flow: NamedFlow, wallMs: number): objec
     client: formatIpPort(client, clientPort),
     destination: formatIpPort(destination, destinationPort),
     endpoint: endpointText(flow),
+    // A connection that has just begun has none yet.
+    isAnswered: kind === 'new' ? undefined : flow.isAnswered,
     ...volume,
     startedAt: flow.startNs === undefined ? undefined : rfc3339(Number(flow.startNs / NS_PER_MS)),
     durationMs: durationMs(flow, wallMs),
@@ -45,6 +47,7 @@ export function flowLine(kind: LineKind, flow: NamedFlow, wallMs: number): strin
     `${formatIpPort(client, clientPort)} > ${service === undefined ? to : `${service} (${to})`}`,
     ...(endpoint === undefined ? [] : [`> ${endpoint}`]),
     ...(flow.volume === undefined ? [] : [volumeText(flow.volume)]),
+    ...(kind === 'new' || flow.isAnswered ? [] : ['no reply']),
     ...(kind === 'ended' ? [timeText(durationMs(flow, wallMs))] : []),
   ]
   return oneLine(text.filter(part => part !== '').join(' '))
@@ -87,6 +90,9 @@ export function flowColumns(flows: readonly NamedFlow[], wallMs: number): Column
     ['CLIENT', flow => formatIpPort(flow.client, flow.clientPort)],
     ['DESTINATION', flow => formatIpPort(flow.destination, flow.destinationPort)],
     ['ENDPOINT', flow => endpointText(flow) ?? '-'],
+    ...(flows.every(({ isAnswered }) => isAnswered)
+      ? []
+      : [['REPLY', (flow: NamedFlow) => (flow.isAnswered ? 'yes' : 'none')] as const]),
     ...volumeColumns(flows),
     ...(flows.some(({ startNs }) => startNs !== undefined) ? [['AGE', age] as const] : []),
   ]
@@ -104,12 +110,15 @@ export function groupColumns(groups: readonly FlowGroup[], by: Grouping, of: Gro
       : [[by.toUpperCase(), (row: FlowGroup) => row.endpoint ?? row.client ?? '-'] as const]),
     [of === 'open' ? 'OPEN' : 'NEW', ({ begun }) => `${begun}`],
     ...(of === 'open' ? [] : [['ENDED', ({ ended }: FlowGroup) => `${ended}`] as const]),
+    ...(groups.every(({ unanswered }) => unanswered === 0)
+      ? []
+      : [['NO REPLY', ({ unanswered }: FlowGroup) => `${unanswered}`] as const]),
     ...volumeColumns(groups),
   ]
 }
 
 export function groupJson(group: FlowGroup, of: GroupsOf): object {
-  const { protocol, service, endpoint, client, begun, ended, volume } = group
-  const counts = of === 'open' ? { open: begun } : { new: begun, ended }
+  const { protocol, service, endpoint, client, begun, ended, unanswered, volume } = group
+  const counts = of === 'open' ? { open: begun, unanswered } : { new: begun, ended, unanswered }
   return { time: rfc3339(Date.now()), protocol, service, endpoint, client, ...counts, ...volume }
 }

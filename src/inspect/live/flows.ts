@@ -37,6 +37,7 @@ export const command = ownCommand({
     '',
     'The kernel counts bytes and packets where net.netfilter.nf_conntrack_acct is 1, and keeps times where net.netfilter.nf_conntrack_timestamp is 1, each for connections that begin after it is set.',
     'Since Linux 5.19, --follow reports the end only of connections that began while a program listened.',
+    'REPLY is none, and NO REPLY counts, where a connection has met no reply (of groups with --follow: at its end).',
     'The command counts and names events that the kernel dropped.',
   ],
   flags: FLOWS_FLAGS,
@@ -62,7 +63,10 @@ async function run(asked: FlowsRequest, io: Io): Promise<number> {
   const notices = [names.notice ?? [], settings.notices].flat()
   for (const notice of notices) io.err(`kprobe flows: ${oneLine(notice)}\n`)
   const withVolume = settings.hasVolume
-  const groups = by === undefined ? undefined : new FlowGroups({ names, filter, by, withVolume })
+  const groups =
+    by === undefined
+      ? undefined
+      : new FlowGroups({ names, filter, by, withVolume, repliesOf: request.follow ? 'ended' : 'new' })
   const session = { request, names, settings, groups, io }
   if (!request.follow) await listFlows(session)
   else if (settings.whyNoEvents === undefined) await new Follower(session).run()

@@ -1,6 +1,7 @@
 import { compareTexts } from '../../base/text.ts'
 import type { FlowGroup } from './flow-groups.ts'
 import { firstView, type TableView } from './live-table.ts'
+import type { UnansweredRow } from './unanswered-rows.ts'
 
 export interface TopRow {
   readonly service: string
@@ -13,9 +14,11 @@ export interface TopRow {
   readonly total: number
   /** Entries of the connection table; undefined until it was read. */
   readonly open: number | undefined
+  /** Connections of the last minute without a reply, one-way ports left out, and all of the last minute; absent for none without a reply. */
+  readonly unanswered?: { readonly unanswered: number; readonly connections: number } | undefined
 }
 
-export const SORTS = ['rate', 'total', 'open', 'name'] as const
+export const SORTS = ['rate', 'total', 'open', 'unanswered', 'name'] as const
 export type TopSort = (typeof SORTS)[number]
 
 /** The user's choices; the filter selects Services or endpoints by name. */
@@ -47,6 +50,7 @@ function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
     rate: (a, b) => b.perSecond - a.perSecond || b.total - a.total,
     total: (a, b) => b.total - a.total,
     open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
+    unanswered: (a, b) => (b.unanswered?.unanswered ?? 0) - (a.unanswered?.unanswered ?? 0),
     name: byName,
   }
   return (a, b) => bySort[view.sort](a, b) || byName(a, b)
@@ -54,7 +58,7 @@ function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
 
 function summed(rows: readonly TopRow[]): readonly TopRow[] {
   const sums = new Map<string, TopRow>()
-  for (const { protocol, service, perSecond, total, open } of rows) {
+  for (const { protocol, service, perSecond, total, open, unanswered } of rows) {
     const key = `${protocol} ${service}`
     const sum = sums.get(key) ?? { protocol, service, endpoint: '', perSecond: 0, total: 0, open: undefined }
     sums.set(key, {
@@ -62,6 +66,14 @@ function summed(rows: readonly TopRow[]): readonly TopRow[] {
       perSecond: sum.perSecond + perSecond,
       total: sum.total + total,
       open: open === undefined ? sum.open : (sum.open ?? 0) + open,
+      ...(unanswered === undefined
+        ? {}
+        : {
+            unanswered: {
+              unanswered: (sum.unanswered?.unanswered ?? 0) + unanswered.unanswered,
+              connections: (sum.unanswered?.connections ?? 0) + unanswered.connections,
+            },
+          }),
     })
   }
   return [...sums.values()]
@@ -112,6 +124,18 @@ export class TopRows {
     this.#isCutByOpen = this.#shrink()
   }
 
+  takeUnanswered(rows: readonly UnansweredRow[]): void {
+    for (const [key, row] of this.#rows)
+      if (row.unanswered !== undefined) this.#rows.set(key, { ...row, unanswered: undefined })
+    for (const its of rows) {
+      const { unanswered, connections, isOneWay } = its
+      if (isOneWay) continue
+      const row = this.#rows.get(keyOf(its)) ?? { ...rowOf(its), open: this.#hasOpen ? 0 : undefined }
+      this.#rows.set(keyOf(its), { ...row, unanswered: { unanswered, connections } })
+    }
+    this.#shrink()
+  }
+
   /** Removes the rows beyond the maximum, the idle ones first. Gives whether one with connections was among them. */
   #shrink(): boolean {
     const excess = this.#rows.size - this.#max
@@ -125,10 +149,12 @@ export class TopRows {
   }
 }
 
-function keyOf({ protocol, service, endpoint }: FlowGroup): string {
+type Place = Pick<FlowGroup, 'protocol' | 'service' | 'endpoint'>
+
+function keyOf({ protocol, service, endpoint }: Place): string {
   return `${protocol} ${service} ${endpoint}`
 }
 
-function rowOf({ protocol, service = '', endpoint = '' }: FlowGroup): TopRow {
+function rowOf({ protocol, service = '', endpoint = '' }: Place): TopRow {
   return { service, protocol, endpoint, perSecond: 0, total: 0, open: undefined }
 }

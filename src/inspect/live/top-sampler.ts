@@ -3,18 +3,22 @@ import { errorText } from '../../base/errors.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
 import { rfc3339 } from '../../base/text.ts'
 import { askDaemon } from '../../cli/admin-client.ts'
+import { lent } from '../../cli/io.ts'
 import { HERE } from '../../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../../kernel/conntrack/client.ts'
 import { listHandles } from '../../kernel/nft/list.ts'
 import { isJson } from '../../model/fields.ts'
 import { isLogging } from '../../modes/common/logs.ts'
 import { CHAIN_REJECT } from '../../modes/common/rules.ts'
+import { isOfService } from '../../modes/common/show.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
 import { MODES } from '../../modes/registry.ts'
 import { Connection } from '../../netlink/connection.ts'
-import { type FlowFilter, FlowGroups, summedCounts } from './flow-groups.ts'
+import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
 import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
 import { ROWS_MAX, type TopRow, TopRows } from './top-rows.ts'
+import { UnansweredReader } from './unanswered.ts'
+import { type Unanswered, WORST_MAX } from './unanswered-rows.ts'
 
 /** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
 export interface TopState {
@@ -25,7 +29,9 @@ export interface TopState {
   readonly rejectsPerSecond: number | undefined
   readonly table: { readonly entries: number; readonly entriesMax: number | undefined } | undefined
   /** The Services with most entries of the connection table, the largest first. */
-  readonly largest: readonly { readonly service: string; readonly open: number }[]
+  readonly largest: readonly TableUser[]
+  /** The worst endpoints; undefined until the table was read. */
+  readonly unanswered: Unanswered | undefined
   readonly daemon: DaemonState | undefined
   readonly lost: number
   readonly notices: readonly string[]
@@ -70,6 +76,8 @@ export class TopSampler {
   readonly #nft: Connection
   readonly #rows = new TopRows()
   readonly #whyNoEvents: string | undefined
+  readonly #unansweredReader: UnansweredReader
+  #unanswered: Unanswered | undefined
   #largest: TopState['largest'] = []
   #namesVersion: number | undefined
   /** The notice about a Service that does not exist, for that version of the names. */
@@ -83,7 +91,7 @@ export class TopSampler {
   constructor(options: TopSamplerOptions) {
     const { clock, service } = options
     this.#options = options
-    this.#filter = { service, from: [], to: undefined, endpoint: undefined, protocol: undefined, all: false }
+    this.#filter = { ...EVERY_SERVICE, service }
     this.#begun = this.#groups()
     this.#whyNoEvents = readFlowSettings().whyNoEvents
     this.#watch =
@@ -91,6 +99,7 @@ export class TopSampler {
         ? new FlowWatch({ clock, kinds: ['new'], take: (...event) => this.#begun.take(...event) })
         : undefined
     this.#conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
+    this.#unansweredReader = new UnansweredReader({ conntrack: this.#conntrack, clock })
     this.#nft = new Connection({ transport: HERE.sockets.netfilter(), clock })
     this.#sampledMs = clock.nowMs()
   }
@@ -145,6 +154,7 @@ export class TopSampler {
       rejectsPerSecond,
       table,
       largest: this.#largest,
+      unanswered: this.#unanswered,
       daemon: status?.daemon,
       lost: this.#lost,
       notices,
@@ -178,17 +188,21 @@ export class TopSampler {
     if (startMs < this.#tableDueMs) return
     const groups = this.#groups()
     await this.#conntrack.dumpAll((view, message) => groups.take('new', view, message))
+    await this.#readUnanswered()
     const endMs = clock.nowMs()
     this.#tableDueMs = endMs + restMs(endMs - startMs, TABLE_PACE)
     const all = groups.largest()
     this.#rows.takeOpen(all)
-    const sums = new Map<string, number>()
-    for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)
     // Five fit into the line above the table.
-    this.#largest = [...sums]
-      .sort(([, a], [, b]) => b - a)
-      .slice(0, 5)
-      .map(([service, open]) => ({ service, open }))
+    this.#largest = largestUsers(all).slice(0, 5)
+  }
+
+  async #readUnanswered(): Promise<void> {
+    const { names, service } = this.#options
+    const { rows, ...rest } = await this.#unansweredReader.read(names)
+    const its = rows.filter(row => isOfService([row.service], service))
+    this.#rows.takeUnanswered(its)
+    this.#unanswered = { ...rest, rows: its.slice(0, WORST_MAX) }
   }
 
   /** Undefined at the first time, and where no table counts them. */
@@ -212,6 +226,39 @@ export class TopSampler {
     const news = packets < before.packets ? packets : packets - before.packets
     return Number(news) / Math.max(0.001, (atMs - before.atMs) / 1000)
   }
+}
+
+/** The entries of the connection table that belong to one Service. */
+export interface TableUser {
+  readonly service: string
+  readonly open: number
+}
+
+/** Adds up the groups of a Service, the one with most connections first. */
+function largestUsers(groups: readonly FlowGroup[]): readonly TableUser[] {
+  const sums = new Map<string, number>()
+  for (const { service = '', begun } of groups) sums.set(service, (sums.get(service) ?? 0) + begun)
+  return [...sums].sort(([, a], [, b]) => b - a).map(([service, open]) => ({ service, open }))
+}
+
+/**
+ * Reads the table once, for commands that end: the Services that use most of it, the largest first. Costs 2 µs an entry.
+ * Rejects where conntrack cannot be read.
+ */
+export async function readLargestUsers(names: FlowNames, clock: Clock): Promise<readonly TableUser[]> {
+  const conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
+  const groups = new FlowGroups({ names, filter: EVERY_SERVICE, by: 'service', withVolume: false })
+  await lent(conntrack, () => conntrack.dumpAll((view, message) => groups.take('new', view, message)))
+  return largestUsers(groups.largest())
+}
+
+const EVERY_SERVICE: FlowFilter = {
+  service: '',
+  from: [],
+  to: undefined,
+  endpoint: undefined,
+  protocol: undefined,
+  all: false,
 }
 
 /** Reads the daemon's page /status, and skips fields of another shape. */

@@ -1,6 +1,6 @@
 import { pause, systemClock } from '../../base/clock.ts'
 import { secondsText } from '../../base/duration.ts'
-import { clockText, oneLine } from '../../base/text.ts'
+import { clockText, count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_FINE, type Io, lent } from '../../cli/io.ts'
 import { ownCommand, readNamespace } from '../../cli/request.ts'
@@ -19,6 +19,7 @@ import {
 } from './live-table.ts'
 import { FIRST_VIEW, rowsOf, SORTS, type TopRow, type TopSort, type TopView } from './top-rows.ts'
 import { type DaemonState, TopSampler, type TopState } from './top-sampler.ts'
+import { isSilent, unansweredText } from './unanswered-rows.ts'
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
@@ -55,6 +56,7 @@ export const command = ownCommand({
     '  ?         help',
     '',
     'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
+    'NO REPLY is how many connections of the last minute met no reply, of all; it is there while an endpoint has such.',
   ],
   flags: FLAGS,
   read: readTopRequest,
@@ -179,11 +181,21 @@ function headLines(state: TopState): readonly string[] {
     ...(largest.length === 0
       ? []
       : [[`most connections: ${largest.map(({ service, open }) => `${service} ${open}`).join(', ')}`]]),
+    ...unansweredLine(state.unanswered),
     ...(daemon === undefined ? [] : [daemonTexts(daemon)]),
     ...(lost === 0 ? [] : [[`${lost} events lost: rates are too low`]]),
     ...notices.map(notice => [notice]),
   ]
   return lines.map(parts => oneLine(parts.join(' | ')))
+}
+
+/** Names the two endpoints in most trouble: more do not fit into the line. */
+function unansweredLine(unanswered: TopState['unanswered']): readonly (readonly string[])[] {
+  const silent = unanswered?.rows.filter(row => isSilent(row)) ?? []
+  if (silent.length === 0) return unanswered?.limits === undefined ? [] : [[`no reply: ${unanswered.limits}`]]
+  const more = silent.length > 2 ? [count(silent.length - 2, 'more endpoint')] : []
+  const texts = silent.slice(0, 2).map(row => `${row.service}: ${unansweredText(row)}`)
+  return [[...texts, ...more]]
 }
 
 function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): readonly string[] {
@@ -211,7 +223,8 @@ const GAP = 1
 
 function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: number): readonly string[] {
   const isWide = columns >= WITH_TOTAL
-  const numbers = isWide ? 3 : 2
+  const hasUnanswered = isWide && (sort === 'unanswered' || rows.some(row => row.unanswered !== undefined))
+  const numbers = (isWide ? 3 : 2) + Number(hasUnanswered)
   const rest = columns - numbers * (NUMBER + GAP) - (isWide ? 5 : 0)
   const endpoint = by === 'endpoint' ? Math.min(ENDPOINT, Math.floor(rest / 2)) : 0
   const name = rest - (endpoint === 0 ? 0 : endpoint + GAP)
@@ -224,6 +237,9 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
     ...(isWide ? [{ heading: '', width: 4, cell: (row: TopRow) => row.protocol }] : []),
     { heading: 'NEW/S', sort: 'rate', ...number, cell: row => rateText(row.perSecond) },
     { heading: 'OPEN', sort: 'open', ...number, cell: ({ open }) => (open === undefined ? '-' : `${open}`) },
+    ...(hasUnanswered
+      ? [{ heading: 'NO REPLY', sort: 'unanswered', ...number, cell: unansweredCell } as const]
+      : []),
     ...(isWide
       ? [{ heading: 'TOTAL', sort: 'total', ...number, cell: (row: TopRow) => `${row.total}` } as const]
       : []),
@@ -231,9 +247,14 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
   return columnLines(shown, rows, sort)
 }
 
+/** `41/41`: connections of the last minute without a reply, of all. */
+function unansweredCell({ unanswered: its }: TopRow): string {
+  return its === undefined ? '-' : `${its.unanswered}/${its.connections}`
+}
+
 const HELP: readonly string[] = [
   'e           Services, or their endpoints',
-  ...keysHelp(['new/s', 'total', 'open', 'name']),
+  ...keysHelp(['new/s', 'total', 'open', 'no reply', 'name']),
 ]
 
 /** Applies the key that switches between Services and endpoints. Pure. */

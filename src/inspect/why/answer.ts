@@ -1,3 +1,5 @@
+import { count } from '../../base/text.ts'
+import { isSilent, type UnansweredRow, unansweredText, worstFirst } from '../live/unanswered-rows.ts'
 import type { Question } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, isOther, outText, type Reason } from './explain-reasons.ts'
 import type { KernelOutcome, Outcome } from './outcome.ts'
@@ -106,11 +108,33 @@ function servedText({ caught, list, outcomes, kernel, endpoints }: AnswerInput):
   const sticky = caught?.port.affinityTimeoutS ?? 0
   const out = list === undefined ? '' : outText(endpoints, list)
   return [
-    `${word}: ${sharesText(outcomes)}`,
+    silentText(silentOf(endpoints, outcomes), outcomes) ?? `${word}: ${sharesText(outcomes)}`,
     ...(sticky === 0 ? [] : [`a client stays with its endpoint for ${sticky} s`]),
     ...(out === '' ? [] : [out]),
     ...absenceOf(kernel),
   ].join('; ')
+}
+
+/** Gives the endpoints that the connection may go to and that answer less than half of their connections, the worst first. */
+export function silentOf(
+  endpoints: readonly ExplainedEndpoint[],
+  outcomes: readonly Outcome[],
+): readonly UnansweredRow[] {
+  return endpoints
+    .filter(({ address }) => outcomes.some(({ destination }) => destination === address))
+    .flatMap(({ unanswered }) => (unanswered !== undefined && isSilent(unanswered) ? [unanswered] : []))
+    .toSorted(worstFirst)
+}
+
+/** `the rules send it to 2 endpoints; 41 of 41 connections to 10.1.0.1:80 had no reply in the last minute`. */
+function silentText(
+  [worst, ...others]: readonly UnansweredRow[],
+  outcomes: readonly Outcome[],
+): string | undefined {
+  if (worst === undefined) return undefined
+  const more = others.length === 0 ? '' : `, and so had most to ${count(others.length, 'more endpoint')}`
+  const endpoints = count(shareByDestination(outcomes).size, 'endpoint')
+  return `the rules send it to ${endpoints}; ${unansweredText(worst)}${more}`
 }
 
 const FRACTIONS = ['', '', 'a half', 'a third', 'a quarter', 'a fifth'] as const

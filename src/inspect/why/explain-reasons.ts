@@ -7,6 +7,7 @@ import type { RefusedService } from '../../model/memory-caps.ts'
 import type { Service } from '../../model/service.ts'
 import type { Snapshot } from '../../model/snapshot.ts'
 import type { RefusedSince } from '../../telemetry/refusal-log.ts'
+import type { UnansweredRow } from '../live/unanswered-rows.ts'
 import { portsText } from '../peers.ts'
 import type { Question } from './explain-question.ts'
 import type { Outcome } from './outcome.ts'
@@ -17,6 +18,8 @@ export interface ExplainedEndpoint {
   readonly slice: string
   readonly cluster: Verdict
   readonly local: Verdict
+  /** Its connections without a reply, where conntrack was read and holds such. */
+  readonly unanswered?: UnansweredRow
 }
 
 export interface Caught {

@@ -12,11 +12,13 @@ import { endpointTexts } from '../../modes/common/show.ts'
 import { findMode } from '../../modes/registry.ts'
 import { resolveOptions } from '../../modes/resolve-options.ts'
 import type { TracePacket, TraceStep, Way } from '../../proof/evaluate/trace.ts'
+import { namesOfPorts, readUnanswered } from '../live/unanswered.ts'
+import type { Unanswered, UnansweredRow } from '../live/unanswered-rows.ts'
 import { type Loaded, withLoaded } from '../load.ts'
 import { portsText } from '../peers.ts'
 import { CLIENT_PORT } from '../programmed.ts'
 import { tracerOf } from '../tracer.ts'
-import { type Answer, answerOf } from './answer.ts'
+import { type Answer, answerOf, silentOf } from './answer.ts'
 import { explainEndpoints } from './endpoint-verdicts.ts'
 import {
   type NamedQuestion,
@@ -99,15 +101,17 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
     },
     async run({ question, output, asked }, request, io) {
       const hasDaemon = request.daemon !== undefined
-      const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
+      const { kernel, outcomes, endpoints } = await withLoaded(request, io, async loaded => {
         requireHeld(question, loaded)
         const path = followed(resolveQuestion(question, loaded.snapshot), request.config, loaded)
         const kernel = await askKernel(request.config, path.asked)
-        const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now() })
+        const unanswered = path.caught && (await readUnanswered(namesOfPorts([path.caught.port])))
+        const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now(), unanswered })
         await write(explanation, output, { asked, io })
         return explanation
       })
-      return isElsewhere(kernel, outcomes, hasDaemon) ? EXIT_DIFFERENT : EXIT_FINE
+      const isAnswered = silentOf(endpoints, outcomes).length === 0
+      return isElsewhere(kernel, outcomes, hasDaemon) || !isAnswered ? EXIT_DIFFERENT : EXIT_FINE
     },
   })
 }
@@ -172,17 +176,20 @@ interface Circumstances {
   /** A daemon should have written the rules. */
   readonly hasDaemon: boolean
   readonly wallMs: number
+  /** What conntrack holds of the service port; undefined where it was not read. */
+  readonly unanswered?: Unanswered | undefined
 }
 
 /** Explains what was followed, with the outcome in the kernel. Pure. */
 export function explained(
-  { question, loaded, asked, caught, endpoints, ways, isProvable }: Followed,
+  { question, loaded, asked, caught, ways, isProvable, ...path }: Followed,
   kernel: KernelOutcome,
-  { hasDaemon, wallMs }: Circumstances,
+  { hasDaemon, wallMs, unanswered }: Circumstances,
 ): Explanation {
   const { to, port, protocol } = question
   const { packet, localIps, wanted: outcomes } = asked
   const { table, snapshot, memo, refusedObjects, refusedSince } = loaded
+  const endpoints = withUnanswered(path.endpoints, unanswered?.rows ?? [])
   const reasons = reasonsOf({
     question,
     table,
@@ -217,12 +224,26 @@ export function explained(
     affinitySeconds: caught?.port.affinityTimeoutS ?? 0,
     list,
     reasons: reasons.map(({ text }) => text),
-    notKnown: [...notKnownOf(question, caught, { kernel, isProvable }), ...loaded.notKnown],
+    notKnown: [
+      ...notKnownOf(question, caught, { kernel, isProvable }),
+      ...(unanswered?.limits === undefined ? [] : [`whether all endpoints answer: ${unanswered.limits}`]),
+      ...loaded.notKnown,
+    ],
     outcomes,
     kernel,
     rules: stepsTo(ways, shownOf(outcomes, kernel.kind === 'different' ? kernel.outcomes : outcomes)),
     endpoints,
   }
+}
+
+function withUnanswered(
+  endpoints: readonly ExplainedEndpoint[],
+  rows: readonly UnansweredRow[],
+): readonly ExplainedEndpoint[] {
+  return endpoints.map(each => {
+    const unanswered = rows.find(({ endpoint }) => endpoint === each.address)
+    return unanswered === undefined ? each : { ...each, unanswered }
+  })
 }
 
 function connectionOf(

@@ -2,6 +2,7 @@ import { count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, writeDocument } from '../../cli/document.ts'
 import { BOLD, type Io, tableText } from '../../cli/io.ts'
 import { wrapLines } from '../../config/help.ts'
+import type { UnansweredRow } from '../live/unanswered-rows.ts'
 import { rounded, shareByDestination } from './answer.ts'
 import { type ExplainedEndpoint, outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, OF_NODE, questionCommand } from './explanation.ts'
@@ -16,7 +17,8 @@ export const command = questionCommand({
     'Prints in one sentence what happens to a connection, then its path with the rule that decided at each step, and\n' +
     'every endpoint of the Service with the reason that it is in or out. Reads the daemon and the kernel, and lists\n' +
     'what they leave open. `kprobe explain` prints the same in full. Exits 3 when the rules in the kernel lead\n' +
-    'elsewhere, or when a daemon runs and its rules are missing.',
+    'elsewhere, when a daemon runs and its rules are missing, and when an endpoint that the connection may go to\n' +
+    'left more than half of its connections without a reply in the last minute.',
   examples: [
     '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',
     '  kprobe why --from outside --to node/NAME:30080',
@@ -113,11 +115,16 @@ function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): read
   if (list === undefined || endpoints.length === 0) return []
   const shares = shareByDestination(kernel.kind === 'different' ? [] : outcomes)
   const inFirst = [...endpoints].sort((a, b) => Number(b[list].isIn) - Number(a[list].isIn))
-  const rows = inFirst.slice(0, ENDPOINTS_SHOWN).map(({ address, node, [list]: { isIn, reason } }) => {
-    const share = shares.get(address)
-    const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
-    return { part, text: `${address}${node === '' ? '' : ` on ${node}`}: ${reason}` }
-  })
+  const rows = inFirst
+    .slice(0, ENDPOINTS_SHOWN)
+    .map(({ address, node, unanswered, [list]: { isIn, reason } }) => {
+      const share = shares.get(address)
+      const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
+      return {
+        part,
+        text: `${address}${node === '' ? '' : ` on ${node}`}: ${reason}${silenceText(unanswered)}`,
+      }
+    })
   const width = Math.max(...rows.map(({ part }) => part.length))
   const rest = inFirst.slice(ENDPOINTS_SHOWN)
   const out = outText(rest, list)
@@ -130,13 +137,23 @@ function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): read
   ]
 }
 
+function silenceText(row: UnansweredRow | undefined): string {
+  if (row === undefined) return ''
+  const { unanswered, connections, isOneWay } = row
+  const port = isOneWay
+    ? ' (the port has answered no client: it is one-way, or all its endpoints are silent)'
+    : ''
+  return `; ${unanswered} of ${count(connections, 'connection')} had no reply in the last minute${port}`
+}
+
 export const explainCommand = questionCommand({
   name: 'explain',
   description:
     'Traces the first packet of one connection through the rules that `kprobe run` with the same flags would write:\n' +
     'which rules decide, where the packet may go, why each endpoint is in or out, and whether its source address is\n' +
     'replaced. Also traces it through the rules in the kernel, if it may read them. Exits 3 when these lead elsewhere,\n' +
-    'or when a daemon runs and its rules are missing.',
+    'when a daemon runs and its rules are missing, and when an endpoint left more than half of its connections without\n' +
+    'a reply in the last minute.',
   examples: [
     '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
     '  kprobe explain --from pod/shop/cart-1 --to web.shop.svc:http',

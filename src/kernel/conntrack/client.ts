@@ -14,6 +14,7 @@ import {
   decodeHead,
   deleteBytesMax,
   encodeDump,
+  encodeReplyDump,
   encodeRequest,
   type Flow,
   type FlowFilter,
@@ -47,8 +48,12 @@ export interface ConntrackClient {
 /** A client that also lists entries for people. */
 export interface ConntrackReader extends ConntrackClient {
   /** Visits all entries as `dump` does, and leaves their decoding to `take`; the bytes are valid until it returns. */
-  dumpAll(take: (view: ByteView, message: Message) => void): Promise<boolean>
+  dumpAll(take: TakeEntry): Promise<boolean>
+  /** Does so for the entries that were answered, or were not. Linux before 5.15 also visits the others. */
+  dumpByReply(isAnswered: boolean, take: TakeEntry): Promise<boolean>
 }
+
+type TakeEntry = (view: ByteView, message: Message) => void
 
 export interface FlowVisitor {
   /** Returns whether to decode an entry with this original destination. Called for each that passes the filter. */
@@ -118,14 +123,22 @@ class NetlinkConntrackClient implements ConntrackReader {
     )
   }
 
-  dumpAll(take: (view: ByteView, message: Message) => void): Promise<boolean> {
+  dumpAll(take: TakeEntry): Promise<boolean> {
+    return this.#list(sequence => encodeRequest(IPCTNL_MSG_CT_GET, NLM_F_DUMP, sequence), take)
+  }
+
+  dumpByReply(isAnswered: boolean, take: TakeEntry): Promise<boolean> {
+    return this.#list(sequence => encodeReplyDump(isAnswered, sequence), take)
+  }
+
+  #list(build: (sequence: number) => Uint8Array, take: TakeEntry): Promise<boolean> {
     const newType = messageType(IPCTNL_MSG_CT_NEW)
     return this.#reading.use(connection =>
       connection.dump(
         {
           operation: 'list',
           object: 'flows',
-          build: sequence => encodeRequest(IPCTNL_MSG_CT_GET, NLM_F_DUMP, sequence),
+          build,
           onMessage: (view, message) => {
             if (message.type === newType) take(view, message)
           },

@@ -28,6 +28,8 @@ export const IPCTNL_MSG_CT_GET_STATS = 5
 
 export const CTA_TUPLE_ORIG = 1
 export const CTA_TUPLE_REPLY = 2
+export const CTA_STATUS = 3
+export const CTA_ID = 12
 
 export const CTA_TUPLE_IP = 1
 export const CTA_TUPLE_PROTO = 2
@@ -131,9 +133,19 @@ const COUNTERS = attributeSet({
 export const RECORD = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
+  status: [CTA_STATUS, u32be],
   sent: [9, nested(COUNTERS)],
   received: [10, nested(COUNTERS)],
   time: [20, nested(attributeSet({ startNs: [1, u64be], stopNs: [2, u64be] }))],
+})
+
+export const REPLIED = attributeSet({ status: [CTA_STATUS, u32be] })
+
+/** The fields of an entry that show whether it was answered, and when its last packet passed. */
+export const PROGRESS = attributeSet({
+  status: [CTA_STATUS, u32be],
+  protocolInfo: [4, nested(attributeSet({ tcp: [1, nested(attributeSet({ state: [1, u8] }))] }))],
+  timeoutS: [7, u32be],
 })
 
 /** Attributes of IPCTNL_MSG_CT_GET_STATS. */
@@ -179,8 +191,10 @@ export function socketKey(ip: Ip, port: number): Octets {
   return ip + octetsOfPort(port)
 }
 
+type FlowEnds = Pick<Flow, 'destination' | 'destinationPort' | 'answerer' | 'answererPort'>
+
 /** Returns whether the kernel translated the destination. */
-export function isTranslated(flow: Flow): boolean {
+export function isTranslated(flow: FlowEnds): boolean {
   return flow.answerer !== flow.destination || flow.answererPort !== flow.destinationPort
 }
 
@@ -286,6 +300,18 @@ export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
     writeNfGenMsg(out.out, { family: familyNumber(family), resourceId: 0 })
     const state = filter.isHalfOpen === true ? HALF_OPEN : {}
     writeAttributes(out, CONNTRACK, { original, ...state, filter: { originalFlags: flags } })
+  })
+}
+
+/**
+ * Encodes IPCTNL_MSG_CT_GET for the entries of both families whose answerer has sent a packet, or has not. Linux before
+ * 5.15 lists the others, too.
+ */
+export function encodeReplyDump(isAnswered: boolean, sequence: number): Uint8Array {
+  const head = { type: messageType(IPCTNL_MSG_CT_GET), flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  return encodeMessage(head, out => {
+    writeNfGenMsg(out.out, { family: NFPROTO_UNSPEC, resourceId: 0 })
+    writeAttributes(out, CONNTRACK, { status: isAnswered ? IPS_SEEN_REPLY : 0, statusMask: IPS_SEEN_REPLY })
   })
 }
 

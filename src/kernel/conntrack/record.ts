@@ -25,10 +25,12 @@ import {
   IPCTNL_MSG_CT_DELETE,
   IPCTNL_MSG_CT_GET,
   IPCTNL_MSG_CT_NEW,
+  IPS_SEEN_REPLY,
   messageType,
   NFNLGRP_CONNTRACK_DESTROY,
   NFNLGRP_CONNTRACK_NEW,
   RECORD,
+  REPLIED,
   type TUPLE,
 } from './flow.ts'
 
@@ -43,6 +45,8 @@ export interface FlowRecord {
   /** Source of the replies: the endpoint, where the destination was translated. */
   readonly answerer: Ip
   readonly answererPort: number
+  /** The answerer has sent a packet. */
+  readonly isAnswered: boolean
   /** Undefined unless nf_conntrack_acct is on. */
   readonly volume: Volume | undefined
   /** Nanoseconds since 1970; undefined unless nf_conntrack_timestamp is on. */
@@ -61,7 +65,7 @@ export interface Volume {
 
 /** Decodes an entry of a dump or an event; undefined for a protocol without ports, such as ICMP. */
 export function decodeRecord(view: ByteView, message: Message): FlowRecord | undefined {
-  const { original, reply, sent, received, time } = readAttributes(view, RECORD, nfSpan(message))
+  const { original, reply, status, sent, received, time } = readAttributes(view, RECORD, nfSpan(message))
   const [asked, answer] = [headOf(original), headOf(reply)]
   const protocol = portProtocolOf(asked?.protocol)
   if (protocol === undefined || asked?.ports === undefined || answer?.ports === undefined) return undefined
@@ -73,10 +77,21 @@ export function decodeRecord(view: ByteView, message: Message): FlowRecord | und
     destinationPort: asked.ports.destination,
     answerer: answer.source,
     answererPort: answer.ports.source,
+    isAnswered: hasReply(status),
     volume: sent === undefined && received === undefined ? undefined : volumeOf(sent, received),
     startNs: time?.startNs,
     stopNs: time?.stopNs,
   }
+}
+
+/** Tests the status of an entry; one without a status counts as answered. */
+function hasReply(status = IPS_SEEN_REPLY): boolean {
+  return (status & IPS_SEEN_REPLY) !== 0
+}
+
+/** Tests whether the answerer has sent a packet, and decodes nothing else. */
+export function isAnswered(view: ByteView, message: Message): boolean {
+  return hasReply(readAttributes(view, REPLIED, nfSpan(message)).status)
 }
 
 type Counters = ValuesOf<typeof RECORD>['sent']

@@ -8,7 +8,7 @@ import {
   type Grouping,
   namedFlow,
 } from '../../../../src/inspect/live/flow-groups.ts'
-import { flowJson, flowLine } from '../../../../src/inspect/live/flow-lines.ts'
+import { flowColumns, flowJson, flowLine, groupColumns } from '../../../../src/inspect/live/flow-lines.ts'
 import { FlowWatch, namesOfRows, readFlowSettings } from '../../../../src/inspect/live/flow-reading.ts'
 import { decodeRecord } from '../../../../src/kernel/conntrack/record.ts'
 import { ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
@@ -62,7 +62,11 @@ const cart = (client: number, endpoint: string) => tcp(`10.2.0.${client}:4000`, 
 
 function groupsOf(
   by: Grouping,
-  more: { readonly filter?: Partial<FlowFilter>; readonly groupsMax?: number } = {},
+  more: {
+    readonly filter?: Partial<FlowFilter>
+    readonly groupsMax?: number
+    readonly repliesOf?: 'new' | 'ended'
+  } = {},
 ) {
   const { filter, ...options } = more
   return new FlowGroups({ names, filter: { ...EVERYTHING, ...filter }, by, withVolume: false, ...options })
@@ -117,6 +121,24 @@ describe('FlowGroups', () => {
     expect(groups.others).toEqual({ begun: 3, ended: 0 })
     take(groups, cart(1, '10.1.0.2:8080'), 'ended')
     expect(groups.others).toEqual({ begun: 3, ended: 1 })
+  })
+
+  it('counts the entries without a reply, of those that it is given', () => {
+    const silent = entry('10.2.0.9:4000', '10.96.0.1:80', '10.1.0.1:8080', {
+      protocol: 'TCP',
+      isHalfOpen: true,
+      isDnat: false,
+    })
+    const counted = (repliesOf?: 'new' | 'ended') => {
+      const groups = groupsOf('service', repliesOf === undefined ? {} : { repliesOf })
+      for (const kind of ['new', 'ended'] as const)
+        for (const each of [cart(1, '10.1.0.1:8080'), silent]) take(groups, each, kind)
+      const columns = groupColumns(groups.largest(), 'service', 'events').map(([heading]) => heading)
+      return [groups.largest()[0]?.unanswered, columns.includes('NO REPLY')]
+    }
+    expect(counted('new')).toEqual([1, true])
+    expect(counted('ended')).toEqual([1, true])
+    expect(counted()).toEqual([0, false])
   })
 
   it('starts again from zero', () => {
@@ -188,6 +210,15 @@ describe('namedFlow', () => {
       bytesReceived: 2_048,
       durationMs: 350,
     })
+    const silent = { ...ended, isAnswered: false }
+    expect(flowLine('ended', silent, wallMs)).toMatch(/10\.1\.0\.1:8080 sent .* no reply in 0\.350s$/)
+    expect(['new', 'open'].map(kind => flowJson(kind as 'new' | 'open', silent, wallMs))).toMatchObject([
+      { isAnswered: undefined },
+      { isAnswered: false },
+    ])
+    expect(
+      [found, silent].map(each => flowColumns([each], wallMs).some(([heading]) => heading === 'REPLY')),
+    ).toEqual([false, true])
     const hostile = { ...found, service: `shop/a\n${String.fromCharCode(27)}[2J` }
     expect(flowLine('new', hostile, wallMs)).toContain('shop/a\\u{a}\\u{1b}[2J')
   })

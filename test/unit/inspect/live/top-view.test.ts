@@ -18,6 +18,7 @@ import {
   type TopView,
 } from '../../../../src/inspect/live/top-rows.ts'
 import { daemonState, type TopState } from '../../../../src/inspect/live/top-sampler.ts'
+import type { UnansweredRow } from '../../../../src/inspect/live/unanswered-rows.ts'
 
 const ESCAPE = String.fromCharCode(27)
 const RIGHT_TO_LEFT_MARK = String.fromCodePoint(0x200f)
@@ -42,6 +43,7 @@ function state(rows: readonly TopRow[], more: Partial<TopState> = {}): TopState 
     rejectsPerSecond: undefined,
     table: undefined,
     largest: [],
+    unanswered: undefined,
     daemon: undefined,
     lost: 0,
     notices: [],
@@ -108,6 +110,54 @@ describe('the picture of top', () => {
       expect(lines.map(textWidth)).toEqual(lines.map(() => columns))
       expect(lines.join('')).not.toMatch(/\p{Cc}|\p{Cf}/u)
     }
+  })
+})
+
+describe('connections without a reply', () => {
+  const silent = (endpoint: string, counts: Partial<UnansweredRow>): UnansweredRow => ({
+    service: 'shop/cart:http',
+    protocol: 'TCP',
+    endpoint,
+    connections: 41,
+    unanswered: 41,
+    isOneClient: false,
+    isOneWay: false,
+    ...counts,
+  })
+
+  it('are a column while an endpoint has such, and add up for a Service', () => {
+    const rows = [
+      row('shop/cart:http', { unanswered: { unanswered: 41, connections: 41 } }),
+      row('shop/cart:http', { endpoint: '10.1.0.2:80', unanswered: { unanswered: 1, connections: 9 } }),
+      row('shop/checkout:http'),
+    ]
+    const text = topText(state(rows), view({ sort: 'unanswered' }), { limit: 9, columns: 80 })
+    expect(text).toMatch(/^SERVICE .* NO REPLYv +TOTAL$/m)
+    expect(text).toMatch(/^shop\/cart:http .* 42\/50 +0$/m)
+    expect(text).toMatch(/^shop\/checkout:http .* - +0$/m)
+    const calm = topText(state([row('a/b')]), view(), { limit: 9, columns: 80 })
+    expect(calm).not.toContain('NO REPLY')
+  })
+
+  it('name the two worst endpoints above the table', () => {
+    const rows = [1, 2, 3].map(last => silent(`10.1.0.${last}:80`, {}))
+    const text = (its: TopState['unanswered']) =>
+      topText(state([], { unanswered: its }), view(), { limit: 9, columns: 200 })
+    expect(text({ rows, seenS: 60 })).toContain(
+      'shop/cart:http: 41 of 41 connections to 10.1.0.1:80 had no reply in the last minute | shop/cart:http: 41 of 41 connections to 10.1.0.2:80 had no reply in the last minute | 1 more endpoint\n',
+    )
+    expect(text({ rows: [silent('10.1.0.1:80', { isOneWay: true })], seenS: 60 })).not.toContain('no reply')
+    expect(text({ rows: [], seenS: 0, limits: 'no conntrack' })).toContain('no reply: no conntrack')
+  })
+
+  it('come and go with the reads of the table', () => {
+    const all = new TopRows()
+    all.takeUnanswered([silent('10.1.0.1:80', {}), silent('10.1.0.2:80', { isOneWay: true })])
+    expect(all.all).toMatchObject([
+      { endpoint: '10.1.0.1:80', unanswered: { unanswered: 41, connections: 41 } },
+    ])
+    all.takeUnanswered([])
+    expect(all.all).toMatchObject([{ endpoint: '10.1.0.1:80', unanswered: undefined }])
   })
 })
 
@@ -211,6 +261,7 @@ describe('TopRows', () => {
     client: undefined,
     begun,
     ended: 0,
+    unanswered: 0,
     volume: undefined,
   })
   const shown = (rows: TopRows) => rows.all.map(({ endpoint }) => endpoint).toSorted()

@@ -367,6 +367,7 @@ describe('the rates', () => {
     rejectsPerSecond: undefined,
     table: undefined,
     largest: [],
+    unanswered: undefined,
     daemon: undefined,
     lost: 0,
     notices: [],

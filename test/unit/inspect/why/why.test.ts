@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { FlagReader, readArguments } from '../../../../src/config/flag.ts'
+import type { Unanswered, UnansweredRow } from '../../../../src/inspect/live/unanswered-rows.ts'
 import {
   QUESTION_FLAGS,
   readQuestion,
@@ -41,6 +42,7 @@ interface Asked {
   readonly notKnown?: readonly string[]
   readonly localIps?: readonly string[]
   readonly quarantined?: ReadonlyMap<string, string>
+  readonly unanswered?: Unanswered
 }
 
 function explain(objects: readonly Fields[], asked: Asked): Explanation {
@@ -62,6 +64,7 @@ function explain(objects: readonly Fields[], asked: Asked): Explanation {
   return explained(followed(resolveQuestion(question, snapshot), CONFIG, loaded), kernel, {
     hasDaemon,
     wallMs: NOW_MS,
+    unanswered: asked.unanswered,
   })
 }
 
@@ -376,5 +379,64 @@ describe('the picture', () => {
     expect(svg.match(/<rect /g)).toHaveLength(picture.path.length + 2)
     expect(svg.match(/class="out"/g)).toHaveLength(1)
     expect(svg).not.toMatch(/NaN|undefined/)
+  })
+})
+
+describe('endpoints that do not answer', () => {
+  const row = (last: number, counts: string, more: Partial<UnansweredRow> = {}): UnansweredRow => {
+    const [unanswered, connections] = counts.split('/').map(Number)
+    const endpoint = `10.1.0.${last}:8080`
+    const its = { connections: connections ?? 0, unanswered: unanswered ?? 0 }
+    return {
+      service: 'ns/web',
+      protocol: 'TCP',
+      endpoint,
+      isOneClient: false,
+      isOneWay: false,
+      ...its,
+      ...more,
+    }
+  }
+  const asked = (...rows: UnansweredRow[]) =>
+    explain(web([ready(1), ready(2)]), { unanswered: { rows, seenS: 60 } })
+
+  it.each([
+    [
+      'the rules send it to 2 endpoints; 41 of 41 connections to 10.1.0.2:8080 had no reply in the last minute',
+      [row(2, '41/41')],
+    ],
+    [
+      'the rules send it to 2 endpoints; 9 of 9 connections to 10.1.0.2:8080 had no reply in the last minute, and so had most to 1 more endpoint',
+      [row(1, '3/4'), row(2, '9/9')],
+    ],
+    ['served: any of 2 endpoints, a half each', [row(2, '20/41')]],
+    ['served: any of 2 endpoints, a half each', [row(3, '41/41')]],
+    ['served: any of 2 endpoints, a half each', [row(2, '41/41', { isOneWay: true })]],
+  ])('%s', (answer, rows) => {
+    expect(asked(...rows)).toMatchObject({ answer, isServed: true })
+  })
+
+  it('are counted in their lines', () => {
+    const text = whyText(
+      asked(row(1, '1/9'), row(2, '5/5', { isOneWay: true })),
+      { from: '', to: '' },
+      { color: false },
+    )
+    expect(text).toContain('10.1.0.1:8080 on here: ready; 1 of 9 connections had no reply in the last minute')
+    expect(text).toMatch(
+      /10\.1\.0\.2:8080 .*; 5 of 5 connections had .* \(the port has answered no client: .*\)/,
+    )
+  })
+
+  it('do not hide damaged rules', () => {
+    const unanswered = { rows: [row(1, '3/3')], seenS: 60 }
+    expect(explain(web([ready(1)]), { kernel: different({}), unanswered }).answer).toMatch(/^rules differ/)
+  })
+
+  it('are not known without conntrack', () => {
+    const unanswered = { rows: [], seenS: 0, limits: 'conntrack cannot be read: EPERM' }
+    expect(explain(web([ready(1)]), { unanswered }).notKnown).toEqual([
+      'whether all endpoints answer: conntrack cannot be read: EPERM',
+    ])
   })
 })

@@ -11,6 +11,7 @@ import {
   IPS_CONFIRMED,
   IPS_SEEN_REPLY,
   messageType,
+  PROGRESS,
   TUPLE,
 } from '../../../../src/kernel/conntrack/flow.ts'
 import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
@@ -48,6 +49,9 @@ export interface Entry {
   readonly isHalfOpen: boolean
   /** The kernel translates it. */
   readonly isDnat: boolean
+  readonly timeoutS: number
+  /** TCP_CONNTRACK_*; undefined for the state of an entry that no packet has made. */
+  readonly tcpState: number | undefined
 }
 
 interface EntryWords {
@@ -55,12 +59,15 @@ interface EntryWords {
   readonly zone?: number
   readonly isHalfOpen?: boolean
   readonly isDnat?: boolean
+  readonly timeoutS?: number
+  readonly tcpState?: number
 }
 
 /** Nobody translated it when nobody else answers. */
 export function entry(from: string, to: string, answeredBy = to, words: EntryWords = {}): Entry {
   const { protocol = 'UDP', zone, isHalfOpen = false, isDnat = isHalfOpen } = words
-  return { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat }
+  const { timeoutS = 600, tcpState } = words
+  return { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat, timeoutS, tcpState }
 }
 
 /** What the kernel tells of an entry. */
@@ -124,7 +131,7 @@ export function entryText({ protocol, from, to, answeredBy }: Entry): string {
 /** IPCTNL_MSG_CT_NEW: an entry as if packets had made it. */
 export function appendNew(
   out: ByteWriter,
-  { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat }: Entry,
+  { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat, timeoutS, tcpState }: Entry,
   sequence: number,
 ): void {
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
@@ -136,7 +143,9 @@ export function appendNew(
   const reply = tuple(isDnat ? service : endpoint, client, protocol)
   const status = isHalfOpen ? IPS_CONFIRMED : STATUS
   const attributes = new AttributeWriter(out)
-  writeAttributes(attributes, CONNTRACK, { original, reply, status, timeoutS: 600, zone })
+  writeAttributes(attributes, CONNTRACK, { original, reply, status, timeoutS, zone })
+  if (tcpState !== undefined)
+    writeAttributes(attributes, PROGRESS, { protocolInfo: { tcp: { state: tcpState } } })
   if (isDnat) {
     const [ip, port] = [endpoint.ip, endpoint.port]
     const ports = { first: port, last: port }
