@@ -61,7 +61,7 @@ function Drawing({ talks, hasServices }: DrawingProps) {
   const [pointed, point] = useState<string>()
   const ref = useWidth(take)
   const { left, right, links, height } = mapLayout(talks, ROWS_MAX)
-  const labels = Math.min(260, Math.floor(width * 0.36))
+  const labels = Math.min(260, Math.floor(width * 0.4))
   const [start, end] = [labels, width - labels]
   const isDim = ({ from, to }: MapLink) =>
     pointed !== undefined && pointed !== `left ${from.name}` && pointed !== `right ${to.name}`
@@ -113,14 +113,18 @@ interface MarkProps {
 
 function Mark({ node: { name, connections, y, height }, side, x, labels, href, point }: MarkProps) {
   const label = `${name}: ${numberText(connections)} connections`
+  const number = numberText(connections)
+  // In a namespace, its name is the heading. A letter has 7.2 pixels.
+  const shown = side === 'right' ? name.replace(/^.*\//, '') : name
+  const room = Math.floor((labels - 18) / 7.2) - number.length - 1
   const [place, anchor] = side === 'left' ? [x - 8, 'end'] : [x + 16, 'start']
   const body = (
     <>
       <title>{label}</title>
       <rect x={x} y={y} width={8} height={height} rx={2} />
       <text x={place} y={y + height / 2 + 4} text-anchor={anchor}>
-        {shortText(name, Math.floor((labels - 66) / 7.5))}{' '}
-        <tspan class="soft">{numberText(connections)}</tspan>
+        {`${shortText(shown, room)} `}
+        <tspan class="soft">{number}</tspan>
       </text>
     </>
   )

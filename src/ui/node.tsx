@@ -1,7 +1,9 @@
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { Curve } from './curve.tsx'
+import { useData } from './data.ts'
 import { serviceHash } from './format.ts'
-import { Ago, Facts, Sign } from './parts.tsx'
+import { Ago, Facts, Sign, Table } from './parts.tsx'
+import { SERVICE_COLUMNS } from './services.tsx'
 
 interface NodeProps {
   /** The answer of data/node. */
@@ -19,25 +21,43 @@ export function NodeView({ node, curves }: NodeProps) {
       <Verdict document={document} />
       <Problems problems={problems} />
       <Curves curves={curves} />
+      <Worst />
       <Facts
         pairs={[
           ['node', textAt(node, 'node')],
-          ['mode', textAt(node, 'mode') || 'none yet'],
           ...listAt(document, 'facts').map(fact => [textAt(fact, 'name'), textAt(fact, 'text')] as const),
           ['started', <Ago key="started" at={textAt(node, 'startedAt')} />],
-          ['version', textAt(node, 'version')],
         ]}
       />
     </>
   )
 }
 
+/** The Services that a reader opens first. */
+function Worst() {
+  const rows = listAt(useData('services', WORST, 5_000)?.data, 'rows')
+  if (rows.length === 0) return null
+  const keyOf = (row: unknown) => textAt(row, 'service')
+  return (
+    <Table
+      caption="Services, the worst and the busiest first"
+      columns={SERVICE_COLUMNS}
+      rows={rows}
+      keyOf={keyOf}
+      empty=""
+    />
+  )
+}
+
+const WORST = { sort: 'worst', limit: '5' } as const
+
 export type Level = 'well' | 'warning' | 'error'
 
 /** The worst level of a StatusDocument. Pure. */
 export function levelOf(document: unknown): Level {
-  if (textAt(document, 'verdict') !== 'well') return 'error'
-  return listAt(document, 'problems').length === 0 ? 'well' : 'warning'
+  const levels = listAt(document, 'problems').map(problem => textAt(problem, 'level'))
+  if (textAt(document, 'verdict') === 'down' || levels.includes('error')) return 'error'
+  return textAt(document, 'verdict') === 'well' ? 'well' : 'warning'
 }
 
 function Verdict({ document }: { readonly document: unknown }) {
@@ -80,18 +100,24 @@ function item(problem: unknown, index: number) {
           <span class="spoken">{`${level}: `}</span>
           {textAt(problem, 'text')}
         </a>
-        {hint === '' ? null : <code>{hint}</code>}
+        {hint === '' ? null : <small>{hint.split('`').map(partOfHint)}</small>}
       </span>
     </li>
   )
 }
 
+/** Every second part stands between backquotes: a command to copy. */
+function partOfHint(text: string, index: number) {
+  return index % 2 === 0 ? text : <code key={text}>{text}</code>
+}
+
 /** The place of the page that shows more of a problem. */
 function linkOf(problem: unknown): string {
   const [service, kind] = [textAt(problem, 'service'), textAt(problem, 'kind')]
+  if (kind.startsWith('services')) return '#services?problems=1'
   if (service !== '') return serviceHash(service)
-  if (/^(services|unanswered)/.test(kind)) return '#services?problems=1'
-  return /^conntrack/.test(kind) ? '#rates' : '#events'
+  if (kind.startsWith('conntrack')) return '#rates'
+  return /^(sync|repaired|not-programmed)/.test(kind) ? '#events' : '#configuration'
 }
 
 const CURVES: readonly {

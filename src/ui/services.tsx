@@ -50,7 +50,7 @@ export function ServicesView({ query }: { readonly query: Place['query'] }) {
       {page === undefined ? null : (
         <Table
           caption="Services"
-          columns={COLUMNS}
+          columns={SERVICE_COLUMNS}
           rows={rows}
           keyOf={row => textAt(row, 'service')}
           empty="no Service matches"
@@ -82,7 +82,7 @@ function Pager({ offset, rows, matching, go }: PagerProps) {
   )
 }
 
-const COLUMNS: readonly Column<unknown>[] = [
+export const SERVICE_COLUMNS: readonly Column<unknown>[] = [
   {
     title: 'Service',
     sort: 'name',
@@ -217,4 +217,12 @@ const RATE_COLUMNS: readonly Column<unknown>[] = [
     cell: row => numberText(numberAt(row, 'total')),
   },
   { title: 'Open', sort: 'open', isNumber: true, cell: row => numberText(numberAt(row, 'open')) },
+  { title: 'No reply', sort: 'unanswered', isNumber: true, cell: silenceText },
 ]
+
+function silenceText(row: unknown): string {
+  const silence = fieldOf(row, 'unanswered')
+  const count = numberAt(silence, 'unanswered') ?? 0
+  if (count === 0) return ''
+  return `${numberText(count)} of ${numberText(numberAt(silence, 'connections'))}`
+}

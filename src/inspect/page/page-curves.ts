@@ -1,6 +1,5 @@
 import { listAt, numberAt, textAt } from '../../base/plain-data.ts'
 import type { TopState } from '../live/top-sampler.ts'
-import type { Unanswered } from '../live/unanswered-rows.ts'
 
 /** The curves of the page: 15 minutes in steps of 5 s. */
 const STEP_MS = 5_000
@@ -23,7 +22,7 @@ interface Step {
 export class CurveHistory {
   #steps: readonly Step[] = []
 
-  take({ perSecond, rejectsPerSecond }: TopState, unanswered: Unanswered | undefined, nowMs: number): void {
+  take({ perSecond, rejectsPerSecond, unanswered }: TopState, nowMs: number): void {
     const number = Math.floor(nowMs / STEP_MS)
     if (this.#steps.at(-1)?.number === number) return
     const silent = unanswered?.rows.reduce((sum, row) => sum + (row.isOneWay ? 0 : row.unanswered), 0)

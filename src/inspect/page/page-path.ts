@@ -5,8 +5,7 @@ import type { PageSource } from '../../daemon/optional-parts.ts'
 import { objectText } from '../../model/fields.ts'
 import type { PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { Service, SliceList } from '../../model/service.ts'
-import type { TopRow } from '../live/top-rows.ts'
-import type { UnansweredRow } from '../live/unanswered-rows.ts'
+import type { TopState } from '../live/top-sampler.ts'
 import { knownIn, type Loaded } from '../load.ts'
 import { rounded, shareByDestination } from '../why/answer.ts'
 import { QUESTION_FLAGS, readQuestion, resolveQuestion } from '../why/explain-question.ts'
@@ -115,11 +114,8 @@ function questionOf(from: string, to: string) {
   return question
 }
 
-/** What is measured of endpoints: `top` and the reader of unanswered connections, where they count. */
-export interface MeasuredEndpoints {
-  readonly rates?: readonly Pick<TopRow, 'service' | 'endpoint' | 'perSecond'>[]
-  readonly unanswered?: readonly UnansweredRow[]
-}
+/** What the sampler has seen of endpoints last. */
+type MeasuredEndpoints = Partial<Pick<TopState, 'rows' | 'unanswered'>>
 
 interface EndpointFacts {
   readonly slices: SliceList
@@ -130,7 +126,7 @@ interface EndpointFacts {
 
 function endpointsOf(
   { outcomes, endpoints, list = 'cluster' }: Explanation,
-  { slices, port, measured: { rates, unanswered = [] } }: EndpointFacts,
+  { slices, port, measured: { rows: rates, unanswered } }: EndpointFacts,
 ) {
   const shares = shareByDestination(outcomes)
   const named = namedEndpoints(slices)
@@ -138,7 +134,7 @@ function endpointsOf(
     const share = shares.get(address)
     const isIts = (row: { readonly service: string; readonly endpoint: string }) =>
       row.endpoint === address && row.service === port
-    const { connections = 0, unanswered: silent = 0 } = unanswered.find(isIts) ?? {}
+    const { connections = 0, unanswered: silent = 0 } = unanswered?.rows.find(isIts) ?? {}
     return {
       address,
       node,

@@ -3,6 +3,7 @@ import { compareTexts, count } from '../../base/text.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
 import type { ServiceFrontends } from '../../model/frontend.ts'
 import type { Service, ServiceKey, SliceList } from '../../model/service.ts'
+import { type UnansweredRow, unansweredText } from '../live/unanswered-rows.ts'
 import { knownIn } from '../load.ts'
 import { refusedText } from '../why/explain-reasons.ts'
 
@@ -19,8 +20,6 @@ export interface PageService {
   readonly severity: Severity
   /** New connections a second; absent while nothing counts them. */
   readonly perSecond?: number
-  /** Connections without a reply in the last minute; absent for none. */
-  readonly unanswered?: string
 }
 
 /** `part`: a field is ignored. `unanswered`: endpoints do not reply. `idle`: no usable endpoint. `refused`: not served. */
@@ -51,9 +50,9 @@ const SORTS: ReadonlyMap<string, Compare> = new Map<string, Compare>([
 
 /** What is measured of a Service, by its key. */
 export interface Measured {
-  readonly perSecond?: number
-  readonly connections: number
-  readonly unanswered: number
+  readonly perSecond: number
+  /** The worst endpoint that does not reply. */
+  readonly silent?: UnansweredRow
 }
 
 /** The Services of a daemon as the page shows them. What is known of a Service is computed again when it changes. */
@@ -90,11 +89,6 @@ export class ServiceRows {
     const sorted = compare === undefined ? rows : rows.sort(compare)
     const shown = sorted.slice(offset, offset + Math.min(limit, 200))
     return { matching: rows.length, total: all.length, offset, rows: shown }
-  }
-
-  /** Gives all Services in the order of their names, with what is wrong with them. */
-  all(measured?: ReadonlyMap<ServiceKey, Measured>): readonly PageService[] {
-    return this.#rows(measured).map(({ row }) => row)
   }
 
   #rows(measured: ReadonlyMap<ServiceKey, Measured> = new Map()): readonly SearchedRow[] {
@@ -181,19 +175,11 @@ function refused(row: PageService, problem: string): PageService {
   return { ...row, problem, severity: 'refused' }
 }
 
-/** Adds what was measured. More than half without a reply is trouble: a scanner or a client that gave up is none. */
-function withMeasured(row: PageService, { perSecond, connections, unanswered }: Measured): PageService {
-  const silence = `${unanswered} of ${connections} connections`
-  const isSilent = unanswered * 2 > connections && row.severity !== 'refused'
-  const problem = `${silence} had no reply in the last minute`
-  return {
-    ...row,
-    ...(perSecond === undefined ? {} : { perSecond }),
-    ...(unanswered === 0 ? {} : { unanswered: silence }),
-    ...(isSilent
-      ? { severity: 'unanswered', problem: row.problem === '' ? problem : `${problem}; ${row.problem}` }
-      : {}),
-  }
+function withMeasured(row: PageService, { perSecond, silent }: Measured): PageService {
+  if (silent === undefined || row.severity === 'refused') return { ...row, perSecond }
+  const text = unansweredText(silent)
+  const problem = row.problem === '' ? text : `${text}; ${row.problem}`
+  return { ...row, perSecond, severity: 'unanswered', problem }
 }
 
 function pageService({ key, type }: Service, held: ServiceFrontends | undefined): PageService {

@@ -12,13 +12,14 @@ import type { ServiceKey } from '../../model/service.ts'
 import { PAGE_PATH } from '../../telemetry/admin-server.ts'
 import type { TokenBucket } from '../../telemetry/events.ts'
 import type { TopState } from '../live/top-sampler.ts'
+import { isSilent } from '../live/unanswered-rows.ts'
 import { CurveHistory } from './page-curves.ts'
 import { type DumpTable, PageFlows } from './page-flows.ts'
 import { pathOf } from './page-path.ts'
 import { openSampler, PageRates, type Timed } from './page-rates.ts'
 import type { Page } from './page-server.ts'
 import { type Measured, ServiceRows } from './page-services.ts'
-import { statusDocument } from './page-status.ts'
+import { pageStatus } from './page-status.ts'
 import { ClientBudgets } from './refusal-pace.ts'
 
 /** A script of another origin, an inline one and a frame around the page are refused by the browser. */
@@ -52,13 +53,10 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
   const measured = () => measuredOf(rates.last)
   const data = new Map<string, (query: URLSearchParams, timed: Timed) => unknown>([
     ['status', () => statusOf(source)],
-    [
-      'node',
-      () => ({ ...statusOf(source), document: statusDocument(source.status(), services.all(measured())) }),
-    ],
+    ['node', async () => ({ ...statusOf(source), document: await pageStatus(source, rates.last) })],
     ['curves', () => curvesOf({ source, rates, curves })],
     ['services', query => services.page(query, measured())],
-    ['path', query => pathOf(source, query, rates.last && { rates: rates.last.rows })],
+    ['path', query => pathOf(source, query, rates.last)],
     ['rates', (query, timed) => rates.read(query, timed)],
     ['flows', query => flows.read(query)],
     ['receipts', () => source.receipts()],
@@ -128,12 +126,20 @@ function statusOf({ status, version, config, wallMs }: PageSource) {
 /** Sums up by Service what was measured of its endpoints. Pure. */
 function measuredOf(last: TopState | undefined): ReadonlyMap<ServiceKey, Measured> {
   const sums = new Map<ServiceKey, Measured>()
-  for (const { service, perSecond } of last?.rows ?? []) {
-    const [key = ''] = service.split(':')
-    sums.set(key, { connections: 0, unanswered: 0, perSecond: (sums.get(key)?.perSecond ?? 0) + perSecond })
+  const add = (port: string, measured: (before: Measured) => Measured) => {
+    const [key = ''] = port.split(':')
+    sums.set(key, measured(sums.get(key) ?? { perSecond: 0 }))
   }
+  for (const { service, perSecond } of last?.rows ?? [])
+    add(service, before => ({ ...before, perSecond: before.perSecond + perSecond }))
+  // The worst comes first.
+  for (const row of last?.unanswered?.rows ?? [])
+    if (isSilent(row, UNANSWERED_MIN)) add(row.service, before => ({ silent: row, ...before }))
   return sums
 }
+
+/** Fewer connections may be one client that gave up. */
+const UNANSWERED_MIN = 3
 
 interface CurveSources {
   readonly source: PageSource
@@ -147,7 +153,7 @@ async function curvesOf({ source, rates, curves }: CurveSources): Promise<unknow
   let notices: readonly string[]
   try {
     const state = await rates.state()
-    curves.take(state, undefined, clock.nowMs())
+    curves.take(state, clock.nowMs())
     notices = state.notices
   } catch (error) {
     notices = [errorText(error)]

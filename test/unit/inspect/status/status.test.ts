@@ -61,6 +61,7 @@ const ROW = {
   pod: 'shop/cart-7f',
   connections: 41,
   unanswered: 41,
+  isOneClient: false,
   isOneWay: false,
 } as const
 
