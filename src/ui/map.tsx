@@ -8,6 +8,9 @@ import { type Column, Table, Trouble, useWidth } from './parts.tsx'
 /** Names of a side that a window has room for; the smallest others are one. */
 const ROWS_MAX = 16
 
+/** The largest links, which are drawn strongly until the pointer chooses others. */
+const STRONG_MAX = 24
+
 /** Who has connections to what: namespaces, and the Service ports of one of them. */
 export function MapView({ namespace }: { readonly namespace: string }) {
   const shown = useData('flows', namespace === '' ? {} : { namespace }, 10_000)
@@ -63,8 +66,12 @@ function Drawing({ talks, hasServices }: DrawingProps) {
   const { left, right, links, height } = mapLayout(talks, ROWS_MAX)
   const labels = Math.min(260, Math.floor(width * 0.4))
   const [start, end] = [labels, width - labels]
-  const isDim = ({ from, to }: MapLink) =>
-    pointed !== undefined && pointed !== `left ${from.name}` && pointed !== `right ${to.name}`
+  // Where everybody talks to everybody, all lines at once show nothing.
+  const strong = links.toSorted((a, b) => b.connections - a.connections).slice(0, STRONG_MAX)
+  const isDim = (link: MapLink) =>
+    pointed === undefined
+      ? !strong.includes(link)
+      : pointed !== `left ${link.from.name}` && pointed !== `right ${link.to.name}`
   const hrefOf = ({ name, others }: MapNode) => {
     if (others > 0) return undefined
     return hasServices ? serviceHash(name.replace(/:.*$/, '')) : hashOf('map', [name])

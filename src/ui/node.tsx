@@ -126,15 +126,15 @@ const CURVES: readonly {
   readonly link: string
   readonly isBad?: boolean
 }[] = [
-  { name: 'rate', title: 'New connections / s', link: '#rates' },
-  { name: 'rejects', title: 'Rejected packets / s', link: '#rates', isBad: true },
+  { name: 'rate', title: 'Connections / s', link: '#rates' },
+  { name: 'rejects', title: 'Rejects / s', link: '#rates', isBad: true },
   {
     name: 'unanswered',
     title: 'Unanswered / min',
     link: '#services?problems=1',
     isBad: true,
   },
-  { name: 'lag', title: 'Longest commit, ms', link: '#events' },
+  { name: 'lag', title: 'Slowest commit, ms', link: '#events' },
   { name: 'commits', title: 'Commits / 5 s', link: '#events' },
 ]
 

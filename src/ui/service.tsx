@@ -84,7 +84,6 @@ function Steps({ path }: { readonly path: unknown }) {
     isLocal ? 'Local: endpoints on this node alone' : 'Cluster: all usable endpoints',
     ...(affinityS === 0 ? [] : [`a client stays with its endpoint for ${numberText(affinityS)} s`]),
     ...listAt(path, 'reasons').map(String),
-    ...listAt(path, 'notKnown').map(text => `not known: ${String(text)}`),
   ]
   return (
     <ol class="steps" aria-label="Path">
@@ -102,6 +101,9 @@ function Steps({ path }: { readonly path: unknown }) {
         {decisions.map((text, index) =>
           index === 0 ? <strong key={text}>{text}</strong> : <span key={text}>{text}</span>,
         )}
+        {listAt(path, 'notKnown').map(text => (
+          <small key={String(text)}>{`not known: ${String(text)}`}</small>
+        ))}
         {rules.length === 0 ? null : (
           <details>
             <summary>{`${rules.length} rules that take effect`}</summary>
