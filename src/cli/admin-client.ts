@@ -4,6 +4,7 @@ import { codeOf } from '../base/errors.ts'
 import { formatIpPort, parseIp } from '../base/ip.ts'
 import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
 import { isJson, type Json } from '../model/fields.ts'
+import { type PodNames, podNames } from '../model/pod-names.ts'
 import { namesIn, noted, type ServiceNames } from '../modes/common/service-names.ts'
 
 /** Gives the socket path of the manifests, which is the default of the commands. */
@@ -90,6 +91,21 @@ export function versionIn(config: unknown, socketPath: string): string {
   const version = textAt(config, 'version')
   if (version === '') throw new Error(`${socketPath}: no daemon of kprobe answers: /config has no version`)
   return version
+}
+
+/**
+ * Requests the Pods of endpoints. Without a daemon, and with one of the last release, which has no such page, no address has
+ * a name: names are worth no failure.
+ */
+export async function askPods(socketPath: string): Promise<PodNames> {
+  const answer = await askDaemon(socketPath, '/pods').catch(() => undefined)
+  const list: readonly unknown[] = Array.isArray(answer) ? answer : []
+  return podNames(
+    list.flatMap(each => {
+      const [pod, ip] = [textAt(each, 'pod'), parseIp(textAt(each, 'ip'))]
+      return pod === '' || ip === undefined ? [] : [{ pod, ip, ports: listAt(each, 'ports').map(Number) }]
+    }),
+  )
 }
 
 /** Requests all objects, for readSnapshotJson. Throws where the daemon has not read all of them yet. */

@@ -2,6 +2,7 @@ import { FAMILIES, type Family, formatCidr, formatIp, formatIpPort } from '../ba
 import { compareTexts } from '../base/text.ts'
 import type { Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
+import { podText } from '../model/pod-names.ts'
 import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/show.ts'
 import { type TableOptions, tableText } from './io.ts'
 
@@ -131,19 +132,22 @@ function cellOf(row: ServiceRow, shown: number): string {
 
 function destination(row: ServiceRow, shown: number): string {
   const listText = (items: readonly string[]) => shortList(items, shown)
-  const { allowedFrom, listener, insideListener, localEndpoints, affinitySeconds } = row
+  const { allowedFrom, listener, insideListener, affinitySeconds, pods } = row
+  const named = (list: readonly string[]) => list.map(address => podText(address, pods?.[address]))
+  const endpoints = named(row.endpoints)
+  const localEndpoints = row.localEndpoints && named(row.localEndpoints)
   const limits = allowedFrom === undefined ? [] : [`only from ${listText(allowedFrom)}`]
   if (listener !== undefined || insideListener !== undefined) {
     const inside = insideListener === undefined ? [] : [`from outside; pods and node: ${insideListener}`]
     const sticky = affinitySeconds === undefined ? [] : [`sticky ${affinitySeconds}s`]
-    const to = row.endpoints.length === 0 ? '' : ` to ${listText(row.endpoints)}`
+    const to = endpoints.length === 0 ? '' : ` to ${listText(endpoints)}`
     const text = listener === undefined ? `none: ${row.action}` : `relayed at ${listener}${to}`
     return withNotes(text, [...inside, ...limits, ...sticky])
   }
   if (row.action !== 'balance') return `none: ${row.action}`
-  const outside = localEndpoints ?? row.endpoints
+  const outside = localEndpoints ?? endpoints
   return withNotes(outside.length === 0 ? 'none: drop' : listText(outside), [
-    ...(localEndpoints === undefined ? [] : [`from outside; pods and node: ${listText(row.endpoints)}`]),
+    ...(localEndpoints === undefined ? [] : [`from outside; pods and node: ${listText(endpoints)}`]),
     ...limits,
     ...(affinitySeconds === undefined ? [] : [`sticky ${affinitySeconds}s`]),
   ])

@@ -1,5 +1,6 @@
 import { buildText } from '../base/build-info.ts'
 import { codeOf } from '../base/errors.ts'
+import { formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { rfc3339 } from '../base/text.ts'
@@ -8,6 +9,8 @@ import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
 import type { HttpServer, ServerNews } from '../http/server.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
+import { podPlaces } from '../model/pod-names.ts'
+import type { Snapshot } from '../model/snapshot.ts'
 import type { CredentialsEnd } from '../source/kube/api-client.ts'
 import { type AdminPages, openAdminServer } from '../telemetry/admin-server.ts'
 import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event.ts'
@@ -324,6 +327,7 @@ function adminPages(options: PagesOptions): AdminPages {
     plan: () => activeMode()?.pending(),
     receipts: () => observer.receipts.lines,
     services: () => intake.snapshot.services.keys(),
+    pods: () => podsJson(intake.snapshot),
     debug: async () => ({
       started: rfc3339(observer.startedWallMs),
       configuration: configz(),
@@ -365,6 +369,10 @@ function quarantinedJson(status: ActiveMode['status'] | undefined) {
     ...(status?.quarantined ?? []),
   ]
   return status && rejected.map(({ service, error }) => ({ service, error: error.message }))
+}
+
+function* podsJson({ sliceByKey }: Snapshot) {
+  for (const { ip, ...its } of podPlaces(sliceByKey.values())) yield { ...its, ip: formatIp(ip) }
 }
 
 function* servicesJson(services: readonly ServiceFrontends[]) {

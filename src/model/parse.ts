@@ -271,10 +271,12 @@ function readEndpoint(reading: EndpointReading, value: unknown, index: number): 
     conditions,
     isJson(hints) ? readHints(reading, hints, index) : NO_HINTS,
   )
-  const { name, uid } = isJson(value.targetRef) ? value.targetRef : {}
+  const { kind, name, uid } = isJson(value.targetRef) ? value.targetRef : {}
+  // Objects in files may omit the kind, which is empty in protobuf then.
+  const isPod = kind === undefined || kind === '' || kind === 'Pod'
   return {
     endpoint: { ip, traits },
-    name: typeof name === 'string' && isDnsSubdomain(name) ? name : '',
+    name: isPod && typeof name === 'string' && isDnsSubdomain(name) ? name : '',
     uid: typeof uid === 'string' ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : '',
   }
 }

@@ -20,6 +20,8 @@ export type AdminPages = {
   readonly config: () => unknown
   readonly snapshot: () => unknown
   readonly services: () => unknown
+  /** Gives the Pods of endpoints, by their addresses. */
+  readonly pods: () => unknown
   readonly status: () => unknown
   /** Gives the facts by which `kprobe status` judges this node; walks over all Services. */
   readonly health: () => unknown

@@ -170,7 +170,12 @@ describe('kprobe trace', () => {
     const handleIn = (echo: string) => BigInt(/# handle (\d+)/.exec(echo)?.[1] ?? '')
     const first = handleIn(rule('add', 'rule'))
     // A clock that stands: nothing is read again because of time.
-    const names = new RuleNames({ clock: new FakeClock(), proxy: undefined, read: async () => [] })
+    const names = new RuleNames({
+      clock: new FakeClock(),
+      proxy: undefined,
+      read: async () => [],
+      socket: '/nonexistent',
+    })
     const placesOf = async (...handles: readonly (bigint | undefined)[]) => {
       const step = {
         family: 'inet',
@@ -179,7 +184,7 @@ describe('kprobe trace', () => {
         verdict: { code: 0, chain: undefined },
       } as const
       const steps = await names.steps({ ...PACKET, steps: handles.map(handle => ({ ...step, handle })) })
-      const facts = { row: undefined, tracked: undefined, interfaceName: String }
+      const facts = { row: undefined, tracked: undefined, interfaceName: String, pods: () => undefined }
       const dropped = { ...PACKET, end: 'dropped' } as const
       return steps.map(each => storyOf(dropped, { ...facts, steps: [each] }).outcome.answer)
     }

@@ -1,5 +1,5 @@
 import { pause, restMs, systemClock } from '../../base/clock.ts'
-import { serviceNamesReader } from '../../cli/admin-client.ts'
+import { askPods, serviceNamesReader, usualSocket } from '../../cli/admin-client.ts'
 import { isDocument, writeDocument } from '../../cli/document.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io, lent, tableText, writeWarnings } from '../../cli/io.ts'
 import { ownCommand } from '../../cli/request.ts'
@@ -9,6 +9,7 @@ import { HERE } from '../../daemon/open.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../../kernel/nft/print.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
+import type { PodNames } from '../../model/pod-names.ts'
 import { namesOfElements, type ServiceNames } from '../../modes/common/service-names.ts'
 import { isOfService, type ServiceRow } from '../../modes/common/show.ts'
 import type { DumpFilter, Mode } from '../../modes/mode.ts'
@@ -131,6 +132,7 @@ function filterOf({ families, service }: Request, names: ServiceNames): DumpFilt
 interface Dump extends ReadModes {
   /** Names of objects that carry none; undefined if no mode holds such objects. */
   readonly names: ServiceNames | undefined
+  readonly pods: PodNames
   /** Modes with their rows; empty for `dump nft`, which prints none. */
   readonly modes: readonly ProgrammedMode[]
 }
@@ -138,7 +140,9 @@ interface Dump extends ReadModes {
 async function readKernel(request: Request, names: ServiceNames | undefined): Promise<Dump> {
   const read = await readModes({ ...HERE, ...request }, isNeeded => daemonNames(request, names, isNeeded))
   const modes = request.what === 'nft' ? [] : programmedModes(withRelays(read.held), request.service)
-  return { ...read, names: read.held.find(mode => mode.names !== undefined)?.names, modes }
+  const { adminSocket, proxyName } = request
+  const pods = await askPods(adminSocket === '' ? usualSocket(proxyName) : adminSocket)
+  return { ...read, names: read.held.find(mode => mode.names !== undefined)?.names, modes, pods }
 }
 
 function whatIsMissing(request: Request, { held, chains, modes }: Dump): string | undefined {
@@ -209,10 +213,20 @@ async function objectsOf(request: Request, { names, chains }: Dump) {
 /** Sorts numbers within a text by their value: 10.0.0.9 before 10.0.0.10. */
 const NATURAL = new Intl.Collator('en', { numeric: true })
 
-function rowsOf({ namespace, sortBy }: Request, { modes }: Dump): readonly ServiceRow[] {
-  const rows = sortedRows(modes.flatMap(({ rows }) => rows).filter(({ service }) => isIn(namespace, service)))
+function rowsOf({ namespace, sortBy }: Request, { modes, pods }: Dump): readonly ServiceRow[] {
+  const wanted = modes.flatMap(({ rows }) => rows).filter(({ service }) => isIn(namespace, service))
+  const rows = sortedRows(wanted).map(row => namedRow(row, pods))
   if (sortBy === undefined) return rows
   return [...rows].sort((a, b) => NATURAL.compare(a[sortBy], b[sortBy]))
+}
+
+/** Adds the Pods of the endpoints that have one. */
+function namedRow(row: ServiceRow, pods: PodNames): ServiceRow {
+  const named = [...row.endpoints, ...(row.localEndpoints ?? [])].flatMap(address => {
+    const pod = pods(address)
+    return pod === undefined ? [] : [[address, pod] as const]
+  })
+  return named.length === 0 ? row : { ...row, pods: Object.fromEntries(named) }
 }
 
 function isIn(namespace: string, service: string): boolean {

@@ -2,6 +2,7 @@ import { systemClock } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
 import { isSelected } from '../../base/ip.ts'
 import { count, oneLine } from '../../base/text.ts'
+import { usualSocket } from '../../cli/admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
@@ -82,7 +83,9 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     found = await readModes(what)
     return found.held
   }
-  const names = new RuleNames({ clock: systemClock, proxy: request.proxyName, read })
+  const { adminSocket, proxyName: proxy } = request
+  const socket = adminSocket === '' ? usualSocket(proxy) : adminSocket
+  const names = new RuleNames({ clock: systemClock, proxy, read, socket })
   await lent(names, async () => {
     await names.load()
     const { group, chains } = loggingOf(found)
@@ -240,7 +243,7 @@ async function dropText(
   const reason = loggedReason(name, row !== undefined)
   const verdict = isRejecting(name) ? 'reject' : 'drop'
   const drop: Drop = {
-    ...factsOf(head, { row, interfaceName: names.interfaceName }, { atMs, inputInterface }),
+    ...factsOf(head, { row, interfaceName: names.interfaceName, pods: names.pods }, { atMs, inputInterface }),
     verdict,
     reason,
     answer: `${verdict === 'reject' ? 'rejected' : 'dropped'}: ${reasonText(reason)}`,

@@ -32,12 +32,14 @@ export interface FlowFilter {
 export interface NamedFlow extends FlowRecord {
   /** `namespace/name:port`; undefined for a connection to no Service. */
   readonly service: string | undefined
+  /** `namespace/name` of the endpoint's Pod, where it is known. */
+  readonly pod: string | undefined
 }
 
 /** Names a connection; undefined if the filter excludes it. */
 export function namedFlow(
   record: FlowRecord,
-  { names, filter }: { readonly names: Pick<FlowNames, 'serviceOf'>; readonly filter: FlowFilter },
+  { names, filter }: { readonly names: Pick<FlowNames, 'serviceOf' | 'podAt'>; readonly filter: FlowFilter },
 ): NamedFlow | undefined {
   const { from, to, endpoint, protocol } = filter
   if (protocol !== undefined && record.protocol !== protocol) return undefined
@@ -54,7 +56,7 @@ export function namedFlow(
   const service = names.serviceOf(record, isTranslated(record))
   const isWanted =
     service === undefined ? filter.all && filter.service === '' : isOfService([service], filter.service)
-  return isWanted ? { ...record, service } : undefined
+  return isWanted ? { ...record, service, pod: names.podAt(endpointText(record)) } : undefined
 }
 
 export const GROUPINGS = ['service', 'endpoint', 'client'] as const
@@ -65,6 +67,8 @@ export interface FlowGroup {
   readonly service: string | undefined
   /** `10.1.0.1:8080`, if grouped by endpoint. */
   readonly endpoint: string | undefined
+  /** `namespace/name` of the endpoint's Pod, if grouped by endpoint and known. */
+  readonly pod: string | undefined
   /** An address, if grouped by client. */
   readonly client: string | undefined
   /** Connections that began, or all of a table. */
@@ -86,7 +90,7 @@ export function summedCounts(all: readonly EventCounts[]): EventCounts {
 }
 
 interface FlowGroupsOptions {
-  readonly names: Pick<FlowNames, 'serviceOf' | 'version'>
+  readonly names: Pick<FlowNames, 'serviceOf' | 'podAt' | 'version'>
   readonly filter: FlowFilter
   readonly by: Grouping
   readonly withVolume: boolean
@@ -182,6 +186,7 @@ export class FlowGroups {
     const { protocol, service } = flow
     const { by } = this.#options
     const endpoint = by === 'endpoint' ? endpointText(flow) : undefined
+    const pod = endpoint === undefined ? undefined : flow.pod
     const client = by === 'client' ? formatIp(flow.client) : undefined
     const key = [protocol, service, endpoint, client].join(' ')
     const known = this.#groups.get(key)
@@ -191,6 +196,7 @@ export class FlowGroups {
       protocol,
       service,
       endpoint,
+      pod,
       client,
       begun: 0,
       ended: 0,

@@ -2,6 +2,7 @@ import { secondsText } from '../../base/duration.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import { bytesText, oneLine, rfc3339 } from '../../base/text.ts'
 import type { FlowEventKind, Volume } from '../../kernel/conntrack/record.ts'
+import { podText } from '../../model/pod-names.ts'
 import { endpointText, type FlowGroup, type Grouping, type NamedFlow } from './flow-groups.ts'
 
 /** The event of a connection; `open` for an entry of the present table. */
@@ -18,6 +19,7 @@ export function flowJson(kind: LineKind, flow: NamedFlow, wallMs: number): objec
     client: formatIpPort(client, clientPort),
     destination: formatIpPort(destination, destinationPort),
     endpoint: endpointText(flow),
+    pod: flow.pod,
     // A connection that has just begun has none yet.
     isAnswered: kind === 'new' ? undefined : flow.isAnswered,
     ...volume,
@@ -45,7 +47,7 @@ export function flowLine(kind: LineKind, flow: NamedFlow, wallMs: number): strin
     kind.padEnd(5),
     protocol.padEnd(4),
     `${formatIpPort(client, clientPort)} > ${service === undefined ? to : `${service} (${to})`}`,
-    ...(endpoint === undefined ? [] : [`> ${endpoint}`]),
+    ...(endpoint === undefined ? [] : [`> ${podText(endpoint, flow.pod)}`]),
     ...(flow.volume === undefined ? [] : [volumeText(flow.volume)]),
     ...(kind === 'new' || flow.isAnswered ? [] : ['no reply']),
     ...(kind === 'ended' ? [timeText(durationMs(flow, wallMs))] : []),
@@ -62,6 +64,11 @@ function timeText(ms: number | undefined): string {
 }
 
 export type Columns<Row> = readonly (readonly [heading: string, cell: (row: Row) => string])[]
+
+/** The column of Pods; none where none is known. */
+function podColumn<Row extends { readonly pod: string | undefined }>(rows: readonly Row[]): Columns<Row> {
+  return rows.some(({ pod }) => pod !== undefined) ? [['POD', ({ pod }) => pod ?? '-']] : []
+}
 
 interface Counted {
   readonly volume?: Volume | undefined
@@ -90,6 +97,7 @@ export function flowColumns(flows: readonly NamedFlow[], wallMs: number): Column
     ['CLIENT', flow => formatIpPort(flow.client, flow.clientPort)],
     ['DESTINATION', flow => formatIpPort(flow.destination, flow.destinationPort)],
     ['ENDPOINT', flow => endpointText(flow) ?? '-'],
+    ...podColumn(flows),
     ...(flows.every(({ isAnswered }) => isAnswered)
       ? []
       : [['REPLY', (flow: NamedFlow) => (flow.isAnswered ? 'yes' : 'none')] as const]),
@@ -108,6 +116,7 @@ export function groupColumns(groups: readonly FlowGroup[], by: Grouping, of: Gro
     ...(by === 'service'
       ? []
       : [[by.toUpperCase(), (row: FlowGroup) => row.endpoint ?? row.client ?? '-'] as const]),
+    ...podColumn(groups),
     [of === 'open' ? 'OPEN' : 'NEW', ({ begun }) => `${begun}`],
     ...(of === 'open' ? [] : [['ENDED', ({ ended }: FlowGroup) => `${ended}`] as const]),
     ...(groups.every(({ unanswered }) => unanswered === 0)
@@ -118,7 +127,7 @@ export function groupColumns(groups: readonly FlowGroup[], by: Grouping, of: Gro
 }
 
 export function groupJson(group: FlowGroup, of: GroupsOf): object {
-  const { protocol, service, endpoint, client, begun, ended, unanswered, volume } = group
+  const { protocol, service, endpoint, pod, client, begun, ended, unanswered, volume } = group
   const counts = of === 'open' ? { open: begun, unanswered } : { new: begun, ended, unanswered }
-  return { time: rfc3339(Date.now()), protocol, service, endpoint, client, ...counts, ...volume }
+  return { time: rfc3339(Date.now()), protocol, service, endpoint, pod, client, ...counts, ...volume }
 }

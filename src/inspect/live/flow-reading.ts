@@ -3,7 +3,7 @@ import { failureText } from '../../base/errors.ts'
 import type { Ip } from '../../base/ip.ts'
 import type { PortProtocol } from '../../base/ip-packet.ts'
 import { fieldOf } from '../../base/plain-data.ts'
-import { askDaemon, serviceNames, servicesIn, usualSocket } from '../../cli/admin-client.ts'
+import { askDaemon, askPods, serviceNames, servicesIn, usualSocket } from '../../cli/admin-client.ts'
 import { checkDaemon } from '../../cli/request.ts'
 import { quote } from '../../config/flag.ts'
 import { HERE } from '../../daemon/open.ts'
@@ -14,6 +14,7 @@ import {
   watchFlowEvents,
 } from '../../kernel/conntrack/record.ts'
 import { settingNow } from '../../kernel/sysctl/sysctls.ts'
+import type { PodNames } from '../../model/pod-names.ts'
 import { namesIn, noted, type ServiceNames } from '../../modes/common/service-names.ts'
 import { isOfService, type ServiceRow, UNNAMED } from '../../modes/common/show.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
@@ -54,6 +55,7 @@ export class FlowNames {
   /** A notice for the user about the origin of the names. */
   readonly notice: string | undefined
   #names: ServiceNames = namesIn(noted(), false)
+  #pods: PodNames = () => undefined
   /** What the kernel serves, where the names come from there. */
   #rows: readonly ServiceRow[] = []
   #version = 0
@@ -98,6 +100,11 @@ export class FlowNames {
     )
   }
 
+  /** Gives the Pod, `namespace/name`, at `ADDRESS:PORT`; undefined without a daemon. */
+  podAt(endpoint: string | undefined): string | undefined {
+    return endpoint === undefined ? undefined : this.#pods(endpoint)
+  }
+
   /** Says that there is no Service `namespace/name`, or none of `namespace/`; nothing for an empty text, and where names are unknown. */
   async noticesAbout(service: string): Promise<readonly string[]> {
     if (service === '') return []
@@ -137,6 +144,7 @@ export class FlowNames {
     const minMs = this.socket === undefined ? KERNEL_REST_MS_MIN : REST_MS_MIN
     if (read !== undefined) {
       this.#names = read.names
+      this.#pods = read.pods
       this.#version++
     }
     // The part of the time that reading names may take, so that a large cluster does not cost a watcher a processor.
@@ -148,14 +156,15 @@ export class FlowNames {
     const { proxyName } = this.#options
     const { held } = await readModes({ ...HERE, families: NFT_FAMILIES, proxyName })
     this.#rows = held.flatMap(({ rows }) => rows)
-    return { names: namesOfRows(this.#rows), synced: undefined }
+    return { names: namesOfRows(this.#rows), pods: () => undefined, synced: undefined }
   }
 }
 
 async function namesOfDaemon(socket: string) {
   const state = await askDaemon(socket, '/state')
   if (state === undefined) return undefined
-  return { names: serviceNames(servicesIn(state, socket)), synced: fieldOf(state, 'synced') }
+  const names = serviceNames(servicesIn(state, socket))
+  return { names, pods: await askPods(socket), synced: fieldOf(state, 'synced') }
 }
 
 export function namesOfRows(

@@ -1,7 +1,8 @@
-import type { Ip } from '../../base/ip.ts'
+import { formatIp, type Ip } from '../../base/ip.ts'
 import { endText, type PacketHead, protocolText } from '../../base/ip-packet.ts'
 import { rfc3339 } from '../../base/text.ts'
 import type { Tracked } from '../../kernel/conntrack/record.ts'
+import { type PodNames, podText } from '../../model/pod-names.ts'
 import { reasonText, type VerdictReason, verdictReason } from '../../modes/common/logs.ts'
 import type { ServiceRow } from '../../modes/common/show.ts'
 import type { TraceStep } from '../../proof/evaluate/trace.ts'
@@ -26,11 +27,13 @@ export interface PacketFacts {
   readonly service: string | undefined
   readonly frontend: string | undefined
   readonly arrivedBy: string | undefined
+  /** `namespace/name` of the Pod that sent it, where an EndpointSlice names it. */
+  readonly fromPod: string | undefined
 }
 
 export function factsOf(
   head: PacketHead,
-  { row, interfaceName }: Pick<StoryFacts, 'row' | 'interfaceName'>,
+  { row, interfaceName, pods }: Pick<StoryFacts, 'row' | 'interfaceName' | 'pods'>,
   { atMs, inputInterface }: { readonly atMs: number; readonly inputInterface: number | undefined },
 ): PacketFacts {
   return {
@@ -41,14 +44,15 @@ export function factsOf(
     service: row?.service,
     frontend: row?.type,
     arrivedBy: inputInterface === undefined ? undefined : interfaceName(inputInterface),
+    fromPod: pods(formatIp(head.source)),
   }
 }
 
 export function factsText(facts: PacketFacts, answer: string): string {
-  const { time, protocol, from, to, service, frontend, arrivedBy } = facts
+  const { time, protocol, from, to, service, frontend, arrivedBy, fromPod } = facts
   const name = service === undefined ? '' : ` ${service} (${frontend})`
   const via = arrivedBy === undefined ? ' from this node' : ` from ${arrivedBy}`
-  return `${time} ${protocol} ${from} -> ${to}${name}${via}: ${answer}`
+  return `${time} ${protocol} ${podText(from, fromPod)} -> ${to}${name}${via}: ${answer}`
 }
 
 /** The way of a packet, for people and for `-o json`, which leaves out what is undefined. */
@@ -68,6 +72,8 @@ interface StoryOutcome {
   readonly verdict: 'dnat' | 'accept' | 'reject' | 'drop' | 'queue' | 'lost'
   readonly answer: string
   readonly destination?: string
+  /** `namespace/name` of the Pod at `destination`. */
+  readonly pod?: string | undefined
   readonly replacedSource?: string | undefined
   readonly leftBy?: string | undefined
   /** The chain whose rule or policy ended it. */
@@ -91,6 +97,7 @@ export interface StoryFacts {
   /** Undefined where it was not looked up. */
   readonly tracked: Tracked | 'none' | undefined
   readonly interfaceName: (index: number) => string
+  readonly pods: PodNames
 }
 
 export function storyOf(packet: TracedPacket, facts: StoryFacts): PacketStory {
@@ -148,7 +155,7 @@ function vanishedOutcome({ steps, isTorn }: TracedPacket): StoryOutcome {
   return { verdict: 'lost', answer: `was not seen again${after}; ${why}` }
 }
 
-function passedOutcome(packet: TracedPacket, { interfaceName }: StoryFacts): StoryOutcome {
+function passedOutcome(packet: TracedPacket, { interfaceName, pods }: StoryFacts): StoryOutcome {
   const { first, last, end, outputInterface } = packet
   const destination = endText(last, 'destination')
   const source = endText(last, 'source')
@@ -158,11 +165,13 @@ function passedOutcome(packet: TracedPacket, { interfaceName }: StoryFacts): Sto
   const where = by === undefined ? ' on this node' : ` by ${by}`
   const kept = replaced === undefined ? 'source address kept' : `source replaced by ${replaced}`
   const passes = replaced === undefined ? 'passes unchanged' : by === undefined ? 'arrives' : 'leaves'
-  const goes = isTranslated ? `goes to ${destination}` : passes
+  const pod = isTranslated ? pods(destination) : undefined
+  const goes = isTranslated ? `goes to ${podText(destination, pod)}` : passes
   return {
     verdict: isTranslated ? 'dnat' : 'accept',
     answer: `${goes}${where}${isTranslated || replaced !== undefined ? `, ${kept}` : ''}`,
     destination,
+    pod,
     replacedSource: replaced,
     leftBy: by,
   }

@@ -1,6 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { formatIpPort, type Ip } from '../../base/ip.ts'
 import type { PacketHead } from '../../base/ip-packet.ts'
+import { askPods } from '../../cli/admin-client.ts'
 import { openNetfilter, openRoute } from '../../daemon/open.ts'
 import { findTracked, type Tracked } from '../../kernel/conntrack/record.ts'
 import { findLink, listAddressesNow } from '../../kernel/link/links.ts'
@@ -11,6 +12,7 @@ import { formatRule } from '../../kernel/nft/print-rule.ts'
 import type { NftSet, Table, Verdict } from '../../kernel/nft/state.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
+import type { PodNames } from '../../model/pod-names.ts'
 import type { HeldMode } from '../../modes/mode.ts'
 import { MODES } from '../../modes/registry.ts'
 import { chainNames, isIpvsChain, isOurChain } from '../../modes/xt-common/layout.ts'
@@ -26,6 +28,8 @@ interface RuleNamesOptions {
   readonly clock: Clock
   readonly proxy: string | undefined
   readonly read: () => Promise<readonly HeldMode[]>
+  /** The admin socket of the daemon, which knows the Pods of endpoints. */
+  readonly socket: string
 }
 
 /** Gives words for the rules that real packets meet: of kprobe as `explain` does, and of other programs. */
@@ -38,6 +42,7 @@ export class RuleNames {
   readonly #readGeneration: () => number
   readonly #links = new Map<number, string>()
   #held: readonly HeldMode[] = []
+  #pods: PodNames = () => undefined
   #tracers: readonly Tracer[] = []
   #readAtMs = Number.NEGATIVE_INFINITY
   #generation: number | undefined
@@ -56,6 +61,7 @@ export class RuleNames {
     this.#generation = this.#readGeneration()
     this.#chains.clear()
     this.#held = await this.#options.read()
+    this.#pods = await askPods(this.#options.socket)
     this.#tracers = this.#held.map(({ rules }) => lazyTracer(rules.traced))
     this.#readAtMs = this.#options.clock.nowMs()
     this.#localIps = new Set([
@@ -77,6 +83,8 @@ export class RuleNames {
   async close(): Promise<void> {
     await Promise.all([this.#connection.close(), this.#route.close()])
   }
+
+  pods: PodNames = address => this.#pods(address)
 
   rowAt(head: PacketHead) {
     return this.#services.at(head)

@@ -8,6 +8,8 @@ export interface TopRow {
   readonly protocol: string
   /** Empty for a whole Service. */
   readonly endpoint: string
+  /** `namespace/name` of the endpoint's Pod, where it is known. */
+  readonly pod?: string
   /** New connections a second in the last interval. */
   readonly perSecond: number
   /** New connections since the start of the command. */
@@ -40,7 +42,9 @@ export function rowsOf(state: Rows, view: TopView, max = Number.POSITIVE_INFINIT
 function filteredRows({ rows }: Rows, { by, filter }: TopView): readonly TopRow[] {
   const all = by === 'endpoint' ? rows : summed(rows)
   if (filter === '') return all
-  return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
+  return all.filter(({ service, endpoint, pod = '' }) =>
+    [service, endpoint, pod].some(text => text.includes(filter)),
+  )
 }
 
 function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
@@ -150,11 +154,13 @@ export class TopRows {
 }
 
 type Place = Pick<FlowGroup, 'protocol' | 'service' | 'endpoint'>
+type NamedPlace = Place & { readonly pod?: string | undefined }
 
 function keyOf({ protocol, service, endpoint }: Place): string {
   return `${protocol} ${service} ${endpoint}`
 }
 
-function rowOf({ protocol, service = '', endpoint = '' }: Place): TopRow {
-  return { service, protocol, endpoint, perSecond: 0, total: 0, open: undefined }
+function rowOf({ protocol, service = '', endpoint = '', pod }: NamedPlace): TopRow {
+  const named = pod === undefined ? {} : { pod }
+  return { service, protocol, endpoint, ...named, perSecond: 0, total: 0, open: undefined }
 }

@@ -51,7 +51,7 @@ export interface DaemonState {
 /** How the sampler names Services; where `socket` is undefined, it reads no state of a daemon. */
 export type TopNames = Pick<
   FlowNames,
-  'socket' | 'notice' | 'version' | 'serviceOf' | 'refresh' | 'noticesAbout'
+  'socket' | 'notice' | 'version' | 'serviceOf' | 'podAt' | 'refresh' | 'noticesAbout'
 >
 
 interface TopSamplerOptions {

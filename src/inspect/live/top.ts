@@ -218,6 +218,8 @@ function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): stri
 const NUMBER = 9
 /** The total and the protocol have room from this width on. */
 const WITH_TOTAL = 60
+/** The Pods of endpoints, too, from this width on. */
+const WITH_POD = 90
 const ENDPOINT = 22
 const GAP = 1
 
@@ -227,13 +229,17 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
   const numbers = (isWide ? 3 : 2) + Number(hasUnanswered)
   const rest = columns - numbers * (NUMBER + GAP) - (isWide ? 5 : 0)
   const endpoint = by === 'endpoint' ? Math.min(ENDPOINT, Math.floor(rest / 2)) : 0
-  const name = rest - (endpoint === 0 ? 0 : endpoint + GAP)
+  const hasPods = endpoint > 0 && columns >= WITH_POD && rows.some(({ pod }) => pod !== undefined)
+  const named = rest - (endpoint === 0 ? 0 : endpoint + GAP)
+  const pod = hasPods ? Math.floor(named / 2) : 0
+  const name = named - (hasPods ? pod + GAP : 0)
   const number = { width: NUMBER, side: 'right' } as const
   const shown: readonly LiveColumn<TopRow, TopSort>[] = [
     { heading: 'SERVICE', sort: 'name', width: name, cell: row => row.service },
     ...(endpoint === 0
       ? []
       : [{ heading: 'ENDPOINT', width: endpoint, cell: (row: TopRow) => row.endpoint }]),
+    ...(hasPods ? [{ heading: 'POD', width: pod, cell: (row: TopRow) => row.pod ?? '' }] : []),
     ...(isWide ? [{ heading: '', width: 4, cell: (row: TopRow) => row.protocol }] : []),
     { heading: 'NEW/S', sort: 'rate', ...number, cell: row => rateText(row.perSecond) },
     { heading: 'OPEN', sort: 'open', ...number, cell: ({ open }) => (open === undefined ? '-' : `${open}`) },

@@ -1,6 +1,6 @@
 import { systemClock } from '../../base/clock.ts'
 import { count, oneLine } from '../../base/text.ts'
-import { serviceNamesReader } from '../../cli/admin-client.ts'
+import { serviceNamesReader, usualSocket } from '../../cli/admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags } from '../../config/flag.ts'
@@ -112,7 +112,8 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
     const serviceNames = await readNames()
     return (await readModes(what, () => serviceNames)).held
   }
-  const names = new RuleNames({ clock: systemClock, proxy, read })
+  const socket = adminSocket === '' ? usualSocket(proxy) : adminSocket
+  const names = new RuleNames({ clock: systemClock, proxy, read, socket })
   await lent(names, async () => {
     const held = await names.load()
     const places = request.service === '' ? undefined : placesOf(held, request.service)
@@ -232,7 +233,8 @@ function storyOfPacket(names: RuleNames): (packet: TracedPacket) => Promise<Pack
     const steps = await names.steps(packet)
     const { first } = packet
     const tracked = names.tracked(first)
-    return storyOf(packet, { steps, row: names.rowAt(first), tracked, interfaceName: names.interfaceName })
+    const { interfaceName, pods } = names
+    return storyOf(packet, { steps, row: names.rowAt(first), tracked, interfaceName, pods })
   }
 }
 

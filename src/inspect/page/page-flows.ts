@@ -73,7 +73,7 @@ export class PageFlows {
       const { snapshot, table } = this.#source.held() ?? {}
       if (snapshot === undefined || table === undefined)
         throw new Error('the daemon has not read all objects yet')
-      const names = new TableNames(clock, () => table)
+      const names = new TableNames(this.#source)
       await names.refresh()
       const groups = new FlowGroups({ names, filter: ALL, by: 'client', withVolume: false })
       await this.#dump((view, message) => groups.take('new', view, message))

@@ -1,6 +1,8 @@
 import { type Clock, restMs } from '../../base/clock.ts'
 import { formatIpPort } from '../../base/ip.ts'
+import type { PageSource } from '../../daemon/optional-parts.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import { type PodNames, podNames, podPlaces } from '../../model/pod-names.ts'
 import { type FlowNames, namesOfRows } from '../live/flow-reading.ts'
 import type { TopNames } from '../live/top-sampler.ts'
 
@@ -12,15 +14,16 @@ export class TableNames implements TopNames {
   readonly socket = undefined
   readonly notice = undefined
   readonly #clock: Clock
-  readonly #table: () => FrontendTable | undefined
+  readonly #held: PageSource['held']
   #named: FrontendTable | undefined
   #names = namesOfRows([])
+  #pods: PodNames = () => undefined
   #version = 0
   #dueMs = Number.NEGATIVE_INFINITY
 
-  constructor(clock: Clock, table: () => FrontendTable | undefined) {
+  constructor({ clock, held }: Pick<PageSource, 'clock' | 'held'>) {
     this.#clock = clock
-    this.#table = table
+    this.#held = held
   }
 
   get version(): number {
@@ -32,10 +35,15 @@ export class TableNames implements TopNames {
     // A port of another machine may have the number of a node port, and is not translated.
     (isTranslated ? this.#names.atNodePort(protocol, destinationPort) : undefined)
 
+  readonly podAt: FlowNames['podAt'] = endpoint => (endpoint === undefined ? undefined : this.#pods(endpoint))
+
   async refresh(): Promise<void> {
-    const [table, startMs] = [this.#table(), this.#clock.nowMs()]
-    if (table === undefined || table === this.#named || startMs < this.#dueMs) return
+    const { table, snapshot } = this.#held() ?? {}
+    const startMs = this.#clock.nowMs()
+    if (table === undefined || snapshot === undefined || table === this.#named || startMs < this.#dueMs)
+      return
     this.#names = namesOfRows(rowsOf(table))
+    this.#pods = podNames(podPlaces(snapshot.sliceByKey.values()))
     this.#named = table
     this.#version++
     const endMs = this.#clock.nowMs()

@@ -73,6 +73,7 @@ export function pathOf(
   const path = followed(resolveQuestion(question, snapshot), source.config(), loaded)
   const explanation = explained(path, unforwarded(path.asked, source.sysctls) ?? NO_KERNEL, {
     hasDaemon: true,
+    unanswered: measured.unanswered,
     wallMs: source.wallMs(),
   })
   const { answer, isServed, service: port, frontend, reasons, notKnown, affinitySeconds, rules } = explanation
@@ -129,19 +130,20 @@ function endpointsOf(
   { slices, port, measured: { rows: rates, unanswered } }: EndpointFacts,
 ) {
   const shares = shareByDestination(outcomes)
-  const named = namedEndpoints(slices)
-  const rows = endpoints.map(({ address, node, slice, [list]: { isIn, reason } }) => {
+  const zones = zonesOf(slices)
+  const rows = endpoints.map(({ address, pod, node, slice, [list]: { isIn, reason } }) => {
     const share = shares.get(address)
     const isIts = (row: { readonly service: string; readonly endpoint: string }) =>
       row.endpoint === address && row.service === port
     const { connections = 0, unanswered: silent = 0 } = unanswered?.rows.find(isIts) ?? {}
     return {
       address,
+      pod,
       node,
       slice,
       isIn,
       reason,
-      ...named.get(address.slice(0, address.lastIndexOf(':'))),
+      zones: zones.get(address.slice(0, address.lastIndexOf(':'))) ?? [],
       ...(share === undefined ? {} : { percent: rounded(share) }),
       ...(rates === undefined ? {} : { perSecond: rates.find(isIts)?.perSecond ?? 0 }),
       ...(silent === 0 ? {} : { unanswered: silent, connections }),
@@ -155,18 +157,12 @@ function endpointsOf(
   }
 }
 
-/** Gives the pod and the zones of each endpoint that a slice names, by its address as it stands before a port. */
-function namedEndpoints(slices: SliceList) {
-  return new Map(
-    slices.flatMap(({ key, endpoints, targetNames = '' }) => {
-      const [names, namespace] = [targetNames.split(','), key.slice(0, key.indexOf('/') + 1)]
-      return endpoints.map(({ ip, traits: { hints } }, index) => {
-        const name = names[index] ?? ''
-        const address = formatIpPort(ip, 0).replace(/:0$/, '')
-        return [address, { pod: name === '' ? '' : namespace + name, zones: hints.forZones }] as const
-      })
-    }),
+/** Gives the zones that each endpoint is hinted to, by its address as it stands before a port. */
+function zonesOf(slices: SliceList): ReadonlyMap<string, readonly string[]> {
+  const hinted = slices.flatMap(({ endpoints }) =>
+    endpoints.map(({ ip, traits: { hints } }) => [formatIpPort(ip, 0).slice(0, -2), hints.forZones] as const),
   )
+  return new Map(hinted)
 }
 
 /** Says why nothing leads to a Service that has no frontend on this node, as `kprobe why` does. */

@@ -96,9 +96,10 @@ export class PageRates {
 }
 
 /** Opens the sampler of `kprobe top` with the names that this daemon has itself. */
-export async function openSampler({ clock, wallMs, config, held }: PageSource): Promise<TopSampler> {
+export async function openSampler(source: PageSource): Promise<TopSampler> {
+  const { clock, wallMs, config } = source
   const { serviceProxyName: proxyName } = config()
-  const names = new TableNames(clock, () => held()?.table)
+  const names = new TableNames(source)
   await names.refresh()
   return new TopSampler({ clock, wallMs, names, service: '', proxyName })
 }

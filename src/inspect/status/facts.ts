@@ -54,18 +54,18 @@ function sourceFact({ source }: DaemonFacts): Fact {
     age === null ? 'not read yet' : `last read ${ageText(age * 1_000)} ago`,
     ...(isStale ? ['the saved state is served'] : []),
     ...(missing.length === 0 ? [] : [`not read: ${missing.join(', ')}`]),
-    ...(trouble === '' ? [] : [trouble]),
+    ...(trouble === '' ? [] : ['it fails']),
   ]
   return fact('source', parts.join('; '), { kind, ageSeconds: age, isStale, trouble })
 }
 
-function servicesFact({ services, refused, withoutEndpoint, quarantined }: DaemonFacts): Fact {
+function servicesFact({ services, refused, withoutEndpoint, quarantined, synced }: DaemonFacts): Fact {
   const without = withoutEndpoint?.services ?? 0
   const named = withoutEndpoint?.first ?? []
   const names = without === 0 ? '' : ` (${named.join(', ')}${without > named.length ? ', ...' : ''})`
   const refusedCount = refused === undefined ? undefined : refused.services + refused.objects
   const parts = [
-    `${services ?? 0} served`,
+    `${services ?? 0} ${synced === undefined ? 'known' : 'served'}`,
     ...(refusedCount === undefined ? [] : [`${refusedCount} with refused fields`]),
     ...(quarantined === 0 ? [] : [`${quarantined} rejected by the kernel`]),
     ...(withoutEndpoint === undefined ? [] : [`${without} without endpoint${names}`]),

@@ -62,11 +62,12 @@ function kernelProblems({ error, quarantined, rejected, synced }: DaemonFacts): 
   ]
 }
 
-function sourceProblems({ source, synced, notReady }: DaemonFacts): readonly Problem[] {
+function sourceProblems({ source, synced, notReady, error }: DaemonFacts): readonly Problem[] {
   const { trouble, missing, isStale, silentMs } = source
   const hint = 'the log of the daemon has the errors of its source'
   const stale = isStale ? '; the saved state is served' : ''
   if (synced === undefined) {
+    if (error !== '') return []
     const why =
       trouble !== '' ? trouble : missing.length > 0 ? `it has not read ${missing.join(', ')}` : notReady
     const text = `nothing is programmed yet${why === '' ? '' : `: ${why}`}`

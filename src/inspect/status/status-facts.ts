@@ -86,7 +86,7 @@ export function daemonFacts({ config, status, health }: DaemonPages): DaemonFact
     mode: textAt(status, 'mode'),
     modeFrom: textAt(health, 'modeFrom'),
     startedAt: textAt(status, 'startedAt'),
-    source: sourceFacts(fieldOf(status, 'source'), textAt(health, 'sourceKind')),
+    source: sourceFacts(fieldOf(status, 'source'), health),
     services: numberAt(status, 'services'),
     synced: numberAt(status, 'synced'),
     error: textAt(status, 'error'),
@@ -105,12 +105,12 @@ export function daemonFacts({ config, status, health }: DaemonPages): DaemonFact
   }
 }
 
-function sourceFacts(source: unknown, kind: string): DaemonFacts['source'] {
+function sourceFacts(source: unknown, health: unknown): DaemonFacts['source'] {
   return {
-    kind,
+    kind: textAt(health, 'sourceKind'),
     missing: listAt(source, 'missing').map(String),
     trouble: textAt(source, 'trouble'),
-    isStale: fieldOf(source, 'stale') === true,
+    isStale: numberAt(fieldOf(health, 'readiness'), 'staleSeconds') !== undefined,
     silentMs: numberAt(source, 'silentMs'),
   }
 }

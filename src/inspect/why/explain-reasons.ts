@@ -14,6 +14,8 @@ import type { Outcome } from './outcome.ts'
 
 export interface ExplainedEndpoint {
   readonly address: string
+  /** `namespace/name` of the Pod, where the slice names it. */
+  readonly pod: string | undefined
   readonly node: string
   readonly slice: string
   readonly cluster: Verdict

@@ -7,6 +7,7 @@ import { whyNotProvable } from '../../config/modes.ts'
 import { objectText } from '../../model/fields.ts'
 import type { FrontendTable, PortFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
+import { podNames, podPlaces } from '../../model/pod-names.ts'
 import type { Resolved } from '../../model/resolve.ts'
 import { endpointTexts } from '../../modes/common/show.ts'
 import { findMode } from '../../modes/registry.ts'
@@ -350,6 +351,7 @@ function endpointsOf(
   port: PortFrontends,
   loaded: Pick<Resolved, 'table' | 'snapshot'> & { readonly config: Config },
 ): ExplainedEndpoint[] {
+  const pods = podNames(podPlaces(loaded.snapshot.slices.get(port.service) ?? []))
   const found = explainEndpoints({
     options: resolveOptions(loaded.config),
     snapshot: loaded.snapshot,
@@ -360,6 +362,7 @@ function endpointsOf(
   })
   return (found?.endpoints ?? []).map(endpoint => ({
     address: formatIpPort(endpoint.ip, endpoint.port),
+    pod: pods(formatIpPort(endpoint.ip, endpoint.port)),
     node: endpoint.nodeName,
     slice: endpoint.slice,
     cluster: endpoint.cluster,

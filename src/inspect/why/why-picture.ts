@@ -1,4 +1,5 @@
 import { oneLine } from '../../base/text.ts'
+import { podText } from '../../model/pod-names.ts'
 import { rounded, shareByDestination } from './answer.ts'
 import type { Asked, Explanation } from './explanation.ts'
 
@@ -44,8 +45,12 @@ function endsOf({ kernel, outcomes: wanted, endpoints, list }: Explanation): Pic
   const shares = shareByDestination(outcomes)
   const known = new Map(endpoints.map(each => [each.address, each]))
   const reached = [...shares].map(([address, share]) => {
-    const node = known.get(address)?.node ?? ''
-    return { ...box(address, node === '' ? '' : `on ${node}`), share: `${rounded(share)} %`, isReached: true }
+    const { node = '', pod } = known.get(address) ?? {}
+    return {
+      ...box(podText(address, pod), node === '' ? '' : `on ${node}`),
+      share: `${rounded(share)} %`,
+      isReached: true,
+    }
   })
   const verdicts = outcomes.flatMap(({ verdict, percent }) =>
     verdict === 'dnat'
@@ -58,7 +63,7 @@ function endsOf({ kernel, outcomes: wanted, endpoints, list }: Explanation): Pic
     const share = `${isIn ? 'in' : 'out'}: ${reason}`
     return [
       {
-        ...box(endpoint.address, endpoint.node === '' ? '' : `on ${endpoint.node}`),
+        ...box(podText(endpoint.address, endpoint.pod), endpoint.node === '' ? '' : `on ${endpoint.node}`),
         share,
         isReached: false,
       },

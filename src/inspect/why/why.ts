@@ -2,6 +2,7 @@ import { count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, writeDocument } from '../../cli/document.ts'
 import { BOLD, type Io, tableText } from '../../cli/io.ts'
 import { wrapLines } from '../../config/help.ts'
+import { podText } from '../../model/pod-names.ts'
 import type { UnansweredRow } from '../live/unanswered-rows.ts'
 import { rounded, shareByDestination } from './answer.ts'
 import { type ExplainedEndpoint, outText } from './explain-reasons.ts'
@@ -117,13 +118,11 @@ function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): read
   const inFirst = [...endpoints].sort((a, b) => Number(b[list].isIn) - Number(a[list].isIn))
   const rows = inFirst
     .slice(0, ENDPOINTS_SHOWN)
-    .map(({ address, node, unanswered, [list]: { isIn, reason } }) => {
+    .map(({ address, pod, node, unanswered, [list]: { isIn, reason } }) => {
       const share = shares.get(address)
       const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
-      return {
-        part,
-        text: `${address}${node === '' ? '' : ` on ${node}`}: ${reason}${silenceText(unanswered)}`,
-      }
+      const place = `${podText(address, pod)}${node === '' ? '' : ` on ${node}`}`
+      return { part, text: `${place}: ${reason}${silenceText(unanswered)}` }
     })
   const width = Math.max(...rows.map(({ part }) => part.length))
   const rest = inFirst.slice(ENDPOINTS_SHOWN)
@@ -245,8 +244,8 @@ function ruleLines({ chain, rule, text, elements }: Explanation['rules'][number]
 }
 
 function endpointTable(endpoints: readonly ExplainedEndpoint[]): string {
-  const rows = endpoints.map(({ address, node, cluster, local }) => [
-    address,
+  const rows = endpoints.map(({ address, pod, node, cluster, local }) => [
+    podText(address, pod),
     node === '' ? '-' : node,
     verdict(cluster),
     verdict(local),

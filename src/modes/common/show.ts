@@ -156,6 +156,8 @@ export interface ServiceRow {
   readonly insideListener?: string
   /** `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent otherwise. */
   readonly problem?: string
+  /** The Pods, `namespace/name`, of endpoints, where a command knows them. */
+  readonly pods?: Readonly<Record<string, string>>
   /** The mode whose rules it was read from; absent for a computed row. */
   readonly mode?: string
 }

@@ -38,6 +38,7 @@ function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
     config: () => ({}),
     snapshot: () => ({ events: [] }),
     services: () => ['ns/web'],
+    pods: () => [],
     status: () => ({ synced: 1 }),
     health: () => ({ refused: {} }),
     debug: () => ({ metrics: '' }),
@@ -81,7 +82,9 @@ describe('openAdminServer', () => {
       '/config': '{}',
       '/snapshot': '{"events":[]}',
       '/services': '["ns/web"]',
+      '/pods': '[]',
       '/status': '{"synced":1}',
+      '/health': '{"refused":{}}',
     }
     for (const [page, body] of Object.entries(bodies))
       expect(await ask({ socketPath: path, path: page })).toMatchObject({ status: 200, body })

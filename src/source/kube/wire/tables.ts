@@ -231,7 +231,7 @@ const ENDPOINT_FIELDS = {
     2,
     shared(table({ ready: [1, given(bool)], serving: [2, given(bool)], terminating: [3, given(bool)] })),
   ],
-  targetRef: [4, message(table({ name: [3, text], uid: [4, text] }))],
+  targetRef: [4, message(table({ kind: [1, given(name)], name: [3, text], uid: [4, text] }))],
   nodeName: [6, given(name)],
   hints: [8, message(table({ forZones: [1, list(shared(HINT))], forNodes: [2, list(shared(HINT))] }))],
 } as const

@@ -43,6 +43,7 @@ const names: Named = {
   serviceOf: ({ protocol, destination, destinationPort }, isTranslated) =>
     known.at(protocol, destination, destinationPort) ??
     (isTranslated ? known.atNodePort(protocol, destinationPort) : undefined),
+  podAt: endpoint => (endpoint === '10.1.0.1:8080' ? 'shop/cart-a' : undefined),
 }
 
 function bytesOf(each: Entry): Uint8Array {
@@ -152,7 +153,7 @@ describe('FlowGroups', () => {
 
   it('names a known pair again when the names changed', () => {
     let name = 'shop/cart:http'
-    const changing = { version: 1, serviceOf: () => name }
+    const changing = { version: 1, serviceOf: () => name, podAt: () => undefined }
     const groups = new FlowGroups({ names: changing, filter: EVERYTHING, by: 'service', withVolume: false })
     take(groups, cart(1, '10.1.0.1:8080'))
     name = 'shop/other:http'
@@ -201,7 +202,7 @@ describe('namedFlow', () => {
     const startNs = BigInt(wallMs - 350) * 1_000_000n
     const ended = { ...found, volume, startNs, stopNs: BigInt(wallMs) * 1_000_000n }
     expect(flowLine('ended', ended, wallMs)).toBe(
-      '03:04:05.678Z ended TCP  10.2.0.1:4000 > shop/cart:http (10.96.0.1:80) > 10.1.0.1:8080 sent 3 packets, 180 B; received 2, 2.0 KiB in 0.350s',
+      '03:04:05.678Z ended TCP  10.2.0.1:4000 > shop/cart:http (10.96.0.1:80) > 10.1.0.1:8080 (pod shop/cart-a) sent 3 packets, 180 B; received 2, 2.0 KiB in 0.350s',
     )
     expect(flowJson('ended', ended, wallMs)).toMatchObject({
       time: '2026-01-02T03:04:05.678Z',

@@ -258,6 +258,7 @@ describe('TopRows', () => {
     protocol: 'TCP',
     service: 'shop/cart:http',
     endpoint,
+    pod: undefined,
     client: undefined,
     begun,
     ended: 0,

@@ -53,6 +53,9 @@ const start = (change: Partial<TraceEvent> = {}) =>
   step({ table: TRACE, chain: 'start', head: HEAD, ...change })
 const drop = { verdict: { code: 0, chain: undefined } } as const
 
+/** No endpoint of most packets: those of one test have a Pod. */
+const PODS = new Map<string, string>()
+
 describe('PacketCollector', () => {
   it('ignores packets that another program traces', () => {
     collector.take(step({ head: HEAD }))
@@ -156,6 +159,7 @@ describe('storyOf', () => {
       row: services.at(packet.first),
       tracked: tracked === 'unknown' ? undefined : tracked,
       interfaceName: index => `eth${index}`,
+      pods: address => PODS.get(address),
     })
   }
 

@@ -93,6 +93,7 @@ it('sums up the smallest pairs of a large cluster', () => {
     protocol: 'TCP' as const,
     service: `ns-${n}/web:http`,
     endpoint: undefined,
+    pod: undefined,
     client: `10.0.0.${n % 2}`,
     begun: n + 1,
     ended: 0,

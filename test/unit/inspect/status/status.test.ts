@@ -92,7 +92,7 @@ describe('statusOf', () => {
     ['a Service that the kernel rejects', { status: { quarantined: 1 } }, 'error services-rejected'],
     ['a family that it rejects', { health: { rejected: [{ service: 'IPv6' }] } }, 'error services-rejected'],
     ['a source that fails', { status: { source: { trouble: 'refused' } } }, 'warning source-failed'],
-    ['a saved state', { status: { source: { stale: true } } }, 'warning source-stale'],
+    ['a saved state', { health: { readiness: { staleSeconds: 9 } } }, 'warning source-stale'],
     ['a silent source', { status: { source: { silentMs: 301_000 } } }, 'warning source-silent'],
     ['a node that is not ready', { health: { readiness: { reason: 'why' } } }, 'warning not-ready'],
     ['refusals', { health: { refused: { services: 1, objects: 0 } } }, 'warning services-refused'],

@@ -35,6 +35,7 @@ function reasons(objects: readonly Fields[], asked: Asked): readonly string[] {
     .map(
       (its): ExplainedEndpoint => ({
         address: formatIpPort(its.ip, 8080),
+        pod: undefined,
         node: its.traits.nodeName,
         slice: '',
         cluster: IN,
