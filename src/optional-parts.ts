@@ -1,4 +1,5 @@
 import type { OptionalParts } from './daemon/optional-parts.ts'
+import { createConntrackClient } from './kernel/conntrack/client.ts'
 
 /** Loads the code of an optional part of a daemon when the configuration requests it. */
 export const OPTIONAL_PARTS: OptionalParts = {
@@ -18,5 +19,9 @@ export const OPTIONAL_PARTS: OptionalParts = {
   async relayClient(options) {
     const { openRelayClient } = await import('./relay/open.ts')
     return openRelayClient(options)
+  },
+  async unanswered(options) {
+    const { UnansweredWatch } = await import('./inspect/live/unanswered-watch.ts')
+    return new UnansweredWatch({ ...options, conntrack: createConntrackClient(options) })
   },
 }

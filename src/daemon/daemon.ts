@@ -23,8 +23,17 @@ import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
 import { OnceFailures } from './once.ts'
-import { apiOf, connectionsOf, followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
-import type { DaemonApi, DaemonProver, MakeApi } from './optional-parts.ts'
+import {
+  apiOf,
+  connectionsOf,
+  followLocalIps,
+  openFileSource,
+  openProver,
+  openUnanswered,
+  refusedOf,
+  socketsOf,
+} from './open.ts'
+import type { DaemonApi, DaemonProver, DaemonUnanswered, MakeApi } from './optional-parts.ts'
 import { type DescriptorBudget, daemonDescriptors, partsMax } from './process-room.ts'
 import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved/saved-state.ts'
@@ -59,6 +68,7 @@ class Daemon {
   #saved: SavedState | undefined
   #condition: NodeCondition | undefined
   #prover: DaemonProver | undefined
+  #unanswered: DaemonUnanswered | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -181,6 +191,10 @@ class Daemon {
       metrics: this.#observer.metrics,
       health: this.#observer.health,
     })
+    this.#unanswered = await openUnanswered(config.nodeName, this.#io, {
+      table: () => this.#activeMode?.status.table,
+      tell: fact => this.#recorder?.record(fact),
+    })
     if (!this.#io.listens) return true
     this.#servers = new Servers({
       ...this.#parts,
@@ -207,6 +221,7 @@ class Daemon {
     const stopped = Promise.all([this.#condition?.stop(), this.#recorder?.stop()])
     await this.#flows?.stop()
     await this.#prover?.stop()
+    await this.#unanswered?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
     await this.#cluster?.close()
@@ -228,6 +243,8 @@ class Daemon {
       source: () => this.#intake.status,
       servedStaleS: () => this.#saved?.staleS,
       proofAgeS: () => this.#prover?.ageS,
+      unanswered: () => this.#unanswered,
+      refused: refusedOf(this.#config, this.#io),
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
       failedFamily: () => this.#activeMode?.status.failedFamily,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),

@@ -8,6 +8,7 @@ import type { FrontendTable } from '../model/frontend.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
 import { ValuePool } from '../model/snapshot.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
+import { type RefusedCount, readRefused } from '../modes/refused.ts'
 import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
@@ -27,9 +28,11 @@ import type {
   DaemonApi,
   DaemonApiOptions,
   DaemonProver,
+  DaemonUnanswered,
   MakeApi,
   OptionalParts,
   ProverOptions,
+  UnansweredOptions,
 } from './optional-parts.ts'
 import { type DescriptorBudget, forwarderRoom, partsMax, processRoom } from './process-room.ts'
 
@@ -186,6 +189,21 @@ export async function openProver(
   return await parts.prover({ ...options, nodeName })
 }
 
+/** Opens the look at unanswered connections; undefined without a socket to conntrack. */
+export async function openUnanswered(
+  nodeName: string,
+  {
+    parts,
+    clock,
+    log,
+    openConntrack: openTransport,
+  }: Pick<DaemonIo, 'parts' | 'clock' | 'log' | 'openConntrack'>,
+  from: Pick<UnansweredOptions, 'table' | 'tell'>,
+): Promise<DaemonUnanswered | undefined> {
+  if (openTransport === undefined) return undefined
+  return await parts.unanswered({ clock, log, nodeName, openTransport, ...from })
+}
+
 export function apiOf(
   { api: config, nodeName }: Config,
   {
@@ -233,6 +251,27 @@ export async function openClient(
     clock,
     say: warn,
   })
+}
+
+/** Gives a function that reads what kprobe's rules refused; it finds nothing while the kernel cannot be read. */
+export function refusedOf(
+  { backend, serviceProxyName }: Pick<Config, 'backend' | 'serviceProxyName'>,
+  { clock, log, openTransport }: Pick<DaemonIo, 'clock' | 'log' | 'openTransport'>,
+): () => Promise<readonly RefusedCount[]> {
+  if (backend !== 'netlink') return async () => []
+  return async () => {
+    try {
+      const connection = new Connection({ transport: openTransport(), clock })
+      try {
+        return await readRefused({ connection, clock }, serviceProxyName)
+      } finally {
+        await connection.close()
+      }
+    } catch (err) {
+      log.debug({ err }, 'cannot read the counters of rejected and dropped packets')
+      return []
+    }
+  }
 }
 
 /** Gives how new connections are counted for the metrics; undefined where they are not. */

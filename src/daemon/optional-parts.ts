@@ -4,8 +4,10 @@ import type { OverShare } from '../base/shares.ts'
 import type { ApiConfig, Config, RelaySourceConfig, UiConfig } from '../config/config.ts'
 import type { Handler } from '../http/connections.ts'
 import type { ServerNews } from '../http/server.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import type { Resolved } from '../model/resolve.ts'
 import type { KernelSockets } from '../modes/mode.ts'
+import type { Transport } from '../netlink/transport.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -13,6 +15,7 @@ import type { KernelState, SourceStatus } from '../source/source.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { EventFact } from '../telemetry/event.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
+import type { UnansweredCounts } from '../telemetry/metric-rows.ts'
 import type { MetricSet } from '../telemetry/metric-set.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
@@ -27,6 +30,23 @@ export interface OptionalParts {
   readonly api: () => Promise<MakeApi>
   readonly page: () => Promise<(source: PageSource) => WebPage>
   readonly relayClient: (options: RelayClientOptions) => Promise<ApiClient>
+  readonly unanswered: (options: UnansweredOptions) => Promise<DaemonUnanswered>
+}
+
+/** Looks at the connections that met no reply, while the daemon runs. */
+export interface DaemonUnanswered extends UnansweredCounts {
+  stop(): Promise<void>
+}
+
+export interface UnansweredOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly nodeName: string
+  /** Opens a socket to conntrack. */
+  readonly openTransport: () => Transport
+  /** Gives what the kernel holds; undefined before the first sync. */
+  readonly table: () => FrontendTable | undefined
+  readonly tell: (fact: EventFact) => void
 }
 
 /** Follows packets through the rules in the kernel, while the daemon runs. */

@@ -64,6 +64,16 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
   return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
 }
 
+/** An endpoint left more than half of its connections from this node without a reply, in two looks at conntrack. */
+export function endpointSilent(
+  nodeName: string,
+  { service, endpoint }: { readonly service: string; readonly endpoint: string },
+): EventFact {
+  // Without numbers, which would make a new event of each look.
+  const note = `node ${nodeName}: endpoint ${endpoint} of ${service} leaves most connections without a reply`
+  return ofService(service.replace(/:.*$/, ''), 'EndpointSilent', 'TrackConnections', note)
+}
+
 /** A packet whose fate in the kernel differs from that of Kubernetes' rules. */
 interface PacketDifference {
   /** The service port with its address, or the kind of address. */

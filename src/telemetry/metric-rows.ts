@@ -1,5 +1,14 @@
 import type { BuildInfo } from '../base/build-info.ts'
-import { counter, exemplified, gauge, type Handles, histogram, type Rows, readGauge } from './metric-set.ts'
+import {
+  counter,
+  exemplified,
+  gauge,
+  type Handles,
+  histogram,
+  type Rows,
+  readCounter,
+  readGauge,
+} from './metric-set.ts'
 import { PROXY } from './proxy-metrics.ts'
 
 export interface MetricSources {
@@ -13,6 +22,36 @@ export interface MetricSources {
   readonly servedStaleS: () => number | undefined
   /** Seconds since the last proof read the kernel; undefined where the daemon proves nothing. */
   readonly proofAgeS: () => number | undefined
+  /** The connections that met no reply, as the last look found them; undefined where the daemon does not look. */
+  readonly unanswered: () => UnansweredCounts | undefined
+  /** Reads the counters of the rules that reject or drop. */
+  readonly refused: () => Promise<readonly RefusedPackets[]>
+}
+
+interface RefusedPackets {
+  readonly family: string
+  readonly verdict: string
+  readonly reason: string
+  /** `namespace/name:port`; empty for all Services together. */
+  readonly service: string
+  readonly packets: number
+}
+
+export interface UnansweredCounts {
+  /** The worst endpoints at the last look; undefined before the first one. */
+  readonly last: { readonly rows: readonly UnansweredCount[] } | undefined
+  /** Endpoints that left more than half of their connections without a reply, 5 at least. */
+  readonly silent: number
+}
+
+interface UnansweredCount {
+  /** `namespace/name:port`. */
+  readonly service: string
+  readonly protocol: string
+  readonly endpoint: string
+  readonly connections: number
+  readonly unanswered: number
+  readonly isOneWay: boolean
 }
 
 interface FeatureState {
@@ -177,7 +216,81 @@ const PARTS = {
   ),
 } satisfies Rows<MetricSources>
 
-export const ROWS = { ...WORK, ...SOURCE, ...COMPONENT, ...PROXY, ...PARTS } satisfies Rows<MetricSources>
+const UNANSWERED_LABELS = ['namespace', 'service', 'port', 'protocol', 'endpoint'] as const
+
+function* ofUnanswered(counts: UnansweredCounts | undefined, field: 'unanswered' | 'connections') {
+  for (const row of counts?.last?.rows ?? []) {
+    if (row.isOneWay) continue
+    const { protocol, endpoint } = row
+    yield [{ ...servicePort(row.service), protocol, endpoint }, row[field]] as const
+  }
+}
+
+/** Reads the labels from `namespace/name:port`. */
+function servicePort(name: string) {
+  const [, namespace = '', service = '', port = ''] = /^([^/]*)\/([^:]*):?(.*)$/.exec(name) ?? []
+  return { namespace, service, port }
+}
+
+/** Services that have a series of their own: those with most packets. */
+const REFUSED_MAX = 50
+
+/** Adds up the packets by their labels; those of further Services are in a series without a name. */
+function refusedRows(counts: readonly RefusedPackets[]) {
+  const named = counts.filter(({ service }) => service !== '').toSorted((a, b) => b.packets - a.packets)
+  const further = new Set(named.slice(REFUSED_MAX))
+  const sums = new Map<string, readonly [ReturnType<typeof labelsOfRefused>, number]>()
+  for (const each of counts) {
+    const labels = labelsOfRefused(further.has(each) ? { ...each, service: '' } : each)
+    const key = JSON.stringify(labels)
+    sums.set(key, [labels, (sums.get(key)?.[1] ?? 0) + each.packets])
+  }
+  return sums.values()
+}
+
+function labelsOfRefused({ family: ip_family, verdict, reason, service }: RefusedPackets) {
+  return { verdict, reason, ip_family, ...servicePort(service) }
+}
+
+const REFUSED = {
+  kprobe_refused_packets_total: readCounter(
+    'Packets that rules of kprobe reject or drop, by reason; by Service in iptables mode alone.',
+    async ({ refused }) => refusedRows(await refused()),
+    'verdict',
+    'reason',
+    'ip_family',
+    'namespace',
+    'service',
+    'port',
+  ),
+} satisfies Rows<MetricSources>
+
+const UNANSWERED = {
+  kprobe_silent_endpoints: readGauge(
+    'Endpoints that left more than half of their connections, and 5 at least, without a reply in the minute before the last look.',
+    ({ unanswered }) => unanswered()?.silent ?? 0,
+  ),
+  kprobe_endpoint_unanswered_connections: readGauge(
+    'Connections without a reply in the minute before the last look, of the 50 worst endpoints.',
+    ({ unanswered }) => ofUnanswered(unanswered(), 'unanswered'),
+    ...UNANSWERED_LABELS,
+  ),
+  kprobe_endpoint_recent_connections: readGauge(
+    'All connections with a packet in the minute before the last look, of the same endpoints.',
+    ({ unanswered }) => ofUnanswered(unanswered(), 'connections'),
+    ...UNANSWERED_LABELS,
+  ),
+} satisfies Rows<MetricSources>
+
+export const ROWS = {
+  ...WORK,
+  ...SOURCE,
+  ...COMPONENT,
+  ...PROXY,
+  ...PARTS,
+  ...UNANSWERED,
+  ...REFUSED,
+} satisfies Rows<MetricSources>
 
 /** The metrics that the daemon writes, by name. */
 export type MetricHandles = Handles<typeof ROWS>

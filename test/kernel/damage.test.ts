@@ -139,7 +139,7 @@ it('says why that no rule is for a frontend whose element is gone', async () => 
   const { code, out } = await explain('nftables', 'why')
   expect(code).toBe(3)
   expect(out).toMatch(/^rules damaged: no rule of nftables mode is for 10\.96\.1\.1:80\n/)
-  expect(out).toContain('rule 3: ip daddr @cluster-ips goto refuse comment "no such port"\n')
+  expect(out).toContain('rule 3: ip daddr @cluster-ips counter goto refuse comment "no such port"\n')
 })
 
 it('keeps a ClusterIP a ClusterIP whose element is gone, and marks it', async () => {

@@ -10,7 +10,7 @@ interface Ways {
 }
 
 /** A connection-tracking table that lists its entries as the kernel does. */
-export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByReply'> {
+export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByReply' | 'close'> {
   entries: readonly Entry[]
   readonly dumps: string[] = []
   failure: Error | undefined
@@ -47,5 +47,9 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
       if (isWanted(listed.destination, listed.destinationPort)) visit(listed)
     }
     return true
+  }
+
+  async close(): Promise<void> {
+    this.entries = []
   }
 }

@@ -7,6 +7,8 @@ const NOTHING: telemetry.MetricsOptions = {
   isDirect: () => undefined,
   servedStaleS: () => undefined,
   proofAgeS: () => undefined,
+  unanswered: () => undefined,
+  refused: async () => [],
   servers: () => ({ ready: false }),
   connections: undefined,
   ofMode: () => Promise.resolve({}),

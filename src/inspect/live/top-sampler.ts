@@ -6,13 +6,9 @@ import { askDaemon } from '../../cli/admin-client.ts'
 import { lent } from '../../cli/io.ts'
 import { HERE } from '../../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../../kernel/conntrack/client.ts'
-import { listHandles } from '../../kernel/nft/list.ts'
 import { isJson } from '../../model/fields.ts'
-import { isLogging } from '../../modes/common/logs.ts'
-import { CHAIN_REJECT } from '../../modes/common/rules.ts'
 import { isOfService } from '../../modes/common/show.ts'
-import { NFT_FAMILIES } from '../../modes/common/tables.ts'
-import { MODES } from '../../modes/registry.ts'
+import { type RefusedCount, readRefused } from '../../modes/refused.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
 import { type FlowNames, FlowWatch, readFlowSettings } from './flow-reading.ts'
@@ -25,8 +21,11 @@ export interface TopState {
   readonly time: string
   readonly rows: readonly TopRow[]
   readonly perSecond: number
-  /** Packets a second that kprobe's rules reject; undefined where the rules do not count them. */
+  /** Packets a second that kprobe's rules reject; undefined until the second sample. */
   readonly rejectsPerSecond: number | undefined
+  readonly dropsPerSecond: number | undefined
+  /** The rules that refuse most packets: their reason, and the Service where they have one. */
+  readonly refused: readonly (Omit<RefusedCount, 'packets'> & { readonly perSecond: number })[]
   readonly table: { readonly entries: number; readonly entriesMax: number | undefined } | undefined
   /** The Services with most entries of the connection table, the largest first. */
   readonly largest: readonly TableUser[]
@@ -63,6 +62,8 @@ interface TopSamplerOptions {
   readonly proxyName: string | undefined
 }
 
+const NOTHING_REFUSED = { rejectsPerSecond: undefined, dropsPerSecond: undefined, refused: [] } as const
+
 /** The part of the time that reading the connection table may take, whose cost grows with its entries. */
 const TABLE_PACE = { share: 0.005, minMs: 5_000 } as const
 
@@ -83,7 +84,7 @@ export class TopSampler {
   /** The notice about a Service that does not exist, for that version of the names. */
   #aboutService: readonly string[] = []
   #tableDueMs = Number.NEGATIVE_INFINITY
-  #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
+  #refused: { readonly packets: ReadonlyMap<string, number>; readonly atMs: number } | undefined
   #sampledMs: number
   #lost = 0
 
@@ -142,7 +143,7 @@ export class TopSampler {
     notices.push(...this.#aboutService)
     const table = await tried(() => this.#conntrack.statistics())
     await tried(() => this.#readTable())
-    const rejectsPerSecond = await tried(() => this.#readRejects())
+    const refused = await tried(() => this.#readRefused())
     if (this.#rows.isCut)
       notices.push(
         `only ${ROWS_MAX.toLocaleString('en-US')} endpoints are shown; others have connections, too`,
@@ -151,7 +152,7 @@ export class TopSampler {
       time: rfc3339(wallMs()),
       rows: this.#rows.all,
       perSecond,
-      rejectsPerSecond,
+      ...(refused ?? NOTHING_REFUSED),
       table,
       largest: this.#largest,
       unanswered: this.#unanswered,
@@ -205,27 +206,32 @@ export class TopSampler {
     this.#unanswered = { ...rest, rows: its.slice(0, WORST_MAX) }
   }
 
-  /** Undefined at the first time, and where no table counts them. */
-  async #readRejects(): Promise<number | undefined> {
-    const tables = MODES.flatMap(({ tableName }) => tableName(this.#options.proxyName) ?? [])
-    let packets: bigint | undefined
-    // A rule that logs counts what the rule behind it rejects.
-    for (const name of new Set(tables))
-      for (const family of NFT_FAMILIES)
-        for (const { rule, packets: its } of await listHandles(this.#nft, {
-          family,
-          table: name,
-          chain: CHAIN_REJECT,
-        }))
-          if (!isLogging(rule)) packets = (packets ?? 0n) + its
-    const before = this.#rejects
-    const atMs = this.#options.clock.nowMs()
-    this.#rejects = packets === undefined ? undefined : { packets, atMs }
-    if (packets === undefined || before === undefined) return undefined
-    // A counter starts again with its chain.
-    const news = packets < before.packets ? packets : packets - before.packets
-    return Number(news) / Math.max(0.001, (atMs - before.atMs) / 1000)
+  /** Gives the rates since the last time; undefined at the first time. */
+  async #readRefused(): Promise<
+    Pick<TopState, 'rejectsPerSecond' | 'dropsPerSecond' | 'refused'> | undefined
+  > {
+    const { clock, proxyName } = this.#options
+    const counts = await readRefused({ connection: this.#nft, clock }, proxyName)
+    const before = this.#refused
+    const atMs = clock.nowMs()
+    this.#refused = { packets: new Map(counts.map(each => [refusedKey(each), each.packets])), atMs }
+    if (before === undefined) return undefined
+    const seconds = Math.max(0.001, (atMs - before.atMs) / 1000)
+    const rates = counts.map(({ packets, ...each }) => {
+      const was = before.packets.get(refusedKey(each)) ?? 0
+      // A counter starts again with its rule.
+      return { ...each, perSecond: (packets < was ? packets : packets - was) / seconds }
+    })
+    const sumOf = (its: RefusedCount['verdict']) =>
+      rates.reduce((sum, { verdict, perSecond }) => sum + (verdict === its ? perSecond : 0), 0)
+    const refused = rates.filter(({ perSecond }) => perSecond > 0).sort((a, b) => b.perSecond - a.perSecond)
+    // Five fit into a line.
+    return { rejectsPerSecond: sumOf('reject'), dropsPerSecond: sumOf('drop'), refused: refused.slice(0, 5) }
   }
+}
+
+function refusedKey({ family, reason, service }: Omit<RefusedCount, 'packets'>): string {
+  return `${family} ${reason} ${service}`
 }
 
 /** The entries of the connection table that belong to one Service. */

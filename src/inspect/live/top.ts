@@ -55,7 +55,7 @@ export const command = ownCommand({
     '  arrows    scroll',
     '  ?         help',
     '',
-    'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
+    'Rejects and drops are packets that rules of kprobe refused, with the reason; their Service is known in iptables mode. OPEN is counted by a read of the connection table, at most every 5 s.',
     'NO REPLY is how many connections of the last minute met no reply, of all; it is there while an endpoint has such.',
   ],
   flags: FLAGS,
@@ -161,7 +161,7 @@ export function topText(
 }
 
 function headLines(state: TopState): readonly string[] {
-  const { daemon, table, largest, lost, notices } = state
+  const { daemon, table, largest, refused, lost, notices } = state
   const lines = [
     [
       `kprobe top ${clockText(state.time)}`,
@@ -176,17 +176,23 @@ function headLines(state: TopState): readonly string[] {
     [
       `${rateText(state.perSecond)} new/s`,
       ...(state.rejectsPerSecond === undefined ? [] : [`${rateText(state.rejectsPerSecond)} rejects/s`]),
+      ...(state.dropsPerSecond === undefined ? [] : [`${rateText(state.dropsPerSecond)} drops/s`]),
       ...(table === undefined ? [] : [`table ${tableUse(table)}`]),
     ],
     ...(largest.length === 0
       ? []
       : [[`most connections: ${largest.map(({ service, open }) => `${service} ${open}`).join(', ')}`]]),
+    ...(refused.length === 0 ? [] : [[`refused: ${refused.map(refusedText).join(', ')}`]]),
     ...unansweredLine(state.unanswered),
     ...(daemon === undefined ? [] : [daemonTexts(daemon)]),
     ...(lost === 0 ? [] : [[`${lost} events lost: rates are too low`]]),
     ...notices.map(notice => [notice]),
   ]
   return lines.map(parts => oneLine(parts.join(' | ')))
+}
+
+function refusedText({ reason, service, perSecond }: TopState['refused'][number]): string {
+  return `${service === '' ? '' : `${service} `}${reason} ${rateText(perSecond)}/s`
 }
 
 /** Names the two endpoints in most trouble: more do not fit into the line. */

@@ -11,7 +11,7 @@ import {
   NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
 } from '../../kernel/nft/constants.ts'
-import type { HookFamily } from '../../kernel/nft/state.ts'
+import { type HookFamily, isHookFamily } from '../../kernel/nft/state.ts'
 import {
   type ForeignRule,
   type ForeignTable,
@@ -148,10 +148,6 @@ export async function surveyTables(connection: Connection, chains: readonly Surv
     if (isHookFamily(family) && !tables.some(each => each.family === family && each.name === name))
       tables.push(await surveyTable(connection, { family, name }))
   return tables
-}
-
-export function isHookFamily(family: string): family is HookFamily {
-  return family === 'ip' || family === 'ip6' || family === 'inet'
 }
 
 /** Names the chains that a packet of this family passes on the way to one of the wanted outcomes. Pure. */

@@ -5,6 +5,10 @@ export type NftFamily = 'ip' | 'ip6'
 /** Families whose chains IP packets pass at the hooks of netfilter. */
 export type HookFamily = NftFamily | 'inet'
 
+export function isHookFamily(family: string): family is HookFamily {
+  return family === 'ip' || family === 'ip6' || family === 'inet'
+}
+
 export interface TableName {
   readonly family: NftFamily
   readonly name: string

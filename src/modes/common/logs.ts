@@ -68,7 +68,7 @@ export function countingRules<T extends { readonly rule: Rule }>(rules: readonly
   const isCountedFirst = ({ rule: { expressions } }: T) =>
     expressions.findIndex(({ kind }) => kind === 'counter') <
     expressions.findIndex(({ kind }) => kind === 'limit')
-  if (logging.every(isCountedFirst)) return logging
+  if (logging.length > 0 && logging.every(isCountedFirst)) return logging
   return rules.filter(each => isRefusing(each.rule))
 }
 

@@ -259,7 +259,7 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
     ...droppedByDispatch(skeleton, 'nodeports'),
     rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]),
     ...(localhost ? [rule([...toLoopback(layout, 'eq'), goTo(CHAIN_LOCALHOST)])] : []),
-    rule([...toClusterIp, goTo(CHAIN_REJECT)], 'no such port'),
+    rule([...toClusterIp, { kind: 'counter' }, goTo(CHAIN_REJECT)], 'no such port'),
   ]
 }
 

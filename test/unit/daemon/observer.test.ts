@@ -41,6 +41,8 @@ beforeEach(() => {
     ofMode: () => Promise.resolve({}),
     servedStaleS: () => undefined,
     proofAgeS: () => undefined,
+    unanswered: () => undefined,
+    refused: async () => [],
     mode: () => findMode(mode),
     tell: () => undefined,
   })

@@ -41,6 +41,8 @@ function state(rows: readonly TopRow[], more: Partial<TopState> = {}): TopState 
     rows,
     perSecond: 0,
     rejectsPerSecond: undefined,
+    dropsPerSecond: undefined,
+    refused: [],
     table: undefined,
     largest: [],
     unanswered: undefined,

@@ -365,6 +365,8 @@ describe('the rates', () => {
     ),
     perSecond: 3,
     rejectsPerSecond: undefined,
+    dropsPerSecond: undefined,
+    refused: [],
     table: undefined,
     largest: [],
     unanswered: undefined,

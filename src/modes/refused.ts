@@ -1,0 +1,125 @@
+import type { Clock } from '../base/clock.ts'
+import type { Family } from '../base/ip.ts'
+import { type HandledRule, listHandles } from '../kernel/nft/list.ts'
+import { listChains } from '../kernel/nft/list-chains.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
+import { printRule } from '../kernel/xt/print.ts'
+import { readRule } from '../kernel/xt/read.ts'
+import type { Connection } from '../netlink/connection.ts'
+import { countingRules, isRejecting, type VerdictReason, verdictReason } from './common/logs.ts'
+import {
+  CHAIN_FIREWALL,
+  CHAIN_LATE_OUTPUT,
+  CHAIN_LATE_PREROUTING,
+  CHAIN_LOCALHOST,
+  CHAIN_REJECT,
+  CHAIN_SERVICES,
+} from './common/rules.ts'
+import { LAYOUTS, NFT_FAMILIES } from './common/tables.ts'
+import { MODES } from './registry.ts'
+import { chainNames } from './xt-common/layout.ts'
+
+/** Packets that rules of kprobe refused since they were written. */
+export interface RefusedCount {
+  readonly family: Family
+  readonly verdict: 'reject' | 'drop'
+  /** `no-endpoints-or-port` where one rule counts both. */
+  readonly reason: VerdictReason | 'no-endpoints-or-port'
+  /** `namespace/name:port`; empty where the rules are those of all Services. */
+  readonly service: string
+  readonly packets: number
+}
+
+interface Reading {
+  readonly connection: Connection
+  readonly clock: Clock
+}
+
+/**
+ * Chains of our own tables whose rules refuse, beside those of a policy Local without an endpoint here. Of the first one,
+ * only the rules that log count: it drops by elements of a map.
+ */
+const REFUSING = [
+  CHAIN_SERVICES,
+  CHAIN_FIREWALL,
+  CHAIN_LATE_PREROUTING,
+  CHAIN_LATE_OUTPUT,
+  CHAIN_LOCALHOST,
+] as const
+const NO_LOCAL = /^loc-\d+-0(?:-\d+)?$/
+
+/**
+ * Reads the counters of the rules that reject or drop: the kernel counts them always, with and without a log. In the
+ * tables of iptables each Service has rules of its own. A commit meanwhile may tear the counts. Throws NetlinkError.
+ */
+export async function readRefused(
+  reading: Reading,
+  proxy: string | undefined,
+): Promise<readonly RefusedCount[]> {
+  const tables = new Set(MODES.flatMap(({ tableName }) => tableName(proxy) ?? []))
+  const counts: RefusedCount[] = []
+  for (const family of NFT_FAMILIES) {
+    for (const table of tables) counts.push(...(await ofOwnTable(reading, { family, table })))
+    counts.push(...(await ofIptables(reading, family, proxy)))
+  }
+  return counts.filter(({ packets }) => packets > 0)
+}
+
+interface TablePlace {
+  readonly family: NftFamily
+  readonly table: string
+}
+
+async function ofOwnTable(
+  { connection, clock }: Reading,
+  place: TablePlace,
+): Promise<readonly RefusedCount[]> {
+  const family = LAYOUTS[place.family].model
+  const rulesOf = (chain: string) => listHandles(connection, { ...place, chain })
+  const countOf = (chain: string, packets: number): RefusedCount => {
+    const reason = verdictReason({ chain, text: '', isServed: true })
+    return { family, verdict: isRejecting(chain) ? 'reject' : 'drop', reason, service: '', packets }
+  }
+  const chains = { ...place, chains: (name: string) => NO_LOCAL.test(name) }
+  const { observed } = await listChains({ connection, clock }, [chains])
+  const noLocal = [...(observed.get(`${place.family} ${place.table}`)?.chains.keys() ?? [])]
+  const drops: RefusedCount[] = []
+  for (const chain of [...REFUSING, ...noLocal])
+    drops.push(countOf(chain, sumOf(countingRules(await rulesOf(chain)))))
+  const rejected = countOf(CHAIN_REJECT, sumOf(countingRules(await rulesOf(CHAIN_REJECT))))
+  const toRefuse = (await rulesOf(CHAIN_SERVICES)).filter(
+    ({ rule: { comment } }) => comment === 'no such port',
+  )
+  const isCounted = toRefuse.some(({ rule: { expressions } }) =>
+    expressions.some(({ kind }) => kind === 'counter'),
+  )
+  if (!isCounted) return [...drops, { ...rejected, reason: 'no-endpoints-or-port' }]
+  const noPort = Math.min(sumOf(toRefuse), rejected.packets)
+  return [
+    ...drops,
+    { ...rejected, reason: 'no-such-port', packets: noPort },
+    { ...rejected, packets: rejected.packets - noPort },
+  ]
+}
+
+async function ofIptables(
+  { connection }: Reading,
+  family: NftFamily,
+  proxy: string | undefined,
+): Promise<readonly RefusedCount[]> {
+  const { services, externalServices, nodePorts, proxyFirewall } = chainNames(proxy)
+  const counts: RefusedCount[] = []
+  for (const chain of [services, externalServices, nodePorts, proxyFirewall])
+    for (const each of countingRules(await listHandles(connection, { family, table: 'filter', chain }))) {
+      const text = printRule(readRule(each.compiled, family), family)
+      const reason = verdictReason({ chain, text, isServed: true })
+      const service = /--comment "?([^\s"/]+\/[^\s"]+) (?:has no|traffic not)/.exec(text)?.[1] ?? ''
+      const verdict = isRejecting(reason) ? 'reject' : 'drop'
+      counts.push({ family: LAYOUTS[family].model, verdict, reason, service, packets: sumOf([each]) })
+    }
+  return counts
+}
+
+function sumOf(rules: readonly HandledRule[]): number {
+  return rules.reduce((sum, { packets }) => sum + Number(packets), 0)
+}

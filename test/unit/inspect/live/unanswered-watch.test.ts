@@ -1,0 +1,111 @@
+import { expect, it, onTestFinished } from 'vitest'
+import { UnansweredWatch } from '../../../../src/inspect/live/unanswered-watch.ts'
+import type { EventFact } from '../../../../src/telemetry/event.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import { FakeConntrack } from '../../../support/fake-conntrack.ts'
+import { createMetrics } from '../../../support/metrics.ts'
+import { recordedLog } from '../../../support/recorded-log.ts'
+import { type Entry, entry } from '../../kernel/conntrack/flows.ts'
+import { endpoint, node, service, slice, tableOf } from '../../model/objects.ts'
+
+const [DEAD, ALIVE] = ['10.1.0.1', '10.1.0.2']
+const both = tableOf([
+  node(),
+  service('web'),
+  slice(
+    'a',
+    'web',
+    [DEAD, ALIVE].map(each => endpoint(each)),
+  ),
+])
+const onlyAlive = tableOf([node(), service('web'), slice('a', 'web', [endpoint(ALIVE)])])
+
+const syns = (address: string, number: number): Entry[] =>
+  Array.from({ length: number }, (_, n) =>
+    entry(`10.2.0.${n}:4000`, '10.96.0.1:80', `${address}:8080`, {
+      protocol: 'TCP',
+      isHalfOpen: true,
+      isDnat: false,
+      timeoutS: 100,
+    }),
+  )
+
+function watching(entries: readonly Entry[]) {
+  const conntrack = new FakeConntrack(entries)
+  const clock = new FakeClock()
+  const { log, lines } = recordedLog()
+  const facts: EventFact[] = []
+  const world = { table: both }
+  const watch = new UnansweredWatch({
+    conntrack,
+    clock,
+    log,
+    nodeName: 'here',
+    table: () => world.table,
+    tell: fact => facts.push(fact),
+    setting: () => undefined,
+  })
+  onTestFinished(() => watch.stop())
+  const notes = () => facts.map(({ reason, note, regarding }) => ({ reason, note, regarding }))
+  const looks = () => conntrack.dumps.filter(each => each === 'unanswered').length
+  return { conntrack, clock, watch, notes, looks, lines, world }
+}
+
+it('looks once a minute, and four times while something meets no answer', async () => {
+  const { conntrack, clock, looks } = watching([])
+  await clock.advance(59_999)
+  expect(looks()).toBe(0)
+  await clock.advance(1)
+  expect(looks()).toBe(1)
+  conntrack.entries = syns(DEAD, 5)
+  await clock.advance(60_000)
+  expect(looks()).toBe(2)
+  await clock.advance(15_000)
+  expect(looks()).toBe(3)
+})
+
+it('reports an endpoint once that is silent in two looks, and logs its end', async () => {
+  const { conntrack, clock, watch, notes, lines } = watching(syns(DEAD, 5))
+  await clock.advance(60_000)
+  expect([notes().length, watch.silent]).toEqual([0, 1])
+  await clock.advance(60_000)
+  const note = 'node here: endpoint 10.1.0.1:8080 of ns/web leaves most connections without a reply'
+  expect(notes()).toEqual([{ reason: 'EndpointSilent', note, regarding: { kind: 'Service', key: 'ns/web' } }])
+  expect(lines.map(({ msg }) => msg)).toEqual(['the endpoint does not answer'])
+  conntrack.entries = []
+  await clock.advance(60_000)
+  expect(watch.silent).toBe(0)
+  expect(lines.at(-1)).toMatchObject({ service: 'ns/web', endpoint: '10.1.0.1:8080', level: 'info' })
+})
+
+it('reports neither a few connections, nor an endpoint that is gone', async () => {
+  const few = watching(syns(DEAD, 4))
+  await few.clock.advance(120_000)
+  expect([few.watch.silent, few.notes()]).toEqual([0, []])
+  const gone = watching(syns(DEAD, 9))
+  gone.world.table = onlyAlive
+  await gone.clock.advance(120_000)
+  expect([gone.watch.silent, gone.watch.last?.rows]).toEqual([0, []])
+})
+
+it('is shown as metrics of the 50 worst endpoints', async () => {
+  const { clock, watch } = watching([...syns(DEAD, 9), ...syns(ALIVE, 1)])
+  const metrics = createMetrics({ unanswered: () => watch })
+  expect(await metrics.text()).toContain('kprobe_silent_endpoints 0')
+  await clock.advance(60_000)
+  const text = await metrics.text()
+  expect(text).toContain('kprobe_silent_endpoints 1')
+  const labels = 'namespace="ns",service="web",port="",protocol="TCP",endpoint="10.1.0.1:8080"'
+  expect(text).toContain(`kprobe_endpoint_unanswered_connections{${labels}} 9`)
+  expect(text).toContain(`kprobe_endpoint_recent_connections{${labels}} 9`)
+})
+
+it('stays after a table that cannot be read', async () => {
+  const { conntrack, clock, watch } = watching(syns(DEAD, 5))
+  conntrack.failure = new Error('no conntrack')
+  await clock.advance(60_000)
+  expect(watch.last).toMatchObject({ rows: [], limits: 'conntrack cannot be read: no conntrack' })
+  conntrack.failure = undefined
+  await clock.advance(60_000)
+  expect(watch.last?.rows).toHaveLength(1)
+})
