@@ -7,6 +7,8 @@ const STATE: TopState = {
   rows: [],
   perSecond: 0,
   rejectsPerSecond: undefined,
+  dropsPerSecond: undefined,
+  refused: [],
   table: undefined,
   largest: [],
   unanswered: undefined,
