@@ -1,5 +1,6 @@
 import { useState } from 'preact/hooks'
-import { ageText, rateText } from './format.ts'
+import { ageText } from '../base/duration.ts'
+import { rateText } from './format.ts'
 
 interface CurveProps {
   readonly title: string
@@ -21,16 +22,13 @@ export function Curve({ title, values, stepS, link, isBad }: CurveProps) {
   const last = values.findLast(value => value !== null) ?? undefined
   const shown = pointed === undefined ? last : (values[pointed] ?? undefined)
   const at = pointed === undefined ? 'now' : `${ageText((values.length - 1 - pointed) * stepS * 1000)} ago`
-  const summary =
-    last === undefined
-      ? `${title}: not measured`
-      : `${title}: ${rateText(last)} now, ${rateText(Math.max(...known))} at most in the last 15 minutes`
+  const most = known.length === 0 ? '' : `, ${rateText(Math.max(...known))} at most`
+  const summary = `${title}: ${last === undefined ? 'not measured' : `${rateText(last)} now`}${most}`
   return (
     <a class={isBad === true && (last ?? 0) > 0 ? 'curve bad' : 'curve'} href={link} aria-label={summary}>
-      <span class="name">{title}</span>
-      <span class="value">
-        {shown === undefined ? '–' : rateText(shown)} <small>{at}</small>
-      </span>
+      <small class="name">{title}</small>
+      <span class="value">{shown === undefined ? '–' : rateText(shown)}</span>
+      <small>{at + most}</small>
       <svg
         viewBox={`0 0 ${values.length - 1} ${HEIGHT}`}
         preserveAspectRatio="none"
@@ -49,10 +47,6 @@ export function Curve({ title, values, stepS, link, isBad }: CurveProps) {
         ))}
         {pointed === undefined ? null : <path class="pointer" d={`M${pointed} 0V${HEIGHT}`} />}
       </svg>
-      <span class="scale">
-        <small>15 min ago</small>
-        <small>{known.length === 0 ? '' : `at most ${rateText(Math.max(...known))}`}</small>
-      </span>
     </a>
   )
 }

@@ -32,24 +32,21 @@ export function EventsView({ node }: { readonly node: unknown }) {
   )
 }
 
-type EventKind = 'start' | 'change' | 'drift' | 'failure'
+type EventKind = 'change' | 'drift' | 'failure'
 
 /** Classifies a commit for a reader who searches for drift. Pure. */
 export function kindOf(line: unknown): EventKind {
   if (textAt(line, 'outcome') !== 'committed' || listAt(line, 'refusals').length > 0) return 'failure'
-  const reason = textAt(line, 'reason')
-  if (reason === 'drift') return 'drift'
-  return reason === 'start' ? 'start' : 'change'
+  return textAt(line, 'reason') === 'drift' ? 'drift' : 'change'
 }
 
 const WORDS: Readonly<Record<EventKind, string>> = {
-  start: 'first sync',
   change: 'change',
   drift: 'repaired changes of another program',
   failure: 'not committed as a whole',
 }
 
-const LEVELS = { start: 'well', change: 'well', drift: 'warning', failure: 'error' } as const
+const LEVELS = { change: 'well', drift: 'warning', failure: 'error' } as const
 
 const COLUMNS: readonly Column<unknown>[] = [
   { title: 'Time', cell: line => <Ago at={textAt(line, 'time')} /> },
@@ -81,23 +78,20 @@ export function ConfigurationView() {
   const shown = useData('config', {}, 10_000)
   const config = shown?.data
   const isWanted = (pair: Pair) => pair.some(text => text.toLowerCase().includes(filter.trim().toLowerCase()))
-  const flags = pairsOf(fieldOf(config, 'flags')).map(([name, value]): Pair => [`--${name}`, value])
+  const tables = [
+    ['Flags', pairsOf(fieldOf(config, 'flags')).map(([name, value]): Pair => [`--${name}`, value])],
+    ['Configuration', pairsOf(fieldOf(config, 'configuration'))],
+  ] as const
   return (
     <>
       <search aria-label="Configuration">
         <Filter label="Filter" value={filter} take={set} />
       </search>
       <Trouble error={shown?.error} />
-      {config === undefined ? null : (
-        <>
-          <Table caption="Flags" empty="no flag matches" columns={PAIRS} rows={flags.filter(isWanted)} />
-          <Table
-            caption="Configuration"
-            empty="no field matches"
-            columns={PAIRS}
-            rows={pairsOf(fieldOf(config, 'configuration')).filter(isWanted)}
-          />
-        </>
+      {tables.map(([caption, rows]) =>
+        config === undefined ? null : (
+          <Table key={caption} caption={caption} empty="none" columns={PAIRS} rows={rows.filter(isWanted)} />
+        ),
       )}
     </>
   )

@@ -1,4 +1,4 @@
-/* Text of numbers and times. Pure. */
+import { ageText } from '../base/duration.ts'
 
 /** `12,345`. */
 export function numberText(value: number | undefined): string {
@@ -9,14 +9,6 @@ export function numberText(value: number | undefined): string {
 export function rateText(value: number | undefined): string {
   if (value === undefined) return ''
   return value < 10 && !Number.isInteger(value) ? value.toFixed(1) : numberText(value)
-}
-
-/** `2 min`: the largest unit alone, as k9s prints ages. */
-export function ageText(ms: number): string {
-  const seconds = Math.max(0, Math.round(ms / 1000))
-  if (seconds < 90) return `${seconds} s`
-  if (seconds < 5_400) return `${Math.round(seconds / 60)} min`
-  return seconds < 172_800 ? `${Math.round(seconds / 3600)} h` : `${numberText(seconds / 86_400)} d`
 }
 
 /**

@@ -56,9 +56,11 @@ function Page() {
         <h1 ref={heading} tabIndex={-1}>
           {title}
         </h1>
-        <p id="banner" role="alert" hidden={banner === ''}>
-          {banner}
-        </p>
+        {banner === '' ? null : (
+          <p id="banner" class="error" role="alert">
+            {banner}
+          </p>
+        )}
         {/* What a daemon that is away, or of another version, has said could be wrong. */}
         <div id="content" hidden={banner !== '' || data === undefined}>
           {data === undefined ? null : (

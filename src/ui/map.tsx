@@ -131,7 +131,7 @@ function Mark({ node: { name, connections, y, height }, side, x, labels, href, p
       <rect x={x} y={y} width={8} height={height} rx={2} />
       <text x={place} y={y + height / 2 + 4} text-anchor={anchor}>
         {`${shortText(shown, room)} `}
-        <tspan class="soft">{number}</tspan>
+        <tspan>{number}</tspan>
       </text>
     </>
   )

@@ -2,7 +2,7 @@ import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { Curve } from './curve.tsx'
 import { useData } from './data.ts'
 import { serviceHash } from './format.ts'
-import { Ago, Facts, Sign, Table } from './parts.tsx'
+import { Ago, Sign, Table } from './parts.tsx'
 import { SERVICE_COLUMNS } from './services.tsx'
 
 interface NodeProps {
@@ -22,13 +22,20 @@ export function NodeView({ node, curves }: NodeProps) {
       <Problems problems={problems} />
       <Curves curves={curves} />
       <Worst />
-      <Facts
-        pairs={[
-          ['node', textAt(node, 'node')],
-          ...listAt(document, 'facts').map(fact => [textAt(fact, 'name'), textAt(fact, 'text')] as const),
-          ['started', <Ago key="started" at={textAt(node, 'startedAt')} />],
-        ]}
-      />
+      <dl>
+        {listAt(document, 'facts').map(fact => (
+          <div key={textAt(fact, 'name')}>
+            <dt>{textAt(fact, 'name')}</dt>
+            <dd>{textAt(fact, 'text')}</dd>
+          </div>
+        ))}
+        <div>
+          <dt>started</dt>
+          <dd>
+            <Ago at={textAt(node, 'startedAt')} />
+          </dd>
+        </div>
+      </dl>
     </>
   )
 }
@@ -36,17 +43,8 @@ export function NodeView({ node, curves }: NodeProps) {
 /** The Services that a reader opens first. */
 function Worst() {
   const rows = listAt(useData('services', WORST, 5_000)?.data, 'rows')
-  if (rows.length === 0) return null
-  const keyOf = (row: unknown) => textAt(row, 'service')
-  return (
-    <Table
-      caption="Services, the worst and the busiest first"
-      columns={SERVICE_COLUMNS}
-      rows={rows}
-      keyOf={keyOf}
-      empty=""
-    />
-  )
+  const caption = 'Services, the worst and the busiest first'
+  return rows.length === 0 ? null : <Table caption={caption} columns={SERVICE_COLUMNS} rows={rows} empty="" />
 }
 
 const WORST = { sort: 'worst', limit: '5' } as const
@@ -97,7 +95,6 @@ function item(problem: unknown, index: number) {
       <Sign level={level} />
       <span>
         <a href={linkOf(problem)} data-row>
-          <span class="spoken">{`${level}: `}</span>
           {textAt(problem, 'text')}
         </a>
         {hint === '' ? null : <small>{hint.split('`').map(partOfHint)}</small>}

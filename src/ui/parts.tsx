@@ -45,13 +45,7 @@ export function Table<Row>({ caption, columns, rows, keyOf, empty, sorted, sort 
       key={column.title}
       scope="col"
       class={styleOf(column)}
-      aria-sort={
-        column.sort !== undefined && column.sort === sorted
-          ? column.sort === 'name'
-            ? 'ascending'
-            : 'descending'
-          : undefined
-      }
+      aria-sort={column.sort === undefined || column.sort !== sorted ? undefined : orderOf(sorted)}
     >
       {column.sort === undefined || sort === undefined ? (
         column.title
@@ -97,21 +91,7 @@ export function Table<Row>({ caption, columns, rows, keyOf, empty, sorted, sort 
   )
 }
 
-/** Terms with their values; an empty value leaves its term out. */
-export function Facts({ pairs }: { readonly pairs: readonly (readonly [string, ComponentChildren])[] }) {
-  return (
-    <dl>
-      {pairs
-        .filter(([, value]) => value !== '')
-        .map(([term, value]) => (
-          <div key={term}>
-            <dt>{term}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-    </dl>
-  )
-}
+const orderOf = (sort: string) => (sort === 'name' || sort === 'fewest' ? 'ascending' : 'descending')
 
 interface FilterProps {
   readonly label: string
@@ -129,6 +109,7 @@ export function Filter({ label, value, placeholder, take }: FilterProps) {
         type="search"
         autocomplete="off"
         spellcheck={false}
+        size={30}
         value={value}
         placeholder={placeholder}
         data-filter
@@ -161,18 +142,23 @@ export function Name({ text }: { readonly text: string }) {
 
 /** What keeps newer data from being shown. */
 export function Trouble({ error }: { readonly error: Error | undefined }) {
-  return error === undefined ? null : <p role="alert">{error.message}</p>
+  return error === undefined ? null : (
+    <p class="error" role="alert">
+      {error.message}
+    </p>
+  )
 }
 
 /** A sign beside the colour: its shape alone says the level. */
 export function Sign({ level }: { readonly level: 'well' | 'warning' | 'error' }) {
-  const sign = { well: '✔', warning: '▲', error: '✖' }[level]
   return (
-    <span class={`sign ${level}`} aria-hidden="true">
-      {sign}
+    <span class={`sign ${level}`} role="img" aria-label={level}>
+      {SIGNS[level]}
     </span>
   )
 }
+
+const SIGNS = { well: '✔', warning: '▲', error: '✖' } as const
 
 /** Gives the width of an element in pixels through `take`, at first and after each change. */
 export function useWidth(take: (width: number) => void) {

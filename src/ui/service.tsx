@@ -57,19 +57,17 @@ export function ServiceView({ service }: { readonly service: string }) {
 }
 
 function Path({ path }: { readonly path: unknown }) {
-  const endpoints = listAt(path, 'endpoints')
-  const answer = textAt(path, 'answer')
-  const hasShares = endpoints.some(each => numberAt(each, 'percent') !== undefined)
+  const hasShares = listAt(path, 'endpoints').some(each => numberAt(each, 'percent') !== undefined)
   const level = fieldOf(path, 'isServed') === false ? 'error' : hasShares ? 'well' : 'warning'
   return (
     <>
-      <p class={`answer ${level}`} aria-live="polite">
-        <Sign level={level} /> <span>{answer}</span>
+      <p class={`verdict answer ${level}`} aria-live="polite">
+        <Sign level={level} /> <span>{textAt(path, 'answer')}</span>
       </p>
       {fieldOf(path, 'policy') === undefined ? null : (
         <div class="path">
           <Steps path={path} />
-          <Endpoints path={path} endpoints={endpoints} />
+          <Endpoints path={path} />
         </div>
       )}
     </>
@@ -121,13 +119,8 @@ function Steps({ path }: { readonly path: unknown }) {
   )
 }
 
-interface EndpointsProps {
-  readonly path: unknown
-  readonly endpoints: readonly unknown[]
-}
-
-function Endpoints({ path, endpoints }: EndpointsProps) {
-  const more = numberAt(path, 'moreEndpoints') ?? 0
+function Endpoints({ path }: { readonly path: unknown }) {
+  const [endpoints, more] = [listAt(path, 'endpoints'), numberAt(path, 'moreEndpoints') ?? 0]
   return (
     <section class="endpoints" aria-label="Endpoints">
       <ul>
@@ -156,7 +149,7 @@ function Endpoint({ row }: { readonly row: unknown }) {
     <li class={percent === undefined ? 'out' : undefined}>
       <div>
         <Sign level={level} /> <strong>{textAt(row, 'pod') || textAt(row, 'address')}</strong>
-        {textAt(row, 'pod') === '' ? null : <span class="address">{textAt(row, 'address')}</span>}
+        {textAt(row, 'pod') === '' ? null : <small>{textAt(row, 'address')}</small>}
         <span class="share">{percent === undefined ? '' : `${percent} %`}</span>
       </div>
       {percent === undefined ? null : <meter min={0} max={100} value={percent} aria-label="share" />}

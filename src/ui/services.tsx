@@ -24,7 +24,12 @@ export function ServicesView({ query }: { readonly query: Place['query'] }) {
   const shown = useData('services', { filter, sort, problems, offset: `${offset}`, limit: `${ROWS}` }, 5_000)
   const page = shown?.data
   const rows = listAt(page, 'rows')
-  const [total = 0, matching = 0] = [numberAt(page, 'total'), numberAt(page, 'matching')]
+  const matching = numberAt(page, 'matching') ?? 0
+  const step = (name: string, by: number, isOff: boolean) => (
+    <button type="button" disabled={isOff} onClick={() => change({ offset: Math.max(0, offset + by) })}>
+      {name}
+    </button>
+  )
   return (
     <>
       <search aria-label="Services">
@@ -39,11 +44,10 @@ export function ServicesView({ query }: { readonly query: Place['query'] }) {
           isOn={problems === '1'}
           take={isOn => change({ problems: isOn ? '1' : '' })}
         />
-        {rows.length === total ? null : (
-          <Pager {...{ offset, rows: rows.length, matching }} go={offset => change({ offset })} />
-        )}
+        {step('Previous', -ROWS, offset === 0)}
+        {step('Next', ROWS, offset + rows.length >= matching)}
         <p class="status" aria-live="polite">
-          {shown === undefined ? 'loading' : countText({ offset, rows: rows.length, matching, total })}
+          {shown === undefined ? 'loading' : countText(offset, rows.length, page)}
         </p>
       </search>
       <Trouble error={shown?.error} />
@@ -59,26 +63,6 @@ export function ServicesView({ query }: { readonly query: Place['query'] }) {
         />
       )}
     </>
-  )
-}
-
-interface PagerProps {
-  readonly offset: number
-  readonly rows: number
-  readonly matching: number
-  readonly go: (offset: number) => void
-}
-
-function Pager({ offset, rows, matching, go }: PagerProps) {
-  return (
-    <span class="pager">
-      <button type="button" disabled={offset === 0} onClick={() => go(Math.max(0, offset - ROWS))}>
-        Previous
-      </button>
-      <button type="button" disabled={offset + rows >= matching} onClick={() => go(offset + ROWS)}>
-        Next
-      </button>
-    </span>
   )
 }
 
@@ -133,14 +117,8 @@ function frontendsText(row: unknown): string {
   return more === 0 ? shown : `${shown} and ${numberText(more)} more`
 }
 
-interface Counts {
-  readonly offset: number
-  readonly rows: number
-  readonly matching: number
-  readonly total: number
-}
-
-function countText({ offset, rows, matching, total }: Counts): string {
+function countText(offset: number, rows: number, page: unknown): string {
+  const [total = 0, matching = 0] = [numberAt(page, 'total'), numberAt(page, 'matching')]
   if (rows === 0) return `0 of ${numberText(total)}`
   const range = `${numberText(offset + 1)} to ${numberText(offset + rows)} of ${numberText(matching)}`
   return matching === total ? range : `${range} that match; ${numberText(total)} in all`
