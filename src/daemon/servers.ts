@@ -289,7 +289,7 @@ const REJECTED_SHOWN = 3
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
-  const { activeMode, config, version, intake, nowMs, observer, configz, origins, credentials } = options
+  const { activeMode, config, version, intake, nowMs, observer, configz } = options
   const progress = (status: ActiveMode['status'] | undefined) => ({
     snapshot: intake.snapshot.number,
     synced: status?.syncedNumber,
@@ -316,14 +316,7 @@ function adminPages(options: PagesOptions): AdminPages {
         commits: observer.receipts.lines.slice(-COMMITS_SHOWN),
       }
     },
-    health: async () => ({
-      modeFrom: origins.mode,
-      sourceKind: sourceText(config().source),
-      readiness: observer.health.readiness().body,
-      rejected: quarantinedJson(activeMode()?.status)?.slice(0, REJECTED_SHOWN),
-      ...servedJson(activeMode()?.status.table, intake.refused),
-      credentials: await credentials(),
-    }),
+    health: () => healthJson(options),
     plan: () => activeMode()?.pending(),
     receipts: () => observer.receipts.lines,
     services: () => intake.snapshot.services.keys(),
@@ -369,6 +362,18 @@ function quarantinedJson(status: ActiveMode['status'] | undefined) {
     ...(status?.quarantined ?? []),
   ]
   return status && rejected.map(({ service, error }) => ({ service, error: error.message }))
+}
+
+async function healthJson({ activeMode, config, intake, observer, origins, credentials }: PagesOptions) {
+  const status = activeMode()?.status
+  return {
+    modeFrom: origins.mode,
+    sourceKind: sourceText(config().source),
+    readiness: observer.health.readiness().body,
+    rejected: quarantinedJson(status)?.slice(0, REJECTED_SHOWN),
+    ...servedJson(status?.table, intake.refused),
+    credentials: await credentials(),
+  }
 }
 
 function* podsJson({ sliceByKey }: Snapshot) {

@@ -1,6 +1,7 @@
 /* The faults of `npm run drill`. Each breaks one node, and `told` matches the screen of `kprobe status` there, and no other. */
 import { execFileSync, spawn } from 'node:child_process'
 import { copyFileSync, rmSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
 
 const nft = script => execFileSync('nft', ['-f', '-'], { input: script })
 const jwt = claims => ['{"alg":"none"}', JSON.stringify(claims), 'x'].map(base64url).join('.')
@@ -60,6 +61,18 @@ export const FAULTS = [
         `{apiVersion: v1, kind: Service, metadata: {name: wrong, namespace: shop},
           spec: {clusterIP: 10.96.9.9, externalIPs: [192.0.2.999], ports: [{port: 80}]}}`,
       ),
+  },
+  {
+    name: 'an endpoint answers no connection',
+    told: /\d+ of \d+ connections to 10\.244\.0\.1[12]:8080 \(pod shop\/cart-[ab]\) had no reply/,
+    break() {
+      // The next hop exists, and drops all.
+      for (const address of ['10.244.0.11', '10.244.0.12'])
+        execFileSync('ip', ['neighbour', 'add', address, 'lladdr', '02:00:00:00:00:01', 'dev', 'node0'])
+      for (const range of ['10.244.0.0/24', '10.96.0.0/16'])
+        execFileSync('ip', ['route', 'add', range, 'dev', 'node0'])
+      for (let left = 20; left > 0; left--) connect(80, '10.96.1.1').on('error', () => undefined)
+    },
   },
   {
     name: 'kube-proxy runs beside kprobe',

@@ -82,6 +82,7 @@ async function breakNode(fault) {
   run('ip', 'link', 'add', 'node0', 'type', 'veth', 'peer', 'name', 'uplink0')
   run('ip', 'address', 'add', '192.0.2.10/24', 'dev', 'node0')
   run('ip', 'link', 'set', 'node0', 'up')
+  run('ip', 'link', 'set', 'uplink0', 'up')
   writeFileSync('/proc/sys/net/ipv4/ip_forward', '1')
   cpSync(`${ROOT}deploy/demo/objects.yaml`, `${FOLDER}/objects/objects.yaml`)
   const node = { folder: FOLDER }

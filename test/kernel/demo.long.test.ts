@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { command as nodes } from '../../src/inspect/nodes/nodes.ts'
 import { tool } from '../support/command.ts'
-import { COMMAND } from '../support/daemon.ts'
 import { ExecServer } from '../support/exec-server.ts'
 import { FakeIo } from '../support/fake-io.ts'
 import { patientMs } from '../support/patience.ts'
@@ -18,6 +17,7 @@ import { drawTerminal, linesOf } from '../support/terminal-picture.ts'
 
 const ROOT = new URL('../../', import.meta.url).pathname
 const SHOWN = [
+  ['status', 'kprobe status'],
   ['why', 'kprobe why --from pod/shop/mail-a --to svc/shop/coming-soon'],
   ['trace', 'kprobe trace --service shop/cart --count 1'],
   ['flows', 'kprobe flows --group-by endpoint'],
@@ -33,6 +33,7 @@ function demo(): ReadonlyMap<string, string> {
     'until kprobe flows --group-by service | grep -q shop/mail; do sleep 0.2; done',
     'until kprobe flows --group-by endpoint | grep -q 10.244.0.12; do sleep 0.2; done',
     ...SHOWN.map(([, command]) => `${command} 2>&1 || echo "exit code $?"; echo '${border}'`),
+    `kprobe status --output=json; echo '${border}'`,
     hint,
   ].join('\n')
   const { status, stdout, stderr } = spawnSync('sh', [`${ROOT}deploy/demo/run.sh`, 'sh', '-c', script], {
@@ -41,20 +42,19 @@ function demo(): ReadonlyMap<string, string> {
   })
   expect(status, stderr).toBe(0)
   const texts = stdout.split(`${border}\n`)
-  return new Map([...SHOWN.map(([name]) => name), 'hint'].map((name, at) => [name, texts[at] ?? '']))
+  return new Map([...SHOWN.map(([name]) => name), 'status-json', 'hint'].map((name, at) => [name, texts[at] ?? '']))
 }
 
-/** The table of `kubectl kprobe status`; the pods of two nodes answer as this build does. */
-async function statusOfNodes(): Promise<string> {
+/** The table of `kubectl kprobe status`; the pods of two nodes answer `stdout`. */
+async function statusOfNodes(stdout: string): Promise<string> {
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-demo-'))
-  const version = spawnSync(process.execPath, [COMMAND, 'version', '--output=json'], { encoding: 'utf8' })
   const pods = ['node-1', 'node-2'].map(nodeName => ({
     metadata: { name: `kprobe-${nodeName}` },
     spec: { nodeName },
     status: { conditions: [{ type: 'Ready', status: 'True' }] },
   }))
   tool('ip', 'link', 'set', 'lo', 'up')
-  const server = await ExecServer.start({ pods, answer: () => ({ stdout: version.stdout }) })
+  const server = await ExecServer.start({ pods, answer: () => ({ stdout }) })
   try {
     writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig)
     const io = new FakeIo()
@@ -91,7 +91,7 @@ function showsToday(name: string, command: string, output: string): void {
 }
 
 describe('the pictures of docs/look.md', () => {
-  it('npm run demo shows real connections, and why one is rejected, as in the pictures', () => {
+  it('npm run demo shows real connections, and why one is rejected, as in the pictures', async () => {
     const texts = demo()
     const textOf = (name: string) => texts.get(name) ?? ''
     expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +\d+ /m)
@@ -106,9 +106,6 @@ describe('the pictures of docs/look.md', () => {
       /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080, /,
     )
     for (const [name, command] of SHOWN) showsToday(name, command, textOf(name))
-  })
-
-  it('kubectl kprobe status prints a line for each node, as in its picture', async () => {
-    showsToday('nodes', 'kubectl kprobe status', await statusOfNodes())
+    showsToday('nodes', 'kubectl kprobe status', await statusOfNodes(textOf('status-json')))
   })
 })

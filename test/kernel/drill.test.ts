@@ -9,7 +9,7 @@ const ROOT = new URL('../../', import.meta.url).pathname
 it('npm run drill: kprobe status tells the one fault of a broken node', {
   timeout: patientMs(300_000),
 }, () => {
-  const env = { ...process.env, KPROBE_DRILL_NODES: String(runs(12)) }
+  const env = { ...process.env, KPROBE_DRILL_NODES: String(runs(13)) }
   const { status, stdout, stderr } = spawnSync(process.execPath, [`${ROOT}test/drill/run.mjs`, '1'], {
     encoding: 'utf8',
     env,

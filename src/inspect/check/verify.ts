@@ -5,6 +5,7 @@ import { count, oneLine } from '../../base/text.ts'
 import { demandAnswer, servicesIn } from '../../cli/admin-client.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, EXIT_UNKNOWN, planLine, tableText } from '../../cli/io.ts'
+import { paletteOf } from '../../cli/palette.ts'
 import { type ModelRequest, modelCommand } from '../../cli/request.ts'
 import type { Config } from '../../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../../config/flag.ts'
@@ -59,7 +60,9 @@ export const command = modelCommand({
     if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
     return await withLoaded(request, io, async (loaded, { progress }) => {
       progress.begin(isProof ? PROVING : 'comparing with the daemon and the kernel')
-      const found = await (isProof ? proof(request.config, loaded) : comparison(request, loaded, io.color))
+      const found = await (isProof
+        ? proof(request.config, loaded, io.color)
+        : comparison(request, loaded, io.color))
       if (output === 'text') io.out(found.text)
       else await writeDocument(found.facts, output, io)
       return found.exitCode
@@ -108,10 +111,10 @@ async function leftoverLines(config: Config): Promise<readonly PlanLine[]> {
   return lines
 }
 
-async function proof(config: Config, loaded: Loaded) {
+async function proof(config: Config, loaded: Loaded, color: boolean) {
   const facts = await proveKernel(config, loaded)
   const exitCode = facts.wrong > 0 ? EXIT_DIFFERENT : facts.isProved ? EXIT_FINE : EXIT_UNKNOWN
-  return { facts, text: proofText(facts), exitCode }
+  return { facts, text: proofText(facts, color), exitCode }
 }
 
 async function daemonServices(socket: string): Promise<ReadonlyMap<string, unknown> | undefined> {
@@ -197,7 +200,9 @@ export function verifyText(facts: VerifyFacts, color: boolean): string {
   const table = rows.length === 0 ? '' : tableText(heading, rows, { color })
   const more = differences.length - rows.length
   const rest = more > 0 ? `and ${count(more, 'more Service')}; -o json lists all\n` : ''
-  return `${table}${rest}${leftOutText(facts)}${comparedText(facts)} ${verdictText(services, differences)}\n`
+  const paint = paletteOf({ color })[differences.length === 0 ? 'good' : 'bad']
+  const verdict = paint(`${comparedText(facts)} ${verdictText(services, differences)}`)
+  return `${table}${rest}${leftOutText(facts)}${verdict}\n`
 }
 
 function rowOf({ service, daemon, kernel }: Disagreement, isAsked: boolean): readonly string[] {
@@ -283,7 +288,7 @@ async function readKernel(usesIpvs: boolean): Promise<KernelRules> {
   return { ...held, assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))] }
 }
 
-function proofText(facts: ProofFacts): string {
+function proofText(facts: ProofFacts, color: boolean): string {
   const { wrong, unknown, differences, unknowns, assumptions, brokenPremises } = facts
   const { classes, packets, milliseconds, services } = facts
   const found = [...differences, ...unknowns].map(({ name, packet, expected, kernel, rule, doubt }) =>
@@ -309,6 +314,7 @@ function proofText(facts: ProofFacts): string {
         : brokenPremises.length > 0
           ? `not proved: the rules treat ${size} as Kubernetes specifies, but a premise does not hold`
           : `proved: ${size}`
+  const paint = paletteOf({ color })[wrong > 0 ? 'bad' : facts.isProved ? 'good' : 'warning']
   const broken = brokenPremises.map(text => `premise that does not hold: ${text}\n`).join('')
-  return `${found.join('')}${more}${leftOutText(facts)}${broken}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${verdict}\n`
+  return `${found.join('')}${more}${leftOutText(facts)}${broken}assumed:\n${assumptions.map(text => `  ${oneLine(text)}\n`).join('')}${paint(verdict)}\n`
 }

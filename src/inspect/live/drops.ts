@@ -4,6 +4,7 @@ import { isSelected } from '../../base/ip.ts'
 import { count, oneLine } from '../../base/text.ts'
 import { usualSocket } from '../../cli/admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
+import { paletteOf } from '../../cli/palette.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
@@ -151,7 +152,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
   const printer = new PacketPrinter<LoggedPacket>(
     isEndless ? Number.POSITIVE_INFINITY : packets,
     io,
-    packet => dropText(packet, request, names),
+    packet => dropText(packet, request, { names, io }),
   )
   let [ours, lost] = [0, 0]
   const transport = openNetfilter()
@@ -230,7 +231,7 @@ interface Drop extends PacketFacts {
 async function dropText(
   { prefix, head, inputInterface }: LoggedPacket,
   { service, from, to, output }: DropsRequest,
-  names: RuleNames,
+  { names, io }: { readonly names: RuleNames; readonly io: Pick<Io, 'color'> },
 ): Promise<string | undefined> {
   const atMs = Date.now()
   const name = nameOfPrefix(prefix)
@@ -248,5 +249,6 @@ async function dropText(
     reason,
     answer: `${verdict === 'reject' ? 'rejected' : 'dropped'}: ${reasonText(reason)}`,
   }
-  return output === 'json' ? `${JSON.stringify(drop)}\n` : `${oneLine(factsText(drop, drop.answer))}\n`
+  if (output === 'json') return `${JSON.stringify(drop)}\n`
+  return `${paletteOf(io)[verdict === 'drop' ? 'bad' : 'warning'](oneLine(factsText(drop, drop.answer)))}\n`
 }

@@ -1,5 +1,6 @@
 import { oneLine } from '../../base/text.ts'
 import { BOLD, type Io } from '../../cli/io.ts'
+import { paletteOf, type Tone } from '../../cli/palette.ts'
 
 export interface TableView<S extends string> {
   readonly sort: S
@@ -91,6 +92,8 @@ export interface TableContent {
   /** The command, for a terminal that is too small. */
   readonly name: string
   readonly head: readonly string[]
+  /** The meaning of a line, which colors it. */
+  readonly toneOf?: (line: string) => Tone | undefined
   readonly count: number
   readonly lines: (offset: number, rows: number) => readonly string[]
   readonly help: readonly string[]
@@ -142,7 +145,12 @@ export function tablePicture(content: TableContent, view: TableView<string>, siz
   const table = content.lines(offset, room)
   const empty = Array.from({ length: Math.max(0, room + 1 - table.length) }, () => '')
   const lines = [...head, ...table, ...empty, footText(content, view, { offset, room })]
-  return { lines: lines.map(line => fitted(line, columns)), bold: new Set([0, head.length]) }
+  const bold = new Set([0, head.length])
+  return {
+    lines: lines.map(line => fitted(line, columns)),
+    bold,
+    tones: lines.map(line => content.toneOf?.(line)),
+  }
 }
 
 export function scrollMax(content: Pick<TableContent, 'head' | 'count'>, size: Size): number {
@@ -242,6 +250,7 @@ export interface Size {
 interface Picture {
   readonly lines: readonly string[]
   readonly bold: ReadonlySet<number>
+  readonly tones?: readonly (Tone | undefined)[]
 }
 
 interface ScreenOptions {
@@ -282,11 +291,16 @@ class Screen {
     return { columns, rows }
   }
 
-  draw({ lines, bold }: Picture): void {
+  draw({ lines, bold, tones = [] }: Picture): void {
     // A terminal that is further behind gets no new picture: a slow line would fall ever further behind.
     if (!this.#isOpen || process.stdout.writableLength > 64 * 1024) return
     const [on, off] = this.#options.color ? BOLD : ['', '']
-    const texts = lines.map((line, at) => `${bold.has(at) ? `${on}${line}${off}` : line}${CLEAR_LINE}`)
+    const palette = paletteOf(this.#options)
+    const texts = lines.map((line, at) => {
+      const tone = tones[at]
+      const painted = tone === undefined ? line : palette[tone](line)
+      return `${bold.has(at) ? `${on}${line}${off}` : painted}${CLEAR_LINE}`
+    })
     process.stdout.write(`${HOME}${texts.join('\r\n')}${CLEAR_REST}`)
   }
 

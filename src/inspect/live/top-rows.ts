@@ -153,14 +153,13 @@ export class TopRows {
   }
 }
 
-type Place = Pick<FlowGroup, 'protocol' | 'service' | 'endpoint'>
-type NamedPlace = Place & { readonly pod?: string | undefined }
+type Place = Pick<FlowGroup, 'protocol' | 'service' | 'endpoint'> & Partial<Pick<FlowGroup, 'pod'>>
 
 function keyOf({ protocol, service, endpoint }: Place): string {
   return `${protocol} ${service} ${endpoint}`
 }
 
-function rowOf({ protocol, service = '', endpoint = '', pod }: NamedPlace): TopRow {
+function rowOf({ protocol, service = '', endpoint = '', pod }: Place): TopRow {
   const named = pod === undefined ? {} : { pod }
   return { service, protocol, endpoint, ...named, perSecond: 0, total: 0, open: undefined }
 }

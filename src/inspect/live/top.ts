@@ -3,6 +3,7 @@ import { secondsText } from '../../base/duration.ts'
 import { clockText, count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_FINE, type Io, lent } from '../../cli/io.ts'
+import { paletteOf, type Tone } from '../../cli/palette.ts'
 import { ownCommand, readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flags } from '../../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../../config/own-flags.ts'
@@ -110,7 +111,7 @@ async function printOnce(
   await pause(systemClock, intervalMs, io.signal)
   const state = await sampler.sample()
   if (output !== 'text') await writeDocument({ ...state, rows: rowsOf(state, view, limit) }, output, io)
-  else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS.fallback }))
+  else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS.fallback, color: io.color }))
 }
 
 async function showLive(
@@ -140,6 +141,7 @@ export function topContent(state: TopState, view: TopView, columns: number): Tab
   return {
     name: 'kprobe top',
     head: headLines(state),
+    toneOf,
     count: rows.length,
     lines: (offset: number, room: number) => tableLines(rows.slice(offset, offset + room), view, columns),
     help: HELP,
@@ -151,13 +153,30 @@ export function topContent(state: TopState, view: TopView, columns: number): Tab
 export function topText(
   state: TopState,
   view: TopView,
-  { limit, columns }: { readonly limit: number; readonly columns: number },
+  {
+    limit,
+    columns,
+    color = false,
+  }: { readonly limit: number; readonly columns: number; readonly color?: boolean },
 ): string {
   const list = rowsOf(state, view)
   const more = list.length > limit ? [`and ${list.length - limit} more rows; --limit prints more`] : []
   const width = Math.min(Math.max(columns, TEXT_COLUMNS.min), TEXT_COLUMNS.max)
   const lines = [...headLines(state), ...tableLines(list.slice(0, limit), view, width), ...more]
-  return `${lines.map(line => line.trimEnd()).join('\n')}\n`
+  const palette = paletteOf({ color })
+  const painted = lines.map(line => {
+    const tone = toneOf(line)
+    return tone === undefined ? line.trimEnd() : palette[tone](line.trimEnd())
+  })
+  return `${painted.join('\n')}\n`
+}
+
+/** Gives the meaning of a line: of one about a failure, and of a row most of whose connections had no reply. */
+function toneOf(line: string): Tone | undefined {
+  if (/ had no reply | sync fails: |^sync fails: /.test(line)) return 'bad'
+  if (/ events lost: | quarantined \| /.test(line)) return 'warning'
+  const [, unanswered, connections] = / (\d+)\/(\d+)(?: |$)/.exec(line) ?? []
+  return unanswered !== undefined && Number(unanswered) * 2 > Number(connections) ? 'bad' : undefined
 }
 
 function headLines(state: TopState): readonly string[] {

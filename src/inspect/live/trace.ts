@@ -2,6 +2,7 @@ import { systemClock } from '../../base/clock.ts'
 import { count, oneLine } from '../../base/text.ts'
 import { serviceNamesReader, usualSocket } from '../../cli/admin-client.ts'
 import { EXIT_FINE, type Io, lent, writeWarnings } from '../../cli/io.ts'
+import { paletteOf } from '../../cli/palette.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
@@ -189,7 +190,7 @@ async function followPackets(
   const printer = new PacketPrinter<TracedPacket>(request.packets, io, async packet => {
     const story = await makeStory(packet)
     if (request.rejectOnly && !isRefused(story.outcome)) return undefined
-    return storyText(story, request.output)
+    return storyText(story, request.output, io)
   })
   const collector = new PacketCollector({
     clock: systemClock,
@@ -238,11 +239,12 @@ function storyOfPacket(names: RuleNames): (packet: TracedPacket) => Promise<Pack
   }
 }
 
-function storyText(story: PacketStory, output: TraceRequest['output']): string {
+function storyText(story: PacketStory, output: TraceRequest['output'], io: Pick<Io, 'color'>): string {
   if (output === 'json') return `${JSON.stringify(story)}\n`
-  return `${storyLines(story)
-    .map(line => `${oneLine(line)}\n`)
-    .join('')}\n`
+  const palette = paletteOf(io)
+  const paint = palette[isRefused(story.outcome) ? 'bad' : 'good']
+  const [first = '', ...steps] = storyLines(story).map(oneLine)
+  return `${[paint(first), ...steps.map(palette.dim)].join('\n')}\n\n`
 }
 
 interface Ending extends PrintCounts {

@@ -21,8 +21,8 @@ type Destination = Pick<FlowRecord, 'protocol' | 'destination' | 'destinationPor
 export interface UnansweredNames {
   /** Gives `namespace/name:port`; undefined for a destination of no Service. */
   serviceOf(destination: Destination, isTranslated: boolean): string | undefined
-  /** Gives `namespace/name` of the Pod that has the address; undefined where none is known. */
-  podOf?(ip: Ip): string | undefined
+  /** Gives `namespace/name` of the Pod at `ADDRESS:PORT`; undefined where none is known. */
+  podAt?(endpoint: string): string | undefined
 }
 
 interface UnansweredOptions {
@@ -228,7 +228,7 @@ function rowsOf(
     const { protocol, client, answerer } = record
     const endpoint = formatIpPort(answerer, record.answererPort)
     const key = `${protocol} ${service} ${endpoint}`
-    const pod = names.podOf?.(answerer)
+    const pod = names.podAt?.(endpoint)
     const before = rows.get(key)
     rows.set(key, {
       service,

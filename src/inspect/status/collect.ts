@@ -11,7 +11,7 @@ export interface StatusSources {
   readonly daemon: () => Promise<StatusFacts['daemon']>
   readonly rules: (daemon: StatusFacts['daemon']) => Promise<StatusFacts['rules']>
   readonly conntrack: () => Promise<StatusFacts['conntrack']>
-  readonly unanswered: () => Promise<StatusFacts['unanswered']>
+  readonly unanswered: (daemon: StatusFacts['daemon']) => Promise<StatusFacts['unanswered']>
 }
 
 /** Reads the facts and judges them. */
@@ -28,7 +28,7 @@ export async function collectStatus(sources: StatusSources): Promise<StatusDocum
   }
   const rules = await tried('rules', () => sources.rules(daemon))
   const conntrack = await tried('connection table', sources.conntrack)
-  const unanswered = await tried('connections', sources.unanswered)
+  const unanswered = await tried('connections', () => sources.unanswered(daemon))
   const { version, wallMs } = sources
   return statusOf({ wallMs: wallMs(), version, daemon, rules, conntrack, unanswered, unread })
 }

@@ -128,7 +128,8 @@ function connectionsFact({ unanswered }: StatusFacts): readonly Fact[] {
   const sum = (of: 'connections' | 'unanswered') => rows.reduce((total, row) => total + row[of], 0)
   const [connections, without] = [sum('connections'), sum('unanswered')]
   const limits = unanswered.limits === undefined ? '' : `; ${unanswered.limits}`
-  const text = `${without} of ${connections} without reply in the last ${Math.round(unanswered.seenS)} s${limits}`
+  const some = `${without} of ${connections} to ${count(rows.length, 'endpoint')}`
+  const text = `${without === 0 ? 'none' : some} without reply in the last ${Math.round(unanswered.seenS)} s${limits}`
   return [
     fact('connections', text, { connections, unanswered: without, seconds: Math.round(unanswered.seenS) }),
   ]

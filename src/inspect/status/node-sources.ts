@@ -2,7 +2,14 @@ import { buildInfo, buildText } from '../../base/build-info.ts'
 import { systemClock } from '../../base/clock.ts'
 import { errorText } from '../../base/errors.ts'
 import { fieldOf } from '../../base/plain-data.ts'
-import { askDaemon, versionIn } from '../../cli/admin-client.ts'
+import {
+  askDaemon,
+  askPods,
+  demandAnswer,
+  serviceNames,
+  servicesIn,
+  versionIn,
+} from '../../cli/admin-client.ts'
 import { lent } from '../../cli/io.ts'
 import type { Config } from '../../config/config.ts'
 import { MODE_NAMES } from '../../config/modes.ts'
@@ -11,6 +18,8 @@ import { isLockHeld } from '../../daemon/network-lock.ts'
 import { HERE } from '../../daemon/open.ts'
 import { createConntrackClient } from '../../kernel/conntrack/client.ts'
 import { stoppedSince, trafficFindings } from '../check/doctor.ts'
+import { readUnanswered } from '../live/unanswered.ts'
+import type { Unanswered } from '../live/unanswered-rows.ts'
 import type { StatusSources } from './collect.ts'
 import { daemonFacts, type StatusFacts } from './status-facts.ts'
 
@@ -34,7 +43,7 @@ export function nodeSources({ socket, config }: NodeOptions): StatusSources {
       lent(createConntrackClient({ openTransport: HERE.sockets.netfilter, clock: systemClock }), conntrack =>
         conntrack.statistics(),
       ),
-    unanswered: async () => undefined,
+    unanswered: async daemon => (daemon.kind === 'answers' ? await unansweredOf(socket) : undefined),
   }
 }
 
@@ -62,6 +71,16 @@ async function askFacts(socket: string, { serviceProxyName }: Config): Promise<S
     throw error
   })
   return daemonFacts({ config, status: await ask('/status'), health })
+}
+
+async function unansweredOf(socket: string): Promise<Unanswered | undefined> {
+  const names = serviceNames(servicesIn(await demandAnswer(socket, '/state'), socket))
+  const podAt = await askPods(socket)
+  return await readUnanswered({
+    serviceOf: ({ protocol, destination, destinationPort }) =>
+      names.at(protocol, destination, destinationPort) ?? names.atNodePort(protocol, destinationPort),
+    podAt,
+  })
 }
 
 /** Maximum time of a whole answer. */

@@ -1,7 +1,7 @@
 import { ageText } from '../../base/duration.ts'
 import { count, rfc3339 } from '../../base/text.ts'
 import type { Finding } from '../../modes/mode.ts'
-import type { UnansweredRow } from '../live/unanswered-rows.ts'
+import { isSilent, type UnansweredRow, unansweredText } from '../live/unanswered-rows.ts'
 import type { Problem } from './status-document.ts'
 import type { AbsentDaemon, DaemonFacts, StatusFacts } from './status-facts.ts'
 
@@ -14,7 +14,7 @@ export function problemsOf(facts: StatusFacts): readonly Problem[] {
       : absenceProblems(daemon, facts.rules?.modes ?? [])),
     ...(facts.rules?.findings ?? []).flatMap(finding => findingProblems(finding, daemon)),
     ...conntrackProblems(facts.conntrack),
-    ...(facts.unanswered?.rows ?? []).flatMap(row => unansweredProblems(row, facts.unanswered?.seenS ?? 0)),
+    ...(facts.unanswered?.rows ?? []).flatMap(unansweredProblems),
   ]
   return [...all.filter(({ level }) => level === 'error'), ...all.filter(({ level }) => level === 'warning')]
 }
@@ -164,12 +164,9 @@ function conntrackProblems(conntrack: StatusFacts['conntrack']): readonly Proble
 /** Fewer connections may be one client that gave up. */
 const UNANSWERED_MIN = 3
 
-/** More than half of the connections without a reply are a problem of the endpoint, and not of a client. */
-function unansweredProblems(row: UnansweredRow, seenS: number): readonly Problem[] {
-  const { connections, unanswered, isOneWay, endpoint, pod } = row
-  if (isOneWay || unanswered < UNANSWERED_MIN || unanswered * 2 <= connections) return []
-  const place = pod === undefined ? endpoint : `${endpoint} (pod ${pod})`
+function unansweredProblems(row: UnansweredRow): readonly Problem[] {
+  if (!isSilent(row, UNANSWERED_MIN)) return []
   const service = row.service.split(':')[0] ?? ''
-  const text = `${unanswered} of ${connections} connections to ${place} of ${row.service} had no reply in the last ${Math.round(seenS)} s`
+  const text = `${row.service}: ${unansweredText(row)}`
   return [{ level: 'error', kind: 'unanswered', text, hint: `\`kprobe why ${service}\``, service }]
 }

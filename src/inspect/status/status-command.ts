@@ -11,7 +11,7 @@ import { statusText } from './status-text.ts'
 const SOCKET = {
   ...MODEL_SOCKET_FLAG,
   help: 'unix socket of the daemon; with --service-proxy-name=NAME the default is /run/kprobe/admin-NAME.sock',
-}
+} as const
 
 export const command = flaggedCommand({
   name: 'status',

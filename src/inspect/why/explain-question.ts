@@ -20,7 +20,8 @@ import { OUTSIDE_CLIENT } from '../programmed.ts'
 
 /** The question of `kprobe explain` as given, with names in place of addresses. */
 export interface NamedQuestion {
-  readonly from: Peer
+  /** `here`: a process of this node. */
+  readonly from: Peer | { readonly kind: 'here' }
   readonly to: Peer
   /** A number, or the name of a service port; empty if not given. */
   readonly port: string
@@ -49,7 +50,7 @@ export interface Question {
 export const QUESTION_FLAGS: readonly FlagSpec[] = [
   ...flags({
     '--from CLIENT':
-      'client: an address, pod/NAMESPACE/NAME, node/NAME or outside (a client outside the cluster); an address of this Node, or its name, stands for one of its processes (in IPVS mode its source is the Service address, which is bound here)',
+      'client; unset: a process of this node. An address, pod/NAMESPACE/NAME, node/NAME or outside (a client outside the cluster, to an address that it can reach, if the Service has one); an address of this Node, or its name, stands for one of its processes (in IPVS mode its source is the Service address, which is bound here)',
     '--to TARGET': [
       'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT], pod/NAMESPACE/NAME:PORT or node/NAME:PORT; a port of a Service is a number or a name, and PORT/PROTOCOL, as `kprobe dump` prints it, is short for --proto',
       { namesService: true },
@@ -71,7 +72,8 @@ export const QUESTION_FLAGS: readonly FlagSpec[] = [
 
 export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
   const namespace = readNamespace(reader)
-  const from = readPeer(reader, '--from', withNamespace(reader.text('from') ?? '', namespace))
+  const client = withNamespace(reader.text('from') ?? '', namespace)
+  const from = client === '' ? ({ kind: 'here' } as const) : readPeer(reader, '--from', client)
   const target = splitPort(reader.text('to') ?? '')
   const to = readPeer(reader, '--to', withNamespace(target.name, namespace))
   if (from?.kind === 'service') reader.fail('--from', `a client is ${CLIENT_FORMS}`)
@@ -126,12 +128,17 @@ export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Qu
   const { from, to, interfaceName } = question
   const service = to.kind === 'service' ? serviceAt(snapshot, to.key) : undefined
   const port = service === undefined ? undefined : portOf(question, service)
-  const source = addressOf(from, snapshot, familyOfPeer(to) ?? onlyFamily(service))
+  const outer =
+    from.kind !== 'outside' || service === undefined || port === undefined
+      ? undefined
+      : outerFrontend(service, port, snapshot)
+  const known = outer === undefined ? undefined : familyOf(outer.ip)
+  const source = addressOf(from, snapshot, known ?? familyOfPeer(to) ?? onlyFamily(service))
   const name = question.protocol ?? port?.protocol ?? 'TCP'
   return {
     from: source,
-    to: addressOf(to, snapshot, familyOf(source)),
-    port: port?.port ?? Number(question.port),
+    to: outer?.ip ?? addressOf(to, snapshot, familyOf(source)),
+    port: outer?.port ?? port?.port ?? Number(question.port),
     protocol: { name, number: PROTOCOL_NUMBERS[name] },
     interfaceName,
     ...(service === undefined ? {} : { service: service.key }),
@@ -150,10 +157,12 @@ function onlyFamily(service: Service | undefined): Family | undefined {
   return others.length === 0 ? first : undefined
 }
 
-function addressOf(peer: Peer, snapshot: Snapshot, family: Family | undefined): Ip {
+function addressOf(peer: NamedQuestion['from'], snapshot: Snapshot, family: Family | undefined): Ip {
   switch (peer.kind) {
     case 'address':
       return peer.ip
+    case 'here':
+      return hereOf(snapshot, family ?? 'IPv4')
     case 'outside':
       return OUTSIDE_CLIENT[family ?? 'IPv4']
     case 'pod':
@@ -161,6 +170,27 @@ function addressOf(peer: Peer, snapshot: Snapshot, family: Family | undefined): 
     case 'service':
       return ipOf(peer, snapshot, family)
   }
+}
+
+/** Gives the address of a process of this node: that of the Node, or of the loopback interface where the Node is unknown. */
+function hereOf({ node }: Snapshot, family: Family): Ip {
+  return node?.ips.find(ip => familyOf(ip) === family) ?? LOOPBACK[family]
+}
+
+const LOOPBACK: Readonly<Record<Family, Ip>> = { IPv4: '\x7f\0\0\x01', IPv6: `${'\0'.repeat(15)}\x01` }
+
+/** Finds where clients outside reach a port of a Service: the addresses of load balancers first, node ports last. */
+function outerFrontend(
+  { loadBalancerIps, externalIps, ports }: Service,
+  { port, protocol }: Pick<ServicePortSpec, 'port' | 'protocol'>,
+  { node }: Snapshot,
+): { readonly ip: Ip; readonly port: number } | undefined {
+  const spec = ports.find(each => each.port === port && each.protocol === protocol)
+  if (spec === undefined) return undefined
+  const [ip] = [...loadBalancerIps, ...externalIps]
+  if (ip !== undefined) return { ip, port }
+  const [nodeIp] = node?.ips ?? []
+  return spec.nodePort === 0 || nodeIp === undefined ? undefined : { ip: nodeIp, port: spec.nodePort }
 }
 
 /** Throws for a Service without an address: no packet has it as its destination. */

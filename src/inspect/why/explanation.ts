@@ -13,7 +13,7 @@ import { endpointTexts } from '../../modes/common/show.ts'
 import { findMode } from '../../modes/registry.ts'
 import { resolveOptions } from '../../modes/resolve-options.ts'
 import type { TracePacket, TraceStep, Way } from '../../proof/evaluate/trace.ts'
-import { namesOfPorts, readUnanswered } from '../live/unanswered.ts'
+import { namesOfPorts, readUnanswered, type UnansweredNames } from '../live/unanswered.ts'
 import type { Unanswered, UnansweredRow } from '../live/unanswered-rows.ts'
 import { type Loaded, withLoaded } from '../load.ts'
 import { portsText } from '../peers.ts'
@@ -89,15 +89,15 @@ export interface Asked {
 
 export function questionCommand<Output extends string>(own: QuestionCommand<Output>): Command {
   const { examples, outputs, write, ...help } = own
-  return modelCommand({
+  const asked = modelCommand({
     ...help,
-    usage: '--from CLIENT --to TARGET [flags]',
-    details: ['Example:', ...examples, ''],
+    usage: 'TARGET [--from CLIENT] [flags]',
+    details: ['TARGET is short for --to TARGET.', '', 'Example:', ...examples, ''],
     flags: [...QUESTION_FLAGS, outputFlag(outputs)],
     read(reader) {
       const question = readQuestion(reader)
       const output = reader.oneOf('output', outputs, outputs[0])
-      const asked = { from: reader.text('from') ?? '', to: reader.text('to') ?? '' }
+      const asked = { from: reader.text('from') || 'this node', to: reader.text('to') ?? '' }
       return question && { question, output, asked }
     },
     async run({ question, output, asked }, request, io) {
@@ -106,7 +106,7 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
         requireHeld(question, loaded)
         const path = followed(resolveQuestion(question, loaded.snapshot), request.config, loaded)
         const kernel = await askKernel(request.config, path.asked)
-        const unanswered = path.caught && (await readUnanswered(namesOfPorts([path.caught.port])))
+        const unanswered = path.caught && (await readUnanswered(namesOfPath(path.caught, path.endpoints)))
         const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now(), unanswered })
         await write(explanation, output, { asked, io })
         return explanation
@@ -115,6 +115,20 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
       return isElsewhere(kernel, outcomes, hasDaemon) || !isAnswered ? EXIT_DIFFERENT : EXIT_FINE
     },
   })
+  return {
+    help: asked.help,
+    run([target, ...flags], io) {
+      const isTarget = target !== undefined && !target.startsWith('-')
+      const argv = target === undefined ? [] : [isTarget ? `--to=${target}` : target, ...flags]
+      return asked.run(argv, io)
+    },
+  }
+}
+
+/** Names the connections to one service port, and the Pods of its endpoints. */
+function namesOfPath({ port }: Caught, endpoints: readonly ExplainedEndpoint[]): UnansweredNames {
+  const pods = new Map(endpoints.map(({ address, pod }) => [address, pod]))
+  return { ...namesOfPorts([port]), podAt: endpoint => pods.get(endpoint) }
 }
 
 /** Throws for a Service that the daemon refuses as a whole: it holds nothing of it but the refusal. */

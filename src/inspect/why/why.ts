@@ -1,6 +1,7 @@
 import { count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, writeDocument } from '../../cli/document.ts'
-import { BOLD, type Io, tableText } from '../../cli/io.ts'
+import { type Io, tableText } from '../../cli/io.ts'
+import { paletteOf } from '../../cli/palette.ts'
 import { wrapLines } from '../../config/help.ts'
 import { podText } from '../../model/pod-names.ts'
 import type { UnansweredRow } from '../live/unanswered-rows.ts'
@@ -21,9 +22,10 @@ export const command = questionCommand({
     'elsewhere, when a daemon runs and its rules are missing, and when an endpoint that the connection may go to\n' +
     'left more than half of its connections without a reply in the last minute.',
   examples: [
-    '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',
-    '  kprobe why --from outside --to node/NAME:30080',
-    '  kprobe why --from 203.0.113.7 --to checkout.shop.svc -o svg > why.svg',
+    '  kprobe why shop/checkout',
+    '  kprobe why svc/shop/checkout:https --from pod/shop/cart-1',
+    '  kprobe why node/NAME:30080 --from outside',
+    '  kprobe why checkout.shop.svc --from 203.0.113.7 -o svg > why.svg',
   ],
   outputs: WITH_PICTURE,
   write: async (explanation, output, { asked, io }) => {
@@ -39,7 +41,9 @@ export function whyText(
   { color, columns }: Pick<Io, 'color' | 'columns'>,
 ): string {
   const inWidth = (lines: readonly string[]) => (columns === undefined ? lines : wrapLines(lines, columns))
-  const [on, off] = color ? BOLD : ['', '']
+  const palette = paletteOf({ color })
+  const { isServed } = explanation
+  const paint = palette[isServed === undefined ? 'warning' : isServed ? 'good' : 'bad']
   const lines = [
     ...connectionLines(explanation, asked),
     ...pathLines(explanation),
@@ -48,8 +52,10 @@ export function whyText(
   ]
   const unknown = explanation.notKnown.map(text => `  ${oneLine(text)}`)
   return [
-    ...inWidth([oneLine(explanation.answer)]).map(line => `${on}${line}${off}`),
-    ...inWidth([...lines, ...(unknown.length === 0 ? [] : ['', 'Not known:', ...unknown])]),
+    ...inWidth([oneLine(explanation.answer)]).map(paint),
+    ...inWidth([...lines, ...(unknown.length === 0 ? [] : ['', 'Not known:', ...unknown])]).map(line =>
+      line.startsWith('  out ') ? palette.dim(line) : / had no reply/.test(line) ? palette.bad(line) : line,
+    ),
     '',
   ].join('\n')
 }
@@ -121,8 +127,10 @@ function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): read
     .map(({ address, pod, node, unanswered, [list]: { isIn, reason } }) => {
       const share = shares.get(address)
       const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
-      const place = `${podText(address, pod)}${node === '' ? '' : ` on ${node}`}`
-      return { part, text: `${place}: ${reason}${silenceText(unanswered)}` }
+      return {
+        part,
+        text: `${podText(address, pod)}${node === '' ? '' : ` on ${node}`}: ${reason}${silenceText(unanswered)}`,
+      }
     })
   const width = Math.max(...rows.map(({ part }) => part.length))
   const rest = inFirst.slice(ENDPOINTS_SHOWN)

@@ -212,7 +212,9 @@ describe('namedFlow', () => {
       durationMs: 350,
     })
     const silent = { ...ended, isAnswered: false }
-    expect(flowLine('ended', silent, wallMs)).toMatch(/10\.1\.0\.1:8080 \(pod shop\/cart-a\) sent .* no reply in 0\.350s$/)
+    expect(flowLine('ended', silent, wallMs)).toMatch(
+      /10\.1\.0\.1:8080 \(pod shop\/cart-a\) sent .* no reply in 0\.350s$/,
+    )
     expect(['new', 'open'].map(kind => flowJson(kind as 'new' | 'open', silent, wallMs))).toMatchObject([
       { isAnswered: undefined },
       { isAnswered: false },

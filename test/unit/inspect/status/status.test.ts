@@ -145,7 +145,7 @@ describe('statusOf', () => {
     expect(problem).toEqual({
       level: 'error',
       kind: 'unanswered',
-      text: '41 of 41 connections to 10.244.0.12:8080 (pod shop/cart-7f) of shop/cart:http had no reply in the last 60 s',
+      text: 'shop/cart:http: 41 of 41 connections to 10.244.0.12:8080 (pod shop/cart-7f) had no reply in the last minute',
       hint: '`kprobe why shop/cart`',
       service: 'shop/cart',
     })

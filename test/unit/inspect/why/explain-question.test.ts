@@ -28,6 +28,9 @@ const SNAPSHOT = snapshotOf([
   ]),
 ])
 
+const LOADED = { type: 'LoadBalancer', ports: [{ port: 80, nodePort: 30080 }] }
+const INGRESS = { status: { loadBalancer: { ingress: [{ ip: '192.0.2.9' }] } } }
+
 function readerOf(from: string, to: string, rest: readonly string[] = []): FlagReader {
   const argv = [`--from=${from}`, `--to=${to}`, ...rest]
   return new FlagReader(readArguments(argv, QUESTION_FLAGS))
@@ -43,6 +46,28 @@ function asked(from: string, to: string, ...rest: readonly string[]): string {
 }
 
 describe('a question', () => {
+  it('without a client is about a process of this node', () => {
+    expect(asked('', '10.96.0.1:80')).toBe('192.168.1.7 10.96.0.1 80/TCP')
+    expect(asked('', '[fd00::1]:80')).toBe('fd01::7 fd00::1 80/TCP')
+    const question = readQuestion(readerOf('', '10.96.0.1:80'))
+    if (question === undefined) throw new Error('no question')
+    expect(formatIp(resolveQuestion(question, snapshotOf([])).from)).toBe('127.0.0.1')
+  })
+
+  it.each([
+    ['an address of a load balancer', { ...LOADED, externalIPs: ['192.0.2.8'] }, INGRESS, '192.0.2.9 80'],
+    ['an external IP', { externalIPs: ['192.0.2.8'] }, {}, '192.0.2.8 80'],
+    ['a node port', { type: 'NodePort', ports: [{ port: 80, nodePort: 30080 }] }, {}, '192.168.1.7 30080'],
+    ['its ClusterIP where it has nothing else', {}, {}, '10.96.0.1 80'],
+  ])('from outside is about %s', (_, spec, more, expected) => {
+    const question = readQuestion(readerOf('outside', 'ns/web'))
+    if (question === undefined) throw new Error('no question')
+    const snapshot = snapshotOf([service('web', { clusterIP: '10.96.0.1', ...spec }, more), node({})])
+    const { from, to, port } = resolveQuestion(question, snapshot)
+    expect(`${formatIp(to)} ${port}`).toBe(expected)
+    expect(from.length).toBe(to.length)
+  })
+
   it('F150: about a Service that the daemon does not hold is answered with its refusal', () => {
     const refused = { object: 'Service ns/new', field: '', value: '', reason: 'no room', service: 'ns/new' }
     const known = { snapshot: SNAPSHOT, refusedObjects: [refused] }
@@ -141,7 +166,6 @@ describe('a question', () => {
       'web',
       '--to: "web" is a name without its kind or namespace; give ADDRESS:PORT, NAMESPACE/SERVICE',
     ],
-    ['', '10.96.0.1:80', '--from: is required; give an address, pod/NAMESPACE/NAME, node/NAME or outside'],
     ['192.0.2.1', '', '--to: is required; give ADDRESS:PORT, '],
     ['ns/web', '10.96.0.1:80', '--from: a client is an address, pod/NAMESPACE/NAME, node/NAME or outside'],
     ['192.0.2.1', 'outside', '--to: give ADDRESS:PORT, NAMESPACE/SERVICE'],
