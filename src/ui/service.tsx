@@ -57,8 +57,10 @@ export function ServiceView({ service }: { readonly service: string }) {
 }
 
 function Path({ path }: { readonly path: unknown }) {
-  const hasShares = listAt(path, 'endpoints').some(each => numberAt(each, 'percent') !== undefined)
-  const level = fieldOf(path, 'isServed') === false ? 'error' : hasShares ? 'well' : 'warning'
+  const endpoints = listAt(path, 'endpoints')
+  const isBroken = fieldOf(path, 'isServed') === false || endpoints.some(isSilent)
+  const hasShares = endpoints.some(each => numberAt(each, 'percent') !== undefined)
+  const level = isBroken ? 'error' : hasShares ? 'well' : 'warning'
   return (
     <>
       <p class={`verdict answer ${level}`} aria-live="polite">
@@ -72,6 +74,10 @@ function Path({ path }: { readonly path: unknown }) {
       )}
     </>
   )
+}
+
+function isSilent(row: unknown): boolean {
+  return (numberAt(row, 'unanswered') ?? 0) * 2 > (numberAt(row, 'connections') ?? 0)
 }
 
 /** The steps that decide, large; the rules that carry them out fold away. */
@@ -137,7 +143,7 @@ function Endpoints({ path }: { readonly path: unknown }) {
 function Endpoint({ row }: { readonly row: unknown }) {
   const [percent, silent] = [numberAt(row, 'percent'), numberAt(row, 'unanswered') ?? 0]
   const connections = numberAt(row, 'connections') ?? 0
-  const level = percent === undefined ? 'warning' : silent * 2 > connections ? 'error' : 'well'
+  const level = percent === undefined ? 'warning' : isSilent(row) ? 'error' : 'well'
   const zones = listAt(row, 'zones').map(String).join(', ')
   const facts = [
     textAt(row, 'node') === '' ? '' : `on ${textAt(row, 'node')}`,
