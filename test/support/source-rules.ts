@@ -18,7 +18,9 @@ const NO_FACTS: SourceFacts = {
 }
 
 export function sourceFile(path: string, text: string, read = factsOf): SourceFile {
-  const facts = /\.[ch]$/.test(path) ? { ...NO_FACTS, functions: functionsOfC(text) } : read(text, path.endsWith('.tsx'))
+  const facts = /\.[ch]$/.test(path)
+    ? { ...NO_FACTS, functions: functionsOfC(text) }
+    : read(text, path.endsWith('.tsx'))
   return { path, text, ...facts }
 }
 
