@@ -39,12 +39,10 @@ export function Curve({ title, values, stepS, link, isBad }: CurveProps) {
         }}
         onMouseLeave={() => point(undefined)}
       >
-        {runsOf(values).map(run => (
-          <path key={run.from} class="area" d={areaOf(run, top)} />
-        ))}
-        {runsOf(values).map(run => (
-          <path key={run.from} d={lineOf(run, top)} />
-        ))}
+        {runsOf(values).flatMap(run => [
+          <path key={`area ${run.from}`} class="area" d={areaOf(run, top)} />,
+          <path key={run.from} d={lineOf(run, top)} />,
+        ])}
         {pointed === undefined ? null : <path class="pointer" d={`M${pointed} 0V${HEIGHT}`} />}
       </svg>
     </a>

@@ -1,5 +1,4 @@
-/* The keys of k9s. */
-
+/** The keys of k9s. */
 export const KEYS: readonly (readonly [string, string])[] = [
   ['/', 'filter'],
   ['j, k', 'next row, row before'],

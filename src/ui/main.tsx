@@ -57,7 +57,7 @@ function Page() {
           {title}
         </h1>
         {banner === '' ? null : (
-          <p id="banner" class="error" role="alert">
+          <p id="banner" role="alert">
             {banner}
           </p>
         )}

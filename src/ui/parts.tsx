@@ -142,11 +142,7 @@ export function Name({ text }: { readonly text: string }) {
 
 /** What keeps newer data from being shown. */
 export function Trouble({ error }: { readonly error: Error | undefined }) {
-  return error === undefined ? null : (
-    <p class="error" role="alert">
-      {error.message}
-    </p>
-  )
+  return error === undefined ? null : <p role="alert">{error.message}</p>
 }
 
 /** A sign beside the colour: its shape alone says the level. */

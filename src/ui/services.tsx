@@ -186,7 +186,6 @@ const RATE_COLUMNS: readonly Column<unknown>[] = [
     },
   },
   { title: 'Endpoint', cell: row => textAt(row, 'endpoint') },
-  { title: 'Protocol', isWide: true, cell: row => textAt(row, 'protocol') },
   { title: 'New a second', sort: 'rate', isNumber: true, cell: row => rateText(numberAt(row, 'perSecond')) },
   {
     title: 'New since opened',

@@ -74,7 +74,7 @@ describe('instead of a wrong table', () => {
     })
     await eventually(() => asked.length === 1)
     await page.evaluate(`new MutationObserver(() => {
-      const [head, cell] = [document.querySelector('th[aria-sort]'), document.querySelector('tbody td:nth-child(5)')]
+      const [head, cell] = [document.querySelector('th[aria-sort]'), document.querySelector('tbody td:nth-child(4)')]
       document.body.dataset.seen = (document.body.dataset.seen ?? '') + head?.innerText + cell?.innerText + ';'
     }).observe(document.querySelector('tbody'), { childList: true, characterData: true, subtree: true })`)
     await page.getByRole('button', { name: 'New since opened' }).click()
