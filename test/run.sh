@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 . deploy/prepare.sh
 
 # Tools that the tests judge by, as `command:Debian package`.
-ORACLES='nft:nftables iptables-nft:iptables busybox:busybox-static ip:iproute2 ipset:ipset strace:strace unshare:util-linux'
+ORACLES='nft:nftables iptables-nft:iptables busybox:busybox-static conntrack:conntrack ip:iproute2 ipset:ipset strace:strace unshare:util-linux'
 # What the stage `vm` needs besides; where that cannot be had, it is skipped.
-GUEST_TOOLS='qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod ipvsadm:ipvsadm conntrack:conntrack'
+GUEST_TOOLS='qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod ipvsadm:ipvsadm'
 
 # missing_of LIST: the packages of the commands that are not here.
 missing_of() {

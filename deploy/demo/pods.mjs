@@ -1,7 +1,7 @@
 // The traffic of `npm run demo`. `serve` answers HTTP at port 8080; `ask` connects to each Service again and again.
 import { createServer, get } from 'node:http'
 
-const SERVICES = ['10.96.1.1', '10.96.1.1', '10.96.1.1', '10.96.1.2', '10.96.1.3']
+const SERVICES = ['10.96.1.1', '10.96.1.1', '10.96.1.1', '10.96.1.2', '10.96.1.3', '10.96.1.4']
 /** Time between two connections. */
 const PERIOD_MS = 100
 

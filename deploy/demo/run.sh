@@ -1,5 +1,5 @@
 #!/bin/sh
-# npm run demo [-- COMMAND]: a node with four pods and live traffic, in private namespaces: no root needed, and nothing of this machine is
+# npm run demo [-- COMMAND]: a node with six pods and live traffic, in private namespaces: no root needed, and nothing of this machine is
 # touched. Opens a shell in it, or runs COMMAND there. All of it ends with the shell.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -43,7 +43,9 @@ pod() {
     ip route add 169.254.1.1 dev eth0; ip route add default via 169.254.1.1 dev eth0"
   nsenter --net="/proc/$holder/ns/net" "$@" >/dev/null 2>&1 &
 }
-for last in 11 12 13; do pod "10.244.0.$last" node deploy/demo/pods.mjs serve; done
+for last in 11 12 13 15; do pod "10.244.0.$last" node deploy/demo/pods.mjs serve; done
+# Its answers leave by no route: an endpoint that is ready and silent.
+pod 10.244.0.16 sh -c 'ip route replace blackhole default; exec sleep infinity'
 
 node dist/kprobe.mjs run --source=file:deploy/demo/objects.yaml --hostname-override=demo --cluster-cidr=10.244.0.0/16 \
   --admin-socket=/run/kprobe/admin.sock --log-rejects=7 >/run/kprobe/log 2>&1 &
@@ -64,13 +66,14 @@ export PATH
 [ $# -eq 0 ] || { "$@"; exit; }
 
 cat <<'TEXT'
-A node with the Services shop/cart (two pods), shop/mail (one pod) and shop/coming-soon (none ready).
+A node with the Services shop/cart (two pods), shop/mail (one pod), shop/search (two pods, one of which answers
+nothing) and shop/coming-soon (none ready).
 A pod connects to them ten times a second. Try:
   kprobe top
   kprobe flows --follow
   kprobe trace --service shop/cart --count 1
   kprobe drops --count 1
-  kprobe why --from pod/shop/mail-a --to svc/shop/coming-soon
+  kprobe why --from pod/shop/mail-a --to svc/shop/search
 A daemon that stands still repairs nothing: damage the rules, see it, and let the daemon repair them (needs nft):
   kill -STOP $DAEMON; nft flush chain ip kube-proxy services; kprobe dump; kill -CONT $DAEMON; sleep 1; kprobe dump
 `exit` ends all of it. The log of kprobe is /run/kprobe/log.

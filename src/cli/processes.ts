@@ -12,14 +12,29 @@ export async function readLines(path: string): Promise<readonly string[]> {
  * only its own processes, and the network namespace of a more privileged process is not readable.
  */
 export async function processesNamed(name: string, proc = '/proc'): Promise<readonly number[]> {
+  return (await processesOf(new Set([name]), proc)).map(({ pid }) => pid).sort((a, b) => a - b)
+}
+
+interface RunningProcess {
+  readonly name: string
+  readonly pid: number
+}
+
+/** As processesNamed, for several names in one pass. */
+export async function processesOf(
+  names: ReadonlySet<string>,
+  proc = '/proc',
+): Promise<readonly RunningProcess[]> {
   const here = await networkNamespace(`${proc}/self`)
-  const found: number[] = []
+  const found: RunningProcess[] = []
   for (const entry of await readdir(proc)) {
     if (!/^\d+$/.test(entry)) continue
-    if ((await nameOf(`${proc}/${entry}`)) !== name) continue
-    if (here !== undefined && (await networkNamespace(`${proc}/${entry}`)) === here) found.push(Number(entry))
+    const name = await nameOf(`${proc}/${entry}`)
+    if (name === undefined || !names.has(name)) continue
+    if (here !== undefined && (await networkNamespace(`${proc}/${entry}`)) === here)
+      found.push({ name, pid: Number(entry) })
   }
-  return found.sort((a, b) => a - b)
+  return found
 }
 
 async function nameOf(folder: string): Promise<string | undefined> {

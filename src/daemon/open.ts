@@ -260,16 +260,15 @@ export function refusedOf(
 ): () => Promise<readonly RefusedCount[]> {
   if (backend !== 'netlink') return async () => []
   return async () => {
+    let connection: Connection | undefined
     try {
-      const connection = new Connection({ transport: openTransport(), clock })
-      try {
-        return await readRefused({ connection, clock }, serviceProxyName)
-      } finally {
-        await connection.close()
-      }
+      connection = new Connection({ transport: openTransport(), clock })
+      return await readRefused({ connection, clock }, serviceProxyName)
     } catch (err) {
       log.debug({ err }, 'cannot read the counters of rejected and dropped packets')
       return []
+    } finally {
+      await connection?.close()
     }
   }
 }

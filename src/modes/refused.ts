@@ -65,14 +65,9 @@ export async function readRefused(
   return counts.filter(({ packets }) => packets > 0)
 }
 
-interface TablePlace {
-  readonly family: NftFamily
-  readonly table: string
-}
-
 async function ofOwnTable(
   { connection, clock }: Reading,
-  place: TablePlace,
+  place: { readonly family: NftFamily; readonly table: string },
 ): Promise<readonly RefusedCount[]> {
   const family = LAYOUTS[place.family].model
   const rulesOf = (chain: string) => listHandles(connection, { ...place, chain })

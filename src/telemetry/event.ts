@@ -67,8 +67,9 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
 /** An endpoint left more than half of its connections from this node without a reply, in two looks at conntrack. */
 export function endpointSilent(
   nodeName: string,
-  { service, endpoint }: { readonly service: string; readonly endpoint: string },
+  its: Readonly<Record<'service' | 'endpoint', string>>,
 ): EventFact {
+  const { service, endpoint } = its
   // Without numbers, which would make a new event of each look.
   const note = `node ${nodeName}: endpoint ${endpoint} of ${service} leaves most connections without a reply`
   return ofService(service.replace(/:.*$/, ''), 'EndpointSilent', 'TrackConnections', note)

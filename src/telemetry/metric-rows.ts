@@ -28,12 +28,8 @@ export interface MetricSources {
   readonly refused: () => Promise<readonly RefusedPackets[]>
 }
 
-interface RefusedPackets {
-  readonly family: string
-  readonly verdict: string
-  readonly reason: string
-  /** `namespace/name:port`; empty for all Services together. */
-  readonly service: string
+/** `service` is `namespace/name:port`; empty for all Services together. */
+type RefusedPackets = Readonly<Record<'family' | 'verdict' | 'reason' | 'service', string>> & {
   readonly packets: number
 }
 
@@ -44,15 +40,9 @@ export interface UnansweredCounts {
   readonly silent: number
 }
 
-interface UnansweredCount {
-  /** `namespace/name:port`. */
-  readonly service: string
-  readonly protocol: string
-  readonly endpoint: string
-  readonly connections: number
-  readonly unanswered: number
-  readonly isOneWay: boolean
-}
+/** `service` is `namespace/name:port`. */
+type UnansweredCount = Readonly<Record<'service' | 'protocol' | 'endpoint', string>> &
+  Readonly<Record<'connections' | 'unanswered', number>> & { readonly isOneWay: boolean }
 
 interface FeatureState {
   readonly name: string

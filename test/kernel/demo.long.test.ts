@@ -18,7 +18,7 @@ import { drawTerminal, linesOf } from '../support/terminal-picture.ts'
 const ROOT = new URL('../../', import.meta.url).pathname
 const SHOWN = [
   ['status', 'kprobe status'],
-  ['why', 'kprobe why --from pod/shop/mail-a --to svc/shop/coming-soon'],
+  ['why', 'kprobe why --from pod/shop/mail-a --to svc/shop/search'],
   ['trace', 'kprobe trace --service shop/cart --count 1'],
   ['flows', 'kprobe flows --group-by endpoint'],
   ['top', 'kprobe top --once'],
@@ -32,6 +32,10 @@ function demo(): ReadonlyMap<string, string> {
   const script = [
     'until kprobe flows --group-by service | grep -q shop/mail; do sleep 0.2; done',
     'until kprobe flows --group-by endpoint | grep -q 10.244.0.12; do sleep 0.2; done',
+    'until kprobe flows --service shop/search | grep -q none; do sleep 0.2; done',
+    // A connection counts as unanswered 2 s after its SYN.
+    "until kprobe why --from pod/shop/mail-a --to svc/shop/search | grep -q '^the rules'; do sleep 0.2; done",
+    'until kprobe status | grep -q IMPAIRED; do sleep 0.2; done',
     ...SHOWN.map(([, command]) => `${command} 2>&1 || echo "exit code $?"; echo '${border}'`),
     `kprobe status --output=json; echo '${border}'`,
     hint,
@@ -42,7 +46,9 @@ function demo(): ReadonlyMap<string, string> {
   })
   expect(status, stderr).toBe(0)
   const texts = stdout.split(`${border}\n`)
-  return new Map([...SHOWN.map(([name]) => name), 'status-json', 'hint'].map((name, at) => [name, texts[at] ?? '']))
+  return new Map(
+    [...SHOWN.map(([name]) => name), 'status-json', 'hint'].map((name, at) => [name, texts[at] ?? '']),
+  )
 }
 
 /** The table of `kubectl kprobe status`; the pods of two nodes answer `stdout`. */
@@ -54,11 +60,11 @@ async function statusOfNodes(stdout: string): Promise<string> {
     status: { conditions: [{ type: 'Ready', status: 'True' }] },
   }))
   tool('ip', 'link', 'set', 'lo', 'up')
-  const server = await ExecServer.start({ pods, answer: () => ({ stdout }) })
+  const server = await ExecServer.start({ pods, answer: () => ({ stdout, code: 3 }) })
   try {
     writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig)
     const io = new FakeIo()
-    expect(await nodes.run(['status', `--kubeconfig=${join(folder, 'kubeconfig')}`], io)).toBe(0)
+    expect(await nodes.run(['status', `--kubeconfig=${join(folder, 'kubeconfig')}`], io)).toBe(3)
     return io.stdout
   } finally {
     await server.close()
@@ -79,6 +85,7 @@ function kindsOf(lines: readonly string[]): readonly string[] {
         .replaceAll(/\d[\d.:TZ-]*/g, 'N')
         .replaceAll(/\b(?:[KM]iB|B)\b/g, 'bytes')
         .replaceAll(/\bpackets?\b/g, 'packets')
+        .replaceAll(/\bconnections?\b/g, 'connections')
         .replaceAll(/\s+/g, ' '),
     )
   return [...new Set(kinds)]
@@ -91,19 +98,22 @@ function showsToday(name: string, command: string, output: string): void {
 }
 
 describe('the pictures of docs/look.md', () => {
-  it('npm run demo shows real connections, and why one is rejected, as in the pictures', async () => {
+  it('npm run demo shows real connections, and why one has no answer, as in the pictures', async () => {
     const texts = demo()
     const textOf = (name: string) => texts.get(name) ?? ''
-    expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +\d+ /m)
+    expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +shop\/cart-[ab] +\d+ /m)
     expect(textOf('drops')).toContain(
       'shop/coming-soon:http (ClusterIP) from pod20: rejected: the Service has no usable endpoint',
     )
     expect(textOf('trace')).toMatch(
-      /shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 by pod1[12]/,
+      /shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 \(pod shop\/cart-[ab]\) by pod1[12]/,
     )
-    expect(textOf('why')).toContain('shop/coming-soon:http has no ready endpoint: 1 of 1 is not ready')
+    expect(textOf('why')).toMatch(
+      /^the rules send it to 2 endpoints; (\d+) of \1 connections? to 10\.244\.0\.16:8080 [\s\S]*\nexit code 3$/m,
+    )
+    expect(textOf('top')).toMatch(/^shop\/search:http .* \d+\/\d+ +\d+$/m)
     expect(textOf('hint')).toMatch(
-      /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080, /,
+      /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080 \(pod shop\/cart-a\), /,
     )
     for (const [name, command] of SHOWN) showsToday(name, command, textOf(name))
     showsToday('nodes', 'kubectl kprobe status', await statusOfNodes(textOf('status-json')))

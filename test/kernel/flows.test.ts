@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { connect, createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { runCommand } from '../../src/commands.ts'
 import { FlowWatch } from '../../src/inspect/live/flow-reading.ts'
@@ -245,6 +245,7 @@ async function follow(...args: readonly string[]) {
     `--admin-socket=${socket}`,
     ...args,
   ])
+  onTestFinished(() => void child.kill())
   const said = { out: '', err: '' }
   child.stdout?.on('data', chunk => {
     said.out += chunk

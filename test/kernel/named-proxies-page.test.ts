@@ -6,7 +6,7 @@ import { missingLines, Page, PageShell } from '../support/page.ts'
 /* The commands without a cluster; those of a cluster are run by test/reference/named-proxies-page.test.ts. */
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
-const PAGE = new Page('docs/named-proxies.md')
+const PAGE = new Page('docs/named-proxies.md', 'docs/named-data-plane.md')
 const steps = PAGE.steps('sh', 'sh files')
 
 let outputs: readonly string[]

@@ -13,7 +13,7 @@ import { PodHost } from './pod-host.ts'
  * namespaces, with the real kubectl, API server and controller of EndpointSlices.
  */
 
-const PAGE = new Page('docs/named-proxies.md')
+const PAGE = new Page('docs/named-proxies.md', 'docs/named-data-plane.md')
 const steps = PAGE.steps('sh', 'sh cluster')
 const NODE = 'example-node'
 const STARTED = 'the node is there'

@@ -21,14 +21,14 @@ export interface Step {
   readonly said: string
 }
 
-/** A page of documentation with blocks of commands. */
+/** A page of documentation with blocks of commands, or several that are read one after the other. */
 export class Page {
   readonly text: string
   readonly blocks: readonly Block[]
 
-  /** Takes the path from the top folder. */
-  constructor(path: string) {
-    this.text = readFileSync(ROOT + path, 'utf8')
+  /** Takes paths from the top folder. */
+  constructor(...paths: readonly string[]) {
+    this.text = paths.map(path => readFileSync(ROOT + path, 'utf8')).join('\n')
     this.blocks = [...this.text.matchAll(/^```([^\n]*)\n([\s\S]*?)^```$/gm)].map(
       ([, kind = '', text = '']) => ({ kind, text }),
     )

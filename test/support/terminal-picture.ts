@@ -8,13 +8,14 @@ const escaped = (text: string): string =>
 const plain = (text: string): string =>
   text.replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&amp;', '&')
 
-/** A terminal of 112 columns: longer lines go on in the next row, of class `on`. */
+/** A terminal of 112 columns: longer lines are wrapped at words, and go on in the next row, of class `on`. */
 export function drawTerminal(command: string, output: string): string {
   const lines = [`$ ${command}`, ...output.trimEnd().split('\n')]
   const rows = lines.flatMap((line, at) =>
-    Array.from({ length: Math.max(1, Math.ceil(line.length / COLUMNS)) }, (_, part) => ({
+    // A row keeps the blank at its end, so that the rows together are the line.
+    (line.match(new RegExp(`.{1,${COLUMNS - 1}}(?: |$)|.{1,${COLUMNS}}`, 'g')) ?? ['']).map((text, part) => ({
       kind: part > 0 ? 'on' : at === 0 ? 'command' : 'line',
-      text: line.slice(part * COLUMNS, (part + 1) * COLUMNS),
+      text,
     })),
   )
   const width = Math.ceil(Math.max(...rows.map(({ text }) => text.length)) * CELL.width + 2 * CELL.margin)

@@ -272,7 +272,7 @@ async function readLog(path: string | undefined): Promise<Buffer> {
     throw new Error('the daemon writes no log file; add one with --log-file=FILE (`kubectl logs ... > FILE`)')
   return await lent(await open(path), async file => {
     const { size } = await file.stat()
-    // The end of a log, 4 MiB at most, as docs/commands.md says.
+    // The end of a log, 4 MiB at most, as docs/commands-live.md says.
     const length = Math.min(size, 4 * 1024 * 1024)
     const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length)
     const end = buffer.subarray(0, bytesRead)

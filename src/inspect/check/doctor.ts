@@ -4,7 +4,7 @@ import { count, rfc3339 } from '../../base/text.ts'
 import { usualSocket } from '../../cli/admin-client.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, readText, tableText } from '../../cli/io.ts'
-import { processesNamed, readLines } from '../../cli/processes.ts'
+import { processesNamed, processesOf, readLines } from '../../cli/processes.ts'
 import { flaggedCommand } from '../../cli/request.ts'
 import type { Config } from '../../config/config.ts'
 import { MODEL_FLAGS, WITHOUT_EFFECT } from '../../config/flags.ts'
@@ -20,6 +20,7 @@ import { LAYOUTS, NFT_FAMILIES } from '../../modes/common/tables.ts'
 import { isTraceTable } from '../../modes/common/trace-table.ts'
 import { ipvsTexts, lookElsewhere } from '../../modes/foreign/leftovers.ts'
 import { neighborsOf } from '../../modes/foreign/neighbors.ts'
+import { PROCESSES } from '../../modes/foreign/programs.ts'
 import type { Finding, ReadText } from '../../modes/mode.ts'
 import { anyMode, findMode, MODES } from '../../modes/registry.ts'
 import { damageFindings, type RuleFindings } from '../programmed.ts'
@@ -148,12 +149,20 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
       usesIpvs: findMode(config.proxyMode).device !== undefined,
       wroteIptables,
       proxy,
+      devices: deviceNames(await readLines('/proc/net/dev')),
+      processes: new Set((await processesOf(PROCESSES)).map(({ name }) => name)),
+      masqueradeBit: config.masqueradeBit,
     })
     const told = neighbors.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),
     )
     return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
   })
+}
+
+/** Gives the names of network devices from the lines of /proc/net/dev, whose first two are a heading. */
+function deviceNames(lines: readonly string[]): readonly string[] {
+  return lines.flatMap(line => /^\s*([^\s:]+):/.exec(line)?.[1] ?? [])
 }
 
 /** Warns of a running kube-proxy, which restores its rules when another program removes them. */
@@ -220,6 +229,8 @@ export async function settingFindings(
     localnet(wroteIptables, read),
     tableRoom(read),
     memoryScore(config, read),
+    selinux(read),
+    apparmor(read),
   ])
   return found.filter(finding => finding !== undefined)
 }
@@ -272,6 +283,23 @@ async function memoryScore({ oomScoreAdj }: Config, read: ReadText): Looked {
   if (value === undefined || Number(value) <= oomScoreAdj) return undefined
   const text = `${value} now; the daemon sets ${oomScoreAdj}, which needs CAP_SYS_RESOURCE`
   return { kind: 'note', subject: 'oom_score_adj', text }
+}
+
+const LABEL = '/proc/self/attr/current'
+
+async function selinux(read: ReadText): Looked {
+  if ((await read('/sys/fs/selinux/enforce')) !== '1') return undefined
+  const label = (await read(LABEL))?.replaceAll('\0', '') ?? 'unknown'
+  const text = `enforced; this process has the label ${label}: the audit log names what the policy denies to it`
+  return { kind: 'note', subject: 'SELinux', text }
+}
+
+/** Runtimes confine containers by a profile of their own, unless they are privileged. */
+async function apparmor(read: ReadText): Looked {
+  const profile = /^(.+) \(enforce\)/.exec((await read(LABEL)) ?? '')?.[1]
+  if (profile === undefined) return undefined
+  const text = `${profile} is enforced; profiles of runtimes deny writes to /proc/sys: run \`kprobe init\` in a privileged init container`
+  return { kind: 'note', subject: 'AppArmor', text }
 }
 
 /** Compares the configured conntrack timeouts with those of the kernel. */

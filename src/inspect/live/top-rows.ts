@@ -70,17 +70,15 @@ function summed(rows: readonly TopRow[]): readonly TopRow[] {
       perSecond: sum.perSecond + perSecond,
       total: sum.total + total,
       open: open === undefined ? sum.open : (sum.open ?? 0) + open,
-      ...(unanswered === undefined
-        ? {}
-        : {
-            unanswered: {
-              unanswered: (sum.unanswered?.unanswered ?? 0) + unanswered.unanswered,
-              connections: (sum.unanswered?.connections ?? 0) + unanswered.connections,
-            },
-          }),
+      unanswered: addedCounts(sum.unanswered, unanswered),
     })
   }
   return [...sums.values()]
+}
+
+function addedCounts(a: TopRow['unanswered'], b: TopRow['unanswered']): TopRow['unanswered'] {
+  if (a === undefined || b === undefined) return a ?? b
+  return { unanswered: a.unanswered + b.unanswered, connections: a.connections + b.connections }
 }
 
 export const ROWS_MAX = 10_000

@@ -170,9 +170,8 @@ class Reading {
     if (silentS < ANSWER_S || silentS > WINDOW_S) return
     const key = keyOf(record)
     const pair = this.pairs.get(key) ?? { record, unanswered: 0, answered: 0, isOneClient: true }
-    this.isCut ||= this.pairs.size >= PAIRS_MAX && !this.pairs.has(key)
-    if (this.isCut && !this.pairs.has(key)) return
-    this.pairs.set(key, pair)
+    if (this.pairs.size < PAIRS_MAX) this.pairs.set(key, pair)
+    else this.isCut ||= !this.pairs.has(key)
     pair.unanswered++
     if (record.client !== pair.record.client) pair.isOneClient = false
   }

@@ -241,7 +241,7 @@ function statusDetail(answer: Json): string {
   const sentence = textAt(answer, 'sentence')
   if (sentence === '') throw new Error('the answer is not the status of a node')
   const daemon = listAt(answer, 'facts').find(fact => textAt(fact, 'name') === 'daemon')
-  const version = textAt(fieldOf(daemon, 'values'), 'version')
+  const [version = ''] = textAt(fieldOf(daemon, 'values'), 'version').split(' ')
   const [worst, ...others] = listAt(answer, 'problems')
   const more = others.length === 0 ? '' : `; ${count(others.length, 'more problem')}`
   const what = worst === undefined ? sentence : `${textAt(worst, 'text')}${more}`

@@ -28,8 +28,6 @@ export const IPCTNL_MSG_CT_GET_STATS = 5
 
 export const CTA_TUPLE_ORIG = 1
 export const CTA_TUPLE_REPLY = 2
-export const CTA_STATUS = 3
-export const CTA_ID = 12
 
 export const CTA_TUPLE_IP = 1
 export const CTA_TUPLE_PROTO = 2
@@ -133,17 +131,15 @@ const COUNTERS = attributeSet({
 export const RECORD = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
-  status: [CTA_STATUS, u32be],
+  status: [3, u32be],
   sent: [9, nested(COUNTERS)],
   received: [10, nested(COUNTERS)],
   time: [20, nested(attributeSet({ startNs: [1, u64be], stopNs: [2, u64be] }))],
 })
 
-export const REPLIED = attributeSet({ status: [CTA_STATUS, u32be] })
-
 /** The fields of an entry that show whether it was answered, and when its last packet passed. */
 export const PROGRESS = attributeSet({
-  status: [CTA_STATUS, u32be],
+  status: [3, u32be],
   protocolInfo: [4, nested(attributeSet({ tcp: [1, nested(attributeSet({ state: [1, u8] }))] }))],
   timeoutS: [7, u32be],
 })

@@ -29,8 +29,8 @@ import {
   messageType,
   NFNLGRP_CONNTRACK_DESTROY,
   NFNLGRP_CONNTRACK_NEW,
+  PROGRESS,
   RECORD,
-  REPLIED,
   type TUPLE,
 } from './flow.ts'
 
@@ -89,9 +89,9 @@ function hasReply(status = IPS_SEEN_REPLY): boolean {
   return (status & IPS_SEEN_REPLY) !== 0
 }
 
-/** Tests whether the answerer has sent a packet, and decodes nothing else. */
+/** Tests whether the answerer has sent a packet, without decoding the tuples. */
 export function isAnswered(view: ByteView, message: Message): boolean {
-  return hasReply(readAttributes(view, REPLIED, nfSpan(message)).status)
+  return hasReply(readAttributes(view, PROGRESS, nfSpan(message)).status)
 }
 
 type Counters = ValuesOf<typeof RECORD>['sent']

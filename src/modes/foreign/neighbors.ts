@@ -1,14 +1,14 @@
 import { count } from '../../base/text.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
-import type { HookFamily } from '../../kernel/nft/state.ts'
-import type { ForeignTable, SurveyedChain } from '../../kernel/nft/survey.ts'
+import type { SurveyedChain } from '../../kernel/nft/survey.ts'
 import { isKubeProxyChain, KUBE_PROXY } from '../common/kube-proxy.ts'
 import { MODES, proxyOfTable } from '../registry.ts'
 import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
 import { DROP_ADVICE, droppingChains, hookName } from './dropping-chains.ts'
 import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers.ts'
-import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
+import { kubeProxyChains } from './legacy-iptables.ts'
 import { orderAdvice } from './nat-order.ts'
+import { programsOf, type Surroundings } from './programs.ts'
 
 /** Another program on this node that changes packets before or after kprobe. */
 interface Neighbor {
@@ -17,10 +17,7 @@ interface Neighbor {
   readonly advice: string
 }
 
-export interface Neighborhood {
-  readonly chains: readonly SurveyedChain[]
-  /** The tables of other programs, with their rules. */
-  readonly tables?: readonly ForeignTable<HookFamily>[]
+export interface Neighborhood extends Surroundings {
   /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
   /** kprobe writes iptables chains, or is about to. */
@@ -31,7 +28,6 @@ export interface Neighborhood {
   readonly wroteIptables?: boolean
   /** The name of this proxy; undefined for the unnamed one. Another proxy serves the Services that a named one does not. */
   readonly proxy?: string | undefined
-  readonly legacyTables: readonly LegacyTable[]
   /** Virtual servers: the lines of /proc/net/ip_vs without the heading. */
   readonly virtualServers: readonly string[]
   /** Descriptions of other leftovers that only kube-proxy removes. */
@@ -48,6 +44,7 @@ export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
     ...namedChains(around),
     ...(around.proxy === undefined ? legacyProxies(around) : []),
     ...legacy(around),
+    ...programs(around),
   ]
 }
 
@@ -192,6 +189,14 @@ function legacy({ chains, legacyTables, writesIptables }: Neighborhood): readonl
 
 const ONE_FLAVOR =
   'both see the same packets, in an order that is hard to predict; use one flavor of iptables (update-alternatives)'
+
+/** Names the programs that docs/neighbors.md describes. */
+function programs(around: Neighborhood): readonly Neighbor[] {
+  return programsOf(around).map(({ name, by, effect, conflict }) => {
+    const what = `${name} is on this node (${by})`
+    return conflict === undefined ? note(what, effect) : warning(what, `${conflict}; ${effect}`)
+  })
+}
 
 function tablesOf(chains: readonly SurveyedChain[]): readonly string[] {
   return [...new Set(chains.map(({ family, table }) => `${family} ${table}`))].sort()

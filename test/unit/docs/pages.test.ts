@@ -66,6 +66,14 @@ describe('README.md', () => {
 })
 
 describe('the pages', () => {
+  it('have at most 250 lines; docs/api is made from the source', () => {
+    const long = PAGES.filter(path => !path.startsWith('docs/api/')).flatMap(path => {
+      const { length } = read(path).trimEnd().split('\n')
+      return length > 250 ? [`${path}: ${length}`] : []
+    })
+    expect(long).toEqual([])
+  })
+
   it('have links that lead somewhere', () => {
     expect(PAGES.length).toBeGreaterThan(40)
     expect(PAGES.flatMap(path => brokenLinks(path).map(link => `${path}: ${link}`))).toEqual([])
@@ -181,12 +189,12 @@ describe('sentences that source decides', () => {
     [...(part.exec(read(path))?.[0] ?? '').matchAll(/'(\w+)'/g)].map(([, word = '']) => word)
   const paragraphsOf = (path: string) => read(path).split(/\n\n|\n(?=- )/)
 
-  it('docs/commands.md has the words of `kprobe nodes` for a result, in its table and in JSON', () => {
+  it('docs/commands-live.md has the words of `kprobe nodes` for a result, in its table and in JSON', () => {
     const marks = quotedIn('src/inspect/nodes/nodes.ts', /const MARKS[^}]*}/)
     const results = [...read('src/inspect/nodes/nodes.ts').matchAll(/^ {2}(\w+): '(?:ok|[A-Z]+)',$/gm)].map(
       ([, word]) => word,
     )
-    const said = paragraphsOf('docs/commands.md').find(text => text.includes('has `nodes`')) ?? ''
+    const said = paragraphsOf('docs/commands-live.md').find(text => text.includes('has `nodes`')) ?? ''
     expect(marks.length + results.length).toBeGreaterThanOrEqual(6)
     expect(
       [...marks.filter(word => word !== 'result'), ...results].filter(word => !said.includes(`\`${word}\``)),

@@ -43,6 +43,20 @@ describe('settingFindings', () => {
     expect(findings).toContain('ok net/netfilter/nf_conntrack_max: 17 of 262144 connections tracked')
   })
 
+  it('names the security module that confines the process', async () => {
+    const label = '/proc/self/attr/current'
+    expect(
+      await found({ '/sys/fs/selinux/enforce': '1', [label]: 'system_u:system_r:spc_t:s0\0' }),
+    ).toContain(
+      'note SELinux: enforced; this process has the label system_u:system_r:spc_t:s0: the audit log names what the policy denies to it',
+    )
+    expect(await found({ [label]: 'cri-containerd.apparmor.d (enforce)' })).toContain(
+      'note AppArmor: cri-containerd.apparmor.d is enforced; profiles of runtimes deny writes to /proc/sys: run `kprobe init` in a privileged init container',
+    )
+    const unconfined = await found({ '/sys/fs/selinux/enforce': '0', [label]: 'unconfined' })
+    expect(unconfined.filter(text => /SELinux|AppArmor/.test(text))).toEqual([])
+  })
+
   it('warns of what keeps Services from working, and of a table that is almost full', async () => {
     const findings = await found({
       '/proc/sys/net/ipv4/ip_forward': '0',

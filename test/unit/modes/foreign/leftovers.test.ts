@@ -265,6 +265,8 @@ describe('kprobe doctor', () => {
       virtualServers: [],
       writesIptables: false,
     }
-    expect(neighborsOf(around)).toEqual([])
+    expect(neighborsOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
+      'note: kube-router is on this node (rules in ip filter)',
+    ])
   })
 })
