@@ -139,7 +139,8 @@ async function bundle() {
   requireListed(packages, program)
   requireAscii(program)
   const commandPackages = await bundleClient()
-  const versions = versionsOf({ daemon: packages, commands: commandPackages })
+  const pagePackages = await bundlePage()
+  const versions = versionsOf({ daemon: packages, commands: commandPackages, page: pagePackages })
   const text = readFileSync(program, 'utf8').replace(JSON.stringify(PACKAGES_HERE), () =>
     JSON.stringify(versions),
   )
@@ -157,18 +158,17 @@ async function bundle() {
     date: BUILD.KPROBE_COMMIT_DATE,
     packages,
     commandPackages,
+    pagePackages,
   }
   writeFileSync(`${root}dist/build.json`, `${JSON.stringify(about, null, 2)}\n`)
 }
 
 /** The daemon runs with the rights to write the node's firewall: what comes into it is decided, not found. */
-function requireListed(found, program) {
-  const others = found.filter(key => !PROGRAM_PACKAGES.includes(key))
+function requireListed(found, program, listed = PROGRAM_PACKAGES) {
+  const others = found.filter(key => !listed.includes(key))
   if (others.length === 0) return
   rmSync(program)
-  throw new Error(
-    `${program} contains packages that PROGRAM_PACKAGES of deploy/build.mjs does not list: ${others}`,
-  )
+  throw new Error(`${program} contains packages that deploy/build.mjs does not list: ${others}`)
 }
 
 /** JSON for src/base/build-info.ts: names and versions of the packages at these keys of package-lock.json. */
@@ -180,17 +180,24 @@ function versionsOf(groups) {
   )
 }
 
-const UI_COMPRESSED_BYTES_MAX = 150_000
+/** 16,000 today. */
+const UI_COMPRESSED_BYTES_MAX = 50_000
 
-/** The web page, which the daemon reads at the first request. */
+/** The packages that may be in the page, which a browser runs; decision 0007 says why these. */
+const PAGE_PACKAGES = ['node_modules/preact']
+
+/** The web page, which the daemon reads at the first request. Gives the packages in it. */
 async function bundlePage() {
-  await build({
+  const { metafile } = await build({
+    metafile: true,
     absWorkingDir: root,
-    entryPoints: { page: 'src/ui/main.ts' },
+    entryPoints: { page: 'src/ui/main.tsx' },
     outdir: 'dist/ui',
     bundle: true,
     format: 'esm',
     target: 'es2022',
+    jsx: 'automatic',
+    jsxImportSource: 'preact',
     define: defines(),
     minify: true,
     legalComments: 'eof',
@@ -202,6 +209,9 @@ async function bundlePage() {
   const bytes = files.reduce((sum, file) => sum + gzipSync(file).length, 0)
   if (bytes > UI_COMPRESSED_BYTES_MAX)
     throw new Error(`dist/ui has ${bytes} bytes compressed, more than ${UI_COMPRESSED_BYTES_MAX}`)
+  const packages = packagesIn(metafile)
+  requireListed(packages, `${root}dist/ui/page.js`, PAGE_PACKAGES)
+  return packages
 }
 
 /** Keys in package-lock.json of the packages that a bundle contains code of. */
@@ -292,7 +302,6 @@ function writeManual() {
 
 rmSync(`${root}dist/program.cache`, { force: true })
 await bundle()
-await bundlePage()
 placeAddon()
 keepCode()
 checkCode()

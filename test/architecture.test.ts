@@ -39,10 +39,10 @@ function filesUnder(folder: string, extensions: RegExp): SourceFile[] {
     .filter(entry => entry.isFile() && extensions.test(entry.name))
     .map(entry => `${entry.parentPath}/${entry.name}`.slice(ROOT.length))
     .sort()
-    .map(path => sourceFile(path, textOf(path), kept && (text => kept.of(text))))
+    .map(path => sourceFile(path, textOf(path), kept && ((text, hasJsx) => kept.of(text, hasJsx))))
 }
 
-const src = filesUnder('src', /\.ts$/)
+const src = filesUnder('src', /\.tsx?$/)
 const native = filesUnder('native', /\.[ch]$/)
 const tests = filesUnder('test', /\.(ts|mjs|c)$/)
 const every = [...src, ...native, ...tests]

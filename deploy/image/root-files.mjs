@@ -75,7 +75,7 @@ export function rootFiles({ top, node, scratch, created, nonroot }) {
   const libraries = librariesOf([node, addon, launcher, ...native])
   const owners = packagesOf(libraries)
   const build = JSON.parse(readFileSync(join(top, 'dist/build.json'), 'utf8'))
-  const ofCommands = [...build.commandPackages, ...loaded.map(({ key }) => key)]
+  const ofCommands = [...build.commandPackages, ...build.pagePackages, ...loaded.map(({ key }) => key)]
   const packages = [...new Set([...build.packages, ...ofCommands])].sort()
   const licenses = licensesOf({ top, node, owners, packages })
   const sbom = sbomFor({

@@ -36,7 +36,7 @@ export function buildFacts(): Readonly<Record<string, string>> {
   return Object.fromEntries(Object.entries(facts).filter(([, value]) => value !== ''))
 }
 
-/** The packages that the bundler put into the daemon and into the file that only `kprobe nodes` loads, with versions. */
+/** The packages, with versions, that the bundler put into the daemon, into the file that only `kprobe nodes` loads, and into the page. */
 export function bundledPackages(): Readonly<Record<string, readonly string[]>> | undefined {
   const packages = process.env.KPROBE_PACKAGES
   return packages === undefined ? undefined : JSON.parse(packages)

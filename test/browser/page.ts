@@ -1,7 +1,11 @@
+import { execFileSync } from 'node:child_process'
+import { writeFileSync } from 'node:fs'
 import { createConnection, createServer } from 'node:net'
 import { join } from 'node:path'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
 import { demandAnswer } from '../../src/cli/admin-client.ts'
+import { Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
 import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
@@ -49,6 +53,64 @@ export async function watchedPage(
   return { page, complaints, foreign }
 }
 
+const PORT = 8_080
+export const ORIGIN = `http://127.0.0.1:${PORT}`
+
+/** A daemon with these objects in a network namespace of its own, and a browser beside it. */
+export class PageRig {
+  readonly daemons = new Daemons()
+  readonly socket: string
+  readonly #opened: Watched[] = []
+  readonly #browser: Browser
+
+  private constructor(browser: Browser) {
+    this.#browser = browser
+    this.socket = join(this.daemons.folder(), 'admin.sock')
+  }
+
+  static async start(items: readonly object[], ...args: readonly string[]): Promise<PageRig> {
+    freshNetns()
+    execFileSync('ip', ['link', 'set', 'lo', 'up'])
+    const rig = new PageRig(await openBrowser())
+    const source = join(rig.daemons.folder(), 'objects.json')
+    writeFileSync(source, JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
+    const flags = [`--admin-socket=${rig.socket}`, `--ui-address=${PORT}`, '--log-rejects=7', ...args]
+    await rig.daemons.running({ source, args: flags })
+    return rig
+  }
+
+  /** An empty page. */
+  async blank(options: BrowserContextOptions = {}): Promise<Watched> {
+    const watched = await watchedPage(this.#browser, ORIGIN, options)
+    this.#opened.push(watched)
+    return watched
+  }
+
+  /** A view of the page, with its data on show. */
+  async open(view: string, options: BrowserContextOptions = {}): Promise<Watched> {
+    const watched = await this.blank(options)
+    await watched.page.goto(`${ORIGIN}/#${view}`)
+    await shown(watched.page, '#content:not([hidden])')
+    return watched
+  }
+
+  async closePages(): Promise<void> {
+    for (const { page } of this.#opened.splice(0)) await page.context().close()
+  }
+
+  async end(): Promise<void> {
+    await this.#browser.close()
+    await this.daemons.end()
+  }
+}
+
+export const texts = (page: Page, selector: string) => page.locator(selector).allTextContents()
+
+export async function rowTexts(page: Page, caption: string): Promise<readonly string[][]> {
+  const rows = page.getByRole('table', { name: caption }).locator('tbody tr')
+  return (await rows.allInnerTexts()).map(text => text.split('\t').map(cell => cell.trim()))
+}
+
 /** Waits until the page shows a view's data, or its banner. */
 export async function shown(page: Page, selector: string): Promise<void> {
   await page.locator(selector).first().waitFor({ state: 'visible' })
@@ -91,6 +153,9 @@ export async function forwarded(
   return { port: address.port, end: () => server.close() }
 }
 
+/** As long as the name of a Pod may be. */
+export const LONG_POD = `cart-${'0123456789'.repeat(25)}`.slice(0, 253)
+
 /** A direction mark and markup where Kubernetes lets any text be: in the name of an endpoint's node. */
 export const HOSTILE = '\u202enode<img src=x onerror=alert(1)>'
 
@@ -104,8 +169,8 @@ export function shop(others: number): readonly object[] {
       ports: [{ name: 'http', port: 80, nodePort: 30_080 }],
     }),
     sliceOf('shop/cart', [
-      '10.1.0.1',
-      endpoint('10.1.0.2', { nodeName: 'other-node' }),
+      endpoint('10.1.0.1', { pod: 'cart-7f9c' }),
+      endpoint('10.1.0.2', { nodeName: 'other-node', pod: LONG_POD }),
       endpoint('10.1.0.3', { ready: false, nodeName: HOSTILE }),
     ]),
     serviceOf('shop/checkout', '10.96.0.2'),
@@ -117,6 +182,26 @@ export function shop(others: number): readonly object[] {
       return [serviceOf(name, `10.97.${host}`), sliceOf(name, [`10.2.${host}`])]
     }).flat(),
   ]
+}
+
+/** The least contrast of texts of the page against what is behind them, by WCAG 2. */
+export async function contrast(page: Page): Promise<number> {
+  return await page.evaluate<number>(`(() => {
+    const light = color => {
+      const [r, g, b] = color.match(/[0-9.]+/g).map(Number).map(each => each / 255)
+        .map(each => (each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4))
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b
+    }
+    const backOf = each => {
+      const color = getComputedStyle(each).backgroundColor
+      return color === 'rgba(0, 0, 0, 0)' && each.parentElement ? backOf(each.parentElement) : color
+    }
+    const ratios = [...document.querySelectorAll('header a, main :not(svg, svg *, button, input, select, option)')]
+      .filter(each => each.getClientRects().length > 0)
+      .map(each => [light(getComputedStyle(each).color), light(backOf(each))])
+      .map(([text, back]) => (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05))
+    return Math.min(...ratios)
+  })()`)
 }
 
 /** Where the pictures in the documents are written; undefined to write none. */

@@ -17,9 +17,9 @@ export class KeptFacts {
     this.#before = factsIn(file)
   }
 
-  of(text: string): SourceFacts {
+  of(text: string, hasJsx = false): SourceFacts {
     const key = createHash('sha256').update(this.#reader).update('\0').update(text).digest('base64')
-    const facts = this.#before.get(key) ?? factsOf(text)
+    const facts = this.#before.get(key) ?? factsOf(text, hasJsx)
     this.#now.set(key, facts)
     return facts
   }

@@ -30,11 +30,11 @@ type HiddenImport = 'getBuiltinModule' | 'createRequire' | 'import()'
 
 export const ARROW = 'arrow function'
 
-/** Reads TypeScript and JavaScript. */
-export function factsOf(text: string): SourceFacts {
+/** Reads TypeScript and JavaScript; with JSX, `<T>` in front of a value is an element. */
+export function factsOf(text: string, hasJsx = false): SourceFacts {
   const { program } = parse(text, {
     sourceType: 'module',
-    plugins: ['typescript'],
+    plugins: hasJsx ? ['typescript', 'jsx'] : ['typescript'],
     attachComment: false,
   })
   const facts = {

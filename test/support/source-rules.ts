@@ -18,7 +18,9 @@ const NO_FACTS: SourceFacts = {
 }
 
 export function sourceFile(path: string, text: string, read = factsOf): SourceFile {
-  const facts = /\.[ch]$/.test(path) ? { ...NO_FACTS, functions: functionsOfC(text) } : read(text)
+  const facts = /\.[ch]$/.test(path)
+    ? { ...NO_FACTS, functions: functionsOfC(text) }
+    : read(text, path.endsWith('.tsx'))
   return { path, text, ...facts }
 }
 
@@ -186,6 +188,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // Kernel settings that have no netlink: /proc/sys and /sys.
   'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises', 'node:os'],
   config: ['node:fs/promises', 'yaml'],
+  // In the browser.
+  ui: ['preact', 'preact/hooks'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],
   'daemon/instance-lock.ts': ['node:fs/promises'],
@@ -252,7 +256,7 @@ export function importComplaints(file: SourceFile): string[] {
         complaints.push(`${file.path}: imports ${module}: MAY_USE of test/support/source-rules.ts lacks it`)
       continue
     }
-    if (!/\.(ts|json|node)$/.test(module))
+    if (!/\.(tsx?|json|node)$/.test(module))
       complaints.push(`${file.path}: imports ${module} without its extension`)
     const to = inSrc(resolvePath(file.path, module))
     const why = roomComplaint(from, to) ?? forbidden(from, to)

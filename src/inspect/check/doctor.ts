@@ -96,12 +96,17 @@ export async function trafficFindings(config: Config): Promise<RuleFindings> {
   const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
   const { findings, modes } = await damageFindings(config, NFT_FAMILIES)
   const others = await neighborFindings(config, wroteIptables)
+  return { findings: [...findings, ...others, ...(await forwardingFindings())], modes }
+}
+
+/** Finds settings of the kernel that keep packets from Services: a few files. */
+export async function forwardingFindings(): Promise<readonly Finding[]> {
   const settings = await Promise.all([
     forwarding(readText, 'net/ipv4/ip_forward', 'IPv4'),
     forwarding(readText, 'net/ipv6/conf/all/forwarding', 'IPv6'),
     bridged(readText),
   ])
-  return { findings: [...findings, ...others, ...settings.filter(each => each !== undefined)], modes }
+  return settings.filter(each => each !== undefined)
 }
 
 function warned(finding: Finding, lacking: NftFamily | undefined): Finding {

@@ -47,10 +47,16 @@ export interface DaemonState {
   readonly commits: readonly { readonly time: string; readonly reason: string; readonly changes: number }[]
 }
 
+/** How the sampler names Services; where `socket` is undefined, it reads no state of a daemon. */
+export type TopNames = Pick<
+  FlowNames,
+  'socket' | 'notice' | 'version' | 'serviceOf' | 'podAt' | 'refresh' | 'noticesAbout'
+>
+
 interface TopSamplerOptions {
   readonly clock: Clock
   readonly wallMs: () => number
-  readonly names: FlowNames
+  readonly names: TopNames
   /** `namespace/name`, or `namespace/` for all Services of it; empty for all. */
   readonly service: string
   readonly proxyName: string | undefined

@@ -1,20 +1,13 @@
-import { PersistentMap } from '../../base/collections.ts'
-import { formatIpPort } from '../../base/ip.ts'
-import { compareTexts, count, oneLine } from '../../base/text.ts'
-import { FlagReader, quote, readArguments } from '../../config/flag.ts'
+import { formatIp, formatIpPort } from '../../base/ip.ts'
+import { compareTexts, count } from '../../base/text.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
-import type { PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
-import type { Memo } from '../../model/resolve.ts'
-import type { Service, ServiceKey } from '../../model/service.ts'
-import { knownIn, type Loaded } from '../load.ts'
-import { rounded, shareByDestination } from '../why/answer.ts'
-import { QUESTION_FLAGS, readQuestion, resolveQuestion } from '../why/explain-question.ts'
-import { refusedText, whyUnserved } from '../why/explain-reasons.ts'
-import { type Explanation, explained, followed } from '../why/explanation.ts'
-import { unforwarded } from '../why/outcome.ts'
-import { drawingOf, pictureOf } from '../why/why-picture.ts'
+import type { ServiceFrontends } from '../../model/frontend.ts'
+import type { Service, ServiceKey, SliceList } from '../../model/service.ts'
+import { type UnansweredRow, unansweredText } from '../live/unanswered-rows.ts'
+import { knownIn } from '../load.ts'
+import { refusedText } from '../why/explain-reasons.ts'
 
-interface PageService {
+export interface PageService {
   readonly service: ServiceKey
   readonly type: string
   /** The first addresses where it is served: `10.96.0.1:80/TCP`, `*:30080/TCP`. */
@@ -24,7 +17,15 @@ interface PageService {
   readonly localEndpoints: number
   /** The problem, in words; empty where there is none. */
   readonly problem: string
+  readonly severity: Severity
+  /** New connections a second; absent while nothing counts them. */
+  readonly perSecond?: number
 }
+
+/** `part`: a field is ignored. `unanswered`: endpoints do not reply. `idle`: no usable endpoint. `refused`: not served. */
+export type Severity = keyof typeof SEVERITIES
+
+const SEVERITIES = { none: 0, part: 1, idle: 2, unanswered: 3, refused: 4 } as const
 
 interface ServicesPage {
   readonly matching: number
@@ -35,219 +36,184 @@ interface ServicesPage {
 
 const FRONTENDS_SHOWN = 4
 
+type Compare = (a: PageService, b: PageService) => number
+
+const byRate: Compare = (a, b) => (b.perSecond ?? 0) - (a.perSecond ?? 0)
+
 /** Rows are in the order of their names before. */
-const SORTS: ReadonlyMap<string, (a: PageService, b: PageService) => number> = new Map([
+const SORTS: ReadonlyMap<string, Compare> = new Map<string, Compare>([
   ['endpoints', (a, b) => b.endpoints - a.endpoints],
   ['fewest', (a, b) => a.endpoints - b.endpoints],
-  ['problem', (a, b) => Number(a.problem === '') - Number(b.problem === '')],
+  ['rate', byRate],
+  ['worst', (a, b) => SEVERITIES[b.severity] - SEVERITIES[a.severity] || byRate(a, b)],
 ])
 
-/** Gives the Services that a viewer requests: `filter`, `sort`, `problems=1`, `offset` and `limit`, at most 200. */
-export function servicesPage(source: PageSource, query: URLSearchParams): ServicesPage {
-  const { snapshot, table, memo, quarantined = [] } = source.held() ?? {}
-  const rejected = new Map(quarantined.map(({ service, error }) => [service, error.message]))
-  const filter = query.get('filter')?.trim().toLowerCase() ?? ''
-  const onlyProblems = query.get('problems') === '1'
-  const rowOf = (service: Service) => {
-    const held = table?.services.get(service.key)
-    const error = rejected.get(service.key)
-    const lack = error === undefined ? lackOf(service, memo) : `rejected by the kernel: ${error}`
-    return pageService(service, held, lack ?? problemOf(held))
+/** What is measured of a Service, by its key. */
+export interface Measured {
+  readonly perSecond: number
+  /** The worst endpoint that does not reply. */
+  readonly silent?: UnansweredRow
+}
+
+/** The Services of a daemon as the page shows them. What is known of a Service is computed again when it changes. */
+export class ServiceRows {
+  readonly #source: PageSource
+  #known = new WeakMap<Service, KnownService>()
+
+  constructor(source: PageSource) {
+    this.#source = source
   }
-  const all = snapshot?.services.values() ?? []
-  const named = all
-    .filter(({ key }) => key.toLowerCase().includes(filter))
-    .sort((a, b) => compareTexts(a.key, b.key))
-  const compare = SORTS.get(query.get('sort') ?? '')
-  // 50 rows unless the page asks otherwise, and 200 at most: each is computed.
-  const [offset, limit] = [wholeNumber(query.get('offset'), 0), wholeNumber(query.get('limit'), 50)]
-  const end = offset + Math.min(limit, 200)
-  // In the order of the names, only the rows on show are computed.
-  if (compare === undefined && !onlyProblems)
-    return { matching: named.length, total: all.length, offset, rows: named.slice(offset, end).map(rowOf) }
-  const rows = named.map(rowOf).filter(({ problem }) => !onlyProblems || problem !== '')
-  const sorted = compare === undefined ? rows : rows.sort(compare)
-  return { matching: rows.length, total: all.length, offset, rows: sorted.slice(offset, end) }
+
+  /** Frees the memory of what is known: no viewer asks any more. */
+  forget(): void {
+    this.#known = new WeakMap()
+  }
+
+  /**
+   * Gives the Services that a viewer requests, the worst first: `filter` (a part of a name, an address, a pod or a problem),
+   * `sort`, `problems=1`, `offset` and `limit`, at most 200. Services that are refused as a whole are among them.
+   */
+  page(query: URLSearchParams, measured?: ReadonlyMap<ServiceKey, Measured>): ServicesPage {
+    const filter = query.get('filter')?.trim().toLowerCase() ?? ''
+    const onlyProblems = query.get('problems') === '1'
+    const all = this.#rows(measured)
+    const matching = all.filter(
+      ({ row: { problem, severity }, text }) =>
+        (!onlyProblems || severity !== 'none') &&
+        (text().includes(filter) || problem.toLowerCase().includes(filter)),
+    )
+    const compare = SORTS.get(query.get('sort') ?? '')
+    // 50 rows unless the page asks otherwise, and 200 at most.
+    const [offset, limit] = [wholeNumber(query.get('offset'), 0), wholeNumber(query.get('limit'), 50)]
+    const rows = matching.map(({ row }) => row)
+    const sorted = compare === undefined ? rows : rows.sort(compare)
+    const shown = sorted.slice(offset, offset + Math.min(limit, 200))
+    return { matching: rows.length, total: all.length, offset, rows: shown }
+  }
+
+  #rows(measured: ReadonlyMap<ServiceKey, Measured> = new Map()): readonly SearchedRow[] {
+    const { snapshot, memo, quarantined = [] } = this.#source.held() ?? {}
+    const rejected = new Map(quarantined.map(({ service, error }) => [service, error.message]))
+    const rowOf = (service: Service): SearchedRow => {
+      const { key } = service
+      const { row, text } = this.#knownOf(service)
+      const error = rejected.get(key)
+      const lack = memo?.caps.refused.get(key)
+      if (error !== undefined) return { row: refused(row, `rejected by the kernel: ${error}`), text }
+      if (lack !== undefined) return { row: refused(row, `not served: it ${lack.refusal.reason}`), text }
+      const its = measured.get(key)
+      return { row: its === undefined ? row : withMeasured(row, its), text }
+    }
+    const known = snapshot?.services.values().map(rowOf) ?? []
+    const wholly = knownIn(this.#source.snapshot()).refusedObjects.flatMap(({ object, reason }) => {
+      const key = /^Service (.+)$/.exec(object)?.[1]
+      if (key === undefined || snapshot?.services.has(key) === true) return []
+      return [{ row: refused({ service: key, ...NOTHING }, `refused: ${reason}`), text: () => key }]
+    })
+    return [...known, ...wholly].sort((a, b) => compareTexts(a.row.service, b.row.service))
+  }
+
+  #knownOf(service: Service): KnownService {
+    const { snapshot, table } = this.#source.held() ?? {}
+    const [held, slices] = [table?.services.get(service.key), snapshot?.slices.get(service.key)]
+    const known = this.#known.get(service)
+    if (known !== undefined && known.held === held && known.slices === slices) return known
+    let searched: string | undefined
+    const text = () => {
+      searched ??= searchedText(service.key, held, slices)
+      return searched
+    }
+    const news = { held, slices, row: pageService(service, held), text }
+    this.#known.set(service, news)
+    return news
+  }
+}
+
+interface SearchedRow {
+  readonly row: PageService
+  /** The name, the addresses and the pods, in lower case. */
+  readonly text: () => string
+}
+
+/** What follows from the objects alone. It is valid as long as they are the same. */
+interface KnownService extends SearchedRow {
+  readonly held: ServiceFrontends | undefined
+  readonly slices: SliceList | undefined
+}
+
+function searchedText(
+  key: ServiceKey,
+  held: ServiceFrontends | undefined,
+  slices: SliceList | undefined = [],
+): string {
+  const ports = held?.ports ?? []
+  const places = ports.flatMap(({ frontends }) =>
+    frontends.map(({ ip, port }) => (ip === undefined ? `:${port}` : formatIpPort(ip, port))),
+  )
+  const endpoints = slices.flatMap(({ endpoints, targetNames = '' }) => [
+    ...endpoints.map(({ ip }) => formatIp(ip)),
+    targetNames,
+  ])
+  return [key.toLowerCase(), ...places, ...endpoints].join('\n')
 }
 
 function wholeNumber(text: string | null, otherwise: number): number {
   return text !== null && /^\d{1,7}$/.test(text) ? Number(text) : otherwise
 }
 
-function pageService(
-  { key, type }: Service,
-  held: ServiceFrontends | undefined,
-  problem: string,
-): PageService {
-  const ports = held?.ports ?? []
-  const frontends = ports.flatMap(({ frontends, protocol }) =>
-    frontends.map(({ ip, port }) => `${ip === undefined ? `*:${port}` : formatIpPort(ip, port)}/${protocol}`),
-  )
-  const sum = (numbers: readonly number[]) => numbers.reduce((total, number) => total + number, 0)
-  return {
-    service: key,
-    type,
-    frontends: frontends.slice(0, FRONTENDS_SHOWN),
-    moreFrontends: Math.max(0, frontends.length - FRONTENDS_SHOWN),
-    endpoints: sum(ports.map(({ cluster, local }) => cluster.length || local.length)),
-    localEndpoints: sum(
-      ports.map(
-        ({ cluster, local }) => (cluster.length > 0 ? cluster : local).filter(each => each.local).length,
-      ),
-    ),
-    problem,
-  }
-}
-
-/** Says which cap of memory keeps a Service from being served; undefined where none does. */
-function lackOf({ key }: Service, memo: Memo | undefined): string | undefined {
-  const refused = memo?.caps.refused.get(key)
-  return refused && `not served: it ${refused.refusal.reason}`
-}
-
-/** Says why nothing leads to a Service that has no frontend on this node, as `kprobe why` does. */
-function unservedText(service: Service, loaded: Loaded, wallMs: number): string {
-  const reasons =
-    service.type === 'ExternalName'
-      ? []
-      : whyUnserved(service, {
-          ...loaded,
-          overCap: loaded.memo.caps.refused.values(),
-          wallMs,
-        })
-  const texts = reasons.map(({ answer, text }) => answer ?? text)
-  return texts.length === 0 ? `${service.key} needs no rules on this node` : texts.join('; ')
-}
-
-function problemOf(held: ServiceFrontends | undefined): string {
-  if (held === undefined) return ''
-  const { service, refusals } = held
-  if (held.ports.every(({ frontends }) => frontends.length === 0))
-    return refusals.map(each => refusedText(service, each)).join('; ')
-  const without = held.ports.filter(({ frontends }) =>
-    frontends.some(({ route: { kind } }) => kind === 'reject' || kind === 'drop'),
-  )
-  return [
-    ...(without.length === 0
-      ? []
-      : [`no usable endpoint: ${without.map(port => port.displayName).join(', ')}`]),
-    ...(held.refusals.length === 0 ? [] : [`${count(held.refusals.length, 'field')} ignored`]),
-  ].join('; ')
-}
-
-interface Target {
-  /** The value of `--to` of `kprobe why`. */
-  readonly to: string
-  readonly label: string
-  readonly port: PortFrontends
-}
-
-const LISTED_MAX = 500
-/** Endpoints of one port that a path is followed to: each takes some 0.2 ms, in which the daemon does nothing else. */
-const FOLLOWED_MAX = 1_000
-
-const NO_KERNEL = {
-  kind: 'unknown',
-  reason: 'the page does not read the rules in the kernel; `kprobe why` does',
+const NOTHING = {
+  type: '',
+  frontends: [],
+  moreFrontends: 0,
+  endpoints: 0,
+  localEndpoints: 0,
+  problem: '',
+  severity: 'none',
 } as const
 
-/**
- * Explains the path to one Service (`service`), or to one of its frontends (`to`), for a client (`from`), as the daemon
- * understands it: the picture of `kprobe why -o svg`, and its endpoints with the reasons. Throws for what is not there.
- */
-export function pathOf(source: PageSource, query: URLSearchParams): unknown {
-  const { snapshot, table, memo } = source.held() ?? {}
-  const key = query.get('service') ?? ''
-  if (snapshot === undefined || table === undefined || memo === undefined)
-    throw new Error('the daemon has not read all objects yet')
-  const service = snapshot.services.get(key)
-  if (service === undefined) throw new Error(`no Service ${quote(key)}`)
-  const held = table.services.get(key)
-  const known = { snapshot, table, memo, ...knownIn(source.snapshot()) }
-  const targets = targetsOf(held, snapshot.node?.name)
-  const [first] = targets
-  const to = query.get('to') ?? first?.to
-  const from = query.get('from') ?? 'outside'
-  if (held === undefined || to === undefined)
-    return { service: key, targets: [], from, answer: unservedText(service, known, source.wallMs()) }
-  const target = targets.find(each => each.to === to)
-  if (target === undefined) throw new Error(`Service ${key} is not served at ${quote(to)}`)
-  const listed = targets.slice(0, LISTED_MAX).map(({ to, label }) => ({ to, label }))
-  const { cluster, local } = target.port
-  const size = Math.max(cluster.length, local.length)
-  if (size > FOLLOWED_MAX) {
-    const answer = `${key} has ${size} endpoints at this port, and the page follows the path to ${FOLLOWED_MAX} at most: \`kprobe why\` follows it to all`
-    return { service: key, targets: listed, from, to, answer }
+function refused(row: PageService, problem: string): PageService {
+  return { ...row, problem, severity: 'refused' }
+}
+
+function withMeasured(row: PageService, { perSecond, silent }: Measured): PageService {
+  if (silent === undefined || row.severity === 'refused') return { ...row, perSecond }
+  const text = unansweredText(silent)
+  const problem = row.problem === '' ? text : `${text}; ${row.problem}`
+  return { ...row, perSecond, severity: 'unanswered', problem }
+}
+
+function pageService({ key, type }: Service, held: ServiceFrontends | undefined): PageService {
+  const shown: string[] = []
+  let [frontends, endpoints, localEndpoints] = [0, 0, 0]
+  for (const port of held?.ports ?? []) {
+    frontends += port.frontends.length
+    for (const { ip, port: number } of port.frontends.slice(0, FRONTENDS_SHOWN - shown.length))
+      shown.push(`${ip === undefined ? `*:${number}` : formatIpPort(ip, number)}/${port.protocol}`)
+    const used = port.cluster.length > 0 ? port.cluster : port.local
+    endpoints += used.length
+    for (const { local } of used) if (local) localEndpoints++
   }
-  const question = questionOf(from, to)
-  const loaded = {
-    ...known,
-    // The rules of all ports would block the daemon for too long.
-    table: { ...table, services: PersistentMap.from([[key, { ...held, ports: [target.port] }]]) },
-  }
-  const path = followed(resolveQuestion(question, snapshot), source.config(), loaded)
-  const explanation = explained(path, unforwarded(path.asked, source.sysctls) ?? NO_KERNEL, {
-    hasDaemon: true,
-    wallMs: source.wallMs(),
-  })
-  const { answer, service: port, frontend, reasons, notKnown } = explanation
-  // Numbers would count within the rules of this port: in the kernel, others stand before them.
-  const rules = explanation.rules.map(each => ({ ...each, rule: 0 }))
+  const counts = { moreFrontends: frontends - shown.length, endpoints, localEndpoints }
+  return { service: key, type, frontends: shown, ...counts, ...problemOf(held) }
+}
+
+function problemOf(held: ServiceFrontends | undefined): Pick<PageService, 'problem' | 'severity'> {
+  if (held === undefined) return { problem: '', severity: 'none' }
+  const { service, refusals, ports } = held
+  if (refusals.length > 0 && ports.every(({ frontends }) => frontends.length === 0))
+    return { problem: refusals.map(each => refusedText(service, each)).join('; '), severity: 'refused' }
+  const without = ports.filter(({ frontends }) =>
+    frontends.some(({ route: { kind } }) => kind === 'reject' || kind === 'drop'),
+  )
+  const names = without.map(({ displayName }) => displayName.slice(service.length + 1)).join(', ')
+  const texts = [
+    ...(without.length === 0
+      ? []
+      : [`no usable endpoint${without.length === ports.length ? '' : ` for ${names}`}`]),
+    ...(refusals.length === 0 ? [] : [`${count(refusals.length, 'field')} ignored`]),
+  ]
   return {
-    service: key,
-    targets: listed,
-    from,
-    to,
-    answer,
-    port,
-    frontend,
-    reasons,
-    notKnown,
-    rules: rules.map(({ chain, text }) => ({ chain, text: oneLine(text) })),
-    drawing: drawingOf(pictureOf({ ...explanation, rules }, { from, to })),
-    ...endpointsOf(explanation),
-  }
-}
-
-function targetsOf(held: ServiceFrontends | undefined, nodeName: string | undefined): readonly Target[] {
-  return (held?.ports ?? []).flatMap(its => {
-    const { frontends, protocol, displayName } = its
-    return frontends.flatMap(({ kind, ip, port }) => {
-      const place = ip === undefined ? `node/${nodeName}:${port}` : formatIpPort(ip, port)
-      if (ip === undefined && nodeName === undefined) return []
-      const label = `${kind} ${place}/${protocol}, ${displayName}`
-      return [{ to: `${place}/${protocol.toLowerCase()}`, label, port: its }]
-    })
-  })
-}
-
-function questionOf(from: string, to: string) {
-  const reader = new FlagReader(readArguments([`--from=${from}`, `--to=${to}`], QUESTION_FLAGS))
-  const question = readQuestion(reader)
-  const [error] = reader.errors
-  if (error !== undefined || question === undefined)
-    throw new Error(error === undefined ? 'no question' : `${error.path} ${error.message}`)
-  return question
-}
-
-function endpointsOf({ outcomes, endpoints, list = 'cluster' }: Explanation) {
-  const shares = shareByDestination(outcomes)
-  const rows = endpoints.map(({ address, pod, node, slice, [list]: { isIn, reason } }) => {
-    const share = shares.get(address)
-    return {
-      address,
-      pod,
-      node,
-      slice,
-      isIn,
-      reason,
-      ...(share === undefined ? {} : { percent: rounded(share) }),
-    }
-  })
-  const sorted = rows.sort((a, b) => Number(b.isIn) - Number(a.isIn))
-  return {
-    policy: list,
-    endpoints: sorted.slice(0, LISTED_MAX),
-    moreEndpoints: Math.max(0, rows.length - LISTED_MAX),
+    problem: texts.join('; '),
+    severity: without.length > 0 ? 'idle' : refusals.length > 0 ? 'part' : 'none',
   }
 }

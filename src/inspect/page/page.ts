@@ -1,18 +1,25 @@
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
-import type { Cancel, Clock } from '../../base/clock.ts'
+import type { Clock } from '../../base/clock.ts'
 import { errorText } from '../../base/errors.ts'
-import { defaultAdminSocket } from '../../config/own-flags.ts'
+import { rfc3339 } from '../../base/text.ts'
+import { HERE } from '../../daemon/open.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../../http/connections.ts'
+import { createConntrackClient } from '../../kernel/conntrack/client.ts'
 import { isJson } from '../../model/fields.ts'
+import type { ServiceKey } from '../../model/service.ts'
 import { PAGE_PATH } from '../../telemetry/admin-server.ts'
 import type { TokenBucket } from '../../telemetry/events.ts'
-import { FlowNames } from '../live/flow-reading.ts'
-import { FIRST_VIEW, rowsOf, SORTS } from '../live/top-rows.ts'
-import { TopSampler, type TopState } from '../live/top-sampler.ts'
+import type { TopState } from '../live/top-sampler.ts'
+import { isSilent } from '../live/unanswered-rows.ts'
+import { CurveHistory } from './page-curves.ts'
+import { type DumpTable, PageFlows } from './page-flows.ts'
+import { pathOf } from './page-path.ts'
+import { openSampler, PageRates, type Timed } from './page-rates.ts'
 import type { Page } from './page-server.ts'
-import { pathOf, servicesPage } from './page-services.ts'
+import { type Measured, ServiceRows } from './page-services.ts'
+import { pageStatus } from './page-status.ts'
 import { ClientBudgets } from './refusal-pace.ts'
 
 /** A script of another origin, an inline one and a frame around the page are refused by the browser. */
@@ -35,12 +42,23 @@ const FILES: ReadonlyMap<string, { readonly name: string; readonly type: string 
 
 /** Makes the web page of a daemon: its files, and its data as JSON, computed for each request. */
 export function openPage(source: PageSource, folder = new URL('./ui/', import.meta.url)): Page {
-  const rates = new PageRates(source.clock, () => openSampler(source))
+  const services = new ServiceRows(source)
+  const rates = new PageRates(
+    source.clock,
+    () => openSampler(source),
+    () => services.forget(),
+  )
+  const flows = new PageFlows(source, dumpTable(source.clock))
+  const curves = new CurveHistory()
+  const measured = () => measuredOf(rates.last)
   const data = new Map<string, (query: URLSearchParams, timed: Timed) => unknown>([
     ['status', () => statusOf(source)],
-    ['services', query => servicesPage(source, query)],
-    ['path', query => pathOf(source, query)],
+    ['node', async () => ({ ...statusOf(source), document: await pageStatus(source, rates.last) })],
+    ['curves', () => curvesOf({ source, rates, curves })],
+    ['services', query => services.page(query, measured())],
+    ['path', query => pathOf(source, query, rates.last)],
     ['rates', (query, timed) => rates.read(query, timed)],
+    ['flows', query => flows.read(query)],
     ['receipts', () => source.receipts()],
     ['config', () => ({ flags: Object.fromEntries(source.flags), configuration: source.configz() })],
   ])
@@ -99,92 +117,58 @@ async function answered(
   }
 }
 
-function statusOf({ status, version, config }: PageSource): unknown {
+function statusOf({ status, version, config, wallMs }: PageSource) {
   const known = status()
-  return { version, node: config().nodeName, ...(isJson(known) ? known : {}) }
+  const now = rfc3339(wallMs())
+  return { version, node: config().nodeName, now, ...(isJson(known) ? known : {}) }
 }
 
-/** Does work for one viewer, and counts the processor time that it takes. */
-export type Timed = <T>(work: () => T) => T
-
-type Sampler = Pick<TopSampler, 'sample' | 'close'>
-
-interface Sampling {
-  readonly sampler: Promise<Sampler>
-  state: Promise<TopState>
-  sampledMs: number
+/** Sums up by Service what was measured of its endpoints. Pure. */
+function measuredOf(last: TopState | undefined): ReadonlyMap<ServiceKey, Measured> {
+  const sums = new Map<ServiceKey, Measured>()
+  const add = (port: string, measured: (before: Measured) => Measured) => {
+    const [key = ''] = port.split(':')
+    sums.set(key, measured(sums.get(key) ?? { perSecond: 0 }))
+  }
+  for (const { service, perSecond } of last?.rows ?? [])
+    add(service, before => ({ ...before, perSecond: before.perSecond + perSecond }))
+  // The worst comes first.
+  for (const row of last?.unanswered?.rows ?? [])
+    if (isSilent(row, UNANSWERED_MIN)) add(row.service, before => ({ silent: row, ...before }))
+  return sums
 }
 
-/** Counts for the page as `kprobe top` does: one sampler for all viewers, which ends with the last of them. */
-export class PageRates {
-  readonly #clock: Clock
-  readonly #open: () => Promise<Sampler>
-  #sampling: Sampling | undefined
-  #idle: Cancel | undefined
-  #closing: Promise<void> = Promise.resolve()
+/** Fewer connections may be one client that gave up. */
+const UNANSWERED_MIN = 3
 
-  constructor(clock: Clock, open: () => Promise<Sampler>) {
-    this.#clock = clock
-    this.#open = open
+interface CurveSources {
+  readonly source: PageSource
+  readonly rates: PageRates
+  readonly curves: CurveHistory
+}
+
+/** Measures once more, and gives the curves; those that the kernel denies stay empty, with the reason. */
+async function curvesOf({ source, rates, curves }: CurveSources): Promise<unknown> {
+  const { clock, wallMs } = source
+  let notices: readonly string[]
+  try {
+    const state = await rates.state()
+    curves.take(state, clock.nowMs())
+    notices = state.notices
+  } catch (error) {
+    notices = [errorText(error)]
   }
+  return { ...curves.read(clock.nowMs(), { journal: source.receipts(), wallMs: wallMs() }), notices }
+}
 
-  /** Gives the rows that a viewer requests: `by=endpoint`, `filter` and `sort`, the first 100. Selects them in `timed`. */
-  async read(query: URLSearchParams, timed: Timed): Promise<unknown> {
-    const { rows: all, ...state } = await this.#state()
-    const sort = SORTS.find(each => each === query.get('sort')) ?? FIRST_VIEW.sort
-    const by = query.get('by') === 'endpoint' ? 'endpoint' : 'service'
-    const view = { ...FIRST_VIEW, sort, by, filter: query.get('filter') ?? '' } as const
-    const rows = timed(() => rowsOf({ rows: all }, view))
-    return { ...state, matching: rows.length, rows: rows.slice(0, 100) }
-  }
-
-  async close(): Promise<void> {
-    this.#idle?.()
-    const sampling = this.#sampling
-    this.#sampling = undefined
-    if (sampling === undefined) return await this.#closing
-    this.#closing = sampling.sampler.then(
-      async sampler => {
-        // A sample that is under way reads from sockets that close() would end.
-        await sampling.state.catch(() => undefined)
-        await sampler.close()
-      },
-      () => undefined,
-    )
-    await this.#closing
-  }
-
-  async #state(): Promise<TopState> {
-    const clock = this.#clock
-    this.#idle?.()
-    // The page counts as closed after so long without a request.
-    this.#idle = clock.after(10_000, () => void this.close())
-    const sampling = this.#sampling ?? this.#begin()
+/** Opens the connection table for one reading. */
+function dumpTable(clock: Clock): DumpTable {
+  return async take => {
+    const conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
     try {
-      // Time between two samples, for any number of viewers.
-      if (clock.nowMs() - sampling.sampledMs >= 1_000) {
-        sampling.sampledMs = clock.nowMs()
-        sampling.state = sampling.state.then(async () => await (await sampling.sampler).sample())
-      }
-      return await sampling.state
-    } catch (error) {
-      await this.close()
-      throw error
+      await conntrack.dumpAll(take)
+    } finally {
+      await conntrack.close()
     }
   }
-
-  #begin(): Sampling {
-    const sampler = this.#open()
-    const state = sampler.then(its => its.sample())
-    this.#sampling = { sampler, state, sampledMs: this.#clock.nowMs() }
-    return this.#sampling
-  }
-}
-
-async function openSampler({ clock, wallMs, config }: PageSource): Promise<TopSampler> {
-  const { adminSocket: own, serviceProxyName: proxyName } = config()
-  // The default one may be missing, which is no error: names of Services then come from the kernel.
-  const adminSocket = own === defaultAdminSocket(proxyName) ? '' : own
-  const names = await FlowNames.open({ clock, adminSocket, proxyName })
-  return new TopSampler({ clock, wallMs, names, service: '', proxyName })
 }
