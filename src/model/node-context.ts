@@ -13,6 +13,7 @@ import {
   isLoopback,
   isUnspecified,
 } from '../base/ip.ts'
+import type { Balancing } from './balance.ts'
 import type { Backend, FrontendTable, NodePortAddresses, PortFrontends } from './frontend.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
 import type { CostRates, Service } from './service.ts'
@@ -33,6 +34,8 @@ export interface ResolveOptions {
   readonly loopbackNodePorts?: boolean
   /** A forwarder of this process serves node ports at localhost if the selection names localhost (KEP-6032). */
   readonly forwardsLocalhost?: boolean
+  /** Undefined where nothing balances: annotations about it are ignored. */
+  readonly balancing?: Balancing | undefined
   /** External IPs outside these ranges are refused; an empty list restricts none. */
   readonly allowedExternalCidrs: readonly Cidr[]
   /** Load-balancer addresses outside these ranges are refused; an empty list restricts none. */
@@ -102,6 +105,7 @@ export function nodeContextOf(
     options.allowServiceExternalIps,
     own?.podCidrs.map(formatCidr) ?? [],
     options.memory ?? null,
+    options.balancing ?? null,
   ])
   return {
     options,

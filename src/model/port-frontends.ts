@@ -9,6 +9,7 @@ import {
   type Ip,
   mergeCidrs,
 } from '../base/ip.ts'
+import type { PortBalance } from './balance.ts'
 import {
   type AddressOwnership,
   addressPlace,
@@ -41,6 +42,7 @@ export interface ServiceWork {
   readonly slices: SliceList
   /** Undefined when there is only one port. */
   readonly firstPorts: FirstPorts | undefined
+  readonly balance: PortBalance | undefined
   /** Another Service may have a ClusterIP of this one. */
   readonly isContested: boolean
 }
@@ -55,12 +57,12 @@ interface PortWork {
 
 /** Undefined when others have every place that the port claims. */
 export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | undefined {
-  const { service, ownership } = work
+  const { service, ownership, balance } = work
   const { port, family, among } = at
   const found = survey(among, ownership.here)
   const frontends = frontendsOf(work, at, found)
   if (frontends.length === 0) return undefined
-  const lists = selectBackends({ among, found, place: ownership.here }, needsOf(frontends))
+  const lists = selectBackends({ among, found, place: ownership.here, balance }, needsOf(frontends))
   const { name, protocol } = port
   const displayName = name === '' ? service.key : `${service.key}:${name}`
   return {
@@ -71,6 +73,7 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
     protocol,
     affinityTimeoutS: service.affinityTimeoutS,
     scheduler: service.ipvsScheduler,
+    ...(balance && { balance }),
     tcpDrainMs: protocol === 'TCP' ? service.tcpDrainMs : undefined,
     frontends,
     cluster: lists.cluster,
