@@ -131,7 +131,7 @@ function cellOf(row: ServiceRow, shown: number): string {
 
 function destination(row: ServiceRow, shown: number): string {
   const listText = (items: readonly string[]) => shortList(items, shown)
-  const { allowedFrom, listener, insideListener, localEndpoints, affinitySeconds } = row
+  const { allowedFrom, listener, insideListener, localEndpoints, affinitySeconds, balance } = row
   const limits = allowedFrom === undefined ? [] : [`only from ${listText(allowedFrom)}`]
   if (listener !== undefined || insideListener !== undefined) {
     const inside = insideListener === undefined ? [] : [`from outside; pods and node: ${insideListener}`]
@@ -145,6 +145,7 @@ function destination(row: ServiceRow, shown: number): string {
   return withNotes(outside.length === 0 ? 'none: drop' : listText(outside), [
     ...(localEndpoints === undefined ? [] : [`from outside; pods and node: ${listText(row.endpoints)}`]),
     ...limits,
+    ...(balance === undefined ? [] : [balance]),
     ...(affinitySeconds === undefined ? [] : [`sticky ${affinitySeconds}s`]),
   ])
 }

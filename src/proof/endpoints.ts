@@ -99,7 +99,11 @@ function dividedBy(
 }
 
 /** Of N endpoints on K nodes, N / K are a node's share; with less of its own, the rest of its connections goes elsewhere. */
-function localFirst(entries: readonly Entry[], weights: readonly number[], nodeName: string): readonly number[] {
+function localFirst(
+  entries: readonly Entry[],
+  weights: readonly number[],
+  nodeName: string,
+): readonly number[] {
   const used = entries.filter((_, at) => weights[at] !== 0)
   const own = used.filter(({ endpoint }) => endpoint.traits.nodeName === nodeName).length
   const nodes = new Set(used.map(({ endpoint }) => endpoint.traits.nodeName)).size

@@ -53,6 +53,7 @@ export function resolveOptionsOf(config: PipelineConfig): ResolveOptions {
     allowedLoadBalancerCidrs: (config.allowedLoadBalancerCidrs ?? []).map(cidr),
     allowServiceExternalIps: true,
     bindAddress: undefined,
+    balancing: { policy: 'random' },
   }
 }
 

@@ -171,10 +171,10 @@ function schedulerOf(port: PortFrontends, surroundings: Surroundings): string {
 
 /** Gives the scheduler of the annotation, or else the one that has the policy. */
 function askedScheduler({ scheduler, balance }: PortFrontends, surroundings: Surroundings): string {
-  if (scheduler !== undefined) return scheduler
-  if (balance === undefined) return surroundings.scheduler
-  if (balance.policy === 'maglev' || balance.policy === 'maglev/5-tuple') return 'mh'
-  return WITH_WEIGHTS[surroundings.scheduler] ?? surroundings.scheduler
+  if (balance === undefined) return scheduler ?? surroundings.scheduler
+  const hashed = balance.policy === 'maglev' || balance.policy === 'maglev/5-tuple'
+  const name = scheduler ?? (hashed ? 'mh' : surroundings.scheduler)
+  return WITH_WEIGHTS[name] ?? name
 }
 
 /** The schedulers that ignore weights, and their counterparts. */

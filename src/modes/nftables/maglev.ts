@@ -19,7 +19,7 @@ export interface Weighted {
 /** The numbers of slots, and up to which size each is used. All are primes with remainder 2 modulo 3: cubes permute them. */
 const STEPS: readonly (readonly [size: number, slots: number])[] = [
   [5, 1_019],
-  [20, 2_039],
+  [14, 2_039],
   [100, 4_091],
   [400, 16_361],
 ]

@@ -15,7 +15,7 @@ import { nftablesFeatures } from './doctor.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
 import { LocalhostForwarders } from './localhost.ts'
 import { hashedSlots } from './maglev.ts'
-import { localhostMetrics, readConnections } from './metrics.ts'
+import { balanceMetrics, localhostMetrics, readConnections } from './metrics.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
 import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from './settings.ts'
@@ -70,7 +70,10 @@ export function openNftables({
     tables: ({ ruleset, without }) => ruleset.tables.filter(({ family }) => !staysAsIs(family, without)),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state),
-    metrics: state => localhostMetrics(client, state, forwarders),
+    metrics: async state => ({
+      ...(await localhostMetrics(client, state, forwarders)),
+      ...balanceMetrics(state),
+    }),
     async close() {
       await forwarders.close()
       await client.close()
