@@ -1,6 +1,14 @@
 import { type Findings, isJson, refuse } from './fields.ts'
 import type { Backend } from './frontend.ts'
-import type { BalancePolicy, EndpointTraits, Service, ServiceBalance, WeightRule } from './service.ts'
+import type {
+  BalancePolicy,
+  Balancing,
+  EndpointTraits,
+  PortBalance,
+  Service,
+  ServiceBalance,
+  WeightRule,
+} from './service.ts'
 
 /*
  * How connections are divided among the endpoints of a Service: docs/balance.md. The result is a weight of each endpoint;
@@ -14,22 +22,6 @@ export const POLICIES: readonly BalancePolicy[] = ['random', 'maglev', 'maglev/5
 const WEIGHT_RULE = /^(zone|node)=([^\s=:,]{1,253}):(\d{1,3})$/
 const WEIGHT_MAX = 100
 const WEIGHT_RULES_MAX = 256
-
-/** What a mode does with these settings; absent in ResolveOptions where nothing balances: annotations are then ignored. */
-export interface Balancing {
-  /** The policy of Services without the annotation. */
-  readonly policy: BalancePolicy
-  /** The title of a mode that has only its own way: it refuses the annotations. */
-  readonly refusedBy?: string
-}
-
-/** How the connections of one port are divided. Absent for `random` without weights. */
-export interface PortBalance {
-  readonly policy: BalancePolicy
-  readonly weights: readonly WeightRule[]
-  /** Equal on every node of the cluster: a hash of the Service's UID, or of its name where it has none. */
-  readonly seed: number
-}
 
 /** Reads both annotations; an empty object where there are none. */
 export function readBalance(findings: Findings, annotations: unknown): { readonly balance?: ServiceBalance } {
@@ -54,11 +46,8 @@ function readWeights(findings: Findings, text: unknown): readonly WeightRule[] {
   if (text === undefined) return NO_WEIGHTS
   const parts = typeof text === 'string' ? text.split(',') : []
   const rules = parts.flatMap(part => readWeight(part.trim()) ?? [])
-  const isWhole = rules.length > 0 && rules.length === parts.length && rules.length <= WEIGHT_RULES_MAX
-  if (isWhole && rules.some(({ weight }) => weight > 0)) return rules
-  const reason = isWhole
-    ? 'every weight is 0; ignored'
-    : `not a list of at most ${WEIGHT_RULES_MAX} weights from 0 to ${WEIGHT_MAX} such as zone=eu-1:3,node=worker-1:0; ignored`
+  if (rules.length > 0 && rules.length === parts.length && rules.length <= WEIGHT_RULES_MAX) return rules
+  const reason = `not a list of at most ${WEIGHT_RULES_MAX} weights from 0 to ${WEIGHT_MAX} such as zone=eu-1:3,node=worker-1:0; ignored`
   refuse(findings, `metadata.annotations[${WEIGHTS_ANNOTATION}]`, text, reason)
   return NO_WEIGHTS
 }

@@ -1,11 +1,12 @@
 import type { Family } from '../base/ip.ts'
-import { type PortBalance, weighed } from './balance.ts'
+import { weighed } from './balance.ts'
 import type { Backend, Frontend, PortFrontends, Route } from './frontend.ts'
 import type {
   Endpoint,
   EndpointHints,
   EndpointSlice,
   EndpointTraits,
+  PortBalance,
   Service,
   ServicePortSpec,
   SliceList,

@@ -1,8 +1,7 @@
 import type { PersistentMap } from '../base/collections.ts'
 import { type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
-import type { PortBalance } from './balance.ts'
 import type { Refusal } from './fields.ts'
-import type { EndpointSlice, Protocol, Service, ServiceKey, SliceList } from './service.ts'
+import type { EndpointSlice, PortBalance, Protocol, Service, ServiceKey, SliceList } from './service.ts'
 
 /** An endpoint to which a frontend may send a connection. */
 export interface Backend {

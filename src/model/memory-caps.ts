@@ -1,9 +1,8 @@
 import { PersistentMap } from '../base/collections.ts'
 import { compareTexts } from '../base/text.ts'
-import type { Balancing } from './balance.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { isOurs, type NodeContext, type ServiceMemory } from './node-context.ts'
-import type { CostRates, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
+import type { Balancing, CostRates, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
 
 /** A Service that is over a cap: it is not served. */

@@ -13,10 +13,9 @@ import {
   isLoopback,
   isUnspecified,
 } from '../base/ip.ts'
-import type { Balancing } from './balance.ts'
 import type { Backend, FrontendTable, NodePortAddresses, PortFrontends } from './frontend.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
-import type { CostRates, Service } from './service.ts'
+import type { Balancing, CostRates, Service } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
 /** The inputs of resolving besides the objects of the sources. */

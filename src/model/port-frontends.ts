@@ -9,7 +9,6 @@ import {
   type Ip,
   mergeCidrs,
 } from '../base/ip.ts'
-import type { PortBalance } from './balance.ts'
 import {
   type AddressOwnership,
   addressPlace,
@@ -30,7 +29,7 @@ import {
 import { type Findings, refuse } from './fields.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import type { Service, ServicePortSpec, SliceList } from './service.ts'
+import type { PortBalance, Service, ServicePortSpec, SliceList } from './service.ts'
 
 export interface ServiceWork {
   readonly ownership: AddressOwnership

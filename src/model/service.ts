@@ -60,7 +60,7 @@ export type BalancePolicy = 'random' | 'maglev' | 'maglev/5-tuple' | 'local-firs
 export interface ServiceBalance {
   /** Undefined for the default of the configuration. */
   readonly policy: BalancePolicy | undefined
-  /** Empty for equal weights. Not all are 0. */
+  /** Empty for equal weights. */
   readonly weights: readonly WeightRule[]
 }
 
@@ -69,6 +69,22 @@ export interface WeightRule {
   readonly kind: 'zone' | 'node'
   readonly name: string
   readonly weight: number
+}
+
+/** What a mode does with these settings; absent in ResolveOptions where nothing balances: annotations are then ignored. */
+export interface Balancing {
+  /** The policy of Services without the annotation. */
+  readonly policy: BalancePolicy
+  /** The title of a mode that has only its own way: it refuses the annotations. */
+  readonly refusedBy?: string
+}
+
+/** How the connections of one port are divided. Absent for `random` without weights. */
+export interface PortBalance {
+  readonly policy: BalancePolicy
+  readonly weights: readonly WeightRule[]
+  /** Equal on every node of the cluster: a hash of the Service's UID, or of its name where it has none. */
+  readonly seed: number
 }
 
 /**

@@ -156,7 +156,7 @@ function iptablesMode(more: Partial<IptablesOptions>): Mode<IptablesState> {
   return {
     name: 'iptables',
     empty: EMPTY_IPTABLES_STATE,
-    resolving: { loopbackNodePorts: true },
+    resolving: { loopbackNodePorts: true, balancing: { policy: 'random', refusedBy: 'iptables' } },
     render: (table, base, config) =>
       renderIptablesState(table, { base, without: NO_SERVICES }, { ...iptablesOptionsOf(config), ...more }),
   }

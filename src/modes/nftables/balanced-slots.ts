@@ -1,6 +1,6 @@
 import type { Octets } from '../../base/octets.ts'
-import type { PortBalance } from '../../model/balance.ts'
 import type { Backend } from '../../model/frontend.ts'
+import type { PortBalance } from '../../model/service.ts'
 import { portData } from '../common/tables.ts'
 import type { SlotCount } from './chains.ts'
 import { maglevSlots, maglevTable, type Weighted } from './maglev.ts'

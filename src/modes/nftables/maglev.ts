@@ -5,7 +5,7 @@ import { fnv1a } from '../../model/balance.ts'
  * Tables after "Maglev: A Fast and Reliable Software Network Load Balancer" (Eisenbud et al., NSDI 2016, section 3.4): the
  * endpoints of a port take turns, and each takes the next free slot of its own permutation. Equal endpoints give equal tables
  * on every node. Two things differ, for reasons in docs/decisions/0054-balance.md: the permutation is a cubic one, and
- * an endpoint takes a whole number of slots for each unit of its weight. Slots that nobody takes stay empty; a packet that
+ * an endpoint takes a whole number of slots for each unit of its weight. The other slots stay empty; a packet that
  * hashes to one is hashed again.
  */
 

@@ -241,7 +241,7 @@ function localhostRows(element: Element, contents: Contents): readonly ServiceRo
   return [{ ...row, action: 'relay', endpoints: localEndpoints, listener: text }]
 }
 
-const NO_ENDPOINTS: ListedEndpoints = new Map()
+const NO_ENDPOINTS: ReadonlyMap<Octets, number> = new Map()
 
 type RouteFields = Pick<
   ServiceRow,
