@@ -132,7 +132,7 @@ function cellOf(row: ServiceRow, shown: number): string {
 
 function destination(row: ServiceRow, shown: number): string {
   const listText = (items: readonly string[]) => shortList(items, shown)
-  const { allowedFrom, listener, insideListener, affinitySeconds, pods } = row
+  const { allowedFrom, listener, insideListener, affinitySeconds, balance, pods } = row
   const named = (list: readonly string[]) => list.map(address => podText(address, pods?.[address]))
   const endpoints = named(row.endpoints)
   const localEndpoints = row.localEndpoints && named(row.localEndpoints)
@@ -149,6 +149,7 @@ function destination(row: ServiceRow, shown: number): string {
   return withNotes(outside.length === 0 ? 'none: drop' : listText(outside), [
     ...(localEndpoints === undefined ? [] : [`from outside; pods and node: ${listText(endpoints)}`]),
     ...limits,
+    ...(balance === undefined ? [] : [balance]),
     ...(affinitySeconds === undefined ? [] : [`sticky ${affinitySeconds}s`]),
   ])
 }

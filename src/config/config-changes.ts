@@ -57,6 +57,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, readonly [Application, ...Part
   nodeCondition: ['process'],
   // A proof that began is kept from sync to sync.
   prove: ['process'],
+  balance: ['live', 'plane'],
   // The state of the first start is read there, and a file that is not written any more would grow old.
   stateDir: ['process'],
   // The metrics are created once, and the kernel's table would have to be created again.

@@ -1,4 +1,5 @@
 import type { Cidr, Ip } from '../base/ip.ts'
+import type { BalancePolicy } from '../model/service.ts'
 import type { FeatureGates } from './feature-gates.ts'
 
 /** The name of a mode, as in modes/registry.ts. */
@@ -55,6 +56,8 @@ export interface Config {
   /** Type of the condition of the Node that says whether this proxy is ready; empty for none. */
   readonly nodeCondition: string
   readonly prove: Proving
+  /** The policy of Services without the annotation kprobe.io/balance. */
+  readonly balance: BalancePolicy
   readonly stateDir: string
   /** Maximum number of time series for new connections per Service and endpoint; 0 for none. */
   readonly connectionMetricsMax: number

@@ -88,6 +88,8 @@ const SYNC_PERIOD = {
 
 /** Fields in alphabetical order, as kube-proxy writes them. */
 const FIELDS = {
+  // kprobe's own: kube-proxy's files do not have it, so that an empty one is not written.
+  balance: { kind: 'text', omitEmpty: true, overFile: 'balance', sets: 'balance' },
   bindAddress: {
     kind: 'text',
     fallback: '0.0.0.0',

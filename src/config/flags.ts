@@ -78,6 +78,8 @@ const TRAFFIC_FLAGS = flagGroup('Traffic', {
 })
 
 const PACE_FLAGS = flagGroup('Pace', {
+  '--balance POLICY':
+    'how Services without the annotation kprobe.io/balance divide connections among endpoints: random, maglev, maglev/5-tuple or local-first; nftables and IPVS mode; empty: random',
   '--min-sync-period DURATION = 20ms': 'minimum time between two commits; 0 means the default',
   '--sync-share PERCENT = 2.5':
     'share of one processor that reading and committing changes may take while changes keep coming: kprobe rests up to 250 ms between commits; 0 means the default',

@@ -10,6 +10,7 @@ import {
   parseIp,
   whyNotIp,
 } from '../base/ip.ts'
+import { POLICIES } from '../model/balance.ts'
 import {
   type BindAddress,
   type ClientConfig,
@@ -57,6 +58,7 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
     stateDir: readStateDir(settings),
     nodeCondition: readNodeCondition(settings),
     prove: oneOf(settings, 'prove', PROVING) ?? 'off',
+    balance: oneOf(settings, 'balance', POLICIES) ?? 'random',
     conntrack: readConntrack(settings, conntrackLower),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),

@@ -1,10 +1,12 @@
 import type { Family } from '../base/ip.ts'
+import { weighed } from './balance.ts'
 import type { Backend, Frontend, PortFrontends, Route } from './frontend.ts'
 import type {
   Endpoint,
   EndpointHints,
   EndpointSlice,
   EndpointTraits,
+  PortBalance,
   Service,
   ServicePortSpec,
   SliceList,
@@ -253,13 +255,17 @@ interface Selecting {
   readonly among: readonly Candidate[]
   readonly found: Survey
   readonly place: Place
+  /** Undefined for equal shares. */
+  readonly balance?: PortBalance | undefined
 }
 
 /** The two lists a port may need; a list that no frontend uses stays empty. */
 export function selectBackends(
-  { among, found, place }: Selecting,
+  selecting: Selecting,
   needs: ListNeeds,
 ): Pick<PortFrontends, 'cluster' | 'local'> {
+  const { among, found, place, balance } = selecting
+  if (balance !== undefined) return weighedLists({ ...selecting, balance }, needs)
   const cluster: Backend[] = []
   const local: Backend[] = []
   for (const { endpoint, port } of among) {
@@ -272,6 +278,23 @@ export function selectBackends(
     if (inLocal) local.push(backend)
   }
   return { cluster, local }
+}
+
+function weighedLists(
+  { among, found, place, balance }: Selecting & { readonly balance: PortBalance },
+  needs: ListNeeds,
+): Pick<PortFrontends, 'cluster' | 'local'> {
+  const listOf = (isNeeded: boolean, verdictOf: typeof clusterVerdict) => {
+    const chosen = among.filter(({ endpoint }) => isNeeded && verdictOf(endpoint.traits, found, place).isIn)
+    const backends = chosen.map(({ endpoint: { ip, traits }, port }) => ({
+      ip,
+      port,
+      local: traits.nodeName === place.nodeName,
+    }))
+    const traits = chosen.map(({ endpoint }) => endpoint.traits)
+    return weighed(backends, traits, balance)
+  }
+  return { cluster: listOf(needs.cluster, clusterVerdict), local: listOf(needs.local, localVerdict) }
 }
 
 /** Serves what it has while it goes away. */

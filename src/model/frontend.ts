@@ -1,7 +1,7 @@
 import type { PersistentMap } from '../base/collections.ts'
 import { type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
 import type { Refusal } from './fields.ts'
-import type { EndpointSlice, Protocol, Service, ServiceKey, SliceList } from './service.ts'
+import type { EndpointSlice, PortBalance, Protocol, Service, ServiceKey, SliceList } from './service.ts'
 
 /** An endpoint to which a frontend may send a connection. */
 export interface Backend {
@@ -9,6 +9,8 @@ export interface Backend {
   readonly port: number
   /** The endpoint is on this node: its connections to itself need masquerading (hairpin). */
   readonly local: boolean
+  /** How many connections it gets beside the others of its list: a whole number; absent for 1. */
+  readonly weight?: number
 }
 
 /** Decides about the first packet of a connection to a frontend. All policy is in here. */
@@ -58,6 +60,8 @@ export interface PortFrontends {
   readonly affinityTimeoutS: number
   /** IPVS scheduler of the Service; undefined for the default one. */
   readonly scheduler: string | undefined
+  /** Absent where connections are divided equally, at random. */
+  readonly balance?: PortBalance | undefined
   /** Maximum time that connections continue to an endpoint that is gone (kprobe.io/tcp-drain), milliseconds; TCP only. */
   readonly tcpDrainMs?: number | undefined
   readonly frontends: readonly Frontend[]

@@ -2,7 +2,7 @@ import { PersistentMap } from '../base/collections.ts'
 import { compareTexts } from '../base/text.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { isOurs, type NodeContext, type ServiceMemory } from './node-context.ts'
-import type { CostRates, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
+import type { Balancing, CostRates, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
 
 /** A Service that is over a cap: it is not served. */
@@ -113,7 +113,7 @@ function costIn(here: NodeContext, { services, slices }: Snapshot, key: ServiceK
   const service = services.get(key)
   const { memory } = here.options
   if (service === undefined || memory === undefined || !isOurs(here, service)) return undefined
-  return costOf(service, slices.get(key) ?? [], memory.rates)
+  return costOf(service, slices.get(key) ?? [], { rates: memory.rates, balancing: here.options.balancing })
 }
 
 /** The memory that one Service may take: a change of the largest one takes it twice for a moment. */
@@ -240,33 +240,41 @@ const RANGE_BYTES = 64
 /** A client's endpoint is looked up in a second map. */
 const AFFINITY_FACTOR = 1.75
 
-function costOf(service: Service, slices: SliceList, rates: CostRates): ServiceCost {
+interface CostsOf {
+  readonly rates: CostRates
+  readonly balancing: Balancing | undefined
+}
+
+function costOf(service: Service, slices: SliceList, { rates, balancing }: CostsOf): ServiceCost {
   const { ports, clusterIps, externalIps, loadBalancerIps, sourceRanges } = service
   const addresses = clusterIps.length + externalIps.length + loadBalancerIps.length
   // A headless Service without ports is reached at its addresses as a whole.
   const nodePorts = ports.filter(({ nodePort }) => nodePort !== 0).length
   const frontends = Math.max(1, ports.length) * addresses + nodePorts * clusterIps.length
-  const endpoints = endpointsOf(ports, slices)
+  const byPort = endpointsByPort(ports, slices)
+  const endpoints = sum(byPort, count => count)
+  const slots = isHashed(service, balancing) ? sum(byPort, rates.hashedSlots ?? (count => count)) : endpoints
   const lists =
     (rates.perFrontend ? Math.max(1, addresses) : 1) * (service.affinityTimeoutS > 0 ? AFFINITY_FACTOR : 1)
   const ranges = ports.length * loadBalancerIps.length * sourceRanges.length
   const once = rates.sliceEndpoint * sum(slices, slice => slice.endpoints.length)
   const bytes =
-    SERVICE_BYTES +
-    rates.frontend * frontends +
-    once +
-    rates.endpoint * endpoints * lists +
-    RANGE_BYTES * ranges
+    SERVICE_BYTES + rates.frontend * frontends + once + rates.endpoint * slots * lists + RANGE_BYTES * ranges
   return { ports: ports.length, addresses, endpoints, bytes: Math.ceil(bytes) }
 }
 
+function isHashed({ balance }: Service, balancing: Balancing | undefined): boolean {
+  if (balancing === undefined || balancing.refusedBy !== undefined) return false
+  return (balance?.policy ?? balancing.policy).startsWith('maglev')
+}
+
 /** Takes time linear in ports and slices, not in their product: both come from untrusted objects. */
-function endpointsOf(ports: readonly ServicePortSpec[], slices: SliceList): number {
-  if (ports.length === 0) return sum(slices, ({ endpoints }) => endpoints.length)
+function endpointsByPort(ports: readonly ServicePortSpec[], slices: SliceList): readonly number[] {
+  if (ports.length === 0) return [sum(slices, ({ endpoints }) => endpoints.length)]
   const byPort = new Map<string, number>()
   for (const { ports: its, endpoints } of slices)
     for (const port of its) byPort.set(keyOf(port), (byPort.get(keyOf(port)) ?? 0) + endpoints.length)
-  return sum(ports, port => byPort.get(keyOf(port)) ?? 0)
+  return ports.map(port => byPort.get(keyOf(port)) ?? 0)
 }
 
 function keyOf({ name, protocol }: Pick<ServicePortSpec, 'name' | 'protocol'>): string {

@@ -15,7 +15,7 @@ import {
 } from '../base/ip.ts'
 import type { Backend, FrontendTable, NodePortAddresses, PortFrontends } from './frontend.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
-import type { CostRates, Service } from './service.ts'
+import type { Balancing, CostRates, Service } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
 /** The inputs of resolving besides the objects of the sources. */
@@ -33,6 +33,8 @@ export interface ResolveOptions {
   readonly loopbackNodePorts?: boolean
   /** A forwarder of this process serves node ports at localhost if the selection names localhost (KEP-6032). */
   readonly forwardsLocalhost?: boolean
+  /** Undefined where nothing balances: annotations about it are ignored. */
+  readonly balancing?: Balancing | undefined
   /** External IPs outside these ranges are refused; an empty list restricts none. */
   readonly allowedExternalCidrs: readonly Cidr[]
   /** Load-balancer addresses outside these ranges are refused; an empty list restricts none. */
@@ -102,6 +104,7 @@ export function nodeContextOf(
     options.allowServiceExternalIps,
     own?.podCidrs.map(formatCidr) ?? [],
     options.memory ?? null,
+    options.balancing ?? null,
   ])
   return {
     options,

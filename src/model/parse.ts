@@ -265,11 +265,12 @@ function readEndpoint(reading: EndpointReading, value: unknown, index: number): 
   if (ip === undefined) return undefined
   const conditions = readConditions(reading.findings, value.conditions, index)
   if (conditions === undefined) return undefined
-  const { hints, nodeName } = value
+  const { hints, nodeName, zone } = value
   const traits = reading.pool.traits(
     typeof nodeName === 'string' ? nodeName : '',
     conditions,
     isJson(hints) ? readHints(reading, hints, index) : NO_HINTS,
+    typeof zone === 'string' ? zone : '',
   )
   const { kind, name, uid } = isJson(value.targetRef) ? value.targetRef : {}
   // Objects in files may omit the kind, which is empty in protobuf then.

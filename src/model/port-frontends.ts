@@ -29,7 +29,7 @@ import {
 import { type Findings, refuse } from './fields.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import type { Service, ServicePortSpec, SliceList } from './service.ts'
+import type { PortBalance, Service, ServicePortSpec, SliceList } from './service.ts'
 
 export interface ServiceWork {
   readonly ownership: AddressOwnership
@@ -41,6 +41,7 @@ export interface ServiceWork {
   readonly slices: SliceList
   /** Undefined when there is only one port. */
   readonly firstPorts: FirstPorts | undefined
+  readonly balance: PortBalance | undefined
   /** Another Service may have a ClusterIP of this one. */
   readonly isContested: boolean
 }
@@ -55,12 +56,12 @@ interface PortWork {
 
 /** Undefined when others have every place that the port claims. */
 export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | undefined {
-  const { service, ownership } = work
+  const { service, ownership, balance } = work
   const { port, family, among } = at
   const found = survey(among, ownership.here)
   const frontends = frontendsOf(work, at, found)
   if (frontends.length === 0) return undefined
-  const lists = selectBackends({ among, found, place: ownership.here }, needsOf(frontends))
+  const lists = selectBackends({ among, found, place: ownership.here, balance }, needsOf(frontends))
   const { name, protocol } = port
   const displayName = name === '' ? service.key : `${service.key}:${name}`
   return {
@@ -71,6 +72,7 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
     protocol,
     affinityTimeoutS: service.affinityTimeoutS,
     scheduler: service.ipvsScheduler,
+    ...(balance && { balance }),
     tcpDrainMs: protocol === 'TCP' ? service.tcpDrainMs : undefined,
     frontends,
     cluster: lists.cluster,

@@ -26,6 +26,8 @@ export interface Promises {
    * address of a Service, and a private virtual server for processes of this node.
    */
   readonly kubeProxyChains: boolean
+  /** Connections are divided by kprobe.io/balance and kprobe.io/weights. */
+  readonly balances: boolean
   /** Large lists of endpoints are chosen from by rounded numbers of slots. */
   readonly roundsShares: boolean
 }
@@ -39,5 +41,6 @@ export const USUAL_PROMISES: Promises = {
   bindsAddresses: false,
   masqueradesDirectly: false,
   kubeProxyChains: false,
+  balances: true,
   roundsShares: true,
 }

@@ -1,4 +1,5 @@
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { balanceOf } from './balance.ts'
 import {
   type AddressOwnership,
   clusterIpOwner,
@@ -76,6 +77,7 @@ function begin(ownership: AddressOwnership, service: Service, slices: SliceList)
     externals: externalsOf(ownership, service, findings),
     taken: ownership.listeners.size === 0 ? undefined : takenKeys(ownership.listeners.get(service.key)),
     slices: withoutLoops(slices, service, findings),
+    balance: balanceOf(service, ownership.here.options.balancing, findings),
     firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
     isContested: ownership.claims.contested > 0 && isContested(ownership, service),
   }

@@ -43,6 +43,8 @@ export interface Service {
   readonly tcpDrainMs: number | undefined
   /** Annotation kprobe.io/ipvs-scheduler: scheduler of the virtual servers in IPVS mode (`wrr`); undefined for the default. */
   readonly ipvsScheduler: string | undefined
+  /** Annotations kprobe.io/balance and kprobe.io/weights; absent where the Service has neither. */
+  readonly balance?: ServiceBalance | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
   /** Absent for Services with ClusterIPs, and for those that no named proxy serves. */
@@ -50,6 +52,39 @@ export interface Service {
   /** Absent unless requested (ParseOptions). */
   readonly details?: ServiceDetails
   readonly refusals: readonly Refusal[]
+}
+
+/** The ways to divide connections among endpoints: docs/balance.md. */
+export type BalancePolicy = 'random' | 'maglev' | 'maglev/5-tuple' | 'local-first'
+
+export interface ServiceBalance {
+  /** Undefined for the default of the configuration. */
+  readonly policy: BalancePolicy | undefined
+  /** Empty for equal weights. */
+  readonly weights: readonly WeightRule[]
+}
+
+/** The weight of the endpoints in a zone or on a node, 0 to 100. */
+export interface WeightRule {
+  readonly kind: 'zone' | 'node'
+  readonly name: string
+  readonly weight: number
+}
+
+/** What a mode does with these settings; absent in ResolveOptions where nothing balances: annotations are then ignored. */
+export interface Balancing {
+  /** The policy of Services without the annotation. */
+  readonly policy: BalancePolicy
+  /** The title of a mode that has only its own way: it refuses the annotations. */
+  readonly refusedBy?: string
+}
+
+/** How the connections of one port are divided. Absent for `random` without weights. */
+export interface PortBalance {
+  readonly policy: BalancePolicy
+  readonly weights: readonly WeightRule[]
+  /** Equal on every node of the cluster: a hash of the Service's UID, or of its name where it has none. */
+  readonly seed: number
 }
 
 /**
@@ -111,6 +146,8 @@ export interface Endpoint {
 /** The properties that many endpoints have in common. Equal ones of one pool (ValuePool) are one object. */
 export interface EndpointTraits {
   readonly nodeName: string
+  /** Absent where the slice names none. */
+  readonly zone?: string
   /** One of eight objects, that all endpoints share. */
   readonly conditions: EndpointConditions
   /** NO_HINTS when there are none. */
@@ -141,6 +178,8 @@ export interface CostRates {
   readonly sliceEndpoint: number
   /** An endpoint of a port. */
   readonly endpoint: number
+  /** The slots of a port whose policy is a hash, by the number of its endpoints; absent where a hash takes no more memory. */
+  readonly hashedSlots?: (endpoints: number) => number
   /** Each frontend has endpoints of its own, as virtual servers of IPVS have. */
   readonly perFrontend: boolean
 }

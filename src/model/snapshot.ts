@@ -215,13 +215,15 @@ export class ValuePool {
     return this.#names.shared(text, text)
   }
 
-  /** `conditions` are compared by identity. */
-  traits(nodeName: string, conditions: EndpointConditions, hints: EndpointHints): EndpointTraits {
+  /** `conditions` are compared by identity. An empty `zone` is absent. */
+  traits(nodeName: string, conditions: EndpointConditions, hints: EndpointHints, zone = ''): EndpointTraits {
     const ofNode = this.#traits.values.get(nodeName)
-    const same = ofNode?.find(known => known.conditions === conditions && isSame(known.hints, hints))
+    const same = ofNode?.find(
+      known => known.conditions === conditions && (known.zone ?? '') === zone && isSame(known.hints, hints),
+    )
     if (same !== undefined) return same
-    const traits = { nodeName, conditions, hints }
-    const text = [nodeName, ...hints.forZones, ...hints.forNodes].reduce(
+    const traits = { nodeName, ...(zone === '' ? {} : { zone: this.name(zone) }), conditions, hints }
+    const text = [nodeName, ...(zone === '' ? [] : [zone]), ...hints.forZones, ...hints.forNodes].reduce(
       (sum, name) => sum + ENTRY_TEXT + name.length,
       0,
     )

@@ -1,6 +1,6 @@
 import { anyContains, type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
 import { type Octets, u16be } from '../base/octets.ts'
-import type { Service } from '../model/service.ts'
+import type { Service, ServiceBalance } from '../model/service.ts'
 import { destinationsOf, type PortDestinations } from './endpoints.ts'
 import {
   clusterIpOf,
@@ -69,6 +69,7 @@ export class ClaimsDraft {
         ...port,
         family: this.#family,
         node: this.#here,
+        balance: this.#balanceOf(service),
       })
       const fates = this.#fatesOf(service, found)
       const name = port.name === '' ? service.key : `${service.key}:${port.name}`
@@ -112,13 +113,25 @@ export class ClaimsDraft {
     this.#places.set(key, { service, place, yields: false, isHealthCheck: true })
   }
 
+  #balanceOf({ balance }: Service): ServiceBalance | undefined {
+    const { config } = this.#here
+    const { policy = config.balance ?? 'random', weights = [] } = balance ?? {}
+    const isUsual = policy === 'random' && weights.length === 0
+    return isUsual || !promisesOf(config).balances ? undefined : { policy, weights }
+  }
+
   #fatesOf(service: Service, found: PortDestinations) {
     for (const endpoint of found.onNode) this.#onNode.add(endpoint)
     const { config } = this.#here
-    const to = (endpoints: readonly Octets[], masquerade: boolean, none: Fate = DROP): Fate =>
-      endpoints.length === 0
-        ? none
-        : { kind: 'endpoints', endpoints, masquerade, affinityS: service.affinityTimeoutS }
+    const sharesOf = new Map([
+      [found.cluster, found.clusterShares],
+      [found.local, found.localShares],
+    ])
+    const to = (endpoints: readonly Octets[], masquerade: boolean, none: Fate = DROP): Fate => {
+      const shares = sharesOf.get(endpoints)
+      if (endpoints.length === 0) return none
+      return { kind: 'endpoints', endpoints, shares, masquerade, affinityS: service.affinityTimeoutS }
+    }
     const isNone = found.cluster.length === 0
     const all = (fate: Fate) => ({ pod: fate, node: fate, other: fate })
     const toClusterIp = service.internalTrafficPolicy === 'Local' ? found.local : found.cluster

@@ -1,7 +1,8 @@
 import type { Family } from '../base/ip.ts'
 import { type Octets, u16be } from '../base/octets.ts'
-import type { Endpoint, EndpointSlice, Protocol, Service } from '../model/service.ts'
+import type { Endpoint, EndpointSlice, Protocol, Service, ServiceBalance } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import type { Shares } from './meaning.ts'
 
 /** The endpoints that a service port uses from this node: addresses with their ports. */
 export interface PortDestinations {
@@ -9,6 +10,9 @@ export interface PortDestinations {
   readonly cluster: readonly Octets[]
   readonly local: readonly Octets[]
   readonly onNode: readonly Octets[]
+  /** The shares of both lists; absent where all are equal. */
+  readonly clusterShares?: Shares | undefined
+  readonly localShares?: Shares | undefined
 }
 
 interface Query {
@@ -19,6 +23,8 @@ interface Query {
     readonly config: { readonly nodeName: string }
     readonly node: { readonly zone: string } | undefined
   }
+  /** Undefined for equal shares. */
+  readonly balance?: ServiceBalance | undefined
 }
 
 /** Selects endpoints: kube-proxy's CategorizeEndpoints, and KEP-1669 for those that terminate. */
@@ -35,10 +41,13 @@ export function destinationsOf(snapshot: Snapshot, service: Service, query: Quer
   const readyHere = ready.filter(isLocal)
   const local = readyHere.length > 0 ? readyHere : draining.filter(isLocal)
   const texts = (entries: readonly Entry[]) => entries.map(({ place }) => place)
+  const [all, own] = [cluster, local].map(entries => dividedBy(query.balance, entries, nodeName))
   return {
-    cluster: texts(cluster),
-    local: texts(local),
+    cluster: texts(all?.entries ?? cluster),
+    local: texts(own?.entries ?? local),
     onNode: [...texts(cluster.filter(isLocal)), ...texts(local)],
+    clusterShares: all?.shares,
+    localShares: own?.shares,
   }
 }
 
@@ -50,6 +59,61 @@ function preferred(ready: readonly Entry[], nodeName: string, zone: string): rea
   if (forNode.length > 0 && ready.every(entry => nodesOf(entry).length > 0)) return forNode
   const forZone = zone === '' ? [] : ready.filter(entry => zonesOf(entry).includes(zone))
   return forZone.length > 0 && ready.every(entry => zonesOf(entry).length > 0) ? forZone : ready
+}
+
+interface Divided {
+  readonly entries: readonly Entry[]
+  readonly shares: Shares
+}
+
+/** Rules for 16 or fewer slots are exact; others round by at most this part of a share. */
+const ROUNDING_RANDOM = 0.013
+const ROUNDING_MAGLEV = 0.005
+
+/**
+ * Divides the connections of a list: docs/balance.md. Endpoints of weight 0 get none while others are there, and with
+ * `local-first` those of this node come first.
+ */
+function dividedBy(
+  balance: ServiceBalance | undefined,
+  entries: readonly Entry[],
+  nodeName: string,
+): Divided | undefined {
+  if (balance === undefined || entries.length === 0) return undefined
+  const { policy, weights } = balance
+  const written = entries.map(({ endpoint: { traits } }) => {
+    const ofNode = weights.find(({ kind, name }) => kind === 'node' && name === traits.nodeName)
+    const ofZone = weights.find(({ kind, name }) => kind === 'zone' && name === traits.zone)
+    return (ofNode ?? ofZone ?? { weight: 1 }).weight
+  })
+  const drained = written.every(weight => weight === 0)
+  const all = written.map(weight => (drained ? 1 : weight))
+  const parts = policy === 'local-first' ? localFirst(entries, all, nodeName) : all
+  const total = parts.reduce((sum, part) => sum + part, 0)
+  const of = parts.map(part => part / total)
+  const tolerance = policy?.startsWith('maglev') === true ? ROUNDING_MAGLEV : ROUNDING_RANDOM
+  return {
+    entries: entries.filter((_, at) => of[at] !== 0),
+    shares: { of: of.filter(share => share !== 0), tolerance },
+  }
+}
+
+/** Of N endpoints on K nodes, N / K are a node's share; with less of its own, the rest of its connections goes elsewhere. */
+function localFirst(
+  entries: readonly Entry[],
+  weights: readonly number[],
+  nodeName: string,
+): readonly number[] {
+  const used = entries.filter((_, at) => weights[at] !== 0)
+  const own = used.filter(({ endpoint }) => endpoint.traits.nodeName === nodeName).length
+  const nodes = new Set(used.map(({ endpoint }) => endpoint.traits.nodeName)).size
+  if (own === 0 || own === used.length) return weights
+  const kept = Math.min(1, own / (used.length / nodes))
+  const others = used.length - own
+  return entries.map(({ endpoint }, at) => {
+    const part = endpoint.traits.nodeName === nodeName ? kept / own : kept === 1 ? 0 : (1 - kept) / others
+    return part * (weights[at] ?? 0)
+  })
 }
 
 interface Entry {

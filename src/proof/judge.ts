@@ -31,6 +31,8 @@ const BIAS = 0.013
 /** Lists up to this length have exact slots. */
 const EXACT_MAX = 16
 const ROUNDING = 1e-9
+/** A slot more or less of a list whose weights are rounded: docs/balance.md. */
+const SLOT = 1 / 4_096
 
 export interface Judging {
   /** The client is remembered: all connections may reach one endpoint. */
@@ -124,7 +126,7 @@ function judgeEnds(its: Judged, leaves: readonly Leaf[], judging: Judging): Comp
   if (wrong !== undefined) return wrong
   if (fate.kind !== 'endpoints') return undefined
   for (const cell of cellsOf(box, whole(leaves, box))) {
-    const text = unevenText(cell.leaves, fate.endpoints, judging)
+    const text = unevenText(cell.leaves, fate, judging)
     if (text === undefined) continue
     const doubt = cell.leaves.find(({ machine }) => machine.doubt !== undefined)?.machine.doubt
     return { box: cell.box, kernel: text, decidedBy: cell.leaves[0]?.machine.decidedBy, doubt }
@@ -137,9 +139,11 @@ interface Wrong {
   readonly to: Octets | undefined
 }
 
-function isFair(chance: number, endpoints: number, isRounded: boolean): boolean {
-  const share = 1 / endpoints
-  return Math.abs(chance - share) <= (endpoints <= EXACT_MAX || !isRounded ? ROUNDING : share * BIAS)
+/** Gives by how much a chance may differ from a share. */
+function slackOf(share: number, { endpoints, shares }: Endpoints, isRounded: boolean): number {
+  if (!isRounded) return ROUNDING
+  if (shares !== undefined) return share * shares.tolerance + SLOT
+  return endpoints.length <= EXACT_MAX ? ROUNDING : share * BIAS
 }
 
 function whyWrong(
@@ -194,12 +198,13 @@ function wrongSources({ box, masquerade }: Leaf['machine'], to: Octets, fate: En
   return masquerade ? [] : own
 }
 
-/** Gives how endpoints are chosen where they are not chosen equally; undefined where they are. */
+/** Gives how endpoints are chosen where they are not chosen by their shares; undefined where they are. */
 function unevenText(
   leaves: readonly Leaf[],
-  endpoints: readonly Octets[],
+  fate: Endpoints,
   { isRemembered, remembered, spreads }: Judging,
 ): string | undefined {
+  const { endpoints, shares } = fate
   const chances = new Float64Array(endpoints.length)
   for (const { machine } of leaves) {
     const { places } = spreads.of(machine, endpoints)
@@ -213,10 +218,13 @@ function unevenText(
       : `a remembered client of ${placeText(remembered)} goes to ${placeText(to)}`
   }
   if (remembered !== undefined) return `a remembered client of ${placeText(remembered)} may go elsewhere`
-  const share = 1 / endpoints.length
-  const odd = chances.findIndex(chance => !isFair(chance, endpoints.length, spreads.areRounded))
+  const shareOf = (at: number) => shares?.of[at] ?? 1 / endpoints.length
+  const odd = chances.findIndex(
+    (chance, at) => Math.abs(chance - shareOf(at)) > slackOf(shareOf(at), fate, spreads.areRounded),
+  )
   if (odd === -1) return undefined
-  return `${placeText(endpoints[odd] ?? '')} gets ${percent(chances[odd] ?? 0)} instead of ${percent(share)}`
+  const [gets, instead] = [chances[odd] ?? 0, shareOf(odd)].map(percent)
+  return `${placeText(endpoints[odd] ?? '')} gets ${gets} instead of ${instead}`
 }
 
 /** Joins ends of the same place and chance whose packets differ in their sources alone, and are all together. */

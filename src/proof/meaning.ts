@@ -34,6 +34,8 @@ export type MeaningConfig = Pick<
   | 'bindAddress'
   | 'featureGates'
 > & {
+  /** The policy of Services without the annotation; `random` by default. */
+  readonly balance?: Config['balance']
   /** Nftables mode's promises by default. */
   readonly promises?: Promises
 }
@@ -47,12 +49,20 @@ export type Fate =
   | { readonly kind: 'pass' | 'reject' | 'drop' | 'refuse' }
   | {
       readonly kind: 'endpoints'
-      /** Address and port of each, which are chosen equally often. */
+      /** Address and port of each, which are chosen equally often, or as `shares` says. */
       readonly endpoints: readonly Octets[]
+      readonly shares?: Shares | undefined
       readonly masquerade: boolean
       /** Seconds for which a client keeps its endpoint; 0 without session affinity. */
       readonly affinityS: number
     }
+
+/** Shares of connections by kprobe.io/balance and kprobe.io/weights, in the order of the endpoints; their sum is 1. */
+export interface Shares {
+  readonly of: readonly number[]
+  /** By how much of itself a share may differ. */
+  readonly tolerance: number
+}
 
 export const PASS: Fate = { kind: 'pass' }
 export const REJECT: Fate = { kind: 'reject' }

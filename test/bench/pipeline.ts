@@ -141,6 +141,7 @@ const RESOLVE_OPTIONS = {
   allowedExternalCidrs: [],
   allowedLoadBalancerCidrs: [],
   allowServiceExternalIps: true,
+  balancing: { policy: 'random' as const },
   bindAddress: undefined,
 }
 

@@ -77,6 +77,14 @@ const BY_KIND: { readonly [Kind in Expression['kind']]: ArbitraryOf<Kind> } = {
     inverted: fc.boolean(),
   }),
   verdict: fc.record({ kind: fc.constant('verdict' as const), verdict }),
+  jhash: fc.record({
+    kind: fc.constant('jhash' as const),
+    sreg: register,
+    length: u32,
+    modulus: u32,
+    seed: u32,
+    dreg: register,
+  }),
   numgen: fc.record({ kind: fc.constant('numgen' as const), modulus: u32, dreg: register }),
   dnat: fc.record({
     kind: fc.constant('dnat' as const),

@@ -53,6 +53,7 @@ export function resolveOptionsOf(config: PipelineConfig): ResolveOptions {
     allowedLoadBalancerCidrs: (config.allowedLoadBalancerCidrs ?? []).map(cidr),
     allowServiceExternalIps: true,
     bindAddress: undefined,
+    balancing: { policy: 'random' },
   }
 }
 
@@ -155,7 +156,7 @@ function iptablesMode(more: Partial<IptablesOptions>): Mode<IptablesState> {
   return {
     name: 'iptables',
     empty: EMPTY_IPTABLES_STATE,
-    resolving: { loopbackNodePorts: true },
+    resolving: { loopbackNodePorts: true, balancing: { policy: 'random', refusedBy: 'iptables' } },
     render: (table, base, config) =>
       renderIptablesState(table, { base, without: NO_SERVICES }, { ...iptablesOptionsOf(config), ...more }),
   }

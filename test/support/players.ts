@@ -29,6 +29,7 @@ export const BY_IPVS: Player<(typeof IPVS)['empty']> = {
 }
 export const BY_IPVS_CHAINS = { ...BY_IPVS, mode: IPVS_CHAINS }
 export const BY_CHAINS: Player<(typeof IPTABLES)['empty']> = {
+  refusesToo: /kprobe\.io\/(balance\] local-first|weights\] zone=zone-a)/,
   mode: IPTABLES,
   tracerOf: state => {
     assert(state.kind === 'rendered', 'nothing was rendered')

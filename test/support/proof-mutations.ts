@@ -129,6 +129,7 @@ function otherThan(expression: Expression): Expression | undefined {
     case 'cmp':
       return { ...expression, op: expression.op === 'eq' ? 'neq' : 'eq' }
     case 'numgen':
+    case 'jhash':
       return { ...expression, modulus: expression.modulus + 1 }
     case 'bitwise':
       return { ...expression, mask: '\0'.repeat(expression.mask.length) }

@@ -135,7 +135,7 @@ function hasLists(value: unknown, lists: readonly string[] | undefined): boolean
 
 /**
  * Gives the frontends of a Service as the daemon's /state sends them, with addresses as text. Equal values give equal
- * JSON. Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, the `ip` of a
+ * JSON. Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, the usual `balance`, a `weight` of 1, the `ip` of a
  * NodePort, and `sourceRanges` where every client may connect.
  */
 export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends) {
@@ -147,6 +147,7 @@ export function serviceJson({ service, ports, refusals, wholes }: ServiceFronten
       protocol: port.protocol,
       affinitySeconds: port.affinityTimeoutS,
       ...(port.scheduler === undefined ? {} : { scheduler: port.scheduler }),
+      ...(port.balance === undefined ? {} : { balance: port.balance.policy }),
       frontends: port.frontends.map(frontendJson),
       cluster: port.cluster.map(backendJson),
       local: port.local.map(backendJson),
@@ -175,8 +176,8 @@ function wholeJson({ ips, route, cluster, local }: WholeAddresses) {
   }
 }
 
-function backendJson({ ip, port, local }: Backend) {
-  return { ip: formatIp(ip), port, local }
+function backendJson({ ip, port, local, weight }: Backend) {
+  return { ip: formatIp(ip), port, local, ...(weight === undefined ? {} : { weight }) }
 }
 
 /**
@@ -198,6 +199,7 @@ interface SavedSlice extends Omit<EndpointSlice, 'endpoints' | 'hostnames'> {
 /** Conditions as the bits 4 (ready), 2 (serving) and 1 (terminating). */
 interface SavedTraits {
   readonly node: string
+  readonly zone?: string
   readonly is: number
   readonly zones?: readonly string[]
   readonly nodes?: readonly string[]
@@ -214,12 +216,13 @@ function compact({ endpoints, hostnames: _, ...slice }: EndpointSlice): SavedSli
   return { ...slice, ips, traits: [...numbers.keys()].map(compactTraits), at }
 }
 
-function compactTraits({ nodeName, conditions, hints }: EndpointTraits): SavedTraits {
+function compactTraits({ nodeName, zone, conditions, hints }: EndpointTraits): SavedTraits {
   const { ready, serving, terminating } = conditions
   const is = (ready ? 4 : 0) | (serving ? 2 : 0) | (terminating ? 1 : 0)
   const { forZones, forNodes } = hints
   return {
     node: nodeName,
+    ...(zone === undefined ? {} : { zone }),
     is,
     ...(forZones.length === 0 ? {} : { zones: forZones }),
     ...(forNodes.length === 0 ? {} : { nodes: forNodes }),
@@ -269,6 +272,7 @@ function serviceIn(saved: Service, pool: ValuePool): Service {
     healthCheckNodePort: saved.healthCheckNodePort,
     tcpDrainMs: saved.tcpDrainMs,
     ipvsScheduler: saved.ipvsScheduler,
+    ...(saved.balance === undefined ? {} : { balance: saved.balance }),
     proxyName: saved.proxyName,
     headless: saved.headless,
     refusals: saved.refusals,
@@ -300,10 +304,13 @@ function sliceIn(saved: SavedSlice, pool: ValuePool): EndpointSlice {
   }
 }
 
-function traitsIn({ node, is, zones = [], nodes = [] }: SavedTraits, pool: ValuePool): EndpointTraits {
+function traitsIn(
+  { node, zone = '', is, zones = [], nodes = [] }: SavedTraits,
+  pool: ValuePool,
+): EndpointTraits {
   const conditions = { ready: (is & 4) !== 0, serving: (is & 2) !== 0, terminating: (is & 1) !== 0 }
   const forZones = zones.map(name => pool.name(name))
   const forNodes = nodes.map(name => pool.name(name))
   const hints = zones.length + nodes.length === 0 ? NO_HINTS : { forZones, forNodes }
-  return pool.traits(pool.name(node), sharedConditions(conditions), hints)
+  return pool.traits(pool.name(node), sharedConditions(conditions), hints, zone)
 }

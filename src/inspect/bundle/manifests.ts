@@ -1,4 +1,5 @@
 import { formatCidr, formatIp } from '../../base/ip.ts'
+import { BALANCE_ANNOTATION, WEIGHTS_ANNOTATION, weightsText } from '../../model/balance.ts'
 import type { Json } from '../../model/fields.ts'
 import { SERVICE_LABEL, TRIGGER_TIME } from '../../model/parse.ts'
 import { REMOVAL_TAINT, ZONE_LABEL } from '../../model/parse-node.ts'
@@ -71,11 +72,15 @@ function affinity(timeoutSeconds: number): Json {
   return { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds } } }
 }
 
-function settingsOf({ proxyName, tcpDrainMs, ipvsScheduler }: Service): Json {
+function settingsOf({ proxyName, tcpDrainMs, ipvsScheduler, balance }: Service): Json {
   const annotations = {
     ...(tcpDrainMs === undefined
       ? {}
       : { [TCP_DRAIN_ANNOTATION]: tcpDrainMs === 0 ? 'cut' : `${tcpDrainMs}ms` }),
+    ...(balance?.policy === undefined ? {} : { [BALANCE_ANNOTATION]: balance.policy }),
+    ...(balance === undefined || balance.weights.length === 0
+      ? {}
+      : { [WEIGHTS_ANNOTATION]: weightsText(balance.weights) }),
     ...(ipvsScheduler === undefined ? {} : { [IPVS_SCHEDULER_ANNOTATION]: ipvsScheduler }),
   }
   return {
@@ -112,13 +117,13 @@ function sliceManifest(slice: EndpointSlice): Json {
   }
 }
 
-function traitsManifest({ nodeName, conditions, hints }: EndpointTraits): Json {
+function traitsManifest({ nodeName, zone = '', conditions, hints }: EndpointTraits): Json {
   const { forZones, forNodes } = hints
   const named = (names: readonly string[]) => names.map(name => ({ name }))
   const hasHints = forZones.length + forNodes.length > 0
   return {
     conditions,
-    ...optional({ nodeName }),
+    ...optional({ nodeName, zone }),
     ...(hasHints ? { hints: { forZones: named(forZones), forNodes: named(forNodes) } } : {}),
   }
 }

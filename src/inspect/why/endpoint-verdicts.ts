@@ -1,8 +1,16 @@
 import type { Family } from '../../base/ip.ts'
-import { candidatesOf, clusterVerdict, localVerdict, survey } from '../../model/endpoint-choice.ts'
-import { nodeContextOf, type ResolveOptions } from '../../model/node-context.ts'
+import { balanceOf, weighed, weightOf } from '../../model/balance.ts'
+import {
+  type Candidate,
+  candidatesOf,
+  clusterVerdict,
+  localVerdict,
+  survey,
+  type Verdict,
+} from '../../model/endpoint-choice.ts'
+import { type NodeContext, nodeContextOf, type ResolveOptions } from '../../model/node-context.ts'
 import { withoutLoops } from '../../model/resolve-service.ts'
-import type { Protocol, ServiceKey } from '../../model/service.ts'
+import type { EndpointTraits, Protocol, Service, ServiceKey } from '../../model/service.ts'
 import type { Snapshot } from '../../model/snapshot.ts'
 
 interface ExplainQuery {
@@ -28,17 +36,75 @@ export function explainEndpoints(query: ExplainQuery) {
   const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
   const candidates = candidatesOf(slices, { name: port.name, protocol: port.protocol, family })
   const found = survey(candidates, here)
-  const endpoints = candidates.map(({ endpoint, port: number, slice }) => ({
-    ip: endpoint.ip,
-    port: number,
+  const cluster = weighedVerdicts(query, service, {
+    candidates,
+    here,
+    verdictOf: its => clusterVerdict(its, found, here),
+  })
+  const local = weighedVerdicts(query, service, {
+    candidates,
+    here,
+    verdictOf: its => localVerdict(its, found, here),
+  })
+  const endpoints = candidates.map((candidate, at) => ({
+    ip: candidate.endpoint.ip,
+    port: candidate.port,
     /** `namespace/name` of the slice that speaks for it. */
-    slice: slice.key,
+    slice: candidate.slice.key,
     /** The name as the slice has it: untrusted text. */
-    nodeName: endpoint.traits.nodeName,
-    local: endpoint.traits.nodeName === here.nodeName,
-    cluster: clusterVerdict(endpoint.traits, found, here),
+    nodeName: candidate.endpoint.traits.nodeName,
+    local: candidate.endpoint.traits.nodeName === here.nodeName,
+    cluster: cluster[at] ?? UNKNOWN,
     /** The verdict for traffic policy Local; `cluster` has that for Cluster. */
-    localList: localVerdict(endpoint.traits, found, here),
+    localList: local[at] ?? UNKNOWN,
   }))
   return { topology: found.topology, endpoints }
+}
+
+const UNKNOWN: Verdict = { isIn: false, reason: 'not known' }
+
+interface Listing {
+  readonly candidates: readonly Candidate[]
+  readonly here: NodeContext
+  readonly verdictOf: (traits: EndpointTraits) => Verdict
+}
+
+/** Gives the verdict of each candidate, in the light of weights and of `local-first`. */
+function weighedVerdicts(
+  { options }: ExplainQuery,
+  service: Service,
+  { candidates, here, verdictOf }: Listing,
+): readonly Verdict[] {
+  const verdicts = candidates.map(({ endpoint }) => verdictOf(endpoint.traits))
+  const balance = balanceOf(service, options.balancing, {
+    kind: 'Service',
+    key: service.key,
+    refusals: undefined,
+  })
+  if (balance === undefined) return verdicts
+  const chosen = candidates.filter((_, at) => verdicts[at]?.isIn)
+  const backends = chosen.map(({ endpoint: { ip, traits }, port }) => ({
+    ip,
+    port,
+    local: traits.nodeName === here.nodeName,
+  }))
+  const kept = weighed(
+    backends,
+    chosen.map(({ endpoint }) => endpoint.traits),
+    balance,
+  )
+  return verdicts.map((verdict, at): Verdict => {
+    const candidate = candidates[at]
+    if (!verdict.isIn || candidate === undefined) return verdict
+    const { ip, traits } = candidate.endpoint
+    const its = kept.find(backend => backend.ip === ip && backend.port === candidate.port)
+    if (its !== undefined) {
+      const reason =
+        its.weight === undefined ? verdict.reason : `${verdict.reason}, with weight ${its.weight}`
+      return { isIn: true, reason }
+    }
+    const drained = weightOf(balance.weights, traits) === 0
+    const why = drained ? 'drained by kprobe.io/weights' : 'not needed: this node has its share of endpoints'
+    return { isIn: false, reason: `${verdict.reason}, but ${why}` }
+  })
 }

@@ -9,6 +9,7 @@ import type { FrontendTable, PortFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
 import { podNames, podPlaces } from '../../model/pod-names.ts'
 import type { Resolved } from '../../model/resolve.ts'
+import type { BalancePolicy } from '../../model/service.ts'
 import { endpointTexts } from '../../modes/common/show.ts'
 import { findMode } from '../../modes/registry.ts'
 import { resolveOptions } from '../../modes/resolve-options.ts'
@@ -238,7 +239,7 @@ export function explained(
     frontend: caught?.frontend.kind,
     affinitySeconds: caught?.port.affinityTimeoutS ?? 0,
     list,
-    reasons: reasons.map(({ text }) => text),
+    reasons: [...reasons.map(({ text }) => text), ...balanceText(caught?.port)],
     notKnown: [
       ...notKnownOf(question, caught, { kernel, isProvable }),
       ...(unanswered?.limits === undefined ? [] : [`whether all endpoints answer: ${unanswered.limits}`]),
@@ -259,6 +260,18 @@ function withUnanswered(
     const unanswered = rows.find(({ endpoint }) => endpoint === each.address)
     return unanswered === undefined ? each : { ...each, unanswered }
   })
+}
+
+const BALANCE: Readonly<Record<BalancePolicy, string>> = {
+  random: 'Endpoints are chosen at random, by kprobe.io/weights.',
+  maglev: "The client's address chooses the endpoint, the same on every node (maglev).",
+  'maglev/5-tuple':
+    'Addresses and ports choose the endpoint, the same on every node (maglev/5-tuple): another source port may reach another one.',
+  'local-first': 'Endpoints of this node come first; others get what is beyond their share (local-first).',
+}
+
+function balanceText(port: PortFrontends | undefined): readonly string[] {
+  return port?.balance === undefined ? [] : [BALANCE[port.balance.policy]]
 }
 
 function connectionOf(

@@ -148,6 +148,8 @@ export const RTN_LOCAL = 2
 
 export const NFT_NG_RANDOM = 1
 
+export const NFT_HASH_JENKINS = 0
+
 export const NFT_LIMIT_PKTS = 0
 
 export const NFT_TRACETYPE_POLICY = 1

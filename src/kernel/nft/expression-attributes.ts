@@ -37,6 +37,12 @@ const MAP_TARGET: Column = {
 }
 const VALUE: Column = { write: value => ({ value }), read: data => fieldOf(data, 'value') }
 
+const OFFSET: Column = {
+  isOptional: true,
+  write: (offset = 0) => offset,
+  read: offset => (offset === 0 ? undefined : offset),
+}
+
 function oneOf(numbers: Readonly<Record<string, number>>): Column {
   return {
     write: name => numbers[String(name)],
@@ -104,16 +110,20 @@ const ROWS: Readonly<Record<Kind, Row>> = {
   },
   numgen: {
     tag: 'numgen',
-    columns: {
-      dreg: REGISTER,
-      modulus: SAME,
-      offset: {
-        isOptional: true,
-        write: (offset = 0) => offset,
-        read: offset => (offset === 0 ? undefined : offset),
-      },
-    },
+    columns: { dreg: REGISTER, modulus: SAME, offset: OFFSET },
     always: { type: nft.NFT_NG_RANDOM },
+  },
+  jhash: {
+    tag: 'hash',
+    columns: {
+      sreg: REGISTER,
+      dreg: REGISTER,
+      length: SAME,
+      modulus: SAME,
+      seed: SAME,
+      offset: OFFSET,
+    },
+    always: { type: nft.NFT_HASH_JENKINS },
   },
   dnat: {
     tag: 'nat',

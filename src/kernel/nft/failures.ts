@@ -84,6 +84,7 @@ const OF_EXPRESSIONS: Readonly<Record<string, Part | Readonly<Record<NftFamily, 
   masq: { module: 'nft_masq', option: 'CONFIG_NFT_MASQ' },
   nat: { module: 'nft_nat', option: 'CONFIG_NFT_NAT' },
   numgen: { module: 'nft_numgen', option: 'CONFIG_NFT_NUMGEN' },
+  hash: { module: 'nft_hash', option: 'CONFIG_NFT_HASH' },
 }
 const OF_CHAINS: Readonly<Record<string, Part>> = {
   nat: { module: 'nft_chain_nat', option: 'CONFIG_NFT_NAT' },

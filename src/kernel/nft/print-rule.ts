@@ -44,6 +44,9 @@ function step(state: RuleState, expression: Expression): void {
     case 'numgen':
       registers.set(expression.dreg, numgenSource(expression))
       return
+    case 'jhash':
+      registers.set(expression.dreg, hashSource(state, expression))
+      return
     case 'fib':
       registers.set(expression.dreg, { text: `fib ${fibFlags(expression.flags)} type`, length: 4, type: 0 })
       return
@@ -60,7 +63,7 @@ function step(state: RuleState, expression: Expression): void {
 
 type Statement = Exclude<
   Expression,
-  { kind: 'payload' | 'meta' | 'ct' | 'numgen' | 'fib' | 'bitwise' | 'lookup' }
+  { kind: 'payload' | 'meta' | 'ct' | 'numgen' | 'jhash' | 'fib' | 'bitwise' | 'lookup' }
 >
 
 function statement(state: RuleState, expression: Statement): string {
@@ -318,6 +321,13 @@ export function metaSource(key: number): Source {
 
 function numgenSource({ modulus, offset = 0 }: Extract<Expression, { kind: 'numgen' }>): Source {
   const text = `numgen random mod ${modulus}${offset === 0 ? '' : ` offset ${offset}`}`
+  return { text, length: 4, type: 0 }
+}
+
+function hashSource(state: RuleState, expression: Extract<Expression, { kind: 'jhash' }>): Source {
+  const { sreg, length, modulus, seed, offset = 0 } = expression
+  const of = concatenation(state, sreg, length)
+  const text = `jhash ${of} mod ${modulus} seed 0x${seed.toString(16)}${offset === 0 ? '' : ` offset ${offset}`}`
   return { text, length: 4, type: 0 }
 }
 

@@ -115,6 +115,16 @@ const NUMGEN = attributeSet({
   offset: [4, u32be],
 })
 
+const HASH = attributeSet({
+  sreg: [1, u32be],
+  dreg: [2, u32be],
+  length: [3, u32be],
+  modulus: [4, u32be],
+  seed: [5, u32be],
+  offset: [6, u32be],
+  type: [7, u32be],
+})
+
 const NAT = attributeSet({
   type: [1, u32be],
   family: [2, u32be],
@@ -207,6 +217,7 @@ export const EXPRESSIONS = {
   lookup: LOOKUP,
   immediate: IMMEDIATE,
   numgen: NUMGEN,
+  hash: HASH,
   nat: NAT,
   masq: MASQ,
   reject: REJECT,

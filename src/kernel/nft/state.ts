@@ -151,6 +151,16 @@ export type Expression =
       readonly offset?: number | undefined
       readonly dreg: number
     }
+  /** Jenkins hash of `length` bytes of registers, scaled to numbers below `modulus`, plus `offset`: see jhash.ts. */
+  | {
+      readonly kind: 'jhash'
+      readonly sreg: number
+      readonly length: number
+      readonly modulus: number
+      readonly seed: number
+      readonly offset?: number | undefined
+      readonly dreg: number
+    }
   /** Translates the destination. Without a port, the packet keeps its own. Protocols without ports are translated too. */
   | {
       readonly kind: 'dnat'

@@ -150,6 +150,8 @@ export interface ServiceRow {
   /** The clients that may connect; absent when all may. */
   readonly allowedFrom?: readonly string[]
   readonly affinitySeconds?: number
+  /** How connections are divided: `maglev, 1019 slots`, or the shares of endpoints; absent where all are equal, at random. */
+  readonly balance?: string
   /** The address at which the daemon accepts connections that it forwards; the frontend itself where no rule leads there. */
   readonly listener?: string
   /** With policy Local: the address at which it accepts connections of pods and of the node. */

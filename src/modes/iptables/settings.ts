@@ -100,6 +100,7 @@ const IPTABLES_PROMISES: Promises = {
   bindsAddresses: false,
   masqueradesDirectly: false,
   kubeProxyChains: false,
+  balances: false,
   roundsShares: false,
 }
 

@@ -40,6 +40,7 @@ export const ipvs: Mode = {
   ownsElsewhere: hasIpvsTable,
   tune: async ({ ipvs }, options) => missingFails(await tuneIpvs(ipvs, options)),
   // A virtual server has one address, and no address stands for all addresses.
+  balances: true,
   resolving: () => ({ listNodePortAddresses: true, bindsExternalIps: true }),
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 800, perFrontend: true },

@@ -15,6 +15,7 @@ import {
   WHOLE_ADDRESS,
 } from '../../kernel/ipvs/state.ts'
 import type { Element, NftFamily, Verdict } from '../../kernel/nft/state.ts'
+import { BALANCE_ANNOTATION } from '../../model/balance.ts'
 import { objectText, type Refusal } from '../../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -116,6 +117,7 @@ function homelessRefusal(service: string, { port }: PlacedPort): Refusal {
   }
 }
 
+const BALANCE_FIELD = `metadata.annotations[${BALANCE_ANNOTATION}]`
 const SCHEDULER_FIELD = 'metadata.annotations[kprobe.io/ipvs-scheduler]'
 
 /** IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing includes the client's port, as in kube-proxy. */
@@ -157,38 +159,64 @@ function restOf(port: PortFrontends, surroundings: Surroundings): Omit<VirtualSe
   const { family, affinityTimeoutS: timeoutS } = port
   const scheduler = schedulerOf(port, surroundings)
   const persistent = timeoutS > 0 ? IP_VS_SVC_F_PERSISTENT : 0
-  const flags = persistent | (scheduler === 'mh' ? MAGLEV_BY_PORT : 0)
+  const byPort = scheduler === 'mh' && port.balance?.policy !== 'maglev' ? MAGLEV_BY_PORT : 0
+  const flags = persistent | byPort
   return { scheduler, flags, timeoutS, netmask: WHOLE_ADDRESS[family] }
 }
 
-function schedulerOf({ scheduler }: PortFrontends, surroundings: Surroundings): string {
-  if (scheduler === undefined || surroundings.missingSchedulers.has(scheduler)) return surroundings.scheduler
-  return scheduler
+function schedulerOf(port: PortFrontends, surroundings: Surroundings): string {
+  const scheduler = askedScheduler(port, surroundings)
+  return surroundings.missingSchedulers.has(scheduler) ? surroundings.scheduler : scheduler
 }
+
+/** Gives the scheduler of the annotation, or else the one that has the policy. */
+function askedScheduler({ scheduler, balance }: PortFrontends, surroundings: Surroundings): string {
+  if (balance === undefined) return scheduler ?? surroundings.scheduler
+  const hashed = balance.policy === 'maglev' || balance.policy === 'maglev/5-tuple'
+  const name = scheduler ?? (hashed ? 'mh' : surroundings.scheduler)
+  return WITH_WEIGHTS[name] ?? name
+}
+
+/** The schedulers that ignore weights, and their counterparts. */
+const WITH_WEIGHTS: Readonly<Record<string, string>> = { rr: 'wrr', lc: 'wlc' }
 
 /** Makes one refusal for each Service that configures a scheduler which this kernel lacks. */
 function schedulerRefusal(
   service: ServiceKey,
   ports: readonly PortFrontends[],
-  { scheduler, missingSchedulers }: Surroundings,
+  surroundings: Surroundings,
 ): Refusal | undefined {
-  const asked = ports.find(port => port.scheduler !== undefined && missingSchedulers.has(port.scheduler))
-  if (asked?.scheduler === undefined) return undefined
+  const { scheduler, missingSchedulers } = surroundings
+  const asked = ports.find(
+    port =>
+      (port.scheduler ?? port.balance) !== undefined &&
+      missingSchedulers.has(askedScheduler(port, surroundings)),
+  )
+  if (asked === undefined) return undefined
+  const name = askedScheduler(asked, surroundings)
+  const isWritten = asked.scheduler !== undefined || asked.balance === undefined
   return {
     object: objectText('Service', service),
-    field: SCHEDULER_FIELD,
-    value: asked.scheduler,
-    reason: `this kernel has no such scheduler (module ip_vs_${asked.scheduler}); kprobe uses ${scheduler}`,
+    field: isWritten ? SCHEDULER_FIELD : BALANCE_FIELD,
+    value: isWritten ? name : asked.balance.policy,
+    reason: `this kernel has no ${isWritten ? 'such scheduler' : `scheduler ${name}`} (module ip_vs_${name}); kprobe uses ${scheduler}`,
   }
 }
 
 const NONE: ReadonlyMap<string, RealServer> = new Map()
+/** IPVS tools accept weights up to this value. */
+const WEIGHT_MAX = 65_535
 
 /** Makes the real servers of endpoints. IPVS has each address and port once. */
 function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealServer> {
   const destinations = new Map<string, RealServer>()
-  for (const { ip, port } of backends)
-    destinations.set(destinationKey({ ip, port }), { ip, port, weight: 1, forwarding: IP_VS_CONN_F_MASQ })
+  for (const { ip, port, weight = 1 } of backends)
+    destinations.set(destinationKey({ ip, port }), {
+      ip,
+      port,
+      weight: Math.min(weight, WEIGHT_MAX),
+      forwarding: IP_VS_CONN_F_MASQ,
+    })
   return destinations
 }
 

@@ -61,6 +61,7 @@ const IPVS_PROMISES: Promises = {
   ...USUAL_PROMISES,
   bindsAddresses: true,
   masqueradesDirectly: true,
+  balances: true,
   roundsShares: false,
 }
 

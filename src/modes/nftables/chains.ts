@@ -13,7 +13,7 @@ import {
 } from '../common/rules.ts'
 import { PROTOCOLS } from '../common/tables.ts'
 import type { CodeDraft, Codes } from './layout.ts'
-import { pickKnown, pickNew, pickSlot } from './rules.ts'
+import { pickKnown, pickNew, pickSlot, type SlotChoice } from './rules.ts'
 
 /**
  * A chain made on demand. There is one for each distinct value of these, never one for each Service. The name
@@ -24,37 +24,43 @@ type ChainSpec =
   /** mod-N, lmod-N; with affinity aff-N-T, laff-N-T: sends the packet to one of N endpoints. */
   | PickSpec
   /** ext-N, ext-N-T: an external address with policy Cluster. */
-  | { readonly kind: 'external'; readonly count: number; readonly timeoutS: number }
+  | { readonly kind: 'external'; readonly count: SlotCount; readonly timeoutS: number }
   /** loc-N-M, loc-N-M-T: an external address with policy Local; N endpoints in the cluster, M on this node. */
   | {
       readonly kind: 'external-local'
-      readonly cluster: number
-      readonly local: number
+      readonly cluster: SlotCount
+      readonly local: SlotCount
       readonly timeoutS: number
     }
   /** fw-X: checks the source ranges of a frontend, then goes to X. */
   | { readonly kind: 'firewall'; readonly target: string }
 
+/**
+ * The slots of a list: the number of those that a packet takes at random, or the text `1019h` for 1,019 that packets take by
+ * a hash of the client's address, `1019t` by a hash of addresses and ports.
+ */
+export type SlotCount = number | `${number}${'h' | 't'}`
+
 interface PickSpec {
   readonly kind: 'pick'
   readonly local: boolean
-  readonly count: number
+  readonly count: SlotCount
   /** Seconds; 0 without session affinity. */
   readonly timeoutS: number
 }
 
 /** Gives the name of a chain that picks an endpoint. Callers pass the exact count; this function quantizes it. */
-export function pickChain(local: boolean, count: number, timeoutS: number): string {
+export function pickChain(local: boolean, count: SlotCount, timeoutS: number): string {
   const prefix = local ? 'l' : ''
   const n = quantise(count)
   return timeoutS === 0 ? `${prefix}mod-${n}` : `${prefix}aff-${n}-${timeoutS}`
 }
 
-export function externalChain(count: number, timeoutS: number): string {
+export function externalChain(count: SlotCount, timeoutS: number): string {
   return timeoutS === 0 ? `ext-${quantise(count)}` : `ext-${quantise(count)}-${timeoutS}`
 }
 
-export function externalLocalChain(cluster: number, local: number, timeoutS: number): string {
+export function externalLocalChain(cluster: SlotCount, local: SlotCount, timeoutS: number): string {
   const name = `loc-${quantise(cluster)}-${quantise(local)}`
   return timeoutS === 0 ? name : `${name}-${timeoutS}`
 }
@@ -71,7 +77,8 @@ export function nextChain(name: string): string | undefined {
     return chainsBehind(name)
       .map(nextChain)
       .find(next => next !== undefined)
-  return spec.local || spec.timeoutS > 0 ? undefined : pickChain(false, spec.count + 1, 0)
+  const { local, count, timeoutS } = spec
+  return local || timeoutS > 0 || typeof count === 'string' ? undefined : pickChain(false, count + 1, 0)
 }
 
 /** Parses the name of a chain; undefined when the name is not in the form that kprobe gives. */
@@ -88,12 +95,20 @@ function readName(name: string): ChainSpec | undefined {
     const known = target === CHAIN_REJECT || (behind !== undefined && behind !== 'firewall')
     return known ? { kind: 'firewall', target } : undefined
   }
-  const [a = 0, b = 0, c = 0, ...more] = rest.map(Number)
-  if (more.length > 0 || !rest.every(part => /^\d{1,7}$/.test(part))) return undefined
+  if (rest.length > 3 || !rest.every(part => /^\d{1,7}[ht]?$/.test(part))) return undefined
+  const [a = 0, b = 0, c = 0] = rest.map(countIn)
   if (head === 'mod' || head === 'lmod' || head === 'aff' || head === 'laff')
-    return { kind: 'pick', local: head.startsWith('l'), count: a, timeoutS: b }
-  if (head === 'ext') return { kind: 'external', count: a, timeoutS: b }
-  return head === 'loc' ? { kind: 'external-local', cluster: a, local: b, timeoutS: c } : undefined
+    return typeof b === 'string'
+      ? undefined
+      : { kind: 'pick', local: head.startsWith('l'), count: a, timeoutS: b }
+  if (head === 'ext') return typeof b === 'string' ? undefined : { kind: 'external', count: a, timeoutS: b }
+  if (head !== 'loc' || typeof c === 'string') return undefined
+  return { kind: 'external-local', cluster: a, local: b, timeoutS: c }
+}
+
+function countIn(text: string): SlotCount {
+  const number = Number.parseInt(text, 10)
+  return text.endsWith('h') ? `${number}h` : text.endsWith('t') ? `${number}t` : number
 }
 
 function nameOf(spec: ChainSpec): string {
@@ -116,12 +131,12 @@ export function chainsBehind(name: string): readonly string[] {
   const spec = parseChain(name)
   switch (spec?.kind) {
     case 'pick':
-      return spec.count > 1 && spec.timeoutS === 0 ? [pickChain(spec.local, 1, 0)] : []
+      return spec.count !== 1 && spec.timeoutS === 0 ? [pickChain(spec.local, 1, 0)] : []
     case 'external':
       return [pickChain(false, spec.count, spec.timeoutS)]
     case 'external-local': {
-      const behind = spec.cluster > 0 ? [pickChain(false, spec.cluster, spec.timeoutS)] : []
-      return spec.local > 0 ? [...behind, pickChain(true, spec.local, spec.timeoutS)] : behind
+      const behind = spec.cluster !== 0 ? [pickChain(false, spec.cluster, spec.timeoutS)] : []
+      return spec.local !== 0 ? [...behind, pickChain(true, spec.local, spec.timeoutS)] : behind
     }
     case 'firewall':
       return spec.target === CHAIN_REJECT ? [] : [spec.target]
@@ -155,22 +170,25 @@ function rulesOf(spec: ChainSpec, context: RuleContext): readonly Rule[] {
  * that reads a map makes additions to that map more expensive.
  */
 function pickRules({ local, count }: PickSpec, { layout }: RuleContext): readonly Rule[] {
-  const rules = rolls(count).flatMap(modulus =>
-    PROTOCOLS.map(protocol => rule(pickSlot(layout, { protocol, local, modulus }))),
+  const rules = choicesOf(count).flatMap(choice =>
+    PROTOCOLS.map(protocol => rule(pickSlot(layout, { protocol, local, choice }))),
   )
   return count === 1 ? rules : [...rules, rule([goTo(pickChain(local, 1, 0))])]
 }
 
 function affinityRules({ local, count, timeoutS }: PickSpec, { layout }: RuleContext): readonly Rule[] {
   const timeoutMs = timeoutS * 1000
-  const moduli = count === 1 ? [1] : [...rolls(count), 1]
+  const [first, ...others] = choicesOf(count)
+  const last: readonly SlotChoice[] = count === 1 ? [] : [{ modulus: 1 }]
   return PROTOCOLS.flatMap(protocol => {
     const list = { protocol, local }
     const known = rule(pickKnown(layout, { ...list, timeoutMs }))
-    const fresh = moduli.map(modulus => rule(pickNew(layout, { ...list, modulus, timeoutMs })))
+    const fresh = [first, ...others, ...last].map(choice =>
+      rule(pickNew(layout, { ...list, choice, timeoutMs })),
+    )
     // Packets also reach these rules when the map of clients is full.
-    const forgetful = (rolls(count).length > 1 ? [count, 1] : [count]).map(modulus =>
-      rule(pickNew(layout, { ...list, modulus, timeoutMs: undefined })),
+    const forgetful = [first, ...(others.length > 0 ? last : [])].map(choice =>
+      rule(pickNew(layout, { ...list, choice, timeoutMs: undefined })),
     )
     return [known, ...fresh, ...forgetful]
   })
@@ -182,8 +200,8 @@ function externalLocalRules(
   context: RuleContext,
 ): readonly Rule[] {
   const { cluster, local, timeoutS } = spec
-  const inside = goTo(cluster > 0 ? pickChain(false, cluster, timeoutS) : CHAIN_REJECT)
-  const outside = local > 0 ? [goTo(pickChain(true, local, timeoutS))] : dropCounted
+  const inside = goTo(cluster !== 0 ? pickChain(false, cluster, timeoutS) : CHAIN_REJECT)
+  const outside = local !== 0 ? [goTo(pickChain(true, local, timeoutS))] : dropCounted
   return [...insideRules(context, [inside], [...askMasquerade(context), inside]), rule(outside)]
 }
 
@@ -195,8 +213,10 @@ const EXACT_MAX = 16
  * steps per doubling (18, 20, .. 32, 36, ..). Large lists therefore change their code only at a step, and the
  * number of distinct chains is bounded.
  */
-export function quantise(count: number): number {
-  if (count <= EXACT_MAX) return count
+export function quantise(count: number): number
+export function quantise(count: SlotCount): SlotCount
+export function quantise(count: SlotCount): SlotCount {
+  if (typeof count === 'string' || count <= EXACT_MAX) return count
   const step = stepAt(count)
   return Math.ceil(count / step) * step
 }
@@ -210,6 +230,26 @@ export function rolls(quantised: number): readonly number[] {
   if (quantised <= EXACT_MAX) return [quantised]
   return [quantised, quantised, quantised - stepAt(quantised)]
 }
+
+/** Gives the choices of a slot that a chain tries in turn. A hash may lead to an empty slot: the packet is hashed again. */
+function choicesOf(count: SlotCount): readonly [SlotChoice, ...SlotChoice[]] {
+  if (typeof count === 'string') {
+    const [first, ...others] = HASH_SEEDS
+    const hashed = (seed: number): SlotChoice => ({
+      modulus: Number.parseInt(count, 10),
+      hash: { of: count.endsWith('h') ? 'client' : 'connection', seed },
+    })
+    return [hashed(first), ...others.map(hashed)]
+  }
+  const [first = count, ...others] = rolls(count)
+  return [{ modulus: first }, ...others.map(modulus => ({ modulus }))]
+}
+
+/**
+ * Equal on every node of every cluster, and in every release: another one sends clients to other endpoints. At most an
+ * eighth of the slots is empty, so that one packet in 4,096 meets only empty ones.
+ */
+const HASH_SEEDS = [0x6b70726f, 0x62650000, 0x6d61676c, 0x65760000] as const
 
 /** Gives the distance between the quantized counts around `count`, for counts above 16. */
 function stepAt(count: number): number {

@@ -2,6 +2,7 @@ import { type Family, formatIpPort } from '../../base/ip.ts'
 import { readU16be } from '../../base/octets.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
+import type { BalancePolicy } from '../../model/service.ts'
 import type { TrafficCount } from '../../telemetry/connection-metrics.ts'
 import { type ReadRows, readCounter, readGauge } from '../../telemetry/metric-set.ts'
 import { forwarderMetrics } from '../common/forwarder/forwarder-set.ts'
@@ -49,6 +50,22 @@ function endpointsByKey({ elements }: Table): ReadonlyMap<string, string> {
     }
   }
   return endpoints
+}
+
+/** Gives the number of service ports by policy; none where all are balanced at random. */
+export function balanceMetrics(state: NftablesState | undefined): ReadRows {
+  const ports = new Map<BalancePolicy, number>()
+  for (const service of state?.frontends?.services.values() ?? [])
+    for (const { balance } of service.ports)
+      if (balance !== undefined) ports.set(balance.policy, (ports.get(balance.policy) ?? 0) + 1)
+  if (ports.size === 0) return {}
+  return {
+    kprobe_balanced_ports: readGauge(
+      'Service ports, by family, that are not balanced equally and at random, by kprobe.io/balance.',
+      () => [...ports].map(([policy, count]) => [{ policy }, count] as const),
+      'policy',
+    ),
+  }
 }
 
 /** Gives kube-proxy's metrics of node ports at localhost, and those of the forwarders; none where they are not served there. */

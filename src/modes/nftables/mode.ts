@@ -14,7 +14,8 @@ import { cleanNftables, isOurs } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
 import { LocalhostForwarders } from './localhost.ts'
-import { localhostMetrics, readConnections } from './metrics.ts'
+import { hashedSlots } from './maglev.ts'
+import { balanceMetrics, localhostMetrics, readConnections } from './metrics.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
 import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from './settings.ts'
@@ -35,8 +36,9 @@ export const nftables: Mode = {
   whyNotAtLocalhost: config =>
     mayForward(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`,
   resolving: config => ({ forwardsLocalhost: mayForward(config) }),
+  balances: true,
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
-  costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
+  costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false, hashedSlots },
 }
 
 /** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */
@@ -68,7 +70,10 @@ export function openNftables({
     tables: ({ ruleset, without }) => ruleset.tables.filter(({ family }) => !staysAsIs(family, without)),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state),
-    metrics: state => localhostMetrics(client, state, forwarders),
+    metrics: async state => ({
+      ...(await localhostMetrics(client, state, forwarders)),
+      ...balanceMetrics(state),
+    }),
     async close() {
       await forwarders.close()
       await client.close()

@@ -1,10 +1,12 @@
 import { trimmed } from '../../base/collections.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
+import { fnv1a } from '../../model/balance.ts'
 import { needsOf } from '../../model/endpoint-choice.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/rules.ts'
-import { commentOf, type FamilyLayout, portData, portKey } from '../common/tables.ts'
+import { commentOf, type FamilyLayout, portKey } from '../common/tables.ts'
+import { assignSlots, balancedCount, balancedSlots, endpointData, GAP, type Slots } from './balanced-slots.ts'
 import { externalChain, externalLocalChain, firewallChain, pickChain } from './chains.ts'
 import {
   CODE_DROP,
@@ -110,15 +112,17 @@ interface EndpointList {
   readonly list: number
   /** The second half of the keys of endpoints with numbers of their own. */
   readonly marker: number
-  readonly endpoints: readonly Octets[]
+  readonly backends: readonly Backend[]
 }
+
+const NO_BACKENDS: readonly Backend[] = []
 
 /** Gives the lists of a port that its frontends use. */
 function listsOf({ frontends, cluster, local }: PortFrontends, base: number): readonly EndpointList[] {
   const needs = needsOf(frontends)
   return [
-    { list: base, marker: STABLE, endpoints: needs.cluster ? cluster.map(endpointData) : [] },
-    { list: base + LOCAL_LIST, marker: STABLE_LOCAL, endpoints: needs.local ? local.map(endpointData) : [] },
+    { list: base, marker: STABLE, backends: needs.cluster ? cluster : NO_BACKENDS },
+    { list: base + LOCAL_LIST, marker: STABLE_LOCAL, backends: needs.local ? local : NO_BACKENDS },
   ]
 }
 
@@ -126,9 +130,24 @@ function listsOf({ frontends, cluster, local }: PortFrontends, base: number): re
 function dealt(port: PortFrontends, base: number, before: ElementGroup): readonly Element[] {
   const set = ENDPOINTS[port.protocol]
   const slots = slotsOf(before, set)
-  return listsOf(port, base).flatMap(({ list, endpoints }) =>
-    assignSlots(endpoints, slots.get(list)).map((data, slot) => elementOf(set, pairKey(list, slot), data)),
-  )
+  return listsOf(port, base).flatMap(({ list, backends }) => {
+    const values = backends.map(endpointData)
+    const { balance } = port
+    const filled =
+      balance === undefined
+        ? assignSlots(values, slots.get(list))
+        : balancedSlots({ backends, values, before: slots.get(list) }, balance)
+    return slotElements(set, list, filled)
+  })
+}
+
+/** Makes the elements of a list's slots. Empty slots have none. */
+function slotElements(
+  set: EndpointsMap | 'slots',
+  list: number,
+  filled: readonly Octets[],
+): readonly Element[] {
+  return filled.flatMap((data, slot) => (data === GAP ? [] : [elementOf(set, pairKey(list, slot), data)]))
 }
 
 /**
@@ -141,18 +160,26 @@ function affineElements(
   before: ElementGroup,
 ): readonly Element[] | undefined {
   const lists = listsOf(port, base)
-  const all = new Set(lists.flatMap(({ endpoints }) => endpoints))
+  const all = new Set(lists.flatMap(({ backends }) => backends.map(endpointData)))
   const ids = stableIds([...all].sort(), numbersOf(before, base))
   if (ids === undefined) return undefined
   const slots = slotsOf(before, 'slots')
-  return lists.flatMap(({ list, marker, endpoints }) => {
+  return lists.flatMap(({ list, marker, backends }) => {
+    const endpoints = backends.map(endpointData)
     const numbers = endpoints.map(data => base + (ids.get(data) ?? 0))
+    const values = numbers.map(u32host)
+    const before = slots.get(list)
+    const { balance } = port
     return [
       ...endpoints.map((data, at) =>
         elementOf(ENDPOINTS[port.protocol], pairKey(numbers[at] ?? 0, marker), data),
       ),
-      ...assignSlots(numbers.map(u32host), slots.get(list)).map((data, slot) =>
-        elementOf('slots', pairKey(list, slot), data),
+      ...slotElements(
+        'slots',
+        list,
+        balance === undefined
+          ? assignSlots(values, before)
+          : balancedSlots({ backends, values, before }, balance),
       ),
     ]
   })
@@ -188,7 +215,9 @@ function targetOf(frontend: Frontend, port: PortFrontends): string | number {
 }
 
 function unguardedTarget({ route }: Frontend, port: PortFrontends): string | number {
-  const { cluster, local, affinityTimeoutS } = port
+  const { cluster, local, balance, affinityTimeoutS } = port
+  const countOf = (backends: readonly Backend[]) =>
+    balance === undefined ? backends.length : balancedCount(backends, balance)
   switch (route.kind) {
     case 'reject':
       return CODE_REJECT
@@ -196,29 +225,22 @@ function unguardedTarget({ route }: Frontend, port: PortFrontends): string | num
       return CODE_DROP
     case 'internal': {
       const over = route.over === 'local' ? local : cluster
-      if (over.length > 0) return pickChain(route.over === 'local', over.length, affinityTimeoutS)
+      if (over.length > 0) return pickChain(route.over === 'local', countOf(over), affinityTimeoutS)
       return route.over === 'local' ? CODE_DROP : CODE_REJECT
     }
     case 'external-cluster':
-      return cluster.length === 0 ? CODE_REJECT : externalChain(cluster.length, affinityTimeoutS)
+      return cluster.length === 0 ? CODE_REJECT : externalChain(countOf(cluster), affinityTimeoutS)
     case 'external-local':
-      return externalLocalChain(cluster.length, local.length, affinityTimeoutS)
+      return externalLocalChain(countOf(cluster), countOf(local), affinityTimeoutS)
   }
 }
 
-function endpointData({ ip, port }: Backend): Octets {
-  return ip + portData(port)
-}
-
-/** The values of a list, slot by slot. The list has gaps if another program changed the map. */
-type Slots = (Octets | undefined)[]
-
-/** Slots by list id. */
+/** Slots by list id. A list has gaps if another program changed the map. */
 type SlotTable = ReadonlyMap<number, Slots>
 
 /** Reads the slots from elements. Slot numbers above the number of elements are not ours: they would take memory. */
 function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
-  const tables = new Map<number, Slots>()
+  const tables = new Map<number, (Octets | undefined)[]>()
   for (const { set: of, key, data } of group) {
     if (of !== set || typeof data !== 'string') continue
     const { list, slot } = readPairKey(key)
@@ -229,28 +251,6 @@ function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
   }
   return tables
 }
-
-/**
- * Assigns the values of `wanted`, which contains no value twice, to as many slots. Values keep their slots,
- * and new values fill the gaps. A list that changes by one endpoint changes one or two slots, whatever its
- * length.
- */
-export function assignSlots(wanted: readonly Octets[], before: Slots | undefined): readonly Octets[] {
-  if (before === undefined) return wanted
-  const slotOf = new Map(wanted.map((_, slot) => [before[slot], slot]))
-  const dealt = wanted.map(() => GAP)
-  const waiting: Octets[] = []
-  for (const value of wanted) {
-    const slot = slotOf.get(value)
-    if (slot === undefined) waiting.push(value)
-    else dealt[slot] = value
-  }
-  let next = 0
-  return dealt.map(value => (value === GAP ? (waiting[next++] ?? GAP) : value))
-}
-
-/** No endpoint. */
-const GAP: Octets = ''
 
 /**
  * Gives each endpoint a number below STABLE_MAX. The number stays the same as long as the endpoint exists, so
@@ -273,16 +273,10 @@ export function stableIds(
   }
   for (const endpoint of endpoints) {
     if (ids.has(endpoint)) continue
-    let id = hash(endpoint) % STABLE_MAX
+    let id = fnv1a(endpoint) % STABLE_MAX
     while (taken.has(id)) id = (id + 1) % STABLE_MAX
     taken.add(id)
     ids.set(endpoint, id)
   }
   return ids
-}
-
-function hash(octets: Octets): number {
-  let value = 0x811c9dc5
-  for (let i = 0; i < octets.length; i++) value = Math.imul(value ^ octets.charCodeAt(i), 0x01000193)
-  return value >>> 0
 }

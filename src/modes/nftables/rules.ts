@@ -97,12 +97,12 @@ function ofProtocol(protocol: Protocol): Expressions {
   ]
 }
 
-/** Sends a packet of the protocol to a random one of the first `modulus` slots of its list. */
+/** Sends a packet of the protocol to a slot of its list. */
 export function pickSlot(layout: FamilyLayout, list: ListChoice): Expressions {
   return [
     ...ofProtocol(list.protocol),
     ...listOf(list),
-    { kind: 'numgen', modulus: list.modulus, dreg: KEY + 1 },
+    ...slotOf(layout, list.choice),
     mapped(ENDPOINTS[list.protocol], KEY, KEY),
     translate(layout, KEY),
   ]
@@ -114,7 +114,38 @@ interface ListKind {
 }
 
 interface ListChoice extends ListKind {
+  readonly choice: SlotChoice
+}
+
+/** How a packet chooses one of the first `modulus` slots: at random, or of those from 1 on by a hash. */
+export interface SlotChoice {
   readonly modulus: number
+  readonly hash?: { readonly of: 'client' | 'connection'; readonly seed: number }
+}
+
+function slotOf(layout: FamilyLayout, { modulus, hash }: SlotChoice): Expressions {
+  const dreg = KEY + 1
+  if (hash === undefined) return [{ kind: 'numgen', modulus, dreg }]
+  const { addressRegs: registers } = layout
+  const isClient = hash.of === 'client'
+  const fields: Expressions = [
+    sourceAddress(layout, dreg),
+    portField(SOURCE_PORT_OFFSET, dreg + registers),
+    destinationAddress(layout, dreg + registers + 1),
+    portField(DESTINATION_PORT_OFFSET, dreg + 2 * registers + 1),
+  ]
+  const length = 4 * (isClient ? registers : 2 * registers + 2)
+  return [
+    ...fields.slice(0, isClient ? 1 : fields.length),
+    { kind: 'jhash', sreg: dreg, length, modulus, seed: hash.seed, offset: 1, dreg },
+  ]
+}
+
+const SOURCE_PORT_OFFSET = 0
+const DESTINATION_PORT_OFFSET = 2
+
+function portField(offset: number, dreg: number): Expressions[number] {
+  return { kind: 'payload', base: nft.NFT_PAYLOAD_TRANSPORT_HEADER, offset, length: 2, dreg }
 }
 
 /** Sends the packet to the endpoint whose number is in the packet's priority. `numgen random mod 1` is a constant. */
@@ -164,7 +195,7 @@ export function pickKnown(
 }
 
 /**
- * Sends a client to a random endpoint. With a timeout, the client is remembered: the old entry is deleted
+ * Sends a client to the endpoint of a slot. With a timeout, the client is remembered: the old entry is deleted
  * first, because `update` alone keeps the data of a live entry. The rule ends without a translation when the
  * map is full.
  */
@@ -176,7 +207,7 @@ export function pickNew(
   return [
     ...ofProtocol(options.protocol),
     ...listOf(options),
-    { kind: 'numgen', modulus: options.modulus, dreg: KEY + 1 },
+    ...slotOf(layout, options.choice),
     mapped('slots', KEY, KEY),
     writePriority(KEY),
     ...(timeoutMs === undefined

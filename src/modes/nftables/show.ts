@@ -4,7 +4,6 @@ import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import { proxyOfTable, tableNameOf } from '../../config/modes/nftables.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
-import type { Backend } from '../../model/frontend.ts'
 import { LOCALHOST } from '../../model/node-context.ts'
 import { CHAIN_EARLY_POSTROUTING, CHAIN_LOCALHOST, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
 import {
@@ -29,7 +28,7 @@ import {
   serviceOfGroup,
 } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
-import { parseChain } from './chains.ts'
+import { parseChain, type SlotCount } from './chains.ts'
 import {
   CODE_MASK,
   ENDPOINTS_MAPS,
@@ -107,8 +106,8 @@ interface Contents extends AddressSets {
   readonly frontends: readonly Element[]
   /** Chains by code; an empty name for a verdict that ends the traversal. */
   readonly chains: ReadonlyMap<number, string>
-  /** `address:port` texts by list id. */
-  readonly lists: ReadonlyMap<number, readonly string[]>
+  /** The endpoints of each slot but that for empty ones, by list id. */
+  readonly lists: ReadonlyMap<number, ListedEndpoints>
   /** Source ranges by service-port id, where V has one. */
   readonly ranges: ReadonlyMap<number, readonly string[]>
   /** A forwarder of the daemon serves node ports at localhost. */
@@ -121,7 +120,7 @@ function readContents(table: Table): Contents {
   const clusterIps = new Set<Octets>()
   const nodePortIps: Octets[] = []
   const chains = new Map<number, string>()
-  const lists = new Map<number, Pick<Backend, 'ip' | 'port'>[]>()
+  const lists = new Map<number, Map<Octets, number>>()
   const ranges = new Map<number, string[]>()
   for (const group of table.elements.values()) {
     for (const element of group) {
@@ -130,11 +129,7 @@ function readContents(table: Table): Contents {
       else if (set === 'cluster-ips') clusterIps.add(key)
       else if (set === 'nodeport-ips') nodePortIps.push(key)
       else if (set === 'dispatch' && typeof data === 'object') chains.set(readU32host(key), data.chain ?? '')
-      else if (ENDPOINTS_MAPS.has(set) && typeof data === 'string')
-        append(lists, readPairKey(key).list, {
-          ip: data.slice(0, -4),
-          port: readU16be(data, data.length - 4),
-        })
+      else if (ENDPOINTS_MAPS.has(set) && typeof data === 'string') countSlot(lists, readPairKey(key), data)
       else if (set === 'ranges') append(ranges, (readU32host(key) & ID_MASK) >>> 0, rangeText(key))
     }
   }
@@ -151,10 +146,46 @@ function readContents(table: Table): Contents {
     lost: lostClusterIps(places, clusterIps, isNamed),
     nodePortIps: everywhere ? undefined : nodePortIps.sort(),
     chains,
-    lists: new Map([...lists].map(([id, list]) => [id, endpointTexts(list)])),
+    lists,
     ranges,
     localhost: table.chains.has(CHAIN_LOCALHOST),
   }
+}
+
+/** The number of slots of each endpoint, by its data. */
+type ListedEndpoints = ReadonlyMap<Octets, number>
+
+/** Slot 0 of a hashed list, which stands in for empty ones, counts as any other: a part of a thousandth. */
+function countSlot(
+  lists: Map<number, Map<Octets, number>>,
+  { list: id }: Pick<ReturnType<typeof readPairKey>, 'list'>,
+  data: Octets,
+): void {
+  const list = lists.get(id) ?? new Map<Octets, number>()
+  list.set(data, (list.get(data) ?? 0) + 1)
+  lists.set(id, list)
+}
+
+function textOf(data: Octets): string {
+  return formatIpPort(data.slice(0, -4), readU16be(data, data.length - 4))
+}
+
+function textsOf(list: ListedEndpoints): readonly string[] {
+  return endpointTexts(
+    [...list.keys()].map(data => ({ ip: data.slice(0, -4), port: readU16be(data, data.length - 4) })),
+  )
+}
+
+/** Says how a list is chosen from; absent where that is equally, at random. */
+function balanceOf(count: SlotCount, list: ListedEndpoints): Pick<RouteFields, 'balance'> {
+  if (typeof count === 'string') {
+    const policy = count.endsWith('h') ? 'maglev' : 'maglev/5-tuple'
+    return { balance: `${policy}, ${Number.parseInt(count, 10)} slots` }
+  }
+  const slots = [...list.values()].reduce((sum, its) => sum + its, 0)
+  if (slots === list.size) return {}
+  const shares = [...list].map(([data, its]) => `${textOf(data)} ${Math.round((1_000 * its) / slots) / 10} %`)
+  return { balance: `shares: ${shares.sort().join(', ')}` }
 }
 
 const WITHOUT_CLUSTER_IP =
@@ -210,9 +241,11 @@ function localhostRows(element: Element, contents: Contents): readonly ServiceRo
   return [{ ...row, action: 'relay', endpoints: localEndpoints, listener: text }]
 }
 
+const NO_ENDPOINTS: ReadonlyMap<Octets, number> = new Map()
+
 type RouteFields = Pick<
   ServiceRow,
-  'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'
+  'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds' | 'balance'
 >
 
 function routeOf(chain: string | undefined, id: number, contents: Contents): RouteFields {
@@ -221,19 +254,23 @@ function routeOf(chain: string | undefined, id: number, contents: Contents): Rou
   if (chain === CHAIN_REJECT) return { action: 'reject', endpoints: [] }
   const spec = parseChain(chain)
   if (spec === undefined) return { action: `unknown: ${chain}`, endpoints: [] }
-  const list = (bit: number) => contents.lists.get(id + bit) ?? []
+  const list = (bit: number) => contents.lists.get(id + bit) ?? NO_ENDPOINTS
+  const over = (bit: number, count: SlotCount) => ({
+    action: 'balance',
+    endpoints: textsOf(list(bit)),
+    ...balanceOf(count, list(bit)),
+  })
   switch (spec.kind) {
     case 'firewall':
       return { ...routeOf(spec.target, id, contents), allowedFrom: contents.ranges.get(id) ?? [] }
     case 'pick':
-      return { action: 'balance', endpoints: list(spec.local ? LOCAL_LIST : 0), ...affinityOf(spec.timeoutS) }
+      return { ...over(spec.local ? LOCAL_LIST : 0, spec.count), ...affinityOf(spec.timeoutS) }
     case 'external':
-      return { action: 'balance', endpoints: list(0), ...affinityOf(spec.timeoutS) }
+      return { ...over(0, spec.count), ...affinityOf(spec.timeoutS) }
     case 'external-local':
       return {
-        action: 'balance',
-        endpoints: list(0),
-        localEndpoints: list(LOCAL_LIST),
+        ...over(0, spec.cluster),
+        localEndpoints: textsOf(list(LOCAL_LIST)),
         ...affinityOf(spec.timeoutS),
       }
   }

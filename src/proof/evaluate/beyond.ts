@@ -27,6 +27,7 @@ export function beyondOf(expression: Expression): Beyond {
     case 'fib':
     case 'bitwise':
     case 'numgen':
+    case 'jhash':
       return 'load'
     case 'lookup':
       return expression.dreg === undefined ? 'test' : expression.dreg === 'verdict' ? 'effect' : 'data'

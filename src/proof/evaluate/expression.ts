@@ -1,6 +1,7 @@
 import { unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../../kernel/nft/constants.ts'
+import { scaledHash } from '../../kernel/nft/jhash.ts'
 import { COMMENT_MATCH, type Expression } from '../../kernel/nft/state.ts'
 import { lookupRange } from './intervals.ts'
 import type { ClassMachine, Effect } from './machine.ts'
@@ -35,6 +36,8 @@ export function evaluate(machine: ClassMachine, expression: Expression): Effect 
       return { kind: 'verdict', verdict: expression.verdict }
     case 'numgen':
       return numgen(machine, expression)
+    case 'jhash':
+      return hash(machine, expression)
     case 'dnat':
       return dnat(machine, expression)
     case 'masquerade':
@@ -80,6 +83,15 @@ function numgen(machine: ClassMachine, { modulus, offset = 0, dreg }: Of<'numgen
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
   const effect = store(machine, dreg, [machine.roll(modulus, offset)])
   return machine.single === undefined ? effect : eachRolled(machine, () => effect)
+}
+
+/** Counts as a random number for a class of clients; a single packet has one hash. */
+function hash(machine: ClassMachine, expression: Of<'jhash'>): Effect {
+  const { sreg, length, modulus, seed, offset = 0, dreg } = expression
+  if (machine.single === undefined) return store(machine, dreg, [machine.roll(modulus, offset)])
+  const value = load(machine, sreg, length)
+  if (typeof value !== 'string') throw new BeyondEvaluator('cannot trace a hash of several values')
+  return store(machine, dreg, u32host(scaledHash(value, seed, modulus) + offset))
 }
 
 function compare(machine: ClassMachine, expression: Of<'cmp'>): Effect {

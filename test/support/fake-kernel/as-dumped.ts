@@ -47,6 +47,8 @@ function asDumped(expression: ExpressionAttributes): ExpressionAttributes {
       return { tag: 'immediate', data: named(expression.data) }
     case 'numgen':
       return { tag: 'numgen', data: { offset: 0, ...named(expression.data) } }
+    case 'hash':
+      return { tag: 'hash', data: named(expression.data) }
     case 'nat':
       return { tag: 'nat', data: nat(expression.data) }
     case 'masq':

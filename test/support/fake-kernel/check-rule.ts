@@ -76,6 +76,11 @@ class RuleCheck {
         if ((expression.data.modulus ?? 0) === 0) refuse('ERANGE')
         this.#store(expression.data.dreg, 4)
         break
+      case 'hash':
+        if ((expression.data.modulus ?? 0) <= 1) refuse('ERANGE')
+        this.#load(expression.data.sreg, expression.data.length)
+        this.#store(expression.data.dreg, 4)
+        break
       case 'cmp':
         this.#load(expression.data.sreg, expression.data.data?.value?.length)
         break

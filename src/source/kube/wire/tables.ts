@@ -178,8 +178,10 @@ const OBJECT_META = table({
     entries(
       'endpoints.kubernetes.io/last-change-trigger-time',
       'k8s.io/initial-events-end',
+      'kprobe.io/balance',
       'kprobe.io/ipvs-scheduler',
       'kprobe.io/tcp-drain',
+      'kprobe.io/weights',
     ),
   ],
 })
@@ -233,6 +235,7 @@ const ENDPOINT_FIELDS = {
   ],
   targetRef: [4, message(table({ kind: [1, given(name)], name: [3, text], uid: [4, text] }))],
   nodeName: [6, given(name)],
+  zone: [7, given(name)],
   hints: [8, message(table({ forZones: [1, list(shared(HINT))], forNodes: [2, list(shared(HINT))] }))],
 } as const
 

@@ -5,6 +5,7 @@ import { u32host } from '../../../../src/base/octets.ts'
 import type { Element, ElementGroup, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Backend, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { portData } from '../../../../src/modes/common/tables.ts'
+import { assignSlots } from '../../../../src/modes/nftables/balanced-slots.ts'
 import {
   ID_MAX,
   IdDraft,
@@ -16,7 +17,7 @@ import {
   sizeFor,
 } from '../../../../src/modes/nftables/layout.ts'
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
-import { assignSlots, stableIds } from '../../../../src/modes/nftables/render-service.ts'
+import { stableIds } from '../../../../src/modes/nftables/render-service.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
 import {
   backends,

@@ -1,0 +1,147 @@
+import { type Findings, isJson, refuse } from './fields.ts'
+import type { Backend } from './frontend.ts'
+import type {
+  BalancePolicy,
+  Balancing,
+  EndpointTraits,
+  PortBalance,
+  Service,
+  ServiceBalance,
+  WeightRule,
+} from './service.ts'
+
+/*
+ * How connections are divided among the endpoints of a Service: docs/balance.md. The result is a weight of each endpoint;
+ * a mode turns weights into slots, real servers, or nothing.
+ */
+
+export const BALANCE_ANNOTATION = 'kprobe.io/balance'
+export const WEIGHTS_ANNOTATION = 'kprobe.io/weights'
+export const POLICIES: readonly BalancePolicy[] = ['random', 'maglev', 'maglev/5-tuple', 'local-first']
+
+const WEIGHT_RULE = /^(zone|node)=([^\s=:,]{1,253}):(\d{1,3})$/
+const WEIGHT_MAX = 100
+const WEIGHT_RULES_MAX = 256
+
+/** Reads both annotations; an empty object where there are none. */
+export function readBalance(findings: Findings, annotations: unknown): { readonly balance?: ServiceBalance } {
+  const { [BALANCE_ANNOTATION]: word, [WEIGHTS_ANNOTATION]: text } = isJson(annotations) ? annotations : {}
+  if (word === undefined && text === undefined) return {}
+  return { balance: { policy: readPolicy(findings, word), weights: readWeights(findings, text) } }
+}
+
+function readPolicy(findings: Findings, word: unknown): BalancePolicy | undefined {
+  if (word === undefined) return undefined
+  const known = POLICIES.find(policy => policy === word)
+  if (known !== undefined) return known
+  const reason = `not a policy; ${POLICIES.join(', ')} are accepted; using random`
+  refuse(findings, `metadata.annotations[${BALANCE_ANNOTATION}]`, word, reason)
+  return 'random'
+}
+
+const NO_WEIGHTS: readonly WeightRule[] = []
+
+/** One rule that cannot be read makes all of them useless: the shares would be others than intended. */
+function readWeights(findings: Findings, text: unknown): readonly WeightRule[] {
+  if (text === undefined) return NO_WEIGHTS
+  const parts = typeof text === 'string' ? text.split(',') : []
+  const rules = parts.flatMap(part => readWeight(part.trim()) ?? [])
+  if (rules.length > 0 && rules.length === parts.length && rules.length <= WEIGHT_RULES_MAX) return rules
+  const reason = `not a list of at most ${WEIGHT_RULES_MAX} weights from 0 to ${WEIGHT_MAX} such as zone=eu-1:3,node=worker-1:0; ignored`
+  refuse(findings, `metadata.annotations[${WEIGHTS_ANNOTATION}]`, text, reason)
+  return NO_WEIGHTS
+}
+
+function readWeight(part: string): WeightRule | undefined {
+  const [, kind, name = '', digits] = WEIGHT_RULE.exec(part) ?? []
+  const weight = Number(digits)
+  if ((kind !== 'zone' && kind !== 'node') || weight > WEIGHT_MAX) return undefined
+  return { kind, name, weight }
+}
+
+/** Gives how a Service is balanced; undefined for `random` without weights. */
+export function balanceOf(
+  service: Service,
+  balancing: Balancing | undefined,
+  findings: Findings,
+): PortBalance | undefined {
+  if (balancing === undefined) return undefined
+  const { balance } = service
+  if (balancing.refusedBy !== undefined) {
+    if (balance !== undefined) refuseBalance(balance, balancing.refusedBy, findings)
+    return undefined
+  }
+  const { policy = balancing.policy, weights = NO_WEIGHTS } = balance ?? {}
+  if (policy === 'random' && weights.length === 0) return undefined
+  return { policy, weights, seed: fnv1a(service.uid || service.key) }
+}
+
+function refuseBalance({ policy, weights }: ServiceBalance, mode: string, findings: Findings): void {
+  const reason = `${mode} mode has one way to balance: use nftables or IPVS mode; ignored`
+  if (policy !== undefined && policy !== 'random')
+    refuse(findings, `metadata.annotations[${BALANCE_ANNOTATION}]`, policy, reason)
+  if (weights.length > 0)
+    refuse(findings, `metadata.annotations[${WEIGHTS_ANNOTATION}]`, weightsText(weights), reason)
+}
+
+/** The text of the annotation. */
+export function weightsText(weights: readonly WeightRule[]): string {
+  return weights.map(({ kind, name, weight }) => `${kind}=${name}:${weight}`).join(',')
+}
+
+/** Gives the weight of an endpoint: that of its node, or else of its zone, or else 1. */
+export function weightOf(weights: readonly WeightRule[], { nodeName, zone }: EndpointTraits): number {
+  const by = (kind: WeightRule['kind'], name: string | undefined) =>
+    weights.find(its => its.kind === kind && its.name === name)?.weight
+  return by('node', nodeName) ?? by('zone', zone) ?? 1
+}
+
+/**
+ * Gives the endpoints of a list with their weights, without those of weight 0. Weights have no common divisor. Where every
+ * endpoint has weight 0, all are served alike: weights never leave a list empty.
+ */
+export function weighed(
+  backends: readonly Backend[],
+  traits: readonly EndpointTraits[],
+  { policy, weights }: PortBalance,
+): readonly Backend[] {
+  const given = traits.map(its => weightOf(weights, its))
+  const own = given.some(weight => weight > 0) ? given : given.map(() => 1)
+  const all = policy === 'local-first' ? localFirst(own, backends, traits) : own
+  const unit = all.reduce(commonDivisor, 0)
+  return backends.flatMap((backend, at) => {
+    const weight = (all[at] ?? 0) / unit
+    return weight === 0 ? [] : [weight === 1 ? backend : { ...backend, weight }]
+  })
+}
+
+/**
+ * Multiplies weights so that this node uses its own endpoints first. With N endpoints on K nodes, a node's share is N / K
+ * endpoints. A node with L of its own that has its share uses these alone; with fewer, they get L * K / N of its
+ * connections, and the others the rest.
+ */
+function localFirst(
+  weights: readonly number[],
+  backends: readonly Backend[],
+  traits: readonly EndpointTraits[],
+): readonly number[] {
+  const isUsed = (_: unknown, at: number) => (weights[at] ?? 0) > 0
+  const used = backends.filter(isUsed)
+  const [all, own] = [used.length, used.filter(({ local }) => local).length]
+  const nodes = new Set(traits.filter(isUsed).map(({ nodeName }) => nodeName)).size
+  if (own === 0 || own === all) return weights
+  const isEnough = own * nodes >= all
+  const [here, elsewhere] = isEnough ? [1, 0] : [nodes * (all - own), all - own * nodes]
+  return backends.map(({ local }, at) => (weights[at] ?? 0) * (local ? here : elsewhere))
+}
+
+export function commonDivisor(a: number, b: number): number {
+  return b === 0 ? a : commonDivisor(b, a % b)
+}
+
+/** FNV-1a, 32 bits. */
+export function fnv1a(text: string, basis = 0x811c9dc5): number {
+  let value = basis
+  for (let at = 0; at < text.length; at++) value = Math.imul(value ^ text.charCodeAt(at), 0x01000193)
+  return value >>> 0
+}

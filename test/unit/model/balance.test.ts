@@ -1,0 +1,139 @@
+import { describe, expect, it } from 'vitest'
+import { PersistentMap } from '../../../src/base/collections.ts'
+import type { ElementGroup } from '../../../src/kernel/nft/state.ts'
+import { balanceOf, weighed } from '../../../src/model/balance.ts'
+import type { Findings } from '../../../src/model/fields.ts'
+import type { Backend } from '../../../src/model/frontend.ts'
+import type { BalancePolicy, Service } from '../../../src/model/service.ts'
+import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
+import { expectTraced } from '../../support/play-traced.ts'
+import { BY_RULES } from '../../support/players.ts'
+import { proofOf } from '../../support/proof.ts'
+import { LOCAL_IPS, scenarioOf } from '../../support/scenario.ts'
+
+const ANNOTATIONS = 'metadata.annotations'
+
+function servedWith(annotations: object): Service | undefined {
+  const metadata = { namespace: 'ns1', name: 'web', annotations }
+  const spec = { clusterIP: '172.30.0.41', clusterIPs: ['172.30.0.41'], ports: [{ port: 80 }] }
+  const computed = change(computeIn(NFTABLES, {}, []), {
+    objects: [{ apiVersion: 'v1', kind: 'Service', metadata, spec }],
+    remove: [],
+  })
+  return computed.resolved.snapshot.services.get('ns1/web')
+}
+
+/** Endpoints by the nodes that they are on, each in the zone of its node's first letter. */
+function weightsOf(
+  nodes: readonly string[],
+  policy: BalancePolicy,
+  weights = '',
+): readonly (number | undefined)[] {
+  const balance = servedWith({
+    'kprobe.io/balance': policy,
+    ...(weights && { 'kprobe.io/weights': weights }),
+  })?.balance
+  const list = nodes.map(
+    (node, at): Backend => ({ ip: ip(`10.0.0.${at}`), port: 80, local: node === 'here' }),
+  )
+  const traits = nodes.map(nodeName => ({
+    nodeName,
+    zone: nodeName.slice(0, 1),
+    conditions: { ready: true, serving: true, terminating: false },
+    hints: { forZones: [], forNodes: [] },
+  }))
+  const kept = weighed(list, traits, { policy, weights: balance?.weights ?? [], seed: 1 })
+  return list.map(its => {
+    const found = kept.find(({ ip: address }) => address === its.ip)
+    return found && (found.weight ?? 1)
+  })
+}
+
+describe('annotations about balance', () => {
+  it.each([
+    ['nothing', {}, undefined, []],
+    ['a policy', { 'kprobe.io/balance': 'maglev' }, { policy: 'maglev', weights: [] }, []],
+    [
+      'an unknown policy',
+      { 'kprobe.io/balance': 'least' },
+      { policy: 'random', weights: [] },
+      ['kprobe.io/balance'],
+    ],
+    [
+      'a zone that is drained',
+      { 'kprobe.io/weights': 'zone=a:0' },
+      { weights: [{ kind: 'zone', name: 'a', weight: 0 }] },
+      [],
+    ],
+    ['a weight too large', { 'kprobe.io/weights': 'zone=a:101' }, { weights: [] }, ['kprobe.io/weights']],
+    ['half a list', { 'kprobe.io/weights': 'zone=a:1,rack=b:1' }, { weights: [] }, ['kprobe.io/weights']],
+    ['no text', { 'kprobe.io/weights': 7 }, { weights: [] }, ['kprobe.io/weights']],
+  ])('are read: %s', (_, annotations, balance, refused) => {
+    const service = servedWith(annotations)
+    expect(service?.balance).toEqual(balance)
+    expect(service?.refusals.map(({ field }) => field)).toEqual(
+      refused.map(name => `${ANNOTATIONS}[${name}]`),
+    )
+  })
+
+  it('are refused by a mode that has one way to balance', () => {
+    const service = servedWith({ 'kprobe.io/balance': 'maglev', 'kprobe.io/weights': 'zone=a:3' })
+    const findings: Findings = { kind: 'Service', key: 'ns1/web', refusals: undefined }
+    expect(
+      service && balanceOf(service, { policy: 'random', refusedBy: 'iptables' }, findings),
+    ).toBeUndefined()
+    expect(findings.refusals?.map(({ value }) => value)).toEqual(['maglev', 'zone=a:3'])
+    expect(findings.refusals?.[0]?.reason).toContain('iptables mode has one way to balance')
+  })
+})
+
+describe('weights', () => {
+  it.each<[string, readonly string[], BalancePolicy, string, readonly (number | undefined)[]]>([
+    ['zones', ['a1', 'b1'], 'random', 'zone=a:3,zone=b:1', [3, 1]],
+    ['a node before its zone', ['a1', 'a2'], 'random', 'zone=a:3,node=a2:1', [3, 1]],
+    ['no common divisor', ['a1', 'b1'], 'random', 'zone=a:30,zone=b:20', [3, 2]],
+    ['zones that are not there', ['a1', 'b1'], 'random', 'zone=q:9', [1, 1]],
+    ['a drained zone', ['a1', 'b1', 'b2'], 'random', 'zone=b:0', [1, undefined, undefined]],
+    ['a drained list', ['b1', 'b2'], 'random', 'zone=b:0', [1, 1]],
+    ['a node with its share', ['here', 'here', 'n2'], 'local-first', '', [1, 1, undefined]],
+    ['a node with half its share', ['here', 'n2', 'n2', 'n2'], 'local-first', '', [3, 1, 1, 1]],
+    ['a node without endpoints', ['n1', 'n2'], 'local-first', '', [1, 1]],
+    [
+      'a share without drained endpoints',
+      ['here', 'n2', 'n2', 'n2'],
+      'local-first',
+      'zone=n:0',
+      [1, undefined, undefined, undefined],
+    ],
+  ])('of %s', (_, nodes, policy, weights, expected) => {
+    expect(weightsOf(nodes, policy, weights)).toEqual(expected)
+  })
+})
+
+describe('packets and proof', () => {
+  it('agree on the endpoint of a client with maglev', () => {
+    expectTraced(BY_RULES, scenarioOf('nftables/balance-maglev.yaml'))
+  })
+
+  it('agree on the shares of the slots, and find a slot too many', () => {
+    const scenario = scenarioOf('nftables/balance-maglev.yaml')
+    const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), scenario.steps[0] ?? NOTHING)
+    const { tables } = state.ruleset
+    expect(proofOf({}, resolved.snapshot, tables)).toMatchObject({ wrong: 0, unknown: 0 })
+    const tampered = tables.map(table => ({
+      ...table,
+      elements: PersistentMap.from(
+        table.elements.entries().map(([group, elements]): [string, ElementGroup] => {
+          const [first] = elements.filter(({ set }) => set === 'endpoints-tcp')
+          const isOne = (at: number) => at > 100 && at < 200 && elements[at]?.set === 'endpoints-tcp'
+          return [group, elements.map((its, at) => (isOne(at) && first ? { ...its, data: first.data } : its))]
+        }),
+      ),
+    }))
+    expect(proofOf({}, resolved.snapshot, tampered).differences[0]?.kernel).toMatch(
+      / gets .* instead of 25 %/,
+    )
+  })
+})
+
+const NOTHING = { objects: [], remove: [] }
