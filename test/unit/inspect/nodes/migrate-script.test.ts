@@ -23,6 +23,8 @@ interface Cluster {
   readonly rejects?: number
   /** kube-proxy's pod stays, because something reverts its affinity. */
   readonly stays?: boolean
+  /** The API server refuses to remove the label. */
+  readonly keepsLabel?: boolean
 }
 
 /** Writes a kubectl that has the state of the node in a file, and notes what changes something. */
@@ -34,6 +36,7 @@ function kubectlOf({
   perSecond = 100,
   rejects = 0,
   stays = false,
+  keepsLabel = false,
 }: Cluster): string {
   const path = join(folder, 'kubectl')
   writeFileSync(
@@ -49,7 +52,7 @@ case "$*" in
   "get pods --selector=k8s-app=$proxy "*) echo "$proxy-x [] True" ;;
   'get pods '*) echo "old-x [2026-01-01T00:00:00Z] True"; ${stays ? 'echo "kube-proxy-x [] False"' : ':'} ;;
   'label --overwrite node node-1 kprobe.io/proxy=kprobe') touch labelled; echo label >>changes ;;
-  'label node node-1 kprobe.io/proxy-') rm labelled; echo unlabel >>changes ;;
+  'label node node-1 kprobe.io/proxy-') ${keepsLabel ? 'exit 1' : ':'}; rm labelled; echo unlabel >>changes ;;
   'patch daemonset kube-proxy '*) echo patch >>changes ;;
   'rollout status '*) : ;;
   *'kprobe verify') exit ${verify} ;;
@@ -98,6 +101,11 @@ describe('the script of kubectl kprobe migrate', () => {
     expect(err).toContain(`node-1: going back to kube-proxy: ${why}`)
   })
 
+  it('does not claim that kube-proxy serves where the label stays', () => {
+    const { code, err } = migrate({ verify: 3, keepsLabel: true })
+    expect([code, err]).toEqual([4, expect.stringContaining('cannot remove the label kprobe.io/proxy')])
+  })
+
   it('takes a few rejected connections for none', () => {
     expect(migrate({ perSecond: 0, rejects: 1 }).code).toBe(0)
     expect(migrate({ perSecond: 100, rejects: 4 }).code).toBe(0)
@@ -109,6 +117,11 @@ describe('the script of kubectl kprobe migrate', () => {
       'an add-on manager reconciles kube-proxy',
       { labels: '{"addonmanager.kubernetes.io/mode":"Reconcile"}' },
       'add-on manager reverts',
+    ],
+    [
+      "kube-proxy's pods have node affinity, as on EKS",
+      { affinity: '{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[]}}}' },
+      'add to each of its terms the expression kprobe.io/proxy NotIn kprobe',
     ],
   ])('changes nothing where %s', (_, cluster, why) => {
     const { code, err, changes } = migrate(cluster)
