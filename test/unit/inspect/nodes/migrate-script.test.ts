@@ -120,7 +120,10 @@ describe('the script of kubectl kprobe migrate', () => {
     ],
     [
       "kube-proxy's pods have node affinity, as on EKS",
-      { affinity: '{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[]}}}' },
+      {
+        affinity:
+          '{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[]}}}',
+      },
       'add to each of its terms the expression kprobe.io/proxy NotIn kprobe',
     ],
   ])('changes nothing where %s', (_, cluster, why) => {
