@@ -98,7 +98,7 @@ case "$proxy" in *'${LABEL}'*) ;; *nodeSelectorTerms*)
   stop "kube-proxy's DaemonSet has node affinity, which a patch would replace: add to each of its terms the expression ${LABEL} NotIn kprobe" ;;
 *)
   kubectl patch daemonset kube-proxy --patch=${shellQuoted(AFFINITY)} || stop "the DaemonSet kube-proxy cannot be patched"
-  kubectl rollout status daemonset/kube-proxy --timeout="\${timeout}s" || stop "kube-proxy is not ready with its new affinity"
+  kubectl rollout status daemonset/kube-proxy --timeout="\${timeout}s" || stop "the rollout of kube-proxy's new affinity takes longer than $timeout s; run this script again when it has ended"
 esac
 
 # 3. The node changes its proxy.

@@ -25,6 +25,8 @@ interface Cluster {
   readonly stays?: boolean
   /** The API server refuses to remove the label. */
   readonly keepsLabel?: boolean
+  /** The rollout of the new affinity does not end within the timeout, as with hundreds of nodes. */
+  readonly rollsLong?: boolean
 }
 
 /** Writes a kubectl that has the state of the node in a file, and notes what changes something. */
@@ -37,6 +39,7 @@ function kubectlOf({
   rejects = 0,
   stays = false,
   keepsLabel = false,
+  rollsLong = false,
 }: Cluster): string {
   const path = join(folder, 'kubectl')
   writeFileSync(
@@ -54,7 +57,7 @@ case "$*" in
   'label --overwrite node node-1 kprobe.io/proxy=kprobe') touch labelled; echo label >>changes ;;
   'label node node-1 kprobe.io/proxy-') ${keepsLabel ? 'exit 1' : ':'}; rm labelled; echo unlabel >>changes ;;
   'patch daemonset kube-proxy '*) echo patch >>changes ;;
-  'rollout status '*) : ;;
+  'rollout status '*) ${rollsLong ? 'exit 1' : ':'} ;;
   *'kprobe verify') exit ${verify} ;;
   *'kprobe top '*) printf '{\\n  "rows": [\\n    {\\n      "perSecond": 9\\n    }\\n  ],\\n  "perSecond": ${perSecond},\\n  "rejectsPerSecond": ${rejects},\\n' ;;
   *) echo "unexpected: $*" >&2; exit 1 ;;
@@ -99,6 +102,12 @@ describe('the script of kubectl kprobe migrate', () => {
     const { code, err, changes } = migrate(cluster)
     expect([code, changes]).toEqual([3, ['patch', 'label', 'unlabel']])
     expect(err).toContain(`node-1: going back to kube-proxy: ${why}`)
+  })
+
+  it('labels no node while the affinity of kube-proxy is rolled out', () => {
+    const { code, err, changes } = migrate({ rollsLong: true })
+    expect([code, changes]).toEqual([1, ['patch']])
+    expect(err).toContain('run this script again')
   })
 
   it('does not claim that kube-proxy serves where the label stays', () => {
