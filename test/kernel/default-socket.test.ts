@@ -18,7 +18,14 @@ function startWith(mount: string, ...args: readonly string[]): Daemon {
     source: EXAMPLES,
     atDefaultSocket: true,
     args: [HOST, ...args],
-    wrapper: ['unshare', '-m', 'sh', '-c', `umask 0 && mount -t tmpfs ${mount} tmpfs /run && exec "$@"`, 'sh'],
+    wrapper: [
+      'unshare',
+      '-m',
+      'sh',
+      '-c',
+      `umask 0 && mount -t tmpfs ${mount} tmpfs /run && exec "$@"`,
+      'sh',
+    ],
   })
 }
 
