@@ -119,7 +119,7 @@ describe('kprobe', () => {
     [['debug'], /debug: COMMAND: is missing; there is bundle/],
     [['debug', 'all'], /"all": no such argument; there is bundle/],
     [['completion'], /completion: SHELL: is missing; there are bash, zsh, fish, services/],
-    [['explain', ...EXAMPLE_FLAGS], /--from: is required; give an address/],
+    [['explain', ...EXAMPLE_FLAGS], /--to: is required; give/],
     [
       ['explain', ...EXAMPLE_FLAGS, '--from', '1.2.3.4', '--to', '1.2.3.4'],
       /--to: needs a port from 1 to 65535: ADDRESS:PORT/,

@@ -59,6 +59,7 @@ const VALUES: Readonly<Record<string, readonly string[]>> = {
   'admin-socket': ['/nowhere/admin.sock'],
   api: ['unix:///nowhere/api.sock'],
   backend: ['dry-run'],
+  balance: ['maglev'],
   'cluster-cidr': ['10.1.0.0/16'],
   'detect-local-mode': ['NodeCIDR', 'ClusterCIDR'],
   'healthz-bind-address': ['127.0.0.1:1'],
