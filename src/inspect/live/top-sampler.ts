@@ -230,8 +230,8 @@ export class TopSampler {
   }
 }
 
-function refusedKey({ family, reason, service }: Omit<RefusedCount, 'packets'>): string {
-  return `${family} ${reason} ${service}`
+function refusedKey({ family, verdict, reason, service }: Omit<RefusedCount, 'packets'>): string {
+  return `${family} ${verdict} ${reason} ${service}`
 }
 
 /** The entries of the connection table that belong to one Service. */
