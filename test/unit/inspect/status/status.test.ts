@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { textWidth } from '../../../../src/inspect/live/live-table.ts'
 import { collectStatus } from '../../../../src/inspect/status/collect.ts'
 import { statusOf } from '../../../../src/inspect/status/status.ts'
 import { daemonFacts, type StatusFacts } from '../../../../src/inspect/status/status-facts.ts'
@@ -238,8 +239,8 @@ describe('statusOf', () => {
 })
 
 describe('statusText', () => {
-  it('stays below 25 lines, with every problem and names of 253 characters', () => {
-    const name = 'n'.repeat(253)
+  it.each(['n', '名'])('stays below 25 lines, with every problem and names of 253 characters: %s', letter => {
+    const name = letter.repeat(253)
     const first = Array.from({ length: 3 }, () => ({ object: `Service ${name}/${name}`, reason: name }))
     const status = judged({
       status: {
@@ -262,7 +263,7 @@ describe('statusText', () => {
     for (const columns of [40, 80, 200]) {
       const lines = statusText(status, { color: false, columns }).split('\n')
       expect(lines.length).toBeLessThan(26)
-      expect(lines.every(line => line.length <= Math.min(columns, 160))).toBe(true)
+      expect(lines.every(line => textWidth(line) <= Math.min(columns, 160))).toBe(true)
       expect(lines.join('')).not.toContain('\u001b')
     }
     expect(statusText(status, { color: false })).toContain('  and 4 more; -o json lists all\n')
