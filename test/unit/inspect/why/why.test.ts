@@ -421,8 +421,7 @@ describe('endpoints that do not answer', () => {
     ['31', row(2, '41/41')],
     ['32', row(2, '20/41')],
   ])('color the first sentence: %s', (color, its) => {
-    const text = whyText(asked(its), { from: '', to: '' }, { color: true })
-    expect(text.startsWith(`\u001b[${color}m`)).toBe(true)
+    expect(whyText(asked(its), { from: '', to: '' }, { color: true }).slice(0, 5)).toBe(`\u001b[${color}m`)
   })
 
   it('are counted in their lines', () => {
