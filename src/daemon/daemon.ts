@@ -194,7 +194,7 @@ class Daemon {
       health: this.#observer.health,
     })
     this.#unanswered = await openUnanswered(config.nodeName, this.#io, {
-      table: () => this.#activeMode?.status.table,
+      held: () => this.#activeMode?.status,
       tell: fact => this.#recorder?.record(fact),
     })
     if (!this.#io.listens) return true

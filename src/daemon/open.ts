@@ -198,7 +198,7 @@ export async function openUnanswered(
     log,
     openConntrack: openTransport,
   }: Pick<DaemonIo, 'parts' | 'clock' | 'log' | 'openConntrack'>,
-  from: Pick<UnansweredOptions, 'table' | 'tell'>,
+  from: Pick<UnansweredOptions, 'held' | 'tell'>,
 ): Promise<DaemonUnanswered | undefined> {
   if (openTransport === undefined) return undefined
   return await parts.unanswered({ clock, log, nodeName, openTransport, ...from })

@@ -4,7 +4,6 @@ import type { OverShare } from '../base/shares.ts'
 import type { ApiConfig, Config, RelaySourceConfig, UiConfig } from '../config/config.ts'
 import type { Handler } from '../http/connections.ts'
 import type { ServerNews } from '../http/server.ts'
-import type { FrontendTable } from '../model/frontend.ts'
 import type { Resolved } from '../model/resolve.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -45,7 +44,7 @@ export interface UnansweredOptions {
   /** Opens a socket to conntrack. */
   readonly openTransport: () => Transport
   /** Gives what the kernel holds; undefined before the first sync. */
-  readonly table: () => FrontendTable | undefined
+  readonly held: () => Pick<ReconcilerStatus, 'table' | 'snapshot'> | undefined
   readonly tell: (fact: EventFact) => void
 }
 

@@ -62,7 +62,18 @@ export async function readRefused(
     for (const table of tables) counts.push(...(await ofOwnTable(reading, { family, table })))
     counts.push(...(await ofIptables(reading, family, proxy)))
   }
-  return counts.filter(({ packets }) => packets > 0)
+  return added(counts)
+}
+
+/** Adds up the rules of one reason and Service, such as those of its addresses, and leaves out what refused no packet. */
+function added(counts: readonly RefusedCount[]): readonly RefusedCount[] {
+  const sums = new Map<string, RefusedCount>()
+  for (const each of counts) {
+    const { packets, ...labels } = each
+    const key = JSON.stringify(labels)
+    if (packets > 0) sums.set(key, { ...each, packets: packets + (sums.get(key)?.packets ?? 0) })
+  }
+  return [...sums.values()]
 }
 
 async function ofOwnTable(
@@ -106,6 +117,8 @@ async function ofIptables(
   const counts: RefusedCount[] = []
   for (const chain of [services, externalServices, nodePorts, proxyFirewall])
     for (const each of countingRules(await listHandles(connection, { family, table: 'filter', chain }))) {
+      // 10,000 Services may have such a rule, most of which refuses nothing.
+      if (each.packets === 0n) continue
       const text = printRule(readRule(each.compiled, family), family)
       const reason = verdictReason({ chain, text, isServed: true })
       const service = /--comment "?([^\s"/]+\/[^\s"]+) (?:has no|traffic not)/.exec(text)?.[1] ?? ''

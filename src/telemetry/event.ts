@@ -1,6 +1,7 @@
 import { microTime, oneLine } from '../base/text.ts'
 import type { WrittenEvent } from '../base/written.ts'
 import { printable, type Refusal } from '../model/fields.ts'
+import { podText } from '../model/pod-names.ts'
 import type { ServiceKey } from '../model/service.ts'
 
 /** An event for the object that it regards. Equal facts become one series. */
@@ -72,11 +73,12 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
 /** An endpoint left more than half of its connections from this node without a reply, in two looks at conntrack. */
 export function endpointSilent(
   nodeName: string,
-  its: Readonly<Record<'service' | 'endpoint', string>>,
+  its: Readonly<Record<'service' | 'endpoint', string>> & { readonly pod?: string },
 ): EventFact {
-  const { service, endpoint } = its
+  const { service, endpoint, pod } = its
+  const where = podText(endpoint, pod)
   // Without numbers, which would make a new event of each look.
-  const note = `node ${nodeName}: endpoint ${endpoint} of ${service} leaves most connections without a reply`
+  const note = `node ${nodeName}: endpoint ${where} of ${service} leaves most connections without a reply`
   return ofService(service.replace(/:.*$/, ''), 'EndpointSilent', 'TrackConnections', note)
 }
 

@@ -144,10 +144,9 @@ function Endpoint({ row }: { readonly row: unknown }) {
   const [percent, silent] = [numberAt(row, 'percent'), numberAt(row, 'unanswered') ?? 0]
   const connections = numberAt(row, 'connections') ?? 0
   const level = percent === undefined ? 'warning' : isSilent(row) ? 'error' : 'well'
-  const zones = listAt(row, 'zones').map(String).join(', ')
   const facts = [
     textAt(row, 'node') === '' ? '' : `on ${textAt(row, 'node')}`,
-    zones === '' ? '' : `for zone ${zones}`,
+    textAt(row, 'zone') === '' ? '' : `in zone ${textAt(row, 'zone')}`,
     numberAt(row, 'perSecond') === undefined ? '' : `${rateText(numberAt(row, 'perSecond'))} new a second`,
     `${fieldOf(row, 'isIn') === true ? 'in' : 'out'}: ${textAt(row, 'reason')}`,
   ]

@@ -185,7 +185,13 @@ const RATE_COLUMNS: readonly Column<unknown>[] = [
       )
     },
   },
-  { title: 'Endpoint', cell: row => textAt(row, 'endpoint') },
+  {
+    title: 'Endpoint',
+    cell: row => {
+      const pod = textAt(row, 'pod')
+      return `${textAt(row, 'endpoint')}${pod === '' ? '' : ` (pod ${pod})`}`
+    },
+  },
   { title: 'New a second', sort: 'rate', isNumber: true, cell: row => rateText(numberAt(row, 'perSecond')) },
   {
     title: 'New since opened',

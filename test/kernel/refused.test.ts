@@ -15,7 +15,8 @@ afterEach(() => daemons.end())
 
 const UDP = [{ name: 'dns', port: 53, protocol: 'UDP' }]
 const ITEMS = [
-  serviceOf('shop/empty', '10.96.0.1', { ports: UDP }),
+  // In iptables mode, each of its addresses has a rule of its own.
+  serviceOf('shop/empty', '10.96.0.1', { ports: UDP, externalIPs: ['192.0.2.7'] }),
   serviceOf('shop/far', '10.96.0.2', { ports: UDP, internalTrafficPolicy: 'Local' }),
   sliceOf('shop/far', [{ addresses: ['10.1.0.9'], nodeName: 'elsewhere' }], { ports: UDP }),
 ]
@@ -55,7 +56,8 @@ it('nftables mode counts by reason, without a log', async () => {
 
 it('iptables mode counts by reason and Service', async () => {
   await start('iptables')
-  await send('10.96.0.1', 53, 3)
+  await send('10.96.0.1', 53, 2)
+  await send('192.0.2.7', 53, 1)
   await send('10.96.0.2', 53, 2)
   expect((await refused()).toSorted()).toEqual([
     'IPv4 drop no-local-endpoints shop/far:dns 2',

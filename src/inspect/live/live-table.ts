@@ -362,14 +362,19 @@ export function fitted(text: string, columns: number, side: 'left' | 'right' = '
     return side === 'left' ? text + padding : padding + text
   }
   if (columns < 1) return ''
-  let [cut, used] = ['', 0]
+  const cut = startOf(text, columns - 1)
+  return `${cut}…${' '.repeat(columns - 1 - textWidth(cut))}`
+}
+
+/** Gives the start of a text that fits into so many columns. */
+export function startOf(text: string, columns: number): string {
+  let [start, used] = ['', 0]
   for (const character of text) {
-    const next = widthOf(character)
-    if (used + next > columns - 1) break
-    cut += character
-    used += next
+    used += widthOf(character)
+    if (used > columns) break
+    start += character
   }
-  return `${cut}…${' '.repeat(columns - 1 - used)}`
+  return start
 }
 
 export function rateText(perSecond: number): string {

@@ -194,8 +194,7 @@ export class TopSampler {
     this.#tableDueMs = endMs + restMs(endMs - startMs, TABLE_PACE)
     const all = groups.largest()
     this.#rows.takeOpen(all)
-    // Five fit into the line above the table.
-    this.#largest = largestUsers(all).slice(0, 5)
+    this.#largest = largestUsers(all).slice(0, LARGEST_SHOWN)
   }
 
   async #readUnanswered(): Promise<void> {
@@ -230,8 +229,8 @@ export class TopSampler {
   }
 }
 
-function refusedKey({ family, reason, service }: Omit<RefusedCount, 'packets'>): string {
-  return `${family} ${reason} ${service}`
+function refusedKey({ family, verdict, reason, service }: Omit<RefusedCount, 'packets'>): string {
+  return `${family} ${verdict} ${reason} ${service}`
 }
 
 /** The entries of the connection table that belong to one Service. */
@@ -239,6 +238,9 @@ export interface TableUser {
   readonly service: string
   readonly open: number
 }
+
+/** So many fit into a line. */
+const LARGEST_SHOWN = 5
 
 /** Adds up the groups of a Service, the one with most connections first. */
 function largestUsers(groups: readonly FlowGroup[]): readonly TableUser[] {
@@ -251,11 +253,14 @@ function largestUsers(groups: readonly FlowGroup[]): readonly TableUser[] {
  * Reads the table once, for commands that end: the Services that use most of it, the largest first. Costs 2 µs an entry.
  * Rejects where conntrack cannot be read.
  */
-export async function readLargestUsers(names: FlowNames, clock: Clock): Promise<readonly TableUser[]> {
+export async function readLargestUsers(
+  names: Pick<FlowNames, 'serviceOf' | 'podAt' | 'version'>,
+  clock: Clock,
+): Promise<readonly TableUser[]> {
   const conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
   const groups = new FlowGroups({ names, filter: EVERY_SERVICE, by: 'service', withVolume: false })
   await lent(conntrack, () => conntrack.dumpAll((view, message) => groups.take('new', view, message)))
-  return largestUsers(groups.largest())
+  return largestUsers(groups.largest()).slice(0, LARGEST_SHOWN)
 }
 
 const EVERY_SERVICE: FlowFilter = {

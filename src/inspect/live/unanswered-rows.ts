@@ -1,4 +1,5 @@
 import { compareTexts, count } from '../../base/text.ts'
+import { podText } from '../../model/pod-names.ts'
 
 /** Connections to one endpoint of a service port that sent a packet in the last minute, as conntrack holds them. */
 export interface UnansweredRow {
@@ -43,8 +44,7 @@ export function isSilent(row: UnansweredRow, least = 1): boolean {
 
 /** `41 of 41 connections to 10.1.0.1:8080 (pod shop/cart-7f) had no reply in the last minute`. */
 export function unansweredText({ connections, unanswered, endpoint, pod }: UnansweredRow): string {
-  const where = pod === undefined ? endpoint : `${endpoint} (pod ${pod})`
-  return `${unanswered} of ${count(connections, 'connection')} to ${where} had no reply in the last minute`
+  return `${unanswered} of ${count(connections, 'connection')} to ${podText(endpoint, pod)} had no reply in the last minute`
 }
 
 export function worstFirst(a: UnansweredRow, b: UnansweredRow): number {

@@ -2,6 +2,9 @@ import { Pacer, restMs } from '../../base/clock.ts'
 import type { DaemonUnanswered, UnansweredOptions } from '../../daemon/optional-parts.ts'
 import type { ConntrackReader } from '../../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import { type PodNames, podNames, podPlaces } from '../../model/pod-names.ts'
+import type { ServiceKey } from '../../model/service.ts'
+import type { Snapshot } from '../../model/snapshot.ts'
 import { endpointTexts } from '../../modes/common/show.ts'
 import { endpointSilent } from '../../telemetry/event.ts'
 import { namesOfPorts, type UnansweredNames, UnansweredReader } from './unanswered.ts'
@@ -53,30 +56,35 @@ export class UnansweredWatch implements DaemonUnanswered {
   }
 
   async #look(): Promise<number> {
-    const { clock, table } = this.#options
-    const now = table()
-    if (now === undefined) return QUIET.minMs
+    const { clock, held } = this.#options
+    const { table, snapshot } = held() ?? {}
+    if (table === undefined || snapshot === undefined) return QUIET.minMs
     const startMs = clock.nowMs()
-    const { rows, ...rest } = await this.#reader.read(namesOf(now))
+    const { rows, ...rest } = await this.#reader.read(namesOf(table))
     const tookMs = clock.nowMs() - startMs
     // Endpoints that are gone no longer get connections.
-    const present = rows.filter(row => isEndpoint(row, now))
-    this.#last = { ...rest, rows: present.slice(0, WORST_MAX) }
-    this.#report(present.filter(row => isSilent(row, REPORTED_MIN)).slice(0, WORST_MAX))
+    const present = rows.filter(endpointsOf(table))
+    const named = namerOf(snapshot)
+    this.#last = { ...rest, rows: present.slice(0, WORST_MAX).map(named) }
+    // A table that was not read says neither that an endpoint is silent, nor that it answers again.
+    if (rest.seenS > 0) this.#report(present.filter(row => isSilent(row, REPORTED_MIN)).map(named))
     return restMs(tookMs, present.some(({ isOneWay }) => !isOneWay) ? TROUBLED : QUIET)
   }
 
+  /** Reports as many endpoints at a time as the metric has, so that a node without a way out does not flood the log. */
   #report(silent: readonly UnansweredRow[]): void {
     const { log, nodeName, tell } = this.#options
     const before = this.#silent
     this.#silent = new Map()
+    let room = WORST_MAX - [...before.values()].filter(isReported => isReported).length
     for (const row of silent) {
-      const { service, endpoint, unanswered, connections } = row
+      const { service, endpoint, pod, unanswered, connections } = row
       const key = `${service} ${endpoint}`
-      const isKnown = before.get(key)
-      this.#silent.set(key, isKnown !== undefined)
-      if (isKnown !== false) continue
-      log.warn({ service, endpoint, unanswered, connections }, 'the endpoint does not answer')
+      const wasReported = before.get(key)
+      const isNews = wasReported === false && room-- > 0
+      this.#silent.set(key, wasReported === true || isNews)
+      if (!isNews) continue
+      log.warn({ service, endpoint, pod, unanswered, connections }, 'the endpoint does not answer')
       tell(endpointSilent(nodeName, row))
     }
     for (const [key, isReported] of before)
@@ -98,12 +106,35 @@ function namesOf({ services }: FrontendTable): UnansweredNames {
   }
 }
 
-function isEndpoint({ service, protocol, endpoint }: UnansweredRow, { services }: FrontendTable): boolean {
-  const ports = services.get(service.replace(/:.*$/, ''))?.ports ?? []
-  return ports.some(
-    port =>
-      port.displayName === service &&
-      port.protocol === protocol &&
-      endpointTexts([...port.cluster, ...port.local]).includes(endpoint),
-  )
+/** Formats the endpoints of a service port once, however many rows it has. */
+function endpointsOf({ services }: FrontendTable): (row: UnansweredRow) => boolean {
+  const known = new Map<string, ReadonlySet<string>>()
+  const textsOf = ({ service, protocol }: UnansweredRow) => {
+    const ports = services.get(keyOf(service))?.ports ?? []
+    const its = ports.filter(port => port.displayName === service && port.protocol === protocol)
+    return new Set(its.flatMap(({ cluster, local }) => endpointTexts([...cluster, ...local])))
+  }
+  return row => {
+    const key = `${row.protocol} ${row.service}`
+    const texts = known.get(key) ?? textsOf(row)
+    known.set(key, texts)
+    return texts.has(row.endpoint)
+  }
+}
+
+/** Gives a function that adds the Pod to a row. Pods of other Services are not looked up. */
+function namerOf({ slices }: Pick<Snapshot, 'slices'>): (row: UnansweredRow) => UnansweredRow {
+  const known = new Map<ServiceKey, PodNames>()
+  return row => {
+    const key = keyOf(row.service)
+    const pods = known.get(key) ?? podNames(podPlaces(slices.get(key) ?? []))
+    known.set(key, pods)
+    const pod = pods(row.endpoint)
+    return pod === undefined ? row : { ...row, pod }
+  }
+}
+
+/** Gives the Service of `namespace/name:port`. */
+function keyOf(port: string): ServiceKey {
+  return port.replace(/:.*$/, '')
 }

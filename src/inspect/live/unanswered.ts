@@ -95,7 +95,7 @@ export class UnansweredReader {
         ...(isWhole ? [] : ['the table changed while it was read: some connections may be missing']),
         ...(reading.isCut ? [`only ${PAIRS_MAX.toLocaleString('en-US')} pairs are counted`] : []),
       ].join('; ')
-      const rows = rowsOf(reading.pairs.values(), names, this.#answeringServices(names))
+      const rows = rowsOf(reading.pairs.values(), names, this.#answeringServices(reading, names))
       const seenS = Math.min(WINDOW_S, timeouts.seconds('tcp_timeout_syn_sent'))
       return { rows, seenS, ...(limits === '' ? {} : { limits }) }
     } catch (error) {
@@ -104,9 +104,9 @@ export class UnansweredReader {
   }
 
   /** Tests whether a connection to a Service met no answer, where one-way ports do not count. */
-  #mayBeTrouble({ pairs }: Reading, names: UnansweredNames): boolean {
-    const answering = this.#answeringServices(names)
-    return [...pairs.values()].some(({ record }) => {
+  #mayBeTrouble(reading: Reading, names: UnansweredNames): boolean {
+    const answering = this.#answeringServices(reading, names)
+    return [...reading.pairs.values()].some(({ record }) => {
       const service = names.serviceOf(record, true)
       return service !== undefined && (record.protocol === 'TCP' || answering.has(service))
     })
@@ -119,7 +119,9 @@ export class UnansweredReader {
     })
   }
 
-  #answeringServices(names: UnansweredNames): ReadonlySet<string | undefined> {
+  /** Asks for no name where every connection is answered: to make names, the daemon walks over all Services. */
+  #answeringServices({ pairs }: Reading, names: UnansweredNames): ReadonlySet<string | undefined> {
+    if (pairs.size === 0) return new Set()
     return new Set([...this.#answering.values()].map(each => names.serviceOf(each, true)))
   }
 

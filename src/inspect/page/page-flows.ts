@@ -48,6 +48,13 @@ export class PageFlows {
     this.#dump = dump
   }
 
+  /** Frees the memory of the last reading: no viewer asks any more. */
+  forget(): void {
+    if (this.#dueMs === Number.POSITIVE_INFINITY) return
+    this.#reading = undefined
+    this.#dueMs = Number.NEGATIVE_INFINITY
+  }
+
   /** Gives the talks between namespaces; with `namespace`, those to the Service ports of that one. */
   async read(query: URLSearchParams): Promise<unknown> {
     const { clock } = this.#source

@@ -4,7 +4,7 @@ import { FlagReader, quote, readArguments } from '../../config/flag.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
 import { objectText } from '../../model/fields.ts'
 import type { PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
-import type { Service, SliceList } from '../../model/service.ts'
+import type { Service } from '../../model/service.ts'
 import type { TopState } from '../live/top-sampler.ts'
 import { knownIn, type Loaded } from '../load.ts'
 import { rounded, shareByDestination } from '../why/answer.ts'
@@ -90,7 +90,7 @@ export function pathOf(
     notKnown,
     rules: rules.map(({ chain, text }) => ({ chain, text })),
     affinitySeconds,
-    ...endpointsOf(explanation, { slices: snapshot.slices.get(key) ?? [], port: port ?? '', measured }),
+    ...endpointsOf(explanation, measured.rows),
   }
 }
 
@@ -118,34 +118,26 @@ function questionOf(from: string, to: string) {
 /** What the sampler has seen of endpoints last. */
 type MeasuredEndpoints = Partial<Pick<TopState, 'rows' | 'unanswered'>>
 
-interface EndpointFacts {
-  readonly slices: SliceList
-  /** `namespace/name:port`. */
-  readonly port: string
-  readonly measured: MeasuredEndpoints
-}
-
 function endpointsOf(
-  { outcomes, endpoints, list = 'cluster' }: Explanation,
-  { slices, port, measured: { rows: rates, unanswered } }: EndpointFacts,
+  { outcomes, endpoints, list = 'cluster', service }: Explanation,
+  measured: MeasuredEndpoints['rows'],
 ) {
   const shares = shareByDestination(outcomes)
-  const zones = zonesOf(slices)
-  const rows = endpoints.map(({ address, pod, node, slice, [list]: { isIn, reason } }) => {
+  const its = measured?.filter(row => row.service === service)
+  const rates = its && new Map(its.map(({ endpoint, perSecond }) => [endpoint, perSecond]))
+  const rows = endpoints.map(({ address, pod, node, zone, slice, unanswered, [list]: { isIn, reason } }) => {
     const share = shares.get(address)
-    const isIts = (row: { readonly service: string; readonly endpoint: string }) =>
-      row.endpoint === address && row.service === port
-    const { connections = 0, unanswered: silent = 0 } = unanswered?.rows.find(isIts) ?? {}
+    const { connections = 0, unanswered: silent = 0 } = unanswered ?? {}
     return {
       address,
       pod,
       node,
+      zone,
       slice,
       isIn,
       reason,
-      zones: zones.get(address.slice(0, address.lastIndexOf(':'))) ?? [],
       ...(share === undefined ? {} : { percent: rounded(share) }),
-      ...(rates === undefined ? {} : { perSecond: rates.find(isIts)?.perSecond ?? 0 }),
+      ...(rates === undefined ? {} : { perSecond: rates.get(address) ?? 0 }),
       ...(silent === 0 ? {} : { unanswered: silent, connections }),
     }
   })
@@ -155,14 +147,6 @@ function endpointsOf(
     endpoints: sorted.slice(0, LISTED_MAX),
     moreEndpoints: Math.max(0, rows.length - LISTED_MAX),
   }
-}
-
-/** Gives the zones that each endpoint is hinted to, by its address as it stands before a port. */
-function zonesOf(slices: SliceList): ReadonlyMap<string, readonly string[]> {
-  const hinted = slices.flatMap(({ endpoints }) =>
-    endpoints.map(({ ip, traits: { hints } }) => [formatIpPort(ip, 0).slice(0, -2), hints.forZones] as const),
-  )
-  return new Map(hinted)
 }
 
 /** Says why nothing leads to a Service that has no frontend on this node, as `kprobe why` does. */

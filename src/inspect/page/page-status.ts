@@ -18,7 +18,9 @@ export async function pageStatus(
     version,
     daemon: async () => daemonFacts({ config: { version }, status: status(), health: await health() }),
     rules: async () => ({ findings: await forwardingFindings(), modes: [] }),
-    conntrack: async () => last?.table,
+    conntrack: async () => last?.table && { ...last.table, largest: last.largest },
+    // The page has a curve of them instead.
+    refused: async () => undefined,
     unanswered: async () => last?.unanswered,
   })
 }

@@ -43,12 +43,15 @@ const FILES: ReadonlyMap<string, { readonly name: string; readonly type: string 
 /** Makes the web page of a daemon: its files, and its data as JSON, computed for each request. */
 export function openPage(source: PageSource, folder = new URL('./ui/', import.meta.url)): Page {
   const services = new ServiceRows(source)
+  const flows = new PageFlows(source, dumpTable(source.clock))
   const rates = new PageRates(
     source.clock,
     () => openSampler(source),
-    () => services.forget(),
+    () => {
+      services.forget()
+      flows.forget()
+    },
   )
-  const flows = new PageFlows(source, dumpTable(source.clock))
   const curves = new CurveHistory()
   const measured = () => measuredOf(rates.last)
   const data = new Map<string, (query: URLSearchParams, timed: Timed) => unknown>([

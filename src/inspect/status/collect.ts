@@ -10,7 +10,8 @@ export interface StatusSources {
   /** Rejects where nothing can be said about this node; the others may fail each. */
   readonly daemon: () => Promise<StatusFacts['daemon']>
   readonly rules: (daemon: StatusFacts['daemon']) => Promise<StatusFacts['rules']>
-  readonly conntrack: () => Promise<StatusFacts['conntrack']>
+  readonly conntrack: (daemon: StatusFacts['daemon']) => Promise<StatusFacts['conntrack']>
+  readonly refused: () => Promise<StatusFacts['refused']>
   readonly unanswered: (daemon: StatusFacts['daemon']) => Promise<StatusFacts['unanswered']>
 }
 
@@ -27,8 +28,9 @@ export async function collectStatus(sources: StatusSources): Promise<StatusDocum
     }
   }
   const rules = await tried('rules', () => sources.rules(daemon))
-  const conntrack = await tried('connection table', sources.conntrack)
+  const conntrack = await tried('connection table', () => sources.conntrack(daemon))
+  const refused = await tried('refused packets', sources.refused)
   const unanswered = await tried('connections', () => sources.unanswered(daemon))
   const { version, wallMs } = sources
-  return statusOf({ wallMs: wallMs(), version, daemon, rules, conntrack, unanswered, unread })
+  return statusOf({ wallMs: wallMs(), version, daemon, rules, conntrack, refused, unanswered, unread })
 }

@@ -17,6 +17,7 @@ export function factsOf(facts: StatusFacts): readonly Fact[] {
         ]
       : rulesFact(facts.rules)),
     ...conntrackFact(facts),
+    ...packetsFact(facts),
     ...connectionsFact(facts),
     ...(unread.length === 0 ? [] : [fact('not known', unread.join('; '), { reasons: unread.length })]),
   ]
@@ -120,6 +121,19 @@ function conntrackFact({ conntrack }: StatusFacts): readonly Fact[] {
       ? `${entries} entries`
       : `${entries} of ${entriesMax} entries (${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %)`
   return [fact('conntrack', text, { entries, entriesMax: entriesMax ?? null })]
+}
+
+/** Names the reasons for which most packets were refused. */
+function packetsFact({ refused }: StatusFacts): readonly Fact[] {
+  if (refused === undefined) return []
+  const sums = new Map<string, number>()
+  for (const { verdict, service, reason, packets } of refused)
+    for (const key of [verdict, `${service} ${reason}`.trim()]) sums.set(key, (sums.get(key) ?? 0) + packets)
+  const { reject: rejected = 0, drop: dropped = 0, ...reasons } = Object.fromEntries(sums)
+  const largest = Object.entries(reasons).sort(([, a], [, b]) => b - a)
+  const why = largest.slice(0, 3).map(([reason, packets]) => `${reason} ${packets}`)
+  const text = `${rejected} rejected, ${dropped} dropped since their rules were written${why.length === 0 ? '' : `: ${why.join(', ')}`}`
+  return [fact('packets', text, { rejected, dropped })]
 }
 
 function connectionsFact({ unanswered }: StatusFacts): readonly Fact[] {

@@ -15,12 +15,15 @@ import type { Config } from '../../config/config.ts'
 import { MODE_NAMES } from '../../config/modes.ts'
 import { instanceOf, networkNamespace } from '../../daemon/instance-lock.ts'
 import { isLockHeld } from '../../daemon/network-lock.ts'
-import { HERE } from '../../daemon/open.ts'
+import { HERE, withNetfilter } from '../../daemon/open.ts'
 import { createConntrackClient } from '../../kernel/conntrack/client.ts'
+import { readRefused } from '../../modes/refused.ts'
 import { stoppedSince, trafficFindings } from '../check/doctor.ts'
+import type { FlowNames } from '../live/flow-reading.ts'
+import { readLargestUsers } from '../live/top-sampler.ts'
 import { readUnanswered } from '../live/unanswered.ts'
-import type { Unanswered } from '../live/unanswered-rows.ts'
 import type { StatusSources } from './collect.ts'
+import { isFilling } from './problems.ts'
 import { daemonFacts, type StatusFacts } from './status-facts.ts'
 
 interface NodeOptions {
@@ -39,11 +42,18 @@ export function nodeSources({ socket, config }: NodeOptions): StatusSources {
       const mode = daemon.kind === 'answers' ? MODE_NAMES.find(each => each === daemon.mode) : undefined
       return await trafficFindings({ ...config, proxyMode: mode ?? config.proxyMode })
     },
-    conntrack: () =>
-      lent(createConntrackClient({ openTransport: HERE.sockets.netfilter, clock: systemClock }), conntrack =>
-        conntrack.statistics(),
-      ),
-    unanswered: async daemon => (daemon.kind === 'answers' ? await unansweredOf(socket) : undefined),
+    conntrack: async daemon => {
+      const use = await lent(
+        createConntrackClient({ openTransport: HERE.sockets.netfilter, clock: systemClock }),
+        conntrack => conntrack.statistics(),
+      )
+      const isNamed = isFilling(use) && daemon.kind === 'answers'
+      return { ...use, largest: isNamed ? await readLargestUsers(await namesOf(socket), systemClock) : [] }
+    },
+    refused: () =>
+      withNetfilter(connection => readRefused({ connection, clock: systemClock }, config.serviceProxyName)),
+    unanswered: async daemon =>
+      daemon.kind === 'answers' ? await readUnanswered(await namesOf(socket)) : undefined,
   }
 }
 
@@ -73,14 +83,15 @@ async function askFacts(socket: string, { serviceProxyName }: Config): Promise<S
   return daemonFacts({ config, status: await ask('/status'), health })
 }
 
-async function unansweredOf(socket: string): Promise<Unanswered | undefined> {
+/** Names Services and Pods as FlowNames does, and so for a daemon of another version. */
+async function namesOf(socket: string) {
   const names = serviceNames(servicesIn(await demandAnswer(socket, '/state'), socket))
-  const podAt = await askPods(socket)
-  return await readUnanswered({
-    serviceOf: ({ protocol, destination, destinationPort }) =>
-      names.at(protocol, destination, destinationPort) ?? names.atNodePort(protocol, destinationPort),
-    podAt,
-  })
+  const pods = await askPods(socket)
+  const serviceOf: FlowNames['serviceOf'] = ({ protocol, destination, destinationPort }, isTranslated) =>
+    names.at(protocol, destination, destinationPort) ??
+    (isTranslated ? names.atNodePort(protocol, destinationPort) : undefined)
+  const podAt: FlowNames['podAt'] = endpoint => (endpoint === undefined ? undefined : pods(endpoint))
+  return { serviceOf, podAt, version: 0 }
 }
 
 /** Maximum time of a whole answer. */

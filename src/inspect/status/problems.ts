@@ -3,7 +3,7 @@ import { count, rfc3339 } from '../../base/text.ts'
 import type { Finding } from '../../modes/mode.ts'
 import { isSilent, type UnansweredRow, unansweredText } from '../live/unanswered-rows.ts'
 import type { Problem } from './status-document.ts'
-import type { AbsentDaemon, DaemonFacts, StatusFacts } from './status-facts.ts'
+import type { AbsentDaemon, ConntrackUse, DaemonFacts, StatusFacts } from './status-facts.ts'
 
 /** Lists what is wrong, errors first. */
 export function problemsOf(facts: StatusFacts): readonly Problem[] {
@@ -152,12 +152,18 @@ function findingProblems(
 const FILLING = 0.8
 const FULL = 0.98
 
+/** Tests whether connections will soon be refused. A table without a limit does not fill. */
+export function isFilling({ entries, entriesMax = 0 }: Omit<ConntrackUse, 'largest'>): boolean {
+  return entriesMax > 0 && entries > entriesMax * FILLING
+}
+
 function conntrackProblems(conntrack: StatusFacts['conntrack']): readonly Problem[] {
-  const { entries = 0, entriesMax = 0 } = conntrack ?? {}
-  if (entriesMax === 0 || entries <= entriesMax * FILLING) return []
+  if (conntrack === undefined || !isFilling(conntrack)) return []
+  const { entries, entriesMax = 0, largest } = conntrack
+  const users = largest.map(({ service, open }) => `${service} ${open}`).join(', ')
   const isFull = entries >= entriesMax * FULL
-  const text = `the connection table is ${isFull ? 'full' : 'filling'}: ${entries} of ${entriesMax} entries${isFull ? '; new connections are dropped' : ''}`
-  const hint = '`kprobe top` names the largest users; raise nf_conntrack_max'
+  const text = `the connection table is ${isFull ? 'full' : 'filling'}: ${entries} of ${entriesMax} entries${isFull ? '; new connections are dropped' : ''}${users === '' ? '' : `; most entries: ${users}`}`
+  const hint = '`kprobe top` shows how it fills; raise nf_conntrack_max'
   return [{ level: isFull ? 'error' : 'warning', kind: 'conntrack-full', text, hint }]
 }
 
@@ -168,5 +174,6 @@ function unansweredProblems(row: UnansweredRow): readonly Problem[] {
   if (!isSilent(row, UNANSWERED_MIN)) return []
   const service = row.service.split(':')[0] ?? ''
   const text = `${row.service}: ${unansweredText(row)}`
-  return [{ level: 'error', kind: 'unanswered', text, hint: `\`kprobe why ${service}\``, service }]
+  const pod = row.pod === undefined ? {} : { pod: row.pod }
+  return [{ level: 'error', kind: 'unanswered', text, hint: `\`kprobe why ${service}\``, service, ...pod }]
 }

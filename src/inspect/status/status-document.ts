@@ -22,6 +22,8 @@ export interface Problem {
   readonly hint?: string
   /** `namespace/name` of the Service that it is about. */
   readonly service?: string
+  /** `namespace/name` of the Pod that does not answer, where it is known. */
+  readonly pod?: string
 }
 
 export interface Fact {

@@ -1,4 +1,6 @@
 import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
+import type { RefusedCount } from '../../modes/refused.ts'
+import type { TableUser } from '../live/top-sampler.ts'
 import type { Unanswered } from '../live/unanswered-rows.ts'
 import type { RuleFindings } from '../programmed.ts'
 
@@ -10,10 +12,19 @@ export interface StatusFacts {
   readonly daemon: DaemonFacts | AbsentDaemon
   /** What `kprobe doctor` finds that concerns traffic, and the modes whose rules are in the kernel. */
   readonly rules: RuleFindings | undefined
-  readonly conntrack: { readonly entries: number; readonly entriesMax: number | undefined } | undefined
+  readonly conntrack: ConntrackUse | undefined
+  /** Packets that the rules refused since they were written. */
+  readonly refused: readonly RefusedCount[] | undefined
   readonly unanswered: Unanswered | undefined
   /** What could not be read, each with the reason. */
   readonly unread: readonly string[]
+}
+
+export interface ConntrackUse {
+  readonly entries: number
+  readonly entriesMax: number | undefined
+  /** The Services with most entries; empty while the table has room. */
+  readonly largest: readonly TableUser[]
 }
 
 export interface AbsentDaemon {

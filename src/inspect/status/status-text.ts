@@ -1,6 +1,7 @@
 import { oneLine } from '../../base/text.ts'
 import type { Io } from '../../cli/io.ts'
 import { paletteOf, type Tone } from '../../cli/palette.ts'
+import { fitted, startOf, textWidth } from '../live/live-table.ts'
 import type { Problem, StatusDocument } from './status-document.ts'
 
 const TONES: Readonly<Record<StatusDocument['verdict'], Tone>> = {
@@ -54,9 +55,10 @@ function problemLines({ level, text, hint }: Problem, { width, palette }: Layout
 function wrapped(text: string, width: number, max: number): readonly string[] {
   const lines: string[] = []
   let rest = text
-  while (rest.length > width && lines.length < max - 1) {
-    const space = rest.lastIndexOf(' ', width)
-    const at = space > 0 ? space : width
+  while (textWidth(rest) > width && lines.length < max - 1) {
+    const fits = startOf(rest, width).length
+    const space = rest.lastIndexOf(' ', fits)
+    const at = space > 0 ? space : fits
     lines.push(rest.slice(0, at))
     rest = rest.slice(at).trimStart()
   }
@@ -64,5 +66,5 @@ function wrapped(text: string, width: number, max: number): readonly string[] {
 }
 
 function clipped(text: string, width: number): string {
-  return text.length <= width ? text : `${text.slice(0, width - 3)}...`
+  return fitted(text, width).trimEnd()
 }

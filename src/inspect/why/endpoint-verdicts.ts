@@ -53,6 +53,7 @@ export function explainEndpoints(query: ExplainQuery) {
     slice: candidate.slice.key,
     /** The name as the slice has it: untrusted text. */
     nodeName: candidate.endpoint.traits.nodeName,
+    zone: candidate.endpoint.traits.zone,
     local: candidate.endpoint.traits.nodeName === here.nodeName,
     cluster: cluster[at] ?? UNKNOWN,
     /** The verdict for traffic policy Local; `cluster` has that for Cluster. */

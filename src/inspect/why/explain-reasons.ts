@@ -17,6 +17,8 @@ export interface ExplainedEndpoint {
   /** `namespace/name` of the Pod, where the slice names it. */
   readonly pod: string | undefined
   readonly node: string
+  /** The zone of the endpoint; undefined where the slice names none. */
+  readonly zone: string | undefined
   readonly slice: string
   readonly cluster: Verdict
   readonly local: Verdict

@@ -205,7 +205,9 @@ export function explained(
   const { to, port, protocol } = question
   const { packet, localIps, wanted: outcomes } = asked
   const { table, snapshot, memo, refusedObjects, refusedSince } = loaded
-  const endpoints = withUnanswered(path.endpoints, unanswered?.rows ?? [])
+  // Another Service may have the same endpoints.
+  const isIts = ({ service }: UnansweredRow) => service === caught?.port.displayName
+  const endpoints = withUnanswered(path.endpoints, unanswered?.rows.filter(isIts) ?? [])
   const reasons = reasonsOf({
     question,
     table,
@@ -391,6 +393,7 @@ function endpointsOf(
     address: formatIpPort(endpoint.ip, endpoint.port),
     pod: pods(formatIpPort(endpoint.ip, endpoint.port)),
     node: endpoint.nodeName,
+    zone: endpoint.zone,
     slice: endpoint.slice,
     cluster: endpoint.cluster,
     local: endpoint.localList,

@@ -5,7 +5,7 @@ import { paletteOf } from '../../cli/palette.ts'
 import { wrapLines } from '../../config/help.ts'
 import { podText } from '../../model/pod-names.ts'
 import type { UnansweredRow } from '../live/unanswered-rows.ts'
-import { rounded, shareByDestination } from './answer.ts'
+import { rounded, shareByDestination, silentOf } from './answer.ts'
 import { type ExplainedEndpoint, outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, OF_NODE, questionCommand } from './explanation.ts'
 import { type KernelOutcome, missingIn, type Outcome, shownOf } from './outcome.ts'
@@ -42,8 +42,9 @@ export function whyText(
 ): string {
   const inWidth = (lines: readonly string[]) => (columns === undefined ? lines : wrapLines(lines, columns))
   const palette = paletteOf({ color })
-  const { isServed } = explanation
-  const paint = palette[isServed === undefined ? 'warning' : isServed ? 'good' : 'bad']
+  const { isServed, endpoints, outcomes } = explanation
+  const isWell = isServed === true && silentOf(endpoints, outcomes).length === 0
+  const paint = palette[isServed === undefined ? 'warning' : isWell ? 'good' : 'bad']
   const lines = [
     ...connectionLines(explanation, asked),
     ...pathLines(explanation),

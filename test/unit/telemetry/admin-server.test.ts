@@ -91,8 +91,8 @@ describe('openAdminServer', () => {
     const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
     expect(paths).toEqual([...Object.keys(bodies), '/debug', '/state'].sort())
     const readme = await readFile(new URL('../../../README.md', import.meta.url), 'utf8')
-    const [line = ''] = /^- `--admin-socket=PATH`: .*\n.*/m.exec(readme) ?? []
-    expect([...line.matchAll(/`(\/\w+)`/g)].map(([, page]) => page)).toEqual(paths)
+    const [line = ''] = /^- `--admin-socket=PATH` .*\n.*/m.exec(readme) ?? []
+    expect([...line.matchAll(/`(\/[a-z]+)`/g)].map(([, page]) => page)).toEqual(paths)
     expect(await ask({ socketPath: path, path: '/debug' })).toMatchObject({ status: 200 })
     expect(await ask({ socketPath: path, path: '/other' })).toMatchObject({ status: 404 })
     expect(await ask({ socketPath: path, path: '/state', method: 'POST' })).toMatchObject({ status: 405 })

@@ -3,6 +3,7 @@ import { expect, it } from 'vitest'
 import { API } from '../../../src/api/metrics.ts'
 import { leftoversMetric } from '../../../src/daemon/retirement.ts'
 import { forwarderMetrics } from '../../../src/modes/common/forwarder/forwarder-set.ts'
+import { balanceMetrics } from '../../../src/modes/nftables/metrics.ts'
 import { RELAY } from '../../../src/relay/metrics.ts'
 import { createMetrics } from '../../support/metrics.ts'
 
@@ -15,12 +16,13 @@ async function ownMetrics(): Promise<readonly string[]> {
   const text = await createMetrics({ connections }).text()
   const found = [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)]
   const relayed = forwarderMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
-  const others = [API, RELAY, relayed, leftoversMetric(undefined)].flatMap(table =>
-    Object.entries(table).map(([name, { help }]) => `${name} ${help}`),
+  const others = [API, RELAY, relayed, leftoversMetric(undefined), balanceMetrics(BALANCED as never)].flatMap(
+    table => Object.entries(table).map(([name, { help }]) => `${name} ${help}`),
   )
   return [...new Set([...found.map(([, line = '']) => line), ...others])]
 }
 
+const BALANCED = { frontends: { services: new Map([['', { ports: [{ balance: { policy: 'maglev' } }] }]]) } }
 const NONE = { held: 0, refused: 0 }
 
 it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {

@@ -6,19 +6,16 @@ import { FakeConntrack } from '../../../support/fake-conntrack.ts'
 import { createMetrics } from '../../../support/metrics.ts'
 import { recordedLog } from '../../../support/recorded-log.ts'
 import { type Entry, entry } from '../../kernel/conntrack/flows.ts'
-import { endpoint, node, service, slice, tableOf } from '../../model/objects.ts'
+import { endpoint, node, service, slice, snapshotOf, tableOf } from '../../model/objects.ts'
 
 const [DEAD, ALIVE] = ['10.1.0.1', '10.1.0.2']
-const both = tableOf([
-  node(),
-  service('web'),
-  slice(
-    'a',
-    'web',
-    [DEAD, ALIVE].map(each => endpoint(each)),
-  ),
-])
-const onlyAlive = tableOf([node(), service('web'), slice('a', 'web', [endpoint(ALIVE)])])
+
+/** What the daemon holds of one Service with these endpoints, each a Pod. */
+function heldWith(addresses: readonly string[], pod = 'web-a') {
+  const pods = addresses.map(each => endpoint(each, { targetRef: { kind: 'Pod', name: pod } }))
+  const objects = [node(), service('web'), slice('a', 'web', pods)]
+  return { table: tableOf(objects), snapshot: snapshotOf(objects) }
+}
 
 const syns = (address: string, number: number): Entry[] =>
   Array.from({ length: number }, (_, n) =>
@@ -35,13 +32,13 @@ function watching(entries: readonly Entry[]) {
   const clock = new FakeClock()
   const { log, lines } = recordedLog()
   const facts: EventFact[] = []
-  const world = { table: both }
+  const world = { held: heldWith([DEAD, ALIVE]) }
   const watch = new UnansweredWatch({
     conntrack,
     clock,
     log,
     nodeName: 'here',
-    table: () => world.table,
+    held: () => world.held,
     tell: fact => facts.push(fact),
     setting: () => undefined,
   })
@@ -69,9 +66,11 @@ it('reports an endpoint once that is silent in two looks, and logs its end', asy
   await clock.advance(60_000)
   expect([notes().length, watch.silent]).toEqual([0, 1])
   await clock.advance(60_000)
-  const note = 'node here: endpoint 10.1.0.1:8080 of ns/web leaves most connections without a reply'
+  const note =
+    'node here: endpoint 10.1.0.1:8080 (pod ns/web-a) of ns/web leaves most connections without a reply'
   expect(notes()).toEqual([{ reason: 'EndpointSilent', note, regarding: { kind: 'Service', key: 'ns/web' } }])
-  expect(lines.map(({ msg }) => msg)).toEqual(['the endpoint does not answer'])
+  expect(lines).toMatchObject([{ msg: 'the endpoint does not answer', pod: 'ns/web-a' }])
+  expect(watch.last?.rows).toMatchObject([{ pod: 'ns/web-a' }])
   conntrack.entries = []
   await clock.advance(60_000)
   expect(watch.silent).toBe(0)
@@ -83,7 +82,7 @@ it('reports neither a few connections, nor an endpoint that is gone', async () =
   await few.clock.advance(120_000)
   expect([few.watch.silent, few.notes()]).toEqual([0, []])
   const gone = watching(syns(DEAD, 9))
-  gone.world.table = onlyAlive
+  gone.world.held = heldWith([ALIVE])
   await gone.clock.advance(120_000)
   expect([gone.watch.silent, gone.watch.last?.rows]).toEqual([0, []])
 })
@@ -108,4 +107,28 @@ it('stays after a table that cannot be read', async () => {
   conntrack.failure = undefined
   await clock.advance(60_000)
   expect(watch.last?.rows).toHaveLength(1)
+})
+
+it('says neither of an endpoint that it answers again, nor reports it again, after a table that cannot be read', async () => {
+  const { conntrack, clock, watch, notes, lines } = watching(syns(DEAD, 5))
+  await clock.advance(120_000)
+  expect(notes()).toHaveLength(1)
+  conntrack.failure = new Error('no conntrack')
+  await clock.advance(60_000)
+  expect(watch.silent).toBe(1)
+  conntrack.failure = undefined
+  await clock.advance(120_000)
+  expect([notes().length, lines.length]).toEqual([1, 1])
+})
+
+it('reports 50 endpoints at a time, and counts all', async () => {
+  const addresses = Array.from({ length: 60 }, (_, n) => `10.1.1.${n}`)
+  const { conntrack, clock, watch, notes, lines, world } = watching(addresses.flatMap(each => syns(each, 5)))
+  world.held = heldWith(addresses)
+  await clock.advance(180_000)
+  expect([notes().length, watch.silent, lines.length]).toEqual([50, 60, 50])
+  // The order of the worst changes: nothing is reported of those that stay silent.
+  conntrack.entries = addresses.toReversed().flatMap((each, n) => syns(each, n < 30 ? 6 : 5))
+  await clock.advance(60_000)
+  expect([notes().length, watch.silent, lines.length]).toEqual([50, 60, 50])
 })

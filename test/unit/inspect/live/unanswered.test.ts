@@ -153,6 +153,17 @@ describe('what is no trouble', () => {
     ])
   })
 
+  it('asks for no name of a Service while every connection is answered', async () => {
+    const { reader } = readerOf([answered(A, '10.2.0.1'), datagram('10.96.0.10:53', B, false)])
+    let questions = 0
+    const serviceOf: typeof names.serviceOf = destination => {
+      questions++
+      return names.serviceOf(destination)
+    }
+    expect((await reader.read({ serviceOf })).rows).toEqual([])
+    expect(questions).toBe(0)
+  })
+
   it('learns anew every 10 minutes which ports answer', async () => {
     const { conntrack, clock, read } = readerOf([])
     await read()

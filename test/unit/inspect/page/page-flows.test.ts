@@ -50,7 +50,7 @@ function rig(from: readonly string[], held = true) {
     held: () => (held ? resolved : undefined),
   }
   const flows = new PageFlows(source, take => table.dumpByReply(true, take))
-  return { clock, table, read: (query = '') => flows.read(new URLSearchParams(query)) }
+  return { clock, table, flows, read: (query = '') => flows.read(new URLSearchParams(query)) }
 }
 
 it('names clients by what their address says', async () => {
@@ -74,6 +74,14 @@ it('reads the table once for all viewers, and rests in between', async () => {
   expect(await read()).toMatchObject({ readAgeS: 5 })
   expect(table.dumps).toHaveLength(1)
   await clock.advance(1)
+  expect(await read()).toMatchObject({ readAgeS: 0 })
+  expect(table.dumps).toHaveLength(2)
+})
+
+it('reads anew for a viewer that comes after the last one left', async () => {
+  const { table, flows, read } = rig(['10.1.0.1:1'])
+  await read()
+  flows.forget()
   expect(await read()).toMatchObject({ readAgeS: 0 })
   expect(table.dumps).toHaveLength(2)
 })

@@ -23,7 +23,7 @@ const OBJECTS: readonly Fields[] = [
   node(),
   service('web', { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }),
   slice('web-1', 'web', [
-    endpoint('10.1.0.1', { nodeName: 'here' }),
+    endpoint('10.1.0.1', { nodeName: 'here', zone: 'eu-1a' }),
     endpoint('10.1.0.2', { nodeName: 'there' }),
     endpoint('10.1.0.3', { nodeName: HOSTILE, conditions: UNREADY }),
   ]),
@@ -249,7 +249,7 @@ describe('the path to a Service', () => {
       'node/here:30080/tcp',
     ])
     expect(listAt(path, 'endpoints')).toMatchObject([
-      { address: '10.1.0.1:8080', node: 'here', isIn: true, percent: 50 },
+      { address: '10.1.0.1:8080', node: 'here', zone: 'eu-1a', isIn: true, percent: 50 },
       { address: '10.1.0.2:8080', node: 'there', isIn: true, percent: 50 },
       { address: '10.1.0.3:8080', node: HOSTILE, isIn: false, reason: expect.stringContaining('not ready') },
     ])

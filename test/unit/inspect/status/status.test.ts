@@ -1,8 +1,10 @@
 import { describe, expect, it } from 'vitest'
+import { textWidth } from '../../../../src/inspect/live/live-table.ts'
 import { collectStatus } from '../../../../src/inspect/status/collect.ts'
 import { statusOf } from '../../../../src/inspect/status/status.ts'
 import { daemonFacts, type StatusFacts } from '../../../../src/inspect/status/status-facts.ts'
 import { statusText } from '../../../../src/inspect/status/status-text.ts'
+import type { RefusedCount } from '../../../../src/modes/refused.ts'
 
 const NOW = Date.parse('2026-01-02T00:00:00Z')
 const STATUS = {
@@ -43,7 +45,8 @@ function judged({ status = {}, health = {}, facts = {} }: Change = {}) {
     version: '1.2.3',
     daemon: daemonFacts(pages),
     rules: { findings: [], modes: ['nftables'] },
-    conntrack: { entries: 10, entriesMax: 1_000 },
+    conntrack: { entries: 10, entriesMax: 1_000, largest: [] },
+    refused: undefined,
     unanswered: undefined,
     unread: [],
     ...facts,
@@ -67,6 +70,10 @@ const ROW = {
 
 function unanswered(row: Partial<typeof ROW> | { readonly unanswered: number }): Partial<StatusFacts> {
   return { unanswered: { rows: [{ ...ROW, ...row }], seenS: 60 } }
+}
+
+function refusedPackets(packets: number, service: string): RefusedCount {
+  return { family: 'IPv4', verdict: 'reject', reason: 'no-endpoints', service, packets }
 }
 
 describe('statusOf', () => {
@@ -103,8 +110,16 @@ describe('statusOf', () => {
       'error certificate-expiry',
     ],
     ['a token that ends', { health: { credentials: { tokenMs: NOW + 60_000 } } }, 'warning token-expiry'],
-    ['a full table', { facts: { conntrack: { entries: 99, entriesMax: 100 } } }, 'error conntrack-full'],
-    ['a filling table', { facts: { conntrack: { entries: 90, entriesMax: 100 } } }, 'warning conntrack-full'],
+    [
+      'a full table',
+      { facts: { conntrack: { entries: 99, entriesMax: 100, largest: [] } } },
+      'error conntrack-full',
+    ],
+    [
+      'a filling table',
+      { facts: { conntrack: { entries: 90, entriesMax: 100, largest: [] } } },
+      'warning conntrack-full',
+    ],
     ['an endpoint without replies', { facts: unanswered({}) }, 'error unanswered'],
     [
       'damage',
@@ -124,7 +139,10 @@ describe('statusOf', () => {
     ['half of the connections have no reply', { facts: unanswered({ unanswered: 20 }) }],
     ['a UDP port never replies', { facts: unanswered({ ...ROW, isOneWay: true } as never) }],
     ['Services have no endpoint', { health: { withoutEndpoint: { services: 1, first: ['a/b'] } } }],
-    ['the connection table has no limit', { facts: { conntrack: { entries: 9, entriesMax: undefined } } }],
+    [
+      'the connection table has no limit',
+      { facts: { conntrack: { entries: 9, entriesMax: undefined, largest: [] } } },
+    ],
     [
       'IPv6 is not forwarded, and no Service is of it',
       {
@@ -148,7 +166,36 @@ describe('statusOf', () => {
       text: 'shop/cart:http: 41 of 41 connections to 10.244.0.12:8080 (pod shop/cart-7f) had no reply in the last minute',
       hint: '`kprobe why shop/cart`',
       service: 'shop/cart',
+      pod: 'shop/cart-7f',
     })
+  })
+
+  it('names the largest users of a table that fills', () => {
+    const largest = [
+      { service: 'shop/cart:http', open: 70 },
+      { service: 'infra/dns:dns', open: 9 },
+    ]
+    const [problem] = judged({ facts: { conntrack: { entries: 90, entriesMax: 100, largest } } }).problems
+    expect(problem?.text).toBe(
+      'the connection table is filling: 90 of 100 entries; most entries: shop/cart:http 70, infra/dns:dns 9',
+    )
+  })
+
+  it('counts refused packets, with the reasons of most', () => {
+    const refused = [
+      refusedPackets(5, 'shop/empty:http'),
+      { ...refusedPackets(3, 'shop/empty:http'), family: 'IPv6' as const },
+      { ...refusedPackets(4, ''), verdict: 'drop' as const, reason: 'source-ranges' as const },
+    ]
+    const { verdict, facts } = judged({ facts: { refused } })
+    expect([verdict, facts.find(({ name }) => name === 'packets')]).toEqual([
+      'well',
+      {
+        name: 'packets',
+        text: '8 rejected, 4 dropped since their rules were written: shop/empty:http no-endpoints 8, source-ranges 4',
+        values: { rejected: 8, dropped: 4 },
+      },
+    ])
   })
 
   it('names the process of a repair, and has no age below zero when the clock was set back', () => {
@@ -192,8 +239,8 @@ describe('statusOf', () => {
 })
 
 describe('statusText', () => {
-  it('stays below 25 lines, with every problem and names of 253 characters', () => {
-    const name = 'n'.repeat(253)
+  it.each(['n', '名'])('stays below 25 lines, with every problem and names of 253 characters: %s', letter => {
+    const name = letter.repeat(253)
     const first = Array.from({ length: 3 }, () => ({ object: `Service ${name}/${name}`, reason: name }))
     const status = judged({
       status: {
@@ -206,12 +253,17 @@ describe('statusText', () => {
         withoutEndpoint: { services: 10_000, first: [name, name, name] },
         credentials: { tokenMs: 0, certificateMs: 0 },
       },
-      facts: { ...unanswered({ ...ROW }), conntrack: { entries: 9, entriesMax: 9 }, unread: [name] },
+      facts: {
+        ...unanswered({ ...ROW }),
+        conntrack: { entries: 9, entriesMax: 9, largest: [{ service: name, open: 9 }] },
+        refused: [refusedPackets(9, name)],
+        unread: [name],
+      },
     })
     for (const columns of [40, 80, 200]) {
       const lines = statusText(status, { color: false, columns }).split('\n')
       expect(lines.length).toBeLessThan(26)
-      expect(lines.every(line => line.length <= Math.min(columns, 160))).toBe(true)
+      expect(lines.every(line => textWidth(line) <= Math.min(columns, 160))).toBe(true)
       expect(lines.join('')).not.toContain('\u001b')
     }
     expect(statusText(status, { color: false })).toContain('  and 4 more; -o json lists all\n')
@@ -234,8 +286,10 @@ describe('collectStatus', () => {
       daemon: () => Promise.resolve(daemonFacts(pages)),
       rules: failed,
       conntrack: failed,
+      refused: failed,
       unanswered: () => Promise.resolve(undefined),
     })
-    expect([verdict, facts.at(-1)?.text]).toEqual(['well', 'rules: EPERM; connection table: EPERM'])
+    const text = 'rules: EPERM; connection table: EPERM; refused packets: EPERM'
+    expect([verdict, facts.at(-1)?.text]).toEqual(['well', text])
   })
 })

@@ -37,6 +37,7 @@ function reasons(objects: readonly Fields[], asked: Asked): readonly string[] {
         address: formatIpPort(its.ip, 8080),
         pod: undefined,
         node: its.traits.nodeName,
+        zone: undefined,
         slice: '',
         cluster: IN,
         local: IN,

@@ -412,8 +412,16 @@ describe('endpoints that do not answer', () => {
     ['served: any of 2 endpoints, a half each', [row(2, '20/41')]],
     ['served: any of 2 endpoints, a half each', [row(3, '41/41')]],
     ['served: any of 2 endpoints, a half each', [row(2, '41/41', { isOneWay: true })]],
+    ['served: any of 2 endpoints, a half each', [row(2, '41/41', { service: 'ns/other' })]],
   ])('%s', (answer, rows) => {
     expect(asked(...rows)).toMatchObject({ answer, isServed: true })
+  })
+
+  it.each([
+    ['31', row(2, '41/41')],
+    ['32', row(2, '20/41')],
+  ])('color the first sentence: %s', (color, its) => {
+    expect(whyText(asked(its), { from: '', to: '' }, { color: true }).slice(0, 5)).toBe(`\u001b[${color}m`)
   })
 
   it('are counted in their lines', () => {
