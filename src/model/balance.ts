@@ -2,6 +2,7 @@ import { type Findings, isJson, refuse } from './fields.ts'
 import type { Backend } from './frontend.ts'
 import type {
   BalancePolicy,
+  BalanceSettings,
   Balancing,
   EndpointTraits,
   PortBalance,
@@ -71,9 +72,22 @@ export function balanceOf(
     if (balance !== undefined) refuseBalance(balance, balancing.refusedBy, findings)
     return undefined
   }
+  const settings = balanceSettings(service, balancing)
+  return settings && { ...settings, seed: fnv1a(service.uid || service.key) }
+}
+
+/** Gives the policy and weights of a Service; undefined for `random` without weights, and where the mode refuses them. */
+export function balanceSettings(
+  { balance }: Service,
+  balancing: Balancing | undefined,
+): BalanceSettings | undefined {
+  if (balancing === undefined || balancing.refusedBy !== undefined) return undefined
   const { policy = balancing.policy, weights = NO_WEIGHTS } = balance ?? {}
-  if (policy === 'random' && weights.length === 0) return undefined
-  return { policy, weights, seed: fnv1a(service.uid || service.key) }
+  return policy === 'random' && weights.length === 0 ? undefined : { policy, weights }
+}
+
+export function isHashed({ policy }: BalanceSettings): boolean {
+  return policy === 'maglev' || policy === 'maglev/5-tuple'
 }
 
 function refuseBalance({ policy, weights }: ServiceBalance, mode: string, findings: Findings): void {

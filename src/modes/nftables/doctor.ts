@@ -65,6 +65,10 @@ function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
     rule('numgen', 'numgen random', 'balancing: CONFIG_NFT_NUMGEN', PREROUTING, [
       { kind: 'numgen', modulus: 7, dreg: 0 },
     ]),
+    rule('jhash', 'jhash', 'kprobe.io/balance: maglev: CONFIG_NFT_HASH', PREROUTING, [
+      destination,
+      { kind: 'jhash', sreg: 0, length: 4, modulus: 7, seed: 1, dreg: 0 },
+    ]),
     rule('dnat', 'dnat from registers', 'every Service: CONFIG_NFT_NAT', PREROUTING, [
       destination,
       { kind: 'meta', key: nft.NFT_META_MARK, dreg: layout.addressRegs },
