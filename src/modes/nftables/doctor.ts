@@ -30,10 +30,9 @@ const POSTROUTING: ChainHook = {
 
 const LOG_NEEDS = '--log-rejects: CONFIG_NFT_LOG, CONFIG_NFT_LIMIT, CONFIG_NETFILTER_NETLINK_LOG'
 
-function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
-  const layout = LAYOUTS[family]
-  const destination = destinationAddress(layout, 0)
-  const rule = (
+/** Makes features of one rule. */
+function ruleFeatureOf(family: NftFamily) {
+  return (
     kind: NftFeature['kind'],
     name: string,
     meaning: string,
@@ -48,6 +47,12 @@ function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
       { ...at(family), verb: 'add-rule', chain: CHAIN, rule: { expressions, comment: '' } },
     ],
   })
+}
+
+function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
+  const layout = LAYOUTS[family]
+  const destination = destinationAddress(layout, 0)
+  const rule = ruleFeatureOf(family)
   return [
     {
       kind: 'nat',
