@@ -36,7 +36,7 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
 
 /** Makes kprobe's own folder if it is missing, as after a boot; another one may be a misspelled path. */
 async function roomBeside(path: string): Promise<string> {
-  if (folderOf(path) === RUN_FOLDER) await mkdir(RUN_FOLDER).catch(unless('EEXIST'))
+  if (folderOf(path) === RUN_FOLDER) await mkdir(RUN_FOLDER, 0o755).catch(unless('EEXIST'))
   return await mkdtemp(besideOf(path))
 }
 

@@ -30,7 +30,7 @@ interface Signs {
 }
 
 /** Compares two looks. `hasWritten`: kprobe itself has written these chains between them. Pure. */
-export function signsOf(before: BesideLook | undefined, now: BesideLook, hasWritten: boolean): Signs {
+function signsOf(before: BesideLook | undefined, now: BesideLook, hasWritten: boolean): Signs {
   const written = [...now.newestRules]
     .filter(([family, handle]) => before !== undefined && handle > (before.newestRules.get(family) ?? 0n))
     .map(([family]) => `the chain KUBE-SERVICES in ${family} nat was written`)
@@ -54,7 +54,7 @@ interface KubeProxyWatchOptions {
   readonly tell: (fact: EventFact) => void
 }
 
-/** A hand-over, in which both run for some seconds, shows in one look at most. */
+/** A hand-over, in which both run for some seconds, ends before the first look, or shows in one look at most. */
 const PERIOD_MS = 60_000
 /** kube-proxy writes all its rules at least every syncPeriod, which is an hour by default. */
 const REMEMBERED_MS = 70 * 60_000
@@ -68,7 +68,9 @@ export class KubeProxyWatch {
   readonly #pacer: Pacer
   #before: BesideLook | undefined
   #lastingBefore: readonly string[] = []
-  /** kprobe has written these chains since the last look. */
+  /** Writes that the last look found. A commit of kprobe made them if it is reported before the next look. */
+  #doubtful: readonly string[] = []
+  /** kprobe has written these chains since the last look began. */
   #hasWritten = false
   #signs: readonly string[] = []
   #seenMs = 0
@@ -77,7 +79,7 @@ export class KubeProxyWatch {
     this.#options = options
     options.metrics.kprobe_kube_proxy_beside.set(0)
     this.#pacer = new Pacer({ clock: options.clock, run: () => this.#look() })
-    this.#pacer.wake()
+    this.#pacer.wake(PERIOD_MS)
   }
 
   /** Gives a line of /healthz?verbose that decides nothing; undefined without a sign of kube-proxy. */
@@ -87,7 +89,10 @@ export class KubeProxyWatch {
   }
 
   report(event: ReconcilerEvent): void {
-    if (event.kind === 'committed') this.#hasWritten ||= this.#options.writesChains()
+    if (event.kind === 'committed' && this.#options.writesChains()) {
+      this.#hasWritten = true
+      this.#doubtful = []
+    }
     if (event.kind !== 'healed') return
     const its = event.objects.find(isKubeProxyObject)
     if (its !== undefined) this.#note([`it writes into kprobe's tables (${its})`])
@@ -99,16 +104,20 @@ export class KubeProxyWatch {
 
   async #look(): Promise<number> {
     const { look, log, clock } = this.#options
+    const [hasWritten, written] = [this.#hasWritten, this.#doubtful]
+    this.#hasWritten = false
     try {
       const now = await look()
-      const { lasting, done } = signsOf(this.#before, now, this.#hasWritten)
-      const kept = lasting.filter(sign => this.#lastingBefore.includes(sign))
+      // A commit during the look may show in this one or in the next one.
+      const { lasting, done } = signsOf(this.#before, now, hasWritten || this.#hasWritten)
+      const signs = [...lasting.filter(sign => this.#lastingBefore.includes(sign)), ...written]
       this.#before = now
       this.#lastingBefore = lasting
-      this.#hasWritten = false
-      if (kept.length > 0 || done.length > 0) this.#note([...kept, ...done])
+      this.#doubtful = done
+      if (signs.length > 0) this.#note(signs)
       else if (this.#signs.length > 0 && clock.nowMs() - this.#seenMs > REMEMBERED_MS) this.#forget()
     } catch (err) {
+      this.#hasWritten ||= hasWritten
       log.debug({ err }, 'cannot check whether kube-proxy runs on this node')
     }
     return PERIOD_MS

@@ -1,8 +1,11 @@
 import { execFileSync } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer } from 'node:net'
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { type KubeProxyWatch, kubeProxyWatchOf } from '../../src/daemon/beside.ts'
 import { openNetfilter } from '../../src/daemon/open.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
+import { DaemonRun } from '../support/daemon-run.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { createMetrics } from '../support/metrics.ts'
 import { configFrom } from '../support/parse-flags.ts'
@@ -49,13 +52,34 @@ describe('a kube-proxy beside kprobe', () => {
   it('in iptables mode shows by each sync, and not by what it left', async () => {
     syncKubeProxy()
     const { watch, minute, lines } = watching()
-    await minute()
-    await minute()
+    for (const _ of [1, 2, 3]) await minute()
     expect([watch?.check, lines]).toEqual([undefined, []])
     syncKubeProxy()
     await minute()
+    await minute()
     expect(watch?.check?.failure).toBe('runs beside kprobe: the chain KUBE-SERVICES in ip nat was written')
     expect(lines).toEqual([expect.objectContaining({ level: 'error' })])
+  })
+
+  it('shows by the port for health that it holds', async () => {
+    const holder = createServer().listen(10_256, '127.0.0.1')
+    await once(holder, 'listening')
+    const [run, clock] = [new DaemonRun(), new FakeClock()]
+    const flags = ['--healthz-bind-address=127.0.0.1:10256', '--metrics-bind-address=', '--admin-socket=']
+    const source = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
+    void run.start(configFrom([...source, ...flags]), { listens: true, clock })
+    try {
+      await run.until(() => run.log.includes('healthz: cannot listen'), 'the port is in use')
+      // A look reads real files, which this clock does not wait for.
+      await run.until(async () => {
+        await clock.advance(60_000)
+        return run.log.includes('kube-proxy runs on this node beside kprobe')
+      }, 'the sign is logged')
+      expect(run.log).toContain('127.0.0.1:10256 is in use')
+    } finally {
+      holder.close()
+      await run.end()
+    }
   })
 
   it('is not looked for by a named proxy', () => {

@@ -18,7 +18,14 @@ function startWith(mount: string, ...args: readonly string[]): Daemon {
     source: EXAMPLES,
     atDefaultSocket: true,
     args: [HOST, ...args],
-    wrapper: ['unshare', '-m', 'sh', '-c', `mount -t tmpfs ${mount} tmpfs /run && exec "$@"`, 'sh'],
+    wrapper: [
+      'unshare',
+      '-m',
+      'sh',
+      '-c',
+      `umask 0 && mount -t tmpfs ${mount} tmpfs /run && exec "$@"`,
+      'sh',
+    ],
   })
 }
 
@@ -39,6 +46,7 @@ describe('the admin socket that no flag names', () => {
     await daemon.synced()
     await daemon.until(() => existsSync(socketOf(daemon)))
     expect(statSync(socketOf(daemon)).mode & 0o777).toBe(0o600)
+    expect(statSync(`/proc/${daemon.pid}/root/run/kprobe`).mode & 0o777).toBe(0o755)
     const agreed = { code: 0, err: '', out: expect.stringContaining('agree') }
     expect(within(daemon, 'verify')).toEqual(agreed)
     expect(within(daemon, 'plan', '--summary')).toMatchObject({ code: 0, err: '' })

@@ -272,7 +272,7 @@ describe.skipIf(helm === undefined)('the chart', () => {
       limits: { memory: '640Mi' },
     })
     const { status, stderr } = template([...CLUSTER, '--set', 'sizing.services=90000'])
-    expect([status, stderr]).toEqual([1, expect.stringContaining('sizing: no figures for so much')])
+    expect([status, stderr]).toEqual([1, expect.stringContaining('sizing: docs/sizing.md has no row')])
   })
 
   test('has no fields of a rolling update when updates wait for a deletion', () => {

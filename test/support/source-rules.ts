@@ -216,7 +216,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'inspect/nodes/nodes.ts': ['node:os', 'node:path'],
   'inspect/bundle/redaction.ts': ['node:crypto'],
   'inspect/check/doctor.ts': ['node:fs/promises'],
-  'cli/processes.ts': ['node:fs/promises'],
+  'cli/processes.ts': ['node:fs', 'node:fs/promises'],
   'cli/io.ts': ['node:fs/promises', 'node:stream'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'inspect/check/libnftables.ts': ['ffi-rs'],

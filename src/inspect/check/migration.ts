@@ -76,7 +76,7 @@ export function migrationText(
   const verdict =
     services.length === 0
       ? 'no Service depends on a difference'
-      : `${count(services.length, 'Service')} may depend on a difference: change the configuration as it says, or accept it`
+      : `${count(services.length, 'Service')} may depend on a difference: change the configuration as listed, or accept the difference`
   const heading = `\nfrom kube-proxy in ${rowOf(from).title} mode to kprobe in ${rowOf(to).title} mode\n`
   return `${heading}${tableText(['', 'SUBJECT', 'CHANGE'], rows, { color, widest: 48 })}${verdict}\n`
 }

@@ -39,7 +39,7 @@ export function migrateScript({ node, namespace, kubectlFlags, check, timeoutS }
   const flags = [...kubectlFlags, `--namespace=${namespace}`].map(shellQuoted).join(' ')
   return `#!/bin/sh
 # Moves the node ${node} from kube-proxy to kprobe, watches it, and goes back when it gets worse. Exits 0 when
-# kprobe serves there, 3 when kube-proxy serves there again, and 1 when the node was not changed.
+# kprobe serves there, 3 when kube-proxy serves there again, 1 when the node was not changed, and 4 when it cannot go back.
 set -u
 node=${shellQuoted(node)}
 timeout=${timeoutS}
@@ -75,8 +75,8 @@ ready_pod() {
 
 back() {
   say "going back to kube-proxy: $*"
-  kubectl label node "$node" ${LABEL}-
-  ready_pod kube-proxy >/dev/null || say "kube-proxy is not ready after $timeout s; the rules of kprobe stay and serve"
+  kubectl label node "$node" ${LABEL}- || { say "cannot remove the label ${LABEL}; remove it when the API server answers"; exit 4; }
+  ready_pod kube-proxy >/dev/null || { say "kube-proxy is not ready after $timeout s; the rules of kprobe stay and serve"; exit 4; }
   say "once kube-proxy has synced, remove kprobe's objects: kprobe cleanup (docs/hand-over.md, The way back)"
   exit 3
 }
@@ -94,9 +94,11 @@ esac
 check || stop "the check fails already"
 
 # 2. kube-proxy keeps off labelled nodes. The first time, its pods restart on all nodes; their rules stay.
-case "$proxy" in *'${LABEL}'*) ;; *)
+case "$proxy" in *'${LABEL}'*) ;; *nodeSelectorTerms*)
+  stop "kube-proxy's DaemonSet has node affinity, which a patch would replace: add to each of its terms the expression ${LABEL} NotIn kprobe" ;;
+*)
   kubectl patch daemonset kube-proxy --patch=${shellQuoted(AFFINITY)} || stop "the DaemonSet kube-proxy cannot be patched"
-  kubectl rollout status daemonset/kube-proxy --timeout="\${timeout}s" || stop "kube-proxy is not ready with its new affinity"
+  kubectl rollout status daemonset/kube-proxy --timeout="\${timeout}s" || stop "the rollout of kube-proxy's new affinity takes longer than $timeout s; run this script again when it has ended"
 esac
 
 # 3. The node changes its proxy.

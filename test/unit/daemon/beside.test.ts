@@ -26,11 +26,16 @@ function rig({ writesChains = false } = {}) {
   const metrics = createMetrics()
   const events: EventFact[] = []
   let found: BesideLook | undefined = lookAt()
+  let meanwhile: (() => void) | undefined
   const watch = new KubeProxyWatch({
     clock,
     log,
     nodeName: 'node-1',
-    look: () => (found === undefined ? Promise.reject(new Error('EPERM')) : Promise.resolve(found)),
+    look: () => {
+      meanwhile?.()
+      meanwhile = undefined
+      return found === undefined ? Promise.reject(new Error('EPERM')) : Promise.resolve(found)
+    },
     writesChains: () => writesChains,
     metrics,
     tell: fact => events.push(fact),
@@ -41,17 +46,20 @@ function rig({ writesChains = false } = {}) {
     found = now
     await clock.advance(minutes * 60_000)
   }
-  return { clock, watch, said, events, beside, see }
+  const during = (event: () => void) => {
+    meanwhile = event
+  }
+  return { clock, watch, said, events, beside, see, during }
 }
 
 const BESIDE = 'kube-proxy runs on this node beside kprobe'
 
 it('says once that kube-proxy rewrites its chains, and an hour later that it no longer does', async () => {
   const { watch, said, events, beside, see } = rig()
-  await see(lookAt({ rules: [['ip', 40n]] }))
-  await see(lookAt({ rules: [['ip', 40n]] }))
+  await see(lookAt())
+  await see(lookAt({ rules: [['ip', 40n]] }), 2)
   expect([await beside(), watch.check, said(BESIDE).length]).toEqual(['1', expect.anything(), 1])
-  await see(lookAt({ rules: [['ip', 60n]] }))
+  await see(lookAt({ rules: [['ip', 60n]] }), 2)
   expect(said(BESIDE)).toEqual([
     expect.objectContaining({
       level: 'error',
@@ -89,8 +97,11 @@ it('takes what an earlier kube-proxy left, its removal, and a failed look for no
   expect(watch.check).toBeUndefined()
 })
 
-it('does not count the seconds of a hand-over, in which both processes run', async () => {
+it('does not count the seconds of a hand-over, in which both processes run and kube-proxy still writes', async () => {
   const { watch, see, said } = rig()
+  await see(lookAt({ rules: [['ip', 50n]] }))
+  await see(lookAt({ rules: [['ip', 50n]] }), 3)
+  expect(watch.check).toBeUndefined()
   await see(lookAt({ pids: [7], ports: ['0.0.0.0:10256'] }))
   await see(lookAt())
   expect(watch.check).toBeUndefined()
@@ -112,8 +123,21 @@ it('knows the chains that kprobe writes itself in a mode with chains', async () 
     await see(lookAt({ rules: [['ip', handle]] }))
   }
   expect(watch.check).toBeUndefined()
-  await see(lookAt({ rules: [['ip', 30n]] }))
+  await see(lookAt({ rules: [['ip', 30n]] }), 2)
   expect(watch.check).toBeDefined()
+})
+
+it('does not take a commit that is reported during a look, or after it, for one of kube-proxy', async () => {
+  const { watch, see, during } = rig({ writesChains: true })
+  const commit = () => watch.report({ kind: 'committed' } as Parameters<typeof watch.report>[0])
+  await see(lookAt())
+  during(commit)
+  await see(lookAt())
+  await see(lookAt({ rules: [['ip', 10n]] }))
+  await see(lookAt({ rules: [['ip', 20n]] }))
+  commit()
+  await see(lookAt({ rules: [['ip', 20n]] }), 2)
+  expect(watch.check).toBeUndefined()
 })
 
 it("sees kube-proxy's nftables mode by the chains that a repair removes, at once", () => {

@@ -11,7 +11,7 @@
 {{- define "kprobe.errors.sizing" -}}
 {{- $errors := list -}}
 {{- if and .Values.sizing.services (not (include "kprobe.resources" .)) -}}
-{{- $errors = append $errors (printf "sizing: no figures for so much in mode %s (docs/sizing.md); set sizing.services: 0, and resources" .Values.mode) -}}
+{{- $errors = append $errors (printf "sizing: docs/sizing.md has no row for this size in mode %s; set sizing.services to 0, and resources" .Values.mode) -}}
 {{- end -}}
 {{- toJson $errors -}}
 {{- end }}

@@ -23,6 +23,10 @@ interface Cluster {
   readonly rejects?: number
   /** kube-proxy's pod stays, because something reverts its affinity. */
   readonly stays?: boolean
+  /** The API server refuses to remove the label. */
+  readonly keepsLabel?: boolean
+  /** The rollout of the new affinity does not end within the timeout, as with hundreds of nodes. */
+  readonly rollsLong?: boolean
 }
 
 /** Writes a kubectl that has the state of the node in a file, and notes what changes something. */
@@ -34,6 +38,8 @@ function kubectlOf({
   perSecond = 100,
   rejects = 0,
   stays = false,
+  keepsLabel = false,
+  rollsLong = false,
 }: Cluster): string {
   const path = join(folder, 'kubectl')
   writeFileSync(
@@ -49,9 +55,9 @@ case "$*" in
   "get pods --selector=k8s-app=$proxy "*) echo "$proxy-x [] True" ;;
   'get pods '*) echo "old-x [2026-01-01T00:00:00Z] True"; ${stays ? 'echo "kube-proxy-x [] False"' : ':'} ;;
   'label --overwrite node node-1 kprobe.io/proxy=kprobe') touch labelled; echo label >>changes ;;
-  'label node node-1 kprobe.io/proxy-') rm labelled; echo unlabel >>changes ;;
+  'label node node-1 kprobe.io/proxy-') ${keepsLabel ? 'exit 1' : ':'}; rm labelled; echo unlabel >>changes ;;
   'patch daemonset kube-proxy '*) echo patch >>changes ;;
-  'rollout status '*) : ;;
+  'rollout status '*) ${rollsLong ? 'exit 1' : ':'} ;;
   *'kprobe verify') exit ${verify} ;;
   *'kprobe top '*) printf '{\\n  "rows": [\\n    {\\n      "perSecond": 9\\n    }\\n  ],\\n  "perSecond": ${perSecond},\\n  "rejectsPerSecond": ${rejects},\\n' ;;
   *) echo "unexpected: $*" >&2; exit 1 ;;
@@ -98,6 +104,17 @@ describe('the script of kubectl kprobe migrate', () => {
     expect(err).toContain(`node-1: going back to kube-proxy: ${why}`)
   })
 
+  it('labels no node while the affinity of kube-proxy is rolled out', () => {
+    const { code, err, changes } = migrate({ rollsLong: true })
+    expect([code, changes]).toEqual([1, ['patch']])
+    expect(err).toContain('run this script again')
+  })
+
+  it('does not claim that kube-proxy serves where the label stays', () => {
+    const { code, err } = migrate({ verify: 3, keepsLabel: true })
+    expect([code, err]).toEqual([4, expect.stringContaining('cannot remove the label kprobe.io/proxy')])
+  })
+
   it('takes a few rejected connections for none', () => {
     expect(migrate({ perSecond: 0, rejects: 1 }).code).toBe(0)
     expect(migrate({ perSecond: 100, rejects: 4 }).code).toBe(0)
@@ -109,6 +126,14 @@ describe('the script of kubectl kprobe migrate', () => {
       'an add-on manager reconciles kube-proxy',
       { labels: '{"addonmanager.kubernetes.io/mode":"Reconcile"}' },
       'add-on manager reverts',
+    ],
+    [
+      "kube-proxy's pods have node affinity, as on EKS",
+      {
+        affinity:
+          '{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[]}}}',
+      },
+      'add to each of its terms the expression kprobe.io/proxy NotIn kprobe',
     ],
   ])('changes nothing where %s', (_, cluster, why) => {
     const { code, err, changes } = migrate(cluster)

@@ -116,7 +116,9 @@ describe('kprobe nodes', () => {
     const { run, server } = await cluster(pods, answer, 'k8s-app=kube-proxy')
     const { code, out } = await run('status')
     expect(code).toBe(1)
-    expect(out).toMatch(/^moved +kube-proxy-moved +ok +kprobe 1\.2\.3$/m)
+    expect(out).toMatch(
+      /^moved +kube-proxy-moved +ok +1\.2\.3: kprobe serves 3 Services on this node as configured$/m,
+    )
     expect(out).toMatch(/^other .*UNKNOWN +the image of this pod has no command kprobe: it is kube-proxy's$/m)
     expect(server.asked.map(({ container }) => container)).toEqual(['kube-proxy', 'kube-proxy'])
     expect(await run('status', '--selector=k8s-app=kprobe')).toMatchObject({ code: 1, out: '' })
