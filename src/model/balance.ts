@@ -2,6 +2,7 @@ import { type Findings, isJson, refuse } from './fields.ts'
 import type { Backend } from './frontend.ts'
 import type {
   BalancePolicy,
+  BalanceSettings,
   Balancing,
   EndpointTraits,
   PortBalance,
@@ -71,9 +72,22 @@ export function balanceOf(
     if (balance !== undefined) refuseBalance(balance, balancing.refusedBy, findings)
     return undefined
   }
+  const settings = balanceSettings(service, balancing)
+  return settings && { ...settings, seed: fnv1a(service.uid || service.key) }
+}
+
+/** Gives the policy and weights of a Service; undefined for `random` without weights, and where the mode refuses them. */
+export function balanceSettings(
+  { balance }: Service,
+  balancing: Balancing | undefined,
+): BalanceSettings | undefined {
+  if (balancing === undefined || balancing.refusedBy !== undefined) return undefined
   const { policy = balancing.policy, weights = NO_WEIGHTS } = balance ?? {}
-  if (policy === 'random' && weights.length === 0) return undefined
-  return { policy, weights, seed: fnv1a(service.uid || service.key) }
+  return policy === 'random' && weights.length === 0 ? undefined : { policy, weights }
+}
+
+export function isHashed({ policy }: BalanceSettings): boolean {
+  return policy === 'maglev' || policy === 'maglev/5-tuple'
 }
 
 function refuseBalance({ policy, weights }: ServiceBalance, mode: string, findings: Findings): void {
@@ -96,23 +110,35 @@ export function weightOf(weights: readonly WeightRule[], { nodeName, zone }: End
   return by('node', nodeName) ?? by('zone', zone) ?? 1
 }
 
-/**
- * Gives the endpoints of a list with their weights, without those of weight 0. Weights have no common divisor. Where every
- * endpoint has weight 0, all are served alike: weights never leave a list empty.
- */
+/** Gives the endpoints of a list with their weights, without those of weight 0. */
 export function weighed(
   backends: readonly Backend[],
   traits: readonly EndpointTraits[],
-  { policy, weights }: PortBalance,
+  balance: PortBalance,
 ): readonly Backend[] {
+  const weights = weightsIn(backends, traits, balance)
+  return backends.flatMap((backend, at) => {
+    const weight = weights[at] ?? 0
+    return weight === 0 ? [] : [weight === 1 ? backend : { ...backend, weight }]
+  })
+}
+
+type Placed = Pick<Backend, 'local'>
+
+/**
+ * Gives the weight of each endpoint of a list. Weights have no common divisor. Where every endpoint has weight 0, all are
+ * served alike: weights never leave a list empty.
+ */
+export function weightsIn(
+  backends: readonly Placed[],
+  traits: readonly EndpointTraits[],
+  { policy, weights }: PortBalance,
+): readonly number[] {
   const given = traits.map(its => weightOf(weights, its))
   const own = given.some(weight => weight > 0) ? given : given.map(() => 1)
   const all = policy === 'local-first' ? localFirst(own, backends, traits) : own
   const unit = all.reduce(commonDivisor, 0)
-  return backends.flatMap((backend, at) => {
-    const weight = (all[at] ?? 0) / unit
-    return weight === 0 ? [] : [weight === 1 ? backend : { ...backend, weight }]
-  })
+  return all.map(weight => weight / unit)
 }
 
 /**
@@ -122,7 +148,7 @@ export function weighed(
  */
 function localFirst(
   weights: readonly number[],
-  backends: readonly Backend[],
+  backends: readonly Placed[],
   traits: readonly EndpointTraits[],
 ): readonly number[] {
   const isUsed = (_: unknown, at: number) => (weights[at] ?? 0) > 0

@@ -1,5 +1,6 @@
 import { PersistentMap } from '../base/collections.ts'
 import { compareTexts } from '../base/text.ts'
+import { balanceSettings } from './balance.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { isOurs, type NodeContext, type ServiceMemory } from './node-context.ts'
 import type { Balancing, CostRates, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
@@ -253,7 +254,9 @@ function costOf(service: Service, slices: SliceList, { rates, balancing }: Costs
   const frontends = Math.max(1, ports.length) * addresses + nodePorts * clusterIps.length
   const byPort = endpointsByPort(ports, slices)
   const endpoints = sum(byPort, count => count)
-  const slots = isHashed(service, balancing) ? sum(byPort, rates.hashedSlots ?? (count => count)) : endpoints
+  const settings = rates.slotsMax && balanceSettings(service, balancing)
+  const slots =
+    settings === undefined ? endpoints : sum(byPort, count => rates.slotsMax?.(count, settings) ?? count)
   const lists =
     (rates.perFrontend ? Math.max(1, addresses) : 1) * (service.affinityTimeoutS > 0 ? AFFINITY_FACTOR : 1)
   const ranges = ports.length * loadBalancerIps.length * sourceRanges.length
@@ -261,11 +264,6 @@ function costOf(service: Service, slices: SliceList, { rates, balancing }: Costs
   const bytes =
     SERVICE_BYTES + rates.frontend * frontends + once + rates.endpoint * slots * lists + RANGE_BYTES * ranges
   return { ports: ports.length, addresses, endpoints, bytes: Math.ceil(bytes) }
-}
-
-function isHashed({ balance }: Service, balancing: Balancing | undefined): boolean {
-  if (balancing === undefined || balancing.refusedBy !== undefined) return false
-  return (balance?.policy ?? balancing.policy).startsWith('maglev')
 }
 
 /** Takes time linear in ports and slices, not in their product: both come from untrusted objects. */

@@ -79,10 +79,14 @@ export interface Balancing {
   readonly refusedBy?: string
 }
 
-/** How the connections of one port are divided. Absent for `random` without weights. */
-export interface PortBalance {
+export interface BalanceSettings {
   readonly policy: BalancePolicy
+  /** Empty for equal weights. */
   readonly weights: readonly WeightRule[]
+}
+
+/** How the connections of one port are divided. Absent for `random` without weights. */
+export interface PortBalance extends BalanceSettings {
   /** Equal on every node of the cluster: a hash of the Service's UID, or of its name where it has none. */
   readonly seed: number
 }
@@ -178,8 +182,8 @@ export interface CostRates {
   readonly sliceEndpoint: number
   /** An endpoint of a port. */
   readonly endpoint: number
-  /** The slots of a port whose policy is a hash, by the number of its endpoints; absent where a hash takes no more memory. */
-  readonly hashedSlots?: (endpoints: number) => number
+  /** The most slots that so many endpoints of a port take with these settings; absent where each takes one. */
+  readonly slotsMax?: (endpoints: number, settings: BalanceSettings) => number
   /** Each frontend has endpoints of its own, as virtual servers of IPVS have. */
   readonly perFrontend: boolean
 }

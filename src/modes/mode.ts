@@ -209,6 +209,7 @@ export interface NftFeature {
     | 'nat'
     | 'fib'
     | 'numgen'
+    | 'jhash'
     | 'dnat'
     | 'reject'
     | 'masquerade'

@@ -220,7 +220,8 @@ function unevenText(
   if (remembered !== undefined) return `a remembered client of ${placeText(remembered)} may go elsewhere`
   const shareOf = (at: number) => shares?.of[at] ?? 1 / endpoints.length
   const odd = chances.findIndex(
-    (chance, at) => Math.abs(chance - shareOf(at)) > slackOf(shareOf(at), fate, spreads.areRounded),
+    (chance, at) =>
+      chance === 0 || Math.abs(chance - shareOf(at)) > slackOf(shareOf(at), fate, spreads.areRounded),
   )
   if (odd === -1) return undefined
   const [gets, instead] = [chances[odd] ?? 0, shareOf(odd)].map(percent)

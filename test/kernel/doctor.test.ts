@@ -47,6 +47,7 @@ it('asks nothing of userspace mode that it has no rule for', () => {
   expect(without.map(({ name }) => name)).toEqual(
     ['ip', 'ip6'].flatMap(family => [
       `${family} numgen random`,
+      `${family} jhash`,
       `${family} masquerade fully-random`,
       `${family} maps filled by packets`,
       `${family} log with a limit`,

@@ -135,8 +135,8 @@ function hasLists(value: unknown, lists: readonly string[] | undefined): boolean
 
 /**
  * Gives the frontends of a Service as the daemon's /state sends them, with addresses as text. Equal values give equal
- * JSON. Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, the usual `balance`, a `weight` of 1, the `ip` of a
- * NodePort, and `sourceRanges` where every client may connect.
+ * JSON. Absent: `wholes` unless external addresses are served as a whole, the default `scheduler`, `balance` where shares are
+ * equal and random, a `weight` of 1, the `ip` of a NodePort, and `sourceRanges` where every client may connect.
  */
 export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends) {
   return {

@@ -1,5 +1,5 @@
 import type { Family } from '../../base/ip.ts'
-import { balanceOf, weighed, weightOf } from '../../model/balance.ts'
+import { balanceOf, weightOf, weightsIn } from '../../model/balance.ts'
 import {
   type Candidate,
   candidatesOf,
@@ -84,27 +84,16 @@ function weighedVerdicts(
   })
   if (balance === undefined) return verdicts
   const chosen = candidates.filter((_, at) => verdicts[at]?.isIn)
-  const backends = chosen.map(({ endpoint: { ip, traits }, port }) => ({
-    ip,
-    port,
-    local: traits.nodeName === here.nodeName,
-  }))
-  const kept = weighed(
-    backends,
-    chosen.map(({ endpoint }) => endpoint.traits),
-    balance,
-  )
+  const traits = chosen.map(({ endpoint }) => endpoint.traits)
+  const placed = traits.map(({ nodeName }) => ({ local: nodeName === here.nodeName }))
+  const weights = weightsIn(placed, traits, balance)
+  const weightBy = new Map(chosen.map((candidate, at) => [candidate, weights[at]]))
   return verdicts.map((verdict, at): Verdict => {
     const candidate = candidates[at]
-    if (!verdict.isIn || candidate === undefined) return verdict
-    const { ip, traits } = candidate.endpoint
-    const its = kept.find(backend => backend.ip === ip && backend.port === candidate.port)
-    if (its !== undefined) {
-      const reason =
-        its.weight === undefined ? verdict.reason : `${verdict.reason}, with weight ${its.weight}`
-      return { isIn: true, reason }
-    }
-    const drained = weightOf(balance.weights, traits) === 0
+    const weight = candidate && weightBy.get(candidate)
+    if (weight === undefined || weight === 1) return verdict
+    if (weight > 1) return { isIn: true, reason: `${verdict.reason}, with weight ${weight}` }
+    const drained = candidate !== undefined && weightOf(balance.weights, candidate.endpoint.traits) === 0
     const why = drained ? 'drained by kprobe.io/weights' : 'not needed: this node has its share of endpoints'
     return { isIn: false, reason: `${verdict.reason}, but ${why}` }
   })

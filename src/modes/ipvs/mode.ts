@@ -34,13 +34,13 @@ export const ipvs: Mode = {
   examine: ipvsFindings,
   free: freeFromIpvs,
   // IPVS itself balances connections and remembers clients.
-  needsFeature: kind => kind !== 'numgen' && kind !== 'dynamic' && kind !== 'log',
+  needsFeature: kind => kind !== 'numgen' && kind !== 'jhash' && kind !== 'dynamic' && kind !== 'log',
   cleanup: cleanIpvs,
   cleanupKubeProxy: cleanKubeProxyIpvs,
   ownsElsewhere: hasIpvsTable,
   tune: async ({ ipvs }, options) => missingFails(await tuneIpvs(ipvs, options)),
-  // A virtual server has one address, and no address stands for all addresses.
   balances: true,
+  // A virtual server has one address, and no address stands for all addresses.
   resolving: () => ({ listNodePortAddresses: true, bindsExternalIps: true }),
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 800, perFrontend: true },

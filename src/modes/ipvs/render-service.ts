@@ -15,7 +15,7 @@ import {
   WHOLE_ADDRESS,
 } from '../../kernel/ipvs/state.ts'
 import type { Element, NftFamily, Verdict } from '../../kernel/nft/state.ts'
-import { BALANCE_ANNOTATION } from '../../model/balance.ts'
+import { BALANCE_ANNOTATION, isHashed } from '../../model/balance.ts'
 import { objectText, type Refusal } from '../../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -172,8 +172,7 @@ function schedulerOf(port: PortFrontends, surroundings: Surroundings): string {
 /** Gives the scheduler of the annotation, or else the one that has the policy. */
 function askedScheduler({ scheduler, balance }: PortFrontends, surroundings: Surroundings): string {
   if (balance === undefined) return scheduler ?? surroundings.scheduler
-  const hashed = balance.policy === 'maglev' || balance.policy === 'maglev/5-tuple'
-  const name = scheduler ?? (hashed ? 'mh' : surroundings.scheduler)
+  const name = scheduler ?? (isHashed(balance) ? 'mh' : surroundings.scheduler)
   return WITH_WEIGHTS[name] ?? name
 }
 
@@ -210,13 +209,12 @@ const WEIGHT_MAX = 65_535
 /** Makes the real servers of endpoints. IPVS has each address and port once. */
 function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealServer> {
   const destinations = new Map<string, RealServer>()
-  for (const { ip, port, weight = 1 } of backends)
-    destinations.set(destinationKey({ ip, port }), {
-      ip,
-      port,
-      weight: Math.min(weight, WEIGHT_MAX),
-      forwarding: IP_VS_CONN_F_MASQ,
-    })
+  const most = backends.reduce((max, { weight = 1 }) => Math.max(max, weight), 1)
+  const scale = Math.min(1, WEIGHT_MAX / most)
+  for (const { ip, port, weight: share = 1 } of backends) {
+    const weight = Math.max(1, Math.round(share * scale))
+    destinations.set(destinationKey({ ip, port }), { ip, port, weight, forwarding: IP_VS_CONN_F_MASQ })
+  }
   return destinations
 }
 

@@ -1,9 +1,10 @@
 import type { Octets } from '../../base/octets.ts'
+import { isHashed } from '../../model/balance.ts'
 import type { Backend } from '../../model/frontend.ts'
-import type { PortBalance } from '../../model/service.ts'
+import type { BalanceSettings, PortBalance } from '../../model/service.ts'
 import { portData } from '../common/tables.ts'
 import type { SlotCount } from './chains.ts'
-import { maglevSlots, maglevTable, type Weighted } from './maglev.ts'
+import { hashedSlots, maglevSlots, maglevTable, WEIGHT_FACTOR_MAX, type Weighted } from './maglev.ts'
 
 /** The slots of a list of endpoints, by the policy of its port (docs/balance.md). */
 
@@ -40,9 +41,22 @@ export function assignSlots(wanted: readonly Octets[], before: Slots | undefined
 const SLOTS_PER_ENDPOINT_MAX = 16
 const RANDOM_SLOTS_MIN = 4_096
 
-/** Gives the number of slots of a list, as chains are named by it. */
+function randomSlotsMax(endpoints: number): number {
+  return Math.max(RANDOM_SLOTS_MIN, SLOTS_PER_ENDPOINT_MAX * endpoints)
+}
+
+/** Gives the most slots that a list of so many endpoints can have. */
+export function slotsMax(endpoints: number, settings: BalanceSettings): number {
+  if (endpoints < 2) return endpoints
+  const weight = settings.weights.reduce((most, its) => Math.max(most, its.weight), 1)
+  if (isHashed(settings)) return hashedSlots(endpoints * Math.min(weight, WEIGHT_FACTOR_MAX))
+  const total = endpoints * weight * (settings.policy === 'local-first' ? endpoints : 1)
+  return Math.min(total, randomSlotsMax(endpoints))
+}
+
+/** Gives the number of slots of a list, as chains are named by it. One endpoint needs no choice, whatever the policy. */
 export function balancedCount(backends: readonly Backend[], { policy }: PortBalance): SlotCount {
-  if (backends.length === 0) return 0
+  if (backends.length < 2) return backends.length
   if (policy === 'maglev') return `${maglevSlots(weightedOf(backends))}h`
   if (policy === 'maglev/5-tuple') return `${maglevSlots(weightedOf(backends))}t`
   return copiesOf(backends).reduce((sum, copies) => sum + copies, 0)
@@ -58,11 +72,11 @@ interface BalancedList {
 /** Gives the values of a list, slot by slot; GAP for an empty slot. */
 export function balancedSlots(
   { backends, values, before }: BalancedList,
-  { policy, seed }: PortBalance,
+  balance: PortBalance,
 ): readonly Octets[] {
-  if (backends.length === 0) return []
-  if (policy === 'maglev' || policy === 'maglev/5-tuple')
-    return [...maglevTable(weightedOf(backends), seed)].map(at => values[at] ?? GAP)
+  if (backends.length < 2) return values
+  if (isHashed(balance))
+    return [...maglevTable(weightedOf(backends), balance.seed)].map(at => values[at] ?? GAP)
   return assignCopies(values, copiesOf(backends), before)
 }
 
@@ -74,7 +88,7 @@ function weightedOf(backends: readonly Backend[]): readonly Weighted[] {
 function copiesOf(backends: readonly Backend[]): readonly number[] {
   const weights = backends.map(({ weight = 1 }) => weight)
   const total = weights.reduce((sum, weight) => sum + weight, 0)
-  const most = Math.max(RANDOM_SLOTS_MIN, SLOTS_PER_ENDPOINT_MAX * backends.length)
+  const most = randomSlotsMax(backends.length)
   return total <= most ? weights : weights.map(weight => Math.max(1, Math.round((weight * most) / total)))
 }
 

@@ -30,10 +30,9 @@ const POSTROUTING: ChainHook = {
 
 const LOG_NEEDS = '--log-rejects: CONFIG_NFT_LOG, CONFIG_NFT_LIMIT, CONFIG_NETFILTER_NETLINK_LOG'
 
-function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
-  const layout = LAYOUTS[family]
-  const destination = destinationAddress(layout, 0)
-  const rule = (
+/** Makes features of one rule. */
+function ruleFeatureOf(family: NftFamily) {
+  return (
     kind: NftFeature['kind'],
     name: string,
     meaning: string,
@@ -48,6 +47,12 @@ function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
       { ...at(family), verb: 'add-rule', chain: CHAIN, rule: { expressions, comment: '' } },
     ],
   })
+}
+
+function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
+  const layout = LAYOUTS[family]
+  const destination = destinationAddress(layout, 0)
+  const rule = ruleFeatureOf(family)
   return [
     {
       kind: 'nat',
@@ -64,6 +69,10 @@ function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
     ),
     rule('numgen', 'numgen random', 'balancing: CONFIG_NFT_NUMGEN', PREROUTING, [
       { kind: 'numgen', modulus: 7, dreg: 0 },
+    ]),
+    rule('jhash', 'jhash', 'kprobe.io/balance: maglev: CONFIG_NFT_HASH', PREROUTING, [
+      destination,
+      { kind: 'jhash', sreg: 0, length: 4, modulus: 7, seed: 1, dreg: 0 },
     ]),
     rule('dnat', 'dnat from registers', 'every Service: CONFIG_NFT_NAT', PREROUTING, [
       destination,

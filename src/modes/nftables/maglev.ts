@@ -1,4 +1,5 @@
 import type { Octets } from '../../base/octets.ts'
+import { compareTexts } from '../../base/text.ts'
 import { fnv1a } from '../../model/balance.ts'
 
 /*
@@ -26,7 +27,7 @@ const STEPS: readonly (readonly [size: number, slots: number])[] = [
 /** The bound of one port's table in one family: with more endpoints, each has fewer slots. */
 export const MAGLEV_SLOTS_MAX = 65_519
 /** Weights make a table larger by at most this factor. */
-const WEIGHT_FACTOR_MAX = 16
+export const WEIGHT_FACTOR_MAX = 16
 /** With fewer slots for a unit of weight, weights are rounded. */
 const UNIT_SLOTS_MIN = 8
 
@@ -52,13 +53,17 @@ export function maglevTable(list: readonly Weighted[], seed: number): Int32Array
   const size = maglevSlots(list)
   const table = new Int32Array(1 + size).fill(-1)
   const takers = list.map((its, at) => takerOf(its, { at, seed, size }))
-  takers.sort((a, b) => a.order - b.order || a.at - b.at)
+  takers.sort(
+    (a, b) => a.order - b.order || compareTexts(list[a.at]?.endpoint ?? '', list[b.at]?.endpoint ?? ''),
+  )
   const left = quotasOf(list, size)
   table[0] = takers[0]?.at ?? -1
+  let free = size
   for (let isTaking = true; isTaking; ) {
     isTaking = false
     for (const taker of takers) {
-      const wanted = Math.min(left[taker.at] ?? 0, taker.weight)
+      const wanted = Math.min(left[taker.at] ?? 0, taker.weight, free)
+      free -= wanted
       for (let turn = 0; turn < wanted; turn++) take(table, taker, size)
       left[taker.at] = (left[taker.at] ?? 0) - wanted
       isTaking ||= wanted > 0
@@ -67,14 +72,19 @@ export function maglevTable(list: readonly Weighted[], seed: number): Int32Array
   return table
 }
 
-/** The number of slots of each endpoint: as many for each unit of weight, or rounded down where weights are too large. */
+/**
+ * Gives the number of slots of each endpoint: as many for each unit of weight, or rounded down where weights are too large.
+ * Each endpoint gets at least one, as long as there are slots.
+ */
 function quotasOf(list: readonly Weighted[], size: number): number[] {
   const total = totalOf(list)
   if (total * UNIT_SLOTS_MIN <= size || total === list.length) {
-    const unit = Math.floor(size / total)
+    const unit = Math.max(1, Math.floor(size / total))
     return list.map(({ weight }) => weight * unit)
   }
-  return list.map(({ weight }) => Math.floor((size * weight) / total))
+  const sharesOf = (slots: number) => list.map(({ weight }) => Math.floor((slots * weight) / total))
+  const shares = sharesOf(size)
+  return shares.includes(0) ? sharesOf(Math.max(0, size - list.length)).map(share => 1 + share) : shares
 }
 
 /** An endpoint that takes slots. Its permutation is `offset + factor * (start + n)^3` modulo the number of slots. */
@@ -111,9 +121,15 @@ function take(table: Int32Array, taker: Taker, size: number): void {
   do {
     const x = taker.next % size
     taker.next++
-    slot = 1 + ((((((x * x) % size) * x) % size) * taker.factor + taker.offset) % size)
+    const cube = modulo(modulo(x * x, size) * x, size)
+    slot = 1 + modulo(cube * taker.factor + taker.offset, size)
   } while (table[slot] !== -1)
   table[slot] = taker.at
+}
+
+/** Equals `%` for whole numbers below 2^33 and a divisor below 2^16. V8 computes `%` above 2^31 many times slower. */
+function modulo(value: number, size: number): number {
+  return value - size * Math.floor(value / size)
 }
 
 /** Spreads the differences of similar hashes over all bits: the last step of MurmurHash3. */

@@ -10,11 +10,11 @@ import { elementExtent, staysAsIs } from '../common/tables.ts'
 import type { TracedRules } from '../common/traced-rules.ts'
 import { retireTables } from '../common/writers.ts'
 import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
+import { slotsMax } from './balanced-slots.ts'
 import { cleanNftables, isOurs } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
 import { LocalhostForwarders } from './localhost.ts'
-import { hashedSlots } from './maglev.ts'
 import { balanceMetrics, localhostMetrics, readConnections } from './metrics.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
@@ -31,14 +31,15 @@ export const nftables: Mode = {
   traced: tracedConfig,
   held: async kernel => nftablesHeld(kernel),
   features: nftablesFeatures,
-  needsFeature: () => true,
+  // Only Services with a maglev policy hash.
+  needsFeature: kind => kind !== 'jhash',
   cleanup: cleanNftables,
   whyNotAtLocalhost: config =>
     mayForward(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`,
   resolving: config => ({ forwardsLocalhost: mayForward(config) }),
   balances: true,
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
-  costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false, hashedSlots },
+  costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false, slotsMax },
 }
 
 /** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */

@@ -20,7 +20,8 @@ export const userspace: Mode = {
   traced: tracedUserspaceConfig,
   held: userspaceHeld,
   // The process itself balances connections and remembers clients, and endpoints see its address.
-  needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic' && kind !== 'log',
+  needsFeature: kind =>
+    kind !== 'numgen' && kind !== 'jhash' && kind !== 'masquerade' && kind !== 'dynamic' && kind !== 'log',
   async cleanup(context) {
     const tables = bothNamed(tableNameOf(context.proxy))
     const removed = await withNftClient(context, client => deleteTables(client, tables, isOurs, 'clean up'))

@@ -136,4 +136,51 @@ describe('packets and proof', () => {
   })
 })
 
+it('the proof finds an endpoint that gets nothing, however small its share', () => {
+  const names = { namespace: 'ns1', name: 'web' }
+  const spec = {
+    clusterIP: '172.30.0.41',
+    clusterIPs: ['172.30.0.41'],
+    ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
+  }
+  const zones = Array.from({ length: 51 }, (_, at) => ({
+    addresses: [`10.180.0.${at + 1}`],
+    zone: at === 50 ? 'b' : 'a',
+  }))
+  const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), {
+    objects: [
+      {
+        apiVersion: 'v1',
+        kind: 'Service',
+        metadata: { ...names, annotations: { 'kprobe.io/weights': 'zone=a:100' } },
+        spec,
+      },
+      {
+        apiVersion: 'discovery.k8s.io/v1',
+        kind: 'EndpointSlice',
+        metadata: { ...names, labels: { 'kubernetes.io/service-name': 'web' } },
+        addressType: 'IPv4',
+        endpoints: zones,
+        ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
+      },
+    ],
+    remove: [],
+  })
+  const { tables } = state.ruleset
+  expect(proofOf({}, resolved.snapshot, tables)).toMatchObject({ wrong: 0, unknown: 0 })
+  const tampered = tables.map(table => ({
+    ...table,
+    elements: PersistentMap.from(
+      table.elements.entries().map(([group, elements]): [string, ElementGroup] => {
+        const [first] = elements.filter(({ set }) => set === 'endpoints-tcp')
+        const isLast = (data: unknown) => String(data).startsWith(ip('10.180.0.51'))
+        return [group, elements.map(its => (first && isLast(its.data) ? { ...its, data: first.data } : its))]
+      }),
+    ),
+  }))
+  expect(proofOf({}, resolved.snapshot, tampered).differences[0]?.kernel).toMatch(
+    /^10\.180\.0\.51:80 gets 0 %/,
+  )
+})
+
 const NOTHING = { objects: [], remove: [] }

@@ -53,6 +53,12 @@ const anyService = fc
     time: fc.constantFrom(null, '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z'),
     proxy: fc.constantFrom(undefined, undefined, undefined, 'other'),
     scheduler: fc.constantFrom(undefined, undefined, 'wrr', 'No Name'),
+    balance: fc.constantFrom(
+      {},
+      {},
+      { 'kprobe.io/balance': 'local-first' },
+      { 'kprobe.io/balance': 'maglev', 'kprobe.io/weights': 'zone=a:2,node=there:0' },
+    ),
     type: fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer'),
   })
   .map(its =>
@@ -73,7 +79,10 @@ const anyService = fc
         metadata: {
           creationTimestamp: its.time,
           labels: its.proxy === undefined ? {} : { 'service.kubernetes.io/service-proxy-name': its.proxy },
-          annotations: its.scheduler === undefined ? {} : { 'kprobe.io/ipvs-scheduler': its.scheduler },
+          annotations: {
+            ...its.balance,
+            ...(its.scheduler === undefined ? {} : { 'kprobe.io/ipvs-scheduler': its.scheduler }),
+          },
         },
         status: { loadBalancer: { ingress: its.ingress.map(text => ({ ip: text })) } },
       },
@@ -85,6 +94,7 @@ const anyEndpoint = fc
     address: fc.constantFrom('10.1.0.1', '10.1.0.2', '10.1.0.3', '10.96.0.1', '127.0.0.1'),
     conditions: fc.constantFrom<Fields>({}, {}, DRAINING, UNREADY),
     nodeName: fc.constantFrom('here', 'there'),
+    zone: fc.constantFrom('a', 'b'),
     uid: fc.constantFrom('', 'u1', 'u2'),
     hints: fc.constantFrom(
       undefined,
@@ -96,6 +106,7 @@ const anyEndpoint = fc
     endpoint(its.address, {
       conditions: its.conditions,
       nodeName: its.nodeName,
+      zone: its.zone,
       targetRef: { uid: its.uid },
       hints: its.hints,
     }),
@@ -172,6 +183,12 @@ const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
     { primary: false, cidrs: [cidr('10.0.0.0/8')] },
   ),
   listNodePortAddresses: fc.boolean(),
+  balancing: fc.constantFrom<ResolveOptions['balancing']>(
+    undefined,
+    { policy: 'random' },
+    { policy: 'local-first' },
+    { policy: 'random', refusedBy: 'iptables' },
+  ),
   allowedExternalCidrs: fc.constantFrom([], [], [cidr('192.0.2.0/31')]),
   allowedLoadBalancerCidrs: fc.constantFrom([], [], [cidr('192.0.2.2/32')]),
   allowServiceExternalIps: fc.constantFrom(true, true, false),

@@ -4,6 +4,7 @@ import { finish } from '../../../src/base/clock.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
+import type { BalancePolicy, CostRates } from '../../../src/model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { runs } from '../../support/runs.ts'
 import {
@@ -17,9 +18,9 @@ import {
   snapshotOf,
 } from './objects.ts'
 
-const RATES = { frontend: 1_000, sliceEndpoint: 0, endpoint: 100, perFrontend: false }
+const RATES: CostRates = { frontend: 1_000, sliceEndpoint: 0, endpoint: 100, perFrontend: false }
 
-function within(bytes: number, rates: Partial<typeof RATES> = {}): ResolveOptions {
+function within(bytes: number, rates: Partial<CostRates> = {}): ResolveOptions {
   return { ...OPTIONS, memory: { bytes, rates: { ...RATES, ...rates } } }
 }
 
@@ -91,6 +92,25 @@ describe('the memory for Services', () => {
     expect(served(tableWithin(within(17_000), objects('a', shape)))).toEqual(['ns/a'])
     expect(served(tableWithin(within(17_000, { sliceEndpoint: 200 }), objects('a', shape)))).toEqual([])
     expect(served(tableWithin(within(22_000, { sliceEndpoint: 200 }), objects('a', shape)))).toEqual(['ns/a'])
+  })
+
+  it('F133: slots count where a policy or weights take more of them than there are endpoints', () => {
+    const settled = (policy: BalancePolicy, slotsMax = (count: number) => 40 * count): ResolveOptions => {
+      const options = within(22_000, { slotsMax })
+      return { ...options, balancing: { policy } }
+    }
+    const lists = objects('a', { endpoints: 20 })
+    expect(served(tableWithin(settled('random'), lists))).toEqual(['ns/a'])
+    expect(served(tableWithin(settled('maglev'), lists))).toEqual([])
+    expect(served(tableWithin(settled('local-first'), lists))).toEqual([])
+    expect(
+      served(
+        tableWithin(
+          settled('maglev', count => count),
+          lists,
+        ),
+      ),
+    ).toEqual(['ns/a'])
   })
 
   it('F133: the oldest are served, of equal ones those whose names come first, and one without a date is the newest', () => {

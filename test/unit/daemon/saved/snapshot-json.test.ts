@@ -19,7 +19,18 @@ const OBJECTS = [
   },
   service('web', { externalIPs: ['192.0.2.255', '127.0.0.1'], loadBalancerSourceRanges: ['10.0.0.0/8'] }),
   service('six', { clusterIP: 'fd00::ff', ports: [{ name: 'ip', port: 80 }] }),
-  slice('web-1', 'web', [endpoint('10.1.0.1', { nodeName: 'ip', targetRef: { uid: 'u' } })]),
+  slice('web-1', 'web', [endpoint('10.1.0.1', { nodeName: 'ip', zone: 'a', targetRef: { uid: 'u' } })]),
+  service(
+    'near',
+    { clusterIP: '10.96.0.3' },
+    {
+      metadata: {
+        namespace: 'ns',
+        name: 'near',
+        annotations: { 'kprobe.io/balance': 'local-first', 'kprobe.io/weights': 'zone=a:3' },
+      },
+    },
+  ),
 ]
 
 const through = (value: unknown): unknown => JSON.parse([...jsonPieces(value)].join(''))
@@ -34,7 +45,9 @@ describe('readSnapshotJson', () => {
     for (const map of ['services', 'slices', 'sliceByKey', 'serviceCidrs'] as const)
       expect(after[map].entries()).toEqual(before[map].entries())
     const meaning = (snapshot: typeof before) =>
-      finish(resolve(OPTIONS, undefined, snapshot)).table.services.values()
+      finish(
+        resolve({ ...OPTIONS, balancing: { policy: 'random' } }, undefined, snapshot),
+      ).table.services.values()
     expect(meaning(after)).toEqual(meaning(before))
   })
 

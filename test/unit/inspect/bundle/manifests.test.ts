@@ -44,7 +44,12 @@ describe('manifests of a Snapshot', () => {
   it('have what scenarios do not', () => {
     const target = { kind: 'Pod', name: 'web-1', uid: 'a,b%c' }
     const labels = { 'service.kubernetes.io/service-proxy-name': 'other' }
-    const annotations = { 'kprobe.io/tcp-drain': '1.5s', 'kprobe.io/ipvs-scheduler': 'wrr' }
+    const annotations = {
+      'kprobe.io/tcp-drain': '1.5s',
+      'kprobe.io/ipvs-scheduler': 'wrr',
+      'kprobe.io/balance': 'local-first',
+      'kprobe.io/weights': 'zone=a:3,node=b:0',
+    }
     const when = {
       labels: { 'kubernetes.io/service-name': 'web' },
       annotations: { 'endpoints.kubernetes.io/last-change-trigger-time': '2026-01-02T03:04:05.678Z' },
@@ -58,13 +63,23 @@ describe('manifests of a Snapshot', () => {
         {},
         { metadata: { namespace: 'ns', name: 'cut', annotations: { 'kprobe.io/tcp-drain': 'cut' } } },
       ),
-      slice('web-1', 'web', [endpoint('10.1.0.1', { targetRef: target }), endpoint('10.1.0.2')], {
-        metadata: when,
-      }),
+      slice(
+        'web-1',
+        'web',
+        [endpoint('10.1.0.1', { targetRef: target }), endpoint('10.1.0.2', { zone: 'a' })],
+        {
+          metadata: when,
+        },
+      ),
     ]
     const snapshot = snapshotOf(objects)
     const [web] = [...snapshot.services.values()].filter((its: Service) => its.proxyName === 'other')
-    expect(web).toMatchObject({ tcpDrainMs: 1_500, ipvsScheduler: 'wrr', affinityTimeoutS: 10_800 })
+    expect(web).toMatchObject({
+      balance: { policy: 'local-first' },
+      tcpDrainMs: 1_500,
+      ipvsScheduler: 'wrr',
+      affinityTimeoutS: 10_800,
+    })
     expect(factsOf(readAgain(snapshot))).toEqual(factsOf(snapshot))
   })
 })

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { explainEndpoints } from '../../../../src/inspect/why/endpoint-verdicts.ts'
+import type { ResolveOptions } from '../../../../src/model/node-context.ts'
 import {
   DRAINING,
   endpoint,
@@ -20,17 +21,18 @@ const LOCAL = { nodeName: 'here' }
 const ENDED = { ready: false, serving: false, terminating: true }
 
 /** The verdicts for both traffic policies: `in: ready | out: not on this node`. */
-function explained(endpoints: readonly Fields[]): readonly string[] {
+function explained(endpoints: readonly Fields[], annotations: Fields = {}): readonly string[] {
   const objects = [
     node({ zone: 'a' }),
-    service('web'),
+    service('web', {}, { metadata: { annotations } }),
     slice(
       'web-1',
       'web',
       endpoints.map((more, index) => endpoint(`10.1.0.${index + 1}`, more)),
     ),
   ]
-  const found = explainEndpoints({ ...QUERY, snapshot: snapshotOf(objects) })?.endpoints ?? []
+  const options: ResolveOptions = { ...OPTIONS, balancing: { policy: 'random' } }
+  const found = explainEndpoints({ ...QUERY, options, snapshot: snapshotOf(objects) })?.endpoints ?? []
   return found.map(({ cluster, localList }) =>
     [cluster, localList].map(({ isIn, reason }) => `${isIn ? 'in' : 'out'}: ${reason}`).join(' | '),
   )
@@ -81,6 +83,21 @@ describe('explainEndpoints', () => {
     ],
   ])('says of endpoints that are %s why they are in or out', (_, endpoints, expected) => {
     expect(explained(endpoints)).toEqual(expected)
+  })
+
+  it('says what weights and local-first leave', () => {
+    const [elsewhere, zone] = [' | out: not on this node', (name: string) => ({ zone: name })]
+    expect(
+      explained([zone('a'), zone('b'), zone('c')], { 'kprobe.io/weights': 'zone=a:3,zone=b:0' }),
+    ).toEqual([
+      `in: ready, with weight 3${elsewhere}`,
+      `out: ready, but drained by kprobe.io/weights${elsewhere}`,
+      `in: ready${elsewhere}`,
+    ])
+    expect(explained([LOCAL, { nodeName: 'there' }], { 'kprobe.io/balance': 'local-first' })).toEqual([
+      'in: ready | in: ready',
+      `out: ready, but not needed: this node has its share of endpoints${elsewhere}`,
+    ])
   })
 
   it('knows nothing of Services and ports that are not there', () => {

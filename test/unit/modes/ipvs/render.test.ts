@@ -253,6 +253,17 @@ describe('the scheduler', () => {
   })
 })
 
+describe('weights', () => {
+  it('beyond what IPVS tools accept are scaled together, and none becomes 0', () => {
+    const cluster = backends(4).map((its, at) => ({ ...its, weight: [500_000, 250_100, 501, 1][at] ?? 1 }))
+    const made = service('ns/a', [{ frontends: [clusterIp(IP, 80)], cluster }])
+    const [server] = render(table([made])).servers.values()
+    expect([...(server?.destinations.values() ?? [])].map(({ weight }) => weight)).toEqual([
+      65_535, 32_781, 66, 1,
+    ])
+  })
+})
+
 describe('addresses that other devices have', () => {
   it('are neither bound nor recorded as bound, and served all the same', () => {
     const state = render(

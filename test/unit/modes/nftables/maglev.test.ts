@@ -13,7 +13,7 @@ import { runs } from '../../../support/runs.ts'
 function endpoints(count: number, first = 0): Weighted[] {
   return Array.from({ length: count }, (_, at) => {
     const number = first + at
-    const address = String.fromCharCode(10, 180, number >> 8, number & 255)
+    const address = String.fromCharCode(10, 180 + (number >> 16), (number >> 8) & 255, number & 255)
     return { endpoint: `${address}\0\x50\0\0`, weight: 1 }
   })
 }
@@ -103,6 +103,16 @@ describe('a Maglev table', () => {
     const counts = shares(list)
     counts.delete('')
     expect([counts.size, new Set(counts.values())]).toEqual([10_000, new Set([6])])
+  })
+
+  it.each([
+    ['weights of 1 among thousands of 100', 5_000, 100],
+    ['more endpoints than slots', MAGLEV_SLOTS_MAX + 1, 1],
+  ])('serves every endpoint that has a slot with %s', (_, count, weight) => {
+    const list = endpoints(count).map((its, at) => ({ ...its, weight: at % 2 === 0 ? weight : 1 }))
+    const counts = shares(list)
+    counts.delete('')
+    expect(counts.size).toBe(Math.min(count, MAGLEV_SLOTS_MAX))
   })
 
   it('has an endpoint for packets that meet only empty slots', () => {
