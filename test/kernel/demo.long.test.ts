@@ -83,6 +83,8 @@ function kindsOf(lines: readonly string[]): readonly string[] {
       line
         .replaceAll(/commit [0-9a-f]+/g, 'commit N')
         .replaceAll(/\d[\d.:TZ-]*/g, 'N')
+        // Either pod of a Service answers.
+        .replaceAll(/\b(cart|search)-[ab]\b/g, '$1-x')
         .replaceAll(/\b(?:[KM]iB|B)\b/g, 'bytes')
         .replaceAll(/\bpackets?\b/g, 'packets')
         .replaceAll(/\bconnections?\b/g, 'connections')

@@ -91,7 +91,7 @@ describe('openAdminServer', () => {
     const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
     expect(paths).toEqual([...Object.keys(bodies), '/debug', '/state'].sort())
     const readme = await readFile(new URL('../../../README.md', import.meta.url), 'utf8')
-    const [line = ''] = /^- `--admin-socket=PATH` .*\n.*/m.exec(readme) ?? []
+    const [line = ''] = /^- `--admin-socket=PATH`: .*\n.*/m.exec(readme) ?? []
     expect([...line.matchAll(/`(\/[a-z]+)`/g)].map(([, page]) => page)).toEqual(paths)
     expect(await ask({ socketPath: path, path: '/debug' })).toMatchObject({ status: 200 })
     expect(await ask({ socketPath: path, path: '/other' })).toMatchObject({ status: 404 })
