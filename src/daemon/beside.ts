@@ -14,7 +14,7 @@ import type { HealthCheck } from '../telemetry/health.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 
 /** What shows a kube-proxy on this node. Plain data. */
-export interface BesideLook {
+export interface BesideReading {
   /** Its processes in this network namespace, as far as this process sees them. */
   readonly processes: readonly number[]
   /** Its ports that another process holds. */
@@ -23,14 +23,14 @@ export interface BesideLook {
   readonly newestRules: ReadonlyMap<NftFamily, bigint>
 }
 
-/** Signs of a kube-proxy, as texts: those that last, and those of something that it did between two looks. */
+/** Signs of a kube-proxy, as texts: those that last, and those of something that it did between two readings. */
 interface Signs {
   readonly lasting: readonly string[]
   readonly done: readonly string[]
 }
 
-/** Compares two looks. `hasWritten`: kprobe itself has written these chains between them. Pure. */
-function signsOf(before: BesideLook | undefined, now: BesideLook, hasWritten: boolean): Signs {
+/** Compares two readings. `hasWritten`: kprobe itself has written these chains between them. Pure. */
+function signsOf(before: BesideReading | undefined, now: BesideReading, hasWritten: boolean): Signs {
   const written = [...now.newestRules]
     .filter(([family, handle]) => before !== undefined && handle > (before.newestRules.get(family) ?? 0n))
     .map(([family]) => `the chain KUBE-SERVICES in ${family} nat was written`)
@@ -47,14 +47,14 @@ interface KubeProxyWatchOptions {
   readonly clock: Clock
   readonly log: Log
   readonly nodeName: string
-  readonly look: () => Promise<BesideLook>
+  readonly read: () => Promise<BesideReading>
   /** Tests whether kprobe writes kube-proxy's chains itself. */
   readonly writesChains: () => boolean
   readonly metrics: Pick<Metrics, 'kprobe_kube_proxy_beside'>
   readonly tell: (fact: EventFact) => void
 }
 
-/** A hand-over, in which both run for some seconds, ends before the first look, or shows in one look at most. */
+/** A hand-over, in which both run for some seconds, ends before the first reading, or shows in one reading at most. */
 const PERIOD_MS = 60_000
 /** kube-proxy writes all its rules at least every syncPeriod, which is an hour by default. */
 const REMEMBERED_MS = 70 * 60_000
@@ -66,11 +66,11 @@ const REMEMBERED_MS = 70 * 60_000
 export class KubeProxyWatch {
   readonly #options: KubeProxyWatchOptions
   readonly #pacer: Pacer
-  #before: BesideLook | undefined
+  #before: BesideReading | undefined
   #lastingBefore: readonly string[] = []
-  /** Writes that the last look found. A commit of kprobe made them if it is reported before the next look. */
+  /** Writes that the last reading found. A commit of kprobe made them if it is reported before the next reading. */
   #doubtful: readonly string[] = []
-  /** kprobe has written these chains since the last look began. */
+  /** kprobe has written these chains since the last reading began. */
   #hasWritten = false
   #signs: readonly string[] = []
   #seenMs = 0
@@ -78,7 +78,7 @@ export class KubeProxyWatch {
   constructor(options: KubeProxyWatchOptions) {
     this.#options = options
     options.metrics.kprobe_kube_proxy_beside.set(0)
-    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#look() })
+    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#pass() })
     this.#pacer.wake(PERIOD_MS)
   }
 
@@ -102,13 +102,13 @@ export class KubeProxyWatch {
     return this.#pacer.stop()
   }
 
-  async #look(): Promise<number> {
-    const { look, log, clock } = this.#options
+  async #pass(): Promise<number> {
+    const { read, log, clock } = this.#options
     const [hasWritten, written] = [this.#hasWritten, this.#doubtful]
     this.#hasWritten = false
     try {
-      const now = await look()
-      // A commit during the look may show in this one or in the next one.
+      const now = await read()
+      // A commit during the reading may show in this one or in the next one.
       const { lasting, done } = signsOf(this.#before, now, hasWritten || this.#hasWritten)
       const signs = [...lasting.filter(sign => this.#lastingBefore.includes(sign)), ...written]
       this.#before = now
@@ -148,7 +148,7 @@ const BESIDE =
 /** Makes the watch of a daemon; undefined for a named proxy, which serves other Services than kube-proxy. */
 export function kubeProxyWatchOf(
   { serviceProxyName, nodeName }: Config,
-  options: Omit<KubeProxyWatchOptions, 'look' | 'nodeName'> & {
+  options: Omit<KubeProxyWatchOptions, 'read' | 'nodeName'> & {
     readonly openTransport: () => Transport
     readonly processesNamed?: ((name: string) => Promise<readonly number[]>) | undefined
     readonly ports: () => readonly string[]
@@ -156,15 +156,15 @@ export function kubeProxyWatchOf(
 ): KubeProxyWatch | undefined {
   if (serviceProxyName !== undefined) return undefined
   const { clock, openTransport, processesNamed, ports } = options
-  const look = async () => ({
+  const read = async () => ({
     processes: (await processesNamed?.('kube-proxy')) ?? [],
     ports: ports(),
     newestRules: await newestRules(openTransport(), clock),
   })
-  return new KubeProxyWatch({ ...options, nodeName, look })
+  return new KubeProxyWatch({ ...options, nodeName, read })
 }
 
-async function newestRules(transport: Transport, clock: Clock): Promise<BesideLook['newestRules']> {
+async function newestRules(transport: Transport, clock: Clock): Promise<BesideReading['newestRules']> {
   const newest = new Map<NftFamily, bigint>()
   const connection = new Connection({ transport, clock })
   try {

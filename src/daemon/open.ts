@@ -189,7 +189,7 @@ export async function openProver(
   return await parts.prover({ ...options, nodeName })
 }
 
-/** Opens the look at unanswered connections; undefined without a socket to conntrack. */
+/** Opens the reader of unanswered connections; undefined without a socket to conntrack. */
 export async function openUnanswered(
   nodeName: string,
   {

@@ -32,7 +32,7 @@ export interface OptionalParts {
   readonly unanswered: (options: UnansweredOptions) => Promise<DaemonUnanswered>
 }
 
-/** Looks at the connections that met no reply, while the daemon runs. */
+/** Reads the connections that met no reply, while the daemon runs. */
 export interface DaemonUnanswered extends UnansweredCounts {
   stop(): Promise<void>
 }

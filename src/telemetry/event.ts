@@ -70,14 +70,14 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
   return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
 }
 
-/** An endpoint left more than half of its connections from this node without a reply, in two looks at conntrack. */
+/** An endpoint left more than half of its connections from this node without a reply, in two readings at conntrack. */
 export function endpointSilent(
   nodeName: string,
   its: Readonly<Record<'service' | 'endpoint', string>> & { readonly pod?: string },
 ): EventFact {
   const { service, endpoint, pod } = its
   const where = podText(endpoint, pod)
-  // Without numbers, which would make a new event of each look.
+  // Without numbers, which would make a new event of each reading.
   const note = `node ${nodeName}: endpoint ${where} of ${service} leaves most connections without a reply`
   return ofService(service.replace(/:.*$/, ''), 'EndpointSilent', 'TrackConnections', note)
 }

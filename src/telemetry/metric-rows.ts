@@ -22,7 +22,7 @@ export interface MetricSources {
   readonly servedStaleS: () => number | undefined
   /** Seconds since the last proof read the kernel; undefined where the daemon proves nothing. */
   readonly proofAgeS: () => number | undefined
-  /** The connections that met no reply, as the last look found them; undefined where the daemon does not look. */
+  /** The connections that met no reply, as the last reading found them; undefined where the daemon does not read. */
   readonly unanswered: () => UnansweredCounts | undefined
   /** Reads the counters of the rules that reject or drop. */
   readonly refused: () => Promise<readonly RefusedPackets[]>
@@ -34,7 +34,7 @@ type RefusedPackets = Readonly<Record<'family' | 'verdict' | 'reason' | 'service
 }
 
 export interface UnansweredCounts {
-  /** The worst endpoints at the last look; undefined before the first one. */
+  /** The worst endpoints at the last reading; undefined before the first one. */
   readonly last: { readonly rows: readonly UnansweredCount[] } | undefined
   /** Endpoints that left more than half of their connections without a reply, 5 at least. */
   readonly silent: number
@@ -258,16 +258,16 @@ const REFUSED = {
 
 const UNANSWERED = {
   kprobe_silent_endpoints: readGauge(
-    'Endpoints that left more than half of their connections, and 5 at least, without a reply in the minute before the last look.',
+    'Endpoints that left more than half of their connections, and 5 at least, without a reply in the minute before the last reading.',
     ({ unanswered }) => unanswered()?.silent ?? 0,
   ),
   kprobe_endpoint_unanswered_connections: readGauge(
-    'Connections without a reply in the minute before the last look, of the 50 worst endpoints.',
+    'Connections without a reply in the minute before the last reading, of the 50 worst endpoints.',
     ({ unanswered }) => ofUnanswered(unanswered(), 'unanswered'),
     ...UNANSWERED_LABELS,
   ),
   kprobe_endpoint_recent_connections: readGauge(
-    'All connections with a packet in the minute before the last look, of the same endpoints.',
+    'All connections with a packet in the minute before the last reading, of the same endpoints.',
     ({ unanswered }) => ofUnanswered(unanswered(), 'connections'),
     ...UNANSWERED_LABELS,
   ),

@@ -70,7 +70,7 @@ describe('a kube-proxy beside kprobe', () => {
     void run.start(configFrom([...source, ...flags]), { listens: true, clock })
     try {
       await run.until(() => run.log.includes('healthz: cannot listen'), 'the port is in use')
-      // A look reads real files, which this clock does not wait for.
+      // A reading reads real files, which this clock does not wait for.
       await run.until(async () => {
         await clock.advance(60_000)
         return run.log.includes('kube-proxy runs on this node beside kprobe')

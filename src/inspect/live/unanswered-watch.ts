@@ -11,8 +11,8 @@ import { namesOfPorts, type UnansweredNames, UnansweredReader } from './unanswer
 import { isSilent, type Unanswered, type UnansweredRow, WORST_MAX } from './unanswered-rows.ts'
 
 /**
- * A look costs a walk over the table: 10 ms of processor time with 262,144 buckets, which is 0.02 % of a processor, and 50 ms
- * with 200,000 entries. Beyond that, looks are rarer.
+ * A reading costs a walk over the table: 10 ms of processor time with 262,144 buckets, which is 0.02 % of a processor, and 50 ms
+ * with 200,000 entries. Beyond that, readings are rarer.
  */
 const QUIET = { share: 0.001, minMs: 60_000 } as const
 /** While something meets no answer, the answered entries are read, too. */
@@ -25,21 +25,21 @@ interface WatchOptions extends Omit<UnansweredOptions, 'openTransport'> {
   readonly setting?: (path: string) => number | undefined
 }
 
-/** Looks at unanswered connections while the daemon runs, and reports an endpoint that answers few of them in two looks. */
+/** Reads unanswered connections while the daemon runs, and reports an endpoint that answers few of them in two readings. */
 export class UnansweredWatch implements DaemonUnanswered {
   readonly #options: WatchOptions
   readonly #reader: UnansweredReader
-  readonly #looks: Pacer
+  readonly #pacer: Pacer
   #last: Unanswered | undefined
-  /** Endpoints in trouble at the last look, and whether they were reported. */
+  /** Endpoints in trouble at the last reading, and whether they were reported. */
   #silent = new Map<string, boolean>()
 
   constructor(options: WatchOptions) {
     const { clock } = options
     this.#options = options
     this.#reader = new UnansweredReader(options)
-    this.#looks = new Pacer({ clock, run: () => this.#look() })
-    this.#looks.wake(QUIET.minMs)
+    this.#pacer = new Pacer({ clock, run: () => this.#pass() })
+    this.#pacer.wake(QUIET.minMs)
   }
 
   get last(): Unanswered | undefined {
@@ -51,11 +51,11 @@ export class UnansweredWatch implements DaemonUnanswered {
   }
 
   async stop(): Promise<void> {
-    await this.#looks.stop()
+    await this.#pacer.stop()
     await this.#options.conntrack.close()
   }
 
-  async #look(): Promise<number> {
+  async #pass(): Promise<number> {
     const { clock, held } = this.#options
     const { table, snapshot } = held() ?? {}
     if (table === undefined || snapshot === undefined) return QUIET.minMs
@@ -95,7 +95,7 @@ export class UnansweredWatch implements DaemonUnanswered {
   }
 }
 
-/** Makes the names when the first is asked for: a look that finds nothing needs none. */
+/** Makes the names when the first is asked for: a reading that finds nothing needs none. */
 function namesOf({ services }: FrontendTable): UnansweredNames {
   let names: UnansweredNames | undefined
   return {

@@ -1,5 +1,5 @@
 import { afterEach, expect, it } from 'vitest'
-import { type BesideLook, KubeProxyWatch } from '../../../src/daemon/beside.ts'
+import { type BesideReading, KubeProxyWatch } from '../../../src/daemon/beside.ts'
 import type { NftFamily } from '../../../src/kernel/nft/state.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -14,7 +14,11 @@ afterEach(async () => {
 
 type Rules = readonly (readonly [NftFamily, bigint])[]
 
-const lookAt = ({ pids = [] as number[], ports = [] as string[], rules = [] as Rules } = {}): BesideLook => ({
+const lookAt = ({
+  pids = [] as number[],
+  ports = [] as string[],
+  rules = [] as Rules,
+} = {}): BesideReading => ({
   processes: pids,
   ports,
   newestRules: new Map(rules),
@@ -25,13 +29,13 @@ function rig({ writesChains = false } = {}) {
   const { log, said } = recordedLog(2)
   const metrics = createMetrics()
   const events: EventFact[] = []
-  let found: BesideLook | undefined = lookAt()
+  let found: BesideReading | undefined = lookAt()
   let meanwhile: (() => void) | undefined
   const watch = new KubeProxyWatch({
     clock,
     log,
     nodeName: 'node-1',
-    look: () => {
+    read: () => {
       meanwhile?.()
       meanwhile = undefined
       return found === undefined ? Promise.reject(new Error('EPERM')) : Promise.resolve(found)
@@ -42,7 +46,7 @@ function rig({ writesChains = false } = {}) {
   })
   opened.push(watch)
   const beside = async () => /^kprobe_kube_proxy_beside (\d)$/m.exec(await metrics.text())?.[1]
-  const see = async (now: BesideLook | undefined, minutes = 1) => {
+  const see = async (now: BesideReading | undefined, minutes = 1) => {
     found = now
     await clock.advance(minutes * 60_000)
   }
@@ -75,7 +79,7 @@ it('says once that kube-proxy rewrites its chains, and an hour later that it no 
   expect(said('no longer runs beside kprobe')).toHaveLength(1)
 })
 
-it('takes what an earlier kube-proxy left, its removal, and a failed look for no sign', async () => {
+it('takes what an earlier kube-proxy left, its removal, and a failed reading for no sign', async () => {
   const { watch, see } = rig()
   const clock = new FakeClock()
   const left = lookAt({ rules: [['ip', 90n]] })
@@ -83,7 +87,7 @@ it('takes what an earlier kube-proxy left, its removal, and a failed look for no
     clock,
     log: recordedLog().log,
     nodeName: 'node-1',
-    look: () => Promise.resolve(left),
+    read: () => Promise.resolve(left),
     writesChains: () => false,
     metrics: createMetrics(),
     tell: () => undefined,
@@ -127,7 +131,7 @@ it('knows the chains that kprobe writes itself in a mode with chains', async () 
   expect(watch.check).toBeDefined()
 })
 
-it('does not take a commit that is reported during a look, or after it, for one of kube-proxy', async () => {
+it('does not take a commit that is reported during a reading, or after it, for one of kube-proxy', async () => {
   const { watch, see, during } = rig({ writesChains: true })
   const commit = () => watch.report({ kind: 'committed' } as Parameters<typeof watch.report>[0])
   await see(lookAt())

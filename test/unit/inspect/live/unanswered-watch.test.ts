@@ -44,24 +44,24 @@ function watching(entries: readonly Entry[]) {
   })
   onTestFinished(() => watch.stop())
   const notes = () => facts.map(({ reason, note, regarding }) => ({ reason, note, regarding }))
-  const looks = () => conntrack.dumps.filter(each => each === 'unanswered').length
-  return { conntrack, clock, watch, notes, looks, lines, world }
+  const readings = () => conntrack.dumps.filter(each => each === 'unanswered').length
+  return { conntrack, clock, watch, notes, readings, lines, world }
 }
 
-it('looks once a minute, and four times while something meets no answer', async () => {
-  const { conntrack, clock, looks } = watching([])
+it('reads once a minute, and four times while something meets no answer', async () => {
+  const { conntrack, clock, readings } = watching([])
   await clock.advance(59_999)
-  expect(looks()).toBe(0)
+  expect(readings()).toBe(0)
   await clock.advance(1)
-  expect(looks()).toBe(1)
+  expect(readings()).toBe(1)
   conntrack.entries = syns(DEAD, 5)
   await clock.advance(60_000)
-  expect(looks()).toBe(2)
+  expect(readings()).toBe(2)
   await clock.advance(15_000)
-  expect(looks()).toBe(3)
+  expect(readings()).toBe(3)
 })
 
-it('reports an endpoint once that is silent in two looks, and logs its end', async () => {
+it('reports an endpoint once that is silent in two readings, and logs its end', async () => {
   const { conntrack, clock, watch, notes, lines } = watching(syns(DEAD, 5))
   await clock.advance(60_000)
   expect([notes().length, watch.silent]).toEqual([0, 1])
