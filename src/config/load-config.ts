@@ -136,7 +136,7 @@ export function parseRequest(
       configFile: file,
       warnings: [
         ...firstOf([...doubts, ...warnings], more => `and ${more}`),
-        ...withoutEffect(settings, reader),
+        ...withoutEffect(config, settings, reader),
         ...idleInCluster(config, settings),
       ],
       settings,
@@ -221,7 +221,7 @@ function isUnusedBare(flag: string): boolean {
 /** The flag that has effect only in modes with a counter for each endpoint. */
 const COUNTING = 'connection-metrics-max'
 
-function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
+function withoutEffect({ balance }: Config, settings: Settings, reader: FlagReader): readonly string[] {
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
   const labels = [...settings.unusedLabels(), ...bare]
   const mode = rowOf(modeOf(settings))
@@ -231,7 +231,12 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
   )
   const idle = [...others].filter(({ name }) => reader.given(name))
   const counts = mode.settings.countsConnections === true || (reader.text(COUNTING) ?? '0') === '0'
-  const names = [...idle.map(({ name }) => name), ...(counts ? [] : [COUNTING])]
+  const balances = mode.settings.balances === true || balance === 'random'
+  const names = [
+    ...idle.map(({ name }) => name),
+    ...(counts ? [] : [COUNTING]),
+    ...(balances ? [] : ['balance']),
+  ]
     .map(name => `--${name}`)
     .join(', ')
   return [

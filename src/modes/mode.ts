@@ -301,8 +301,6 @@ export interface Mode extends ModeRow {
   /** Names the setting because of which node ports are not served at localhost. Absent in modes that never serve them there. */
   readonly whyNotAtLocalhost?: (config: Pick<Config, 'featureGates' | 'iptables'>) => string | undefined
   resolving?(config: Config): ModeResolving
-  /** Divides connections by kprobe.io/balance and kprobe.io/weights. A mode without it refuses these annotations. */
-  readonly balances?: true
   readonly costs: CostRates
   /** Addresses of this machine are among what the plane is rendered from. */
   readonly needsAddresses?: true

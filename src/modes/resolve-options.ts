@@ -14,7 +14,9 @@ export function resolveOptions(config: Config, memoryBytes?: number): ResolveOpt
     allowServiceExternalIps: config.allowServiceExternalIps,
     bindAddress: config.bindAddress,
     balancing:
-      mode.balances === true ? { policy: config.balance } : { policy: 'random', refusedBy: mode.title },
+      mode.settings.balances === true
+        ? { policy: config.balance }
+        : { policy: 'random', refusedBy: mode.title },
     ...mode.resolving?.(config),
     memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs },
   }

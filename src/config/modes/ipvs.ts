@@ -43,6 +43,7 @@ const SETTINGS: ModeSettings = {
   // IPVS reports no changes: besides the digests, only a full resync finds them.
   defaultSyncPeriod: 30_000_000_000n,
   countsConnections: true,
+  balances: true,
   flags: FLAGS,
   paceFlags: PACE_FLAGS,
   ownFlags: OWN_FLAGS,

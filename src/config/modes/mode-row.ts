@@ -16,6 +16,8 @@ export interface ModeSettings extends ModeFields {
   readonly everyAddress?: true
   /** The kernel counts connections at each endpoint. */
   readonly countsConnections?: true
+  /** Divides connections by kprobe.io/balance and kprobe.io/weights. A mode without it refuses these annotations. */
+  readonly balances?: true
   /** Flags of kube-proxy that decide the wanted state in this mode alone. Every mode checks them, as kube-proxy does. */
   readonly flags?: readonly FlagSpec[]
   /** Flags of kube-proxy for the pace of this mode. */

@@ -11,6 +11,7 @@ const SETTINGS: ModeSettings = {
   syncPeriod: 'nftables.syncPeriod',
   defaultSyncPeriod: 600_000_000_000n,
   countsConnections: true,
+  balances: true,
   ownFlags: [LOG_FLAG],
   flagTexts: logFlagText,
 }

@@ -39,7 +39,6 @@ export const ipvs: Mode = {
   cleanupKubeProxy: cleanKubeProxyIpvs,
   ownsElsewhere: hasIpvsTable,
   tune: async ({ ipvs }, options) => missingFails(await tuneIpvs(ipvs, options)),
-  balances: true,
   // A virtual server has one address, and no address stands for all addresses.
   resolving: () => ({ listNodePortAddresses: true, bindsExternalIps: true }),
   // Estimated: docs/decisions/0022-shares.md.

@@ -37,7 +37,6 @@ export const nftables: Mode = {
   whyNotAtLocalhost: config =>
     mayForward(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`,
   resolving: config => ({ forwardsLocalhost: mayForward(config) }),
-  balances: true,
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false, slotsMax },
 }

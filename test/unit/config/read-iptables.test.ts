@@ -134,9 +134,9 @@ describe('our own flag in another mode', () => {
       'no effect in nftables mode: --ipvs-digest-period, --iptables-optimize',
     ])
     expect(requestFrom([MODE, '--iptables-optimize', '--connection-metrics-max=0']).warnings).toEqual([])
-    expect(requestFrom([MODE, '--connection-metrics-max=1000']).warnings).toEqual([
-      'no effect in iptables mode: --connection-metrics-max',
+    expect(requestFrom([MODE, '--connection-metrics-max=1000', '--balance=maglev']).warnings).toEqual([
+      'no effect in iptables mode: --connection-metrics-max, --balance',
     ])
-    expect(requestFrom(['--connection-metrics-max=1000']).warnings).toEqual([])
+    expect(requestFrom(['--connection-metrics-max=1000', '--balance=maglev']).warnings).toEqual([])
   })
 })
