@@ -344,7 +344,7 @@ interface NamedPeers {
  * this version answers or it has not read all objects yet, for a name that no object has, and without a common family.
  */
 export async function resolvePeers({ from, to, adminSocket, proxyName }: NamedPeers): Promise<Peers> {
-  const socket = adminSocket === '' ? defaultAdminSocket(proxyName) : adminSocket
+  const socket = adminSocket || defaultAdminSocket(proxyName)
   let known: Known | undefined
   const read = async (peer: Unresolved) => {
     known ??= await readKnown(socket, peer)

@@ -142,7 +142,7 @@ async function readKernel(request: Request, names: ServiceNames | undefined): Pr
   const read = await readModes({ ...HERE, ...request }, isNeeded => daemonNames(request, names, isNeeded))
   const modes = request.what === 'nft' ? [] : programmedModes(withRelays(read.held), request.service)
   const { adminSocket, proxyName } = request
-  const pods = await askPods(adminSocket === '' ? defaultAdminSocket(proxyName) : adminSocket)
+  const pods = await askPods(adminSocket || defaultAdminSocket(proxyName))
   return { ...read, names: read.held.find(mode => mode.names !== undefined)?.names, modes, pods }
 }
 

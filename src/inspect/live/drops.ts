@@ -84,7 +84,7 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     return found.held
   }
   const { adminSocket, proxyName: proxy } = request
-  const socket = adminSocket === '' ? defaultAdminSocket(proxy) : adminSocket
+  const socket = adminSocket || defaultAdminSocket(proxy)
   const names = new RuleNames({ clock: systemClock, proxy, read, socket })
   await lent(names, async () => {
     await names.load()

@@ -74,7 +74,7 @@ export class FlowNames {
    */
   static async open(options: FlowNamesOptions): Promise<FlowNames> {
     const { adminSocket, proxyName } = options
-    const socket = adminSocket === '' ? defaultAdminSocket(proxyName) : adminSocket
+    const socket = adminSocket || defaultAdminSocket(proxyName)
     let why: string | undefined
     try {
       if ((await checkDaemon(socket, { otherwise: false })) === undefined)

@@ -263,7 +263,8 @@ export async function readLargestUsers(
   return largestUsers(groups.largest()).slice(0, LARGEST_SHOWN)
 }
 
-const EVERY_SERVICE: FlowFilter = {
+/** Takes all connections to Services. */
+export const EVERY_SERVICE: FlowFilter = {
   service: '',
   from: [],
   to: undefined,

@@ -113,7 +113,7 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
     const serviceNames = await readNames()
     return (await readModes(what, () => serviceNames)).held
   }
-  const socket = adminSocket === '' ? defaultAdminSocket(proxy) : adminSocket
+  const socket = adminSocket || defaultAdminSocket(proxy)
   const names = new RuleNames({ clock: systemClock, proxy, read, socket })
   await lent(names, async () => {
     const held = await names.load()

@@ -6,6 +6,7 @@ import type { Snapshot } from '../../model/snapshot.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import type { Message } from '../../netlink/message.ts'
 import { type FlowGroup, FlowGroups } from '../live/flow-groups.ts'
+import { EVERY_SERVICE } from '../live/top-sampler.ts'
 import { TableNames } from './page-names.ts'
 
 /** Connections of one kind of client to one namespace or Service port. */
@@ -82,7 +83,7 @@ export class PageFlows {
         throw new Error('the daemon has not read all objects yet')
       const names = new TableNames(this.#source)
       await names.refresh()
-      const groups = new FlowGroups({ names, filter: ALL, by: 'client', withVolume: false })
+      const groups = new FlowGroups({ names, filter: EVERY_SERVICE, by: 'client', withVolume: false })
       await this.#dump((view, message) => groups.take('new', view, message))
       const { detectLocal } = this.#source.config()
       const podCidrs = [
@@ -96,15 +97,6 @@ export class PageFlows {
     }
   }
 }
-
-const ALL = {
-  service: '',
-  from: [],
-  to: undefined,
-  endpoint: undefined,
-  protocol: undefined,
-  all: false,
-} as const
 
 /** Gives what a client's address says of it. */
 function sourcesOf(

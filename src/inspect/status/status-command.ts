@@ -31,7 +31,7 @@ export const command = flaggedCommand({
   read: reader => ({ output: reader.oneOf('output', OUTPUTS, 'text') }),
   async run({ output }, { config }, io) {
     const { adminSocket, serviceProxyName } = config
-    const socket = adminSocket === '' ? defaultAdminSocket(serviceProxyName) : adminSocket
+    const socket = adminSocket || defaultAdminSocket(serviceProxyName)
     const status = await collectStatus(nodeSources({ socket, config }))
     if (output === 'text') io.out(statusText(status, io))
     else await writeDocument(status, output, io)
