@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
@@ -41,6 +42,14 @@ function moved(before: readonly Weighted[], after: readonly Weighted[], seed: nu
 }
 
 describe('a Maglev table', () => {
+  it('is the same in every release: nodes of two releases send a client to one endpoint during an upgrade', () => {
+    const weighted = endpoints(5).map((each, at) => ({ ...each, weight: 1 + (at % 3) }))
+    const digests = [endpoints(3), endpoints(40), weighted].map(list =>
+      createHash('sha256').update(maglevTable(list, 7).join()).digest('hex').slice(0, 16),
+    )
+    expect(digests).toEqual(['1b1d91f95cf91b5c', '03f340015c59b8e5', '72ff7efff99fdeac'])
+  })
+
   it('is the same whatever the order of the endpoints', () => {
     const list = endpoints(17)
     const table = [...maglevTable(list, 7)].map(at => list[at]?.endpoint)
