@@ -15,7 +15,7 @@ import {
   familyOf,
 } from './decode.ts'
 import { type Attempt, dumpRequest, getRequest, readSettled, type Settled } from './dump.ts'
-import { type IpsetNames, type NameOfIpset, rememberIpsets } from './ipset-match.ts'
+import type { IpsetNames, NameOfIpset } from './ipset-match.ts'
 import { dumpChain } from './list-chains.ts'
 import type {
   AnyTable,
@@ -51,8 +51,8 @@ export async function listTables(
   names: readonly TableName[],
 ): Promise<Listing> {
   const object = names.map(({ family, name }) => `table ${family} ${name}`).join(', ')
+  const nameOf: NameOfIpset = index => ipsets?.nameOf(index)
   const read = async (attempt: Attempt) => {
-    const { nameOf } = rememberIpsets(ipsets)
     const tables: Table[] = []
     for (const name of names) {
       if (attempt.isOver) break
@@ -99,8 +99,8 @@ export async function listAllTables({
   attemptsMax,
   known,
 }: AllTablesOptions): Promise<Omit<Settled<readonly AnyTable[]>, 'generation'>> {
+  const nameOf: NameOfIpset = index => ipsets?.nameOf(index)
   const read = async (attempt: Attempt) => {
-    const { nameOf } = rememberIpsets(ipsets)
     const tables: AnyTable[] = []
     for (const family of HOOK_FAMILIES) {
       for (const head of await readHeads(attempt, { family, name: '' }, 'tables of family')) {
