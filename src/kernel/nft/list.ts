@@ -220,10 +220,8 @@ export async function listHandles(
 ): Promise<readonly HandledRule[]> {
   const rules: HandledRule[] = []
   try {
-    await dumpChain(connection, place, (spans, view, message) => {
-      const { value } = decodeRule(view, message)
-      const [handle, packets] = [spans.handle(view), spans.packets(view)]
-      rules.push({ handle, rule: value, compiled: spans.compiled(view), packets })
+    await dumpChain(connection, place, ({ handle, compiled, packets }, view, message) => {
+      rules.push({ handle, rule: decodeRule(view, message).value, compiled, packets })
     })
   } catch (error) {
     if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
