@@ -2,19 +2,10 @@ import type { Clock } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import * as nft from './constants.ts'
-import {
-  decodeChain,
-  decodeCounters,
-  decodeElements,
-  decodeRule,
-  decodeSet,
-  decodeTable,
-  familyOf,
-} from './decode.ts'
-import { type Attempt, dumpRequest, getRequest, readSettled, type Settled } from './dump.ts'
+import { decodeChain, decodeCounters, decodeElements, decodeRule, decodeSet, decodeTable } from './decode.ts'
+import { type Attempt, dumpRequest, readSettled, type Settled } from './dump.ts'
 import type { IpsetNames, NameOfIpset } from './ipset-match.ts'
 import { dumpChain } from './list-chains.ts'
 import type {
@@ -64,22 +55,6 @@ export async function listTables(
   }
   const { value, ...rest } = await readSettled({ connection, clock, object, read })
   return { ruleset: { tables: value }, ...rest }
-}
-
-/** Lists the tables of all programs in the families of NftFamily. A commit meanwhile may tear the list. Throws NetlinkError. */
-export async function listTableNames(connection: Connection): Promise<readonly TableName[]> {
-  const names: TableName[] = []
-  await connection.dump({
-    operation: 'list',
-    object: 'tables',
-    build: sequence =>
-      getRequest({ type: nft.NFT_MSG_GETTABLE, flags: NLM_F_DUMP, family: nft.NFPROTO_UNSPEC, sequence }),
-    onMessage(view, message) {
-      const family = familyOf(view, message)
-      if (family === 'ip' || family === 'ip6') names.push({ family, name: decodeTable(view, message).name })
-    },
-  })
-  return names
 }
 
 interface AllTablesOptions extends ListContext {
