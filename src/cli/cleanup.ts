@@ -5,8 +5,7 @@ import { DEFAULT_MODE, MODE_NAMES } from '../config/modes.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
 import { type InstanceLock, instanceOf, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
-import { HERE, openNetfilter } from '../daemon/open.ts'
-import { removeTraceTables } from '../modes/common/trace-table.ts'
+import { HERE } from '../daemon/open.ts'
 import {
   type IptablesOwner,
   keptTexts,
@@ -102,7 +101,6 @@ async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number>
       gone.push(...cleaned.removed)
       foreign.push(...cleaned.foreign)
     }
-    gone.push(...(await removeTraceTables({ openTransport: openNetfilter, clock: systemClock })))
     for (const what of gone) io.out(`removed ${what}\n`)
     const { texts, settled } = name === undefined ? await lookForRest(lock.kind === 'held') : NO_REST
     if (gone.length + settled.length === 0 && !texts.some(isOurs))

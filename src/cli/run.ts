@@ -1,9 +1,9 @@
 import { buildInfo, versionText } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
-import { errorOf, failureText } from '../base/errors.ts'
+import { failureText } from '../base/errors.ts'
 import { FollowedText } from '../base/followed-text.ts'
-import { type AdjustableLog, type Log, openLog } from '../base/log.ts'
+import { type AdjustableLog, openLog } from '../base/log.ts'
 import { bytesText, count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { fieldChanges } from '../config/config-changes.ts'
@@ -25,7 +25,6 @@ import { setOomScoreAdj } from '../daemon/process-room.ts'
 import { tuneKernel, tuneMode, writeRecord } from '../daemon/tune.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
-import { removeTraceTables } from '../modes/common/trace-table.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io, planLines, writeWholeFile } from './io.ts'
 import { processesNamed } from './processes.ts'
 import { usageErrors } from './request.ts'
@@ -102,7 +101,6 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   // The daemon handles these signals only while it serves. Before and after, they must not kill it and leave its
   // socket.
   if (!config.once) for (const signal of ['SIGHUP', 'SIGUSR2'] as const) io.on(signal, () => undefined)
-  if (!dryRun) await removeTraces(log)
   return await runDaemon(config, {
     ...surroundings(logging, systemClock, io.parts),
     origins: originsOf(settings),
@@ -335,14 +333,4 @@ function whyIdle(
 function nodePortLine(table: FrontendTable): string {
   const text = nodePortText(table)
   return `NodePorts answer on: ${text === '' ? 'no address of this node' : text}\n`
-}
-
-/** Removes what a killed `kprobe trace` left on a kernel that does not remove it itself. */
-async function removeTraces(log: Log): Promise<void> {
-  try {
-    const tables = await removeTraceTables({ openTransport: openNetfilter, clock: systemClock })
-    if (tables.length > 0) log.info({ tables }, 'removed leftovers of a killed `kprobe trace`')
-  } catch (thrown) {
-    log.debug({ err: errorOf(thrown) }, 'cannot check for leftovers of a killed `kprobe trace`')
-  }
 }

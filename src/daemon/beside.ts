@@ -169,8 +169,7 @@ async function newestRules(transport: Transport, clock: Clock): Promise<BesideRe
   const connection = new Connection({ transport, clock })
   try {
     for (const family of NFT_FAMILIES)
-      await dumpChain(connection, { family, table: 'nat', chain: 'KUBE-SERVICES' }, (spans, view) => {
-        const handle = spans.handle(view)
+      await dumpChain(connection, { family, table: 'nat', chain: 'KUBE-SERVICES' }, ({ handle }) => {
         if (handle > (newest.get(family) ?? 0n)) newest.set(family, handle)
       }).catch(unlessMissing)
     return newest

@@ -198,6 +198,14 @@ export class AttributeWriter {
     this.#end(start)
   }
 
+  /** Closes an attribute; one without a payload is taken back. */
+  closeFilled(): void {
+    const start = this.#open.at(-1)
+    const isFilled = start === undefined || this.out.length > start + NLA_HDRLEN
+    this.close()
+    if (!isFilled) this.out.length = start
+  }
+
   /** Appends an attribute of `bytes` (4 at most) whose payload, in host order, is `value`. */
   word(type: number, bytes: number, value: number): void {
     const { out } = this

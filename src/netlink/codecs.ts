@@ -12,41 +12,28 @@ export interface Codec<T> {
   read(view: ByteView, start: number, end: number, depth: number): T
 }
 
-/** A number of one, two or four bytes: with its padding, the payload is one word. */
-export interface WordCodec extends Codec<number> {
-  readonly bytes: 1 | 2 | 4
-  readonly order: 'host' | 'network'
-  readonly min: number
-  readonly max: number
-}
+type Order = 'host' | 'network'
 
-function wordCodec(bytes: WordCodec['bytes'], order: WordCodec['order'], isSigned = false): WordCodec {
+/** A number of one, two or four bytes: with its padding, the payload is one word. */
+function wordCodec(bytes: 1 | 2 | 4, order: Order, isSigned = false): Codec<number> {
   const span = 2 ** (bytes * 8)
   const [min, max] = isSigned ? [-span / 2, span / 2 - 1] : [0, span - 1]
-  const codec: WordCodec = {
-    bytes,
-    order,
-    min,
-    max,
-    write: (out, type, value) => out.word(type, bytes, wordOf(codec, value)),
+  const isLittle = order === 'host'
+  return {
+    write(out, type, value) {
+      // For a value that is not a 32-bit integer, the bits are a different number.
+      if ((isSigned ? value | 0 : value >>> 0) !== value || value < min || value > max)
+        throw unencodable(`${value} is not in ${min}..${max}`)
+      if (isLittle || bytes === 1) out.word(type, bytes, value)
+      else out.word(type, bytes, bytes === 2 ? (value >> 8) | ((value & 0xff) << 8) : swap32(value))
+    },
     read(view, start, end) {
       exactly(bytes, start, end)
-      const isLittle = order === 'host'
       if (bytes === 1) return view.data.getUint8(start)
       if (bytes === 2) return view.data.getUint16(start, isLittle)
       return isSigned ? view.data.getInt32(start, isLittle) : view.data.getUint32(start, isLittle)
     },
   }
-  return codec
-}
-
-/** Returns the payload of a number as a word in host order. Throws NetlinkError for a number out of range. */
-export function wordOf({ bytes, order, min, max }: WordCodec, value: number): number {
-  // For a value that is not a 32-bit integer, the bits are a different number.
-  if ((min < 0 ? value | 0 : value >>> 0) !== value || value < min || value > max)
-    throw unencodable(`${value} is not in ${min}..${max}`)
-  if (order === 'host' || bytes === 1) return value
-  return bytes === 2 ? (value >> 8) | ((value & 0xff) << 8) : swap32(value)
 }
 
 function exactly(bytes: number, start: number, end: number): void {
@@ -68,7 +55,7 @@ export const u32host: Codec<number> = wordCodec(4, 'host')
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn
 
-function wideCodec(order: WordCodec['order']): Codec<bigint> {
+function wideCodec(order: Order): Codec<bigint> {
   return {
     write(out, type, value) {
       if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
@@ -100,24 +87,15 @@ export const string: Codec<string> = {
   },
 }
 
-export interface OctetsCodec extends Codec<Octets> {
-  /** Shorter values are padded with zeros to this length. */
-  readonly padTo: number
-}
-
-const plainOctets: OctetsCodec = {
-  padTo: 0,
+/** Bytes, unchanged. */
+export const octets: Codec<Octets> = {
   write: (out, type, value) => out.octets(type, value),
   read: (view, start, end) => view.bytes.toString('latin1', start, end),
 }
 
-/** Bytes, unchanged. */
-export const octets: Codec<Octets> = plainOctets
-
 /** Returns a codec of a fixed number of bytes; shorter values are padded with zeros. */
-export function paddedOctets(length: number): OctetsCodec {
+export function paddedOctets(length: number): Codec<Octets> {
   return {
-    padTo: length,
     write: (out, type, value) => out.octets(type, value, length),
     read(view, start, end) {
       if (end - start !== length) throw malformed(`${end - start} bytes instead of ${length}`, start)

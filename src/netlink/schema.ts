@@ -1,6 +1,5 @@
-import { type Octets, octetsFromBytes } from '../base/octets.ts'
+import { octetsFromBytes } from '../base/octets.ts'
 import {
-  ATTRIBUTE_LENGTH_MAX,
   AttributeWriter,
   align4,
   attributeLength,
@@ -10,9 +9,9 @@ import {
   forEachAttribute,
   NESTING_MAX,
 } from './attribute.ts'
-import { type Codec, type OctetsCodec, u8, type WordCodec, wordOf } from './codecs.ts'
-import { NLA_F_NESTED, NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
-import { malformed, unencodable } from './errors.ts'
+import type { Codec } from './codecs.ts'
+import { NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
+import { malformed } from './errors.ts'
 
 /**
  * Attribute sets as tables: name → [attribute number, codec]. The type of the values, the encoder and the decoder all
@@ -118,41 +117,34 @@ type Source<C, S> = C extends readonly [number, NestedCodec<infer G>]
 export type SourcesOf<T, S> = T extends AttributeSet<infer F> ? Sources<F, S> : never
 
 /**
- * Compiles the writer of a table for one kind of source, for objects that are written by the ten thousand. It writes
- * the same bytes as writeAttributes; a nest without values is omitted.
+ * Makes the writer of a table for one kind of source, for objects that are written by the ten thousand: it needs no object
+ * of values. It writes the same bytes as writeAttributes; a nest without values is omitted.
  */
 export function writerOf<F extends Fields, S>(set: AttributeSet<F>, sources: Sources<F, S>): Writer<S> {
-  return flatWriter(stepsOf(set, sources))
+  const writers = set.columns.flatMap(column => {
+    const source = sources[column.name] as Sources<Fields, S> | ((source: S) => unknown) | undefined
+    return source === undefined ? [] : [columnWriter(column, source)]
+  })
+  return (out, source) => {
+    for (const write of writers) write(out, source)
+  }
 }
 
-const nothing = (): undefined => undefined
-const BORDER = {
-  around: 0,
-  word: u8 as WordCodec,
-  codec: u8,
-  padTo: 0,
-  numberOf: nothing,
-  octetsOf: nothing,
-  valueOf: nothing,
-} as const
-
-function stepsOf<F extends Fields, S>(set: AttributeSet<F>, sources: Sources<F, S>): readonly Step<S>[] {
-  return set.columns.flatMap(({ name, number, codec }): readonly Step<S>[] => {
-    const source = sources[name] as Sources<Fields, S> | ((source: S) => never) | undefined
-    if (source === undefined) return []
-    if (typeof source !== 'function') {
-      const inner = stepsOf((codec as NestedCodec<Fields>).set, source)
-      const type = number | NLA_F_NESTED
-      const [only] = inner
-      if (only?.kind === 'octets' && only.around === 0 && inner.length === 1)
-        return [{ ...only, around: type }]
-      return [{ ...BORDER, kind: 'nest', type }, ...inner, { ...BORDER, kind: 'end', type }]
+function columnWriter<S>(
+  { number, codec }: Column,
+  source: Sources<Fields, S> | ((source: S) => unknown),
+): Writer<S> {
+  if (typeof source === 'function')
+    return (out, from) => {
+      const value = source(from)
+      if (value !== undefined) codec.write(out, number, value)
     }
-    const pick = { numberOf: source, octetsOf: source, valueOf: source }
-    const step = { ...BORDER, kind: 'other', type: number, codec, ...pick } as const
-    if ('bytes' in codec) return [{ ...step, kind: 'number', word: codec as WordCodec }]
-    return ['padTo' in codec ? { ...step, kind: 'octets', padTo: (codec as OctetsCodec).padTo } : step]
-  })
+  const writeParts = writerOf((codec as NestedCodec<Fields>).set, source)
+  return (out, from) => {
+    out.openNest(number)
+    writeParts(out, from)
+    out.closeFilled()
+  }
 }
 
 /** Returns a codec for a sequence of attributes that all have the number `item`. */
@@ -248,115 +240,3 @@ export function unionOf<const V extends Variants>(fields: UnionFields, variants:
 
 /** Appends the attributes of a table from a source. */
 export type Writer<S> = (out: AttributeWriter, source: S) => void
-
-/** One step of a writer; all steps have the same fields, so that one loop handles them. */
-interface Step<S> {
-  readonly kind: 'number' | 'octets' | 'other' | 'nest' | 'end'
-  /** The attribute's type, with NLA_F_*. */
-  readonly type: number
-  /** For octets: the type of the nest that contains only them; 0 for none. */
-  readonly around: number
-  readonly word: WordCodec
-  readonly codec: Codec<unknown>
-  /** Length to which shorter octets are padded. */
-  readonly padTo: number
-  readonly numberOf: (source: S) => number | undefined
-  readonly octetsOf: (source: S) => Octets | undefined
-  readonly valueOf: (source: S) => unknown
-}
-
-/** The codec writes longer octets. */
-const OCTETS_MAX = 64
-
-/**
- * Compiles steps to a writer. Most of a full load is written before the JIT compiler has optimized the code. So one
- * loop with few calls writes numbers, octets and nests, which are nearly all of it, directly into the buffer.
- */
-function flatWriter<S>(compiled: readonly Step<S>[]): Writer<S> {
-  // One literal, so that all steps have one hidden class: V8 gives copies made with `...` several.
-  const steps = compiled.map(
-    (step): Step<S> => ({
-      kind: step.kind,
-      type: step.type,
-      around: step.around,
-      word: step.word,
-      codec: step.codec,
-      padTo: step.padTo,
-      numberOf: step.numberOf,
-      octetsOf: step.octetsOf,
-      valueOf: step.valueOf,
-    }),
-  )
-  const starts = new Array<number>(NESTING_MAX).fill(0)
-  return (out, source) => {
-    const buffer = out.out
-    let depth = 0
-    for (let i = 0; i < steps.length; i++) {
-      const step = steps[i]
-      if (step === undefined) break
-      if (step.kind === 'octets') {
-        const value = step.octetsOf(source)
-        if (value === undefined) continue
-        if (value.length > OCTETS_MAX) writeLong(out, step, value)
-        else writeOctets(buffer, step, value)
-      } else if (step.kind === 'number') {
-        const value = step.numberOf(source)
-        if (value === undefined) continue
-        if (buffer.bytes.length - buffer.length < 8) buffer.reserve(8)
-        const at = buffer.length >> 2
-        buffer.words[at] = (step.type << 16) | (NLA_HDRLEN + step.word.bytes)
-        buffer.words[at + 1] = wordOf(step.word, value)
-        buffer.length += 8
-      } else if (step.kind === 'nest') {
-        if (buffer.bytes.length - buffer.length < NLA_HDRLEN) buffer.reserve(NLA_HDRLEN)
-        starts[depth++] = buffer.length
-        buffer.words[buffer.length >> 2] = step.type << 16
-        buffer.length += NLA_HDRLEN
-      } else if (step.kind === 'end') {
-        const start = starts[--depth] ?? 0
-        const length = buffer.length - start
-        if (length > ATTRIBUTE_LENGTH_MAX) throw unencodable(`a nest of ${length} bytes`)
-        // The type is already written, and the length is still 0.
-        if (length > NLA_HDRLEN) buffer.view.setUint16(start, length, true)
-        else buffer.length = start
-      } else {
-        const value = step.valueOf(source)
-        if (value !== undefined) step.codec.write(out, step.type, value)
-      }
-    }
-  }
-}
-
-function writeOctets<S>(buffer: ByteWriter, { type, around, padTo }: Step<S>, value: Octets): void {
-  if (buffer.bytes.length - buffer.length < OCTETS_MAX + 12) buffer.reserve(OCTETS_MAX + 12)
-  const { length } = value
-  const { bytes, words } = buffer
-  const size = NLA_HDRLEN + (length > padTo ? length : padTo)
-  let at = buffer.length
-  if (around !== 0) {
-    words[at >> 2] = (around << 16) | (NLA_HDRLEN + ((size + 3) & ~3))
-    at += NLA_HDRLEN
-  }
-  const end = (at + size + 3) & ~3
-  // The padding; what the value and the header take is written over.
-  words[(end >> 2) - 1] = 0
-  words[at >> 2] = (type << 16) | size
-  at += NLA_HDRLEN
-  if (length < padTo) bytes.fill(0, at, end)
-  let i = 0
-  // Most octets are whole words, which take a quarter of the steps.
-  for (; i + 4 <= length; i += 4, at += 4)
-    words[at >> 2] =
-      value.charCodeAt(i) |
-      (value.charCodeAt(i + 1) << 8) |
-      (value.charCodeAt(i + 2) << 16) |
-      (value.charCodeAt(i + 3) << 24)
-  for (; i < length; i++) bytes[at++] = value.charCodeAt(i)
-  buffer.length = end
-}
-
-function writeLong<S>(out: AttributeWriter, { type, around, codec }: Step<S>, value: Octets): void {
-  if (around !== 0) out.open(around)
-  codec.write(out, type, value)
-  if (around !== 0) out.close()
-}

@@ -2,7 +2,7 @@ import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import { IpsetClient } from '../kernel/ipset/client.ts'
 import { entryKey } from '../kernel/ipset/state.ts'
-import { createIpvsClient, type IpvsClient } from '../kernel/ipvs/client.ts'
+import { IpvsClient } from '../kernel/ipvs/client.ts'
 import type { IpvsHeld } from '../kernel/ipvs/state.ts'
 import { type AddressReader, createAddressReader } from '../kernel/link/links.ts'
 import { NF_INET_POST_ROUTING } from '../kernel/nft/constants.ts'
@@ -163,7 +163,7 @@ async function withOutside<R>(
   const ownAddresses = createAddressReader({ openTransport, clock, except })
   let ipvs: IpvsClient | undefined
   try {
-    ipvs = createIpvsClient({ transport: generic(), clock })
+    ipvs = new IpvsClient({ transport: generic(), clock })
     return await use({ ipset, ipvs, addresses, ownAddresses })
   } finally {
     await Promise.all([ipset, ipvs, addresses, ownAddresses].map(its => its?.close()))

@@ -194,22 +194,6 @@ function entriesUnsent(at: At): void {
       ['add KUBE-CLUSTER-IP (a/a, b/b, c/c): ENOENT (No such file or directory): there is no such set', 3],
     ])
   })
-
-  test('entries that cannot be in a set are not sent, and the others are', async () => {
-    const bench = at()
-    const wrong: IpsetEntry[] = [
-      { ip: ip('fd00::1'), protocol: 6, port: 80 },
-      { ip: ip('10.0.0.1'), port: 80 },
-    ]
-    const all = [...wrong, ...manyEntries(1)]
-    expect(
-      await messagesOf(bench, ...create(A), add({ set: A, entries: all }, ['a/six', 'b/none', 'c/good'])),
-    ).toEqual([
-      'add KUBE-CLUSTER-IP fd00::1,tcp:80 (a/six): EINVAL (Invalid argument): no IPv4 address',
-      'add KUBE-CLUSTER-IP 10.0.0.1,0:80 (b/none): EINVAL (Invalid argument): no protocol: undefined',
-    ])
-    expect(await textsOf(bench, A.name)).toEqual(['10.0.0.0,tcp:80'])
-  })
 }
 
 function sets(at: At): void {
@@ -260,16 +244,12 @@ function wrongNames(at: At): void {
     ])
   })
 
-  test('destroys what is there and what is not, and refuses names that are none', async () => {
+  test('destroys what is there and what is not, and nothing without a name', async () => {
     const bench = at()
     await done(bench, ...create(A, B), { verb: 'destroy', name: A.name }, { verb: 'destroy', name: A.name })
     expect((await bench.client.headers()).headers.map(({ set }) => set.name)).toEqual([B.name])
-    // Without a name, the kernel would destroy every set.
-    const names: IpsetOperation[] = [{ verb: 'destroy', name: '' }, ...create({ ...A, name: 'x'.repeat(32) })]
-    expect(await messagesOf(bench, ...names)).toEqual([
-      'destroy: EINVAL (Invalid argument): the name of a set has 1 to 31 bytes, unlike ""',
-      `create ${'x'.repeat(32)} hash:ip,port: EINVAL (Invalid argument): the name of a set has 1 to 31 bytes, unlike "${'x'.repeat(32)}"`,
-    ])
+    // Without the attribute of the name, the kernel would destroy every set.
+    await done(bench, { verb: 'destroy', name: '' })
     expect((await bench.client.headers()).headers).toHaveLength(1)
     await done(bench, ...create({ ...A, name: 'x'.repeat(31) }))
   })

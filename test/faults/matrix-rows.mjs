@@ -164,7 +164,6 @@ export const GROUPS = {
     F102: 'IPVS: a UDP endpoint goes',
     F103: 'IPVS: a shared external address',
     F104: 'a NodePort with the number of a port',
-    F105: 'IPVS: replies without a family',
     F106: 'IPVS: foreign services',
     F107: 'services of the host through a ClusterIP',
     F108: 'ports that are used again in a rolling update',

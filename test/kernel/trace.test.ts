@@ -230,16 +230,6 @@ describe('kprobe trace', () => {
     expect(tracing.err).toContain('the rate limit left out the others')
   })
 
-  it('removes what a killed trace left on a kernel without owners', async () => {
-    tool('nft', 'add', 'table', 'ip', 'kprobe-trace-4711')
-    const cleaned = await runInProcess(['cleanup'])
-    expect(cleaned.out).toContain('removed table ip kprobe-trace-4711\n')
-    tool('nft', 'add', 'table', 'ip', 'kprobe-trace-4711')
-    tool('nft', 'add', 'table', 'ip', 'kprobe-trace-of-mine')
-    await program('nftables')
-    expect(traceTables()).toEqual(['table ip kprobe-trace-of-mine'])
-  })
-
   it('follows and prints only what comes from outside the cluster', async () => {
     const daemons = new Daemons()
     const socket = `--admin-socket=${join(folder, 'admin.sock')}`

@@ -1,6 +1,6 @@
 import { systemClock } from '../../src/base/clock.ts'
 import { IpsetClient } from '../../src/kernel/ipset/client.ts'
-import { createIpvsClient, type IpvsClient } from '../../src/kernel/ipvs/client.ts'
+import { IpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { IpvsPlane } from '../../src/modes/ipvs/plane.ts'
@@ -27,7 +27,7 @@ export function openIpvsPlane(config: PipelineConfig, more: Partial<IpvsOptions>
     clock,
     ipsets: ipset,
   })
-  const ipvs = createIpvsClient({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock })
+  const ipvs = new IpvsClient({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock })
   const dummy = new DummyClient({ transport: openNetlink({ protocol: NETLINK_ROUTE }), clock })
   const options = { ...ipvsOptionsOf(config), ...more }
   const plane = new IpvsPlane({ nft, ipset, ipvs, dummy, clock, options })

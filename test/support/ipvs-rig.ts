@@ -1,7 +1,7 @@
 import { onTestFinished } from 'vitest'
 import { parseIp } from '../../src/base/ip.ts'
 import { IpsetClient } from '../../src/kernel/ipset/client.ts'
-import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
+import { IpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createAddressReader } from '../../src/kernel/link/links.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
@@ -36,7 +36,7 @@ export function ipvsKernelOf(node: IpvsNode, clock: FakeClock): IpvsKernel {
   return {
     ipset,
     nft: createNftClient({ transport: node.open('nft'), clock, ipsets: ipset }),
-    ipvs: createIpvsClient({ transport: node.open('ipvs'), clock }),
+    ipvs: new IpvsClient({ transport: node.open('ipvs'), clock }),
     dummy: new DummyClient({ transport: node.open('link'), clock }),
   }
 }

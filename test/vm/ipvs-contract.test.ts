@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createIpvsClient, type IpvsClient } from '../../src/kernel/ipvs/client.ts'
+import { IpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { printSave } from '../../src/kernel/ipvs/state.ts'
 import { NETLINK_GENERIC } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -71,7 +71,7 @@ const MARKS: readonly string[] = ['-A -f 7 -s rr', '-A -f 7 -6 -s rr']
 describe('ipvsadm', () => {
   let client: IpvsClient
   beforeEach(() => {
-    client = createIpvsClient({ transport: kernel().open(), clock: systemClock })
+    client = new IpvsClient({ transport: kernel().open(), clock: systemClock })
   })
 
   test('writes what we read, but for marks', async () => {

@@ -75,7 +75,7 @@ export const command = ownCommand({
     '  kprobe trace --service shop/cart',
     '  kprobe trace --from 203.0.113.0/24 --reject-only --duration 5m',
     '',
-    'The command adds a table that starts the trace (`meta nftrace set 1`). The kernel removes the table when the command ends, also after SIGKILL (Linux 5.12; before, `kprobe cleanup` and the next start of the daemon remove it). The kernel selects the packets and limits their rate; every other packet meets only the rules that select. The last lines say what the limit left out and what the kernel lost.',
+    'The command adds a table that starts the trace (`meta nftrace set 1`). The kernel removes the table when the command ends, also after SIGKILL (Linux 5.12). The kernel selects the packets and limits their rate; every other packet meets only the rules that select. The last lines say what the limit left out and what the kernel lost.',
     'The trace sees rules of nftables mode, of iptables-nft, and of IPVS and userspace mode. It does not see legacy iptables, tc, XDP, eBPF and IPVS itself: a packet that ends there is reported as not seen again. --service stands for the addresses that the Service has at the start.',
   ],
   flags: TRACE_FLAGS,
@@ -128,7 +128,6 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
 class TraceTables {
   readonly name: string
   readonly #client: NftClient
-  #isOwned = true
   #isClosed = false
 
   constructor() {
@@ -139,15 +138,9 @@ class TraceTables {
 
   /** Throws when the kernel rejects the tables. */
   async write(match: TraceMatch): Promise<void> {
-    let first: Error | undefined
-    // Kernels before 5.12 reject a table with an owner.
-    for (const owned of [true, false]) {
-      const { outcome, failures } = await this.#client.commit(traceTables(this.name, match, { owned }))
-      this.#isOwned = owned
-      if (outcome === 'committed') return
-      first ??= failures[0]?.error ?? new Error(`cannot start the trace: the kernel's answer: ${outcome}`)
-    }
-    throw first
+    const { outcome, failures } = await this.#client.commit(traceTables(this.name, match))
+    if (outcome !== 'committed')
+      throw failures[0]?.error ?? new Error(`cannot start the trace: the kernel's answer: ${outcome}`)
   }
 
   /** Counts the packets that matched, traced or not; undefined where the tables are gone. */
@@ -160,13 +153,10 @@ class TraceTables {
     return packets
   }
 
-  /** Removes the tables; the kernel does it with the socket where it can. */
+  /** Closes the socket, with which the kernel removes the tables. */
   async close(): Promise<void> {
     if (this.#isClosed) return
     this.#isClosed = true
-    if (!this.#isOwned)
-      for (const family of NFT_FAMILIES)
-        await this.#client.commit([{ verb: 'delete-table', family, table: this.name }])
     await this.#client.close()
   }
 }

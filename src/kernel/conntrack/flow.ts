@@ -83,8 +83,8 @@ export const CONNTRACK = attributeSet({
   filter: [25, nested(FILTER)],
 })
 
-/* A dump has hundreds of thousands of entries, so fields without a use are not decoded. The first table decides
-   whether an entry is wanted; the second has the fields of wanted entries. */
+/* A dump has hundreds of thousands of entries, so the first table has only what decides whether an entry is wanted; the
+   second has the fields of wanted entries. */
 
 const HEAD_IP = attributeSet({
   v4Destination: [CTA_IP_V4_DST, octets],
@@ -103,20 +103,10 @@ const HEAD_TUPLE = attributeSet({
 
 export const HEAD = attributeSet({ original: [CTA_TUPLE_ORIG, nested(HEAD_TUPLE)] })
 
-const SOURCE_IP = attributeSet({
-  v4Source: [CTA_IP_V4_SRC, octets],
-  v6Source: [3, octets],
-})
-
-const SOURCE_TUPLE = attributeSet({
-  ip: [CTA_TUPLE_IP, nested(SOURCE_IP)],
-  proto: [CTA_TUPLE_PROTO, nested(attributeSet({ sourcePort: [CTA_PROTO_SRC_PORT, u16be] }))],
-})
-
 /** The remaining fields of an entry. A deletion uses them too: it returns the original tuple unchanged. */
 export const REST = attributeSet({
   tuple: [CTA_TUPLE_ORIG, nestedOctets],
-  reply: [CTA_TUPLE_REPLY, nested(SOURCE_TUPLE)],
+  reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
   status: [3, u32be],
   id: [12, u32be],
   zone: [18, u16be],

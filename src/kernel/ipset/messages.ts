@@ -133,25 +133,6 @@ function request<F extends Fields>(
 /** Maximum length of an entry: two IPv6 addresses, port, protocol, prefix, line, and their headers. */
 export const ENTRY_BYTES_MAX = 88
 
-/** Returns why an entry cannot be in a set; undefined when it can. The writers take only entries that can. */
-export function whyNotEntry({ type, family }: Ipset, entry: IpsetEntry): string | undefined {
-  const { ip, protocol, port, ip2, prefix2 } = entry
-  const length = family === 'IPv4' ? 4 : 16
-  if (type === 'bitmap:port') return isWithin(port, 0xffff) ? undefined : `no port: ${port}`
-  if (ip === undefined || ip.length !== length) return `no ${family} address`
-  if (type === 'hash:ip') return undefined
-  if (!isWithin(protocol, 255)) return `no protocol: ${protocol}`
-  if (!isWithin(port, 0xffff)) return `no port: ${port}`
-  if (type === 'hash:ip,port') return undefined
-  if (ip2 === undefined || ip2.length !== length) return `no second ${family} address`
-  if (type === 'hash:ip,port,ip') return undefined
-  return prefix2 !== 0 && isWithin(prefix2, length * 8) ? undefined : `no length of a prefix: ${prefix2}`
-}
-
-function isWithin(value: number | undefined, most: number): boolean {
-  return value !== undefined && Number.isInteger(value) && value >= 0 && value <= most
-}
-
 /** An entry and its position in the message, counted from 1. */
 export interface NumberedEntry {
   readonly entry: IpsetEntry
@@ -192,7 +173,7 @@ const WRITERS: Readonly<Record<IpsetType, ReturnType<typeof writersFor>>> = {
   'bitmap:port': writersFor('bitmap:port'),
 }
 
-/** Returns the writer for entries of IPSET_ATTR_ADT; they must be able to be in the set. */
+/** Returns the writer for entries of IPSET_ATTR_ADT. */
 export function entryWriter({ type, family }: Ipset): Writer<NumberedEntry> {
   return WRITERS[type][family]
 }
@@ -204,9 +185,7 @@ export type Piece =
   | { readonly kind: 'set'; readonly operation: SetOperation; readonly revision: number }
   | {
       readonly kind: 'entries'
-      /** The operation as the caller gave it; `valid` has only the entries that can be sent. */
       readonly operation: EntryOperation
-      readonly valid: EntryOperation
       readonly from: number
       readonly to: number
     }
@@ -216,14 +195,12 @@ type EntryPiece = Extract<Piece, { readonly kind: 'entries' }>
 const ENTRIES_PER_MESSAGE = 500
 const MESSAGE_OVERHEAD_BYTES = 128
 
-/** Splits an operation on entries into pieces, each for a message of `most` entries. */
-export function entryPieces(
-  piece: Omit<EntryPiece, 'kind'>,
-  most: number = ENTRIES_PER_MESSAGE,
-): readonly EntryPiece[] {
+/** Splits an operation on entries into pieces, each for one message. */
+export function entryPieces(operation: EntryOperation): readonly EntryPiece[] {
+  const { length } = operation.entries
   const pieces: EntryPiece[] = []
-  for (let from = piece.from; from < piece.to; from += most)
-    pieces.push({ ...piece, kind: 'entries', from, to: Math.min(from + most, piece.to) })
+  for (let from = 0; from < length; from += ENTRIES_PER_MESSAGE)
+    pieces.push({ kind: 'entries', operation, from, to: Math.min(from + ENTRIES_PER_MESSAGE, length) })
   return pieces
 }
 
@@ -247,16 +224,16 @@ export function writePiece(batch: Batch<Piece>, piece: Piece): void {
   batch.close(piece)
 }
 
-function writeEntries(batch: Batch<Piece>, { valid, from, to }: EntryPiece): void {
+function writeEntries(batch: Batch<Piece>, { operation, from, to }: EntryPiece): void {
   const { out } = batch
   // Without NLM_F_EXCL: an entry that exists, or is gone, already is no error.
-  openIpsetMessage(batch, valid.verb === 'add-entries' ? ipset.IPSET_CMD_ADD : ipset.IPSET_CMD_DEL)
+  openIpsetMessage(batch, operation.verb === 'add-entries' ? ipset.IPSET_CMD_ADD : ipset.IPSET_CMD_DEL)
   // The kernel writes the line of the rejected entry here, in the copy that its answer contains.
-  writeAttributes(out, ENTRIES, { protocol: IPSET_PROTOCOL_MIN, name: valid.set.name, line: 0 })
-  const write = entryWriter(valid.set)
+  writeAttributes(out, ENTRIES, { protocol: IPSET_PROTOCOL_MIN, name: operation.set.name, line: 0 })
+  const write = entryWriter(operation.set)
   out.openNest(ipset.IPSET_ATTR_ADT)
   for (let i = from; i < to; i++) {
-    const entry = valid.entries[i]
+    const entry = operation.entries[i]
     if (entry !== undefined) write(out, { entry, line: i - from + 1 })
   }
   out.close()

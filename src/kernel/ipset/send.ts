@@ -14,7 +14,6 @@ import {
   entriesIn,
   entryPieces,
   type Piece,
-  whyNotEntry,
   writePiece,
 } from './messages.ts'
 import {
@@ -26,7 +25,6 @@ import {
   type IpsetType,
   ipsetError,
   REFUSED,
-  SET_NAME_BYTES_MAX,
   SET_TYPES,
   TYPE,
 } from './state.ts'
@@ -38,8 +36,8 @@ const EPERM = errnoNumber('EPERM')
 
 /**
  * Sends pieces. The kernel stops processing a message at the first entry that it rejects. kprobe then sends the
- * entries after it again, in smaller messages and before anything else: one entry does not affect another, and a full
- * set takes at most a few messages per entry. Throws NetlinkError for a piece that cannot be encoded.
+ * entries after it again, before anything else: one entry does not affect another. Throws NetlinkError for a piece that
+ * cannot be encoded.
  */
 export function sendPieces(sender: Sender, pieces: readonly Piece[]): Promise<Sent<Piece>> {
   const lines = new Map<number, number>()
@@ -77,33 +75,25 @@ function refusedLine(view: ByteView, message: Message): number {
   }
 }
 
-/** A message that is sent again has this many times fewer entries. */
-const SHRINK = 8
-
 /** Computes what to send again. `lines` maps a sequence number to the rejected entry, counted from 1. */
 function followUp(refusals: readonly Refused<Piece>[], lines: ReadonlyMap<number, number>): FollowUp<Piece> {
   const refused: Refused<Piece>[] = []
   const again: Piece[] = []
   for (const refusal of refusals) {
     const [culprit, rest] = culpritOf(refusal, lines.get(refusal.sequence ?? 0) ?? 0)
-    if (culprit !== undefined) refused.push({ ...refusal, tag: culprit })
+    refused.push({ ...refusal, tag: culprit })
     again.push(...rest)
   }
   return { refused, again }
 }
 
-/** Returns the part of a piece that the kernel rejected, and the parts to send again. */
-function culpritOf(
-  { tag: piece, errno }: Refused<Piece>,
-  line: number,
-): readonly [Piece | undefined, readonly Piece[]] {
-  const count = entriesIn(piece)
+/** Returns the part of a piece that the kernel rejected, and the rest, which is sent again. */
+function culpritOf({ tag: piece, errno }: Refused<Piece>, line: number): readonly [Piece, readonly Piece[]] {
   // Without the set, or the right to change it, the kernel rejects every entry.
-  if (piece.kind === 'set' || count <= 1 || errno === ENOENT || errno === EPERM) return [piece, []]
-  const most = Math.max(1, Math.floor(count / SHRINK))
-  if (line < 1 || line > count) return [undefined, entryPieces(piece, most)]
+  const isWhole = line < 1 || line > entriesIn(piece) || errno === ENOENT || errno === EPERM
+  if (piece.kind === 'set' || isWhole) return [piece, []]
   const at = piece.from + line - 1
-  return [{ ...piece, from: at, to: at + 1 }, entryPieces({ ...piece, from: at + 1 }, most)]
+  return [{ ...piece, from: at, to: at + 1 }, at + 1 < piece.to ? [{ ...piece, from: at + 1 }] : []]
 }
 
 /** The revisions of a type that the kernel supports. */
@@ -151,7 +141,7 @@ export function sharedRevision(type: IpsetType, { min, max }: Revisions): number
 
 interface Prepared {
   readonly pieces: readonly Piece[]
-  /** Failures of operations and entries that cannot be sent. */
+  /** The failure of a set of a type that kernel and kprobe do not share. */
   readonly failures: readonly IpsetFailure[]
 }
 
@@ -181,12 +171,7 @@ export function prepare(
   operation: IpsetOperation,
   revisionsOf: (set: Ipset) => Revisions | undefined,
 ): Prepared {
-  const tooLong = namesIn(operation).find(name => Buffer.byteLength(name) > SET_NAME_BYTES_MAX || name === '')
-  if (tooLong !== undefined) {
-    const why = `the name of a set has 1 to ${SET_NAME_BYTES_MAX} bytes, unlike ${JSON.stringify(tooLong)}`
-    return nothing(operation, { errno: errnoNumber('EINVAL'), why })
-  }
-  if (isOnEntries(operation)) return prepareEntries(operation)
+  if (isOnEntries(operation)) return { pieces: entryPieces(operation), failures: [] }
   if (operation.verb !== 'create') return { pieces: [{ kind: 'set', operation, revision: 0 }], failures: [] }
   const { set } = operation
   const revisions = revisionsOf(set)
@@ -195,51 +180,8 @@ export function prepare(
   const known = `0 to ${SET_TYPES[set.type].revisionMax}`
   const why =
     revisions && `the kernel has revisions ${revisions.min} to ${revisions.max}, kprobe knows ${known}`
-  return nothing(operation, { errno: IPSET_ERR_FIND_TYPE, why })
-}
-
-function namesIn(operation: IpsetOperation): readonly string[] {
-  switch (operation.verb) {
-    case 'swap':
-      return [operation.name, operation.with]
-    case 'destroy':
-      return [operation.name]
-    default:
-      return [operation.set.name]
-  }
-}
-
-/** Skips entries that cannot be in the set, and reports each as a failure. */
-function prepareEntries(operation: EntryOperation): Prepared {
-  const { set, entries, groups } = operation
-  const failures: IpsetFailure[] = []
-  const faulty = new Set<number>()
-  for (let i = 0; i < entries.length; i++) {
-    const entry = entries[i]
-    const why = entry && whyNotEntry(set, entry)
-    if (entry === undefined || why === undefined) continue
-    faulty.add(i)
-    const culprit = [{ entry, group: groups[i] ?? '' }]
-    failures.push(failureOf(operation, culprit, { errno: errnoNumber('EINVAL'), extendedAck: why }))
-  }
-  const isGood = (_: unknown, i: number): boolean => !faulty.has(i)
-  const valid =
-    faulty.size === 0
-      ? operation
-      : { ...operation, entries: entries.filter(isGood), groups: groups.filter(isGood) }
-  return { pieces: entryPieces({ operation, valid, from: 0, to: valid.entries.length }), failures }
-}
-
-function nothing(
-  operation: IpsetOperation,
-  { errno, why }: { readonly errno: number; readonly why: string | undefined },
-): Prepared {
-  return { pieces: [], failures: [failureOf(operation, ownedBy(operation), { errno, extendedAck: why })] }
-}
-
-function ownedBy(operation: IpsetOperation): IpsetFailure['entries'] {
-  if (!isOnEntries(operation)) return []
-  return operation.entries.map((entry, i) => ({ entry, group: operation.groups[i] ?? '' }))
+  const failure = failureOf(operation, [], { errno: IPSET_ERR_FIND_TYPE, extendedAck: why })
+  return { pieces: [], failures: [failure] }
 }
 
 const ENOENT = errnoNumber('ENOENT')
@@ -248,15 +190,13 @@ const ENOENT = errnoNumber('ENOENT')
 export function failureFrom({ tag: piece, errno, extendedAck }: Refused<Piece>): IpsetFailure | undefined {
   const { verb } = piece.operation
   if (errno === ENOENT && (verb === 'destroy' || verb === 'delete-entries')) return undefined
-  const entries =
-    piece.kind === 'set'
-      ? []
-      : ownedBy({
-          ...piece.valid,
-          entries: piece.valid.entries.slice(piece.from, piece.to),
-          groups: piece.valid.groups.slice(piece.from, piece.to),
-        })
+  const entries = piece.kind === 'set' ? [] : entriesOf(piece)
   return failureOf(piece.operation, entries, { errno, extendedAck })
+}
+
+function entriesOf({ operation, from, to }: Extract<Piece, { readonly kind: 'entries' }>) {
+  const { entries, groups } = operation
+  return entries.slice(from, to).map((entry, i) => ({ entry, group: groups[from + i] ?? '' }))
 }
 
 export function failureOf(

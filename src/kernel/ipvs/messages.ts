@@ -2,7 +2,7 @@ import { unreachable } from '../../base/errors.ts'
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS, portProtocolOf } from '../../base/ip-packet.ts'
 import { type Octets, readU32be, readU32host, u32be, u32host } from '../../base/octets.ts'
-import { type AttributeWriter, type ByteView, viewOf } from '../../netlink/attribute.ts'
+import type { AttributeWriter, ByteView } from '../../netlink/attribute.ts'
 import { AF_INET, AF_INET6, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { genericSpan, readGenlMsgHdr, writeGenlMsgHdr } from '../../netlink/genetlink.ts'
@@ -27,41 +27,18 @@ import {
   type ListedDestination,
   type RealServer,
   type SERVICE,
-  STATS,
-  type STATS64,
+  type STATS,
   type VirtualAddress,
   type VirtualServer,
 } from './state.ts'
 
-/** An operation and the command that sends it. */
-export interface Step {
-  readonly operation: IpvsOperation
-  readonly command: number
-}
+/** Maximum bytes of a message, without the name of a scheduler. */
+const OPERATION_BYTES_MAX = 192
 
-/** Returns the command for an operation, assuming that the kernel state is as the operation expects. */
-export function firstStep(operation: IpvsOperation): Step {
-  switch (operation.verb) {
-    case 'set-server':
-      return { operation, command: operation.isNew ? ipvs.IPVS_CMD_NEW_SERVICE : ipvs.IPVS_CMD_SET_SERVICE }
-    case 'delete-server':
-      return { operation, command: ipvs.IPVS_CMD_DEL_SERVICE }
-    case 'set-destination':
-      return { operation, command: operation.isNew ? ipvs.IPVS_CMD_NEW_DEST : ipvs.IPVS_CMD_SET_DEST }
-    case 'delete-destination':
-      return { operation, command: ipvs.IPVS_CMD_DEL_DEST }
-    default:
-      return unreachable(operation)
-  }
-}
-
-/** Maximum bytes of a step, without the name of a scheduler. */
-const STEP_BYTES_MAX = 192
-
-export function stepBytesMax({ operation }: Step): number {
+export function operationBytesMax(operation: IpvsOperation): number {
   return operation.verb === 'set-server'
-    ? STEP_BYTES_MAX + operation.server.scheduler.length * 3
-    : STEP_BYTES_MAX
+    ? OPERATION_BYTES_MAX + operation.server.scheduler.length * 3
+    : OPERATION_BYTES_MAX
 }
 
 interface MessageStart {
@@ -71,29 +48,34 @@ interface MessageStart {
   readonly sequence: number
 }
 
-/** Appends the message of a step; `family` is the number of the generic netlink family IPVS. */
-export function writeStep(batch: Batch<Step>, step: Step, family: number): void {
-  const { operation, command } = step
+/** Appends the message of an operation; `family` is the number of the generic netlink family IPVS. */
+export function writeOperation(batch: Batch<IpvsOperation>, operation: IpvsOperation, family: number): void {
   const { out } = batch
-  batch.open(family)
-  writeGenlMsgHdr(out.out, { command, version: ipvs.IPVS_GENL_VERSION })
+  const open = (command: number) => {
+    batch.open(family)
+    writeGenlMsgHdr(out.out, { command, version: ipvs.IPVS_GENL_VERSION })
+  }
   switch (operation.verb) {
     case 'set-server':
+      open(operation.isNew ? ipvs.IPVS_CMD_NEW_SERVICE : ipvs.IPVS_CMD_SET_SERVICE)
       writeServer(out, operation)
       break
     case 'delete-server':
+      open(ipvs.IPVS_CMD_DEL_SERVICE)
       writeAddress(out, operation)
       break
     case 'set-destination':
+      open(operation.isNew ? ipvs.IPVS_CMD_NEW_DEST : ipvs.IPVS_CMD_SET_DEST)
       writeDestination(out, operation)
       break
     case 'delete-destination':
+      open(ipvs.IPVS_CMD_DEL_DEST)
       writeDestinationAddress(out, operation)
       break
     default:
       unreachable(operation)
   }
-  batch.close(step)
+  batch.close(operation)
 }
 
 interface AboutServer {
@@ -189,7 +171,7 @@ export function decodeServer(view: ByteView, message: Message): VirtualServer | 
   const { service } = commandOf(view, message, ipvs.IPVS_CMD_NEW_SERVICE) ?? {}
   if (service === undefined) return undefined
   const { mark, scheduler, flags, timeoutS, netmask } = service
-  const family = familyOfServer(service)
+  const family = service.family === undefined ? undefined : familyOfNumber(service.family)
   if (family === undefined) return undefined
   if (scheduler === undefined) throw malformed('a virtual server without its scheduler', message.start)
   if (mark !== undefined) return undefined
@@ -211,27 +193,23 @@ export function decodeServer(view: ByteView, message: Message): VirtualServer | 
   }
 }
 
-/** Decodes a real server; before Linux 3.18 the answer has no family, and `family` is that of the virtual server. */
-export function decodeDestination(
-  view: ByteView,
-  message: Message,
-  family: Family,
-): ListedDestination | undefined {
+/** Decodes a real server; undefined for an unknown family. Throws NetlinkError. */
+export function decodeDestination(view: ByteView, message: Message): ListedDestination | undefined {
   const { destination } = commandOf(view, message, ipvs.IPVS_CMD_NEW_DEST) ?? {}
   if (destination === undefined) return undefined
   const { address, port, weight, forwarding } = destination
   if (address === undefined || port === undefined || weight === undefined || forwarding === undefined)
     throw malformed('a real server without its address or settings', message.start)
-  const own = destination.family === undefined ? family : familyOfNumber(destination.family)
-  if (own === undefined) return undefined
+  const family = destination.family === undefined ? undefined : familyOfNumber(destination.family)
+  if (family === undefined) return undefined
   return {
     destination: {
-      ip: ipOf(address, own),
+      ip: ipOf(address, family),
       port,
       weight,
       forwarding: forwarding & ipvs.IP_VS_CONN_F_FWD_MASK,
     },
-    stats: statsOf(destination),
+    stats: statsOf(destination.stats),
     activeConnections: destination.activeConnections ?? 0,
     inactiveConnections: destination.inactiveConnections ?? 0,
   }
@@ -260,17 +238,6 @@ function commandOf(view: ByteView, message: Message, command: number): ValuesOf<
   return readAttributes(view, COMMAND, genericSpan(message))
 }
 
-interface HasFamily {
-  readonly family?: number | undefined
-  readonly address?: Octets | undefined
-}
-
-/** Returns the family of a server. Without the attribute, zeros after the first four bytes mean IPv4. */
-function familyOfServer({ family, address = '' }: HasFamily): Family | undefined {
-  if (family !== undefined) return familyOfNumber(family)
-  return /^\0*$/.test(address.slice(4)) ? 'IPv4' : 'IPv6'
-}
-
 function familyOfNumber(family: number): Family | undefined {
   if (family === AF_INET) return 'IPv4'
   return family === AF_INET6 ? 'IPv6' : undefined
@@ -280,25 +247,7 @@ function ipOf(address: Octets, family: Family): Ip {
   return family === 'IPv4' ? address.slice(0, 4) : address
 }
 
-interface HasStats {
-  readonly stats?: Octets | undefined
-  readonly stats64?: ValuesOf<typeof STATS64> | undefined
-}
-
-function statsOf({ stats, stats64 }: HasStats): IpvsStats {
-  if (stats64 !== undefined) {
-    const { connections = 0n, packetsIn = 0n, packetsOut = 0n, bytesIn = 0n, bytesOut = 0n } = stats64
-    return { connections, packetsIn, packetsOut, bytesIn, bytesOut }
-  }
-  const view = viewOf(Buffer.from(stats ?? '', 'latin1'))
-  const span = { start: 0, end: view.bytes.length }
-  const { connections = 0, packetsIn = 0, packetsOut = 0, ...bytes } = readAttributes(view, STATS, span)
-  const { bytesIn = 0n, bytesOut = 0n } = bytes
-  return {
-    connections: BigInt(connections),
-    packetsIn: BigInt(packetsIn),
-    packetsOut: BigInt(packetsOut),
-    bytesIn,
-    bytesOut,
-  }
+function statsOf(stats: ValuesOf<typeof STATS> = {}): IpvsStats {
+  const { connections = 0n, packetsIn = 0n, packetsOut = 0n, bytesIn = 0n, bytesOut = 0n } = stats
+  return { connections, packetsIn, packetsOut, bytesIn, bytesOut }
 }

@@ -2,28 +2,24 @@ import { unreachable } from '../../base/errors.ts'
 import type { Refused } from '../../netlink/batch.ts'
 import type { Words } from '../../netlink/conversation.ts'
 import { errnoName, NetlinkError } from '../../netlink/errors.ts'
-import type { Step } from './messages.ts'
-import {
-  destinationKey,
-  IPVS_CMD_NEW_DEST,
-  IPVS_CMD_NEW_SERVICE,
-  IPVS_CMD_SET_DEST,
-  IPVS_CMD_SET_SERVICE,
-  type IpvsOperation,
-  type ServerKey,
-  serverKey,
-} from './state.ts'
+import { destinationKey, type IpvsOperation, serverKey } from './state.ts'
 
-export function refusalOf({ tag: step, ...refused }: Refused<Step>): Refusal {
+export interface IpvsFailure {
+  readonly operation: IpvsOperation
+  /** Name of the errno: ENOENT of set-server means that the kernel lacks the scheduler. */
+  readonly code: string
+  readonly error: Error
+}
+
+export function failureOf({ tag: operation, ...refused }: Refused<IpvsOperation>): IpvsFailure {
   const code = errnoName(refused.errno)
-  const extendedAck = refused.extendedAck ?? explanationOf(step, code)
-  const error = new NetlinkError({ ...describeOperation(step.operation), ...refused, extendedAck })
-  return { step, code, error }
+  const extendedAck = refused.extendedAck ?? explanationOf(operation, code)
+  const error = new NetlinkError({ ...describeOperation(operation), ...refused, extendedAck })
+  return { operation, code, error }
 }
 
 /** Explains an errno where its own words do not suffice; the kernel sends no explanation. */
-function explanationOf({ operation }: Step, code: string): string | undefined {
-  const { verb, server } = operation
+function explanationOf({ verb, server }: IpvsOperation, code: string): string | undefined {
   if (code === 'ESRCH') return 'there is no such virtual server'
   if (code === 'EPERM') return 'IPVS needs CAP_NET_ADMIN in the first user namespace'
   return verb === 'set-server' && code === 'ENOENT'
@@ -59,68 +55,29 @@ export function describeObject(operation: IpvsOperation): string {
   }
 }
 
-export interface Refusal {
-  readonly step: Step
-  readonly code: string
-  readonly error: Error
-}
-
-interface FollowUp {
-  /** The steps to send again, in this order. */
-  readonly again: readonly Step[]
-  readonly failures: readonly Refusal[]
+/** Tests whether an object that was to be deleted is gone, or its virtual server is (ip_vs_genl_set_cmd of ip_vs_ctl.c). */
+export function isGone({ operation: { verb }, code }: IpvsFailure): boolean {
+  if (verb === 'delete-server') return code === 'ESRCH'
+  return verb === 'delete-destination' && (code === 'ESRCH' || code === 'ENOENT')
 }
 
 /**
- * Makes operations idempotent: an object that exists is changed, one that is missing is created, and one that is gone
- * needs no deletion (ip_vs_genl_set_cmd and its callees in net/netfilter/ipvs/ip_vs_ctl.c). EEXIST applies to both
- * kinds of server. ESRCH means that the virtual server is missing. ENOENT means, for a real server, that it is
- * missing, and for a virtual server, that its scheduler is.
+ * Tests whether the kernel holds other servers than the operations were made for: a new one exists, or one to change is
+ * missing. ESRCH means that the virtual server is missing, ENOENT of a real server that this one is. The real servers of
+ * a virtual server that the kernel rejects lack it, too.
  */
-export function followUp(refusals: readonly Refusal[]): FollowUp {
-  const remade = new Set<ServerKey>()
-  const again: Step[] = []
-  const failures: Refusal[] = []
-  for (const refusal of refusals) {
-    const next = nextStep(refusal, remade)
-    if (next === 'failed') failures.push(refusal)
-    else if (next !== 'done') again.push(next)
-  }
-  return { again, failures }
-}
-
-/** Returns the failures of a second round: only deleting an object that is gone is no failure. */
-export function lastFailures(refusals: readonly Refusal[]): readonly Refusal[] {
-  return refusals.filter(refusal => !isGone(refusal))
-}
-
-function nextStep(refusal: Refusal, remade: Set<ServerKey>): Step | 'done' | 'failed' {
-  const { step, code } = refusal
-  const { operation, command } = step
-  switch (operation.verb) {
-    case 'set-server':
-      if (command === IPVS_CMD_NEW_SERVICE && code === 'EEXIST')
-        return { operation, command: IPVS_CMD_SET_SERVICE }
-      if (command !== IPVS_CMD_SET_SERVICE || code !== 'ESRCH') return 'failed'
-      remade.add(serverKey(operation.server))
-      return { operation, command: IPVS_CMD_NEW_SERVICE }
-    case 'set-destination':
-      if (command === IPVS_CMD_NEW_DEST && code === 'EEXIST') return { operation, command: IPVS_CMD_SET_DEST }
-      if (command === IPVS_CMD_SET_DEST && code === 'ENOENT') return { operation, command: IPVS_CMD_NEW_DEST }
-      // Its virtual server was missing before, and is created again before this step is sent again.
-      return code === 'ESRCH' && remade.has(serverKey(operation.server))
-        ? { operation, command: IPVS_CMD_NEW_DEST }
-        : 'failed'
-    case 'delete-server':
-    case 'delete-destination':
-      return isGone(refusal) ? 'done' : 'failed'
-    default:
-      return unreachable(operation)
-  }
-}
-
-function isGone({ step, code }: Refusal): boolean {
-  const { verb } = step.operation
-  if (verb === 'delete-server') return code === 'ESRCH'
-  return verb === 'delete-destination' && (code === 'ESRCH' || code === 'ENOENT')
+export function meetsOtherServers(failures: readonly IpvsFailure[]): boolean {
+  const rejected = new Set(
+    failures.flatMap(({ operation }) =>
+      operation.verb === 'set-server' ? [serverKey(operation.server)] : [],
+    ),
+  )
+  return failures.some(({ operation: { verb, server }, code }) => {
+    if (code === 'EEXIST') return true
+    if (verb === 'set-server') return code === 'ESRCH'
+    return (
+      verb === 'set-destination' &&
+      (code === 'ENOENT' || (code === 'ESRCH' && !rejected.has(serverKey(server))))
+    )
+  })
 }

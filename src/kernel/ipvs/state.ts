@@ -4,7 +4,6 @@ import { readU32host, u32be } from '../../base/octets.ts'
 import { compareTexts } from '../../base/text.ts'
 import {
   type Codec,
-  nestedOctets,
   octets,
   paddedOctets,
   string,
@@ -75,20 +74,10 @@ const flags: Codec<number> = {
   },
 }
 
-/** IPVS_*_ATTR_STATS64 (Linux 4.1). */
-export const STATS64 = attributeSet({
+export const STATS = attributeSet({
   connections: [1, u64host],
   packetsIn: [2, u64host],
   packetsOut: [3, u64host],
-  bytesIn: [4, u64host],
-  bytesOut: [5, u64host],
-})
-
-/** IPVS_*_ATTR_STATS: counts other than bytes wrap after 32 bits. */
-export const STATS = attributeSet({
-  connections: [1, u32host],
-  packetsIn: [2, u32host],
-  packetsOut: [3, u32host],
   bytesIn: [4, u64host],
   bytesOut: [5, u64host],
 })
@@ -116,11 +105,10 @@ export const DESTINATION = attributeSet({
   connectionsLow: [6, u32host],
   activeConnections: [7, u32host],
   inactiveConnections: [8, u32host],
-  /** Kept as bytes: they matter only where STATS64 is missing. */
-  stats: [10, nestedOctets],
-  /** AF_*, since Linux 3.18. */
+  /** AF_*. */
   family: [11, u16host],
-  stats64: [12, nested(STATS64)],
+  /** IPVS_DEST_ATTR_STATS64. */
+  stats: [12, nested(STATS)],
 })
 
 /** The first-level attributes of a command. */
@@ -232,15 +220,12 @@ export function sameDestination(a: RealServer, b: RealServer): boolean {
   return a === b || (a.weight === b.weight && a.forwarding === b.forwarding)
 }
 
-/**
- * One message to IPVS. The kernel carries out each by itself (kernel.md 5). Operations are idempotent: one that sets
- * an object changes it if it exists, and one that deletes an object succeeds if it is gone.
- */
+/** One message to IPVS. The kernel carries out each by itself (kernel.md 5). */
 export type IpvsOperation = { readonly group: string } & (
   | {
       readonly verb: 'set-server'
       readonly server: VirtualServer
-      /** The kernel is expected not to have the server. */
+      /** The kernel rejects a new server that exists, and a change of one that does not. */
       readonly isNew: boolean
     }
   | { readonly verb: 'delete-server'; readonly server: VirtualAddress }

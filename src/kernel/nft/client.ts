@@ -3,20 +3,12 @@ import type { Octets } from '../../base/octets.ts'
 import { ByteWriter } from '../../netlink/attribute.ts'
 import { Connection, type ConnectionOptions, sendDatagram } from '../../netlink/connection.ts'
 import type { Burst } from '../../netlink/conversation.ts'
-import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { setSequence } from '../../netlink/message.ts'
 import { isNetlinkFailure } from '../../netlink/transport.ts'
 import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
 import { encodeBatch } from './encode.ts'
-import {
-  failuresOf,
-  isStale,
-  type OperationFailure,
-  type Replies,
-  type UnwritableRule,
-  unwritableRules,
-} from './failures.ts'
-import { type IndexOfIpset, type IpsetNames, rememberIpsets } from './ipset-match.ts'
+import { failuresOf, isStale, type OperationFailure, type Replies } from './failures.ts'
+import type { IpsetNames } from './ipset-match.ts'
 import { type Listing, listTables, readCounters } from './list.ts'
 import {
   type ChainListing,
@@ -29,10 +21,8 @@ import {
 } from './list-chains.ts'
 import type { TableName } from './state.ts'
 import {
-  addsRule,
   type EncodedTransaction,
   elementsIn,
-  errorWordsOf,
   nameGeneration,
   nextGeneration,
   splitBatch,
@@ -43,7 +33,10 @@ import {
 export interface NftClient {
   /** Reads the generation (NFT_MSG_GETGEN): each commit in this network namespace raises it. Synchronous, under 10 us. */
   generation(): number
-  /** Sends one batch. The result has the kernel's answer; only a bug of ours throws. */
+  /**
+   * Sends one batch. The result has the kernel's answer. Rejects, and sends nothing, for a rule about an ipset that does not
+   * exist or cannot be looked up.
+   */
   commit(transaction: Transaction, options?: CommitOptions): Promise<CommitResult>
   /**
    * Reads whole tables between two reads of the generation, and repeats that until no other program commits
@@ -174,11 +167,8 @@ class NetlinkNftClient implements NftClient {
     const startMs = this.#clock.nowMs()
     const first = transaction[0]
     if (first === undefined) return this.#nothing()
-    const indexOf = transaction.some(addsRule) ? rememberIpsets(this.#ipsets).indexOf : NO_INDEX
-    const unwritable = indexOf === NO_INDEX ? [] : unwritableRules(transaction, indexOf)
-    if (unwritable.length > 0) return this.#unsent(unwritable)
     const out = this.#takeBuffer()
-    const batch = await this.#encode(transaction, out, indexOf)
+    const batch = await this.#encode(transaction, out)
     const before = await options.follows
     if (before !== undefined && (before.outcome !== 'committed' || before.foreign))
       return { ...this.#nothing(), outcome: 'stale' }
@@ -266,22 +256,6 @@ class NetlinkNftClient implements NftClient {
     return { outcome: 'committed', generation, foreign, ...nothing }
   }
 
-  /** Refuses what cannot be encoded as the kernel would reject it: the whole batch, with an error for each culprit. */
-  #unsent(rules: readonly UnwritableRule[]): CommitResult {
-    const failures = rules.map(({ operation, error }) => ({
-      operation,
-      elements: [],
-      code: error.code,
-      error: new NetlinkError({
-        ...errorWordsOf(operation, []),
-        errno: errnoNumber(error.code),
-        extendedAck: error.message,
-        cause: error,
-      }),
-    }))
-    return { ...this.#nothing(), outcome: 'refused', failures }
-  }
-
   /** Gives the buffer of an earlier batch, if it is not in use. */
   #takeBuffer(): ByteWriter {
     const spare = this.#spare
@@ -291,11 +265,7 @@ class NetlinkNftClient implements NftClient {
     return spare
   }
 
-  async #encode(
-    transaction: Transaction,
-    out: ByteWriter,
-    indexOfIpset: IndexOfIpset,
-  ): Promise<EncodedTransaction> {
+  async #encode(transaction: Transaction, out: ByteWriter): Promise<EncodedTransaction> {
     // An upper limit: the exact count is known only after encoding.
     const firstSequence = this.#connection.takeSequences(transaction.length + elementsIn(transaction) + 2)
     const elementListBytesMax = this.#connection.sendLimitBytes - BATCH_OVERHEAD_BYTES
@@ -304,7 +274,7 @@ class NetlinkNftClient implements NftClient {
       firstSequence,
       elementListBytesMax,
       generation,
-      indexOfIpset,
+      indexOfIpset: name => this.#ipsets?.indexOf(name),
       out,
     })
     const isSmall = transaction.length + elementsIn(transaction) <= ASYNC_ELEMENTS
@@ -362,7 +332,6 @@ interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'forei
   readonly replies: Replies
 }
 
-const NO_INDEX: IndexOfIpset = () => undefined
 const NO_REPLIES: Replies = { errors: [], loss: undefined }
 
 /**

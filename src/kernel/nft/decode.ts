@@ -1,5 +1,6 @@
 import { bytesFromOctets, type Octets } from '../../base/octets.ts'
-import { type ByteView, viewOf } from '../../netlink/attribute.ts'
+import { type ByteView, forEachAttribute, viewOf } from '../../netlink/attribute.ts'
+import { NLA_HDRLEN } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import {
@@ -15,10 +16,12 @@ import { expressionOf, verdictOf } from './expression-attributes.ts'
 import type { NameOfIpset } from './ipset-match.ts'
 import {
   CHAIN,
+  COUNTER_EXPRESSION,
   type DATA,
   EXPRESSION_LIST,
   GENERATION,
   RULE,
+  RULE_BYTES,
   RULE_PLACE,
   SET,
   type SET_ELEMENT,
@@ -101,6 +104,57 @@ export function decodeRule(
     chain: required(chain, 'chain', message),
     value: { expressions: expressions.map(each => expressionOf(each, nameOf)), comment },
   }
+}
+
+export interface RuleBytes {
+  readonly table: string
+  readonly chain: string
+  readonly handle: bigint
+  /** As CompiledRule.compiled. */
+  readonly compiled: Octets
+  readonly userdata: Octets | undefined
+  /** The sum of its counters. */
+  readonly packets: bigint
+}
+
+/**
+ * Decodes NFT_MSG_NEWRULE to the bytes of its expressions, with counters at zero, which it clears in the message. No other
+ * expression that kprobe compiles has a state: the kernel lists what xtables' structures keep for themselves (statistic,
+ * nfacct) as zeros. A rule with `quota`, `limit` or `connlimit` is not kprobe's, and never equal to one that is.
+ */
+export function decodeRuleBytes(view: ByteView, message: Message): RuleBytes {
+  const { table, chain, handle, expressions, userdata } = attributesIn(view, message, RULE_BYTES)
+  const { start, end } = expressions ?? { start: message.end, end: message.end }
+  let packets = 0n
+  forEachAttribute(view, start, end, (_, from, to) => {
+    packets += clearCounter(view, from, to)
+  })
+  return {
+    table: required(table, 'table', message),
+    chain: required(chain, 'chain', message),
+    handle: required(handle, 'handle', message),
+    compiled: view.bytes.toString('latin1', start, end),
+    userdata,
+    packets,
+  }
+}
+
+/** `counter` and its NUL, as two words in host order. */
+const [COUN, TER] = [0x6e756f63, 0x00726574]
+
+/** Clears an expression that is a counter. Returns its packets; 0 for any other expression. */
+function clearCounter(view: ByteView, start: number, end: number): bigint {
+  const { data } = view
+  // The kernel writes the name first: most expressions need no more than a glance at it.
+  const name = start + NLA_HDRLEN
+  if (end - name < 8 || data.getUint32(name, true) !== COUN || data.getUint32(name + 4, true) !== TER)
+    return 0n
+  const { counter } = readAttributes(view, COUNTER_EXPRESSION, { start, end })
+  if (counter?.packets === undefined || counter.bytes === undefined) return 0n
+  const packets = data.getBigUint64(counter.packets)
+  data.setBigUint64(counter.packets, 0n)
+  data.setBigUint64(counter.bytes, 0n)
+  return packets
 }
 
 export function readCompiled({ compiled }: CompiledRule, nameOf?: NameOfIpset): Rule {

@@ -1,17 +1,13 @@
 import type { DatagramReplies } from '../../netlink/connection.ts'
 import type { BurstError } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import { isNetlinkFailure, type SystemError } from '../../netlink/transport.ts'
-import { type IndexOfIpset, missingIpset } from './ipset-match.ts'
-import { isCompiled, type NftFamily } from './state.ts'
+import type { NftFamily } from './state.ts'
 import {
   addsRule,
   type EncodedTransaction,
   errorWordsOf,
   type Operation,
   type OwnedElement,
-  type RuleAddition,
-  type Transaction,
 } from './transaction.ts'
 
 export interface OperationFailure {
@@ -109,33 +105,4 @@ export function missingPart(operation: Operation, expression: string | undefined
 
 function lacks(what: string, { module, option }: Part): string {
   return `this kernel has no ${what}: the module ${module} is missing (${option}); install it, or load it with modprobe ${module}`
-}
-
-export interface UnwritableRule {
-  readonly operation: Operation
-  readonly error: NetlinkError | SystemError
-}
-
-/** Returns the added rules whose sets do not exist or cannot be looked up. Compiled rules contain numbers already. */
-export function unwritableRules(transaction: Transaction, indexOf: IndexOfIpset): readonly UnwritableRule[] {
-  const unwritable: UnwritableRule[] = []
-  for (const operation of transaction) {
-    const error = addsRule(operation) ? whyUnwritable(operation, indexOf) : undefined
-    if (error !== undefined) unwritable.push({ operation, error })
-  }
-  return unwritable
-}
-
-function whyUnwritable({ rule }: RuleAddition, indexOf: IndexOfIpset): UnwritableRule['error'] | undefined {
-  if (isCompiled(rule)) return undefined
-  for (const expression of rule.expressions) {
-    if (expression.kind !== 'ipset') continue
-    try {
-      if (indexOf(expression.set) === undefined) return missingIpset(expression.set)
-    } catch (error) {
-      if (isNetlinkFailure(error)) return error
-      throw error
-    }
-  }
-  return undefined
 }

@@ -47,7 +47,7 @@ export function matchAttributesOf(
   return { name: MATCH_NAME, revision: REVISION, info: head + NO_CONDITIONS }
 }
 
-export function missingIpset(set: string): NetlinkError {
+function missingIpset(set: string): NetlinkError {
   return new NetlinkError({
     operation: 'match',
     object: `ipset ${set}`,
@@ -85,22 +85,4 @@ export interface IpsetNames {
   /** Throws NetlinkError or SystemError when the lookup fails. */
   readonly indexOf: IndexOfIpset
   readonly nameOf: NameOfIpset
-}
-
-/** Caches lookups during one commit or one listing: each set is looked up once. */
-export function rememberIpsets(names: IpsetNames | undefined): IpsetNames {
-  if (names === undefined) return { indexOf: () => undefined, nameOf: () => undefined }
-  return {
-    indexOf: remembered(name => names.indexOf(name)),
-    nameOf: remembered(index => names.nameOf(index)),
-  }
-}
-
-function remembered<K, V>(ask: (key: K) => V): (key: K) => V {
-  const known = new Map<K, { readonly value: V }>()
-  return key => {
-    const answer = known.get(key) ?? { value: ask(key) }
-    known.set(key, answer)
-    return answer.value
-  }
 }

@@ -2,20 +2,11 @@ import type { Clock } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import * as nft from './constants.ts'
-import {
-  decodeChain,
-  decodeCounters,
-  decodeElements,
-  decodeRule,
-  decodeSet,
-  decodeTable,
-  familyOf,
-} from './decode.ts'
-import { type Attempt, dumpRequest, getRequest, readSettled, type Settled } from './dump.ts'
-import { type IpsetNames, type NameOfIpset, rememberIpsets } from './ipset-match.ts'
+import { decodeChain, decodeCounters, decodeElements, decodeRule, decodeSet, decodeTable } from './decode.ts'
+import { type Attempt, dumpRequest, readSettled, type Settled } from './dump.ts'
+import type { IpsetNames, NameOfIpset } from './ipset-match.ts'
 import { dumpChain } from './list-chains.ts'
 import type {
   AnyTable,
@@ -51,8 +42,8 @@ export async function listTables(
   names: readonly TableName[],
 ): Promise<Listing> {
   const object = names.map(({ family, name }) => `table ${family} ${name}`).join(', ')
+  const nameOf: NameOfIpset = index => ipsets?.nameOf(index)
   const read = async (attempt: Attempt) => {
-    const { nameOf } = rememberIpsets(ipsets)
     const tables: Table[] = []
     for (const name of names) {
       if (attempt.isOver) break
@@ -64,22 +55,6 @@ export async function listTables(
   }
   const { value, ...rest } = await readSettled({ connection, clock, object, read })
   return { ruleset: { tables: value }, ...rest }
-}
-
-/** Lists the tables of all programs in the families of NftFamily. A commit meanwhile may tear the list. Throws NetlinkError. */
-export async function listTableNames(connection: Connection): Promise<readonly TableName[]> {
-  const names: TableName[] = []
-  await connection.dump({
-    operation: 'list',
-    object: 'tables',
-    build: sequence =>
-      getRequest({ type: nft.NFT_MSG_GETTABLE, flags: NLM_F_DUMP, family: nft.NFPROTO_UNSPEC, sequence }),
-    onMessage(view, message) {
-      const family = familyOf(view, message)
-      if (family === 'ip' || family === 'ip6') names.push({ family, name: decodeTable(view, message).name })
-    },
-  })
-  return names
 }
 
 interface AllTablesOptions extends ListContext {
@@ -99,8 +74,8 @@ export async function listAllTables({
   attemptsMax,
   known,
 }: AllTablesOptions): Promise<Omit<Settled<readonly AnyTable[]>, 'generation'>> {
+  const nameOf: NameOfIpset = index => ipsets?.nameOf(index)
   const read = async (attempt: Attempt) => {
-    const { nameOf } = rememberIpsets(ipsets)
     const tables: AnyTable[] = []
     for (const family of HOOK_FAMILIES) {
       for (const head of await readHeads(attempt, { family, name: '' }, 'tables of family')) {
@@ -220,10 +195,8 @@ export async function listHandles(
 ): Promise<readonly HandledRule[]> {
   const rules: HandledRule[] = []
   try {
-    await dumpChain(connection, place, (spans, view, message) => {
-      const { value } = decodeRule(view, message)
-      const [handle, packets] = [spans.handle(view), spans.packets(view)]
-      rules.push({ handle, rule: value, compiled: spans.compiled(view), packets })
+    await dumpChain(connection, place, ({ handle, compiled, packets }, view, message) => {
+      rules.push({ handle, rule: decodeRule(view, message).value, compiled, packets })
     })
   } catch (error) {
     if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error

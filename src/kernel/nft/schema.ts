@@ -1,4 +1,15 @@
-import { nestedOctets, octets, s32be, string, u8, u16be, u32be, u64be } from '../../netlink/codecs.ts'
+import {
+  type Codec,
+  nestedOctets,
+  octets,
+  s32be,
+  string,
+  u8,
+  u16be,
+  u32be,
+  u64be,
+} from '../../netlink/codecs.ts'
+import { malformed, unencodable } from '../../netlink/errors.ts'
 import { attributeSet, listOf, nested, type Tagged, unionOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 
@@ -306,6 +317,44 @@ export const COMPILED_RULE = attributeSet({
   expressions: [nft.NFTA_RULE_EXPRESSIONS, nestedOctets],
   compat: [5, nested(COMPAT)],
   userdata: [nft.NFTA_RULE_USERDATA, octets],
+})
+
+/** The position of an attribute's payload in its message, which is only read. */
+const position: Codec<{ readonly start: number; readonly end: number }> = {
+  write: notWritten,
+  read: (_view, start, end) => ({ start, end }),
+}
+
+/** The position of a number of eight bytes, which is only read. */
+export const positionOfWide: Codec<number> = {
+  write: notWritten,
+  read(_view, start, end) {
+    if (end - start !== 8) throw malformed(`a number of ${end - start} bytes instead of 8`, start)
+    return start
+  },
+}
+
+function notWritten(): never {
+  throw unencodable('a position in a message')
+}
+
+/** A rule whose expressions are kept as bytes: a shared table has a hundred thousand rules. */
+export const RULE_BYTES = attributeSet({
+  table: [nft.NFTA_RULE_TABLE, string],
+  chain: [nft.NFTA_RULE_CHAIN, string],
+  handle: [nft.NFTA_RULE_HANDLE, u64be],
+  expressions: [nft.NFTA_RULE_EXPRESSIONS, position],
+  userdata: [nft.NFTA_RULE_USERDATA, octets],
+})
+
+const COUNTER_POSITIONS = attributeSet({
+  bytes: [nft.NFTA_COUNTER_BYTES, positionOfWide],
+  packets: [nft.NFTA_COUNTER_PACKETS, positionOfWide],
+})
+
+/** An expression that is a counter. */
+export const COUNTER_EXPRESSION = attributeSet({
+  counter: [nft.NFTA_EXPR_DATA, nested(COUNTER_POSITIONS)],
 })
 
 export const RULE_PLACE = attributeSet({

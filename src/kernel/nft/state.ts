@@ -106,7 +106,7 @@ export interface ObservedRule {
   readonly handle: bigint
   /** As CompiledRule.compiled: counters are zero. */
   readonly compiled: Octets
-  readonly userdata?: Octets
+  readonly userdata?: Octets | undefined
 }
 
 /** Tables by name, as `ip nat`; a table that does not exist is absent. */

@@ -1,17 +1,12 @@
-import type { Clock } from '../../base/clock.ts'
 import { type Cidr, familyOf, type Ip, type IpFilter } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { u32host } from '../../base/octets.ts'
-import { createNftClient } from '../../kernel/nft/client.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import { TYPE_ICMP6_TYPE, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import { constant } from '../../kernel/nft/expression-attributes.ts'
-import { listTableNames } from '../../kernel/nft/list.ts'
 import type { Chain, Element, NftFamily, NftSet, Rule } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { Protocol } from '../../model/service.ts'
-import { Connection } from '../../netlink/connection.ts'
-import type { Transport } from '../../netlink/transport.ts'
 import {
   compare,
   destinationAddress,
@@ -73,15 +68,11 @@ export function isTraceTable(name: string): boolean {
 }
 
 /**
- * Makes the tables that set the trace bit of packets. With `owned`, the kernel (5.12) removes them when the socket that
- * wrote them is closed, also by SIGKILL. Other packets meet only the rules that select: two lookups for places, and a
- * comparison for each pair of prefixes. Families that nothing matches in have no table.
+ * Makes the tables that set the trace bit of packets. The kernel (5.12) removes them when the socket that wrote them is
+ * closed, also by SIGKILL. Other packets meet only the rules that select: two lookups for places, and a comparison for
+ * each pair of prefixes. Families that nothing matches in have no table.
  */
-export function traceTables(
-  name: string,
-  match: TraceMatch,
-  { owned }: { readonly owned: boolean },
-): Transaction {
+export function traceTables(name: string, match: TraceMatch): Transaction {
   return NFT_FAMILIES.filter(family => concerns(family, match)).flatMap(family => {
     const layout = LAYOUTS[family]
     const at = { family, table: name }
@@ -90,7 +81,7 @@ export function traceTables(
       {
         ...at,
         verb: 'add-table',
-        flags: owned ? nft.NFT_TABLE_F_OWNER : 0,
+        flags: nft.NFT_TABLE_F_OWNER,
         comment: 'removed when kprobe trace ends',
       },
       ...sets.flatMap(({ set, elements }): Operation[] => [
@@ -276,31 +267,4 @@ function startTrace(perSecond: number): Expressions {
     constant(WORK, '\x01'),
     { kind: 'meta-set', key: nft.NFT_META_NFTRACE, sreg: WORK },
   ]
-}
-
-interface Kernel {
-  readonly openTransport: () => Transport
-  readonly clock: Clock
-}
-
-/**
- * Removes the trace tables that no socket owns: kernels before 5.12 know no owner, and a process that was killed has left
- * them. The kernel keeps those of a running trace. Gives their names. Throws what the kernel answers to the list.
- */
-export async function removeTraceTables({ openTransport, clock }: Kernel): Promise<readonly string[]> {
-  const connection = new Connection({ transport: openTransport(), clock })
-  const names = await listTableNames(connection).finally(() => connection.close())
-  const left = names.filter(({ name }) => isTraceTable(name))
-  if (left.length === 0) return []
-  const client = createNftClient({ transport: openTransport(), clock })
-  const removed: string[] = []
-  try {
-    for (const { family, name } of left) {
-      const { outcome } = await client.commit([{ verb: 'delete-table', family, table: name }])
-      if (outcome === 'committed') removed.push(`table ${family} ${name}`)
-    }
-  } finally {
-    await client.close()
-  }
-  return removed
 }

@@ -2,7 +2,6 @@ import { type Clock, pause } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { anyContains, formatIp, type Ip } from '../../base/ip.ts'
 import { count } from '../../base/text.ts'
-import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import {
   type IpvsOperation,
   serverKey,
@@ -15,7 +14,6 @@ import type { NftFamily, Observed, Ruleset, Table } from '../../kernel/nft/state
 import type { Transaction } from '../../kernel/nft/transaction.ts'
 import { placeOfTable } from '../../kernel/xt/scope.ts'
 import type { ApiEndpoint } from '../../model/reserved.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import {
   CHAIN_LATE_OUTPUT,
@@ -68,9 +66,7 @@ async function removeIpvs(owner: IpvsOwner, context: CleanupContext): Promise<Ip
   if (proxy !== undefined) return undefined
   const isOurs = await hasIpvsTable(context)
   if (isOurs !== (owner === 'kprobe')) return undefined
-  return await withIpvsKernel(context, async opened => {
-    const { ipvs } = opened
-    const kernel = { ...opened, ipvs: hasIpvs(ipvs) ? ipvs : withoutServers(ipvs) }
+  return await withIpvsKernel(context, async kernel => {
     const plane = new IpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })
     try {
       const state = await readIpvsState(kernel)
@@ -81,30 +77,6 @@ async function removeIpvs(owner: IpvsOwner, context: CleanupContext): Promise<Ip
       await plane.close()
     }
   })
-}
-
-function hasIpvs(ipvs: IpvsClient): boolean {
-  try {
-    ipvs.info()
-    return true
-  } catch (error) {
-    if (error instanceof NetlinkError && error.code === 'ENOENT') return false
-    throw error
-  }
-}
-
-/** Makes a client for a kernel without IPVS, where ipsets and addresses may remain nevertheless. */
-function withoutServers(ipvs: IpvsClient): IpvsClient {
-  return {
-    info: () => ipvs.info(),
-    hasIpv6: () => ipvs.hasIpv6(),
-    timeouts: () => ipvs.timeouts(),
-    setTimeouts: timeouts => ipvs.setTimeouts(timeouts),
-    close: () => ipvs.close(),
-    servers: () => Promise.resolve([]),
-    destinations: servers => Promise.resolve(servers.map(() => [])),
-    commit: () => Promise.resolve({ unknown: undefined, failures: [], bytes: 0, messages: 0 }),
-  }
 }
 
 /** Lists the removed objects, one item a line. Pure. */

@@ -2,6 +2,7 @@ import { type Clock, slicingOf } from '../../base/clock.ts'
 import { type Family, familyOf, isLinkLocal } from '../../base/ip.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, IpsetOperation } from '../../kernel/ipset/state.ts'
+import { meetsOtherServers } from '../../kernel/ipvs/refusals.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
 import type { CommitResult } from '../../kernel/nft/client.ts'
 import type { Transaction } from '../../kernel/nft/transaction.ts'
@@ -255,11 +256,13 @@ export class Committer {
       const { scheduler } = operation.server
       if (!this.#options.missingSchedulers.has(scheduler)) this.#schedulers.add(scheduler)
     }
-    return stepOf(
+    const step = stepOf(
       result,
       ({ operation }) => familyOf(operation.server.ip),
       ({ operation }) => servicesOf(operation.group),
     )
+    // Another program changed servers since the read: the next plan is made of what the kernel holds.
+    return meetsOtherServers(result.failures) ? { ...step, refusals: [], ending: 'stale' } : step
   }
 
   async #changeAddresses(phase: Extract<Phase, { readonly addresses: unknown }>): Promise<Step> {

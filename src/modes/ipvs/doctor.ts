@@ -132,9 +132,8 @@ const SCHEDULER = /^ip_vs_(?:rr|wrr|lc|wlc|lblc|lblcr|dh|sh|mh|sed|nq|fo|ovf|two
 
 /** Checks the sysctls that the mode needs, after the check of IPVS, which loads the module that has them. */
 export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
-  const release = (await read('/proc/sys/kernel/osrelease')) ?? ''
   return await Promise.all(
-    ipvsSysctls(ipvs, release).map(async ({ sysctl, value }): Promise<Finding> => {
+    ipvsSysctls(ipvs).map(async ({ sysctl, value }): Promise<Finding> => {
       const now = await read(`/${sysctl.path}`)
       if (now === undefined) return { kind: 'warning', subject: sysctl.name, text: ABSENT }
       if (now === String(value)) return { kind: 'ok', subject: sysctl.name, text: now }

@@ -3,7 +3,7 @@ import { errorOf } from '../../base/errors.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { IPVS } from '../../config/modes/ipvs.ts'
-import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
+import { IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, type IpvsTimeouts, serverKey } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/links.ts'
 import { missingFails, tuneIpvs } from '../../kernel/sysctl/sysctls.ts'
@@ -113,10 +113,10 @@ function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['te
 
 /** Reads traffic on a socket of its own, because a dump of all real servers is slow and would delay commits. */
 function trafficReader({ generic }: KernelSockets, clock: Clock) {
-  let client: ReturnType<typeof createIpvsClient> | undefined
+  let client: IpvsClient | undefined
   return {
     client() {
-      client ??= createIpvsClient({ transport: generic(), clock })
+      client ??= new IpvsClient({ transport: generic(), clock })
       return client
     },
     close: async () => await client?.close(),

@@ -4,7 +4,7 @@ import { anyContains, type Cidr, FAMILIES, type Family, familyOf, type Ip } from
 import { IpsetClient } from '../../kernel/ipset/client.ts'
 import { leftoversOf } from '../../kernel/ipset/grow.ts'
 import { entryKey, type IpsetEntry, type IpsetListing } from '../../kernel/ipset/state.ts'
-import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
+import { IpvsClient } from '../../kernel/ipvs/client.ts'
 import {
   destinationKey,
   type ListedDestination,
@@ -64,7 +64,7 @@ export function openIpvsKernel(sockets: KernelSockets, clock: Clock): OpenKernel
   ])
   const ipset = new IpsetClient({ transport: sets, clock })
   const nft = createNftClient({ transport, clock, ipsets: ipset })
-  const ipvs = createIpvsClient({ transport: generic, clock })
+  const ipvs = new IpvsClient({ transport: generic, clock })
   const dummy = new DummyClient({ transport: route, clock })
   return {
     kernel: { nft, ipset, ipvs, dummy },

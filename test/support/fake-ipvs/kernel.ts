@@ -43,13 +43,7 @@ import {
   destinationIn,
   settingsIn,
 } from './parse.ts'
-import {
-  destinationMessage,
-  genericMessage,
-  type OldKernel,
-  type ReplyHead,
-  serverMessage,
-} from './replies.ts'
+import { destinationMessage, genericMessage, type ReplyHead, serverMessage } from './replies.ts'
 
 export interface FakeIpvsOptions {
   /** Those that the kernel has or can load. */
@@ -57,7 +51,6 @@ export interface FakeIpvsOptions {
   readonly hasIpv6?: boolean
   /** CAP_NET_ADMIN in the first user namespace. */
   readonly isPrivileged?: boolean
-  readonly old?: OldKernel
 }
 
 const SCHEDULERS = [
@@ -103,18 +96,11 @@ export class FakeIpvs implements SocketKernel {
   /** CONFIG_IP_VS_IPV6. */
   hasIpv6: boolean
   readonly #isPrivileged: boolean
-  readonly #old: OldKernel
 
-  constructor({
-    schedulers = SCHEDULERS,
-    hasIpv6 = true,
-    isPrivileged = true,
-    old = {},
-  }: FakeIpvsOptions = {}) {
+  constructor({ schedulers = SCHEDULERS, hasIpv6 = true, isPrivileged = true }: FakeIpvsOptions = {}) {
     this.#schedulers = new Set(schedulers)
     this.hasIpv6 = hasIpv6
     this.#isPrivileged = isPrivileged
-    this.#old = old
   }
 
   /** A socket of NETLINK_GENERIC with NETLINK_CAP_ACK and NETLINK_EXT_ACK. */
@@ -191,7 +177,7 @@ export class FakeIpvs implements SocketKernel {
     for (let told = 0; ; told++) {
       const destination = [...(this.#found(view, message)?.destinations.values() ?? [])].reverse()[told]
       if (destination === undefined) return
-      yield destinationMessage(this.#head(message, from, NLM_F_MULTI), destination, this.#old)
+      yield destinationMessage(this.#head(message, from, NLM_F_MULTI), destination)
     }
   }
 

@@ -3,11 +3,9 @@ import { RUN_FLAGS } from '../../../src/config/flags.ts'
 import { ipvsSysctls, SYSCTLS } from '../../../src/kernel/sysctl/sysctls.ts'
 import { securityEntries } from '../../support/security-page.ts'
 
-const FIRST_RELEASE_OF_REUSE = '5.4.0'
-
 it('SECURITY.md lists every kernel setting that the code can write, and no other', () => {
   const conntrack = Object.values(SYSCTLS)
-  const ipvs = ipvsSysctls({ strictArp: true }, FIRST_RELEASE_OF_REUSE).map(({ sysctl }) => sysctl)
+  const ipvs = ipvsSysctls({ strictArp: true }).map(({ sysctl }) => sysctl)
   const paths = [...conntrack, ...ipvs].map(({ path }) =>
     path.replace(/^proc\/sys\//, '').replace(/^sys/, '/sys'),
   )

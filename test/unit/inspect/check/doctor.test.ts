@@ -78,7 +78,6 @@ describe('settingFindings', () => {
 
   it('says of settings that IPVS needs what is still to be done, and what cannot be (I-23)', async () => {
     const files: Readonly<Record<string, string>> = {
-      '/proc/sys/kernel/osrelease': '6.1.0-56-amd64',
       '/proc/sys/net/ipv4/vs/expire_nodest_conn': '0',
       '/proc/sys/net/ipv4/ip_forward': '1',
     }

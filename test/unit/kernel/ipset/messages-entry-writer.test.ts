@@ -1,11 +1,6 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import {
-  ENTRY_BYTES_MAX,
-  entryWriter,
-  type NumberedEntry,
-  whyNotEntry,
-} from '../../../../src/kernel/ipset/messages.ts'
+import { ENTRY_BYTES_MAX, entryWriter, type NumberedEntry } from '../../../../src/kernel/ipset/messages.ts'
 import { ENTRY, type Ipset, type IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import { AttributeWriter, ByteWriter } from '../../../../src/netlink/attribute.ts'
 import { writeAttributes } from '../../../../src/netlink/schema.ts'
@@ -49,29 +44,7 @@ it('writes what the table writes of the fields that the type has, within its bou
       const wanted = written(out => byTable(out, set, { entry, line }))
       expect(written(out => entryWriter(set)(out, { entry: padded, line }))).toBe(wanted)
       expect(wanted.length / 2).toBeLessThanOrEqual(ENTRY_BYTES_MAX)
-      expect(whyNotEntry(set, entry)).toBeUndefined()
     }),
     { numRuns: runs(500) },
   )
-})
-
-const V4 = '\x0a\0\0\x01'
-const V6 = '\x20\x01'.repeat(8)
-const whole = { ip: V4, protocol: 6, port: 80, ip2: V4, prefix2: 8 }
-const wrong: readonly [why: string, type: Ipset['type'], entry: IpsetEntry][] = [
-  ['no port: undefined', 'bitmap:port', {}],
-  ['no port: 65536', 'bitmap:port', { port: 65_536 }],
-  ['no port: -1', 'bitmap:port', { port: -1 }],
-  ['no port: 1.5', 'hash:ip,port', { ...whole, port: 1.5 }],
-  ['no IPv4 address', 'hash:ip', {}],
-  ['no IPv4 address', 'hash:ip', { ip: V6 }],
-  ['no protocol: 256', 'hash:ip,port', { ...whole, protocol: 256 }],
-  ['no second IPv4 address', 'hash:ip,port,ip', { ...whole, ip2: V6 }],
-  ['no second IPv4 address', 'hash:ip,port,net', { ip: V4, protocol: 6, port: 80 }],
-  ['no length of a prefix: 0', 'hash:ip,port,net', { ...whole, prefix2: 0 }],
-  ['no length of a prefix: 33', 'hash:ip,port,net', { ...whole, prefix2: 33 }],
-]
-
-it.each(wrong)('says why an entry cannot be in a set: %s (%s)', (why, type, entry) => {
-  expect(whyNotEntry(setOf('s', type), entry)).toBe(why)
 })

@@ -23,7 +23,6 @@ const SETTINGS = [
   attribute(8, u32(0)),
 ].join('')
 const MASK = attribute(9, '\xff\xff\xff\xff')
-const u64 = (value: number) => u32(value) + u32(0)
 
 const reply = (command: number, ...payload: readonly string[]) => {
   const bytes = datagram(
@@ -36,33 +35,13 @@ const reply = (command: number, ...payload: readonly string[]) => {
 }
 const service = (...attributes: readonly string[]) =>
   decodeServer(...reply(IPVS_CMD_NEW_SERVICE, attribute(1, ...attributes)))
-const destination = (family: 'IPv4' | 'IPv6', ...attributes: readonly string[]) =>
-  decodeDestination(...reply(IPVS_CMD_NEW_DEST, attribute(2, ...attributes)), family)
+const destination = (...attributes: readonly string[]) =>
+  decodeDestination(...reply(IPVS_CMD_NEW_DEST, attribute(2, ...attributes)))
 
 const V4 = attribute(1, u16(2))
 const V6 = attribute(1, u16(10))
 const TCP = attribute(2, u16(6))
-const STATS = attribute(
-  10,
-  attribute(1, u32(0xffff_fffe)),
-  attribute(2, u32(2)),
-  attribute(3, u32(3)),
-  attribute(4, u64(4)),
-  attribute(5, u64(5)),
-)
-
 describe('a virtual server', () => {
-  it('F105 without an address family is one of its address', () => {
-    expect(service(TCP, attribute(3, IP6), PORT, SETTINGS, attribute(9, u32(128)))).toMatchObject({
-      ip: IP6,
-      netmask: 128,
-    })
-    expect(service(TCP, attribute(3, UNION), PORT, SETTINGS, MASK)).toMatchObject({
-      ip: IP,
-      netmask: 0xffff_ffff,
-    })
-  })
-
   it('of a mark is skipped', () => {
     expect(service(V6, attribute(5, u32(7)), SETTINGS, MASK)).toBeUndefined()
   })
@@ -99,29 +78,16 @@ describe('a real server', () => {
   ].join('')
 
   it('of a family that nobody knows is left out', () => {
-    expect(destination('IPv4', attribute(1, UNION), REST, attribute(11, u16(1)))).toBeUndefined()
+    expect(destination(attribute(1, UNION), REST, attribute(11, u16(1)))).toBeUndefined()
   })
 
   it('without its address or settings is EBADMSG', () => {
-    expect(() => destination('IPv4', REST)).toThrow('EBADMSG')
-    expect(() => destination('IPv4', attribute(1, UNION))).toThrow('EBADMSG')
-  })
-
-  it('has the numbers of 32 bits where there are no others (before Linux 4.1)', () => {
-    expect(destination('IPv4', attribute(1, UNION), REST, STATS)).toMatchObject({
-      stats: { connections: 0xffff_fffen, packetsIn: 2n, packetsOut: 3n, bytesIn: 4n, bytesOut: 5n },
-    })
-  })
-
-  it('F105 without an address family has that of its virtual server (before Linux 3.18)', () => {
-    expect(destination('IPv6', attribute(1, IP6), REST)).toMatchObject({ destination: { ip: IP6 } })
-    expect(destination('IPv4', attribute(1, UNION), REST)).toMatchObject({ destination: { ip: IP } })
-    const looksLikeIpv4 = `\xfd\0\0\0${'\0'.repeat(12)}`
-    expect(destination('IPv6', attribute(1, looksLikeIpv4), REST)?.destination.ip).toBe(looksLikeIpv4)
+    expect(() => destination(REST)).toThrow('EBADMSG')
+    expect(() => destination(attribute(1, UNION))).toThrow('EBADMSG')
   })
 
   it('of the other family is read as that, by whatever was asked for', () => {
-    expect(destination('IPv4', attribute(1, IP6), REST, attribute(11, u16(10)))?.destination.ip).toBe(IP6)
+    expect(destination(attribute(1, IP6), REST, attribute(11, u16(10)))?.destination.ip).toBe(IP6)
   })
 })
 

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { firstStep, type Step, stepBytesMax, writeStep } from '../../../../src/kernel/ipvs/messages.ts'
+import { operationBytesMax, writeOperation } from '../../../../src/kernel/ipvs/messages.ts'
+import * as ipvs from '../../../../src/kernel/ipvs/state.ts'
 import { COMMAND, IPVS_GENL_VERSION, type IpvsOperation } from '../../../../src/kernel/ipvs/state.ts'
 import { writeGenlMsgHdr } from '../../../../src/netlink/genetlink.ts'
 import { Batch } from '../../../../src/netlink/message.ts'
@@ -64,7 +65,7 @@ const families = fc.integer({ min: 16, max: 0xffff })
 it('writes virtual servers and real servers as the table does from values, within their bounds', () => {
   fc.assert(
     fc.property(fc.array(operations, { minLength: 1, maxLength: 40 }), families, (list, family) => {
-      expect(written(list, family, writeStep)).toEqual(written(list, family, writeByTable))
+      expect(written(list, family, writeOperation)).toEqual(written(list, family, writeByTable))
     }),
     { numRuns: runs(300) },
   )
@@ -93,21 +94,29 @@ function valuesOf(operation: IpvsOperation): ValuesOf<typeof COMMAND> {
   }
 }
 
-function writeByTable(batch: Batch<Step>, step: Step, family: number): void {
+function commandOf(operation: IpvsOperation): number {
+  if (operation.verb === 'delete-server') return ipvs.IPVS_CMD_DEL_SERVICE
+  if (operation.verb === 'delete-destination') return ipvs.IPVS_CMD_DEL_DEST
+  const isServer = operation.verb === 'set-server'
+  if (operation.isNew) return isServer ? ipvs.IPVS_CMD_NEW_SERVICE : ipvs.IPVS_CMD_NEW_DEST
+  return isServer ? ipvs.IPVS_CMD_SET_SERVICE : ipvs.IPVS_CMD_SET_DEST
+}
+
+function writeByTable(batch: Batch<IpvsOperation>, operation: IpvsOperation, family: number): void {
   batch.open(family)
-  writeGenlMsgHdr(batch.out.out, { command: step.command, version: IPVS_GENL_VERSION })
-  writeAttributes(batch.out, COMMAND, valuesOf(step.operation))
-  batch.close(step)
+  writeGenlMsgHdr(batch.out.out, { command: commandOf(operation), version: IPVS_GENL_VERSION })
+  writeAttributes(batch.out, COMMAND, valuesOf(operation))
+  batch.close(operation)
 }
 
 /** Into a buffer that has to grow, and has been used before. */
-function written(list: readonly IpvsOperation[], family: number, write: typeof writeStep): Uint8Array {
-  const batch = new Batch<Step>(1)
+function written(list: readonly IpvsOperation[], family: number, write: typeof writeOperation): Uint8Array {
+  const batch = new Batch<IpvsOperation>(1)
   batch.out.out.bytes.fill(0xff)
-  for (const operation of list) write(batch, firstStep(operation), family)
+  for (const operation of list) write(batch, operation, family)
   for (const [i, operation] of list.entries()) {
     const { start = 0, end = 0 } = batch.at(1 + i) ?? {}
-    expect(end - start).toBeLessThanOrEqual(stepBytesMax(firstStep(operation)))
+    expect(end - start).toBeLessThanOrEqual(operationBytesMax(operation))
   }
   return batch.bytes.slice()
 }

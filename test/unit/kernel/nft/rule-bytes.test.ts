@@ -1,10 +1,9 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { bytesFromOctets } from '../../../../src/base/octets.ts'
-import { readCompiled } from '../../../../src/kernel/nft/decode.ts'
+import { decodeRuleBytes, readCompiled } from '../../../../src/kernel/nft/decode.ts'
 import { writeObject } from '../../../../src/kernel/nft/encode.ts'
 import { attributesOf } from '../../../../src/kernel/nft/expression-attributes.ts'
-import { RuleSpans } from '../../../../src/kernel/nft/list-chains.ts'
 import { EXPRESSION_LIST, RULE } from '../../../../src/kernel/nft/schema.ts'
 import type { CompiledRule } from '../../../../src/kernel/nft/state.ts'
 import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
@@ -97,17 +96,13 @@ describe('a rule that is read as its bytes', () => {
           each.tag === 'counter' ? { ...each, data: { bytes: 0n, packets: 0n } } : each,
         )
         const { view, message } = messageOf(bytes)
-        const spans = new RuleSpans()
-        spans.walk(view, message)
-        expect([spans.table(view), spans.chain(view), spans.handle(view)]).toEqual(['nat', 'OUT', handle])
-        expect([spans.isInChain(view, 'OUT'), spans.isInChain(view, 'OUR')]).toEqual([true, false])
         const packets = list.reduce(
           (sum, each) => sum + (each.tag === 'counter' ? (each.data.packets ?? 0n) : 0n),
           0n,
         )
-        expect(spans.packets(view)).toBe(packets)
         const wanted = written(out => EXPRESSION_LIST.write(out, 4, cleared)).subarray(NLA_HDRLEN)
-        const compiled = spans.compiled(view)
+        const { compiled, ...place } = decodeRuleBytes(view, message)
+        expect(place).toEqual({ table: 'nat', chain: 'OUT', handle, userdata: 'u', packets })
         expect(bytesFromOctets(compiled)).toEqual(Buffer.from(wanted))
         expect(() => readCompiled({ compiled, protocol: 0, protocolInverted: false })).not.toThrow()
       }),
@@ -118,11 +113,8 @@ describe('a rule that is read as its bytes', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 200 }), bytes => {
         const { view, message } = messageOf(bytes)
-        const spans = new RuleSpans()
         try {
-          spans.walk(view, message)
-          spans.packets(view)
-          spans.compiled(view)
+          decodeRuleBytes(view, message)
         } catch (error) {
           expect(error).toBeInstanceOf(NetlinkError)
         }
@@ -133,6 +125,6 @@ describe('a rule that is read as its bytes', () => {
 
   it.each(['', attribute(3, '\0\0\0\x11')])('is malformed without its handle of eight octets', handle => {
     const { view, message } = messageOf(datagram(attribute(1, 'nat\0') + attribute(2, 'OUT\0') + handle))
-    expect(() => new RuleSpans().walk(view, message)).toThrow('without its table, chain or handle')
+    expect(() => decodeRuleBytes(view, message)).toThrow('EBADMSG')
   })
 })

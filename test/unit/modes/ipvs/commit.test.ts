@@ -43,6 +43,24 @@ describe('a scheduler that the kernel does not have', () => {
   })
 })
 
+describe('servers that another program changed a moment before', () => {
+  it('are read, and the next plan is made of them', async () => {
+    const { node, rig } = make()
+    await rig.sync(GOOD)
+    const before = rig.kinds().length
+    node.ipvs.servers.clear()
+    await rig.sync(serviceOf('good', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] }))
+    expect(rig.kinds().slice(before)).toContain('stale')
+    expect(rig.of('failed')).toEqual([])
+    expect(node.dump().filter(line => /^(virtual|real)/.test(line))).toEqual([
+      'real TCP 172.30.0.1:80 -> 10.1.0.1:8080 weight 1',
+      'real TCP 172.30.0.1:80 -> 10.1.0.2:8080 weight 1',
+      'virtual TCP 172.30.0.1:80 rr 0 0',
+    ])
+    expect(node.complaints()).toEqual([])
+  })
+})
+
 describe('what the kernel refuses of one Service', () => {
   it('leaves it without addresses, and all others served', async () => {
     const { node, rig } = make()

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
+import { IpvsClient } from '../../../../src/kernel/ipvs/client.ts'
 import type { IpvsOperation } from '../../../../src/kernel/ipvs/state.ts'
 import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
 import type { FakeClock } from '../../../support/fake-clock.ts'
@@ -23,7 +23,7 @@ function make() {
 
 /** What another tool does. */
 async function others(node: IpvsNode, clock: FakeClock, ...operations: readonly IpvsOperation[]) {
-  const client = createIpvsClient({ transport: node.open('ipvs'), clock })
+  const client = new IpvsClient({ transport: node.open('ipvs'), clock })
   const { failures } = await client.commit(operations)
   await client.close()
   expect(failures).toEqual([])
