@@ -1,9 +1,9 @@
-import type { Readable } from 'node:stream'
+import { type Readable, Writable } from 'node:stream'
+import { createGunzip, type Gunzip } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { printable } from '../../../model/fields.ts'
 import { type ApiBody, ApiError, RETRY_AFTER_MS_MAX } from '../api-client.ts'
 import type { Call, Outgoing } from './call.ts'
-import { Inflating } from './inflating.ts'
 
 interface BodyOptions {
   readonly stream: Readable
@@ -184,24 +184,72 @@ function redirects(status: number): boolean {
 }
 
 /** Content codings are case-insensitive, and `x-gzip` is `gzip` (RFC 9110, 8.4.1). */
-function inflatingOf(
-  encoding = '',
-  { stream, clock, call }: Pick<BodyOptions, 'stream' | 'clock' | 'call'>,
-): Inflating | undefined {
+function inflatingOf(encoding = '', options: InflatingOptions): Inflating | undefined {
   const coding = encoding.toLowerCase()
-  if (coding === 'gzip' || coding === 'x-gzip') {
-    const inflating = new Inflating({ stream, clock, cutOff, fail: error => call.fail(error) })
-    call.onFail(() => inflating.stream.destroy())
-    return inflating
-  }
+  if (coding === 'gzip' || coding === 'x-gzip') return new Inflating(options)
   if (coding !== '' && coding !== 'identity')
-    call.fail(
+    options.call.fail(
       new ApiError(
         'protocol',
         `the response has the content encoding ${printable(encoding)}; supported: gzip`,
       ),
     )
   return undefined
+}
+
+type InflatingOptions = Pick<BodyOptions, 'stream' | 'clock' | 'call'>
+
+const INFLATED_PIECE_BYTES = 32 * 1024
+
+/**
+ * Inflates a body as it arrives: kube-apiserver flushes each watch event, and begins another gzip member after each flush.
+ * Pieces that arrive in one read of the socket, or while others are inflated, go to zlib's thread together: each trip costs
+ * 0.1 ms, and a streamed list of 1,000 Services comes in 1,000 pieces.
+ */
+class Inflating {
+  readonly stream: Gunzip
+  readonly #gathered: Writable
+  #idle: () => void = () => undefined
+
+  constructor({ stream, clock, call }: InflatingOptions) {
+    const inflate = createGunzip({ chunkSize: INFLATED_PIECE_BYTES })
+    this.stream = inflate
+    inflate.on('error', (error: NodeJS.ErrnoException) => {
+      const invalid = new ApiError('protocol', 'the response is not valid gzip', { cause: error })
+      call.fail(error.code === 'Z_BUF_ERROR' ? cutOff(error) : invalid)
+    })
+    stream.once('close', () => {
+      if (!stream.readableEnded) call.fail(cutOff())
+    })
+    call.onFail(() => inflate.destroy())
+    const gathered = new Writable({
+      highWaterMark: INFLATED_PIECE_BYTES,
+      // The events of `inflate` report a failure.
+      writev: (chunks, done) =>
+        inflate.write(Buffer.concat(chunks.map(({ chunk }) => chunk)), () => {
+          done()
+          this.#idle()
+        }),
+      final: done => inflate.end(() => done()),
+    })
+    this.#gathered = gathered
+    stream.on('data', () => {
+      if (gathered.writableCorked > 0) return
+      gathered.cork()
+      void clock.breathe().then(() => gathered.uncork())
+    })
+    stream.pipe(gathered)
+  }
+
+  /** Tests whether more of what has arrived follows. A reader that began without it would take it a rest later. */
+  get isBusy(): boolean {
+    return this.#gathered.writableLength > 0
+  }
+
+  /** Calls this whenever zlib's thread returns. */
+  onIdle(idle: () => void): void {
+    this.#idle = idle
+  }
 }
 
 /** Milliseconds that a Retry-After header requests in seconds, as API servers do; undefined for anything else. */
