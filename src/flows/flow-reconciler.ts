@@ -20,8 +20,11 @@ import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { Drains, type FamilyResult, FlowPass, Stopped } from './pass.ts'
 import {
+  type FlowCheck,
+  familiesOf,
   flowPorts,
   hasOtherTcpEndpoints,
+  isAimedAt,
   isLagging,
   isWatched,
   type Looks,
@@ -242,6 +245,8 @@ const ANSWER_MS = 1_000
 const WAITING_MAX = 65_536
 /** A client gives up after it (tcp_syn_retries = 6): versions from before a longer failure are not kept. */
 const TRIES_MS = 127_000
+/** From so many Services on, the attempts are listed first. */
+const MANY_SERVICES = 16
 const ATTEMPTS_PACE = { share: 0.01, minMs: 5_000 } as const
 
 /**
@@ -301,7 +306,33 @@ class HalfOpenChecks {
     }
   }
 
-  async #remove(pending: Pending): Promise<Removal> {
+  async #remove(all: Pending): Promise<Removal> {
+    const { pending, busyMs } = await this.#attempted(all)
+    const removal = await this.#removeFrom(pending)
+    return busyMs === undefined ? removal : { ...removal, busyMs: busyMs + (removal.busyMs ?? 0) }
+  }
+
+  /** Of many Services, gives those to which an attempt goes: to list attempts costs less than to check each Service. */
+  async #attempted(pending: Pending): Promise<{ readonly pending: Pending; readonly busyMs?: number }> {
+    const { clock, pass } = this.#options
+    const view = this.#view
+    if (pending.size < MANY_SERVICES || view === undefined) return { pending }
+    let loss: FlowCheck | undefined
+    const look = (former: readonly Version[], now: Version) => {
+      loss ??= lookAtHalfOpen(former, now)
+      return loss
+    }
+    await finishInSlices(looksAt(view, pending, { look }), slicingOf(clock))
+    if (loss === undefined) return { pending: new Map() }
+    const startMs = clock.nowMs()
+    const attempts = await pass.attempts(familiesOf(pending))
+    const busyMs = clock.nowMs() - startMs
+    if (attempts === undefined) return { pending, busyMs }
+    const aimedAt = [...pending].filter(([, former]) => former.some(version => isAimedAt(version, attempts)))
+    return { pending: new Map(aimedAt), busyMs }
+  }
+
+  async #removeFrom(pending: Pending): Promise<Removal> {
     const waiting = new Set<Octets>()
     const first = await this.#look(pending, flow => {
       if (waiting.size < WAITING_MAX) waiting.add(entryOf(flow))

@@ -2,9 +2,9 @@ import { type Clock, finishInSlices, type Slicing } from '../base/clock.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'
-import type { Flow, FlowFilter } from '../kernel/conntrack/flow.ts'
+import { type Flow, type FlowFilter, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { FlowCheck, FlowPhase, View } from './ports.ts'
+import type { Attempts, FlowCheck, FlowPhase, View } from './ports.ts'
 import { type Draining, type RuleBook, ruleBooks } from './stale.ts'
 
 interface PassOptions {
@@ -45,6 +45,9 @@ const DUMP_ATTEMPTS = 5
 /** Stale entries that wait for one send. */
 const DELETES_A_SEND = 256
 
+/** Maximum number of destinations to remember, some 5 MB. */
+const ATTEMPTS_MAX = 65_536
+
 /** One pass through conntrack: deletes stale entries while it reads, and keeps no more than one send of them. */
 export class FlowPass {
   readonly #options: PassOptions
@@ -74,6 +77,26 @@ export class FlowPass {
     }
     if (phase === 'under way') drains.finish(new Set(looks.keys()), clock.nowMs())
     return results
+  }
+
+  /**
+   * Lists the destinations of TCP connections that nothing has answered; undefined when they are too many. Linux before
+   * 5.15 lists those of all connections.
+   */
+  async attempts(families: Iterable<Family>): Promise<Attempts | undefined> {
+    const [sockets, ports] = [new Set<Octets>(), new Set<number>()]
+    const visitor: FlowVisitor = {
+      isWanted: (destination, port) => {
+        if (this.#options.isStopped()) throw new Stopped()
+        if (sockets.size <= ATTEMPTS_MAX) sockets.add(socketKey(destination, port))
+        ports.add(port)
+        return false
+      },
+      visit: () => undefined,
+    }
+    for (const family of families)
+      await this.#dumpWhole({ family, protocol: 'TCP', isHalfOpen: true }, visitor)
+    return sockets.size > ATTEMPTS_MAX ? undefined : { sockets, ports }
   }
 
   async #apply(

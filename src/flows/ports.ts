@@ -3,7 +3,7 @@ import { append } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import { type FlowProtocol, socketKey } from '../kernel/conntrack/flow.ts'
-import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
+import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { EndpointConditions, ServiceKey, SliceList } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 
@@ -195,6 +195,24 @@ export function lookAtHalfOpen(former: readonly Version[], now: Version): FlowCh
   // An endpoint that moved to another slice is still there.
   const current = flowPorts(now, 'half-open')
   return losesEndpoint(byPlace(before), byPlace(current)) ? { current, former: before } : undefined
+}
+
+export function familiesOf(pending: Pending): ReadonlySet<Family> {
+  const versions = [...pending.values()].flat()
+  return new Set(versions.flatMap(({ frontends }) => (frontends?.ports ?? []).map(({ family }) => family)))
+}
+
+/** The destinations of TCP connections that nothing has answered. */
+export interface Attempts {
+  readonly sockets: ReadonlySet<Octets>
+  readonly ports: ReadonlySet<number>
+}
+
+/** Tests whether an attempt goes to a TCP port of the Service; at a node port, to any address. */
+export function isAimedAt({ frontends }: Version, { sockets, ports }: Attempts): boolean {
+  const isAimed = ({ ip, port }: Frontend) =>
+    ip === undefined ? ports.has(port) : sockets.has(socketKey(ip, port))
+  return (frontends?.ports ?? []).some(port => isTcp(port) && port.frontends.some(isAimed))
 }
 
 function hasReady({ slices }: Version): boolean {

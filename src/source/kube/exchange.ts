@@ -55,6 +55,8 @@ const LIST_IDLE_MS = 75_000
 const OBJECT_BYTES_MAX = 16 * 1024 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 const PIECE_BYTES = 32 * 1024
+/** A watch is held when its reader is busy for longer, and at once after it was: a read more costs as much as a change. */
+const HOLD_AFTER_MS = 5
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
 export class Exchange {
@@ -108,6 +110,8 @@ export class Exchange {
   }
 
   async *#events({ body }: ApiResponse, reader: WatchReader, isLive: () => boolean): WatchStream {
+    const { clock } = this.#options
+    let wasHeld = false
     for await (const first of body) {
       const events: WatchEvent[] = []
       let bytes = 0
@@ -121,20 +125,22 @@ export class Exchange {
         }
       }
       let isHeld = false
+      const hold = (): void => {
+        isHeld = true
+        body.hold?.()
+      }
+      const beganMs = clock.nowMs()
       // A reader of events that is busy for longer keeps further ones back: they stay in the kernel.
-      const cancel = isLive()
-        ? this.#options.clock.after(5, () => {
-            isHeld = true
-            body.hold?.()
-          })
-        : undefined
+      const cancel = isLive() && !wasHeld ? clock.after(HOLD_AFTER_MS, hold) : undefined
+      if (isLive() && wasHeld) hold()
       try {
         yield { events, bytes }
       } finally {
         cancel?.()
         if (isHeld) body.resume?.()
       }
-      if (isHeld) await this.#options.clock.breathe()
+      wasHeld = isHeld && clock.nowMs() - beganMs >= HOLD_AFTER_MS
+      if (isHeld) await clock.breathe()
       if (!isLive() && this.#slice.isOver) await this.#slice.next()
     }
     reader.end()

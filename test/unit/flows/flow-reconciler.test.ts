@@ -6,6 +6,7 @@ import type { Resolved } from '../../../src/model/resolve.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { IS_QUICK } from '../../support/runs.ts'
 import { flow, flowText } from '../kernel/conntrack/flows.ts'
+import { service, slice } from '../model/objects.ts'
 import { dns, dnsSlice, type EndpointWords, READY, view } from './views.ts'
 
 const CLIENT = '10.1.0.5:4000'
@@ -64,6 +65,7 @@ beforeEach(() => {
   kernel = new Kernel()
   kernel.flows = [TO_A, FOREIGN]
   events = []
+  now = view([])
   reconciler = start()
 })
 
@@ -364,6 +366,47 @@ describe('connection attempts', () => {
     for (let n = 0; n < 90; n++) await offer(web({ [B]: READY, [`10.2.1.${n}`]: READY }), 50)
     await clock.advance(6_000)
     expect(kernel.flows).toEqual([open])
+  })
+
+  describe('to Services among many that change', () => {
+    const address = (n: number) => `10.96.1.${n}`
+    const many = (ready: readonly string[], protocol = 'TCP') =>
+      view(
+        Array.from({ length: 40 }, (_, n) => n).flatMap(n => [
+          service(`web-${n}`, { clusterIP: address(n), ports: [{ name: 'dns', port: 53, protocol }] }),
+          slice(
+            `web-${n}-a`,
+            `web-${n}`,
+            ready.map(each => ({ addresses: [each], conditions: READY })),
+            { ports: [{ name: 'dns', port: 1053, protocol }] },
+          ),
+        ]),
+        now,
+      )
+    const listing = { family: 'IPv4', protocol: 'TCP', isHalfOpen: true }
+
+    beforeEach(() => offer(many([A, B])))
+
+    it('are found by one list of attempts, which is all when there are none', async () => {
+      kernel.flows = [open]
+      for (let n = 0; n < 40; n++) await offer(many([A, n % 2 === 0 ? B : C]), 100)
+      expect(kernel.dumps).toEqual([listing])
+    })
+
+    it('are not looked for while endpoints only come', async () => {
+      await offer(many([A, B, C]), 10_000)
+      expect(kernel.dumps).toEqual([])
+    })
+
+    it('are deleted', async () => {
+      const to = flow(CLIENT, `${address(7)}:53`, `${A}:1053`, { protocol: 'TCP', isHalfOpen: true })
+      const elsewhere = flow(CLIENT, '203.0.113.9:53', undefined, { protocol: 'TCP', isHalfOpen: true })
+      kernel.flows = [to, elsewhere]
+      await offer(many([B]), 2_000)
+      expect(kernel.flows).toEqual([elsewhere])
+      const narrow = { ...listing, destination: to.destination, destinationPort: 53 }
+      expect(kernel.dumps).toEqual([listing, narrow, narrow])
+    })
   })
 
   it('are looked for again when the kernel has caught up between the two reads', async () => {

@@ -1,5 +1,5 @@
 import { type Readable, Writable } from 'node:stream'
-import { createGunzip } from 'node:zlib'
+import { createGunzip, type Gunzip } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { printable } from '../../../model/fields.ts'
 import { type ApiBody, ApiError, RETRY_AFTER_MS_MAX } from '../api-client.ts'
@@ -7,6 +7,8 @@ import type { Call, Outgoing } from './call.ts'
 
 interface BodyOptions {
   readonly stream: Readable
+  /** Makes the bytes of `stream`; undefined where they arrive as they are. */
+  readonly inflating?: Inflating | undefined
   readonly call: Call
   readonly clock: Clock
   /** Longest wait for a piece, milliseconds; undefined for no limit. Time the reader takes does not count. */
@@ -40,7 +42,7 @@ class Body implements ApiBody {
 
   constructor(options: BodyOptions) {
     this.#options = options
-    const { stream, call, pulse } = options
+    const { stream, inflating, call, pulse } = options
     call.onFail(error => {
       this.#error = error
       // Events that arrived before the loss of the connection stay valid; only an abort drops them.
@@ -54,6 +56,7 @@ class Body implements ApiBody {
       if (this.#heldBytes > HELD_BYTES_MAX) stream.pause()
       this.#wake()
     })
+    inflating?.onIdle(() => this.#wake())
     stream.once('end', () => this.#end())
     // A stream that closes without an end was cut, even if it has emitted no error.
     stream.once('close', () => this.#end(cutOff()))
@@ -62,7 +65,7 @@ class Body implements ApiBody {
   async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined> {
     try {
       for (;;) {
-        const piece = this.arrived()
+        const piece = this.#isWhole ? this.arrived() : undefined
         if (piece !== undefined) yield piece
         else if (this.#error !== undefined) throw this.#error
         else if (this.#ended) return
@@ -71,6 +74,12 @@ class Body implements ApiBody {
     } finally {
       this.discard()
     }
+  }
+
+  /** Tests whether no more of what has arrived can follow before the reader takes what is held. */
+  get #isWhole(): boolean {
+    const { stream, inflating } = this.#options
+    return inflating?.isBusy !== true || stream.isPaused() || this.#ended || this.#error !== undefined
   }
 
   arrived(): Uint8Array | undefined {
@@ -141,15 +150,13 @@ export interface HttpConnection {
   probe?(): void
 }
 
-interface AnswerOptions extends Omit<BodyOptions, 'cut'> {
+interface AnswerOptions extends Omit<BodyOptions, 'cut' | 'inflating'> {
   readonly status: number
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, unknown>>
   /** Tests whether an end of the stream may be the end of the response. */
   readonly whole: () => boolean
 }
-
-const INFLATED_PIECE_BYTES = 32 * 1024
 
 /** Wraps a response. Call it as soon as the head has arrived, so that no piece of the body is missed. */
 export function answerOf(options: AnswerOptions): Answer {
@@ -163,8 +170,12 @@ export function answerOf(options: AnswerOptions): Answer {
   // The listener must exist now: a short response may end before the caller that waits for its head runs.
   if (redirects(status))
     call.fail(new ApiError('protocol', `the server redirects (${status}); redirects are not followed`))
-  const decoded = decode(stream, header('content-encoding'), call)
-  return { status, header, body: new Body({ ...options, stream: decoded, cut }) }
+  const inflating = inflatingOf(header('content-encoding'), options)
+  return {
+    status,
+    header,
+    body: new Body({ ...options, stream: inflating?.stream ?? stream, inflating, cut }),
+  }
 }
 
 /** Credentials are for one server, and API servers do not redirect. */
@@ -173,48 +184,72 @@ function redirects(status: number): boolean {
 }
 
 /** Content codings are case-insensitive, and `x-gzip` is `gzip` (RFC 9110, 8.4.1). */
-function decode(stream: Readable, encoding = '', call: Call): Readable {
+function inflatingOf(encoding = '', options: InflatingOptions): Inflating | undefined {
   const coding = encoding.toLowerCase()
-  if (coding === 'gzip' || coding === 'x-gzip') return gunzip(stream, call)
+  if (coding === 'gzip' || coding === 'x-gzip') return new Inflating(options)
   if (coding !== '' && coding !== 'identity')
-    call.fail(
+    options.call.fail(
       new ApiError(
         'protocol',
         `the response has the content encoding ${printable(encoding)}; supported: gzip`,
       ),
     )
-  return stream
+  return undefined
 }
 
-/**
- * The bytes that were compressed, as they arrive: kube-apiserver flushes each watch event, and begins another gzip member
- * after each flush.
- */
-function gunzip(stream: Readable, call: Call): Readable {
-  const inflate = createGunzip({ chunkSize: INFLATED_PIECE_BYTES })
-  inflate.on('error', (error: NodeJS.ErrnoException) => {
-    const invalid = new ApiError('protocol', 'the response is not valid gzip', { cause: error })
-    call.fail(error.code === 'Z_BUF_ERROR' ? cutOff(error) : invalid)
-  })
-  stream.once('close', () => {
-    if (!stream.readableEnded) call.fail(cutOff())
-  })
-  call.onFail(() => inflate.destroy())
-  stream.pipe(gathering(inflate))
-  return inflate
-}
+type InflatingOptions = Pick<BodyOptions, 'stream' | 'clock' | 'call'>
+
+const INFLATED_PIECE_BYTES = 32 * 1024
 
 /**
- * Pieces that arrive while others are inflated go on together: each trip to zlib's thread costs 0.1 ms, and a streamed
- * list of 1,000 Services comes in 1,000 pieces.
+ * Inflates a body as it arrives: kube-apiserver flushes each watch event, and begins another gzip member after each flush.
+ * Pieces that arrive in one read of the socket, or while others are inflated, go to zlib's thread together: each trip costs
+ * 0.1 ms, and a streamed list of 1,000 Services comes in 1,000 pieces.
  */
-function gathering(inflate: Writable): Writable {
-  return new Writable({
-    highWaterMark: INFLATED_PIECE_BYTES,
-    // The events of `inflate` report a failure.
-    writev: (chunks, done) => inflate.write(Buffer.concat(chunks.map(({ chunk }) => chunk)), () => done()),
-    final: done => inflate.end(() => done()),
-  })
+class Inflating {
+  readonly stream: Gunzip
+  readonly #gathered: Writable
+  #idle: () => void = () => undefined
+
+  constructor({ stream, clock, call }: InflatingOptions) {
+    const inflate = createGunzip({ chunkSize: INFLATED_PIECE_BYTES })
+    this.stream = inflate
+    inflate.on('error', (error: NodeJS.ErrnoException) => {
+      const invalid = new ApiError('protocol', 'the response is not valid gzip', { cause: error })
+      call.fail(error.code === 'Z_BUF_ERROR' ? cutOff(error) : invalid)
+    })
+    stream.once('close', () => {
+      if (!stream.readableEnded) call.fail(cutOff())
+    })
+    call.onFail(() => inflate.destroy())
+    const gathered = new Writable({
+      highWaterMark: INFLATED_PIECE_BYTES,
+      // The events of `inflate` report a failure.
+      writev: (chunks, done) =>
+        inflate.write(Buffer.concat(chunks.map(({ chunk }) => chunk)), () => {
+          done()
+          this.#idle()
+        }),
+      final: done => inflate.end(() => done()),
+    })
+    this.#gathered = gathered
+    stream.on('data', () => {
+      if (gathered.writableCorked > 0) return
+      gathered.cork()
+      void clock.breathe().then(() => gathered.uncork())
+    })
+    stream.pipe(gathered)
+  }
+
+  /** Tests whether more of what has arrived follows. A reader that began without it would take it a rest later. */
+  get isBusy(): boolean {
+    return this.#gathered.writableLength > 0
+  }
+
+  /** Calls this whenever zlib's thread returns. */
+  onIdle(idle: () => void): void {
+    this.#idle = idle
+  }
 }
 
 /** Milliseconds that a Retry-After header requests in seconds, as API servers do; undefined for anything else. */

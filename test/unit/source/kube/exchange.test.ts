@@ -122,7 +122,7 @@ describe('exchange', () => {
     expect(await page).toEqual({ items: [], resourceVersion: '4', continue: '' })
   })
 
-  it('has the connection keep what arrives while the reader is away for more than 5 ms', async () => {
+  it('has the connection keep what arrives while the reader is away for more than 5 ms, and at once after that', async () => {
     const line = Buffer.from(`${JSON.stringify({ type: 'ADDED', object: service('a', 1) })}\n`)
     const clock = new FakeClock()
     const calls: string[] = []
@@ -130,7 +130,7 @@ describe('exchange', () => {
       hold: () => void calls.push(`hold at ${clock.nowMs()}`),
       resume: () => void calls.push(`resume at ${clock.nowMs()}`),
       async *[Symbol.asyncIterator]() {
-        for (let count = 0; count < 3; count++) yield line
+        for (let count = 0; count < 5; count++) yield line
       },
     }
     const contentType = 'application/json;stream=watch'
@@ -140,16 +140,17 @@ describe('exchange', () => {
       close: async () => undefined,
     }
     const each = new Exchange({ client, clock, accept: 'application/json' })
-    const aways = [4, 20, 0]
+    const aways = [4, 20, 20, 4, 4]
     for await (const _ of await each.watch(opening(), () => true)) await clock.advance(aways.shift() ?? 0)
-    expect(calls).toEqual(['hold at 9', 'resume at 24'])
+    const again = ['hold at 24', 'resume at 44', 'hold at 44', 'resume at 48']
+    expect(calls).toEqual(['hold at 9', 'resume at 24', ...again])
     // A reader that leaves holds nothing.
     for (const awayMs of [0, 20])
       for await (const _ of await each.watch(opening(), () => true)) {
         await clock.advance(awayMs)
         break
       }
-    expect(calls.slice(2)).toEqual(['hold at 29', 'resume at 44'])
+    expect(calls.slice(6)).toEqual(['hold at 57', 'resume at 72'])
     expect(clock.pending).toBe(0)
   })
 

@@ -67,6 +67,28 @@ describe('F24: a compressed response', () => {
     expect(text).toBe(events.join(''))
   })
 
+  it('is passed on as a whole when it arrives in one read', async () => {
+    const events = Array.from({ length: 30 }, (_, at) => TEXT.slice(at * 4_000, (at + 1) * 4_000))
+    let send: () => Promise<unknown> = () => Promise.resolve()
+    const client = await answeredBy((_, response) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' })
+      response.flushHeaders()
+      const sent = (event: string) => new Promise(resolve => response.write(gzipSync(event), resolve))
+      send = () => Promise.all(events.map(sent))
+    })
+    const { body } = await client.send(get('/', { longLived: true }))
+    body.hold?.()
+    await send()
+    body.resume?.()
+    const pieces: Uint8Array[] = []
+    for await (const first of body) {
+      for (let piece: Uint8Array | undefined = first; piece !== undefined; piece = body.arrived?.())
+        pieces.push(piece)
+      break
+    }
+    expect(Buffer.concat(pieces).toString()).toBe(events.join(''))
+  })
+
   it('may be split anywhere', async () => {
     const bytes = Buffer.concat([gzipSync('first'), gzipSync('second')])
     const client = await answeredBy((_, response) => {
