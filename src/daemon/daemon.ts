@@ -115,7 +115,7 @@ class Daemon {
         this.#observer.node(node)
         this.#condition?.follow(node?.uid)
       },
-      offered: snapshot => this.#observer.offered(snapshot),
+      counter: this.#observer,
       handlers: {
         refusals: list => this.#observer.refused(list),
         problem: problem => this.#problem(problem),
