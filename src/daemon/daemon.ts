@@ -90,7 +90,7 @@ class Daemon {
     this.#done = new Promise(resolve => {
       this.#finish = (code, why) => resolve({ code, why })
     })
-    this.#descriptors = daemonDescriptors(io.room?.(), config)
+    this.#descriptors = daemonDescriptors(io.room?.())
     this.#sockets = socketsOf(io, this.#descriptors)
     this.#api = apiOf(config, { ...io, descriptors: this.#descriptors, makeApi }, () => this.#intake.status)
     this.#observer = this.#observe()
