@@ -18,7 +18,13 @@ import {
   wholeCandidatesOf,
 } from './endpoint-choice.ts'
 import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './fields.ts'
-import { type HealthCheck, healthCheckOf, type PortFrontends, type ServiceFrontends, type WholeAddresses } from './frontend.ts'
+import {
+  type HealthCheck,
+  healthCheckOf,
+  type PortFrontends,
+  type ServiceFrontends,
+  type WholeAddresses,
+} from './frontend.ts'
 import { isOurs } from './node-context.ts'
 import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
 import { isApiAddress, takenKeys } from './reserved.ts'
