@@ -47,6 +47,18 @@ export function zeros(length: number): Octets {
   return '\0'.repeat(length)
 }
 
+/** Gives the number of leading ones of a mask; undefined where ones follow a zero. */
+export function prefixBits(mask: Octets): number | undefined {
+  let bits = 0
+  while (bits < mask.length * 8 && isOne(mask, bits)) bits++
+  for (let at = bits; at < mask.length * 8; at++) if (isOne(mask, at)) return undefined
+  return bits
+}
+
+function isOne(mask: Octets, bit: number): boolean {
+  return (mask.charCodeAt(bit >> 3) & (0x80 >> (bit & 7))) !== 0
+}
+
 /** Returns the bytes before the first NUL, or all bytes if there is none. */
 export function cString(octets: Octets): Octets {
   const end = octets.indexOf('\0')

@@ -1,5 +1,3 @@
-import type { Clock } from './clock.ts'
-
 /** Pieces of asynchronous work that go one after the other, in the order of the requests. */
 export class Mutex {
   #last: Promise<unknown> = Promise.resolve()
@@ -43,55 +41,5 @@ export class Newest<T> {
       await this.#work(next)
     }
     this.#working = undefined
-  }
-}
-
-/**
- * Hands on items, one batch at a time. Items that arrive meanwhile form the next batch; a caller that brings them waits, so
- * that of each bringer at most what it had at hand is gathered.
- */
-export class Batcher<T> {
-  readonly #clock: Pick<Clock, 'breathe'>
-  #hand: (batch: readonly T[]) => Promise<void> = () => Promise.resolve()
-  #gathering: { readonly batch: T[]; readonly taken: Promise<void> } | undefined
-  #last: Promise<unknown> = Promise.resolve()
-  #closed = false
-
-  constructor(clock: Pick<Clock, 'breathe'>) {
-    this.#clock = clock
-  }
-
-  start(hand: (batch: readonly T[]) => Promise<void>): void {
-    this.#hand = hand
-  }
-
-  /** Resolves once these were taken, in the order given and in one piece. Rejects when taking them failed. */
-  readonly put = (items: readonly T[]): Promise<void> => {
-    if (items.length === 0) return Promise.resolve()
-    const gathering = this.#gathering ?? this.#open()
-    for (const item of items) gathering.batch.push(item)
-    return gathering.taken
-  }
-
-  close(): void {
-    this.#closed = true
-  }
-
-  #open() {
-    const batch: T[] = []
-    const taken = this.#last.then(() => {
-      this.#gathering = undefined
-      return this.#closed ? undefined : this.#hand(batch)
-    })
-    // The caller that brought the items gets the failure; the next batch only needs to know that this one is over.
-    const isOver = () => this.#beforeNext()
-    this.#last = taken.then(isOver, isOver)
-    this.#gathering = { batch, taken }
-    return this.#gathering
-  }
-
-  /** Callers whose items were just taken may have more at hand, which then belong to the batch that waits. */
-  #beforeNext(): Promise<void> | undefined {
-    return this.#gathering === undefined ? undefined : this.#clock.breathe()
   }
 }

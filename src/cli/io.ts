@@ -1,6 +1,6 @@
 import { open, readFile, rm, stat } from 'node:fs/promises'
 import type { Writable } from 'node:stream'
-import { type Cancel, type Clock, within } from '../base/clock.ts'
+import { type Clock, within } from '../base/clock.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { HelpPage } from '../config/help.ts'
 import type { OptionalParts } from '../daemon/optional-parts.ts'
@@ -174,49 +174,6 @@ export function* planLines(lines: Iterable<PlanLine>): Generator<string> {
 
 export function planLine({ verb, object }: Pick<PlanLine, 'verb' | 'object'>): string {
   return `${SIGNS[verb]} ${oneLine(object)}`
-}
-
-/** A cluster of fewer objects needs no report. */
-const QUIET_BELOW = 1_000
-
-/** Reports the progress of a command on standard error every 2 s, from 2 s on, if it reads many objects. */
-export class Progress {
-  readonly #clock: Clock
-  readonly #err: Io['err']
-  #timer: Cancel
-  #objects = 0
-  #doing = ''
-
-  constructor(clock: Clock, { err }: Pick<Io, 'err'>) {
-    this.#clock = clock
-    this.#err = err
-    this.#timer = this.#schedule()
-  }
-
-  read(objects: number): void {
-    this.#objects += objects
-  }
-
-  /** Begins the step after reading. */
-  begin(doing: string): void {
-    this.#doing = doing
-  }
-
-  end(): void {
-    this.#timer()
-  }
-
-  #schedule(): Cancel {
-    return this.#clock.after(2_000, () => {
-      if (this.#objects >= QUIET_BELOW) this.#err(`${this.#text}\n`)
-      this.#timer = this.#schedule()
-    })
-  }
-
-  get #text(): string {
-    const objects = `${this.#objects.toLocaleString('en-US')} objects`
-    return this.#doing === '' ? `reading the source: ${objects} so far` : `${this.#doing} (${objects})`
-  }
 }
 
 /**

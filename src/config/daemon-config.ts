@@ -48,16 +48,3 @@ function detectorFlags({ detectLocal }: Config): FlagTexts {
     'pod-interface-name-prefix': kind === 'InterfaceNamePrefix' ? detectLocal.prefix : '',
   }
 }
-
-export interface FlagDifference {
-  readonly flag: string
-  readonly here: string
-  readonly there: string
-}
-
-export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly FlagDifference[] {
-  return Object.entries(here).flatMap(([flag, text]) => {
-    const other = there[flag]
-    return other === undefined || other === text ? [] : [{ flag, here: text, there: other }]
-  })
-}

@@ -1,5 +1,5 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import type { Config } from './config.ts'
+import { type Config, GATE_LOCALHOST } from './config.ts'
 import {
   API_VERSION,
   ConfigFileError,
@@ -8,7 +8,7 @@ import {
   KIND,
   readConfigDocument,
 } from './config-document.ts'
-import { whyNotGate } from './feature-gates.ts'
+import { isRead } from './feature-gates.ts'
 import { type ConfigError, FlagReader, type FlagSpec, parseBool, quote, readArguments } from './flag.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
 import { forwardsAny, MODE_ROWS, readModeOptions, rowOf, whyNotProvable } from './modes.ts'
@@ -246,14 +246,11 @@ function withoutEffect({ balance }: Config, settings: Settings, reader: FlagRead
   ]
 }
 
-/**
- * Names gates that kube-proxy 1.37 refuses: a cluster of another version may set them, and none of them concerns kprobe.
- */
+/** kube-proxy takes the gates of all components, because manifests give each component the same list. */
 function idleGates(settings: Settings): readonly string[] {
-  return Object.entries(settings.gates()).flatMap(([name, value]) => {
-    const why = whyNotGate(name, value)
-    return why === undefined ? [] : [`no effect in kprobe: feature gate ${quote(name)}: ${why}`]
-  })
+  const idle = Object.keys(settings.gates()).filter(name => !isRead(name) && name !== GATE_LOCALHOST)
+  const names = firstOf(idle.map(quote), more => `and ${more}`).join(', ')
+  return names === '' ? [] : [`no effect in kprobe: feature gates ${names}`]
 }
 
 /** A command with a flag of this name reports the error itself. */

@@ -266,7 +266,7 @@ function checkPeriods(settings: Settings): void {
     settings.fail(min, `cannot be longer than ${settings.label(sync)}`)
 }
 
-/** A gate that this version does not know, or whose value it has locked, changes nothing here: idleGates names it. */
+/** Refuses only gates that kprobe reads and that are misspelled. */
 function checkGates(settings: Settings): void {
   for (const [index, name] of Object.keys(settings.gates()).entries()) {
     const meant = misspelledGate(name)

@@ -153,13 +153,12 @@ export class Cluster {
   }
 
   /** Sends an event. Never rejects: the caller may send a failed event again. */
-  async post({ method, path, body }: EventWrite, log: Log): Promise<PostResult> {
-    const contentType = method === 'POST' ? 'application/json' : 'application/merge-patch+json'
+  async post(write: EventWrite, log: Log): Promise<PostResult> {
     try {
-      const response = await this.#send({ method, path, body, contentType })
+      const response = await this.#send({ method: 'POST', ...write })
       if (response.status === 403) await this.#forbid(response, log)
       else await drain(response)
-      const result = resultOf(method, response.status)
+      const result = resultOf(response.status)
       if (result === 'taken') this.#isForbidden = false
       return result
     } catch (err) {
@@ -212,9 +211,8 @@ export function recorderOf(
   })
 }
 
-function resultOf(method: EventWrite['method'], status: number): PostResult {
-  if ((status >= 200 && status < 300) || (method === 'POST' && status === 409)) return 'taken'
-  if (method === 'PATCH' && status === 404) return 'absent'
+function resultOf(status: number): PostResult {
+  if ((status >= 200 && status < 300) || status === 409) return 'taken'
   return status === 429 || status >= 500 ? 'retry' : 'refused'
 }
 

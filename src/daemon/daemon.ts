@@ -90,7 +90,7 @@ class Daemon {
     this.#done = new Promise(resolve => {
       this.#finish = (code, why) => resolve({ code, why })
     })
-    this.#descriptors = daemonDescriptors(io.room?.(), config)
+    this.#descriptors = daemonDescriptors(io.room?.())
     this.#sockets = socketsOf(io, this.#descriptors)
     this.#api = apiOf(config, { ...io, descriptors: this.#descriptors, makeApi }, () => this.#intake.status)
     this.#observer = this.#observe()
@@ -115,7 +115,7 @@ class Daemon {
         this.#observer.node(node)
         this.#condition?.follow(node?.uid)
       },
-      offered: snapshot => this.#observer.offered(snapshot),
+      counter: this.#observer,
       handlers: {
         refusals: list => this.#observer.refused(list),
         problem: problem => this.#problem(problem),

@@ -20,8 +20,8 @@ import {
 export type Occasion = 'start' | 'change' | 'resync'
 
 interface IntakeOptions {
-  /** Called after a Snapshot was offered: the kernel waits for it, and not for those who count. */
-  readonly offered?: (snapshot: Snapshot) => void
+  /** Counts each Snapshot after it was offered: the kernel waits for it, and not for those who count. */
+  readonly counter?: { offered(snapshot: Snapshot): void }
   /** Gets the first Node, and each one that differs from the one before, ahead of its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
@@ -279,7 +279,7 @@ export class Intake {
     this.#offered = now
     if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
     this.#reader?.offer(now)
-    this.#options.offered?.(now)
+    this.#options.counter?.offered(now)
   }
 }
 

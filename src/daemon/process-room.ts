@@ -4,8 +4,6 @@ import { dirname, join } from 'node:path'
 import { getHeapStatistics } from 'node:v8'
 import { codeOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
-import type { Config } from '../config/config.ts'
-import { forwardsAny } from '../config/modes.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 
 export function processRoom(): ProcessRoom {
@@ -58,16 +56,9 @@ export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
   return bytes === undefined ? undefined : Math.floor(((1 - SERVICES_SHARE) * bytes) / 128)
 }
 
-/** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */
-export function daemonDescriptors(
-  room: ProcessRoom | undefined,
-  config: Pick<Config, 'api' | 'proxyMode' | 'nodePortAddresses' | 'featureGates'>,
-): DescriptorBudget {
-  const always: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
-  const uses = [...always, ...(config.api === undefined ? [] : API)]
-  return forwardsAny(config)
-    ? descriptorBudget(room?.descriptors, [...uses, ...RELAY])
-    : descriptorBudget(room?.descriptors, uses, RELAY)
+/** Divides the descriptors of a daemon, whose mode may change. */
+export function daemonDescriptors(room: Partial<ProcessRoom> | undefined): DescriptorBudget {
+  return descriptorBudget(room?.descriptors, USES)
 }
 
 /** Gives the limits of the relay: its share of the descriptors. */
@@ -75,12 +66,9 @@ export function forwarderRoom(room: ProcessRoom | undefined, { relay }: Descript
   return { memoryBytes: undefined, ...room, descriptors: relay }
 }
 
-export function apiDescriptors(room: ProcessRoom): DescriptorBudget {
-  return descriptorBudget(room.descriptors, ['metrics', ...API])
+export function apiDescriptors(room: ProcessRoom): Pick<DescriptorBudget, 'metrics' | 'api'> {
+  return descriptorBudget(room.descriptors, ['metrics', 'api'])
 }
-
-const API: readonly DescriptorUse[] = ['api']
-const RELAY: readonly DescriptorUse[] = ['relay']
 
 /** Reads the soft limit, which Node.js has raised to the hard limit. Undefined without /proc. */
 function descriptors(): number | undefined {
@@ -160,22 +148,10 @@ export async function setOomScoreAdj(
   }
 }
 
-export interface DescriptorBudget {
-  readonly healthz: number
-  readonly metrics: number
-  readonly healthChecks: number
-  readonly healthCheckListeners: number
-  readonly api: number
-  readonly relay: number
-}
+const USES = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners', 'api', 'relay'] as const
+type DescriptorUse = (typeof USES)[number]
 
-export type DescriptorUse = keyof DescriptorBudget
-
-interface Claim {
-  readonly use: DescriptorUse
-  readonly most: number
-  readonly weight: number
-}
+export type DescriptorBudget = Readonly<Record<DescriptorUse, number>>
 
 /** The maximum of each part, and its weight where there is not enough for all. */
 const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly weight: number }>> = {
@@ -188,26 +164,16 @@ const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly w
   relay: { most: 20_480, weight: 6 },
 }
 
-const LATER = { most: 256, weight: 1 } as const
-
 /**
- * Divides the descriptors of a process (undefined where the limit is unknown) between the parts that it uses, beyond a
- * reserve of 128, or of half where that is less, for the API server, netlink, listening servers, files and pipes. What a
- * part does not need is for the others. Parts of `later` get 256 at most, and those that are not used now get what all
- * others leave as well.
+ * Divides the descriptors of a process (undefined where the limit is unknown) between the parts that it may use, by weight.
+ * A reserve of 128, or of half where that is less, is for the API server, netlink, listening servers, files and pipes.
  */
-export function descriptorBudget(
-  limit: number | undefined,
-  uses: readonly DescriptorUse[],
-  later: readonly DescriptorUse[] = [],
-): DescriptorBudget {
+function descriptorBudget(limit: number | undefined, uses: readonly DescriptorUse[]): DescriptorBudget {
   const room = (limit ?? Infinity) - Math.min(128, (limit ?? Infinity) / 2)
-  const claims = uses.map(use => ({ use, ...CLAIMS[use] }))
-  const used = divide(room, [...claims, ...later.map(use => ({ use, ...LATER }))])
-  const rest = room - [...used.values()].reduce((sum, part) => sum + part, 0)
+  const weights = uses.reduce((sum, use) => sum + CLAIMS[use].weight, 0)
   const part = (use: DescriptorUse) => {
-    const its = used.get(use) ?? 0
-    return uses.includes(use) ? its : Math.floor(Math.min(CLAIMS[use].most, its + rest))
+    const { most, weight } = CLAIMS[use]
+    return uses.includes(use) ? Math.min(most, Math.floor((room * weight) / weights)) : 0
   }
   return {
     healthz: part('healthz'),
@@ -217,18 +183,4 @@ export function descriptorBudget(
     api: part('api'),
     relay: part('relay'),
   }
-}
-
-/** Serves the parts that need least for their weight first, and divides what they leave. */
-function divide(room: number, claims: readonly Claim[]): ReadonlyMap<DescriptorUse, number> {
-  let left = room
-  let weights = claims.reduce((sum, { weight }) => sum + weight, 0)
-  const parts = new Map<DescriptorUse, number>()
-  for (const { use, most, weight } of claims.toSorted((a, b) => a.most / a.weight - b.most / b.weight)) {
-    const part = Math.min(most, Math.floor((left * weight) / weights))
-    parts.set(use, part)
-    left -= part
-    weights -= weight
-  }
-  return parts
 }

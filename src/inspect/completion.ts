@@ -1,10 +1,10 @@
 import { systemClock } from '../base/clock.ts'
-import { askDaemon } from '../cli/admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from '../cli/io.ts'
 import { failWord, ownCommand } from '../cli/request.ts'
 import { type FlagSpec, quote } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flags.ts'
 import { defaultAdminSocket } from '../config/own-flags.ts'
+import { askDaemon } from './admin-client.ts'
 
 const SCRIPTS = { bash: bashScript, zsh: zshScript, fish: fishScript } as const
 const FLAGS: readonly FlagSpec[] = [

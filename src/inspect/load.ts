@@ -1,9 +1,7 @@
-import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
+import { type Cancel, type Clock, finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { oneLine } from '../base/text.ts'
-import { askObjects } from '../cli/admin-client.ts'
-import { type Io, Progress, writeWarnings } from '../cli/io.ts'
-import type { ModelRequest } from '../cli/request.ts'
+import { type Io, writeWarnings } from '../cli/io.ts'
 import type { Config } from '../config/config.ts'
 import { dialedEndpoints } from '../daemon/api-reach.ts'
 import { Cluster } from '../daemon/cluster.ts'
@@ -24,6 +22,8 @@ import type { DialWatch } from '../source/kube/client/connections.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { LocatedRefusal, Source } from '../source/source.ts'
 import { type RefusedSince, refusalIdentity } from '../telemetry/refusal-log.ts'
+import { askObjects } from './admin-client.ts'
+import type { ModelRequest } from './model-request.ts'
 
 interface Reading {
   readonly io: Io
@@ -274,4 +274,47 @@ export function refusalText({ object, field, value, reason }: Refusal, location?
   const where = location === undefined ? '' : `${location}: `
   const what = [object, field, value].filter(part => part !== '').join(' ')
   return `${where}refused: ${what}: ${reason}`
+}
+
+/** A cluster of fewer objects needs no report. */
+const QUIET_BELOW = 1_000
+
+/** Reports the progress of a command on standard error every 2 s, from 2 s on, if it reads many objects. */
+export class Progress {
+  readonly #clock: Clock
+  readonly #err: Io['err']
+  #timer: Cancel
+  #objects = 0
+  #doing = ''
+
+  constructor(clock: Clock, { err }: Pick<Io, 'err'>) {
+    this.#clock = clock
+    this.#err = err
+    this.#timer = this.#schedule()
+  }
+
+  read(objects: number): void {
+    this.#objects += objects
+  }
+
+  /** Begins the step after reading. */
+  begin(doing: string): void {
+    this.#doing = doing
+  }
+
+  end(): void {
+    this.#timer()
+  }
+
+  #schedule(): Cancel {
+    return this.#clock.after(2_000, () => {
+      if (this.#objects >= QUIET_BELOW) this.#err(`${this.#text}\n`)
+      this.#timer = this.#schedule()
+    })
+  }
+
+  get #text(): string {
+    const objects = `${this.#objects.toLocaleString('en-US')} objects`
+    return this.#doing === '' ? `reading the source: ${objects} so far` : `${this.#doing} (${objects})`
+  }
 }

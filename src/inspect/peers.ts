@@ -14,8 +14,6 @@ import {
   whyNotIp,
 } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
-import { askObjects } from '../cli/admin-client.ts'
-import { checkDaemon } from '../cli/request.ts'
 import type { FlagTexts } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
 import { defaultAdminSocket } from '../config/own-flags.ts'
@@ -23,6 +21,8 @@ import { readSnapshotJson } from '../daemon/saved/snapshot-json.ts'
 import { isPort } from '../model/fields.ts'
 import type { Endpoint, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { askObjects } from './admin-client.ts'
+import { checkDaemon } from './model-request.ts'
 
 /** A client or a destination as given, by address or by name. */
 export type Peer =

@@ -1,5 +1,5 @@
-import { NAMESPACE_FLAG } from '../cli/request.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { NAMESPACE_FLAG } from './model-request.ts'
 import { parsePeer, splitPort, withNamespace } from './peers.ts'
 
 export const NAMES_IN: FlagSpec = {

@@ -135,14 +135,9 @@ export interface HealthCheck {
   readonly local: Readonly<Partial<Record<Family, number>>>
 }
 
-/** Undefined for Services without such a port. */
-export function healthCheckOf(
-  service: Service,
-  slices: SliceList,
-  nodeName: string,
-): HealthCheck | undefined {
+/** Gives the answer of a Service that has such a port. */
+export function healthCheckOf(service: Service, slices: SliceList, nodeName: string): HealthCheck {
   const { healthCheckNodePort: port, clusterIps } = service
-  if (port === 0) return undefined
   const local: Partial<Record<Family, number>> = {}
   for (const ip of clusterIps) local[familyOf(ip)] = countLocal(slices, familyOf(ip), nodeName)
   return { port, local }

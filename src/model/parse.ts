@@ -1,6 +1,5 @@
 import { joined, trimmed } from '../base/collections.ts'
-import type { Family, Ip } from '../base/ip.ts'
-import { compareTexts } from '../base/text.ts'
+import { compareIps, type Family, type Ip } from '../base/ip.ts'
 import {
   type Findings,
   identityOf,
@@ -234,8 +233,7 @@ interface SlicePart {
 function readEndpoints(reading: EndpointReading, value: unknown): SlicePart {
   const read = listField(reading.findings, value, 'endpoints')
     .flatMap((item, index) => readEndpoint(reading, item, index) ?? [])
-    // Addresses of one family compare as text.
-    .sort((a, b) => compareTexts(a.endpoint.ip, b.endpoint.ip))
+    .sort((a, b) => compareIps(a.endpoint.ip, b.endpoint.ip))
   const slice: SlicePart = { endpoints: read.map(({ endpoint }) => endpoint) }
   const names = read.map(({ name }) => name)
   const uids = read.map(({ uid }) => uid)

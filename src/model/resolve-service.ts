@@ -18,7 +18,13 @@ import {
   wholeCandidatesOf,
 } from './endpoint-choice.ts'
 import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './fields.ts'
-import { healthCheckOf, type PortFrontends, type ServiceFrontends, type WholeAddresses } from './frontend.ts'
+import {
+  type HealthCheck,
+  healthCheckOf,
+  type PortFrontends,
+  type ServiceFrontends,
+  type WholeAddresses,
+} from './frontend.ts'
 import { isOurs } from './node-context.ts'
 import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
 import { isApiAddress, takenKeys } from './reserved.ts'
@@ -86,9 +92,7 @@ function begin(ownership: AddressOwnership, service: Service, slices: SliceList)
 function complete(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
   const { ownership, service, findings } = work
   const wholes = service.headless === 'whole' ? wholesOf(work) : undefined
-  const healthCheck = hasHealthPort(work)
-    ? healthCheckOf(service, work.slices, ownership.here.nodeName)
-    : undefined
+  const healthCheck = service.healthCheckNodePort === 0 ? undefined : ownHealthCheck(work)
   return {
     service: service.key,
     clusterIps: work.isContested ? ownClusterIps(ownership, service) : service.clusterIps,
@@ -99,15 +103,16 @@ function complete(work: ServiceWork, slices: SliceList, ports: readonly PortFron
   }
 }
 
-function hasHealthPort({ ownership, service, findings }: ServiceWork): boolean {
+/** Undefined where another Service has the port. */
+function ownHealthCheck({ ownership, service, slices, findings }: ServiceWork): HealthCheck | undefined {
   for (const place of healthCheckPlaces(service)) {
     const owner = placeOwner(ownership, service, place)
     if (owner === undefined) continue
     const reason = `already claimed by Service ${owner.key}, which comes first`
     refuse(findings, 'spec.healthCheckNodePort', `${service.healthCheckNodePort}/TCP`, reason)
-    return false
+    return undefined
   }
-  return true
+  return healthCheckOf(service, slices, ownership.here.nodeName)
 }
 
 function ownClusterIps(ownership: AddressOwnership, service: Service): readonly Ip[] {

@@ -1,6 +1,5 @@
 import { append, PersistentMap } from '../base/collections.ts'
 import { type Cidr, compareIps, type Ip } from '../base/ip.ts'
-import { compareTexts } from '../base/text.ts'
 import { isSame, type Refusal } from './fields.ts'
 import { type ApiEndpoint, type ServiceListeners, sortedEndpoints } from './reserved.ts'
 import type {
@@ -172,7 +171,7 @@ function regrouped(
   }
   return slices.with(
     [...lists].map(([service, list]): [ServiceKey, SliceList | undefined] => {
-      const sorted = list.length === 0 ? undefined : list.toSorted((a, b) => compareTexts(a.key, b.key))
+      const sorted = list.length === 0 ? undefined : list.toSorted((a, b) => (a.key < b.key ? -1 : 1))
       return [service, settledList(slices.get(service), sorted)]
     }),
   )

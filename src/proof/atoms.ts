@@ -1,7 +1,7 @@
 import { append } from '../base/collections.ts'
 import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { difference, everything, intersection, point, type Region, union } from '../base/region.ts'
+import { difference, everything, intersection, point, type Region, union } from './evaluate/region.ts'
 import { type Hook, LOCAL, loopback, regionOfIps } from './evaluate/values.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE, REJECT } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'

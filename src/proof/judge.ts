@@ -1,7 +1,7 @@
 import { append } from '../base/collections.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
-import { difference, intersection, onlyValue, point, type Region, sizeOf, union } from '../base/region.ts'
+import { difference, intersection, onlyValue, point, type Region, sizeOf, union } from './evaluate/region.ts'
 import {
   type Box,
   chosenOf,

@@ -1,9 +1,9 @@
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../base/ip-packet.ts'
 import { type Octets, readU16be, u32host } from '../base/octets.ts'
-import { onlyValue, type Region } from '../base/region.ts'
 import { RTN_LOCAL } from '../kernel/nft/constants.ts'
 import type { Protocol } from '../model/service.ts'
+import { onlyValue, type Region } from './evaluate/region.ts'
 import type { Box, Hook } from './evaluate/values.ts'
 import type { Fate, Place } from './meaning.ts'
 

@@ -1,5 +1,5 @@
 import { u16be } from '../base/octets.ts'
-import { difference, onlyValue, point, type Region, union } from '../base/region.ts'
+import { difference, onlyValue, point, type Region, union } from './evaluate/region.ts'
 import { LOCAL, loopback, regionOfIps } from './evaluate/values.ts'
 import type { Leaf } from './evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'

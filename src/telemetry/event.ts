@@ -4,7 +4,7 @@ import { printable, type Refusal } from '../model/fields.ts'
 import { podText } from '../model/pod-names.ts'
 import type { ServiceKey } from '../model/service.ts'
 
-/** An event for the object that it regards. Equal facts become one series. */
+/** An event for the object that it regards. Equal facts of a few minutes become one. */
 export interface EventFact {
   readonly type: 'Normal' | 'Warning'
   readonly reason: string
@@ -137,9 +137,8 @@ export function regardingText(object: EventObject): string {
   return object.kind === 'Node' ? `Node ${printable(object.name)}` : `Service ${printable(object.key)}`
 }
 
+/** A POST. */
 export interface EventWrite {
-  /** PATCH has a JSON merge patch. */
-  readonly method: 'POST' | 'PATCH'
   readonly path: string
   readonly body: object
 }
@@ -159,27 +158,27 @@ export function identityOf(object: EventObject, wallMs: number, count: number): 
   return { namespace: object.kind === 'Service' ? object.key.slice(0, slash) : 'default', name }
 }
 
-/** Makes the write of a new event, or of a whole series whose event the API server has deleted. */
 export function creation(
-  fact: EventFact,
-  identity: EventIdentity,
-  at: {
+  { type, reason, action, note, regarding }: EventFact,
+  {
+    identity: { namespace, name },
+    instance,
+    uid,
+    wallMs,
+  }: {
+    readonly identity: EventIdentity
     /** `kube-proxy-NODE`. */
     readonly instance: string
     /** The UID of the object that the event regards; `kubectl describe` selects events by it. Empty when unknown. */
     readonly uid: string
-    readonly firstWallMs: number
-    readonly series: EventSeries | undefined
+    readonly wallMs: number
   },
 ): EventWrite {
-  const { type, reason, action, note, regarding } = fact
-  const { instance, uid, firstWallMs, series } = at
   const body: WrittenEvent = {
     apiVersion: 'events.k8s.io/v1',
     kind: 'Event',
-    metadata: { name: identity.name, namespace: identity.namespace },
-    eventTime: microTime(firstWallMs),
-    ...(series === undefined ? {} : { series: seriesOf(series) }),
+    metadata: { name, namespace },
+    eventTime: microTime(wallMs),
     reportingController: 'kube-proxy',
     reportingInstance: instance,
     action,
@@ -188,25 +187,7 @@ export function creation(
     note,
     type,
   }
-  return { method: 'POST', path: collection(identity), body }
-}
-
-export interface EventSeries {
-  readonly count: number
-  readonly lastWallMs: number
-}
-
-export function repetition(identity: EventIdentity, series: EventSeries): EventWrite {
-  const path = `${collection(identity)}/${encodeURIComponent(identity.name)}`
-  return { method: 'PATCH', path, body: { series: seriesOf(series) } }
-}
-
-function seriesOf({ count, lastWallMs }: EventSeries): NonNullable<WrittenEvent['series']> {
-  return { count, lastObservedTime: microTime(lastWallMs) }
-}
-
-function collection({ namespace }: EventIdentity): string {
-  return `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/events`
+  return { path: `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/events`, body }
 }
 
 function referenceOf(object: EventObject, uid: string): NonNullable<WrittenEvent['regarding']> {

@@ -158,18 +158,3 @@ function openMetric(name: string, metric: Metric): Metric {
     ? Object.assign(own, { type: 'unknown' })
     : own
 }
-
-/**
- * Bounds label values that other programs choose: the first 32 pass, cut to 64 characters, and the rest become `other`.
- */
-export class LabelValues {
-  readonly #known = new Set<string>()
-
-  of(text: string): string {
-    const value = text.slice(0, 64)
-    if (this.#known.has(value)) return value
-    if (this.#known.size >= 32) return 'other'
-    this.#known.add(value)
-    return value
-  }
-}

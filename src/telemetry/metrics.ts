@@ -1,7 +1,7 @@
 import type { SourceObservation } from '../source/source.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type MetricHandles, type MetricSources, ROWS } from './metric-rows.ts'
-import { LabelValues, MetricSet, type MetricsFormat, type ReadRows } from './metric-set.ts'
+import { MetricSet, type MetricsFormat, type ReadRows } from './metric-set.ts'
 import { addProcessMetrics } from './process-metrics.ts'
 import { SERVERS, type ServersState } from './server-metrics.ts'
 
@@ -45,14 +45,12 @@ interface ConntrackTable {
 }
 
 function observersOf(metrics: MetricHandles) {
-  const hosts = new LabelValues()
   const conntrackLost = conntrackLosses(metrics)
   return {
     observed: sourceObserver(metrics),
     apiRequest({ method, host, status, durationMs }: ApiRequest) {
-      const known = hosts.of(host)
-      metrics.rest_client_requests_total.inc({ code: codeText(status), method, host: known })
-      metrics.rest_client_request_duration_seconds.observe({ verb: method, host: known }, durationMs / 1000)
+      metrics.rest_client_requests_total.inc({ code: codeText(status), method, host })
+      metrics.rest_client_request_duration_seconds.observe({ verb: method, host }, durationMs / 1000)
     },
     /** Counts the usage of the table, and packets lost because it is full or in races of translation (I-22, I-24). */
     conntrackTable(table: ConntrackTable) {
@@ -89,26 +87,21 @@ function conntrackLosses({ kprobe_conntrack_lost_total: lost }: MetricHandles) {
 }
 
 function sourceObserver(metrics: MetricHandles) {
-  const reasons = new LabelValues()
-  const labels = (its: { readonly resource: string; readonly reason: string }) => ({
-    resource: its.resource,
-    reason: reasons.of(its.reason),
-  })
   return (its: SourceObservation): void => {
     const { resource } = its
     switch (its.kind) {
       case 'listed':
-        metrics.kprobe_source_lists_total.inc(labels(its))
+        metrics.kprobe_source_lists_total.inc({ resource, reason: its.reason })
         metrics.kprobe_source_bytes_total.inc({ resource, from: 'list' }, its.bytes)
         metrics.kprobe_source_list_duration_seconds.observe({ resource }, its.durationMs / 1000)
         break
       case 'watch-ended':
-        metrics.kprobe_source_watch_ends_total.inc(labels(its))
+        metrics.kprobe_source_watch_ends_total.inc({ resource, reason: its.reason })
         metrics.kprobe_source_watch_events_total.inc({ resource }, its.events)
         metrics.kprobe_source_bytes_total.inc({ resource, from: 'watch' }, its.bytes)
         break
       case 'skipped':
-        metrics.kprobe_source_skipped_total.inc(labels(its))
+        metrics.kprobe_source_skipped_total.inc({ resource, reason: its.reason })
         break
       case 'repaired':
         metrics.kprobe_source_repaired_objects_total.inc({ resource }, its.objects)

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { requireBinaries } from '../support/reference/binaries.ts'
 import type { ControlPlane } from '../support/reference/control-plane.ts'
-import { parseGates, parseHelp } from '../support/reference/help-text.ts'
+import { parseHelp } from '../support/reference/help-text.ts'
 import { KubeProxyPeer } from '../support/reference/kube-proxy-peer.ts'
 import { familyLine, parseMetrics } from '../support/reference/metrics-text.ts'
 import { changeEndpoint, json, openSightsPlane, sights } from '../support/reference/sights.ts'
@@ -43,11 +43,6 @@ describe('without a cluster', () => {
       `--${name}${shorthand === undefined ? '' : ` -${shorthand}`} ${type} ${value}`.trimEnd(),
     )
     expectGolden('flags.txt', text(lines))
-  })
-
-  test('the feature gates are those of the golden file', () => {
-    const lines = parseGates(help()).map(({ name, stage, default: value }) => `${name} ${stage} ${value}`)
-    expectGolden('feature-gates.txt', text(lines))
   })
 
   test('the written configuration is that of the golden file', () => {

@@ -5,7 +5,6 @@ import { expect } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { formatIp, formatIpPort } from '../../src/base/ip.ts'
 import { u16be, u32host } from '../../src/base/octets.ts'
-import { difference, everything, includes, point, prefix, type Region } from '../../src/base/region.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { RTN_LOCAL } from '../../src/kernel/nft/constants.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
@@ -15,6 +14,14 @@ import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { type Ownership, placeText } from '../../src/proof/evaluate/compiled.ts'
+import {
+  difference,
+  everything,
+  includes,
+  point,
+  prefix,
+  type Region,
+} from '../../src/proof/evaluate/region.ts'
 import { newLog } from '../../src/proof/evaluate/sets.ts'
 import { createTracer, type TracePacket } from '../../src/proof/evaluate/trace.ts'
 import type { Box } from '../../src/proof/evaluate/values.ts'

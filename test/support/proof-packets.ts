@@ -1,6 +1,6 @@
 import { readU16be, u32host } from '../../src/base/octets.ts'
-import { includes, onlyValue, type Region, sizeOf } from '../../src/base/region.ts'
 import { RTN_LOCAL } from '../../src/kernel/nft/constants.ts'
+import { includes, onlyValue, type Region, sizeOf } from '../../src/proof/evaluate/region.ts'
 import type { TracePacket, Way } from '../../src/proof/evaluate/trace.ts'
 import { addressOf, type PacketClass } from '../../src/proof/packet-class.ts'
 

@@ -198,7 +198,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/engine.ts': ['node:fs', 'node:v8'],
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
   cli: ['yaml'],
-  'cli/admin-client.ts': ['node:http'],
+  'inspect/admin-client.ts': ['node:http'],
   'api/command.ts': ['node:fs/promises'],
   // A file for a bug report.
   'inspect/bundle-file.ts': ['node:fs/promises', 'node:zlib'],

@@ -62,7 +62,7 @@ export class SavedStateError extends Error {
   }
 }
 
-interface StateHeader {
+export interface StateHeader {
   readonly owner: StateOwner
   /** RFC 3339, for people: the time of the file itself is the last confirmation of the state. */
   readonly savedAt: string

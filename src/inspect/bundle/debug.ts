@@ -4,7 +4,6 @@ import { buildInfo, buildText } from '../../base/build-info.ts'
 import { finishInSlices, slicingOf, systemClock } from '../../base/clock.ts'
 import { failureText } from '../../base/errors.ts'
 import { bytesText, count, oneLine, rfc3339 } from '../../base/text.ts'
-import { demandAnswer, versionIn } from '../../cli/admin-client.ts'
 import { type Command, EXIT_FINE, type Io, lent, readText } from '../../cli/io.ts'
 import { failWord, orFailed, ownCommand } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flags, quote } from '../../config/flag.ts'
@@ -23,6 +22,7 @@ import { printTables } from '../../kernel/nft/print.ts'
 import { SYSCTLS } from '../../kernel/sysctl/sysctls.ts'
 import { isJson } from '../../model/fields.ts'
 import { MODES } from '../../modes/registry.ts'
+import { demandAnswer, versionIn } from '../admin-client.ts'
 import {
   BUNDLE_BYTES_MAX,
   type BundleContent,

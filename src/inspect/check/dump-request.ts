@@ -1,11 +1,11 @@
 import { outputFlag } from '../../cli/document.ts'
-import { NAMESPACE_FLAG, readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flags, quote } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
 import { DEFAULT_MODE } from '../../config/modes.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../../config/own-flags.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import { MODES } from '../../modes/registry.ts'
+import { NAMESPACE_FLAG, readNamespace } from '../model-request.ts'
 import { readServiceFlag } from '../service-flag.ts'
 
 /** Object kinds that modes list, each with its mode. */

@@ -1,5 +1,4 @@
 import { pause, restMs, systemClock } from '../../base/clock.ts'
-import { askPods, serviceNamesReader } from '../../cli/admin-client.ts'
 import { isDocument, writeDocument } from '../../cli/document.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io, lent, tableText, writeWarnings } from '../../cli/io.ts'
 import { ownCommand } from '../../cli/request.ts'
@@ -15,6 +14,7 @@ import { namesOfElements, type ServiceNames } from '../../modes/common/service-n
 import { isOfService, type ServiceRow } from '../../modes/common/show.ts'
 import type { DumpFilter, Mode } from '../../modes/mode.ts'
 import { type ReadModes, readModes, readTables } from '../../modes/registry.ts'
+import { askPods, serviceNamesReader } from '../admin-client.ts'
 import { hintAt } from '../peers.ts'
 import {
   damageText,

@@ -1,11 +1,11 @@
 import { count } from '../../base/text.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, type Io, planLines } from '../../cli/io.ts'
-import { modelCommand } from '../../cli/request.ts'
 import { type FlagSpec, flag } from '../../config/flag.ts'
 import { findMode } from '../../modes/registry.ts'
 import { COMMITS_MAX, type PlanLine } from '../../reconcile/dataplane.ts'
 import { refusalText, withLoaded } from '../load.ts'
+import { modelCommand } from '../model-request.ts'
 import { leftOutText, type PossibleDifference, possibleDifference } from './requirements.ts'
 
 const FLAGS: readonly FlagSpec[] = [

@@ -1,10 +1,10 @@
 import { DEFAULT_ADMIN_SOCKET } from '../../base/api-address.ts'
 import { parseIp } from '../../base/ip.ts'
-import { readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../../config/own-flags.ts'
 import { isPort } from '../../model/fields.ts'
+import { readNamespace } from '../model-request.ts'
 import {
   checkAddresses,
   given,

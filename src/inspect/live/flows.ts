@@ -1,7 +1,6 @@
 import { systemClock } from '../../base/clock.ts'
 import { fieldOf } from '../../base/plain-data.ts'
 import { oneLine, rfc3339 } from '../../base/text.ts'
-import { askDaemon } from '../../cli/admin-client.ts'
 import { EXIT_FINE, type Io, lent, tableText, writeWarnings } from '../../cli/io.ts'
 import { ownCommand } from '../../cli/request.ts'
 import { HERE } from '../../daemon/open.ts'
@@ -9,6 +8,7 @@ import { createConntrackClient } from '../../kernel/conntrack/client.ts'
 import { decodeRecord, type FlowEventKind } from '../../kernel/conntrack/record.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import type { Message } from '../../netlink/message.ts'
+import { askDaemon } from '../admin-client.ts'
 import { FlowGroups, type NamedFlow, namedFlow, summedCounts } from './flow-groups.ts'
 import {
   type Columns,

@@ -1,6 +1,6 @@
 import { oneLine } from '../../base/text.ts'
 import { BOLD, type Io } from '../../cli/io.ts'
-import { paletteOf, type Tone } from '../../cli/palette.ts'
+import { paletteOf, type Tone } from '../palette.ts'
 
 export interface TableView<S extends string> {
   readonly sort: S

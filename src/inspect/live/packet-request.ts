@@ -1,7 +1,7 @@
-import { readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, quote } from '../../config/flag.ts'
 import { readInstanceName, readSocketPath } from '../../config/own-flags.ts'
 import type { ServiceRow } from '../../modes/common/show.ts'
+import { readNamespace } from '../model-request.ts'
 import { checkAddresses, given, hintAt, readFilterClient, readFilterTarget, TARGETS } from '../peers.ts'
 import { NAMES_IN, readServiceFlag } from '../service-flag.ts'
 

@@ -2,14 +2,6 @@ import { buildInfo, buildText } from '../../base/build-info.ts'
 import { systemClock } from '../../base/clock.ts'
 import { errorText } from '../../base/errors.ts'
 import { fieldOf } from '../../base/plain-data.ts'
-import {
-  askDaemon,
-  askPods,
-  demandAnswer,
-  serviceNames,
-  servicesIn,
-  versionIn,
-} from '../../cli/admin-client.ts'
 import { lent } from '../../cli/io.ts'
 import type { Config } from '../../config/config.ts'
 import { MODE_NAMES } from '../../config/modes.ts'
@@ -18,6 +10,7 @@ import { isLockHeld } from '../../daemon/network-lock.ts'
 import { HERE, withNetfilter } from '../../daemon/open.ts'
 import { createConntrackClient } from '../../kernel/conntrack/client.ts'
 import { readRefused } from '../../modes/refused.ts'
+import { askDaemon, askPods, demandAnswer, serviceNames, servicesIn, versionIn } from '../admin-client.ts'
 import { stoppedSince, trafficFindings } from '../check/doctor.ts'
 import type { FlowNames } from '../live/flow-reading.ts'
 import { readLargestUsers } from '../live/top-sampler.ts'

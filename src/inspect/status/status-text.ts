@@ -1,7 +1,7 @@
 import { oneLine } from '../../base/text.ts'
 import type { Io } from '../../cli/io.ts'
-import { paletteOf, type Tone } from '../../cli/palette.ts'
 import { fitted, startOf, textWidth } from '../live/live-table.ts'
+import { paletteOf, type Tone } from '../palette.ts'
 import type { Problem, StatusDocument } from './status-document.ts'
 
 const TONES: Readonly<Record<StatusDocument['verdict'], Tone>> = {

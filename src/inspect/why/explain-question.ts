@@ -1,10 +1,10 @@
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
-import { NAMESPACE_FLAG, readNamespace } from '../../cli/request.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../../config/flag.ts'
 import { isPort } from '../../model/fields.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from '../../model/service.ts'
 import type { Snapshot } from '../../model/snapshot.ts'
+import { NAMESPACE_FLAG, readNamespace } from '../model-request.ts'
 import {
   ipOf,
   type Peer,

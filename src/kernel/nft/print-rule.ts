@@ -1,6 +1,5 @@
 import { unreachable } from '../../base/errors.ts'
-import { cString, hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
-import { prefixBits } from '../../base/region.ts'
+import { cString, hex, type Octets, prefixBits, readU32host, u32host } from '../../base/octets.ts'
 import * as nft from './constants.ts'
 import * as datatypes from './datatypes.ts'
 import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'

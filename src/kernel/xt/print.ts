@@ -1,6 +1,5 @@
 import { formatIp, formatIpAsC, formatIpPort } from '../../base/ip.ts'
-import { hex } from '../../base/octets.ts'
-import { prefixBits } from '../../base/region.ts'
+import { hex, prefixBits } from '../../base/octets.ts'
 import { NF_DROP } from '../nft/constants.ts'
 import type { NameOfIpset } from '../nft/ipset-match.ts'
 import type { NftFamily, Observed, ObservedChain, ObservedTable } from '../nft/state.ts'

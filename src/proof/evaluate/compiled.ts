@@ -1,5 +1,4 @@
 import { type Octets, readU32host } from '../../base/octets.ts'
-import { includes } from '../../base/region.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
@@ -29,6 +28,7 @@ import {
 import { decodeExtension, type Extension, type ExtensionContext } from './extensions.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import type { ClassMachine } from './machine.ts'
+import { includes } from './region.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 import { chosenOf, type Field, type Of, type RulePlace } from './values.ts'
 

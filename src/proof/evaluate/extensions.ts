@@ -1,5 +1,4 @@
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
-import { difference, everything, includes, type Region, union } from '../../base/region.ts'
 import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_DADDR,
@@ -32,6 +31,7 @@ import { foreignRun } from './foreign.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { byRegion, byRolled } from './random.ts'
+import { difference, everything, includes, type Region, union } from './region.ts'
 import { type Run, targetOf } from './targets.ts'
 import { BeyondEvaluator, chosen, isChoice, type Known, type Value } from './values.ts'
 

@@ -1,7 +1,7 @@
 import type { Octets } from '../../base/octets.ts'
-import { difference, includes, isSameRegion, type Region, union } from '../../base/region.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { byRolled } from './random.ts'
+import { difference, includes, isSameRegion, type Region, union } from './region.ts'
 import { chosen, type Field, regionOfIps } from './values.ts'
 
 /* Entries that packets are looked up by, field by field. */

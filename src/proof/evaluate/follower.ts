@@ -1,4 +1,3 @@
-import { difference, includes, onlyValue, point, union } from '../../base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -21,6 +20,7 @@ import {
 } from './compiled.ts'
 import { evaluate } from './expression.ts'
 import type { ClassMachine, Effect } from './machine.ts'
+import { difference, includes, onlyValue, point, union } from './region.ts'
 import { BeyondEvaluator, type Box, type Doubt } from './values.ts'
 
 export type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade' | 'unknown'

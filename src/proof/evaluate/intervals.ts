@@ -1,9 +1,9 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
-import { difference, type Interval, intersection, meets, type Region, union } from '../../base/region.ts'
 import type { Branch, ClassMachine, Effect } from './machine.ts'
 import { byRolled, found } from './random.ts'
 import type { Range } from './ranges.ts'
+import { difference, type Interval, intersection, meets, type Region, union } from './region.ts'
 import {
   BeyondEvaluator,
   type Field,

@@ -1,7 +1,6 @@
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { PROTOCOL_NUMBERS } from '../../base/ip-packet.ts'
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
-import { difference, prefix, type Region, union } from '../../base/region.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import {
   destinationKey,
@@ -19,6 +18,7 @@ import { NF_ACCEPT } from '../../kernel/nft/constants.ts'
 import { descend, type Index, plant, Tree } from './field-trees.ts'
 import type { ClassMachine, Effect } from './machine.ts'
 import { balance, byRegion, eachRolled } from './random.ts'
+import { difference, prefix, type Region, union } from './region.ts'
 import { BeyondEvaluator, chosenTo, type Field, type Known, type Of, ROLLED_MAX } from './values.ts'
 
 /** The schedulers' division of connections between real servers of different weights, for all clients together. */

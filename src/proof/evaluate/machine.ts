@@ -1,6 +1,5 @@
 import { type Ip, isLoopback } from '../../base/ip.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
-import { everything, isSameRegion, onlyValue, type Region } from '../../base/region.ts'
 import type { VirtualServer } from '../../kernel/ipvs/state.ts'
 import {
   IPS_DST_NAT,
@@ -24,6 +23,7 @@ import {
   NFTA_FIB_F_SADDR,
 } from '../../kernel/nft/constants.ts'
 import type { Verdict } from '../../kernel/nft/state.ts'
+import { everything, isSameRegion, onlyValue, type Region } from './region.ts'
 import {
   type ClassSets,
   enlist,

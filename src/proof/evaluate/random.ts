@@ -1,10 +1,10 @@
 import { append } from '../../base/collections.ts'
 import { assert } from '../../base/errors.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
-import { difference, includes, intersection, point, type Region } from '../../base/region.ts'
 import { RTN_UNICAST } from '../../kernel/nft/constants.ts'
 import type { ElementData } from '../../kernel/nft/state.ts'
 import type { Branch, ClassMachine, Effect } from './machine.ts'
+import { difference, includes, intersection, point, type Region } from './region.ts'
 import {
   BeyondEvaluator,
   chosen,

@@ -1,17 +1,8 @@
 import { assert } from '../../base/errors.ts'
-import type { Octets } from '../../base/octets.ts'
-import {
-  difference,
-  type Interval,
-  intersection,
-  meets,
-  prefix,
-  prefixBits,
-  type Region,
-  union,
-} from '../../base/region.ts'
+import { type Octets, prefixBits } from '../../base/octets.ts'
 import type { Branch, ClassMachine, Effect } from './machine.ts'
 import { byRegion, found } from './random.ts'
+import { difference, type Interval, intersection, meets, prefix, type Region, union } from './region.ts'
 import {
   BeyondEvaluator,
   type Candidate,

@@ -1,6 +1,5 @@
 import { familyOf, type Ip, isLoopback } from '../../base/ip.ts'
 import { readU16be, readU32host, u16be, u32host } from '../../base/octets.ts'
-import { point } from '../../base/region.ts'
 import {
   destinationKey,
   type HeldServer,
@@ -13,6 +12,7 @@ import { RTN_LOCAL, RTN_UNICAST } from '../../kernel/nft/constants.ts'
 import { formatRule } from '../../kernel/nft/print-rule.ts'
 import type { NftFamily, Table } from '../../kernel/nft/state.ts'
 import { IpvsClasses } from './ipvs.ts'
+import { point } from './region.ts'
 import { newLog } from './sets.ts'
 import { type DynamicElements, type PathStep, SinglePacket, withoutOldLists } from './single.ts'
 import type { Box, RulePlace } from './values.ts'

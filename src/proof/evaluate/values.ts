@@ -1,6 +1,5 @@
 import type { Ip } from '../../base/ip.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
-import { type Interval, point, prefix, type Region, union } from '../../base/region.ts'
 import {
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
@@ -10,6 +9,7 @@ import {
   RTN_LOCAL,
 } from '../../kernel/nft/constants.ts'
 import type { ElementData, Expression } from '../../kernel/nft/state.ts'
+import { type Interval, point, prefix, type Region, union } from './region.ts'
 
 /* What packets have in their fields, and what rules hold in registers. */
 

@@ -1,6 +1,5 @@
 import { familyOf, type Ip, isLoopback } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { difference, intersection, type Region, union } from '../../base/region.ts'
 import { serverKey, type VirtualServer } from '../../kernel/ipvs/state.ts'
 import {
   NF_DROP,
@@ -15,6 +14,7 @@ import type { CompiledTable, CompileOptions } from './compiled.ts'
 import { type Decision, Follower, withoutEchoes } from './follower.ts'
 import { type BaseChain, Hooks } from './hooks.ts'
 import { ClassMachine, type Surroundings } from './machine.ts'
+import { difference, intersection, type Region, union } from './region.ts'
 import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
 import type { SinglePacket } from './single.ts'
 import { type Box, type Hook, LOCAL, loopback, regionOfIps } from './values.ts'

@@ -37,7 +37,6 @@ export interface Differences {
   readonly notComparable: ReadonlyMap<string, string>
   readonly flagDefaults: ReadonlyMap<string, string>
   readonly writtenLines: ReadonlyArray<{ readonly kubeProxy: string; readonly kprobe: string }>
-  readonly gatesWithout: readonly string[]
   readonly sights: readonly Sight[]
   readonly metricsOtherwise: readonly string[]
   /** Names, or what names begin with. */
@@ -95,7 +94,6 @@ export function readFileOfDifferences(): Differences {
       kprobe: text(entry, 'kprobe'),
     })),
     metricsOtherwise: records(file.metricsOtherwise).map(entry => text(entry, 'name')),
-    gatesWithout: records(file.gatesWithout).map(entry => text(entry, 'name')),
     metricsWithout: records(file.metricsWithout).map(entry => text(entry, 'name')),
   }))
 }

@@ -9,15 +9,8 @@ interface HelpFlag {
   readonly default: string
 }
 
-interface HelpGate {
-  readonly name: string
-  readonly stage: string
-  readonly default: boolean
-}
-
 const FLAG = /^ {2,}(?:-(\w), )? *--([\w-]+)(\[?\S*)(?: (\S+))?(?: {2,}|$)(.*)$/
 const DEFAULT = / \(default (.*)\)$/
-const GATE = /^ *(?:.*Options are: )?(\w+)=true\|false \((ALPHA|BETA|DEPRECATED) - default=(true|false)\)$/
 
 /** Reads what cobra prints for --help. */
 export function parseHelp(help: string): readonly HelpFlag[] {
@@ -31,13 +24,4 @@ export function parseHelp(help: string): readonly HelpFlag[] {
 
 function defaultOf(words: string): string {
   return (DEFAULT.exec(words)?.[1] ?? '').replace(/^"(.*)"$/, '$1')
-}
-
-export function parseGates(help: string): readonly HelpGate[] {
-  return help.split('\n').flatMap(line => {
-    const match = GATE.exec(line)
-    if (match === null) return []
-    const [, name = '', stage = '', value] = match
-    return [{ name, stage, default: value === 'true' }]
-  })
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
-import { flagDifferences, modelFlags } from '../../../src/config/daemon-config.ts'
+import { modelFlags } from '../../../src/config/daemon-config.ts'
 import { MODEL_FLAGS } from '../../../src/config/flags.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 
@@ -68,16 +68,5 @@ describe('modelFlags', () => {
     const written = modes.flatMap(mode => Object.keys(modelFlags(configOf(`--proxy-mode=${mode}`))))
     const names = MODEL_FLAGS.map(({ name }) => name).filter(name => !name.startsWith('kube-api-'))
     expect(new Set([...written, ...NOT_GIVEN])).toEqual(new Set(names))
-  })
-})
-
-describe('flagDifferences', () => {
-  it('names both values, and leaves out flags that only one side has', () => {
-    const here = modelFlags(configOf('--cluster-cidr=10.0.0.0/8', '--proxy-mode=iptables'))
-    expect(flagDifferences(here, modelFlags(configOf('--nodeport-addresses=0.0.0.0/0')))).toEqual([
-      { flag: 'proxy-mode', here: 'iptables', there: 'nftables' },
-      { flag: 'cluster-cidr', here: '10.0.0.0/8', there: '' },
-      { flag: 'nodeport-addresses', here: '', there: '0.0.0.0/0' },
-    ])
   })
 })

@@ -388,4 +388,10 @@ describe('feature gates', () => {
       featureGates: { NativeHistograms: true },
     })
   })
+
+  it('are named where kprobe does not read them', () => {
+    const gates =
+      '--feature-gates=KubeProxyNFTablesLocalhostNodePorts=false,AllBeta=true,NodeSwap=true,Odd=false'
+    expect(requestFrom([gates]).warnings).toEqual(['no effect in kprobe: feature gates "NodeSwap", "Odd"'])
+  })
 })

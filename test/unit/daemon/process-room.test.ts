@@ -1,34 +1,10 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { beforeEach, describe, expect, it } from 'vitest'
-import {
-  daemonDescriptors,
-  heapLimit,
-  memoryLimit,
-  partsMax,
-  servicesBytes,
-} from '../../../src/daemon/process-room.ts'
+import { heapLimit, memoryLimit, partsMax, servicesBytes } from '../../../src/daemon/process-room.ts'
 import { temporaryFolder } from '../../support/folder.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
 
 const MIB = 1 << 20
-
-describe('daemonDescriptors', () => {
-  const relayOf = (...flags: readonly string[]): number => {
-    const parsed = parseFlags(['--source=file:/objects', ...flags], { hostName: 'here' })
-    if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-    const room = { descriptors: 1_024, memoryBytes: undefined }
-    return daemonDescriptors(room, parsed.value.config).relay
-  }
-
-  it('KEP-6032: gives the relay of node ports at localhost the share of a relay', () => {
-    const share = relayOf('--proxy-mode=userspace')
-    expect(share).toBeGreaterThan(relayOf())
-    expect(relayOf('--nodeport-addresses=primary,localhost')).toBe(share)
-    expect(relayOf('--nodeport-addresses=all')).toBe(relayOf())
-    expect(relayOf('--proxy-mode=iptables', '--nodeport-addresses=localhost')).toBe(relayOf())
-  })
-})
 
 let root: string
 

@@ -116,7 +116,7 @@ describe('the manifests', () => {
     const rules = text(only('ClusterRole'), 'rules')
     expect(rules).toEqual([
       { apiGroups: ['networking.k8s.io'], resources: ['servicecidrs'], verbs: ['list', 'watch'] },
-      { apiGroups: ['events.k8s.io'], resources: ['events'], verbs: ['create', 'patch', 'update'] },
+      { apiGroups: ['events.k8s.io'], resources: ['events'], verbs: ['create'] },
     ])
   })
 

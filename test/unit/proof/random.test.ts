@@ -2,7 +2,6 @@ import { expect, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
 import { readU16be, u16be, u32host } from '../../../src/base/octets.ts'
-import { point } from '../../../src/base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -14,6 +13,7 @@ import {
 } from '../../../src/kernel/nft/constants.ts'
 import type { ElementGroup, Expression, Rule, Table } from '../../../src/kernel/nft/state.ts'
 import { DESTINATION, DESTINATION_PORT, PRIORITY, typedSet } from '../../../src/kernel/nft/userdata.ts'
+import { point } from '../../../src/proof/evaluate/region.ts'
 import { newLog } from '../../../src/proof/evaluate/sets.ts'
 import { createTracer, type TracePacket } from '../../../src/proof/evaluate/trace.ts'
 import { type Leaf, Walker } from '../../../src/proof/evaluate/walk.ts'

@@ -86,7 +86,6 @@ describe('EventRecorder', () => {
     expect(name).toEqual({ name: expect.stringMatching(/^web\.[0-9a-f]+$/), namespace: 'ns' })
     expect(writes).toEqual([
       {
-        method: 'POST',
         path: '/apis/events.k8s.io/v1/namespaces/ns/events',
         body: {
           apiVersion: 'events.k8s.io/v1',
@@ -124,42 +123,20 @@ describe('EventRecorder', () => {
     ])
   })
 
-  it('counts a repeated fact in the existing event, and writes it once a minute', async () => {
-    const { events, writes, clock } = recorder()
-    events.record(fact('web'))
+  it('posts equal facts of six minutes once, and those that the server did not take again', async () => {
+    const { events, writes, answers, clock } = recorder()
+    const occurs = async () => {
+      for (let at = 0; at < 50; at++) events.record(fact('web'))
+      await settle()
+      return writes.length
+    }
+    expect(await occurs()).toBe(1)
+    await clock.advance(359_000)
+    expect(await occurs()).toBe(1)
     await clock.advance(1_000)
-    events.record(fact('web'))
-    await clock.advance(1_000)
-    for (let at = 0; at < 50; at++) events.record(fact('web'))
-    await clock.advance(59_000)
-    expect(writes).toHaveLength(2)
-    const path = writes[1]?.path
-    expect(path).toMatch(/^\/apis\/events\.k8s\.io\/v1\/namespaces\/ns\/events\/web\.[0-9a-f]+$/)
-    expect(writes[1]).toEqual({
-      method: 'PATCH',
-      path,
-      body: { series: { count: 2, lastObservedTime: '2026-11-21T10:00:01.000000Z' } },
-    })
-    await clock.advance(1_000)
-    expect(writes[2]).toEqual({
-      method: 'PATCH',
-      path,
-      body: { series: { count: 52, lastObservedTime: '2026-11-21T10:00:02.000000Z' } },
-    })
-    await clock.advance(600_000)
-    expect(writes).toHaveLength(3)
-  })
-
-  it('writes an event anew that the server has forgotten', async () => {
-    const { events, writes, answers } = recorder()
-    events.record(fact('web'))
-    await settle()
-    answers.push('absent')
-    events.record(fact('web'))
-    await settle()
-    expect(writes.map(({ method }) => method)).toEqual(['POST', 'PATCH', 'POST'])
-    expect(writes[2]?.body).toMatchObject({ series: { count: 2 }, eventTime: '2026-11-21T10:00:00.000000Z' })
-    expect(events.counts).toMatchObject({ taken: 2, refused: 0 })
+    answers.push('refused')
+    expect(await occurs()).toBe(2)
+    expect(await occurs()).toBe(3)
   })
 
   it('tries again with growing delays, keeps the order, and gives up in the end', async () => {

@@ -8,8 +8,8 @@ import { eventsOf, service, snapshotOf } from '../../model/objects.ts'
 const OWNER = { node: 'here', proxy: '', server: 'https://192.0.2.1', authorities: [] }
 
 /** A saver with a disk in memory; `advance` takes seconds. */
-function rig(options: { readonly failing?: () => boolean; readonly clock?: FakeClock } = {}) {
-  const clock = options.clock ?? new FakeClock()
+function rig(options: { readonly failing?: () => boolean } = {}) {
+  const clock = new FakeClock()
   const writes: string[] = []
   /** Bytes of each file that was written, whole or not. */
   const tries: number[] = []
@@ -43,14 +43,6 @@ function rig(options: { readonly failing?: () => boolean; readonly clock?: FakeC
     heardMs = undefined
   }
   return { saver, writes, tries, confirms, failures, advance, hear, reconnect }
-}
-
-class LateClock extends FakeClock {
-  lateMs = 0
-
-  override nowMs(): number {
-    return super.nowMs() + this.lateMs
-  }
 }
 
 const start = snapshotOf([service('web')])
@@ -127,42 +119,6 @@ describe('StateSaver', () => {
     expect(tries).toHaveLength(1)
     await advance(4)
     expect(tries).toHaveLength(2)
-  })
-
-  it('rests as after any save while the rest of the process is busy: its share is that of the save', async () => {
-    const clock = new FakeClock()
-    const { saver, writes, advance } = rig({
-      clock,
-      failing: () => {
-        clock.spentMs += 1_000
-        return false
-      },
-    })
-    saver.offer(start)
-    await advance(2)
-    saver.offer(next(start, 'more'))
-    await advance(10)
-    expect(writes).toHaveLength(2)
-  })
-
-  it('rests a hundred times as long as it took to make the file', async () => {
-    const clock = new LateClock()
-    const { saver, writes, advance } = rig({ clock })
-    /** Each look at the Services takes a second. */
-    const slow = {
-      ...start,
-      get services() {
-        clock.lateMs += 1_000
-        return start.services
-      },
-    }
-    saver.offer(slow)
-    await advance(2)
-    saver.offer(next(start, 'more'))
-    await advance(80)
-    expect(writes).toHaveLength(1)
-    await advance(40)
-    expect(writes).toHaveLength(2)
   })
 
   it('neither saves nor confirms what it has while another source has not delivered everything', async () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../../src/base/collections.ts'
-import { serviceNames } from '../../../../src/cli/admin-client.ts'
+import { serviceNames } from '../../../../src/inspect/admin-client.ts'
 import type { IpsetListing } from '../../../../src/kernel/ipset/state.ts'
 import {
   IP_VS_SVC_F_PERSISTENT,

@@ -2,7 +2,6 @@ import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
 import { parseGoDuration } from '../../../../src/base/duration.ts'
-import { whyNotGate } from '../../../../src/config/feature-gates.ts'
 import { defaultOf } from '../../../../src/config/flag.ts'
 import { RUN_FLAGS } from '../../../../src/config/flags.ts'
 import { parseRequest } from '../../../../src/config/load-config.ts'
@@ -17,7 +16,7 @@ import { WRITTEN_FLAGS, WRITTEN_IPVS_FLAGS } from '../../../support/reference/wr
  * test/reference/differences.yaml.
  */
 const GOLDEN = fileURLToPath(new URL('../../../reference/golden/', import.meta.url))
-const { flagDefaults, gatesWithout, writtenLines, metricsWithout } = readFileOfDifferences()
+const { flagDefaults, writtenLines, metricsWithout } = readFileOfDifferences()
 
 function lines(name: string): readonly string[] {
   return golden(name).trimEnd().split('\n')
@@ -88,14 +87,6 @@ describe('the written configuration', () => {
       expect.arrayContaining(writtenLines.map(one => one.kprobe)),
     )
   })
-})
-
-test('all feature gates can be given, but for those that are listed', () => {
-  const unknown = lines('feature-gates.txt').flatMap(line => {
-    const [name = '', , value] = line.split(' ')
-    return whyNotGate(name, value === 'true') === undefined ? [] : [name]
-  })
-  expect(unknown).toEqual(gatesWithout)
 })
 
 test('kube-proxy has no metric that is missing here and not listed', async () => {

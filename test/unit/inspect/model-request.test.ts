@@ -3,9 +3,9 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
 import { EXIT_FAILED, EXIT_USAGE } from '../../../src/cli/io.ts'
-import { readModelRequest } from '../../../src/cli/request.ts'
 import { modelFlags } from '../../../src/config/daemon-config.ts'
 import { networkNamespace } from '../../../src/daemon/instance-lock.ts'
+import { flagDifferences, readModelRequest } from '../../../src/inspect/model-request.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
@@ -118,5 +118,16 @@ describe('readModelRequest', () => {
     await daemon([], changes)
     expect(await read()).toBe(EXIT_FAILED)
     expect(io.stderr).toBe(`kprobe plan: ${socket}: ${message}\n`)
+  })
+})
+
+describe('flagDifferences', () => {
+  it('names both values, and leaves out flags that only one side has', () => {
+    const here = modelFlags(configFrom(['--cluster-cidr=10.0.0.0/8', '--proxy-mode=iptables']))
+    expect(flagDifferences(here, modelFlags(configFrom(['--nodeport-addresses=0.0.0.0/0'])))).toEqual([
+      { flag: 'proxy-mode', here: 'iptables', there: 'nftables' },
+      { flag: 'cluster-cidr', here: '10.0.0.0/8', there: '' },
+      { flag: 'nodeport-addresses', here: '', there: '0.0.0.0/0' },
+    ])
   })
 })

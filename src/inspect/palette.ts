@@ -1,4 +1,4 @@
-import type { Io } from './io.ts'
+import type { Io } from '../cli/io.ts'
 
 /** Four colors with a meaning. No text relies on its color: pipes and NO_COLOR leave it out. */
 const CODES = { good: '32', bad: '31', warning: '33', dim: '2' } as const

@@ -1,4 +1,4 @@
-import type { Octets } from './octets.ts'
+import type { Octets } from '../../base/octets.ts'
 
 /** All values from `from` to `to`, both included, in the order of their octets. */
 export interface Interval {
@@ -28,18 +28,6 @@ export function prefix(value: Octets, bits: number): Interval {
     to += String.fromCharCode(octet | free)
   }
   return { from, to }
-}
-
-/** Gives the number of leading ones of a mask; undefined where ones follow a zero. */
-export function prefixBits(mask: Octets): number | undefined {
-  let bits = 0
-  while (bits < mask.length * 8 && isOne(mask, bits)) bits++
-  for (let at = bits; at < mask.length * 8; at++) if (isOne(mask, at)) return undefined
-  return bits
-}
-
-function isOne(mask: Octets, bit: number): boolean {
-  return (mask.charCodeAt(bit >> 3) & (0x80 >> (bit & 7))) !== 0
 }
 
 export function onlyValue(region: Region): Octets | undefined {

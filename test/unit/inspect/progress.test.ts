@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Progress } from '../../../src/cli/io.ts'
+import { Progress } from '../../../src/inspect/load.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 function started() {

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { failureText } from '../../../src/base/errors.ts'
-import { askDaemon, serviceNamesReader, socketError } from '../../../src/cli/admin-client.ts'
+import { askDaemon, serviceNamesReader, socketError } from '../../../src/inspect/admin-client.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'kprobe-admin-'))
 const socket = join(folder, 'admin.sock')

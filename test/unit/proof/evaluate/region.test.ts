@@ -9,9 +9,9 @@ import {
   type Region,
   sizeOf,
   union,
-} from '../../../src/base/region.ts'
-import { runs } from '../../support/runs.ts'
-import { generator } from '../../support/walk.ts'
+} from '../../../../src/proof/evaluate/region.ts'
+import { runs } from '../../../support/runs.ts'
+import { generator } from '../../../support/walk.ts'
 
 const VALUES = Array.from({ length: 256 }, (_, octet) => String.fromCharCode(octet))
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { Batcher } from '../../../src/base/queues.ts'
-import type { SourceEvent } from '../../../src/model/snapshot.ts'
-import { settle } from '../../support/fake-clock.ts'
+import type { SourceEvent } from '../../../../src/model/snapshot.ts'
+import { Batcher } from '../../../../src/source/kube/kube-source.ts'
+import { settle } from '../../../support/fake-clock.ts'
 
 function event(key: string): SourceEvent {
   return { kind: 'Service', key, value: undefined }
