@@ -110,6 +110,14 @@ describe('a bit of the packet mark', () => {
   })
 })
 
+it('a table with a name that any firewall may have is not said to be that of nftables.service', () => {
+  const chains = [chain('inet', 'filter', 'input'), chain('inet', 'firewalld', 'filter_INPUT')]
+  const around = { ...NOTHING, chains, tableName: 'x', writesIptables: false, virtualServers: [] }
+  const said = neighborsOf(around).map(({ what }) => what)
+  expect(said).toContain('firewalld is on this node (table inet firewalld)')
+  expect(said).toContain('nftables.service may be on this node (table inet filter)')
+})
+
 describe('docs/neighbors.md', () => {
   const names = [...read('src/modes/foreign/programs.ts').matchAll(/^ {4}name: '([^']+)',$/gm)].map(
     ([, name = '']) => name,
