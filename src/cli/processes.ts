@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
+import { socketsOfProcess } from '../kernel/socket/listeners.ts'
 import { readText } from './io.ts'
 
 /** Reads the non-empty lines of a file of /proc; none if it does not exist. */
@@ -38,6 +39,38 @@ export async function processesOf(
       found.push({ name, pid: Number(entry) })
   }
   return found
+}
+
+/**
+ * Finds the name of the process that listens at a TCP port of this network namespace; undefined where /proc hides its sockets,
+ * which another container or more privileges do.
+ */
+export async function holderOfPort(port: number): Promise<string | undefined> {
+  const local = `:${port.toString(16).toUpperCase().padStart(4, '0')}`
+  const rows = (await Promise.all(['tcp', 'tcp6'].map(name => readLines(`/proc/self/net/${name}`)))).flat()
+  const inodes = rows.flatMap(row => {
+    const [, address = '', , state, , , , , , inode] = row.trim().split(/\s+/)
+    return address.endsWith(local) && state === LISTENING ? [Number(inode)] : []
+  })
+  for (const entry of inodes.length === 0 ? [] : await readdir('/proc')) {
+    if (!/^\d+$/.test(entry)) continue
+    await systemClock.breathe()
+    if (holdsOneOf(Number(entry), inodes)) return nameOf(`/proc/${entry}`)
+  }
+  return undefined
+}
+
+/** TCP_LISTEN in /proc/net/tcp. */
+const LISTENING = '0A'
+
+function holdsOneOf(pid: number, inodes: readonly number[]): boolean {
+  try {
+    const sockets = socketsOfProcess(pid)
+    return inodes.some(inode => sockets.has(inode))
+  } catch {
+    // The process has ended, or is hidden.
+    return false
+  }
 }
 
 /** Processes between two breaths of the event loop: a few milliseconds. */

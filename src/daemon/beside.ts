@@ -1,8 +1,7 @@
 import { type Clock, Pacer } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
-import { dumpChain } from '../kernel/nft/list-chains.ts'
-import type { NftFamily } from '../kernel/nft/state.ts'
+import { dumpChain, readChainHandle } from '../kernel/nft/list-chains.ts'
 import { isKubeProxyObject } from '../modes/common/kube-proxy.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { Connection } from '../netlink/connection.ts'
@@ -17,10 +16,10 @@ import type { Metrics } from '../telemetry/metrics.ts'
 export interface BesideReading {
   /** Its processes in this network namespace, as far as this process sees them. */
   readonly processes: readonly number[]
-  /** Its ports that another process holds. */
-  readonly ports: readonly string[]
-  /** The highest handle in KUBE-SERVICES, by family; absent without such rules. kube-proxy writes them anew at each sync. */
-  readonly newestRules: ReadonlyMap<NftFamily, bigint>
+  /** Its ports that another process holds, with the name of that process; undefined where /proc hides it. */
+  readonly ports: ReadonlyMap<string, string | undefined>
+  /** The newest handle of each of its chains that exist, or of their rules, by place: `KUBE-SERVICES in ip nat`. */
+  readonly newest: ReadonlyMap<string, bigint>
 }
 
 /** Signs of a kube-proxy, as texts: those that last, and those of something that it did between two readings. */
@@ -29,18 +28,34 @@ interface Signs {
   readonly done: readonly string[]
 }
 
-/** Compares two readings. `hasWritten`: kprobe itself has written these chains between them. Pure. */
+const KUBE_PROXY = 'kube-proxy'
+
+/** Compares two readings. `hasWritten`: kprobe itself has written chains of iptables between them. Pure. */
 function signsOf(before: BesideReading | undefined, now: BesideReading, hasWritten: boolean): Signs {
-  const written = [...now.newestRules]
-    .filter(([family, handle]) => before !== undefined && handle > (before.newestRules.get(family) ?? 0n))
-    .map(([family]) => `the chain KUBE-SERVICES in ${family} nat was written`)
+  const written = [...now.newest]
+    .filter(([place, handle]) => before !== undefined && handle > (before.newest.get(place) ?? 0n))
+    .map(([place]) => `the chain ${place} was written`)
   return {
     lasting: [
       ...now.processes.map(pid => `process kube-proxy (pid ${pid})`),
-      ...now.ports.map(port => `${port} is in use`),
+      ...[...now.ports].flatMap(([port, holder]) => holderSign(port, holder)),
     ],
-    done: hasWritten ? [] : written,
+    done: hasWritten ? written.filter(isOfItsTable) : written,
   }
+}
+
+/** kprobe writes the chains of iptables as well, in a mode with chains, and none of these. */
+const isOfItsTable = (sign: string): boolean => sign.endsWith(`${KUBE_PROXY} was written`)
+
+const HIDDEN = 'a process without a visible name listens at'
+
+/** Tests whether one sign is kube-proxy's for certain. */
+const isCertain = (signs: readonly string[]): boolean => signs.some(sign => !sign.startsWith(HIDDEN))
+
+/** A port that is held by a process of another name is no sign. */
+function holderSign(port: string, holder: string | undefined): readonly string[] {
+  if (holder === undefined) return [`${HIDDEN} ${port}`]
+  return holder === KUBE_PROXY ? [`kube-proxy listens at ${port}`] : []
 }
 
 interface KubeProxyWatchOptions {
@@ -85,13 +100,14 @@ export class KubeProxyWatch {
   /** Gives a line of /healthz?verbose that decides nothing; undefined without a sign of kube-proxy. */
   get check(): HealthCheck | undefined {
     if (this.#signs.length === 0) return undefined
-    return { name: 'kube-proxy', failure: `runs beside kprobe: ${this.#signs.join('; ')}`, isAdvice: true }
+    const failure = `${isCertain(this.#signs) ? 'runs' : 'may run'} beside kprobe: ${this.#signs.join('; ')}`
+    return { name: KUBE_PROXY, failure, isAdvice: true }
   }
 
   report(event: ReconcilerEvent): void {
     if (event.kind === 'committed' && this.#options.writesChains()) {
       this.#hasWritten = true
-      this.#doubtful = []
+      this.#doubtful = this.#doubtful.filter(isOfItsTable)
     }
     if (event.kind !== 'healed') return
     const its = event.objects.find(isKubeProxyObject)
@@ -131,7 +147,7 @@ export class KubeProxyWatch {
     this.#seenMs = clock.nowMs()
     if (!isNews) return
     metrics.kprobe_kube_proxy_beside.set(1)
-    log.error({ signs }, BESIDE)
+    log.error({ signs }, isCertain(signs) ? BESIDE : MAYBE_BESIDE)
     tell(kubeProxyBeside(nodeName, signs))
   }
 
@@ -145,34 +161,62 @@ export class KubeProxyWatch {
 const BESIDE =
   'kube-proxy runs on this node beside kprobe, and both program the same Services; kprobe goes on and does not touch it; keep it off this node (docs/upgrades.md)'
 
+const MAYBE_BESIDE =
+  'another process listens at a port of kube-proxy, and may be kube-proxy; kprobe goes on; keep kube-proxy off this node (docs/upgrades.md)'
+
 /** Makes the watch of a daemon; undefined for a named proxy, which serves other Services than kube-proxy. */
 export function kubeProxyWatchOf(
   { serviceProxyName, nodeName }: Config,
   options: Omit<KubeProxyWatchOptions, 'read' | 'nodeName'> & {
     readonly openTransport: () => Transport
     readonly processesNamed?: ((name: string) => Promise<readonly number[]>) | undefined
+    /** Addresses of kube-proxy's ports that are in use. */
     readonly ports: () => readonly string[]
+    /** Finds the name of the process that listens at a port; absent where no listeners are read. */
+    readonly holderOf?: ((port: number) => Promise<string | undefined>) | undefined
   },
 ): KubeProxyWatch | undefined {
   if (serviceProxyName !== undefined) return undefined
-  const { clock, openTransport, processesNamed, ports } = options
-  const read = async () => ({
-    processes: (await processesNamed?.('kube-proxy')) ?? [],
-    ports: ports(),
-    newestRules: await newestRules(openTransport(), clock),
-  })
+  const { clock, openTransport, processesNamed, ports, holderOf } = options
+  const read = async () => {
+    const holders = new Map<string, string | undefined>()
+    for (const address of ports()) holders.set(address, await holderOf?.(Number(address.split(':').at(-1))))
+    return {
+      processes: (await processesNamed?.(KUBE_PROXY)) ?? [],
+      ports: holders,
+      newest: await newestHandles(openTransport(), clock),
+    }
+  }
   return new KubeProxyWatch({ ...options, nodeName, read })
 }
 
-async function newestRules(transport: Transport, clock: Clock): Promise<BesideReading['newestRules']> {
-  const newest = new Map<NftFamily, bigint>()
+/**
+ * kube-proxy writes the rules of the first one at each sync, and those of the second one at a start and each hour. The last
+ * one is empty: a kube-proxy of iptables mode makes it before it has read any Service.
+ */
+const CHAINS = [
+  { table: 'nat', chain: 'KUBE-SERVICES' },
+  { table: KUBE_PROXY, chain: 'cluster-ips-check' },
+  { table: 'mangle', chain: 'KUBE-PROXY-CANARY' },
+] as const
+
+async function newestHandles(transport: Transport, clock: Clock): Promise<BesideReading['newest']> {
+  const newest = new Map<string, bigint>()
   const connection = new Connection({ transport, clock })
   try {
     for (const family of NFT_FAMILIES)
-      await dumpChain(connection, { family, table: 'nat', chain: 'KUBE-SERVICES' }, (spans, view) => {
-        const handle = spans.handle(view)
-        if (handle > (newest.get(family) ?? 0n)) newest.set(family, handle)
-      }).catch(unlessMissing)
+      for (const place of CHAINS) {
+        const name = `${place.chain} in ${family} ${place.table}`
+        const seen = (handle: bigint) => {
+          if (handle > (newest.get(name) ?? 0n)) newest.set(name, handle)
+        }
+        try {
+          seen(readChainHandle(connection, { family, ...place }))
+          await dumpChain(connection, { family, ...place }, (spans, view) => seen(spans.handle(view)))
+        } catch (error) {
+          if (!isMissing(error)) throw error
+        }
+      }
     return newest
   } finally {
     await transport.close()
@@ -182,6 +226,6 @@ async function newestRules(transport: Transport, clock: Clock): Promise<BesideRe
 /** The errors of a node without iptables-nft, or without IPv6. */
 const NO_SUCH_TABLE: readonly string[] = ['ENOENT', 'EAFNOSUPPORT', 'EOPNOTSUPP']
 
-function unlessMissing(error: unknown): void {
-  if (!(error instanceof NetlinkError) || !NO_SUCH_TABLE.includes(error.code)) throw error
+function isMissing(error: unknown): boolean {
+  return error instanceof NetlinkError && NO_SUCH_TABLE.includes(error.code)
 }
