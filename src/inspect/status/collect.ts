@@ -1,7 +1,7 @@
 import { errorText } from '../../base/errors.ts'
 import { statusOf } from './status.ts'
 import type { StatusDocument } from './status-document.ts'
-import type { StatusFacts } from './status-facts.ts'
+import type { StatusFacts, UnreadPart } from './status-facts.ts'
 
 /** Where the facts come from: the command reads sockets and the kernel, and the page of a daemon reads the daemon itself. */
 export interface StatusSources {
@@ -18,15 +18,17 @@ export interface StatusSources {
 /** Reads the facts and judges them. */
 export async function collectStatus(sources: StatusSources): Promise<StatusDocument> {
   const daemon = await sources.daemon()
-  const unread: string[] = []
-  const tried = async <T>(what: string, read: () => Promise<T | undefined>): Promise<T | undefined> => {
+  const unread: UnreadPart[] = []
+  const tried = async <T>(part: string, read: () => Promise<T | undefined>): Promise<T | undefined> => {
     try {
       return await read()
     } catch (error) {
-      unread.push(`${what}: ${errorText(error)}`)
+      unread.push({ part, reason: errorText(error) })
       return undefined
     }
   }
+  if (daemon.kind === 'answers' && daemon.refused === undefined)
+    unread.push({ part: 'refused fields', reason: 'a daemon of an older release does not report them' })
   const rules = await tried('rules', () => sources.rules(daemon))
   const conntrack = await tried('connection table', () => sources.conntrack(daemon))
   const refused = await tried('refused packets', sources.refused)

@@ -19,12 +19,17 @@ export function factsOf(facts: StatusFacts): readonly Fact[] {
     ...conntrackFact(facts),
     ...packetsFact(facts),
     ...connectionsFact(facts),
-    ...(unread.length === 0 ? [] : [fact('not known', unread.join('; '), { reasons: unread.length })]),
+    ...(unread.length === 0 ? [] : [notKnownFact(unread)]),
   ]
 }
 
 function fact(name: string, text: string, values: Fact['values']): Fact {
   return { name, text, values }
+}
+
+function notKnownFact(unread: StatusFacts['unread']): Fact {
+  const text = unread.map(({ part, reason }) => `${part}: ${reason}`).join('; ')
+  return fact('not known', text, { reasons: unread.length })
 }
 
 function rulesFact(rules: StatusFacts['rules']): readonly Fact[] {

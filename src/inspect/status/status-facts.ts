@@ -16,8 +16,13 @@ export interface StatusFacts {
   /** Packets that the rules refused since they were written. */
   readonly refused: readonly RefusedCount[] | undefined
   readonly unanswered: Unanswered | undefined
-  /** What could not be read, each with the reason. */
-  readonly unread: readonly string[]
+  readonly unread: readonly UnreadPart[]
+}
+
+/** A part of the screen that could not be read. */
+export interface UnreadPart {
+  readonly part: string
+  readonly reason: string
 }
 
 export interface ConntrackUse {

@@ -257,7 +257,7 @@ describe('statusText', () => {
         ...unanswered({ ...ROW }),
         conntrack: { entries: 9, entriesMax: 9, largest: [{ service: name, open: 9 }] },
         refused: [refusedPackets(9, name)],
-        unread: [name],
+        unread: [{ part: name, reason: name }],
       },
     })
     for (const columns of [40, 80, 200]) {
@@ -277,19 +277,33 @@ describe('statusText', () => {
 })
 
 describe('collectStatus', () => {
-  it('says what cannot be read, and judges by the rest', async () => {
-    const failed = () => Promise.reject(new Error('EPERM'))
-    const pages = { config: { version: '1' }, status: STATUS, health: HEALTH }
-    const { verdict, facts } = await collectStatus({
+  const failed = () => Promise.reject(new Error('EPERM'))
+  const collected = (pages: { readonly status?: object; readonly health?: object | undefined }) =>
+    collectStatus({
       wallMs: () => NOW,
       version: '1',
-      daemon: () => Promise.resolve(daemonFacts(pages)),
+      daemon: () => Promise.resolve(daemonFacts({ config: {}, status: STATUS, health: HEALTH, ...pages })),
       rules: failed,
       conntrack: failed,
-      refused: failed,
+      refused: () => Promise.resolve([]),
       unanswered: () => Promise.resolve(undefined),
     })
-    const text = 'rules: EPERM; connection table: EPERM; refused packets: EPERM'
-    expect([verdict, facts.at(-1)?.text]).toEqual(['well', text])
+
+  it('does not call a node well whose parts cannot be read, and names them', async () => {
+    const { verdict, sentence, problems, facts } = await collected({})
+    expect([verdict, problems]).toEqual(['unknown', []])
+    expect(sentence).toBe(
+      'kprobe serves 12 Services on this node; whether it is well is not known; not read: rules, connection table',
+    )
+    expect(facts.at(-1)?.text).toBe('rules: EPERM; connection table: EPERM')
+  })
+
+  it('names them beside problems, and counts what an older daemon does not report', async () => {
+    const broken = await collected({ status: { ...STATUS, error: 'EBUSY' }, health: undefined })
+    expect(broken).toMatchObject({
+      verdict: 'impaired',
+      sentence:
+        'kprobe serves 12 Services on this node, with 1 problem; not read: refused fields, rules, connection table',
+    })
   })
 })
