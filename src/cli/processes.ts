@@ -41,27 +41,23 @@ export async function processesOf(
   return found
 }
 
-/**
- * Finds the name of the process that listens at a TCP port of this network namespace; undefined where /proc hides its sockets,
- * which another container or more privileges do.
- */
+/** Finds the name of the process that listens at a TCP port of this network namespace, as far as /proc shows its sockets. */
 export async function holderOfPort(port: number): Promise<string | undefined> {
   const local = `:${port.toString(16).toUpperCase().padStart(4, '0')}`
-  const rows = (await Promise.all(['tcp', 'tcp6'].map(name => readLines(`/proc/self/net/${name}`)))).flat()
+  const rows = [...(await readLines('/proc/self/net/tcp')), ...(await readLines('/proc/self/net/tcp6'))]
   const inodes = rows.flatMap(row => {
     const [, address = '', , state, , , , , , inode] = row.trim().split(/\s+/)
-    return address.endsWith(local) && state === LISTENING ? [Number(inode)] : []
+    return address.endsWith(local) && state === TCP_LISTEN ? [Number(inode)] : []
   })
-  for (const entry of inodes.length === 0 ? [] : await readdir('/proc')) {
-    if (!/^\d+$/.test(entry)) continue
+  for (const entry of await readdir('/proc')) {
     await systemClock.breathe()
-    if (holdsOneOf(Number(entry), inodes)) return nameOf(`/proc/${entry}`)
+    if (/^\d+$/.test(entry) && holdsOneOf(Number(entry), inodes)) return nameOf(`/proc/${entry}`)
   }
   return undefined
 }
 
-/** TCP_LISTEN in /proc/net/tcp. */
-const LISTENING = '0A'
+/** As /proc/net/tcp writes it. */
+const TCP_LISTEN = '0A'
 
 function holdsOneOf(pid: number, inodes: readonly number[]): boolean {
   try {

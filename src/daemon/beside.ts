@@ -1,7 +1,7 @@
 import { type Clock, Pacer } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
-import { dumpChain, readChainHandle } from '../kernel/nft/list-chains.ts'
+import { dumpChain } from '../kernel/nft/list-chains.ts'
 import { isKubeProxyObject } from '../modes/common/kube-proxy.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { Connection } from '../netlink/connection.ts'
@@ -18,7 +18,7 @@ export interface BesideReading {
   readonly processes: readonly number[]
   /** Its ports that another process holds, with the name of that process; undefined where /proc hides it. */
   readonly ports: ReadonlyMap<string, string | undefined>
-  /** The newest handle of each of its chains that exist, or of their rules, by place: `KUBE-SERVICES in ip nat`. */
+  /** The highest handle of the rules in each of its CHAINS that has some, by place: `KUBE-SERVICES in ip nat`. */
   readonly newest: ReadonlyMap<string, bigint>
 }
 
@@ -191,13 +191,12 @@ export function kubeProxyWatchOf(
 }
 
 /**
- * kube-proxy writes the rules of the first one at each sync, and those of the second one at a start and each hour. The last
- * one is empty: a kube-proxy of iptables mode makes it before it has read any Service.
+ * kube-proxy writes the rules of the first one at each sync, and those of the second one at a start and each hour. Its canary
+ * is no sign: the chain has no rules, kube-proxy leaves it behind, and kprobe makes it in iptables mode.
  */
 const CHAINS = [
   { table: 'nat', chain: 'KUBE-SERVICES' },
   { table: KUBE_PROXY, chain: 'cluster-ips-check' },
-  { table: 'mangle', chain: 'KUBE-PROXY-CANARY' },
 ] as const
 
 async function newestHandles(transport: Transport, clock: Clock): Promise<BesideReading['newest']> {
@@ -207,15 +206,10 @@ async function newestHandles(transport: Transport, clock: Clock): Promise<Beside
     for (const family of NFT_FAMILIES)
       for (const place of CHAINS) {
         const name = `${place.chain} in ${family} ${place.table}`
-        const seen = (handle: bigint) => {
+        await dumpChain(connection, { family, ...place }, (spans, view) => {
+          const handle = spans.handle(view)
           if (handle > (newest.get(name) ?? 0n)) newest.set(name, handle)
-        }
-        try {
-          seen(readChainHandle(connection, { family, ...place }))
-          await dumpChain(connection, { family, ...place }, (spans, view) => seen(spans.handle(view)))
-        } catch (error) {
-          if (!isMissing(error)) throw error
-        }
+        }).catch(unlessMissing)
       }
     return newest
   } finally {
@@ -226,6 +220,6 @@ async function newestHandles(transport: Transport, clock: Clock): Promise<Beside
 /** The errors of a node without iptables-nft, or without IPv6. */
 const NO_SUCH_TABLE: readonly string[] = ['ENOENT', 'EAFNOSUPPORT', 'EOPNOTSUPP']
 
-function isMissing(error: unknown): boolean {
-  return error instanceof NetlinkError && NO_SUCH_TABLE.includes(error.code)
+function unlessMissing(error: unknown): void {
+  if (!(error instanceof NetlinkError) || !NO_SUCH_TABLE.includes(error.code)) throw error
 }

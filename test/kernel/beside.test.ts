@@ -71,16 +71,6 @@ describe('a kube-proxy beside kprobe', () => {
     expect(watch?.check?.failure).toBe(sign)
   })
 
-  it('in iptables mode shows by its canary before its first sync', async () => {
-    const { watch, minute } = watching()
-    await minute()
-    execFileSync('iptables-nft', ['-t', 'mangle', '-N', 'KUBE-PROXY-CANARY'])
-    for (const _ of [1, 2]) await minute()
-    expect(watch?.check?.failure).toBe(
-      'runs beside kprobe: the chain KUBE-PROXY-CANARY in ip mangle was written',
-    )
-  })
-
   it.each([
     ['kube-proxy', 'kube-proxy listens at 127.0.0.1:10256'],
     ['exporter', undefined],

@@ -49,7 +49,10 @@ describe('npm run release -- --dry-run', () => {
     expect(names.sort()).toEqual([
       'NOTES.md',
       'SHA256SUMS',
-      ...ARCHITECTURES.flatMap(each => [`kprobe-${version}-${each}.cdx.json`, `kprobe-${version}-${each}.tar`]),
+      ...ARCHITECTURES.flatMap(each => [
+        `kprobe-${version}-${each}.cdx.json`,
+        `kprobe-${version}-${each}.tar`,
+      ]),
       `kprobe-chart-${version}.tgz`,
       `kprobe-npm-${version}.tgz`,
       `kubectl-kprobe-${version}.tar.gz`,

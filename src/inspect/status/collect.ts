@@ -1,7 +1,7 @@
 import { errorText } from '../../base/errors.ts'
 import { statusOf } from './status.ts'
 import type { StatusDocument } from './status-document.ts'
-import type { StatusFacts, UnreadPart } from './status-facts.ts'
+import type { StatusFacts } from './status-facts.ts'
 
 /** Where the facts come from: the command reads sockets and the kernel, and the page of a daemon reads the daemon itself. */
 export interface StatusSources {
@@ -18,7 +18,7 @@ export interface StatusSources {
 /** Reads the facts and judges them. */
 export async function collectStatus(sources: StatusSources): Promise<StatusDocument> {
   const daemon = await sources.daemon()
-  const unread: UnreadPart[] = []
+  const unread: StatusFacts['unread'][number][] = []
   const tried = async <T>(part: string, read: () => Promise<T | undefined>): Promise<T | undefined> => {
     try {
       return await read()

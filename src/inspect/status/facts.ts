@@ -128,8 +128,8 @@ function conntrackFact({ conntrack }: StatusFacts): readonly Fact[] {
   return [fact('conntrack', text, { entries, entriesMax: entriesMax ?? null })]
 }
 
-/** Names the reasons for which most packets were refused. */
-function packetsFact({ refused }: StatusFacts): readonly Fact[] {
+/** Names the reasons for which most packets were refused, and rates where the daemon knows the totals of a minute ago. */
+function packetsFact({ refused, daemon }: StatusFacts): readonly Fact[] {
   if (refused === undefined) return []
   const sums = new Map<string, number>()
   for (const { verdict, service, reason, packets } of refused)
@@ -137,8 +137,24 @@ function packetsFact({ refused }: StatusFacts): readonly Fact[] {
   const { reject: rejected = 0, drop: dropped = 0, ...reasons } = Object.fromEntries(sums)
   const largest = Object.entries(reasons).sort(([, a], [, b]) => b - a)
   const why = largest.slice(0, 3).map(([reason, packets]) => `${reason} ${packets}`)
-  const text = `${rejected} rejected, ${dropped} dropped since their rules were written${why.length === 0 ? '' : `: ${why.join(', ')}`}`
-  return [fact('packets', text, { rejected, dropped })]
+  const before = daemon.kind === 'answers' ? daemon.refusedBefore : undefined
+  const rates = {
+    rejectedPerSecond: perSecond(rejected, before?.rejected, before?.ageMs),
+    droppedPerSecond: perSecond(dropped, before?.dropped, before?.ageMs),
+  }
+  const totals = `${rejected} rejected${rateText(rates.rejectedPerSecond)}, ${dropped} dropped${rateText(rates.droppedPerSecond)}`
+  const text = `${totals} since their rules were written${why.length === 0 ? '' : `: ${why.join(', ')}`}`
+  return [fact('packets', text, { rejected, dropped, ...rates })]
+}
+
+/** Null where it is not known: counters start again with their rules. */
+function perSecond(now: number, before: number | undefined, ageMs = 0): number | null {
+  if (before === undefined || before > now || ageMs <= 0) return null
+  return Math.round(((now - before) * 100_000) / ageMs) / 100
+}
+
+function rateText(rate: number | null): string {
+  return rate === null ? '' : ` (${rate < 10 ? rate : Math.round(rate)}/s)`
 }
 
 function connectionsFact({ unanswered }: StatusFacts): readonly Fact[] {

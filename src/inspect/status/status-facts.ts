@@ -1,4 +1,5 @@
 import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
+import type { RefusedPackets } from '../../daemon/refused-packets.ts'
 import type { RefusedCount } from '../../modes/refused.ts'
 import type { TableUser } from '../live/top-sampler.ts'
 import type { Unanswered } from '../live/unanswered-rows.ts'
@@ -16,13 +17,7 @@ export interface StatusFacts {
   /** Packets that the rules refused since they were written. */
   readonly refused: readonly RefusedCount[] | undefined
   readonly unanswered: Unanswered | undefined
-  readonly unread: readonly UnreadPart[]
-}
-
-/** A part of the screen that could not be read. */
-export interface UnreadPart {
-  readonly part: string
-  readonly reason: string
+  readonly unread: readonly { readonly part: string; readonly reason: string }[]
 }
 
 export interface ConntrackUse {
@@ -88,6 +83,8 @@ export interface DaemonFacts {
     | undefined
   readonly withoutEndpoint: { readonly services: number; readonly first: readonly string[] } | undefined
   readonly repairs: readonly RecentRepair[] | undefined
+  /** The packets that the rules had refused a minute ago. */
+  readonly refusedBefore: RefusedPackets['before']
   readonly tokenEndMs: number | undefined
   readonly certificateEndMs: number | undefined
 }
@@ -116,6 +113,7 @@ export function daemonFacts({ config, status, health }: DaemonPages): DaemonFact
     refused: refusedFacts(fieldOf(health, 'refused')),
     withoutEndpoint: namedFacts(fieldOf(health, 'withoutEndpoint')),
     repairs: repairFacts(fieldOf(status, 'repairs')),
+    refusedBefore: refusedBefore(fieldOf(health, 'refusedPackets')),
     tokenEndMs: numberAt(credentials, 'tokenMs'),
     certificateEndMs: numberAt(credentials, 'certificateMs'),
   }
@@ -141,6 +139,12 @@ function refusedFacts(refused: unknown): DaemonFacts['refused'] {
     reason: textAt(each, 'reason'),
   }))
   return { services: numberAt(refused, 'services') ?? 0, objects: numberAt(refused, 'objects') ?? 0, first }
+}
+
+function refusedBefore(before: unknown): RefusedPackets['before'] {
+  const ageMs = numberAt(before, 'ageMs') ?? 0
+  if (ageMs <= 0) return undefined
+  return { ageMs, rejected: numberAt(before, 'rejected') ?? 0, dropped: numberAt(before, 'dropped') ?? 0 }
 }
 
 function namedFacts(named: unknown): DaemonFacts['withoutEndpoint'] {

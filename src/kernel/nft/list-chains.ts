@@ -4,12 +4,12 @@ import { attributeLength, attributeType, type ByteView } from '../../netlink/att
 import type { Connection } from '../../netlink/connection.ts'
 import { NLA_HDRLEN } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH, nfSpan } from '../../netlink/message.ts'
-import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
+import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { decodeChain, decodeTable } from './decode.ts'
 import { type Attempt, dumpRequest, getRequest, type OnMessage, readSettled, type Settled } from './dump.ts'
-import { CHAIN, RULE } from './schema.ts'
+import { RULE } from './schema.ts'
 import type {
   AnyTable,
   HookFamily,
@@ -133,23 +133,6 @@ export function readRule(
     if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
   }
   return compiled
-}
-
-/** Reads the handle of a chain: the number of its creation in its table. Synchronous. Throws NetlinkError: ENOENT without it. */
-export function readChainHandle(connection: Connection, { family, table, chain }: ChainName): bigint {
-  let handle = 0n
-  connection.roundTrip({
-    operation: 'read',
-    object: `chain ${family} ${table} ${chain}`,
-    build: sequence =>
-      getRequest({ type: nft.NFT_MSG_GETCHAIN, flags: 0, family: familyNumber(family), sequence }, out =>
-        writeAttributes(out, CHAIN, { table, name: chain }),
-      ),
-    onMessage(view, message) {
-      handle = readAttributes(view, CHAIN, nfSpan(message)).handle ?? 0n
-    },
-  })
-  return handle
 }
 
 interface MutableChain extends ObservedChain {

@@ -193,9 +193,22 @@ describe('statusOf', () => {
       {
         name: 'packets',
         text: '8 rejected, 4 dropped since their rules were written: shop/empty:http no-endpoints 8, source-ranges 4',
-        values: { rejected: 8, dropped: 4 },
+        values: { rejected: 8, dropped: 4, rejectedPerSecond: null, droppedPerSecond: null },
       },
     ])
+  })
+
+  it('gives the rate of refused packets where the daemon knows their number of a minute ago', () => {
+    const refused = [refusedPackets(620, ''), { ...refusedPackets(4, ''), verdict: 'drop' as const }]
+    const textOf = (before: object) =>
+      judged({ health: { refusedPackets: before }, facts: { refused } }).facts.find(
+        ({ name }) => name === 'packets',
+      )?.text
+    expect(textOf({ rejected: 20, dropped: 1, ageMs: 60_000 })).toMatch(
+      /^620 rejected \(10\/s\), 4 dropped \(0.05\/s\) /,
+    )
+    // The rules were written again meanwhile.
+    expect(textOf({ rejected: 700, dropped: 4, ageMs: 60_000 })).toMatch(/^620 rejected, 4 dropped \(0\/s\) /)
   })
 
   it('names the process of a repair, and has no age below zero when the clock was set back', () => {
