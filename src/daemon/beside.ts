@@ -11,6 +11,7 @@ import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { type EventFact, kubeProxyBeside } from '../telemetry/event.ts'
 import type { HealthCheck } from '../telemetry/health.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
+import type { DaemonIo } from './io.ts'
 
 /** What shows a kube-proxy on this node. Plain data. */
 export interface BesideReading {
@@ -167,14 +168,11 @@ const MAYBE_BESIDE =
 /** Makes the watch of a daemon; undefined for a named proxy, which serves other Services than kube-proxy. */
 export function kubeProxyWatchOf(
   { serviceProxyName, nodeName }: Config,
-  options: Omit<KubeProxyWatchOptions, 'read' | 'nodeName'> & {
-    readonly openTransport: () => Transport
-    readonly processesNamed?: ((name: string) => Promise<readonly number[]>) | undefined
-    /** Addresses of kube-proxy's ports that are in use. */
-    readonly ports: () => readonly string[]
-    /** Finds the name of the process that listens at a port; absent where no listeners are read. */
-    readonly holderOf?: ((port: number) => Promise<string | undefined>) | undefined
-  },
+  options: Omit<KubeProxyWatchOptions, 'read' | 'nodeName'> &
+    Pick<DaemonIo, 'openTransport' | 'processesNamed' | 'holderOf'> & {
+      /** Addresses of kube-proxy's ports that are in use. */
+      readonly ports: () => readonly string[]
+    },
 ): KubeProxyWatch | undefined {
   if (serviceProxyName !== undefined) return undefined
   const { clock, openTransport, processesNamed, ports, holderOf } = options

@@ -12,13 +12,14 @@ interface Totals {
   readonly dropped: number
 }
 
-/** Readings within the first time are one, so that twelve are kept at most; a rate is of the second time at least. */
-const [STEP_MS, MINUTE_MS, KEPT_MS] = [10_000, 55_000, 120_000]
+/** Time between the totals that are kept, and the longest time that a rate covers. */
+const [MINUTE_MS, RATE_MAX_MS] = [60_000, 125_000]
 
-/** Reads what kprobe's rules refused, when the metrics are scraped, and remembers the totals of the last two minutes. */
+/** Reads what kprobe's rules refused, when the metrics are scraped, and remembers two totals for the rates. */
 export class RefusedPackets {
   readonly #io: RefusedIo
   readonly #config: Pick<Config, 'backend' | 'serviceProxyName'>
+  /** The newest first. */
   #kept: readonly Totals[] = []
 
   constructor(config: Pick<Config, 'backend' | 'serviceProxyName'>, io: RefusedIo) {
@@ -44,19 +45,20 @@ export class RefusedPackets {
     }
   }
 
-  /** Gives the totals of a minute ago, and how old they are; undefined where nothing was read then. */
+  /** Gives the totals of one to two minutes ago, and how old they are; undefined where nothing was read then. */
   get before() {
     const nowMs = this.#io.clock.nowMs()
-    const found = this.#kept.findLast(({ atMs }) => nowMs - atMs >= MINUTE_MS && nowMs - atMs <= KEPT_MS)
+    const found = this.#kept.find(({ atMs }) => nowMs - atMs >= MINUTE_MS && nowMs - atMs <= RATE_MAX_MS)
     return found && { rejected: found.rejected, dropped: found.dropped, ageMs: nowMs - found.atMs }
   }
 
   #keep(counts: readonly RefusedCount[]): void {
     const atMs = this.#io.clock.nowMs()
-    if (atMs - (this.#kept.at(-1)?.atMs ?? -STEP_MS) < STEP_MS) return
+    const [last] = this.#kept
+    if (last !== undefined && atMs - last.atMs < MINUTE_MS) return
     const sumOf = (its: RefusedCount['verdict']) =>
       counts.reduce((sum, { verdict, packets }) => sum + (verdict === its ? packets : 0), 0)
     const totals = { atMs, rejected: sumOf('reject'), dropped: sumOf('drop') }
-    this.#kept = [...this.#kept.filter(each => atMs - each.atMs <= KEPT_MS), totals]
+    this.#kept = [totals, ...(last === undefined ? [] : [last])]
   }
 }

@@ -192,8 +192,8 @@ const ONE_FLAVOR =
 
 /** Names the programs that docs/neighbors.md describes. */
 function programs(around: Neighborhood): readonly Neighbor[] {
-  return programsOf(around).map(({ name, by, isGuess, effect, conflict }) => {
-    const what = `${name} ${isGuess ? 'may be' : 'is'} on this node (${by})`
+  return programsOf(around).map(({ name, by, effect, conflict }) => {
+    const what = `${name} is on this node (${by})`
     return conflict === undefined ? note(what, effect) : warning(what, `${conflict}; ${effect}`)
   })
 }

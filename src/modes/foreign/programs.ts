@@ -17,8 +17,6 @@ interface Program {
   readonly processes?: readonly string[]
   /** Bits of the packet mark that its rules set or read for purposes of their own. */
   readonly marks?: number
-  /** Other programs leave the same on a node. */
-  readonly isGuess?: true
   readonly effect: string
 }
 
@@ -120,12 +118,11 @@ const PROGRAMS: readonly Program[] = [
       'it drops forwarded packets by default: allow them with `ufw route allow`, or DEFAULT_FORWARD_POLICY',
   },
   {
-    name: 'nftables.service',
+    name: 'nftables.service or a firewall like it',
     tables: /^inet filter$/,
-    isGuess: true,
     effect:
-      'any firewall may have a table of this name, as /etc/nftables.conf of Debian has; where that file begins with `flush ruleset`, ' +
-      'each reload removes the rules of all programs, and kprobe restores its own; flush only the own tables there',
+      'where its file, such as /etc/nftables.conf, begins with `flush ruleset`, each reload removes the rules of all programs, and ' +
+      'kprobe restores its own; flush only the own tables there',
   },
   {
     name: 'Docker',
@@ -173,8 +170,6 @@ export interface FoundProgram {
   readonly name: string
   /** Says by what it was recognized. */
   readonly by: string
-  /** What was found may be that of another program. */
-  readonly isGuess: boolean
   readonly effect: string
   /** Bits of the packet mark that it shares with kprobe. */
   readonly conflict?: string
@@ -186,8 +181,8 @@ export function programsOf(around: Surroundings): readonly FoundProgram[] {
   return PROGRAMS.flatMap(program => {
     const by = evidenceOf(program, around)
     if (by.length === 0) return []
-    const { name, effect, marks = 0, isGuess = false } = program
-    const found = { name, by: by.join(', '), isGuess, effect }
+    const { name, effect, marks = 0 } = program
+    const found = { name, by: by.join(', '), effect }
     return (marks & mark) === 0 ? [found] : [{ ...found, conflict: conflictText(marks, mark) }]
   })
 }

@@ -172,6 +172,17 @@ it("sees kube-proxy's own table also while kprobe writes chains of iptables", as
   expect(watch.check?.failure).toBe(`runs beside kprobe: the chain ${CHECK} was written`)
 })
 
+it('says once that an add-on manager starts a kube-proxy each minute, however often it is stopped', async () => {
+  const { watch, said, events, beside, see } = rig()
+  await see(lookAt())
+  for (let minute = 1; minute <= 60; minute++) {
+    // Each one syncs before it is stopped.
+    await see(lookAt({ pids: [100 + minute], rules: [[SERVICES, BigInt(minute)]] }))
+  }
+  expect([said(BESIDE).length, events.length, await beside()]).toEqual([1, 1, '1'])
+  expect(watch.check?.failure).toBe('runs beside kprobe: the chain KUBE-SERVICES in ip nat was written')
+})
+
 it('does not take a commit that is reported during a reading, or after it, for one of kube-proxy', async () => {
   const { watch, see, during } = rig({ writesChains: true })
   const commit = () => watch.report({ kind: 'committed' } as Parameters<typeof watch.report>[0])

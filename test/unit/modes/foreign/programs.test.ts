@@ -31,7 +31,7 @@ describe('programs are recognized', () => {
     [chain('ip', 'nat', 'ISTIO_POSTRT'), 'Istio (rules in ip nat)'],
     [chain('inet', 'firewalld', 'filter_INPUT'), 'firewalld (table inet firewalld)'],
     [chain('ip6', 'filter', 'ufw6-user-input'), 'ufw (rules in ip6 filter)'],
-    [chain('inet', 'filter', 'input'), 'nftables.service (table inet filter)'],
+    [chain('inet', 'filter', 'input'), 'nftables.service or a firewall like it (table inet filter)'],
     [chain('ip', 'filter', 'DOCKER-USER'), 'Docker (rules in ip filter)'],
     [chain('inet', 'netavark', 'FORWARD'), 'Podman (table inet netavark)'],
     [chain('ip', 'libvirt_network', 'forward'), 'libvirt (table ip libvirt_network)'],
@@ -108,14 +108,6 @@ describe('a bit of the packet mark', () => {
   ])('%d that a program uses, too, is a warning', (bit, _, text) => {
     expect(severities(bit).filter(line => line.startsWith('warning'))).toEqual([text])
   })
-})
-
-it('a table with a name that any firewall may have is not said to be that of nftables.service', () => {
-  const chains = [chain('inet', 'filter', 'input'), chain('inet', 'firewalld', 'filter_INPUT')]
-  const around = { ...NOTHING, chains, tableName: 'x', writesIptables: false, virtualServers: [] }
-  const said = neighborsOf(around).map(({ what }) => what)
-  expect(said).toContain('firewalld is on this node (table inet firewalld)')
-  expect(said).toContain('nftables.service may be on this node (table inet filter)')
 })
 
 describe('docs/neighbors.md', () => {
