@@ -51,23 +51,18 @@ export async function holderOfPort(port: number): Promise<string | undefined> {
   })
   for (const entry of await readdir('/proc')) {
     await systemClock.breathe()
-    if (/^\d+$/.test(entry) && holdsOneOf(Number(entry), inodes)) return nameOf(`/proc/${entry}`)
+    try {
+      const sockets = socketsOfProcess(Number(entry))
+      if (inodes.some(inode => sockets.has(inode))) return nameOf(`/proc/${entry}`)
+    } catch {
+      // It is no process, has ended, or is hidden.
+    }
   }
   return undefined
 }
 
 /** As /proc/net/tcp writes it. */
 const TCP_LISTEN = '0A'
-
-function holdsOneOf(pid: number, inodes: readonly number[]): boolean {
-  try {
-    const sockets = socketsOfProcess(pid)
-    return inodes.some(inode => sockets.has(inode))
-  } catch {
-    // The process has ended, or is hidden.
-    return false
-  }
-}
 
 /** Processes between two breaths of the event loop: a few milliseconds. */
 const SLICE = 64

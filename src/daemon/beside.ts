@@ -39,7 +39,8 @@ function signsOf(before: BesideReading | undefined, now: BesideReading, hasWritt
   return {
     lasting: [
       ...now.processes.map(pid => `process kube-proxy (pid ${pid})`),
-      ...[...now.ports].flatMap(([port, holder]) => holderSign(port, holder)),
+      // A holder with a visible name is one of these processes, or another program.
+      ...[...now.ports].flatMap(([port, holder]) => (holder === undefined ? [`${HIDDEN} ${port}`] : [])),
     ],
     done: hasWritten ? written.filter(isOfItsTable) : written,
   }
@@ -52,12 +53,6 @@ const HIDDEN = 'a process without a visible name listens at'
 
 /** Tests whether one sign is kube-proxy's for certain. */
 const isCertain = (signs: readonly string[]): boolean => signs.some(sign => !sign.startsWith(HIDDEN))
-
-/** A port that is held by a process of another name is no sign. */
-function holderSign(port: string, holder: string | undefined): readonly string[] {
-  if (holder === undefined) return [`${HIDDEN} ${port}`]
-  return holder === KUBE_PROXY ? [`kube-proxy listens at ${port}`] : []
-}
 
 interface KubeProxyWatchOptions {
   readonly clock: Clock

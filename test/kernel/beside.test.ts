@@ -1,7 +1,7 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { holderOfPort } from '../../src/cli/processes.ts'
+import { holderOfPort, processesNamed } from '../../src/cli/processes.ts'
 import { type KubeProxyWatch, kubeProxyWatchOf } from '../../src/daemon/beside.ts'
 import { openNetfilter } from '../../src/daemon/open.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
@@ -72,7 +72,7 @@ describe('a kube-proxy beside kprobe', () => {
   })
 
   it.each([
-    ['kube-proxy', 'kube-proxy listens at 127.0.0.1:10256'],
+    ['kube-proxy', 'process kube-proxy (pid '],
     ['exporter', undefined],
   ])('shows by the port for health only if it holds it: %s', async (name, sign) => {
     const listening = `fs.writeFileSync('/proc/self/comm', '${name}'); net.createServer().listen(10_256, '127.0.0.1', () => console.log('up'))`
@@ -87,7 +87,7 @@ describe('a kube-proxy beside kprobe', () => {
     }
     const flags = ['--healthz-bind-address=127.0.0.1:10256', '--metrics-bind-address=', '--admin-socket=']
     const source = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
-    void run.start(configFrom([...source, ...flags]), { listens: true, clock, holderOf })
+    void run.start(configFrom([...source, ...flags]), { listens: true, clock, holderOf, processesNamed })
     try {
       await run.until(() => run.log.includes('healthz: cannot listen'), 'the port is in use')
       // A reading reads real files, which this clock does not wait for.
