@@ -66,8 +66,8 @@ export function librariesOf(files, machine) {
   const found = new Set([interpreter])
   const loader = [...machine.emulator, `${machine.sysroot}${interpreter}`]
   const options = optionsOf(loader)
+  // The loader gives its own path as it was started.
   for (const file of files)
-    // The loader gives its own path as it was started.
     for (const path of listed([...loader, ...options], file))
       found.add(path.startsWith(`${machine.sysroot}/`) ? path.slice(machine.sysroot.length) : path)
   const libc = [...found].find(path => /^libc\./.test(basename(path)))
