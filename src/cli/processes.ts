@@ -47,7 +47,8 @@ export async function holderOfPort(port: number): Promise<string | undefined> {
   const rows = [...(await readLines('/proc/self/net/tcp')), ...(await readLines('/proc/self/net/tcp6'))]
   const inodes = rows.flatMap(row => {
     const [, address = '', , state, , , , , , inode] = row.trim().split(/\s+/)
-    return address.endsWith(local) && state === TCP_LISTEN ? [Number(inode)] : []
+    // 0A is TCP_LISTEN.
+    return address.endsWith(local) && state === '0A' ? [Number(inode)] : []
   })
   for (const entry of await readdir('/proc')) {
     await systemClock.breathe()
@@ -60,9 +61,6 @@ export async function holderOfPort(port: number): Promise<string | undefined> {
   }
   return undefined
 }
-
-/** As /proc/net/tcp writes it. */
-const TCP_LISTEN = '0A'
 
 /** Processes between two breaths of the event loop: a few milliseconds. */
 const SLICE = 64

@@ -171,15 +171,12 @@ export function kubeProxyWatchOf(
 ): KubeProxyWatch | undefined {
   if (serviceProxyName !== undefined) return undefined
   const { clock, openTransport, processesNamed, ports, holderOf } = options
-  const read = async () => {
-    const holders = new Map<string, string | undefined>()
-    for (const address of ports()) holders.set(address, await holderOf?.(Number(address.split(':').at(-1))))
-    return {
-      processes: (await processesNamed?.(KUBE_PROXY)) ?? [],
-      ports: holders,
-      newest: await newestHandles(openTransport(), clock),
-    }
-  }
+  const held = async (port: string) => [port, await holderOf?.(Number(port.split(':').at(-1)))] as const
+  const read = async () => ({
+    processes: (await processesNamed?.(KUBE_PROXY)) ?? [],
+    ports: new Map(await Promise.all(ports().map(held))),
+    newest: await newestHandles(openTransport(), clock),
+  })
   return new KubeProxyWatch({ ...options, nodeName, read })
 }
 

@@ -137,20 +137,19 @@ function packetsFact({ refused, daemon }: StatusFacts): readonly Fact[] {
   const { reject: rejected = 0, drop: dropped = 0, ...reasons } = Object.fromEntries(sums)
   const largest = Object.entries(reasons).sort(([, a], [, b]) => b - a)
   const why = largest.slice(0, 3).map(([reason, packets]) => `${reason} ${packets}`)
-  const before = daemon.kind === 'answers' ? daemon.refusedBefore : undefined
-  const rates = {
-    rejectedPerSecond: perSecond(rejected, before?.rejected, before?.ageMs),
-    droppedPerSecond: perSecond(dropped, before?.dropped, before?.ageMs),
-  }
-  const totals = `${rejected} rejected${rateText(rates.rejectedPerSecond)}, ${dropped} dropped${rateText(rates.droppedPerSecond)}`
+  const before = daemon.kind === 'answers' ? daemon.refusedBefore : NOTHING_BEFORE
+  const rejectedPerSecond = perSecond(rejected - before.rejected, before.ageMs)
+  const droppedPerSecond = perSecond(dropped - before.dropped, before.ageMs)
+  const totals = `${rejected} rejected${rateText(rejectedPerSecond)}, ${dropped} dropped${rateText(droppedPerSecond)}`
   const text = `${totals} since their rules were written${why.length === 0 ? '' : `: ${why.join(', ')}`}`
-  return [fact('packets', text, { rejected, dropped, ...rates })]
+  return [fact('packets', text, { rejected, dropped, rejectedPerSecond, droppedPerSecond })]
 }
 
+const NOTHING_BEFORE = { rejected: 0, dropped: 0, ageMs: 0 } as const
+
 /** Null where it is not known: counters start again with their rules. */
-function perSecond(now: number, before: number | undefined, ageMs = 0): number | null {
-  if (before === undefined || before > now || ageMs <= 0) return null
-  return Math.round(((now - before) * 100_000) / ageMs) / 100
+function perSecond(packets: number, ms: number): number | null {
+  return packets < 0 || ms <= 0 ? null : Math.round((packets * 100_000) / ms) / 100
 }
 
 function rateText(rate: number | null): string {

@@ -83,8 +83,8 @@ export interface DaemonFacts {
     | undefined
   readonly withoutEndpoint: { readonly services: number; readonly first: readonly string[] } | undefined
   readonly repairs: readonly RecentRepair[] | undefined
-  /** The packets that the rules had refused a minute ago. */
-  readonly refusedBefore: RefusedPackets['before']
+  /** The packets that the rules had refused one to two minutes ago; an age of 0 where that is not known. */
+  readonly refusedBefore: NonNullable<RefusedPackets['before']>
   readonly tokenEndMs: number | undefined
   readonly certificateEndMs: number | undefined
 }
@@ -141,10 +141,11 @@ function refusedFacts(refused: unknown): DaemonFacts['refused'] {
   return { services: numberAt(refused, 'services') ?? 0, objects: numberAt(refused, 'objects') ?? 0, first }
 }
 
-function refusedBefore(before: unknown): RefusedPackets['before'] {
-  const ageMs = numberAt(before, 'ageMs') ?? 0
-  if (ageMs <= 0) return undefined
-  return { ageMs, rejected: numberAt(before, 'rejected') ?? 0, dropped: numberAt(before, 'dropped') ?? 0 }
+function refusedBefore(before: unknown): DaemonFacts['refusedBefore'] {
+  const [ageMs = 0, rejected = 0, dropped = 0] = ['ageMs', 'rejected', 'dropped'].map(name =>
+    numberAt(before, name),
+  )
+  return { ageMs, rejected, dropped }
 }
 
 function namedFacts(named: unknown): DaemonFacts['withoutEndpoint'] {
