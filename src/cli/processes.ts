@@ -2,8 +2,10 @@ import { readFileSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { socketsOfProcess } from '../kernel/socket/listeners.ts'
-import { readText } from './io.ts'
+import { openSockDiag } from '../daemon/open.ts'
+import { listListeners, socketsOfProcess } from '../kernel/socket/listeners.ts'
+import { Connection } from '../netlink/connection.ts'
+import { lent, readText } from './io.ts'
 
 /** Reads the non-empty lines of a file of /proc; none if it does not exist. */
 export async function readLines(path: string): Promise<readonly string[]> {
@@ -43,18 +45,14 @@ export async function processesOf(
 
 /** Finds the name of the process that listens at a TCP port of this network namespace, as far as /proc shows its sockets. */
 export async function holderOfPort(port: number): Promise<string | undefined> {
-  const local = `:${port.toString(16).toUpperCase().padStart(4, '0')}`
-  const rows = [...(await readLines('/proc/self/net/tcp')), ...(await readLines('/proc/self/net/tcp6'))]
-  const inodes = rows.flatMap(row => {
-    const [, address = '', , state, , , , , , inode] = row.trim().split(/\s+/)
-    // 0A is TCP_LISTEN.
-    return address.endsWith(local) && state === '0A' ? [Number(inode)] : []
-  })
+  const connection = new Connection({ transport: openSockDiag(), clock: systemClock })
+  const listeners = await lent(connection, its => listListeners(its))
+  const holders = listeners.filter(each => each.protocol === 'TCP' && each.port === port)
   for (const entry of await readdir('/proc')) {
     await systemClock.breathe()
     try {
       const sockets = socketsOfProcess(Number(entry))
-      if (inodes.some(inode => sockets.has(inode))) return nameOf(`/proc/${entry}`)
+      if (holders.some(({ inode }) => sockets.has(inode))) return nameOf(`/proc/${entry}`)
     } catch {
       // It is no process, has ended, or is hidden.
     }
