@@ -254,6 +254,7 @@ describe('npm run image', () => {
       expect.stringContaining('is no OCI layout'),
     ])
     expect(refused([`--rootfs=${TOP}`])).toEqual([1, expect.stringContaining('is not empty')])
+    expect(refused([`--cross=${folder}`])).toEqual([1, expect.stringContaining('has no bin/node')])
     expect(readdirSync(folder).filter(name => name.startsWith('.'))).toEqual([])
   })
 
