@@ -20,6 +20,8 @@ import { build } from 'esbuild'
 import { withOwnLength } from './own-length.mjs'
 
 const KEEP_CODE_MAX_MS = 60_000
+/** See deploy/loader.mjs. */
+const KEPT_CODE = `program.${process.arch}.cache`
 /** See deploy/keep-code.mjs. */
 const KEEP_CODE_FLAGS = ['--hash-seed=1', '--no-flush-bytecode', '--no-sparkplug']
 const root = fileURLToPath(new URL('..', import.meta.url))
@@ -252,9 +254,9 @@ function keepCode() {
 
 /** V8 ignores kept code without a word: a process without flags must take it. */
 function checkCode() {
-  if (!existsSync(`${root}dist/program.cache`)) return
+  if (!existsSync(`${root}dist/${KEPT_CODE}`)) return
   const check = `const { readFileSync } = require('node:fs')
-    const [program, cachedData] = [readFileSync('program.js', 'latin1'), readFileSync('program.cache')]
+    const [program, cachedData] = [readFileSync('program.js', 'latin1'), readFileSync('${KEPT_CODE}')]
     const script = new (require('node:vm').Script)(program, { filename: 'program.js', cachedData })
     process.stdout.write(String(script.cachedDataRejected))`
   const rejected = execFileSync(process.execPath, ['-e', check], {
@@ -262,7 +264,7 @@ function checkCode() {
     encoding: 'utf8',
     env: {},
   })
-  if (rejected !== 'false') console.error('V8 rejects dist/program.cache, and a start takes longer')
+  if (rejected !== 'false') console.error(`V8 rejects dist/${KEPT_CODE}, and a start takes longer`)
 }
 
 function placeAddon() {
@@ -300,7 +302,7 @@ function writeManual() {
     writeFileSync(`${folder}/kprobe-${command}.1`, page([command]))
 }
 
-rmSync(`${root}dist/program.cache`, { force: true })
+rmSync(`${root}dist/${KEPT_CODE}`, { force: true })
 await bundle()
 placeAddon()
 keepCode()

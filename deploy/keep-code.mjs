@@ -1,5 +1,5 @@
 // Runs dist/program.js on a small cluster, without a kernel, and leaves the code that V8 compiled meanwhile in
-// dist/program.cache, for deploy/loader.mjs. The same program gives the same bytes: deploy/build.mjs starts this with a fixed
+// dist/program.ARCH.cache, for deploy/loader.mjs. The same program gives the same bytes: deploy/build.mjs starts this with a fixed
 // seed for V8's hashes, which decide the order of tables, and without what depends on time: V8 drops code that has not run for a
 // while, and marks functions that ran often enough to become machine code. The program pauses after some milliseconds of work,
 // by a clock that goes on with each look at it: else a fast machine would never run what is between the pauses.
@@ -14,7 +14,7 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 const folder = `${root}.cache/keep-code/`
 const command = new URL('../dist/kprobe.mjs', import.meta.url)
 const program = new URL('program.js', command)
-const cache = `${root}dist/program.cache`
+const cache = `${root}dist/program.${process.arch}.cache`
 /** Longer than any slice of work. */
 const LOOK_MS = 20
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env node
-// dist/kprobe.mjs: runs program.js with the code in program.cache, which deploy/keep-code.mjs left there at build time.
-// V8 ignores what another version of it compiled, or one with other flags, and then compiles as if there were nothing.
+// dist/kprobe.mjs: runs program.js with the compiled code that deploy/keep-code.mjs left beside it at build time. V8
+// ignores what another version of it compiled, or one with other flags, and then compiles as if there were nothing. Code for
+// another architecture it takes, and crashes: the name of the file has the architecture.
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { Script } from 'node:vm'
@@ -9,7 +10,7 @@ const program = new URL('program.js', import.meta.url)
 
 function keptCode() {
   try {
-    return readFileSync(new URL('program.cache', import.meta.url))
+    return readFileSync(new URL(`program.${process.arch}.cache`, import.meta.url))
   } catch {
     return undefined
   }

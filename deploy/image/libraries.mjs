@@ -56,18 +56,24 @@ function interpreterOf(descriptor, header) {
 
 /**
  * Paths of everything that `files` need at run time: the loader, and the libraries where the loader itself finds them
- * without /etc/ld.so.cache and without the environment, neither of which the image has.
+ * without /etc/ld.so.cache and without the environment, neither of which the image has. They are below the sysroot of the
+ * machine (machine.mjs).
  */
-export function librariesOf(files) {
+export function librariesOf(files, machine) {
   const [first] = files
   const { interpreter } = readElf(first)
   if (interpreter === undefined) return []
   const found = new Set([interpreter])
-  for (const file of files) for (const path of listed(interpreter, file)) found.add(path)
+  const loader = [...machine.emulator, `${machine.sysroot}${interpreter}`]
+  const options = optionsOf(loader)
+  // The loader gives its own path as it was started.
+  for (const file of files)
+    for (const path of listed([...loader, ...options], file))
+      found.add(path.startsWith(`${machine.sysroot}/`) ? path.slice(machine.sysroot.length) : path)
   const libc = [...found].find(path => /^libc\./.test(basename(path)))
   for (const name of libc === undefined ? [] : LOADED_BY_NAME) {
     const path = join(dirname(libc), name)
-    if (existsSync(path)) found.add(path)
+    if (existsSync(`${machine.sysroot}${path}`)) found.add(path)
   }
   return [...found].sort()
 }
@@ -76,28 +82,26 @@ export function librariesOf(files) {
  * The loader of musl has neither a cache nor builds of a library for newer processors. That of glibc prefers such builds
  * since 2.33: the processor that builds the image must not choose for the one that runs it.
  */
-function optionsOf(interpreter) {
-  if (/\/ld-musl/.test(interpreter)) return []
-  const { stdout } = spawnSync(interpreter, ['--help'], { encoding: 'utf8', env: {} })
+function optionsOf(loader) {
+  if (/\/ld-musl/.test(loader.at(-1))) return []
+  const { stdout } = runLoader([...loader, '--help'])
   const mask = stdout?.includes('--glibc-hwcaps-mask') === true ? ['--glibc-hwcaps-mask', 'none'] : []
   return ['--inhibit-cache', ...mask]
 }
 
-function listed(interpreter, file) {
-  const { status, stdout, stderr, error } = spawnSync(
-    interpreter,
-    [...optionsOf(interpreter), '--list', file],
-    {
-      encoding: 'utf8',
-      env: {},
-    },
-  )
+const runLoader = ([file, ...args]) =>
+  spawnSync(file, args, { encoding: 'utf8', env: { PATH: process.env.PATH } })
+
+function listed(loader, file) {
+  const { status, stdout, stderr, error } = runLoader([...loader, '--list', file])
   const lines = `${stdout ?? ''}${stderr ?? ''}`.split('\n')
   const [, missing] = lines.map(line => /^\s*(\S+) => not found/.exec(line)).find(Boolean) ?? []
   if (missing !== undefined)
-    throw new Error(`${file} needs ${missing}, which is in no folder that ${interpreter} searches by itself`)
+    throw new Error(
+      `${file} needs ${missing}, which is in no folder that ${loader.join(' ')} searches by itself`,
+    )
   if (status !== 0)
-    throw new Error(`${interpreter} --list ${file} failed: ${error?.message ?? lines.join(' ').trim()}`)
+    throw new Error(`${loader.join(' ')} --list ${file} failed: ${error?.message ?? lines.join(' ').trim()}`)
   return lines.flatMap(line => {
     const [, path] = /(?:=> |^\s*)(\/\S+) \(0x/.exec(line) ?? []
     return path === undefined ? [] : [path]
@@ -108,11 +112,11 @@ function listed(interpreter, file) {
  * The Debian packages of files, by path: `{ name, version, copyright }`, where `copyright` is the path of its licences.
  * A file of no package is not in the map, nor is any on a system without dpkg.
  */
-export function packagesOf(paths) {
+export function packagesOf(paths, { sysroot }) {
   // dpkg knows a file under the path that its package has, whichever way /lib leads to /usr/lib.
   const spellings = path => {
-    const real = realpathSync(path)
-    return [path, real, `/usr${path}`, `/usr${real}`, real.replace(/^\/usr\//, '/')]
+    const real = realpathSync(`${sysroot}${path}`)
+    return [`${sysroot}${path}`, real, `/usr${path}`, `/usr${real}`, real.replace(/^\/usr\//, '/')]
   }
   const owners = new Map()
   for (const line of dpkg('-S', ...new Set(paths.flatMap(spellings))).split('\n')) {
@@ -153,8 +157,7 @@ export function systemName() {
 }
 
 /** Compiles the program that starts Node.js in the image. */
-export function compileLauncher(source, path) {
-  const compiler = process.env.CC ?? 'cc'
+export function compileLauncher(source, path, { compiler }) {
   const flags = ['-std=c11', '-Os', '-Wall', '-Wextra', '-Werror', '-s', '-Wl,--build-id=none']
   try {
     execFileSync(compiler, [...flags, '-o', path, basename(source)], {

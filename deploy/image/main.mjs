@@ -16,17 +16,20 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { writeArchive, writeLayout } from './layout.mjs'
+import { crossMachine, thisMachine } from './machine.mjs'
 import { readReference } from './reference.mjs'
 import { rootFiles, writeRoot } from './root-files.mjs'
 
 const TOP = fileURLToPath(new URL('../..', import.meta.url))
-const HELP = `npm run image -- [FLAG...]: builds the container image, for the architecture of this machine, without a container engine
+const HELP = `npm run image -- [FLAG...]: builds the container image without a container engine, for the architecture of this machine or with --cross
 
   --tag NAME[:TAG]   name of the image; without TAG, the version (default: kprobe)
   --output PATH      where it goes: PATH.tar is one file for ctr, docker, podman and skopeo; another PATH is a folder with an
                      OCI layout (default: kprobe-VERSION-ARCHITECTURE.tar)
   --nonroot          run as uid 65532, for runtimes that give it CAP_NET_ADMIN as an ambient capability
   --uncompressed     store layers as they are: faster to write and to load on the same machine, three times the size
+  --cross FOLDER     build for the architecture of the Node.js in FOLDER, which has bin/node and include/node: arm64, with
+                     gcc-aarch64-linux-gnu and qemu-user-static; docs/image.md
   --no-build         take dist/ as it is, instead of building it first
   --json             print the result as one JSON object
   --rootfs FOLDER    write the root file system into an empty FOLDER instead of an image, as deploy/image/Dockerfile does
@@ -40,6 +43,7 @@ const OPTIONS = {
   output: { type: 'string' },
   nonroot: { type: 'boolean', default: false },
   uncompressed: { type: 'boolean', default: false },
+  cross: { type: 'string' },
   'no-build': { type: 'boolean', default: false },
   json: { type: 'boolean', default: false },
   rootfs: { type: 'string' },
@@ -166,7 +170,7 @@ function report({ reference, platform, manifest, storedBytes, unpackedBytes, out
   const rows = [
     ['image', reference.full],
     ['digest', manifest.digest],
-    ['platform', `${name} only, the architecture of this machine`],
+    ['platform', name],
     ['size', `${mb(storedBytes)}, unpacked ${mb(unpackedBytes)}`],
     ['output', output],
     ['sbom', sbomPath],
@@ -179,7 +183,8 @@ async function main(values, scratch) {
   const about = readBuild()
   const reference = readReference(values.tag, about.version)
   const created = dateOf(about)
-  const files = rootFiles({ top: TOP, node: process.execPath, scratch, created, nonroot: values.nonroot })
+  const machine = values.cross === undefined ? thisMachine() : crossMachine(resolve(values.cross))
+  const files = rootFiles({ top: TOP, machine, scratch, created, nonroot: values.nonroot })
   const warnings = [...files.warnings]
   if (about.commit.endsWith('-dirty'))
     warnings.push(`built from uncommitted changes: the image says ${about.commit}`)

@@ -16,19 +16,11 @@ import { copyFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { withFolders } from './layout.mjs'
 import { compileLauncher, librariesOf, packagesOf, readElf, systemName } from './libraries.mjs'
+import { addonOf, versionsOf } from './machine.mjs'
 import { sbomOf } from './sbom.mjs'
 
-/** Of dist/; dist/lib and dist/types are for programs that import kprobe. */
-const PROGRAM = [
-  'kprobe.mjs',
-  'program.js',
-  'program.cache',
-  'client-node.cjs',
-  'kprobe.node',
-  'ui/page.html',
-  'ui/page.css',
-  'ui/page.js',
-]
+/** Of dist/, beside the addon and the compiled code; dist/lib and dist/types are for programs that import kprobe. */
+const PROGRAM = ['kprobe.mjs', 'program.js', 'client-node.cjs', 'ui/page.html', 'ui/page.css', 'ui/page.js']
 const NEEDED = ['kprobe.mjs', 'program.js', 'client-node.cjs', 'build.json', 'kprobe.node', 'ui/page.html']
 const LICENSE_FILE = /^(licen[sc]e|copying|notice)(\.\w+)?$/i
 /** Commands load it when it is there: `doctor` and `cleanup`, to read legacy iptables. */
@@ -58,59 +50,65 @@ const sha256 = path => createHash('sha256').update(readFileSync(path)).digest('h
 
 /**
  * The image's files: `platform`, `layers` (`{ entries, about }`), `sbom`, and `warnings` about what is missing. `top` is the
- * folder of the project, `node` the Node.js that goes in, `scratch` a folder for what is compiled; `nonroot` for an image
- * that runs as uid 65532.
+ * folder of the project, `machine` has the Node.js that goes in (machine.mjs), `scratch` is a folder for what is compiled;
+ * `nonroot` for an image that runs as uid 65532.
  */
-export function rootFiles({ top, node, scratch, created, nonroot }) {
+export function rootFiles({ top, machine, scratch, created, nonroot }) {
   const missing = NEEDED.filter(name => !existsSync(join(top, 'dist', name)))
   if (missing.length > 0) throw new Error(`dist/ has no ${missing.join(', ')}: run npm run build`)
+  const { node, sysroot } = machine
+  const versions = versionsOf(machine)
   const launcher = join(scratch, 'launcher')
-  compileLauncher(join(top, 'deploy/image/launcher.c'), launcher)
-  const addon = join(top, 'dist/kprobe.node')
+  compileLauncher(join(top, 'deploy/image/launcher.c'), launcher, machine)
+  const addon = addonOf(machine, { top, version: versions.node })
   const { interpreter, ...platform } = readElf(node)
   const lock = JSON.parse(readFileSync(join(top, 'package-lock.json'), 'utf8'))
-  const loaded = loadedPackages({ top, lock, interpreter })
+  const loaded = loadedPackages({ top, lock, interpreter, arch: machine.arch })
   const native = loaded.map(({ from }) => from).filter(path => path.endsWith('.node'))
   requireSame(platform, [addon, launcher, ...native])
-  const libraries = librariesOf([node, addon, launcher, ...native])
-  const owners = packagesOf(libraries)
+  const libraries = librariesOf([node, addon, launcher, ...native], machine)
+  const owners = packagesOf(libraries, machine)
   const build = JSON.parse(readFileSync(join(top, 'dist/build.json'), 'utf8'))
   const ofCommands = [...build.commandPackages, ...build.pagePackages, ...loaded.map(({ key }) => key)]
   const packages = [...new Set([...build.packages, ...ofCommands])].sort()
   const licenses = licensesOf({ top, node, owners, packages })
   const sbom = sbomFor({
     top,
-    node,
+    node: { versions, sha256: sha256(node) },
     lock,
     packages,
     daemonPackages: build.packages,
-    libraries,
-    owners,
+    libraries: libraries.map(path => ({ path, sha256: sha256(sysroot + path), owner: owners.get(path) })),
     created,
   })
-  const program = PROGRAM.filter(name => existsSync(join(top, 'dist', name)))
+  // Of the machine that built dist/ alone.
+  const keptCode = `program.${machine.arch}.cache`
+  const program = [...PROGRAM, keptCode].filter(name => existsSync(join(top, 'dist', name)))
   return {
     platform,
     sbom,
     warnings: [
-      ...(program.includes('program.cache') ? [] : ['no compiled code in dist/: starts take longer']),
+      ...(program.includes(keptCode)
+        ? []
+        : [`no compiled code for ${platform.architecture}: starts take longer`]),
       ...(loaded.length > 0 ? [] : ['ffi-rs is not installed: kprobe doctor cannot read legacy iptables']),
       ...licenses.missing.map(name => `no licence text of ${name} found on this machine`),
     ],
     layers: [
       {
-        about: `Node.js ${process.versions.node} and its libraries`,
+        about: `Node.js ${versions.node} and its libraries`,
         entries: withFolders([
           ...emptyFolders(nonroot),
           ...Object.entries(ETC).map(([name, text]) => file(`etc/${name}`, Buffer.from(text))),
           file('usr/bin/node', node, 0o755),
-          ...libraries.map(path => file(path, realpathSync(path), 0o755)),
+          ...libraries.map(path => file(path, realpathSync(sysroot + path), 0o755)),
           ...licenses.ofSystem,
         ]),
       },
       {
         about: 'kprobe',
         entries: withFolders([
+          file('opt/kprobe/kprobe.node', addon),
           ...program.map(name =>
             file(`opt/kprobe/${name}`, join(top, 'dist', name), name === 'kprobe.mjs' ? 0o755 : 0o644),
           ),
@@ -136,14 +134,14 @@ function requireSame({ architecture }, files) {
 }
 
 /** Files of the packages that stay outside the program, with their keys in the lock file. */
-function loadedPackages({ top, lock, interpreter = '' }) {
+function loadedPackages({ top, lock, interpreter = '', arch }) {
   const libc = interpreter.includes('/ld-musl') ? 'musl' : 'glibc'
   const builds = Object.keys(lock.packages[FFI]?.optionalDependencies ?? {}).map(
     name => `node_modules/${name}`,
   )
   const fits = key => {
     const { os = [], cpu = [], libc: of = [] } = lock.packages[key]
-    return os.includes('linux') && cpu.includes(process.arch) && of.includes(libc)
+    return os.includes('linux') && cpu.includes(arch) && of.includes(libc)
   }
   const build = builds.find(key => fits(key) && existsSync(join(top, key)))
   if (build === undefined || !existsSync(join(top, FFI))) return []
@@ -153,7 +151,7 @@ function loadedPackages({ top, lock, interpreter = '' }) {
   })
 }
 
-function sbomFor({ top, node, lock, packages, daemonPackages, libraries, owners, created }) {
+function sbomFor({ top, node, lock, packages, daemonPackages, libraries, created }) {
   const { name, version, license } = JSON.parse(readFileSync(join(top, 'package.json'), 'utf8'))
   return sbomOf({
     name,
@@ -163,8 +161,8 @@ function sbomFor({ top, node, lock, packages, daemonPackages, libraries, owners,
     lock,
     packages,
     daemonPackages,
-    node: { versions: process.versions, sha256: sha256(node) },
-    files: libraries.map(path => ({ path, sha256: sha256(path), owner: owners.get(path) })),
+    node,
+    files: libraries,
     system: systemName(),
   })
 }

@@ -6,6 +6,7 @@ import { join, relative, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { gzipSync } from 'node:zlib'
+import { readElf } from '../image/libraries.mjs'
 import { loadSource } from '../load-source.mjs'
 import { notesOf } from './notes.mjs'
 
@@ -16,6 +17,7 @@ const HELP = `npm run release -- [FLAG...]: writes image, bill of materials, cha
   --folder FOLDER    where the files go; it is empty or does not exist (default: release)
   --url URL          where the files will be, for the manifest of the plugin (default: https://release.example)
   --image NAME       name of the image, with its registry (default: kprobe)
+  --cross FOLDER     write image and bill of materials for the Node.js in FOLDER as well, as npm run image does
   --no-image         leave out image and bill of materials, as on the second architecture
   --no-build         take dist/ as npm run build left it
   --uncompressed     as of npm run image
@@ -28,6 +30,7 @@ const OPTIONS = {
   folder: { type: 'string', default: 'release' },
   url: { type: 'string', default: 'https://release.example' },
   image: { type: 'string', default: 'kprobe' },
+  cross: { type: 'string' },
   'no-image': { type: 'boolean', default: false },
   'no-build': { type: 'boolean', default: false },
   uncompressed: { type: 'boolean', default: false },
@@ -79,12 +82,13 @@ async function chartArchive() {
   return gzipSync(Buffer.concat([...parts, tarEnd()]), { level: 9 })
 }
 
-function writeImage(folder, version, { image, uncompressed }) {
-  const { arch } = process
-  const architecture = { x64: 'amd64' }[arch] ?? arch
-  const output = join(folder, `kprobe-${version}-${architecture}.tar`)
+/** Writes the image of this machine's architecture, or of that of the Node.js in `cross`. */
+function writeImage(folder, { node, version, image, uncompressed, cross }) {
+  const output = join(folder, `kprobe-${version}-${readElf(node).architecture}.tar`)
   const flags = ['--no-build', `--tag=${image}:${version}`, `--output=${output}`]
-  run(process.execPath, ['deploy/image/main.mjs', ...flags, ...(uncompressed ? ['--uncompressed'] : [])])
+  if (cross !== undefined) flags.push(`--cross=${cross}`)
+  if (uncompressed) flags.push('--uncompressed')
+  run(process.execPath, ['deploy/image/main.mjs', ...flags])
 }
 
 /** As `sha256sum` writes it, and reads it with -c. */
@@ -107,7 +111,10 @@ async function main() {
   const folder = readyFolder(values.folder)
   if (!values['no-build']) run('npm', ['run', '-s', 'build'])
   if (!existsSync(join(TOP, 'dist/build.json'))) throw new Error('dist/ has no build.json: run npm run build')
-  if (!values['no-image']) writeImage(folder, version, values)
+  const cross = values.cross && resolve(values.cross)
+  const image = { version, image: values.image, uncompressed: values.uncompressed }
+  if (!values['no-image']) writeImage(folder, { ...image, node: process.execPath })
+  if (cross !== undefined) writeImage(folder, { ...image, node: join(cross, 'bin/node'), cross })
   writeFileSync(join(folder, `kprobe-chart-${version}.tgz`), await chartArchive())
   const packed = run('npm', ['pack', '--ignore-scripts', '--json', `--pack-destination=${folder}`])
   const [{ filename }] = JSON.parse(packed)

@@ -2,7 +2,10 @@ import { readFileSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { readText } from './io.ts'
+import { openSockDiag } from '../daemon/open.ts'
+import { listListeners, socketsOfProcess } from '../kernel/socket/listeners.ts'
+import { Connection } from '../netlink/connection.ts'
+import { lent, readText } from './io.ts'
 
 /** Reads the non-empty lines of a file of /proc; none if it does not exist. */
 export async function readLines(path: string): Promise<readonly string[]> {
@@ -38,6 +41,23 @@ export async function processesOf(
       found.push({ name, pid: Number(entry) })
   }
   return found
+}
+
+/** Finds the name of the process that listens at a TCP port of this network namespace, as far as /proc shows its sockets. */
+export async function holderOfPort(port: number): Promise<string | undefined> {
+  const connection = new Connection({ transport: openSockDiag(), clock: systemClock })
+  const listeners = await lent(connection, its => listListeners(its))
+  const holders = listeners.filter(each => each.protocol === 'TCP' && each.port === port)
+  for (const entry of await readdir('/proc')) {
+    await systemClock.breathe()
+    try {
+      const sockets = socketsOfProcess(Number(entry))
+      if (holders.some(({ inode }) => sockets.has(inode))) return nameOf(`/proc/${entry}`)
+    } catch {
+      // It is no process, has ended, or is hidden.
+    }
+  }
+  return undefined
 }
 
 /** Processes between two breaths of the event loop: a few milliseconds. */

@@ -26,7 +26,7 @@ import { tuneKernel, tuneMode, writeRecord } from '../daemon/tune.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io, planLines, writeWholeFile } from './io.ts'
-import { processesNamed } from './processes.ts'
+import { holderOfPort, processesNamed } from './processes.ts'
 import { usageErrors } from './request.ts'
 import { nodePortText, serviceRows, serviceTable } from './service-rows.ts'
 
@@ -155,6 +155,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock, parts: Optional
       openClient(config, { clock, env: process.env, warn: text => log.warn(text), dials, parts }),
     takeLock: systemLock(clock, Math.random),
     processesNamed,
+    holderOf: holderOfPort,
     parts,
     listens: true,
     engine: engine({ clock, log }),

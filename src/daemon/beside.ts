@@ -2,7 +2,6 @@ import { type Clock, Pacer } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { dumpChain } from '../kernel/nft/list-chains.ts'
-import type { NftFamily } from '../kernel/nft/state.ts'
 import { isKubeProxyObject } from '../modes/common/kube-proxy.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { Connection } from '../netlink/connection.ts'
@@ -12,15 +11,16 @@ import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { type EventFact, kubeProxyBeside } from '../telemetry/event.ts'
 import type { HealthCheck } from '../telemetry/health.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
+import type { DaemonIo } from './io.ts'
 
 /** What shows a kube-proxy on this node. Plain data. */
 export interface BesideReading {
   /** Its processes in this network namespace, as far as this process sees them. */
   readonly processes: readonly number[]
-  /** Its ports that another process holds. */
-  readonly ports: readonly string[]
-  /** The highest handle in KUBE-SERVICES, by family; absent without such rules. kube-proxy writes them anew at each sync. */
-  readonly newestRules: ReadonlyMap<NftFamily, bigint>
+  /** Its ports that another process holds, with the name of that process; undefined where /proc hides it. */
+  readonly ports: ReadonlyMap<string, string | undefined>
+  /** The highest handle of the rules in each of its CHAINS that has some, by place: `KUBE-SERVICES in ip nat`. */
+  readonly newest: ReadonlyMap<string, bigint>
 }
 
 /** Signs of a kube-proxy, as texts: those that last, and those of something that it did between two readings. */
@@ -29,19 +29,30 @@ interface Signs {
   readonly done: readonly string[]
 }
 
-/** Compares two readings. `hasWritten`: kprobe itself has written these chains between them. Pure. */
+const KUBE_PROXY = 'kube-proxy'
+
+/** Compares two readings. `hasWritten`: kprobe itself has written chains of iptables between them. Pure. */
 function signsOf(before: BesideReading | undefined, now: BesideReading, hasWritten: boolean): Signs {
-  const written = [...now.newestRules]
-    .filter(([family, handle]) => before !== undefined && handle > (before.newestRules.get(family) ?? 0n))
-    .map(([family]) => `the chain KUBE-SERVICES in ${family} nat was written`)
+  const written = [...now.newest]
+    .filter(([place, handle]) => before !== undefined && handle > (before.newest.get(place) ?? 0n))
+    .map(([place]) => `the chain ${place} was written`)
   return {
     lasting: [
       ...now.processes.map(pid => `process kube-proxy (pid ${pid})`),
-      ...now.ports.map(port => `${port} is in use`),
+      // A holder with a visible name is one of these processes, or another program.
+      ...[...now.ports].flatMap(([port, holder]) => (holder === undefined ? [`${HIDDEN} ${port}`] : [])),
     ],
-    done: hasWritten ? [] : written,
+    done: hasWritten ? written.filter(isOfItsTable) : written,
   }
 }
+
+/** kprobe writes the chains of iptables as well, in a mode with chains, and none of these. */
+const isOfItsTable = (sign: string): boolean => sign.endsWith(`${KUBE_PROXY} was written`)
+
+const HIDDEN = 'a process without a visible name listens at'
+
+/** Tests whether one sign is kube-proxy's for certain. */
+const isCertain = (signs: readonly string[]): boolean => signs.some(sign => !sign.startsWith(HIDDEN))
 
 interface KubeProxyWatchOptions {
   readonly clock: Clock
@@ -85,13 +96,14 @@ export class KubeProxyWatch {
   /** Gives a line of /healthz?verbose that decides nothing; undefined without a sign of kube-proxy. */
   get check(): HealthCheck | undefined {
     if (this.#signs.length === 0) return undefined
-    return { name: 'kube-proxy', failure: `runs beside kprobe: ${this.#signs.join('; ')}`, isAdvice: true }
+    const failure = `${isCertain(this.#signs) ? 'runs' : 'may run'} beside kprobe: ${this.#signs.join('; ')}`
+    return { name: KUBE_PROXY, failure, isAdvice: true }
   }
 
   report(event: ReconcilerEvent): void {
     if (event.kind === 'committed' && this.#options.writesChains()) {
       this.#hasWritten = true
-      this.#doubtful = []
+      this.#doubtful = this.#doubtful.filter(isOfItsTable)
     }
     if (event.kind !== 'healed') return
     const its = event.objects.find(isKubeProxyObject)
@@ -131,7 +143,7 @@ export class KubeProxyWatch {
     this.#seenMs = clock.nowMs()
     if (!isNews) return
     metrics.kprobe_kube_proxy_beside.set(1)
-    log.error({ signs }, BESIDE)
+    log.error({ signs }, isCertain(signs) ? BESIDE : MAYBE_BESIDE)
     tell(kubeProxyBeside(nodeName, signs))
   }
 
@@ -145,33 +157,49 @@ export class KubeProxyWatch {
 const BESIDE =
   'kube-proxy runs on this node beside kprobe, and both program the same Services; kprobe goes on and does not touch it; keep it off this node (docs/upgrades.md)'
 
+const MAYBE_BESIDE =
+  'another process listens at a port of kube-proxy, and may be kube-proxy; kprobe goes on; keep kube-proxy off this node (docs/upgrades.md)'
+
 /** Makes the watch of a daemon; undefined for a named proxy, which serves other Services than kube-proxy. */
 export function kubeProxyWatchOf(
   { serviceProxyName, nodeName }: Config,
-  options: Omit<KubeProxyWatchOptions, 'read' | 'nodeName'> & {
-    readonly openTransport: () => Transport
-    readonly processesNamed?: ((name: string) => Promise<readonly number[]>) | undefined
-    readonly ports: () => readonly string[]
-  },
+  options: Omit<KubeProxyWatchOptions, 'read' | 'nodeName'> &
+    Pick<DaemonIo, 'openTransport' | 'processesNamed' | 'holderOf'> & {
+      /** Addresses of kube-proxy's ports that are in use. */
+      readonly ports: () => readonly string[]
+    },
 ): KubeProxyWatch | undefined {
   if (serviceProxyName !== undefined) return undefined
-  const { clock, openTransport, processesNamed, ports } = options
+  const { clock, openTransport, processesNamed, ports, holderOf } = options
+  const held = async (port: string) => [port, await holderOf?.(Number(port.split(':').at(-1)))] as const
   const read = async () => ({
-    processes: (await processesNamed?.('kube-proxy')) ?? [],
-    ports: ports(),
-    newestRules: await newestRules(openTransport(), clock),
+    processes: (await processesNamed?.(KUBE_PROXY)) ?? [],
+    ports: new Map(await Promise.all(ports().map(held))),
+    newest: await newestHandles(openTransport(), clock),
   })
   return new KubeProxyWatch({ ...options, nodeName, read })
 }
 
-async function newestRules(transport: Transport, clock: Clock): Promise<BesideReading['newestRules']> {
-  const newest = new Map<NftFamily, bigint>()
+/**
+ * kube-proxy writes the rules of the first one at each sync, and those of the second one at a start and each hour. Its canary
+ * is no sign: the chain has no rules, kube-proxy leaves it behind, and kprobe makes it in iptables mode.
+ */
+const CHAINS = [
+  { table: 'nat', chain: 'KUBE-SERVICES' },
+  { table: KUBE_PROXY, chain: 'cluster-ips-check' },
+] as const
+
+async function newestHandles(transport: Transport, clock: Clock): Promise<BesideReading['newest']> {
+  const newest = new Map<string, bigint>()
   const connection = new Connection({ transport, clock })
   try {
     for (const family of NFT_FAMILIES)
-      await dumpChain(connection, { family, table: 'nat', chain: 'KUBE-SERVICES' }, ({ handle }) => {
-        if (handle > (newest.get(family) ?? 0n)) newest.set(family, handle)
-      }).catch(unlessMissing)
+      for (const place of CHAINS) {
+        const name = `${place.chain} in ${family} ${place.table}`
+        await dumpChain(connection, { family, ...place }, ({ handle }) => {
+          if (handle > (newest.get(name) ?? 0n)) newest.set(name, handle)
+        }).catch(unlessMissing)
+      }
     return newest
   } finally {
     await transport.close()

@@ -31,11 +31,11 @@ import {
   openFileSource,
   openProver,
   openUnanswered,
-  refusedOf,
   socketsOf,
 } from './open.ts'
 import type { DaemonApi, DaemonProver, DaemonUnanswered, MakeApi } from './optional-parts.ts'
 import { type DescriptorBudget, daemonDescriptors, partsMax } from './process-room.ts'
+import { RefusedPackets } from './refused-packets.ts'
 import { leftoversCheck } from './retirement.ts'
 import { mayServe, type SavedState, savedStateOf } from './saved/saved-state.ts'
 import { Servers } from './servers.ts'
@@ -54,6 +54,7 @@ class Daemon {
   readonly #descriptors: DescriptorBudget
   readonly #sockets: KernelSockets
   readonly #observer: Observer
+  readonly #refusedPackets: RefusedPackets
   readonly #intake: Intake
   readonly #api: DaemonApi | undefined
   readonly #node: NodeWatch
@@ -93,6 +94,7 @@ class Daemon {
     this.#descriptors = daemonDescriptors(io.room?.())
     this.#sockets = socketsOf(io, this.#descriptors)
     this.#api = apiOf(config, { ...io, descriptors: this.#descriptors, makeApi }, () => this.#intake.status)
+    this.#refusedPackets = new RefusedPackets(config, io)
     this.#observer = this.#observe()
     this.#reach = apiReachOf(config, io, {
       sockets: this.#sockets,
@@ -207,6 +209,7 @@ class Daemon {
       intake: this.#intake,
       config: () => this.#config,
       credentials: async () => await this.#cluster?.credentialsEnd(),
+      refusedBefore: () => this.#refusedPackets.before,
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
     this.#servers.follow(config)
@@ -248,7 +251,7 @@ class Daemon {
       servedStaleS: () => this.#saved?.staleS,
       proofAgeS: () => this.#prover?.ageS,
       unanswered: () => this.#unanswered,
-      refused: refusedOf(this.#config, this.#io),
+      refused: () => this.#refusedPackets.read(),
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
       failedFamily: () => this.#activeMode?.status.failedFamily,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),

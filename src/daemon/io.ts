@@ -42,6 +42,8 @@ export interface DaemonIo {
   readonly takeLock: TakeLock
   /** Finds processes by name in this network namespace, as far as they are visible. */
   readonly processesNamed?: (name: string) => Promise<readonly number[]>
+  /** Finds the name of the process that listens at a port, as far as it is visible. */
+  readonly holderOf?: (port: number) => Promise<string | undefined>
   readonly listens: boolean
   /** Gives the configuration as kube-proxy's API type, for /configz. */
   readonly configz: () => unknown

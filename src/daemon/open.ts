@@ -8,7 +8,6 @@ import type { FrontendTable } from '../model/frontend.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
 import { ValuePool } from '../model/snapshot.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
-import { type RefusedCount, readRefused } from '../modes/refused.ts'
 import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
@@ -251,26 +250,6 @@ export async function openClient(
     clock,
     say: warn,
   })
-}
-
-/** Gives a function that reads what kprobe's rules refused; it finds nothing while the kernel cannot be read. */
-export function refusedOf(
-  { backend, serviceProxyName }: Pick<Config, 'backend' | 'serviceProxyName'>,
-  { clock, log, openTransport }: Pick<DaemonIo, 'clock' | 'log' | 'openTransport'>,
-): () => Promise<readonly RefusedCount[]> {
-  if (backend !== 'netlink') return async () => []
-  return async () => {
-    let connection: Connection | undefined
-    try {
-      connection = new Connection({ transport: openTransport(), clock })
-      return await readRefused({ connection, clock }, serviceProxyName)
-    } catch (err) {
-      log.debug({ err }, 'cannot read the counters of rejected and dropped packets')
-      return []
-    } finally {
-      await connection?.close()
-    }
-  }
 }
 
 /** Gives how new connections are counted for the metrics; undefined where they are not. */

@@ -34,11 +34,12 @@ import type { DaemonIo } from './io.ts'
 import type { Observer } from './observer.ts'
 import type { PageSource, UiServer, WebPage } from './optional-parts.ts'
 import type { DescriptorBudget } from './process-room.ts'
+import type { RefusedPackets } from './refused-packets.ts'
 import { serviceJson, snapshotJson } from './saved/snapshot-json.ts'
 
 interface ServersOptions
   extends Pick<DaemonIo, 'clock' | 'log' | 'configz' | 'flags' | 'wallMs' | 'build' | 'origins'>,
-    Pick<PagesOptions, 'intake' | 'config' | 'activeMode' | 'credentials'> {
+    Pick<PagesOptions, 'intake' | 'config' | 'activeMode' | 'credentials' | 'refusedBefore'> {
   readonly descriptors: DescriptorBudget
   /** The back-end API, which listens by itself. */
   readonly api: { readonly overShare: OverShare } | undefined
@@ -305,6 +306,8 @@ interface PagesOptions {
   readonly origins: DaemonIo['origins']
   /** Gives when the credentials for the API server expire; undefined without an API server. */
   readonly credentials: () => Promise<CredentialsEnd | undefined>
+  /** The packets that the rules had refused a minute ago, as far as they were read then. */
+  readonly refusedBefore: () => RefusedPackets['before']
 }
 
 /** Commits that /status lists; /receipts has more. */
@@ -389,7 +392,8 @@ function quarantinedJson(status: ActiveMode['status'] | undefined) {
   return status && rejected.map(({ service, error }) => ({ service, error: error.message }))
 }
 
-async function healthJson({ activeMode, config, intake, observer, origins, credentials }: PagesOptions) {
+async function healthJson(options: PagesOptions) {
+  const { activeMode, config, intake, observer, origins, credentials, refusedBefore } = options
   const status = activeMode()?.status
   return {
     modeFrom: origins.mode,
@@ -398,6 +402,7 @@ async function healthJson({ activeMode, config, intake, observer, origins, crede
     rejected: quarantinedJson(status)?.slice(0, REJECTED_SHOWN),
     ...servedJson(status?.table, intake.refused),
     credentials: await credentials(),
+    refusedPackets: refusedBefore(),
   }
 }
 

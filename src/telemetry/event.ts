@@ -48,7 +48,7 @@ export function conntrackFull(
 
 /** A kube-proxy programs the same Services on this node. */
 export function kubeProxyBeside(nodeName: string, signs: readonly string[]): EventFact {
-  return ofNode(nodeName, 'KubeProxyBeside', 'Program', `kube-proxy runs beside kprobe: ${signs.join('; ')}`)
+  return ofNode(nodeName, 'KubeProxyBeside', 'Program', `kube-proxy beside kprobe: ${signs.join('; ')}`)
 }
 
 /** kprobe ignores parts of a Service or of its EndpointSlices. */

@@ -1,7 +1,7 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { createServer } from 'node:net'
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { holderOfPort, processesNamed } from '../../src/cli/processes.ts'
 import { type KubeProxyWatch, kubeProxyWatchOf } from '../../src/daemon/beside.ts'
 import { openNetfilter } from '../../src/daemon/open.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
@@ -61,23 +61,44 @@ describe('a kube-proxy beside kprobe', () => {
     expect(lines).toEqual([expect.objectContaining({ level: 'error' })])
   })
 
-  it('shows by the port for health that it holds', async () => {
-    const holder = createServer().listen(10_256, '127.0.0.1')
-    await once(holder, 'listening')
+  it('in nftables mode shows by its table, which kprobe does not have in this mode', async () => {
+    const { watch, minute } = watching()
+    await minute()
+    const write = 'add table ip kube-proxy; add chain ip kube-proxy cluster-ips-check'
+    execFileSync('nft', [`${write}; add rule ip kube-proxy cluster-ips-check accept`])
+    for (const _ of [1, 2]) await minute()
+    const sign = 'runs beside kprobe: the chain cluster-ips-check in ip kube-proxy was written'
+    expect(watch?.check?.failure).toBe(sign)
+  })
+
+  it.each([
+    ['kube-proxy', 'process kube-proxy (pid '],
+    ['exporter', undefined],
+  ])('shows by the port for health only if it holds it: %s', async (name, sign) => {
+    const listening = `fs.writeFileSync('/proc/self/comm', '${name}'); net.createServer().listen(10_256, '127.0.0.1', () => console.log('up'))`
+    const holder = spawn(process.execPath, ['-e', listening], { stdio: ['ignore', 'pipe', 'inherit'] })
+    await once(holder.stdout, 'data')
     const [run, clock] = [new DaemonRun(), new FakeClock()]
+    let readings = 0
+    const holderOf = async (port: number) => {
+      const found = await holderOfPort(port)
+      readings++
+      return found
+    }
     const flags = ['--healthz-bind-address=127.0.0.1:10256', '--metrics-bind-address=', '--admin-socket=']
     const source = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
-    void run.start(configFrom([...source, ...flags]), { listens: true, clock })
+    void run.start(configFrom([...source, ...flags]), { listens: true, clock, holderOf, processesNamed })
     try {
       await run.until(() => run.log.includes('healthz: cannot listen'), 'the port is in use')
       // A reading reads real files, which this clock does not wait for.
       await run.until(async () => {
         await clock.advance(60_000)
-        return run.log.includes('kube-proxy runs on this node beside kprobe')
-      }, 'the sign is logged')
-      expect(run.log).toContain('127.0.0.1:10256 is in use')
+        return readings > 3
+      }, 'it was read several times')
+      expect(run.log.includes('kube-proxy runs on this node beside kprobe')).toBe(sign !== undefined)
+      expect(run.log).toContain(sign ?? '')
     } finally {
-      holder.close()
+      holder.kill()
       await run.end()
     }
   })

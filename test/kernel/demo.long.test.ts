@@ -8,7 +8,7 @@ import { tool } from '../support/command.ts'
 import { ExecServer } from '../support/exec-server.ts'
 import { FakeIo } from '../support/fake-io.ts'
 import { patientMs } from '../support/patience.ts'
-import { drawTerminal, linesOf } from '../support/terminal-picture.ts'
+import { drawTerminal, linesOf, withoutColors } from '../support/terminal-picture.ts'
 
 /*
  * The pictures of docs/look.md are what the commands print in the demo: with KPROBE_PICTURES=1 they are written, and
@@ -36,7 +36,11 @@ function demo(): ReadonlyMap<string, string> {
     // A connection counts as unanswered 2 s after its SYN.
     "until kprobe why --from pod/shop/mail-a --to svc/shop/search | grep -q '^the rules'; do sleep 0.2; done",
     'until kprobe status | grep -q IMPAIRED; do sleep 0.2; done',
-    ...SHOWN.map(([, command]) => `${command} 2>&1 || echo "exit code $?"; echo '${border}'`),
+    // In a terminal, for the colors.
+    ...SHOWN.map(
+      ([, command]) =>
+        `script -qec '${command}' /dev/null </dev/null || echo "exit code $?"; echo '${border}'`,
+    ),
     `kprobe status --output=json; echo '${border}'`,
     hint,
   ].join('\n')
@@ -63,7 +67,7 @@ async function statusOfNodes(stdout: string): Promise<string> {
   const server = await ExecServer.start({ pods, answer: () => ({ stdout, code: 3 }) })
   try {
     writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig)
-    const io = new FakeIo()
+    const io = new FakeIo({ color: true })
     expect(await nodes.run(['status', `--kubeconfig=${join(folder, 'kubeconfig')}`], io)).toBe(3)
     return io.stdout
   } finally {
@@ -96,13 +100,15 @@ function kindsOf(lines: readonly string[]): readonly string[] {
 function showsToday(name: string, command: string, output: string): void {
   const file = `${ROOT}docs/picture/${name}.svg`
   if (process.env.KPROBE_PICTURES === '1') writeFileSync(file, drawTerminal(command, output))
-  expect(kindsOf(linesOf(readFileSync(file, 'utf8'))), name).toEqual(kindsOf(output.trimEnd().split('\n')))
+  const printed = withoutColors(output).trimEnd().split('\n')
+  expect(kindsOf(linesOf(readFileSync(file, 'utf8'))), name).toEqual(kindsOf(printed))
 }
 
 describe('the pictures of docs/look.md', () => {
   it('npm run demo shows real connections, and why one has no answer, as in the pictures', async () => {
     const texts = demo()
-    const textOf = (name: string) => texts.get(name) ?? ''
+    const colored = (name: string) => texts.get(name) ?? ''
+    const textOf = (name: string) => withoutColors(colored(name))
     expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +shop\/cart-[ab] +\d+ /m)
     expect(textOf('drops')).toContain(
       'shop/coming-soon:http (ClusterIP) from pod20: rejected: the Service has no usable endpoint',
@@ -117,7 +123,14 @@ describe('the pictures of docs/look.md', () => {
     expect(textOf('hint')).toMatch(
       /shop\/cart:http .* NOT REACHED [\s\S]*\nshop\/cart:http .* 10\.244\.0\.11:8080 \(pod shop\/cart-a\), /,
     )
-    for (const [name, command] of SHOWN) showsToday(name, command, textOf(name))
+    for (const [name, command] of SHOWN) showsToday(name, command, colored(name))
+    // The palette of four.
+    const tones = SHOWN.flatMap(([name]) =>
+      [...readFileSync(`${ROOT}docs/picture/${name}.svg`, 'utf8').matchAll(/tspan class="(\w+)"/g)].map(
+        ([, tone]) => tone,
+      ),
+    )
+    expect([...new Set(tones)].sort()).toEqual(['bad', 'dim', 'good', 'warning'])
     showsToday('nodes', 'kubectl kprobe status', await statusOfNodes(textOf('status-json')))
   })
 })

@@ -172,7 +172,7 @@ it('is the same, bit for bit, from a tree in another folder that was built at an
   const parts = [
     'kprobe.node',
     'program.js',
-    'program.cache',
+    `program.${process.arch}.cache`,
     'build.json',
     'ui/page.html',
     'ui/page.css',
@@ -254,6 +254,7 @@ describe('npm run image', () => {
       expect.stringContaining('is no OCI layout'),
     ])
     expect(refused([`--rootfs=${TOP}`])).toEqual([1, expect.stringContaining('is not empty')])
+    expect(refused([`--cross=${folder}`])).toEqual([1, expect.stringContaining('has no bin/node')])
     expect(readdirSync(folder).filter(name => name.startsWith('.'))).toEqual([])
   })
 
@@ -339,7 +340,7 @@ describe('in the image', () => {
     const load = "require('module').createRequire('/opt/kprobe/kprobe.mjs')('ffi-rs').load.length"
     expect(startInImage('/usr/bin/node', [], ['-p', load])).toMatchObject({ status: 0, stdout: '1\n' })
     const code = `const source = fs.readFileSync('/opt/kprobe/program.js', 'latin1')
-      const cachedData = fs.readFileSync('/opt/kprobe/program.cache')
+      const cachedData = fs.readFileSync('/opt/kprobe/program.${process.arch}.cache')
       const filename = 'program.js'
       process.stdout.write(String(new vm.Script(source, { cachedData, filename }).cachedDataRejected))`
     expect(startInImage('/usr/bin/node', [], ['--v8-pool-size=1', '-e', code]).stdout).toBe('false')

@@ -337,7 +337,7 @@ export const NEIGHBOR_RULES: readonly NeighborRules[] = [
   },
   { name: 'ufw', variant: 'as installed', iptables: asInstalled(UFW), kept: DROPS },
   { name: 'ufw', variant: 'with an accept for pods', iptables: UFW },
-  { name: 'nftables.service', nft: NFTABLES_SERVICE },
+  { name: 'nftables.service or a firewall like it', nft: NFTABLES_SERVICE },
   {
     name: 'Docker',
     variant: 'iptables, with an accept for pods',

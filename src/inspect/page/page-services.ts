@@ -40,7 +40,7 @@ type Compare = (a: PageService, b: PageService) => number
 
 const byRate: Compare = (a, b) => (b.perSecond ?? 0) - (a.perSecond ?? 0)
 
-/** Rows are in the order of their names before. */
+/** Rows are in the order of their names before, which equals keep. */
 const SORTS: ReadonlyMap<string, Compare> = new Map<string, Compare>([
   ['endpoints', (a, b) => b.endpoints - a.endpoints],
   ['fewest', (a, b) => a.endpoints - b.endpoints],
@@ -85,7 +85,7 @@ export class ServiceRows {
     const compare = SORTS.get(query.get('sort') ?? '')
     // 50 rows unless the page asks otherwise, and 200 at most.
     const [offset, limit] = [wholeNumber(query.get('offset'), 0), wholeNumber(query.get('limit'), 50)]
-    const rows = matching.map(({ row }) => row)
+    const rows = matching.map(({ row }) => row).sort((a, b) => compareTexts(a.service, b.service))
     const sorted = compare === undefined ? rows : rows.sort(compare)
     const shown = sorted.slice(offset, offset + Math.min(limit, 200))
     return { matching: rows.length, total: all.length, offset, rows: shown }
@@ -110,7 +110,7 @@ export class ServiceRows {
       if (key === undefined || snapshot?.services.has(key) === true) return []
       return [{ row: refused({ service: key, ...NOTHING }, `refused: ${reason}`), text: () => key }]
     })
-    return [...known, ...wholly].sort((a, b) => compareTexts(a.row.service, b.row.service))
+    return [...known, ...wholly]
   }
 
   #knownOf(service: Service): KnownService {

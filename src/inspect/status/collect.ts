@@ -18,15 +18,17 @@ export interface StatusSources {
 /** Reads the facts and judges them. */
 export async function collectStatus(sources: StatusSources): Promise<StatusDocument> {
   const daemon = await sources.daemon()
-  const unread: string[] = []
-  const tried = async <T>(what: string, read: () => Promise<T | undefined>): Promise<T | undefined> => {
+  const unread: StatusFacts['unread'][number][] = []
+  const tried = async <T>(part: string, read: () => Promise<T | undefined>): Promise<T | undefined> => {
     try {
       return await read()
     } catch (error) {
-      unread.push(`${what}: ${errorText(error)}`)
+      unread.push({ part, reason: errorText(error) })
       return undefined
     }
   }
+  if (daemon.kind === 'answers' && daemon.refused === undefined)
+    unread.push({ part: 'refused fields', reason: 'a daemon of an older release does not report them' })
   const rules = await tried('rules', () => sources.rules(daemon))
   const conntrack = await tried('connection table', () => sources.conntrack(daemon))
   const refused = await tried('refused packets', sources.refused)

@@ -19,12 +19,17 @@ export function factsOf(facts: StatusFacts): readonly Fact[] {
     ...conntrackFact(facts),
     ...packetsFact(facts),
     ...connectionsFact(facts),
-    ...(unread.length === 0 ? [] : [fact('not known', unread.join('; '), { reasons: unread.length })]),
+    ...(unread.length === 0 ? [] : [notKnownFact(unread)]),
   ]
 }
 
 function fact(name: string, text: string, values: Fact['values']): Fact {
   return { name, text, values }
+}
+
+function notKnownFact(unread: StatusFacts['unread']): Fact {
+  const text = unread.map(({ part, reason }) => `${part}: ${reason}`).join('; ')
+  return fact('not known', text, { reasons: unread.length })
 }
 
 function rulesFact(rules: StatusFacts['rules']): readonly Fact[] {
@@ -123,8 +128,8 @@ function conntrackFact({ conntrack }: StatusFacts): readonly Fact[] {
   return [fact('conntrack', text, { entries, entriesMax: entriesMax ?? null })]
 }
 
-/** Names the reasons for which most packets were refused. */
-function packetsFact({ refused }: StatusFacts): readonly Fact[] {
+/** Names the reasons for which most packets were refused, and rates where the daemon knows the totals of a minute ago. */
+function packetsFact({ refused, daemon }: StatusFacts): readonly Fact[] {
   if (refused === undefined) return []
   const sums = new Map<string, number>()
   for (const { verdict, service, reason, packets } of refused)
@@ -132,8 +137,23 @@ function packetsFact({ refused }: StatusFacts): readonly Fact[] {
   const { reject: rejected = 0, drop: dropped = 0, ...reasons } = Object.fromEntries(sums)
   const largest = Object.entries(reasons).sort(([, a], [, b]) => b - a)
   const why = largest.slice(0, 3).map(([reason, packets]) => `${reason} ${packets}`)
-  const text = `${rejected} rejected, ${dropped} dropped since their rules were written${why.length === 0 ? '' : `: ${why.join(', ')}`}`
-  return [fact('packets', text, { rejected, dropped })]
+  const before = daemon.kind === 'answers' ? daemon.refusedBefore : NOTHING_BEFORE
+  const rejectedPerSecond = perSecond(rejected - before.rejected, before.ageMs)
+  const droppedPerSecond = perSecond(dropped - before.dropped, before.ageMs)
+  const totals = `${rejected} rejected${rateText(rejectedPerSecond)}, ${dropped} dropped${rateText(droppedPerSecond)}`
+  const text = `${totals} since their rules were written${why.length === 0 ? '' : `: ${why.join(', ')}`}`
+  return [fact('packets', text, { rejected, dropped, rejectedPerSecond, droppedPerSecond })]
+}
+
+const NOTHING_BEFORE = { rejected: 0, dropped: 0, ageMs: 0 } as const
+
+/** Null where it is not known: counters start again with their rules. */
+function perSecond(packets: number, ms: number): number | null {
+  return packets < 0 || ms <= 0 ? null : Math.round((packets * 100_000) / ms) / 100
+}
+
+function rateText(rate: number | null): string {
+  return rate === null ? '' : ` (${rate < 10 ? rate : Math.round(rate)}/s)`
 }
 
 function connectionsFact({ unanswered }: StatusFacts): readonly Fact[] {

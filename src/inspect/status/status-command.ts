@@ -1,5 +1,5 @@
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
-import { EXIT_DIFFERENT, EXIT_FINE } from '../../cli/io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE } from '../../cli/io.ts'
 import { flaggedCommand } from '../../cli/request.ts'
 import { MODEL_SOCKET_FLAG, WITHOUT_EFFECT } from '../../config/flags.ts'
 import { defaultAdminSocket, INSTANCE_FLAG } from '../../config/own-flags.ts'
@@ -17,10 +17,11 @@ export const command = flaggedCommand({
   description:
     'Says whether this node is well, on one screen: the daemon, its source, Services, kernel, connections and credentials,\n' +
     'with the problems first. Reads the daemon and the kernel, and changes nothing. Exits 0 when the node is well, 3 when\n' +
-    'it is impaired or down, and 1 when that cannot be said. `kprobe nodes status` prints a line for each node.',
+    'it is impaired or down, and 1 when that is unknown. `kprobe nodes status` prints a line for each node.',
   details: [
     'A node is',
     '  well       all Services are served as configured',
+    '  unknown    no problem was found, and a part could not be read',
     '  impaired   some traffic fails, or may fail soon',
     '  down       no daemon runs, or no Service is programmed',
     '',
@@ -35,6 +36,11 @@ export const command = flaggedCommand({
     const status = await collectStatus(nodeSources({ socket, config }))
     if (output === 'text') io.out(statusText(status, io))
     else await writeDocument(status, output, io)
+    if (status.verdict === 'unknown') {
+      // `kprobe nodes status` prints why a command failed.
+      if (output !== 'text') io.err(`${status.sentence}\n`)
+      return EXIT_FAILED
+    }
     return status.verdict === 'well' ? EXIT_FINE : EXIT_DIFFERENT
   },
 })

@@ -3,8 +3,11 @@
  * command may read the answer of an older daemon.
  */
 export interface StatusDocument {
-  /** `well`: all is served as configured. `impaired`: some traffic fails, or may soon. `down`: no daemon, or nothing is served. */
-  readonly verdict: 'well' | 'impaired' | 'down'
+  /**
+   * `well`: all is served as configured. `unknown`: no problem was found, and a part was not read. `impaired`: some traffic
+   * fails, or may soon. `down`: no daemon, or nothing is served.
+   */
+  readonly verdict: 'well' | 'unknown' | 'impaired' | 'down'
   /** One sentence that a reader needs first. */
   readonly sentence: string
   /** What is wrong, the worst first. */

@@ -1,4 +1,5 @@
 import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
+import type { RefusedPackets } from '../../daemon/refused-packets.ts'
 import type { RefusedCount } from '../../modes/refused.ts'
 import type { TableUser } from '../live/top-sampler.ts'
 import type { Unanswered } from '../live/unanswered-rows.ts'
@@ -16,8 +17,7 @@ export interface StatusFacts {
   /** Packets that the rules refused since they were written. */
   readonly refused: readonly RefusedCount[] | undefined
   readonly unanswered: Unanswered | undefined
-  /** What could not be read, each with the reason. */
-  readonly unread: readonly string[]
+  readonly unread: readonly { readonly part: string; readonly reason: string }[]
 }
 
 export interface ConntrackUse {
@@ -83,6 +83,8 @@ export interface DaemonFacts {
     | undefined
   readonly withoutEndpoint: { readonly services: number; readonly first: readonly string[] } | undefined
   readonly repairs: readonly RecentRepair[] | undefined
+  /** The packets that the rules had refused one to two minutes ago; an age of 0 where that is not known. */
+  readonly refusedBefore: NonNullable<RefusedPackets['before']>
   readonly tokenEndMs: number | undefined
   readonly certificateEndMs: number | undefined
 }
@@ -111,6 +113,7 @@ export function daemonFacts({ config, status, health }: DaemonPages): DaemonFact
     refused: refusedFacts(fieldOf(health, 'refused')),
     withoutEndpoint: namedFacts(fieldOf(health, 'withoutEndpoint')),
     repairs: repairFacts(fieldOf(status, 'repairs')),
+    refusedBefore: refusedBefore(fieldOf(health, 'refusedPackets')),
     tokenEndMs: numberAt(credentials, 'tokenMs'),
     certificateEndMs: numberAt(credentials, 'certificateMs'),
   }
@@ -136,6 +139,13 @@ function refusedFacts(refused: unknown): DaemonFacts['refused'] {
     reason: textAt(each, 'reason'),
   }))
   return { services: numberAt(refused, 'services') ?? 0, objects: numberAt(refused, 'objects') ?? 0, first }
+}
+
+function refusedBefore(before: unknown): DaemonFacts['refusedBefore'] {
+  const [ageMs = 0, rejected = 0, dropped = 0] = ['ageMs', 'rejected', 'dropped'].map(name =>
+    numberAt(before, name),
+  )
+  return { ageMs, rejected, dropped }
 }
 
 function namedFacts(named: unknown): DaemonFacts['withoutEndpoint'] {

@@ -6,6 +6,7 @@ import type { Problem, StatusDocument } from './status-document.ts'
 
 const TONES: Readonly<Record<StatusDocument['verdict'], Tone>> = {
   well: 'good',
+  unknown: 'warning',
   impaired: 'warning',
   down: 'bad',
 }

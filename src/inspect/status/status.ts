@@ -13,18 +13,21 @@ export function statusOf(facts: StatusFacts): StatusDocument {
 
 type Verdict = StatusDocument['verdict']
 
-function verdictOf({ daemon }: StatusFacts, problems: readonly Problem[]): Verdict {
+function verdictOf({ daemon, unread }: StatusFacts, problems: readonly Problem[]): Verdict {
   if (daemon.kind === 'absent' || (daemon.kind === 'answers' && daemon.synced === undefined)) return 'down'
-  return problems.length === 0 ? 'well' : 'impaired'
+  if (problems.length > 0) return 'impaired'
+  return unread.length === 0 ? 'well' : 'unknown'
 }
 
-function sentenceOf({ daemon, rules }: StatusFacts, verdict: Verdict, problems: readonly Problem[]): string {
+function sentenceOf(facts: StatusFacts, verdict: Verdict, problems: readonly Problem[]): string {
+  const { daemon, rules, unread } = facts
   if (daemon.kind !== 'answers') return absenceText(daemon.kind, rules?.modes)
   if (verdict === 'down') return 'the kprobe daemon of this node has programmed no Service yet'
   const served = `kprobe serves ${count(daemon.services ?? 0, 'Service')} on this node`
-  return verdict === 'well'
-    ? `${served} as configured`
-    : `${served}, with ${count(problems.length, 'problem')}`
+  if (verdict === 'well') return `${served} as configured`
+  const parts = unread.length === 0 ? '' : `not read: ${unread.map(({ part }) => part).join(', ')}`
+  if (verdict === 'unknown') return `${served}; whether it is well is not known; ${parts}`
+  return `${served}, with ${count(problems.length, 'problem')}${parts === '' ? '' : `; ${parts}`}`
 }
 
 function absenceText(kind: 'absent' | 'silent', modes: readonly string[] | undefined): string {

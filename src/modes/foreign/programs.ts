@@ -118,11 +118,11 @@ const PROGRAMS: readonly Program[] = [
       'it drops forwarded packets by default: allow them with `ufw route allow`, or DEFAULT_FORWARD_POLICY',
   },
   {
-    name: 'nftables.service',
+    name: 'nftables.service or a firewall like it',
     tables: /^inet filter$/,
     effect:
-      'its /etc/nftables.conf often begins with `flush ruleset`: each reload removes the rules of all programs, and kprobe restores ' +
-      'its own; flush only the own tables there',
+      'where its file, such as /etc/nftables.conf, begins with `flush ruleset`, each reload removes the rules of all programs, and ' +
+      'kprobe restores its own; flush only the own tables there',
   },
   {
     name: 'Docker',

@@ -7,6 +7,7 @@ import { temporaryFolder } from '../../support/folder.ts'
 const load = (name: string) => import(new URL(`../../../deploy/image/${name}.mjs`, import.meta.url).href)
 const { withFolders } = await load('layout')
 const { readElf, librariesOf } = await load('libraries')
+const { crossMachine, thisMachine } = await load('machine')
 const { emptyFolders } = await load('root-files')
 const { readReference } = await load('reference')
 const { sbomOf } = await load('sbom')
@@ -57,7 +58,7 @@ describe('an ELF file', () => {
   it('names its architecture and its loader, and that its libraries', () => {
     const found = readElf(process.execPath)
     expect(found.architecture).toBe(process.arch === 'x64' ? 'amd64' : process.arch)
-    const libraries: readonly string[] = librariesOf([process.execPath])
+    const libraries: readonly string[] = librariesOf([process.execPath], thisMachine())
     expect(libraries).toContain(found.interpreter)
     expect(libraries.some(path => /\/libc\.(so|musl)/.test(path))).toBe(true)
   })
@@ -71,7 +72,15 @@ describe('an ELF file', () => {
     cc('-shared', '-fPIC', '-o', 'libown.so', '-')
     copyFileSync(join(folder, 'libown.so'), join(newer, 'libown.so'))
     cc('-o', 'program', '-', '-Wl,--no-as-needed', '-L.', '-lown', `-Wl,-rpath,${folder}`)
-    expect(librariesOf([join(folder, 'program')])).toContain(join(folder, 'libown.so'))
+    expect(librariesOf([join(folder, 'program')], thisMachine())).toContain(join(folder, 'libown.so'))
+  })
+
+  it('of this architecture is none for --cross', () => {
+    const folder = scratch()
+    for (const name of ['bin', 'include/node']) mkdirSync(join(folder, name), { recursive: true })
+    copyFileSync(process.execPath, join(folder, 'bin/node'))
+    writeFileSync(join(folder, 'include/node/node_api.h'), '')
+    expect(() => crossMachine(folder)).toThrow(/^--cross .*: is for \w+; on this machine it can be /)
   })
 
   it('is refused by name when it is none, or of another machine', () => {

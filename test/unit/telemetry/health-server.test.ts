@@ -41,4 +41,34 @@ describe('openHealthServer', () => {
     expect(await exchange(port, 'GET /healthz HTTP/1.0\n\n')).toMatch(/^HTTP\/1\.1 200/)
     server.close()
   })
+
+  it("answers each health check of a cloud's load balancer: 10 addresses, and a new connection every second", async () => {
+    const clock = new FakeClock()
+    const health = new HealthTracker({ clock, wallMs: () => 0, syncPeriodMs: 30_000 })
+    health.node(true)
+    health.synced(1)
+    const reports: unknown[] = []
+    const server = openHealthServer({
+      at: { ip: LOOPBACK, port: 0 },
+      clock,
+      hardFail: false,
+      connectionsMax: 100,
+      report: its => reports.push(its),
+      health,
+      probed: () => undefined,
+    })
+    await eventually(() => server.addresses.length === 1)
+    const port = portOf(server.addresses[0])
+    const clients = Array.from({ length: 10 }, (_, index) => `127.0.0.${11 + index}`)
+    for (let second = 0; second < 60; second++) {
+      const answers = await Promise.all(
+        clients.map(localAddress => ask({ port, localAddress, path: '/healthz' })),
+      )
+      expect(answers.map(({ status }) => status)).toEqual(Array(10).fill(200))
+      await clock.advance(1_000)
+    }
+    expect(server.overShare).toMatchObject({ evicted: 0, refused: 0 })
+    expect(reports.map(String).filter(text => text.includes('crowd'))).toEqual([])
+    server.close()
+  })
 })

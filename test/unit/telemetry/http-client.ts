@@ -15,6 +15,8 @@ export interface Asking {
   readonly path?: string
   readonly host?: string
   readonly port?: number
+  /** The client's address. */
+  readonly localAddress?: string
   readonly socketPath?: string
   readonly headers?: Readonly<Record<string, string>>
 }

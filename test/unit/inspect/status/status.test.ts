@@ -193,9 +193,22 @@ describe('statusOf', () => {
       {
         name: 'packets',
         text: '8 rejected, 4 dropped since their rules were written: shop/empty:http no-endpoints 8, source-ranges 4',
-        values: { rejected: 8, dropped: 4 },
+        values: { rejected: 8, dropped: 4, rejectedPerSecond: null, droppedPerSecond: null },
       },
     ])
+  })
+
+  it('gives the rate of refused packets where the daemon knows their number of a minute ago', () => {
+    const refused = [refusedPackets(620, ''), { ...refusedPackets(4, ''), verdict: 'drop' as const }]
+    const textOf = (before: object) =>
+      judged({ health: { refusedPackets: before }, facts: { refused } }).facts.find(
+        ({ name }) => name === 'packets',
+      )?.text
+    expect(textOf({ rejected: 20, dropped: 1, ageMs: 60_000 })).toMatch(
+      /^620 rejected \(10\/s\), 4 dropped \(0.05\/s\) /,
+    )
+    // The rules were written again meanwhile.
+    expect(textOf({ rejected: 700, dropped: 4, ageMs: 60_000 })).toMatch(/^620 rejected, 4 dropped \(0\/s\) /)
   })
 
   it('names the process of a repair, and has no age below zero when the clock was set back', () => {
@@ -257,7 +270,7 @@ describe('statusText', () => {
         ...unanswered({ ...ROW }),
         conntrack: { entries: 9, entriesMax: 9, largest: [{ service: name, open: 9 }] },
         refused: [refusedPackets(9, name)],
-        unread: [name],
+        unread: [{ part: name, reason: name }],
       },
     })
     for (const columns of [40, 80, 200]) {
@@ -277,19 +290,33 @@ describe('statusText', () => {
 })
 
 describe('collectStatus', () => {
-  it('says what cannot be read, and judges by the rest', async () => {
-    const failed = () => Promise.reject(new Error('EPERM'))
-    const pages = { config: { version: '1' }, status: STATUS, health: HEALTH }
-    const { verdict, facts } = await collectStatus({
+  const failed = () => Promise.reject(new Error('EPERM'))
+  const collected = (pages: { readonly status?: object; readonly health?: object | undefined }) =>
+    collectStatus({
       wallMs: () => NOW,
       version: '1',
-      daemon: () => Promise.resolve(daemonFacts(pages)),
+      daemon: () => Promise.resolve(daemonFacts({ config: {}, status: STATUS, health: HEALTH, ...pages })),
       rules: failed,
       conntrack: failed,
-      refused: failed,
+      refused: () => Promise.resolve([]),
       unanswered: () => Promise.resolve(undefined),
     })
-    const text = 'rules: EPERM; connection table: EPERM; refused packets: EPERM'
-    expect([verdict, facts.at(-1)?.text]).toEqual(['well', text])
+
+  it('does not call a node well whose parts cannot be read, and names them', async () => {
+    const { verdict, sentence, problems, facts } = await collected({})
+    expect([verdict, problems]).toEqual(['unknown', []])
+    expect(sentence).toBe(
+      'kprobe serves 12 Services on this node; whether it is well is not known; not read: rules, connection table',
+    )
+    expect(facts.at(-1)?.text).toBe('rules: EPERM; connection table: EPERM')
+  })
+
+  it('names them beside problems, and counts what an older daemon does not report', async () => {
+    const broken = await collected({ status: { ...STATUS, error: 'EBUSY' }, health: undefined })
+    expect(broken).toMatchObject({
+      verdict: 'impaired',
+      sentence:
+        'kprobe serves 12 Services on this node, with 1 problem; not read: refused fields, rules, connection table',
+    })
   })
 })

@@ -31,7 +31,7 @@ describe('programs are recognized', () => {
     [chain('ip', 'nat', 'ISTIO_POSTRT'), 'Istio (rules in ip nat)'],
     [chain('inet', 'firewalld', 'filter_INPUT'), 'firewalld (table inet firewalld)'],
     [chain('ip6', 'filter', 'ufw6-user-input'), 'ufw (rules in ip6 filter)'],
-    [chain('inet', 'filter', 'input'), 'nftables.service (table inet filter)'],
+    [chain('inet', 'filter', 'input'), 'nftables.service or a firewall like it (table inet filter)'],
     [chain('ip', 'filter', 'DOCKER-USER'), 'Docker (rules in ip filter)'],
     [chain('inet', 'netavark', 'FORWARD'), 'Podman (table inet netavark)'],
     [chain('ip', 'libvirt_network', 'forward'), 'libvirt (table ip libvirt_network)'],
