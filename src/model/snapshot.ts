@@ -1,7 +1,8 @@
 import { append, PersistentMap } from '../base/collections.ts'
 import { type Cidr, compareIps, type Ip } from '../base/ip.ts'
+import { isSame } from '../base/plain-data.ts'
 import { compareTexts } from '../base/text.ts'
-import { isSame, type Refusal } from './fields.ts'
+import type { Refusal } from './fields.ts'
 import { type ApiEndpoint, type ServiceListeners, sortedEndpoints } from './reserved.ts'
 import type {
   EndpointConditions,
