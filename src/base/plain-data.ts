@@ -1,4 +1,7 @@
-/* Reads fields of data of an unknown shape, such as parsed JSON; what is not there, or of another type, is empty. */
+/*
+ * Reads fields of data of an unknown shape, such as parsed JSON, and compares such data; what is not there, or of another
+ * type, is empty.
+ */
 
 export function fieldOf(value: unknown, field: string): unknown {
   return typeof value === 'object' && value !== null ? Reflect.get(value, field) : undefined
