@@ -1,5 +1,5 @@
 import { compareIps, familyOf, formatIp, type Ip } from '../base/ip.ts'
-import { isSame } from '../model/fields.ts'
+import { isSame } from '../base/plain-data.ts'
 import type { Backend, ServiceFrontends } from '../model/frontend.ts'
 import type { Service, SliceList } from '../model/service.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'

@@ -1,5 +1,5 @@
 import { FAMILIES, type Family, familyOf, formatCidr, formatIp, type Ip } from '../base/ip.ts'
-import { isSame } from '../model/fields.ts'
+import { isSame } from '../base/plain-data.ts'
 import type { Frontend, FrontendKind, ServiceFrontends } from '../model/frontend.ts'
 import type { Service, ServicePortSpec } from '../model/service.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'

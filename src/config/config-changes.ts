@@ -1,5 +1,5 @@
 import type { Log } from '../base/log.ts'
-import { isSame } from '../model/fields.ts'
+import { isSame } from '../base/plain-data.ts'
 import type { Config } from './config.ts'
 import { FIELD_PATHS, type FieldPath, fieldAt } from './fields.ts'
 import { MODE_NAMES, rowOf } from './modes.ts'

@@ -1,8 +1,8 @@
 import { stepsOver } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { type Cidr, type Ip, mergeCidrs } from '../base/ip.ts'
+import { isSame } from '../base/plain-data.ts'
 import { type Claims, type ClaimUpdate, type Touched, updateClaims } from './claims.ts'
-import { isSame } from './fields.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
 import { type CappedServices, cappedSnapshot, withinCaps } from './memory-caps.ts'
 import {

@@ -1,6 +1,7 @@
 import { append, PersistentMap } from '../base/collections.ts'
 import { type Cidr, compareIps, type Ip } from '../base/ip.ts'
-import { isSame, type Refusal } from './fields.ts'
+import { isSame } from '../base/plain-data.ts'
+import type { Refusal } from './fields.ts'
 import { type ApiEndpoint, type ServiceListeners, sortedEndpoints } from './reserved.ts'
 import type {
   EndpointConditions,

@@ -1,7 +1,7 @@
 import { type Clock, Pacer } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { isSame } from '../model/fields.ts'
+import { isSame } from '../base/plain-data.ts'
 
 interface AddressReader {
   read(): Promise<readonly Ip[]>

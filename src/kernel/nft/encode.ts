@@ -34,7 +34,6 @@ import {
   type Rule,
 } from './state.ts'
 import {
-  addsRule,
   type ElementOperation,
   type ElementRun,
   EncodedTransaction,
@@ -98,15 +97,11 @@ export function encodeBatch(transaction: Transaction, options: EncodeOptions) {
   })
 }
 
-function compiledBytesOf(operation: Operation): number {
-  return addsRule(operation) && isCompiled(operation.rule) ? operation.rule.compiled.length : 0
-}
-
 /** Estimates the size; it suffices for nearly all transactions, and untouched pages cost nothing. */
 function expectedBytes(transaction: Transaction): number {
   let bytes = 1024
   for (const operation of transaction) {
-    bytes += OBJECT_BYTES + compiledBytesOf(operation)
+    bytes += OBJECT_BYTES
     if (isOnElements(operation)) bytes += operation.elements.length * ELEMENT_SIZE
   }
   return bytes

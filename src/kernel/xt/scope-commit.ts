@@ -1,10 +1,13 @@
 import { finish, finishInSlices, type Slicing, stepsOver } from '../../base/clock.ts'
+import type { Octets } from '../../base/octets.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient } from '../nft/client.ts'
 import type { OperationFailure } from '../nft/failures.ts'
+import type { CompiledRule } from '../nft/state.ts'
 import type { Operation } from '../nft/transaction.ts'
 import type { RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'
+import type { XtRule } from './rule.ts'
 import { chainKey, type ScopeOperation, type ScopeOperations } from './scope.ts'
 
 interface ScopeCommitOptions {
@@ -74,12 +77,16 @@ async function commitWhole(
     if (asked !== undefined && asked !== generation) return ended('stale', { generation, foreign })
     if (asked === undefined && !areThere(client, deletions)) return ended('stale', { generation, foreign })
     const batch = await translated(options, operations, kept)
-    if (batch.unwritable.length > 0)
-      return { ...ended('refused', { generation, foreign }), failures: batch.unwritable }
     const isLast = tries === TRIES
     // Only rules that are deleted by their handles have to be those of this generation.
     const guard = isLast && asked === undefined && deletions.length === 0 ? {} : { generation }
-    const result = await client.commit(batch.transaction, guard)
+    let result: CommitResult
+    try {
+      result = await client.commit(batch.transaction, guard)
+    } catch (error) {
+      const failures = unwritableIn(operations, options.codec, error)
+      return { ...ended('refused', { generation, foreign }), failures }
+    }
     generation = result.generation
     foreign ||= result.foreign
     const busy = result.outcome === 'refused' ? busyChains(result, batch) : []
@@ -182,32 +189,35 @@ async function commitAhead(
   options: ScopeCommitOptions,
   start: Pick<ScopeCommit, 'generation' | 'foreign'>,
 ): Promise<ScopeCommit> {
-  const { client } = options
+  const { client, codec } = options
   let sum: ScopeCommit = { ...start, outcome: 'committed', failures: [], bytes: 0, messages: 0 }
-  const unwritable: ScopeFailure[] = []
-  const results: Promise<CommitResult>[] = []
+  const settled: Promise<unknown>[] = []
   let underWay: UnderWay | undefined
   try {
     for (let from = 0; from < operations.length; from += OPERATIONS_PER_PART) {
       const part = operations.slice(from, from + OPERATIONS_PER_PART)
       const batch = await translated(options, part, NOTHING_KEPT)
-      unwritable.push(...batch.unwritable)
-      if (unwritable.length > 0) continue
       const before = underWay
       const follows = before === undefined ? { generation: start.generation } : { follows: before.result }
       const result = client.commit(batch.transaction, follows)
-      results.push(result)
+      settled.push(Promise.allSettled([result]))
       underWay = { batch, result }
       if (before === undefined) continue
       sum = added(sum, before.batch, await before.result)
       if (sum.outcome !== 'committed') return sum
     }
     if (underWay !== undefined) sum = added(sum, underWay.batch, await underWay.result)
+  } catch (error) {
+    const failures = unwritableIn(operations, codec, error)
+    return { ...sum, outcome: 'refused', failures, ...partialAfter(sum) }
   } finally {
-    await Promise.allSettled(results)
+    await Promise.all(settled)
   }
-  if (sum.outcome !== 'committed' || unwritable.length === 0) return sum
-  return { ...sum, outcome: 'refused', failures: unwritable, partial: true }
+  return sum
+}
+
+function partialAfter({ messages }: Pick<ScopeCommit, 'messages'>): Pick<ScopeCommit, 'partial'> {
+  return messages > 0 ? { partial: true } : {}
 }
 
 const NOTHING_KEPT: ReadonlySet<ScopeOperation> = new Set()
@@ -221,30 +231,66 @@ function added(sum: ScopeCommit, batch: Batch, result: CommitResult): ScopeCommi
     failures: failuresOf(result, batch),
     bytes: sum.bytes + result.bytes,
     messages: sum.messages + result.messages,
-    ...(outcome !== 'committed' && sum.messages > 0 ? { partial: true } : {}),
+    ...(outcome === 'committed' ? {} : partialAfter(sum)),
   }
 }
 
 interface Batch {
   readonly transaction: Operation[]
   readonly origins: ScopeOperation[]
-  /** Failures of operations that cannot be encoded, in the form of the kernel's rejections. */
-  readonly unwritable: ScopeFailure[]
 }
 
 function translate(operations: ScopeOperations, kept: ReadonlySet<ScopeOperation>, codec: RuleCodec) {
-  const batch: Batch = { transaction: [], origins: [], unwritable: [] }
+  const batch: Batch = { transaction: [], origins: [] }
   const each = (operation: ScopeOperation): void => {
     if (kept.has(operation)) return
-    try {
-      batch.transaction.push(translateOne(operation, codec))
-      batch.origins.push(operation)
-    } catch (error) {
-      if (!(error instanceof NetlinkError)) throw error
-      batch.unwritable.push({ operation, code: error.code, error })
-    }
+    batch.transaction.push(translateOne(operation, codec))
+    batch.origins.push(operation)
   }
   return stepsOver(operations, { each, result: () => batch })
+}
+
+/**
+ * A rule that is compiled each time its bytes are read: once, when it is encoded. The bytes of all rules of a load at a
+ * time would outlive V8's space for new objects, and each collection would copy them.
+ */
+class LateRule implements CompiledRule {
+  readonly #compile: () => CompiledRule
+  readonly protocol: number
+  readonly protocolInverted: boolean
+  readonly userdata: Octets | undefined
+
+  constructor({ protocol, userdata }: XtRule, compile: () => CompiledRule) {
+    this.#compile = compile
+    this.protocol = protocol?.number ?? 0
+    this.protocolInverted = protocol?.inverted ?? false
+    this.userdata = userdata
+  }
+
+  /** Throws as RuleCodec.compile does. */
+  get compiled(): Octets {
+    return this.#compile().compiled
+  }
+}
+
+/** Returns the failures of operations that cannot be encoded. Throws `error` if it is about none of them. */
+function unwritableIn(
+  operations: ScopeOperations,
+  { compile }: RuleCodec,
+  error: unknown,
+): readonly ScopeFailure[] {
+  const failures: ScopeFailure[] = []
+  for (const operation of operations) {
+    if (operation.verb !== 'add-rule' && operation.verb !== 'insert-rule') continue
+    try {
+      compile(operation.rule, operation.family)
+    } catch (error) {
+      if (!(error instanceof NetlinkError)) throw error
+      failures.push({ operation, code: error.code, error })
+    }
+  }
+  if (failures.length === 0) throw error
+  return failures
 }
 
 function translateOne(operation: ScopeOperation, { compile }: RuleCodec): Operation {
@@ -261,8 +307,8 @@ function translateOne(operation: ScopeOperation, { compile }: RuleCodec): Operat
       return { verb: operation.verb, family, table, chain: operation.chain }
     case 'add-rule':
     case 'insert-rule': {
-      const { verb, chain } = operation
-      return { verb, family, table, chain, rule: compile(operation.rule, family) }
+      const { verb, chain, rule } = operation
+      return { verb, family, table, chain, rule: new LateRule(rule, () => compile(rule, family)) }
     }
     case 'delete-rule': {
       const { verb, chain, rule } = operation

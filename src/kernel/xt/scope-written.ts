@@ -60,7 +60,7 @@ export class WrittenDiff {
     const [were, are] = [byChain(before), byChain(after)]
     for (const key of new Set([...were.keys(), ...are.keys()])) {
       const [was, is] = [were.get(key) ?? [], are.get(key) ?? []]
-      if (was.length === is.length && JSON.stringify(was) === JSON.stringify(is)) continue
+      if (sameRules(was, is)) continue
       this.#changed.add(key)
       this.#lost.set(key, (this.#lost.get(key) ?? 0) + was.length - is.length)
     }

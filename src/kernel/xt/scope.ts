@@ -1,3 +1,4 @@
+import { isSame } from '../../base/plain-data.ts'
 import * as nft from '../nft/constants.ts'
 import type { ChainHook, NftFamily, ObservedRule } from '../nft/state.ts'
 import type { XtRule } from './rule.ts'
@@ -117,7 +118,7 @@ export function chainKey({ family, table }: XtPlace, chain: string): string {
 
 /** Compares rules whose fields were created in the same order. */
 export function sameRules(a: readonly XtRule[], b: readonly XtRule[]): boolean {
-  return a === b || (a.length === b.length && JSON.stringify(a) === JSON.stringify(b))
+  return isSame(a, b)
 }
 
 /** linux/netfilter_ipv4.h, the same in both families. */

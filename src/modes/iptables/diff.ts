@@ -18,6 +18,7 @@ import { staysAsIs } from '../common/tables.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import { isOurChain } from '../xt-common/layout.ts'
 import { entriesIn, rulesIn, servicesBetween } from './render.ts'
+import type { KnownEndpoints } from './rules.ts'
 import type { IptablesState, ObservedState, RenderedState } from './state.ts'
 
 export interface IptablesPlan extends Plan<IptablesState> {
@@ -73,12 +74,12 @@ function sinceCommit(from: RenderedState, to: RenderedState): Comparison {
     services: isAll
       ? new Set([...from.frontends.services.keys(), ...to.frontends.services.keys()])
       : servicesBetween(from, to),
-    compare: service =>
-      diff.compare(
-        service,
-        withoutSharedOf(rulesIn(from, service), to),
-        withoutSharedOf(rulesIn(to, service), from),
-      ),
+    compare(service) {
+      const known: KnownEndpoints = new Map()
+      const before = rulesIn(from, service, known)
+      const after = rulesIn(to, service, from.statics === to.statics ? known : undefined)
+      diff.compare(service, withoutSharedOf(before, to), withoutSharedOf(after, from))
+    },
     finish: () => diff.finish(entriesOf(to, diff.changedChains)),
   }
 }

@@ -15,6 +15,7 @@ import { placeEntries } from './optimize/dispatch.ts'
 import {
   captureEntries,
   healthCheckEntry,
+  type KnownEndpoints,
   natChain,
   type PortInputs,
   portInputs,
@@ -123,9 +124,9 @@ function sharedBy(state: Counted, service: ServiceKey): ReadonlySet<string> {
 
 const NOTHING: ServiceRules = { chains: [], entries: [] }
 
-export function rulesIn(state: Counted, key: ServiceKey): ServiceRules {
+export function rulesIn(state: Counted, key: ServiceKey, known?: KnownEndpoints): ServiceRules {
   const service = serviceIn(state, key)
-  return service === undefined ? NOTHING : rulesOfService(service, state.statics)
+  return service === undefined ? NOTHING : rulesOfService(service, state.statics, known)
 }
 
 /** Returns the entries alone of rulesIn, for less where the names of chains do not depend on endpoints. */
@@ -133,17 +134,20 @@ export function entriesIn(state: Counted, key: ServiceKey): readonly XtEntry[] {
   const service = serviceIn(state, key)
   if (service === undefined) return NOTHING.entries
   const { statics } = state
-  const inputs = statics.options.optimize ? portRules : portInputs
-  return entriesOf(
-    service,
-    service.ports.map(port => inputs(port, statics)),
-    statics,
+  const known: KnownEndpoints = new Map()
+  const ports = service.ports.map(port =>
+    statics.options.optimize ? portRules(port, statics, known) : portInputs(port, statics),
   )
+  return entriesOf(service, ports, statics)
 }
 
 /** Makes the chains of a Service in table nat, and its rules in shared chains. */
-export function rulesOfService(service: ServiceFrontends, statics: Statics): ServiceRules {
-  const ports = service.ports.map(port => portRules(port, statics))
+export function rulesOfService(
+  service: ServiceFrontends,
+  statics: Statics,
+  known: KnownEndpoints = new Map(),
+): ServiceRules {
+  const ports = service.ports.map(port => portRules(port, statics, known))
   const chains = ports.flatMap(port => [...externalChains(port), ...port.lists])
   const entries = entriesOf(service, ports, statics)
   if (!statics.options.optimize) return { chains, entries }

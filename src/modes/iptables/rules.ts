@@ -65,10 +65,10 @@ export function portInputs(port: PortFrontends, statics: Statics): PortInputs {
   return { port, family, statics, ofFamily: statics.families[family], uses: usesOf(port), chains }
 }
 
-export function portRules(port: PortFrontends, statics: Statics): PortRules {
+export function portRules(port: PortFrontends, statics: Statics, known: KnownEndpoints): PortRules {
   const inputs = portInputs(port, statics)
   const { uses, chains } = inputs
-  const places = placesOf(inputs)
+  const places = placesOf(inputs, known)
   const cluster = uses.cluster ? listChain(inputs, 'cluster', places.cluster) : undefined
   const local = uses.local ? listChain(inputs, 'local', places.local) : undefined
   const endpoints = new Set([...places.cluster, ...places.local].map(({ chain }) => chain))
@@ -243,15 +243,25 @@ interface Place {
   readonly chain: XtChain
 }
 
+/**
+ * The endpoints of Services that were rendered with the same statics. Two versions of a Service share them, so that
+ * rules of an endpoint that stays are made, and compared, once.
+ */
+export type KnownEndpoints = Map<string, Place>
+
 /** Returns the endpoints of both lists, as far as they are in use, sorted by text. */
-function placesOf(inputs: PortInputs): Readonly<Record<'cluster' | 'local', readonly Place[]>> {
+function placesOf(
+  inputs: PortInputs,
+  known: KnownEndpoints,
+): Readonly<Record<'cluster' | 'local', readonly Place[]>> {
   const { port, uses } = inputs
-  const byText = new Map<string, Place>()
+  const ofPort = `${port.displayName} ${port.protocol} ${port.affinityTimeoutS}`
   const placed = (backends: readonly Backend[]) => {
     const places = backends.map(backend => {
       const text = formatIpPort(backend.ip, backend.port)
-      const place = byText.get(text) ?? placeOf(inputs, backend, text)
-      byText.set(text, place)
+      const key = `${text} ${ofPort}`
+      const place = known.get(key) ?? placeOf(inputs, backend, text)
+      known.set(key, place)
       return place
     })
     // As kube-proxy does: 10.0.0.10 comes before 10.0.0.9.

@@ -2,7 +2,7 @@ import { readdir, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { Pauses, type Steps } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
-import { isSame } from '../../model/fields.ts'
+import { isSame } from '../../base/plain-data.ts'
 import { KINDS_READ } from './object-doubts.ts'
 import type { ObjectEvent } from './read-objects.ts'
 
