@@ -101,7 +101,8 @@ it('find nothing to do, nothing that differs, and no stranger in what is ours', 
   expect(doctor.code, doctor.out).toBe(0)
   expect(doctor.out).not.toMatch(/kube-proxy-userspace|chains of an iptables mode|iptables mode wrote/)
   const asked = await kprobe('explain', ...SOURCE, '--from=10.244.0.99', '--to=10.96.1.1:80')
-  expect(asked.out).toContain('goes to 10.244.0.11:8080, source address replaced by one of the node')
+  expect(asked.out).toMatch(/^Source address: one of the node$/m)
+  expect(asked.out).toMatch(/^ {2}\d+ % +10\.244\.0\.11:8080 /m)
 })
 
 it('take out what a daemon has left', async () => {

@@ -102,8 +102,7 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
     expect(dumped.err).toMatch(/^DAMAGED: .*\d+ of \d+ frontends are not reached or incomplete/m)
     const explained = await explain(mode)
     expect(explained.code).toBe(3)
-    expect(explained.out).not.toMatch(/% {2}goes to/)
-    expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT/m)
+    expect(explained.out).toMatch(/^rules damaged: /)
     const answered = await explain(mode, 'why')
     expect(answered.code).toBe(3)
     expect(answered.out).toMatch(/^rules damaged: /)
@@ -129,7 +128,7 @@ it('names chains of other programs on the way, and says that only the rules of k
   expect(answered.out).toMatch(/^kprobe's rules serve it: any of 2 endpoints, a half each; /)
   expect(answered.out).toContain(unknown)
   const explained = await explain('nftables')
-  expect(explained.out).toContain("Outcome, by kprobe's rules:\n")
+  expect(explained.out).toMatch(/^kprobe's rules serve it: /)
   expect(explained.out).toContain(unknown)
 })
 
@@ -161,7 +160,7 @@ it('says in which mode a row is while rules of two modes are there, and warns', 
   await program('nftables')
   expect((await kprobe('dump')).out).toMatch(/^SERVICE +TYPE /)
   expect((await explain('userspace')).out).toContain(
-    'Outcome, the kernel: rules of userspace mode are not in the kernel; those of nftables mode are\n',
+    'rules of userspace mode are not in the kernel; those of nftables mode are\n',
   )
   // A daemon would remove what the other mode left.
   execFileSync('nft', ['-f', '-'], { input: left })
@@ -188,11 +187,7 @@ it('says that nothing is relayed after the daemon of userspace mode has ended', 
   expect(err).toMatch(/^DAMAGED: .* start kprobe again, or remove its rules with `kprobe cleanup`$/m)
   const explained = await explain('userspace')
   expect(explained.code).toBe(3)
-  expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT: no process listens at 10\.1\.2\.3:\d+$/m)
-  expect(explained.out).not.toMatch(/% {2}goes to/)
-  expect((await explain('userspace', 'why')).out).toMatch(
-    /^not relayed: no process listens at 10\.1\.2\.3:\d+\n/,
-  )
+  expect(explained.out).toMatch(/^not relayed: no process listens at 10\.1\.2\.3:\d+\n/)
   const examined = await kprobe('doctor', NODE, '--proxy-mode=userspace')
   expect(examined.code).toBe(3)
   expect(examined.out).toMatch(/^DAMAGED +rules of userspace mode +/m)

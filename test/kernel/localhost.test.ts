@@ -296,8 +296,9 @@ it('F165: shows who relays to whom, and that nobody does once the daemon has gon
   const explain = ['explain', ...site.flags, '--from=127.0.0.1', '--to=127.0.0.1:30080']
   const explained = await kprobe(...explain)
   expect(explained).toMatchObject({ code: 0 })
-  expect(explained.out).toContain('100%  goes to 10.180.0.1:8080, source address replaced by one of the node')
-  expect(explained.out).toContain('leads to the daemon, which listens at 127.0.0.1:30080')
+  expect(explained.out).toMatch(/^served: always 10\.180\.0\.1:8080/)
+  expect(explained.out).toMatch(/^Source address: one of the node$/m)
+  expect(explained.out).toContain('Carried by the daemon, which listens at 127.0.0.1:30080\n')
   for (const command of ['plan', 'verify'])
     expect((await kprobe(command, ...site.flags)).code, command).toBe(0)
   const doctor = async () => (await kprobe('doctor', ...site.flags)).out

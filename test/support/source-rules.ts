@@ -132,7 +132,6 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'optional-parts.ts': ['main.ts'],
   ui: [],
   library: [],
-  'inspect/check/libnftables.ts': ['inspect/check/dump.ts'],
   // A file of its own in dist/, which `kprobe nodes` loads.
   'inspect/nodes/client-node.ts': ['inspect/nodes/cluster-client.ts'],
 }
@@ -219,7 +218,6 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/processes.ts': ['node:fs', 'node:fs/promises'],
   'cli/io.ts': ['node:fs/promises', 'node:stream'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
-  'inspect/check/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.
   'modes/common/forwarder': ['node:dgram', 'node:net'],
   'api/exec.ts': ['node:child_process', 'node:stream'],
@@ -320,12 +318,8 @@ function resolvePath(importer: string, module: string): string {
 }
 
 const MODE_NAME = new RegExp(`'(?:${MODE_NAMES.join('|')})'`)
-/** Where the word is no mode: a library, rules that IPVS mode writes, and members of Config. */
-const NAMES_NO_MODE: readonly string[] = [
-  'src/inspect/check/libnftables.ts',
-  'src/config/config.ts',
-  'src/config/fields.ts',
-]
+/** Where the word is no mode: rules that IPVS mode writes, and members of Config. */
+const NAMES_NO_MODE: readonly string[] = ['src/config/config.ts', 'src/config/fields.ts']
 
 /** Outside of src/modes/, src/config/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
 export function modeNameComplaints(file: SourceFile): string[] {

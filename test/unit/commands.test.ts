@@ -159,10 +159,9 @@ describe('kprobe explain', () => {
   it('shows where a connection may go, by which rules, and why endpoints are left out', async () => {
     expect(await explain('203.0.113.9', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')).toBe(0)
     expect(io.stdout).toContain('Service: shop/cart:http (ClusterIP)')
-    expect(io.stdout).toContain(
-      '50%  would go to 10.244.0.11:8080, source address replaced by one of the node',
-    )
-    expect(io.stdout).toMatch(/10\.244\.1\.12:8080 +other-node +out: not ready/)
+    expect(io.stdout).toMatch(/^Source address: one of the node$/m)
+    expect(io.stdout).toMatch(/^ {2}50 % +10\.244\.0\.11:8080/m)
+    expect(io.stdout).toMatch(/^ {2}out +10\.244\.1\.12:8080 on other-node: not ready$/m)
     expect(io.stdout).toMatch(/ip kube-proxy services, rule \d+: /)
   })
 

@@ -25,7 +25,6 @@ import {
   withRelays,
 } from '../programmed.ts'
 import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
-import { runNft } from './libnftables.ts'
 
 export const command = ownCommand({ ...DUMP_HELP, takesArguments: true, read: readRequest, run })
 
@@ -245,22 +244,14 @@ function rowsText(rows: readonly ServiceRow[], { output, service }: Request, io:
 }
 
 async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
-  const { what, output, service } = request
+  const { what } = request
   if (what !== 'nft') io.out(rowsText(rowsOf(request, dump), request, io))
   if (what === 'services') return
   if (what === 'all') io.out('\n')
-  const asTool = output === 'nft' && service === '' ? await listByNft(dump) : undefined
-  if (asTool !== undefined) io.out(asTool)
-  else writeLines(printRuleset(listingOf(request, dump)), io)
+  writeLines(printRuleset(listingOf(request, dump)), io)
   if (what === 'nft') return
   for (const { found } of await objectsOf(request, dump))
     io.out(`\n${tableText(found.heading, found.rows, io)}`)
-}
-
-async function listByNft({ held }: Dump): Promise<string | undefined> {
-  return await runNft(
-    held.flatMap(({ tables }) => tables.map(({ family, name }) => `list table ${family} ${name}`)),
-  )
 }
 
 const LINES_PER_WRITE = 1_000

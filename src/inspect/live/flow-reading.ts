@@ -1,7 +1,5 @@
 import { type Clock, restMs } from '../../base/clock.ts'
 import { failureText } from '../../base/errors.ts'
-import type { Ip } from '../../base/ip.ts'
-import type { PortProtocol } from '../../base/ip-packet.ts'
 import { fieldOf } from '../../base/plain-data.ts'
 import { quote } from '../../config/flag.ts'
 import { defaultAdminSocket } from '../../config/own-flags.ts'
@@ -14,7 +12,13 @@ import {
 } from '../../kernel/conntrack/record.ts'
 import { settingNow } from '../../kernel/sysctl/sysctls.ts'
 import type { PodNames } from '../../model/pod-names.ts'
-import { namesIn, noted, type ServiceNames } from '../../modes/common/service-names.ts'
+import {
+  type FlowDestination,
+  namesIn,
+  noted,
+  type ServiceNames,
+  serviceOfFlow,
+} from '../../modes/common/service-names.ts'
 import { isOfService, type ServiceRow, UNNAMED } from '../../modes/common/show.ts'
 import { NFT_FAMILIES } from '../../modes/common/tables.ts'
 import { readModes } from '../../modes/registry.ts'
@@ -33,12 +37,6 @@ interface FlowNamesOptions {
   /** The given --admin-socket; empty for the default one. */
   readonly adminSocket: string
   readonly proxyName: string | undefined
-}
-
-interface Destination {
-  readonly protocol: PortProtocol
-  readonly destination: Ip
-  readonly destinationPort: number
 }
 
 const REST_MS_MIN = 2_000
@@ -93,12 +91,8 @@ export class FlowNames {
   }
 
   /** Gives `namespace/name:port`; undefined for a destination of no Service. */
-  serviceOf({ protocol, destination, destinationPort }: Destination, isTranslated: boolean) {
-    // A port of another machine may have the number of a node port, and is not translated.
-    return (
-      this.#names.at(protocol, destination, destinationPort) ??
-      (isTranslated ? this.#names.atNodePort(protocol, destinationPort) : undefined)
-    )
+  serviceOf(destination: FlowDestination, isTranslated: boolean): string | undefined {
+    return serviceOfFlow(this.#names, destination, isTranslated)
   }
 
   /** Gives the Pod, `namespace/name`, at `ADDRESS:PORT`; undefined without a daemon. */

@@ -2,41 +2,39 @@ import { oneLine } from '../../base/text.ts'
 import { BOLD, type Io } from '../../cli/io.ts'
 import { paletteOf, type Tone } from '../palette.ts'
 
-export interface TableView<S extends string> {
-  readonly sort: S
+export const SORTS = ['rate', 'total', 'open', 'unanswered', 'name'] as const
+export type TopSort = (typeof SORTS)[number]
+
+/** The user's choices; the filter selects Services or endpoints by name. */
+export interface TopView {
+  readonly by: 'service' | 'endpoint'
+  readonly sort: TopSort
   readonly filter: string
   readonly offset: number
   /** The help pane explains the keys; in the filter pane the user types. */
   readonly pane: 'table' | 'help' | 'filter'
 }
 
-export function firstView<S extends string>(sort: S): TableView<S> {
-  return { sort, filter: '', offset: 0, pane: 'table' }
-}
+export const FIRST_VIEW: TopView = { by: 'service', sort: 'rate', filter: '', offset: 0, pane: 'table' }
 
-type KeyResult<V> = V | 'quit' | 'suspend'
+type KeyResult = TopView | 'quit' | 'suspend'
 
-interface LiveTableOptions<S extends string, V extends TableView<S>> {
+interface LiveTableOptions {
   readonly io: Io
   readonly suspend: NonNullable<Io['suspend']>
-  readonly view: V
-  readonly sorts: readonly S[]
+  readonly view: TopView
   /** Undefined until there is something to show. */
-  readonly content: (view: V, columns: number) => TableContent | undefined
-  /** Applies a key that only this table has; undefined for the others. */
-  readonly ownKey?: OwnKey<V> | undefined
+  readonly content: (view: TopView, columns: number) => TableContent | undefined
 }
 
-type OwnKey<V> = (view: V, key: string) => V | undefined
-
 /** A table on the terminal that is drawn again and again, until the user quits. */
-export class LiveTable<S extends string, V extends TableView<S>> {
-  readonly #options: LiveTableOptions<S, V>
+export class LiveTable {
+  readonly #options: LiveTableOptions
   readonly #screen: Screen
   readonly #quit = new AbortController()
-  #view: V
+  #view: TopView
 
-  constructor(options: LiveTableOptions<S, V>) {
+  constructor(options: LiveTableOptions) {
     this.#options = options
     this.#view = options.view
     this.#screen = new Screen({
@@ -78,66 +76,36 @@ export class LiveTable<S extends string, V extends TableView<S>> {
     this.draw()
   }
 
-  #pressed(key: string): KeyResult<V> {
-    const { sorts, content, ownKey } = this.#options
+  #pressed(key: string): KeyResult {
     const { size } = this.#screen
-    const shown = content(this.#view, size.columns)
-    const offsetMax = shown === undefined ? 0 : scrollMax(shown, size)
-    return keyPressed(this.#view, key, { sorts, offsetMax, ownKey })
+    const shown = this.#options.content(this.#view, size.columns)
+    return keyPressed(this.#view, key, shown === undefined ? 0 : scrollMax(shown, size))
   }
 }
 
 /** The data of a table, without the user's choices. */
 export interface TableContent {
-  /** The command, for a terminal that is too small. */
-  readonly name: string
   readonly head: readonly string[]
   /** The meaning of a line, which colors it. */
-  readonly toneOf?: (line: string) => Tone | undefined
+  readonly toneOf: (line: string) => Tone | undefined
   readonly count: number
   readonly lines: (offset: number, rows: number) => readonly string[]
-  readonly help: readonly string[]
-  /** Keys that the last line names first. */
-  readonly keys: string
-}
-
-export interface LiveColumn<Row, S extends string> {
-  readonly heading: string
-  /** The order of the rows that this column marks. */
-  readonly sort?: S
-  readonly width: number
-  readonly side?: 'right'
-  readonly cell: (row: Row) => string
-}
-
-/** Formats a heading, which marks the column that the rows are sorted by, and a line for each row. */
-export function columnLines<Row, S extends string>(
-  columns: readonly LiveColumn<Row, S>[],
-  rows: readonly Row[],
-  sort: S,
-): readonly string[] {
-  const line = (text: (column: LiveColumn<Row, S>) => string) =>
-    columns.map(column => fitted(oneLine(text(column)), column.width, column.side)).join(' ')
-  return [
-    line(({ heading, sort: its }) => (its === sort ? `${heading}v` : heading)),
-    ...rows.map(row => line(({ cell }) => cell(row))),
-  ]
 }
 
 const LEAST: Size = { columns: 40, rows: 10 }
 const HEAD_LINES_MAX = 6
 
 /** Lays a table out for a terminal. Pure. No line is wider than the terminal, and there are no more than its rows. */
-export function tablePicture(content: TableContent, view: TableView<string>, size: Size): Picture {
+export function tablePicture(content: TableContent, view: TopView, size: Size): Picture {
   const { columns, rows } = size
   if (columns < LEAST.columns || rows < LEAST.rows) {
-    const text = `terminal of ${columns}x${rows}: ${content.name} needs ${LEAST.columns}x${LEAST.rows}; q quits`
+    const text = `terminal of ${columns}x${rows}: kprobe top needs ${LEAST.columns}x${LEAST.rows}; q quits`
     return { lines: [fitted(text, columns)], bold: new Set() }
   }
   const head = content.head.slice(0, HEAD_LINES_MAX)
   if (view.pane === 'help')
     return {
-      lines: [...head, '', ...content.help].slice(0, rows).map(line => fitted(line, columns)),
+      lines: [...head, '', ...HELP].slice(0, rows).map(line => fitted(line, columns)),
       bold: new Set([0]),
     }
   const room = roomFor(content, size)
@@ -149,7 +117,7 @@ export function tablePicture(content: TableContent, view: TableView<string>, siz
   return {
     lines: lines.map(line => fitted(line, columns)),
     bold,
-    tones: lines.map(line => content.toneOf?.(line)),
+    tones: lines.map(content.toneOf),
   }
 }
 
@@ -162,26 +130,25 @@ function roomFor({ head }: Pick<TableContent, 'head'>, { rows }: Size): number {
 }
 
 function footText(
-  { count, keys }: TableContent,
-  { filter, pane }: TableView<string>,
+  { count }: TableContent,
+  { filter, pane }: TopView,
   { offset, room }: { readonly offset: number; readonly room: number },
 ): string {
   if (pane === 'filter') return `/${oneLine(filter)}_  Enter keeps it, Esc clears it`
   const from = count === 0 ? 0 : offset + 1
   const filtered = filter === '' ? '' : ` with "${oneLine(filter)}"`
-  return `${from}-${Math.min(count, offset + room)} of ${count}${filtered}  ${keys}  / filter  ? help`
+  return `${from}-${Math.min(count, offset + room)} of ${count}${filtered}  q quit  s sort  e endpoints  / filter  ? help`
 }
 
-export function keysHelp(columns: readonly string[]): readonly string[] {
-  return [
-    'q, Ctrl-C   quit',
-    `s           sort by the next column: ${columns.join(', ')}`,
-    '/           show only names with a text; Esc clears it',
-    'arrows      scroll; Home, PgUp, PgDn too',
-    'Ctrl-Z      suspend',
-    '?           back to the table',
-  ]
-}
+const HELP: readonly string[] = [
+  'e           Services, or their endpoints',
+  'q, Ctrl-C   quit',
+  's           sort by the next column: new/s, total, open, no reply, name',
+  '/           show only names with a text; Esc clears it',
+  'arrows      scroll; Home, PgUp, PgDn too',
+  'Ctrl-Z      suspend',
+  '?           back to the table',
+]
 
 /** Rows by the keys that scroll: arrows, PgUp, PgDn and Home. */
 const SCROLLED: ReadonlyMap<string, number> = new Map([
@@ -192,17 +159,8 @@ const SCROLLED: ReadonlyMap<string, number> = new Map([
   ['\u001b[H', Number.NEGATIVE_INFINITY],
 ])
 
-interface KeyOptions<S extends string, V extends TableView<S>>
-  extends Pick<LiveTableOptions<S, V>, 'sorts' | 'ownKey'> {
-  readonly offsetMax: number
-}
-
 /** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Unknown keys change nothing. Pure. */
-export function keyPressed<S extends string, V extends TableView<S>>(
-  view: V,
-  key: string,
-  { sorts, offsetMax, ownKey }: KeyOptions<S, V>,
-): KeyResult<V> {
+export function keyPressed(view: TopView, key: string, offsetMax: number): KeyResult {
   if (key === '\u0003') return 'quit'
   if (key === '\u001a') return 'suspend'
   if (view.pane === 'filter') return filterKey(view, key)
@@ -213,20 +171,22 @@ export function keyPressed<S extends string, V extends TableView<S>>(
     case 'h':
       return { ...view, pane: view.pane === 'help' ? 'table' : 'help' }
     case 's':
-      return { ...view, sort: sorts[(sorts.indexOf(view.sort) + 1) % sorts.length] ?? view.sort }
+      return { ...view, sort: SORTS[(SORTS.indexOf(view.sort) + 1) % SORTS.length] ?? view.sort }
+    case 'e':
+      return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
     case '/':
       return { ...view, pane: 'filter' }
     case '\u001b':
       return { ...view, filter: '', offset: 0, pane: 'table' }
     default: {
       const rows = SCROLLED.get(key)
-      if (rows === undefined) return ownKey?.(view, key) ?? view
+      if (rows === undefined) return view
       return { ...view, offset: Math.max(0, Math.min(view.offset + rows, offsetMax)) }
     }
   }
 }
 
-function filterKey<V extends TableView<string>>(view: V, key: string): V {
+function filterKey(view: TopView, key: string): TopView {
   if (key === '\r' || key === '\n') return { ...view, pane: 'table', offset: 0 }
   if (key === '\u001b') return { ...view, pane: 'table', filter: '', offset: 0 }
   if (key === '\u007f' || key === '\b') return { ...view, filter: view.filter.slice(0, -1) }

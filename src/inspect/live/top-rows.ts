@@ -1,6 +1,6 @@
 import { compareTexts } from '../../base/text.ts'
 import type { FlowGroup } from './flow-groups.ts'
-import { firstView, type TableView } from './live-table.ts'
+import type { TopSort, TopView } from './live-table.ts'
 import type { UnansweredRow } from './unanswered-rows.ts'
 
 export interface TopRow {
@@ -19,16 +19,6 @@ export interface TopRow {
   /** Connections of the last minute without a reply, one-way ports left out, and all of the last minute; absent for none without a reply. */
   readonly unanswered?: { readonly unanswered: number; readonly connections: number } | undefined
 }
-
-export const SORTS = ['rate', 'total', 'open', 'unanswered', 'name'] as const
-export type TopSort = (typeof SORTS)[number]
-
-/** The user's choices; the filter selects Services or endpoints by name. */
-export interface TopView extends TableView<TopSort> {
-  readonly by: 'service' | 'endpoint'
-}
-
-export const FIRST_VIEW: TopView = { by: 'service', ...firstView('rate') }
 
 interface Rows {
   readonly rows: readonly TopRow[]

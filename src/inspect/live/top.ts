@@ -12,14 +12,16 @@ import { NAMES_IN, readServiceFlag } from '../service-flag.ts'
 import { FlowNames } from './flow-reading.ts'
 import { SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import {
-  columnLines,
-  keysHelp,
-  type LiveColumn,
+  FIRST_VIEW,
+  fitted,
   LiveTable,
   rateText,
+  SORTS,
   type TableContent,
+  type TopSort,
+  type TopView,
 } from './live-table.ts'
-import { FIRST_VIEW, rowsOf, SORTS, type TopRow, type TopSort, type TopView } from './top-rows.ts'
+import { rowsOf, type TopRow } from './top-rows.ts'
 import { type DaemonState, TopSampler, type TopState } from './top-sampler.ts'
 import { isSilent, unansweredText } from './unanswered-rows.ts'
 
@@ -121,12 +123,10 @@ async function showLive(
   terminal: { readonly io: Io; readonly suspend: () => void },
 ): Promise<void> {
   let state: TopState | undefined
-  const live = new LiveTable<TopSort, TopView>({
+  const live = new LiveTable({
     ...terminal,
     view,
-    sorts: SORTS,
     content: (at, columns) => state && topContent(state, at, columns),
-    ownKey: topKeyPressed,
   })
   await live.run(async stop => {
     while (!stop.aborted) {
@@ -140,13 +140,10 @@ async function showLive(
 export function topContent(state: TopState, view: TopView, columns: number): TableContent {
   const rows = rowsOf(state, view)
   return {
-    name: 'kprobe top',
     head: headLines(state),
     toneOf,
     count: rows.length,
     lines: (offset: number, room: number) => tableLines(rows.slice(offset, offset + room), view, columns),
-    help: HELP,
-    keys: 'q quit  s sort  e endpoints',
   }
 }
 
@@ -241,6 +238,25 @@ function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): stri
   return `${entries} of ${entriesMax} (${((entries / entriesMax) * 100).toFixed(1)} %)`
 }
 
+interface Column {
+  readonly heading: string
+  /** The order of the rows that this column marks. */
+  readonly sort?: TopSort
+  readonly width: number
+  readonly side?: 'right'
+  readonly cell: (row: TopRow) => string
+}
+
+/** Formats a heading, which marks the column that the rows are sorted by, and a line for each row. */
+function columnLines(columns: readonly Column[], rows: readonly TopRow[], sort: TopSort): readonly string[] {
+  const line = (text: (column: Column) => string) =>
+    columns.map(column => fitted(oneLine(text(column)), column.width, column.side)).join(' ')
+  return [
+    line(({ heading, sort: its }) => (its === sort ? `${heading}v` : heading)),
+    ...rows.map(row => line(({ cell }) => cell(row))),
+  ]
+}
+
 const NUMBER = 9
 /** The total and the protocol have room from this width on. */
 const WITH_TOTAL = 60
@@ -260,7 +276,7 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
   const pod = hasPods ? Math.floor(named / 2) : 0
   const name = named - (hasPods ? pod + GAP : 0)
   const number = { width: NUMBER, side: 'right' } as const
-  const shown: readonly LiveColumn<TopRow, TopSort>[] = [
+  const shown: readonly Column[] = [
     { heading: 'SERVICE', sort: 'name', width: name, cell: row => row.service },
     ...(endpoint === 0
       ? []
@@ -282,15 +298,4 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
 /** `41/41`: connections of the last minute without a reply, of all. */
 function unansweredCell({ unanswered: its }: TopRow): string {
   return its === undefined ? '-' : `${its.unanswered}/${its.connections}`
-}
-
-const HELP: readonly string[] = [
-  'e           Services, or their endpoints',
-  ...keysHelp(['new/s', 'total', 'open', 'no reply', 'name']),
-]
-
-/** Applies the key that switches between Services and endpoints. Pure. */
-export function topKeyPressed(view: TopView, key: string): TopView | undefined {
-  if (key !== 'e') return undefined
-  return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
 }

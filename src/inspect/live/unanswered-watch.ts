@@ -5,9 +5,10 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import { type PodNames, podNames, podPlaces } from '../../model/pod-names.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Snapshot } from '../../model/snapshot.ts'
+import { namesOfPorts, type ServiceNames, serviceOfFlow } from '../../modes/common/service-names.ts'
 import { endpointTexts } from '../../modes/common/show.ts'
 import { endpointSilent } from '../../telemetry/event.ts'
-import { namesOfPorts, type UnansweredNames, UnansweredReader } from './unanswered.ts'
+import { type UnansweredNames, UnansweredReader } from './unanswered.ts'
 import { isSilent, type Unanswered, type UnansweredRow, WORST_MAX } from './unanswered-rows.ts'
 
 /**
@@ -97,11 +98,11 @@ export class UnansweredWatch implements DaemonUnanswered {
 
 /** Makes the names when the first is asked for: a reading that finds nothing needs none. */
 function namesOf({ services }: FrontendTable): UnansweredNames {
-  let names: UnansweredNames | undefined
+  let names: ServiceNames | undefined
   return {
     serviceOf(...destination) {
-      names ??= namesOfPorts([...services.values()].flatMap(({ ports }) => ports))
-      return names.serviceOf(...destination)
+      names ??= namesOfPorts(services.values().flatMap(({ ports }) => ports))
+      return serviceOfFlow(names, ...destination)
     },
   }
 }

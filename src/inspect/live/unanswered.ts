@@ -9,18 +9,15 @@ import { IPS_SEEN_REPLY, isTranslated, PROGRESS } from '../../kernel/conntrack/f
 import { decodeRecord, type FlowRecord, isPlain, plainKey } from '../../kernel/conntrack/record.ts'
 import { answeredTimeout, readTimeouts, type Timeouts } from '../../kernel/conntrack/timeouts.ts'
 import { settingNow } from '../../kernel/sysctl/sysctls.ts'
-import type { PortFrontends } from '../../model/frontend.ts'
-import { namesIn, noted } from '../../modes/common/service-names.ts'
+import type { FlowDestination } from '../../modes/common/service-names.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { type Message, nfSpan } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import { type Unanswered, type UnansweredRow, worstFirst } from './unanswered-rows.ts'
 
-type Destination = Pick<FlowRecord, 'protocol' | 'destination' | 'destinationPort'>
-
 export interface UnansweredNames {
   /** Gives `namespace/name:port`; undefined for a destination of no Service. */
-  serviceOf(destination: Destination, isTranslated: boolean): string | undefined
+  serviceOf(destination: FlowDestination, isTranslated: boolean): string | undefined
   /** Gives `namespace/name` of the Pod at `ADDRESS:PORT`; undefined where none is known. */
   podAt?(endpoint: string): string | undefined
 }
@@ -48,19 +45,6 @@ interface Pair {
   isOneClient: boolean
 }
 
-/** Gives the names of these service ports, by their addresses and node ports. */
-export function namesOfPorts(ports: Iterable<PortFrontends>): UnansweredNames {
-  const found = noted()
-  for (const { protocol, displayName, frontends } of ports)
-    for (const { ip, port } of frontends)
-      found.places.set(`${protocol} ${ip === undefined ? `:${port}` : formatIpPort(ip, port)}`, displayName)
-  const names = namesIn(found, true)
-  return {
-    serviceOf: ({ protocol, destination, destinationPort }) =>
-      names.at(protocol, destination, destinationPort) ?? names.atNodePort(protocol, destinationPort),
-  }
-}
-
 /** Reads once, for commands that end. */
 export async function readUnanswered(names: UnansweredNames): Promise<Unanswered> {
   const conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock: systemClock })
@@ -74,7 +58,7 @@ export async function readUnanswered(names: UnansweredNames): Promise<Unanswered
 export class UnansweredReader {
   readonly #options: UnansweredOptions
   /** Destinations of UDP that have answered a client. */
-  readonly #answering = new Map<Octets, Destination>()
+  readonly #answering = new Map<Octets, FlowDestination>()
   #learnDueMs = Number.NEGATIVE_INFINITY
 
   constructor(options: UnansweredOptions) {
@@ -141,7 +125,7 @@ export class UnansweredReader {
     this.#learnDueMs = clock.nowMs() + LEARN_MS
   }
 
-  #note({ protocol, destination, destinationPort }: Destination): void {
+  #note({ protocol, destination, destinationPort }: FlowDestination): void {
     const key = `${destination}${String.fromCharCode(destinationPort)}`
     if (this.#answering.size >= PAIRS_MAX && !this.#answering.has(key)) this.#answering.clear()
     this.#answering.set(key, { protocol, destination, destinationPort })

@@ -2,7 +2,7 @@ import { homedir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { failureText } from '../../base/errors.ts'
 import { fieldOf, listAt, textAt } from '../../base/plain-data.ts'
-import { bytesText, compareTexts, count, oneLine } from '../../base/text.ts'
+import { bytesText, count, oneLine, rfc3339 } from '../../base/text.ts'
 import { OUTPUTS, outputFlag, writeDocument } from '../../cli/document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io, lent, tableText } from '../../cli/io.ts'
 import { failWord, ownCommand } from '../../cli/request.ts'
@@ -20,7 +20,7 @@ import {
   type Target,
   totalText,
 } from './node-pods.ts'
-import { NODE_SORTS, type NodeSort, NodesTop, nodesText, showNodes, sortedRows } from './nodes-top.ts'
+import { NODE_SORTS, type NodeRow, type NodeSort, sortedRows, topRow, topTable } from './nodes-top.ts'
 
 const MARKS: Readonly<Record<NodeResult['result'], string>> = {
   fine: 'ok',
@@ -41,11 +41,8 @@ const FLAGS: readonly FlagSpec[] = [
     '--to TARGET': 'for why: the target',
     '--folder FOLDER = .': 'for bundle: where the files go, one a node',
     '--redact': 'for bundle: rename names of objects, for each node on its own',
-    '--once':
-      'for top: query each node once, print the table, and exit; also where standard output is not a terminal',
     '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
-    '--interval DURATION = 1s':
-      'for top: time that each node measures, and between two rounds; at least 200ms',
+    '--interval DURATION = 1s': 'for top: time that each node measures; at least 200ms',
     '--check COMMAND':
       'for migrate: a line for the shell that succeeds while the node serves; the script goes back when it fails',
     '--kubeconfig FILE': 'unset: the files of $KUBECONFIG, which are merged, or ~/.kube/config',
@@ -74,7 +71,7 @@ export const command = ownCommand({
     '  status   whether each node is well, and its worst problem; `kprobe relay status` reads the state of kernels from relays',
     '  verify   whether objects, daemon and kernel agree',
     '  why      what happens to a connection on each node: --from CLIENT --to TARGET',
-    '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
+    '  top      new connections and rejects a second, connection table, source, commits and repairs',
     '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
     '  migrate  prints a shell script of kubectl commands that moves the node of --node from kube-proxy to kprobe, and back if a check fails within --timeout',
     '',
@@ -92,9 +89,7 @@ interface Request extends PodOptions {
   readonly check: string
   readonly kubectlFlags: readonly string[]
   readonly folder: string
-  readonly once: boolean
   readonly sort: NodeSort
-  readonly intervalMs: number
   readonly output: (typeof OUTPUTS)[number]
 }
 
@@ -104,8 +99,7 @@ async function run(request: Request, io: Io): Promise<number> {
     return EXIT_FINE
   }
   try {
-    const use = request.action === 'top' ? top : ask
-    return await lent(await NodePods.open(request, io), pods => use(request, pods, io))
+    return await lent(await NodePods.open(request, io), pods => ask(request, pods, io))
   } catch (error) {
     if (!(error instanceof ApiError) || error.kind !== 'credentials') throw error
     io.err(`kprobe nodes: ${oneLine(failureText(error))}\n`)
@@ -130,7 +124,7 @@ function kubectlFlagsOf(reader: FlagReader): readonly string[] {
 
 const NODE_NAME = /^[a-z0-9][a-z0-9.-]*$/
 
-function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | undefined {
+function readRequest(reader: FlagReader): Request | undefined {
   const [word, ...more] = reader.positionals
   const action = ACTIONS.find(each => each === word)
   if (action === undefined) failWord(reader, 'COMMAND', word, `there are ${ACTIONS.join(', ')}`)
@@ -142,13 +136,10 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
     reader.fail('--node', 'migrate moves one node: give its name')
   const kubeconfig = reader.text('kubeconfig') ?? ''
   if (kubeconfig.includes(':')) reader.fail('--kubeconfig', `${quote(kubeconfig)} is not one file`)
-  const intervalMs = reader.durationMs('interval', INTERVAL)
-  const argv = argvOf(action, reader, intervalMs)
+  const argv = argvOf(action, reader)
   const concurrency = reader.integer('concurrency', { min: 1, max: 1_000, fallback: 20 })
   const timeoutS = reader.integer('timeout', { min: 1, max: 3_600, fallback: 60 })
   const output = reader.oneOf('output', OUTPUTS, 'text')
-  const once = reader.bool('once') || io.suspend === undefined
-  if (action === 'top' && output !== 'text' && !once) reader.fail('--output', 'is for --once')
   const sort = reader.oneOf('sort-by', NODE_SORTS, 'name')
   if (action === undefined) return undefined
   return {
@@ -158,9 +149,7 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
     check: reader.text('check') ?? '',
     kubectlFlags: kubectlFlagsOf(reader),
     folder: value('folder', '.'),
-    once,
     sort,
-    intervalMs,
     kubeconfigs: kubeconfig === '' ? defaultKubeconfigs() : [kubeconfig],
     context: reader.text('context') || undefined,
     impersonation: { user: value('as', ''), groups: reader.list('as-group'), uid: value('as-uid', '') },
@@ -184,13 +173,13 @@ function defaultKubeconfigs(): readonly string[] {
 const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [
   ['redact', 'bundle'],
   ['folder', 'bundle'],
-  ['once', 'top'],
   ['sort-by', 'top'],
   ['interval', 'top'],
   ['check', 'migrate'],
 ]
 
-function argvOf(action: Action | undefined, reader: FlagReader, intervalMs: number): readonly string[] {
+function argvOf(action: Action | undefined, reader: FlagReader): readonly string[] {
+  const intervalMs = reader.durationMs('interval', INTERVAL)
   const [from, to] = [reader.text('from') ?? '', reader.text('to') ?? '']
   for (const [name, its] of ONLY_FOR)
     if (action !== its && reader.given(name)) reader.fail(`--${name}`, `is for ${its}`)
@@ -207,41 +196,30 @@ function argvOf(action: Action | undefined, reader: FlagReader, intervalMs: numb
 }
 
 async function ask(request: Request, pods: NodePods, io: Io): Promise<number> {
-  const { action, argv, output } = request
-  const results: NodeResult[] = []
+  const { action, argv, output, sort } = request
+  const rows: NodeRow[] = []
   const outputBytesMax = action === 'bundle' ? BUNDLE_BYTES_MAX : OUTPUT_BYTES_MAX
   const command = { argv, outputBytesMax, signal: io.signal }
   await pods.ask(await pods.targets(io.signal), command, async (target, answer) => {
-    results.push(await resultOf(target, answer, { request, io }))
+    rows.push(await rowOf(target, answer, { request, io }))
   })
-  results.sort((a, b) => compareTexts(a.node, b.node))
-  if (output === 'text') printText(results, io)
-  else await writeDocument({ nodes: results }, output, io)
-  return exitOf(results)
-}
-
-async function top(request: Request, pods: NodePods, io: Io): Promise<number> {
-  const { argv, output, once, sort, intervalMs } = request
-  const round = new NodesTop(pods, argv)
-  if (!once && io.suspend !== undefined) {
-    await showNodes(round, { io, suspend: io.suspend, sort, intervalMs })
-    return EXIT_FINE
-  }
-  await round.ask(io.signal)
-  const rows = sortedRows(round.rows, sort)
-  if (output === 'text') io.out(nodesText(rows, io))
-  else await writeDocument({ nodes: rows }, output, io)
-  return exitOf(rows)
+  const sorted = sortedRows(rows, sort)
+  if (output === 'text') {
+    io.out(action === 'top' ? topTable(sorted, io) : resultTable(sorted, io))
+    io.out(`${totalText(sorted)}\n`)
+  } else await writeDocument({ nodes: sorted }, output, io)
+  return exitOf(sorted)
 }
 
 /** Maximum bytes that a command prints; a bundle is longer. */
 const OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 
-async function resultOf(
+async function rowOf(
   target: Target,
   answer: PodAnswer,
   { request, io }: { readonly request: Request; readonly io: Io },
-): Promise<NodeResult> {
+): Promise<NodeRow> {
+  if (request.action === 'top') return topRow(target, answer, rfc3339(Date.now()))
   const { node, pod = '' } = target
   if (answer.kind === 'unknown') {
     const isOld = request.action === 'status' && /--?relay|relay\.sock/.test(answer.why)
@@ -295,10 +273,9 @@ async function save(
   return `${path}: ${bytesText(bytes.length)}`
 }
 
-function printText(results: readonly NodeResult[], io: Io): void {
+function resultTable(results: readonly NodeResult[], io: Io): string {
   const rows = results.map(({ node, pod, result, detail }) => [node, pod || '-', MARKS[result], detail])
-  io.out(tableText(['NODE', 'POD', 'RESULT', 'DETAIL'], rows, io))
-  io.out(`${totalText(results)}\n`)
+  return tableText(['NODE', 'POD', 'RESULT', 'DETAIL'], rows, io)
 }
 
 function exitOf(results: readonly Pick<NodeResult, 'result'>[]): number {

@@ -1,9 +1,9 @@
 import { type Clock, restMs } from '../../base/clock.ts'
-import { formatIpPort } from '../../base/ip.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { type PodNames, podNames, podPlaces } from '../../model/pod-names.ts'
-import { type FlowNames, namesOfRows } from '../live/flow-reading.ts'
+import { namesOfPorts, serviceOfFlow } from '../../modes/common/service-names.ts'
+import type { FlowNames } from '../live/flow-reading.ts'
 import type { TopNames } from '../live/top-sampler.ts'
 
 /** The part of the time that naming the frontends of a large cluster may take. */
@@ -16,7 +16,7 @@ export class TableNames implements TopNames {
   readonly #clock: Clock
   readonly #held: PageSource['held']
   #named: FrontendTable | undefined
-  #names = namesOfRows([])
+  #names = namesOfPorts([])
   #pods: PodNames = () => undefined
   #version = 0
   #dueMs = Number.NEGATIVE_INFINITY
@@ -30,10 +30,7 @@ export class TableNames implements TopNames {
     return this.#version
   }
 
-  readonly serviceOf: FlowNames['serviceOf'] = ({ protocol, destination, destinationPort }, isTranslated) =>
-    this.#names.at(protocol, destination, destinationPort) ??
-    // A port of another machine may have the number of a node port, and is not translated.
-    (isTranslated ? this.#names.atNodePort(protocol, destinationPort) : undefined)
+  readonly serviceOf: FlowNames['serviceOf'] = (...destination) => serviceOfFlow(this.#names, ...destination)
 
   readonly podAt: FlowNames['podAt'] = endpoint => (endpoint === undefined ? undefined : this.#pods(endpoint))
 
@@ -42,7 +39,7 @@ export class TableNames implements TopNames {
     const startMs = this.#clock.nowMs()
     if (table === undefined || snapshot === undefined || table === this.#named || startMs < this.#dueMs)
       return
-    this.#names = namesOfRows(rowsOf(table))
+    this.#names = namesOfPorts(table.services.values().flatMap(({ ports }) => ports))
     this.#pods = podNames(podPlaces(snapshot.sliceByKey.values()))
     this.#named = table
     this.#version++
@@ -53,15 +50,4 @@ export class TableNames implements TopNames {
   async noticesAbout(): Promise<readonly string[]> {
     return []
   }
-}
-
-function rowsOf({ services }: FrontendTable) {
-  return services.values().flatMap(({ ports }) =>
-    ports.flatMap(({ displayName: service, protocol, frontends }) =>
-      frontends.map(({ ip, port }) => {
-        const frontend = ip === undefined ? `*:${port}` : formatIpPort(ip, port)
-        return { service, protocol, frontend }
-      }),
-    ),
-  )
 }

@@ -159,6 +159,7 @@ function unservedText(service: Service, loaded: Loaded, wallMs: number): string 
           overCap: loaded.memo.caps.refused.values(),
           wallMs,
         })
-  const texts = reasons.map(({ answer, text }) => answer ?? text)
-  return texts.length === 0 ? `${service.key} needs no rules on this node` : texts.join('; ')
+  return reasons.length === 0
+    ? `${service.key} needs no rules on this node`
+    : reasons.map(({ text }) => text).join('; ')
 }

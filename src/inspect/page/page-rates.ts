@@ -1,6 +1,7 @@
 import type { Cancel, Clock } from '../../base/clock.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
-import { FIRST_VIEW, rowsOf, SORTS } from '../live/top-rows.ts'
+import { FIRST_VIEW, SORTS } from '../live/live-table.ts'
+import { rowsOf } from '../live/top-rows.ts'
 import { TopSampler, type TopState } from '../live/top-sampler.ts'
 import { TableNames } from './page-names.ts'
 

@@ -9,6 +9,7 @@ import { instanceOf, networkNamespace } from '../../daemon/instance-lock.ts'
 import { isLockHeld } from '../../daemon/network-lock.ts'
 import { HERE, withNetfilter } from '../../daemon/open.ts'
 import { createConntrackClient } from '../../kernel/conntrack/client.ts'
+import { serviceOfFlow } from '../../modes/common/service-names.ts'
 import { readRefused } from '../../modes/refused.ts'
 import { askDaemon, askPods, demandAnswer, serviceNames, servicesIn, versionIn } from '../admin-client.ts'
 import { stoppedSince, trafficFindings } from '../check/doctor.ts'
@@ -80,9 +81,7 @@ async function askFacts(socket: string, { serviceProxyName }: Config): Promise<S
 async function namesOf(socket: string) {
   const names = serviceNames(servicesIn(await demandAnswer(socket, '/state'), socket))
   const pods = await askPods(socket)
-  const serviceOf: FlowNames['serviceOf'] = ({ protocol, destination, destinationPort }, isTranslated) =>
-    names.at(protocol, destination, destinationPort) ??
-    (isTranslated ? names.atNodePort(protocol, destinationPort) : undefined)
+  const serviceOf: FlowNames['serviceOf'] = (...destination) => serviceOfFlow(names, ...destination)
   const podAt: FlowNames['podAt'] = endpoint => (endpoint === undefined ? undefined : pods(endpoint))
   return { serviceOf, podAt, version: 0 }
 }

@@ -40,7 +40,10 @@ export function answerOf(input: AnswerInput): Answer {
 /** Says that the connection reaches another Service than the one that the question names. */
 function otherOf({ question, caught, reasons: [first], outcomes, kernel }: AnswerInput): string | undefined {
   if (caught === undefined || !isOther(question, caught)) return undefined
-  const why = first?.answer ?? `not served: another Service has the address of ${question.service}`
+  const why =
+    first === undefined || first.kind === 'note'
+      ? `not served: another Service has the address of ${question.service}`
+      : first.text
   const its = endText(outcomes, kernel.kind === 'same' ? ENDS : WISHES)
   return [`${why}; the connection ${its} of ${caught.port.service}`, ...absenceOf(kernel)].join('; ')
 }
@@ -60,10 +63,10 @@ function damageOf({ caught, kernel, outcomes, hasDaemon, rejection }: AnswerInpu
 function deadEndOf({ place, caught, reasons, outcomes, kernel }: AnswerInput): string | undefined {
   if (outcomes.some(({ verdict }) => verdict === 'dnat')) return undefined
   const its = endText(outcomes, kernel.kind === 'same' ? ENDS : WISHES)
-  const reason = reasons.find(({ answer }) => answer !== undefined)
+  const reason = reasons.find(({ kind }) => kind !== 'note')
   const text =
-    reason?.answer !== undefined
-      ? `${reason.answer}${reason.isWithoutEndpoint === true ? `; the connection ${its}` : ''}`
+    reason !== undefined
+      ? `${reason.text}${reason.kind === 'no-endpoint' ? `; the connection ${its}` : ''}`
       : caught !== undefined
         ? `not served: the connection to ${caught.port.displayName} ${its}`
         : `no Service has ${place}: the connection ${its}`

@@ -50,13 +50,11 @@ interface ReasonsInput {
 /** A reason for which a connection does not reach its destination, or a field of its Service is ignored. */
 export interface Reason {
   readonly text: string
-  /** The short answer, if this alone keeps the connection from an endpoint. */
-  readonly answer?: string
-  /** No endpoint is left for the client: the rules reject or drop the connection. */
-  readonly isWithoutEndpoint?: true
+  /** `no-endpoint`: none is left for the client, and the rules reject or drop the connection. `note`: it decides nothing. */
+  readonly kind: 'obstacle' | 'no-endpoint' | 'note'
 }
 
-/** Lists the reasons why a connection does not reach its destination; the first with an answer decides. */
+/** Lists the reasons why a connection does not reach its destination; the first that is no note decides. */
 export function reasonsOf(input: ReasonsInput): readonly Reason[] {
   const { caught } = input
   const own =
@@ -92,12 +90,15 @@ export function whyUnserved(
 ): readonly Reason[] {
   const { table, overCap } = input
   const lack = [...overCap].find(each => each.service.key === service.key)
-  if (lack !== undefined) return [{ text: overCapText(lack), answer: overCapText(lack) }]
+  if (lack !== undefined) return [obstacle(overCapText(lack))]
   const held = table.services.get(service.key)
   if (held !== undefined)
     return held.refusals.filter(isIts).map(refusal => refusedReason(service.key, refusal, input))
-  const answer = `another proxy: ${service.key} is one that ${served(service)}`
-  return [{ text: `Service ${service.key} is one that ${served(service)}`, answer }]
+  return [ofOtherProxy(service)]
+}
+
+function obstacle(text: string): Reason {
+  return { text, kind: 'obstacle' }
 }
 
 function overCapText({ refusal }: RefusedService): string {
@@ -105,11 +106,7 @@ function overCapText({ refusal }: RefusedService): string {
 }
 
 function refusedReason(service: string, refusal: Refusal, { refusedSince, wallMs }: Refusing): Reason {
-  const { object, field, value, reason } = refusal
-  return {
-    text: `${object} requests ${value} (${field}), which kprobe refuses: ${reason}`,
-    answer: refusedText(service, refusal, sinceText(refusedSince?.(refusal), wallMs)),
-  }
+  return obstacle(refusedText(service, refusal, sinceText(refusedSince?.(refusal), wallMs)))
 }
 
 export function refusedText(service: string, { field, value, reason }: Refusal, since = ''): string {
@@ -157,31 +154,21 @@ function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Cau
   const reasons: Reason[] = []
   if (sourceRanges !== undefined && !anyContains(sourceRanges, question.from)) {
     const [client, ranges] = [formatIp(question.from), sourceRanges.map(formatCidr).join(', ')]
-    const text = `${client} is outside the source ranges of Service ${service}: ${ranges}`
-    reasons.push({ text, answer: `not admitted: ${service} admits only ${ranges}, and ${client} is outside` })
+    reasons.push(obstacle(`not admitted: ${service} admits only ${ranges}, and ${client} is outside`))
   }
-  const all = endpoints.length
-  const others = all === 0 ? '' : ` (${count(all, 'endpoint')}, listed below)`
-  const local = `Service ${name} has no usable endpoint on this node, and its traffic policy is Local${others}`
-  const answer = `${name} has no usable endpoint on this node, and its traffic policy is Local: ${outText(endpoints, 'local')}`
-  if (all === 0) {
+  const add = (text: string) => reasons.push({ text, kind: 'no-endpoint' })
+  const isElsewhere = route.kind === 'external-local' && port.local.length === 0
+  if (endpoints.length === 0) {
     const portName = name.slice(service.length + 1)
     const its = portName === '' ? `unnamed ${protocol} port` : `port ${portName}/${protocol}`
-    const none = `${name} has no endpoint: no EndpointSlice lists one for its ${its} in ${family}`
-    reasons.push({ text: `Service ${name} has no endpoints`, answer: none, isWithoutEndpoint: true })
-  } else if (route.kind === 'reject')
-    reasons.push({
-      text: `Service ${name} has no usable endpoint${others}`,
-      answer: `${name} has no ready endpoint: ${outText(endpoints, 'cluster')}`,
-      isWithoutEndpoint: true,
-    })
-  else if (route.kind === 'drop') reasons.push({ text: local, answer, isWithoutEndpoint: true })
-  else if (route.kind === 'external-local' && port.local.length === 0)
-    reasons.push({
-      text: `${local}; pods and processes of this node reach endpoints on other nodes`,
-      answer,
-      isWithoutEndpoint: true,
-    })
+    add(`${name} has no endpoint: no EndpointSlice lists one for its ${its} in ${family}`)
+  } else if (route.kind === 'reject') add(`${name} has no ready endpoint: ${outText(endpoints, 'cluster')}`)
+  else if (route.kind === 'drop' || isElsewhere) {
+    const out = outText(endpoints, 'local')
+    add(`${name} has no usable endpoint on this node, and its traffic policy is Local: ${out}`)
+  }
+  if (isElsewhere && endpoints.length > 0)
+    reasons.push({ text: 'Pods and processes of this node reach endpoints on other nodes', kind: 'note' })
   return reasons
 }
 
@@ -201,9 +188,10 @@ function ignoredParts({ snapshot, refusedObjects }: ReasonsInput, { port }: Caug
     ),
   ]
   const more = texts.length - PARTS_MAX
-  if (more <= 0) return texts.map(text => ({ text }))
+  const notes = (all: readonly string[]) => all.map((text): Reason => ({ text, kind: 'note' }))
+  if (more <= 0) return notes(texts)
   const rest = `${count(more, 'more part')} of EndpointSlices of Service ${service} ${more === 1 ? 'is' : 'are'} ignored`
-  return [...texts.slice(0, PARTS_MAX), rest].map(text => ({ text }))
+  return notes([...texts.slice(0, PARTS_MAX), rest])
 }
 
 /** Finds Services that have the address, and serve other ports there. */
@@ -218,18 +206,12 @@ function otherPorts({ question, table, snapshot }: ReasonsInput): readonly Reaso
         .filter(({ ip }) => ip === to)
         .map(({ port }) => ({ name: displayName.slice(service.length + 1), port, protocol })),
     )
-    reasons.push({
-      text: `${formatIp(to)} is an address of Service ${service}; its ports there are ${portsText(listed)}`,
-      answer: `wrong port: ${service} has no port ${wanted}/${protocol.name} at ${formatIp(to)}; it has ${portsText(listed)}`,
-    })
+    const its = `${wanted}/${protocol.name} at ${formatIp(to)}`
+    reasons.push(obstacle(`wrong port: ${service} has no port ${its}; it has ${portsText(listed)}`))
   }
   for (const service of snapshot.services.values()) {
     const isForeign = !table.services.has(service.key) && service.clusterIps.includes(to)
-    if (isForeign)
-      reasons.push({
-        text: `${formatIp(to)} is an address of Service ${service.key}, which is one that ${served(service)}`,
-        answer: `another proxy: ${service.key} is one that ${served(service)}`,
-      })
+    if (isForeign) reasons.push(ofOtherProxy(service))
   }
   return reasons
 }
@@ -245,10 +227,9 @@ function nodePortElsewhere({ question, table, isLocal }: ReasonsInput): readonly
   for (const { service, ports } of table.services.values())
     for (const its of ports)
       if (its.family === family && its.protocol === protocol.name && its.frontends.some(isNodePort(wanted)))
-        reasons.push({
-          text: `Service ${service} has node port ${wanted}/${protocol.name} at ${places} (--nodeport-addresses)`,
-          answer: `another address: ${service} has node port ${wanted} at ${places} (--nodeport-addresses)`,
-        })
+        reasons.push(
+          obstacle(`another address: ${service} has node port ${wanted} at ${places} (--nodeport-addresses)`),
+        )
   return reasons
 }
 
@@ -256,18 +237,19 @@ function isNodePort(wanted: number) {
   return ({ ip, port }: Frontend) => ip === undefined && port === wanted
 }
 
-function served({ proxyName }: { readonly proxyName: string | undefined }): string {
-  return proxyName === undefined
-    ? 'the unnamed proxy serves'
-    : `the proxy ${proxyName} serves (label service.kubernetes.io/service-proxy-name)`
+function ofOtherProxy({ key, proxyName }: Pick<Service, 'key' | 'proxyName'>): Reason {
+  const its =
+    proxyName === undefined
+      ? 'the unnamed proxy serves'
+      : `the proxy ${proxyName} serves (label service.kubernetes.io/service-proxy-name)`
+  return obstacle(`another proxy: ${key} is one that ${its}`)
 }
 
 /** Finds Services whose request for the address or the node port was refused. */
 function refusals(input: ReasonsInput): readonly Reason[] {
   const reasons = new Map<string, Reason>()
   const add = (reason: Reason) => reasons.set(reason.text, reason)
-  const addText = (text: string) => add({ text, answer: text })
-  for (const each of input.overCap) if (wants(each.service, input)) addText(overCapText(each))
+  for (const each of input.overCap) if (wants(each.service, input)) add(obstacle(overCapText(each)))
   for (const { service, refusals } of input.table.services.values())
     for (const refusal of refusals)
       if (isAbout(refusal, input, input.snapshot.services.get(service)?.ports ?? []))

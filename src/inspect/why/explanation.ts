@@ -10,11 +10,12 @@ import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
 import { podNames, podPlaces } from '../../model/pod-names.ts'
 import type { Resolved } from '../../model/resolve.ts'
 import type { BalancePolicy } from '../../model/service.ts'
+import { namesOfPorts, serviceOfFlow } from '../../modes/common/service-names.ts'
 import { endpointTexts } from '../../modes/common/show.ts'
 import { findMode } from '../../modes/registry.ts'
 import { resolveOptions } from '../../modes/resolve-options.ts'
 import type { TracePacket, TraceStep, Way } from '../../proof/evaluate/trace.ts'
-import { namesOfPorts, readUnanswered, type UnansweredNames } from '../live/unanswered.ts'
+import { readUnanswered, type UnansweredNames } from '../live/unanswered.ts'
 import type { Unanswered, UnansweredRow } from '../live/unanswered-rows.ts'
 import { type Loaded, withLoaded } from '../load.ts'
 import { modelCommand } from '../model-request.ts'
@@ -130,7 +131,11 @@ export function questionCommand<Output extends string>(own: QuestionCommand<Outp
 /** Names the connections to one service port, and the Pods of its endpoints. */
 function namesOfPath({ port }: Caught, endpoints: readonly ExplainedEndpoint[]): UnansweredNames {
   const pods = new Map(endpoints.map(({ address, pod }) => [address, pod]))
-  return { ...namesOfPorts([port]), podAt: endpoint => pods.get(endpoint) }
+  const names = namesOfPorts([port])
+  return {
+    serviceOf: (...destination) => serviceOfFlow(names, ...destination),
+    podAt: endpoint => pods.get(endpoint),
+  }
 }
 
 /** Throws for a Service that the daemon refuses as a whole: it holds nothing of it but the refusal. */

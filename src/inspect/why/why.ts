@@ -1,14 +1,14 @@
 import { count, oneLine } from '../../base/text.ts'
 import { OUTPUTS, writeDocument } from '../../cli/document.ts'
-import { type Io, tableText } from '../../cli/io.ts'
+import type { Io } from '../../cli/io.ts'
 import { wrapLines } from '../../config/help.ts'
 import { podText } from '../../model/pod-names.ts'
 import type { UnansweredRow } from '../live/unanswered-rows.ts'
 import { paletteOf } from '../palette.ts'
 import { rounded, shareByDestination, silentOf } from './answer.ts'
-import { type ExplainedEndpoint, outText } from './explain-reasons.ts'
+import { outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, OF_NODE, questionCommand } from './explanation.ts'
-import { type KernelOutcome, missingIn, type Outcome, shownOf } from './outcome.ts'
+import { missingIn, type Outcome, shownOf } from './outcome.ts'
 import { pictureOf, svgText } from './why-picture.ts'
 
 const WITH_PICTURE = [...OUTPUTS, 'svg'] as const
@@ -35,10 +35,15 @@ export const command = questionCommand({
   },
 })
 
+interface TextOptions extends Pick<Io, 'color' | 'columns'> {
+  /** Names all endpoints, and what becomes of the source address. */
+  readonly isFull?: boolean
+}
+
 export function whyText(
   explanation: Explanation,
   asked: Asked,
-  { color, columns }: Pick<Io, 'color' | 'columns'>,
+  { color, columns, isFull = false }: TextOptions,
 ): string {
   const inWidth = (lines: readonly string[]) => (columns === undefined ? lines : wrapLines(lines, columns))
   const palette = paletteOf({ color })
@@ -47,8 +52,9 @@ export function whyText(
   const paint = palette[isServed === undefined ? 'warning' : isWell ? 'good' : 'bad']
   const lines = [
     ...connectionLines(explanation, asked),
+    ...(isFull ? endLines(explanation) : []),
     ...pathLines(explanation),
-    ...endpointLines(explanation),
+    ...endpointLines(explanation, isFull ? Number.POSITIVE_INFINITY : ENDPOINTS_SHOWN),
     ...limitLines(explanation).flatMap(line => ['', line]),
   ]
   const unknown = explanation.notKnown.map(text => `  ${oneLine(text)}`)
@@ -62,7 +68,7 @@ export function whyText(
 }
 
 function connectionLines(explanation: Explanation, asked: Asked): readonly string[] {
-  const { connection, service, frontend, reasons } = explanation
+  const { answer, connection, service, frontend, reasons } = explanation
   const { from, to, source } = connection
   const bound = source === from ? [] : [`Its packets come from ${source}, which is bound to this node.`]
   return [
@@ -70,7 +76,22 @@ function connectionLines(explanation: Explanation, asked: Asked): readonly strin
     oneLine(`${connection.protocol} from ${named(asked.from, from)} to ${named(asked.to, to)}`),
     ...bound,
     service === undefined ? 'Service: none' : oneLine(`Service: ${service} (${frontend})`),
-    ...reasons.map(oneLine),
+    // The first sentence begins with one of them.
+    ...reasons.filter(text => !answer.startsWith(text)).map(oneLine),
+  ]
+}
+
+/** Says what the endpoint sees as the source, and whether the daemon carries the connection. */
+function endLines({ outcomes, kernel }: Explanation): readonly string[] {
+  const sources = new Set(
+    outcomes.flatMap(({ verdict, sourceReplaced }) => (verdict === 'dnat' ? [sourceReplaced] : [])),
+  )
+  const [isReplaced] = sources
+  const source = sources.size > 1 ? 'depends on the endpoint' : isReplaced ? 'one of the node' : 'kept'
+  const listener = kernel.kind === 'same' ? kernel.listener : undefined
+  return [
+    ...(isReplaced === undefined ? [] : [`Source address: ${source}`]),
+    ...(listener === undefined ? [] : [`Carried by the daemon, which listens at ${listener}`]),
   ]
 }
 
@@ -106,7 +127,7 @@ function pathLines({ kernel, rules, outcomes }: Explanation): readonly string[] 
 }
 
 function stepLines(heading: string, path: Explanation['rules']): readonly string[] {
-  const steps = path.flatMap(rule => ruleLines(rule).trimEnd().split('\n'))
+  const steps = path.flatMap(ruleLines)
   return ['', heading, ...(steps.length === 0 ? [NO_RULES] : steps)]
 }
 
@@ -116,15 +137,18 @@ function toText(outcomes: readonly Outcome[], others: readonly Outcome[]): strin
   return destination === undefined ? '' : ` to ${destination}`
 }
 
-/** Endpoints that the text names; JSON and YAML name all. */
+/** Endpoints that `why` names; `explain`, JSON and YAML name all. */
 const ENDPOINTS_SHOWN = 20
 
-function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): readonly string[] {
+function endpointLines(
+  { endpoints, list, outcomes, kernel }: Explanation,
+  shownMax: number,
+): readonly string[] {
   if (list === undefined || endpoints.length === 0) return []
   const shares = shareByDestination(kernel.kind === 'different' ? [] : outcomes)
   const inFirst = [...endpoints].sort((a, b) => Number(b[list].isIn) - Number(a[list].isIn))
   const rows = inFirst
-    .slice(0, ENDPOINTS_SHOWN)
+    .slice(0, shownMax)
     .map(({ address, pod, node, unanswered, [list]: { isIn, reason } }) => {
       const share = shares.get(address)
       const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
@@ -134,7 +158,7 @@ function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): read
       }
     })
   const width = Math.max(...rows.map(({ part }) => part.length))
-  const rest = inFirst.slice(ENDPOINTS_SHOWN)
+  const rest = inFirst.slice(shownMax)
   const out = outText(rest, list)
   const more = `  and ${count(rest.length, 'more endpoint')}${out === '' ? ', all in' : `: ${out}`}; -o json lists all`
   return [
@@ -154,114 +178,26 @@ function silenceText(row: UnansweredRow | undefined): string {
   return `; ${unanswered} of ${count(connections, 'connection')} had no reply in the last minute${port}`
 }
 
+function ruleLines({ chain, rule, text, elements }: Explanation['rules'][number]): readonly string[] {
+  return [
+    `  ${oneLine(`${chain}, rule ${rule}: ${text}`)}`,
+    ...elements.map(element => `      ${oneLine(element)}`),
+  ]
+}
+
 export const explainCommand = questionCommand({
   name: 'explain',
   description:
-    'Traces the first packet of one connection through the rules that `kprobe run` with the same flags would write:\n' +
-    'which rules decide, where the packet may go, why each endpoint is in or out, and whether its source address is\n' +
-    'replaced. Also traces it through the rules in the kernel, if it may read them. Exits 3 when these lead elsewhere,\n' +
-    'when a daemon runs and its rules are missing, and when an endpoint left more than half of its connections without\n' +
-    'a reply in the last minute.',
+    'Prints what `kprobe why` does, with all endpoints, and with what the endpoint sees as the source address. Without a\n' +
+    'daemon it follows the connection through the rules that `kprobe run` with the same flags would write, and through\n' +
+    'those in the kernel, if it may read them. Exits as `kprobe why` does.',
   examples: [
     '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
     '  kprobe explain --from pod/shop/cart-1 --to web.shop.svc:http',
   ],
   outputs: OUTPUTS,
-  write: async (explanation, output, { io }) => {
-    if (output === 'text') io.out(explanationText(explanation))
+  write: async (explanation, output, { asked, io }) => {
+    if (output === 'text') io.out(whyText(explanation, asked, { ...io, isFull: true }))
     else await writeDocument(explanation, output, io)
   },
 })
-
-const VERDICT_WORDS = {
-  dnat: 'goes to',
-  reject: 'is rejected (connection refused)',
-  drop: 'is dropped without an answer',
-  accept: 'no kprobe rule matches; the packet passes unchanged',
-} as const
-
-/** Words for verdicts that the kernel does not confirm. */
-const WISHES: Readonly<Record<Outcome['verdict'], string>> = {
-  dnat: 'would go to',
-  reject: 'would be rejected (connection refused)',
-  drop: 'would be dropped without an answer',
-  accept: 'no kprobe rule would match; the packet would pass unchanged',
-}
-
-function explanationText(explanation: Explanation): string {
-  const { connection, service, frontend, kernel, rules, endpoints, notKnown } = explanation
-  const caught =
-    service === undefined ? 'no Service has this address and port' : `${oneLine(service)} (${frontend})`
-  return [
-    `${connection.protocol} from ${connection.from} (${connection.origin}) to ${connection.to}\n`,
-    connection.source === connection.from ? '' : sourceLine(connection.source),
-    `Service: ${caught}\n`,
-    ...explanation.reasons.map(reason => `${oneLine(reason)}\n`),
-    '\n',
-    ...outcomeLines(explanation),
-    rules.length === 0 ? '' : `\nRules that ${kernel.kind === 'same' ? '' : 'would '}take effect:\n`,
-    ...(kernel.kind === 'same' ? (kernel.rules ?? rules) : rules).map(ruleLines),
-    endpoints.length === 0 ? '' : `\n${endpointTable(endpoints)}`,
-    ...limitLines(explanation).map(line => `\n${line}\n`),
-    notKnown.length === 0 ? '' : '\nNot known:\n',
-    ...notKnown.map(text => `  ${oneLine(text)}\n`),
-  ].join('')
-}
-
-function sourceLine(source: string): string {
-  return `Its packets come from ${source}, which is bound to this node, unless it chose their source itself.\n`
-}
-
-/** States an outcome as a fact only if the kernel confirms it; otherwise in the conditional. */
-function outcomeLines({ outcomes, kernel }: Explanation): readonly string[] {
-  if (kernel.kind === 'same')
-    return [
-      kernel.others === undefined ? 'Outcome:\n' : "Outcome, by kprobe's rules:\n",
-      ...outcomes.map(each => outcomeLine(each)),
-      `Outcome, the kernel: ${sameText(kernel)}\n`,
-    ]
-  const wanted = [
-    'Outcome, as the Services specify it:\n',
-    ...outcomes.map(each => outcomeLine(each, WISHES)),
-  ]
-  if (kernel.kind === 'unknown') return [...wanted, `Outcome, the kernel: cannot be read: ${kernel.reason}\n`]
-  if (kernel.kind === 'absent') return [...wanted, `Outcome, the kernel: ${kernel.reason}\n`]
-  const reason = kernel.reason === undefined ? '' : ` ${kernel.reason}`
-  return [
-    ...wanted,
-    `Outcome, the kernel: DIFFERENT:${reason}\n`,
-    ...kernel.outcomes.map(each => outcomeLine(each)),
-  ]
-}
-
-function sameText({ listener }: Extract<KernelOutcome, { kind: 'same' }>): string {
-  return listener === undefined ? 'the same' : `leads to the daemon, which listens at ${listener}`
-}
-
-function outcomeLine(
-  { verdict, destination, sourceReplaced, percent }: Outcome,
-  words: typeof WISHES = VERDICT_WORDS,
-): string {
-  const where = destination === undefined ? '' : ` ${destination}`
-  const source = sourceReplaced ? ', source address replaced by one of the node' : ', source address kept'
-  return `  ${percent}%  ${words[verdict]}${where}${verdict === 'dnat' ? source : ''}\n`
-}
-
-function ruleLines({ chain, rule, text, elements }: Explanation['rules'][number]): string {
-  const found = elements.map(element => `      ${oneLine(element)}\n`)
-  return `  ${oneLine(`${chain}, rule ${rule}: ${text}`)}\n${found.join('')}`
-}
-
-function endpointTable(endpoints: readonly ExplainedEndpoint[]): string {
-  const rows = endpoints.map(({ address, pod, node, cluster, local }) => [
-    podText(address, pod),
-    node === '' ? '-' : node,
-    verdict(cluster),
-    verdict(local),
-  ])
-  return tableText(['ENDPOINT', 'NODE', 'POLICY CLUSTER', 'POLICY LOCAL'], rows, { color: false })
-}
-
-function verdict({ isIn, reason }: ExplainedEndpoint['cluster']): string {
-  return `${isIn ? 'in' : 'out'}: ${reason}`
-}

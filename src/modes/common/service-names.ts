@@ -1,6 +1,7 @@
 import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { readU16be } from '../../base/octets.ts'
 import type { Element, Table } from '../../kernel/nft/state.ts'
+import type { PortFrontends } from '../../model/frontend.ts'
 import { LAYOUTS, protocolOfKey } from './tables.ts'
 
 /** Gives the Service of each place: `namespace/name:port`, or `namespace/name` for a whole Service. */
@@ -12,6 +13,33 @@ export interface ServiceNames {
   atAddress(ip: Ip): string | undefined
   /** Gives the Service of a ClusterIP, also for ports that no frontend has. */
   atClusterIp(ip: Ip): string | undefined
+}
+
+/**
+ * Gives the Service of a connection by its original destination. A port of another machine may have the number of a node
+ * port, and is not translated.
+ */
+export function serviceOfFlow(
+  names: ServiceNames,
+  { protocol, destination: ip, destinationPort: port }: FlowDestination,
+  isTranslated: boolean,
+): string | undefined {
+  return names.at(protocol, ip, port) ?? (isTranslated ? names.atNodePort(protocol, port) : undefined)
+}
+
+export interface FlowDestination {
+  readonly protocol: string
+  readonly destination: Ip
+  readonly destinationPort: number
+}
+
+/** Gives the names of these service ports, by their addresses and node ports. */
+export function namesOfPorts(ports: Iterable<PortFrontends>): ServiceNames {
+  const found = noted()
+  for (const { protocol, displayName, frontends } of ports)
+    for (const { ip, port } of frontends)
+      found.places.set(`${protocol} ${ip === undefined ? `:${port}` : formatIpPort(ip, port)}`, displayName)
+  return namesIn(found, true)
 }
 
 /** Reads names from the comments in our own tables: places that a rule matches, and the ClusterIPs that they lead to. */

@@ -32,8 +32,8 @@ describe('importComplaints', () => {
     expect(importing('src/modes/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
     expect(importing('src/modes/registry.ts', './ipvs/mode.ts')).toEqual([])
     expect(importing('src/base/unix-socket.ts', 'node:net')).toEqual([])
-    expect(importing('src/inspect/check/libnftables.ts', 'ffi-rs')).toEqual([])
-    expect(importing('src/inspect/check/dump.ts', './libnftables.ts')).toEqual([])
+    expect(importing('src/modes/foreign/legacy-iptables.ts', 'ffi-rs')).toEqual([])
+    expect(importing('src/inspect/nodes/cluster-client.ts', './client-node.ts')).toEqual([])
   })
 
   it.each([
@@ -45,7 +45,7 @@ describe('importComplaints', () => {
     ['src/daemon/open.ts', '../modes/nftables/mode.ts'],
     ['src/config/settings-from-flags.ts', '../modes/registry.ts'],
     ['src/inspect/check/dump.ts', '../../main.ts'],
-    ['src/inspect/check/plan.ts', './libnftables.ts'],
+    ['src/inspect/nodes/nodes.ts', './client-node.ts'],
     ['src/model/resolve.ts', 'node:fs'],
     ['src/inspect/check/dump.ts', 'ffi-rs'],
     ['src/base/log.ts', 'prom-client'],

@@ -11,6 +11,7 @@ import {
 import { flowColumns, flowJson, flowLine, groupColumns } from '../../../../src/inspect/live/flow-lines.ts'
 import { FlowWatch, namesOfRows, readFlowSettings } from '../../../../src/inspect/live/flow-reading.ts'
 import { decodeRecord } from '../../../../src/kernel/conntrack/record.ts'
+import { serviceOfFlow } from '../../../../src/modes/common/service-names.ts'
 import { ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
@@ -40,9 +41,7 @@ type Named =
     : never
 const names: Named = {
   version: 1,
-  serviceOf: ({ protocol, destination, destinationPort }, isTranslated) =>
-    known.at(protocol, destination, destinationPort) ??
-    (isTranslated ? known.atNodePort(protocol, destinationPort) : undefined),
+  serviceOf: (...destination) => serviceOfFlow(known, ...destination),
   podAt: endpoint => (endpoint === '10.1.0.1:8080' ? 'shop/cart-a' : undefined),
 }
 

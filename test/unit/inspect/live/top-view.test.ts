@@ -1,22 +1,17 @@
 import { describe, expect, it } from 'vitest'
 import type { FlowGroup } from '../../../../src/inspect/live/flow-groups.ts'
 import {
+  FIRST_VIEW,
   fitted,
   keyPressed,
   type Size,
   scrollMax,
+  type TopView,
   tablePicture,
   textWidth,
 } from '../../../../src/inspect/live/live-table.ts'
-import { topContent, topKeyPressed, topText } from '../../../../src/inspect/live/top.ts'
-import {
-  FIRST_VIEW,
-  rowsOf,
-  SORTS,
-  type TopRow,
-  TopRows,
-  type TopView,
-} from '../../../../src/inspect/live/top-rows.ts'
+import { topContent, topText } from '../../../../src/inspect/live/top.ts'
+import { rowsOf, type TopRow, TopRows } from '../../../../src/inspect/live/top-rows.ts'
 import { daemonState, type TopState } from '../../../../src/inspect/live/top-sampler.ts'
 import type { UnansweredRow } from '../../../../src/inspect/live/unanswered-rows.ts'
 
@@ -216,8 +211,7 @@ describe('rowsOf', () => {
 })
 
 describe('the keys of top', () => {
-  const pressed = (at: TopView, key: string, offsetMax = 99) =>
-    keyPressed(at, key, { sorts: SORTS, offsetMax, ownKey: topKeyPressed })
+  const pressed = (at: TopView, key: string, offsetMax = 99) => keyPressed(at, key, offsetMax)
 
   it('quits, suspends, sorts, switches, scrolls and helps', () => {
     expect(pressed(view(), 'q')).toBe('quit')

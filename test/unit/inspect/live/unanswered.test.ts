@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { namesOfRows } from '../../../../src/inspect/live/flow-reading.ts'
 import { UnansweredReader } from '../../../../src/inspect/live/unanswered.ts'
 import { isSilent, type UnansweredRow, unansweredText } from '../../../../src/inspect/live/unanswered-rows.ts'
+import { serviceOfFlow } from '../../../../src/modes/common/service-names.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { FakeConntrack } from '../../../support/fake-conntrack.ts'
@@ -14,11 +15,9 @@ const known = namesOfRows([
   { service: 'infra/dns:dns', protocol: 'UDP', frontend: '10.96.0.10:53' },
   { service: 'infra/syslog', protocol: 'UDP', frontend: '10.96.0.20:514' },
 ])
-const names = {
-  serviceOf: ({ protocol, destination, destinationPort }: Parameters<UnansweredNames['serviceOf']>[0]) =>
-    known.at(protocol, destination, destinationPort) ?? known.atNodePort(protocol, destinationPort),
+const names: Parameters<UnansweredReader['read']>[0] = {
+  serviceOf: (...destination) => serviceOfFlow(known, ...destination),
 }
-type UnansweredNames = Parameters<UnansweredReader['read']>[0]
 
 const [SYN_SENT, SYN_RECV, ESTABLISHED, TIME_WAIT] = [1, 2, 3, 7]
 const [A, B] = ['10.1.0.1:8080', '10.1.0.2:8080']
@@ -156,9 +155,9 @@ describe('what is no trouble', () => {
   it('asks for no name of a Service while every connection is answered', async () => {
     const { reader } = readerOf([answered(A, '10.2.0.1'), datagram('10.96.0.10:53', B, false)])
     let questions = 0
-    const serviceOf: typeof names.serviceOf = destination => {
+    const serviceOf: typeof names.serviceOf = (...destination) => {
       questions++
-      return names.serviceOf(destination)
+      return names.serviceOf(...destination)
     }
     expect((await reader.read({ serviceOf })).rows).toEqual([])
     expect(questions).toBe(0)

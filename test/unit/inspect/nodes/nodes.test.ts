@@ -1,10 +1,7 @@
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { firstView, tablePicture, textWidth } from '../../../../src/inspect/live/live-table.ts'
 import { command } from '../../../../src/inspect/nodes/nodes.ts'
-import { nodeRow, nodesContent } from '../../../../src/inspect/nodes/nodes-top.ts'
-
 import { type ExecAnswer, type ExecAsked, ExecServer } from '../../../support/exec-server.ts'
 import { FakeIo } from '../../../support/fake-io.ts'
 import { temporaryFolder } from '../../../support/folder.ts'
@@ -231,7 +228,7 @@ describe('kprobe nodes', () => {
     [['why', '--to=a'], '--from: is needed for why'],
     [['status', '--from=a'], '--from: is for why'],
     [['status', '--redact'], '--redact: is for bundle'],
-    [['verify', '--once'], '--once: is for top'],
+    [['verify', '--sort-by=rate'], '--sort-by: is for top'],
     [['top', '--interval=100ms'], '--interval: "100ms" is not a duration (10s, 2m) from 200ms to '],
     [['status', '--all', '--node=a'], '--all: contradicts --node'],
     [['status', '--context=other'], 'there is no context "other"'],
@@ -281,7 +278,7 @@ describe('kprobe nodes top', () => {
   }
   const nodes = [...'abcdef'].map(node => podOn(node))
 
-  it('prints one table over all nodes, where no terminal is', async () => {
+  it('prints one table over all nodes', async () => {
     const { run, server } = await cluster(nodes, ({ pod }) => answers[pod] ?? {})
     const { code, out } = await run('top', '--node=a,b,c,d')
     expect([code, out.split('\n').map(line => line.replace(/ +/g, ' '))]).toEqual([
@@ -299,13 +296,13 @@ describe('kprobe nodes top', () => {
     expect(server.asked[0]?.command).toEqual([
       ...['kprobe', 'top', '--once', '--limit=1', '--interval=1000ms', '--output=json'],
     ])
-    expect(await run('top', '--once', '--node=a')).toMatchObject({ code: 0 })
-    expect(await run('top', '--once', '--node=c')).toMatchObject({ code: 3 })
+    expect(await run('top', '--node=a')).toMatchObject({ code: 0 })
+    expect(await run('top', '--node=c')).toMatchObject({ code: 3 })
   })
 
   it('prints a document for scripts, sorted', async () => {
     const { run } = await cluster(nodes, ({ pod }) => answers[pod] ?? {})
-    const { out } = await run('top', '--once', '--sort-by=rate', '-o', 'json')
+    const { out } = await run('top', '--sort-by=rate', '-o', 'json')
     const rows: readonly Record<string, unknown>[] = JSON.parse(out).nodes
     expect(rows.map(({ node, result }) => [node, result])).toEqual([
       ['b', 'differs'],
@@ -319,40 +316,11 @@ describe('kprobe nodes top', () => {
       ...{ pod: 'kprobe-a', mode: 'nftables', perSecond: 12.34, rejectsPerSecond: 2, entries: 250 },
       ...{ entriesMax: 1_000, sourceAgeMs: 300, lastCommit: '2026-01-01T10:20:30.000Z', repairs: 4 },
     })
-    const errors = await run('top', '--once', '--sort-by=errors', '-o', 'json')
+    const errors = await run('top', '--sort-by=errors', '-o', 'json')
     expect(
       JSON.parse(errors.out)
         .nodes.map(({ node }: { node: string }) => node)
         .join(' '),
     ).toBe('d f b c a e')
-  })
-
-  it.each([
-    [80, 24],
-    [40, 10],
-    [71, 12],
-    [72, 12],
-    [200, 40],
-  ])('fills %d columns and %d rows of a terminal exactly', (columns, rows) => {
-    const row = (node: string, document: unknown) =>
-      nodeRow(
-        { node, pod: 'p', container: 'kprobe', isReady: true },
-        { kind: 'ended', result: 'fine', stdout: Buffer.from(JSON.stringify(document)) },
-        '10:00:00',
-      )
-    const names = Array.from({ length: 50 }, (_, at) => `node-${at}-with-a-long-name\u001b[2J`)
-    const state = {
-      rows: names.map((node, at) => row(node, at % 2 === 0 ? TOP : failing)),
-      progress: { nodes: 50, asked: 20 },
-      failure: 'connect ECONNREFUSED',
-    }
-    const view = firstView('errors')
-    const picture = tablePicture(nodesContent(state, view, columns), view, { columns, rows })
-    expect(picture.lines).toHaveLength(rows)
-    expect(picture.lines.map(textWidth)).toEqual(picture.lines.map(() => columns))
-    expect(picture.lines.join('')).not.toMatch(/\p{Cc}/u)
-    expect(picture.lines.join('\n')).toContain('20 of 50 nodes')
-    const [first] = picture.lines.slice(picture.lines.findIndex(line => line.startsWith('NODE')) + 1)
-    expect(first).toContain('node-1-')
   })
 })

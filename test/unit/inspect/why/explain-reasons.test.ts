@@ -9,6 +9,7 @@ import { ip } from '../../../support/addresses.ts'
 import { endpoint, type Fields, OPTIONS, service, slice, snapshotOf, UNREADY } from '../../model/objects.ts'
 
 const IN = { isIn: true, reason: 'ready' }
+const outFor = (reason: string) => ({ isIn: false, reason })
 
 interface Asked {
   readonly to?: string
@@ -39,8 +40,8 @@ function reasons(objects: readonly Fields[], asked: Asked): readonly string[] {
         node: its.traits.nodeName,
         zone: undefined,
         slice: '',
-        cluster: IN,
-        local: IN,
+        cluster: its.traits.conditions.ready ? IN : outFor('not ready'),
+        local: its.traits.nodeName === 'other' ? outFor('not on this node') : IN,
       }),
     )
   const protocol = { name: 'TCP', number: 6 } as const
@@ -65,7 +66,8 @@ const CONTESTED = [
   service('late', { ...NODE_PORT, externalIPs: ['192.0.2.1'] }),
 ]
 const CLAIMED =
-  'Service ns/late requests 10.96.0.1:80/TCP (spec.clusterIPs), which kprobe refuses: already claimed by Service ns/web, which comes first'
+  'refused: ns/late requests 10.96.0.1:80/TCP (spec.clusterIPs): already claimed by Service ns/web, which comes first'
+const NO_ENDPOINT = 'ns/web has no endpoint: no EndpointSlice lists one for its unnamed TCP port in IPv4'
 const NO_ROOM = {
   object: 'EndpointSlice ns/web-1',
   field: '',
@@ -77,12 +79,12 @@ const MESH = { metadata: { labels: { 'service.kubernetes.io/service-proxy-name':
 
 it.each<[string, readonly Fields[], Asked, readonly unknown[]]>([
   ['a connection that finds an endpoint', web({}, [POD]), {}, []],
-  ['a Service without endpoints', web(), {}, ['Service ns/web has no endpoints']],
+  ['a Service without endpoints', web(), {}, [NO_ENDPOINT]],
   [
     'F150: a slice that there is no room for',
     web(),
     { refusedObjects: [NO_ROOM] },
-    ['Service ns/web has no endpoints', 'EndpointSlice ns/web-1 is ignored: no room'],
+    [NO_ENDPOINT, 'EndpointSlice ns/web-1 is ignored: no room'],
   ],
   [
     'endpoints that cannot be used',
@@ -91,21 +93,21 @@ it.each<[string, readonly Fields[], Asked, readonly unknown[]]>([
       [1, 2].map(last => endpoint(`10.1.0.${last}`, { conditions: UNREADY })),
     ),
     {},
-    ['Service ns/web has no usable endpoint (2 endpoints, listed below)'],
+    ['ns/web has no ready endpoint: 2 of 2 are not ready'],
   ],
   [
     'endpoints on other nodes alone',
     web({ internalTrafficPolicy: 'Local' }, [POD]),
     {},
     [
-      'Service ns/web has no usable endpoint on this node, and its traffic policy is Local (1 endpoint, listed below)',
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 1 is not on this node',
     ],
   ],
   [
     'a client outside the source ranges',
     RANGED,
     { to: '192.0.2.10' },
-    ['203.0.113.9 is outside the source ranges of Service ns/web: 10.0.0.0/8'],
+    ['not admitted: ns/web admits only 10.0.0.0/8, and 203.0.113.9 is outside'],
   ],
   ['a client within them', RANGED, { to: '192.0.2.10', from: '10.9.9.9' }, []],
   [
@@ -117,14 +119,14 @@ it.each<[string, readonly Fields[], Asked, readonly unknown[]]>([
       ],
     }),
     { port: 8080 },
-    ['10.96.0.1 is an address of Service ns/web; its ports there are 80/TCP (http), 53/UDP (dns)'],
+    ['wrong port: ns/web has no port 8080/TCP at 10.96.0.1; it has 80/TCP (http), 53/UDP (dns)'],
   ],
   [
     'a Service of another proxy',
     web({}, [], MESH),
     {},
     [
-      '10.96.0.1 is an address of Service ns/web, which is one that the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
+      'another proxy: ns/web is one that the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
     ],
   ],
   [
@@ -132,7 +134,7 @@ it.each<[string, readonly Fields[], Asked, readonly unknown[]]>([
     [service('evil', { externalIPs: ['127.0.0.1'] })],
     { to: '127.0.0.1', isLocal: true },
     [
-      'Service ns/evil requests 127.0.0.1 (spec.externalIPs[0]), which kprobe refuses: a loopback address, which every node has for itself',
+      'refused: ns/evil requests 127.0.0.1 (spec.externalIPs[0]): a loopback address, which every node has for itself',
     ],
   ],
   ['a place that another Service has', CONTESTED, {}, [CLAIMED]],
@@ -141,11 +143,7 @@ it.each<[string, readonly Fields[], Asked, readonly unknown[]]>([
     'a node port that another Service has',
     CONTESTED,
     { to: '192.168.1.7', port: 30_080, isLocal: true },
-    [
-      expect.stringContaining(
-        'Service ns/late requests 30080/TCP (spec.ports[].nodePort), which kprobe refuses: ',
-      ),
-    ],
+    [expect.stringContaining('refused: ns/late requests 30080/TCP (spec.ports[].nodePort): ')],
   ],
   ['a node port at an address of no node', CONTESTED, { to: '192.168.1.7', port: 30_080 }, []],
   [
@@ -171,7 +169,7 @@ it('names five parts of EndpointSlices that are ignored, and how many more there
   const all = reasons(web({}, many), { refusedObjects })
   expect(all).toHaveLength(7)
   expect(all.slice(0, 2)).toEqual([
-    'Service ns/web has no endpoints',
+    NO_ENDPOINT,
     'EndpointSlice ns/web-2 is ignored: addressType FQDN: not a family; IPv4 and IPv6 are accepted',
   ])
   expect(all.at(-1)).toBe('4 more parts of EndpointSlices of Service ns/web are ignored')

@@ -349,6 +349,10 @@ describe('the text', () => {
     const text = whyText(explain(web(many), {}), ASKED, PLAIN)
     expect(text).toMatch(/\n {2}6\.67 % {2}10\.1\.0\.16:8080 on here: ready\n/)
     expect(text).toContain('\n  and 10 more endpoints: 10 of 10 are not ready; -o json lists all\n')
+    const full = whyText(explain(web(many), {}), ASKED, { ...PLAIN, isFull: true })
+    expect(full.match(/^ {2}out +10\.1\.0\.\d+:8080 on here: not ready$/gm)).toHaveLength(15)
+    expect(full).toMatch(/^Source address: one of the node$/m)
+    expect(full).not.toContain('more endpoints')
   })
 })
 
@@ -425,11 +429,7 @@ describe('endpoints that do not answer', () => {
   })
 
   it('are counted in their lines', () => {
-    const text = whyText(
-      asked(row(1, '1/9'), row(2, '5/5', { isOneWay: true })),
-      { from: '', to: '' },
-      { color: false },
-    )
+    const text = whyText(asked(row(1, '1/9'), row(2, '5/5', { isOneWay: true })), ASKED, PLAIN)
     expect(text).toContain('10.1.0.1:8080 on here: ready; 1 of 9 connections had no reply in the last minute')
     expect(text).toMatch(
       /10\.1\.0\.2:8080 .*; 5 of 5 connections had .* \(the port has answered no client: .*\)/,
