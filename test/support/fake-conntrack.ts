@@ -1,5 +1,5 @@
-import type { ConntrackReader, FlowVisitor } from '../../src/kernel/conntrack/client.ts'
-import type { FlowFilter } from '../../src/kernel/conntrack/flow.ts'
+import type { ConntrackReader, FlowVisitor, TakeEntry } from '../../src/kernel/conntrack/client.ts'
+import type { FlowFilter, ReplyFilter } from '../../src/kernel/conntrack/flow.ts'
 import { ByteWriter, viewOf } from '../../src/netlink/attribute.ts'
 import { readMessages } from '../../src/netlink/message.ts'
 import { appendNew, type Entry, flow } from '../unit/kernel/conntrack/flows.ts'
@@ -22,7 +22,7 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
     this.#ways = ways
   }
 
-  async dumpByReply(isAnswered: boolean, take: Parameters<ConntrackReader['dumpAll']>[0]): Promise<boolean> {
+  async dumpByReply({ isAnswered }: ReplyFilter, take: TakeEntry): Promise<boolean> {
     this.dumps.push(isAnswered ? 'answered' : 'unanswered')
     if (this.failure !== undefined) throw this.failure
     const listed = this.entries.filter(

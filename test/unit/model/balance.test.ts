@@ -42,7 +42,9 @@ function weightsOf(
     conditions: { ready: true, serving: true, terminating: false },
     hints: { forZones: [], forNodes: [] },
   }))
-  const kept = weighed(list, traits, { policy, weights: balance?.weights ?? [], seed: 1 })
+  const kept = weighed(list, traits, {
+    balance: { policy, weights: balance?.weights ?? [] },
+  })
   return list.map(its => {
     const found = kept.find(({ ip: address }) => address === its.ip)
     return found && (found.weight ?? 1)
