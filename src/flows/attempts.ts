@@ -163,11 +163,10 @@ export function silentIn({ places, isOut }: PortPlaces, attempts: Attempts, answ
   const used = places.filter(place => !isOut(place))
   const waiting = new Map(used.map(place => [place, sinceAnswer(place, attempts, answers)]))
   const isQuiet = (place: Octets) => (waiting.get(place)?.length ?? 0) >= ATTEMPTS_MIN
-  const answering = used.filter(place => answers.has(place) && !isQuiet(place))
-  if (answering.length === 0) return []
-  const silent = used.flatMap(place => {
+  const living = used.flatMap(place => (isQuiet(place) ? [] : (answers.get(place) ?? [])))
+  const silent = used.filter(isQuiet).flatMap(place => {
     const its = waiting.get(place) ?? []
-    return isQuiet(place) && isBelievable(its, answering, answers) ? [{ place, attempts: its.length }] : []
+    return isBelievable(its, living) ? [{ place, attempts: its.length }] : []
   })
   const room = Math.max(0, outMax(places.length) - (places.length - used.length))
   return silent.toSorted((a, b) => b.attempts - a.attempts).slice(0, room)
@@ -179,9 +178,14 @@ function sinceAnswer(place: Octets, attempts: Attempts, answers: Answers): reado
   return (attempts.get(place) ?? []).filter(({ sinceMs }) => sinceMs > answeredMs)
 }
 
-/** Clients that a policy denies, and scanners, get an answer nowhere: one that another endpoint answers is none of these. */
-function isBelievable(attempts: readonly Attempt[], answering: readonly Octets[], answers: Answers): boolean {
-  const clients = new Set(attempts.map(({ client }) => client))
-  if (clients.size >= CLIENTS_MIN) return true
-  return answering.some(place => [...clients].some(client => answers.get(place)?.clients.has(client)))
+/**
+ * Tests whether others answered while these attempts waited. Clients that a policy denies, and scanners, get an answer
+ * nowhere: one client alone counts only if another endpoint answers it.
+ */
+function isBelievable(attempts: readonly Attempt[], living: readonly Answered[]): boolean {
+  const beganMs = Math.min(...attempts.map(({ sinceMs }) => sinceMs))
+  const meanwhile = living.filter(({ atMs }) => atMs >= beganMs)
+  const clients = [...new Set(attempts.map(({ client }) => client))]
+  if (clients.length >= CLIENTS_MIN) return meanwhile.length > 0
+  return meanwhile.some(answered => clients.some(client => answered.clients.has(client)))
 }
