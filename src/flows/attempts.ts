@@ -183,7 +183,7 @@ function sinceAnswer(place: Octets, attempts: Attempts, answers: Answers): reado
  * nowhere: one client alone counts only if another endpoint answers it.
  */
 function isBelievable(attempts: readonly Attempt[], living: readonly Answered[]): boolean {
-  const beganMs = Math.min(...attempts.map(({ sinceMs }) => sinceMs))
+  const beganMs = attempts.reduce((first, { sinceMs }) => Math.min(first, sinceMs), Number.POSITIVE_INFINITY)
   const meanwhile = living.filter(({ atMs }) => atMs >= beganMs)
   const clients = [...new Set(attempts.map(({ client }) => client))]
   if (clients.length >= CLIENTS_MIN) return meanwhile.length > 0

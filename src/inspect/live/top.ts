@@ -201,7 +201,9 @@ function headLines(state: TopState): readonly string[] {
       : [[`most connections: ${largest.map(({ service, open }) => `${service} ${open}`).join(', ')}`]]),
     ...(refused.length === 0 ? [] : [[`refused: ${refused.map(refusedText).join(', ')}`]]),
     ...unansweredLine(state.unanswered),
-    ...(daemon === undefined || daemon.failedOver.length === 0 ? [] : [[`out for a time: ${failedOverText(daemon.failedOver)}`]]),
+    ...(daemon === undefined || daemon.failedOver.length === 0
+      ? []
+      : [[`out for a time: ${failedOverText(daemon.failedOver)}`]]),
     ...(daemon === undefined ? [] : [daemonTexts(daemon)]),
     ...(lost === 0 ? [] : [[`${lost} events lost: rates are too low`]]),
     ...notices.map(notice => [notice]),
