@@ -1,6 +1,7 @@
 import { privilegeHint } from '../base/errors.ts'
 import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { SnapshotEvent } from '../model/snapshot.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
@@ -190,12 +191,7 @@ class Daemon {
       share: () => this.#config.syncShare,
       full: table => this.#recorder?.record(conntrackFull(config.nodeName, table)),
     })
-    this.#failOver = failOverOf(this.#io, {
-      nodeName: config.nodeName,
-      metrics: this.#observer.metrics,
-      take: events => this.#intake.takeSilent(events),
-      tell: fact => this.#recorder?.record(fact),
-    })
+    this.#failOver = this.#openFailOver(config)
     this.#saved = this.#openSavedState(config)
     this.#condition = this.#openCondition(config)
     this.#prover = await openProver(config, {
@@ -347,6 +343,12 @@ class Daemon {
       },
       ports: () => this.#servers?.portsInUse ?? [],
     })
+  }
+
+  #openFailOver({ nodeName }: Config): FailOver | undefined {
+    const { metrics } = this.#observer
+    const take = (events: readonly SnapshotEvent[]) => this.#intake.takeSilent(events)
+    return failOverOf(this.#io, { nodeName, metrics, take, tell: this.#parts.tell })
   }
 
   #openSavedState(config: Config): SavedState | undefined {

@@ -1,23 +1,13 @@
 import type { Clock } from '../base/clock.ts'
-import { familyOf, type Ip } from '../base/ip.ts'
+import type { Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import type { ConntrackReader } from '../kernel/conntrack/client.ts'
-import {
-  decodeFlow,
-  decodeHead,
-  type Flow,
-  IPS_ASSURED,
-  IPS_SEEN_REPLY,
-  PROGRESS,
-  socketKey,
-} from '../kernel/conntrack/flow.ts'
-import { decodeRecord, type FlowRecord } from '../kernel/conntrack/record.ts'
+import { type Flow, IPS_SEEN_REPLY, socketKey } from '../kernel/conntrack/flow.ts'
+import { flowOf, progressOf, showsAnswer } from '../kernel/conntrack/progress.ts'
+import { decodeRecord } from '../kernel/conntrack/record.ts'
 import { answeredTimeout, type Timeouts } from '../kernel/conntrack/timeouts.ts'
 import { outMax } from '../model/balance.ts'
 import type { Protocol } from '../model/service.ts'
-import type { ByteView } from '../netlink/attribute.ts'
-import { type Message, nfSpan } from '../netlink/message.ts'
-import { readAttributes } from '../netlink/schema.ts'
 
 /*
  * Which endpoints leave connection attempts without an answer while others of their port answer, by entries of conntrack
@@ -85,7 +75,7 @@ export class AttemptReader {
     const since = new Map<Octets, number>()
     const found = new Map<Octets, Attempt[]>()
     await conntrack.dumpByReply({ isAnswered: false, isDnat: true }, (view, message) => {
-      const { status = 0, timeoutS } = readAttributes(view, PROGRESS, nfSpan(message))
+      const { status = 0, timeoutS } = progressOf(view, message)
       if ((status & IPS_SEEN_REPLY) !== 0 || timeoutS === undefined || since.size >= ATTEMPTS_MAX) return
       const record = decodeRecord(view, message)
       // The kernel forgets an INIT of SCTP after 3 s: few would be seen twice.
@@ -111,7 +101,7 @@ export class AttemptReader {
     const { conntrack, clock } = this.#options
     const found = new Map<Octets, Answered>()
     await conntrack.dumpByReply({ isAnswered: true, isDnat: true }, (view, message) => {
-      const progress = readAttributes(view, PROGRESS, nfSpan(message))
+      const progress = progressOf(view, message)
       if (!showsAnswer(progress) || progress.timeoutS === undefined) return
       const agoS = seconds(answeredTimeout(progress)) - progress.timeoutS
       if (agoS > RECENT_S) return
@@ -128,28 +118,6 @@ export class AttemptReader {
     return found
   }
 }
-
-function flowOf(view: ByteView, message: Message, { protocol, answerer }: FlowRecord): Flow {
-  return decodeFlow(view, message, { family: familyOf(answerer), protocol, ...decodeHead(view, message) })
-}
-
-/** TCP_CONNTRACK_* in which the last packet shows that the endpoint lives. A FIN or RST may be the client's alone. */
-const LIVING: ReadonlySet<number> = new Set([
-  2, // SYN_RECV
-  3, // ESTABLISHED; with data that nobody acknowledged, the kernel sets a shorter timeout
-  5, // CLOSE_WAIT
-  6, // LAST_ACK
-  7, // TIME_WAIT
-])
-
-/** A UDP client may go on sending where nobody answers any more: only entries that are not yet streams are fresh. */
-function showsAnswer({ status = 0, protocolInfo }: { status?: number | undefined; protocolInfo?: TcpInfo }) {
-  if ((status & IPS_SEEN_REPLY) === 0) return false
-  const tcp = protocolInfo?.tcp
-  return tcp === undefined ? (status & IPS_ASSURED) === 0 : LIVING.has(tcp.state ?? 0)
-}
-
-type TcpInfo = { readonly tcp?: { readonly state?: number | undefined } | undefined } | undefined
 
 /** The endpoints of one port of a Service in one family. */
 export interface PortPlaces {
