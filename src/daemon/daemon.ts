@@ -1,6 +1,7 @@
 import { privilegeHint } from '../base/errors.ts'
 import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { SnapshotEvent } from '../model/snapshot.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
@@ -14,6 +15,7 @@ import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reas
 import { type KubeProxyWatch, kubeProxyWatchOf } from './beside.ts'
 import { Cluster, recorderOf } from './cluster.ts'
 import { Configuration } from './configuration.ts'
+import { type FailOver, failOverOf } from './fail-over.ts'
 import { type Flows, flowsOf } from './flows.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
@@ -67,6 +69,7 @@ class Daemon {
   #recorder: EventRecorder | undefined
   #servers: Servers | undefined
   #flows: Flows | undefined
+  #failOver: FailOver | undefined
   #saved: SavedState | undefined
   #condition: NodeCondition | undefined
   #prover: DaemonProver | undefined
@@ -188,6 +191,7 @@ class Daemon {
       share: () => this.#config.syncShare,
       full: table => this.#recorder?.record(conntrackFull(config.nodeName, table)),
     })
+    this.#failOver = this.#openFailOver(config)
     this.#saved = this.#openSavedState(config)
     this.#condition = this.#openCondition(config)
     this.#prover = await openProver(config, {
@@ -226,6 +230,7 @@ class Daemon {
     // Their requests end with the client.
     const stopped = Promise.all([this.#condition?.stop(), this.#recorder?.stop()])
     await this.#flows?.stop()
+    await this.#failOver?.stop()
     await this.#prover?.stop()
     await this.#kubeProxy?.stop()
     await this.#unanswered?.stop()
@@ -340,6 +345,12 @@ class Daemon {
     })
   }
 
+  #openFailOver({ nodeName }: Config): FailOver | undefined {
+    const { metrics } = this.#observer
+    const take = (events: readonly SnapshotEvent[]) => this.#intake.takeSilent(events)
+    return failOverOf(this.#io, { nodeName, metrics, take, tell: this.#parts.tell })
+  }
+
   #openSavedState(config: Config): SavedState | undefined {
     return savedStateOf(config, {
       ...this.#io,
@@ -413,8 +424,9 @@ class Daemon {
     if (!isStale) this.#condition?.synced()
     this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
-    if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).forwards)
-      this.#flows?.offer(this.#intake.snapshot, table)
+    const mode = this.#activeMode && findMode(this.#activeMode.mode)
+    if (mode?.forwards !== true) this.#flows?.offer(this.#intake.snapshot, table)
+    this.#failOver?.offer(mode?.settings.failsOver === true ? { snapshot, table } : undefined)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table
     this.#written = NOTHING_WRITTEN

@@ -6,6 +6,7 @@ import {
   EMPTY_SNAPSHOT,
   type NodeInfo,
   type Snapshot,
+  type SnapshotEvent,
   type SourceEvent,
 } from '../model/snapshot.ts'
 import {
@@ -176,6 +177,11 @@ export class Intake {
 
   takeApiEndpoints(value: readonly ApiEndpoint[]): void {
     this.#become(applyEvents(this.#snapshot, [{ kind: 'ApiEndpoints', value }]))
+  }
+
+  /** Takes events about silent endpoints: no object of the source changes. */
+  takeSilent(events: readonly SnapshotEvent[]): void {
+    this.#become(applyEvents(this.#snapshot, events))
   }
 
   /** Offers the Snapshot again, with a new number: its readers now resolve it differently. */

@@ -1,6 +1,6 @@
 import { buildText } from '../base/build-info.ts'
 import { codeOf } from '../base/errors.ts'
-import { formatIp } from '../base/ip.ts'
+import { formatIp, formatIpPort } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { rfc3339 } from '../base/text.ts'
@@ -340,6 +340,7 @@ function adminPages(options: PagesOptions): AdminPages {
         ...progress(status),
         quarantined: status?.quarantined.length,
         services: status?.table?.services.size,
+        failedOver: failedOverJson(status?.snapshot),
         repairs: observer.repairs,
         commits: observer.receipts.lines.slice(-COMMITS_SHOWN),
       }
@@ -369,6 +370,17 @@ function adminPages(options: PagesOptions): AdminPages {
       ...snapshotJson(intake.snapshot),
     }),
   }
+}
+
+/** Endpoints that /status lists; the metric counts all. */
+const FAILED_OVER_SHOWN = 50
+
+/** Lists the endpoints that get no new connections because they left some without a reply. */
+function failedOverJson(snapshot: Snapshot | undefined) {
+  const all = [...(snapshot?.silent.entries() ?? [])].flatMap(([service, { endpoints }]) =>
+    endpoints.map(({ protocol, ip, port }) => ({ service, protocol, endpoint: formatIpPort(ip, port) })),
+  )
+  return all.slice(0, FAILED_OVER_SHOWN)
 }
 
 /** Says how well the daemon knows the objects. */

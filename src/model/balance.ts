@@ -8,6 +8,7 @@ import type {
   PortBalance,
   Service,
   ServiceBalance,
+  SilentEndpoint,
   WeightRule,
 } from './service.ts'
 
@@ -18,6 +19,8 @@ import type {
 
 export const BALANCE_ANNOTATION = 'kprobe.io/balance'
 export const WEIGHTS_ANNOTATION = 'kprobe.io/weights'
+export const FAIL_OVER_ANNOTATION = 'kprobe.io/fail-over'
+export const PASSIVE = 'passive'
 export const POLICIES: readonly BalancePolicy[] = ['random', 'maglev', 'maglev/5-tuple', 'local-first']
 
 const WEIGHT_RULE = /^(zone|node)=([^\s=:,]{1,253}):(\d{1,3})$/
@@ -29,6 +32,15 @@ export function readBalance(findings: Findings, annotations: unknown): { readonl
   const { [BALANCE_ANNOTATION]: word, [WEIGHTS_ANNOTATION]: text } = isJson(annotations) ? annotations : {}
   if (word === undefined && text === undefined) return {}
   return { balance: { policy: readPolicy(findings, word), weights: readWeights(findings, text) } }
+}
+
+export function readFailOver(findings: Findings, annotations: unknown): Pick<Service, 'failsOver'> {
+  const word = isJson(annotations) ? annotations[FAIL_OVER_ANNOTATION] : undefined
+  if (word === undefined) return {}
+  if (word === PASSIVE) return { failsOver: true }
+  const reason = `not a kind of fail-over; ${PASSIVE} is accepted; ignored`
+  refuse(findings, `metadata.annotations[${FAIL_OVER_ANNOTATION}]`, word, reason)
+  return {}
 }
 
 function readPolicy(findings: Findings, word: unknown): BalancePolicy | undefined {
@@ -98,6 +110,17 @@ function refuseBalance({ policy, weights }: ServiceBalance, mode: string, findin
     refuse(findings, `metadata.annotations[${WEIGHTS_ANNOTATION}]`, weightsText(weights), reason)
 }
 
+/** Tests whether silent endpoints of the Service are taken out: it requests that, and the mode does it. */
+export function failsOver(service: Service, balancing: Balancing | undefined, findings?: Findings): boolean {
+  if (service.failsOver !== true || balancing === undefined) return false
+  const mode = balancing.failOverRefusedBy
+  if (mode === undefined) return true
+  const reason = `${mode} mode has no fail-over: use nftables mode; ignored`
+  if (findings !== undefined)
+    refuse(findings, `metadata.annotations[${FAIL_OVER_ANNOTATION}]`, PASSIVE, reason)
+  return false
+}
+
 /** The text of the annotation. */
 export function weightsText(weights: readonly WeightRule[]): string {
   return weights.map(({ kind, name, weight }) => `${kind}=${name}:${weight}`).join(',')
@@ -110,20 +133,30 @@ export function weightOf(weights: readonly WeightRule[], { nodeName, zone }: End
   return by('node', nodeName) ?? by('zone', zone) ?? 1
 }
 
+/** How a list of endpoints is divided. */
+export interface Division {
+  /** Undefined for equal shares. */
+  readonly balance?: BalanceSettings | undefined
+  /** Those of the port's protocol. */
+  readonly silent?: readonly SilentEndpoint[] | undefined
+}
+
 /** Gives the endpoints of a list with their weights, without those of weight 0. */
 export function weighed(
   backends: readonly Backend[],
   traits: readonly EndpointTraits[],
-  balance: PortBalance,
+  division: Division,
 ): readonly Backend[] {
-  const weights = weightsIn(backends, traits, balance)
+  const weights = weightsIn(backends, traits, division)
   return backends.flatMap((backend, at) => {
     const weight = weights[at] ?? 0
     return weight === 0 ? [] : [weight === 1 ? backend : { ...backend, weight }]
   })
 }
 
-type Placed = Pick<Backend, 'local'>
+type Placed = Omit<Backend, 'weight'>
+
+const EQUAL: BalanceSettings = { policy: 'random', weights: NO_WEIGHTS }
 
 /**
  * Gives the weight of each endpoint of a list. Weights have no common divisor. Where every endpoint has weight 0, all are
@@ -132,13 +165,36 @@ type Placed = Pick<Backend, 'local'>
 export function weightsIn(
   backends: readonly Placed[],
   traits: readonly EndpointTraits[],
-  { policy, weights }: PortBalance,
+  { balance: { policy, weights } = EQUAL, silent = [] }: Division,
 ): readonly number[] {
   const given = traits.map(its => weightOf(weights, its))
   const own = given.some(weight => weight > 0) ? given : given.map(() => 1)
-  const all = policy === 'local-first' ? localFirst(own, backends, traits) : own
+  const heard = silent.length === 0 ? own : withoutSilent(own, backends, silent)
+  const all = policy === 'local-first' ? localFirst(heard, backends, traits) : heard
   const unit = all.reduce(commonDivisor, 0)
   return all.map(weight => weight / unit)
+}
+
+/**
+ * Gives how many endpoints of a list may be out at a time: a third, and of two endpoints one, because half of the connections
+ * would fail otherwise. Never the last one.
+ */
+export function outMax(endpoints: number): number {
+  return endpoints === 2 ? 1 : Math.floor(endpoints / 3)
+}
+
+/** Gives silent endpoints the weight 0, as many as may be out. */
+function withoutSilent(
+  weights: readonly number[],
+  backends: readonly Placed[],
+  silent: readonly SilentEndpoint[],
+): readonly number[] {
+  const used = weights.filter(weight => weight > 0).length
+  const found = silent
+    .map(({ ip, port }) => backends.findIndex(its => its.ip === ip && its.port === port))
+    .filter(at => (weights[at] ?? 0) > 0)
+  const out = new Set(found.slice(0, outMax(used)))
+  return weights.map((weight, at) => (out.has(at) ? 0 : weight))
 }
 
 /**

@@ -3,7 +3,7 @@ import { anyContains, type Family, familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { isOurs, type NodeContext } from './node-context.ts'
 import { type ApiServers, apiConflict, isTaken, type ServiceListeners, takenKeys } from './reserved.ts'
-import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
+import type { Protocol, Service, ServiceKey, ServicePortSpec, SilentEndpoints } from './service.ts'
 
 /** The Services that claim one address or port, sorted: nearly always one. */
 type Claimants = readonly ServiceKey[]
@@ -230,6 +230,7 @@ export interface AddressOwnership {
   readonly services: PersistentMap<Service>
   readonly claims: Claims
   readonly listeners: PersistentMap<ServiceListeners>
+  readonly silent: PersistentMap<SilentEndpoints>
 }
 
 /** Tests whether another Service claims one of the Service's ClusterIPs, too. */

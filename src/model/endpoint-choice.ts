@@ -9,6 +9,7 @@ import type {
   PortBalance,
   Service,
   ServicePortSpec,
+  SilentEndpoint,
   SliceList,
 } from './service.ts'
 
@@ -257,6 +258,8 @@ interface Selecting {
   readonly place: Place
   /** Undefined for equal shares. */
   readonly balance?: PortBalance | undefined
+  /** Silent endpoints of the Service, of any protocol; undefined for none. */
+  readonly silent?: readonly SilentEndpoint[] | undefined
 }
 
 /** The two lists a port may need; a list that no frontend uses stays empty. */
@@ -264,8 +267,8 @@ export function selectBackends(
   selecting: Selecting,
   needs: ListNeeds,
 ): Pick<PortFrontends, 'cluster' | 'local'> {
-  const { among, found, place, balance } = selecting
-  if (balance !== undefined) return weighedLists({ ...selecting, balance }, needs)
+  const { among, found, place, balance, silent } = selecting
+  if (balance !== undefined || silent !== undefined) return weighedLists(selecting, needs)
   const cluster: Backend[] = []
   const local: Backend[] = []
   for (const { endpoint, port } of among) {
@@ -281,7 +284,7 @@ export function selectBackends(
 }
 
 function weighedLists(
-  { among, found, place, balance }: Selecting & { readonly balance: PortBalance },
+  { among, found, place, balance, silent }: Selecting,
   needs: ListNeeds,
 ): Pick<PortFrontends, 'cluster' | 'local'> {
   const listOf = (isNeeded: boolean, verdictOf: typeof clusterVerdict) => {
@@ -292,7 +295,7 @@ function weighedLists(
       local: traits.nodeName === place.nodeName,
     }))
     const traits = chosen.map(({ endpoint }) => endpoint.traits)
-    return weighed(backends, traits, balance)
+    return weighed(backends, traits, { balance, silent })
   }
   return { cluster: listOf(needs.cluster, clusterVerdict), local: listOf(needs.local, localVerdict) }
 }

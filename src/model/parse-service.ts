@@ -1,6 +1,6 @@
 import { parseDurationMs } from '../base/duration.ts'
 import type { Ip } from '../base/ip.ts'
-import { readBalance } from './balance.ts'
+import { readBalance, readFailOver } from './balance.ts'
 import {
   type Findings,
   isAbsent,
@@ -82,6 +82,7 @@ export function parseService(watched: WatchedIdentity, pool = new ValuePool()): 
     tcpDrainMs: readTcpDrain(findings, metadata.annotations),
     ipvsScheduler: readIpvsScheduler(findings, metadata.annotations),
     ...readBalance(findings, metadata.annotations),
+    ...readFailOver(findings, metadata.annotations),
     proxyName,
     headless: isIdle ? undefined : headless,
     refusals: isIdle ? NO_REFUSALS : refusalsOf(findings),

@@ -29,7 +29,7 @@ import {
 import { type Findings, refuse } from './fields.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import type { PortBalance, Service, ServicePortSpec, SliceList } from './service.ts'
+import type { PortBalance, Service, ServicePortSpec, SilentEndpoint, SliceList } from './service.ts'
 
 export interface ServiceWork {
   readonly ownership: AddressOwnership
@@ -42,6 +42,8 @@ export interface ServiceWork {
   /** Undefined when there is only one port. */
   readonly firstPorts: FirstPorts | undefined
   readonly balance: PortBalance | undefined
+  /** Silent endpoints that are to get no connections; undefined for none. */
+  readonly silent: readonly SilentEndpoint[] | undefined
   /** Another Service may have a ClusterIP of this one. */
   readonly isContested: boolean
 }
@@ -57,11 +59,13 @@ interface PortWork {
 /** Undefined when others have every place that the port claims. */
 export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | undefined {
   const { service, ownership, balance } = work
+  const silent = work.silent?.filter(its => its.protocol === at.port.protocol)
   const { port, family, among } = at
   const found = survey(among, ownership.here)
   const frontends = frontendsOf(work, at, found)
   if (frontends.length === 0) return undefined
-  const lists = selectBackends({ among, found, place: ownership.here, balance }, needsOf(frontends))
+  const selecting = { among, found, place: ownership.here, balance, silent }
+  const lists = selectBackends(selecting, needsOf(frontends))
   const { name, protocol } = port
   const displayName = name === '' ? service.key : `${service.key}:${name}`
   return {

@@ -28,6 +28,8 @@ export interface Promises {
   readonly kubeProxyChains: boolean
   /** Connections are divided by kprobe.io/balance and kprobe.io/weights. */
   readonly balances: boolean
+  /** Silent endpoints get no connections where the Service has kprobe.io/fail-over. */
+  readonly failsOver: boolean
   /** Large lists of endpoints are chosen from by rounded numbers of slots. */
   readonly roundsShares: boolean
 }
@@ -42,5 +44,6 @@ export const USUAL_PROMISES: Promises = {
   masqueradesDirectly: false,
   kubeProxyChains: false,
   balances: true,
+  failsOver: true,
   roundsShares: true,
 }

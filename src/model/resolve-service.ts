@@ -1,5 +1,5 @@
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
-import { balanceOf } from './balance.ts'
+import { balanceOf, failsOver } from './balance.ts'
 import {
   type AddressOwnership,
   clusterIpOwner,
@@ -84,6 +84,9 @@ function begin(ownership: AddressOwnership, service: Service, slices: SliceList)
     taken: ownership.listeners.size === 0 ? undefined : takenKeys(ownership.listeners.get(service.key)),
     slices: withoutLoops(slices, service, findings),
     balance: balanceOf(service, ownership.here.options.balancing, findings),
+    silent: failsOver(service, ownership.here.options.balancing, findings)
+      ? ownership.silent.get(service.key)?.endpoints
+      : undefined,
     firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
     isContested: ownership.claims.contested > 0 && isContested(ownership, service),
   }

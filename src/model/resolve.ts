@@ -123,8 +123,8 @@ export function resolveAll<R>(
   touched: Touched,
   result: (changes: Changes) => R,
 ) {
-  const { services, listeners, slices } = snapshot
-  const ownership = { here, claims, services, listeners }
+  const { services, listeners, slices, silent } = snapshot
+  const ownership = { here, claims, services, listeners, silent }
   const changes: Changes = new Map()
   return stepsOver(touched, {
     each: ([key, service]) => {
@@ -148,6 +148,7 @@ function changedBetween(from: Snapshot, to: Snapshot): Touched {
       ...PersistentMap.changes(from.services, to.services),
       ...PersistentMap.changes(from.listeners, to.listeners),
       ...PersistentMap.changes(from.slices, to.slices),
+      ...PersistentMap.changes(from.silent, to.silent),
     ],
     to,
   )

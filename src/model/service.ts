@@ -45,6 +45,8 @@ export interface Service {
   readonly ipvsScheduler: string | undefined
   /** Annotations kprobe.io/balance and kprobe.io/weights; absent where the Service has neither. */
   readonly balance?: ServiceBalance | undefined
+  /** Annotation kprobe.io/fail-over is `passive`. */
+  readonly failsOver?: true
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
   /** Absent for Services with ClusterIPs, and for those that no named proxy serves. */
@@ -77,6 +79,8 @@ export interface Balancing {
   readonly policy: BalancePolicy
   /** The title of a mode that has only its own way: it refuses the annotations. */
   readonly refusedBy?: string
+  /** The title of a mode without fail-over, which refuses that annotation. */
+  readonly failOverRefusedBy?: string
 }
 
 export interface BalanceSettings {
@@ -89,6 +93,18 @@ export interface BalanceSettings {
 export interface PortBalance extends BalanceSettings {
   /** Equal on every node of the cluster: a hash of the Service's UID, or of its name where it has none. */
   readonly seed: number
+}
+
+/** An endpoint that leaves the connection attempts of this node without an answer, while others of its port answer. */
+export interface SilentEndpoint {
+  readonly protocol: Protocol
+  readonly ip: Ip
+  readonly port: number
+}
+
+/** The silent endpoints of a Service. Those that have been silent longest come first. */
+export interface SilentEndpoints {
+  readonly endpoints: readonly SilentEndpoint[]
 }
 
 /**

@@ -12,6 +12,7 @@ import type {
   Service,
   ServiceKey,
   ServicePortSpec,
+  SilentEndpoints,
   SliceList,
 } from './service.ts'
 
@@ -48,6 +49,8 @@ export interface Snapshot {
   readonly apiEndpoints: readonly ApiEndpoint[]
   /** Listeners by Service key; absent where no process of this node conflicts with the Service. */
   readonly listeners: PersistentMap<ServiceListeners>
+  /** Endpoints that leave attempts of this node unanswered, by Service key: kprobe.io/fail-over. */
+  readonly silent: PersistentMap<SilentEndpoints>
 }
 
 /**
@@ -66,6 +69,7 @@ export type SnapshotEvent =
   | SourceEvent
   | { readonly kind: 'ApiEndpoints'; readonly value: readonly ApiEndpoint[] }
   | { readonly kind: 'Listeners'; readonly key: ServiceKey; readonly value: ServiceListeners | undefined }
+  | { readonly kind: 'Silent'; readonly key: ServiceKey; readonly value: SilentEndpoints | undefined }
 
 /** The snapshot before the first event. */
 export const EMPTY_SNAPSHOT: Snapshot = {
@@ -78,6 +82,7 @@ export const EMPTY_SNAPSHOT: Snapshot = {
   localIps: [],
   apiEndpoints: [],
   listeners: PersistentMap.empty(),
+  silent: PersistentMap.empty(),
 }
 
 /**
@@ -91,6 +96,7 @@ export function applyEvents(snapshot: Snapshot, events: Iterable<SnapshotEvent>)
     slices: new Map(),
     serviceCidrs: new Map(),
     listeners: new Map(),
+    silent: new Map(),
     node,
     localIps,
     apiEndpoints,
@@ -105,6 +111,7 @@ export function applyEvents(snapshot: Snapshot, events: Iterable<SnapshotEvent>)
     localIps: settled(snapshot.localIps, news.localIps),
     apiEndpoints: settled(snapshot.apiEndpoints, news.apiEndpoints),
     listeners: snapshot.listeners.withOwn(news.listeners),
+    silent: snapshot.silent.withOwn(news.silent),
   }
   const before: Readonly<Record<string, unknown>> = { ...snapshot }
   const isSameSnapshot = Object.entries(next).every(([field, value]) => value === before[field])
@@ -117,6 +124,7 @@ interface News {
   readonly slices: Map<string, EndpointSlice | undefined>
   readonly serviceCidrs: Map<string, readonly Cidr[] | undefined>
   readonly listeners: Map<string, ServiceListeners | undefined>
+  readonly silent: Map<string, SilentEndpoints | undefined>
   node: NodeInfo | undefined
   localIps: readonly Ip[]
   apiEndpoints: readonly ApiEndpoint[]
@@ -144,6 +152,9 @@ function take(news: News, snapshot: Snapshot, event: SnapshotEvent): void {
       break
     case 'Listeners':
       news.listeners.set(event.key, settled(snapshot.listeners.get(event.key), event.value))
+      break
+    case 'Silent':
+      news.silent.set(event.key, settled(snapshot.silent.get(event.key), event.value))
       break
   }
 }

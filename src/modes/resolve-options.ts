@@ -13,10 +13,12 @@ export function resolveOptions(config: Config, memoryBytes?: number): ResolveOpt
     allowedLoadBalancerCidrs: config.allowedLoadBalancerCidrs,
     allowServiceExternalIps: config.allowServiceExternalIps,
     bindAddress: config.bindAddress,
-    balancing:
-      mode.settings.balances === true
+    balancing: {
+      ...(mode.settings.balances === true
         ? { policy: config.balance }
-        : { policy: 'random', refusedBy: mode.title },
+        : { policy: 'random', refusedBy: mode.title }),
+      ...(mode.settings.failsOver === true ? {} : { failOverRefusedBy: mode.title }),
+    },
     ...mode.resolving?.(config),
     memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs },
   }

@@ -1,6 +1,6 @@
 import { anyContains, type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
 import { type Octets, u16be } from '../base/octets.ts'
-import type { Service, ServiceBalance } from '../model/service.ts'
+import type { Protocol, Service, ServiceBalance } from '../model/service.ts'
 import { destinationsOf, type PortDestinations } from './endpoints.ts'
 import {
   clusterIpOf,
@@ -70,6 +70,7 @@ export class ClaimsDraft {
         family: this.#family,
         node: this.#here,
         balance: this.#balanceOf(service),
+        silent: this.#silentOf(service, port.protocol),
       })
       const fates = this.#fatesOf(service, found)
       const name = port.name === '' ? service.key : `${service.key}:${port.name}`
@@ -118,6 +119,14 @@ export class ClaimsDraft {
     const { policy = config.balance ?? 'random', weights = [] } = balance ?? {}
     const isUsual = policy === 'random' && weights.length === 0
     return isUsual || !promisesOf(config).balances ? undefined : { policy, weights }
+  }
+
+  /** The addresses and ports that get no connections as long as others are there. */
+  #silentOf({ key, failsOver }: Service, protocol: Protocol): readonly Octets[] {
+    const { config, snapshot } = this.#here
+    const silent = snapshot.silent.get(key)
+    if (silent === undefined || failsOver !== true || !promisesOf(config).failsOver) return []
+    return silent.endpoints.flatMap(its => (its.protocol === protocol ? [its.ip + u16be(its.port)] : []))
   }
 
   #fatesOf(service: Service, found: PortDestinations) {

@@ -25,6 +25,8 @@ interface Query {
   }
   /** Undefined for equal shares. */
   readonly balance?: ServiceBalance | undefined
+  /** Places of silent endpoints, those first that are to be out first. */
+  readonly silent?: readonly Octets[]
 }
 
 /** Selects endpoints: kube-proxy's CategorizeEndpoints, and KEP-1669 for those that terminate. */
@@ -41,7 +43,7 @@ export function destinationsOf(snapshot: Snapshot, service: Service, query: Quer
   const readyHere = ready.filter(isLocal)
   const local = readyHere.length > 0 ? readyHere : draining.filter(isLocal)
   const texts = (entries: readonly Entry[]) => entries.map(({ place }) => place)
-  const [all, own] = [cluster, local].map(entries => dividedBy(query.balance, entries, nodeName))
+  const [all, own] = [cluster, local].map(entries => dividedBy(query, entries))
   return {
     cluster: texts(all?.entries ?? cluster),
     local: texts(own?.entries ?? local),
@@ -63,7 +65,8 @@ function preferred(ready: readonly Entry[], nodeName: string, zone: string): rea
 
 interface Divided {
   readonly entries: readonly Entry[]
-  readonly shares: Shares
+  /** Undefined for equal shares. */
+  readonly shares: Shares | undefined
 }
 
 /** Rules for 16 or fewer slots are exact; others round by at most this part of a share. */
@@ -71,31 +74,50 @@ const ROUNDING_RANDOM = 0.013
 const ROUNDING_MAGLEV = 0.005
 
 /**
- * Divides the connections of a list: docs/balance.md. Endpoints of weight 0 get none while others are there, and with
- * `local-first` those of this node come first.
+ * Divides the connections of a list: docs/balance.md. Endpoints of weight 0 get none while others are there, silent ones
+ * get none within their bound, and with `local-first` those of this node come first.
  */
-function dividedBy(
-  balance: ServiceBalance | undefined,
-  entries: readonly Entry[],
-  nodeName: string,
-): Divided | undefined {
-  if (balance === undefined || entries.length === 0) return undefined
-  const { policy, weights } = balance
+function dividedBy({ balance, silent = [], node }: Query, entries: readonly Entry[]): Divided | undefined {
+  if ((balance === undefined && silent.length === 0) || entries.length === 0) return undefined
+  const { nodeName } = node.config
+  const { policy = 'random', weights = [] } = balance ?? {}
   const written = entries.map(({ endpoint: { traits } }) => {
     const ofNode = weights.find(({ kind, name }) => kind === 'node' && name === traits.nodeName)
     const ofZone = weights.find(({ kind, name }) => kind === 'zone' && name === traits.zone)
     return (ofNode ?? ofZone ?? { weight: 1 }).weight
   })
   const drained = written.every(weight => weight === 0)
-  const all = written.map(weight => (drained ? 1 : weight))
+  const all = withoutSilent(
+    entries,
+    written.map(weight => (drained ? 1 : weight)),
+    silent,
+  )
   const parts = policy === 'local-first' ? localFirst(entries, all, nodeName) : all
   const total = parts.reduce((sum, part) => sum + part, 0)
   const of = parts.map(part => part / total)
-  const tolerance = policy?.startsWith('maglev') === true ? ROUNDING_MAGLEV : ROUNDING_RANDOM
+  const tolerance = policy.startsWith('maglev') ? ROUNDING_MAGLEV : ROUNDING_RANDOM
   return {
     entries: entries.filter((_, at) => of[at] !== 0),
-    shares: { of: of.filter(share => share !== 0), tolerance },
+    shares: balance && { of: of.filter(share => share !== 0), tolerance },
   }
+}
+
+/** At most a third of the endpoints that get connections stop getting them, or one of two. */
+function withoutSilent(
+  entries: readonly Entry[],
+  weights: readonly number[],
+  silent: readonly Octets[],
+): readonly number[] {
+  const left = [...weights]
+  const serving = weights.filter(weight => weight !== 0).length
+  let room = serving === 2 ? 1 : Math.trunc(serving / 3)
+  for (const place of silent) {
+    const at = entries.findIndex(entry => entry.place === place)
+    if (room === 0 || at < 0 || left[at] === 0) continue
+    left[at] = 0
+    room--
+  }
+  return left
 }
 
 /** Of N endpoints on K nodes, N / K are a node's share; with less of its own, the rest of its connections goes elsewhere. */

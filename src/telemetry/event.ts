@@ -70,16 +70,26 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
   return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
 }
 
+/** `service` is `namespace/name:port`, `endpoint` `address:port`. */
+interface SilentEndpointFacts extends Readonly<Record<'service' | 'endpoint', string>> {
+  readonly pod?: string
+}
+
 /** An endpoint left more than half of its connections from this node without a reply, in two readings at conntrack. */
-export function endpointSilent(
-  nodeName: string,
-  its: Readonly<Record<'service' | 'endpoint', string>> & { readonly pod?: string },
-): EventFact {
+export function endpointSilent(nodeName: string, its: SilentEndpointFacts): EventFact {
   const { service, endpoint, pod } = its
   const where = podText(endpoint, pod)
   // Without numbers, which would make a new event of each reading.
   const note = `node ${nodeName}: endpoint ${where} of ${service} leaves most connections without a reply`
   return ofService(service.replace(/:.*$/, ''), 'EndpointSilent', 'TrackConnections', note)
+}
+
+/** An endpoint that leaves connections without a reply while others answer gets no new ones from this node for a time. */
+export function endpointOut(nodeName: string, its: SilentEndpointFacts): EventFact {
+  const { service, endpoint, pod } = its
+  const where = podText(endpoint, pod)
+  const note = `node ${nodeName}: endpoint ${where} of ${service} leaves connections without a reply while others answer; it gets no new ones from this node for a time`
+  return ofService(service.replace(/:.*$/, ''), 'EndpointOut', 'FailOver', note)
 }
 
 /** A packet whose fate in the kernel differs from that of Kubernetes' rules. */

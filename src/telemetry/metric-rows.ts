@@ -92,6 +92,12 @@ const WORK = {
   kprobe_drain_cut_connections_total: counter(
     'Connections cut because the drain time of their endpoint expired.',
   ),
+  kprobe_failed_over_endpoints: gauge(
+    'Endpoints that get no new connections from this node because they left some without a reply (kprobe.io/fail-over).',
+  ),
+  kprobe_fail_overs_total: counter(
+    'Endpoints taken out because they left connections without a reply (kprobe.io/fail-over).',
+  ),
   kprobe_conntrack_entries: gauge('Tracked connections.'),
   kprobe_conntrack_entries_limit: gauge('Maximum number of tracked connections (nf_conntrack_max).'),
   kprobe_conntrack_lost_total: counter(

@@ -29,6 +29,8 @@ const ENDPOINTS = [1, 2, 3, 4, 5].map(last => `10.180.0.${last}`)
 const VIP = '172.30.0.41'
 const CLIENTS = 150
 const EACH = 4
+/** 10,050 connections in all. */
+const MANY = 67
 const PEERS = fileURLToPath(new URL('balance-peers.mjs', import.meta.url))
 
 let planes: { readonly opened: KernelPlane; held: NftablesState; computed: Computed<NftablesState> }[] = []
@@ -166,8 +168,8 @@ async function program(balance: string, endpoints: readonly string[] = ENDPOINTS
 }
 
 /** Opens connections, and gives what asks for an answer on each: the endpoint, or an empty text where it is broken. */
-async function connections() {
-  const { ask, next } = peer('clients', ['keep', VIP, String(CLIENTS), String(EACH)])
+async function connections(each = EACH) {
+  const { ask, next } = peer('clients', ['keep', VIP, String(CLIENTS), String(each)])
   const answers = async (): Promise<readonly string[]> => {
     ask()
     return JSON.parse(await next())
@@ -181,7 +183,8 @@ describe('three nodes behind a router that changes its mind', () => {
   it('serve each connection by the same endpoint with maglev', async () => {
     route(0)
     await program('maglev')
-    const { first, answers } = await connections()
+    const { first, answers } = await connections(MANY)
+    expect(first).toHaveLength(CLIENTS * MANY)
     expect(new Set(first).size).toBe(ENDPOINTS.length)
     for (const shift of [1, 2]) {
       route(shift)

@@ -1,8 +1,8 @@
-import type { ConntrackReader, FlowVisitor } from '../../src/kernel/conntrack/client.ts'
-import type { FlowFilter } from '../../src/kernel/conntrack/flow.ts'
+import type { ConntrackReader, FlowVisitor, TakeEntry } from '../../src/kernel/conntrack/client.ts'
+import type { Flow, FlowFilter, ReplyFilter } from '../../src/kernel/conntrack/flow.ts'
 import { ByteWriter, viewOf } from '../../src/netlink/attribute.ts'
 import { readMessages } from '../../src/netlink/message.ts'
-import { appendNew, type Entry, flow } from '../unit/kernel/conntrack/flows.ts'
+import { appendNew, type Entry, entryText, flow, flowText } from '../unit/kernel/conntrack/flows.ts'
 
 interface Ways {
   /** Lists all entries, as Linux before 5.15 does. */
@@ -10,9 +10,10 @@ interface Ways {
 }
 
 /** A connection-tracking table that lists its entries as the kernel does. */
-export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByReply' | 'close'> {
+export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByReply' | 'delete' | 'close'> {
   entries: readonly Entry[]
   readonly dumps: string[] = []
+  readonly deleted: string[] = []
   failure: Error | undefined
   isTorn = false
   readonly #ways: Ways
@@ -22,7 +23,7 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
     this.#ways = ways
   }
 
-  async dumpByReply(isAnswered: boolean, take: Parameters<ConntrackReader['dumpAll']>[0]): Promise<boolean> {
+  async dumpByReply({ isAnswered }: ReplyFilter, take: TakeEntry): Promise<boolean> {
     this.dumps.push(isAnswered ? 'answered' : 'unanswered')
     if (this.failure !== undefined) throw this.failure
     const listed = this.entries.filter(
@@ -30,7 +31,7 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
     )
     for (const each of listed) {
       const out = new ByteWriter(256)
-      appendNew(out, each, 1)
+      appendNew(out, { ...each, id: 7 }, 1)
       const view = viewOf(out.written().slice())
       for (const message of readMessages(view)) take(view, message)
     }
@@ -47,6 +48,13 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
       if (isWanted(listed.destination, listed.destinationPort)) visit(listed)
     }
     return true
+  }
+
+  async delete(flows: readonly Flow[]): Promise<{ readonly deleted: number; readonly gone: number }> {
+    const texts = new Set(flows.map(flowText))
+    this.deleted.push(...texts)
+    this.entries = this.entries.filter(each => !texts.has(entryText(each)))
+    return { deleted: flows.length, gone: 0 }
   }
 
   async close(): Promise<void> {

@@ -7,7 +7,12 @@ import type { FrontendTable } from '../../src/model/frontend.ts'
 import type { NodePortSelection, ResolveOptions } from '../../src/model/node-context.ts'
 import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../src/model/snapshot.ts'
+import {
+  applyEvents,
+  EMPTY_SNAPSHOT,
+  type SnapshotEvent,
+  type SourceEvent,
+} from '../../src/model/snapshot.ts'
 import type { DetectorOption } from '../../src/modes/common/detector.ts'
 import { renderIptablesState } from '../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
@@ -244,9 +249,9 @@ function deletion(name: string): SourceEvent {
   }
 }
 
-function advance<State extends Stateful>(
+export function advance<State extends Stateful>(
   before: Computed<State>,
-  events: readonly SourceEvent[],
+  events: readonly SnapshotEvent[],
 ): Computed<State> {
   const { mode, config } = before
   const snapshot = applyEvents(before.resolved.snapshot, events)

@@ -18,6 +18,8 @@ export interface ModeSettings extends ModeFields {
   readonly countsConnections?: true
   /** Divides connections by kprobe.io/balance and kprobe.io/weights. A mode without it refuses these annotations. */
   readonly balances?: true
+  /** Takes silent endpoints out: kprobe.io/fail-over. A mode without it refuses the annotation. */
+  readonly failsOver?: true
   /** Flags of kube-proxy that decide the wanted state in this mode alone. Every mode checks them, as kube-proxy does. */
   readonly flags?: readonly FlagSpec[]
   /** Flags of kube-proxy for the pace of this mode. */

@@ -12,6 +12,7 @@ const SETTINGS: ModeSettings = {
   defaultSyncPeriod: 600_000_000_000n,
   countsConnections: true,
   balances: true,
+  failsOver: true,
   ownFlags: [LOG_FLAG],
   flagTexts: logFlagText,
 }

@@ -42,6 +42,7 @@ function* eventsOf(snapshot: Snapshot): Generator<unknown> {
   for (const object of objectsOf(snapshot, written)) yield object
   for (const [key, value] of snapshot.listeners.entries())
     yield { kind: 'Listeners', key, value: written(value) }
+  for (const [key, value] of snapshot.silent.entries()) yield { kind: 'Silent', key, value: written(value) }
 }
 
 function* objectsOf(snapshot: Snapshot, sliceJson: (slice: EndpointSlice) => unknown): Generator<unknown> {
@@ -120,6 +121,7 @@ const LISTS: Readonly<Record<string, readonly string[]>> = {
   ],
   EndpointSlice: ['ports', 'endpoints', 'refusals'],
   Listeners: ['taken'],
+  Silent: ['endpoints'],
 }
 
 function isEvent(event: unknown): event is SnapshotEvent {
@@ -182,7 +184,7 @@ function backendJson({ ip, port, local, weight }: Backend) {
 
 /**
  * The objects of a Snapshot as plain data that outlives this process: without labels, annotations, host names, and what
- * each process finds out itself, its addresses and listeners. The endpoints of the API server stay: before they are known
+ * each process finds out itself, its addresses, listeners and silent endpoints. The endpoints of the API server stay: before they are known
  * again, no Service may capture them.
  */
 export function savedObjects(snapshot: Snapshot): Iterable<unknown> {
@@ -273,6 +275,7 @@ function serviceIn(saved: Service, pool: ValuePool): Service {
     tcpDrainMs: saved.tcpDrainMs,
     ipvsScheduler: saved.ipvsScheduler,
     ...(saved.balance === undefined ? {} : { balance: saved.balance }),
+    ...(saved.failsOver === undefined ? {} : { failsOver: saved.failsOver }),
     proxyName: saved.proxyName,
     headless: saved.headless,
     refusals: saved.refusals,

@@ -1,5 +1,11 @@
 import { formatCidr, formatIp } from '../../base/ip.ts'
-import { BALANCE_ANNOTATION, WEIGHTS_ANNOTATION, weightsText } from '../../model/balance.ts'
+import {
+  BALANCE_ANNOTATION,
+  FAIL_OVER_ANNOTATION,
+  PASSIVE,
+  WEIGHTS_ANNOTATION,
+  weightsText,
+} from '../../model/balance.ts'
 import type { Json } from '../../model/fields.ts'
 import { SERVICE_LABEL, TRIGGER_TIME } from '../../model/parse.ts'
 import { REMOVAL_TAINT, ZONE_LABEL } from '../../model/parse-node.ts'
@@ -72,7 +78,7 @@ function affinity(timeoutSeconds: number): Json {
   return { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds } } }
 }
 
-function settingsOf({ proxyName, tcpDrainMs, ipvsScheduler, balance }: Service): Json {
+function settingsOf({ proxyName, tcpDrainMs, ipvsScheduler, balance, failsOver }: Service): Json {
   const annotations = {
     ...(tcpDrainMs === undefined
       ? {}
@@ -81,6 +87,7 @@ function settingsOf({ proxyName, tcpDrainMs, ipvsScheduler, balance }: Service):
     ...(balance === undefined || balance.weights.length === 0
       ? {}
       : { [WEIGHTS_ANNOTATION]: weightsText(balance.weights) }),
+    ...(failsOver === true ? { [FAIL_OVER_ANNOTATION]: PASSIVE } : {}),
     ...(ipvsScheduler === undefined ? {} : { [IPVS_SCHEDULER_ANNOTATION]: ipvsScheduler }),
   }
   return {

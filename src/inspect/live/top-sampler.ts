@@ -44,7 +44,14 @@ export interface DaemonState {
   readonly sourceAgeMs: number | undefined
   readonly error: string | undefined
   readonly repairs: number
+  /** Endpoints that get no new connections because they left some without a reply; 50 at most. */
+  readonly failedOver: readonly FailedOver[]
   readonly commits: readonly { readonly time: string; readonly reason: string; readonly changes: number }[]
+}
+
+interface FailedOver {
+  readonly service: string
+  readonly endpoint: string
 }
 
 /** How the sampler names Services; where `socket` is undefined, it reads no state of a daemon. */
@@ -283,6 +290,7 @@ export function daemonState(status: unknown): DaemonState {
     sourceAgeMs: numberAt(fieldOf(status, 'source'), 'silentMs'),
     error: error === '' ? undefined : error,
     repairs: numberAt(fieldOf(status, 'repairs'), 'passes') ?? 0,
+    failedOver: failedOverIn(status),
     commits: listAt(status, 'commits')
       .filter(isJson)
       .map(commit => ({
@@ -291,4 +299,18 @@ export function daemonState(status: unknown): DaemonState {
         changes: numberAt(commit, 'changes') ?? 0,
       })),
   }
+}
+
+/** Reads the endpoints that the page /status of a daemon lists as out. */
+export function failedOverIn(status: unknown): readonly FailedOver[] {
+  return listAt(status, 'failedOver').map(each => ({
+    service: textAt(each, 'service'),
+    endpoint: textAt(each, 'endpoint'),
+  }))
+}
+
+/** Names the first three. */
+export function failedOverText(all: readonly FailedOver[]): string {
+  const named = all.slice(0, 3).map(({ service, endpoint }) => `${service} ${endpoint}`)
+  return `${named.join(', ')}${all.length > named.length ? ', ...' : ''}`
 }

@@ -22,7 +22,7 @@ import {
   type TopView,
 } from './live-table.ts'
 import { rowsOf, type TopRow } from './top-rows.ts'
-import { type DaemonState, TopSampler, type TopState } from './top-sampler.ts'
+import { type DaemonState, failedOverText, TopSampler, type TopState } from './top-sampler.ts'
 import { isSilent, unansweredText } from './unanswered-rows.ts'
 
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
@@ -172,7 +172,7 @@ export function topText(
 /** Gives the meaning of a line: of one about a failure, and of a row most of whose connections had no reply. */
 function toneOf(line: string): Tone | undefined {
   if (/ had no reply | sync fails: |^sync fails: /.test(line)) return 'bad'
-  if (/ events lost: | quarantined \| /.test(line)) return 'warning'
+  if (/ events lost: | quarantined \| |^out for a time: /.test(line)) return 'warning'
   const [, unanswered, connections] = / (\d+)\/(\d+)(?: |$)/.exec(line) ?? []
   return unanswered !== undefined && Number(unanswered) * 2 > Number(connections) ? 'bad' : undefined
 }
@@ -201,6 +201,9 @@ function headLines(state: TopState): readonly string[] {
       : [[`most connections: ${largest.map(({ service, open }) => `${service} ${open}`).join(', ')}`]]),
     ...(refused.length === 0 ? [] : [[`refused: ${refused.map(refusedText).join(', ')}`]]),
     ...unansweredLine(state.unanswered),
+    ...(daemon === undefined || daemon.failedOver.length === 0
+      ? []
+      : [[`out for a time: ${failedOverText(daemon.failedOver)}`]]),
     ...(daemon === undefined ? [] : [daemonTexts(daemon)]),
     ...(lost === 0 ? [] : [[`${lost} events lost: rates are too low`]]),
     ...notices.map(notice => [notice]),

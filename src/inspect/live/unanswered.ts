@@ -72,7 +72,9 @@ export class UnansweredReader {
       const { conntrack } = this.#options
       const reading = new Reading(timeouts.seconds)
       await this.#learn()
-      let isWhole = await conntrack.dumpByReply(false, (...entry) => reading.takeUnanswered(...entry))
+      let isWhole = await conntrack.dumpByReply({ isAnswered: false }, (...entry) =>
+        reading.takeUnanswered(...entry),
+      )
       if (this.#mayBeTrouble(reading, names)) isWhole = (await this.#readAnswered(reading)) && isWhole
       const limits = [
         ...(timeouts.isKnown ? [] : [ASSUMED]),
@@ -97,7 +99,7 @@ export class UnansweredReader {
   }
 
   #readAnswered(reading: Reading): Promise<boolean> {
-    return this.#options.conntrack.dumpByReply(true, (...entry) => {
+    return this.#options.conntrack.dumpByReply({ isAnswered: true }, (...entry) => {
       const udp = reading.takeAnswered(...entry)
       if (udp !== undefined) this.#note(udp)
     })

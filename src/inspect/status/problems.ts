@@ -1,6 +1,7 @@
 import { ageText } from '../../base/duration.ts'
 import { count, rfc3339 } from '../../base/text.ts'
 import type { Finding } from '../../modes/mode.ts'
+import { failedOverText } from '../live/top-sampler.ts'
 import { isSilent, type UnansweredRow, unansweredText } from '../live/unanswered-rows.ts'
 import type { Problem } from './status-document.ts'
 import type { AbsentDaemon, ConntrackUse, DaemonFacts, StatusFacts } from './status-facts.ts'
@@ -38,6 +39,7 @@ function daemonProblems(daemon: DaemonFacts, wallMs: number): readonly Problem[]
     ...kernelProblems(daemon),
     ...sourceProblems(daemon),
     ...serviceProblems(daemon),
+    ...failOverProblems(daemon),
     ...repairProblems(daemon.repairs ?? [], wallMs),
     ...expiryProblems('certificate', daemon.certificateEndMs, wallMs),
     ...expiryProblems('token', daemon.tokenEndMs, wallMs),
@@ -105,6 +107,13 @@ function serviceProblems({ refused }: DaemonFacts): readonly Problem[] {
   return [
     { level: 'warning', kind: 'services-refused', text, hint, ...(service === undefined ? {} : { service }) },
   ]
+}
+
+function failOverProblems({ failedOver }: DaemonFacts): readonly Problem[] {
+  const service = failedOver[0]?.service
+  if (service === undefined) return []
+  const text = `${count(failedOver.length, 'endpoint')} without a reply, out for a time: ${failedOverText(failedOver)}`
+  return [{ level: 'warning', kind: 'failed-over', text, hint: `\`kprobe why ${service}\``, service }]
 }
 
 /** Names the last process that is known. A clock that was set back must not give an age below zero. */

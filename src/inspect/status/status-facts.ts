@@ -1,7 +1,7 @@
 import { fieldOf, listAt, numberAt, textAt } from '../../base/plain-data.ts'
 import type { RefusedPackets } from '../../daemon/refused-packets.ts'
 import type { RefusedCount } from '../../modes/refused.ts'
-import type { TableUser } from '../live/top-sampler.ts'
+import { type DaemonState, failedOverIn, type TableUser } from '../live/top-sampler.ts'
 import type { Unanswered } from '../live/unanswered-rows.ts'
 import type { RuleFindings } from '../programmed.ts'
 
@@ -82,6 +82,7 @@ export interface DaemonFacts {
     | { readonly services: number; readonly objects: number; readonly first: readonly RefusedField[] }
     | undefined
   readonly withoutEndpoint: { readonly services: number; readonly first: readonly string[] } | undefined
+  readonly failedOver: DaemonState['failedOver']
   readonly repairs: readonly RecentRepair[] | undefined
   /** The packets that the rules had refused one to two minutes ago; an age of 0 where that is not known. */
   readonly refusedBefore: NonNullable<RefusedPackets['before']>
@@ -112,6 +113,7 @@ export function daemonFacts({ config, status, health }: DaemonPages): DaemonFact
     families: listAt(health, 'families').map(String),
     refused: refusedFacts(fieldOf(health, 'refused')),
     withoutEndpoint: namedFacts(fieldOf(health, 'withoutEndpoint')),
+    failedOver: failedOverIn(status),
     repairs: repairFacts(fieldOf(status, 'repairs')),
     refusedBefore: refusedBefore(fieldOf(health, 'refusedPackets')),
     tokenEndMs: numberAt(credentials, 'tokenMs'),

@@ -1,5 +1,5 @@
 import type { Family } from '../../base/ip.ts'
-import { balanceOf, weightOf, weightsIn } from '../../model/balance.ts'
+import { balanceOf, failsOver, weightOf, weightsIn } from '../../model/balance.ts'
 import {
   type Candidate,
   candidatesOf,
@@ -10,7 +10,14 @@ import {
 } from '../../model/endpoint-choice.ts'
 import { type NodeContext, nodeContextOf, type ResolveOptions } from '../../model/node-context.ts'
 import { withoutLoops } from '../../model/resolve-service.ts'
-import type { EndpointTraits, Protocol, Service, ServiceKey } from '../../model/service.ts'
+import type {
+  EndpointTraits,
+  PortBalance,
+  Protocol,
+  Service,
+  ServiceKey,
+  SilentEndpoint,
+} from '../../model/service.ts'
 import type { Snapshot } from '../../model/snapshot.ts'
 
 interface ExplainQuery {
@@ -70,9 +77,9 @@ interface Listing {
   readonly verdictOf: (traits: EndpointTraits) => Verdict
 }
 
-/** Gives the verdict of each candidate, in the light of weights and of `local-first`. */
+/** Gives the verdict of each candidate, in the light of weights, of `local-first`, and of fail-over. */
 function weighedVerdicts(
-  { options }: ExplainQuery,
+  { options, snapshot, protocol }: ExplainQuery,
   service: Service,
   { candidates, here, verdictOf }: Listing,
 ): readonly Verdict[] {
@@ -82,19 +89,37 @@ function weighedVerdicts(
     key: service.key,
     refusals: undefined,
   })
-  if (balance === undefined) return verdicts
+  const silent = failsOver(service, options.balancing)
+    ? snapshot.silent.get(service.key)?.endpoints.filter(its => its.protocol === protocol)
+    : undefined
+  if (balance === undefined && silent === undefined) return verdicts
   const chosen = candidates.filter((_, at) => verdicts[at]?.isIn)
   const traits = chosen.map(({ endpoint }) => endpoint.traits)
-  const placed = traits.map(({ nodeName }) => ({ local: nodeName === here.nodeName }))
-  const weights = weightsIn(placed, traits, balance)
+  const placed = chosen.map(({ endpoint: { ip, traits }, port }) => ({
+    ip,
+    port,
+    local: traits.nodeName === here.nodeName,
+  }))
+  const weights = weightsIn(placed, traits, { balance, silent })
   const weightBy = new Map(chosen.map((candidate, at) => [candidate, weights[at]]))
   return verdicts.map((verdict, at): Verdict => {
     const candidate = candidates[at]
     const weight = candidate && weightBy.get(candidate)
-    if (weight === undefined || weight === 1) return verdict
+    if (candidate === undefined || weight === undefined || weight === 1) return verdict
     if (weight > 1) return { isIn: true, reason: `${verdict.reason}, with weight ${weight}` }
-    const drained = candidate !== undefined && weightOf(balance.weights, candidate.endpoint.traits) === 0
-    const why = drained ? 'drained by kprobe.io/weights' : 'not needed: this node has its share of endpoints'
-    return { isIn: false, reason: `${verdict.reason}, but ${why}` }
+    return { isIn: false, reason: `${verdict.reason}, but ${whyWithout(candidate, balance, silent)}` }
   })
+}
+
+/** Gives the reason for which an endpoint that was chosen has weight 0. */
+function whyWithout(
+  { endpoint, port }: Candidate,
+  balance: PortBalance | undefined,
+  silent: readonly SilentEndpoint[] = [],
+): string {
+  if (weightOf(balance?.weights ?? [], endpoint.traits) === 0) return 'drained by kprobe.io/weights'
+  const isSilent = silent.some(its => its.ip === endpoint.ip && its.port === port)
+  if (isSilent)
+    return 'out for a short time: it left connections of this node without a reply (kprobe.io/fail-over)'
+  return 'not needed: this node has its share of endpoints'
 }

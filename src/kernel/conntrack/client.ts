@@ -24,6 +24,7 @@ import {
   IPCTNL_MSG_CT_GET_STATS_CPU,
   IPCTNL_MSG_CT_NEW,
   messageType,
+  type ReplyFilter,
   STATS_CPU,
   STATS_GLOBAL,
   writeDelete,
@@ -49,11 +50,11 @@ export interface ConntrackClient {
 export interface ConntrackReader extends ConntrackClient {
   /** Visits all entries as `dump` does, and leaves their decoding to `take`; the bytes are valid until it returns. */
   dumpAll(take: TakeEntry): Promise<boolean>
-  /** Does so for the entries that were answered, or were not. Linux before 5.15 also visits the others. */
-  dumpByReply(isAnswered: boolean, take: TakeEntry): Promise<boolean>
+  /** Does so for these entries. Linux before 5.15 also visits the others. */
+  dumpByReply(filter: ReplyFilter, take: TakeEntry): Promise<boolean>
 }
 
-type TakeEntry = (view: ByteView, message: Message) => void
+export type TakeEntry = (view: ByteView, message: Message) => void
 
 export interface FlowVisitor {
   /** Returns whether to decode an entry with this original destination. Called for each that passes the filter. */
@@ -127,8 +128,8 @@ class NetlinkConntrackClient implements ConntrackReader {
     return this.#list(sequence => encodeRequest(IPCTNL_MSG_CT_GET, NLM_F_DUMP, sequence), take)
   }
 
-  dumpByReply(isAnswered: boolean, take: TakeEntry): Promise<boolean> {
-    return this.#list(sequence => encodeReplyDump(isAnswered, sequence), take)
+  dumpByReply(filter: ReplyFilter, take: TakeEntry): Promise<boolean> {
+    return this.#list(sequence => encodeReplyDump(filter, sequence), take)
   }
 
   #list(build: (sequence: number) => Uint8Array, take: TakeEntry): Promise<boolean> {

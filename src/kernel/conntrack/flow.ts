@@ -289,15 +289,22 @@ export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
   })
 }
 
-/**
- * Encodes IPCTNL_MSG_CT_GET for the entries of both families whose answerer has sent a packet, or has not. Linux before
- * 5.15 lists the others, too.
- */
-export function encodeReplyDump(isAnswered: boolean, sequence: number): Uint8Array {
+/** The entries of both families that a dump lists. */
+export interface ReplyFilter {
+  /** The answerer has sent a packet. */
+  readonly isAnswered: boolean
+  /** Only those whose destination a rule translated (IPS_DST_NAT). */
+  readonly isDnat?: true
+}
+
+/** Encodes IPCTNL_MSG_CT_GET for these entries. Linux before 5.15 lists the others, too. */
+export function encodeReplyDump({ isAnswered, isDnat }: ReplyFilter, sequence: number): Uint8Array {
+  const translated = isDnat === true ? IPS_DST_NAT : 0
+  const status = (isAnswered ? IPS_SEEN_REPLY : 0) | translated
   const head = { type: messageType(IPCTNL_MSG_CT_GET), flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
   return encodeMessage(head, out => {
     writeNfGenMsg(out.out, { family: NFPROTO_UNSPEC, resourceId: 0 })
-    writeAttributes(out, CONNTRACK, { status: isAnswered ? IPS_SEEN_REPLY : 0, statusMask: IPS_SEEN_REPLY })
+    writeAttributes(out, CONNTRACK, { status, statusMask: IPS_SEEN_REPLY | translated })
   })
 }
 

@@ -101,6 +101,7 @@ const IPTABLES_PROMISES: Promises = {
   masqueradesDirectly: false,
   kubeProxyChains: false,
   balances: false,
+  failsOver: false,
   roundsShares: false,
 }
 

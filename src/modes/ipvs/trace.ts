@@ -62,6 +62,7 @@ const IPVS_PROMISES: Promises = {
   bindsAddresses: true,
   masqueradesDirectly: true,
   balances: true,
+  failsOver: false,
   roundsShares: false,
 }
 

@@ -121,6 +121,8 @@ function readContents(table: Table): Contents {
   const nodePortIps: Octets[] = []
   const chains = new Map<number, string>()
   const lists = new Map<number, Map<Octets, number>>()
+  const numbers = new Map<number, number[]>()
+  const numbered = new Map<number, Octets>()
   const ranges = new Map<number, string[]>()
   for (const group of table.elements.values()) {
     for (const element of group) {
@@ -129,10 +131,16 @@ function readContents(table: Table): Contents {
       else if (set === 'cluster-ips') clusterIps.add(key)
       else if (set === 'nodeport-ips') nodePortIps.push(key)
       else if (set === 'dispatch' && typeof data === 'object') chains.set(readU32host(key), data.chain ?? '')
-      else if (ENDPOINTS_MAPS.has(set) && typeof data === 'string') countSlot(lists, readPairKey(key), data)
-      else if (set === 'ranges') append(ranges, (readU32host(key) & ID_MASK) >>> 0, rangeText(key))
+      else if (set === 'slots' && typeof data === 'string')
+        append(numbers, readPairKey(key).list, readU32host(data))
+      else if (ENDPOINTS_MAPS.has(set) && typeof data === 'string') {
+        const { list, slot } = readPairKey(key)
+        countSlot(lists, list, data)
+        if (slot === undefined) numbered.set(readU32host(key), data)
+      } else if (set === 'ranges') append(ranges, (readU32host(key) & ID_MASK) >>> 0, rangeText(key))
     }
   }
+  for (const [list, its] of numbers) countNumbered(lists, list, { numbers: its, numbered })
   for (const list of ranges.values()) list.sort()
   const everywhere = !table.sets.has('nodeport-ips')
   const places = frontends
@@ -156,14 +164,29 @@ function readContents(table: Table): Contents {
 type ListedEndpoints = ReadonlyMap<Octets, number>
 
 /** Slot 0 of a hashed list, which stands in for empty ones, counts as any other: a part of a thousandth. */
-function countSlot(
-  lists: Map<number, Map<Octets, number>>,
-  { list: id }: Pick<ReturnType<typeof readPairKey>, 'list'>,
-  data: Octets,
-): void {
+function countSlot(lists: Map<number, Map<Octets, number>>, id: number, data: Octets): void {
   const list = lists.get(id) ?? new Map<Octets, number>()
   list.set(data, (list.get(data) ?? 0) + 1)
   lists.set(id, list)
+}
+
+interface Numbered {
+  /** The number of each slot's endpoint. */
+  readonly numbers: readonly number[]
+  readonly numbered: ReadonlyMap<number, Octets>
+}
+
+/** Counts the slots of a list with session affinity, whose elements have each endpoint once, by its number. */
+function countNumbered(
+  lists: Map<number, Map<Octets, number>>,
+  id: number,
+  { numbers, numbered }: Numbered,
+): void {
+  lists.set(id, new Map([...(lists.get(id)?.keys() ?? [])].map(data => [data, 0])))
+  for (const number of numbers) {
+    const data = numbered.get(number)
+    if (data !== undefined) countSlot(lists, id, data)
+  }
 }
 
 function textOf(data: Octets): string {
@@ -182,8 +205,8 @@ function balanceOf(count: SlotCount, list: ListedEndpoints): Pick<RouteFields, '
     const policy = count.endsWith('h') ? 'maglev' : 'maglev/5-tuple'
     return { balance: `${policy}, ${Number.parseInt(count, 10)} slots` }
   }
+  if ([...list.values()].every(its => its === 1)) return {}
   const slots = [...list.values()].reduce((sum, its) => sum + its, 0)
-  if (slots === list.size) return {}
   const shares = [...list].map(([data, its]) => `${textOf(data)} ${Math.round((1_000 * its) / slots) / 10} %`)
   return { balance: `shares: ${shares.sort().join(', ')}` }
 }

@@ -3,7 +3,7 @@ import type { FlowSocket } from '../../../src/flows/ports.ts'
 import { socketKey } from '../../../src/kernel/conntrack/flow.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type SnapshotEvent } from '../../../src/model/snapshot.ts'
 import { ip } from '../../support/addresses.ts'
 import { socket } from '../kernel/conntrack/flows.ts'
 import { eventsOf, type Fields, OPTIONS, service, slice } from '../model/objects.ts'
@@ -13,13 +13,16 @@ export interface ViewWords {
   /** Of the Services that are no longer there. */
   readonly remove?: readonly string[]
   readonly options?: Partial<ResolveOptions>
+  /** After those of the objects. */
+  readonly events?: readonly SnapshotEvent[]
 }
 
 /** The view after these objects, on top of an earlier one. */
 export function view(objects: readonly unknown[], before?: Resolved, words: ViewWords = {}): Resolved {
-  const events: SourceEvent[] = eventsOf(objects)
+  const events: SnapshotEvent[] = [...eventsOf(objects)]
   for (const key of words.remove ?? []) events.push({ kind: 'Service', key, value: undefined })
   if (words.localIps !== undefined) events.push({ kind: 'LocalIps', value: words.localIps.map(ip) })
+  events.push(...(words.events ?? []))
   const snapshot = applyEvents(before?.snapshot ?? EMPTY_SNAPSHOT, events)
   const options = { ...OPTIONS, allowServiceExternalIps: true, ...words.options }
   return finish(resolve(options, before, snapshot))

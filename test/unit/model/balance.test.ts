@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
 import type { ElementGroup } from '../../../src/kernel/nft/state.ts'
-import { balanceOf, weighed } from '../../../src/model/balance.ts'
+import { balanceOf, failsOver, outMax, weighed } from '../../../src/model/balance.ts'
 import type { Findings } from '../../../src/model/fields.ts'
 import type { Backend } from '../../../src/model/frontend.ts'
 import type { BalancePolicy, Service } from '../../../src/model/service.ts'
-import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
+import { advance, change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
 import { expectTraced } from '../../support/play-traced.ts'
 import { BY_RULES } from '../../support/players.ts'
 import { proofOf } from '../../support/proof.ts'
@@ -42,7 +42,9 @@ function weightsOf(
     conditions: { ready: true, serving: true, terminating: false },
     hints: { forZones: [], forNodes: [] },
   }))
-  const kept = weighed(list, traits, { policy, weights: balance?.weights ?? [], seed: 1 })
+  const kept = weighed(list, traits, {
+    balance: { policy, weights: balance?.weights ?? [] },
+  })
   return list.map(its => {
     const found = kept.find(({ ip: address }) => address === its.ip)
     return found && (found.weight ?? 1)
@@ -76,6 +78,23 @@ describe('annotations about balance', () => {
     )
   })
 
+  it('ask for fail-over by one word', () => {
+    expect(servedWith({ 'kprobe.io/fail-over': 'passive' })?.failsOver).toBe(true)
+    const other = servedWith({ 'kprobe.io/fail-over': 'active' })
+    expect([other?.failsOver, other?.refusals.map(({ field }) => field)]).toEqual([
+      undefined,
+      [`${ANNOTATIONS}[kprobe.io/fail-over]`],
+    ])
+  })
+
+  it('are refused by a mode without fail-over', () => {
+    const service = servedWith({ 'kprobe.io/fail-over': 'passive' })
+    const findings: Findings = { kind: 'Service', key: 'ns1/web', refusals: undefined }
+    const balancing = { policy: 'random', failOverRefusedBy: 'IPVS' } as const
+    expect(service && failsOver(service, balancing, findings)).toBe(false)
+    expect(findings.refusals?.[0]?.reason).toContain('IPVS mode has no fail-over')
+  })
+
   it('are refused by a mode that has one way to balance', () => {
     const service = servedWith({ 'kprobe.io/balance': 'maglev', 'kprobe.io/weights': 'zone=a:3' })
     const findings: Findings = { kind: 'Service', key: 'ns1/web', refusals: undefined }
@@ -107,6 +126,42 @@ describe('weights', () => {
     ],
   ])('of %s', (_, nodes, policy, weights, expected) => {
     expect(weightsOf(nodes, policy, weights)).toEqual(expected)
+  })
+})
+
+describe('silent endpoints', () => {
+  it('are out one of two, and a third of more', () => {
+    expect([0, 1, 2, 3, 5, 6, 9].map(outMax)).toEqual([0, 0, 1, 1, 1, 2, 3])
+  })
+
+  it.each<[string, Words]>([
+    ['a third at most, the first ones', { size: 7, silent: [4, 1, 2], left: [0, 2, 3, 5, 6] }],
+    ['one of two', { size: 2, silent: [1, 0], left: [0] }],
+    ['never the only one', { size: 1, silent: [0], left: [0] }],
+    ['never the last one that is not drained', { size: 3, silent: [0], weights: 'zone=b:0', left: [0] }],
+    ['none of another protocol', { size: 3, silent: [0], protocol: 'UDP', left: [0, 1, 2] }],
+    ['one that is not listed', { size: 3, silent: [9], left: [0, 1, 2] }],
+    ['those of weighted slots', { size: 3, silent: [2], weights: 'zone=a:3', left: [0, 1] }],
+    ['those of a table', { size: 4, silent: [2], policy: 'maglev', left: [0, 1, 3] }],
+    ['none of a Service that did not ask', { size: 3, silent: [0], isAsking: false, left: [0, 1, 2] }],
+  ])('get no slots, which the proof agrees with: %s', (_, words) => {
+    const { left, size, silent, policy, weights, protocol = 'TCP', isAsking = true } = words
+    const at = (index: number) => `10.180.0.${index + 1}`
+    const annotations = {
+      ...(isAsking && { 'kprobe.io/fail-over': 'passive' }),
+      ...(policy && { 'kprobe.io/balance': policy }),
+      ...(weights && { 'kprobe.io/weights': weights }),
+    }
+    const computed = change(computeIn(NFTABLES, {}, LOCAL_IPS), webOf(annotations, size))
+    const endpoints = silent.map(index => ({ protocol, ip: ip(at(index)), port: 80 }))
+    const { resolved, state } = advance(computed, [{ kind: 'Silent', key: 'ns1/web', value: { endpoints } }])
+    const [port] = resolved.table.services.get('ns1/web')?.ports ?? []
+    expect(port?.cluster.map(({ ip: address }) => address)).toEqual(left.map(index => ip(at(index))))
+    const { tables } = state.ruleset
+    expect(proofOf({}, resolved.snapshot, tables)).toMatchObject({ wrong: 0, unknown: 0 })
+    const whole = computed.resolved.table.services.get('ns1/web')?.ports[0]?.cluster
+    const isChanged = left.length !== whole?.length
+    expect(proofOf({}, computed.resolved.snapshot, tables).wrong > 0).toBe(isChanged)
   })
 })
 
@@ -182,5 +237,41 @@ it('the proof finds an endpoint that gets nothing, however small its share', () 
     /^10\.180\.0\.51:80 gets 0 %/,
   )
 })
+
+interface Words {
+  readonly size: number
+  /** Positions of endpoints, as `left`. */
+  readonly silent: readonly number[]
+  readonly left: readonly number[]
+  readonly policy?: BalancePolicy
+  readonly weights?: string
+  readonly protocol?: 'TCP' | 'UDP'
+  readonly isAsking?: boolean
+}
+
+/** Endpoints at 10.180.0.1 and on, the first in zone a, all others in zone b. */
+function webOf(annotations: object, size: number) {
+  const names = { namespace: 'ns1', name: 'web' }
+  const ports = [{ name: 'p80', port: 80, protocol: 'TCP' }]
+  const spec = { clusterIP: '172.30.0.41', clusterIPs: ['172.30.0.41'], ports }
+  const endpoints = Array.from({ length: size }, (_, at) => ({
+    addresses: [`10.180.0.${at + 1}`],
+    zone: at === 0 ? 'a' : 'b',
+  }))
+  return {
+    objects: [
+      { apiVersion: 'v1', kind: 'Service', metadata: { ...names, annotations }, spec },
+      {
+        apiVersion: 'discovery.k8s.io/v1',
+        kind: 'EndpointSlice',
+        metadata: { ...names, labels: { 'kubernetes.io/service-name': 'web' } },
+        addressType: 'IPv4',
+        endpoints,
+        ports,
+      },
+    ],
+    remove: [],
+  }
+}
 
 const NOTHING = { objects: [], remove: [] }

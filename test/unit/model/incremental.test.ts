@@ -7,7 +7,7 @@ import { needsOf } from '../../../src/model/endpoint-choice.ts'
 import type { Backend, FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type SnapshotEvent } from '../../../src/model/snapshot.ts'
 import { cidr, ip } from '../../support/addresses.ts'
 import { IS_QUICK, runs } from '../../support/runs.ts'
 import {
@@ -58,6 +58,8 @@ const anyService = fc
       {},
       { 'kprobe.io/balance': 'local-first' },
       { 'kprobe.io/balance': 'maglev', 'kprobe.io/weights': 'zone=a:2,node=there:0' },
+      { 'kprobe.io/fail-over': 'passive' },
+      { 'kprobe.io/fail-over': 'passive', 'kprobe.io/balance': 'local-first' },
     ),
     type: fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer'),
   })
@@ -144,30 +146,47 @@ const anyNode = fc
   })
   .map(({ ips, zone }) => node(zone === undefined ? { ips } : { ips, zone }))
 
-const anyEvent: fc.Arbitrary<SourceEvent> = fc.oneof(
+const anySilence = fc
+  .record({
+    key: name.map(its => `ns/${its}`),
+    endpoints: fc.array(
+      fc.record({
+        protocol: fc.constantFrom('TCP', 'UDP'),
+        ip: fc.constantFrom('10.1.0.1', '10.1.0.2', '10.1.0.3').map(ip),
+        port: fc.constantFrom(8080, 8081),
+      }),
+      { maxLength: 3 },
+    ),
+  })
+  .map(({ key, endpoints }): SnapshotEvent => {
+    return { kind: 'Silent', key, value: endpoints.length === 0 ? undefined : { endpoints } }
+  })
+
+const anyEvent: fc.Arbitrary<SnapshotEvent> = fc.oneof(
   { weight: 6, arbitrary: anyService.map(object => oneEvent(object)) },
   { weight: 6, arbitrary: anySlice.map(object => oneEvent(object)) },
   {
     weight: 2,
-    arbitrary: name.map((key): SourceEvent => ({ kind: 'Service', key: `ns/${key}`, value: undefined })),
+    arbitrary: name.map((key): SnapshotEvent => ({ kind: 'Service', key: `ns/${key}`, value: undefined })),
   },
   {
     weight: 2,
     arbitrary: fc
       .constantFrom('s1', 's2', 's3')
-      .map((key): SourceEvent => ({ kind: 'EndpointSlice', key: `ns/${key}`, value: undefined })),
+      .map((key): SnapshotEvent => ({ kind: 'EndpointSlice', key: `ns/${key}`, value: undefined })),
   },
+  { weight: 2, arbitrary: anySilence },
   { weight: 1, arbitrary: anyNode.map(object => oneEvent(object)) },
-  { weight: 1, arbitrary: fc.constant<SourceEvent>({ kind: 'Node', key: 'here', value: undefined }) },
+  { weight: 1, arbitrary: fc.constant<SnapshotEvent>({ kind: 'Node', key: 'here', value: undefined }) },
   {
     weight: 1,
     arbitrary: fc
       .subarray(['10.0.0.7', '192.168.1.7', '127.0.0.1'])
-      .map((ips): SourceEvent => ({ kind: 'LocalIps', value: ips.map(ip) })),
+      .map((ips): SnapshotEvent => ({ kind: 'LocalIps', value: ips.map(ip) })),
   },
 )
 
-function oneEvent(object: Fields): SourceEvent {
+function oneEvent(object: Fields): SnapshotEvent {
   const [event] = eventsOf([object])
   if (event === undefined) throw new Error('no event')
   return event
@@ -187,7 +206,7 @@ const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
     undefined,
     { policy: 'random' },
     { policy: 'local-first' },
-    { policy: 'random', refusedBy: 'iptables' },
+    { policy: 'random', refusedBy: 'iptables', failOverRefusedBy: 'iptables' },
   ),
   allowedExternalCidrs: fc.constantFrom([], [], [cidr('192.0.2.0/31')]),
   allowedLoadBalancerCidrs: fc.constantFrom([], [], [cidr('192.0.2.2/32')]),
@@ -316,8 +335,8 @@ function places({ ip: at, port: number, local }: Backend): string {
 }
 
 /** What an event is about. */
-function subject(event: SourceEvent): string {
-  return event.kind === 'LocalIps' ? event.kind : `${event.kind}/${event.key}`
+function subject(event: SnapshotEvent): string {
+  return 'key' in event ? `${event.kind}/${event.key}` : event.kind
 }
 
 /** What planes rely on. */

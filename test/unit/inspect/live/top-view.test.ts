@@ -298,6 +298,7 @@ describe('daemonState', () => {
     ).toEqual({
       mode: 'no',
       services: undefined,
+      failedOver: [],
       quarantined: 0,
       sourceAgeMs: undefined,
       error: undefined,

@@ -49,7 +49,7 @@ function rig(from: readonly string[], held = true) {
     snapshot: () => ({}),
     held: () => (held ? resolved : undefined),
   }
-  const flows = new PageFlows(source, take => table.dumpByReply(true, take))
+  const flows = new PageFlows(source, take => table.dumpByReply({ isAnswered: true }, take))
   return { clock, table, flows, read: (query = '') => flows.read(new URLSearchParams(query)) }
 }
 

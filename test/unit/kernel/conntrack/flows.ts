@@ -12,6 +12,7 @@ import {
   IPS_SEEN_REPLY,
   messageType,
   PROGRESS,
+  REST,
   TUPLE,
 } from '../../../../src/kernel/conntrack/flow.ts'
 import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
@@ -52,6 +53,8 @@ export interface Entry {
   readonly timeoutS: number
   /** TCP_CONNTRACK_*; undefined for the state of an entry that no packet has made. */
   readonly tcpState: number | undefined
+  /** CTA_ID, which the kernel gives; undefined in what is put into the kernel. */
+  readonly id?: number
 }
 
 interface EntryWords {
@@ -131,7 +134,7 @@ export function entryText({ protocol, from, to, answeredBy }: Entry): string {
 /** IPCTNL_MSG_CT_NEW: an entry as if packets had made it. */
 export function appendNew(
   out: ByteWriter,
-  { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat, timeoutS, tcpState }: Entry,
+  { protocol, from, to, answeredBy, zone, isHalfOpen, isDnat, timeoutS, tcpState, id }: Entry,
   sequence: number,
 ): void {
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
@@ -144,6 +147,7 @@ export function appendNew(
   const status = isHalfOpen ? IPS_CONFIRMED : STATUS
   const attributes = new AttributeWriter(out)
   writeAttributes(attributes, CONNTRACK, { original, reply, status, timeoutS, zone })
+  if (id !== undefined) writeAttributes(attributes, REST, { id })
   if (tcpState !== undefined)
     writeAttributes(attributes, PROGRESS, { protocolInfo: { tcp: { state: tcpState } } })
   if (isDnat) {

@@ -15,6 +15,8 @@ import { renderState } from '../../../../src/modes/nftables/render.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/settings.ts'
 import { kernelRows } from '../../../../src/modes/nftables/show.ts'
 import { EMPTY_STATE } from '../../../../src/modes/nftables/state.ts'
+import { endpoint, serviceOf, sliceOf } from '../../../support/objects.ts'
+import { change, computeIn, NFTABLES } from '../../../support/pipeline.ts'
 
 const FOLDER = fileURLToPath(new URL('../../../../deploy/examples/', import.meta.url))
 
@@ -89,6 +91,16 @@ describe('kernelRows', () => {
     }))
     const actions = new Set(kernelRows(strange).map(({ action }) => action.split(':')[0]))
     expect([...actions].sort()).toEqual(['undefined', 'unknown'])
+  })
+
+  it.each([{}, { sessionAffinity: 'ClientIP' }])('gives the shares of weights with %j', spec => {
+    const metadata = { namespace: 'ns', name: 'web', annotations: { 'kprobe.io/weights': 'node=n1:3' } }
+    const pods = [endpoint('10.1.0.1', { nodeName: 'n1' }), endpoint('10.1.0.2', { nodeName: 'n2' })]
+    const objects = [serviceOf('web', '10.96.0.1', spec, { metadata }), sliceOf('web', pods)]
+    const { state } = change(computeIn(NFTABLES, {}, []), { objects })
+    expect(kernelRows(state.ruleset.tables)).toMatchObject([
+      { frontend: '10.96.0.1:80', balance: 'shares: 10.1.0.1:8080 75 %, 10.1.0.2:8080 25 %' },
+    ])
   })
 })
 
