@@ -3,22 +3,31 @@
 //   node test/bench-cluster/run.mjs [kube-proxy|kprobe|both] [SERVICESxENDPOINTS ...]
 //   node test/bench-cluster/run.mjs table [--runs=N] [--beside=TEXT] [SIZES]
 //       both in two modes, by turns: docs/benchmarks.md. TEXT says what else runs on the machine
+// --kube-proxy=1.36.3 takes that version from kube-proxy-1.36/ instead of the one of test/reference.
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { cpus, release } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { build } from 'esbuild'
+import { buildPrograms, CACHE, kubernetesFlags, requiredVersion } from '../support/go-programs.mjs'
 import { requireBuild } from '../support/require-build.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
 const out = join(root, '.cache/bench-cluster')
 const bundle = join(out, 'cluster.mjs')
+const KUBE_PROXY = '--kube-proxy='
 
 requireBuild()
 const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
 if (reference.status !== 0) process.exit(reference.status ?? 1)
+
+const args = process.argv.slice(2).filter(arg => !arg.startsWith(KUBE_PROXY))
+const [version] = process.argv
+  .filter(arg => arg.startsWith(KUBE_PROXY))
+  .map(arg => arg.slice(KUBE_PROXY.length))
+const older = version === undefined ? {} : { KUBEBUILDER_ASSETS: await buildOlder(version) }
 
 const missing = ['nft', 'iptables-nft-save', 'cc', 'unshare'].filter(
   tool => spawnSync(tool, ['--version']).error !== undefined,
@@ -55,12 +64,27 @@ console.log(
 )
 if (!isRoot)
   console.log('without root, nft cannot force its send buffer: kube-proxy may fail at the larger size')
-const run = spawnSync('unshare', [namespace, process.execPath, bundle, ...process.argv.slice(2)], {
+const run = spawnSync('unshare', [namespace, process.execPath, bundle, ...args], {
   cwd: root,
   stdio: 'inherit',
-  env: { ...process.env, KPROBE_ROOT: root, KPROBE_BENCH_BUNDLE: bundle },
+  env: { ...process.env, ...older, KPROBE_ROOT: root, KPROBE_BENCH_BUNDLE: bundle },
 })
 process.exit(run.status ?? 1)
+
+/** Gives the folder of that kube-proxy, which goes before the one of test/reference. */
+async function buildOlder(wanted) {
+  const module = join(here, 'kube-proxy-1.36')
+  const known = requiredVersion(module, 'k8s.io/kubernetes')
+  if (known !== `v${wanted}`) {
+    console.error(`--kube-proxy=${wanted}: ${module} has ${known}`)
+    process.exit(1)
+  }
+  const folder = join(CACHE, 'reference', `kube-proxy-${known}`)
+  const program = { name: 'kube-proxy', module, main: '.', ldflags: kubernetesFlags(known) }
+  const status = await buildPrograms({ programs: [program], folder })
+  if (status !== 0) process.exit(status)
+  return folder
+}
 
 /** Programs and files are found beside the sources that use them, bundled or not. */
 function whereTheSourceIs() {

@@ -4,6 +4,7 @@ import { cpus, loadavg, release } from 'node:os'
 import { join } from 'node:path'
 import type { ClusterSize } from '../bench/cluster.ts'
 import { median } from '../bench/report.ts'
+import { requireBinaries } from '../support/reference/binaries.ts'
 import { FIGURES, type Figure, type Measured, type Run } from './measure.ts'
 import type { PathFigures } from './path.ts'
 import { type Bars, barPlot } from './plot.ts'
@@ -22,6 +23,8 @@ export interface Scene {
   readonly date: string
   readonly commit: string
   readonly machine: string
+  /** Its version. */
+  readonly kubeProxy: string
   /** Of the last minute before it: what ran beside it. */
   readonly load: number
   /** What ran on the machine meanwhile, in words. */
@@ -80,9 +83,16 @@ export function sceneNow(beside?: string): Scene {
       `Linux ${release()}`,
       `Node.js ${process.versions.node}`,
     ].join(', '),
+    kubeProxy: kubeProxyVersion(),
     load: loadavg()[0] ?? 0,
     ...(beside === undefined ? {} : { beside }),
   }
+}
+
+function kubeProxyVersion(): string {
+  // "Kubernetes v1.37.2"
+  const printed = execFileSync(requireBinaries().kubeProxy, ['--version'], { encoding: 'utf8' })
+  return printed.trim().replace(/^Kubernetes v/, '')
 }
 
 /** Writes results and page of all sizes that were measured so far. */
@@ -104,9 +114,10 @@ function rank({ services }: ClusterSize): number {
 const HEAD: readonly string[] = [
   '# Benchmarks',
   '',
-  '`npm run bench:cluster -- table` makes this page: kprobe and kube-proxy 1.36.3, each in two modes, on the',
-  'same real API server and the same objects, in a network namespace of their own. With sizes as arguments',
-  '(`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures.',
+  '`npm run bench:cluster -- table` makes this page: kprobe and kube-proxy, each in two modes, on the same real',
+  'API server and the same objects, in a network namespace of their own. With sizes as arguments',
+  '(`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures. kube-proxy is that of',
+  '`test/reference`, or 1.36.3 with `--kube-proxy=1.36.3`; each section names its version.',
   '[Decision 0023](decisions/0023-cost-of-the-process.md) says what the figures of kprobe consist of.',
   '',
   "First packets in iptables mode: below, first, middle and last are Services by address. In kprobe's list they stand",
@@ -116,7 +127,7 @@ const HEAD: readonly string[] = [
   '| | first | middle | last | no Service |',
   '| --- | ---: | ---: | ---: | ---: |',
   '| 1,000 x 10: kprobe | 4,780 | 7,250 | 9,422 | 8,103 |',
-  '| 1,000 x 10: kube-proxy | 4,757 | 13,222 | 21,419 | 20,298 |',
+  '| 1,000 x 10: kube-proxy 1.36.3 | 4,757 | 13,222 | 21,419 | 20,298 |',
   '| 10,000 x 2: kprobe | 4,435 | 26,396 | 48,622 | 46,639 |',
   '| 10,000 x 2: the same rules by `iptables-nft-restore`, as kube-proxy loads them | 4,391 | 86,726 | 162,180 | 160,950 |',
   '',
@@ -157,13 +168,16 @@ function section({ size, scene, measured }: SizeResult): readonly string[] {
   ]
 }
 
-function sceneText({ date, commit, machine, load, beside }: Scene, runs: number): readonly string[] {
+function sceneText(
+  { date, commit, machine, kubeProxy, load, beside }: Scene,
+  runs: number,
+): readonly string[] {
   const figures =
     runs === 1
       ? 'Each figure is of one run.'
       : `A figure is the median of ${runs} runs by turns, with the least and the most of them.`
   return [
-    `${date}, commit ${commit}; ${machine};`,
+    `kube-proxy ${kubeProxy}. ${date}, commit ${commit}; ${machine};`,
     `load average before it ${load.toFixed(1)}. ${figures}`,
     ...(beside === undefined ? [] : [beside]),
   ]

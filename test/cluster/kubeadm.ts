@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { Site } from './site.ts'
 
 /*
- * kube-proxy as kubeadm 1.36 installs it: service account, binding, ConfigMap and DaemonSet, with the image of kprobe, or
+ * kube-proxy as kubeadm 1.36 and 1.37 install it: service account, binding, ConfigMap and DaemonSet, with the image of kprobe, or
  * kube-proxy itself.
  * Source: cmd/kubeadm/app/phases/addons/proxy/manifests.go of kubernetes.
  */

@@ -10,6 +10,7 @@ import {
   withNextNode,
 } from './cluster.ts'
 import { renewCertificate, trustsAuthority } from './control-plane.ts'
+import { BALANCE } from './life-balance.ts'
 import { HAND_OVERS } from './life-hand-over.ts'
 import { requireConnected, sendNewcomers } from './life-newcomers.ts'
 import { OUTAGES } from './life-outages.ts'
@@ -28,7 +29,8 @@ import {
   roll,
   whole,
 } from './life-steps.ts'
-import { admitNode, changeMode, deletePods, evictPods, settledPods, starvePods, upgradePods } from './pods.ts'
+import { UPGRADES } from './life-upgrade.ts'
+import { admitNode, changeMode, deletePods, evictPods, settledPods, starvePods } from './pods.ts'
 import { killProxies, replaceProxies, requireMode, resumeProxy } from './proxies.ts'
 
 const QUIET_MS = 5_000
@@ -88,12 +90,8 @@ export const EVENTS: readonly LifeEvent[] = [
     },
   },
   ...HAND_OVERS,
-  {
-    name: 'upgrade',
-    what: 'the image of the proxy is replaced, and replaced again',
-    suits: proxy => isPod(proxy) && isKprobe(proxy),
-    run: life => upgradePods(podsOf(life), life.previous),
-  },
+  ...UPGRADES,
+  ...BALANCE,
   {
     name: 'drain',
     what: 'the last node is drained, and takes pods again',

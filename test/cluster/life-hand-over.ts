@@ -61,21 +61,42 @@ const labelNode: Move = async (life, node, proxies) => {
   await changed(life, node, proxies)
 }
 
-/** The script patches, labels, watches, and ends with 0: `must` throws for any other code. */
-const migrateNode: Move = async ({ site, tools, kubectl }, node, { to }) => {
-  const { namespaces, binaries, root } = tools
-  const flags = [
-    `--node=${node.name}`,
-    `--kubeconfig=${kubeconfigOf(site, 'admin')}`,
-    '--timeout=60',
-    '--check=true',
+/** The script patches kube-proxy's DaemonSet, labels, watches, and ends with 0. The last node goes back once before. */
+const migrateNode: Move = async (life, node, { from, to }) => {
+  if (node === lastNode(life.site)) {
+    const check = `! kubectl ${ifLabelled(node).join(' ')} | grep -q .`
+    const { status, words } = runMigration(life, node, check)
+    if (status !== WENT_BACK)
+      throw new Error(`the migration of ${node.name} ended with ${status}, not ${WENT_BACK}: ${words}`)
+    await changed(life, node, { from: to, to: from })
+    cleanUp(node, to, life.tools)
+  }
+  const { status, words } = runMigration(life, node, 'true')
+  if (status !== 0) throw new Error(`the migration of ${node.name} ended with ${status}: ${words}`)
+  if (life.kubectl.must(ifLabelled(node)) === '') throw new Error(`${node.name} has no label ${LABEL}=kprobe`)
+  await healthy(node, to, life.tools)
+}
+
+/** Exit code of the script: kube-proxy serves again. */
+const WENT_BACK = 3
+
+/** Arguments of kubectl that print the node if it has the label. */
+function ifLabelled({ name }: NodePlan): readonly string[] {
+  return [
+    ...['get', 'nodes', '--output=name'],
+    ...[`--field-selector=metadata.name=${name}`, `--selector=${LABEL}=kprobe`],
   ]
+}
+
+function runMigration({ site, tools }: Life, node: NodePlan, check: string) {
+  const { namespaces, binaries, root } = tools
+  const KUBECONFIG = kubeconfigOf(site, 'admin')
+  const flags = [`--node=${node.name}`, `--kubeconfig=${KUBECONFIG}`, '--timeout=60', `--check=${check}`]
   const args = [join(root, 'dist/kprobe.mjs'), 'nodes', 'migrate', ...flags]
   const script = namespaces.must({ file: process.execPath, args })
   const PATH = `${dirname(binaries.path('kubectl'))}:${process.env.PATH ?? ''}`
-  namespaces.must({ file: 'sh', args: ['-c', script], env: { PATH } })
-  kubectl.must(['get', 'node', node.name, '--selector', `${LABEL}=kprobe`, '--output', 'name'])
-  await healthy(node, to, tools)
+  const { status, stderr } = namespaces.run({ file: 'sh', args: ['-c', script], env: { PATH, KUBECONFIG } })
+  return { status, words: stderr.slice(-2_000) }
 }
 
 const BESIDE = 'kube-proxy runs on this node beside kprobe'
@@ -105,7 +126,8 @@ async function lendNodes(life: Life, nodes: readonly NodePlan[], move: Move = la
   const kprobe = { ...kubeProxy, form: 'daemonset', proxy: 'kprobe' } as const
   const overlay = () => writeOverlay(kprobe, 'canary')
   giveImage(kprobe)
-  changeAffinity(life, AVOIDS_LABEL)
+  // The script does it itself.
+  if (move === labelNode) changeAffinity(life, AVOIDS_LABEL)
   kubectl.must(['apply', '-k', overlay()])
   for (const node of nodes) {
     signal.throwIfAborted()

@@ -1,5 +1,5 @@
 import { eventually } from '../support/patience.ts'
-import { firstConnection, NAMESPACE } from './life-objects.ts'
+import { firstConnection, NAMESPACE, PORT } from './life-objects.ts'
 import type { Life } from './life-steps.ts'
 import type { NodePlan } from './site.ts'
 
@@ -31,6 +31,16 @@ export function sendNewcomers(life: Life, node: NodePlan, count: number): void {
 export function addressesOf({ kubectl }: Life): readonly string[] {
   const service = ['get', 'service', 'stable', '--namespace', NAMESPACE]
   return kubectl.must([...service, '--output', 'jsonpath={.spec.clusterIPs[*]}']).split(' ')
+}
+
+/** Whether the Service at this address answers a process of the node. */
+export function isServedOn({ tools: { namespaces } }: Life, node: NodePlan, host = ''): boolean {
+  const url = `http://${host.includes(':') ? `[${host}]` : host}:${PORT.http}/hostname`
+  const { status } = namespaces.run(
+    { file: 'curl', args: ['--silent', '--fail', '--max-time', '2', url] },
+    { place: namespaces.node(node.name) },
+  )
+  return status === 0
 }
 
 function phasesOfNewcomers({ kubectl }: Life): readonly string[] {

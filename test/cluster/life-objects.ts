@@ -72,7 +72,7 @@ export function firstConnection(
   }
 }
 
-function serverPod(name: string, image: string): object {
+export function serverPod(name: string, image: string): object {
   return {
     terminationGracePeriodSeconds: DRAIN_SECONDS + 10,
     topologySpreadConstraints: [

@@ -70,7 +70,7 @@ export const OUTAGES: readonly LifeEvent[] = [
   {
     name: 'quorum',
     what: 'all members of the store but one end for a minute, then Services change',
-    suits: (_, { parameters }) => parameters.members > 2,
+    suits: (_, { site }) => site.parameters.members > 2,
     run: async life => {
       await loseQuorum(life, life.kubectl)
       await followed(life)

@@ -1,11 +1,15 @@
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { lastNode } from './cluster.ts'
-import { addressesOf, nodesOfNewcomers, requireConnected, sendNewcomers } from './life-newcomers.ts'
-import { PORT } from './life-objects.ts'
+import {
+  addressesOf,
+  isServedOn,
+  nodesOfNewcomers,
+  requireConnected,
+  sendNewcomers,
+} from './life-newcomers.ts'
 import { byLastNode, isKprobe, type Life, type LifeEvent, proxyOf } from './life-steps.ts'
 import { cleanUp, startOne, stopOne } from './proxies.ts'
-import type { NodePlan } from './site.ts'
 
 /*
  * A node with a startup taint, as docs/node-start.md says: its pods wait until kprobe says in the condition of the Node that it
@@ -59,7 +63,9 @@ async function startTainted(life: Life, isFirst: boolean): Promise<void> {
   cleanUp(node, running, tools)
   const nothing = JSON.stringify({ status: { conditions: [{ type: CONDITION, $patch: 'delete' }] } })
   kubectl.must(['patch', 'node', node.name, '--subresource=status', '--type=strategic', '--patch', nothing])
-  if (isFirst) requireNoService(life, node)
+  // Otherwise a first connection shows nothing.
+  if (isFirst && isServedOn(life, node, addressesOf(life)[0]))
+    throw new Error(`a Service answers on ${node.name}, which has no proxy`)
   sendNewcomers(life, node, 1)
   startOne(site, running, { tools, node, more: { nodeCondition: CONDITION } })
   const path = `jsonpath={.status.conditions[?(@.type=="${CONDITION}")].status}`
@@ -73,16 +79,4 @@ async function startTainted(life: Life, isFirst: boolean): Promise<void> {
   kubectl.must(['taint', 'node', node.name, `${TAINT}-`])
   await requireConnected(life, 1)
   if (scheduled !== '') throw new Error(`a pod did not wait for the taint of ${scheduled} to go`)
-}
-
-/** Otherwise a first connection shows nothing. */
-function requireNoService(life: Life, node: NodePlan): void {
-  const { namespaces } = life.tools
-  const [host = ''] = addressesOf(life)
-  const url = `http://${host.includes(':') ? `[${host}]` : host}:${PORT.http}/hostname`
-  const { status } = namespaces.run(
-    { file: 'curl', args: ['--silent', '--fail', '--max-time', '2', url] },
-    { place: namespaces.node(node.name) },
-  )
-  if (status === 0) throw new Error(`${url} answers on ${node.name}, which has no proxy`)
 }

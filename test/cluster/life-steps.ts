@@ -4,7 +4,6 @@ import type { Kubectl } from './control-plane.ts'
 import { NAMESPACE, passingService, REPLICAS } from './life-objects.ts'
 import type { Pods } from './pods.ts'
 import { type RunningProxy, runningProxy } from './proxies.ts'
-import type { Site } from './site.ts'
 import type { Flow } from './traffic.ts'
 
 const CHANGES = 20
@@ -14,8 +13,10 @@ const GONE_MAX_MS = 60_000
 export interface Life extends Cluster {
   readonly kubectl: Kubectl
   readonly rounds: number
-  /** A commit: the image that an upgrade comes from. */
+  /** A commit: the version that an upgrade comes from. */
   readonly previous: string | undefined
+  /** This program, as one file that Node runs. */
+  readonly program: string
   readonly signal: AbortSignal
 }
 
@@ -32,7 +33,7 @@ export interface LifePart {
 
 /** Something that happens in clusters. It ends, with its last part, when the cluster is whole again. */
 export interface LifeEvent extends LifePart {
-  readonly suits: (proxy: RunningProxy, site: Site) => boolean
+  readonly suits: (proxy: RunningProxy, life: Pick<Life, 'site' | 'previous'>) => boolean
 }
 
 export const isPod = ({ form }: RunningProxy): boolean => form !== 'process'

@@ -66,6 +66,7 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
     kubectl,
     rounds: options.rounds,
     previous: options.previous,
+    program: options.program,
     signal: options.signal,
   }
   await startServers(life)
@@ -76,7 +77,7 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
   }
   try {
     const pattern = new RegExp(options.only ?? '')
-    const chosen = EVENTS.filter(event => event.suits(running, site) && pattern.test(event.name))
+    const chosen = EVENTS.filter(event => event.suits(running, life) && pattern.test(event.name))
     if (chosen.length === 0) throw new Error(`no event of this proxy has a name like ${options.only}`)
     const events: EventReport[] = []
     for (const event of chosen)
@@ -203,7 +204,7 @@ interface Client {
   readonly flows: readonly Flow[]
 }
 
-function startTraffic(life: Life, { program, folder }: LifeOptions): Traffic {
+function startTraffic(life: Life, { folder }: LifeOptions): Traffic {
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })
   const clients = clientsOf(life)
@@ -213,7 +214,7 @@ function startTraffic(life: Life, { program, folder }: LifeOptions): Traffic {
     writeFileSync(pathOf(client, 'flows'), JSON.stringify(client.flows))
     const command = client.command([
       process.execPath,
-      program,
+      life.program,
       'traffic',
       pathOf(client, 'flows'),
       pathOf(client, 'counts'),

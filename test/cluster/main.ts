@@ -1,5 +1,6 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import { findPrograms } from './binaries.ts'
 import {
   type Cluster,
@@ -13,8 +14,11 @@ import {
 import { kubeconfigOf } from './control-plane.ts'
 import { leftoversOf, removeCluster } from './leftovers.ts'
 import { lifeTable, runLife } from './life.ts'
+import type { LifeRun } from './life-sets.ts'
 import { accessOf, LoadBalancer } from './load-balancer.ts'
+import { askAll } from './many-clients.ts'
 import { HELP, type Options, parseOptions } from './options.ts'
+import { releaseBefore } from './previous.ts'
 import { logOf, type RunningProxy, runningProxy, startProxies, stopProxies } from './proxies.ts'
 import {
   type Baseline,
@@ -63,6 +67,8 @@ async function main(options: Options): Promise<number> {
     await runTraffic({ flows, counts, stop })
     return 0
   }
+  if (options.command === 'ask')
+    return say(JSON.stringify(await askAll(JSON.parse(await text(process.stdin)))))
   const { binaries, obstacle } = findPrograms(ROOT)
   if (binaries === undefined) return say(`skipped: ${obstacle}\n`)
   const session: Session = { binaries, root: ROOT, program: PROGRAM, progress, signal: abort.signal }
@@ -75,8 +81,10 @@ async function main(options: Options): Promise<number> {
       return run(options, openCluster(options.parameters.name, session))
     case 'life':
       return options.fresh
-        ? freshLife(options, session)
+        ? freshLives(options, session, [{ ...firstProxy(options), only: options.only }])
         : life(options, openCluster(options.parameters.name, session))
+    case 'sets':
+      return sets(options, session)
     case 'exec':
       return exec(options, openCluster(options.parameters.name, session))
     case 'all':
@@ -159,13 +167,33 @@ async function run(options: Options, cluster: Cluster): Promise<number> {
   return status
 }
 
-/** In a cluster of its own, which is gone afterwards. */
-async function freshLife(options: Options, session: Session): Promise<number> {
+function sets(options: Options, session: Session): Promise<number> {
+  const previous = previousOf(options)
+  if (previous === undefined && options.lifeSets.some(({ name }) => name === 'upgrade'))
+    throw new Error('upgrade: no tag of a release is before HEAD; --previous COMMIT names what it comes from')
+  return freshLives(
+    { ...options, previous },
+    session,
+    options.lifeSets.flatMap(({ runs }) => runs),
+  )
+}
+
+function previousOf({ previous }: Options): string | undefined {
+  return previous ?? releaseBefore(ROOT)
+}
+
+/** One after the other in a cluster of their own, which is gone afterwards. */
+async function freshLives(options: Options, session: Session, runs: readonly LifeRun[]): Promise<number> {
   const status = await orRemoved(options, async () => {
     const cluster = await startCluster(options.parameters, { ...session, isTied: true })
-    await startProxies(cluster.site, firstProxy(options), cluster.tools)
-    await startDns(cluster, abort.signal)
-    const worst = await life(options, cluster)
+    let worst = 0
+    for (const [at, { only, ...proxy }] of runs.entries()) {
+      await startProxies(cluster.site, proxy, cluster.tools)
+      progress(`${proxy.proxy} serves in ${proxy.mode} mode (${proxy.form})`)
+      if (at === 0) await startDns(cluster, abort.signal)
+      worst = Math.max(worst, await life({ ...options, only }, cluster))
+      await stopProxies(cluster.site, cluster.tools)
+    }
     if (worst > 0) {
       const logs = join(RESULTS, `failed-${cluster.site.parameters.name}`)
       saveLogs(cluster.site, logs)
@@ -177,10 +205,12 @@ async function freshLife(options: Options, session: Session): Promise<number> {
 }
 
 /** Fails when a request has failed. Its last line is for test/stages. */
-async function life({ rounds, only, previous }: Options, cluster: Cluster): Promise<number> {
+async function life(options: Options, cluster: Cluster): Promise<number> {
+  const { rounds, only } = options
+  const previous = previousOf(options)
   const running = runningProxy(cluster.site)
   const folder = join(RESULTS, ['life', running?.proxy, running?.form, running?.mode].join('-'))
-  await holdFolder(folder)
+  const release = await holdFolder(folder)
   const report = await runLife(cluster, {
     ...{ rounds, only, previous, folder, progress },
     program: PROGRAM,
@@ -189,6 +219,7 @@ async function life({ rounds, only, previous }: Options, cluster: Cluster): Prom
   writeFileSync(join(folder, 'results.json'), `${JSON.stringify(report, undefined, 2)}\n`)
   for (const line of lifeTable(report)) console.log(line)
   progress(`${folder}/results.json`)
+  await release()
   const failed = report.events.filter(({ kinds }) => Object.values(kinds).some(kind => kind.failed > 0))
   for (const { name, failures } of failed) console.log(`FAIL  ${name}: ${failures[0] ?? 'requests failed'}`)
   const passed = report.events.length - failed.length

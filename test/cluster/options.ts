@@ -1,4 +1,5 @@
 import { parseArgs } from 'node:util'
+import { LIFE_SETS, type LifeSet } from './life-sets.ts'
 import { FORMS, type Form } from './pods.ts'
 import {
   DEFAULTS,
@@ -32,16 +33,17 @@ export const COMMANDS = {
 } as const
 export type CommandName = keyof typeof COMMANDS
 /** Those that this program starts itself. */
-const HIDDEN = ['load-balancer', 'traffic'] as const
+const HIDDEN = ['load-balancer', 'traffic', 'ask'] as const
 type HiddenCommand = (typeof HIDDEN)[number]
 
 export interface Options {
-  readonly command: CommandName | HiddenCommand | 'help'
+  readonly command: CommandName | HiddenCommand | 'sets' | 'help'
   readonly parameters: Parameters
   readonly proxies: readonly ProxyName[]
   readonly modes: readonly string[]
   readonly form: Form
   readonly suites: readonly Suite[]
+  readonly lifeSets: readonly LifeSet[]
   readonly procs: number
   readonly rounds: number
   readonly previous: string | undefined
@@ -66,6 +68,9 @@ What it needs is built by node test/cluster/build.mjs, once: 20 to 40 minutes.
 Sets of tests, conformance by default:
 ${SUITES.map(({ name, what }) => `  ${name.padEnd(12)} ${what}`).join('\n')}
 
+Sets of events of life, each with the proxies that it needs, in a cluster of their own:
+${LIFE_SETS.map(({ name, what }) => `  ${name.padEnd(12)} ${what}`).join('\n')}
+
 Options, with their defaults:
   --name ${DEFAULTS.name}          names the cluster: two of different names can run at once; one that goes after its
                          tests has a name of its own
@@ -82,7 +87,8 @@ Options, with their defaults:
   --only PATTERN         of the sets, tests with such names alone; of life, such events
   --rounds 3             of life: how often a deployment is rolled, and a node gets its proxy
   --fresh                of life: in a cluster of its own, which is gone afterwards
-  --previous COMMIT      of life: its image is the one that pods are upgraded from
+  --previous COMMIT      of life and upgrade: the version that an upgrade comes from, which is built from this commit; by default
+                         the newest release before HEAD, by its tag
   --compare              fails when a test that passes with kube-proxy (test/cluster/baseline) does not
   --store                writes the results of kube-proxy there
 `
@@ -94,12 +100,11 @@ export function parseOptions(args: readonly string[]): Options {
   const [first = 'all', ...rest] = positionals
   const isCommand = (word: string): word is CommandName | HiddenCommand =>
     word in COMMANDS || HIDDEN.some(one => one === word)
-  const isSet = SUITES.some(({ name }) => name === first)
-  if (!isCommand(first) && !isSet)
-    throw new Error(
-      `there is no command or set ${first}; there are ${[...Object.keys(COMMANDS), ...SUITES.map(({ name }) => name)].join(', ')}`,
-    )
-  return isCommand(first) ? optionsFrom(first, rest, values) : optionsFrom('all', positionals, values)
+  if (isCommand(first)) return optionsFrom(first, rest, values)
+  if (namesOf(LIFE_SETS).includes(first)) return optionsFrom('sets', positionals, values)
+  if (namesOf(SUITES).includes(first)) return optionsFrom('all', positionals, values)
+  const known = [...Object.keys(COMMANDS), ...namesOf(SUITES), ...namesOf(LIFE_SETS)]
+  throw new Error(`there is no command or set ${first}; there are ${known.join(', ')}`)
 }
 
 function parse(args: readonly string[]) {
@@ -161,7 +166,7 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
     return known.filter(one => chosen.includes(one)).sort((a, b) => chosen.indexOf(a) - chosen.indexOf(b))
   }
   // Several copies of the project may test at once on one machine.
-  const isOwn = command === 'all' || values.fresh === true
+  const isOwn = command === 'all' || command === 'sets' || values.fresh === true
   const name = values.name ?? (isOwn ? nameOfProcess('all') : DEFAULTS.name)
   if (!/^[a-z0-9]{1,20}$/.test(name)) problems.push(`--name ${name}: not 1 to 20 small letters and digits`)
   const proxies = list('--proxy', values.proxy ?? 'kprobe', PROXY_NAMES)
@@ -171,11 +176,9 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
     problems.push(`--as ${form}: kprobe alone`)
   if (values.fresh === true && command !== 'life') problems.push('--fresh: of life alone')
   const suiteWords = !TAKES_SETS.includes(command) || words.length === 0 ? 'conformance' : words.join(',')
-  const suiteNames = list(
-    'set',
-    suiteWords,
-    SUITES.map(each => each.name),
-  )
+  const suiteNames = list('set', suiteWords, namesOf(SUITES))
+  const lifeSetNames = command === 'sets' ? list('set', words.join(','), namesOf(LIFE_SETS)) : []
+  if (command === 'sets') problems.push(...fixedBySets(values))
   const options: Options = {
     command,
     parameters: {
@@ -190,6 +193,7 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
     modes: list('--mode', values.mode ?? 'nftables', known),
     form,
     suites: SUITES.filter(suite => suiteNames.includes(suite.name)),
+    lifeSets: LIFE_SETS.filter(({ name }) => lifeSetNames.includes(name)),
     procs: number('procs', 4, [1, PROCS_MAX]),
     rounds: number('rounds', 3, [1, ROUNDS_MAX]),
     only: values.only,
@@ -201,4 +205,16 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
   }
   if (problems.length > 0) throw new Error(problems.join('\n'))
   return options
+}
+
+function namesOf(sets: readonly { readonly name: string }[]): readonly string[] {
+  return sets.map(({ name }) => name)
+}
+
+/** What is wrong with options that choose what each set of events chooses itself. */
+function fixedBySets(values: Values): readonly string[] {
+  const flags = ['proxy', 'mode', 'as', 'only'] as const
+  return flags
+    .filter(flag => values[flag] !== undefined)
+    .map(flag => `--${flag}: not of sets of events, which have their own; life takes it`)
 }

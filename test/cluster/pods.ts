@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { createAuthority } from '../support/tls.ts'
@@ -59,6 +59,8 @@ export interface Pods {
   readonly form: PodForm
   /** kube-proxy in kubeadm's form alone. */
   readonly proxy: ProxyName
+  /** Of the image; the version without one. */
+  readonly tag?: string | undefined
 }
 
 /** Builds the image, gives it to every node, and applies the manifests. Resolves when every pod is ready. */
@@ -73,9 +75,8 @@ export async function startPods(pods: Pods): Promise<void> {
     }
     kubectl.apply(kubeadmObjects(site, { mode, root, ...own }))
   } else {
-    const image = giveImage(pods)
-    if (form === 'kubeadm') kubectl.apply(kubeadmObjects(site, { mode, root, image }))
-    else applyOurs(pods)
+    if (form === 'relay') prepareRelays(pods, kubectl)
+    install(pods)
   }
   await eventually(() => readyPods(kubectl, form) === site.nodes.length, {
     limitMs: READY_MAX_MS,
@@ -87,9 +88,26 @@ export async function startPods(pods: Pods): Promise<void> {
   if (form === 'relay') await requireRelays(pods)
 }
 
-/** Builds the image of the checkout, gives it to every node, and gives its name. */
-export function giveImage({ site, tools }: Pick<Pods, 'site' | 'tools'>): string {
-  const image = buildImage(site, tools.root)
+/** kprobe of the tree `tools.root`: its image on every node, and its objects. */
+function install(pods: Pods): void {
+  const { site, tools, form, mode } = pods
+  const image = giveImage(pods)
+  if (form !== 'kubeadm') applyOurs(pods)
+  else kubectlOf(pods).apply(kubeadmObjects(site, { mode, root: tools.root, image }))
+}
+
+/** Replaces the version in pods by that of the tree `tools.root`, node by node, as docs/upgrades.md says. */
+export async function installVersion(pods: Pods): Promise<void> {
+  const kubectl = kubectlOf(pods)
+  install(pods)
+  const daemonSet = ['daemonset', NAMES[pods.form], '--namespace', NAMESPACE]
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=180s'])
+  if (pods.form === 'relay') await requireRelays(pods)
+}
+
+/** Builds the image of the tree `tools.root`, gives it to every node, and gives its name. */
+export function giveImage({ site, tools, tag }: Pick<Pods, 'site' | 'tools' | 'tag'>): string {
+  const image = buildImage(site, tools.root, tag)
   for (const node of site.nodes) loadImage(node, image.file, tools)
   return image.reference
 }
@@ -209,33 +227,6 @@ export async function starvePods(pods: Pods): Promise<void> {
   kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
 }
 
-/** To another image and back, node by node: of `previous`, a commit, or the same one with another name. */
-export async function upgradePods(pods: Pods, previous: string | undefined): Promise<void> {
-  const { site, tools, form } = pods
-  const kubectl = kubectlOf(pods)
-  const tree = previous === undefined ? tools.root : buildPrevious(tools.root, previous)
-  const image = buildImage(site, tree, 'other')
-  for (const node of site.nodes) loadImage(node, image.file, tools)
-  const daemonSet = ['daemonset', NAMES[form], '--namespace', NAMESPACE]
-  kubectl.must(['set', 'image', ...daemonSet, `*=${image.reference}`])
-  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
-  kubectl.must(['rollout', 'undo', ...daemonSet])
-  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
-}
-
-/** The tree of a commit, built with the packages of this one. */
-function buildPrevious(root: string, commit: string): string {
-  const tree = join(root, '.cache/cluster/previous')
-  rmSync(tree, { recursive: true, force: true })
-  mkdirSync(tree, { recursive: true })
-  const archive = execFileSync('git', ['archive', commit], { cwd: root, maxBuffer: 1 << 28 })
-  execFileSync('tar', ['-x', '-C', tree], { input: archive })
-  symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'))
-  for (const script of ['native/build.mjs', 'deploy/build.mjs'])
-    execFileSync(process.execPath, [script], { cwd: tree, stdio: ['ignore', 'ignore', 'pipe'] })
-  return tree
-}
-
 /** Applies the manifests of another mode, and restarts the pods node by node, since a ConfigMap restarts none. */
 export async function changeMode(pods: Pods): Promise<void> {
   const kubectl = kubectlOf(pods)
@@ -306,10 +297,7 @@ function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeT
 function applyOurs(pods: Pods): void {
   const kubectl = kubectlOf(pods)
   if (pods.form === 'chart') kubectl.must(['apply', '-f', '-'], renderChart(pods))
-  else {
-    if (pods.form === 'relay') prepareRelays(pods, kubectl)
-    kubectl.must(['apply', '-k', writeOverlay(pods)])
-  }
+  else kubectl.must(['apply', '-k', writeOverlay(pods)])
 }
 
 /** What docs/relay.md tells a user to do: labels of nodes, and certificates. */
@@ -333,7 +321,7 @@ function prepareRelays({ site }: Pods, kubectl: Kubectl): void {
 }
 
 /** What a user sets: the cluster's own values. */
-function renderChart({ site, tools, mode }: Pods): string {
+function renderChart({ site, tools, mode, tag }: Pods): string {
   const helm = tools.binaries.path('helm')
   if (!existsSync(helm)) throw new Error('helm is not built yet: node test/reference/build.mjs')
   const values = {
@@ -341,6 +329,7 @@ function renderChart({ site, tools, mode }: Pods): string {
     clusterCIDR: podCidr(site),
     mode,
     config: { conntrack: SHARED_CONNTRACK },
+    ...(tag === undefined ? {} : { image: { tag } }),
   }
   const chart = join(tools.root, 'deploy/helm/kprobe')
   return execFileSync(helm, ['template', 'kprobe', chart, '--namespace', NAMESPACE, '--values', '-'], {
@@ -350,7 +339,7 @@ function renderChart({ site, tools, mode }: Pods): string {
 }
 
 /** What a user writes: a kustomization above an overlay of the project, with the cluster's own values. Gives its folder. */
-export function writeOverlay({ site, tools, mode, form }: Pods, overlay = mode): string {
+export function writeOverlay({ site, tools, mode, form, tag }: Pods, overlay = mode): string {
   const folder = join(site.folder, 'overlay')
   mkdirSync(folder, { recursive: true })
   const base = join(tools.root, 'deploy/kubernetes/overlays', overlay)
@@ -368,6 +357,7 @@ export function writeOverlay({ site, tools, mode, form }: Pods, overlay = mode):
     apiVersion: 'kustomize.config.k8s.io/v1beta1',
     kind: 'Kustomization',
     resources: [relative(folder, base)],
+    ...(tag === undefined ? {} : { images: [{ name: IMAGE, newTag: tag }] }),
     ...(form === 'relay'
       ? { components: [relative(folder, join(tools.root, 'deploy/kubernetes/components/relay'))] }
       : {}),

@@ -206,6 +206,10 @@ function environmentOf({ binaries }: NodeTools): Readonly<Record<string, string>
   return { PATH: `${binaries.searchPath}:${process.env.PATH ?? ''}:/usr/sbin:/sbin` }
 }
 
+export function metricsOf({ name }: NodePlan, tools: NodeTools): string {
+  return ask(tools, tools.namespaces.node(name), METRICS) ?? ''
+}
+
 /** kube-proxy is healthy before it has written a rule. */
 function hasSynced(tools: NodeTools, place: Place): boolean {
   const metrics = ask(tools, place, METRICS) ?? ''

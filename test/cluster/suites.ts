@@ -38,11 +38,12 @@ export const SUITES: readonly Suite[] = [
   { name: 'services', what: 'all tests of Services', focus: '\\[sig-network\\] Services', skip: NEVER },
   {
     name: 'network',
-    what: 'the rest of sig-network, without load balancers',
+    what: 'the rest of sig-network, without load balancers and localhost',
     focus: '\\[sig-network\\]',
     skip: [
       ...NEVER,
       feature('LoadBalancer'),
+      feature('LocalhostNodePorts'),
       '\\[sig-network\\] Services',
       'Ingress',
       // They rewrite the DNS of the cluster, which other tests use at the same time.
@@ -54,6 +55,12 @@ export const SUITES: readonly Suite[] = [
     name: 'lb',
     what: 'the tests of load balancers',
     focus: '\\[sig-network\\].*\\[Feature:LoadBalancer\\]',
+    skip: NEVER,
+  },
+  {
+    name: 'localhost',
+    what: 'the tests of node ports at localhost, which iptables mode serves without a setting',
+    focus: '\\[sig-network\\].*\\[Feature:LocalhostNodePorts\\]',
     skip: NEVER,
   },
 ]

@@ -55,9 +55,10 @@ const FAILURES_KEPT = 20
  * Ports that the datagrams and new connections of a flow come from, in turn, below those that the kernel chooses from: none
  * comes again within the two minutes for which the kernel remembers it. A datagram from a port that it remembers goes to the
  * endpoint of the former one, which may have ended a moment ago, and so does a SYN where the former one had no answer.
+ * Relays have 12091 and 12092.
  */
-const FIRST_PORT = 12_000
-const PORTS = 20_000
+const FIRST_PORT = 13_000
+const PORTS = 19_000
 
 /** Sends until the file `stop` appears; writes the counts to `counts` meanwhile, each time as a whole. */
 export async function runTraffic({

@@ -5,11 +5,15 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, describe, expect, it, vi } from 'vitest'
+import { afterAll, afterEach, describe, expect, it, vi } from 'vitest'
 import { removeDeadClusters } from '../../cluster/cluster.ts'
 import { difference, lifeTable } from '../../cluster/life.ts'
+import { EVENTS } from '../../cluster/life-events.ts'
+import { LIFE_SETS } from '../../cluster/life-sets.ts'
+import { parseOptions } from '../../cluster/options.ts'
+import { releaseBefore } from '../../cluster/previous.ts'
 import { baselineOf, outcomesOf, type Report, worseThan } from '../../cluster/report.ts'
-import { clustersFolder, nameOfProcess } from '../../cluster/site.ts'
+import { clustersFolder, DEFAULTS, nameOfProcess, planSite } from '../../cluster/site.ts'
 import { type Counts, type Flow, type Kind, Sender } from '../../cluster/traffic.ts'
 
 const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
@@ -22,7 +26,7 @@ const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') =>
 })
 
 function reportOf(tests: Report['tests'], proxy = 'kprobe'): Report {
-  const cluster = { kubernetes: 'v1.36.3', nodes: 3, zones: 3, families: 'ipv4', procs: 4, seconds: 10 }
+  const cluster = { kubernetes: 'v1.37.2', nodes: 3, zones: 3, families: 'ipv4', procs: 4, seconds: 10 }
   return { ...cluster, proxy, mode: 'nftables', suite: 'services', tests }
 }
 
@@ -146,5 +150,53 @@ describe('a report', () => {
       'gone: passed with kube-proxy, not run with kprobe',
     ])
     expect(worseThan(baselineOf(reportOf(tests, 'kube-proxy')), reportOf(tests), /./)).toEqual([])
+  })
+})
+
+describe('a set of events', () => {
+  it('runs in a cluster of its own, beside other sets', () => {
+    const { command, lifeSets, parameters } = parseOptions(['beside', 'balance', '--nodes', '2'])
+    expect(command).toBe('sets')
+    expect(lifeSets.map(({ name }) => name)).toEqual(['beside', 'balance'])
+    expect(parameters).toMatchObject({ nodes: 2, name: nameOfProcess('all') })
+  })
+
+  it('has proxies of its own, and is none of upstream', () => {
+    expect(() => parseOptions(['migrate', '--as', 'relay'])).toThrow('--as: not of sets of events')
+    expect(() => parseOptions(['migrate', 'services'])).toThrow('set services: not one of migrate')
+  })
+
+  it.each(LIFE_SETS.map(({ name }) => name))('%s has events that suit its proxies', name => {
+    const life = { site: planSite(DEFAULTS), previous: 'HEAD' }
+    const runs = LIFE_SETS.find(set => set.name === name)?.runs ?? []
+    for (const { only, ...proxy } of runs) {
+      const events = EVENTS.filter(
+        event => event.suits(proxy, life) && new RegExp(only ?? '').test(event.name),
+      )
+      expect(events).toHaveLength(1)
+    }
+  })
+})
+
+describe('the release before', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-releases-'))
+  const git = (...args: readonly string[]) => {
+    const identity = ['-c', 'user.name=t', '-c', 'user.email=t@example.com']
+    expect(spawnSync('git', [...identity, ...args], { cwd: folder }).status).toBe(0)
+  }
+  const commit = () => git('commit', '--quiet', '--allow-empty', '--message=x')
+  afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+  it('is the newest tag of a version before HEAD, and not that of HEAD', () => {
+    git('init', '--quiet')
+    commit()
+    git('tag', 'v0.1.0')
+    expect(releaseBefore(folder)).toBeUndefined()
+    commit()
+    git('tag', 'vendor')
+    git('tag', 'v0.2.0')
+    expect(releaseBefore(folder)).toBe('v0.1.0')
+    commit()
+    expect(releaseBefore(folder)).toBe('v0.2.0')
   })
 })

@@ -18,7 +18,7 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/network"
 	manifests "k8s.io/kubernetes/test/e2e/testing-manifests"
 	fixtures "k8s.io/kubernetes/test/fixtures"
-	_ "k8s.io/kubernetes/test/utils/format"
+	_ "k8s.io/kubernetes/test/utils/ktesting/format"
 )
 
 func TestMain(m *testing.M) {
