@@ -32,7 +32,7 @@ it('fails when a command waits for ever and nothing is left that could end that'
     name: 'commands',
     setup(of: PluginBuild) {
       const contents = 'export const runCommand = () => new Promise(() => undefined)'
-      of.onLoad({ filter: /\/cli\/commands\.ts$/ }, () => ({ contents }))
+      of.onLoad({ filter: /src\/commands\.ts$/ }, () => ({ contents }))
     },
   }
   const program = await bundled({ plugins: [commands] })
