@@ -1,8 +1,9 @@
 #!/usr/bin/env node
 // Measures kube-proxy and kprobe beside each other, on the objects of one real API server:
 //   node test/bench-cluster/run.mjs [kube-proxy|kprobe|both] [SERVICESxENDPOINTS ...]
-//   node test/bench-cluster/run.mjs table [--runs=N] [--beside=TEXT] [SIZES]
-//       both in two modes, by turns: docs/benchmarks.md. TEXT says what else runs on the machine
+//   node test/bench-cluster/run.mjs table [--runs=N] [--baseline=PROGRAM] [--beside=TEXT] [SIZES]
+//       both in two modes, by turns: docs/benchmarks.md. PROGRAM is another kube-proxy, and TEXT says what else runs on
+//       the machine, which has to be idle without
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { cpus, release } from 'node:os'

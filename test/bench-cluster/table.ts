@@ -7,7 +7,7 @@ import { median } from '../bench/report.ts'
 import { FIGURES, type Figure, type Measured, type Run } from './measure.ts'
 import type { PathFigures } from './path.ts'
 import { type Bars, barPlot } from './plot.ts'
-import { CONTENDERS, type Contender, contenderText } from './proxies.ts'
+import { type Contender, contenderText } from './proxies.ts'
 
 /** The page docs/benchmarks.md and its plots. */
 
@@ -104,9 +104,10 @@ function rank({ services }: ClusterSize): number {
 const HEAD: readonly string[] = [
   '# Benchmarks',
   '',
-  '`npm run bench:cluster -- table` makes this page: kprobe and kube-proxy 1.36.3, each in two modes, on the',
-  'same real API server and the same objects, in a network namespace of their own. With sizes as arguments',
-  '(`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures.',
+  '`npm run bench:cluster -- table --baseline=PROGRAM` makes this page: kprobe, the kube-proxy of test/reference and',
+  'that of PROGRAM, each in two modes, on the same real API server and the same objects, in a network namespace of',
+  'their own. With sizes as arguments (`-- table --runs=3 1000x10`) it measures those alone, and the others keep their',
+  'figures. Above a load average of 0.5 it refuses, unless `--beside=TEXT` says what runs on the machine.',
   '[Decision 0023](decisions/0023-cost-of-the-process.md) says what the figures of kprobe consist of.',
   '',
   "First packets in iptables mode: below, first, middle and last are Services by address. In kprobe's list they stand",
@@ -123,7 +124,7 @@ const HEAD: readonly string[] = [
 ]
 
 function section({ size, scene, measured }: SizeResult): readonly string[] {
-  const contenders = CONTENDERS.filter(contender => runsOf(measured, contender).length > 0)
+  const contenders = contendersOf(measured)
   const names = contenders.map(contenderText)
   const rows = FIGURES.map(figure => [
     figure.title,
@@ -177,6 +178,11 @@ function perSecond(figures: readonly PathFigures[]): readonly string[] {
   )
 }
 
+/** Those that got to the end, in the order of the first round. */
+function contendersOf({ runs }: Measured): readonly Contender[] {
+  return [...new Map(runs.map(({ contender }) => [contenderText(contender), contender])).values()]
+}
+
 function runsOf({ runs }: Measured, { name, mode }: Contender): readonly Run[] {
   return runs.filter(({ contender }) => contender.name === name && contender.mode === mode)
 }
@@ -201,10 +207,10 @@ function drawn({ title, unit, figure }: Plot, results: readonly SizeResult[]): s
   if (found === undefined) throw new Error(`no figure ${figure}`)
   const groups: Bars[] = results.map(({ size, measured }) => ({
     label: sizeText(size),
-    bars: CONTENDERS.flatMap(contender => {
-      const values = runsOf(measured, contender).map(({ figures }) => found.value(figures))
-      return values.length === 0 ? [] : [{ name: contenderText(contender), value: median(values) }]
-    }),
+    bars: contendersOf(measured).map(contender => ({
+      name: contenderText(contender),
+      value: median(runsOf(measured, contender).map(({ figures }) => found.value(figures))),
+    })),
   }))
   return barPlot({ title, unit, groups })
 }
