@@ -1,8 +1,9 @@
 import { spawnSync } from 'node:child_process'
+import { loadavg } from 'node:os'
 import type { ClusterSize } from '../bench/cluster.ts'
 import { goal, print } from '../bench/report.ts'
 import { FIGURES, type Figure, type Figures, type Measured, measure } from './measure.ts'
-import { CONTENDERS, type Contender, contenderText, type ProxyName } from './proxies.ts'
+import { type Contender, contenderText, findContenders } from './proxies.ts'
 import { keptResults, sceneNow, writePage } from './table.ts'
 
 const SIZES: readonly ClusterSize[] = [
@@ -16,6 +17,8 @@ const TABLE_SIZES: readonly ClusterSize[] = [
   { services: 1, endpoints: 10_000 },
 ]
 const RUNS = 3
+/** Of the last minute. What is measured above it is not worth a page, unless the page says what ran beside it. */
+const LOAD_MAX = 0.5
 
 const [command = 'both', ...rest] = process.argv.slice(2)
 if (command === 'measure') await measureHere(rest)
@@ -23,37 +26,54 @@ else if (command === 'table') makeTable(rest)
 else compare(command, rest)
 
 /** One size, in a process of its own: it goes into namespaces that it does not come back from. */
-async function measureHere([services, endpoints, runs, ...names]: readonly string[]): Promise<void> {
-  const size = { services: Number(services), endpoints: Number(endpoints) }
-  const contenders = CONTENDERS.filter(contender => names.includes(contenderText(contender)))
-  console.log(JSON.stringify(await measure(size, contenders, Number(runs))))
+async function measureHere([asked = '']: readonly string[]): Promise<void> {
+  const { size, contenders, runs }: Asked = JSON.parse(asked)
+  console.log(JSON.stringify(await measure(size, contenders, runs)))
 }
 
-/** Both proxies in both modes, by turns, as a page of the documentation; sizes that are not measured now keep their figures. */
+interface Asked {
+  readonly size: ClusterSize
+  readonly contenders: readonly Contender[]
+  readonly runs: number
+}
+
+/** All proxies in both modes, by turns, as a page of the documentation; sizes that are not measured now keep their figures. */
 function makeTable(args: readonly string[]): void {
-  const flagOf = (flag: string): string | undefined =>
-    args.find(arg => arg.startsWith(`${flag}=`))?.slice(flag.length + 1)
+  const flagOf = (flag: string) => flagIn(args, flag)
+  const [load = 0] = loadavg()
+  if (load > LOAD_MAX && flagOf('--beside') === undefined) {
+    console.error(
+      `the load average is ${load.toFixed(1)}: wait until it is ${LOAD_MAX} at most, or say with --beside=TEXT what runs on this machine`,
+    )
+    process.exit(1)
+  }
   const runs = Number(flagOf('--runs') ?? RUNS)
+  const contenders = findContenders(flagOf('--baseline'))
   const sizes = args.filter(arg => !arg.startsWith('--')).map(parseSize)
   for (const size of sizes.length === 0 ? TABLE_SIZES : sizes) {
     const scene = sceneNow(flagOf('--beside'))
-    const result = { size, scene, measured: measureApart(size, CONTENDERS, runs) }
+    const result = { size, scene, measured: measureApart({ size, contenders, runs }) }
     // After each size: the next may take an hour.
     writePage([...keptResults().filter(each => !isEqualSize(each.size, size)), result])
   }
+}
+
+function flagIn(args: readonly string[], flag: string): string | undefined {
+  return args.find(arg => arg.startsWith(`${flag}=`))?.slice(flag.length + 1)
 }
 
 function isEqualSize(one: ClusterSize, other: ClusterSize): boolean {
   return one.services === other.services && one.endpoints === other.endpoints
 }
 
-function compare(proxies: string, sizes: readonly string[]): void {
+function compare(proxies: string, args: readonly string[]): void {
   const isAsked = ({ name, mode }: Contender): boolean =>
-    mode === 'nftables' && (proxies === 'both' || proxies === name)
-  const contenders = CONTENDERS.filter(isAsked)
+    mode === 'nftables' && (proxies === 'both' || name.startsWith(proxies))
+  const contenders = findContenders(flagIn(args, '--baseline')).filter(isAsked)
+  const sizes = args.filter(arg => !arg.startsWith('--')).map(parseSize)
   if (contenders.length === 0) throw new Error(`neither kube-proxy, kprobe nor both: ${proxies}`)
-  for (const size of sizes.length === 0 ? SIZES : sizes.map(parseSize)) {
-    const { runs, failed } = measureApart(size, contenders, 1)
+  for (const size of sizes.length === 0 ? SIZES : sizes) {
+    const { runs, failed } = measureApart({ size, contenders, runs: 1 })
     for (const { contender, reason } of failed) console.error(`${contenderText(contender)}: ${reason}`)
     print(
       `${size.services} Services x ${size.endpoints} endpoints, from one API server`,
@@ -70,10 +90,9 @@ function compare(proxies: string, sizes: readonly string[]): void {
   }
 }
 
-function measureApart(size: ClusterSize, contenders: readonly Contender[], runs: number): Measured {
-  const names = contenders.map(contenderText)
-  const args = ['measure', String(size.services), String(size.endpoints), String(runs), ...names]
-  const run = spawnSync(process.execPath, [process.argv[1] ?? '', ...args], {
+function measureApart(asked: Asked): Measured {
+  const { size } = asked
+  const run = spawnSync(process.execPath, [process.argv[1] ?? '', 'measure', JSON.stringify(asked)], {
     encoding: 'utf8',
     stdio: ['ignore', 'pipe', 'inherit'],
   })
@@ -82,7 +101,7 @@ function measureApart(size: ClusterSize, contenders: readonly Contender[], runs:
 }
 
 interface CellOptions {
-  readonly name: ProxyName
+  readonly name: string
   readonly figure: Figure
   readonly figures: Figures
   readonly services: number

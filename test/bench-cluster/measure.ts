@@ -129,14 +129,17 @@ export async function measure(
     )
     for (const contender of turns.flat()) {
       if (contender === undefined) continue
-      if (failed.some(each => each.contender === contender)) continue
-      const bench = new Bench({ plane, marksman, relay, size, contender, log: join(folder, contender.name) })
+      // Where its program is does not belong on the page.
+      const { name, mode } = contender
+      const who = { name, mode }
+      if (failed.some(each => contenderText(each.contender) === contenderText(who))) continue
+      const bench = new Bench({ plane, marksman, relay, size, contender, log: join(folder, name) })
       try {
-        results.push({ contender, figures: await bench.run() })
+        results.push({ contender: who, figures: await bench.run() })
       } catch (error) {
         const reason = error instanceof Error ? error.message : String(error)
         say(`${contenderText(contender)}: ${reason}; its log is in ${folder}`)
-        failed.push({ contender, reason })
+        failed.push({ contender: who, reason })
       } finally {
         await bench.end()
       }

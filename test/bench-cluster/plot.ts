@@ -11,7 +11,7 @@ export interface Bars {
 }
 
 const WIDTH = 760
-const NAMES = 150
+const NAMES = 190
 const VALUES = 90
 const BAR = 16
 const GAP = 5

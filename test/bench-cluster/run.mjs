@@ -1,9 +1,10 @@
 #!/usr/bin/env node
 // Measures kube-proxy and kprobe beside each other, on the objects of one real API server:
 //   node test/bench-cluster/run.mjs [kube-proxy|kprobe|both] [SERVICESxENDPOINTS ...]
-//   node test/bench-cluster/run.mjs table [--runs=N] [--beside=TEXT] [SIZES]
-//       both in two modes, by turns: docs/benchmarks.md. TEXT says what else runs on the machine
-// --kube-proxy=1.36.3 takes that version from kube-proxy-1.36/ instead of the one of test/reference.
+//   node test/bench-cluster/run.mjs table [--runs=N] [--baseline] [--beside=TEXT] [SIZES]
+//       both in two modes, by turns: docs/benchmarks.md. TEXT says what else runs on the machine, which has to be idle
+//       without
+// --baseline adds the kube-proxy of kube-proxy-1.36/ to the one of test/reference.
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { cpus, release } from 'node:os'
@@ -17,17 +18,15 @@ const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
 const out = join(root, '.cache/bench-cluster')
 const bundle = join(out, 'cluster.mjs')
-const KUBE_PROXY = '--kube-proxy='
+const BASELINE = '--baseline'
 
 requireBuild()
 const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
 if (reference.status !== 0) process.exit(reference.status ?? 1)
 
-const args = process.argv.slice(2).filter(arg => !arg.startsWith(KUBE_PROXY))
-const [version] = process.argv
-  .filter(arg => arg.startsWith(KUBE_PROXY))
-  .map(arg => arg.slice(KUBE_PROXY.length))
-const older = version === undefined ? {} : { KUBEBUILDER_ASSETS: await buildOlder(version) }
+const asked = process.argv.slice(2)
+const args = asked.filter(arg => arg !== BASELINE)
+if (asked.includes(BASELINE)) args.push(`${BASELINE}=${await buildBaseline()}`)
 
 const missing = ['nft', 'iptables-nft-save', 'cc', 'unshare'].filter(
   tool => spawnSync(tool, ['--version']).error !== undefined,
@@ -67,23 +66,19 @@ if (!isRoot)
 const run = spawnSync('unshare', [namespace, process.execPath, bundle, ...args], {
   cwd: root,
   stdio: 'inherit',
-  env: { ...process.env, ...older, KPROBE_ROOT: root, KPROBE_BENCH_BUNDLE: bundle },
+  env: { ...process.env, KPROBE_ROOT: root, KPROBE_BENCH_BUNDLE: bundle },
 })
 process.exit(run.status ?? 1)
 
-/** Gives the folder of that kube-proxy, which goes before the one of test/reference. */
-async function buildOlder(wanted) {
+/** Gives the path of the older kube-proxy. */
+async function buildBaseline() {
   const module = join(here, 'kube-proxy-1.36')
-  const known = requiredVersion(module, 'k8s.io/kubernetes')
-  if (known !== `v${wanted}`) {
-    console.error(`--kube-proxy=${wanted}: ${module} has ${known}`)
-    process.exit(1)
-  }
-  const folder = join(CACHE, 'reference', `kube-proxy-${known}`)
-  const program = { name: 'kube-proxy', module, main: '.', ldflags: kubernetesFlags(known) }
+  const version = requiredVersion(module, 'k8s.io/kubernetes')
+  const folder = join(CACHE, 'reference', `kube-proxy-${version}`)
+  const program = { name: 'kube-proxy', module, main: '.', ldflags: kubernetesFlags(version) }
   const status = await buildPrograms({ programs: [program], folder })
   if (status !== 0) process.exit(status)
-  return folder
+  return join(folder, 'kube-proxy')
 }
 
 /** Programs and files are found beside the sources that use them, bundled or not. */

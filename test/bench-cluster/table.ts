@@ -4,11 +4,10 @@ import { cpus, loadavg, release } from 'node:os'
 import { join } from 'node:path'
 import type { ClusterSize } from '../bench/cluster.ts'
 import { median } from '../bench/report.ts'
-import { requireBinaries } from '../support/reference/binaries.ts'
 import { FIGURES, type Figure, type Measured, type Run } from './measure.ts'
 import type { PathFigures } from './path.ts'
 import { type Bars, barPlot } from './plot.ts'
-import { CONTENDERS, type Contender, contenderText } from './proxies.ts'
+import { type Contender, contenderText } from './proxies.ts'
 
 /** The page docs/benchmarks.md and its plots. */
 
@@ -23,8 +22,6 @@ export interface Scene {
   readonly date: string
   readonly commit: string
   readonly machine: string
-  /** Its version. */
-  readonly kubeProxy: string
   /** Of the last minute before it: what ran beside it. */
   readonly load: number
   /** What ran on the machine meanwhile, in words. */
@@ -83,16 +80,9 @@ export function sceneNow(beside?: string): Scene {
       `Linux ${release()}`,
       `Node.js ${process.versions.node}`,
     ].join(', '),
-    kubeProxy: kubeProxyVersion(),
     load: loadavg()[0] ?? 0,
     ...(beside === undefined ? {} : { beside }),
   }
-}
-
-function kubeProxyVersion(): string {
-  // "Kubernetes v1.37.2"
-  const printed = execFileSync(requireBinaries().kubeProxy, ['--version'], { encoding: 'utf8' })
-  return printed.trim().replace(/^Kubernetes v/, '')
 }
 
 /** Writes results and page of all sizes that were measured so far. */
@@ -114,10 +104,10 @@ function rank({ services }: ClusterSize): number {
 const HEAD: readonly string[] = [
   '# Benchmarks',
   '',
-  '`npm run bench:cluster -- table` makes this page: kprobe and kube-proxy, each in two modes, on the same real',
-  'API server and the same objects, in a network namespace of their own. With sizes as arguments',
-  '(`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures. kube-proxy is that of',
-  '`test/reference`, or 1.36.3 with `--kube-proxy=1.36.3`; each section names its version.',
+  '`npm run bench:cluster -- table --baseline` makes this page: kprobe and two versions of kube-proxy, each in two',
+  'modes, on the same real API server and the same objects, in a network namespace of their own. With sizes as',
+  'arguments (`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures. Above a load',
+  'average of 0.5 it refuses, unless `--beside=TEXT` says what else runs on the machine.',
   '[Decision 0023](decisions/0023-cost-of-the-process.md) says what the figures of kprobe consist of.',
   '',
   "First packets in iptables mode: below, first, middle and last are Services by address. In kprobe's list they stand",
@@ -127,14 +117,14 @@ const HEAD: readonly string[] = [
   '| | first | middle | last | no Service |',
   '| --- | ---: | ---: | ---: | ---: |',
   '| 1,000 x 10: kprobe | 4,780 | 7,250 | 9,422 | 8,103 |',
-  '| 1,000 x 10: kube-proxy 1.36.3 | 4,757 | 13,222 | 21,419 | 20,298 |',
+  '| 1,000 x 10: kube-proxy | 4,757 | 13,222 | 21,419 | 20,298 |',
   '| 10,000 x 2: kprobe | 4,435 | 26,396 | 48,622 | 46,639 |',
   '| 10,000 x 2: the same rules by `iptables-nft-restore`, as kube-proxy loads them | 4,391 | 86,726 | 162,180 | 160,950 |',
   '',
 ]
 
 function section({ size, scene, measured }: SizeResult): readonly string[] {
-  const contenders = CONTENDERS.filter(contender => runsOf(measured, contender).length > 0)
+  const contenders = contendersOf(measured)
   const names = contenders.map(contenderText)
   const rows = FIGURES.map(figure => [
     figure.title,
@@ -168,16 +158,13 @@ function section({ size, scene, measured }: SizeResult): readonly string[] {
   ]
 }
 
-function sceneText(
-  { date, commit, machine, kubeProxy, load, beside }: Scene,
-  runs: number,
-): readonly string[] {
+function sceneText({ date, commit, machine, load, beside }: Scene, runs: number): readonly string[] {
   const figures =
     runs === 1
       ? 'Each figure is of one run.'
       : `A figure is the median of ${runs} runs by turns, with the least and the most of them.`
   return [
-    `kube-proxy ${kubeProxy}. ${date}, commit ${commit}; ${machine};`,
+    `${date}, commit ${commit}; ${machine};`,
     `load average before it ${load.toFixed(1)}. ${figures}`,
     ...(beside === undefined ? [] : [beside]),
   ]
@@ -189,6 +176,11 @@ function perSecond(figures: readonly PathFigures[]): readonly string[] {
       .toLocaleString('en-US')
       .concat(',000'),
   )
+}
+
+/** Those that got to the end, in the order of the first round. */
+function contendersOf({ runs }: Measured): readonly Contender[] {
+  return [...new Map(runs.map(({ contender }) => [contenderText(contender), contender])).values()]
 }
 
 function runsOf({ runs }: Measured, { name, mode }: Contender): readonly Run[] {
@@ -215,10 +207,10 @@ function drawn({ title, unit, figure }: Plot, results: readonly SizeResult[]): s
   if (found === undefined) throw new Error(`no figure ${figure}`)
   const groups: Bars[] = results.map(({ size, measured }) => ({
     label: sizeText(size),
-    bars: CONTENDERS.flatMap(contender => {
-      const values = runsOf(measured, contender).map(({ figures }) => found.value(figures))
-      return values.length === 0 ? [] : [{ name: contenderText(contender), value: median(values) }]
-    }),
+    bars: contendersOf(measured).map(contender => ({
+      name: contenderText(contender),
+      value: median(runsOf(measured, contender).map(({ figures }) => found.value(figures))),
+    })),
   }))
   return barPlot({ title, unit, groups })
 }

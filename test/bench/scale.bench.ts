@@ -1,156 +1,29 @@
-import { type ChildProcess, fork, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { systemClock } from '../../src/base/clock.ts'
-import { openRelayClient } from '../../src/relay/open.ts'
-import { openApiClient } from '../../src/source/kube/client/http-client.ts'
-import { KubeSource } from '../../src/source/kube/kube-source.ts'
 import type { KubeObject } from '../support/reference/api.ts'
 import { findBinaries } from '../support/reference/binaries.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { print } from './report.ts'
+import { beNodes, monotonicMs, NodeReaders } from './scale-nodes.ts'
 
 /*
- * The constants of docs/scale.md: what one change, one node and one object cost a real API server, a real relay and a node. Nodes are
- * the source of the daemon, many in one process; each has connections of its own.
+ * The constants of docs/scale.md: what one change, one node and one object cost a real API server, a real relay and a node, and how
+ * long after the acknowledgement of a change in a calm the last of many nodes has read it. Nodes are the source of the daemon, many in
+ * one process; each has connections of its own.
  */
 
 const SLICES = Number(process.env.KPROBE_SLICES ?? 500)
 const PER_SECOND = 50
 const COUNTS = (process.env.KPROBE_NODES ?? '50,100,200').split(',').map(Number)
+/** `delays` leaves the constants out. */
+const ASKED = process.env.KPROBE_SCALE
 const QUIET_MS = 3_000
-
-interface Task {
-  readonly kind: 'open' | 'changes' | 'end'
-  readonly count: number
-  readonly kubeconfig: string
-  /** Undefined for nodes that watch the API server themselves. */
-  readonly relay: string | undefined
-}
-
-/** Of `open`, bytes of the lists of all; of `changes`, the CPU of all. */
-interface Answer {
-  readonly listBytes: number
-  readonly cpuMs: number
-}
-
-/** Many nodes in this process. */
-class Nodes {
-  readonly #ends: (() => Promise<unknown>)[] = []
-  #changes = 0
-  #listBytes = 0
-  #synced = 0
-
-  async open({ count, kubeconfig, relay }: Task): Promise<Answer> {
-    const before = process.cpuUsage()
-    for (let index = 0; index < count; index++) await this.#start(index, kubeconfig, relay)
-    while (this.#synced < count) await sleep(20)
-    this.#changes = 0
-    return { listBytes: this.#listBytes, cpuMs: cpuMs(before) }
-  }
-
-  async changes(expected: number): Promise<Answer> {
-    const before = process.cpuUsage()
-    process.send?.('listening')
-    while (this.#changes < expected) await sleep(20)
-    return { listBytes: 0, cpuMs: cpuMs(before) }
-  }
-
-  async end(): Promise<void> {
-    await Promise.all(this.#ends.map(end => end()))
-  }
-
-  async #start(index: number, kubeconfig: string, relay: string | undefined): Promise<void> {
-    const warn = (text: string): void => console.error(text)
-    const nodeName = `node-${index}`
-    const common = { clock: systemClock, env: {}, warn }
-    const kube = await openApiClient({ ...common, kubeconfig, master: '', qps: 0, burst: 10 })
-    const client =
-      relay === undefined
-        ? kube
-        : openRelayClient({
-            addresses: [relay],
-            zone: '',
-            fallsBack: false,
-            tls: undefined,
-            tokenFile: '',
-            nodeName,
-            proxyName: '',
-            kube,
-            clock: systemClock,
-            say: warn,
-          })
-    const accept = 'application/vnd.kubernetes.protobuf'
-    const clock = systemClock
-    const source = new KubeSource({
-      client,
-      clock,
-      random: Math.random,
-      nodeName,
-      serviceProxyName: undefined,
-      accept,
-    })
-    await source.start({
-      events: async batch => {
-        this.#changes += batch.filter(({ kind }) => kind === 'EndpointSlice').length
-      },
-      synced: () => this.#synced++,
-      refusals: () => undefined,
-      problem: ({ text }) => warn(text),
-      observed: news => {
-        if (news.kind === 'listed') this.#listBytes += news.bytes
-      },
-    })
-    this.#ends.push(async () => {
-      await source.stop()
-      await client.close()
-    })
-  }
-}
-
-function cpuMs(before: NodeJS.CpuUsage): number {
-  const { user, system } = process.cpuUsage(before)
-  return (user + system) / 1_000
-}
-
-function beNodes(): void {
-  const nodes = new Nodes()
-  process.on('message', async ({ kind, ...task }: Task) => {
-    if (kind === 'open') process.send?.(await nodes.open({ kind, ...task }))
-    else if (kind === 'changes') process.send?.(await nodes.changes(task.count))
-    else await nodes.end().finally(() => process.exit(0))
-  })
-  process.send?.('ready')
-}
-
-/** Nodes of kprobe, in a process of their own. */
-class NodeReaders {
-  readonly #child = fork(process.argv[1] ?? '', ['nodes'], { execArgv: process.execArgv })
-  readonly #ready = once(this.#child, 'message')
-  readonly #task: Omit<Task, 'kind'>
-
-  constructor(task: Omit<Task, 'kind'>) {
-    this.#task = task
-  }
-
-  /** Resolves once all have the whole state, with the bytes of all lists. */
-  async open(): Promise<number> {
-    await this.#ready
-    return (await ask(this.#child, { ...this.#task, kind: 'open' })).listBytes
-  }
-
-  /** Resolves once all together have read so many changes, with the milliseconds of processor time for that. */
-  async changes(count: number): Promise<number> {
-    return (await ask(this.#child, { ...this.#task, kind: 'changes', count })).cpuMs
-  }
-
-  async end(): Promise<void> {
-    this.#child.send({ ...this.#task, kind: 'end' } satisfies Task)
-    await once(this.#child, 'exit')
-  }
-}
+/** Changes in a calm, of which the delays are the median and the most. */
+const CALM_CHANGES = 20
+const CALM_MS = 1_000
 
 /** Between the API server and the nodes. */
 interface Between {
@@ -202,6 +75,17 @@ const slice = (index: number, round: number): KubeObject => ({
     },
   })),
 })
+
+/** From the acknowledgement of a change to the nodes that have read it. */
+interface Delay {
+  readonly who: string
+  readonly nodes: number
+  /** Median of the changes: of the node in the middle, and of the last one. */
+  readonly middleMs: number
+  readonly lastMs: number
+  /** The last node at the worst of the changes. */
+  readonly worstMs: number
+}
 
 interface Row {
   readonly who: string
@@ -266,6 +150,34 @@ class Bench {
     }
   }
 
+  /** So many nodes, and one slice at a time changes in a calm. */
+  async delay(count: number, between?: Between): Promise<Delay> {
+    const kubeconfig = this.#plane.kubeconfig('admin')
+    const readers = between?.readers(count) ?? new NodeReaders({ count, kubeconfig, relay: undefined })
+    await readers.open()
+    this.#round++
+    const middles: number[] = []
+    const lasts: number[] = []
+    for (let index = 0; index < CALM_CHANGES; index++) {
+      await sleep(CALM_MS)
+      const { all } = await readers.arrivals(count)
+      const object = slice(index % SLICES, this.#round)
+      await this.#plane.api.patch(object, { endpoints: object.endpoints })
+      const acknowledgedMs = monotonicMs()
+      const delays = (await all).map(ms => ms - acknowledgedMs).sort((a, b) => a - b)
+      middles.push(median(delays))
+      lasts.push(delays.at(-1) ?? 0)
+    }
+    await readers.end()
+    return {
+      who: between?.who ?? 'themselves',
+      nodes: count,
+      middleMs: median(middles),
+      lastMs: median(lasts),
+      worstMs: Math.max(...lasts),
+    }
+  }
+
   async #change(): Promise<void> {
     this.#round++
     const began = performance.now()
@@ -279,12 +191,8 @@ class Bench {
   }
 }
 
-async function ask(child: ChildProcess, task: Task): Promise<Answer> {
-  child.send(task)
-  for (;;) {
-    const [answer] = await once(child, 'message')
-    if (answer !== 'listening') return answer
-  }
+function median(values: readonly number[]): number {
+  return [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0
 }
 
 async function measure(): Promise<void> {
@@ -296,14 +204,23 @@ async function measure(): Promise<void> {
   const bench = new Bench(plane)
   await bench.fill()
   const rows: Row[] = []
-  for (const count of [0, ...COUNTS]) rows.push(await bench.run(count))
-  report(rows)
-  rows.push(...(await throughRelay(plane, bench)))
-  report(rows)
+  const delays: Delay[] = []
+  for (const count of [0, ...COUNTS]) {
+    if (ASKED !== 'delays') rows.push(await bench.run(count))
+    if (count > 0) delays.push(await bench.delay(count))
+  }
+  await withRelay(plane, async between => {
+    for (const count of COUNTS) {
+      if (ASKED !== 'delays') rows.push(await bench.run(count, between))
+      delays.push(await bench.delay(count, between))
+    }
+  })
+  if (ASKED !== 'delays') report(rows)
+  reportDelays(delays)
   await plane.stop()
 }
 
-async function throughRelay(plane: ControlPlane, bench: Bench): Promise<readonly Row[]> {
+async function withRelay(plane: ControlPlane, measured: (between: Between) => Promise<void>): Promise<void> {
   const relay = `unix://${plane.folder}/bench-relay.sock`
   const command = join(process.env.KPROBE_ROOT ?? '', 'dist/kprobe.mjs')
   const flags = [`--listen=${relay}`, `--kubeconfig=${plane.kubeconfig('proxy')}`]
@@ -313,12 +230,22 @@ async function throughRelay(plane: ControlPlane, bench: Bench): Promise<readonly
   await sleep(QUIET_MS)
   const kubeconfig = plane.kubeconfig('admin')
   const readers = (count: number) => new NodeReaders({ count, kubeconfig, relay })
-  const rows: Row[] = []
-  for (const count of COUNTS)
-    rows.push(await bench.run(count, { who: 'one relay', pid: child.pid ?? 0, readers }))
+  await measured({ who: 'one relay', pid: child.pid ?? 0, readers })
   child.kill()
   await once(child, 'exit')
-  return rows
+}
+
+function reportDelays(delays: readonly Delay[]): void {
+  print(
+    `${CALM_CHANGES} changes of one EndpointSlice, ${CALM_MS} ms apart: from the acknowledgement to nodes that read by`,
+    delays.map(({ who, nodes, middleMs, lastMs, worstMs }) => ({
+      by: who,
+      nodes: String(nodes),
+      'middle node, p50 ms': middleMs.toFixed(1),
+      'last node, p50 ms': lastMs.toFixed(1),
+      'last node, max ms': worstMs.toFixed(1),
+    })),
+  )
 }
 
 function report(rows: readonly Row[]): void {
