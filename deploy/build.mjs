@@ -302,7 +302,9 @@ function writeManual() {
     writeFileSync(`${folder}/kprobe-${command}.1`, page([command]))
 }
 
-rmSync(`${root}dist/${KEPT_CODE}`, { force: true })
+// Of other architectures and earlier builds, too: a package ships the whole folder.
+for (const name of existsSync(`${root}dist`) ? readdirSync(`${root}dist`) : [])
+  if (name.endsWith('.cache')) rmSync(`${root}dist/${name}`)
 await bundle()
 placeAddon()
 keepCode()

@@ -18,7 +18,7 @@ const HELP = `npm run release -- [FLAG...]: writes image, bill of materials, cha
   --url URL          where the files will be, for the manifest of the plugin (default: https://release.example)
   --image NAME       name of the image, with its registry (default: kprobe)
   --cross FOLDER     write image and bill of materials for the Node.js in FOLDER as well, as npm run image does
-  --no-image         leave out image and bill of materials, as on the second architecture
+  --no-image         leave out the image of this machine and its bill of materials, as on the second architecture
   --no-build         take dist/ as npm run build left it
   --uncompressed     as of npm run image
   --help             print this

@@ -147,7 +147,7 @@ export function regardingText(object: EventObject): string {
   return object.kind === 'Node' ? `Node ${printable(object.name)}` : `Service ${printable(object.key)}`
 }
 
-/** A POST. */
+/** An event as kprobe posts it. */
 export interface EventWrite {
   readonly path: string
   readonly body: object

@@ -20,7 +20,10 @@ const RUNS = 3
 /** Of the last minute. What is measured above it is not worth a page, unless the page says what ran beside it. */
 const LOAD_MAX = 0.5
 
-const [command = 'both', ...rest] = process.argv.slice(2)
+const [first = '', ...others] = process.argv.slice(2)
+const isCommand = ['both', 'kprobe', 'kube-proxy', 'measure', 'table'].includes(first)
+const command = isCommand ? first : 'both'
+const rest = isCommand ? others : process.argv.slice(2)
 if (command === 'measure') await measureHere(rest)
 else if (command === 'table') makeTable(rest)
 else compare(command, rest)

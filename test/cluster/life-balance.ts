@@ -29,20 +29,21 @@ export const BALANCE: readonly LifeEvent[] = [
     suits: (proxy, { site }) =>
       isKprobe(proxy) && proxy.mode === 'nftables' && site.nodes.length > 1 && site.parameters.zones > 1,
     run: async life => {
-      life.kubectl.apply(balancedObjects(life))
-      life.kubectl.must([
-        'wait',
-        '--for=condition=Ready',
-        'pods',
-        ...OBJECT,
-        `-lapp=${NAME}`,
-        '--timeout=120s',
-      ])
-      addClients(life, 'add')
       try {
+        life.kubectl.apply(balancedObjects(life))
+        life.kubectl.must([
+          'wait',
+          '--for=condition=Ready',
+          'pods',
+          ...OBJECT,
+          `-lapp=${NAME}`,
+          '--timeout=120s',
+        ])
+        clientAddresses(life, 'add', [])
         await judge(life)
       } finally {
-        addClients(life, 'delete')
+        // Without some of them, the others go as well.
+        clientAddresses(life, 'delete', ['-force'])
         life.kubectl.must(['delete', 'service,pods', ...OBJECT, `-lapp=${NAME}`, '--wait=false'])
       }
     },
@@ -79,7 +80,7 @@ async function judge(life: Life): Promise<void> {
   })
 }
 
-/** Waits until all nodes choose the same endpoint for each client, and `problem` has no words about the choice. */
+/** Waits until all nodes choose the same endpoint for each client, and `problem` gives nothing. */
 async function choiceOf(life: Life, problem: (choice: Choice) => string | undefined): Promise<Choice> {
   let choice: Choice = []
   let words: string | undefined
@@ -157,11 +158,14 @@ function weigh({ kubectl }: Life, weights: string): void {
 }
 
 /** The control plane has the addresses of all clients beside its own, and nodes answer by way of it. */
-function addClients({ site, tools }: Life, verb: 'add' | 'delete'): void {
+function clientAddresses({ site, tools }: Life, verb: 'add' | 'delete', flags: readonly string[]): void {
   const lines = site.subnets.flatMap(subnets =>
     clientsOf(subnets).map(client => `address ${verb} ${client}/${subnets.hostBits} dev lo`),
   )
-  tools.namespaces.must({ file: 'ip', args: ['-batch', '-'] }, { input: lines.join('\n') })
+  const command = { file: 'ip', args: [...flags, '-batch', '-'] }
+  const options = { input: lines.join('\n') }
+  if (verb === 'add') tools.namespaces.must(command, options)
+  else tools.namespaces.run(command, options)
 }
 
 function clientsOf({ client }: Subnets): readonly string[] {

@@ -43,13 +43,13 @@ export const UPGRADES: readonly LifeEvent[] = [
 ]
 
 interface Version {
-  /** A checkout. */
+  /** The folder of a checkout. */
   readonly root: string
-  /** Of its image. */
+  /** The tag of its image; undefined for the one of this checkout. */
   readonly tag: string | undefined
 }
 
-/** N-1, N, N-1, N. */
+/** Gives N-1, N, N-1, N. */
 async function versionsOf({ tools, previous = '' }: Life): Promise<readonly Version[]> {
   const before = { root: buildPrevious(tools.root, previous), tag: 'previous' }
   const now = { root: tools.root, tag: undefined }
@@ -75,34 +75,43 @@ async function startFromStates(life: Life): Promise<void> {
   const running = proxyOf(life)
   const node = lastNode(site)
   const stateDir = join(node.folder, 'saved-state')
-  // Nobody answers while the API server is away.
+  // Nothing answers while the API server is away.
   const [host] = addressesOf(life)
   const start = async (root: string, more: object) => {
     const child = startOne(site, running, { tools: { ...tools, root }, node, more })
     await healthy(node, running, tools, () => child.exitCode !== null)
     requireCommit(life, node, root)
   }
-  await stopOne(node, running, tools)
-  await start(tools.root, { stateDir })
-  for (const { root } of await versionsOf(life)) {
-    signal.throwIfAborted()
-    await metricIs(life, 'kprobe_saved_state_saves_total{outcome="saved"}', saves => saves > 0)
-    await stopOne(node, running, tools)
-    cleanUp(node, running, tools)
+  const withoutServer = async (root: string) => {
     killProgram(life, 'kube-apiserver')
-    await start(root, { stateDir })
-    await metricIs(life, 'kprobe_saved_state_served', served => served === 1)
-    if (!isServedOn(life, node, host))
-      throw new Error(`${node.name} does not serve what ${running.proxy} saved`)
-    await life.kubectl.ready(startProgram(life, 'kube-apiserver'))
-    await metricIs(life, 'kprobe_saved_state_served', served => served === 0)
-    await followed(life)
+    try {
+      await start(root, { stateDir })
+      await metricIs(life, 'kprobe_saved_state_served', served => served === 1)
+      if (!isServedOn(life, node, host))
+        throw new Error(`${node.name} does not serve what ${running.proxy} saved`)
+    } finally {
+      await life.kubectl.ready(startProgram(life, 'kube-apiserver'))
+    }
   }
   await stopOne(node, running, tools)
-  await start(tools.root, {})
+  try {
+    await start(tools.root, { stateDir })
+    for (const { root } of await versionsOf(life)) {
+      signal.throwIfAborted()
+      await metricIs(life, 'kprobe_saved_state_saves_total{outcome="saved"}', saves => saves > 0)
+      await stopOne(node, running, tools)
+      cleanUp(node, running, tools)
+      await withoutServer(root)
+      await metricIs(life, 'kprobe_saved_state_served', served => served === 0)
+      await followed(life)
+    }
+  } finally {
+    await stopOne(node, running, tools)
+    await start(tools.root, {})
+  }
 }
 
-/** On the last node. */
+/** Waits for a metric of the last node. */
 async function metricIs(
   { site, tools }: Life,
   name: string,

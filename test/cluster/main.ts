@@ -170,7 +170,7 @@ async function run(options: Options, cluster: Cluster): Promise<number> {
 function sets(options: Options, session: Session): Promise<number> {
   const previous = previousOf(options)
   if (previous === undefined && options.lifeSets.some(({ name }) => name === 'upgrade'))
-    throw new Error('upgrade: no tag of a release is before HEAD; --previous COMMIT names what it comes from')
+    throw new Error('upgrade: no tag of a release before HEAD; give --previous COMMIT')
   return freshLives(
     { ...options, previous },
     session,
@@ -191,13 +191,15 @@ async function freshLives(options: Options, session: Session, runs: readonly Lif
       await startProxies(cluster.site, proxy, cluster.tools)
       progress(`${proxy.proxy} serves in ${proxy.mode} mode (${proxy.form})`)
       if (at === 0) await startDns(cluster, abort.signal)
-      worst = Math.max(worst, await life({ ...options, only }, cluster))
+      const status = await life({ ...options, only }, cluster)
+      // With the pods go their logs.
+      if (status > 0 && worst === 0) {
+        const logs = join(RESULTS, `failed-${cluster.site.parameters.name}`)
+        saveLogs(cluster.site, logs)
+        progress(`the logs of the cluster are in ${logs}`)
+      }
+      worst = Math.max(worst, status)
       await stopProxies(cluster.site, cluster.tools)
-    }
-    if (worst > 0) {
-      const logs = join(RESULTS, `failed-${cluster.site.parameters.name}`)
-      saveLogs(cluster.site, logs)
-      progress(`the logs of the cluster are in ${logs}`)
     }
     return worst
   })

@@ -1,7 +1,7 @@
 import { get } from 'node:http'
 
 /*
- * One request from each of many client addresses to each target: which server answers whom.
+ * One request from each of many client addresses to each target: the name of the server that answers it.
  */
 
 export interface Target {

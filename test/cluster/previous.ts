@@ -37,7 +37,10 @@ function installPackages(root: string, tree: string): void {
   const lockOf = (folder: string) => readFileSync(join(folder, 'package-lock.json'), 'utf8')
   if (lockOf(tree) === lockOf(root)) symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'))
   else
-    execFileSync('npm', ['ci', '--no-audit', '--no-fund'], { cwd: tree, stdio: ['ignore', 'ignore', 'pipe'] })
+    execFileSync('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], {
+      cwd: tree,
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
 }
 
 /** The commit in dist/build.json, which the daemon shows in the metric kprobe_build_info. */

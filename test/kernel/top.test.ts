@@ -14,7 +14,6 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
-import { ExecServer } from '../support/exec-server.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
@@ -129,42 +128,6 @@ it.each([
   await eventually(() => terminal.out.split(ENTER).length === 3)
   terminal.press('q')
   expect(await terminal.ended()).toBe('0 restored')
-})
-
-it('F173: nodes top draws a table over all nodes, round after round, and restores the terminal', async () => {
-  let rounds = 0
-  const pods = ['a', 'b'].map(node => ({ metadata: { name: `kprobe-${node}` }, spec: { nodeName: node } }))
-  const server = await ExecServer.start({
-    pods,
-    answer: ({ pod }) =>
-      pod === 'kprobe-b'
-        ? { stderr: 'away', code: 1 }
-        : { stdout: JSON.stringify({ perSecond: 100 + rounds++, daemon: { mode: 'nftables', repairs: 2 } }) },
-  })
-  try {
-    const kubeconfig = join(daemons.folder(), 'kubeconfig')
-    writeFileSync(kubeconfig, server.kubeconfig)
-    const args = ['nodes', 'top', `--kubeconfig=${kubeconfig}`, '--interval=200ms']
-    const terminal = new PseudoTerminal([process.execPath, COMMAND, ...args], { columns: 80, rows: 24 })
-    terminals.push(terminal)
-    const lines = await terminal.shows(
-      all =>
-        all.some(line => Number(/^a +(\d+) /.exec(line)?.[1]) > 101) &&
-        all.some(line => /^b .*no answer: away/.test(line)),
-    )
-    expect(fits(lines, 80, 24)).toBe(true)
-    terminal.press('/b\r')
-    await terminal.shows(
-      all => all.some(line => line.startsWith('b ')) && !all.some(line => /^a /.test(line)),
-    )
-    terminal.resize(45, 12)
-    await terminal.shows(all => all.length === 12 && fits(all, 45, 12))
-    terminal.press('q')
-    expect(await terminal.ended()).toBe('0 restored')
-    expect(terminal.out.endsWith(LEAVE)).toBe(true)
-  } finally {
-    await server.close()
-  }
 })
 
 it('F173: restores the terminal before an exception is printed', async () => {

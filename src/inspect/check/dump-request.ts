@@ -60,7 +60,7 @@ export const DUMP_HELP = {
   details: [
     'What:',
     '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules, and in userspace mode checks whether a process listens',
-    '  nft        tables, chains, rules, sets and elements, as `nft --stateless list ruleset` prints them',
+    '  nft        tables, chains, rules, sets and elements, in the syntax of nft, elements sorted, without counters',
     '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
     '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
     '  iptables   rules of iptables mode and what leads to them, or of kube-proxy, whose chains are the same; with -o iptables-save the whole tables filter, nat and mangle as iptables-save prints them',

@@ -26,7 +26,7 @@ function sentenceOf(facts: StatusFacts, verdict: Verdict, problems: readonly Pro
   const served = `kprobe serves ${count(daemon.services ?? 0, 'Service')} on this node`
   if (verdict === 'well') return `${served} as configured`
   const parts = unread.length === 0 ? '' : `not read: ${unread.map(({ part }) => part).join(', ')}`
-  if (verdict === 'unknown') return `${served}; whether it is well is not known; ${parts}`
+  if (verdict === 'unknown') return `${served}; the state of this node is unknown; ${parts}`
   return `${served}, with ${count(problems.length, 'problem')}${parts === '' ? '' : `; ${parts}`}`
 }
 

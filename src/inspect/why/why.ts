@@ -83,8 +83,9 @@ function connectionLines(explanation: Explanation, asked: Asked): readonly strin
 
 /** Says what the endpoint sees as the source, and whether the daemon carries the connection. */
 function endLines({ outcomes, kernel }: Explanation): readonly string[] {
+  const its = kernel.kind === 'different' && kernel.part === 'rules' ? kernel.outcomes : outcomes
   const sources = new Set(
-    outcomes.flatMap(({ verdict, sourceReplaced }) => (verdict === 'dnat' ? [sourceReplaced] : [])),
+    its.flatMap(({ verdict, sourceReplaced }) => (verdict === 'dnat' ? [sourceReplaced] : [])),
   )
   const [isReplaced] = sources
   const source = sources.size > 1 ? 'depends on the endpoint' : isReplaced ? 'one of the node' : 'kept'

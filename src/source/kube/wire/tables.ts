@@ -179,6 +179,7 @@ const OBJECT_META = table({
       'endpoints.kubernetes.io/last-change-trigger-time',
       'k8s.io/initial-events-end',
       'kprobe.io/balance',
+      'kprobe.io/fail-over',
       'kprobe.io/ipvs-scheduler',
       'kprobe.io/tcp-drain',
       'kprobe.io/weights',

@@ -306,7 +306,7 @@ describe('collectStatus', () => {
     const { verdict, sentence, problems, facts } = await collected({})
     expect([verdict, problems]).toEqual(['unknown', []])
     expect(sentence).toBe(
-      'kprobe serves 12 Services on this node; whether it is well is not known; not read: rules, connection table',
+      'kprobe serves 12 Services on this node; the state of this node is unknown; not read: rules, connection table',
     )
     expect(facts.at(-1)?.text).toBe('rules: EPERM; connection table: EPERM')
   })
