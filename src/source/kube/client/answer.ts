@@ -36,6 +36,8 @@ class Body implements ApiBody {
   readonly #options: BodyOptions
   readonly #held: Uint8Array[] = []
   #heldBytes = 0
+  /** The trips that `inflating` had made when the oldest of the held pieces arrived. */
+  #tripsBefore = 0
   #ended = false
   #error: ApiError | undefined
   #wake: () => void = () => undefined
@@ -51,12 +53,13 @@ class Body implements ApiBody {
     })
     stream.on('data', (piece: Uint8Array) => {
       pulse?.heard()
+      if (this.#held.length === 0) this.#tripsBefore = inflating?.trips ?? 0
       this.#held.push(piece)
       this.#heldBytes += piece.length
       if (this.#heldBytes > HELD_BYTES_MAX) stream.pause()
       this.#wake()
     })
-    inflating?.onIdle(() => this.#wake())
+    inflating?.onTrip(() => this.#wake())
     stream.once('end', () => this.#end())
     // A stream that closes without an end was cut, even if it has emitted no error.
     stream.once('close', () => this.#end(cutOff()))
@@ -76,10 +79,11 @@ class Body implements ApiBody {
     }
   }
 
-  /** Tests whether no more of what has arrived can follow before the reader takes what is held. */
+  /** Tests whether all is inflated that arrived with the oldest held piece. What arrives meanwhile makes no reader wait. */
   get #isWhole(): boolean {
     const { stream, inflating } = this.#options
-    return inflating?.isBusy !== true || stream.isPaused() || this.#ended || this.#error !== undefined
+    if (inflating?.isBusy !== true || inflating.trips > this.#tripsBefore) return true
+    return stream.isPaused() || this.#ended || this.#error !== undefined
   }
 
   arrived(): Uint8Array | undefined {
@@ -208,8 +212,10 @@ const INFLATED_PIECE_BYTES = 32 * 1024
  */
 class Inflating {
   readonly stream: Gunzip
+  /** How often zlib's thread has returned. */
+  trips = 0
   readonly #gathered: Writable
-  #idle: () => void = () => undefined
+  #returned: () => void = () => undefined
 
   constructor({ stream, clock, call }: InflatingOptions) {
     const inflate = createGunzip({ chunkSize: INFLATED_PIECE_BYTES })
@@ -228,7 +234,8 @@ class Inflating {
       writev: (chunks, done) =>
         inflate.write(Buffer.concat(chunks.map(({ chunk }) => chunk)), () => {
           done()
-          this.#idle()
+          this.trips++
+          this.#returned()
         }),
       final: done => inflate.end(() => done()),
     })
@@ -241,14 +248,14 @@ class Inflating {
     stream.pipe(gathered)
   }
 
-  /** Tests whether more of what has arrived follows. A reader that began without it would take it a rest later. */
+  /** Tests whether something that has arrived is still compressed: a reader that begins without it gets it after its next pass. */
   get isBusy(): boolean {
     return this.#gathered.writableLength > 0
   }
 
   /** Calls this whenever zlib's thread returns. */
-  onIdle(idle: () => void): void {
-    this.#idle = idle
+  onTrip(returned: () => void): void {
+    this.#returned = returned
   }
 }
 

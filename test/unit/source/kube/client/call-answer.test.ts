@@ -89,6 +89,29 @@ describe('F24: a compressed response', () => {
     expect(Buffer.concat(pieces).toString()).toBe(events.join(''))
   })
 
+  it('is passed on while more arrives all the time', async () => {
+    let left = 20_000
+    let isRead = false
+    const client = await answeredBy((_, response) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' })
+      const member = gzipSync('event')
+      const send = (): void => {
+        if (isRead || left === 0) return void response.end()
+        left--
+        response.write(member)
+        setImmediate(send)
+      }
+      send()
+    })
+    const { body } = await client.send(get('/', { longLived: true }))
+    for await (const piece of body) {
+      isRead = true
+      expect(Buffer.from(piece).toString()).toContain('event')
+      break
+    }
+    expect(left).toBeGreaterThan(0)
+  })
+
   it('may be split anywhere', async () => {
     const bytes = Buffer.concat([gzipSync('first'), gzipSync('second')])
     const client = await answeredBy((_, response) => {
