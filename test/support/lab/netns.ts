@@ -13,6 +13,8 @@ export function freshNetns(): void {
   if (callLibc('unshare', [CLONE_NEWNET]) !== 0 || netnsName() === before) {
     throw new Error('unshare(CLONE_NEWNET) failed: run these tests with `unshare -Urnm npx vitest run ...`')
   }
+  // The kernel copies the setting of the machine's own namespace (devinet_init_net), which a kube-proxy there has raised.
+  writeFileSync('/proc/sys/net/ipv4/conf/all/route_localnet', '0')
 }
 
 /** Moves this thread into the namespace of a file, such as /proc/1/ns/net. */
