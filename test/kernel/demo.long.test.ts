@@ -85,7 +85,7 @@ function kindsOf(lines: readonly string[]): readonly string[] {
     .filter(line => line.trim() !== '' && !PASSING.test(line))
     .map(line =>
       line
-        .replaceAll(/commit [0-9a-f]+/g, 'commit N')
+        .replaceAll(/commit [0-9a-f]+(?:-dirty)?/g, 'commit N')
         .replaceAll(/\d[\d.:TZ-]*/g, 'N')
         // Either pod of a Service answers.
         .replaceAll(/\b(cart|search)-[ab]\b/g, '$1-x')

@@ -36,7 +36,7 @@ export const command = questionCommand({
 })
 
 interface TextOptions extends Pick<Io, 'color' | 'columns'> {
-  /** Names all endpoints, and what becomes of the source address. */
+  /** Names all endpoints, what becomes of the source address, and both paths where the kernel has another one. */
   readonly isFull?: boolean
 }
 
@@ -53,7 +53,7 @@ export function whyText(
   const lines = [
     ...connectionLines(explanation, asked),
     ...(isFull ? endLines(explanation) : []),
-    ...pathLines(explanation),
+    ...pathLines(explanation, isFull),
     ...endpointLines(explanation, isFull ? Number.POSITIVE_INFINITY : ENDPOINTS_SHOWN),
     ...limitLines(explanation).flatMap(line => ['', line]),
   ]
@@ -83,17 +83,25 @@ function connectionLines(explanation: Explanation, asked: Asked): readonly strin
 
 /** Says what the endpoint sees as the source, and whether the daemon carries the connection. */
 function endLines({ outcomes, kernel }: Explanation): readonly string[] {
-  const its = kernel.kind === 'different' && kernel.part === 'rules' ? kernel.outcomes : outcomes
-  const sources = new Set(
-    its.flatMap(({ verdict, sourceReplaced }) => (verdict === 'dnat' ? [sourceReplaced] : [])),
-  )
-  const [isReplaced] = sources
-  const source = sources.size > 1 ? 'depends on the endpoint' : isReplaced ? 'one of the node' : 'kept'
+  const wanted = sourceText(outcomes)
+  const differs = kernel.kind === 'different' && kernel.part === 'rules'
+  const now = differs ? sourceText(kernel.outcomes) : wanted
+  const source = now === wanted ? now : `${now ?? 'none'} in the kernel, ${wanted ?? 'none'} by the Services`
   const listener = kernel.kind === 'same' ? kernel.listener : undefined
   return [
-    ...(isReplaced === undefined ? [] : [`Source address: ${source}`]),
+    ...(source === undefined ? [] : [`Source address: ${source}`]),
     ...(listener === undefined ? [] : [`Carried by the daemon, which listens at ${listener}`]),
   ]
+}
+
+/** Undefined where the connection reaches no endpoint. */
+function sourceText(outcomes: Explanation['outcomes']): string | undefined {
+  const sources = new Set(
+    outcomes.flatMap(({ verdict, sourceReplaced }) => (verdict === 'dnat' ? [sourceReplaced] : [])),
+  )
+  if (sources.size > 1) return 'depends on the endpoint'
+  const [isReplaced] = sources
+  return isReplaced === undefined ? undefined : isReplaced ? 'one of the node' : 'kept'
 }
 
 /** Says when a rejected client waits. Processes of this node never do: the kernel does not limit ICMP over loopback. */
@@ -112,7 +120,7 @@ function named(asked: string, address: string): string {
 
 const NO_RULES = '  no rule of kprobe takes effect'
 
-function pathLines({ kernel, rules, outcomes }: Explanation): readonly string[] {
+function pathLines({ kernel, rules, outcomes }: Explanation, isFull: boolean): readonly string[] {
   if (kernel.kind === 'same')
     return kernel.rules === undefined
       ? stepLines(`Path${toText(outcomes, [])}, the same in the kernel:`, rules)
@@ -122,7 +130,7 @@ function pathLines({ kernel, rules, outcomes }: Explanation): readonly string[] 
   const its = stepLines(`Path${toText(kernel.outcomes, outcomes)} in the kernel:`, kernel.rules)
   const isPart = missingIn(kernel.outcomes, outcomes) === undefined
   const isLess = isPart && missingIn(outcomes, kernel.outcomes) !== undefined
-  return isLess
+  return isLess || isFull
     ? [...its, ...stepLines(`Path${toText(outcomes, kernel.outcomes)}, as the Services specify it:`, rules)]
     : its
 }

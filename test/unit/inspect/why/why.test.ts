@@ -280,6 +280,17 @@ describe('the text', () => {
     expect(same).toContain('\nPath to 10.1.0.1:8080, the same in the kernel:\n')
   })
 
+  it('in full shows both paths, and both sources, where the kernel treats the source otherwise', () => {
+    const [wanted = expect.fail()] = explain(objects, {}).outcomes
+    const kernel = different({ outcomes: [{ ...wanted, sourceReplaced: !wanted.sourceReplaced }] })
+    const text = whyText(explain(objects, { kernel }), ASKED, { ...PLAIN, isFull: true })
+    const [now, then] = wanted.sourceReplaced ? ['kept', 'one of the node'] : ['one of the node', 'kept']
+    expect(text).toContain(`\nSource address: ${now} in the kernel, ${then} by the Services\n`)
+    expect(text).toMatch(/\nPath in the kernel:\n.*\nPath, as the Services specify it:\n/s)
+    const short = whyText(explain(objects, { kernel }), ASKED, PLAIN)
+    expect(short).not.toContain('as the Services specify it')
+  })
+
   it('says that a rejected client elsewhere may wait, by the sysctl of its family, and that processes here do not', () => {
     const asked = { from: 'outside', to: '10.96.0.1:80', columns: undefined }
     const text = (from: string) =>
