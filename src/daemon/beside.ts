@@ -135,12 +135,14 @@ export class KubeProxyWatch {
     return PERIOD_MS
   }
 
-  /** Logs the first signs only: later ones are of the same kube-proxy. */
+  /** Logs the first signs, and the first certain ones: later ones are of the same kube-proxy. */
   #note(signs: readonly string[]): void {
     const { clock, log, metrics, tell, nodeName } = this.#options
-    const isNews = this.#signs.length === 0
-    this.#signs = signs
+    const wasCertain = isCertain(this.#signs)
+    const isNews = this.#signs.length === 0 || (isCertain(signs) && !wasCertain)
     this.#seenMs = clock.nowMs()
+    // A process without a visible name is the kube-proxy that has shown itself before.
+    if (isCertain(signs) || !wasCertain) this.#signs = signs
     if (!isNews) return
     metrics.kprobe_kube_proxy_beside.set(1)
     log.error({ signs }, isCertain(signs) ? BESIDE : MAYBE_BESIDE)

@@ -12,10 +12,10 @@ interface Totals {
   readonly dropped: number
 }
 
-/** Time between the totals that are kept, and the longest time that a rate covers. */
-const [MINUTE_MS, RATE_MAX_MS] = [60_000, 125_000]
+/** A rate covers about a minute or two, because scrapes may be early or late; six totals at most are that young. */
+const [RATE_MIN_MS, RATE_MAX_MS, KEPT_EACH_MS] = [50_000, 125_000, 25_000]
 
-/** Reads what kprobe's rules refused, when the metrics are scraped, and remembers two totals for the rates. */
+/** Reads what kprobe's rules refused, when the metrics are scraped, and remembers totals for the rates. */
 export class RefusedPackets {
   readonly #io: RefusedIo
   readonly #config: Pick<Config, 'backend' | 'serviceProxyName'>
@@ -45,20 +45,20 @@ export class RefusedPackets {
     }
   }
 
-  /** Gives the totals of one to two minutes ago, and how old they are; undefined where nothing was read then. */
+  /** Gives the totals of about one to two minutes ago, and how old they are; undefined where nothing was read then. */
   get before() {
     const nowMs = this.#io.clock.nowMs()
-    const found = this.#kept.find(({ atMs }) => nowMs - atMs >= MINUTE_MS && nowMs - atMs <= RATE_MAX_MS)
+    const found = this.#kept.find(({ atMs }) => nowMs - atMs >= RATE_MIN_MS && nowMs - atMs <= RATE_MAX_MS)
     return found && { rejected: found.rejected, dropped: found.dropped, ageMs: nowMs - found.atMs }
   }
 
   #keep(counts: readonly RefusedCount[]): void {
     const atMs = this.#io.clock.nowMs()
     const [last] = this.#kept
-    if (last !== undefined && atMs - last.atMs < MINUTE_MS) return
+    if (last !== undefined && atMs - last.atMs < KEPT_EACH_MS) return
     const sumOf = (its: RefusedCount['verdict']) =>
       counts.reduce((sum, { verdict, packets }) => sum + (verdict === its ? packets : 0), 0)
     const totals = { atMs, rejected: sumOf('reject'), dropped: sumOf('drop') }
-    this.#kept = [totals, ...(last === undefined ? [] : [last])]
+    this.#kept = [totals, ...this.#kept.filter(kept => atMs - kept.atMs <= RATE_MAX_MS)]
   }
 }

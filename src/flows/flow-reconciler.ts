@@ -317,6 +317,7 @@ class HalfOpenChecks {
     const { clock, pass } = this.#options
     const view = this.#view
     if (pending.size < MANY_SERVICES || view === undefined) return { pending }
+    // Only whether any Service has lost an endpoint counts here: after the first loss, no further Service is compared.
     let loss: FlowCheck | undefined
     const look = (former: readonly Version[], now: Version) => {
       loss ??= lookAtHalfOpen(former, now)

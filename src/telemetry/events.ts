@@ -87,7 +87,7 @@ export class EventRecorder {
     if (this.#writes.isStopped) return
     const nowMs = this.#options.clock.nowMs()
     const uid = this.#uidOf(fact.regarding)
-    const key = keyOf(fact, uid)
+    const key = `${topicOf(fact, uid)}${fact.reason}\0${fact.note}`
     if (nowMs - (this.#recorded.get(key) ?? Number.NEGATIVE_INFINITY) < SAME_MS) return
     if (this.#queue.length >= QUEUE_MAX || !this.#bucket.take()) {
       this.#drop('limit', fact)
@@ -97,6 +97,7 @@ export class EventRecorder {
     const identity = identityOf(fact.regarding, wallMs, this.#number++)
     this.#recorded.delete(key)
     this.#recorded.set(key, nowMs)
+    this.#forgetOpposites(fact, uid)
     this.#forgetOldest(nowMs)
     this.#queue.push({
       key,
@@ -115,6 +116,12 @@ export class EventRecorder {
   /** kubelet uses the name of a Node as the uid in its events, and `kubectl describe node` selects by it. */
   #uidOf(object: EventObject): string {
     return object.kind === 'Node' ? object.name : this.#options.uidOf(object.key)
+  }
+
+  /** Forgets the Warnings that a Normal event ends, or the end that a Warning follows: the last state gets an event. */
+  #forgetOpposites(fact: EventFact, uid: string): void {
+    const opposites = topicOf({ ...fact, type: fact.type === 'Normal' ? 'Warning' : 'Normal' }, uid)
+    for (const key of this.#recorded.keys()) if (key.startsWith(opposites)) this.#recorded.delete(key)
   }
 
   #forgetOldest(nowMs: number): void {
@@ -170,8 +177,8 @@ export class EventRecorder {
 }
 
 /** Includes the uid: a Service that is created again has events of its own. */
-function keyOf({ type, reason, action, note, regarding }: EventFact, uid: string): string {
-  return [type, reason, action, regardingText(regarding), uid, note].join('\0')
+function topicOf({ type, action, regarding }: EventFact, uid: string): string {
+  return [regardingText(regarding), uid, action, type, ''].join('\0')
 }
 
 interface TokenBucketOptions {

@@ -84,7 +84,7 @@ export interface DaemonFacts {
   readonly withoutEndpoint: { readonly services: number; readonly first: readonly string[] } | undefined
   readonly failedOver: DaemonState['failedOver']
   readonly repairs: readonly RecentRepair[] | undefined
-  /** The packets that the rules had refused one to two minutes ago; an age of 0 where that is not known. */
+  /** The packets that the rules had refused about one to two minutes ago; an age of 0 where that is not known. */
   readonly refusedBefore: NonNullable<RefusedPackets['before']>
   readonly tokenEndMs: number | undefined
   readonly certificateEndMs: number | undefined

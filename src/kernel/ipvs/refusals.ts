@@ -21,6 +21,7 @@ export function failureOf({ tag: operation, ...refused }: Refused<IpvsOperation>
 /** Explains an errno where its own words do not suffice; the kernel sends no explanation. */
 function explanationOf({ verb, server }: IpvsOperation, code: string): string | undefined {
   if (code === 'ESRCH') return 'there is no such virtual server'
+  if (code === 'EEXIST') return 'the last read of the kernel did not find it'
   if (code === 'EPERM') return 'IPVS needs CAP_NET_ADMIN in the first user namespace'
   return verb === 'set-server' && code === 'ENOENT'
     ? `the kernel has no scheduler ${server.scheduler} (module ip_vs_${server.scheduler})`

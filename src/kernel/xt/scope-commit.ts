@@ -1,6 +1,6 @@
-import { finish, finishInSlices, type Slicing, stepsOver } from '../../base/clock.ts'
+import { finish, finishInSlices, Slice, type Slicing, stepsOver } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient } from '../nft/client.ts'
 import type { OperationFailure } from '../nft/failures.ts'
 import type { CompiledRule } from '../nft/state.ts'
@@ -84,7 +84,7 @@ async function commitWhole(
     try {
       result = await client.commit(batch.transaction, guard)
     } catch (error) {
-      const failures = unwritableIn(operations, options.codec, error)
+      const failures = await unwritableIn(operations, options, error)
       return { ...ended('refused', { generation, foreign }), failures }
     }
     generation = result.generation
@@ -189,7 +189,7 @@ async function commitAhead(
   options: ScopeCommitOptions,
   start: Pick<ScopeCommit, 'generation' | 'foreign'>,
 ): Promise<ScopeCommit> {
-  const { client, codec } = options
+  const { client } = options
   let sum: ScopeCommit = { ...start, outcome: 'committed', failures: [], bytes: 0, messages: 0 }
   const settled: Promise<unknown>[] = []
   let underWay: UnderWay | undefined
@@ -208,7 +208,7 @@ async function commitAhead(
     }
     if (underWay !== undefined) sum = added(sum, underWay.batch, await underWay.result)
   } catch (error) {
-    const failures = unwritableIn(operations, codec, error)
+    const failures = await unwritableIn(operations, options, error)
     return { ...sum, outcome: 'refused', failures, ...partialAfter(sum) }
   } finally {
     await Promise.all(settled)
@@ -274,19 +274,23 @@ class LateRule implements CompiledRule {
 }
 
 /** Returns the failures of operations that cannot be encoded. Throws `error` if it is about none of them. */
-function unwritableIn(
+async function unwritableIn(
   operations: ScopeOperations,
-  { compile }: RuleCodec,
+  { codec, slicing }: ScopeCommitOptions,
   error: unknown,
-): readonly ScopeFailure[] {
+): Promise<readonly ScopeFailure[]> {
+  // A lost socket is about no rule.
+  if (!(error instanceof NetlinkError) || error instanceof OutcomeUnknownError) throw error
   const failures: ScopeFailure[] = []
+  const slice = new Slice(slicing)
   for (const operation of operations) {
+    if (slice.isOver) await slice.next()
     if (operation.verb !== 'add-rule' && operation.verb !== 'insert-rule') continue
     try {
-      compile(operation.rule, operation.family)
-    } catch (error) {
-      if (!(error instanceof NetlinkError)) throw error
-      failures.push({ operation, code: error.code, error })
+      codec.compile(operation.rule, operation.family)
+    } catch (unwritable) {
+      if (!(unwritable instanceof NetlinkError)) throw unwritable
+      failures.push({ operation, code: unwritable.code, error: unwritable })
     }
   }
   if (failures.length === 0) throw error

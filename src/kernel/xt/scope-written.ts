@@ -1,10 +1,10 @@
 import { append } from '../../base/collections.ts'
+import { isSame } from '../../base/plain-data.ts'
 import {
   chainKey,
   type FixedRules,
   type ScopeOperations,
   type ServiceRules,
-  sameRules,
   tableKey,
   type XtChain,
   type XtEntry,
@@ -60,7 +60,7 @@ export class WrittenDiff {
     const [were, are] = [byChain(before), byChain(after)]
     for (const key of new Set([...were.keys(), ...are.keys()])) {
       const [was, is] = [were.get(key) ?? [], are.get(key) ?? []]
-      if (sameRules(was, is)) continue
+      if (isSame(was, is)) continue
       this.#changed.add(key)
       this.#lost.set(key, (this.#lost.get(key) ?? 0) + was.length - is.length)
     }
@@ -103,7 +103,7 @@ export class WrittenDiff {
 }
 
 function sameChains(a: XtChain | undefined, b: XtChain | undefined): boolean {
-  return a !== undefined && b !== undefined && sameRules(a.rules, b.rules) && sameRules(a.last, b.last)
+  return a !== undefined && b !== undefined && isSame(a.rules, b.rules) && isSame(a.last, b.last)
 }
 
 function sizeOf({ rules, last }: XtChain): number {

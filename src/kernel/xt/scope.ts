@@ -1,4 +1,3 @@
-import { isSame } from '../../base/plain-data.ts'
 import * as nft from '../nft/constants.ts'
 import type { ChainHook, NftFamily, ObservedRule } from '../nft/state.ts'
 import type { XtRule } from './rule.ts'
@@ -114,11 +113,6 @@ export type IsOurs = (table: XtTableName, chain: string) => boolean
 /** Returns `ip nat KUBE-SERVICES`. */
 export function chainKey({ family, table }: XtPlace, chain: string): string {
   return `${family} ${table} ${chain}`
-}
-
-/** Compares rules whose fields were created in the same order. */
-export function sameRules(a: readonly XtRule[], b: readonly XtRule[]): boolean {
-  return isSame(a, b)
 }
 
 /** linux/netfilter_ipv4.h, the same in both families. */

@@ -31,6 +31,8 @@ interface CommitterOptions {
   readonly codec: RuleCodec
   /** Schedulers that this kernel is known to lack. Services that need one of them are refused. */
   readonly missingSchedulers: ReadonlySet<string>
+  /** Ends a commit as `stale` where the kernel holds other servers than were read; else only their Services fail. */
+  readonly rereadsServers: boolean
 }
 
 /** A Receipt whose generation is that of nf_tables. */
@@ -262,7 +264,8 @@ export class Committer {
       ({ operation }) => servicesOf(operation.group),
     )
     // Another program changed servers since the read: the next plan is made of what the kernel holds.
-    return meetsOtherServers(result.failures) ? { ...step, refusals: [], ending: 'stale' } : step
+    const isStale = this.#options.rereadsServers && meetsOtherServers(result.failures)
+    return isStale ? { ...step, refusals: [], ending: 'stale' } : step
   }
 
   async #changeAddresses(phase: Extract<Phase, { readonly addresses: unknown }>): Promise<Step> {

@@ -55,6 +55,7 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
   readonly #drains: Drains
   readonly #upkeep: Upkeep
   readonly #missingSchedulers = new Set<string>()
+  #staleCommits = 0
   /** The occupied places at the last read. */
   #occupied: Occupied = { servers: new Set(), version: 0 }
   /** The applied state; undefined while the kernel may hold another one. */
@@ -211,13 +212,17 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
       codec: this.#codec,
       generation: generation === undefined ? undefined : this.#watches.unshifted(generation),
       missingSchedulers: this.#missingSchedulers,
+      // Where two new reads did not help, the kernel holds servers that it does not list.
+      rereadsServers: this.#staleCommits < 2,
     })
     return committer.run(phases)
   }
 
   #settle(plan: IpvsPlan, { outcome, schedulers }: Committed): void {
     for (const scheduler of schedulers) this.#missingSchedulers.add(scheduler)
+    if (outcome === 'stale') this.#staleCommits++
     if (outcome === 'committed') {
+      this.#staleCommits = 0
       this.#held = plan.after
       this.#entries = plan.after.entries
       this.#servers = plan.after.servers

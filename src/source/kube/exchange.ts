@@ -55,7 +55,7 @@ const LIST_IDLE_MS = 75_000
 const OBJECT_BYTES_MAX = 16 * 1024 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 const PIECE_BYTES = 32 * 1024
-/** A watch is held when its reader is busy for longer, and at once after it was: a read more costs as much as a change. */
+/** A watch is held once its reader is busy for longer: each read that this saves costs as much as a change. */
 const HOLD_AFTER_MS = 5
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
@@ -130,7 +130,7 @@ export class Exchange {
         body.hold?.()
       }
       const beganMs = clock.nowMs()
-      // A reader of events that is busy for longer keeps further ones back: they stay in the kernel.
+      // Events that arrive during a hold stay in the kernel. A reader that was busy for long is expected to be so again.
       const cancel = isLive() && !wasHeld ? clock.after(HOLD_AFTER_MS, hold) : undefined
       if (isLive() && wasHeld) hold()
       try {

@@ -278,8 +278,8 @@ export class Troubles {
 }
 
 /**
- * Hands on items, one batch at a time. Items that arrive meanwhile form the next batch; a caller that brings them waits, so
- * that of each bringer at most what it had at hand is gathered.
+ * Hands on items, one batch at a time. Items that arrive meanwhile form the next batch. Each caller waits until its items
+ * were taken, so the next batch has the items of at most one call of each caller.
  */
 export class Batcher<T> {
   readonly #clock: Pick<Clock, 'breathe'>

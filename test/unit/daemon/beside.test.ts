@@ -145,6 +145,22 @@ it('takes the holder of a port for kube-proxy by its name, and says when it has 
   expect([said(BESIDE).length, said('and may be kube-proxy').length]).toEqual([0, 1])
 })
 
+it('is certain from the first certain sign on, as long as the port is held, and says so once', async () => {
+  const { watch, see, said, events, beside } = rig()
+  const ports: Ports = [['0.0.0.0:10256', undefined]]
+  await see(lookAt({ ports }), 2)
+  await see(lookAt({ ports, rules: [[SERVICES, 10n]] }), 2)
+  expect([said(BESIDE).length, said('and may be kube-proxy').length]).toEqual([1, 1])
+  const { note } = events.at(-1) ?? {}
+  expect([events.length, note]).toEqual([2, expect.stringContaining(`the chain ${SERVICES} was written`)])
+  await see(lookAt({ ports, rules: [[SERVICES, 10n]] }), 80)
+  expect(watch.check?.failure).toMatch(/^runs beside kprobe: .*the chain KUBE-SERVICES in ip nat was written/)
+  await see(lookAt({ ports, rules: [[SERVICES, 20n]] }), 2)
+  expect([said(BESIDE).length, events.length, await beside()]).toEqual([1, 2, '1'])
+  await see(lookAt({ rules: [[SERVICES, 20n]] }), 75)
+  expect([watch.check, await beside()]).toEqual([undefined, '0'])
+})
+
 it("sees kube-proxy's own table also while kprobe writes chains of iptables", async () => {
   const { watch, see } = rig({ writesChains: true })
   const commit = () => watch.report({ kind: 'committed' } as Parameters<typeof watch.report>[0])

@@ -4,6 +4,8 @@ import {
   healthCheckFailed,
   identityOf,
   noteText,
+  packetsAsWanted,
+  packetsDiffer,
   serverFailed,
   serviceQuarantined,
   serviceRefused,
@@ -137,6 +139,24 @@ describe('EventRecorder', () => {
     answers.push('refused')
     expect(await occurs()).toBe(2)
     expect(await occurs()).toBe(3)
+  })
+
+  const difference = { name: 'x', packet: 'p', expected: 'a', kernel: 'b', rule: undefined }
+  it.each([
+    ['ServiceQuarantined', serviceQuarantined('ns/web', 'node-1', new Error('EINVAL'))],
+    ['PacketsDiffer', packetsDiffer('node-1', difference)],
+  ])('posts %s and its end by turns, however soon, and an equal state once', async (reason, begin) => {
+    const { events, writes } = recorder()
+    const others = [fact('web'), serviceQuarantined('ns/other', 'node-1', new Error('EINVAL'))]
+    const end =
+      reason === 'PacketsDiffer' ? packetsAsWanted('node-1', difference) : serviceReleased('ns/web', 'node-1')
+    const states = [begin, begin, end, end, begin, end, begin, begin]
+    for (const state of states) for (const each of [...others, state]) events.record(each)
+    await settle()
+    const reasons = writes.map(({ body }) => ('reason' in body ? body.reason : undefined))
+    const [first, second, ...turns] = reasons
+    expect([first, second]).toEqual([others[0]?.reason, others[1]?.reason])
+    expect(turns).toEqual([begin, end, begin, end, begin].map(its => its.reason))
   })
 
   it('tries again with growing delays, keeps the order, and gives up in the end', async () => {

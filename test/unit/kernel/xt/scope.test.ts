@@ -19,6 +19,7 @@ import { commitScope } from '../../../../src/kernel/xt/scope-commit.ts'
 import { removalOf, ScopeDiff } from '../../../../src/kernel/xt/scope-diff.ts'
 import type { OwnedEntry } from '../../../../src/kernel/xt/scope-draft.ts'
 import { WrittenDiff } from '../../../../src/kernel/xt/scope-written.ts'
+import { unencodable } from '../../../../src/netlink/errors.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
 const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
@@ -274,6 +275,39 @@ describe('a commit', () => {
       expect.stringMatching(/^add rule ip nat OURS: ENOENT .*: -m nfacct --nfacct-name\s+none -j RETURN$/),
     ])
     expect(failures[0]?.operation).toBe(operation)
+  })
+
+  it('names every rule that cannot be encoded, and compiles none again after a lost socket', async () => {
+    const addition = (text: string) =>
+      ({ ...PLACE, verb: 'add-rule', chain: 'OURS', rule: returning(text), owner: text }) as const
+    const operations = ['a', 'b', 'c', 'd'].map(addition)
+    let [compiled, broken] = [0, false]
+    const codec: RuleCodec = {
+      compile(rule, family) {
+        compiled++
+        if ([operations[1]?.rule, operations[3]?.rule].includes(rule)) throw unencodable('a long rule')
+        return compileRule(rule, family)
+      },
+    }
+    const client = createNftClient({ transport: new FakeKernel().open(), clock: systemClock })
+    const commit: typeof client.commit = (transaction, options) =>
+      broken && transaction.length > 0
+        ? Promise.reject(new Error('EBADF'))
+        : client.commit(transaction, options)
+    const slicing = { sliceMs: 5, nowMs: () => 0, breathe: () => Promise.resolve() }
+    const options = {
+      client: { commit, rule: client.rule.bind(client) },
+      codec,
+      slicing,
+      generation: undefined,
+    }
+    const { outcome, failures } = await commitScope(operations, options)
+    expect([outcome, failures.map(({ operation }) => operation?.owner)]).toEqual(['refused', ['b', 'd']])
+    compiled = 0
+    broken = true
+    await expect(commitScope(operations, options)).rejects.toThrow('EBADF')
+    expect(compiled).toBe(0)
+    await client.close()
   })
 
   it('deletes no rule of another program that got the handle of ours in a new table', async () => {

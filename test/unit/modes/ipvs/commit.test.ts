@@ -61,6 +61,56 @@ describe('servers that another program changed a moment before', () => {
   })
 })
 
+describe('an object that the kernel holds and does not list, or lists and does not hold', () => {
+  const BAD = { ip: '172.30.0.2', endpoints: ['10.1.0.2'] }
+  const NEW = serviceOf('new', { ip: '172.30.0.3', endpoints: ['10.1.0.3'] })
+
+  it.each(['EEXIST', 'ESRCH'] as const)('costs its Service alone: %s of a virtual server', async code => {
+    const { node, rig } = make()
+    await rig.sync(GOOD)
+    const { servers } = node.ipvs
+    const set = servers.set.bind(servers)
+    servers.set = (key, server) => (server.port === 81 ? refuse(code) : set(key, server))
+    rig.offer([...GOOD, ...serviceOf('bad', { ...BAD, port: 81 }), ...NEW])
+    await rig.until(() => node.dump().includes('address 172.30.0.3'), 2_000)
+    await rig.synced()
+    expect(rig.of('stale')).toHaveLength(2)
+    expect(rig.of('failed')).toEqual([])
+    expect(rig.of('quarantined')).toMatchObject([
+      {
+        service: 'ns/bad',
+        error: { message: expect.stringMatching(/^set virtual server TCP 172\.30\.0\.2:81 \(ns\/bad\): E/) },
+      },
+    ])
+    expect(node.dump()).not.toContain('address 172.30.0.2')
+    servers.set = set
+    await rig.until(() => rig.of('released').length > 0, 30_000)
+    expect(node.dump()).toContain('address 172.30.0.2')
+    expect(node.complaints()).toEqual([])
+  })
+
+  it('costs its Service alone: ENOENT of a real server', async () => {
+    const { node, rig } = make()
+    await rig.sync([...GOOD, ...serviceOf('bad', BAD)])
+    const found = [...node.ipvs.servers.values()].find(({ address }) => address.startsWith('\xac\x1e\0\x02'))
+    if (found === undefined) throw new Error('no such virtual server')
+    const { destinations } = found
+    for (const its of destinations.values()) its.activeConnections = 1
+    const get = destinations.get.bind(destinations)
+    destinations.get = () => undefined
+    rig.offer([...GOOD, ...serviceOf('bad', { ...BAD, endpoints: ['10.1.0.9'] }), ...NEW])
+    await rig.until(() => node.dump().includes('address 172.30.0.3'), 2_000)
+    await rig.synced()
+    expect(rig.of('failed')).toEqual([])
+    expect(rig.of('quarantined')).toMatchObject([
+      { service: 'ns/bad', error: { message: expect.stringContaining('172.30.0.2:80 (ns/bad): ENOENT') } },
+    ])
+    destinations.get = get
+    await rig.until(() => rig.of('released').length > 0, 30_000)
+    expect(node.complaints()).toEqual([])
+  })
+})
+
 describe('what the kernel refuses of one Service', () => {
   it('leaves it without addresses, and all others served', async () => {
     const { node, rig } = make()
