@@ -1,17 +1,19 @@
 import { type Clock, Pacer, restMs } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
-import { formatIpPort } from '../base/ip.ts'
+import { formatIpPort, type Ip } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Octets } from '../base/octets.ts'
-import { ATTEMPTS_MIN, AttemptReader, type Attempts, placeKey, silentIn } from '../flows/attempts.ts'
+import { type Answers, AttemptReader, type Attempts, judgeList, placeKey } from '../flows/attempts.ts'
+import { Stopped } from '../flows/pass.ts'
+import type { View } from '../flows/ports.ts'
 import { type ConntrackReader, createConntrackClient } from '../kernel/conntrack/client.ts'
 import type { Flow } from '../kernel/conntrack/flow.ts'
 import { readTimeouts } from '../kernel/conntrack/timeouts.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
-import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
+import type { Backend, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import { podNames, podPlaces } from '../model/pod-names.ts'
-import type { ServiceKey, SilentEndpoint } from '../model/service.ts'
-import type { Snapshot, SnapshotEvent } from '../model/snapshot.ts'
+import type { ServiceKey, SilentEndpoint, SliceList } from '../model/service.ts'
+import { EMPTY_SNAPSHOT, type SnapshotEvent } from '../model/snapshot.ts'
 import { type EventFact, endpointOut } from '../telemetry/event.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import type { DaemonIo } from './io.ts'
@@ -26,6 +28,10 @@ const FORGOTTEN_MS = 60_000
 /** Endpoints of this node that are out, or were lately; no more are taken out. */
 const OUT_MAX = 1_000
 const RETRY_MS = 10_000
+
+const CANNOT_READ = 'cannot read conntrack: no endpoint fails over; retrying'
+const CANNOT_DELETE = 'cannot delete connection attempts to silent endpoints from conntrack; retrying'
+const FULL = `no more endpoints fail over: ${OUT_MAX} are out or were lately`
 
 interface FailOverOptions {
   readonly conntrack: Pick<ConntrackReader, 'dumpByReply' | 'delete' | 'close'>
@@ -48,22 +54,26 @@ export function failOverOf(
   return new FailOver({ clock, log, conntrack: createConntrackClient({ openTransport, clock }), ...rest })
 }
 
-type Socket = Pick<SilentEndpoint, 'ip' | 'port'>
-
-interface View {
-  readonly snapshot: Snapshot
-  readonly table: FrontendTable
-}
-
-/** A silent endpoint of a port. */
+/** A silent endpoint of a Service. */
 interface Out {
-  readonly port: Pick<PortFrontends, 'key' | 'service' | 'displayName'>
+  readonly service: ServiceKey
+  /** The name of its port. */
+  readonly displayName: string
   readonly endpoint: SilentEndpoint
+  /** The keys of the lists that it is out of. */
+  readonly lists: ReadonlySet<string>
   /** How often in a row. */
   readonly times: number
   readonly untilMs: number
   /** It gets connections again. */
   readonly isBack: boolean
+}
+
+/** A list of endpoints of a port, with those that are out of it. */
+interface List {
+  readonly key: string
+  readonly port: PortFrontends
+  readonly places: ReadonlyMap<Octets, SilentEndpoint>
 }
 
 /**
@@ -76,29 +86,31 @@ export class FailOver {
   readonly #reader: AttemptReader
   readonly #pacer: Pacer
   readonly #asking = new Set<ServiceKey>()
-  /** By port and place: those that are out, and those that were lately. */
+  /** By Service and place: those that are out, and those that were lately. */
   readonly #outs = new Map<string, Out>()
+  /** The warnings whose cause lasts. */
+  readonly #warned = new Set<string>()
   #view: View | undefined
-  #isFailing = false
 
   constructor(options: FailOverOptions) {
     const { clock, conntrack } = options
     this.#options = options
-    this.#reader = new AttemptReader({ conntrack, clock })
     this.#pacer = new Pacer({ clock, run: () => this.#passOnce() })
+    this.#reader = new AttemptReader({ conntrack, clock, isStopped: () => this.#pacer.isStopped })
   }
 
   /** Takes what the kernel has after a sync; undefined in modes without fail-over. Cost follows the change. */
   offer(view: View | undefined): void {
-    const before = this.#view?.snapshot.services ?? PersistentMap.empty()
-    const now = view?.snapshot.services ?? PersistentMap.empty()
+    const before = this.#view?.snapshot ?? EMPTY_SNAPSHOT
+    const now = view?.snapshot ?? EMPTY_SNAPSHOT
     this.#view = view
-    for (const key of PersistentMap.changes(before, now)) {
-      if (now.get(key)?.failsOver === true) this.#asking.add(key)
-      else if (this.#asking.delete(key)) this.#forget(({ port }) => port.service === key)
+    for (const key of PersistentMap.changes(before.services, now.services)) {
+      if (now.services.get(key)?.failsOver === true) this.#asking.add(key)
+      else if (this.#asking.delete(key)) this.#forget(key, [])
     }
+    for (const key of PersistentMap.changes(before.slices, now.slices))
+      this.#forget(key, now.slices.get(key) ?? [])
     if (this.#asking.size > 0) this.#pacer.wake(PACE.minMs)
-    else this.#pacer.cancel()
   }
 
   async stop(): Promise<void> {
@@ -107,18 +119,21 @@ export class FailOver {
   }
 
   async #passOnce(): Promise<number | undefined> {
-    const { clock, log } = this.#options
+    const { clock } = this.#options
     const view = this.#view
-    if (view === undefined || this.#asking.size === 0) return undefined
+    if (view === undefined || this.#asking.size === 0) {
+      this.#reader.forget()
+      return undefined
+    }
     const startCpuMs = clock.cpuMs()
     try {
       await this.#read(view)
-      this.#isFailing = false
+      this.#warned.delete(CANNOT_READ)
       // Not the time that passed: on a busy machine, fail-over would be late when it is needed.
       this.#pacer.rest(restMs(clock.cpuMs() - startCpuMs, PACE))
     } catch (err) {
-      if (!this.#isFailing) log.warn({ err }, 'cannot read conntrack: no endpoint fails over; retrying')
-      this.#isFailing = true
+      if (err instanceof Stopped) return undefined
+      this.#warnOnce(CANNOT_READ, err)
       this.#pacer.rest(RETRY_MS)
     }
     this.#return()
@@ -128,66 +143,89 @@ export class FailOver {
   async #read(view: View): Promise<void> {
     const { setting = settingNow } = this.#options
     const timeouts = readTimeouts(setting)
-    const attempts = await this.#reader.unanswered(timeouts)
-    await this.#deleteLost(view, attempts)
-    const isSuspect = (place: Octets) => (attempts.get(place)?.length ?? 0) >= ATTEMPTS_MIN
-    if (![...attempts.keys()].some(isSuspect)) return
-    const ports = this.#ports(view).filter(({ places }) => [...places.keys()].some(isSuspect))
-    if (ports.length === 0) return
-    const watched = new Set(ports.flatMap(({ places }) => [...places.keys()]))
-    const answers = await this.#reader.answers(watched, timeouts)
-    for (const { port, places } of ports) {
-      const isOut = (place: Octets) => this.#isOut(port.key, place)
-      for (const silent of silentIn({ places: [...places.keys()], isOut }, attempts, answers)) {
-        const endpoint = places.get(silent.place)
-        if (endpoint !== undefined) this.#takeOut(port, endpoint, silent)
-      }
+    const { waiting, suspects } = await this.#reader.unanswered(timeouts)
+    const suspected = this.#suspected(view, suspects)
+    if (suspected.length === 0) this.#reader.forgetAnswers()
+    else {
+      const answers = await this.#reader.answers(timeouts)
+      for (const key of suspected) this.#judge(key, view, { waiting, answers })
+    }
+    await this.#deleteLost(waiting)
+  }
+
+  /** Gives the Services that request fail-over and have an endpoint at one of these addresses. */
+  #suspected({ table }: View, suspects: ReadonlySet<Ip>): readonly ServiceKey[] {
+    if (suspects.size === 0) return []
+    const isSuspect = ({ ip }: Backend) => suspects.has(ip)
+    return [...this.#asking].filter(key =>
+      table.services.get(key)?.ports.some(port => port.cluster.some(isSuspect) || port.local.some(isSuspect)),
+    )
+  }
+
+  /** Judges a Service that is as it was when the reading began. What is taken out is silent in all lists that have it. */
+  #judge(service: ServiceKey, view: View, read: { readonly waiting: Attempts; readonly answers: Answers }) {
+    const its = view.table.services.get(service)
+    if (its === undefined || this.#view?.table.services.get(service) !== its) return
+    if (!this.#asking.has(service)) return
+    const isOut = (place: Octets) => this.#outs.get(outKey(service, place))?.isBack === false
+    const judged = this.#listsOf(its).map(list => {
+      const judgment = judgeList({ places: [...list.places.keys()], isOut }, read.waiting, read.answers)
+      return { ...list, ...judgment }
+    })
+    for (const { places, isDead } of judged)
+      if (isDead) for (const place of places.keys()) this.#letBack(outKey(service, place))
+    const places = new Set(judged.flatMap(({ silent }) => [...silent.keys()]))
+    for (const place of places) {
+      const lists = judged.filter(({ places }) => places.has(place))
+      if (lists.every(({ silent }) => silent.has(place)))
+        this.#takeOut(place, lists, lists[0]?.silent.get(place) ?? 0)
     }
   }
 
-  /** Gives the ports of the Services that request fail-over, with the endpoints that they would have without it. */
-  #ports({ table }: View) {
-    const outs = [...this.#outs.values()].filter(({ isBack }) => !isBack)
-    return [...this.#asking].flatMap(key =>
-      (table.services.get(key)?.ports ?? []).map(port => {
+  #listsOf({ service, ports }: ServiceFrontends): readonly List[] {
+    const outs = this.#outsOf(service)
+    return ports.flatMap(port =>
+      [port.cluster, port.local].map((list, at) => {
         const { protocol } = port
-        const served = [...port.cluster, ...port.local].map(({ ip, port }) => ({ protocol, ip, port }))
-        const silent = outs.filter(out => out.port.key === port.key).map(({ endpoint }) => endpoint)
-        const places = new Map([...served, ...silent].map(its => [placeOf(its), its]))
-        return { port, places }
+        const key = `${port.key} ${at}`
+        const served = list.map(({ ip, port }) => ({ protocol, ip, port }))
+        const silent = outs.filter(({ lists }) => lists.has(key)).map(({ endpoint }) => endpoint)
+        return { key, port, places: new Map([...served, ...silent].map(each => [placeKey(each), each])) }
       }),
     )
   }
 
-  #isOut(port: string, place: Octets): boolean {
-    return this.#outs.get(`${port} ${place}`)?.isBack === false
-  }
-
-  #takeOut(
-    port: PortFrontends,
-    endpoint: SilentEndpoint,
-    { place, attempts }: { readonly place: Octets; readonly attempts: number },
-  ): void {
+  #takeOut(place: Octets, lists: readonly List[], attempts: number): void {
     const { clock, log, nodeName, metrics, tell } = this.#options
-    const id = `${port.key} ${place}`
+    const [first] = lists
+    const endpoint = first?.places.get(place)
+    if (first === undefined || endpoint === undefined) return
+    const { service, displayName } = first.port
+    const id = outKey(service, place)
     const before = this.#outs.get(id)
-    if (before === undefined && this.#outs.size >= OUT_MAX) return
+    if (before === undefined && this.#outs.size >= OUT_MAX) {
+      this.#warnOnce(FULL)
+      return
+    }
     const times = (before?.times ?? 0) + 1
     const forMs = Math.min(OUT_MS * 2 ** (times - 1), OUT_MS_MAX)
+    const keys = new Set(lists.map(({ key }) => key))
+    const untilMs = clock.nowMs() + forMs
+    const out: Out = { service, displayName, endpoint, lists: keys, times, untilMs, isBack: false }
     // The last one comes last: the model takes out the first ones, as many as it may.
     this.#outs.delete(id)
-    this.#outs.set(id, { port, endpoint, times, untilMs: clock.nowMs() + forMs, isBack: false })
+    this.#outs.set(id, out)
     metrics.kprobe_fail_overs_total.inc()
-    const facts = this.#facts(port, endpoint)
+    const facts = this.#facts(out)
     log.warn(
       { ...facts, attempts, seconds: forMs / 1_000 },
       'the endpoint leaves connections without a reply while others answer; it gets no new ones from this node for a time',
     )
     if (times === 1) tell(endpointOut(nodeName, facts))
-    this.#publish(port.service)
+    this.#publish(service)
   }
 
-  #facts({ service, displayName }: Out['port'], { ip, port }: SilentEndpoint) {
+  #facts({ service, displayName, endpoint: { ip, port } }: Out) {
     const endpoint = formatIpPort(ip, port)
     const pod = podNames(podPlaces(this.#view?.snapshot.slices.get(service) ?? []))(endpoint)
     return { service: displayName, endpoint, ...(pod === undefined ? {} : { pod }) }
@@ -195,46 +233,72 @@ export class FailOver {
 
   /** Lets endpoints get connections again whose time is over, and forgets those that were back for long. */
   #return(): void {
-    const { clock, log } = this.#options
-    const nowMs = clock.nowMs()
-    for (const [id, out] of this.#outs) {
-      if (nowMs >= out.untilMs + FORGOTTEN_MS) this.#outs.delete(id)
-      if (out.isBack || nowMs < out.untilMs) continue
-      this.#outs.set(id, { ...out, isBack: true })
-      log.info(this.#facts(out.port, out.endpoint), 'the endpoint gets new connections again')
-      this.#publish(out.port.service)
+    const nowMs = this.#options.clock.nowMs()
+    for (const [id, { isBack, untilMs }] of this.#outs) {
+      if (!isBack && nowMs >= untilMs) this.#letBack(id)
+      else if (isBack && nowMs >= untilMs + FORGOTTEN_MS) this.#outs.delete(id)
     }
+    if (this.#outs.size < OUT_MAX) this.#warned.delete(FULL)
   }
 
-  #forget(isChosen: (out: Out) => boolean): void {
-    const services = new Set<ServiceKey>()
-    for (const [id, out] of this.#outs) {
-      if (!isChosen(out)) continue
-      this.#outs.delete(id)
-      services.add(out.port.service)
-    }
-    for (const service of services) this.#publish(service)
+  #letBack(id: string): void {
+    const out = this.#outs.get(id)
+    if (out === undefined || out.isBack) return
+    this.#outs.set(id, { ...out, untilMs: this.#options.clock.nowMs(), isBack: true })
+    this.#options.log.info(this.#facts(out), 'the endpoint gets new connections again')
+    this.#publish(out.service)
+  }
+
+  /** Forgets those of a Service that are in none of these slices: another pod at the address begins anew. */
+  #forget(service: ServiceKey, slices: SliceList): void {
+    const isIn = ({ protocol, ip, port }: SilentEndpoint) =>
+      slices.some(
+        ({ ports, endpoints }) =>
+          ports.some(its => its.port === port && its.protocol === protocol) &&
+          endpoints.some(its => its.ip === ip),
+      )
+    const gone = [...this.#outs].filter(([, out]) => out.service === service && !isIn(out.endpoint))
+    for (const [id] of gone) this.#outs.delete(id)
+    if (gone.length > 0) this.#publish(service)
+  }
+
+  #outsOf(service: ServiceKey): readonly Out[] {
+    return [...this.#outs.values()].filter(out => out.service === service && !out.isBack)
   }
 
   #publish(service: ServiceKey): void {
     const { metrics, take } = this.#options
     const out = [...this.#outs.values()].filter(({ isBack }) => !isBack)
     metrics.kprobe_failed_over_endpoints.set(out.length)
-    const its = out.filter(({ port }) => port.service === service)
-    const endpoints = [...new Map(its.map(({ endpoint }) => [placeOf(endpoint), endpoint])).values()]
+    const endpoints = this.#outsOf(service).map(({ endpoint }) => endpoint)
     take([{ kind: 'Silent', key: service, value: endpoints.length === 0 ? undefined : { endpoints } }])
   }
 
-  /** Deletes the attempts whose endpoint the rules of the port no longer lead to: the client's next packet goes to another one. */
-  async #deleteLost({ table }: View, attempts: Attempts): Promise<void> {
+  /** Deletes the attempts whose endpoint the rules no longer lead to: the client's next packet goes to another one. */
+  async #deleteLost(attempts: Attempts): Promise<void> {
     const lost: Flow[] = []
-    for (const { isBack, endpoint, port: its } of this.#outs.values()) {
-      const port = table.services.get(its.service)?.ports.find(({ key }) => key === its.key)
-      const served = [...(port?.cluster ?? []), ...(port?.local ?? [])]
-      if (port === undefined || isBack || served.some(each => isSameSocket(each, endpoint))) continue
-      for (const { flow } of attempts.get(placeOf(endpoint)) ?? []) if (leadsTo(port, flow)) lost.push(flow)
+    for (const { isBack, endpoint, service } of this.#outs.values()) {
+      const { protocol, ip, port } = endpoint
+      const all = this.#view?.table.services.get(service)?.ports ?? []
+      const ports = all.filter(its => its.protocol === protocol)
+      const isServed = ports.some(({ cluster, local }) =>
+        [...cluster, ...local].some(its => its.ip === ip && its.port === port),
+      )
+      if (isBack || isServed) continue
+      for (const { flow } of attempts.get(placeKey(endpoint)) ?? [])
+        if (ports.some(each => leadsTo(each, flow))) lost.push(flow)
     }
-    if (lost.length > 0) await this.#options.conntrack.delete(lost)
+    try {
+      if (lost.length > 0) await this.#options.conntrack.delete(lost)
+      this.#warned.delete(CANNOT_DELETE)
+    } catch (err) {
+      this.#warnOnce(CANNOT_DELETE, err)
+    }
+  }
+
+  #warnOnce(text: string, err?: unknown): void {
+    if (!this.#warned.has(text)) this.#options.log.warn(err === undefined ? {} : { err }, text)
+    this.#warned.add(text)
   }
 }
 
@@ -242,10 +306,6 @@ function leadsTo({ frontends }: PortFrontends, { destination, destinationPort }:
   return frontends.some(({ ip, port }) => port === destinationPort && (ip ?? destination) === destination)
 }
 
-function isSameSocket(a: Socket, b: Socket): boolean {
-  return a.ip === b.ip && a.port === b.port
-}
-
-function placeOf({ protocol, ip, port }: SilentEndpoint): Octets {
-  return placeKey(protocol, ip, port)
+function outKey(service: ServiceKey, place: Octets): string {
+  return `${service} ${place}`
 }

@@ -2,7 +2,7 @@ import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { mkdirSync, writeFileSync } from 'node:fs'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
@@ -39,7 +39,9 @@ const SYSLOG = group(5, 2)
 const SCANNED = group(6, 2)
 const UNASKED = group(7, 3)
 const LATER = group(8, 2)
-const GROUPS = [WEB, TWO, SIX, DNS, SYSLOG, SCANNED, UNASKED, LATER]
+const HELD = group(9, 2)
+const LOST = group(10, 2)
+const GROUPS = [WEB, TWO, SIX, DNS, SYSLOG, SCANNED, UNASKED, LATER, HELD, LOST]
 
 const OUT = 'the endpoint leaves connections without a reply'
 const BACK = 'the endpoint gets new connections again'
@@ -123,6 +125,8 @@ beforeAll(async () => {
     ...objectsOf('syslog', SYSLOG, { protocol: 'UDP', port: 5_514 }),
     ...objectsOf('scanned', SCANNED),
     ...objectsOf('later', LATER),
+    ...objectsOf('held', HELD, { port: 8_081 }),
+    ...objectsOf('lost', LOST, { port: 8_081 }),
     ...objectsOf('unasked', UNASKED, { isAsking: false }),
   ]
   const source = join(daemons.folder(), 'objects.json')
@@ -173,6 +177,7 @@ function callTcp(host: string, localAddress: string): Promise<string> {
     client
       .on('data', data => {
         text += String(data)
+        client.end()
       })
       .on('error', () => undefined)
       .on('close', () => {
@@ -198,6 +203,44 @@ function callUdp(host: string, from: string): Promise<string> {
 function traffic(...given: ConstructorParameters<typeof Traffic>): Traffic {
   const its = new Traffic(...given)
   onTestFinished(() => its.end())
+  return its
+}
+
+/** Open connections of one client, by their endpoint: half of them send keepalive probes, and one after the other closes. */
+class Held {
+  readonly #open = new Map<string, Socket[]>()
+  #timer: NodeJS.Timeout | undefined
+
+  async open({ vip, endpoints }: Group, each: number): Promise<void> {
+    while (endpoints.some(endpoint => this.count(endpoint) < each)) {
+      const client = connect({ host: vip, port: 80, localAddress: CLIENT }).on('error', () => undefined)
+      const endpoint = String((await once(client, 'data'))[0])
+      this.#open.set(endpoint, [...(this.#open.get(endpoint) ?? []), client])
+      client.setKeepAlive(this.count(endpoint) % 2 === 0, 1_000)
+    }
+  }
+
+  /** Closes a connection to each of these every 100 ms, with data before the end. */
+  close(endpoints: readonly string[]): void {
+    this.#timer = setInterval(() => {
+      for (const endpoint of endpoints) this.#open.get(endpoint)?.shift()?.end('bye')
+    }, 100)
+  }
+
+  count(endpoint: string | undefined): number {
+    return this.#open.get(endpoint ?? '')?.length ?? 0
+  }
+
+  end(): void {
+    clearInterval(this.#timer)
+    for (const client of [...this.#open.values()].flat()) client.destroy()
+  }
+}
+
+async function held(group: Group, each: number): Promise<Held> {
+  const its = new Held()
+  onTestFinished(() => its.end())
+  await its.open(group, each)
   return its
 }
 
@@ -282,14 +325,35 @@ it('takes a UDP endpoint out that falls silent', async () => {
   expect(outsOf('dns')).toEqual([`${dead}:5353`])
 })
 
+it('takes an endpoint out although clients close and probe their connections to it', async () => {
+  const [dead = ''] = HELD.endpoints
+  const open = await held(HELD, 150)
+  const client = traffic(HELD)
+  await answersAll(HELD.endpoints, client)
+  silence(dead)
+  open.close([dead])
+  await eventually(() => outsOf('held').length > 0 || open.count(dead) === 0)
+  expect(outsOf('held')).toEqual([`${dead}:8081`])
+  expect(open.count(dead)).toBeGreaterThan(0)
+})
+
 it('leaves alone: ports without an answer, one-way ports, clients that are denied, and Services that did not ask', async () => {
   const [dead = ''] = UNASKED.endpoints
   const two = traffic(TWO)
   const unasked = traffic(UNASKED)
   await answersAll([...TWO.endpoints], two)
   await answersAll([...UNASKED.endpoints], unasked)
-  silence(...TWO.endpoints, dead)
-  const failing = [two, unasked, traffic(SYSLOG, { protocol: 'UDP' }), traffic(SCANNED, { from: DENIED })]
+  const lost = traffic(LOST)
+  const open = await held(LOST, 100)
+  silence(...TWO.endpoints, ...LOST.endpoints, dead)
+  open.close(LOST.endpoints)
+  const failing = [
+    two,
+    lost,
+    unasked,
+    traffic(SYSLOG, { protocol: 'UDP' }),
+    traffic(SCANNED, { from: DENIED }),
+  ]
   const scanned = traffic(SCANNED)
   await answersAll(SCANNED.endpoints, scanned)
   const before = failing.map(({ lost }) => lost)
@@ -300,5 +364,5 @@ it('leaves alone: ports without an answer, one-way ports, clients that are denie
   await answersAll(LATER.endpoints, later)
   silence(last)
   await eventually(() => outsOf('later').length === 1)
-  for (const name of ['two', 'syslog', 'scanned', 'unasked']) expect(outsOf(name), name).toEqual([])
+  for (const name of ['two', 'lost', 'syslog', 'scanned', 'unasked']) expect(outsOf(name), name).toEqual([])
 })

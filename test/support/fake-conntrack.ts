@@ -15,7 +15,11 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
   readonly dumps: string[] = []
   readonly deleted: string[] = []
   failure: Error | undefined
+  deleteFailure: Error | undefined
   isTorn = false
+  /** Called once a listing has begun, before its first entry. */
+  during: (filter: ReplyFilter) => void = () => undefined
+  readonly #ids = new Map<string, number>()
   readonly #ways: Ways
 
   constructor(entries: readonly Entry[], ways: Ways = {}) {
@@ -23,15 +27,17 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
     this.#ways = ways
   }
 
-  async dumpByReply({ isAnswered }: ReplyFilter, take: TakeEntry): Promise<boolean> {
+  async dumpByReply(filter: ReplyFilter, take: TakeEntry): Promise<boolean> {
+    const { isAnswered, isDnat } = filter
     this.dumps.push(isAnswered ? 'answered' : 'unanswered')
     if (this.failure !== undefined) throw this.failure
-    const listed = this.entries.filter(
-      each => this.#ways.ignoresFilter === true || each.isHalfOpen !== isAnswered,
-    )
+    const isListed = ({ isHalfOpen, to, answeredBy }: Entry) =>
+      isHalfOpen !== isAnswered && (isDnat !== true || to !== answeredBy)
+    const listed = this.entries.filter(each => this.#ways.ignoresFilter === true || isListed(each))
+    this.during(filter)
     for (const each of listed) {
       const out = new ByteWriter(256)
-      appendNew(out, { ...each, id: 7 }, 1)
+      appendNew(out, { ...each, id: this.#idOf(each) }, 1)
       const view = viewOf(out.written().slice())
       for (const message of readMessages(view)) take(view, message)
     }
@@ -51,6 +57,7 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
   }
 
   async delete(flows: readonly Flow[]): Promise<{ readonly deleted: number; readonly gone: number }> {
+    if (this.deleteFailure !== undefined) throw this.deleteFailure
     const texts = new Set(flows.map(flowText))
     this.deleted.push(...texts)
     this.entries = this.entries.filter(each => !texts.has(entryText(each)))
@@ -59,5 +66,13 @@ export class FakeConntrack implements Pick<ConntrackReader, 'dump' | 'dumpByRepl
 
   async close(): Promise<void> {
     this.entries = []
+  }
+
+  /** The kernel's ids have 32 bits. */
+  #idOf(entry: Entry): number {
+    const text = entryText(entry)
+    const id = this.#ids.get(text) ?? 0xffff_fff0 - this.#ids.size
+    this.#ids.set(text, id)
+    return id
   }
 }

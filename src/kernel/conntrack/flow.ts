@@ -132,6 +132,7 @@ export const PROGRESS = attributeSet({
   status: [3, u32be],
   protocolInfo: [4, nested(attributeSet({ tcp: [1, nested(attributeSet({ state: [1, u8] }))] }))],
   timeoutS: [7, u32be],
+  id: [12, u32be],
 })
 
 /** Attributes of IPCTNL_MSG_CT_GET_STATS. */
