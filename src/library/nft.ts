@@ -13,7 +13,8 @@ import {
   NF_IP_PRI_NAT_SRC,
   NFT_SET_MAP,
 } from '../kernel/nft/constants.ts'
-import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
+import { diffRulesets } from '../kernel/nft/diff.ts'
+import type { DiffOptions } from '../kernel/nft/diff-elements.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
 import type {
   Chain,
@@ -51,7 +52,8 @@ export {
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'
 export * from '../kernel/nft/datatypes.ts'
-export { type DiffOptions, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
+export { diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
+export type { DiffOptions } from '../kernel/nft/diff-elements.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
 export type { OperationFailure } from '../kernel/nft/failures.ts'
 export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipset-match.ts'

@@ -6,6 +6,17 @@ import type { OwnedElements } from './transaction.ts'
 /** The group of elements whose removal waits for the next transaction. No Service, and so no wanted state, has it. */
 export const LATE_GROUP = '\0late'
 
+export interface DiffOptions {
+  /**
+   * Sets with elements that a packet may still reach through another set that it read a moment before. Elements that
+   * leave a group which still exists are removed one transaction later, as are chains that nothing wanted uses any
+   * more.
+   */
+  readonly lateSets: ReadonlySet<string>
+  /** Names the elements of late sets that leave at once: a packet that misses one reads the first set again. */
+  readonly leavesAtOnce?: (element: Element) => boolean
+}
+
 interface SetChanges {
   readonly set: NftSet
   /** Elements to delete, and the old form of elements to replace. */
@@ -41,12 +52,17 @@ const NONE: OwnedElements = { elements: [], groups: [] }
  * Compares the elements of two tables that declare equal sets (or none in `from`). It skips elements of sets that
  * packets fill, and elements of sets that only `from` has: the kernel removes them with their set.
  */
-export function diffElements(from: Table, to: Table, lateSets: ReadonlySet<string>): ElementChanges {
+export function diffElements(
+  from: Table,
+  to: Table,
+  { lateSets, leavesAtOnce }: DiffOptions,
+): ElementChanges {
   const piles: Piles = { sets: to.sets, collected: new Map(), referenced: new Set() }
   for (const [group, before, after] of PersistentMap.differences(from.elements, to.elements))
     collect(group, before ?? NO_ELEMENTS, after ?? NO_ELEMENTS, piles)
   const late: Element[] = []
-  const waits = (element: Element, group: string) => lateSets.has(element.set) && to.elements.has(group)
+  const waits = (element: Element, group: string) =>
+    lateSets.has(element.set) && leavesAtOnce?.(element) !== true && to.elements.has(group)
   const sets: SetChanges[] = []
   for (const name of to.sets.keys()) {
     const pile = piles.collected.get(name)

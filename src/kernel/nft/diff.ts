@@ -1,6 +1,6 @@
 import { PersistentMap } from '../../base/collections.ts'
 import * as nft from './constants.ts'
-import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
+import { type DiffOptions, diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
 import {
   type Chain,
   type Element,
@@ -21,15 +21,6 @@ export interface RulesetDiff {
   readonly after: Ruleset
   /** False when something waits for a later transaction: diffing `after` with the wanted state gives the rest. */
   readonly complete: boolean
-}
-
-export interface DiffOptions {
-  /**
-   * Sets with elements that a packet may still reach through another set that it read a moment before. Elements that
-   * leave a group which still exists are removed one transaction later, as are chains that nothing wanted uses any
-   * more.
-   */
-  readonly lateSets: ReadonlySet<string>
 }
 
 /** A part of the result: operations on one table, and that table afterwards. */
@@ -127,7 +118,7 @@ function keepWhatPacketsMade(from: Table, to: Table): readonly Operation[] {
 
 function changeTable(from: Table, to: Table, options: DiffOptions): TableDiff {
   const target = targetOf(to)
-  const changes = diffElements(from, to, options.lateSets)
+  const changes = diffElements(from, to, options)
   const stale = retireChains(from, to, changes)
   const operations: Operation[] = []
   for (const set of onlyIn(to.sets, from.sets)) operations.push({ ...target, verb: 'add-set', set })

@@ -120,6 +120,14 @@ export const SET_NAMES: readonly SetName[] = [
 ]
 
 /**
+ * Tests whether an element is an endpoint with a number of its own (session affinity). Clients that `affinity` sends to
+ * it find their way there until it leaves, and the rules choose anew for a packet that misses it.
+ */
+export function isNumbered({ set, key }: Element): boolean {
+  return ENDPOINTS_MAPS.has(set) && readPairKey(key).slot === undefined
+}
+
+/**
  * Sets that a packet may reach through another set that it read a moment before. Elements leave these sets
  * one commit later: a slot after the N that could roll it, and the code of a chain after the last V that
  * holds it.

@@ -1,15 +1,15 @@
 import { atOnce } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
-import { type DiffOptions, diffRulesets } from '../../kernel/nft/diff.ts'
-import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
+import { diffRulesets } from '../../kernel/nft/diff.ts'
+import { type DiffOptions, LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
 import { keptFrom } from '../common/tables.ts'
 import { commitWith, transactionPlan } from '../common/transaction-plan.ts'
 import { bothNamed, deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
-import { LATE_SETS } from './layout.ts'
+import { isNumbered, LATE_SETS } from './layout.ts'
 import { type LocalhostForwarders, withForwarders } from './localhost.ts'
 import { adoptRuleset } from './observe.ts'
 import { renderState } from './render.ts'
@@ -60,7 +60,7 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
   }
 }
 
-const OPTIONS: DiffOptions = { lateSets: LATE_SETS }
+const OPTIONS: DiffOptions = { lateSets: LATE_SETS, leavesAtOnce: isNumbered }
 const NONE: ReadonlySet<string> = new Set()
 
 /**
@@ -74,7 +74,7 @@ export function diffStates(from: NftablesState, wanted: NftablesState, isForward
   const crowded = diff.complete ? NONE : crowdedSets(to, diff.after)
   if (crowded.size > 0) {
     const lateSets = new Set([...LATE_SETS].filter(name => !crowded.has(name)))
-    diff = diffRulesets(from.ruleset, to.ruleset, { lateSets })
+    diff = diffRulesets(from.ruleset, to.ruleset, { ...OPTIONS, lateSets })
   }
   // All changes wait for an earlier transaction, but that transaction is empty.
   if (diff.transaction.length === 0 && !diff.complete) diff = diffRulesets(diff.after, to.ruleset, OPTIONS)

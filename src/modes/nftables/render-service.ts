@@ -13,10 +13,10 @@ import {
   CODE_REJECT,
   type CodeDraft,
   ENDPOINTS,
-  ENDPOINTS_MAPS,
   type EndpointsMap,
   ID_MAX,
   type IdDraft,
+  isNumbered,
   LOCAL_LIST,
   listOfPort,
   pairKey,
@@ -199,8 +199,9 @@ function rangeElements(
 /** Gives the numbers that the endpoints of one service port have, by address and port. */
 function numbersOf(group: ElementGroup, base: number): ReadonlyMap<Octets, number> {
   const numbers = new Map<Octets, number>()
-  for (const { set, key, data } of group) {
-    if (!ENDPOINTS_MAPS.has(set) || typeof data !== 'string' || readPairKey(key).slot !== undefined) continue
+  for (const element of group) {
+    const { key, data } = element
+    if (typeof data !== 'string' || !isNumbered(element)) continue
     const number = readU32host(key) - base
     if (number >= 0 && number < STABLE_MAX) numbers.set(data, number)
   }

@@ -99,8 +99,6 @@ export class Arena {
         const refusal = await this.#cluster.apply(step)
         if (refusal !== undefined) return refusal
         await this.#fence.passed()
-        // A Service with session affinity was seen one pass behind the first fence; the reason is not found.
-        await this.#fence.passed()
         await show(step)
       }
       return undefined

@@ -71,9 +71,13 @@ function make() {
   return { client, plane, render }
 }
 
-function web(count: number, from = 1): FrontendTable {
+function web(
+  count: number,
+  { from = 1, affinityTimeoutS = 0 }: { from?: number; affinityTimeoutS?: number } = {},
+): FrontendTable {
   const port = {
     name: 'http',
+    affinityTimeoutS,
     frontends: [clusterIp(ip4(10, 96, 0, 1), 80)],
     cluster: backends(count, { from }),
   }
@@ -127,6 +131,20 @@ describe('a plan', () => {
       'remove element ip kube-proxy endpoints-tcp { 8000:2000 . 2 : 10.21.0.3 . 8080 }',
     ])
     expect(second.after).toBe(after)
+  })
+
+  it('takes an endpoint from the clients that session affinity sends to it at once', () => {
+    const { plane, render } = make()
+    const before = render(web(2, { affinityTimeoutS: 60 }))
+    const after = render(web(1, { affinityTimeoutS: 60 }), before)
+    const plan = finish(plane.diff(before, after))
+    const changed = [...plan.describe()].map(({ verb, object }) => `${verb} ${object}`)
+    const elements = changed.filter(line => / (endpoints-tcp|slots) /.test(line))
+    // A packet that reads the former number of slots finds slot 1 still, and takes slot 0 from there.
+    expect(elements).toEqual([
+      expect.stringMatching(/^remove element .* \. 2147483648 : 10\.21\.0\.2 \. 8080 \}$/),
+    ])
+    expect(plan.complete).toBe(false)
   })
 
   it('does not wait when nothing else is to be sent', () => {
