@@ -72,8 +72,10 @@ interface PassOptions<State, P extends Plan<State>> {
 }
 
 interface PassResult {
-  /** False when a second commit must follow (slots that leave one commit later). */
+  /** False when another pass must follow. */
   readonly complete: boolean
+  /** The kernel serves what was wanted; a pass that must follow removes what packets no longer reach. */
+  readonly serves?: true
   readonly looked: boolean
 }
 
@@ -203,7 +205,7 @@ export class Pass<State, P extends Plan<State>> {
         const isChange = !observed || (isCheck(reason) && damage === undefined)
         this.#accept(plan, receipt, isChange ? 'change' : reason)
         if (damage !== undefined) report(damage)
-        return { complete: plan.complete, looked }
+        return { complete: plan.complete, serves: true, looked }
       }
       if (receipt.outcome === 'unknown' || receipt.partial === true) this.#left = undefined
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)

@@ -88,6 +88,8 @@ export class Reconciler<State, P extends Plan<State>> {
   #healAtMs: number
   #error: Error | undefined
   #synced: number | undefined
+  /** The kernel serves this since the last pass, which left something for the next. */
+  #served: { readonly resolved: Resolved; readonly reason: PassReason } | undefined
   #passes = 0
   #committedMs = Number.NEGATIVE_INFINITY
   /** Processor time of the process at the end of the last pass. */
@@ -216,18 +218,26 @@ export class Reconciler<State, P extends Plan<State>> {
     const isHealTime = clock.nowMs() >= this.#healAtMs
     const reason = weightier(isHealTime ? 'period' : undefined, this.#pending ?? 'retry')
     this.#pending = undefined
+    const served = this.#served
+    this.#served = undefined
+    // While changes keep coming, each pass may leave something: what the last one brought is in force nevertheless.
+    if (served !== undefined && this.#snapshot !== served.resolved.snapshot)
+      this.#settle(served.resolved, served.reason)
     this.#began ??= { atMs: clock.nowMs(), looked: false }
     if (isHealTime) this.#pass.invalidate()
     try {
       const resolved = await this.#resolveNewest()
       if (resolved === undefined) return
-      const { complete, looked } = await this.#pass.run(resolved.table, reason)
+      const { complete, serves, looked } = await this.#pass.run(resolved.table, reason)
       if (looked) this.#healAtMs = clock.nowMs() + this.#options.healPeriodMs
       this.#began.looked ||= looked
       this.#pacer.succeeded()
       this.#error = undefined
-      if (!complete) this.#pending ??= 'change'
-      else this.#settle(resolved, reason)
+      if (complete) this.#settle(resolved, reason)
+      else {
+        this.#pending ??= 'change'
+        if (serves === true) this.#served = { resolved, reason }
+      }
     } catch (thrown) {
       this.#error = errorOf(thrown)
       this.#pass.invalidate()

@@ -213,4 +213,18 @@ describe('pacing', () => {
     expect([...plane.kernel.keys()]).toEqual(['a'])
     expect(kinds()).toEqual(['committed', 'committed', 'synced'])
   })
+
+  it('reports what each pass brought as synced in a storm in which each leaves something for the next', async () => {
+    const plane = new FakePlane()
+    plane.twoCommits = true
+    const { clock, offer, kinds } = bench(plane)
+    for (let round = 1; round <= 5; round++) {
+      offer({ [`round ${round}`]: '1' })
+      await clock.advance(5)
+      offer({ [`round ${round}`]: '1', newer: `${round}` })
+      await clock.advance(15)
+    }
+    expect(plane.kernel.size).toBeGreaterThan(2)
+    expect(kinds().filter(kind => kind === 'synced').length).toBeGreaterThanOrEqual(4)
+  })
 })
