@@ -42,8 +42,8 @@ export interface ApiBody extends AsyncIterable<Uint8Array> {
   arrived?(): Uint8Array | undefined
   /** Leaves what arrives in the kernel, as far as the connection can and for a short time: many pieces then cost one wake. */
   hold?(): void
-  /** Ends hold(): what has arrived is read in the next turn of the event loop. */
-  resume?(): void
+  /** Ends hold(). Resolves when what has arrived meanwhile is read. */
+  resume?(): Promise<void>
 }
 
 /** Reads a whole body. Undefined when it is larger. */

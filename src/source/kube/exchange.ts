@@ -133,14 +133,15 @@ export class Exchange {
       // Events that arrive during a hold stay in the kernel. A reader that was busy for long is expected to be so again.
       const cancel = isLive() && !wasHeld ? clock.after(HOLD_AFTER_MS, hold) : undefined
       if (isLive() && wasHeld) hold()
+      let resumed: Promise<void> | undefined
       try {
         yield { events, bytes }
       } finally {
         cancel?.()
-        if (isHeld) body.resume?.()
+        if (isHeld) resumed = body.resume?.()
       }
       wasHeld = isHeld && clock.nowMs() - beganMs >= HOLD_AFTER_MS
-      if (isHeld) await clock.breathe()
+      await resumed
       if (!isLive() && this.#slice.isOver) await this.#slice.next()
     }
     reader.end()

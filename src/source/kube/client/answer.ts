@@ -98,8 +98,14 @@ class Body implements ApiBody {
     this.#options.tap?.hold()
   }
 
-  resume(): void {
-    this.#options.tap?.resume()
+  async resume(): Promise<void> {
+    const { inflating, tap, clock } = this.#options
+    // A piece that came before the hold waits for those that were left in the kernel: they are for the same pass.
+    this.#tripsBefore = inflating?.trips ?? 0
+    tap?.resume()
+    // The first turn may end before the event loop looks at its sockets.
+    await clock.breathe()
+    await clock.breathe()
   }
 
   discard(): void {

@@ -128,7 +128,7 @@ describe('exchange', () => {
     const calls: string[] = []
     const body: ApiBody = {
       hold: () => void calls.push(`hold at ${clock.nowMs()}`),
-      resume: () => void calls.push(`resume at ${clock.nowMs()}`),
+      resume: async () => void calls.push(`resume at ${clock.nowMs()}`),
       async *[Symbol.asyncIterator]() {
         for (let count = 0; count < 5; count++) yield line
       },
