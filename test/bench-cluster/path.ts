@@ -20,18 +20,23 @@ export interface PathFigures {
   readonly elsewhere: number
 }
 
-/** Measures in the namespace of this process. A rule behind all others drops the packets, so that none is a known connection's. */
+/** Measures in the namespace of this process, whose pods are behind `pod0`. */
 export function pathCosts({ services }: ClusterSize): PathFigures {
-  const [source = ''] = POD_GATEWAYS
   const vips = vipsInOrder(services)
-  const ends = [vips[0], vips[vips.length >> 1], vips.at(-1)]
-  const targets = [...ends, NO_SERVICE].map(address => `${address}:80`)
+  const ends = [vips[0] ?? '', vips[vips.length >> 1] ?? '', vips.at(-1) ?? '']
+  const [first = 0, middle = 0, last = 0, elsewhere = 0] = firstPacketCosts([...ends, NO_SERVICE])
+  return { first, middle, last, elsewhere }
+}
+
+/** Gives the cost for port 80 of each address. A rule behind all others drops the packets, so that none is a known connection's. */
+export function firstPacketCosts(addresses: readonly string[]): readonly number[] {
+  const [source = ''] = POD_GATEWAYS
+  const targets = addresses.map(address => `${address}:80`)
   const chain = `chain out { type filter hook output priority 10; oifname "pod0" ip saddr ${source} drop; }`
   nft(`table ip bench { ${chain}; }`)
   try {
     const text = execFileSync(program(), [ROUNDS, BATCH_US, source, ...targets], { encoding: 'utf8' })
-    const [first = 0, middle = 0, last = 0, elsewhere = 0] = text.trim().split('\n').map(Number)
-    return { first, middle, last, elsewhere }
+    return text.trim().split('\n').map(Number)
   } finally {
     nft('delete table ip bench')
   }

@@ -1,14 +1,19 @@
+import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
+import { vipOf } from '../bench-cluster/objects.ts'
+import { firstPacketCosts } from '../bench-cluster/path.ts'
+import { POD_GATEWAYS } from '../support/lab/address.ts'
 import { serviceObject, sliceObject } from './cluster.ts'
 import { createPipeline, overheard } from './pipeline.ts'
 import { childResult, goal, median, print } from './report.ts'
 
-/** Services and endpoints of each. Arguments replace it: `balance 200 10`. */
-const SIZES: readonly (readonly [services: number, endpoints: number])[] = [
-  [1_000, 10],
-  [1_000, 100],
-]
+/** Services and endpoints of each. */
+const SIZES = (process.env.KPROBE_SIZES ?? '1000x10,1000x100')
+  .split(',')
+  .map(size => size.split('x').map(Number))
+/** The index of the Service at the first address of `vipOf`. */
+const VIPS_FROM = 256
 const POLICIES = ['random', 'maglev'] as const
 const CHANGES = 50
 /** The reconciler rests 250 ms at most after a change: none waits for another. */
@@ -25,6 +30,7 @@ interface BalanceResult {
 
 const [command, policy = '', services = '', endpoints = ''] = process.argv.slice(2)
 if (command === 'balance') await measure(policy, Number(services), Number(endpoints))
+else if (command === 'packets') await measurePackets()
 else compare()
 
 function objectOf(index: number, policy: string): object {
@@ -60,7 +66,7 @@ async function measure(policy: string, services: number, endpoints: number): Pro
   for (let at = 0; at < CHANGES; at++) {
     bytes = 0
     const begin = performance.now()
-    await pipeline.change(sliceObject(at % services, endpoints, at % 2 === 0 ? 1 : 0))
+    await pipeline.change(sliceObject(at % services, endpoints, 1 + Math.floor(at / services)))
     changeUs.push((performance.now() - begin) * 1_000)
     changeBytes.push(bytes)
     await new Promise(resolve => setTimeout(resolve, SPACING_MS))
@@ -79,14 +85,32 @@ async function measure(policy: string, services: number, endpoints: number): Pro
   console.log(JSON.stringify(result))
 }
 
+/** The first packet of a connection through a Service of each policy, of ten endpoints, from a socket of the node. */
+async function measurePackets(): Promise<void> {
+  const [gateway = ''] = POD_GATEWAYS
+  for (const words of [
+    'link add pod0 type veth peer name pod1',
+    'link set pod0 up',
+    'link set pod1 up',
+    `address add ${gateway}/32 dev pod0`,
+    'route add 10.0.0.0/8 dev pod0',
+  ])
+    execFileSync('ip', words.split(' '))
+  const pipeline = createPipeline(transport => transport)
+  await pipeline.load(
+    POLICIES.flatMap((policy, at) => [objectOf(VIPS_FROM + at, policy), sliceObject(VIPS_FROM + at, 10)]),
+  )
+  console.log(JSON.stringify(firstPacketCosts(POLICIES.map((_, at) => vipOf(at)))))
+  await pipeline.cleanup()
+  await pipeline.stop()
+}
+
 function slabKiB(): number {
   return Number(/^SUnreclaim:\s+(\d+)/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1] ?? 0)
 }
 
 function compare(): void {
-  const asked = process.argv.slice(2).map(Number)
-  const sizes = asked.length === 2 ? [[asked[0] ?? 0, asked[1] ?? 0] as const] : SIZES
-  for (const [services, endpoints] of sizes) {
+  for (const [services = 0, endpoints = 0] of SIZES) {
     const results = POLICIES.map(policy => ({
       policy,
       ...childResult<BalanceResult>(['balance', policy, String(services), String(endpoints)]),
@@ -102,4 +126,12 @@ function compare(): void {
     }))
     print(`${services} Services of ${endpoints} endpoints; one endpoint replaced`, rows)
   }
+  const [random = 0, maglev = 0] = childResult<readonly number[]>(['packets'])
+  const rate = random / maglev
+  const row = {
+    'random ns': random.toFixed(0),
+    'maglev ns': maglev.toFixed(0),
+    'rate of random': `${rate.toFixed(2)} (goal 0.97: ${rate >= 0.97 ? 'met' : 'MISSED'})`,
+  }
+  print('first packet of a connection, one of ten endpoints', [row])
 }

@@ -3,7 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
 const PAGE = fileURLToPath(new URL('../../docs/scale.md', import.meta.url))
-const NODES = [1, 100, 1_000, 5_000, 15_000]
+const NODES = [1, 100, 1_000, 5_000, 15_000, 65_000, 100_000]
 const RATES = [10, 100]
 const OBJECTS = 20_000
 /** Of a relay: src/relay/server.ts. */
