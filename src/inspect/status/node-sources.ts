@@ -45,7 +45,7 @@ export function nodeSources({ socket, config }: NodeOptions): StatusSources {
       return { ...use, largest: isNamed ? await readLargestUsers(await namesOf(socket), systemClock) : [] }
     },
     refused: () =>
-      withNetfilter(connection => readRefused({ connection, clock: systemClock }, config.serviceProxyName)),
+      withNetfilter(connection => readRefused(connection, config.serviceProxyName)),
     unanswered: async daemon =>
       daemon.kind === 'answers' ? await readUnanswered(await namesOf(socket)) : undefined,
   }
