@@ -77,8 +77,7 @@ async function ofOwnTable(
     return { family, verdict: isRejecting(chain) ? 'reject' : 'drop', reason, service: '', packets }
   }
   const drops: RefusedCount[] = []
-  for (const chain of REFUSING)
-    drops.push(countOf(chain, sumOf(refusingRules(await rulesOf(chain)))))
+  for (const chain of REFUSING) drops.push(countOf(chain, sumOf(refusingRules(await rulesOf(chain)))))
   const rejected = countOf(CHAIN_REJECT, sumOf(refusingRules(await rulesOf(CHAIN_REJECT))))
   const toRefuse = (await rulesOf(CHAIN_SERVICES)).filter(
     ({ rule: { comment } }) => comment === 'no such port',

@@ -19,5 +19,12 @@ export const NO_LOCAL: readonly object[] = [
 /** 75 packets to them, which must be dropped: from a pod, and from outside. */
 export const TO_NO_LOCAL: readonly Flow[] = [
   { from: 'pod', source: '10.180.0.77', protocol: 'UDP', destination: '10.96.0.2', port: 53, tries: 70 },
-  { from: 'outside', source: '198.51.100.9', protocol: 'UDP', destination: '192.168.7.8', port: 53, tries: 5 },
+  {
+    from: 'outside',
+    source: '198.51.100.9',
+    protocol: 'UDP',
+    destination: '192.168.7.8',
+    port: 53,
+    tries: 5,
+  },
 ]
