@@ -34,7 +34,7 @@ export class RefusedPackets {
     let connection: Connection | undefined
     try {
       connection = new Connection({ transport: openTransport(), clock })
-      const counts = await readRefused({ connection, clock }, this.#config.serviceProxyName)
+      const counts = await readRefused(connection, this.#config.serviceProxyName)
       this.#keep(counts)
       return counts
     } catch (err) {

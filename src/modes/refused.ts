@@ -1,17 +1,16 @@
-import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
 import { type HandledRule, listHandles } from '../kernel/nft/list.ts'
-import { listChains } from '../kernel/nft/list-chains.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { printRule } from '../kernel/xt/print.ts'
 import { readRule } from '../kernel/xt/read.ts'
 import type { Connection } from '../netlink/connection.ts'
-import { countingRules, isRejecting, type VerdictReason, verdictReason } from './common/logs.ts'
+import { isRejecting, refusingRules, type VerdictReason, verdictReason } from './common/logs.ts'
 import {
   CHAIN_FIREWALL,
   CHAIN_LATE_OUTPUT,
   CHAIN_LATE_PREROUTING,
   CHAIN_LOCALHOST,
+  CHAIN_NO_LOCAL,
   CHAIN_REJECT,
   CHAIN_SERVICES,
 } from './common/rules.ts'
@@ -30,37 +29,28 @@ export interface RefusedCount {
   readonly packets: number
 }
 
-interface Reading {
-  readonly connection: Connection
-  readonly clock: Clock
-}
-
-/**
- * Chains of our own tables whose rules refuse, beside those of a policy Local without an endpoint here. Of the first one,
- * only the rules that log count: it drops by elements of a map.
- */
+/** Chains of our own tables whose rules drop, or reject for one reason. */
 const REFUSING = [
-  CHAIN_SERVICES,
+  CHAIN_NO_LOCAL,
   CHAIN_FIREWALL,
   CHAIN_LATE_PREROUTING,
   CHAIN_LATE_OUTPUT,
   CHAIN_LOCALHOST,
 ] as const
-const NO_LOCAL = /^loc-\d+-0(?:-\d+)?$/
 
 /**
  * Reads the counters of the rules that reject or drop: the kernel counts them always, with and without a log. In the
  * tables of iptables each Service has rules of its own. A commit meanwhile may tear the counts. Throws NetlinkError.
  */
 export async function readRefused(
-  reading: Reading,
+  connection: Connection,
   proxy: string | undefined,
 ): Promise<readonly RefusedCount[]> {
   const tables = new Set(MODES.flatMap(({ tableName }) => tableName(proxy) ?? []))
   const counts: RefusedCount[] = []
   for (const family of NFT_FAMILIES) {
-    for (const table of tables) counts.push(...(await ofOwnTable(reading, { family, table })))
-    counts.push(...(await ofIptables(reading, family, proxy)))
+    for (const table of tables) counts.push(...(await ofOwnTable(connection, { family, table })))
+    counts.push(...(await ofIptables(connection, family, proxy)))
   }
   return added(counts)
 }
@@ -77,7 +67,7 @@ function added(counts: readonly RefusedCount[]): readonly RefusedCount[] {
 }
 
 async function ofOwnTable(
-  { connection, clock }: Reading,
+  connection: Connection,
   place: { readonly family: NftFamily; readonly table: string },
 ): Promise<readonly RefusedCount[]> {
   const family = LAYOUTS[place.family].model
@@ -86,13 +76,9 @@ async function ofOwnTable(
     const reason = verdictReason({ chain, text: '', isServed: true })
     return { family, verdict: isRejecting(chain) ? 'reject' : 'drop', reason, service: '', packets }
   }
-  const chains = { ...place, chains: (name: string) => NO_LOCAL.test(name) }
-  const { observed } = await listChains({ connection, clock }, [chains])
-  const noLocal = [...(observed.get(`${place.family} ${place.table}`)?.chains.keys() ?? [])]
   const drops: RefusedCount[] = []
-  for (const chain of [...REFUSING, ...noLocal])
-    drops.push(countOf(chain, sumOf(countingRules(await rulesOf(chain)))))
-  const rejected = countOf(CHAIN_REJECT, sumOf(countingRules(await rulesOf(CHAIN_REJECT))))
+  for (const chain of REFUSING) drops.push(countOf(chain, sumOf(refusingRules(await rulesOf(chain)))))
+  const rejected = countOf(CHAIN_REJECT, sumOf(refusingRules(await rulesOf(CHAIN_REJECT))))
   const toRefuse = (await rulesOf(CHAIN_SERVICES)).filter(
     ({ rule: { comment } }) => comment === 'no such port',
   )
@@ -109,14 +95,14 @@ async function ofOwnTable(
 }
 
 async function ofIptables(
-  { connection }: Reading,
+  connection: Connection,
   family: NftFamily,
   proxy: string | undefined,
 ): Promise<readonly RefusedCount[]> {
   const { services, externalServices, nodePorts, proxyFirewall } = chainNames(proxy)
   const counts: RefusedCount[] = []
   for (const chain of [services, externalServices, nodePorts, proxyFirewall])
-    for (const each of countingRules(await listHandles(connection, { family, table: 'filter', chain }))) {
+    for (const each of refusingRules(await listHandles(connection, { family, table: 'filter', chain }))) {
       // 10,000 Services may have such a rule, most of which refuses nothing.
       if (each.packets === 0n) continue
       const text = printRule(readRule(each.compiled, family), family)

@@ -9,6 +9,7 @@ import type { NftablesPlan, NftablesState } from '../../src/modes/nftables/state
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Dataplane } from '../../src/reconcile/dataplane.ts'
+import { formerTable } from '../support/former-tables.ts'
 import { ip4, ip6, type service, table } from '../support/frontends.ts'
 import { everyKind, largeService } from '../support/services.ts'
 
@@ -88,5 +89,26 @@ describe('the nftables plane on the kernel', () => {
     expect(text).toMatch(/"ns\/affine-6:b"/)
     expect(text).toContain('chain fw-loc-5-2 {')
     expect(text).toContain('chain aff-5-10800 {')
+  })
+
+  it('changes tables that drop in the map of verdicts, as the release before wrote them, in one commit', async () => {
+    const wanted = finish(plane.render(CLUSTER, { base: plane.empty, without: new Set() }))
+    const former = { ...wanted, ruleset: { tables: wanted.ruleset.tables.map(formerTable) } }
+    expect((await plane.commit(finish(plane.diff(plane.empty, former)), {})).outcome).toBe('committed')
+    expect(nft('list', 'map', 'ip', 'kube-proxy', 'dispatch')).toContain('0:1 : drop')
+    const { state } = await plane.observe()
+    const plan = finish(plane.diff(state, finish(plane.render(CLUSTER, { base: state, without: new Set() }))))
+    expect(plan.complete).toBe(true)
+    const changes = [...plan.describe()].map(({ verb, object }) => `${verb} ${object}`)
+    expect(changes.filter(change => /^(?!add rule).* ip kube-proxy /.test(change))).toEqual([
+      'add chain ip kube-proxy no-local-endpoints',
+      'change chain ip kube-proxy loc-5-0',
+      'change element ip kube-proxy dispatch { 0:1 : drop -> goto no-local-endpoints }',
+    ])
+    expect(await plane.commit(plan, {})).toMatchObject({ outcome: 'committed', refusals: [] })
+    const { state: now } = await plane.observe()
+    expect(
+      finish(plane.diff(now, finish(plane.render(CLUSTER, { base: now, without: new Set() })))).empty,
+    ).toBe(true)
   })
 })

@@ -43,7 +43,7 @@ test('rules that log load from what nft and kprobe print', async () => {
   const savers = nftSavers(client, DEFAULT_NFTABLES_OPTIONS.tableName)
   for (const { name, computed } of ends) {
     const held = await commitAll(plane, (await plane.observe()).state, computed.state)
-    expect(nft(['list', 'ruleset'])).toContain('log prefix "kprobe services" group 7')
+    expect(nft(['list', 'ruleset'])).toContain('log prefix "kprobe no-local-endpoints" group 7')
     await expectLoadable(savers, plane, held, name)
   }
   await client.close()

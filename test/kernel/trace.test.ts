@@ -270,10 +270,10 @@ const hasReader = (group: number): boolean =>
 /** The command has read the counters, and knows from now on what the kernel leaves out. */
 const counting = (reading: Tracing) => eventually(() => reading.err.includes('following packets'))
 
-/** Packets that the rules that log to IPv4 counted. */
+/** Packets that the rules for IPv4 rejected or dropped. */
 function refusedNow(): number {
   const listed = tool('nft', 'list', 'table', 'ip', 'kube-proxy')
-  return [...listed.matchAll(/counter packets (\d+) .* log prefix/g)].reduce(
+  return [...listed.matchAll(/counter packets (\d+) bytes \d+ (?:reject|drop)/g)].reduce(
     (sum, [, n]) => sum + Number(n),
     0,
   )

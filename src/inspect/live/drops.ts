@@ -12,13 +12,13 @@ import { type LoggedPacket, readLog } from '../../kernel/nflog/reader.ts'
 import { listHandles } from '../../kernel/nft/list.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
-  countingRules,
   isLogging,
   isRejecting,
   logGroupOf,
   loggedReason,
   nameOfPrefix,
   reasonText,
+  refusingRules,
   type VerdictReason,
 } from '../../modes/common/logs.ts'
 import { isOfService } from '../../modes/common/show.ts'
@@ -207,7 +207,7 @@ async function countRefused(chains: readonly LoggingChain[]): Promise<Refused> {
   return await withNetfilter(async connection => {
     const packets = new Map<string, bigint>()
     for (const place of chains)
-      for (const each of countingRules(await listHandles(connection, place)))
+      for (const each of refusingRules(await listHandles(connection, place)))
         packets.set(`${place.family} ${place.table} ${place.chain} ${each.handle}`, each.packets)
     return packets
   })

@@ -217,7 +217,7 @@ export class TopSampler {
     Pick<TopState, 'rejectsPerSecond' | 'dropsPerSecond' | 'refused'> | undefined
   > {
     const { clock, proxyName } = this.#options
-    const counts = await readRefused({ connection: this.#nft, clock }, proxyName)
+    const counts = await readRefused(this.#nft, proxyName)
     const before = this.#refused
     const atMs = clock.nowMs()
     this.#refused = { packets: new Map(counts.map(each => [refusedKey(each), each.packets])), atMs }

@@ -44,8 +44,7 @@ export function nodeSources({ socket, config }: NodeOptions): StatusSources {
       const isNamed = isFilling(use) && daemon.kind === 'answers'
       return { ...use, largest: isNamed ? await readLargestUsers(await namesOf(socket), systemClock) : [] }
     },
-    refused: () =>
-      withNetfilter(connection => readRefused({ connection, clock: systemClock }, config.serviceProxyName)),
+    refused: () => withNetfilter(connection => readRefused(connection, config.serviceProxyName)),
     unanswered: async daemon =>
       daemon.kind === 'answers' ? await readUnanswered(await namesOf(socket)) : undefined,
   }

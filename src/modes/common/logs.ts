@@ -5,6 +5,7 @@ import {
   CHAIN_LATE_OUTPUT,
   CHAIN_LATE_PREROUTING,
   CHAIN_LOCALHOST,
+  CHAIN_NO_LOCAL,
   CHAIN_REJECT,
   type Expressions,
   type RuleContext,
@@ -20,10 +21,9 @@ export function logPrefix(name: string): string {
   return `${PREFIX}${name}`
 }
 
-/** Counts all packets, and logs those within the limit. The prefix names the chain whose rule rejects or drops them. */
+/** Logs the packets within the limit. The prefix names the chain whose rule rejects or drops them. */
 export function logTo(group: number, chain: string): Expressions {
   return [
-    { kind: 'counter' },
     { kind: 'limit', ...LOG_LIMIT },
     { kind: 'log', group, prefix: logPrefix(chain), packetBytes: LOGGED_BYTES },
   ]
@@ -61,14 +61,8 @@ function ownLog({ expressions }: Rule) {
   return log?.kind === 'log' && nameOfPrefix(log.prefix) !== undefined ? log : undefined
 }
 
-/** Rules of a chain whose counters, together, count every packet that its rules refuse, logged or not. */
-export function countingRules<T extends { readonly rule: Rule }>(rules: readonly T[]): readonly T[] {
-  const logging = rules.filter(each => isLogging(each.rule))
-  // In a rule of iptables the counter stands behind the limit: the rules that refuse count all.
-  const isCountedFirst = ({ rule: { expressions } }: T) =>
-    expressions.findIndex(({ kind }) => kind === 'counter') <
-    expressions.findIndex(({ kind }) => kind === 'limit')
-  if (logging.length > 0 && logging.every(isCountedFirst)) return logging
+/** Gives the rules of a chain that refuse packets. Their counters count all of these, logged or not. */
+export function refusingRules<T extends { readonly rule: Rule }>(rules: readonly T[]): readonly T[] {
   return rules.filter(each => isRefusing(each.rule))
 }
 
@@ -109,9 +103,10 @@ export function verdictReason({ chain, text, isServed }: RefusingRule): VerdictR
   if (chain === CHAIN_LATE_PREROUTING || chain === CHAIN_LATE_OUTPUT) return 'no-such-cluster-ip'
   if (chain === CHAIN_LOCALHOST) return 'no-relay'
   if (chain === CHAIN_REJECT) return isServed ? 'no-endpoints' : 'no-such-port'
-  if (/has no local endpoints/.test(text)) return 'no-local-endpoints'
+  if (chain === CHAIN_NO_LOCAL || /has no local endpoints/.test(text)) return 'no-local-endpoints'
   if (/has no endpoints/.test(text)) return 'no-endpoints'
   if (/^[A-Z0-9-]+$/.test(chain)) return 'unknown'
+  // The last release drops in the map `dispatch` and in chains such as `loc-2-0`.
   return isServed ? 'no-local-endpoints' : 'unknown'
 }
 

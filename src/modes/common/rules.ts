@@ -244,12 +244,13 @@ export const CHAIN_LATE_OUTPUT = 'late-output'
 export const CHAIN_SERVICES = 'services'
 /** The name is not `reject`, because that is a keyword of nft, which cannot load a chain with that name. */
 export const CHAIN_REJECT = 'refuse'
+export const CHAIN_NO_LOCAL = 'no-local-endpoints'
 export const CHAIN_FIREWALL = 'firewall-check'
 /** This chain exists where a forwarder of the daemon serves node ports at localhost. */
 export const CHAIN_LOCALHOST = 'localhost-nodeports'
 
 export const REJECT: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_REJECT }
-export const DROP: Verdict = { code: nft.NF_DROP, chain: undefined }
+export const DROP: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_NO_LOCAL }
 
 /**
  * The priority of the hooks that translate destinations: one before that of kube-proxy and of nearly all other programs.
@@ -286,6 +287,13 @@ export function rejectChain(layout: FamilyLayout): Chain {
     hook: undefined,
     rules: [rule([{ kind: 'counter' }, { kind: 'reject', code: layout.rejectCode }])],
   }
+}
+
+/** Makes the only chain that drops for want of an endpoint on this node, so that its counter counts all such drops. */
+export const noLocalChain: Chain = {
+  name: CHAIN_NO_LOCAL,
+  hook: undefined,
+  rules: [rule(dropCounted)],
 }
 
 /**

@@ -4,6 +4,7 @@ import type { Chain, Expression, Rule } from '../../kernel/nft/state.ts'
 import {
   askMasquerade,
   CHAIN_FIREWALL,
+  CHAIN_NO_LOCAL,
   CHAIN_POSTROUTING,
   CHAIN_REJECT,
   CHAIN_SERVICES,
@@ -22,6 +23,7 @@ import {
   masqueradeMarked,
   matches,
   natChain,
+  noLocalChain,
   offClusterRules,
   portOfPacket,
   readMark,
@@ -63,6 +65,7 @@ export function rulesOf(writer: RuleWriter, inputs: TableContext): readonly Chai
     ]),
     plain(CHAIN_SERVICES, isWhole ? servicesRules(inputs) : redirectRules(inputs)),
     rejectChain(layout),
+    noLocalChain,
     plain(CHAIN_FIREWALL, firewallRules(inputs)),
     plain(CHAIN_NODE_PORTS, nodePortRules(inputs)),
     plain(CHAIN_EXTERNAL, [
@@ -165,7 +168,7 @@ function externalLocalRules(inputs: TableContext): readonly Rule[] {
   const inside = goTo(CHAIN_CLUSTER_LIST)
   return [
     ...insideRules(inputs, [inside], [...askMasquerade(inputs), inside]),
-    rule([...keyOfPacket(inputs), matches('no-local'), ...dropCounted], 'no endpoint on this node'),
+    rule([...keyOfPacket(inputs), matches('no-local'), goTo(CHAIN_NO_LOCAL)], 'no endpoint on this node'),
     rule(toList(inputs, 'local-lists')),
     rule([accept], 'IPVS has the endpoints'),
   ]

@@ -4,10 +4,10 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import { entryKey } from '../../kernel/ipset/state.ts'
 import { isPersistent, serverKey, type VirtualAddress, type VirtualServer } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/links.ts'
-import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
+import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
-import { CHAIN_POSTROUTING } from '../common/rules.ts'
+import { CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
 import { namesOfElements, type ServiceNames } from '../common/service-names.ts'
 import {
   asleep,
@@ -214,7 +214,7 @@ function routeOf(
   const key = server.ip + portKey(server.protocol, server.port)
   const verdict = elements.get('verdicts')?.get(key)
   if (typeof verdict === 'object' && verdict !== undefined)
-    return { action: verdict.code === NF_DROP ? 'drop' : 'reject', endpoints: [] }
+    return { action: verdict.chain === CHAIN_REJECT ? 'reject' : 'drop', endpoints: [] }
   const listOf = (map: NftSetName) => {
     const to = elements.get(map)?.get(key)
     const family = familyName(familyOf(server.ip))

@@ -3,8 +3,8 @@ import { withLogs } from '../common/logs.ts'
 import {
   askMasquerade,
   CHAIN_FIREWALL,
+  CHAIN_NO_LOCAL,
   CHAIN_REJECT,
-  dropCounted,
   goTo,
   insideRules,
   jumpTo,
@@ -201,8 +201,8 @@ function externalLocalRules(
 ): readonly Rule[] {
   const { cluster, local, timeoutS } = spec
   const inside = goTo(cluster !== 0 ? pickChain(false, cluster, timeoutS) : CHAIN_REJECT)
-  const outside = local !== 0 ? [goTo(pickChain(true, local, timeoutS))] : dropCounted
-  return [...insideRules(context, [inside], [...askMasquerade(context), inside]), rule(outside)]
+  const outside = goTo(local !== 0 ? pickChain(true, local, timeoutS) : CHAIN_NO_LOCAL)
+  return [...insideRules(context, [inside], [...askMasquerade(context), inside]), rule([outside])]
 }
 
 /** Each count up to this one has a chain of its own. */

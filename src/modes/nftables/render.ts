@@ -2,12 +2,12 @@ import { stepsOver } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import { familyOf } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
-import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
+import { NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { CHAIN_REJECT } from '../common/rules.ts'
+import { CHAIN_NO_LOCAL, CHAIN_REJECT } from '../common/rules.ts'
 import {
   changedServices,
   type FamilyLayout,
@@ -275,17 +275,11 @@ class NumberedDraft {
 }
 
 function dispatchElements(codes: Codes): ElementGroup {
-  const goTo = (code: number, chain: string): Element => ({
+  const targets = [[CHAIN_REJECT, CODE_REJECT], [CHAIN_NO_LOCAL, CODE_DROP], ...codes] as const
+  return targets.map(([chain, code]) => ({
     set: 'dispatch',
     key: u32host(code),
     data: { code: NFT_GOTO, chain },
     comment: '',
-  })
-  const drop: Element = {
-    set: 'dispatch',
-    key: u32host(CODE_DROP),
-    data: { code: NF_DROP, chain: undefined },
-    comment: '',
-  }
-  return [goTo(CODE_REJECT, CHAIN_REJECT), drop, ...[...codes].map(([chain, code]) => goTo(code, chain))]
+  }))
 }

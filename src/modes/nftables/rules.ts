@@ -4,7 +4,7 @@ import * as nft from '../../kernel/nft/constants.ts'
 import type { Chain, Rule } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
-import { logTo, withLogs } from '../common/logs.ts'
+import { withLogs } from '../common/logs.ts'
 import {
   CHAIN_EARLY_POSTROUTING,
   CHAIN_FIREWALL,
@@ -25,6 +25,7 @@ import {
   masquerade,
   masqueradeMarked,
   matches,
+  noLocalChain,
   offClusterRules,
   portOfPacket,
   prefixMask,
@@ -44,7 +45,6 @@ import {
 import type { FamilyLayout } from '../common/tables.ts'
 import {
   CLIENT_6_LENGTH,
-  CODE_DROP,
   CODE_MASK,
   ENDPOINTS,
   ID_MASK,
@@ -254,6 +254,7 @@ export function fixedChains(skeleton: Skeleton): readonly Chain[] {
     ...unallocatedChains(skeleton),
     { name: CHAIN_SERVICES, hook: undefined, rules: servicesRules(skeleton) },
     rejectChain(skeleton.layout),
+    noLocalChain,
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },
     ...(skeleton.localhost ? [localhostChain(skeleton)] : []),
   ]
@@ -285,31 +286,10 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
   const toClusterIp: Expressions = [destinationAddress(layout, WORK), matches('cluster-ips')]
   return [
     ...offClusterRules(skeleton, toClusterIp),
-    ...droppedByDispatch(skeleton, 'frontends'),
     rule(dispatch(layout, 'frontends')),
-    ...droppedByDispatch(skeleton, 'nodeports'),
     rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]),
     ...(localhost ? [rule([...toLoopback(layout, 'eq'), goTo(CHAIN_LOCALHOST)])] : []),
     rule([...toClusterIp, { kind: 'counter' }, goTo(CHAIN_REJECT)], 'no such port'),
-  ]
-}
-
-/**
- * Logs packets that the map of verdicts drops: such an element has no rule of its own. The first rule stores V, because
- * nft cannot parse bits of a looked-up value, and a rule that only logs is none that a tracer follows.
- */
-function droppedByDispatch(skeleton: Skeleton, map: FrontendMap): readonly Rule[] {
-  const { layout, logGroup } = skeleton
-  if (logGroup === 0) return []
-  const place = map === 'frontends' ? [] : toNodePortAddress(skeleton)
-  const isDropped: Expressions = [
-    readPriority(KEY),
-    maskNumber(KEY, (VALUE_FLAG | CODE_MASK) >>> 0),
-    compare('eq', KEY, u32host((VALUE_FLAG | CODE_DROP) >>> 0)),
-  ]
-  return [
-    rule([...place, ...findValue(layout, map)]),
-    rule([...isDropped, ...logTo(logGroup, CHAIN_SERVICES)]),
   ]
 }
 

@@ -5,7 +5,13 @@ import { proxyOfTable, tableNameOf } from '../../config/modes/nftables.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
 import { LOCALHOST } from '../../model/node-context.ts'
-import { CHAIN_EARLY_POSTROUTING, CHAIN_LOCALHOST, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
+import {
+  CHAIN_EARLY_POSTROUTING,
+  CHAIN_LOCALHOST,
+  CHAIN_NO_LOCAL,
+  CHAIN_POSTROUTING,
+  CHAIN_REJECT,
+} from '../common/rules.ts'
 import {
   type AddressSets,
   type CaughtPlace,
@@ -104,7 +110,7 @@ export function kernelRows(tables: readonly Table[]): ServiceRow[] {
 
 interface Contents extends AddressSets {
   readonly frontends: readonly Element[]
-  /** Chains by code; an empty name for a verdict that ends the traversal. */
+  /** Chains by code. The verdict drop, which the last release wrote, counts as CHAIN_NO_LOCAL. */
   readonly chains: ReadonlyMap<number, string>
   /** The endpoints of each slot but that for empty ones, by list id. */
   readonly lists: ReadonlyMap<number, ListedEndpoints>
@@ -130,7 +136,8 @@ function readContents(table: Table): Contents {
       if (set === 'frontends' || set === 'nodeports') frontends.push(element)
       else if (set === 'cluster-ips') clusterIps.add(key)
       else if (set === 'nodeport-ips') nodePortIps.push(key)
-      else if (set === 'dispatch' && typeof data === 'object') chains.set(readU32host(key), data.chain ?? '')
+      else if (set === 'dispatch' && typeof data === 'object')
+        chains.set(readU32host(key), data.chain ?? CHAIN_NO_LOCAL)
       else if (set === 'slots' && typeof data === 'string')
         append(numbers, readPairKey(key).list, readU32host(data))
       else if (ENDPOINTS_MAPS.has(set) && typeof data === 'string') {
@@ -221,7 +228,7 @@ function placeOf(
   chains: Contents['chains'],
 ): CaughtPlace {
   const chain = chains.get(typeof data === 'string' ? readU32host(data) & CODE_MASK : 0)
-  const ends = chain === CHAIN_REJECT || chain === ''
+  const ends = chain === CHAIN_REJECT || chain === CHAIN_NO_LOCAL
   const isPick = parseChain(chain ?? '')?.kind === 'pick'
   return {
     port: `${comment} ${protocolOfKey(key)}`,
@@ -273,7 +280,7 @@ type RouteFields = Pick<
 
 function routeOf(chain: string | undefined, id: number, contents: Contents): RouteFields {
   if (chain === undefined) return { action: 'undefined: no verdict has this code', endpoints: [] }
-  if (chain === '') return { action: 'drop', endpoints: [] }
+  if (chain === CHAIN_NO_LOCAL) return { action: 'drop', endpoints: [] }
   if (chain === CHAIN_REJECT) return { action: 'reject', endpoints: [] }
   const spec = parseChain(chain)
   if (spec === undefined) return { action: `unknown: ${chain}`, endpoints: [] }

@@ -21,6 +21,7 @@ import {
   maskBytes,
   maskNumber,
   matches,
+  noLocalChain,
   portOfPacket,
   prefixMask,
   rejectChain,
@@ -72,6 +73,7 @@ export function chainsOf(inputs: RuleInputs): readonly Chain[] {
     plain(CHAIN_SERVICES, servicesRules(inputs)),
     plain(CHAIN_NODE_PORTS, placeRules(inputs, NODE_PORTS)),
     rejectChain(inputs.layout),
+    noLocalChain,
     plain(CHAIN_FIREWALL, firewallRules(inputs)),
   ]
 }

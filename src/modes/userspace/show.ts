@@ -2,8 +2,9 @@ import { PersistentMap } from '../../base/collections.ts'
 import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { proxyOfTable, tableNameOf } from '../../config/modes/userspace.ts'
-import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
+import { NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
+import { CHAIN_REJECT } from '../common/rules.ts'
 import {
   type AddressSets,
   type CaughtPlace,
@@ -145,7 +146,7 @@ function rowOf(
 ): ServiceRow {
   const { key, data, comment } = element
   const [insideListener, allowedFrom] = [inside.get(key), allowed.get(key)]
-  const verdict = typeof data === 'object' ? (data.code === NF_DROP ? 'drop' : 'reject') : undefined
+  const verdict = typeof data === 'object' ? (data.chain === CHAIN_REJECT ? 'reject' : 'drop') : undefined
   return {
     service: comment === '' ? UNNAMED : portName(comment),
     type,

@@ -26,7 +26,7 @@ describe('withLogs', () => {
     expect(rules.map(isLogging)).toEqual([false, true, false])
     expect(rules.map(isLogOnly)).toEqual([false, true, false])
     expect(rules[2]).toBe(drop)
-    expect(rules[1]?.expressions.map(({ kind }) => kind)).toEqual(['lookup', 'counter', 'limit', 'log'])
+    expect(rules[1]?.expressions.map(({ kind }) => kind)).toEqual(['lookup', 'limit', 'log'])
     const log = rules[1]?.expressions.at(-1)
     expect(log?.kind === 'log' && nameOfPrefix(log.prefix)).toBe('firewall-check')
   })
@@ -48,6 +48,7 @@ it.each([
   ['firewall-check', 'counter drop', true, 'source-ranges'],
   ['late-output', 'counter drop', false, 'no-such-cluster-ip'],
   ['localhost-nodeports', 'counter reject', true, 'no-relay'],
+  ['no-local-endpoints', 'counter drop', false, 'no-local-endpoints'],
   ['services', 'dispatch', true, 'no-local-endpoints'],
   ['loc-2-0', 'counter drop', true, 'no-local-endpoints'],
   ['KUBE-SERVICES', '--comment "shop/web:http has no endpoints" -j REJECT', true, 'no-endpoints'],

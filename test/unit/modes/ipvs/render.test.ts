@@ -108,8 +108,8 @@ describe('what the rules answer before IPVS is asked', () => {
     )
     expect(lines(tableIn(state), 'verdicts')).toEqual([
       '10.96.0.1 . tcp . 80 : goto refuse',
-      '10.96.0.2 . tcp . 80 : drop',
-      '10.96.0.3 . tcp . 80 : drop',
+      '10.96.0.2 . tcp . 80 : goto no-local-endpoints',
+      '10.96.0.3 . tcp . 80 : goto no-local-endpoints',
       '10.96.0.4 . tcp . 80 : goto refuse',
       '203.0.113.1 . tcp . 80 : goto refuse',
     ])

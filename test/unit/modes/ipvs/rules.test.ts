@@ -75,7 +75,7 @@ describe('the rules', () => {
       [
         "ip saddr 10.20.0.0/16 goto cluster-list",
         "fib saddr type local meta mark set meta mark | 0x00004000 goto cluster-list",
-        "ip daddr . meta l4proto . th dport @no-local counter drop comment "no endpoint on this node"",
+        "ip daddr . meta l4proto . th dport @no-local goto no-local-endpoints comment "no endpoint on this node"",
         "dnat ip to ip daddr . meta l4proto . th dport map @local-lists",
         "accept comment "IPVS has the endpoints"",
       ]

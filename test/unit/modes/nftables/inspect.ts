@@ -61,7 +61,7 @@ function targetOf(table: Table, value: Element['data']): string {
   const code = readU32host(value) & 0xfff
   const found = elementsOf(table).find(({ set, key }) => set === 'dispatch' && readU32host(key) === code)
   if (found === undefined || typeof found.data !== 'object') throw new Error(`nothing for code ${code}`)
-  return found.data.chain ?? 'drop'
+  return found.data.chain ?? 'a verdict'
 }
 
 export function rulesText(table: Table, chain: string): string[] {

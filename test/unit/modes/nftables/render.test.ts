@@ -46,7 +46,7 @@ describe('the route of a frontend', () => {
     ['ClusterIP, internal policy Local', LOCAL, { n: 0, m: 2 }, 'lmod-2'],
     ['ClusterIP, internal policy Local, affinity', LOCAL, { n: 0, m: 2, t: 60 }, 'laff-2-60'],
     ['no endpoint anywhere', REJECT, { n: 0, m: 0 }, 'refuse'],
-    ['no endpoint here', DROP, { n: 0, m: 0 }, 'drop'],
+    ['no endpoint here', DROP, { n: 0, m: 0 }, 'no-local-endpoints'],
     ['external', EXTERNAL, { n: 3, m: 0 }, 'ext-3'],
     ['external with affinity', EXTERNAL, { n: 3, m: 0, t: 60 }, 'ext-3-60'],
     ['external with ranges', EXTERNAL, { n: 3, m: 0, ranges: true }, 'fw-ext-3'],
@@ -62,7 +62,7 @@ describe('the route of a frontend', () => {
     ],
     ['a list that is empty after all', CLUSTER, { n: 0, m: 0 }, 'refuse'],
     ['an external list that is empty after all', EXTERNAL, { n: 0, m: 0, ranges: true }, 'fw-refuse'],
-    ['a local list that is empty after all', LOCAL, { n: 0, m: 0 }, 'drop'],
+    ['a local list that is empty after all', LOCAL, { n: 0, m: 0 }, 'no-local-endpoints'],
   ]
 
   it.each(cases)('%s', (_, route, { n, m, t = 0, ranges = false }, chain) => {

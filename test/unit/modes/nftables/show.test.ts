@@ -15,6 +15,7 @@ import { renderState } from '../../../../src/modes/nftables/render.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/settings.ts'
 import { kernelRows } from '../../../../src/modes/nftables/show.ts'
 import { EMPTY_STATE } from '../../../../src/modes/nftables/state.ts'
+import { formerTable } from '../../../support/former-tables.ts'
 import { endpoint, serviceOf, sliceOf } from '../../../support/objects.ts'
 import { change, computeIn, NFTABLES } from '../../../support/pipeline.ts'
 
@@ -72,6 +73,7 @@ describe('kernelRows', () => {
     const rows = kernelRows(rulesetOf(table).tables)
     expect(rows.length).toBeGreaterThan(25)
     expect(comparable(rows)).toEqual(comparable(serviceRows(table)))
+    expect(kernelRows(rulesetOf(table).tables.map(formerTable))).toEqual(rows)
   })
 
   it('says so when a frontend leads nowhere, or to a chain that is not ours', () => {
