@@ -16,21 +16,30 @@ const TABLE_SIZES: readonly ClusterSize[] = [
   { services: 30_000, endpoints: 1 },
   { services: 1, endpoints: 10_000 },
 ]
-const RUNS = 3
 /** Of the last minute. What is measured above it is not worth a page, unless the page says what ran beside it. */
 const LOAD_MAX = 0.5
 
-const [first = '', ...others] = process.argv.slice(2)
-const isCommand = ['both', 'kprobe', 'kube-proxy', 'measure', 'table'].includes(first)
-const command = isCommand ? first : 'both'
-const rest = isCommand ? others : process.argv.slice(2)
-if (command === 'measure') await measureHere(rest)
-else if (command === 'table') makeTable(rest)
-else compare(command, rest)
+/** What options.mjs has read of the command line. */
+interface BenchRequest {
+  readonly command: string
+  /** Empty: those of the command. */
+  readonly sizes: readonly ClusterSize[]
+  readonly runs: number
+  readonly beside?: string
+  /** The program of an older kube-proxy. */
+  readonly baseline?: string
+}
+
+const [first = '', asked = ''] = process.argv.slice(2)
+if (first === 'measure') await measureHere(JSON.parse(asked))
+else {
+  const request: BenchRequest = JSON.parse(first)
+  if (request.command === 'table') makeTable(request)
+  else compare(request)
+}
 
 /** One size, in a process of its own: it goes into namespaces that it does not come back from. */
-async function measureHere([asked = '']: readonly string[]): Promise<void> {
-  const { size, contenders, runs }: Asked = JSON.parse(asked)
+async function measureHere({ size, contenders, runs }: Asked): Promise<void> {
   console.log(JSON.stringify(await measure(size, contenders, runs)))
 }
 
@@ -41,40 +50,31 @@ interface Asked {
 }
 
 /** All proxies in both modes, by turns, as a page of the documentation; sizes that are not measured now keep their figures. */
-function makeTable(args: readonly string[]): void {
-  const flagOf = (flag: string) => flagIn(args, flag)
+function makeTable({ sizes, runs, beside, baseline }: BenchRequest): void {
   const [load = 0] = loadavg()
-  if (load > LOAD_MAX && flagOf('--beside') === undefined) {
+  if (load > LOAD_MAX && beside === undefined) {
     console.error(
       `the load average is ${load.toFixed(1)}: wait until it is ${LOAD_MAX} at most, or say with --beside=TEXT what runs on this machine`,
     )
     process.exit(1)
   }
-  const runs = Number(flagOf('--runs') ?? RUNS)
-  const contenders = findContenders(flagOf('--baseline'))
-  const sizes = args.filter(arg => !arg.startsWith('--')).map(parseSize)
+  const contenders = findContenders(baseline)
   for (const size of sizes.length === 0 ? TABLE_SIZES : sizes) {
-    const scene = sceneNow(flagOf('--beside'))
+    const scene = sceneNow(beside)
     const result = { size, scene, measured: measureApart({ size, contenders, runs }) }
     // After each size: the next may take an hour.
     writePage([...keptResults().filter(each => !isEqualSize(each.size, size)), result])
   }
 }
 
-function flagIn(args: readonly string[], flag: string): string | undefined {
-  return args.find(arg => arg.startsWith(`${flag}=`))?.slice(flag.length + 1)
-}
-
 function isEqualSize(one: ClusterSize, other: ClusterSize): boolean {
   return one.services === other.services && one.endpoints === other.endpoints
 }
 
-function compare(proxies: string, args: readonly string[]): void {
+function compare({ command, sizes, baseline }: BenchRequest): void {
   const isAsked = ({ name, mode }: Contender): boolean =>
-    mode === 'nftables' && (proxies === 'both' || name.startsWith(proxies))
-  const contenders = findContenders(flagIn(args, '--baseline')).filter(isAsked)
-  const sizes = args.filter(arg => !arg.startsWith('--')).map(parseSize)
-  if (contenders.length === 0) throw new Error(`neither kube-proxy, kprobe nor both: ${proxies}`)
+    mode === 'nftables' && (command === 'both' || name.startsWith(command))
+  const contenders = findContenders(baseline).filter(isAsked)
   for (const size of sizes.length === 0 ? SIZES : sizes) {
     const { runs, failed } = measureApart({ size, contenders, runs: 1 })
     for (const { contender, reason } of failed) console.error(`${contenderText(contender)}: ${reason}`)
@@ -115,10 +115,4 @@ function cell({ name, figure, figures, services }: CellOptions): string {
   const text = value.toFixed(figure.digits)
   if (name !== 'kprobe' || figure.most === undefined) return text
   return `${text} ${goal(value, figure.most[services < 10_000 ? 0 : 1])}`
-}
-
-function parseSize(text: string): ClusterSize {
-  const [services, endpoints] = text.split('x').map(Number)
-  if (!services || !endpoints) throw new Error(`not SERVICESxENDPOINTS: ${text}`)
-  return { services, endpoints }
 }

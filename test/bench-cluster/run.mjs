@@ -1,10 +1,5 @@
 #!/usr/bin/env node
-// Measures kube-proxy and kprobe beside each other, on the objects of one real API server:
-//   node test/bench-cluster/run.mjs [kube-proxy|kprobe|both] [SERVICESxENDPOINTS ...]
-//   node test/bench-cluster/run.mjs table [--runs=N] [--baseline] [--beside=TEXT] [SIZES]
-//       both in two modes, by turns: docs/benchmarks.md. TEXT says what else runs on the machine, which has to be idle
-//       without
-// --baseline adds the kube-proxy of kube-proxy-1.36/ to the one of test/reference.
+// Measures kube-proxy and kprobe beside each other, on the objects of one real API server: see HELP in options.mjs.
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { cpus, release } from 'node:os'
@@ -13,20 +8,21 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { build } from 'esbuild'
 import { buildPrograms, CACHE, kubernetesFlags, requiredVersion } from '../support/go-programs.mjs'
 import { requireBuild } from '../support/require-build.mjs'
+import { HELP, parseOptions } from './options.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
 const out = join(root, '.cache/bench-cluster')
 const bundle = join(out, 'cluster.mjs')
-const BASELINE = '--baseline'
 
+const { help, baseline, ...asked } = optionsOrExit(process.argv.slice(2))
+if (help) {
+  process.stdout.write(HELP)
+  process.exit(0)
+}
 requireBuild()
 const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
 if (reference.status !== 0) process.exit(reference.status ?? 1)
-
-const asked = process.argv.slice(2)
-const args = asked.filter(arg => arg !== BASELINE)
-if (asked.includes(BASELINE)) args.push(`${BASELINE}=${await buildBaseline()}`)
 
 const missing = ['nft', 'iptables-nft-save', 'cc', 'unshare'].filter(
   tool => spawnSync(tool, ['--version']).error !== undefined,
@@ -37,6 +33,7 @@ if (missing.length > 0) {
   )
   process.exit(1)
 }
+const request = { ...asked, baseline: baseline ? await buildBaseline() : undefined }
 
 mkdirSync(out, { recursive: true })
 await build({
@@ -63,12 +60,22 @@ console.log(
 )
 if (!isRoot)
   console.log('without root, nft cannot force its send buffer: kube-proxy may fail at the larger size')
-const run = spawnSync('unshare', [namespace, process.execPath, bundle, ...args], {
+const run = spawnSync('unshare', [namespace, process.execPath, bundle, JSON.stringify(request)], {
   cwd: root,
   stdio: 'inherit',
   env: { ...process.env, KPROBE_ROOT: root, KPROBE_BENCH_BUNDLE: bundle },
 })
 process.exit(run.status ?? 1)
+
+function optionsOrExit(args) {
+  try {
+    return parseOptions(args)
+  } catch (error) {
+    const [what] = error.message.split('. ')
+    console.error(`${what}; npm run bench:cluster -- --help lists commands and flags`)
+    process.exit(2)
+  }
+}
 
 /** Gives the path of the older kube-proxy. */
 async function buildBaseline() {

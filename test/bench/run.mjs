@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Bundles each benchmark and runs it in a network namespace of its own: npm run bench [-- NAME ...]
+// Bundles each benchmark and runs it in a network namespace of its own: see HELP below.
 import { spawnSync } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import { cpus, release } from 'node:os'
@@ -13,7 +13,18 @@ const out = join(root, '.cache/bench')
 const all = readdirSync(here).flatMap(name =>
   name.endsWith('.bench.ts') ? [name.slice(0, -'.bench.ts'.length)] : [],
 )
+const HELP = `npm run bench -- [NAME...]
+
+Bundles test/bench/NAME.bench.ts and runs it in a network namespace of its own; without a NAME, all of them.
+
+  NAME    ${all.join(', ')}
+  --help  print this
+`
 const asked = process.argv.slice(2)
+if (asked.some(word => word === '--help' || word === '-h')) {
+  process.stdout.write(HELP)
+  process.exit(0)
+}
 const unknown = asked.filter(name => !all.includes(name))
 if (unknown.length > 0) {
   console.error(`no such benchmark: ${unknown.join(', ')}; there are: ${all.join(', ')}`)
