@@ -139,4 +139,13 @@ describe('prefixes of chains', () => {
     for (const place of ['nat', 'filter', 'mangle'] as const)
       expect(isOurChain(names, place, name)).toBe(false)
   })
+
+  it.each([
+    ['nat', 'KUBE-SVC-XPGD46QRK7WJZT7'],
+    ['nat', 'KUBE-SVC-XPGD46QRK7WJZT70'],
+    ['mangle', 'KUBE-SERVICES'],
+    ['nat', 'POSTROUTING'],
+  ] as const)('make no chain of %s with the name %s kube-proxy’s', (place, name) => {
+    expect(isOurChain(KUBE_CHAINS, place, name)).toBe(false)
+  })
 })
