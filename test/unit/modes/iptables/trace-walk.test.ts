@@ -30,11 +30,9 @@ function when(match: XtMatch, target: XtTarget | undefined): XtRule {
 
 const ACCEPT = { kind: 'ACCEPT' } as const
 const DROP = { kind: 'DROP' } as const
-const RETURN = { kind: 'RETURN' } as const
 const REJECT = { kind: 'REJECT', with: 'icmp-port-unreachable' } as const
 const MASQUERADE = { kind: 'MASQUERADE', randomFully: true } as const
 const jump = (chain: string) => ({ kind: 'jump', chain }) as const
-const mark = (value: number, mask: number) => ({ kind: 'MARK', value, mask }) as const
 const dnat = (port: number) => ({ kind: 'DNAT', ip: POD, port }) as const
 
 /** Packets pass nat chains only where some rule of the family lets the kernel track connections. */
