@@ -9,6 +9,7 @@ import {
   node,
   refusalLines,
   service,
+  serviceCidr,
   shown,
   slice,
   tableOf,
@@ -145,12 +146,7 @@ describe('slices of headless Services', () => {
 
 describe('addresses that no Service has', () => {
   it('are ignored by a named proxy: they belong to another one, or to none', () => {
-    const range = {
-      apiVersion: 'networking.k8s.io/v1',
-      kind: 'ServiceCIDR',
-      metadata: { name: 'k' },
-      spec: { cidrs: ['10.96.0.0/16'] },
-    }
+    const range = serviceCidr('k', ['10.96.0.0/16'])
     expect(tableOf([node(), range]).serviceCidrs).toHaveLength(1)
     expect(tableOf([node(), range], MINE).serviceCidrs).toEqual([])
   })

@@ -11,6 +11,7 @@ import {
   portShown,
   refusalLines,
   service,
+  serviceCidr,
   slice,
   tableOf,
   texts,
@@ -72,13 +73,8 @@ describe('resolve', () => {
     ])
   })
 
-  it('reports slices without a Service', () => {
-    const cidrs = ['10.96.0.0/13', '10.104.0.0/13'].map((text, index) => ({
-      apiVersion: 'networking.k8s.io/v1',
-      kind: 'ServiceCIDR',
-      metadata: { name: `k${index}` },
-      spec: { cidrs: [text] },
-    }))
+  it('gives the merged ServiceCIDRs, and what it knows of the Node', () => {
+    const cidrs = ['10.96.0.0/13', '10.104.0.0/13'].map((text, index) => serviceCidr(`k${index}`, [text]))
     const table = tableOf([node({ podCIDRs: ['10.1.0.0/24'] }), ...cidrs])
     expect(table.serviceCidrs.map(formatCidr)).toEqual(['10.96.0.0/12'])
     expect(texts(table.node.ips)).toEqual(['192.168.1.7', 'fd01::7'])

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { ip } from '../../support/addresses.ts'
 import { IS_QUICK } from '../../support/runs.ts'
-import { endpoint, eventsOf, node, service, slice, snapshotOf } from './objects.ts'
+import { endpoint, eventsOf, node, service, serviceCidr, slice, snapshotOf } from './objects.ts'
 
 function apply(snapshot: Snapshot, ...objects: unknown[]): Snapshot {
   return applyEvents(snapshot, eventsOf(objects))
@@ -14,12 +14,6 @@ const gone = (kind: 'Service' | 'EndpointSlice' | 'Node' | 'ServiceCIDR', key: s
   key,
   value: undefined,
 })
-const cidrs = (...list: string[]) => ({
-  apiVersion: 'networking.k8s.io/v1',
-  kind: 'ServiceCIDR',
-  metadata: { name: 'k' },
-  spec: { cidrs: list },
-})
 
 describe('applyEvents', () => {
   it('gives back the same snapshot when nothing is new', () => {
@@ -27,7 +21,7 @@ describe('applyEvents', () => {
       service('web'),
       slice('web-1', 'web', [endpoint('10.1.0.1')]),
       node(),
-      cidrs('10.96.0.0/12'),
+      serviceCidr('k', ['10.96.0.0/12']),
     ]
     const snapshot = applyEvents(snapshotOf(objects), [{ kind: 'LocalIps', value: [ip('10.0.0.1')] }])
     expect(apply(snapshot, ...objects)).toBe(snapshot)

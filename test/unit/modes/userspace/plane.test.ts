@@ -210,7 +210,7 @@ it('names the Services whose listeners cannot be opened', async () => {
   const elsewhere = { node: { ips: [ip4(192, 0, 2, 1)], podCidrs: [] } }
   const wanted = finish(plane.render(web(backends(1), elsewhere), { base: plane.empty, without: new Set() }))
   const receipt = await plane.commit(finish(plane.diff(plane.empty, wanted)), {})
-  const error = { message: 'cannot listen on 192.0.2.1: EADDRNOTAVAIL' }
+  const error = { message: 'Service ns/web: cannot listen on 192.0.2.1: EADDRNOTAVAIL' }
   expect(receipt).toMatchObject({ outcome: 'refused', refusals: [{ services: ['ns/web'], error }] })
   expect(plane.counts.listeners).toBe(0)
 })
