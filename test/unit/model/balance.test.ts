@@ -171,7 +171,9 @@ function tampered(
     elements: PersistentMap.from(
       table.elements.entries().map(([group, elements]): [string, ElementGroup] => {
         const data = elements.findLast(isSlot)?.data
-        return [group, elements.map((its, at) => (isSlot(its) && isOne(at, its.data) ? { ...its, data } : its))]
+        const moved = (its: Element, at: number) =>
+          isSlot(its) && isOne(at, its.data) ? { ...its, data } : its
+        return [group, elements.map(moved)]
       }),
     ),
   }))
