@@ -189,7 +189,11 @@ describe('packets and proof', () => {
     const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), scenario.steps[0] ?? NOTHING)
     const { tables } = state.ruleset
     expect(proofOf({}, resolved.snapshot, tables)).toMatchObject({ wrong: 0, unknown: 0 })
-    const { differences } = proofOf({}, resolved.snapshot, tampered(tables, at => at > 100 && at < 200))
+    const { differences } = proofOf(
+      {},
+      resolved.snapshot,
+      tampered(tables, at => at > 100 && at < 200),
+    )
     expect(differences[0]?.kernel).toMatch(/ gets .* instead of 25 %/)
   })
 

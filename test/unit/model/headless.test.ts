@@ -111,10 +111,7 @@ describe('a headless Service without ports', () => {
     const local = { ...NO_PORTS, externalTrafficPolicy: 'Local' }
     const draining = slice('web-4', 'web', [endpoint('10.1.0.9', { conditions: DRAINING })], bare)
     const table = tableOf([node(), headless('web', local), draining], MINE)
-    expect(wholeLines(table)).toEqual([
-      '192.0.2.1 external-local -> 10.1.0.9',
-      '2001:db8::1 reject -> ',
-    ])
+    expect(wholeLines(table)).toEqual(['192.0.2.1 external-local -> 10.1.0.9', '2001:db8::1 reject -> '])
   })
 
   it('yields an address to an older one that has it as a whole, and none to one that has a port of it', () => {

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { FAMILIES } from '../../../../src/base/ip.ts'
 import { finish } from '../../../../src/base/clock.ts'
+import { FAMILIES } from '../../../../src/base/ip.ts'
 import type { ObservedChain } from '../../../../src/kernel/nft/state.ts'
 import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'

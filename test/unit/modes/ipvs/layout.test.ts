@@ -1,10 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { FAMILIES } from '../../../../src/base/ip.ts'
-import {
-  declareIpset,
-  SET_STEMS,
-  sizeOfNftSet,
-} from '../../../../src/modes/ipvs/layout.ts'
+import { declareIpset, SET_STEMS, sizeOfNftSet } from '../../../../src/modes/ipvs/layout.ts'
 
 describe('the ipsets', () => {
   const fresh = (count: number) => declareIpset('CLUSTER-IP', 'IPv4', { count, before: undefined })

@@ -344,7 +344,10 @@ describe('what all Services are rendered by', () => {
     ['an address of the node', keyOf(NODE_IPS.slice(1))],
     ['a scheduler', keyOf(NODE_IPS, { scheduler: 'lc' })],
     ['a missing scheduler', keyOf(NODE_IPS, { missingSchedulers: new Set(['mh']) })],
-    ['what others have', keyOf(NODE_IPS, { occupied: { servers: new Set(['TCP 192.0.2.1:80']), version: 1 } })],
+    [
+      'what others have',
+      keyOf(NODE_IPS, { occupied: { servers: new Set(['TCP 192.0.2.1:80']), version: 1 } }),
+    ],
   ])('is not when there is another: %s', (_, key) => {
     expect(key).not.toBe(keyOf(NODE_IPS))
   })
