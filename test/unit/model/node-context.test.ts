@@ -102,7 +102,7 @@ describe('nodePortAddresses', () => {
   })
 
   it('takes --bind-address for the address of a Node that is not known', () => {
-    expect(addresses(PRIMARY, EMPTY_SNAPSHOT, { bindAddress: ip('10.0.0.7') })).toEqual([['10.0.0.7'], []])
+    expect(addresses(PRIMARY, EMPTY_SNAPSHOT, { bindAddress: ip('10.0.0.7') })).toEqual([['10.0.0.7'], 'all'])
   })
 
   it('lists what everywhere is when asked to, and nothing else otherwise', () => {
