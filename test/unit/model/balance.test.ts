@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import type { ElementGroup } from '../../../src/kernel/nft/state.ts'
+import type { Element, ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
 import { balanceOf, failsOver, outMax, weighed } from '../../../src/model/balance.ts'
 import type { Findings } from '../../../src/model/fields.ts'
 import type { Backend } from '../../../src/model/frontend.ts'
@@ -14,13 +14,8 @@ import { LOCAL_IPS, scenarioOf } from '../../support/scenario.ts'
 const ANNOTATIONS = 'metadata.annotations'
 
 function servedWith(annotations: object): Service | undefined {
-  const metadata = { namespace: 'ns1', name: 'web', annotations }
-  const spec = { clusterIP: '172.30.0.41', clusterIPs: ['172.30.0.41'], ports: [{ port: 80 }] }
-  const computed = change(computeIn(NFTABLES, {}, []), {
-    objects: [{ apiVersion: 'v1', kind: 'Service', metadata, spec }],
-    remove: [],
-  })
-  return computed.resolved.snapshot.services.get('ns1/web')
+  const { resolved } = change(computeIn(NFTABLES, {}, []), webOf(annotations, 0))
+  return resolved.snapshot.services.get('ns1/web')
 }
 
 /** Endpoints by the nodes that they are on, each in the zone of its node's first letter. */
@@ -165,6 +160,25 @@ describe('silent endpoints', () => {
   })
 })
 
+/** Tables in which these slots lead where another one does. */
+function tampered(
+  tables: readonly Table[],
+  isOne: (at: number, data: Element['data']) => boolean,
+): readonly Table[] {
+  const isSlot = ({ set }: Element) => set === 'endpoints-tcp'
+  return tables.map(table => ({
+    ...table,
+    elements: PersistentMap.from(
+      table.elements.entries().map(([group, elements]): [string, ElementGroup] => {
+        const data = elements.findLast(isSlot)?.data
+        const moved = (its: Element, at: number) =>
+          isSlot(its) && isOne(at, its.data) ? { ...its, data } : its
+        return [group, elements.map(moved)]
+      }),
+    ),
+  }))
+}
+
 describe('packets and proof', () => {
   it('agree on the endpoint of a client with maglev', () => {
     expectTraced(BY_RULES, scenarioOf('nftables/balance-maglev.yaml'))
@@ -175,67 +189,23 @@ describe('packets and proof', () => {
     const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), scenario.steps[0] ?? NOTHING)
     const { tables } = state.ruleset
     expect(proofOf({}, resolved.snapshot, tables)).toMatchObject({ wrong: 0, unknown: 0 })
-    const tampered = tables.map(table => ({
-      ...table,
-      elements: PersistentMap.from(
-        table.elements.entries().map(([group, elements]): [string, ElementGroup] => {
-          const [first] = elements.filter(({ set }) => set === 'endpoints-tcp')
-          const isOne = (at: number) => at > 100 && at < 200 && elements[at]?.set === 'endpoints-tcp'
-          return [group, elements.map((its, at) => (isOne(at) && first ? { ...its, data: first.data } : its))]
-        }),
-      ),
-    }))
-    expect(proofOf({}, resolved.snapshot, tampered).differences[0]?.kernel).toMatch(
-      / gets .* instead of 25 %/,
+    const { differences } = proofOf(
+      {},
+      resolved.snapshot,
+      tampered(tables, at => at > 100 && at < 200),
     )
+    expect(differences[0]?.kernel).toMatch(/ gets .* instead of 25 %/)
   })
-})
 
-it('the proof finds an endpoint that gets nothing, however small its share', () => {
-  const names = { namespace: 'ns1', name: 'web' }
-  const spec = {
-    clusterIP: '172.30.0.41',
-    clusterIPs: ['172.30.0.41'],
-    ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
-  }
-  const zones = Array.from({ length: 51 }, (_, at) => ({
-    addresses: [`10.180.0.${at + 1}`],
-    zone: at === 50 ? 'b' : 'a',
-  }))
-  const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), {
-    objects: [
-      {
-        apiVersion: 'v1',
-        kind: 'Service',
-        metadata: { ...names, annotations: { 'kprobe.io/weights': 'zone=a:100' } },
-        spec,
-      },
-      {
-        apiVersion: 'discovery.k8s.io/v1',
-        kind: 'EndpointSlice',
-        metadata: { ...names, labels: { 'kubernetes.io/service-name': 'web' } },
-        addressType: 'IPv4',
-        endpoints: zones,
-        ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
-      },
-    ],
-    remove: [],
+  it('find an endpoint that gets nothing, however small its share', () => {
+    const web = webOf({ 'kprobe.io/weights': 'zone=b:100' }, 51)
+    const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), web)
+    const { tables } = state.ruleset
+    expect(proofOf({}, resolved.snapshot, tables)).toMatchObject({ wrong: 0, unknown: 0 })
+    const isOfZoneA = (_: number, data: Element['data']) => String(data).startsWith(ip('10.180.0.1'))
+    const { differences } = proofOf({}, resolved.snapshot, tampered(tables, isOfZoneA))
+    expect(differences[0]?.kernel).toMatch(/^10\.180\.0\.1:80 gets 0 %/)
   })
-  const { tables } = state.ruleset
-  expect(proofOf({}, resolved.snapshot, tables)).toMatchObject({ wrong: 0, unknown: 0 })
-  const tampered = tables.map(table => ({
-    ...table,
-    elements: PersistentMap.from(
-      table.elements.entries().map(([group, elements]): [string, ElementGroup] => {
-        const [first] = elements.filter(({ set }) => set === 'endpoints-tcp')
-        const isLast = (data: unknown) => String(data).startsWith(ip('10.180.0.51'))
-        return [group, elements.map(its => (first && isLast(its.data) ? { ...its, data: first.data } : its))]
-      }),
-    ),
-  }))
-  expect(proofOf({}, resolved.snapshot, tampered).differences[0]?.kernel).toMatch(
-    /^10\.180\.0\.51:80 gets 0 %/,
-  )
 })
 
 interface Words {

@@ -13,7 +13,6 @@ import {
   refusalLines,
   service,
   snapshotOf,
-  texts,
 } from './objects.ts'
 
 const at = (uid: string, creationTimestamp: string | null) => ({ metadata: { uid, creationTimestamp } })
@@ -208,11 +207,6 @@ describe('two Services with one ClusterIP', () => {
       frontends: ['ns/b 10.96.0.1:80', 'ns/b 10.96.0.1:82'],
       refusals: [],
     })
-  })
-
-  it('list the address once', () => {
-    const { table } = resolved(snapshotOf([a, b]))
-    expect([...table.services.values()].flatMap(its => texts(its.clusterIps))).toEqual(['10.96.0.1'])
   })
 })
 

@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/base/ip.ts'
-import type { FrontendTable } from '../../../src/model/frontend.ts'
+import type { FrontendTable, WholeAddresses } from '../../../src/model/frontend.ts'
 import { parseObject } from '../../../src/model/parse.ts'
-import { printedService } from '../../support/printed.ts'
 import {
   DRAINING,
   endpoint,
@@ -10,11 +9,14 @@ import {
   node,
   refusalLines,
   service,
+  serviceCidr,
   shown,
   slice,
   tableOf,
   UNREADY,
 } from './objects.ts'
+
+/* What test/scenarios/named-headless.yaml does not say. */
 
 const MINE = { serviceProxyName: 'mine' }
 const LABELS = { 'service.kubernetes.io/service-proxy-name': 'mine' }
@@ -29,33 +31,31 @@ const PODS = [
   slice('web-6', 'web', [endpoint('fd00:1::1')], { addressType: 'IPv6' }),
 ]
 
-function printed(table: FrontendTable, key = 'ns/web'): ReturnType<typeof printedService> | undefined {
-  const found = table.services.get(key)
-  return found && printedService(found)
+function wholesOf(table: FrontendTable): readonly WholeAddresses[] | undefined {
+  return table.services.get('ns/web')?.wholes
+}
+
+/** `192.0.2.1 external-cluster -> 10.1.0.1 local, 10.1.0.2` */
+function wholeLines(table: FrontendTable): readonly string[] | undefined {
+  return wholesOf(table)?.map(({ ips, route, cluster }) => {
+    const endpoints = cluster.map(({ ip, local }) => `${formatIp(ip)}${local ? ' local' : ''}`)
+    return `${ips.map(formatIp).join()} ${route.kind} -> ${endpoints.join(', ')}`
+  })
 }
 
 describe('a headless Service of a named proxy', () => {
-  it.each<[string, Fields, Fields | undefined]>([
-    ['without a name', {}, undefined],
-    ['of another name', {}, { serviceProxyName: 'other' }],
-  ])('is nothing to a proxy %s', (_, spec, options) => {
-    const table = tableOf([node(), headless('web', { ...BOTH, ...spec }), ...PODS], { ...options })
-    expect(table.services.size).toBe(0)
-  })
-
-  it('has no frontends without a label, for any proxy', () => {
+  it('has no frontends without a label', () => {
     const plain = service('web', { clusterIP: 'None', ...BOTH })
-    expect(tableOf([node(), plain, ...PODS]).services.size).toBe(0)
     expect(tableOf([node(), plain, ...PODS], MINE).services.size).toBe(0)
   })
 
   it('has no NodePort, even where an object lists one', () => {
     const ports = [{ port: 80, nodePort: 30080 }]
     const table = tableOf([node(), headless('web', { ...BOTH, ports }), ...PODS], MINE)
-    expect(printed(table)?.ports.flatMap(its => its.frontends)).toEqual([
-      'ExternalIP 192.0.2.1:80 external-cluster',
-      'ExternalIP [2001:db8::1]:80 external-cluster',
-    ])
+    expect(shown(table, 'ns/web')).toMatchObject({
+      'ns/web:/TCP/IPv4': { frontends: ['192.0.2.1:80 external-cluster'] },
+      'ns/web:/TCP/IPv6': { frontends: ['[2001:db8::1]:80 external-cluster'] },
+    })
   })
 
   it('refuses addresses outside its families, and those of the node', () => {
@@ -90,39 +90,28 @@ describe('a headless Service without ports', () => {
     ['an empty list', []],
   ])('is reached at its addresses as a whole: %s', (_, ports) => {
     const table = tableOf([node(), headless('web', { ...BOTH, ports }), ...PORTLESS], MINE)
-    expect(printed(table)).toEqual({
-      service: 'ns/web',
+    expect(wholeLines(table)).toEqual([
+      '192.0.2.1 external-cluster -> 10.1.0.1 local, 10.1.0.2',
+      '2001:db8::1 external-cluster -> fd00:1::1 local',
+    ])
+    expect(table.services.get('ns/web')).toMatchObject({
       ports: [],
-      wholes: [
-        {
-          frontends: ['ExternalIP 192.0.2.1 external-cluster'],
-          cluster: ['10.1.0.1 local', '10.1.0.2'],
-          local: [],
-        },
-        {
-          frontends: ['ExternalIP 2001:db8::1 external-cluster'],
-          cluster: ['fd00:1::1 local'],
-          local: [],
-        },
-      ],
+      wholes: [{ local: [] }, { local: [] }],
       refusals: [],
     })
   })
 
   it('is not what one is whose ports are all refused', () => {
     const table = tableOf([node(), headless('web', { ...BOTH, ports: [{ port: 0 }] }), ...PORTLESS], MINE)
-    expect(printed(table)).toMatchObject({ ports: [] })
-    expect(printed(table)).not.toHaveProperty('wholes')
+    expect(table.services.get('ns/web')).toMatchObject({ ports: [] })
+    expect(table.services.get('ns/web')).not.toHaveProperty('wholes')
   })
 
   it('keeps policy Local and draining endpoints, and reports when there is none', () => {
     const local = { ...NO_PORTS, externalTrafficPolicy: 'Local' }
     const draining = slice('web-4', 'web', [endpoint('10.1.0.9', { conditions: DRAINING })], bare)
     const table = tableOf([node(), headless('web', local), draining], MINE)
-    expect(printed(table)?.wholes).toEqual([
-      { frontends: ['ExternalIP 192.0.2.1 external-local'], cluster: ['10.1.0.9'], local: [] },
-      { frontends: ['ExternalIP 2001:db8::1 reject'], cluster: [], local: [] },
-    ])
+    expect(wholeLines(table)).toEqual(['192.0.2.1 external-local -> 10.1.0.9', '2001:db8::1 reject -> '])
   })
 
   it('yields an address to an older one that has it as a whole, and none to one that has a port of it', () => {
@@ -130,13 +119,11 @@ describe('a headless Service without ports', () => {
     const ported = headless('ported', { externalIPs: ['192.0.2.1'] }, at(1))
     const older = headless('older', { externalIPs: ['2001:db8::1'], ports: [] }, at(1))
     const table = tableOf([node(), ported, older, headless('web', NO_PORTS, at(2)), ...PORTLESS], MINE)
-    expect(table.services.get('ns/web')?.wholes?.flatMap(({ ips }) => ips.map(formatIp))).toEqual([
-      '192.0.2.1',
-    ])
+    expect(wholesOf(table)?.flatMap(({ ips }) => ips.map(formatIp))).toEqual(['192.0.2.1'])
     expect(refusalLines(table.services.get('ns/web'))).toEqual([
       expect.stringContaining('already claimed as a whole by Service ns/older, which comes first'),
     ])
-    expect(printed(table, 'ns/ported')?.ports).toHaveLength(1)
+    expect(table.services.get('ns/ported')?.ports).toHaveLength(1)
   })
 })
 
@@ -156,12 +143,7 @@ describe('slices of headless Services', () => {
 
 describe('addresses that no Service has', () => {
   it('are ignored by a named proxy: they belong to another one, or to none', () => {
-    const range = {
-      apiVersion: 'networking.k8s.io/v1',
-      kind: 'ServiceCIDR',
-      metadata: { name: 'k' },
-      spec: { cidrs: ['10.96.0.0/16'] },
-    }
+    const range = serviceCidr('k', ['10.96.0.0/16'])
     expect(tableOf([node(), range]).serviceCidrs).toHaveLength(1)
     expect(tableOf([node(), range], MINE).serviceCidrs).toEqual([])
   })

@@ -151,21 +151,6 @@ describe('the memory for Services', () => {
     expect(after.memo.caps.byAge).toBe(before.memo.caps.byAge)
   })
 
-  it('F133: a Service that becomes smaller is served, and with it those that it kept out', () => {
-    const options = within(43_000)
-    const first = snapshotOf([...objects('b', { endpoints: 120 }), ...objects('c', { endpoints: 130 })])
-    let now = finish(resolve(options, undefined, first))
-    expect(served(now.table)).toEqual(['ns/b', 'ns/c'])
-    const change = (list: readonly Fields[]) => {
-      now = finish(resolve(options, now, applyEvents(now.snapshot, eventsOf(list))))
-    }
-    change(objects('a', { endpoints: 110 }))
-    expect(served(now.table)).toEqual(['ns/a', 'ns/b'])
-    change(objects('a', { endpoints: 1 }))
-    expect(served(now.table)).toEqual(['ns/a', 'ns/b', 'ns/c'])
-    expect(refusalLines(now.table.services.get('ns/c'))).toEqual([])
-  })
-
   it('F133: a Service that is created anew at the same cost comes after those that are older now', () => {
     const options = within(29_000)
     const both = (days: readonly number[]) =>

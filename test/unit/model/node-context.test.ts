@@ -5,8 +5,9 @@ import {
   type NodePortSelection,
   nodeContextOf,
   nodePortAddresses,
+  type ResolveOptions,
 } from '../../../src/model/node-context.ts'
-import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
 import { cidr, ip } from '../../support/addresses.ts'
 import { node, OPTIONS, snapshotOf, texts } from './objects.ts'
 
@@ -21,25 +22,25 @@ const LOCAL = [
   'fe80::7',
 ].map(ip)
 
+/** Of each family: all, or these. */
 function addresses(
   selection: NodePortSelection,
-  ips: readonly string[] | null = ['192.168.1.7', 'fd01::7'],
+  snapshot: Snapshot = snapshotOf([node()]),
+  { localIps = LOCAL, ...more }: Partial<ResolveOptions> & { localIps?: typeof LOCAL } = {},
 ): unknown {
-  const known = ips === null ? undefined : snapshotOf([node({ ips })]).node
-  const { IPv4, IPv6 } = nodePortAddresses(
-    nodeContextOf({ ...OPTIONS, nodePortSelection: selection }, { ...EMPTY_SNAPSHOT, node: known }),
-    LOCAL,
-  )
+  const options = { ...OPTIONS, nodePortSelection: selection, ...more }
+  const { IPv4, IPv6 } = nodePortAddresses(nodeContextOf(options, snapshot), localIps)
   return [IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))
 }
 
 const NOTHING = { primary: false, cidrs: [] }
+const PRIMARY = { primary: true, cidrs: [] }
 const only = (...cidrs: string[]): NodePortSelection => ({ primary: false, cidrs: cidrs.map(cidr) })
 
 describe('familiesAtLocalhost', () => {
   it.each<[string, NodePortSelection, readonly string[]]>([
     ['nothing', NOTHING, []],
-    ['primary', { primary: true, cidrs: [] }, []],
+    ['primary', PRIMARY, []],
     ['the ranges of the keyword localhost', only('127.0.0.0/8', '::1/128'), ['IPv4', 'IPv6']],
     ['one address of each family', only('127.0.0.1/32'), ['IPv4']],
     ['the other one', only('10.0.0.0/8', '::1/128'), ['IPv6']],
@@ -62,7 +63,7 @@ describe('familiesAtLocalhost', () => {
 describe('nodePortAddresses', () => {
   it.each<[string, NodePortSelection, unknown]>([
     ['nothing', NOTHING, ['all', 'all']],
-    ['primary', { primary: true, cidrs: [] }, [['192.168.1.7'], ['fd01::7']]],
+    ['primary', PRIMARY, [['192.168.1.7'], ['fd01::7']]],
     ['one prefix of IPv4', only('10.0.0.0/16'), [['10.0.0.7', '10.0.1.7'], 'all']],
     ['prefixes of both families', only('10.0.0.0/24', 'fd00::/16'), [['10.0.0.7'], ['fd00::7']]],
     ['prefixes that nothing is in', only('172.16.0.0/12', '2001:db8::/32'), [[], []]],
@@ -79,44 +80,34 @@ describe('nodePortAddresses', () => {
   })
 
   it('drops a primary that is a loopback address, which leaves nothing and so everything', () => {
-    expect(addresses({ primary: true, cidrs: [] }, ['127.0.0.1', 'fd01::7'])).toEqual(['all', ['fd01::7']])
+    const snapshot = snapshotOf([node({ ips: ['127.0.0.1', 'fd01::7'] })])
+    expect(addresses(PRIMARY, snapshot)).toEqual(['all', ['fd01::7']])
   })
 
   it('has loopback addresses of IPv4 for those who ask for them, if they are in a prefix', () => {
-    const cidrs = only('127.0.0.0/8', '10.0.0.0/24', '::1/128', 'fd00::/16').cidrs
-    const options = { ...OPTIONS, nodePortSelection: { primary: false, cidrs }, loopbackNodePorts: true }
-    const { IPv4, IPv6 } = nodePortAddresses(nodeContextOf(options, EMPTY_SNAPSHOT), LOCAL)
-    expect([IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))).toEqual([
+    const selection = only('127.0.0.0/8', '10.0.0.0/24', '::1/128', 'fd00::/16')
+    expect(addresses(selection, EMPTY_SNAPSHOT, { loopbackNodePorts: true })).toEqual([
       ['10.0.0.7', '127.0.0.1'],
       ['fd00::7'],
     ])
   })
 
   it.each([
-    ['the Node is not known', null],
-    ['the Node has no address yet', []],
-  ])('is nowhere for primary while %s, and the prefixes alone where there are some', (_, ips) => {
-    expect(addresses({ primary: true, cidrs: [] }, ips)).toEqual([[], []])
-    expect(addresses({ primary: true, cidrs: [cidr('10.0.0.0/24')] }, ips)).toEqual([['10.0.0.7'], []])
-    expect(addresses(NOTHING, ips)).toEqual(['all', 'all'])
+    ['the Node is not known', EMPTY_SNAPSHOT],
+    ['the Node has no address yet', snapshotOf([node({ ips: [] })])],
+  ])('is nowhere for primary while %s, and the prefixes alone where there are some', (_, snapshot) => {
+    expect(addresses(PRIMARY, snapshot)).toEqual([[], []])
+    expect(addresses({ primary: true, cidrs: [cidr('10.0.0.0/24')] }, snapshot)).toEqual([['10.0.0.7'], []])
+    expect(addresses(NOTHING, snapshot)).toEqual(['all', 'all'])
   })
 
   it('takes --bind-address for the address of a Node that is not known', () => {
-    const options = {
-      ...OPTIONS,
-      nodePortSelection: { primary: true, cidrs: [] },
-      bindAddress: ip('10.0.0.7'),
-    }
-    const { IPv4 } = nodePortAddresses(nodeContextOf(options, EMPTY_SNAPSHOT), LOCAL)
-    expect(IPv4).toEqual({ kind: 'only', ips: [ip('10.0.0.7')] })
+    expect(addresses(PRIMARY, EMPTY_SNAPSHOT, { bindAddress: ip('10.0.0.7') })).toEqual([['10.0.0.7'], 'all'])
   })
 
   it('lists what everywhere is when asked to, and nothing else otherwise', () => {
-    const listed = (selection: NodePortSelection, localIps = LOCAL): unknown => {
-      const options = { ...OPTIONS, nodePortSelection: selection, listNodePortAddresses: true }
-      const { IPv4, IPv6 } = nodePortAddresses(nodeContextOf(options, snapshotOf([node()])), localIps)
-      return [IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))
-    }
+    const listed = (selection: NodePortSelection, localIps = LOCAL) =>
+      addresses(selection, undefined, { listNodePortAddresses: true, localIps })
     const every = [
       ['10.0.0.7', '10.0.1.7', '192.168.1.7'],
       ['fd00::7', 'fd01::7'],
@@ -130,7 +121,6 @@ describe('nodePortAddresses', () => {
 
   it('knows no Node of another name', () => {
     const other = { ...node(), metadata: { name: 'there' } }
-    const { IPv4 } = nodePortAddresses(nodeContextOf(OPTIONS, snapshotOf([other])), LOCAL)
-    expect(IPv4).toEqual({ kind: 'all' })
+    expect(addresses(PRIMARY, snapshotOf([other]))).toEqual([[], []])
   })
 })

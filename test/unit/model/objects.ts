@@ -72,6 +72,11 @@ export function node(
   }
 }
 
+export function serviceCidr(name: string, cidrs: readonly string[], version = 'v1'): Fields {
+  const apiVersion = `networking.k8s.io/${version}`
+  return { apiVersion, kind: 'ServiceCIDR', metadata: { name }, spec: { cidrs } }
+}
+
 export const OPTIONS: ResolveOptions = {
   nodeName: 'here',
   serviceProxyName: undefined,

@@ -2,33 +2,15 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { parseObject, watchedIdentity } from '../../../src/model/parse.ts'
 import { runs } from '../../support/runs.ts'
-import { endpoint, node, service, slice } from './objects.ts'
+import { endpoint, node, service, serviceCidr, slice } from './objects.ts'
 
 describe('parseObject', () => {
   it.each([
     [service('web'), 'Service', 'ns/web'],
     [slice('web-1', 'web', []), 'EndpointSlice', 'ns/web-1'],
     [node(), 'Node', 'here'],
-    [
-      {
-        apiVersion: 'networking.k8s.io/v1',
-        kind: 'ServiceCIDR',
-        metadata: { name: 'k' },
-        spec: { cidrs: [] },
-      },
-      'ServiceCIDR',
-      'k',
-    ],
-    [
-      {
-        apiVersion: 'networking.k8s.io/v1beta1',
-        kind: 'ServiceCIDR',
-        metadata: { name: 'k' },
-        spec: { cidrs: [] },
-      },
-      'ServiceCIDR',
-      'k',
-    ],
+    [serviceCidr('k', []), 'ServiceCIDR', 'k'],
+    [serviceCidr('k', [], 'v1beta1'), 'ServiceCIDR', 'k'],
     [{ apiVersion: 'v1', kind: 'Service', metadata: { name: 'web' }, spec: {} }, 'Service', 'default/web'],
   ])('%# gives the event of its kind under its key', (object, kind, key) => {
     expect(parseObject(object)).toMatchObject({ kind, key, value: expect.anything() })

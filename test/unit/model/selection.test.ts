@@ -28,78 +28,17 @@ function outcome(
   return portShown(onlyPort(tableOf([node(here), service('web', spec), slice('web-1', 'web', endpoints)])))
 }
 
-const NODE_PORT = { type: 'NodePort', ports: [{ port: 80, nodePort: 30080 }] }
-const ONLY_INTERNAL = '10.96.0.1:80'
-
-describe('endpoint conditions', () => {
-  it.each([
-    ['absent', {}, true],
-    ['all null', { ready: null, serving: null, terminating: null }, true],
-    ['ready', { ready: true }, true],
-    [
-      'ready but terminating (publishNotReadyAddresses)',
-      { ready: true, serving: true, terminating: true },
-      true,
-    ],
-    ['not ready', { ready: false }, false],
-    ['not ready, serving null', { ready: false, serving: null, terminating: false }, false],
-    ['terminating, no longer serving', { ready: false, serving: false, terminating: true }, false],
-    ['terminating, serving null', { ready: false, terminating: true }, true],
-    ['terminating and serving', DRAINING, true],
-  ])('an only endpoint that is %s is used: %s', (_, conditions, isUsed) => {
-    expect(outcome({}, [{ ...endpoint('10.1.0.1'), conditions }])).toEqual(
-      isUsed
-        ? { frontends: [`${ONLY_INTERNAL} internal/cluster`], cluster: ['10.1.0.1:8080'], local: [] }
-        : { frontends: [`${ONLY_INTERNAL} reject`], cluster: [], local: [] },
-    )
-  })
-
-  it('an endpoint without conditions at all is ready', () => {
-    expect(outcome({}, [{ addresses: ['10.1.0.1'] }])).toMatchObject({ cluster: ['10.1.0.1:8080'] })
-  })
-
-  it('endpoints that terminate serve only while none is ready (I-45)', () => {
-    const draining = endpoint('10.1.0.1', { conditions: DRAINING })
-    const unready = endpoint('10.1.0.2', { conditions: UNREADY })
-    const ready = endpoint('10.1.0.3')
-    expect(outcome({}, [draining, unready, ready])).toMatchObject({ cluster: ['10.1.0.3:8080'] })
-    expect(outcome({}, [draining, unready])).toMatchObject({ cluster: ['10.1.0.1:8080'] })
-    expect(outcome({}, [unready])).toMatchObject({ cluster: [], frontends: [`${ONLY_INTERNAL} reject`] })
-  })
-})
-
+/** What test/scenarios do not say: internal-local*.yaml and terminating*.yaml are about the other cases. */
 describe('internal traffic policy', () => {
   const spec = { internalTrafficPolicy: 'Local' }
+  const notHere = endpoint('10.1.0.1', { ...HERE, conditions: UNREADY })
+
   it.each([
-    [
-      'one local, one remote',
-      [endpoint('10.1.0.1', HERE), endpoint('10.1.0.2', THERE)],
-      'internal/local',
-      ['10.1.0.1:8080 local'],
-    ],
-    ['none local', [endpoint('10.1.0.2', THERE)], 'drop', []],
-    ['none anywhere', [], 'reject', []],
-    ['none usable anywhere', [endpoint('10.1.0.1', { ...HERE, conditions: UNREADY })], 'reject', []],
-    [
-      'local draining, remote ready',
-      [endpoint('10.1.0.1', { ...HERE, conditions: DRAINING }), endpoint('10.1.0.2', THERE)],
-      'internal/local',
-      ['10.1.0.1:8080 local'],
-    ],
-    [
-      'local ready and draining',
-      [endpoint('10.1.0.1', { ...HERE, conditions: DRAINING }), endpoint('10.1.0.2', HERE)],
-      'internal/local',
-      ['10.1.0.2:8080 local'],
-    ],
-    [
-      'local not ready, remote ready',
-      [endpoint('10.1.0.1', { ...HERE, conditions: UNREADY }), endpoint('10.1.0.2', THERE)],
-      'drop',
-      [],
-    ],
-  ])('Local with %s', (_, endpoints, route, local) => {
-    expect(outcome(spec, endpoints)).toEqual({ frontends: [`${ONLY_INTERNAL} ${route}`], cluster: [], local })
+    ['none usable anywhere', [notHere], 'reject'],
+    ['local not ready, remote ready', [notHere, endpoint('10.1.0.2', THERE)], 'drop'],
+  ])('Local with %s', (_, endpoints, route) => {
+    const frontends = [`10.96.0.1:80 ${route}`]
+    expect(outcome(spec, endpoints)).toEqual({ frontends, cluster: [], local: [] })
   })
 
   it('Local takes local endpoints whatever their hints say', () => {
@@ -108,15 +47,6 @@ describe('internal traffic policy', () => {
       endpoint('10.1.0.2', { ...THERE, ...hints(['a']) }),
     ]
     expect(outcome(spec, endpoints)).toMatchObject({ local: ['10.1.0.1:8080 local'] })
-  })
-
-  it('Local fills the cluster list once something outside can reach the Service', () => {
-    const endpoints = [endpoint('10.1.0.1', HERE), endpoint('10.1.0.2', THERE)]
-    expect(outcome({ ...NODE_PORT, internalTrafficPolicy: 'Local' }, endpoints)).toEqual({
-      frontends: [`${ONLY_INTERNAL} internal/local`, '*:30080 external-cluster'],
-      cluster: ['10.1.0.1:8080 local', '10.1.0.2:8080'],
-      local: ['10.1.0.1:8080 local'],
-    })
   })
 })
 
@@ -145,14 +75,6 @@ describe('duplicate endpoints', () => {
   function clusterOf(...slices: Fields[]): string[] {
     return portShown(onlyPort(tableOf([node(), service('web'), ...slices]))).cluster
   }
-
-  it('of one address and two ports are two endpoints (I-40)', () => {
-    const other = slice('web-2', 'web', [endpoint('10.1.0.1')], { ports: [{ name: '', port: 8081 }] })
-    expect(clusterOf(slice('web-1', 'web', [endpoint('10.1.0.1')]), other)).toEqual([
-      '10.1.0.1:8080',
-      '10.1.0.1:8081',
-    ])
-  })
 
   it('of one address and port are one, in one slice as in several', () => {
     const twice = [endpoint('10.1.0.1'), endpoint('10.1.0.1')]
@@ -185,10 +107,6 @@ describe('duplicate endpoints', () => {
         slice(`web-${index}`, 'web', [endpoints[at]], changedAt(`2026-01-0${at + 1}T00:00:00Z`)),
       )
       expect(clusterOf(...slices)).toEqual(['10.1.0.1:8080'])
-      const [port] =
-        tableOf([service('web', { internalTrafficPolicy: 'Cluster' }), ...slices]).services.get('ns/web')
-          ?.ports ?? []
-      expect(port?.cluster).toHaveLength(1)
     },
   )
 
@@ -214,44 +132,24 @@ describe('duplicate endpoints', () => {
   )
 })
 
+/** What port-names.yaml does not say. */
 describe('ports of slices', () => {
-  function clusterOf(port: Fields, ports: readonly unknown[]): string[] {
-    return portShown(
-      onlyPort(
-        tableOf([
-          service('web', { ports: [port] }),
-          slice('web-1', 'web', [endpoint('10.1.0.1')], { ports }),
-        ]),
-      ),
-    ).cluster
-  }
+  const OF_TCP = { name: 'a', port: 80 }
+
   it.each([
-    ['the same name and protocol', { name: 'a', port: 80 }, [{ name: 'a', port: 8080 }], ['10.1.0.1:8080']],
-    ['another name', { name: 'a', port: 80 }, [{ name: 'b', port: 8080 }], []],
-    ['another protocol', { name: 'a', port: 80 }, [{ name: 'a', port: 8080, protocol: 'UDP' }], []],
-    ['no name at all', { port: 80 }, [{ port: 8080 }], []],
+    ['another protocol', OF_TCP, [{ name: 'a', port: 8080, protocol: 'UDP' }], []],
     [
       'the same name twice, with two protocols',
-      { name: 'a', port: 80, protocol: 'UDP' },
+      { ...OF_TCP, protocol: 'UDP' },
       [
         { name: 'a', port: 1 },
         { name: 'a', port: 2, protocol: 'UDP' },
       ],
       ['10.1.0.1:2'],
     ],
-    ['number 0', { port: 80 }, [{ name: '', port: 0 }], []],
-    ['SCTP', { port: 80, protocol: 'SCTP' }, [{ name: '', port: 9, protocol: 'SCTP' }], ['10.1.0.1:9']],
   ])('join with Service ports: %s', (_, port, ports, cluster) => {
-    expect(clusterOf(port, ports)).toEqual(cluster)
-  })
-
-  it('may have another number in each slice', () => {
-    const slices = [8080, 9090].map(port =>
-      slice(`web-${port}`, 'web', [endpoint(`10.1.0.${port % 7}`)], { ports: [{ name: '', port }] }),
-    )
-    expect(portShown(onlyPort(tableOf([service('web'), ...slices]))).cluster).toEqual([
-      '10.1.0.2:8080',
-      '10.1.0.4:9090',
-    ])
+    const web = service('web', { ports: [port] })
+    const listed = slice('web-1', 'web', [endpoint('10.1.0.1')], { ports })
+    expect(portShown(onlyPort(tableOf([web, listed]))).cluster).toEqual(cluster)
   })
 })

@@ -2,7 +2,8 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { ip } from '../../support/addresses.ts'
-import { endpoint, eventsOf, node, service, slice, snapshotOf } from './objects.ts'
+import { IS_QUICK } from '../../support/runs.ts'
+import { endpoint, eventsOf, node, service, serviceCidr, slice, snapshotOf } from './objects.ts'
 
 function apply(snapshot: Snapshot, ...objects: unknown[]): Snapshot {
   return applyEvents(snapshot, eventsOf(objects))
@@ -13,12 +14,6 @@ const gone = (kind: 'Service' | 'EndpointSlice' | 'Node' | 'ServiceCIDR', key: s
   key,
   value: undefined,
 })
-const cidrs = (...list: string[]) => ({
-  apiVersion: 'networking.k8s.io/v1',
-  kind: 'ServiceCIDR',
-  metadata: { name: 'k' },
-  spec: { cidrs: list },
-})
 
 describe('applyEvents', () => {
   it('gives back the same snapshot when nothing is new', () => {
@@ -26,7 +21,7 @@ describe('applyEvents', () => {
       service('web'),
       slice('web-1', 'web', [endpoint('10.1.0.1')]),
       node(),
-      cidrs('10.96.0.0/12'),
+      serviceCidr('k', ['10.96.0.0/12']),
     ]
     const snapshot = applyEvents(snapshotOf(objects), [{ kind: 'LocalIps', value: [ip('10.0.0.1')] }])
     expect(apply(snapshot, ...objects)).toBe(snapshot)
@@ -68,16 +63,8 @@ describe('applyEvents', () => {
   })
 
   it('keeps slices of one name in two namespaces apart (I-42)', () => {
-    const other = slice('web-1', 'web', [], {
-      metadata: { namespace: 'other', labels: { 'kubernetes.io/service-name': 'web' } },
-    })
-    const snapshot = snapshotOf([
-      slice('web-1', 'web', []),
-      {
-        ...other,
-        metadata: { namespace: 'other', name: 'web-1', labels: { 'kubernetes.io/service-name': 'web' } },
-      },
-    ])
+    const other = slice('web-1', 'web', [], { metadata: { namespace: 'other' } })
+    const snapshot = snapshotOf([slice('web-1', 'web', []), other])
     expect([...snapshot.slices.keys()].sort()).toEqual(['ns/web', 'other/web'])
   })
 
@@ -123,5 +110,32 @@ describe('applyEvents', () => {
         }
       }),
     )
+  })
+})
+
+describe('the slices of a Service', () => {
+  const web = ['web-c', 'web-a', 'web-b'].map(name => slice(name, 'web', [endpoint('10.1.0.1')]))
+
+  it('are the ones of before where a batch says the same of them', () => {
+    const before = snapshotOf(web)
+    const after = applyEvents(before, eventsOf([...web, slice('web-b', 'web', [endpoint('10.1.0.9')])]))
+    const [a, b, c] = before.slices.get('ns/web') ?? []
+    const [a2, b2, c2] = after.slices.get('ns/web') ?? []
+    expect([a2 === a, b2 === b, c2 === c]).toEqual([true, false, true])
+  })
+
+  it.skipIf(IS_QUICK)('cost time in proportion when one Service has very many, in the worst order', () => {
+    const many = eventsOf(
+      Array.from({ length: 50_000 }, (_, index) => slice(`web-${99_999 - index}`, 'web', [])),
+    )
+    const start = performance.now()
+    const full = applyEvents(EMPTY_SNAPSHOT, many)
+    const empty = applyEvents(
+      full,
+      many.map((_, index) => ({ kind: 'EndpointSlice', key: `ns/web-${99_999 - index}`, value: undefined })),
+    )
+    expect(performance.now() - start).toBeLessThan(50_000)
+    expect(full.slices.get('ns/web')).toHaveLength(50_000)
+    expect(empty.slices.size).toBe(0)
   })
 })

@@ -123,98 +123,85 @@ describe('the texts', () => {
   })
 })
 
+const AROUND: Neighborhood = {
+  chains: [],
+  tableName: 'kube-proxy',
+  legacyTables: [],
+  virtualServers: [],
+  writesIptables: false,
+}
+
+type Found = Neighborhood['chains'][number]
+
+function chainOf(table: string, name: string, hook?: Found['chain']['hook']): Found {
+  return { family: 'ip', table, chain: { name, hook, rules: [] } }
+}
+
+const NAT = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
+
+/** `note: what there is`, and the advice behind where it is asked for. */
+function told(more: Partial<Neighborhood>, hasAdvice = false): readonly string[] {
+  return neighborsOf({ ...AROUND, ...more }).map(
+    ({ severity, what, advice }) => `${severity}: ${what}${hasAdvice ? `: ${advice}` : ''}`,
+  )
+}
+
 describe('kprobe doctor', () => {
   it('names chains, ipsets and the device, each with what removes it', () => {
-    const chain = { name: 'KUBE-SEP-SXIVWICOYRO3J4NJ', hook: undefined, rules: [] }
-    const around: Neighborhood = {
-      chains: [{ family: 'ip', table: 'nat', chain }],
-      tableName: 'kube-proxy',
-      legacyTables: [],
-      virtualServers: [],
-      leftElsewhere: ['2 ipsets'],
-      writesIptables: false,
-    }
-    const told = (more: Partial<Neighborhood>) =>
-      neighborsOf({ ...around, ...more }).map(
-        ({ severity, what, advice }) => `${severity}: ${what}: ${advice}`,
-      )
-    expect(told({ wroteIptables: true, leftElsewhere: [] })).toEqual([
+    const chains = [chainOf('nat', 'KUBE-SEP-SXIVWICOYRO3J4NJ')]
+    expect(told({ chains, wroteIptables: true }, true)).toEqual([
       "warning: kprobe's iptables mode wrote chains in ip nat: they may catch Service traffic before another mode does; if no kprobe runs in iptables mode, `kprobe cleanup --proxy-mode=iptables` removes them",
     ])
-    expect(told({ wroteIptables: true, writesIptables: true, leftElsewhere: [] })).toEqual([
+    expect(told({ chains, wroteIptables: true, writesIptables: true }, true)).toEqual([
       "note: chains of an iptables mode are in ip nat: kprobe's iptables mode wrote them, or adopted them from kube-proxy",
     ])
-    expect(told({})).toEqual([
+    expect(told({ chains, leftElsewhere: ['2 ipsets'] }, true)).toEqual([
       `warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
       `note: kube-proxy left 2 ipsets: ${REMOVES} removes it`,
     ])
   })
 
   it('tells what kube-proxy has in legacy iptables, and that two flavours are at work', () => {
-    const around: Neighborhood = {
-      chains: [],
-      tableName: 'kube-proxy',
-      virtualServers: [],
-      writesIptables: true,
-      legacyTables: [
-        {
-          family: 'ip',
-          name: 'nat',
-          chains: [
-            { name: 'KUBE-SERVICES', rules: 2 },
-            { name: 'KUBE-SEP-SXIVWICOYRO3J4NJ', rules: 3 },
-            { name: 'MINE', rules: 9 },
-          ],
-        },
-        { family: 'ip6', name: 'nat', chains: 'no way to ask' },
-      ],
-    }
-    const told = (of: Neighborhood) => neighborsOf(of).map(({ severity, what }) => `${severity}: ${what}`)
-    expect(told(around)).toEqual([
+    const legacyTables: Neighborhood['legacyTables'] = [
+      {
+        family: 'ip',
+        name: 'nat',
+        chains: [
+          { name: 'KUBE-SERVICES', rules: 2 },
+          { name: 'KUBE-SEP-SXIVWICOYRO3J4NJ', rules: 3 },
+          { name: 'MINE', rules: 9 },
+        ],
+      },
+      { family: 'ip6', name: 'nat', chains: 'no way to ask' },
+    ]
+    expect(told({ legacyTables, writesIptables: true })).toEqual([
       "warning: kube-proxy's iptables mode has 2 chains with 5 rules in legacy iptables (ip nat)",
       'note: cannot check whether kube-proxy has chains in legacy iptables (ip6 nat)',
       'warning: legacy iptables tables are in use: ip nat, ip6 nat, beside those of iptables-nft, which kprobe writes in this mode',
     ])
-    const legacyTables = [{ family: 'ip' as const, name: 'filter', chains: [] }]
-    expect(told({ ...around, writesIptables: false, legacyTables })).toEqual([
+    expect(told({ legacyTables: [{ family: 'ip', name: 'filter', chains: [] }] })).toEqual([
       'note: legacy iptables tables are in use: ip filter',
     ])
   })
 
   it('takes nothing of the others for leftovers where a named proxy asks, and knows their tables', () => {
-    const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
-    const nat = (table: string): Neighborhood['chains'][number] => ({
-      family: 'ip',
-      table,
-      chain: { name: 'prerouting', hook, rules: [] },
-    })
-    const around: Neighborhood = {
-      chains: [
-        { family: 'ip', table: 'nat', chain: { name: 'KUBE-SERVICES', hook: undefined, rules: [] } },
-        ...['kube-proxy', 'kube-proxy-red', 'kube-proxy-mine', 'other'].map(nat),
-      ],
+    const tables = ['kube-proxy', 'kube-proxy-red', 'kube-proxy-mine', 'other']
+    const found = neighborsOf({
+      ...AROUND,
+      chains: [chainOf('nat', 'KUBE-SERVICES'), ...tables.map(name => chainOf(name, 'prerouting', NAT))],
       tableName: 'kube-proxy-mine',
-      legacyTables: [],
       virtualServers: ['TCP 0A600001:0050 rr'],
-      writesIptables: false,
       proxy: 'edge',
-    }
-    expect(neighborsOf(around)).toEqual([
-      {
-        severity: 'note',
-        what: 'ip kube-proxy prerouting translates addresses too (prerouting, priority -100)',
-        advice: expect.stringContaining('a table of the unnamed proxy'),
-      },
-      {
-        severity: 'note',
-        what: 'ip kube-proxy-red prerouting translates addresses too (prerouting, priority -100)',
-        advice: expect.stringContaining('`kprobe run --service-proxy-name=red`'),
-      },
-      {
-        severity: 'note',
-        what: 'ip other prerouting translates addresses too (prerouting, priority -100)',
-        advice: expect.stringContaining('this chain runs after kprobe'),
-      },
+    })
+    const translates = (table: string, advice: string) => ({
+      severity: 'note',
+      what: `ip ${table} prerouting translates addresses too (prerouting, priority -100)`,
+      advice: expect.stringContaining(advice),
+    })
+    expect(found).toEqual([
+      translates('kube-proxy', 'a table of the unnamed proxy'),
+      translates('kube-proxy-red', '`kprobe run --service-proxy-name=red`'),
+      translates('other', 'this chain runs after kprobe'),
     ])
   })
 
@@ -229,44 +216,22 @@ describe('kprobe doctor', () => {
   ])(
     'says whether a NAT chain at hook %i with priority %i runs before kprobe (%j)',
     (hooknum, priority, more, advice) => {
-      const hook = { type: 'nat', hooknum, priority, policy: 1 } as const
-      const chains = [{ family: 'ip', table: 'other', chain: { name: 'a', hook, rules: [] } }]
-      const around = { chains, tableName: 'kube-proxy', legacyTables: [], virtualServers: [] }
-      expect(neighborsOf({ ...around, writesIptables: false, ...more })).toMatchObject([
+      const chains = [chainOf('other', 'a', { ...NAT, hooknum, priority })]
+      expect(neighborsOf({ ...AROUND, chains, ...more })).toMatchObject([
         { advice: expect.stringMatching(advice) },
       ])
     },
   )
 
   it('does not call the table that its own jumps are in a stranger', () => {
-    const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
-    const chains = ['nat', 'other'].map(table => ({
-      family: 'ip',
-      table,
-      chain: { name: 'PREROUTING', hook, rules: [] },
-    }))
-    const around = { chains, tableName: 'kube-proxy', legacyTables: [], virtualServers: [] }
-    const told = (writesIptables: boolean) =>
-      neighborsOf({ ...around, writesIptables }).map(({ what }) => what)
-    expect(told(true)).toEqual([expect.stringMatching(/^ip other PREROUTING translates/)])
-    expect(told(false)).toHaveLength(2)
+    const chains = ['nat', 'other'].map(table => chainOf(table, 'PREROUTING', NAT))
+    const own = told({ chains, writesIptables: true })
+    expect(own).toEqual([expect.stringMatching(/: ip other PREROUTING translates/)])
+    expect(told({ chains })).toHaveLength(2)
   })
 
   it('does not take chains of kubelet and of network policies for those of kube-proxy', () => {
-    const chains = ['KUBE-FIREWALL', 'KUBE-ROUTER-INPUT'].map(name => ({
-      family: 'ip',
-      table: 'filter',
-      chain: { name, hook: undefined, rules: [] },
-    }))
-    const around = {
-      chains,
-      tableName: 'kube-proxy',
-      legacyTables: [],
-      virtualServers: [],
-      writesIptables: false,
-    }
-    expect(neighborsOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
-      'note: kube-router is on this node (rules in ip filter)',
-    ])
+    const chains = ['KUBE-FIREWALL', 'KUBE-ROUTER-INPUT'].map(name => chainOf('filter', name))
+    expect(told({ chains })).toEqual(['note: kube-router is on this node (rules in ip filter)'])
   })
 })

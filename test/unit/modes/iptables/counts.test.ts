@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { endpointsOf } from '../../../../src/modes/iptables/render.ts'
+import { endpointsOf, rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { backends, clusterIp, ip4, ip6, service as made } from '../../../support/frontends.ts'
 import { endpoint, service, slice, tableOf } from '../../model/objects.ts'
-import { fixedLines, jumpLines, serviceLines } from './rendered-text.ts'
+import { fixedLines, jumpLines, serviceLines, staticsIn } from './rendered-text.ts'
 
 /** Of IPv4, as kube-proxy counts what it hands to iptables-restore. */
 function counts(services: number, endpoints: number): { readonly filter: number; readonly nat: number } {
@@ -56,5 +56,31 @@ describe('the number of endpoints', () => {
       { name: 'a', v6: true, frontends: ofV6, cluster: backends(5, { v6: true }) },
     ]
     expect(endpointsOf(made('ns/a', ports))).toBe(6)
+  })
+})
+
+describe('the share of an endpoint', () => {
+  const COUNT = 2_500
+
+  /** 1/n with ten decimals, rounded as Go does: half to even. */
+  function tenDecimals(n: number): string {
+    const scale = 10n ** 10n
+    const [whole, rest] = [scale / BigInt(n), scale % BigInt(n)]
+    const twice = 2n * rest
+    const up = twice > BigInt(n) || (twice === BigInt(n) && whole % 2n === 1n)
+    return `0.${(whole + (up ? 1n : 0n)).toString().padStart(10, '0')}`
+  }
+
+  it('is in the units that iptables makes of what kube-proxy writes', () => {
+    const [frontends, cluster] = [[clusterIp(ip4(10, 96, 0, 1), 80)], backends(COUNT)]
+    const { chains } = rulesOfService(made('ns/web', [{ frontends, cluster }]), staticsIn())
+    const list = chains.find(({ name }) => name.startsWith('KUBE-SVC-'))
+    const found = list?.rules.flatMap(({ matches }) =>
+      matches.flatMap(match => (match.kind === 'statistic' ? [match.probability] : [])),
+    )
+    const expected = Array.from({ length: COUNT - 1 }, (_, index) =>
+      Math.round(2 ** 31 * Number(tenDecimals(COUNT - index))),
+    )
+    expect(found).toEqual(expected)
   })
 })

@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import { staticsOf } from '../../../../src/modes/iptables/state.ts'
-import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { cidr, ip } from '../../../support/addresses.ts'
 import { node, tableOf } from '../../model/objects.ts'
 import { fixedLines, jumpLines, staticsIn } from './rendered-text.ts'
@@ -120,25 +119,6 @@ describe('what leads to them', () => {
     `)
     const ofV6 = jumpLines().filter(line => !IPV4_ONLY(line))
     expect(ofV6.map(line => line.replace('ip6 ', ''))).toEqual(jumpLines().filter(IPV4_ONLY).slice(0, -1))
-  })
-})
-
-describe('isOurChain', () => {
-  it.each([
-    ['nat', 'KUBE-SVC-XPGD46QRK7WJZT7O', true],
-    ['nat', 'KUBE-SEP-XPGD46QRK7WJZT7O', true],
-    ['nat', 'KUBE-POSTROUTING', true],
-    ['filter', 'KUBE-PROXY-FIREWALL', true],
-    ['mangle', 'KUBE-PROXY-CANARY', true],
-    ['filter', 'KUBE-SVC-XPGD46QRK7WJZT7O', false],
-    ['nat', 'KUBE-SVC-XPGD46QRK7WJZT7', false],
-    ['nat', 'KUBE-SVC-XPGD46QRK7WJZT70', false],
-    ['filter', 'KUBE-FIREWALL', false],
-    ['nat', 'KUBE-KUBELET-CANARY', false],
-    ['mangle', 'KUBE-SERVICES', false],
-    ['nat', 'POSTROUTING', false],
-  ] as const)('of %s %s: %s', (table, name, expected) => {
-    expect(isOurChain(KUBE_CHAINS, table, name)).toBe(expected)
   })
 })
 

@@ -11,6 +11,7 @@ import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { commitsBetween } from '../../../../src/reconcile/dataplane.ts'
+import { ip } from '../../../support/addresses.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 import { table } from '../../../support/frontends.ts'
 import { runs } from '../../../support/runs.ts'
@@ -225,6 +226,34 @@ describe('the iptables plane', () => {
       expect.stringMatching(/^add rule of ip nat KUBE-SEP-\S+ -p tcp .* -j DNAT --to-destination \S+$/),
       expect.stringMatching(/^change chain ip nat KUBE-SVC-\S+ rules 1 -> 2$/),
     ])
+  })
+
+  /** With NodePorts at these addresses, in this order. */
+  const answeringAt = (...addresses: readonly string[]) =>
+    table(everyKind(false), {
+      nodePorts: { IPv4: { kind: 'only', ips: addresses.map(ip) }, IPv6: { kind: 'all' } },
+    })
+
+  // kube-proxy writes them as they come out of a map.
+  it('finds addresses of NodePorts in any order', async () => {
+    const here = world()
+    await advance(here, here.plane.empty, answeringAt('192.168.3.1', '192.168.1.1', '192.168.2.1'))
+    const wanted = answeringAt('192.168.1.1', '192.168.2.1', '192.168.3.1')
+    const { plan } = await advance(here, (await here.plane.observe()).state, wanted)
+    expect(plan.operations).toEqual([])
+  })
+
+  // kubelet writes it as well: it is there once, and never goes.
+  it('keeps the rule of KUBE-FIREWALL when NodePorts leave loopback, and has it once when they come back', async () => {
+    const here = world()
+    let state: IptablesState = here.plane.empty
+    for (const frontends of [table([]), answeringAt('192.168.1.1'), table([])]) {
+      state = (await advance(here, state, frontends)).plan.after
+      expect((await held(here)).filter(line => line.startsWith('ip filter KUBE-FIREWALL '))).toHaveLength(1)
+      const { state: found } = await here.plane.observe()
+      // What was found asks for nothing either.
+      expect(finish(here.plane.diff(found, state)).operations).toEqual([])
+    }
   })
 })
 

@@ -1,11 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import { IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
+import { IPPROTO_TCP } from '../../../../src/kernel/nft/constants.ts'
 import type { XtAddress, XtMatch, XtRule, XtTarget } from '../../../../src/kernel/xt/rule.ts'
 import type { XtTableName } from '../../../../src/kernel/xt/scope.ts'
 import type { DynamicElements } from '../../../../src/proof/evaluate/single.ts'
 import type { TracePacket, Tracer, TraceSurroundings } from '../../../../src/proof/evaluate/trace.ts'
 import { ip4, ip6 } from '../../../support/frontends.ts'
-import { IS_QUICK } from '../../../support/runs.ts'
 import { createXtTracer } from '../../../support/tracers.ts'
 
 /* Rules of no Service: what each match, target and hook does. */
@@ -31,11 +30,9 @@ function when(match: XtMatch, target: XtTarget | undefined): XtRule {
 
 const ACCEPT = { kind: 'ACCEPT' } as const
 const DROP = { kind: 'DROP' } as const
-const RETURN = { kind: 'RETURN' } as const
 const REJECT = { kind: 'REJECT', with: 'icmp-port-unreachable' } as const
 const MASQUERADE = { kind: 'MASQUERADE', randomFully: true } as const
 const jump = (chain: string) => ({ kind: 'jump', chain }) as const
-const mark = (value: number, mask: number) => ({ kind: 'MARK', value, mask }) as const
 const dnat = (port: number) => ({ kind: 'DNAT', ip: POD, port }) as const
 
 /** Packets pass nat chains only where some rule of the family lets the kernel track connections. */
@@ -133,15 +130,6 @@ describe('hooks of iptables', () => {
 })
 
 describe('chains', () => {
-  it('go on behind a jump when it returns, and not behind a goto', () => {
-    const chains = (kind: 'jump' | 'goto') => ({
-      'ip filter FORWARD': [rule({ kind, chain: 'A' }), rule(DROP)],
-      'ip filter A': [rule(RETURN), rule(REJECT)],
-    })
-    expect(run(chains('jump')).verdict).toBe('drop')
-    expect(run(chains('goto')).verdict).toBe('accept')
-  })
-
   it('name each rule that was met as iptables-save does', () => {
     const { steps } = run({ 'ip filter FORWARD': [rule(jump('A'))], 'ip filter A': [rule(ACCEPT)] })
     expect(steps).toEqual([
@@ -158,29 +146,6 @@ describe('chains', () => {
 })
 
 describe('what a rule asks of a packet', () => {
-  const address = (ip: string, mask: string, inverted = false): XtAddress => ({ ip, mask, inverted })
-
-  it('is its protocol and ports', () => {
-    const tcp = { protocol: { number: IPPROTO_TCP, inverted: false } }
-    const ports = (from: number, to: number, inverted = false) => ({
-      matches: [{ kind: 'tcp', destinationPorts: { from, to, inverted } } as const],
-    })
-    expect(meets(tcp)).toBe(true)
-    expect(meets(tcp, { protocol: IPPROTO_UDP })).toBe(false)
-    expect(meets({ protocol: { number: IPPROTO_TCP, inverted: true } })).toBe(false)
-    expect(meets(ports(80, 80))).toBe(true)
-    expect(meets(ports(81, 90))).toBe(false)
-    expect(meets(ports(81, 90, true))).toBe(true)
-    expect(meets(ports(1, 1_000))).toBe(true)
-  })
-
-  it('is its addresses, by any mask', () => {
-    expect(meets({ source: address(ip4(203, 0, 113, 0), ip4(255, 255, 255, 0)) })).toBe(true)
-    expect(meets({ source: address(ip4(203, 0, 113, 0), ip4(255, 255, 255, 0), true) })).toBe(false)
-    expect(meets({ destination: address(ip4(0, 0, 0, 7), ip4(0, 0, 0, 255)) })).toBe(true)
-    expect(meets({ destination: address(ip4(0, 0, 0, 8), ip4(0, 0, 0, 255)) })).toBe(false)
-  })
-
   it('is its interface, by prefix, where there is one', () => {
     const by = (name: string, inverted = false) => ({ inInterface: { name, inverted } })
     expect(meets(by('ext0'))).toBe(true)
@@ -196,23 +161,12 @@ describe('what a rule asks of a packet', () => {
     ).toBe('drop')
   })
 
-  it('is whether an address is of this node', () => {
-    const types = (sourceTypes: number, destinationTypes: number) => ({
-      matches: [{ kind: 'addrtype', sourceTypes, destinationTypes } as const],
-    })
-    const LOCAL = 1 << 2
-    expect(meets(types(0, LOCAL), { destination: NODE_IP })).toBe(true)
-    expect(meets(types(0, LOCAL), { destination: ip4(127, 0, 0, 1) })).toBe(true)
-    expect(meets(types(0, LOCAL))).toBe(false)
-    expect(meets(types(LOCAL, 0))).toBe(false)
-    expect(meets(types(0, 1 << 1))).toBe(true)
-  })
-
   it('is the state of its connection: new, and translated or not', () => {
     const NEW = 1 << 3
     const DNAT = 1 << 7
+    const destination: XtAddress = { ip: FAR, mask: ip4(255, 255, 255, 255), inverted: false }
     const filtered = (states: number, inverted = false) => ({
-      'ip nat PREROUTING': [rule(dnat(80), { destination: address(FAR, ip4(255, 255, 255, 255)) })],
+      'ip nat PREROUTING': [rule(dnat(80), { destination })],
       'ip filter FORWARD': [when({ kind: 'conntrack', states, inverted }, DROP)],
     })
     const other = { destination: ip4(198, 51, 100, 8) }
@@ -230,49 +184,12 @@ describe('what a rule asks of a packet', () => {
   })
 })
 
-describe('marks', () => {
-  it('are set, flipped and left alone bit by bit', () => {
-    const chains = {
-      'ip nat PREROUTING': [rule(mark(0x4000, 0x4000))],
-      'ip nat POSTROUTING': [
-        when({ kind: 'mark', mark: 0x4000, mask: 0x4000, inverted: true }, RETURN),
-        rule(mark(0x4000, 0)),
-        rule(MASQUERADE),
-      ],
-    }
-    const { mark: left, masquerade } = run(chains, { mark: 0xdeadb3ef })
-    expect(left).toBe(0xdeadb3ef)
-    expect(masquerade).toBe(true)
-  })
-})
-
 describe('-m statistic', () => {
   const UNITS = 2 ** 31
-  const share = (endpoints: number) =>
-    Array.from({ length: endpoints }, (_, index) => {
-      const left = endpoints - index
-      const target = dnat(8_000 + index)
-      if (left === 1) return rule(target)
-      // As iptables reads what it printed with ten decimals.
-      return when(
-        { kind: 'statistic', probability: Math.round(UNITS * Number((1 / left).toFixed(10))) },
-        target,
-      )
-    })
-  const ways = (rules: readonly XtRule[], limit?: number) =>
-    tracer({ 'ip nat PREROUTING': rules }).ways(packet(), AROUND, limit)
-
-  it.skipIf(IS_QUICK)('gives every endpoint the same share, in as many ways as there are endpoints', () => {
-    for (const endpoints of [1, 2, 3, 7, 40, 1_000]) {
-      const found = ways(share(endpoints), endpoints)
-      expect(new Set(found.map(({ trace }) => trace.destination.port)).size).toBe(endpoints)
-      for (const { probability } of found) expect(probability).toBeCloseTo(1 / endpoints, 9)
-    }
-  })
-
   it('throws dice of its own for every other rule', () => {
     const half = (port: number) => when({ kind: 'statistic', probability: UNITS / 2 }, dnat(port))
-    const found = ways([half(1), half(2), rule(dnat(3))])
+    const rules = { 'ip nat PREROUTING': [half(1), half(2), rule(dnat(3))] }
+    const found = tracer(rules).ways(packet(), AROUND)
     expect(found.map(({ trace, probability }) => [trace.destination.port, probability])).toEqual([
       [1, 0.5],
       [2, 0.25],
@@ -298,13 +215,6 @@ describe('-m recent', () => {
   }
   const all = tracer(chains)
   const client = (number: number) => packet({ source: ip4(203, 0, number >> 8, number & 255) })
-
-  it('knows who was there', () => {
-    const first = all.trace(client(1), AROUND)
-    const again = all.trace(client(1), { ...AROUND, dynamic: first.dynamic })
-    const other = all.trace(client(2), { ...AROUND, dynamic: first.dynamic })
-    expect([first, again, other].map(({ destination }) => destination.port)).toEqual([2, 1, 2])
-  })
 
   it('forgets who was not seen for longest when a hundred and one want to be known', () => {
     let dynamic: DynamicElements = new Map()

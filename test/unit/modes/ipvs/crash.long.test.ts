@@ -12,6 +12,14 @@ const BEFORE = [
   ...serviceOf('dns', { ip: '172.30.0.2', port: 53, protocol: 'UDP', endpoints: ['10.1.0.3', '10.1.0.4'] }),
   ...serviceOf('gone', { ip: '172.30.0.3', endpoints: ['10.1.0.5'], externalIPs: ['192.0.2.3'] }),
 ]
+/** A redirect of policy Local. */
+const LITTLE = serviceOf('local', {
+  ip: '172.30.0.6',
+  endpoints: ['10.1.0.7'],
+  externalIPs: ['192.0.2.6'],
+  externalLocal: true,
+})
+
 /** Something comes, goes and changes of every kind: servers, real servers, affinity, node ports, shared addresses. */
 const AFTER = [
   ...serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.2', '10.1.0.6'], affinityS: 60 }),
@@ -29,21 +37,8 @@ const AFTER = [
     port: 443,
   }),
   ...serviceOf('idle', { ip: '172.30.0.5' }),
-  ...serviceOf('local', {
-    ip: '172.30.0.6',
-    endpoints: ['10.1.0.7'],
-    externalIPs: ['192.0.2.6'],
-    externalLocal: true,
-  }),
+  ...LITTLE,
 ]
-
-/** A redirect of policy Local. */
-const LITTLE = serviceOf('local', {
-  ip: '172.30.0.6',
-  endpoints: ['10.1.0.7'],
-  externalIPs: ['192.0.2.6'],
-  externalLocal: true,
-})
 
 interface Story {
   readonly before: readonly object[]

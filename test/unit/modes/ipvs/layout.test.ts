@@ -1,13 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { FAMILIES } from '../../../../src/base/ip.ts'
-import { LAYOUTS } from '../../../../src/modes/common/tables.ts'
-import {
-  declareIpset,
-  declareNftSet,
-  NFT_SET_NAMES,
-  SET_STEMS,
-  sizeOfNftSet,
-} from '../../../../src/modes/ipvs/layout.ts'
+import { declareIpset, SET_STEMS, sizeOfNftSet } from '../../../../src/modes/ipvs/layout.ts'
 
 describe('the ipsets', () => {
   const fresh = (count: number) => declareIpset('CLUSTER-IP', 'IPv4', { count, before: undefined })
@@ -71,29 +64,5 @@ describe('the sets of our own tables', () => {
     expect(sizeOfNftSet('no-local', 3_686, 4_096)).toBe(4_096)
     expect(sizeOfNftSet('no-local', 3_687, 4_096)).toBe(8_192)
     expect(sizeOfNftSet('no-local', 1, 8_192)).toBe(8_192)
-  })
-
-  it('have keys and data as long as their fields', () => {
-    const lengths = (family: 'ip' | 'ip6') =>
-      NFT_SET_NAMES.map(name => {
-        const { keyLength, dataLength } = declareNftSet(name, 64, LAYOUTS[family])
-        return [name, keyLength, dataLength]
-      })
-    expect(lengths('ip')).toEqual([
-      ['verdicts', 12, undefined],
-      ['cluster-lists', 12, 8],
-      ['local-lists', 12, 8],
-      ['no-local', 12, undefined],
-      ['health-checks', 12, undefined],
-      ['nodeport-ips', 4, undefined],
-    ])
-    expect(lengths('ip6').map(([, key, data]) => [key, data])).toEqual([
-      [24, undefined],
-      [24, 20],
-      [24, 20],
-      [24, undefined],
-      [24, undefined],
-      [16, undefined],
-    ])
   })
 })

@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import type { Ip } from '../../../../src/base/ip.ts'
 import type { Frontend, FrontendTable } from '../../../../src/model/frontend.ts'
+import { type SurroundingsOptions, surroundingsOf } from '../../../../src/modes/ipvs/places.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
 import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'
 import type { TracePacket } from '../../../../src/proof/evaluate/trace.ts'
 import {
@@ -11,6 +13,7 @@ import {
   EXTERNAL,
   EXTERNAL_LOCAL,
   ip4,
+  ip6,
   LOCAL,
   nodePort,
   REJECT,
@@ -29,26 +32,10 @@ const NODE_IP_2 = ip4(192, 168, 1, 2)
 const ON_NODE = { localIps: [NODE_IP, NODE_IP_2] }
 const LISTS = { cluster: backends(2), local: backends(1, { local: true }) }
 const TO_CLUSTER = '10.21.0.1:8080 10.21.0.2:8080'
-const TO_LOCAL = '10.20.0.1:8080'
 
 function externalIp(ip: Ip, port: number, route: Frontend['route']): Frontend {
   return { kind: 'ExternalIP', ip, port, route, sourceRanges: undefined }
 }
-
-describe('a Service of type ClusterIP', () => {
-  const state = render(
-    table([service('ns/web', [{ name: 'http', frontends: [clusterIp(IP, 80)], cluster: LISTS.cluster }])]),
-  )
-
-  it('is a virtual server, an address, and an entry of each set that records them', () => {
-    expect(servers(state)).toEqual([`TCP 10.96.0.1:80 rr -> ${TO_CLUSTER}`])
-    expect(addresses(state)).toEqual(['10.96.0.1'])
-    expect(members(state, 'KUBE-CLUSTER-IP')).toEqual(['10.96.0.1,6:80'])
-    expect(members(state, 'KUBE-IPVS-IPS')).toEqual(['10.96.0.1'])
-    expect(state.entries.size).toBe(2)
-    expect(complaints(state)).toEqual([])
-  })
-})
 
 describe('what the sets of kube-proxy have', () => {
   const ranges = [
@@ -119,26 +106,6 @@ describe('what the rules answer before IPVS is asked', () => {
 })
 
 describe('policy Local', () => {
-  const outside = [nodePort(30_001, EXTERNAL_LOCAL), vip(VIP, 80, EXTERNAL_LOCAL)]
-
-  it('serves the outside at the address, and the inside at the ClusterIP', () => {
-    const state = render(
-      table([service('ns/a', [{ frontends: [clusterIp(IP, 80), ...outside], ...LISTS }])], {
-        localIps: [NODE_IP],
-      }),
-    )
-    expect(servers(state)).toEqual([
-      `TCP 10.96.0.1:80 rr -> ${TO_CLUSTER}`,
-      `TCP 192.168.0.2:30001 rr -> ${TO_LOCAL}`,
-      `TCP 203.0.113.1:80 rr -> ${TO_LOCAL}`,
-    ])
-    expect(lines(tableIn(state), 'cluster-lists')).toEqual([
-      '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 80',
-      '203.0.113.1 . tcp . 80 : 10.96.0.1 . 80',
-    ])
-    expect(lines(tableIn(state), 'no-local')).toEqual([])
-  })
-
   it('has a private virtual server where the ClusterIP serves this node alone, at a port that nobody has', () => {
     const frontends = [clusterIp(IP, 65_535, LOCAL), vip(VIP, 80, EXTERNAL_LOCAL)]
     const second = [clusterIp(IP, 81, LOCAL), vip(VIP, 81, EXTERNAL_LOCAL)]
@@ -178,14 +145,14 @@ describe('policy Local', () => {
 })
 
 describe('session affinity', () => {
-  const affine = (internal: Frontend['route'], external: Frontend['route']) =>
+  const affine = (external: Frontend['route']) =>
     render(
       table(
         [
           service('ns/a', [
             {
               affinityTimeoutS: 600,
-              frontends: [clusterIp(IP, 80, internal), nodePort(30_001, external), vip(VIP, 80, external)],
+              frontends: [clusterIp(IP, 80, LOCAL), nodePort(30_001, external), vip(VIP, 80, external)],
               ...LISTS,
             },
           ]),
@@ -194,31 +161,16 @@ describe('session affinity', () => {
       ),
     )
 
-  it('is shared: every address leads to one virtual server of a list', () => {
-    const shared = affine(CLUSTER, EXTERNAL)
-    expect(lines(tableIn(shared), 'cluster-lists')).toEqual([
-      '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 80',
-      '203.0.113.1 . tcp . 80 : 10.96.0.1 . 80',
-    ])
-    const privately = affine(LOCAL, EXTERNAL)
-    expect(lines(tableIn(privately), 'cluster-lists')).toEqual([
+  // Of policy Cluster: test/scenarios/affinity*.yaml.
+  it('is shared: every address leads to one virtual server of a list, also of policy Local inside', () => {
+    expect(lines(tableIn(affine(EXTERNAL)), 'cluster-lists')).toEqual([
       '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 65535',
       '203.0.113.1 . tcp . 80 : 10.96.0.1 . 65535',
     ])
-    expect(lines(tableIn(affine(CLUSTER, EXTERNAL_LOCAL)), 'local-lists')).toEqual([
-      '203.0.113.1 . tcp . 80 : 192.168.0.2 . 30001',
-    ])
-    expect(lines(tableIn(affine(LOCAL, EXTERNAL_LOCAL)), 'local-lists')).toEqual([
+    expect(lines(tableIn(affine(EXTERNAL_LOCAL)), 'local-lists')).toEqual([
       '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 80',
       '203.0.113.1 . tcp . 80 : 10.96.0.1 . 80',
     ])
-  })
-
-  it('asks for nothing in the maps without it', () => {
-    const state = render(
-      table([service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL)], ...LISTS }])]),
-    )
-    expect(lines(tableIn(state), 'cluster-lists')).toEqual([])
   })
 })
 
@@ -374,3 +326,29 @@ function watched<M extends { get(key: string): unknown }>(map: M, asked: Set<str
   }
   return map
 }
+
+describe('what all Services are rendered by', () => {
+  const NODE_IPS = [NODE_IP, ip6(0x99, 2)]
+
+  function keyOf(localIps: readonly Ip[], more: Partial<SurroundingsOptions> = {}): string {
+    const options = { ...DEFAULT_IPVS_OPTIONS, missingSchedulers: new Set<string>(), ...more }
+    return surroundingsOf(table([], { localIps }), options).key
+  }
+
+  it('is the same when a pod brings link-local addresses along', () => {
+    const linkLocal = [ip4(169, 254, 7, 7), `\xfe\x80${ip6(0, 1).slice(2)}`]
+    expect(keyOf([...NODE_IPS, ...linkLocal])).toBe(keyOf(NODE_IPS))
+  })
+
+  it.each([
+    ['an address of the node', keyOf(NODE_IPS.slice(1))],
+    ['a scheduler', keyOf(NODE_IPS, { scheduler: 'lc' })],
+    ['a missing scheduler', keyOf(NODE_IPS, { missingSchedulers: new Set(['mh']) })],
+    [
+      'what others have',
+      keyOf(NODE_IPS, { occupied: { servers: new Set(['TCP 192.0.2.1:80']), version: 1 } }),
+    ],
+  ])('is not when there is another: %s', (_, key) => {
+    expect(key).not.toBe(keyOf(NODE_IPS))
+  })
+})

@@ -57,45 +57,6 @@ describe('the rules', () => {
       ])
   })
 
-  it('ask for the protocol of a NodePort, which a bitmap does not know', () => {
-    expect(text(inputs('ip'), 'node-ports')).toMatchInlineSnapshot(`
-      [
-        "meta l4proto tcp match-set KUBE-NODE-PORT-LOCAL-TCP dst goto external-local",
-        "meta l4proto tcp match-set KUBE-NODE-PORT-TCP dst goto external",
-        "meta l4proto udp match-set KUBE-NODE-PORT-LOCAL-UDP dst goto external-local",
-        "meta l4proto udp match-set KUBE-NODE-PORT-UDP dst goto external",
-        "meta l4proto sctp match-set KUBE-NODE-PORT-LOCAL-SCTP-HASH dst,dst goto external-local",
-        "meta l4proto sctp match-set KUBE-NODE-PORT-SCTP-HASH dst,dst goto external",
-      ]
-    `)
-  })
-
-  it('send the inside to the cluster list, and the outside to this node', () => {
-    expect(text(inputs('ip', { detector: PODS }), 'external-local')).toMatchInlineSnapshot(`
-      [
-        "ip saddr 10.20.0.0/16 goto cluster-list",
-        "fib saddr type local meta mark set meta mark | 0x00004000 goto cluster-list",
-        "ip daddr . meta l4proto . th dport @no-local goto no-local-endpoints comment "no endpoint on this node"",
-        "dnat ip to ip daddr . meta l4proto . th dport map @local-lists",
-        "accept comment "IPVS has the endpoints"",
-      ]
-    `)
-    expect(text(inputs('ip'), 'external-local')).toHaveLength(4)
-    expect(text(inputs('ip'), 'cluster-list')).toMatchInlineSnapshot(`
-      [
-        "dnat ip to ip daddr . meta l4proto . th dport map @cluster-lists",
-        "accept",
-      ]
-    `)
-    expect(text(inputs('ip'), 'external')).toMatchInlineSnapshot(`
-      [
-        "meta mark set meta mark | 0x00004000",
-        "dnat ip to ip daddr . meta l4proto . th dport map @cluster-lists",
-        "accept comment "IPVS has the endpoints"",
-      ]
-    `)
-  })
-
   it('are the same for IPv6, with its own sets', () => {
     const six = inputs('ip6', { serviceCidrs: [{ ip: ip6(0x96, 0), bits: 112 }] })
     const count = text(

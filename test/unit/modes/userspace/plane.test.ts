@@ -6,7 +6,7 @@ import type { Backend, FrontendTable } from '../../../../src/model/frontend.ts'
 import { DEFAULT_LIMITS } from '../../../../src/modes/common/forwarder/context.ts'
 import { UserspacePlane } from '../../../../src/modes/userspace/plane.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
-import { isSymbol, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
+import { isSymbol, type UserspacePlan, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 import {
   backends,
@@ -16,7 +16,6 @@ import {
   nodePort,
   service,
   table,
-  vip,
 } from '../../../support/frontends.ts'
 import { commitAll } from '../../../support/pipeline.ts'
 import { ForwarderRig, fate, LOOPBACK, readAll } from '../common/forwarder/rig.ts'
@@ -66,6 +65,11 @@ function web(cluster: readonly Backend[], more: Partial<FrontendTable> = {}): Fr
   return table([service('ns/web', [{ frontends, cluster, local }])], { ...NODE, ...more })
 }
 
+/** What leads from a state to these Services. */
+function planned(frontends: FrontendTable, base: UserspaceState = plane.empty, on = plane): UserspacePlan {
+  return finish(on.diff(base, finish(on.render(frontends, { base, without: new Set() }))))
+}
+
 async function program(frontends: FrontendTable, from?: UserspaceState, on = plane): Promise<UserspaceState> {
   const base = from ?? (await on.observe()).state
   const wanted = finish(on.render(frontends, { base, without: new Set() }))
@@ -96,8 +100,7 @@ it('writes the ports that listeners got, and reads them back as what was asked f
 
 it('changes nothing in the kernel for other endpoints', async () => {
   const before = await program(web(backends(3)))
-  const wanted = finish(plane.render(web(backends(4)), { base: before, without: new Set() }))
-  const plan = finish(plane.diff(before, wanted))
+  const plan = planned(web(backends(4)), before)
   expect(plan.transaction).toEqual([])
   expect(plan).toMatchObject({ empty: false, changes: 1 })
   expect([...plan.describe()]).toEqual([
@@ -113,9 +116,8 @@ it('changes nothing in the kernel for other endpoints', async () => {
 })
 
 it('opens no door before the rules are there, and closes what they do not lead to', async () => {
-  const wanted = finish(plane.render(web(backends(1)), { base: plane.empty, without: new Set() }))
   kernel.forced.push({ matches: () => true, code: 'EINVAL' })
-  const receipt = await plane.commit(finish(plane.diff(plane.empty, wanted)), {})
+  const receipt = await plane.commit(planned(web(backends(1))), {})
   expect(receipt.outcome).toBe('refused')
   expect(plane.counts.listeners).toBe(0)
   kernel.forced.length = 0
@@ -148,21 +150,18 @@ it('keeps listeners to which the kernel may lead, until a commit of known outcom
     const result = await client.commit(transaction, options)
     return isLost ? { ...result, outcome: 'unknown' } : result
   })
-  const planned = async (frontends: FrontendTable) => {
-    const { state } = await unsure.observe()
-    const wanted = finish(unsure.render(frontends, { base: state, without: new Set() }))
-    return await unsure.commit(finish(unsure.diff(state, wanted)), {})
-  }
-  expect((await planned(web([backend]))).outcome).toBe('unknown')
+  const commitTo = async (frontends: FrontendTable) =>
+    await unsure.commit(planned(frontends, (await unsure.observe()).state, unsure), {})
+  expect((await commitTo(web([backend]))).outcome).toBe('unknown')
   kernel.forced.push({ matches: () => true, code: 'EINVAL' })
   isLost = false
-  expect((await planned(web([backend]))).outcome).toBe('refused')
+  expect((await commitTo(web([backend]))).outcome).toBe('refused')
   kernel.forced.length = 0
   const port = await listenerPort('frontends')
   const connection = rig.client(port)
   connection.end()
   expect(await readAll(connection)).toBe('web')
-  expect((await planned(table([], NODE))).outcome).toBe('committed')
+  expect((await commitTo(table([], NODE))).outcome).toBe('committed')
   expect(unsure.counts.listeners).toBe(0)
   expect(await fate(rig.client(port))).toBe('ECONNREFUSED')
 })
@@ -175,8 +174,7 @@ it('replaces what a process that has ended left, in one transaction', async () =
   const before = await listenerPort('frontends')
   old.destroy()
   const { state } = await plane.observe()
-  const wanted = finish(plane.render(frontends, { base: state, without: new Set() }))
-  const plan = finish(plane.diff(state, wanted))
+  const plan = planned(frontends, state)
   const { generation } = kernel
   expect((await plane.commit(plan, {})).outcome).toBe('committed')
   expect(kernel.generation).toBe(generation + 1)
@@ -190,8 +188,7 @@ it('takes what another process holds for alive when it only looks', async () => 
   await program(frontends)
   const looker = openPlane()
   const { state } = await looker.observe()
-  const wanted = finish(looker.render(frontends, { base: state, without: new Set() }))
-  const plan = finish(looker.diff(state, wanted))
+  const plan = planned(frontends, state, looker)
   expect(plan.empty).toBe(true)
   await expect(looker.commit(plan, {})).rejects.toThrow('no listeners for these rules')
 })
@@ -209,9 +206,9 @@ it('refuses SCTP, and a family that this node has no address of, by name', () =>
 it('names the Services whose listeners cannot be opened', async () => {
   // Reserved for documentation: no machine has it.
   const elsewhere = { node: { ips: [ip4(192, 0, 2, 1)], podCidrs: [] } }
-  const wanted = finish(plane.render(web(backends(1), elsewhere), { base: plane.empty, without: new Set() }))
-  const receipt = await plane.commit(finish(plane.diff(plane.empty, wanted)), {})
-  expect(receipt).toMatchObject({ outcome: 'refused', refusals: [{ services: ['ns/web'] }] })
+  const receipt = await plane.commit(planned(web(backends(1), elsewhere)), {})
+  const error = { message: 'Service ns/web: cannot listen on 192.0.2.1: EADDRNOTAVAIL' }
+  expect(receipt).toMatchObject({ outcome: 'refused', refusals: [{ services: ['ns/web'], error }] })
   expect(plane.counts.listeners).toBe(0)
 })
 
@@ -233,8 +230,8 @@ it('F140: a Service with most listeners gives way to others, and is not served b
   const held = await program(table([greedy], NODE), undefined, small)
   expect(small.counts.listeners).toBe(4)
   const others = [one('ns/a', [5]), one('other/b', [6])]
-  const both = finish(small.render(table([greedy, ...others], NODE), { base: held, without: new Set() }))
-  const receipt = await small.commit(finish(small.diff(held, both)), {})
+  const both = planned(table([greedy, ...others], NODE), held, small)
+  const receipt = await small.commit(both, {})
   expect(receipt.refusals).toMatchObject([
     {
       services: ['ns/greedy'],
@@ -252,29 +249,6 @@ it('moves everything when the node has another address', async () => {
   const moved = await program(web(backends(1), { node: { ips: [ip4(127, 0, 0, 2)], podCidrs: [] } }), held)
   expect(plane.counts.listeners).toBe(2)
   expect([...moved.forwarders.keys()]).toEqual(['ns/web:/TCP/IPv4 127.0.0.2'])
-})
-
-it('keeps source ranges by length, and makes no set for lengths that nobody has', async () => {
-  const ranges = [
-    { ip: ip4(10, 0, 0, 0), bits: 8 },
-    { ip: ip4(192, 0, 2, 1), bits: 32 },
-  ]
-  const guarded = service('ns/lb', [
-    {
-      frontends: [vip(ip4(198, 51, 100, 1), 80, EXTERNAL_LOCAL, ranges)],
-      cluster: backends(2),
-      local: backends(1),
-    },
-  ])
-  const held = await program(table([guarded], NODE))
-  const sets = held.ruleset.tables.map(({ sets }) =>
-    [...sets.keys()].filter(name => name.startsWith('ranges-')),
-  )
-  expect(sets).toEqual([['ranges-32', 'ranges-8'], []])
-  const after = await program(table([], NODE), held)
-  expect(
-    [...(after.ruleset.tables[0]?.sets.keys() ?? [])].filter(name => name.startsWith('ranges-')),
-  ).toEqual([])
 })
 
 it('goes on with connections whose Service is gone, and ends them with everything else', async () => {

@@ -44,29 +44,21 @@ export class ForwarderRig {
   }
 
   /** With its door open. */
-  async tcp(port: ForwarderPort, context: Partial<ForwarderContext> = {}): Promise<Listener> {
-    return this.#opened(
-      await openTcpListener(LOOPBACK, {
-        context: { ...this.context, ...context },
-        port,
-        list: 'cluster',
-        listenPort: 0,
-      }),
-    )
+  tcp(port: ForwarderPort, context: Partial<ForwarderContext> = {}): Promise<Listener> {
+    return this.#opened(openTcpListener, port, context)
   }
 
-  async udp(port: ForwarderPort, context: Partial<ForwarderContext> = {}): Promise<Listener> {
-    return this.#opened(
-      await openUdpListener(LOOPBACK, {
-        context: { ...this.context, ...context },
-        port,
-        list: 'cluster',
-        listenPort: 0,
-      }),
-    )
+  udp(port: ForwarderPort, context: Partial<ForwarderContext> = {}): Promise<Listener> {
+    return this.#opened(openUdpListener, port, context)
   }
 
-  #opened(listener: Listener): Listener {
+  async #opened(
+    open: typeof openTcpListener | typeof openUdpListener,
+    port: ForwarderPort,
+    more: Partial<ForwarderContext>,
+  ): Promise<Listener> {
+    const context = { ...this.context, ...more }
+    const listener = await open(LOOPBACK, { context, port, list: 'cluster', listenPort: 0 })
     listener.setOpen(true)
     this.onClose(() => listener.destroy())
     return listener

@@ -2,9 +2,7 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../../src/base/clock.ts'
-import { parseIp } from '../../../../../src/base/ip.ts'
 import { ReportLimit, reportUnreached } from '../../../../../src/modes/common/forwarder/context.ts'
-import { ForwarderSet } from '../../../../../src/modes/common/forwarder/forwarder-set.ts'
 import { IS_QUICK } from '../../../../support/runs.ts'
 import { deadEndpoint, ForwarderRig, fate, freePort, LOOPBACK, readAll, until } from './rig.ts'
 
@@ -33,22 +31,6 @@ async function answers(port: number, count: number): Promise<string[]> {
   }
   return texts
 }
-
-it('says once of a listener that cannot be opened where, and why', async () => {
-  const balance = { cluster: [], local: [], affinityTimeoutS: 0 }
-  const forwarder = {
-    key: 'ns/web:/TCP/IPv4',
-    service: 'ns/web',
-    protocol: 'TCP',
-    lists: ['cluster'],
-    balance,
-  } as const
-  const put = [{ ...forwarder, displayName: 'ns/web', address: parseIp('192.0.2.1') ?? '' }]
-  const failures = await new ForwarderSet(rig.context).open({ put, remove: [] })
-  expect(failures.map(({ service, error }) => [service, error.message])).toEqual([
-    ['ns/web', 'cannot listen on 192.0.2.1: EADDRNOTAVAIL'],
-  ])
-})
 
 it('takes endpoints in turns', async () => {
   const backends = [await rig.server(named('a')), await rig.server(named('b')), await rig.server(named('c'))]

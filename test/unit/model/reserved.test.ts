@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
+import { readSnapshotJson, snapshotJson } from '../../../src/daemon/saved/snapshot-json.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
+import type { ServiceListeners } from '../../../src/model/reserved.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
 import { cidr, ip } from '../../support/addresses.ts'
@@ -185,5 +187,75 @@ describe('a load-balancer address at which the API server answers', () => {
     const later = applyEvents(snapshotOf([older, balanced(), ready]), [])
     const after = applyEvents(later, [{ kind: 'ApiEndpoints', value: [{ ip: ip(API), port: 6443 }] }])
     expect(plain(resolved(after, {}, resolved(later)).table)).toEqual(plain(resolved(snapshot).table))
+  })
+})
+
+describe('an external address at which a process of the node listens', () => {
+  const BRIDGE = '172.17.0.1'
+  const TAKEN: ServiceListeners = { taken: [{ ip: ip(BRIDGE), protocol: 'TCP', port: 80 }] }
+  const FREE = { frontends: [`${BRIDGE}:80 reject`], refusals: [] }
+  const ALLOWED = { allowedExternalCidrs: [cidr('172.17.0.0/16')] }
+  const web = service('web', { externalIPs: [BRIDGE] })
+  const twin = service('twin', { externalIPs: [BRIDGE], clusterIP: '10.96.0.2', ports: [{ port: 81 }] })
+
+  function found(snapshot: Snapshot, value: ServiceListeners | undefined): Snapshot {
+    return applyEvents(snapshot, [{ kind: 'Listeners', key: 'ns/web', value }])
+  }
+
+  it('is refused at that port, and taken when the process is gone', () => {
+    const first = resolved(snapshotOf([web, twin]))
+    expect(standing(first)).toEqual(FREE)
+    const second = resolved(found(first.snapshot, TAKEN), {}, first)
+    expect(standing(second)).toEqual({
+      frontends: [],
+      refusals: [
+        `Service ns/web: spec.externalIPs = ${BRIDGE}:80/TCP: a process of this node listens there; allow it with --allowed-external-cidrs`,
+      ],
+    })
+    expect(second.table.services.get('ns/twin')).toBe(first.table.services.get('ns/twin'))
+    expect(standing(resolved(found(second.snapshot, undefined), {}, second))).toEqual(FREE)
+  })
+
+  it('F134: goes to a younger load balancer until the process is gone', () => {
+    const dated = (year: number) => ({ metadata: { creationTimestamp: `${year}-01-01T00:00:00Z` } })
+    const older = service('web', { externalIPs: [BRIDGE] }, dated(2020))
+    const ingress = { ...dated(2021), status: { loadBalancer: { ingress: [{ ip: BRIDGE }] } } }
+    const younger = service('lb', { type: 'LoadBalancer', clusterIP: '10.96.0.2' }, ingress)
+    const first = resolved(snapshotOf([older, younger]))
+    const second = resolved(found(first.snapshot, TAKEN), {}, first)
+    const third = resolved(found(second.snapshot, undefined), {}, second)
+    const anew = resolved(second.snapshot)
+    const allowed = resolved(second.snapshot, ALLOWED, second)
+    const refused = [first, second, third, anew, allowed].map(each =>
+      ['ns/web', 'ns/lb'].filter(key => standing(each, key).refusals.length === 1).join(),
+    )
+    expect(refused).toEqual(['ns/lb', 'ns/web', 'ns/lb', 'ns/web', 'ns/lb'])
+    expect(standing(second, 'ns/lb').frontends).toContain(`${BRIDGE}:80 reject`)
+  })
+
+  it('is taken where --allowed-external-cidrs allows it', () => {
+    expect(standing(resolved(found(snapshotOf([web]), TAKEN), ALLOWED))).toEqual(FREE)
+  })
+
+  it('is refused within the pod CIDRs of this node, and follows these', () => {
+    const own = node({ podCIDRs: ['172.17.0.0/24', 'fd00::/64'] })
+    const first = resolved(snapshotOf([web]))
+    const second = resolved(snapshotOf([web, own]), {}, first)
+    expect(standing(second)).toEqual({
+      frontends: [],
+      refusals: [
+        `Service ns/web: spec.externalIPs = ${BRIDGE}: within the pod CIDR of this node; allow it with --allowed-external-cidrs`,
+      ],
+    })
+    const other = snapshotOf([web, node({ podCIDRs: ['172.18.0.0/24'] })])
+    expect(standing(resolved(other, {}, second))).toEqual(FREE)
+  })
+
+  it('is written as JSON and read again, with the endpoints of the API server', () => {
+    const before = found(dialed([web]), TAKEN)
+    const { number, events } = snapshotJson(before)
+    const after = finish(readSnapshotJson(JSON.parse(JSON.stringify({ number, events: [...events] }))))
+    expect(after.listeners.entries()).toEqual(before.listeners.entries())
+    expect(after.apiEndpoints).toEqual(before.apiEndpoints)
   })
 })

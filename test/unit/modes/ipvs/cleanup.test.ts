@@ -1,30 +1,29 @@
 import { describe, expect, it } from 'vitest'
-import { retireIpvsPlane } from '../../../../src/modes/ipvs/cleanup.ts'
-import { readTraffic } from '../../../../src/modes/ipvs/mode.ts'
+import { formatIp } from '../../../../src/base/ip.ts'
+import { serverKey } from '../../../../src/kernel/ipvs/state.ts'
+import { freeEndpoints, retireIpvsPlane } from '../../../../src/modes/ipvs/cleanup.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
 import type { IpvsNode } from '../../../support/ipvs-node.ts'
-import { ip } from '../../../support/ipvs-objects.ts'
+import { ip, newServer, virtual } from '../../../support/ipvs-objects.ts'
 import { ipvsBench, ipvsKernelOf } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 
 const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
 const DRAIN_MS = 60_000
-const options = { ...DEFAULT_IPVS_OPTIONS, drainMs: DRAIN_MS }
 
-async function bench(services = WEB, excludeCidrs: IpvsOptions['excludeCidrs'] = []) {
+/** A node on which a process has programmed these Services, and stands still. */
+async function bench(services = WEB, more: Pick<Partial<IpvsOptions>, 'excludeCidrs'> = {}) {
   const { node, clock, start } = ipvsBench()
-  const rig = start({ drainMs: DRAIN_MS, excludeCidrs }, { healPeriodMs: 10_000_000 })
-  await rig.sync(services)
+  const options = { ...DEFAULT_IPVS_OPTIONS, drainMs: DRAIN_MS, ...more }
+  const rig = start(options, { healPeriodMs: 10_000_000 })
+  if (services.length > 0) await rig.sync(services)
   await rig.reconciler.stop()
   const kernel = ipvsKernelOf(node, clock)
   const stop = new AbortController()
   const retire = () => {
     let over = false
     const { plane } = rig
-    const done = retireIpvsPlane({
-      ...{ kernel, plane, clock, signal: stop.signal },
-      options: { ...options, excludeCidrs },
-    }).then(() => {
+    const done = retireIpvsPlane({ kernel, plane, clock, signal: stop.signal, options }).then(() => {
       over = true
     })
     return { isOver: () => over, done }
@@ -64,7 +63,7 @@ describe('the retirement of IPVS mode', () => {
   })
 
   it('keeps off excluded prefixes', async () => {
-    const { node, rig, retire } = await bench(WEB, [{ ip: ip('172.30.0.0'), bits: 24 }])
+    const { node, rig, retire } = await bench(WEB, { excludeCidrs: [{ ip: ip('172.30.0.0'), bits: 24 }] })
     const { done } = retire()
     await rig.wait(0)
     await done
@@ -80,7 +79,7 @@ describe('the retirement of IPVS mode', () => {
     await rig.wait(5_000)
     expect(isOver()).toBe(false)
     expect(destinationsOf(node).map(({ weight }) => weight)).toEqual([0, 0])
-    const { ruleset } = await kernel.nft.list([{ family: 'ip', name: options.tableName }])
+    const { ruleset } = await kernel.nft.list([{ family: 'ip', name: DEFAULT_IPVS_OPTIONS.tableName }])
     const [table] = ruleset.tables
     expect([...(table?.chains.values() ?? [])].map(({ name, hook }) => [name, hook?.priority])).toEqual([
       ['refuse', undefined],
@@ -115,20 +114,64 @@ describe('the retirement of IPVS mode', () => {
   })
 })
 
-describe('readTraffic', () => {
-  it('says of what port each endpoint is, and what it has seen', async () => {
-    const { node, rig, kernel } = await bench()
-    for (const destination of destinationsOf(node))
-      destination.stats = { connections: 3n, packetsIn: 9n, packetsOut: 8n, bytesIn: 90n, bytesOut: 80n }
-    const { rendered } = rig.reconciler
-    if (rendered === undefined) throw new Error('nothing was rendered')
-    const counts = await readTraffic(kernel.ipvs, rendered)
-    expect(counts.map(({ endpoint }) => endpoint).sort()).toEqual(['10.1.0.1:8080', '10.1.0.2:8080'])
-    expect(counts[0]).toMatchObject({
-      port: expect.stringMatching(/web.*\/TCP\/IPv4$/),
-      connections: 3n,
-      volume: { packetsIn: 9n, packetsOut: 8n, bytesIn: 90n, bytesOut: 80n },
-    })
-    expect(new Set(counts.map(({ element }) => element)).size).toBe(2)
+describe('F131: freeEndpoints', () => {
+  const API = '198.51.100.1'
+  const OTHER = '198.51.100.2'
+  const NOTHING = { addresses: [], servers: [] }
+
+  /** A Service with this address of the API server, and how an endpoint is freed from it. */
+  async function captured(
+    services = serviceOf('thief', { ip: '172.30.0.1', externalIPs: [API, OTHER], endpoints: ['10.1.0.1'] }),
+  ) {
+    const { node, kernel } = await bench(services)
+    const free = async (text: string, port: number, options: Partial<IpvsOptions> = {}) => {
+      const all = { ...DEFAULT_IPVS_OPTIONS, ...options }
+      const { addresses, servers } = await freeEndpoints(kernel, [{ ip: ip(text), port }], all)
+      return { addresses: addresses.map(formatIp), servers: servers.map(serverKey) }
+    }
+    return { node, kernel, free }
+  }
+
+  it('removes the address and the virtual server of a captured endpoint, and no others', async () => {
+    const { node, kernel, free } = await captured()
+    const entries = () => node.dump().filter(line => line.startsWith('entry '))
+    const before = entries()
+    expect(await free(API, 80)).toEqual({ addresses: [API], servers: [`TCP ${API}:80`] })
+    const servers = (await kernel.ipvs.servers()).map(serverKey)
+    expect(servers.toSorted()).toEqual(['TCP 172.30.0.1:80', `TCP ${OTHER}:80`])
+    expect(node.addresses().map(formatIp).sort()).toEqual(['172.30.0.1', OTHER])
+    // The record for the next pass.
+    expect(entries()).toEqual(before)
+    expect(await free(API, 80)).toEqual(NOTHING)
+  })
+
+  it('removes the address that a Service has at another port, and leaves that virtual server', async () => {
+    const { free } = await captured()
+    expect(await free(API, 6443)).toEqual({ addresses: [API], servers: [] })
+  })
+
+  it('leaves a ClusterIP, which only IPVS leads to', async () => {
+    const { free } = await captured()
+    expect(await free('172.30.0.1', 80)).toEqual(NOTHING)
+  })
+
+  it('leaves what others put there', async () => {
+    const { kernel, free } = await captured()
+    await kernel.dummy.commit('kube-ipvs0', { add: [ip('198.51.100.9')], remove: [] })
+    await kernel.ipvs.commit([newServer(virtual('198.51.100.9', 6443))])
+    expect(await free('198.51.100.9', 6443)).toEqual(NOTHING)
+  })
+
+  it('leaves virtual servers in --ipvs-exclude-cidrs', async () => {
+    const { free } = await captured()
+    const excludeCidrs = [{ ip: ip('198.51.100.0'), bits: 24 }]
+    expect(await free(API, 80, { excludeCidrs })).toEqual({ addresses: [API], servers: [] })
+  })
+
+  it('asks for no more than the device where IPVS mode was never in use', async () => {
+    const { node, free } = await captured([])
+    const before = node.messages
+    expect(await free(API, 80)).toEqual(NOTHING)
+    expect(node.messages - before).toBe(1)
   })
 })
