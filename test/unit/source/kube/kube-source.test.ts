@@ -119,24 +119,6 @@ describe('source kube', () => {
     expect(snapshot().node?.zone).toBe('z7')
   })
 
-  it('A31: servers without ServiceCIDRs hold nothing up; that is said once and is no trouble', async () => {
-    await start()
-    for (const resource of ['services', 'endpointslices', 'nodes']) await list(resource)
-    api.answer('servicecidrs', asked => asked.status(404, { reason: 'NotFound' }))
-    api.take('servicecidrs').status(404, { reason: 'NotFound' })
-    await settle()
-    expect(synced.length).toBe(1)
-    await clock.advance(3_600_000)
-    expect(problems).toEqual([
-      {
-        kind: 'absent',
-        location: 'servicecidrs',
-        text: 'API not served; continuing without it (status 404 NotFound)',
-      },
-    ])
-    expect(api.count('list', 'servicecidrs')).toBeGreaterThan(8)
-  })
-
   it('A31, F14: slices that may not be read leave it unsynced with a reason, and Services untouched', async () => {
     await start()
     api.answer('endpointslices', asked => asked.status(403, { message: 'endpointslices is forbidden' }))
