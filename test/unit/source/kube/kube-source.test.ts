@@ -270,18 +270,21 @@ describe('source kube', () => {
 
   it('stop waits for the batch in progress, and delivers nothing after it', async () => {
     await start()
-    const services = await list('services')
+    const [services, nodes] = [await list('services'), await list('nodes')]
     let release: () => void = () => undefined
     take = () => new Promise(resolve => (release = resolve))
     await settle(services.added(service('a', 101)))
+    await settle(nodes.added(node('n1', 102)))
     let stopped = false
     const stop = source.stop().then(() => {
       stopped = true
     })
     await settle()
     expect(stopped).toBe(false)
+    take = async () => undefined
     release()
     await stop
+    expect(batches.flat().map(event => 'key' in event && event.key)).toEqual(['ns/a'])
     await source.stop()
     const told = [batches.length, problems.length, observations.length]
     failAll(asked => asked.watch().listed('5'))
