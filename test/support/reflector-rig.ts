@@ -1,3 +1,4 @@
+import { onTestFinished } from 'vitest'
 import { formatIp } from '../../src/base/ip.ts'
 import type { Refusal } from '../../src/model/fields.ts'
 import { parserOf } from '../../src/model/parse.ts'
@@ -25,7 +26,7 @@ export interface RigOptions {
 
 const NEVER_MS = 1e12
 
-/** A reflector with an API server in memory, a clock that is moved by hand, and what it told. */
+/** A reflector with an API server in memory, a clock that is moved by hand, and what it told. It ends with the test. */
 export class ReflectorRig {
   readonly api = new ScriptedApi()
   readonly clock = new FakeClock()
@@ -76,6 +77,7 @@ export class ReflectorRig {
         observed: observation => this.observations.push(observation),
       },
     })
+    onTestFinished(() => this.reflector.stop())
   }
 
   async start(): Promise<this> {

@@ -271,6 +271,11 @@ interface ServiceText {
   readonly ports?: readonly object[]
 }
 
+/** Services `s0`, `s1` and so on. */
+export function services(count: number, resourceVersion = 10): Written[] {
+  return Array.from({ length: count }, (_, index) => service(`s${index}`, resourceVersion))
+}
+
 export function slice(name: string, resourceVersion: string | number, addresses: readonly string[]): Written {
   return {
     kind: 'EndpointSlice',

@@ -47,7 +47,6 @@ export async function apiRig(feed: ApiFeed, options: Partial<ApiServerOptions> =
   }
 }
 
-/** Until `holds`, looked at every few milliseconds; throws after 20 s. */
 /** Waits until a count stays as it is for 100 ms of an idle machine: whatever can go on has done so. */
 export async function quiet(count: () => number): Promise<void> {
   for (let before = -1; before !== count(); ) {

@@ -26,16 +26,14 @@ const ANYBODY: User = { name: 'system:anonymous' }
 
 /** Who may do what. Tests change it while the server runs. */
 export class Access {
-  /** By bearer token. When nobody is listed at all, everybody may do everything. */
+  /** By bearer token. When nobody is listed, everybody may do everything. */
   readonly tokens = new Map<string, User>()
-  /** By common name of a client certificate. */
-  readonly certificates = new Map<string, User>()
 
   /** Throws ApiFailure 401. */
-  userOf(authorization: string | undefined, commonName: string | undefined): User {
-    if (this.tokens.size === 0 && this.certificates.size === 0) return ANYBODY
+  userOf(authorization: string | undefined): User {
+    if (this.tokens.size === 0) return ANYBODY
     const token = /^Bearer (.+)$/i.exec(authorization ?? '')?.[1]
-    const user = token === undefined ? this.certificates.get(commonName ?? '') : this.tokens.get(token)
+    const user = this.tokens.get(token ?? '')
     if (user === undefined) throw failure({ code: 401, reason: 'Unauthorized', message: 'Unauthorized' })
     return user
   }

@@ -49,29 +49,23 @@ export type Fault =
 
 type EventMatch = (event: WatchEvent, index: number) => boolean
 
-/** A request as rules look at it. */
-export interface Seen {
-  readonly method: string
-  readonly path: string
-  readonly query: URLSearchParams
-  readonly headers: ServerRequest['headers']
-  /** Empty for what is no resource. */
+/** A request as rules look at it; empty texts for what is no resource. */
+interface Seen {
   readonly resource: string
-  /** list, watch, get, create, update, patch, delete; empty for what is no resource. */
+  /** list, watch, get, create or patch. */
   readonly verb: string
 }
 
-export function seenOf({ method, path, headers }: ServerRequest): Seen {
-  const { pathname, searchParams: query } = new URL(path, 'http://server')
+export function seenOf({ method, path }: ServerRequest): Seen {
+  const { pathname, searchParams } = new URL(path, 'http://server')
   const route = routeOf(pathname)
-  if (route.kind === 'plain') return { method, path, query, headers, resource: '', verb: '' }
-  return { method, path, query, headers, resource: route.plural, verb: verbOf(method, route, query) }
+  if (route.kind === 'plain') return { resource: '', verb: '' }
+  return { resource: route.plural, verb: verbOf(method, route, searchParams) }
 }
 
 export interface FaultRule {
   readonly resource?: string
   readonly verb?: string
-  readonly when?: (seen: Seen) => boolean
   /** Requests that get it; all by default. */
   readonly times?: number
   readonly faults: readonly Fault[]
@@ -95,11 +89,9 @@ export class FaultScript {
   faultsFor(seen: Seen): readonly Fault[] {
     const found: Fault[] = []
     for (const entry of this.#rules) {
-      const { resource, verb, when, times = Number.POSITIVE_INFINITY, faults } = entry.rule
+      const { resource, verb, times = Number.POSITIVE_INFINITY, faults } = entry.rule
       const matches =
-        (resource === undefined || resource === seen.resource) &&
-        (verb === undefined || verb === seen.verb) &&
-        (when === undefined || when(seen))
+        (resource === undefined || resource === seen.resource) && (verb === undefined || verb === seen.verb)
       if (!matches) continue
       if (entry.seen++ < times) found.push(...faults)
     }

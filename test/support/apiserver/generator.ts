@@ -13,7 +13,7 @@ export interface ClusterShape {
 const NODES = 100
 const NAMESPACES = 50
 /** As the controller cuts them. */
-export const SLICE_ENDPOINTS_MAX = 100
+const SLICE_ENDPOINTS_MAX = 100
 const WRITTEN = '2026-11-01T00:00:00Z'
 
 export interface Placed {
@@ -115,16 +115,25 @@ export function serviceOf(
 }
 
 export function slicesOf(index: number, shape: ClusterShape): readonly ApiObject[] {
-  const { endpointsPerService: count } = shape
-  const slices = Math.max(1, Math.ceil(count / SLICE_ENDPOINTS_MAX))
-  return Array.from({ length: slices }, (_, number) => {
-    const first = number * SLICE_ENDPOINTS_MAX
-    const pods = Array.from(
-      { length: Math.min(SLICE_ENDPOINTS_MAX, count - first) },
-      (_, slot) => index * count + first + slot,
-    )
-    return sliceOf(index, { ...shape, number, pods })
-  })
+  return Array.from({ length: sliceCountOf(shape) }, (_, number) =>
+    sliceOf(index, { ...shape, number, pods: podsIn(index, number, shape) }),
+  )
+}
+
+/** A Service without endpoints has an empty slice. */
+export function sliceCountOf({ endpointsPerService }: ClusterShape): number {
+  return Math.max(1, Math.ceil(endpointsPerService / SLICE_ENDPOINTS_MAX))
+}
+
+/** Pods of one slice of a Service, numbered on from Service to Service. */
+export function podsIn(
+  index: number,
+  number: number,
+  { endpointsPerService }: ClusterShape,
+): readonly number[] {
+  const first = number * SLICE_ENDPOINTS_MAX
+  const length = Math.min(SLICE_ENDPOINTS_MAX, endpointsPerService - first)
+  return Array.from({ length }, (_, slot) => index * endpointsPerService + first + slot)
 }
 
 interface SliceContent extends Omit<ClusterShape, 'services' | 'endpointsPerService'> {

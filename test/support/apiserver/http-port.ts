@@ -10,13 +10,7 @@ export interface LogEntry {
   readonly path: string
   readonly query: URLSearchParams
   readonly headers: Readonly<Record<string, string>>
-  /** `1.1` or `2.0`. */
-  readonly httpVersion: string
-  readonly startedMs: number
   code: number | undefined
-  /** Of the body, as sent. */
-  bytes: number
-  ended: boolean
 }
 
 interface HttpPortOptions {
@@ -46,8 +40,7 @@ export class HttpPort implements ResponsePort {
   }
 
   write(bytes: Uint8Array): void {
-    const { response, entry } = this.#options
-    entry.bytes += bytes.length
+    const { response } = this.#options
     this.#unsent++
     const sent = () => {
       this.#unsent--

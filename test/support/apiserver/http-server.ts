@@ -6,7 +6,6 @@ import {
   type ServerHttp2Session,
 } from 'node:http2'
 import type { Server, Socket } from 'node:net'
-import { TLSSocket } from 'node:tls'
 import { type KubeconfigOptions, kubeconfigText } from '../kubeconfig.ts'
 import { type Authority, createAuthority } from '../tls.ts'
 import { serve } from './exchange.ts'
@@ -147,11 +146,7 @@ export class ApiServer {
       path: request.url ?? '/',
       query: new URL(request.url ?? '/', 'http://server').searchParams,
       headers: headersOf(request),
-      httpVersion: request.httpVersion,
-      startedMs: performance.now(),
       code: undefined,
-      bytes: 0,
-      ended: false,
     }
     this.log.push(entry)
     const chunks: Buffer[] = []
@@ -173,19 +168,10 @@ export class ApiServer {
   ): void {
     const connection = this.#front.connectionOf(request.socket?.remotePort)
     const port = new HttpPort({ response, entry, connection })
-    const commonName = commonNameOf(request.socket)
-    const asked = {
-      method: entry.method,
-      path: entry.path,
-      headers: entry.headers,
-      body,
-      ...(commonName === undefined ? {} : { commonName }),
-    }
-    const cancel = serve({ semantics: this.semantics, faults: this.faults }, asked, port)
+    const cancel = serve({ semantics: this.semantics, faults: this.faults }, { ...entry, body }, port)
     this.#exchanges.add(cancel)
     response.on('error', () => undefined)
     response.once('close', () => {
-      entry.ended = true
       this.#exchanges.delete(cancel)
       cancel()
     })
@@ -226,10 +212,4 @@ function headersOf({ headers }: IncomingMessage | Http2ServerRequest): Record<st
   for (const [name, value] of Object.entries(headers))
     if (value !== undefined) plain[name] = Array.isArray(value) ? value.join(', ') : value
   return plain
-}
-
-function commonNameOf(socket: Socket | TLSSocket | undefined): string | undefined {
-  if (!(socket instanceof TLSSocket) || !socket.authorized) return undefined
-  const { CN } = socket.getPeerCertificate().subject ?? {}
-  return Array.isArray(CN) ? CN[0] : CN
 }

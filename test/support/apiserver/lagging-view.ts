@@ -1,6 +1,6 @@
 import type { Cancel } from '../../../src/base/clock.ts'
 import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
-import { type Change, keyOf, type Store, type View } from './store.ts'
+import type { Change, Store, View } from './store.ts'
 
 /** A replica that has not heard of the newest `behind` versions. */
 export class LaggingView implements View {
@@ -19,10 +19,6 @@ export class LaggingView implements View {
 
   get compacted(): bigint {
     return this.#store.compacted
-  }
-
-  get(plural: string, key: string): ApiObject | undefined {
-    return this.listAt(plural, this.version).find(object => keyOf(object) === key)
   }
 
   listAt(plural: string, version: bigint): readonly ApiObject[] {

@@ -18,7 +18,7 @@ interface ObjectAnswer {
   readonly object: ApiObject
 }
 
-/** Everything but list and watch. Throws ApiFailure. */
+/** What clients of ours ask of one object: POST, GET and PATCH. Throws ApiFailure. */
 export function answerObject(store: Store, request: ObjectRequest): ObjectAnswer {
   const { method, resource, name } = request
   if (request.subresource !== undefined && request.subresource !== 'status')
@@ -28,30 +28,14 @@ export function answerObject(store: Store, request: ObjectRequest): ObjectAnswer
       message: 'the server could not find the requested resource',
     })
   if (method === 'POST' && name === undefined) return { code: 201, object: create(store, request) }
-  if (name === undefined)
-    throw failure({ code: 405, reason: 'MethodNotAllowed', message: `${method} is not for collections` })
-  const key = keyIn(request, name)
-  const before = store.get(resource.plural, key)
-  if (before === undefined) throw notFound(resource.plural, name)
-  switch (method) {
-    case 'GET':
-      return { code: 200, object: before }
-    case 'PUT':
-      return { code: 200, object: replace(store, request, before) }
-    case 'PATCH':
-      return { code: 200, object: patch(store, request, before) }
-    case 'DELETE':
-      return { code: 200, object: store.delete(resource.plural, key) }
-    default:
-      throw failure({
-        code: 405,
-        reason: 'MethodNotAllowed',
-        message: `${method} is not for ${resource.plural}`,
-      })
-  }
+  const before = store.get(resource.plural, keyIn(request))
+  if (name !== undefined && before === undefined) throw notFound(resource.plural, name)
+  if (before !== undefined && method === 'GET') return { code: 200, object: before }
+  if (before !== undefined && method === 'PATCH') return { code: 200, object: patch(store, request, before) }
+  throw failure({ code: 405, reason: 'MethodNotAllowed', message: `${method} is not for ${resource.plural}` })
 }
 
-function keyIn({ resource, namespace }: ObjectRequest, name: string): string {
+function keyIn({ resource, namespace, name = '' }: ObjectRequest): string {
   return resource.namespaced ? `${namespace ?? ''}/${name}` : name
 }
 
@@ -59,38 +43,19 @@ function create(store: Store, request: ObjectRequest): ApiObject {
   const { resource, namespace } = request
   const object = bodyOf(request)
   const metadata = metadataOf(object)
-  const name = metadata.name ?? (metadata.generateName ?? '') + String(store.version).padStart(5, '0')
   if (resource.namespaced && (namespace === undefined || (metadata.namespace ?? namespace) !== namespace))
     throw badRequest('the namespace of the object does not match that of the request')
   const place = resource.namespaced ? { namespace } : {}
-  return store.create(resource.plural, { ...object, metadata: { ...metadata, name, ...place } })
-}
-
-function replace(store: Store, request: ObjectRequest, before: ApiObject): ApiObject {
-  const object = bodyOf(request)
-  if (metadataOf(object).name !== request.name)
-    throw badRequest('the name of the object does not match that of the request')
-  return write(store, request, { before, after: object })
-}
-
-function patch(store: Store, request: ObjectRequest, before: ApiObject): ApiObject {
-  if (!/^application\/(strategic-)?merge-patch\+json/.test(request.contentType))
-    throw failure({
-      code: 415,
-      reason: 'UnsupportedMediaType',
-      message: `cannot patch with ${request.contentType}`,
-    })
-  const after = merged(before, parsed(request.body))
-  if (!isRecord(after)) throw badRequest('the patch leaves no object')
-  return write(store, request, { before, after })
+  return store.create(resource.plural, { ...object, metadata: { ...metadata, ...place } })
 }
 
 /** With /status the status alone changes; without it all but the status. */
-function write(
-  store: Store,
-  { resource, subresource }: ObjectRequest,
-  { before, after }: { readonly before: ApiObject; readonly after: ApiObject },
-): ApiObject {
+function patch(store: Store, request: ObjectRequest, before: ApiObject): ApiObject {
+  const { resource, subresource, contentType, body } = request
+  if (!/^application\/(strategic-)?merge-patch\+json/.test(contentType))
+    throw failure({ code: 415, reason: 'UnsupportedMediaType', message: `cannot patch with ${contentType}` })
+  const after = merged(before, parsed(body))
+  if (!isRecord(after)) throw badRequest('the patch leaves no object')
   const { resourceVersion } = metadataOf(after)
   const next =
     subresource === 'status'

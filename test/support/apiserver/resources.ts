@@ -43,7 +43,7 @@ export function resourceOfKind(kind: unknown): Resource | undefined {
 
 /** What a path asks for. */
 export type Route =
-  | { readonly kind: 'plain'; readonly path: string }
+  | { readonly kind: 'plain' }
   | {
       readonly kind: 'resource'
       readonly group: string
@@ -58,15 +58,15 @@ export type Route =
 /** Reads `/api/v1/namespaces/ns/services/web/status` and its kin; what is no such path is plain. */
 export function routeOf(path: string): Route {
   const [root, ...rest] = path.split('/').slice(1).map(decodeURIComponent)
-  if (root === 'api' && rest.length >= 2) return inGroup('', rest, path)
-  if (root === 'apis' && rest.length >= 3) return inGroup(rest[0] ?? '', rest.slice(1), path)
-  return { kind: 'plain', path }
+  if (root === 'api' && rest.length >= 2) return inGroup('', rest)
+  if (root === 'apis' && rest.length >= 3) return inGroup(rest[0] ?? '', rest.slice(1))
+  return { kind: 'plain' }
 }
 
-function inGroup(group: string, [version = '', ...rest]: readonly string[], path: string): Route {
+function inGroup(group: string, [version = '', ...rest]: readonly string[]): Route {
   const scoped = rest[0] === 'namespaces' && rest.length >= 3
   const namespace = scoped ? rest[1] : undefined
   const [plural = '', name, subresource, ...more] = scoped ? rest.slice(2) : rest
-  if (plural === '' || more.length > 0) return { kind: 'plain', path }
+  if (plural === '' || more.length > 0) return { kind: 'plain' }
   return { kind: 'resource', group, version, plural, namespace, name, subresource }
 }

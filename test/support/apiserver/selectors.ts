@@ -11,7 +11,8 @@ export function selectorOf(labels: string, fields: string): Selector {
 }
 
 function labelRequirements(text: string): readonly Selector[] {
-  return splitOutsideBrackets(text).map(part => {
+  const parts = text.trim() === '' ? [] : text.split(',')
+  return parts.map(part => {
     const matches = labelRequirement(part.trim())
     return object => matches(metadataOf(object).labels ?? {})
   })
@@ -19,18 +20,8 @@ function labelRequirements(text: string): readonly Selector[] {
 
 type Labels = { readonly [key: string]: string }
 
-function splitOutsideBrackets(text: string): readonly string[] {
-  return text.trim() === '' ? [] : text.split(/,(?![^(]*\))/)
-}
-
+/** Presence, absence and equality; clients of ours ask for no sets. */
 function labelRequirement(part: string): (labels: Labels) => boolean {
-  const set = /^([\w./-]+)\s+(in|notin)\s*\(([^)]*)\)$/.exec(part)
-  if (set !== null) {
-    const [, key = '', operator, list = ''] = set
-    const values = list.split(',').map(value => value.trim())
-    const isIn = (labels: Labels) => labels[key] !== undefined && values.includes(labels[key])
-    return operator === 'in' ? isIn : labels => !isIn(labels)
-  }
   const comparison = /^([\w./-]+)\s*(==|=|!=)\s*([\w.-]*)$/.exec(part)
   if (comparison !== null) {
     const [, key = '', operator, value] = comparison
@@ -44,9 +35,7 @@ function labelRequirement(part: string): (labels: Labels) => boolean {
 
 const FIELDS: Readonly<Record<string, (object: ApiObject) => unknown>> = {
   'metadata.name': object => metadataOf(object).name,
-  'metadata.namespace': object => metadataOf(object).namespace ?? '',
   'spec.clusterIP': object => specOf(object).clusterIP ?? '',
-  'spec.type': object => specOf(object).type ?? '',
 }
 
 function specOf(object: ApiObject): { readonly [field: string]: unknown } {

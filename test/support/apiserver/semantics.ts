@@ -27,8 +27,6 @@ export interface ServerRequest {
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, string | undefined>>
   readonly body: string
-  /** Of the client's certificate. */
-  readonly commonName?: string
 }
 
 export type Reply =
@@ -93,7 +91,6 @@ export class Semantics {
   limitAlways: boolean
   /** Kubernetes 1.30 and older know no field of Services but their names. */
   selectsClusterIps = true
-  ready = true
   readonly #random: () => number
   readonly #encoders: readonly Encoder[] = [new JsonEncoder(), new ProtobufEncoder()]
 
@@ -113,8 +110,8 @@ export class Semantics {
     const url = new URL(request.path, 'http://server')
     try {
       const route = routeOf(url.pathname)
-      const user = this.access.userOf(request.headers.authorization, request.commonName)
-      if (route.kind === 'plain') return this.#plain(route.path)
+      const user = this.access.userOf(request.headers.authorization)
+      if (route.kind === 'plain') return NOT_FOUND
       const verb = verbOf(request.method, route, url.searchParams)
       const { group, plural, subresource, namespace } = route
       const resourceName = subresource === undefined ? plural : `${plural}/${subresource}`
@@ -140,14 +137,6 @@ export class Semantics {
       ...(retryAfter === undefined ? {} : { 'retry-after': retryAfter }),
     }
     return { kind: 'whole', code, headers, body: encoder.status(status) }
-  }
-
-  #plain(path: string): Reply {
-    if (path === '/version')
-      return wholeJson({ major: '1', minor: '36', gitVersion: 'v1.36.3', platform: 'linux/amd64' })
-    if (!/^\/(readyz|livez|healthz)$/.test(path)) return NOT_FOUND
-    const down = path === '/readyz' && !this.ready
-    return { ...text(down ? '[-]not ready' : 'ok'), code: down ? 500 : 200 }
   }
 
   #resourceOf({ group, version, plural }: Extract<Route, { kind: 'resource' }>): Resource | undefined {
@@ -245,27 +234,17 @@ export function verbOf(
       return name === undefined ? 'list' : 'get'
     case 'POST':
       return 'create'
-    case 'PUT':
-      return 'update'
     case 'PATCH':
       return 'patch'
     default:
-      return name === undefined ? 'deletecollection' : 'delete'
+      return method.toLowerCase()
   }
 }
 
-function text(body: string) {
-  return {
-    kind: 'whole',
-    headers: { 'content-type': 'text/plain; charset=utf-8' },
-    body: Buffer.from(body),
-  } as const
-}
-
-function wholeJson(value: object): Reply {
-  const headers = { 'content-type': 'application/json' }
-  return { kind: 'whole', code: 200, headers, body: Buffer.from(JSON.stringify(value)) }
-}
-
 /** What no handler is registered for gets text and no Status. */
-const NOT_FOUND: Reply = { ...text('404 page not found\n'), code: 404 }
+const NOT_FOUND: Reply = {
+  kind: 'whole',
+  code: 404,
+  headers: { 'content-type': 'text/plain; charset=utf-8' },
+  body: Buffer.from('404 page not found\n'),
+}

@@ -4,7 +4,6 @@ import { conflict, notFound } from './status.ts'
 
 export interface Metadata {
   readonly name?: string
-  readonly generateName?: string
   readonly namespace?: string
   readonly uid?: string
   readonly resourceVersion?: string
@@ -41,7 +40,6 @@ export interface View {
   readonly version: bigint
   /** Whatever began before this version is gone. */
   readonly compacted: bigint
-  get(plural: string, key: string): ApiObject | undefined
   /** By key, as of `version`, which lies between `compacted` and the newest. */
   listAt(plural: string, version: bigint): readonly ApiObject[]
   /** Changes after `version`, oldest first. */

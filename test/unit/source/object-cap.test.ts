@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { parserOf } from '../../../src/model/parse.ts'
 import type { SourceEvent } from '../../../src/model/snapshot.ts'
@@ -96,8 +96,6 @@ describe('partsOf', () => {
 })
 
 describe('more objects than the cap', () => {
-  afterEach(() => rig.reflector.stop())
-
   it.each([true, false])(
     'F151: a list leaves out the newest, and names them; streamed: %s',
     async streaming => {

@@ -3,18 +3,18 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish, type Steps } from '../../../../src/base/clock.ts'
-import type { NodeInfo } from '../../../../src/model/snapshot.ts'
 import { Catalogue, type CatalogueChange, lookAt } from '../../../../src/source/file/catalogue.ts'
 import type { ObjectEvent } from '../../../../src/source/file/read-objects.ts'
 import { temporaryFolder } from '../../../support/folder.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
+import { nodeIn } from './followed-files.ts'
 
 type Content = Readonly<Record<string, string>>
 
 function objects(content: Content): Map<string, ObjectEvent> {
   return new Map(
     Object.entries(content).map(([name, zone]) => {
-      const value: NodeInfo = { name, zone, ips: [], podCidrs: [], uid: '', eligible: true, refusals: [] }
+      const value = nodeIn(name, zone)
       return [`Node/${name}`, { kind: 'Node', key: name, value }]
     }),
   )

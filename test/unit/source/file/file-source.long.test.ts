@@ -1,128 +1,63 @@
-import { mkdirSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import { mkdirSync, renameSync, rmSync, symlinkSync, truncateSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import type { Refusal } from '../../../../src/model/fields.ts'
-import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
-import { FileSource } from '../../../../src/source/file/file-source.ts'
 import { OBJECT_PARTS } from '../../../../src/source/object-cap.ts'
-import { type LocatedRefusal, problemText, type SourceProblem } from '../../../../src/source/source.ts'
-import { temporaryFolder } from '../../../support/folder.ts'
 import { eventually, patientMs } from '../../../support/patience.ts'
+import { type Content, FollowedFiles, pause, REFUSED } from './followed-files.ts'
 
 /** A second where the machine has nothing else to do, which test/faults/acceptance.test.ts holds the daemon to. */
 const NOTICE_MS = 10_000
 
-let folder: string
-let source: FileSource | undefined
-let objects: Map<string, string>
-let batches: (readonly SourceEvent[])[]
-let problems: SourceProblem[]
-let synced: number
-let refused: LocatedRefusal[]
+let files: FollowedFiles
 
 beforeEach(() => {
-  folder = temporaryFolder()
-  objects = new Map()
-  batches = []
-  problems = []
-  synced = 0
-  refused = []
+  files = new FollowedFiles()
 })
 
-afterEach(async () => {
-  await source?.stop()
-  source = undefined
-})
+afterEach(() => files.source?.stop())
 
-async function begin(path = folder, options: object = {}): Promise<void> {
-  source = new FileSource({
-    path,
-    parseObject: parseNamed,
-    clock: systemClock,
-    ...options,
-  })
-  await source.start({
-    events: async batch => {
-      batches.push(batch)
-      for (const event of batch) {
-        if (event.kind !== 'Node') continue
-        if (event.value === undefined) objects.delete(event.key)
-        else objects.set(event.key, event.value.zone)
-      }
-    },
-    synced: () => synced++,
-    refusals: list => refused.splice(0, refused.length, ...list),
-    problem: problem => problems.push(problem),
-  })
+function until(condition: () => boolean, what: string): Promise<unknown> {
+  const describe = () => `${what}; problems: ${JSON.stringify(files.problems)}`
+  return eventually(condition, { limitMs: NOTICE_MS, describe })
 }
 
-const REFUSED = 'refused'
+const synced = () => until(() => files.synced === 1, 'synced')
 
-/** A Node is the smallest object: its zone stands for its content. */
-function parseNamed(object: unknown): SourceEvent | Refusal | undefined {
-  const { name, zone } = Object(object)
-  if (typeof name !== 'string') return undefined
-  if (zone === REFUSED) return { object: name, field: 'zone', value: zone, reason: 'not a zone' }
-  const value: NodeInfo = {
-    name,
-    zone: String(zone),
-    ips: [],
-    podCidrs: [],
-    uid: '',
-    eligible: true,
-    refusals: [],
-  }
-  return { kind: 'Node', key: name, value }
+/** Writes files, and begins to follow them until they were all read. */
+async function serving(contents: Readonly<Record<string, Content>>): Promise<void> {
+  for (const [file, content] of Object.entries(contents)) files.write(file, content)
+  await files.begin()
+  await synced()
 }
 
-function yaml(content: Readonly<Record<string, string>>): string {
-  return Object.entries(content)
-    .map(([name, zone]) => `kind: Pod\nname: ${name}\nzone: ${zone}\n`)
-    .join('---\n')
-}
-
-function write(file: string, content: Readonly<Record<string, string>>): void {
-  writeFileSync(join(folder, file), yaml(content))
-}
-
-function known(): Record<string, string> {
-  return Object.fromEntries([...objects].sort())
-}
-
-async function until(condition: () => boolean, what: string, withinMs = NOTICE_MS): Promise<void> {
-  const describe = () => `${what}; problems: ${JSON.stringify(problems)}`
-  await eventually(condition, { limitMs: withinMs, describe })
+function known(): Content {
+  return Object.fromEntries([...files.objects].sort())
 }
 
 /** Waits for looks that begin from now on: one that runs may have seen the folder before. */
 async function looks(count: number): Promise<void> {
   for (let done = 0; done <= count; done++) {
-    const before = source?.status.heardMs
-    await until(() => source?.status.heardMs !== before, 'a look')
+    const before = files.source?.status.heardMs
+    await until(() => files.source?.status.heardMs !== before, 'a look')
   }
 }
 
-const rest = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
-const reads = (expected: Readonly<Record<string, string>>) =>
+const reads = (expected: Content) =>
   until(() => JSON.stringify(known()) === JSON.stringify(expected), JSON.stringify(expected))
-const said = (kind: SourceProblem['kind'], text: RegExp) =>
-  problems.filter(
-    problem => problem.kind === kind && text.test(`${problem.location}: ${problemText(problem)}`),
-  ).length
+const fails = (text: RegExp) => until(() => files.said('failed', text) === 1, String(text))
 
 describe('FileSource', () => {
   it('reads a folder of YAML and JSON once and then says that it is complete', async () => {
-    write('a.yaml', { a: '1', b: '2' })
-    writeFileSync(join(folder, 'c.json'), '{"kind":"List","items":[{"kind":"Pod","name":"c","zone":3}]}')
-    write('.hidden.yaml', { hidden: '1' })
-    write('notes.txt', { text: '1' })
+    files.write('a.yaml', { a: '1', b: '2' })
+    files.write('c.json', '{"kind":"List","items":[{"kind":"Pod","name":"c","zone":3}]}')
+    files.write('.hidden.yaml', { hidden: '1' })
+    files.write('notes.txt', { text: '1' })
     // Files that changed a moment ago are read one by one, as each comes to rest.
-    await rest(200)
-    await begin()
-    await until(() => synced === 1, 'synced')
+    await pause(200)
+    await files.begin()
+    await synced()
     expect(known()).toEqual({ a: '1', b: '2', c: '3' })
-    expect(batches).toHaveLength(1)
+    expect(files.batches).toHaveLength(1)
   })
 
   it.each([
@@ -135,73 +70,72 @@ describe('FileSource', () => {
     ],
   ])('is complete at once where there is %s, and names it', async (_, names, text) => {
     for (const name of names) {
-      if (name.endsWith('/')) mkdirSync(join(folder, name))
-      else writeFileSync(join(folder, name), name === 'a.yaml' ? 'kind: Pod\n---\nkind: Secret\n' : '')
+      if (name.endsWith('/')) mkdirSync(files.path(name))
+      else files.write(name, name === 'a.yaml' ? 'kind: Pod\n---\nkind: Secret\n' : '')
     }
-    await begin()
-    await until(() => synced === 1, 'synced')
-    expect(said('empty', text)).toBe(1)
-    expect(problems).toHaveLength(1)
+    await files.begin()
+    await synced()
+    expect(files.said('empty', text)).toBe(1)
+    expect(files.problems).toHaveLength(1)
   })
 
   it.each([
-    ['shrinks', { a: '1', d: '1', e: '1' }, () => write('a.yaml', { a: '1' })],
-    ['goes', { a: '1', b: '1', d: '1', e: '1' }, () => rmSync(join(folder, 'b.yaml'))],
+    ['shrinks', { a: '1', d: '1', e: '1' }, () => files.write('a.yaml', { a: '1' })],
+    ['goes', { a: '1', b: '1', d: '1', e: '1' }, () => rmSync(files.path('b.yaml'))],
   ])('reads a file that was too large beside others once one of them %s', async (_, expected, change) => {
-    write('a.yaml', { a: '1', b: '1' })
-    write('b.yaml', { a: '1' })
-    write('c.yaml', { d: '1', e: '1' })
-    await rest(200)
-    await begin(folder, { partsMax: 4 * OBJECT_PARTS })
-    await until(() => said('failed', /c\.yaml: too large for the memory limit/) === 1, 'the failure')
+    files.write('a.yaml', { a: '1', b: '1' })
+    files.write('b.yaml', { a: '1' })
+    files.write('c.yaml', { d: '1', e: '1' })
+    await pause(200)
+    await files.begin({ partsMax: 4 * OBJECT_PARTS })
+    await fails(/c\.yaml: too large for the memory limit/)
     change()
     await reads(expected)
   })
 
   it('forgets what it refused of a file that is gone once another file has its objects', async () => {
-    write('a.yaml', { a: '1', x: REFUSED })
-    await begin()
-    await until(() => refused.length === 1, 'the refusal')
-    rmSync(join(folder, 'a.yaml'))
-    await until(() => said('failed', /a\.yaml: file deleted/) === 1, 'the end of the file')
-    write('b.yaml', { a: '1' })
-    await until(() => refused.length === 0, 'no refusal')
+    files.write('a.yaml', { a: '1', x: REFUSED })
+    await files.begin()
+    await until(() => files.refused.length === 1, 'the refusal')
+    rmSync(files.path('a.yaml'))
+    await fails(/a\.yaml: file deleted/)
+    files.write('b.yaml', { a: '1' })
+    await until(() => files.refused.length === 0, 'no refusal')
   })
 
   it('reports an unknown kind once, however often the file changes', async () => {
-    writeFileSync(join(folder, 'a.yaml'), 'kind: Servce\nname: a\nzone: 1\n')
-    await begin()
+    files.write('a.yaml', 'kind: Servce\nname: a\nzone: 1\n')
+    await files.begin()
     await reads({ a: '1' })
     const text = 'ignored: Servce is of an unknown kind; did you mean Service?'
-    expect(problems).toEqual([{ kind: 'doubtful', location: `${join(folder, 'a.yaml')}:1`, text }])
+    expect(files.problems).toEqual([{ kind: 'doubtful', location: `${files.path('a.yaml')}:1`, text }])
     for (const zone of ['2', '3']) {
-      writeFileSync(join(folder, 'a.yaml'), `# moved\nkind: Servce\nname: a\nzone: ${zone}\n`)
+      files.write('a.yaml', `# moved\nkind: Servce\nname: a\nzone: ${zone}\n`)
       await reads({ a: zone })
     }
-    expect(problems).toHaveLength(1)
+    expect(files.problems).toHaveLength(1)
   })
 
   it('reads one file of any name', async () => {
-    write('objects', { a: '1' })
-    await begin(join(folder, 'objects'))
+    files.write('objects', { a: '1' })
+    await files.begin({ path: files.path('objects') })
     await reads({ a: '1' })
-    write('objects', { a: '2' })
+    files.write('objects', { a: '2' })
     await reads({ a: '2' })
   })
 
   it('emits only what an edit changes', async () => {
-    write('a.yaml', { a: '1', b: '2', c: '3' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    write('a.yaml', { a: '1', b: '9', d: '4' })
+    await serving({ 'a.yaml': { a: '1', b: '2', c: '3' } })
+    files.write('a.yaml', { a: '1', b: '9', d: '4' })
     await reads({ a: '1', b: '9', d: '4' })
-    expect(batches[1]?.map(event => (event.kind === 'Node' ? event.key : '')).sort()).toEqual(['b', 'c', 'd'])
+    const keys = files.batches[1]?.map(event => (event.kind === 'Node' ? event.key : ''))
+    expect(keys?.sort()).toEqual(['b', 'c', 'd'])
   })
 
-  const served = (name: string) => join(folder, 'served', name)
+  const served = (name: string) => files.path(join('served', name))
   const fill = (path: string, zone: string) => {
-    mkdirSync(join(folder, path), { recursive: true })
-    write(join(path, 'a.yaml'), { a: zone })
+    mkdirSync(files.path(path), { recursive: true })
+    files.write(join(path, 'a.yaml'), { a: zone })
   }
 
   it.each([
@@ -209,7 +143,7 @@ describe('FileSource', () => {
       'a file that is renamed over another',
       () => fill('served', '1'),
       () => {
-        write('served/a.yaml.tmp', { a: '2' })
+        files.write('served/a.yaml.tmp', { a: '2' })
         renameSync(served('a.yaml.tmp'), served('a.yaml'))
       },
     ],
@@ -230,8 +164,8 @@ describe('FileSource', () => {
       'a change in the file that a link leads to, in another folder',
       () => {
         fill('real', '1')
-        mkdirSync(join(folder, 'served'))
-        symlinkSync(join(folder, 'real', 'a.yaml'), served('a.yaml'))
+        mkdirSync(files.path('served'))
+        symlinkSync(files.path('real/a.yaml'), served('a.yaml'))
       },
       () => fill('real', '2'),
     ],
@@ -239,203 +173,159 @@ describe('FileSource', () => {
       'a folder that is replaced',
       () => fill('served', '1'),
       () => {
-        renameSync(join(folder, 'served'), join(folder, 'old'))
+        renameSync(files.path('served'), files.path('old'))
         fill('served', '2')
       },
     ],
   ])('notices %s', async (_, prepare, change) => {
     prepare()
-    await begin(join(folder, 'served'))
+    await files.begin({ path: files.path('served') })
     await reads({ a: '1' })
     change()
     await reads({ a: '2' })
   })
 
   it('notices an editor that moves the old file away and writes a new one', async () => {
-    write('a.yaml', { a: '1' })
-    await begin()
-    await reads({ a: '1' })
-    renameSync(join(folder, 'a.yaml'), join(folder, 'a.yaml~'))
-    await rest(30)
-    write('a.yaml', { a: '2' })
+    await serving({ 'a.yaml': { a: '1' } })
+    renameSync(files.path('a.yaml'), files.path('a.yaml~'))
+    await pause(30)
+    files.write('a.yaml', { a: '2' })
     await reads({ a: '2' })
-    expect(problems).toEqual([])
+    expect(files.problems).toEqual([])
   })
 
   it('never shows half of a file that is written in pieces', async () => {
-    write('a.yaml', { a: '1', b: '1', c: '1' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    writeFileSync(join(folder, 'a.yaml'), yaml({ a: '2' }))
-    await rest(15)
-    writeFileSync(join(folder, 'a.yaml'), yaml({ a: '2', b: '2' }))
-    await rest(15)
-    writeFileSync(join(folder, 'a.yaml'), yaml({ a: '2', b: '2', c: '2' }))
+    await serving({ 'a.yaml': { a: '1', b: '1', c: '1' } })
+    files.write('a.yaml', { a: '2' })
+    await pause(15)
+    files.write('a.yaml', { a: '2', b: '2' })
+    await pause(15)
+    files.write('a.yaml', { a: '2', b: '2', c: '2' })
     await reads({ a: '2', b: '2', c: '2' })
-    expect(batches).toHaveLength(2)
+    expect(files.batches).toHaveLength(2)
   })
 
   it('reads a file that changes all the time, and once more when it rests', async () => {
-    write('a.yaml', { a: '00' })
-    await begin()
-    await until(() => synced === 1, 'synced')
+    await serving({ 'a.yaml': { a: '00' } })
     let zone = 10
     while (zone < 40 || known().a === '00') {
-      write('a.yaml', { a: String(++zone) })
-      await rest(20)
+      files.write('a.yaml', { a: String(++zone) })
+      await pause(20)
     }
     await reads({ a: String(zone) })
   })
 
   it('keeps the last good state of a broken file, says so once with its place, and says when it is read again', async () => {
-    write('a.yaml', { a: '1', b: '2' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: [1\nname: b\n')
-    await until(
-      () =>
-        said('failed', /a\.yaml:3:1: invalid YAML: .*; the last valid content stays in use \(2 objects\)/) ===
-        1,
-      'the failure',
-    )
+    await serving({ 'a.yaml': { a: '1', b: '2' } })
+    files.write('a.yaml', 'name: a\nzone: [1\nname: b\n')
+    await fails(/a\.yaml:3:1: invalid YAML: .*; the last valid content stays in use \(2 objects\)/)
     await looks(3)
-    expect(problems).toHaveLength(1)
+    expect(files.problems).toHaveLength(1)
     expect(known()).toEqual({ a: '1', b: '2' })
-    write('a.yaml', { a: '3' })
+    files.write('a.yaml', { a: '3' })
     await reads({ a: '3' })
-    expect(said('recovered', /a\.yaml/)).toBe(1)
+    expect(files.said('recovered', /a\.yaml/)).toBe(1)
   })
 
   it('says another reason anew, and the same one not', async () => {
-    write('a.yaml', { a: '1' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    writeFileSync(join(folder, 'a.yaml'), 'x: [1\n')
-    await until(() => problems.length === 1, 'first failure')
-    writeFileSync(join(folder, 'a.yaml'), 'a: 1\na: 2\n')
-    await until(() => problems.length === 2, 'second failure')
-    writeFileSync(join(folder, 'a.yaml'), 'a: 1\na: 3\n')
+    await serving({ 'a.yaml': { a: '1' } })
+    files.write('a.yaml', 'x: [1\n')
+    await until(() => files.problems.length === 1, 'first failure')
+    files.write('a.yaml', 'a: 1\na: 2\n')
+    await until(() => files.problems.length === 2, 'second failure')
+    files.write('a.yaml', 'a: 1\na: 3\n')
     await looks(3)
-    expect(problems).toHaveLength(2)
+    expect(files.problems).toHaveLength(2)
   })
 
   it('takes a truncated file for a torn one', async () => {
-    write('a.yaml', { a: '1' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    truncateSync(join(folder, 'a.yaml'))
-    await until(
-      () => said('failed', /empty; the last valid content stays in use \(1 object\)/) === 1,
-      'the failure',
-    )
+    await serving({ 'a.yaml': { a: '1' } })
+    truncateSync(files.path('a.yaml'))
+    await fails(/empty; the last valid content stays in use \(1 object\)/)
     expect(known()).toEqual({ a: '1' })
-    writeFileSync(join(folder, 'a.yaml'), '# nothing any more\n')
+    files.write('a.yaml', '# nothing any more\n')
     await reads({})
   })
 
   it('keeps the objects of a deleted file, reports that once, and reads the file again when it returns', async () => {
-    write('a.yaml', { a: '1' })
-    write('b.yaml', { b: '1' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    rmSync(join(folder, 'a.yaml'))
-    await until(
-      () => said('failed', /a\.yaml: file deleted; the last valid content stays in use/) === 1,
-      'the loss',
-    )
+    await serving({ 'a.yaml': { a: '1' }, 'b.yaml': { b: '1' } })
+    rmSync(files.path('a.yaml'))
+    await fails(/a\.yaml: file deleted; the last valid content stays in use/)
     expect(known()).toEqual({ a: '1', b: '1' })
-    write('a.yaml', { a: '2' })
+    files.write('a.yaml', { a: '2' })
     await reads({ a: '2', b: '1' })
-    expect(said('recovered', /a\.yaml/)).toBe(1)
-    expect(problems).toHaveLength(2)
+    expect(files.said('recovered', /a\.yaml/)).toBe(1)
+    expect(files.problems).toHaveLength(2)
   })
 
   it('lets a renamed file take over its objects', async () => {
-    write('a.yaml', { a: '1', b: '1' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    renameSync(join(folder, 'a.yaml'), join(folder, 'b.yaml'))
+    await serving({ 'a.yaml': { a: '1', b: '1' } })
+    renameSync(files.path('a.yaml'), files.path('b.yaml'))
     await looks(3)
-    write('b.yaml', { a: '2' })
+    files.write('b.yaml', { a: '2' })
     await reads({ a: '2' })
-    expect(said('failed', /gone/)).toBe(0)
+    expect(files.said('failed', /deleted/)).toBe(0)
   })
 
   it('keeps everything when the folder vanishes, and says so once', async () => {
-    write('a.yaml', { a: '1' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    rmSync(folder, { recursive: true })
-    await until(
-      () =>
-        said('failed', /cannot read the source files \(ENOENT\); the last valid content stays in use/) === 1,
-      'the loss',
-    )
-    await rest(600)
-    expect(problems).toHaveLength(1)
+    await serving({ 'a.yaml': { a: '1' } })
+    rmSync(files.folder, { recursive: true })
+    await fails(/cannot read the source files \(ENOENT\); the last valid content stays in use/)
+    await pause(600)
+    expect(files.problems).toHaveLength(1)
     expect(known()).toEqual({ a: '1' })
-    mkdirSync(folder)
-    write('a.yaml', { a: '2' })
+    mkdirSync(files.folder)
+    files.write('a.yaml', { a: '2' })
     await reads({ a: '2' })
   })
 
   it('is not complete while a file was never read', async () => {
-    write('a.yaml', { a: '1' })
-    writeFileSync(join(folder, 'b.yaml'), 'x: [1\n')
-    await begin()
-    await until(
-      () => said('failed', /b\.yaml.*; kprobe waits until it has read every file once$/) === 1,
-      'the failure',
-    )
-    expect(synced).toBe(0)
-    write('b.yaml', { b: '1' })
-    await until(() => synced === 1, 'synced')
+    files.write('a.yaml', { a: '1' })
+    files.write('b.yaml', 'x: [1\n')
+    await files.begin()
+    await fails(/b\.yaml.*; kprobe waits until it has read every file once$/)
+    expect(files.synced).toBe(0)
+    files.write('b.yaml', { b: '1' })
+    await synced()
     expect(known()).toEqual({ a: '1', b: '1' })
-    writeFileSync(join(folder, 'c.yaml'), 'x: [1\n')
-    await until(
-      () => said('failed', /c\.yaml.*; the whole file is ignored$/) === 1,
-      'the failure of a later file',
-    )
+    files.write('c.yaml', 'x: [1\n')
+    await fails(/c\.yaml.*; the whole file is ignored$/)
   })
 
   it('waits for a path that does not exist yet', async () => {
-    await begin(join(folder, 'later'))
-    await until(() => said('failed', /ENOENT/) === 1, 'the failure')
-    mkdirSync(join(folder, 'later'))
-    write('later/a.yaml', { a: '1' })
+    await files.begin({ path: files.path('later') })
+    await fails(/ENOENT/)
+    mkdirSync(files.path('later'))
+    files.write('later/a.yaml', { a: '1' })
     await reads({ a: '1' })
   })
 
   it('lets the first file by name win over an object that two describe, and names the loser', async () => {
-    write('b.yaml', { a: 'b' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    write('a.yaml', { a: 'a' })
+    await serving({ 'b.yaml': { a: 'b' } })
+    files.write('a.yaml', { a: 'a' })
     await reads({ a: 'a' })
-    expect(said('duplicate', /b\.yaml: Node\/a is also in a\.yaml/)).toBe(1)
-    write('a.yaml', { other: '1' })
+    expect(files.said('duplicate', /b\.yaml: Node\/a is also in a\.yaml/)).toBe(1)
+    files.write('a.yaml', { other: '1' })
     await reads({ a: 'b', other: '1' })
   })
 
   it('does not finish a large file when it is stopped', async () => {
     const filler = 'x'.repeat(300)
     const items = Array.from({ length: 60_000 }, (_, i) => ({ kind: 'Pod', name: `n${i}`, filler }))
-    writeFileSync(join(folder, 'large.json'), JSON.stringify({ kind: 'List', items }))
-    await begin()
-    await rest(60)
+    files.write('large.json', JSON.stringify({ kind: 'List', items }))
+    await files.begin()
+    await pause(60)
     const beganMs = performance.now()
-    await source?.stop()
+    await files.source?.stop()
     expect(performance.now() - beganMs).toBeLessThan(patientMs(5_000))
-    expect([batches, problems, synced]).toEqual([[], [], 0])
+    expect([files.batches, files.problems, files.synced]).toEqual([[], [], 0])
   })
 
   it('stops without another word', async () => {
-    write('a.yaml', { a: '1' })
-    await begin()
-    await until(() => synced === 1, 'synced')
-    await source?.stop()
-    write('a.yaml', { a: '2' })
-    await rest(700)
+    await serving({ 'a.yaml': { a: '1' } })
+    await files.source?.stop()
+    files.write('a.yaml', { a: '2' })
+    await pause(700)
     expect(known()).toEqual({ a: '1' })
   })
 })

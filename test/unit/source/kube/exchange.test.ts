@@ -1,16 +1,28 @@
 import { describe, expect, it } from 'vitest'
 import { WireError } from '../../../../src/base/errors.ts'
-import type { ApiBody, ApiClient } from '../../../../src/source/kube/api-client.ts'
+import { type ApiBody, type ApiClient, ApiError } from '../../../../src/source/kube/api-client.ts'
 import { Exchange } from '../../../../src/source/kube/exchange.ts'
-import { FailureError } from '../../../../src/source/kube/failure.ts'
+import { FailureError, failureOfError, failureOfStatus } from '../../../../src/source/kube/failure.ts'
+import type { ApiStatus } from '../../../../src/source/kube/wire/encodings.ts'
 import { FakeClock, settle } from '../../../support/fake-clock.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
-import { ScriptedApi, service } from '../../../support/scripted-api.ts'
+import { ScriptedApi, service, services } from '../../../support/scripted-api.ts'
 
 function exchange(clock = new FakeClock()) {
   const api = new ScriptedApi()
   const accept = 'application/vnd.kubernetes.protobuf, application/json'
   return { api, exchange: new Exchange({ client: api, clock, accept }) }
+}
+
+/** An exchange whose watches have this body. */
+function reading(body: ApiBody, clock = new FakeClock()): Exchange {
+  const contentType = 'application/json;stream=watch'
+  const client: ApiClient = {
+    server: 'test',
+    send: async () => ({ status: 200, contentType, retryAfterMs: undefined, body }),
+    close: async () => undefined,
+  }
+  return new Exchange({ client, clock, accept: 'application/json' })
 }
 
 const DROP = 'drop=metadata.managedFields'
@@ -75,10 +87,7 @@ describe('exchange', () => {
     }
     const { api, exchange: each } = exchange(new BusyClock())
     const page = each.list(opening(), () => undefined)
-    api.take().list(
-      Array.from({ length: 10_000 }, (_, index) => service(`s${index}`, 1)),
-      '9',
-    )
+    api.take().list(services(10_000), '9')
     await page
     expect(breaths).toBeGreaterThan(10)
   })
@@ -133,13 +142,7 @@ describe('exchange', () => {
         for (let count = 0; count < 5; count++) yield line
       },
     }
-    const contentType = 'application/json;stream=watch'
-    const client: ApiClient = {
-      server: 'test',
-      send: async () => ({ status: 200, contentType, retryAfterMs: undefined, body }),
-      close: async () => undefined,
-    }
-    const each = new Exchange({ client, clock, accept: 'application/json' })
+    const each = reading(body, clock)
     const aways = [4, 20, 20, 4, 4]
     for await (const _ of await each.watch(opening(), () => true)) await clock.advance(aways.shift() ?? 0)
     const again = ['hold at 24', 'resume at 44', 'hold at 44', 'resume at 48']
@@ -164,13 +167,7 @@ describe('exchange', () => {
         for (let piece = held.shift(); piece !== undefined; piece = held.shift()) yield piece
       },
     }
-    const contentType = 'application/json;stream=watch'
-    const client: ApiClient = {
-      server: 'test',
-      send: async () => ({ status: 200, contentType, retryAfterMs: undefined, body }),
-      close: async () => undefined,
-    }
-    const each = new Exchange({ client, clock: new FakeClock(), accept: 'application/json' })
+    const each = reading(body)
     const names: string[][] = []
     for await (const { events } of await each.watch(opening(), () => true)) {
       names.push(events.map(({ object }) => Object(object.metadata).name))
@@ -189,5 +186,31 @@ describe('exchange', () => {
     }
     await settle()
     expect(watch.isLeft).toBe(true)
+  })
+})
+
+function status(change: Partial<ApiStatus>): ApiStatus {
+  return { code: 0, reason: '', message: '', causes: [], retryAfterSeconds: undefined, ...change }
+}
+
+describe('failures', () => {
+  it('have a text of one line with a bound', () => {
+    const { text } = failureOfStatus(
+      403,
+      status({ reason: 'Forbidden', message: `no\nway ${'x'.repeat(999)}` }),
+    )
+    expect(text).toMatch(/^status 403 Forbidden: no\\u\{a\}way x+\.\.\.$/)
+    expect(text.length).toBe(300)
+    const plain = failureOfStatus(401, status({ reason: 'Unauthorized', message: 'Unauthorized' }))
+    expect(plain.text).toBe('status 401 Unauthorized')
+  })
+
+  it('are made of errors, with bugs of our own apart', () => {
+    const failure = failureOfStatus(404, undefined)
+    expect(failureOfError(new FailureError(failure))).toBe(failure)
+    expect(failureOfError(new ApiError('lost', 'cut')).kind).toBe('connection')
+    expect(failureOfError(new WireError('odd')).kind).toBe('broken')
+    expect(failureOfError(new TypeError('oops'))).toEqual({ kind: 'fault', text: 'oops', retryAfterMs: 0 })
+    expect(failureOfError('thrown').text).toBe('thrown')
   })
 })

@@ -1,19 +1,18 @@
 import { describe, expect, it } from 'vitest'
-import { ObjectIndex, type Version } from '../../../../src/source/kube/object-index.ts'
+import {
+  advanced,
+  compareVersions,
+  isOlder,
+  isPosition,
+  ObjectIndex,
+  type Version,
+} from '../../../../src/source/kube/object-index.ts'
 
 function v(resourceVersion: string | number, uid = 'u1'): Version {
   return { uid, resourceVersion: String(resourceVersion) }
 }
 
 describe('index of objects', () => {
-  it('A25: takes a duplicate for nothing new, and the unknown for an addition', () => {
-    const index = new ObjectIndex()
-    expect(index.put('a', v(5))).toBe('added')
-    expect(index.put('a', v(5))).toBe('same')
-    expect(index.put('a', v(6))).toBe('changed')
-    expect(index.remove('b', v(6))).toBe('unknown')
-  })
-
   it('A28: never goes back', () => {
     const index = new ObjectIndex()
     index.put('a', v('18446744073709551616'))
@@ -69,5 +68,49 @@ describe('index of objects', () => {
     expect(index.tombstone('k0')).toBeUndefined()
     expect(index.tombstone('k4999')).toEqual(v(2))
     expect(index.tombstone('k904')).toEqual(v(2))
+  })
+})
+
+describe('resource versions', () => {
+  it('A22: are ordered by length, then as text, beyond what numbers hold', () => {
+    const ordered = [
+      '1',
+      '9',
+      '10',
+      '9007199254740992',
+      '9007199254740993',
+      '18446744073709551615',
+      '18446744073709551616',
+      '340282366920938463463374607431768211455',
+      '340282366920938463463374607431768211456',
+    ]
+    for (const [index, version] of ordered.entries())
+      for (const [other, next] of ordered.entries())
+        expect(Math.sign(compareVersions(version, next) ?? Number.NaN)).toBe(Math.sign(index - other))
+  })
+
+  it('A22: have no order when one is zero, empty, padded, or not of digits', () => {
+    for (const odd of ['0', '', '01', '1a', '-1', '+1', '1.5', ' 1', '1\n', '0x1', '１'])
+      for (const [a, b] of [
+        [odd, '5'],
+        ['5', odd],
+        [odd, odd],
+      ] as const) {
+        expect(compareVersions(a, b)).toBeUndefined()
+        expect(isOlder(a, b)).toBe(false)
+      }
+  })
+
+  it('say where a watch can begin', () => {
+    expect(['', '0', '1', 'opaque'].map(isPosition)).toEqual([false, false, true, true])
+  })
+
+  it('never lead a watch back', () => {
+    expect(advanced('10', '9')).toBe('10')
+    expect(advanced('9', '10')).toBe('10')
+    expect(advanced('9', '')).toBe('9')
+    expect(advanced('9', '0')).toBe('9')
+    expect(advanced('', '7')).toBe('7')
+    expect(advanced('opaque-a', 'opaque-b')).toBe('opaque-b')
   })
 })

@@ -1,22 +1,14 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { eventually } from '../../../support/patience.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
-import { type ScriptedWatch, service, type Written } from '../../../support/scripted-api.ts'
+import { type ScriptedWatch, service, services } from '../../../support/scripted-api.ts'
 
 let rig: ReflectorRig
 
 beforeEach(() => {
   rig = new ReflectorRig()
 })
-
-afterEach(async () => {
-  await rig.reflector.stop()
-})
-
-function services(count: number, resourceVersion = 10): Written[] {
-  return Array.from({ length: count }, (_, index) => service(`s${index}`, resourceVersion))
-}
 
 /** Ends the watch so that a list follows. */
 const expire = () => rig.status(410, { reason: 'Expired' })
@@ -250,7 +242,6 @@ describe('lists', () => {
       [9, 0],
       [12, 6],
     ] as const) {
-      await rig.reflector.stop()
       rig = new ReflectorRig()
       await expired(services(before), 100)
       await rig.list(services(after), '200')

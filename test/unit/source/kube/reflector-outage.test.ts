@@ -1,14 +1,10 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 import { type Asked, type ScriptedWatch, service } from '../../../support/scripted-api.ts'
 
 let rig: ReflectorRig
-
-afterEach(async () => {
-  await rig.reflector.stop()
-})
 
 /** A server that fails in this way, told from one that answers by `up`. */
 async function failing(fail: (asked: Asked) => void) {
@@ -50,7 +46,6 @@ describe('outages', () => {
       asked => asked.watch().error(500, { reason: 'InternalError' }),
     ]
     for (const fail of failures) {
-      await rig?.reflector.stop()
       let version = 100
       await failing(asked => {
         if (asked.form === 'list') asked.list([service('a', version)], String(version++))
@@ -153,7 +148,6 @@ describe('outages', () => {
 
   it('A11, A13, F12: storms of errors without a header are met with the delays of the back-off', async () => {
     for (const code of [429, 500, 502, 503, 504]) {
-      await rig?.reflector.stop()
       rig = new ReflectorRig()
       const times: number[] = []
       rig.api.answer('services', asked => {
@@ -184,7 +178,6 @@ describe('outages', () => {
       asked => asked.body('<html>', 'text/html'),
     ]
     for (const fail of failures) {
-      await rig?.reflector.stop()
       const { up } = await failing(fail)
       await rig.clock.advance(600_000)
       expect(rig.state).toEqual(['a=10.0.0.1'])
@@ -202,7 +195,8 @@ describe('outages', () => {
     await settle()
     expect(rig.listed).toBe(1)
     expect(rig.reflector.isAbsent).toBe(true)
-    expect(rig.troubles.map(trouble => trouble?.scope)).toEqual(['absent'])
+    const text = 'API not served; continuing without it (status 404 NotFound: no such page)'
+    expect(rig.troubles).toEqual([{ scope: 'absent', text }])
     await rig.clock.advance(230_000)
     expect(rig.api.asked.length).toBe(1)
     await rig.clock.advance(130_000)

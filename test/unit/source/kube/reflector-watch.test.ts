@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig, type RigOptions } from '../../../support/reflector-rig.ts'
 import { type ScriptedWatch, service, slice, type Written } from '../../../support/scripted-api.ts'
@@ -9,10 +9,6 @@ beforeEach(() => {
   rig = new ReflectorRig()
 })
 let watch: ScriptedWatch
-
-afterEach(async () => {
-  await rig.reflector.stop()
-})
 
 async function begin(objects: readonly Written[] = [service('a', 5)], options?: RigOptions): Promise<void> {
   rig = new ReflectorRig(options)
@@ -38,7 +34,6 @@ describe('watches', () => {
 
   it('A3, I-33, F08: 410 in the stream does the same, at the first byte and after a thousand events', async () => {
     for (const events of [0, 1_000]) {
-      await rig?.reflector.stop()
       await begin()
       for (let each = 1; each <= events; each++) watch.modified(service('a', 100 + each))
       await settle(watch.error(410, { reason: 'Gone' }))
@@ -86,7 +81,6 @@ describe('watches', () => {
       [0.5, '450'],
       [0.9999, '599'],
     ] as const) {
-      await rig?.reflector.stop()
       await begin([], { random: () => random })
       const query = rig.api.asked.at(-1)?.query
       expect(query?.get('timeoutSeconds')).toBe(seconds)
@@ -103,7 +97,6 @@ describe('watches', () => {
 
   it('A9, F06: a watch may end after any event, cleanly or not, and nothing is lost', async () => {
     for (const cut of [false, true]) {
-      await rig?.reflector.stop()
       await begin([])
       for (let each = 1; each <= 30; each++) {
         watch.added(service(`s${each}`, 100 + each))
@@ -175,7 +168,6 @@ describe('watches', () => {
       '{}\n',
     ]
     for (const bytes of odd) {
-      await rig?.reflector.stop()
       await begin()
       await settle(watch.modified(service('a', 110, { ip: '10.0.0.2' })))
       await settle(watch.raw(bytes))

@@ -1,7 +1,7 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
-import { service, type Written } from '../../../support/scripted-api.ts'
+import { service, services } from '../../../support/scripted-api.ts'
 import { listBody, PROTOBUF } from './wire/bodies.ts'
 
 let rig: ReflectorRig
@@ -9,12 +9,6 @@ let rig: ReflectorRig
 beforeEach(() => {
   rig = new ReflectorRig()
 })
-
-afterEach(() => rig.reflector.stop())
-
-function services(count: number): Written[] {
-  return Array.from({ length: count }, (_, index) => service(`s${index}`, 10))
-}
 
 const LIST = { kind: 'ServiceList', apiVersion: 'v1', metadata: { resourceVersion: '200' } }
 /** What a list of twelve Services becomes in these answers. */

@@ -5,7 +5,7 @@ import { failureOf, get, getText, type Handler, loopback, textOf } from './loopb
 const rig = loopback()
 
 async function answeredBy(handler: Handler, protocol: 'h2' | 'http/1.1' = 'h2') {
-  return rig().openTo(await rig().serve({ protocol, handler }))
+  return (await rig().opened(protocol, handler)).client
 }
 
 function serving(body: Buffer, encoding = 'gzip') {
@@ -147,18 +147,15 @@ describe('F24: a compressed response', () => {
   })
 
   it.each(['h2', 'http/1.1'] as const)('cut between two members is lost, over %s', async protocol => {
-    const server = await rig().serve({
-      protocol,
-      handler: (_, response) => {
-        response.writeHead(200, { 'content-encoding': 'gzip' })
-        response.write(gzipSync('one'), () => {
-          setImmediate(() => {
-            for (const socket of server.connections) socket.destroy()
-          })
+    const { client, server } = await rig().opened(protocol, (_, response) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' })
+      response.write(gzipSync('one'), () => {
+        setImmediate(() => {
+          for (const socket of server.connections) socket.destroy()
         })
-      },
+      })
     })
-    expect(await failureOf(getText(await rig().openTo(server), '/'))).toMatchObject({ kind: 'lost' })
+    expect(await failureOf(getText(client, '/'))).toMatchObject({ kind: 'lost' })
   })
 
   it('in another way than gzip is refused by name', async () => {

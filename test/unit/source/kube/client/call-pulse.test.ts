@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Pulse } from '../../../../../src/source/kube/client/answer.ts'
+import { Pulse, parseRetryAfter } from '../../../../../src/source/kube/client/answer.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
 
 function pulse(answers: boolean) {
@@ -79,4 +79,16 @@ describe('A15: dead-peer detection', () => {
     expect(seen.deaths).toBe(0)
     expect(clock.pending).toBe(0)
   })
+})
+
+it.each([
+  ['7', 7000],
+  ['0', 0],
+  ['99999999999999999999', 300_000],
+  ['Sat, 21 Nov 2026 12:00:30 GMT', undefined],
+  ['-5', undefined],
+  ['', undefined],
+  [undefined, undefined],
+])('A13: Retry-After %j means %j milliseconds', (header, ms) => {
+  expect(parseRetryAfter(header)).toBe(ms)
 })

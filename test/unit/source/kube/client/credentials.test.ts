@@ -28,18 +28,16 @@ async function open(user: object, more: Partial<CredentialsOptions> & { readonly
   return { clock, credentials, authorization }
 }
 
-/** A credential plugin: a shell script that counts its runs and prints this. */
-async function plugin(
-  output: string,
-  before = '',
-): Promise<{ command: string; runs: () => Promise<number> }> {
+/** Credentials of a plugin: a shell script that counts its runs and prints this. */
+async function plugin(output: string, before = '', more: object = {}) {
   const log = await rig().file('runs', '')
   const command = await rig().file(
     'plugin',
     `#!/bin/sh\necho x >> ${log}\n${before}\ncat <<'EOF'\n${output}\nEOF\n`,
   )
   await chmod(command, 0o700)
-  return { command, runs: async () => (await readFile(log, 'utf8')).length / 2 }
+  const runs = async () => (await readFile(log, 'utf8')).length / 2
+  return { command, runs, ...(await open({ exec: { apiVersion: 'v1', command, ...more } })) }
 }
 
 function credential(status: object): string {
@@ -199,8 +197,7 @@ describe('a client certificate', () => {
 describe('a credential plugin', () => {
   it('is run once while what it gave is good, and again when that has expired', async () => {
     const expirationTimestamp = new Date(600_000).toISOString()
-    const { command, runs } = await plugin(credential({ token: CANARY, expirationTimestamp }))
-    const { clock, authorization } = await open({ exec: { apiVersion: 'v1', command } })
+    const { clock, authorization, runs } = await plugin(credential({ token: CANARY, expirationTimestamp }))
     expect(await Promise.all([authorization(), authorization()])).toEqual([
       `Bearer ${CANARY}`,
       `Bearer ${CANARY}`,
@@ -214,8 +211,7 @@ describe('a credential plugin', () => {
   })
 
   it('that names no end is run again when its token was refused', async () => {
-    const { command, runs } = await plugin(credential({ token: CANARY }))
-    const { clock, credentials } = await open({ exec: { apiVersion: 'v1', command } })
+    const { clock, credentials, runs } = await plugin(credential({ token: CANARY }))
     const pass = await credentials.pass()
     await clock.advance(86_400_000)
     await credentials.pass()
@@ -227,19 +223,16 @@ describe('a credential plugin', () => {
 
   it('gets its arguments and environment, and the cluster when it requests it', async () => {
     const seen = `${await rig().folder()}/seen`
-    const { command } = await plugin(
+    const { authorization } = await plugin(
       credential({ token: 't' }),
       `echo "$1 $2 $COLOUR $HOME" > ${seen}; echo "$KUBERNETES_EXEC_INFO" >> ${seen}; read line; echo "[$line]" >> ${seen}`,
-    )
-    const { authorization } = await open({
-      exec: {
+      {
         apiVersion: 'client.authentication.k8s.io/v1',
-        command,
         args: ['get', 'token'],
         env: [{ name: 'COLOUR', value: 'red' }],
         provideClusterInfo: true,
       },
-    })
+    )
     await authorization()
     const [first, info, input] = (await readFile(seen, 'utf8')).split('\n')
     expect(first).toBe(`get token red ${process.env.HOME ?? ''}`)
@@ -253,8 +246,9 @@ describe('a credential plugin', () => {
 
   it('may give a certificate', async () => {
     const { certPem, keyPem } = createAuthority().issue()
-    const { command } = await plugin(credential({ clientCertificateData: certPem, clientKeyData: keyPem }))
-    const { credentials } = await open({ exec: { apiVersion: 'v1', command } })
+    const { credentials } = await plugin(
+      credential({ clientCertificateData: certPem, clientKeyData: keyPem }),
+    )
     const pass = await credentials.pass()
     expect(pass.headers.authorization).toBeUndefined()
     expect(pass.identity).not.toBe('')
@@ -268,8 +262,7 @@ describe('a credential plugin', () => {
     ['', `echo "no such account: ${CANARY}" >&2; exit 3`, 'failed: no such account: …'],
     ['', 'exit 3', 'failed or was killed, without output on standard error'],
   ])('that fails is named, and what it prints is not repeated (%#)', async (output, before, words) => {
-    const { command } = await plugin(output, before)
-    const { authorization } = await open({ exec: { apiVersion: 'v1', command, args: [CANARY] } })
+    const { authorization, command } = await plugin(output, before, { args: [CANARY] })
     const error = await failureOf(authorization())
     expect(error).toMatchObject({ kind: 'credentials' })
     expect(error.message).toContain(`user "me": ${command} ${words}`)

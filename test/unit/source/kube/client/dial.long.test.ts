@@ -2,10 +2,11 @@ import { readdir } from 'node:fs/promises'
 import { constants } from 'node:http2'
 import type { LookupFunction } from 'node:net'
 import { describe, expect, it } from 'vitest'
+import type { ClientOptions } from '../../../../../src/source/kube/client/http-client.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
 import { eventually } from '../../../../support/patience.ts'
 import { createAuthority } from '../../../../support/tls.ts'
-import { FRAME, frame, u32 } from './frames.ts'
+import { goaway, NO_SETTINGS } from './frames.ts'
 import {
   CANARY,
   clusterOf,
@@ -89,20 +90,6 @@ describe('F15 A32: a server', () => {
     const client = await rig().open({ kubeconfig: await rig().kubeconfig(cluster) })
     expect(await getText(client, '/')).toBe('ok')
     expect(rig().warnings[0]).toContain('insecure-skip-tls-verify is set: any server can impersonate')
-  })
-
-  it('whose authority has been replaced is known again at the next connection', async () => {
-    const [old, young] = [createAuthority(), createAuthority()]
-    const first = await rig().serve({ protocol: 'h2', handler: ok, authority: old })
-    const path = await rig().file('ca.pem', old.caPem)
-    const cluster = { server: first.url, 'certificate-authority': path }
-    const client = await rig().open({ kubeconfig: await rig().kubeconfig(cluster) })
-    expect(await getText(client, '/')).toBe('ok')
-    await first.close()
-    await rig().serve({ protocol: 'h2', handler: ok, authority: young, port: first.port })
-    expect(await failureBeyondLoss(client)).toMatchObject({ kind: 'tls' })
-    await rig().file('ca.pem', young.caPem)
-    expect(await getText(client, '/')).toBe('ok')
   })
 
   it('without TLS is distinguished from an absent one', async () => {
@@ -275,26 +262,31 @@ describe('a connection', () => {
   })
 
   it('that gets GOAWAY in one piece with the SETTINGS of HTTP/2 is lost', async () => {
-    const both = Buffer.concat([
-      frame(FRAME.settings, {}),
-      frame(FRAME.goaway, { payload: u32(0, constants.NGHTTP2_ENHANCE_YOUR_CALM) }),
-    ])
+    const both = Buffer.concat([NO_SETTINGS, goaway(0, constants.NGHTTP2_ENHANCE_YOUR_CALM)])
     const { port } = await rig().listen(socket => socket.on('error', () => undefined).write(both))
     const { socket, failure } = await openingAt(port, both.length)
     expect(await failure).toMatchObject({ kind: 'lost' })
     await until(() => socket.closed)
   })
 
+  /** Options of a client whose attempts to connect are heard of. */
+  function heardBy(heard: {
+    readonly connected?: () => Promise<void>
+    readonly failed?: () => Promise<void>
+  }): Partial<ClientOptions> {
+    const nothing = async () => undefined
+    const attempt = { localPort: undefined, connected: nothing, failed: nothing, ...heard }
+    return { dials: { reaching: () => undefined, dialling: async () => attempt } }
+  }
+
   it('that allows no stream is closed, and counts as failed alone', async () => {
     const server = await rig().serve({ protocol: 'h2', maxConcurrentStreams: 0, handler: ok })
     const heard: string[] = []
-    const attempt = {
-      localPort: undefined,
+    const attempts = heardBy({
       connected: async () => void heard.push('connected'),
       failed: async () => void heard.push('failed'),
-    }
-    const dials = { reaching: () => undefined, dialling: async () => attempt }
-    const client = await rig().openTo(server, { dials })
+    })
+    const client = await rig().openTo(server, attempts)
     expect(await failureOf(getText(client, '/'))).toMatchObject({ kind: 'lost' })
     expect(server.accepted).toBe(1)
     await until(() => server.connections.size === 0, 'the end of the connection')
@@ -305,18 +297,13 @@ describe('a connection', () => {
     'sends nothing of a request that was given up (%s)',
     async protocol => {
       const asked: string[] = []
-      const server = await rig().serve({
-        protocol,
-        handler: (request, response) => {
-          asked.push(request.url ?? '')
-          response.end('ok')
-        },
-      })
+      const noting: Handler = (request, response) => {
+        asked.push(request.url ?? '')
+        response.end('ok')
+      }
       const controller = new AbortController()
-      const connected = async () => controller.abort()
-      const attempt = { localPort: undefined, connected, failed: async () => undefined }
-      const dials = { reaching: () => undefined, dialling: async () => attempt }
-      const client = await rig().openTo(server, { dials })
+      const attempts = heardBy({ connected: async () => controller.abort() })
+      const { client, server } = await rig().opened(protocol, noting, attempts)
       const { signal } = controller
       expect(await failureOf(client.send(get('/given-up', { signal })))).toMatchObject({ kind: 'aborted' })
       expect(await getText(client, '/next')).toBe('ok')
@@ -327,15 +314,12 @@ describe('a connection', () => {
   )
 
   it.each(['h2', 'http/1.1'] as const)('that is reset before it is used is lost (%s)', async protocol => {
-    const server = await rig().serve({ protocol, handler: (_, response) => response.end('x') })
     const connected = async () => {
       await pause(20)
       for (const socket of server.connections) socket.resetAndDestroy()
       await pause(20)
     }
-    const attempt = { localPort: undefined, connected, failed: async () => undefined }
-    const dials = { reaching: () => undefined, dialling: async () => attempt }
-    const client = await rig().openTo(server, { dials })
+    const { client, server } = await rig().opened(protocol, ok, heardBy({ connected }))
     expect(await failureOf(getText(client, '/'))).toMatchObject({ kind: 'lost' })
   })
 

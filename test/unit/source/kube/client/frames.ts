@@ -1,43 +1,36 @@
 import type { Socket } from 'node:net'
+import { DATA, END_HEADERS, frame, HEADERS, SETTINGS } from '../../../../support/api/grpc-peer.ts'
 
-/** Frames of HTTP/2 (RFC 9113, 4.1 and 6) for servers that misbehave as Node's own never would. */
-export const FRAME = { data: 0, headers: 1, reset: 3, settings: 4, ping: 6, goaway: 7 } as const
+/* Frames of HTTP/2 (RFC 9113, 4.1 and 6) for servers that misbehave as Node's own never would. */
+
+export const RST_STREAM = 3
+const GOAWAY = 7
 export const END_STREAM = 1
-export const END_HEADERS = 4
 /** `:status: 200` in HPACK's static table. */
-export const STATUS_200 = Buffer.from([0x88])
+const STATUS_200 = Buffer.from([0x88])
+export const NO_SETTINGS = frame(SETTINGS, 0, 0, Buffer.alloc(0))
 
-export function frame(
-  type: number,
-  { flags = 0, stream = 0, payload = Buffer.alloc(0) }: { flags?: number; stream?: number; payload?: Buffer },
-): Buffer {
-  const head = Buffer.alloc(9)
-  head.writeUIntBE(payload.length, 0, 3)
-  head[3] = type
-  head[4] = flags
-  head.writeUInt32BE(stream, 5)
-  return Buffer.concat([head, payload])
+export function goaway(lastStream: number, code: number): Buffer {
+  return frame(GOAWAY, 0, 0, Buffer.concat([u32(lastStream), u32(code)]))
 }
 
-export function u32(...values: readonly number[]): Buffer {
-  const bytes = Buffer.alloc(4 * values.length)
-  values.forEach((value, index) => {
-    bytes.writeUInt32BE(value, 4 * index)
-  })
+export function u32(value: number): Buffer {
+  const bytes = Buffer.alloc(4)
+  bytes.writeUInt32BE(value)
   return bytes
 }
 
-/** Answers the first request with this head and `hello`, without an end. */
-export function helloOnRequest(socket: Socket, head: Buffer, then: () => void): void {
+/** Answers the first request with status 200 and `hello`, without an end. */
+export function helloOnRequest(socket: Socket, then: () => void): void {
   let asked = false
-  socket.write(frame(FRAME.settings, {}))
+  socket.write(NO_SETTINGS)
   socket.on('error', () => undefined)
   socket.on('data', () => {
     if (asked) return
     asked = true
     setTimeout(() => {
-      socket.write(frame(FRAME.headers, { flags: END_HEADERS, stream: 1, payload: head }))
-      socket.write(frame(FRAME.data, { stream: 1, payload: Buffer.from('hello') }))
+      socket.write(frame(HEADERS, END_HEADERS, 1, STATUS_200))
+      socket.write(frame(DATA, 0, 1, Buffer.from('hello')))
       setTimeout(then, 20)
     }, 20)
   })

@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http'
-import { constants, type Http2Session, type ServerHttp2Stream } from 'node:http2'
+import { constants, type Http2Session } from 'node:http2'
 import { connect, type Socket } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../../src/base/clock.ts'
@@ -7,15 +7,16 @@ import type { ApiResponse } from '../../../../../src/source/kube/api-client.ts'
 import type { HttpConnection } from '../../../../../src/source/kube/client/answer.ts'
 import { Call } from '../../../../../src/source/kube/client/call.ts'
 import { openHttp2 } from '../../../../../src/source/kube/client/http2-connection.ts'
+import { DATA, frame } from '../../../../support/api/grpc-peer.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
-import { END_STREAM, FRAME, frame, helloOnRequest, STATUS_200, u32 } from './frames.ts'
-import { clusterOf, failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
+import { END_STREAM, goaway, helloOnRequest, RST_STREAM, u32 } from './frames.ts'
+import { failureOf, get, getText, type Handler, loopback, pause, textOf, until } from './loopback.ts'
 
 const rig = loopback()
 
 /** What a request over a connection to a server of bytes comes to: the text, or the error. */
 async function outcome(end: (socket: Socket) => void): Promise<string> {
-  const { port } = await rig().listen(socket => helloOnRequest(socket, STATUS_200, () => end(socket)))
+  const { port } = await rig().listen(socket => helloOnRequest(socket, () => end(socket)))
   const socket = connect(port, '127.0.0.1')
   await new Promise(resolve => socket.once('connect', resolve))
   const connection = await openHttp2({
@@ -56,7 +57,7 @@ async function ask(connection: HttpConnection) {
 
 describe('A16 F27: a stream', () => {
   it('ends with END_STREAM', async () => {
-    const end = frame(FRAME.data, { flags: END_STREAM, stream: 1 })
+    const end = frame(DATA, END_STREAM, 1, Buffer.alloc(0))
     expect(await outcome(socket => socket.write(end))).toBe('hello')
   })
 
@@ -66,7 +67,7 @@ describe('A16 F27: a stream', () => {
     ['REFUSED_STREAM', 7],
     ['ENHANCE_YOUR_CALM', 11],
   ])('is lost when it is reset with %s', async (_, code) => {
-    const reset = frame(FRAME.reset, { stream: 1, payload: u32(code) })
+    const reset = frame(RST_STREAM, 0, 1, u32(code))
     expect(await outcome(socket => socket.write(reset))).toBe('lost')
   })
 
@@ -77,24 +78,17 @@ describe('A16 F27: a stream', () => {
   })
 
   it('is lost when GOAWAY says that the server never saw it, or names an error', async () => {
-    const unseen = frame(FRAME.goaway, { payload: u32(0, 0) })
-    expect(await outcome(socket => socket.write(unseen))).toBe('lost')
-    const failed = frame(FRAME.goaway, { payload: u32(1, 2) })
-    expect(await outcome(socket => socket.write(failed))).toBe('lost')
+    expect(await outcome(socket => socket.write(goaway(0, 0)))).toBe('lost')
+    expect(await outcome(socket => socket.write(goaway(1, 2)))).toBe('lost')
   })
 })
 
 describe('F27: a connection', () => {
   it('A16: is left to its streams after GOAWAY; new ones go over another', async () => {
-    const streams: ServerHttp2Stream[] = []
-    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.end('next') })
-    server.http2?.removeAllListeners('request')
-    server.http2?.on('stream', stream => {
-      streams.push(stream)
+    const { client, server, streams } = await rig().openedStreams(stream => {
       stream.respond({ ':status': 200 })
       stream.write('hello ')
     })
-    const client = await rig().openTo(server)
     const watch = await client.send(get('/watch', { longLived: true }))
     streams[0]?.session?.goaway()
     let second: ApiResponse | undefined
@@ -116,18 +110,14 @@ describe('F27: a connection', () => {
 
   it('leaves what arrives in the kernel while it is held, for a second at most', async () => {
     let watched: ServerResponse | undefined
-    const server = await rig().serve({
-      protocol: 'h2',
-      handler(request, response) {
-        if (request.url !== '/watch') response.end('other')
-        else {
-          watched = response
-          response.write('hello')
-        }
-      },
-    })
     const clock = new FakeClock()
-    const [client, other] = [await rig().openTo(server, { clock }), await rig().openTo(server)]
+    const answer: Handler = (request, response) => {
+      if (request.url !== '/watch') return void response.end('other')
+      watched = response
+      response.write('hello')
+    }
+    const { client, server } = await rig().opened('h2', answer, { clock })
+    const other = await rig().openTo(server)
     const { body } = await client.send(get('/watch', { longLived: true }))
     const arrived: string[] = []
     const read = () => arrived.join('')
@@ -176,16 +166,10 @@ describe('F27: a connection', () => {
     ['REFUSED_STREAM', constants.NGHTTP2_REFUSED_STREAM],
     ['ENHANCE_YOUR_CALM', constants.NGHTTP2_ENHANCE_YOUR_CALM],
   ])('is left to its streams once it turns one down with %s', async (name, code) => {
-    const server = await rig().serve({ protocol: 'h2', handler: () => undefined })
-    server.http2?.removeAllListeners('request')
-    const streams: ServerHttp2Stream[] = []
-    server.http2?.on('stream', stream => {
-      stream.on('error', () => undefined)
-      streams.push(stream)
-      if (streams.length === 2) stream.close(code)
+    const { client, server, streams } = await rig().openedStreams((stream, count) => {
+      if (count === 2) stream.close(code)
       else stream.respond({ ':status': 200 })
     })
-    const client = await rig().openTo(server)
     const watch = await client.send(get('/watch', { longLived: true }))
     // What was refused was not looked at, and is sent once more.
     const isUnseen = name === 'REFUSED_STREAM'
@@ -198,13 +182,9 @@ describe('F27: a connection', () => {
   })
 
   it('that turns every request down is asked twice for each', async () => {
-    const server = await rig().serve({ protocol: 'h2', handler: () => undefined })
-    server.http2?.removeAllListeners('request')
-    server.http2?.on('stream', stream => {
-      stream.on('error', () => undefined)
-      stream.close(constants.NGHTTP2_REFUSED_STREAM)
-    })
-    const client = await rig().openTo(server)
+    const { client, server } = await rig().openedStreams(stream =>
+      stream.close(constants.NGHTTP2_REFUSED_STREAM),
+    )
     const failure = await failureOf(client.send(get('/')))
     expect(failure).toMatchObject({ kind: 'lost' })
     expect(failure.message).toContain('the server rejected the request unprocessed')
@@ -212,16 +192,10 @@ describe('F27: a connection', () => {
   })
 
   it('loses nothing but the stream that is reset', async () => {
-    const server = await rig().serve({ protocol: 'h2', handler: () => undefined })
-    server.http2?.removeAllListeners('request')
-    const streams: ServerHttp2Stream[] = []
-    server.http2?.on('stream', stream => {
-      stream.on('error', () => undefined)
-      streams.push(stream)
+    const { client, server, streams } = await rig().openedStreams(stream => {
       stream.respond({ ':status': 200 })
       stream.write('hello')
     })
-    const client = await rig().openTo(server)
     const [first, second] = [await client.send(get('/1')), await client.send(get('/2'))]
     streams[0]?.destroy(new Error('reset'))
     expect(await failureOf(textOf(first))).toMatchObject({ kind: 'lost' })
@@ -230,40 +204,45 @@ describe('F27: a connection', () => {
     expect(server.accepted).toBe(1)
   })
 
-  it('F03 A15: is dropped with all its streams when a PING stays unanswered, and made anew', async () => {
-    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.write('x') })
-    const link = await rig().link(server.port)
+  const writing: Handler = (_, response) => response.write('x')
+
+  /** A client whose server can be frozen. */
+  async function linked() {
+    const server = await rig().serve({ protocol: 'h2', handler: writing })
+    const { port, freeze } = await rig().link(server.port)
     const clock = new FakeClock()
-    const cluster = clusterOf({ ...server, url: `https://127.0.0.1:${link.port}` })
-    const client = await rig().open({ clock, kubeconfig: await rig().kubeconfig(cluster) })
+    const client = await rig().openTo({ ...server, url: `https://127.0.0.1:${port}` }, { clock })
+    return { client, clock, freeze }
+  }
+
+  it('F03 A15: is dropped with all its streams when a PING stays unanswered, and made anew', async () => {
+    const { client, clock, freeze } = await linked()
     const watches = [
       await client.send(get('/1', { longLived: true })),
       await client.send(get('/2', { longLived: true })),
     ]
     const failures = watches.map(watch => failureOf(textOf(watch)))
     await pause(20)
-    link.freeze(true)
+    freeze(true)
     await clock.advance(45_000)
     for (const failure of failures) {
       expect(await failure).toMatchObject({ kind: 'silent' })
       expect((await failure).message).toContain('did not answer a PING within 15 s')
     }
-    link.freeze(false)
+    freeze(false)
     expect((await client.send(get('/3', { longLived: true }))).status).toBe(200)
   })
 
   it('A15: lives for as long as PINGs are answered, with nothing else to be read', async () => {
     let pings = 0
     const sessions: Http2Session[] = []
-    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.write('x') })
+    const clock = new FakeClock()
+    const { client, server } = await rig().opened('h2', writing, { clock })
     server.http2?.on('session', session => {
       sessions.push(session)
       session.on('ping', () => pings++)
     })
-    const clock = new FakeClock()
-    const client = await rig().openTo(server, { clock })
     const watch = await client.send(get('/', { longLived: true }))
-    const controller = new AbortController()
     const failure = failureOf(textOf(watch))
     for (let round = 1; round <= 5; round++) {
       await clock.advance(30_000)
@@ -271,22 +250,17 @@ describe('F27: a connection', () => {
       // Whatever the server sent before this response has arrived before it.
       await client.send(get('/after', { longLived: true }))
     }
-    controller.abort()
     await client.close()
     expect(await failure).toMatchObject({ kind: 'aborted' })
     expect(sessions.length).toBe(1)
   })
 
   it('F04: a silent server is asked by PING as soon as a request got no answer', async () => {
-    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.write('x') })
-    const link = await rig().link(server.port)
-    const clock = new FakeClock()
-    const cluster = clusterOf({ ...server, url: `https://127.0.0.1:${link.port}` })
-    const client = await rig().open({ clock, kubeconfig: await rig().kubeconfig(cluster) })
+    const { client, clock, freeze } = await linked()
     const watch = await client.send(get('/watch', { longLived: true }))
     const watching = failureOf(textOf(watch))
     await pause(20)
-    link.freeze(true)
+    freeze(true)
     const listing = failureOf(client.send(get('/list', { idleMs: 5000 })))
     await pause(20)
     await clock.advance(5000)

@@ -1,18 +1,13 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer as createPlainServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { createSecureServer, type Http2SecureServer } from 'node:http2'
+import { createSecureServer, type Http2SecureServer, type ServerHttp2Stream } from 'node:http2'
 import { createServer as createHttpsServer } from 'node:https'
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach } from 'vitest'
-import { type Clock, systemClock } from '../../../../../src/base/clock.ts'
-import {
-  type ApiClient,
-  ApiError,
-  type ApiRequest,
-  type ApiResponse,
-} from '../../../../../src/source/kube/api-client.ts'
+import { systemClock } from '../../../../../src/base/clock.ts'
+import type { ApiClient, ApiRequest, ApiResponse } from '../../../../../src/source/kube/api-client.ts'
 import { type ClientOptions, openApiClient } from '../../../../../src/source/kube/client/http-client.ts'
 import { eventually, Patience } from '../../../../support/patience.ts'
 import { type Authority, createAuthority, type KeyPair } from '../../../../support/tls.ts'
@@ -70,32 +65,25 @@ export class Loopback {
   }
 
   /** Passes bytes to a server, and stops doing so when told: nothing is closed, nothing arrives. */
-  async link(port: number): Promise<Link> {
-    const state = { frozen: false, ends: new Set<Socket>() }
+  async link(port: number) {
+    let frozen = false
     const { port: entry } = await this.listen(near => {
       const far = connect(port, '127.0.0.1')
       for (const [from, to] of [
         [near, far],
         [far, near],
       ] as const) {
-        state.ends.add(from)
         from.on('error', () => to.destroy())
-        from.on('close', () => {
-          state.ends.delete(from)
-          to.destroy()
-        })
+        from.on('close', () => to.destroy())
         from.on('data', piece => {
-          if (!state.frozen) to.write(piece)
+          if (!frozen) to.write(piece)
         })
       }
     })
     return {
       port: entry,
-      freeze: frozen => {
-        state.frozen = frozen
-      },
-      cut: () => {
-        for (const end of state.ends) end.destroy()
+      freeze: (isFrozen: boolean): void => {
+        frozen = isFrozen
       },
     }
   }
@@ -144,24 +132,37 @@ export class Loopback {
     return client
   }
 
-  /** A client of a server, with its authority and a token. */
+  /** A client of a server, with its authority and a token or this user. */
   async openTo(
     server: { readonly url: string; readonly caPem: string },
     options: Partial<ClientOptions> = {},
+    user?: object,
   ): Promise<ApiClient> {
-    return this.open({ kubeconfig: await this.kubeconfig(clusterOf(server)), ...options })
+    return this.open({ kubeconfig: await this.kubeconfig(clusterOf(server), user), ...options })
+  }
+
+  /** A server that answers so, and a client of it. */
+  async opened(protocol: ServerOptions['protocol'], handler: Handler, options?: Partial<ClientOptions>) {
+    const server = await this.serve({ protocol, handler })
+    return { server, client: await this.openTo(server, options) }
+  }
+
+  /** An HTTP/2 server that leaves each stream to `run`, and a client of it. */
+  async openedStreams(run: (stream: ServerHttp2Stream, count: number) => unknown) {
+    const streams: ServerHttp2Stream[] = []
+    const { server, client } = await this.opened('h2', () => undefined)
+    server.http2?.removeAllListeners('request')
+    server.http2?.on('stream', stream => {
+      stream.on('error', () => undefined)
+      run(stream, streams.push(stream))
+    })
+    return { server, client, streams }
   }
 
   /** Clients first: a server waits for them. */
   async clear(): Promise<void> {
     for (const end of this.#endings.splice(0).reverse()) await end()
   }
-}
-
-export interface Link {
-  readonly port: number
-  freeze(frozen: boolean): void
-  cut(): void
 }
 
 export function loopback(): () => Loopback {
@@ -228,26 +229,8 @@ export async function failureBeyondLoss(client: ApiClient): Promise<Error & { re
   throw new Error('requests are lost without end')
 }
 
-/** The first whole answer, however many requests are lost before the client has noticed that its connection is gone. */
-export async function textBeyondLoss(client: ApiClient, path: string): Promise<string> {
-  for (const patience = new Patience(); !patience.isOver; ) {
-    try {
-      return await getText(client, path)
-    } catch (error) {
-      if (!(error instanceof ApiError) || error.kind !== 'lost') throw error
-      await pause(5)
-    }
-  }
-  throw new Error('requests are lost without end')
-}
-
 export function pause(ms: number): Promise<void> {
   return new Promise(resolve => setTimeout(resolve, ms))
-}
-
-/** Real time until a timer is armed that is due in `ms` or more, so that a fake clock has something to move. */
-export async function armed(clock: { readonly pending: number } & Clock, timers = 1): Promise<void> {
-  await until(() => clock.pending >= timers, 'a timer')
 }
 
 function makeServer(

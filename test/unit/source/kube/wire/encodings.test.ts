@@ -3,9 +3,17 @@ import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { WireError } from '../../../../../src/base/errors.ts'
 import { parseObject } from '../../../../../src/model/parse.ts'
-import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/encodings.ts'
+import {
+  acceptFor,
+  createListReader,
+  createWatchReader,
+  readStatus,
+  statusOf,
+  withoutManagedFields,
+} from '../../../../../src/source/kube/wire/encodings.ts'
+import { encodeObject, encodeStatus } from '../../../../support/apiserver/encode-protobuf.ts'
 import { API_OBJECTS, cuts, KINDS, pieces } from './api-arbitraries.ts'
-import { eventBytes, listBody, readList, readWatch, TYPES } from './bodies.ts'
+import { eventBytes, JSON_TYPE, listBody, PROTOBUF, readList, readWatch, TYPES } from './bodies.ts'
 
 describe.each(KINDS)('an object of kind %s', kind => {
   const objects = fc.array(API_OBJECTS[kind], { minLength: 1, maxLength: 5 })
@@ -76,5 +84,88 @@ describe('a body of another type', () => {
     for (const type of ['application/json; charset=utf-8', 'Application/JSON;stream=watch'])
       expect(readWatch(type, [Buffer.from('{"type":"ADDED","object":{}}\n')])).toHaveLength(1)
     expect(readWatch('application/vnd.kubernetes.protobuf;stream=watch', [])).toEqual([])
+  })
+})
+
+describe('acceptFor', () => {
+  it('asks for the configured type, and for JSON from servers that have nothing else', () => {
+    expect(acceptFor('application/vnd.kubernetes.protobuf')).toBe(
+      'application/vnd.kubernetes.protobuf, application/json',
+    )
+    expect(acceptFor('application/json')).toBe('application/json')
+  })
+
+  it('does not ask for what cannot be read', () => {
+    expect(acceptFor('application/cbor')).toBe('application/json')
+    expect(acceptFor('')).toBe('application/json')
+    const protobuf = 'application/vnd.kubernetes.protobuf'
+    expect(acceptFor(protobuf, 'application/cbor, application/json;q=0.5')).toBe('application/json;q=0.5')
+    expect(acceptFor(protobuf, 'application/cbor')).toBe(
+      'application/vnd.kubernetes.protobuf, application/json',
+    )
+  })
+
+  it('asks for what is configured to be acceptable instead', () => {
+    expect(acceptFor('application/json', 'application/vnd.kubernetes.protobuf')).toBe(
+      'application/vnd.kubernetes.protobuf',
+    )
+  })
+})
+
+it('managedFields are dropped from each media type, whatever its other parameters', () => {
+  expect(withoutManagedFields('application/vnd.kubernetes.protobuf, application/json;q=0.5')).toBe(
+    'application/vnd.kubernetes.protobuf;drop=metadata.managedFields, application/json;drop=metadata.managedFields;q=0.5',
+  )
+  expect(withoutManagedFields('application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1')).toBe(
+    'application/json;drop=metadata.managedFields;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1',
+  )
+})
+
+const tooLarge = {
+  apiVersion: 'v1',
+  kind: 'Status',
+  metadata: {},
+  status: 'Failure',
+  message: 'Timeout: Too large resource version: 9, current: 1',
+  reason: 'Timeout',
+  details: {
+    causes: [{ reason: 'ResourceVersionTooLarge', message: 'Too large resource version' }],
+    retryAfterSeconds: 1,
+  },
+  code: 504,
+} as const
+
+const jsonOf = (object: unknown): Buffer => Buffer.from(JSON.stringify(object))
+
+describe('a Status', () => {
+  it('is read from either encoding', () => {
+    const status = {
+      code: 504,
+      reason: 'Timeout',
+      message: 'Timeout: Too large resource version: 9, current: 1',
+      causes: ['ResourceVersionTooLarge'],
+      retryAfterSeconds: 1,
+    }
+    expect(readStatus(PROTOBUF, encodeStatus(tooLarge))).toEqual(status)
+    expect(readStatus(`${JSON_TYPE}; charset=utf-8`, jsonOf(tooLarge))).toEqual(status)
+    expect(statusOf(tooLarge)).toEqual(status)
+  })
+
+  it('may be without nearly everything', () => {
+    const bare = { apiVersion: 'v1', kind: 'Status' }
+    const status = { code: 0, reason: '', message: '', causes: [], retryAfterSeconds: undefined }
+    expect(readStatus(PROTOBUF, encodeStatus({}))).toEqual(status)
+    expect(readStatus(JSON_TYPE, jsonOf(bare))).toEqual(status)
+    const odd = { ...bare, code: '410', reason: 1, details: { causes: [1, {}], retryAfterSeconds: '1' } }
+    expect(readStatus(JSON_TYPE, jsonOf(odd))).toEqual(status)
+  })
+
+  it('is not what another body is', () => {
+    const service = { apiVersion: 'v1', kind: 'Service', metadata: { name: 'a' } }
+    expect(readStatus(PROTOBUF, encodeObject(service))).toBeUndefined()
+    expect(readStatus(JSON_TYPE, jsonOf(service))).toBeUndefined()
+    expect(readStatus('text/html', Buffer.from('<h1>Bad Gateway</h1>'))).toBeUndefined()
+    expect(readStatus(JSON_TYPE, Buffer.from('<h1>'))).toBeUndefined()
+    expect(readStatus(PROTOBUF, Buffer.from('404 page not found\n'))).toBeUndefined()
   })
 })

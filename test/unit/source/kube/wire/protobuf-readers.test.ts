@@ -2,9 +2,17 @@ import { describe, expect, it } from 'vitest'
 import { WireError } from '../../../../../src/base/errors.ts'
 import { createListReader } from '../../../../../src/source/kube/wire/encodings.ts'
 import type { ApiObject } from '../../../../../src/source/kube/wire/tables.ts'
-import { encodeStatus, enveloped } from '../../../../support/apiserver/encode-protobuf.ts'
+import {
+  encodeObject,
+  encodeStatus,
+  encodeWatchEvent,
+  enveloped,
+  framed,
+} from '../../../../support/apiserver/encode-protobuf.ts'
+import { encoded } from '../../../../support/apiserver/encode-table.ts'
+import { WATCH_EVENT } from '../../../../support/apiserver/encode-tables.ts'
 import { pieces } from './api-arbitraries.ts'
-import { listBody, OBJECT_BYTES_MAX, PROTOBUF, readList } from './bodies.ts'
+import { listBody, OBJECT_BYTES_MAX, PROTOBUF, readList, readWatch } from './bodies.ts'
 
 const LIST_TYPE = { apiVersion: 'v1', kind: 'ServiceList' } as const
 const service = (name: string): ApiObject => ({ apiVersion: 'v1', kind: 'Service', metadata: { name } })
@@ -32,13 +40,6 @@ describe('a list in protobuf', () => {
     reader.push(body.subarray(behindFirst))
     expect(names).toEqual(['first', 'second'])
     expect(reader.end()).toEqual({ resourceVersion: '9007199254740993', continue: 'token' })
-  })
-
-  it('may be empty', () => {
-    expect(readList(PROTOBUF, [listBody(PROTOBUF, 'Service', [])])).toEqual({
-      items: [],
-      metadata: { resourceVersion: '7', continue: '' },
-    })
   })
 
   it('is refused when it is of another kind, a Table or a Status', () => {
@@ -104,5 +105,62 @@ describe('a list in protobuf', () => {
       },
     })
     expect(() => reader.push(listBody(PROTOBUF, 'Service', [service('a')]))).toThrow(new RangeError('taken'))
+  })
+})
+
+const NAMED = service('a')
+
+const event = (type: string, raw: Uint8Array): Buffer => encoded(WATCH_EVENT, { type, object: { raw } })
+
+describe('a watch in protobuf', () => {
+  it('A7: gives bookmarks with their version and annotations', () => {
+    const annotations = { 'k8s.io/initial-events-end': 'true', other: 'x' }
+    const bookmark = { kind: 'Service', metadata: { resourceVersion: '9', annotations } }
+    const [read] = readWatch(PROTOBUF, [encodeWatchEvent('BOOKMARK', bookmark)])
+    expect(read?.type).toBe('BOOKMARK')
+    expect(read?.object.metadata).toEqual({
+      resourceVersion: '9',
+      annotations: { 'k8s.io/initial-events-end': 'true' },
+    })
+  })
+
+  it('A26: gives events of unknown types, and of objects of another kind their type alone', () => {
+    const [unknown] = readWatch(PROTOBUF, [encodeWatchEvent('FOO', NAMED)])
+    expect(unknown).toMatchObject({ type: 'FOO', object: NAMED })
+    const node = { apiVersion: 'v1', kind: 'Node', metadata: { name: 'n' } }
+    const table = event(
+      'ADDED',
+      enveloped({ apiVersion: 'meta.k8s.io/v1', kind: 'Table' }, Buffer.from('junk')),
+    )
+    const read = readWatch(PROTOBUF, [encodeWatchEvent('ADDED', node), framed(table)])
+    expect(read.map(({ object }) => object)).toEqual([
+      { apiVersion: 'v1', kind: 'Node' },
+      { apiVersion: 'meta.k8s.io/v1', kind: 'Table' },
+    ])
+  })
+
+  it('understands events in an envelope', () => {
+    const bytes = enveloped({ apiVersion: 'v1', kind: 'WatchEvent' }, event('ADDED', encodeObject(NAMED)))
+    expect(readWatch(PROTOBUF, [framed(bytes)])).toEqual(
+      readWatch(PROTOBUF, [encodeWatchEvent('ADDED', NAMED)]),
+    )
+  })
+
+  it('is broken by an event that is larger than is accepted, before it has arrived', () => {
+    expect(() => readWatch(PROTOBUF, [Buffer.from([0xff, 0xff, 0xff, 0xff])])).toThrow(WireError)
+    expect(() => readWatch(PROTOBUF, [Buffer.from([0, 0, 0, 11])], { objectBytesMax: 10 })).toThrow(
+      'an event of 11 bytes; 10 are accepted',
+    )
+  })
+
+  it('is broken by an event without type or object, or with one that is not enveloped', () => {
+    for (const frame of [
+      Buffer.alloc(0),
+      encoded(WATCH_EVENT, { type: 'ADDED', object: {} }),
+      event('', encodeObject(NAMED)),
+      event('ADDED', Buffer.from('{"kind":"Service"}')),
+      Buffer.from([0x0a, 0x7f]),
+    ])
+      expect(() => readWatch(PROTOBUF, [framed(frame)])).toThrow(WireError)
   })
 })
