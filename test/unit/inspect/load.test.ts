@@ -61,9 +61,9 @@ describe('what the daemon says beside its objects', () => {
   it.each([
     [
       { missing: ['Services', 'Nodes'], trouble: 'ECONNREFUSED' },
-      /\.sock has not read all objects yet: it lacks Services, Nodes \(ECONNREFUSED\)$/,
+      /^the daemon at .*\.sock has not read all objects yet: it lacks Services, Nodes \(ECONNREFUSED\)$/,
     ],
-    [undefined, /\.sock has not read all objects yet$/],
+    [undefined, /^the daemon at .*\.sock has not read all objects yet$/],
   ])('is what it waits for before it knows all objects: %j', async (source, message) => {
     await expect(load({ complete: false, source })).rejects.toThrow(message)
   })

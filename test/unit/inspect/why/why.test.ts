@@ -20,6 +20,10 @@ import {
 } from './explained.ts'
 
 const RANGES = { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }
+const NAMED = [
+  { name: 'http', port: 80 },
+  { name: 'dns', port: 53, protocol: 'UDP' },
+]
 const LOCAL_ONLY = { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }
 
 describe('the answer', () => {
@@ -73,8 +77,8 @@ describe('the answer', () => {
       { to: '192.168.1.8:30080', localIps: ['192.168.1.7', '192.168.1.8'] },
     ],
     [
-      'wrong port: ns/web has no port 81/TCP at 10.96.0.1; it has 80/TCP',
-      web([ready(1)]),
+      'wrong port: ns/web has no port 81/TCP at 10.96.0.1; it has 80/TCP (http), 53/UDP (dns)',
+      web([ready(1)], { ports: NAMED }),
       { to: 'svc/ns/web:81' },
     ],
     [
