@@ -14,7 +14,7 @@ import {
   snapshotOf,
   UNREADY,
 } from '../../model/objects.ts'
-import { type Asked, explain, ready, THERE, web } from './explained.ts'
+import { type Asked, BALANCED, explain, ready, THERE, web } from './explained.ts'
 
 const NODE_PORT = { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }
 const CONTESTED = [
@@ -48,6 +48,12 @@ it.each<[string, readonly Fields[], Asked, readonly unknown[]]>([
     [expect.stringContaining('refused: ns/late requests 30080/TCP (spec.ports[].nodePort): ')],
   ],
   ['a node port at an address of no node', CONTESTED, { to: '192.168.1.9:30080' }, []],
+  [
+    'a client within the source ranges',
+    web([ready(1)], { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }, BALANCED),
+    { from: '10.9.9.9', to: '198.51.100.9:80' },
+    [],
+  ],
   [
     'a part of an EndpointSlice that is ignored',
     web([ready(1), endpoint('127.0.0.1')]),

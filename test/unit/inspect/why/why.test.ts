@@ -97,11 +97,6 @@ describe('the answer', () => {
     ],
     ['served: always 10.1.0.1:8080', [...web([ready(1)]), service('x-thief')], { to: 'ns/web' }],
     [
-      'served: always 10.1.0.1:8080',
-      web([ready(1)], RANGES, BALANCED),
-      { from: '10.9.9.9', to: '198.51.100.9:80' },
-    ],
-    [
       'not forwarded: net.ipv4.ip_forward is 0, so this node drops packets that it should forward to an endpoint',
       web([ready(1)]),
       {
