@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { explainEndpoints } from '../../../../src/inspect/why/endpoint-verdicts.ts'
+import { refusedText } from '../../../../src/inspect/why/explain-reasons.ts'
 import { isRefusal } from '../../../../src/model/fields.ts'
 import type { ResolveOptions } from '../../../../src/model/node-context.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
@@ -21,8 +22,12 @@ const CONTESTED = [
   ...web([ready(1, THERE)], NODE_PORT, { metadata: { creationTimestamp: '2020-01-01T00:00:00Z' } }),
   service('late', { ...NODE_PORT, externalIPs: ['192.0.2.1'] }),
 ]
-const CLAIMED =
-  'refused: ns/late requests 10.96.0.1:80/TCP (spec.clusterIPs): already claimed by Service ns/web, which comes first'
+const CLAIMED = refusedText('ns/late', {
+  object: 'Service ns/late',
+  field: 'spec.clusterIPs',
+  value: '10.96.0.1:80/TCP',
+  reason: 'already claimed by Service ns/web, which comes first',
+})
 const NO_ENDPOINT = 'ns/web has no endpoint: no EndpointSlice lists one for its unnamed TCP port in IPv4'
 const NO_ROOM = {
   object: 'EndpointSlice ns/web-1',
