@@ -41,14 +41,14 @@ describe('the page', () => {
     await becomes(
       async () =>
         JSON.stringify((await rowTexts(page, 'Commits')).map(row => Number(row[5]?.replaceAll(',', '')))),
-      text => text === JSON.stringify(bytes),
+      JSON.stringify(bytes),
     )
 
     await page.getByRole('link', { name: 'Configuration' }).click()
     await page.getByLabel('Filter').fill('ui-address')
     await becomes(
       async () => JSON.stringify(await rowTexts(page, 'Flags')),
-      text => text === JSON.stringify([['--ui-address', '8080']]),
+      JSON.stringify([['--ui-address', '8080']]),
     )
     expect(complaints).toEqual([])
     expect(foreign).toEqual([])
@@ -86,16 +86,9 @@ describe('the page', () => {
 
   it('shows 10,003 Services in pages, the worst first, and finds some by name, address, pod and problem', async () => {
     const { page } = await rig.open('services')
-    const status = (wanted: string) =>
-      becomes(
-        () => page.locator('.status').innerText(),
-        text => text === wanted,
-      )
+    const status = (wanted: string) => becomes(() => page.locator('.status').innerText(), wanted)
     const firstRow = (name: string) =>
-      becomes(
-        async () => (await rowTexts(page, 'Services'))[0]?.[0] ?? '',
-        text => text === name,
-      )
+      becomes(async () => (await rowTexts(page, 'Services'))[0]?.[0] ?? '', name)
     await status('1 to 50 of 10,003')
     expect(await rowTexts(page, 'Services')).toHaveLength(50)
     await firstRow('shop/checkout')
@@ -133,16 +126,10 @@ describe('the page', () => {
     expect(third).toContain('out: ')
     expect(await page.locator('img').count()).toBe(0)
     await page.getByLabel('Frontend').selectOption({ index: 1 })
-    await becomes(
-      async () => (await texts(page, '.steps small')).join(),
-      text => text.includes('NodePort'),
-    )
+    await becomes(async () => (await texts(page, '.steps small')).join(), /NodePort/)
     await page.getByLabel('Client').fill('pod/none/none')
     await page.getByRole('button', { name: 'Show' }).click()
-    await becomes(
-      async () => (await texts(page, '#content [role=alert]')).join(),
-      text => text.includes('pod none/none'),
-    )
+    await becomes(async () => (await texts(page, '#content [role=alert]')).join(), /pod none\/none/)
     expect(await page.locator('.steps').count()).toBe(0)
     // The browser names the failed question, and nothing else.
     expect(complaints.filter(text => !text.includes('status of 422'))).toEqual([])
@@ -161,10 +148,7 @@ describe('the page', () => {
     const links = () => texts(page, '.map .link title')
     expect(await links()).toEqual(expect.arrayContaining(['shop to shop: 1', '(outside) to many: 1']))
     await page.getByRole('link', { name: 'many: 1 connections' }).click()
-    await becomes(
-      async () => (await links()).join(),
-      text => text === '(outside) to many/svc-00009:http: 1',
-    )
+    await becomes(async () => (await links()).join(), '(outside) to many/svc-00009:http: 1')
     await page.getByRole('link', { name: 'many/svc-00009:http' }).click()
     await shown(page, '.steps')
     expect(await page.locator('h2').first().innerText()).toBe('many/svc-00009')
@@ -193,21 +177,15 @@ describe('the page', () => {
 
   it('marks the repair of a damaged rule among the commits', async () => {
     const { page } = await rig.open('events')
-    await becomes(
-      () => page.locator('.repairs').innerText(),
-      text => text.startsWith('No repair'),
-    )
+    await becomes(() => page.locator('.repairs').innerText(), /^No repair/)
     execFileSync('nft', ['flush', 'chain', 'ip', 'kube-proxy', 'services'])
     await becomes(
       async () => (await texts(page, 'tbody .drift')).join(),
-      text => text.includes('repaired changes of another program'),
+      /repaired changes of another program/,
     )
     const repairs = fieldOf(await truth(rig.socket, '/status'), 'repairs')
     const number = count(numberAt(repairs, 'passes') ?? 0, 'repair')
-    await becomes(
-      () => page.locator('.repairs').innerText(),
-      text => text.startsWith(`${number} of`),
-    )
+    await becomes(() => page.locator('.repairs').innerText(), new RegExp(`^${number} of`))
     await page.getByLabel('Only drift and failures').check()
     expect(await page.locator('tbody tr').count()).toBe(await page.locator('tbody .drift').count())
   })
@@ -258,7 +236,7 @@ describe('everybody can use it:', () => {
     const outline = await page.evaluate<string>('getComputedStyle(document.activeElement).outlineStyle')
     expect(outline).toBe('solid')
     await page.keyboard.press('2')
-    await becomes(focused, text => text === 'Services')
+    await becomes(focused, 'Services')
     await shown(page, 'main [data-row] >> text=shop/checkout')
     await page.keyboard.press('j')
     expect(await focused()).toBe('shop/checkout')
@@ -267,10 +245,7 @@ describe('everybody can use it:', () => {
     expect(await focused()).toBe('shop/checkout')
     await page.keyboard.press('/')
     await page.keyboard.type('cart')
-    await becomes(
-      () => page.locator('.status').innerText(),
-      text => text.startsWith('1 to 1 of 1 '),
-    )
+    await becomes(() => page.locator('.status').innerText(), /^1 to 1 of 1 /)
     await page.keyboard.press('Enter')
     expect(await focused()).toBe('shop/cart')
     await page.keyboard.press('Enter')
@@ -278,15 +253,9 @@ describe('everybody can use it:', () => {
     expect(await page.locator('h2').first().innerText()).toBe('shop/cart')
     await page.keyboard.press('Escape')
     // The list has its filter again; the next Esc clears it, and one more leaves the list.
-    await becomes(
-      () => page.getByLabel('Filter').inputValue(),
-      text => text === 'cart',
-    )
+    await becomes(() => page.getByLabel('Filter').inputValue(), 'cart')
     await page.keyboard.press('Escape')
-    await becomes(
-      () => page.locator('.status').innerText(),
-      text => text === '1 to 50 of 10,003',
-    )
+    await becomes(() => page.locator('.status').innerText(), '1 to 50 of 10,003')
     await page.keyboard.press('Escape')
     await shown(page, '.verdict')
     await page.keyboard.press('?')

@@ -116,17 +116,16 @@ export async function shown(page: Page, selector: string): Promise<void> {
   await page.locator(selector).first().waitFor({ state: 'visible' })
 }
 
-/** Waits until what is read of the page is so. */
-export async function becomes(read: () => Promise<string>, isSo: (text: string) => boolean): Promise<string> {
+/** Waits until what is read of the page is this, or matches it. */
+export async function becomes(read: () => Promise<string>, wanted: string | RegExp): Promise<void> {
   let text = ''
   await eventually(
     async () => {
       text = await read()
-      return isSo(text)
+      return typeof wanted === 'string' ? text === wanted : wanted.test(text)
     },
     { describe: () => text.slice(0, 2_000) },
   )
-  return text
 }
 
 /** Reads a page of the admin socket. */
@@ -159,11 +158,18 @@ export const LONG_POD = `cart-${'0123456789'.repeat(25)}`.slice(0, 253)
 /** A direction mark and markup where Kubernetes lets any text be: in the name of an endpoint's node. */
 export const HOSTILE = '\u202enode<img src=x onerror=alert(1)>'
 
+/** The Node that the daemon is on. */
+export const NODE = {
+  apiVersion: 'v1',
+  kind: 'Node',
+  metadata: { name: NODE_NAME },
+  status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
+}
+
 /** Three Services of a shop, and as many others as are asked for. */
 export function shop(others: number): readonly object[] {
-  const address = { type: 'InternalIP', address: '192.0.2.1' }
   return [
-    { apiVersion: 'v1', kind: 'Node', metadata: { name: NODE_NAME }, status: { addresses: [address] } },
+    NODE,
     serviceOf('shop/cart', '10.96.0.1', {
       type: 'NodePort',
       ports: [{ name: 'http', port: 80, nodePort: 30_080 }],

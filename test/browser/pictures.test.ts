@@ -8,7 +8,7 @@ import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { entry, inject } from '../unit/kernel/conntrack/flows.ts'
-import { ORIGIN, PageRig, PICTURES, shown } from './page.ts'
+import { NODE, ORIGIN, PageRig, PICTURES, shown } from './page.ts'
 
 const NAMESPACES = 'shop payments search identity monitoring ingress mail media batch crm erp ci'.split(' ')
 const NAMES = 'cart checkout catalog orders login gateway api worker redis postgres kafka images'.split(' ')
@@ -24,7 +24,6 @@ function place(index: number) {
 }
 
 function market(): readonly object[] {
-  const address = { type: 'InternalIP', address: '192.0.2.1' }
   const all = Array.from({ length: SERVICES }, (_, index) => {
     const { key, host } = place(index)
     const pods = Array.from({ length: 1 + (index % 3) }, (_, pod) =>
@@ -36,13 +35,7 @@ function market(): readonly object[] {
     )
     return [serviceOf(key, `10.96.${host}`), sliceOf(key, pods)]
   })
-  const node = {
-    apiVersion: 'v1',
-    kind: 'Node',
-    metadata: { name: NODE_NAME },
-    status: { addresses: [address] },
-  }
-  return [node, ...all.flat()]
+  return [NODE, ...all.flat()]
 }
 
 /** Connections of pods to each other and from outside. Those to the second endpoint of one Service meet no reply. */

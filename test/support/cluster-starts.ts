@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
+import { parseRequest } from '../../src/config/load-config.ts'
 
 /** How a distribution starts kube-proxy. Sources: the page of docs/clusters with the same name. */
 export interface ClusterStart {
@@ -15,7 +16,7 @@ export interface ClusterStart {
   readonly knowsPods: boolean
 }
 
-const KUBEADM = readFileSync(
+export const KUBEADM = readFileSync(
   fileURLToPath(new URL('../unit/config/kubeadm-config.yaml', import.meta.url)),
   'utf8',
 )
@@ -33,7 +34,7 @@ function kubeadmFile(fields: Readonly<Record<string, string>>): string {
 }
 
 /** The command of kubeadm's DaemonSet. */
-const BY_KUBEADM = ['--config=/var/lib/kube-proxy/config.conf', '--hostname-override=node-1']
+export const BY_KUBEADM = ['--config=/var/lib/kube-proxy/config.conf', '--hostname-override=node-1']
 
 const KIND = { mode: 'iptables', 'conntrack.maxPerCore': '0', 'iptables.minSyncPeriod': '1s' }
 const NO_TIMEOUTS = { 'conntrack.tcpEstablishedTimeout': '0s', 'conntrack.tcpCloseWaitTimeout': '0s' }
@@ -146,4 +147,12 @@ export const CLUSTER_STARTS: readonly ClusterStart[] = [
 
 export function startTitle({ page, variant }: ClusterStart): string {
   return variant === undefined ? page : `${page} (${variant})`
+}
+
+/** What `kprobe run` makes of the command line, and of its file. Throws where it refuses them. */
+export function requestOf({ argv, file }: Pick<ClusterStart, 'argv' | 'file'>) {
+  const config = file === undefined ? undefined : { path: 'config.conf', text: file }
+  const parsed = parseRequest(argv, { hostName: 'host' }, config)
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  return parsed.value
 }

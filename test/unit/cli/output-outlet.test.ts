@@ -17,6 +17,19 @@ function streamThatFails(after: number, fail: (done: (error: Error) => void) => 
 
 const errno = (code: string) => Object.assign(new Error(`${code}: the kernel's words`), { code })
 
+/** An outlet whose reader reads nothing by itself. */
+function stalling() {
+  let done: (() => void) | undefined
+  const outlet = new Outlet(
+    new Writable({
+      write(_chunk, _encoding, taken) {
+        done = taken
+      },
+    }),
+  )
+  return { outlet, take: () => done?.() }
+}
+
 /** Of a process that nobody tells to end. */
 const stop = new AbortController().signal
 
@@ -80,41 +93,25 @@ describe('a standard stream', () => {
   })
 
   it('is written when its reader has read all of it, or when the process is to end', async () => {
-    let take: (() => void) | undefined
-    const stalling = () =>
-      new Outlet(
-        new Writable({
-          write(_chunk, _encoding, done) {
-            take = done
-          },
-        }),
-      )
     const slow = stalling()
-    slow.write('a')
+    slow.outlet.write('a')
     let isWritten = false
-    const written = slow.written(stop).then(() => {
+    const written = slow.outlet.written(stop).then(() => {
       isWritten = true
     })
     await new Promise(done => setImmediate(done))
     expect(isWritten).toBe(false)
-    take?.()
-    take?.()
+    slow.take()
+    slow.take()
     await written
     const stalled = stalling()
-    stalled.write('a')
-    await stalled.written(AbortSignal.abort())
+    stalled.outlet.write('a')
+    await stalled.outlet.written(AbortSignal.abort())
     await new Outlet(process.stdout).written(stop)
   })
 
   it('waits for a slow reader', async () => {
-    let take: (() => void) | undefined
-    const outlet = new Outlet(
-      new Writable({
-        write(_chunk, _encoding, done) {
-          take = done
-        },
-      }),
-    )
+    const { outlet, take } = stalling()
     outlet.write('a')
     let isDrained = false
     const draining = outlet.drained({ stop, clock: systemClock }).then(() => {
@@ -123,8 +120,8 @@ describe('a standard stream', () => {
     await new Promise(done => setTimeout(done, 50))
     expect(isDrained).toBe(false)
     // What is taken asks for the next, which is the empty write.
-    take?.()
-    take?.()
+    take()
+    take()
     await draining
     expect(outlet.failure).toBeUndefined()
   })

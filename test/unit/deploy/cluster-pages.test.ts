@@ -1,8 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
-import { parseRequest } from '../../../src/config/load-config.ts'
-import { CLUSTER_STARTS, startTitle } from '../../support/cluster-starts.ts'
+import { CLUSTER_STARTS, requestOf, startTitle } from '../../support/cluster-starts.ts'
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
 const read = (path: string) => readFileSync(`${ROOT}/${path}`, 'utf8')
@@ -54,13 +53,11 @@ describe('a reader', () => {
 describe("kube-proxy's start in clusters", () => {
   it.each(CLUSTER_STARTS.map(start => ({ ...start, title: startTitle(start) })))(
     '$title is taken as it is, without a warning',
-    ({ page, argv, file, mode, knowsPods }) => {
-      const config = file === undefined ? undefined : { path: 'config.conf', text: file }
-      const parsed = parseRequest(argv, { hostName: 'host' }, config)
-      if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-      expect(parsed.value.warnings).toEqual([])
-      expect(parsed.value.config.proxyMode).toBe(mode)
-      const { detectLocal } = parsed.value.config
+    ({ page, mode, knowsPods, ...start }) => {
+      const { config, warnings } = requestOf(start)
+      expect(warnings).toEqual([])
+      expect(config.proxyMode).toBe(mode)
+      const { detectLocal } = config
       const cidrs = detectLocal.kind === 'ClusterCIDR' ? detectLocal.cidrs.length : 0
       expect(cidrs > 0).toBe(knowsPods)
       expect(read(`${FOLDER}/${page}.md`)).toContain(mode)

@@ -12,23 +12,12 @@ const { emptyFolders } = await load('root-files')
 const { readReference } = await load('reference')
 const { sbomOf } = await load('sbom')
 
-function scratch(): string {
-  const folder = temporaryFolder()
-  return folder
-}
-
 it('an image has each folder of its files once, before them', () => {
   const file = (path: string) => ({ kind: 'file', path, mode: 0o644, data: Buffer.alloc(0) })
   const tmp = { kind: 'folder', path: 'tmp', mode: 0o1777 }
   const entries = withFolders([file('a/b/d'), file('tmp/e'), tmp, file('a/b/c')])
-  expect(entries.map(({ path, mode }: { path: string; mode: number }) => [path, mode.toString(8)])).toEqual([
-    ['a', '755'],
-    ['a/b', '755'],
-    ['a/b/c', '644'],
-    ['a/b/d', '644'],
-    ['tmp', '1777'],
-    ['tmp/e', '644'],
-  ])
+  const lines = entries.map(({ path, mode }: { path: string; mode: number }) => `${path} ${mode.toString(8)}`)
+  expect(lines).toEqual(['a 755', 'a/b 755', 'a/b/c 644', 'a/b/d 644', 'tmp 1777', 'tmp/e 644'])
 })
 
 it.each([
@@ -64,7 +53,7 @@ describe('an ELF file', () => {
   })
 
   it.runIf(process.arch === 'x64')('gets no library that is built for the processor of this machine', () => {
-    const folder = scratch()
+    const folder = temporaryFolder()
     const newer = join(folder, 'glibc-hwcaps/x86-64-v2')
     mkdirSync(newer, { recursive: true })
     const cc = (...argv: string[]) =>
@@ -76,7 +65,7 @@ describe('an ELF file', () => {
   })
 
   it('of this architecture is none for --cross', () => {
-    const folder = scratch()
+    const folder = temporaryFolder()
     for (const name of ['bin', 'include/node']) mkdirSync(join(folder, name), { recursive: true })
     copyFileSync(process.execPath, join(folder, 'bin/node'))
     writeFileSync(join(folder, 'include/node/node_api.h'), '')
@@ -84,7 +73,7 @@ describe('an ELF file', () => {
   })
 
   it('is refused by name when it is none, or of another machine', () => {
-    const path = join(scratch(), 'program')
+    const path = join(temporaryFolder(), 'program')
     writeFileSync(path, '#!/bin/sh\n')
     expect(() => readElf(path)).toThrow(`${path} is no ELF file`)
     const header = Buffer.alloc(64)

@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url'
 import * as k8s from '@kubernetes/client-node'
 import { describe, expect, it } from 'vitest'
 import { parseAllDocuments, parse as parseYaml } from 'yaml'
+import { fieldOf, listAt } from '../../../src/base/plain-data.ts'
 import { runCommand } from '../../../src/commands.ts'
 import type { Environment } from '../../../src/config/config-document.ts'
 import { RELAY_FLAGS } from '../../../src/config/flags.ts'
@@ -81,10 +82,7 @@ function parse(config: string, argv: readonly string[], env: Environment) {
 }
 
 const text = (value: unknown, ...path: readonly (string | number)[]): unknown =>
-  path.reduce<unknown>(
-    (at, step) => (Array.isArray(at) ? at[Number(step)] : isJson(at) ? at[String(step)] : undefined),
-    value,
-  )
+  path.reduce<unknown>((at, step) => fieldOf(at, String(step)), value)
 
 describe('the manifests', () => {
   it.each(objects.map(each => [`${each.kind} ${String(text(each, 'metadata', 'name'))}`, each] as const))(
@@ -158,8 +156,7 @@ describe('the manifests', () => {
     for (const overlay of readdirSync(join(KUBERNETES, 'overlays'))) {
       const [kustomization] = documents(`overlays/${overlay}/kustomization.yaml`)
       expect(kustomization?.resources).toEqual(['../../base'])
-      const patches = text(kustomization, 'patches')
-      for (const patch of Array.isArray(patches) ? patches : []) {
+      for (const patch of listAt(kustomization, 'patches')) {
         const [object] = documents(`overlays/${overlay}/${String(text(patch, 'path'))}`)
         expect(complaints(object, `V1${String(object?.kind)}`, 'patch')).toEqual([])
         expect(text(object, 'metadata', 'name')).toBe(text(only('DaemonSet'), 'metadata', 'name'))
@@ -186,8 +183,7 @@ function withValues(flag: string): string {
 /** A DaemonSet after the JSON patches of a component, which only append. */
 function patched(component: string): Json {
   const copy: Json = JSON.parse(JSON.stringify(only('DaemonSet')))
-  const patches = text(documents(`components/${component}/kustomization.yaml`)[0], 'patches')
-  for (const patch of Array.isArray(patches) ? patches : []) {
+  for (const patch of listAt(documents(`components/${component}/kustomization.yaml`)[0], 'patches')) {
     expect(text(patch, 'target')).toEqual({ kind: 'DaemonSet', name: text(copy, 'metadata', 'name') })
     const operations: unknown = parseYaml(String(text(patch, 'patch')))
     for (const operation of Array.isArray(operations) ? operations : []) {
@@ -208,8 +204,8 @@ describe('the components', () => {
     const daemonSet = patched(component)
     expect(daemonSet).not.toEqual(only('DaemonSet'))
     expect(complaints(daemonSet, 'V1DaemonSet', 'DaemonSet')).toEqual([])
-    const args = text(daemonSet, 'spec', 'template', 'spec', 'containers', 0, 'args')
-    const [, ...flags] = Array.isArray(args) ? args.map(String) : []
+    const container = text(daemonSet, 'spec', 'template', 'spec', 'containers', 0)
+    const [, ...flags] = listAt(container, 'args').map(String)
     const [map] = documents('base/config.yaml')
     const argv = flags.map(withValues)
     const parsed = parse(String(text(map, 'data', 'config.conf')), argv, { POD_CIDR: '10.9.0.0/16' })
@@ -219,8 +215,7 @@ describe('the components', () => {
   it.each(components)('%s has an overlay, and only resources that the API knows', component => {
     const [overlay] = documents(`overlays/${component}/kustomization.yaml`)
     expect(overlay?.components).toEqual([`../../components/${component}`])
-    const resources = text(documents(`components/${component}/kustomization.yaml`)[0], 'resources')
-    for (const file of Array.isArray(resources) ? resources : [])
+    for (const file of listAt(documents(`components/${component}/kustomization.yaml`)[0], 'resources'))
       for (const object of documents(`components/${component}/${String(file)}`))
         expect(complaints(object, `V1${String(object.kind)}`, String(object.kind))).toEqual([])
   })
@@ -243,10 +238,7 @@ describe('the components', () => {
     const ofKind = (kind: string) => parts.find(each => each.kind === kind)
     const pod = text(ofKind('Deployment'), 'spec', 'template', 'spec')
     const relay = text(pod, 'containers', 0)
-    const args = (of: unknown): string[] => {
-      const list = text(of, 'args')
-      return Array.isArray(list) ? list.map(each => withValues(String(each))) : []
-    }
+    const args = (of: unknown) => listAt(of, 'args').map(each => withValues(String(each)))
 
     it('runs kprobe relay with flags that it takes, for the ServiceAccount of the nodes', async () => {
       const [map] = documents('base/config.yaml')
@@ -279,19 +271,14 @@ describe('the components', () => {
 
     it('reads, reviews tokens, and has no other right', () => {
       const role = documents('components/relay/rbac.yaml').find(each => each.kind === 'ClusterRole')
-      const rules = text(role, 'rules')
-      const rights = (Array.isArray(rules) ? rules : []).map(each => [
-        text(each, 'resources'),
-        text(each, 'verbs'),
-      ])
+      const rights = listAt(role, 'rules').map(
+        rule => `${String(text(rule, 'resources'))}: ${String(text(rule, 'verbs'))}`,
+      )
       expect(rights).toEqual([
-        [
-          ['services', 'nodes'],
-          ['list', 'watch'],
-        ],
-        [['endpointslices'], ['list', 'watch']],
-        [['servicecidrs'], ['list', 'watch']],
-        [['tokenreviews'], ['create']],
+        'services,nodes: list,watch',
+        'endpointslices: list,watch',
+        'servicecidrs: list,watch',
+        'tokenreviews: create',
       ])
     })
 
@@ -304,8 +291,8 @@ describe('the components', () => {
       const daemonSet = patched('relay')
       const container = text(daemonSet, 'spec', 'template', 'spec', 'containers', 0)
       expect(args(container)).toContain('--relay-fallback=kube')
-      const volumes = text(daemonSet, 'spec', 'template', 'spec', 'volumes')
-      const volume = Array.isArray(volumes) ? volumes.find(each => text(each, 'name') === 'relay') : undefined
+      const volumes = listAt(text(daemonSet, 'spec', 'template', 'spec'), 'volumes')
+      const volume = volumes.find(each => text(each, 'name') === 'relay')
       expect(text(volume, 'projected', 'sources', 1, 'configMap', 'optional')).toBe(true)
       const audience = text(volume, 'projected', 'sources', 0, 'serviceAccountToken', 'audience')
       expect(RELAY_FLAGS.find(({ name }) => name === 'token-audience')?.default).toBe(audience)
@@ -321,14 +308,13 @@ describe('the components', () => {
         ['NetworkPolicy', 'podSelector'],
       ] as const)
         expect(text(ofKind(kind), 'spec', field)).toEqual({ matchLabels: own })
-      const portsOf = (list: unknown, field: string) =>
-        Array.isArray(list) ? list.map(each => text(each, field)) : []
+      const portsOf = (of: unknown, field: string) => listAt(of, 'ports').map(each => text(each, field))
       const ports = args(relay)
         .flatMap(flag => /^--(?:listen|metrics-bind-address)=.*:(\d+)$/.exec(flag)?.[1] ?? [])
         .map(Number)
-      expect(portsOf(text(relay, 'ports'), 'containerPort')).toEqual(ports)
-      expect(portsOf(text(ofKind('Service'), 'spec', 'ports'), 'port')).toEqual(ports)
-      expect(portsOf(text(ofKind('NetworkPolicy'), 'spec', 'ingress', 0, 'ports'), 'port')).toEqual(ports)
+      expect(portsOf(relay, 'containerPort')).toEqual(ports)
+      expect(portsOf(text(ofKind('Service'), 'spec'), 'port')).toEqual(ports)
+      expect(portsOf(text(ofKind('NetworkPolicy'), 'spec', 'ingress', 0), 'port')).toEqual(ports)
       expect(text(relay, 'readinessProbe', 'httpGet')).toEqual({ path: '/readyz', port: ports[1] })
     })
   })
@@ -336,5 +322,24 @@ describe('the components', () => {
   it('node-condition asks for one verb more', () => {
     const [role] = documents('components/node-condition/rbac.yaml')
     expect(role?.rules).toEqual([{ apiGroups: [''], resources: ['nodes/status'], verbs: ['patch'] }])
+  })
+})
+
+describe('the unit of systemd', () => {
+  const unit = readFileSync(join(KUBERNETES, '../systemd/kprobe.service'), 'utf8')
+  const settings = (name: string) =>
+    [...unit.matchAll(new RegExp(`^${name}=(.*)$`, 'gm'))].map(([, value = '']) => value)
+
+  it('lets V8 ask for protection keys, and refuses system calls without ending the process', () => {
+    const [allowed = '', ...denied] = settings('SystemCallFilter')
+    expect(allowed.split(' ')).toEqual(['@system-service', '@pkey'])
+    expect(denied).toEqual(['~@privileged @resources'])
+    expect(settings('SystemCallErrorNumber')).toEqual(['EPERM'])
+  })
+
+  it('gives the daemon CAP_NET_ADMIN and nothing else', () => {
+    expect(settings('CapabilityBoundingSet')).toEqual(['CAP_NET_ADMIN'])
+    expect(settings('AmbientCapabilities')).toEqual(['CAP_NET_ADMIN'])
+    expect(settings('NoNewPrivileges')).toEqual(['yes'])
   })
 })

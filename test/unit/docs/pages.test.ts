@@ -3,12 +3,14 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, normalize, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
 import { RUN_FLAGS } from '../../../src/config/flags.ts'
 import { MODES } from '../../../src/modes/registry.ts'
 import { Page } from '../../support/page.ts'
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8')
+const SIZING = 'deploy/helm/kprobe/sizing.yaml'
 const manifest = JSON.parse(read('package.json'))
 
 function pagesBelow(folder: string): readonly string[] {
@@ -214,5 +216,40 @@ describe('sentences that source decides', () => {
     const pictures = [...read('docs/look.md').matchAll(/picture\/(\w+)\.svg/g)].map(([, name = '']) => name)
     expect(pictures.filter(name => !drawn.includes(`['${name}',`))).toEqual(pictures.slice(-1))
     expect(read('docs/look.md')).toContain('Every picture on this page but the last')
+  })
+})
+
+describe('tables that a program writes', () => {
+  const written = (program: string, flag: string) =>
+    execFileSync(process.execPath, [join(ROOT, 'test/bench', program), flag], { encoding: 'utf8' })
+
+  it.each([
+    ['docs/scale.md', 'scale-table.mjs', '--print'],
+    ['docs/sizing.md', 'sizing-table.mjs', '--print'],
+    [SIZING, 'sizing-table.mjs', '--chart'],
+  ])('%s has what follows from its numbers: test/bench/%s writes it anew', (path, program, flag) => {
+    const text = written(program, flag)
+    expect(read(path)).toBe(text)
+    expect(text).not.toMatch(/NaN|undefined|Infinity/)
+  })
+
+  it('the first row of the chart with room is the smallest one', () => {
+    interface Row {
+      readonly mode: string
+      readonly services: number
+      readonly changes: number
+      readonly cpu: string
+      readonly memory: string
+      readonly limit: string
+    }
+    const rows: readonly Row[] = parse(read(SIZING)).rows
+    expect(rows.length).toBeGreaterThan(10)
+    for (const [index, row] of rows.entries()) {
+      const before = rows[index - 1]
+      expect([row.cpu, row.memory, row.limit].join(' ')).toMatch(/^\d+m \d+Mi \d+Mi$/)
+      if (before?.mode !== row.mode) continue
+      expect(row.services * 1_000 + row.changes).toBeGreaterThan(before.services * 1_000 + before.changes)
+      expect(parseInt(row.limit, 10)).toBeGreaterThanOrEqual(parseInt(before.limit, 10))
+    }
   })
 })

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { failureText } from '../../../src/base/errors.ts'
 import { encodeBundle, FILE_BYTES_MAX, writeBundle } from '../../../src/inspect/bundle-file.ts'
+import { tarEnd, tarHeader, tarPadding } from '../../../src/inspect/tar.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 
 let folder: string
@@ -19,11 +20,11 @@ function file(name: string, data: string | Buffer) {
   return { name, about: 'a test', data: Buffer.from(data) }
 }
 
-/** Lists the files of a bundle, or prints one. */
+/** What tar says about an archive, compressed or not. */
 function tar(bytes: Buffer, ...argv: readonly string[]): string {
-  const path = join(folder, 'read.tar.gz')
+  const path = join(folder, 'read.tar')
   writeFileSync(path, bytes)
-  return execFileSync('tar', ['-zf', path, ...argv], { encoding: 'utf8' })
+  return execFileSync('tar', ['-f', path, ...argv], { encoding: 'utf8' })
 }
 
 describe('a bundle', () => {
@@ -66,5 +67,34 @@ describe('a bundle', () => {
     await expect(writeBundle(path, Buffer.from('x'), 1)).rejects.toThrow(`cannot write ${path} (ENXIO)`)
     expect(statSync(path).isSocket()).toBe(true)
     server.close()
+  })
+})
+
+const archive = (...parts: readonly Uint8Array[]) => Buffer.concat([...parts, tarEnd()])
+
+describe('a tar file', () => {
+  it.each([0, 1, 512, 513])('has a file of %i bytes before another', size => {
+    const file = { kind: 'file', mode: 0o644 } as const
+    const data = Buffer.alloc(size, 'x')
+    const bytes = archive(
+      tarHeader({ ...file, path: 'a', size }),
+      ...[data, tarPadding(size)],
+      tarHeader({ ...file, path: 'b/c.json', size: 1 }),
+      ...[Buffer.from('y'), tarPadding(1)],
+    )
+    expect(tar(bytes, '-t')).toBe('a\nb/c.json\n')
+    expect(tar(bytes, '-xO')).toBe(`${'x'.repeat(size)}y`)
+  })
+
+  it('has a long path in two fields, which tar puts together', () => {
+    const path = `${'folder/'.repeat(20)}${'name'.repeat(10)}`
+    const bytes = archive(tarHeader({ kind: 'file', path, mode: 0o640, size: 0 }))
+    const listed = tar(bytes, '--numeric-owner', '--utc', '-tv')
+    expect(listed).toBe(`-rw-r----- 0/0               0 1970-01-01 00:00 ${path}\n`)
+  })
+
+  it('has no path that does not fit', () => {
+    const head = { kind: 'file', mode: 0o644, size: 0 } as const
+    expect(() => tarHeader({ ...head, path: 'x'.repeat(200) })).toThrow('too long for a tar file')
   })
 })

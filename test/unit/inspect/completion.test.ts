@@ -1,12 +1,12 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { runCommand } from '../../../src/commands.ts'
 import { zshScript } from '../../../src/inspect/completion.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { adminSocket } from './admin-socket.ts'
 
 const isHere = (shell: string) => spawnSync(shell, ['-c', 'exit 0']).status === 0
 const SHELLS = ['bash', 'zsh', 'fish'] as const
@@ -51,49 +51,28 @@ function inBash(...words: readonly string[]): readonly string[] {
 }
 
 describe.skipIf(!isHere('bash'))('bash', () => {
-  it.each<[readonly string[], readonly string[]]>([
-    [['ex'], ['explain']],
-    [['v'], ['verify', 'version']],
-    [
-      ['dump', 'ip'],
-      ['ipvs', 'ipset', 'iptables'],
-    ],
-    [
-      ['completion', ''],
-      ['bash', 'zsh', 'fish', 'services'],
-    ],
-    [['debug', ''], ['bundle']],
-    [['why', '--fro'], ['--from']],
-    [['why', '--from', ''], []],
-    [['why', '-o', 's'], ['svg']],
-    [
-      ['why', '--output', '='],
-      ['text', 'json', 'yaml', 'svg'],
-    ],
-    [['why', '--output', '=', 's'], ['svg']],
-    [['why', '--output=s'], ['--output=svg']],
-    [
-      ['why', '--to', 'shop/c'],
-      ['shop/cart', 'shop/checkout'],
-    ],
-    [
-      ['dump', '--service', ''],
-      ['shop/cart', 'shop/checkout'],
-    ],
-    [['dump', '--admin-socket', '=', '/x', '--service', ''], ['shop/other']],
-    [['dump', '--family', '=', ''], []],
-    [
-      ['run', '--proxy-mode', ''],
-      ['nftables', 'ipvs', 'iptables', 'userspace'],
-    ],
-    [
-      ['verify', '--proxy-mode', '=', 'ip'],
-      ['ipvs', 'iptables'],
-    ],
-    [['nothing', '--x'], []],
-    [['why', '$(touch x)'], []],
-  ])('completes %j to %j', (words, expected) => {
-    expect(inBash(...words)).toEqual(expected)
+  it.each([
+    ['ex', 'explain'],
+    ['v', 'verify version'],
+    ['dump ip', 'ipvs ipset iptables'],
+    ['completion ', 'bash zsh fish services'],
+    ['debug ', 'bundle'],
+    ['why --fro', '--from'],
+    ['why --from ', ''],
+    ['why -o s', 'svg'],
+    ['why --output =', 'text json yaml svg'],
+    ['why --output = s', 'svg'],
+    ['why --output=s', '--output=svg'],
+    ['why --to shop/c', 'shop/cart shop/checkout'],
+    ['dump --service ', 'shop/cart shop/checkout'],
+    ['dump --admin-socket = /x --service ', 'shop/other'],
+    ['dump --family = ', ''],
+    ['run --proxy-mode ', 'nftables ipvs iptables userspace'],
+    ['verify --proxy-mode = ip', 'ipvs iptables'],
+    ['nothing --x', ''],
+    ['why $(ls)', ''],
+  ])('completes %j to %j', (line, expected) => {
+    expect(inBash(...line.split(' ')).join(' ')).toBe(expected)
   })
 
   it('offers every flag of the help, and no hidden one', async () => {
@@ -156,14 +135,9 @@ describe('the command', () => {
     body: string | undefined,
     flagsOf = (path: string) => [`--admin-socket=${path}`],
   ): Promise<FakeIo> {
-    // Node keeps a connection for the next request to the same path.
-    const path = join(mkdtempSync(join(folder, 'daemon-')), 'admin.sock')
-    const server = createServer((_, response) => body !== undefined && response.end(body))
-    await new Promise<void>(done => server.listen(path, done))
+    const path = await adminSocket(() => body)
     const io = new FakeIo()
     await runCommand(['completion', 'services', ...flagsOf(path)], io)
-    server.closeAllConnections()
-    await new Promise(done => server.close(done))
     return io
   }
 

@@ -1,36 +1,24 @@
-import { createServer, type Server } from 'node:http'
-import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { snapshotJson } from '../../../src/daemon/saved/snapshot-json.ts'
-import { type Loaded, withLoaded } from '../../../src/inspect/load.ts'
+import { type Loaded, Progress, withLoaded } from '../../../src/inspect/load.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
 import { FakeIo } from '../../support/fake-io.ts'
-import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { service, snapshotOf } from '../model/objects.ts'
+import { adminSocket } from './admin-socket.ts'
 
 const CONFIG = configFrom(['--hostname-override=here'])
 const REFUSAL = { object: 'Service ns/web', field: 'spec.externalIPs', value: '127.0.0.1', reason: 'x' }
 
-let folder: string
-let server: Server | undefined
-
-beforeEach(() => {
-  folder = temporaryFolder()
-})
-
-afterEach(() => {
-  server?.close()
-})
+async function loadFrom(body: string): Promise<Loaded> {
+  const daemon = await adminSocket(() => body)
+  return await withLoaded({ config: CONFIG, daemon, notices: [] }, new FakeIo(), loaded => loaded)
+}
 
 /** Loads what a daemon answers that adds `more` to its objects. */
 async function load(more: object): Promise<Loaded> {
-  const socket = join(folder, 'admin.sock')
   const { number, events } = snapshotJson(snapshotOf([service('web')]))
-  const body = JSON.stringify({ complete: true, number, events: [...events], ...more })
-  server = createServer((_, response) => response.end(body))
-  await new Promise<void>(done => server?.listen(socket, done))
-  const request = { config: CONFIG, daemon: socket, notices: [] }
-  return await withLoaded(request, new FakeIo(), loaded => loaded)
+  return await loadFrom(JSON.stringify({ complete: true, number, events: [...events], ...more }))
 }
 
 describe('what the daemon says beside its objects', () => {
@@ -62,12 +50,7 @@ describe('what the daemon says beside its objects', () => {
   })
 
   it('is an error where it is not JSON', async () => {
-    const socket = join(folder, 'admin.sock')
-    server = createServer((_, response) => response.end('{"complete":'))
-    await new Promise<void>(done => server?.listen(socket, done))
-    await expect(
-      withLoaded({ config: CONFIG, daemon: socket, notices: [] }, new FakeIo(), loaded => loaded),
-    ).rejects.toThrow(`${socket}: the answer to /snapshot is not JSON`)
+    await expect(loadFrom('{"complete":')).rejects.toThrow(/admin.sock: the answer to \/snapshot is not JSON/)
   })
 
   it('may be absent', async () => {
@@ -78,12 +61,31 @@ describe('what the daemon says beside its objects', () => {
   it.each([
     [
       { missing: ['Services', 'Nodes'], trouble: 'ECONNREFUSED' },
-      ': it lacks Services, Nodes (ECONNREFUSED)',
+      /^the daemon at .*\.sock has not read all objects yet: it lacks Services, Nodes \(ECONNREFUSED\)$/,
     ],
-    [undefined, ''],
-  ])('is what it waits for before it knows all objects: %j', async (source, words) => {
-    await expect(load({ complete: false, source })).rejects.toThrow(
-      new Error(`the daemon at ${join(folder, 'admin.sock')} has not read all objects yet${words}`),
-    )
+    [undefined, /^the daemon at .*\.sock has not read all objects yet$/],
+  ])('is what it waits for before it knows all objects: %j', async (source, message) => {
+    await expect(load({ complete: false, source })).rejects.toThrow(message)
   })
+})
+
+it('says every 2 s how far a command is, from the first 2 s on, and nothing after its end', async () => {
+  const clock = new FakeClock()
+  const said: string[] = []
+  const progress = new Progress(clock, { err: text => said.push(text) })
+  progress.read(4_200)
+  await clock.advance(1_999)
+  expect(said).toEqual([])
+  await clock.advance(1)
+  progress.read(5_800)
+  progress.begin('comparing with the kernel')
+  await clock.advance(2_000)
+  expect(said).toEqual([
+    'reading the source: 4,200 objects so far\n',
+    'comparing with the kernel (10,000 objects)\n',
+  ])
+  progress.end()
+  await clock.advance(10_000)
+  expect(said).toHaveLength(2)
+  expect(clock.pending).toBe(0)
 })

@@ -1,6 +1,5 @@
-import { createServer, type Server } from 'node:http'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
 import { EXIT_FAILED, EXIT_USAGE } from '../../../src/cli/io.ts'
 import { modelFlags } from '../../../src/config/daemon-config.ts'
@@ -9,30 +8,23 @@ import { flagDifferences, readModelRequest } from '../../../src/inspect/model-re
 import { FakeIo } from '../../support/fake-io.ts'
 import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
+import { adminSocket } from './admin-socket.ts'
 
 const VERSION = buildText(buildInfo())
 
-let folder: string
 let socket: string
-let server: Server
 let io: FakeIo
 
 beforeEach(() => {
-  folder = temporaryFolder()
-  socket = join(folder, 'admin.sock')
+  socket = join(temporaryFolder(), 'admin.sock')
   io = new FakeIo()
-})
-
-afterEach(() => {
-  server?.close()
 })
 
 /** A daemon that was started with these flags answers at the socket. */
 async function daemon(argv: readonly string[], changes: object = {}): Promise<void> {
   const flags = modelFlags(configFrom(argv))
   const config = { version: VERSION, network: await networkNamespace(), flags, ...changes }
-  server = createServer((_, response) => response.end(JSON.stringify(config)))
-  await new Promise<void>(done => server.listen(socket, done))
+  await adminSocket(() => JSON.stringify(config), socket)
 }
 
 async function read(...argv: readonly string[]) {

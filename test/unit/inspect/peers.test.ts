@@ -1,6 +1,4 @@
-import { createServer, type Server } from 'node:http'
-import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
 import { formatCidr, formatIp, type IpFilter, isSelected, parseIp } from '../../../src/base/ip.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
@@ -9,8 +7,8 @@ import { snapshotJson } from '../../../src/daemon/saved/snapshot-json.ts'
 import { FLOWS_FLAGS, readFlowsRequest, withPeers } from '../../../src/inspect/live/flow-request.ts'
 import { readTraceRequest, TRACE_FLAGS } from '../../../src/inspect/live/trace.ts'
 import { resolvePeers } from '../../../src/inspect/peers.ts'
-import { temporaryFolder } from '../../support/folder.ts'
 import { endpoint, node, service, slice, snapshotOf } from '../model/objects.ts'
+import { adminSocket } from './admin-socket.ts'
 
 const SNAPSHOT = snapshotOf([
   service('web', { ports: [{ name: 'http', port: 80 }], clusterIPs: ['10.96.0.1', 'fd00::1'] }),
@@ -25,31 +23,23 @@ const SNAPSHOT = snapshotOf([
   }),
 ])
 
-let folder: string
 let socket: string
-let daemon: Server
 let flags: Record<string, string>
 /** Pages that were asked for. */
 let pages: string[]
 let isComplete: boolean
 
 beforeEach(async () => {
-  folder = temporaryFolder()
-  socket = join(folder, 'admin.sock')
   pages = []
   flags = { 'cluster-cidr': '10.1.0.0/16' }
   const config = { version: buildText(buildInfo()), network: await networkNamespace(), flags }
   const { number, events } = snapshotJson(SNAPSHOT)
   isComplete = true
   const objects = { number, events: [...events] }
-  daemon = createServer(({ url = '' }, response) => {
-    pages.push(url)
-    response.end(JSON.stringify(url === '/config' ? config : { ...objects, complete: isComplete }))
+  socket = await adminSocket(page => {
+    pages.push(page)
+    return JSON.stringify(page === '/config' ? config : { ...objects, complete: isComplete })
   })
-  await new Promise<void>(listening => daemon.listen(socket, listening))
-})
-afterEach(async () => {
-  await new Promise(done => daemon.close(done))
 })
 
 async function traced(...argv: readonly string[]): Promise<string> {

@@ -1,10 +1,15 @@
-import { chmod, mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Handler, isOwnHost } from '../../../src/http/connections.ts'
 import type { HttpServer, ServerNews } from '../../../src/http/server.ts'
-import { openAdminServer } from '../../../src/telemetry/admin-server.ts'
+import {
+  jsonPieces,
+  openAdminServer,
+  type ReceiptLike,
+  Receipts,
+} from '../../../src/telemetry/admin-server.ts'
 import { leaveDeadSocket } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
@@ -25,7 +30,7 @@ afterEach(async () => {
   await rm(folder, { recursive: true, force: true })
 })
 
-function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
+async function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
   const news: ServerNews[] = []
   const clock = new FakeClock()
   const server = openAdminServer({
@@ -45,7 +50,8 @@ function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
     ...pages,
   })
   servers.push(server)
-  return { server, clock, news, kinds: () => news.map(({ kind }) => kind) }
+  await eventually(() => news.length === 1)
+  return { server, clock, news }
 }
 
 describe('openAdminServer', () => {
@@ -56,8 +62,7 @@ describe('openAdminServer', () => {
       headers: {},
       body: 'page',
     })
-    const { kinds } = open({ page })
-    await eventually(() => kinds().length === 1)
+    await open({ page })
     const status = async (host: string, of: string) =>
       (await ask({ socketPath: path, path: of, headers: { Host: host } })).status
     for (const each of ['/', '/state', '/ui/']) {
@@ -69,8 +74,7 @@ describe('openAdminServer', () => {
   })
 
   it.skipIf(IS_QUICK)('answers its pages as JSON, and nothing else', async () => {
-    const { kinds } = open()
-    await eventually(() => kinds().length === 1)
+    await open()
     expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({
       status: 200,
       headers: { 'content-type': 'application/json' },
@@ -102,15 +106,13 @@ describe('openAdminServer', () => {
     function* services() {
       for (let at = 0; at < 50_000; at++) yield { name: `ns/service-${at}`, clusterIp: '10.96.0.1' }
     }
-    const { kinds } = open({ state: () => ({ services: services() }) })
-    await eventually(() => kinds().length === 1)
+    await open({ state: () => ({ services: services() }) })
     const { body } = await ask({ socketPath: path, path: '/state' })
     expect(JSON.parse(body).services).toHaveLength(50_000)
   })
 
   it('is for its owner alone, and leaves nothing else behind', async () => {
-    const { server, kinds } = open()
-    await eventually(() => kinds().length === 1)
+    const { server } = await open()
     expect((await stat(path)).mode & 0o777).toBe(0o600)
     expect(await readdir(folder)).toEqual(['admin.sock'])
     await server.close()
@@ -120,16 +122,14 @@ describe('openAdminServer', () => {
   it('replaces a socket without a listener', async () => {
     await leaveDeadSocket(path)
     expect((await stat(path)).isSocket()).toBe(true)
-    const { kinds } = open()
-    await eventually(() => kinds().length === 1)
-    expect(kinds()).toEqual(['listening'])
+    const { news } = await open()
+    expect(news).toMatchObject([{ kind: 'listening' }])
     expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({ status: 200 })
   })
 
   it('says when its folder cannot be written, and goes on trying', async () => {
     await rm(folder, { recursive: true })
-    const { news, clock } = open()
-    await eventually(() => news.length === 1)
+    const { news, clock } = await open()
     const message = `cannot make a socket in the folder ${folder}: ENOENT`
     expect(news[0]).toMatchObject({ kind: 'failed', error: { message } })
     for (let tries = 0; tries < 3; tries++) {
@@ -138,11 +138,65 @@ describe('openAdminServer', () => {
       await eventually(() => clock.pending === 1)
     }
     expect(news).toHaveLength(1)
-    const { mkdir } = await import('node:fs/promises')
     await mkdir(folder)
     await chmod(folder, 0o700)
     await clock.advance(5_000)
     await eventually(() => news.length === 2)
     expect(news[1]).toEqual({ kind: 'listening', address: path })
+  })
+})
+
+describe('jsonPieces', () => {
+  it('writes generators as lists, and asks them piece by piece', () => {
+    let made = 0
+    function* items() {
+      for (; made < 10_000; made++) yield { name: 'x'.repeat(50) }
+    }
+    const pieces = jsonPieces({ items: items() })
+    const first = pieces.next().value ?? ''
+    expect(made).toBeLessThan(1_000)
+    const all = first + [...pieces].join('')
+    expect(JSON.parse(all).items).toHaveLength(10_000)
+  })
+
+  it('has pieces of some size', () => {
+    const pieces = [...jsonPieces(Array.from({ length: 10_000 }, (_, at) => at))]
+    expect(pieces.length).toBeGreaterThan(2)
+    expect(Math.max(...pieces.map(({ length }) => length))).toBeLessThan(20_000)
+  })
+})
+
+const RECEIPT: ReceiptLike = {
+  outcome: 'committed',
+  generation: 7,
+  foreign: false,
+  refusals: [],
+  bytes: 100,
+  messages: 2,
+  durationMs: 1.5,
+}
+
+describe('Receipts', () => {
+  it('keeps the last 128, oldest first', () => {
+    let now = 1_800_000_000_000
+    const receipts = new Receipts(() => now++)
+    for (let at = 0; at < 200; at++) receipts.add('change', at, RECEIPT)
+    expect(receipts.lines).toHaveLength(128)
+    expect(receipts.lines[0]).toEqual({
+      time: '2027-01-15T08:00:00.072Z',
+      reason: 'change',
+      changes: 72,
+      ...RECEIPT,
+    })
+    expect(receipts.lines.at(-1)?.changes).toBe(199)
+  })
+
+  it('keeps the words of errors and nothing else of them, for twenty refusals', () => {
+    const receipts = new Receipts(() => 0)
+    const error = Object.assign(new Error('EINVAL'), { detail: 'secret' })
+    const refusals = Array.from({ length: 50 }, () => ({ services: ['ns/a'], error }))
+    receipts.add('change', 1, { ...RECEIPT, outcome: 'refused', refusals })
+    expect(receipts.lines[0]?.refusals).toHaveLength(20)
+    expect(receipts.lines[0]?.refusals[0]).toEqual({ services: ['ns/a'], error: 'EINVAL' })
   })
 })

@@ -35,30 +35,29 @@ describe('ConnectionTotals', () => {
   })
 })
 
-describe('addConnectionMetrics', () => {
-  function bench(seriesMax: number) {
-    let now = 0
-    let looks = 0
-    let counts: readonly TrafficCount[] = []
-    const errors: string[] = []
-    const read = () => {
-      looks++
-      return counts.length === 0 ? Promise.reject(new Error('EBUSY')) : Promise.resolve(counts)
-    }
-    const metrics = createMetrics({
-      connections: { seriesMax, read, nowMs: () => now, failed: ({ message }) => errors.push(message) },
-    })
-    const series = async () =>
-      (await metrics.text())
-        .split('\n')
-        .filter(line => /^kprobe_(service|endpoint)_connections_total|^kprobe_connection_series /.test(line))
-    const later = (next: readonly TrafficCount[]) => {
-      counts = next
-      now += 5_000
-    }
-    return { series, later, errors, looks: () => looks }
+function bench(seriesMax: number) {
+  let now = 0
+  let looks = 0
+  let counts: readonly TrafficCount[] = []
+  const errors: string[] = []
+  const read = () => {
+    looks++
+    return counts.length === 0 ? Promise.reject(new Error('EBUSY')) : Promise.resolve(counts)
   }
+  const metrics = createMetrics({
+    connections: { seriesMax, read, nowMs: () => now, failed: ({ message }) => errors.push(message) },
+  })
+  const lines = async (pattern: RegExp) =>
+    (await metrics.text()).split('\n').filter(line => pattern.test(line))
+  const series = () => lines(/^kprobe_(service|endpoint)_connections_total|^kprobe_connection_series /)
+  const later = (next: readonly TrafficCount[]) => {
+    counts = next
+    now += 5_000
+  }
+  return { lines, series, later, errors, looks: () => looks }
+}
 
+describe('addConnectionMetrics', () => {
   it('has a series for each port and each endpoint', async () => {
     const { series, later } = bench(10)
     later([count('1', 5), count('2', 1)])
@@ -146,28 +145,13 @@ describe('packets and bytes', () => {
   })
 
   it('have series of their own, by direction, within the same limit', async () => {
-    let seriesMax = 10
-    const counts = [{ ...count('1', 3), volume: volume(4) }]
-    const lines = async () => {
-      const metrics = createMetrics({
-        connections: {
-          seriesMax,
-          read: () => Promise.resolve(counts),
-          nowMs: () => 0,
-          failed: () => undefined,
-        },
-      })
-      return (await metrics.text())
-        .split('\n')
-        .filter(line => /^kprobe_(service|endpoint)_(packets|bytes)_total/.test(line))
-        .map(line =>
-          line.replace(
-            /namespace="ns",service="web",service_key="ns\/web",port="http",protocol="TCP",ip_family="IPv4",/,
-            '',
-          ),
-        )
+    const lines = async (seriesMax: number) => {
+      const its = bench(seriesMax)
+      its.later([{ ...count('1', 3), volume: volume(4) }])
+      const found = await its.lines(/^kprobe_(service|endpoint)_(packets|bytes)_total/)
+      return found.map(line => line.replace(/namespace=.*ip_family="IPv4",/, ''))
     }
-    expect(await lines()).toEqual([
+    expect(await lines(10)).toEqual([
       'kprobe_service_packets_total{direction="in"} 4',
       'kprobe_service_packets_total{direction="out"} 5',
       'kprobe_endpoint_packets_total{endpoint="10.1.0.1:80",direction="in"} 4',
@@ -177,9 +161,7 @@ describe('packets and bytes', () => {
       'kprobe_endpoint_bytes_total{endpoint="10.1.0.1:80",direction="in"} 400',
       'kprobe_endpoint_bytes_total{endpoint="10.1.0.1:80",direction="out"} 4000',
     ])
-    seriesMax = 9
-    expect((await lines()).every(line => line.startsWith('kprobe_service_'))).toBe(true)
-    seriesMax = 4
-    expect(await lines()).toEqual([])
+    expect((await lines(9)).every(line => line.startsWith('kprobe_service_'))).toBe(true)
+    expect(await lines(4)).toEqual([])
   })
 })

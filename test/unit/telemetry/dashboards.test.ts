@@ -1,17 +1,23 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
+import { API } from '../../../src/api/metrics.ts'
+import { leftoversMetric } from '../../../src/daemon/retirement.ts'
+import { forwarderMetrics } from '../../../src/modes/common/forwarder/forwarder-set.ts'
+import { balanceMetrics } from '../../../src/modes/nftables/metrics.ts'
 import { RELAY } from '../../../src/relay/metrics.ts'
 import { createMetrics } from '../../support/metrics.ts'
 
-const DEPLOY = new URL('../../../deploy/', import.meta.url)
-const [dashboard, alerts] = ['grafana-dashboard.json', 'helm/kprobe/alerts.yaml'].map(name =>
-  readFileSync(new URL(name, DEPLOY), 'utf8'),
-)
-const RUNBOOKS = 'docs/alerts.md'
+const TOP = new URL('../../../', import.meta.url)
+const [dashboard, alerts, runbooks, page] = [
+  'deploy/grafana-dashboard.json',
+  'deploy/helm/kprobe/alerts.yaml',
+  'docs/alerts.md',
+  'docs/metrics.md',
+].map(path => readFileSync(new URL(path, TOP), 'utf8'))
 
 const CONNECTIONS = {
-  seriesMax: 0,
+  seriesMax: 1,
   read: () => Promise.resolve([]),
   nowMs: () => 0,
   failed: () => undefined,
@@ -98,7 +104,7 @@ interface Rule {
 
 describe('the alerts', () => {
   const rules: readonly Rule[] = parse(alerts ?? '').groups[0].rules
-  const page = readFileSync(new URL(`../${RUNBOOKS}`, DEPLOY), 'utf8')
+  const page = runbooks ?? ''
 
   it('have a name, a severity and words for people, each once', () => {
     expect(new Set(rules.map(({ alert }) => alert)).size).toBe(rules.length)
@@ -117,7 +123,7 @@ describe('the alerts', () => {
 
   it('lead to their runbooks', () => {
     const urls = rules.map(({ annotations }) => annotations.runbook_url)
-    expect(urls).toEqual(rules.map(({ alert }) => `${RUNBOOKS}#${alert.toLowerCase()}`))
+    expect(urls).toEqual(rules.map(({ alert }) => `docs/alerts.md#${alert.toLowerCase()}`))
   })
 
   it('concern kprobe alone: other programs have metrics of the same names', () => {
@@ -152,4 +158,25 @@ describe('the alerts', () => {
       ['kprobe', 'kube-system/kprobe', 'kprobes', 'kube-system/other'].map(name => isJob.test(name)),
     ).toEqual([true, true, false, false])
   })
+})
+
+const BALANCED = { frontends: { services: new Map([['', { ports: [{ balance: { policy: 'maglev' } }] }]]) } }
+const NONE = { held: 0, refused: 0 }
+
+/** `name meaning` of all metrics of kprobe's own. */
+async function ownMetrics(): Promise<readonly string[]> {
+  const text = await createMetrics({ connections: CONNECTIONS }).text()
+  const found = [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)]
+  const relayed = forwarderMetrics({ listeners: 0, tcp: NONE, udp: NONE, loops: 0 })
+  const others = [API, RELAY, relayed, leftoversMetric(undefined), balanceMetrics(BALANCED as never)].flatMap(
+    table => Object.entries(table).map(([name, { help }]) => `${name} ${help}`),
+  )
+  return [...new Set([...found.map(([, line = '']) => line), ...others])]
+}
+
+it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
+  const rows = [...(page ?? '').matchAll(/^\| `(kprobe_\w+)` \|.*\| (.*) \|$/gm)].map(
+    ([, name = '', meaning = '']) => `${name} ${meaning}`,
+  )
+  expect([...rows].sort()).toEqual([...(await ownMetrics())].sort())
 })

@@ -1,8 +1,8 @@
-import { spawn } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { buildSync } from 'esbuild'
-import { describe, expect, it } from 'vitest'
-import { occupy } from './http-client.ts'
+import { expect, it } from 'vitest'
+import { freePorts } from '../../support/reference/ports.ts'
 
 /**
  * Health checks of 60 Services in a process that may have few descriptors; then those that listen go, so that others get
@@ -40,45 +40,22 @@ console.log(JSON.stringify({ first: first.length, all: new Set(listening).size, 
 process.exit(0)
 `
 
-async function freePorts(count: number): Promise<readonly number[]> {
-  const held = await Promise.all(Array.from({ length: count }, () => occupy()))
-  await Promise.all(held.map(({ leave }) => leave()))
-  return held.map(({ port }) => port)
-}
-
-function run(program: string, descriptors: number, ports: readonly number[]): Promise<string> {
-  return new Promise((resolve, reject) => {
-    const limited = `ulimit -n ${descriptors}; exec "$0" --input-type=module - "$@"`
-    const child = spawn('sh', ['-c', limited, process.execPath, ...ports.map(String)], {
-      stdio: ['pipe', 'pipe', 'inherit'],
-    })
-    let out = ''
-    child.stdout.setEncoding('utf8')
-    child.stdout.on('data', piece => {
-      out += piece
-    })
-    child.on('error', reject)
-    child.on('close', () => resolve(out))
-    child.stdin.end(program)
+it('F91: ServiceHealth says when descriptors run out, and goes on when there are some', async () => {
+  const { outputFiles } = buildSync({
+    stdin: {
+      contents: PROGRAM,
+      loader: 'ts',
+      resolveDir: fileURLToPath(new URL('../../../', import.meta.url)),
+    },
+    bundle: true,
+    write: false,
+    platform: 'node',
+    format: 'esm',
   })
-}
-
-describe('ServiceHealth', () => {
-  it('F91: says when descriptors run out, and goes on when there are some', async () => {
-    const { outputFiles } = buildSync({
-      stdin: {
-        contents: PROGRAM,
-        loader: 'ts',
-        resolveDir: fileURLToPath(new URL('../../../', import.meta.url)),
-      },
-      bundle: true,
-      write: false,
-      platform: 'node',
-      format: 'esm',
-    })
-    const found = JSON.parse(await run(outputFiles[0]?.text ?? '', 64, await freePorts(60)))
-    expect(found.first).toBeGreaterThan(0)
-    expect(found.first).toBeLessThan(60)
-    expect(found).toMatchObject({ all: 60, failures: ['EMFILE'] })
-  })
+  const limited = 'ulimit -n 64; exec "$0" --input-type=module - "$@"'
+  const argv = ['-c', limited, process.execPath, ...(await freePorts(60)).map(String)]
+  const found = JSON.parse(execFileSync('sh', argv, { input: outputFiles[0]?.text, encoding: 'utf8' }))
+  expect(found.first).toBeGreaterThan(0)
+  expect(found.first).toBeLessThan(60)
+  expect(found).toMatchObject({ all: 60, failures: ['EMFILE'] })
 })

@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest'
+import { Receipts } from '../../../src/telemetry/admin-server.ts'
 import {
   type EventFact,
+  type EventWrite,
   healthCheckFailed,
   identityOf,
   noteText,
@@ -12,8 +14,35 @@ import {
   serviceReleased,
   starting,
 } from '../../../src/telemetry/event.ts'
-import { settle } from '../../support/fake-clock.ts'
-import { recorder } from './event-recorder.ts'
+import { EventRecorder, type PostResult, TokenBucket } from '../../../src/telemetry/events.ts'
+import { programmingLatencies } from '../../../src/telemetry/proxy-metrics.ts'
+import { FakeClock, settle } from '../../support/fake-clock.ts'
+import { createMetrics } from '../../support/metrics.ts'
+import { endpoint, service, slice, snapshotOf } from '../model/objects.ts'
+
+const START_MS = Date.parse('2026-11-21T10:00:00.000Z')
+
+/** A recorder, and an API server that answers as told; `taken` when not told. */
+function recorder() {
+  const clock = new FakeClock()
+  const writes: EventWrite[] = []
+  const answers: PostResult[] = []
+  const lost: string[] = []
+  const uids = new Map<string, string>()
+  const events = new EventRecorder({
+    clock,
+    wallMs: () => START_MS + clock.nowMs(),
+    random: () => 0,
+    nodeName: 'node-1',
+    uidOf: service => uids.get(service) ?? '',
+    post: write => {
+      writes.push(write)
+      return Promise.resolve(answers.shift() ?? 'taken')
+    },
+    lost: (why, regarding, reason) => lost.push(`${why}: ${regarding} ${reason}`),
+  })
+  return { clock, writes, answers, lost, uids, events }
+}
 
 function fact(name: string, note = 'x'): EventFact {
   return {
@@ -213,5 +242,74 @@ describe('EventRecorder', () => {
     await clock.advance(3_600_000)
     expect(writes).toHaveLength(1)
     expect(clock.pending).toBe(0)
+  })
+})
+
+describe('TokenBucket', () => {
+  it('gives what it has, then one a period, and never holds more than its size', () => {
+    let now = 0
+    const bucket = new TokenBucket({ size: 2, refillMs: 100, nowMs: () => now })
+    const takes = (tries: number) => Array.from({ length: tries }, () => bucket.take())
+    expect(takes(3)).toEqual([true, true, false])
+    now = 50
+    expect(takes(1)).toEqual([false])
+    now = 100
+    expect(takes(2)).toEqual([true, false])
+    now = 1_000_000
+    expect(takes(3)).toEqual([true, true, false])
+  })
+})
+
+const CANARY = 'canary-7f3a91'
+
+/** Objects that carry secrets wherever other tools put them, each with something to refuse as well. */
+function snapshotWithSecrets() {
+  const annotations = { 'example.com/bgp-password': CANARY, [`example.com/${CANARY}`]: 'x' }
+  const metadata = { namespace: 'ns', name: 'web', annotations, managedFields: [{ manager: CANARY }] }
+  return snapshotOf([
+    service('web', { externalIPs: ['127.0.0.1'] }, { metadata }),
+    slice('web-1', 'web', [endpoint('127.0.0.1'), endpoint('10.1.0.1')], { metadata: { annotations } }),
+    { apiVersion: 'v1', kind: 'Node', metadata: { name: 'here', annotations }, status: {} },
+  ])
+}
+
+function failure(): Error {
+  const cause = Object.assign(new Error(`Authorization: Bearer ${CANARY}`), { config: { token: CANARY } })
+  return Object.assign(new Error('GET /api/v1/services: 401', { cause }), {
+    headers: { Authorization: CANARY },
+  })
+}
+
+describe('I-08: secrets', () => {
+  it('are in no event, metric or receipt', async () => {
+    const snapshot = snapshotWithSecrets()
+    const refusals = [...snapshot.services.values(), ...snapshot.sliceByKey.values()].flatMap(
+      its => its.refusals,
+    )
+    expect(refusals.length).toBeGreaterThan(0)
+    const { events: sink, writes } = recorder()
+    sink.record(serviceRefused('ns/web', refusals))
+    sink.record(serviceQuarantined('ns/web', 'here', failure()))
+    await settle()
+    expect(writes).toHaveLength(2)
+
+    const metrics = createMetrics()
+    metrics.kprobe_refusals.set(refusals.length)
+    for (const { latencyMs } of programmingLatencies(undefined, snapshot, { startedWallMs: 0, nowWallMs: 1 }))
+      metrics.kubeproxy_network_programming_duration_seconds.observe({ ip_family: 'IPv4' }, latencyMs)
+    metrics.apiRequest({ method: 'GET', host: 'api:6443', status: undefined, durationMs: 1 })
+    const receipts = new Receipts(() => 0)
+    receipts.add('change', 1, {
+      outcome: 'refused',
+      generation: 1,
+      foreign: false,
+      refusals: [{ services: ['ns/web'], error: failure() }],
+      bytes: 1,
+      messages: 1,
+      durationMs: 1,
+    })
+    const all = [JSON.stringify(writes), await metrics.text(), JSON.stringify(receipts.lines)].join('\n')
+    expect(all).toContain('401')
+    expect(all).not.toContain(CANARY)
   })
 })

@@ -1,6 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
+import { HealthTracker, healthHandler, openHealthServer } from '../../../src/telemetry/health.ts'
+import { countProbe } from '../../../src/telemetry/proxy-metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { createMetrics } from '../../support/metrics.ts'
+import { eventually } from '../../support/patience.ts'
+import { ask, exchange, LOOPBACK, portOf } from './http-client.ts'
 
 const START_MS = Date.parse('2026-11-21T10:00:00.000Z')
 const NEVER = '0001-01-01T00:00:00Z'
@@ -249,5 +253,66 @@ describe('healthHandler', () => {
     const handle = healthHandler(settled().health, () => undefined)
     for (const path of ['/nothing', '/healthz/', '/metrics', '/debug/pprof/', '/configz', '/readyz'])
       expect(handle({ ...request, path })).toMatchObject({ status: 404, body: '404 page not found\n' })
+  })
+})
+
+describe('openHealthServer', () => {
+  /** A server of a node on which nothing is programmed yet. */
+  async function serving() {
+    const clock = new FakeClock()
+    const health = new HealthTracker({ clock, wallMs: () => START_MS, syncPeriodMs: 30_000 })
+    const metrics = createMetrics()
+    const reports: unknown[] = []
+    const programmed = () => {
+      health.node(true)
+      health.synced(1)
+    }
+    const server = openHealthServer({
+      at: { ip: LOOPBACK, port: 0 },
+      clock,
+      hardFail: false,
+      connectionsMax: 100,
+      report: its => reports.push(its),
+      health,
+      probed: (probe, code) => countProbe(metrics, probe, code),
+    })
+    await eventually(() => server.addresses.length === 1)
+    return { clock, server, metrics, reports, programmed, port: portOf(server.addresses[0]) }
+  }
+
+  it('answers any method, turns green with the first pass, and counts', async () => {
+    const { server, metrics, programmed, port } = await serving()
+    expect(await ask({ port, path: '/healthz' })).toMatchObject({ status: 503 })
+    expect(await ask({ port, path: '/' })).toMatchObject({ status: 404 })
+    expect(await ask({ port, path: '/livez?verbose' })).toMatchObject({ status: 200 })
+    programmed()
+    expect(JSON.parse((await ask({ port, path: '/' })).body)).toEqual({ paths: ['/healthz', '/livez'] })
+    for (const method of ['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'])
+      expect(await ask({ port, path: '/healthz', method })).toMatchObject({
+        status: 200,
+        headers: { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' },
+      })
+    const lines = (await metrics.text()).split('\n')
+    expect(lines).toContain('kubeproxy_proxy_healthz_total{code="503"} 1')
+    expect(lines).toContain('kubeproxy_proxy_healthz_total{code="200"} 5')
+    expect(lines).toContain('kubeproxy_proxy_livez_total{code="200"} 1')
+    expect(await exchange(port, 'GET /healthz HTTP/1.0\n\n')).toMatch(/^HTTP\/1\.1 200/)
+    server.close()
+  })
+
+  it("answers each health check of a cloud's load balancer: 10 addresses, and a new connection every second", async () => {
+    const { clock, server, reports, programmed, port } = await serving()
+    programmed()
+    const clients = Array.from({ length: 10 }, (_, index) => `127.0.0.${11 + index}`)
+    for (let second = 0; second < 60; second++) {
+      const answers = await Promise.all(
+        clients.map(localAddress => ask({ port, localAddress, path: '/healthz' })),
+      )
+      expect(answers.map(({ status }) => status)).toEqual(Array(10).fill(200))
+      await clock.advance(1_000)
+    }
+    expect(server.overShare).toMatchObject({ evicted: 0, refused: 0 })
+    expect(reports.map(String).filter(text => text.includes('crowd'))).toEqual([])
+    server.close()
   })
 })

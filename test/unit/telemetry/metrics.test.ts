@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest'
-import { createSliMetrics } from '../../../src/telemetry/metrics-server.ts'
 import { countOffer, countProbe, countSync, setPending } from '../../../src/telemetry/proxy-metrics.ts'
 import { createMetrics } from '../../support/metrics.ts'
 
@@ -217,17 +216,6 @@ describe('our own metrics', () => {
   })
 })
 
-describe('createSliMetrics', () => {
-  it('counts the checks of the metrics port', async () => {
-    const slis = createSliMetrics()
-    slis.checked()
-    slis.checked()
-    const lines = await linesOf(slis)
-    expect(lines).toContain('kubernetes_healthcheck{name="ping",type="healthz"} 1')
-    expect(lines).toContain('kubernetes_healthchecks_total{name="ping",type="healthz",status="success"} 2')
-  })
-})
-
 it('keeps two sets of metrics apart', async () => {
   createMetrics().kprobe_commits_total.inc()
   expect(await createMetrics().text()).toContain('kprobe_commits_total 0')
@@ -254,4 +242,22 @@ describe('refused packets', () => {
     // 1 + 2 + ... + 10
     expect(lines).toContain(`kprobe_refused_packets_total{${labels},namespace="",service="",port=""} 55`)
   })
+})
+
+const TABLE = { entries: 7, entriesMax: 100, insertFailed: 40, dropped: 2, droppedEarly: 0 }
+
+it('reports the usage of the table, and the losses since the start', async () => {
+  const metrics = createMetrics()
+  metrics.conntrackTable(TABLE)
+  metrics.conntrackTable({ ...TABLE, insertFailed: 43, dropped: 1 })
+  const lines = (await metrics.text())
+    .split('\n')
+    .filter(line => /^kprobe_conntrack_(?:entries|lost)/.test(line))
+  expect(lines.sort()).toEqual([
+    'kprobe_conntrack_entries 7',
+    'kprobe_conntrack_entries_limit 100',
+    'kprobe_conntrack_lost_total{reason="dropped"} 1',
+    'kprobe_conntrack_lost_total{reason="dropped_early"} 0',
+    'kprobe_conntrack_lost_total{reason="insert_failed"} 3',
+  ])
 })

@@ -10,6 +10,7 @@ import { ip } from '../../support/addresses.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { HAS_IPV6 } from '../../support/loopback.ts'
 import { eventually } from '../../support/patience.ts'
+import { freePorts } from '../../support/reference/ports.ts'
 import { tableOf } from '../../support/tables.ts'
 import { ask, closed, connected, exchange, freePort, occupy } from './http-client.ts'
 
@@ -65,7 +66,7 @@ const EMPTY = { ...tableOf(1, {}), nodePorts: LOOPBACK_ONLY }
 /** Health checks of so many Services, `ns/0` and on, of which as many as may be listen. */
 async function serving(count: number, options: Opening) {
   const opened = open(options)
-  const ports = await Promise.all(Array.from({ length: count }, freePort))
+  const ports = await freePorts(count)
   const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
   const table = changed(EMPTY, Object.fromEntries(checks))
   opened.health.update(table)
@@ -158,7 +159,7 @@ describe('ServiceHealth', () => {
 
   it('moves to another port, and gives a port from one Service to another', async () => {
     const { health, places, failures } = open()
-    const [first, second] = [await freePort(), await freePort()]
+    const [first = 0, second = 0] = await freePorts(2)
     const table = changed(EMPTY, { 'ns/a': { port: first, local: { IPv4: 1 } } })
     health.update(table)
     await eventually(() => places().length === 1)
@@ -197,7 +198,7 @@ describe('ServiceHealth', () => {
 
   it('I-77: closes the socket of a Service that is gone, or needs it no more', async () => {
     const { health, places } = open()
-    const [first, second] = [await freePort(), await freePort()]
+    const [first = 0, second = 0] = await freePorts(2)
     const table = changed(EMPTY, {
       'ns/a': { port: first, local: { IPv4: 1 } },
       'ns/b': { port: second, local: { IPv4: 1 } },
@@ -239,7 +240,7 @@ describe('ServiceHealth', () => {
 
   it('F140: a namespace with few health check node ports gets its share when another one has them all', async () => {
     const { health, places, failures } = open({ listenersMax: 4 })
-    const ports = await Promise.all(Array.from({ length: 6 }, freePort))
+    const ports = await freePorts(6)
     const check = (at: number) => ({ port: ports[at] ?? 0, local: { IPv4: 1 } })
     const greedy = changed(EMPTY, Object.fromEntries([0, 1, 2, 3].map(at => [`greedy/${at}`, check(at)])))
     health.update(greedy)

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { withObjects } from '../../../../src/inspect/bundle/debug.ts'
 import { manifestsOf } from '../../../../src/inspect/bundle/manifests.ts'
 import { isRefusal } from '../../../../src/model/fields.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
@@ -82,4 +83,27 @@ describe('manifests of a Snapshot', () => {
     })
     expect(factsOf(readAgain(snapshot))).toEqual(factsOf(snapshot))
   })
+})
+
+function bundleOf(events: readonly unknown[]) {
+  const data = Buffer.from(JSON.stringify({ number: 1, events }))
+  return withObjects({
+    facts: { kprobe: 'test' },
+    files: [{ name: 'snapshot.json', about: '', data }],
+    missing: [],
+  })
+}
+
+it('a bundle has the objects of the daemon as manifests, before all else', async () => {
+  const { files, missing } = await bundleOf([{ kind: 'ServiceCIDR', key: 'kubernetes', value: [] }])
+  expect(files.map(({ name }) => name)).toEqual(['objects.json', 'snapshot.json'])
+  expect(missing).toEqual([])
+})
+
+it('a bundle of a daemon of another version lacks the manifests alone', async () => {
+  const { files, missing } = await bundleOf([{ kind: 'Gateway', key: 'shop/cart' }])
+  expect(files.map(({ name }) => name)).toEqual(['snapshot.json'])
+  expect(missing).toEqual([
+    { name: 'objects.json', why: expect.stringContaining('another version of kprobe') },
+  ])
 })

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { serviceJson } from '../../../../src/daemon/saved/snapshot-json.ts'
+import { planCounts, planSummary } from '../../../../src/inspect/check/plan.ts'
 import { command, disagreements, verifyText } from '../../../../src/inspect/check/verify.ts'
 import type { PlanLine } from '../../../../src/reconcile/dataplane.ts'
 import { FakeIo } from '../../../support/fake-io.ts'
@@ -91,5 +92,21 @@ describe('kprobe verify', () => {
     expect(io.stderr).toContain('--config /nonexistent/config.yaml: cannot be read (ENOENT)')
     for (const flag of ['--config', '--admin-socket', '--connection-metrics-max'])
       expect(command.help()({ all: true })).toContain(flag)
+  })
+})
+
+describe('kprobe plan', () => {
+  const of = (service?: string): PlanLine => ({ verb: 'add', object: 'element', service })
+
+  it('counts Services, and names what belongs to none', () => {
+    expect(planSummary([])).toBe('no difference: the kernel holds the wanted state')
+    expect(planSummary([of('ns/a'), of('ns/a'), of('ns/b')])).toBe('3 changes for 2 Services')
+    expect(planSummary([of(), of()])).toBe('2 changes for shared rules')
+    expect(planSummary([of(), of('ns/a')])).toBe('2 changes for 1 Service and shared rules')
+  })
+
+  it('counts changes by verb for --summary', () => {
+    const lines = [of(), of('ns/a'), { ...of('ns/b'), verb: 'remove' as const }]
+    expect(planCounts(lines)).toEqual({ services: 2, shared: true, added: 2, changed: 0, removed: 1 })
   })
 })

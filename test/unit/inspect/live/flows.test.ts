@@ -9,7 +9,7 @@ import {
   namedFlow,
 } from '../../../../src/inspect/live/flow-groups.ts'
 import { flowColumns, flowJson, flowLine, groupColumns } from '../../../../src/inspect/live/flow-lines.ts'
-import { FlowWatch, namesOfRows, readFlowSettings } from '../../../../src/inspect/live/flow-reading.ts'
+import { FlowWatch, readFlowSettings } from '../../../../src/inspect/live/flow-reading.ts'
 import { decodeRecord } from '../../../../src/kernel/conntrack/record.ts'
 import { serviceOfFlow } from '../../../../src/modes/common/service-names.ts'
 import { ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
@@ -19,6 +19,7 @@ import { FakeClock } from '../../../support/fake-clock.ts'
 import { FakeIo } from '../../../support/fake-io.ts'
 import { ScriptedTransport } from '../../../support/scripted-transport.ts'
 import { appendNew, type Entry, entry } from '../../kernel/conntrack/flows.ts'
+import { SHOP } from './rows.ts'
 
 const EVERYTHING: FlowFilter = {
   service: '',
@@ -30,18 +31,9 @@ const EVERYTHING: FlowFilter = {
 }
 const NODE_PORT = 30_080
 
-const known = namesOfRows([
-  { service: 'shop/cart:http', protocol: 'TCP', frontend: '10.96.0.1:80' },
-  { service: 'shop/cart:http', protocol: 'TCP', frontend: `*:${NODE_PORT}` },
-  { service: 'shop/cart6:http', protocol: 'TCP', frontend: '[fd00::1]:80' },
-])
-type Named =
-  Parameters<FlowGroups['take']> extends readonly unknown[]
-    ? ConstructorParameters<typeof FlowGroups>[0]['names']
-    : never
-const names: Named = {
+const names: ConstructorParameters<typeof FlowGroups>[0]['names'] = {
   version: 1,
-  serviceOf: (...destination) => serviceOfFlow(known, ...destination),
+  serviceOf: (...destination) => serviceOfFlow(SHOP, ...destination),
   podAt: endpoint => (endpoint === '10.1.0.1:8080' ? 'shop/cart-a' : undefined),
 }
 

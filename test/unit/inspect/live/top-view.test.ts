@@ -11,58 +11,26 @@ import {
   textWidth,
 } from '../../../../src/inspect/live/live-table.ts'
 import { topContent, topText } from '../../../../src/inspect/live/top.ts'
-import { rowsOf, type TopRow, TopRows } from '../../../../src/inspect/live/top-rows.ts'
+import { rowsOf, TopRows } from '../../../../src/inspect/live/top-rows.ts'
 import { daemonState, type TopState } from '../../../../src/inspect/live/top-sampler.ts'
-import type { UnansweredRow } from '../../../../src/inspect/live/unanswered-rows.ts'
+import { topRow as row, topState, unansweredRow } from './rows.ts'
 
 const ESCAPE = String.fromCharCode(27)
 const RIGHT_TO_LEFT_MARK = String.fromCodePoint(0x200f)
 
-function row(service: string, more: Partial<TopRow> = {}): TopRow {
-  return {
-    service,
-    protocol: 'TCP',
-    endpoint: '10.1.0.1:80',
-    perSecond: 0,
-    total: 0,
-    open: undefined,
-    ...more,
-  }
-}
-
-function state(rows: readonly TopRow[], more: Partial<TopState> = {}): TopState {
-  return {
-    time: '2026-01-01T10:21:03Z',
-    rows,
-    perSecond: 0,
-    rejectsPerSecond: undefined,
-    dropsPerSecond: undefined,
-    refused: [],
-    table: undefined,
-    largest: [],
-    unanswered: undefined,
-    daemon: undefined,
-    lost: 0,
-    notices: [],
-    ...more,
-  }
-}
-
-const MANY = state(
-  Array.from({ length: 200 }, (_, n) => row(`ns/service-${n}:http`, { perSecond: n, total: n * 2 })),
-  {
-    table: { entries: 1_234, entriesMax: 262_144 },
-    largest: [{ service: 'ns/service-1:http', open: 9 }],
-    daemon: daemonState({
-      mode: 'nftables',
-      services: 200,
-      source: { silentMs: 300 },
-      repairs: { passes: 2 },
-    }),
-    lost: 3,
-    notices: ['a notice'],
-  },
-)
+const MANY = topState({
+  rows: Array.from({ length: 200 }, (_, n) => row(`ns/service-${n}:http`, { perSecond: n, total: n * 2 })),
+  table: { entries: 1_234, entriesMax: 262_144 },
+  largest: [{ service: 'ns/service-1:http', open: 9 }],
+  daemon: daemonState({
+    mode: 'nftables',
+    services: 200,
+    source: { silentMs: 300 },
+    repairs: { passes: 2 },
+  }),
+  lost: 3,
+  notices: ['a notice'],
+})
 
 const view = (more: Partial<TopView> = {}): TopView => ({ ...FIRST_VIEW, ...more })
 
@@ -103,7 +71,7 @@ describe('the picture of top', () => {
     ]
     const rows = names.map(name => row(name, { perSecond: 1, total: 5 }))
     for (const columns of [40, 61, 80]) {
-      const { lines } = topPicture(state(rows), view(), { columns, rows: 12 })
+      const { lines } = topPicture(topState({ rows }), view(), { columns, rows: 12 })
       expect(lines.map(textWidth)).toEqual(lines.map(() => columns))
       expect(lines.join('')).not.toMatch(/\p{Cc}|\p{Cf}/u)
     }
@@ -111,45 +79,34 @@ describe('the picture of top', () => {
 })
 
 describe('connections without a reply', () => {
-  const silent = (endpoint: string, counts: Partial<UnansweredRow>): UnansweredRow => ({
-    service: 'shop/cart:http',
-    protocol: 'TCP',
-    endpoint,
-    connections: 41,
-    unanswered: 41,
-    isOneClient: false,
-    isOneWay: false,
-    ...counts,
-  })
-
   it('are a column while an endpoint has such, and add up for a Service', () => {
     const rows = [
       row('shop/cart:http', { unanswered: { unanswered: 41, connections: 41 } }),
       row('shop/cart:http', { endpoint: '10.1.0.2:80', unanswered: { unanswered: 1, connections: 9 } }),
       row('shop/checkout:http'),
     ]
-    const text = topText(state(rows), view({ sort: 'unanswered' }), { limit: 9, columns: 80 })
+    const text = topText(topState({ rows }), view({ sort: 'unanswered' }), { limit: 9, columns: 80 })
     expect(text).toMatch(/^SERVICE .* NO REPLYv +TOTAL$/m)
     expect(text).toMatch(/^shop\/cart:http .* 42\/50 +0$/m)
     expect(text).toMatch(/^shop\/checkout:http .* - +0$/m)
-    const calm = topText(state([row('a/b')]), view(), { limit: 9, columns: 80 })
+    const calm = topText(topState({ rows: [row('a/b')] }), view(), { limit: 9, columns: 80 })
     expect(calm).not.toContain('NO REPLY')
   })
 
   it('name the two worst endpoints above the table', () => {
-    const rows = [1, 2, 3].map(last => silent(`10.1.0.${last}:80`, {}))
+    const rows = [1, 2, 3].map(last => unansweredRow({ endpoint: `10.1.0.${last}:80` }))
     const text = (its: TopState['unanswered']) =>
-      topText(state([], { unanswered: its }), view(), { limit: 9, columns: 200 })
+      topText(topState({ unanswered: its }), view(), { limit: 9, columns: 200 })
     expect(text({ rows, seenS: 60 })).toContain(
       'shop/cart:http: 41 of 41 connections to 10.1.0.1:80 had no reply in the last minute | shop/cart:http: 41 of 41 connections to 10.1.0.2:80 had no reply in the last minute | 1 more endpoint\n',
     )
-    expect(text({ rows: [silent('10.1.0.1:80', { isOneWay: true })], seenS: 60 })).not.toContain('no reply')
+    expect(text({ rows: [unansweredRow({ isOneWay: true })], seenS: 60 })).not.toContain('no reply')
     expect(text({ rows: [], seenS: 0, limits: 'no conntrack' })).toContain('no reply: no conntrack')
   })
 
   it('come and go with the reads of the table', () => {
     const all = new TopRows()
-    all.takeUnanswered([silent('10.1.0.1:80', {}), silent('10.1.0.2:80', { isOneWay: true })])
+    all.takeUnanswered([unansweredRow(), unansweredRow({ endpoint: '10.1.0.2:80', isOneWay: true })])
     expect(all.all).toMatchObject([
       { endpoint: '10.1.0.1:80', unanswered: { unanswered: 41, connections: 41 } },
     ])
@@ -176,11 +133,13 @@ describe('topText', () => {
 })
 
 describe('rowsOf', () => {
-  const two = state([
-    row('ns/a:http', { perSecond: 1, total: 9, open: 2 }),
-    row('ns/a:http', { perSecond: 2, total: 1, open: 1, endpoint: '10.1.0.2:80' }),
-    row('ns/b:http', { perSecond: 2, total: 3, open: 8 }),
-  ])
+  const two = topState({
+    rows: [
+      row('ns/a:http', { perSecond: 1, total: 9, open: 2 }),
+      row('ns/a:http', { perSecond: 2, total: 1, open: 1, endpoint: '10.1.0.2:80' }),
+      row('ns/b:http', { perSecond: 2, total: 3, open: 8 }),
+    ],
+  })
 
   it('adds up the endpoints of a Service', () => {
     expect(rowsOf(two, view())).toMatchObject([
@@ -237,15 +196,15 @@ describe('the keys of top', () => {
   })
 
   it('takes a text to filter by, letters that are keys elsewhere too', () => {
-    let at = pressed(view(), '/')
-    for (const key of ['q', 's', 'e', '\u0001', 'x', '\u007f'])
-      at = at === 'quit' || at === 'suspend' ? at : pressed(at, key)
-    expect(at).toMatchObject({ pane: 'filter', filter: 'qse' })
-    expect(at === 'quit' || at === 'suspend' ? at : pressed(at, '\r')).toMatchObject({
-      pane: 'table',
-      filter: 'qse',
-    })
-    expect(at === 'quit' || at === 'suspend' ? at : pressed(at, ESCAPE)).toMatchObject({ filter: '' })
+    const typed = (...keys: readonly string[]) =>
+      keys.reduce<ReturnType<typeof keyPressed>>(
+        (at, key) => (typeof at === 'string' ? at : pressed(at, key)),
+        view(),
+      )
+    const keys = ['/', 'q', 's', 'e', '\u0001', 'x', '\u007f']
+    expect(typed(...keys)).toMatchObject({ pane: 'filter', filter: 'qse' })
+    expect(typed(...keys, '\r')).toMatchObject({ pane: 'table', filter: 'qse' })
+    expect(typed(...keys, ESCAPE)).toMatchObject({ filter: '' })
   })
 })
 

@@ -1,12 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { PacketHead } from '../../../../src/base/ip-packet.ts'
+import { refusedBetween } from '../../../../src/inspect/live/drops.ts'
 import { PacketCollector, type TracedPacket } from '../../../../src/inspect/live/packet-collector.ts'
-import {
-  ServiceIndex,
-  type StoryFacts,
-  storyLines,
-  storyOf,
-} from '../../../../src/inspect/live/packet-story.ts'
+import { ServiceIndex, storyLines, storyOf } from '../../../../src/inspect/live/packet-story.ts'
 import type { TraceEvent } from '../../../../src/kernel/nft/monitor.ts'
 import { ip } from '../../../support/addresses.ts'
 
@@ -51,10 +47,9 @@ function step(change: Partial<TraceEvent>): TraceEvent {
 
 const start = (change: Partial<TraceEvent> = {}) =>
   step({ table: TRACE, chain: 'start', head: HEAD, ...change })
+const sent = (change: Partial<TraceEvent> = {}) =>
+  step({ table: TRACE, chain: 'sent', type: 'policy', handle: undefined, outputInterface: 3, ...change })
 const drop = { verdict: { code: 0, chain: undefined } } as const
-
-/** No endpoint of most packets: those of one test have a Pod. */
-const PODS = new Map<string, string>()
 
 describe('PacketCollector', () => {
   it('ignores packets that another program traces', () => {
@@ -68,9 +63,7 @@ describe('PacketCollector', () => {
   it('takes the rules of other traces for no steps', () => {
     collector.take(start())
     collector.take(step({ table: 'kprobe-trace-8', chain: 'start' }))
-    collector.take(
-      step({ table: TRACE, chain: 'sent', type: 'policy', handle: undefined, outputInterface: 3 }),
-    )
+    collector.take(sent())
     expect(packets).toMatchObject([{ end: 'sent', steps: [], outputInterface: 3 }])
   })
 
@@ -134,38 +127,22 @@ describe('storyOf', () => {
     expect(services.at({ ...HEAD, ports, destination: ip('192.0.2.11') })).toBeUndefined()
   })
 
-  function storySentAs(
-    last: PacketHead,
-    {
-      first = HEAD,
-      tracked = 'none',
-    }: { first?: PacketHead; tracked?: StoryFacts['tracked'] | 'unknown' } = {},
-  ) {
+  function storySentAs(last: PacketHead, { first = HEAD, isLookedUp = true } = {}) {
     collector.take(start({ head: first }))
-    collector.take(
-      step({
-        table: TRACE,
-        chain: 'sent',
-        type: 'policy',
-        handle: undefined,
-        head: last,
-        outputInterface: 3,
-      }),
-    )
-    const [packet] = packets
-    if (packet === undefined) throw new Error('no packet')
+    collector.take(sent({ head: last }))
+    const [packet = expect.fail('no packet')] = packets
     return storyOf(packet, {
       steps: [],
       row: services.at(packet.first),
-      tracked: tracked === 'unknown' ? undefined : tracked,
+      tracked: isLookedUp ? 'none' : undefined,
       interfaceName: index => `eth${index}`,
-      pods: address => PODS.get(address),
+      pods: () => undefined,
     })
   }
 
   it('says nothing about the entry of a packet that was not looked up', () => {
     const ping = { ...HEAD, protocol: 1, ports: undefined }
-    const story = storySentAs(ping, { first: ping, tracked: 'unknown' })
+    const story = storySentAs(ping, { first: ping, isLookedUp: false })
     expect(storyLines(story)).toEqual([
       '1970-01-01T00:00:01Z ICMP 192.0.2.1 -> 10.96.0.1 from eth2: passes unchanged by eth3',
     ])
@@ -185,4 +162,11 @@ describe('storyOf', () => {
       '  conntrack: no entry',
     ])
   })
+})
+
+it('kprobe drops says so when the counters went back, instead of a wrong number', () => {
+  const before = new Map([['ip kube-proxy refuse 4', 9n]])
+  expect(refusedBetween(before, new Map([['ip kube-proxy refuse 4', 12n]]))).toBe(3n)
+  expect(refusedBetween(before, new Map([['ip kube-proxy refuse 4', 2n]]))).toBeUndefined()
+  expect(refusedBetween(before, new Map([['ip kube-proxy refuse 7', 40n]]))).toBeUndefined()
 })

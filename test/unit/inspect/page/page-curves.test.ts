@@ -1,21 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import type { TopState } from '../../../../src/inspect/live/top-sampler.ts'
 import { CurveHistory, commitCurves } from '../../../../src/inspect/page/page-curves.ts'
-
-const STATE: TopState = {
-  time: '',
-  rows: [],
-  perSecond: 0,
-  rejectsPerSecond: undefined,
-  dropsPerSecond: undefined,
-  refused: [],
-  table: undefined,
-  largest: [],
-  unanswered: undefined,
-  daemon: undefined,
-  lost: 0,
-  notices: [],
-}
+import { topState, unansweredRow } from '../live/rows.ts'
 
 describe('the curves', () => {
   it('keep 15 minutes, and have a gap where no viewer asked', () => {
@@ -23,7 +8,7 @@ describe('the curves', () => {
     const values = (nowMs: number, name: string) =>
       history.read(nowMs, { journal: [], wallMs: 0 }).curves.find(each => each.name === name)?.values ?? []
     for (let step = 0; step < 1_000; step++)
-      if (step < 900 || step > 950) history.take({ ...STATE, perSecond: step }, step * 5_000)
+      if (step < 900 || step > 950) history.take(topState({ perSecond: step }), step * 5_000)
     const rates = values(999 * 5_000, 'rate')
     expect(rates).toHaveLength(180)
     expect(rates[0]).toBe(820)
@@ -36,18 +21,8 @@ describe('the curves', () => {
 
   it('count connections without a reply, one-way ports left out', () => {
     const history = new CurveHistory()
-    const row = {
-      service: 'shop/cart:http',
-      protocol: 'TCP',
-      endpoint: '10.1.0.1:80',
-      connections: 9,
-      isOneClient: false,
-    } as const
-    const rows = [
-      { ...row, unanswered: 4, isOneWay: false },
-      { ...row, unanswered: 9, isOneWay: true },
-    ]
-    history.take({ ...STATE, unanswered: { rows, seenS: 60 } }, 0)
+    const rows = [unansweredRow({ unanswered: 4 }), unansweredRow({ unanswered: 9, isOneWay: true })]
+    history.take(topState({ unanswered: { rows, seenS: 60 } }), 0)
     const { curves } = history.read(0, { journal: [], wallMs: 0 })
     expect(curves.find(({ name }) => name === 'unanswered')?.values.at(-1)).toBe(4)
   })

@@ -1,7 +1,5 @@
 import { expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
 import { listAt } from '../../../../src/base/plain-data.ts'
-import type { PageSource } from '../../../../src/daemon/optional-parts.ts'
 import {
   OTHER_PODS,
   OUTSIDE,
@@ -9,15 +7,12 @@ import {
   THIS_NODE,
   talksOf,
 } from '../../../../src/inspect/page/page-flows.ts'
-import { resolve } from '../../../../src/model/resolve.ts'
-import { resolveOptions } from '../../../../src/modes/resolve-options.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { FakeConntrack } from '../../../support/fake-conntrack.ts'
-import { configFrom } from '../../../support/parse-flags.ts'
 import { entry } from '../../kernel/conntrack/flows.ts'
 import { endpoint, node, service, slice, snapshotOf } from '../../model/objects.ts'
+import { heldOf, pageSource } from './page-source.ts'
 
-const CONFIG = configFrom(['--hostname-override=here', '--cluster-cidr=10.1.0.0/16'])
 const SNAPSHOT = snapshotOf([
   node(),
   service('web', { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }),
@@ -25,30 +20,11 @@ const SNAPSHOT = snapshotOf([
 ])
 
 function rig(from: readonly string[], held = true) {
-  const resolved = {
-    ...finish(resolve(resolveOptions(CONFIG, undefined), undefined, SNAPSHOT)),
-    syncedNumber: 1,
-    error: undefined,
-    failedFamily: undefined,
-    quarantined: [],
-  }
   const clock = new FakeClock()
   const table = new FakeConntrack(
     from.map(client => entry(client, '10.96.0.1:80', '10.1.0.1:8080', { protocol: 'TCP' })),
   )
-  const source: PageSource = {
-    clock,
-    wallMs: () => 0,
-    version: 'test',
-    config: () => CONFIG,
-    flags: new Map(),
-    configz: () => ({}),
-    status: () => ({}),
-    health: () => ({}),
-    receipts: () => [],
-    snapshot: () => ({}),
-    held: () => (held ? resolved : undefined),
-  }
+  const source = pageSource({ clock, held: () => (held ? heldOf(SNAPSHOT) : undefined) })
   const flows = new PageFlows(source, take => table.dumpByReply({ isAnswered: true }, take))
   return { clock, table, flows, read: (query = '') => flows.read(new URLSearchParams(query)) }
 }

@@ -1,6 +1,6 @@
 import { rmSync, writeFileSync } from 'node:fs'
 import { request } from 'node:https'
-import { connect, createServer, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
@@ -12,11 +12,11 @@ import type { ServerNews } from '../../../../src/http/server.ts'
 import { type OpenPage, openUiServer, PageServer } from '../../../../src/inspect/page/page-server.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { temporaryFolder } from '../../../support/folder.ts'
-import { configFrom } from '../../../support/parse-flags.ts'
 import { eventually } from '../../../support/patience.ts'
 import { ip } from '../../../support/pipeline.ts'
 import { createAuthority } from '../../../support/tls.ts'
-import { ask } from '../../telemetry/http-client.ts'
+import { ask, freePort } from '../../telemetry/http-client.ts'
+import { pageSource } from './page-source.ts'
 
 let folder = ''
 const servers: UiServer[] = []
@@ -44,20 +44,7 @@ function pageServer(other?: OpenPage, clock: Clock = systemClock) {
     const handle = ({ path }: HttpRequest) => ({ status: 200, headers: {}, body: `page ${path}` })
     return { handle, close: async () => void life.closed++ }
   }
-  const source = {
-    clock,
-    wallMs: Date.now,
-    version: 'test',
-    config: () => configFrom(['--hostname-override=node-1']),
-    flags: new Map(),
-    configz: () => ({}),
-    health: () => ({}),
-    status: () => ({}),
-    receipts: () => [],
-    snapshot: () => ({}),
-    held: () => undefined,
-  }
-  return { page: new PageServer(other ?? open, source), life }
+  return { page: new PageServer(other ?? open, pageSource({ clock, wallMs: Date.now })), life }
 }
 
 const get = (path: string, more: Partial<HttpRequest> = {}): HttpRequest => ({
@@ -89,7 +76,7 @@ describe('the page', () => {
       for (const handle of [page.atSocket, page.at('')])
         expect(await handle(get('/ui/data/status', { host }))).toMatchObject({ status: 421 })
       expect(life.loaded).toBe(0)
-      expect(await page.atSocket(get('/ui/', { host: 'node-1:80' }))).toMatchObject({ status: 200 })
+      expect(await page.atSocket(get('/ui/', { host: 'here:80' }))).toMatchObject({ status: 200 })
     },
   )
 
@@ -131,15 +118,6 @@ it('answers a client that has 20 refusals a second later each time', async () =>
   await Promise.all(waiting)
   expect(answers).toEqual(Array(4).fill(401))
 })
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const address = server.address()
-  await new Promise(resolve => server.close(resolve))
-  if (address === null || typeof address === 'string') throw new Error('no port')
-  return address.port
-}
 
 /** Listens on loopback with TLS, where files are given. */
 async function listen(tls: UiConfig['tls'], clock: Clock = systemClock) {

@@ -3,21 +3,16 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../../../../src/base/plain-data.ts'
 import type { PageSource } from '../../../../src/daemon/optional-parts.ts'
 import type { HttpAnswer } from '../../../../src/http/connections.ts'
-import type { TopState } from '../../../../src/inspect/live/top-sampler.ts'
 import { openPage } from '../../../../src/inspect/page/page.ts'
 import { PageRates, type Timed } from '../../../../src/inspect/page/page-rates.ts'
-import { resolve } from '../../../../src/model/resolve.ts'
-import type { Snapshot } from '../../../../src/model/snapshot.ts'
-import { resolveOptions } from '../../../../src/modes/resolve-options.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
-import { configFrom } from '../../../support/parse-flags.ts'
 import { endpoint, type Fields, node, service, slice, snapshotOf, UNREADY } from '../../model/objects.ts'
+import { topRow, topState } from '../live/rows.ts'
+import { heldOf, pageSource } from './page-source.ts'
 
-const CONFIG = configFrom(['--hostname-override=here', '--cluster-cidr=10.1.0.0/16'])
 const HOSTILE = 'node\u202e<img src=x>'
 const OBJECTS: readonly Fields[] = [
   node(),
@@ -59,36 +54,19 @@ beforeAll(() => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
-function resolvedOf(snapshot: Snapshot, memoryBytes?: number) {
-  return {
-    ...finish(resolve(resolveOptions(CONFIG, memoryBytes), undefined, snapshot)),
-    syncedNumber: 1,
-    error: undefined,
-    failedFamily: undefined,
-    quarantined: [
-      { service: 'ns/svc-004', error: new Error('no room'), failures: 1, retryAtMs: 0, subject: {} },
-    ],
-  }
-}
-
 function open(change: Partial<PageSource> = {}) {
-  const resolved = resolvedOf(snapshotOf(OBJECTS))
+  const resolved = heldOf(snapshotOf(OBJECTS))
   const page = openPage(
-    {
-      clock: new FakeClock(),
-      wallMs: () => 0,
+    pageSource({
       version: '1.2.3',
-      config: () => CONFIG,
       flags: new Map([['ui-address', '8080']]),
       configz: () => ({ mode: 'nftables' }),
-      health: () => ({}),
       status: () => ({ snapshot: 7 }),
       receipts: () => [{ reason: 'start' }],
-      snapshot: () => ({}),
       held: () => resolved,
       sysctls: `${folder}/net`,
       ...change,
-    },
+    }),
     pathToFileURL(`${folder}/`),
   )
   const get = async (
@@ -185,10 +163,7 @@ it('F213: all addresses of loopback, and of a prefix of IPv6, are one viewer', a
       const { status } = await get('data/status', {}, addressOf(n))
       statuses.set(status, (statuses.get(status) ?? 0) + 1)
     }
-    expect([...statuses]).toEqual([
-      [200, 1_000],
-      [429, 500],
-    ])
+    expect(Object.fromEntries(statuses)).toEqual({ 200: 1_000, 429: 500 })
   }
 })
 
@@ -225,7 +200,7 @@ describe('the Services', () => {
   })
 
   it('are a problem where there is no memory for them', async () => {
-    const { data } = open({ held: () => resolvedOf(snapshotOf(OBJECTS), 1_000) })
+    const { data } = open({ held: () => heldOf(snapshotOf(OBJECTS), 1_000) })
     expect(listAt(await data('services', { problems: '1', filter: 'idle' }), 'rows')).toMatchObject([
       { problem: expect.stringMatching(/^not served: it needs about 0 MiB/) },
     ])
@@ -298,7 +273,7 @@ describe('the path to a Service', () => {
         slice('web-1', 'web', addresses.slice(0, 600)),
         slice('web-2', 'web', addresses.slice(600)),
       ]
-      const { data } = open({ held: () => resolvedOf(snapshotOf([node(), service('web'), ...slices])) })
+      const { data } = open({ held: () => heldOf(snapshotOf([node(), service('web'), ...slices])) })
       return await data('path', { service: 'ns/web' })
     })
     const [followed, long] = await Promise.all(answers)
@@ -311,7 +286,7 @@ describe('the path to a Service', () => {
   })
 
   it('F186: is computed from the port that it leads to, and no other', async () => {
-    const resolved = resolvedOf(snapshotOf(OBJECTS))
+    const resolved = heldOf(snapshotOf(OBJECTS))
     const web = resolved.table.services.get('ns/web')
     const [port] = web?.ports ?? []
     if (web === undefined || port === undefined) throw new Error('no Service')
@@ -351,29 +326,11 @@ describe('the path to a Service', () => {
 })
 
 describe('the rates', () => {
-  const STATE: TopState = {
-    time: '10:00:00',
-    rows: ['a', 'b'].flatMap(name =>
-      Array.from({ length: 80 }, (_, n) => ({
-        service: `ns/${name}-${n}`,
-        protocol: 'TCP',
-        endpoint: `10.1.0.${n}:80`,
-        perSecond: n,
-        total: n,
-        open: undefined,
-      })),
+  const rows = ['a', 'b'].flatMap(name =>
+    Array.from({ length: 80 }, (_, n) =>
+      topRow(`ns/${name}-${n}`, { endpoint: `10.1.0.${n}:80`, perSecond: n }),
     ),
-    perSecond: 3,
-    rejectsPerSecond: undefined,
-    dropsPerSecond: undefined,
-    refused: [],
-    table: undefined,
-    largest: [],
-    unanswered: undefined,
-    daemon: undefined,
-    lost: 0,
-    notices: [],
-  }
+  )
 
   function rig() {
     const clock = new FakeClock()
@@ -384,7 +341,7 @@ describe('the rates', () => {
       return {
         sample: async () => {
           life.sampled++
-          return STATE
+          return topState({ rows, perSecond: 3 })
         },
         close: async () => void life.closed++,
       }

@@ -1,10 +1,13 @@
 import { describe, expect, it } from 'vitest'
 import { textWidth } from '../../../../src/inspect/live/live-table.ts'
+import type { TableUser } from '../../../../src/inspect/live/top-sampler.ts'
+import type { UnansweredRow } from '../../../../src/inspect/live/unanswered-rows.ts'
 import { collectStatus } from '../../../../src/inspect/status/collect.ts'
 import { statusOf } from '../../../../src/inspect/status/status.ts'
 import { daemonFacts, type StatusFacts } from '../../../../src/inspect/status/status-facts.ts'
 import { statusText } from '../../../../src/inspect/status/status-text.ts'
 import type { RefusedCount } from '../../../../src/modes/refused.ts'
+import { unansweredRow } from '../live/rows.ts'
 
 const NOW = Date.parse('2026-01-02T00:00:00Z')
 const STATUS = {
@@ -57,19 +60,17 @@ function kinds(change: Change): readonly string[] {
   return judged(change).problems.map(({ level, kind }) => `${level} ${kind}`)
 }
 
-const ROW = {
-  service: 'shop/cart:http',
-  protocol: 'TCP',
-  endpoint: '10.244.0.12:8080',
-  pod: 'shop/cart-7f',
-  connections: 41,
-  unanswered: 41,
-  isOneClient: false,
-  isOneWay: false,
-} as const
+function unanswered(row: Partial<UnansweredRow> = {}): Partial<StatusFacts> {
+  const its = unansweredRow({ endpoint: '10.244.0.12:8080', pod: 'shop/cart-7f', ...row })
+  return { unanswered: { rows: [its], seenS: 60 } }
+}
 
-function unanswered(row: Partial<typeof ROW> | { readonly unanswered: number }): Partial<StatusFacts> {
-  return { unanswered: { rows: [{ ...ROW, ...row }], seenS: 60 } }
+function table(entries: number, entriesMax: number | undefined, largest: readonly TableUser[] = []): Change {
+  return { facts: { conntrack: { entries, entriesMax, largest } } }
+}
+
+function finding(kind: 'damaged' | 'warning', subject: string, text: string): Change {
+  return { facts: { rules: { modes: [], findings: [{ kind, subject, text }] } } }
 }
 
 function refusedPackets(packets: number, service: string): RefusedCount {
@@ -110,56 +111,30 @@ describe('statusOf', () => {
       'error certificate-expiry',
     ],
     ['a token that ends', { health: { credentials: { tokenMs: NOW + 60_000 } } }, 'warning token-expiry'],
-    [
-      'a full table',
-      { facts: { conntrack: { entries: 99, entriesMax: 100, largest: [] } } },
-      'error conntrack-full',
-    ],
-    [
-      'a filling table',
-      { facts: { conntrack: { entries: 90, entriesMax: 100, largest: [] } } },
-      'warning conntrack-full',
-    ],
-    ['an endpoint without replies', { facts: unanswered({}) }, 'error unanswered'],
-    [
-      'damage',
-      { facts: { rules: { modes: [], findings: [{ kind: 'damaged', subject: 'a', text: 'b' }] } } },
-      'error rules-damaged',
-    ],
-    [
-      'another program',
-      { facts: { rules: { modes: [], findings: [{ kind: 'warning', subject: 'a', text: 'b' }] } } },
-      'warning check',
-    ],
+    ['a full table', table(99, 100), 'error conntrack-full'],
+    ['a filling table', table(90, 100), 'warning conntrack-full'],
+    ['an endpoint without replies', { facts: unanswered() }, 'error unanswered'],
+    ['damage', finding('damaged', 'a', 'b'), 'error rules-damaged'],
+    ['another program', finding('warning', 'a', 'b'), 'warning check'],
   ])('an impaired node: %s', (_, change, expected) => {
     expect([judged(change).verdict, kinds(change)]).toEqual(['impaired', [expected]])
   })
 
   it.each<[string, Change]>([
     ['half of the connections have no reply', { facts: unanswered({ unanswered: 20 }) }],
-    ['a UDP port never replies', { facts: unanswered({ ...ROW, isOneWay: true } as never) }],
+    ['a UDP port never replies', { facts: unanswered({ isOneWay: true }) }],
     ['Services have no endpoint', { health: { withoutEndpoint: { services: 1, first: ['a/b'] } } }],
-    [
-      'the connection table has no limit',
-      { facts: { conntrack: { entries: 9, entriesMax: undefined, largest: [] } } },
-    ],
+    ['the connection table has no limit', table(9, undefined)],
     [
       'IPv6 is not forwarded, and no Service is of it',
-      {
-        facts: {
-          rules: {
-            modes: [],
-            findings: [{ kind: 'warning', subject: 'net/ipv6/conf/all/forwarding', text: '0' }],
-          },
-        },
-      },
+      finding('warning', 'net/ipv6/conf/all/forwarding', '0'),
     ],
   ])('well although %s', (_, change) => {
     expect(judged(change).verdict).toBe('well')
   })
 
   it('names endpoint, pod and Service of unanswered connections', () => {
-    const [problem] = judged({ facts: unanswered({}) }).problems
+    const [problem] = judged({ facts: unanswered() }).problems
     expect(problem).toEqual({
       level: 'error',
       kind: 'unanswered',
@@ -175,7 +150,7 @@ describe('statusOf', () => {
       { service: 'shop/cart:http', open: 70 },
       { service: 'infra/dns:dns', open: 9 },
     ]
-    const [problem] = judged({ facts: { conntrack: { entries: 90, entriesMax: 100, largest } } }).problems
+    const [problem] = judged(table(90, 100, largest)).problems
     expect(problem?.text).toBe(
       'the connection table is filling: 90 of 100 entries; most entries: shop/cart:http 70, infra/dns:dns 9',
     )
@@ -267,7 +242,7 @@ describe('statusText', () => {
         credentials: { tokenMs: 0, certificateMs: 0 },
       },
       facts: {
-        ...unanswered({ ...ROW }),
+        ...unanswered(),
         conntrack: { entries: 9, entriesMax: 9, largest: [{ service: name, open: 9 }] },
         refused: [refusedPackets(9, name)],
         unread: [{ part: name, reason: name }],

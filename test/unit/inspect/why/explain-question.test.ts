@@ -36,6 +36,10 @@ function readerOf(from: string, to: string, rest: readonly string[] = []): FlagR
   return new FlagReader(readArguments(argv, QUESTION_FLAGS))
 }
 
+function questionOf(from: string, to: string) {
+  return readQuestion(readerOf(from, to)) ?? expect.fail('no question')
+}
+
 function asked(from: string, to: string, ...rest: readonly string[]): string {
   const reader = readerOf(from, to, rest)
   const question = readQuestion(reader)
@@ -49,8 +53,7 @@ describe('a question', () => {
   it('without a client is about a process of this node', () => {
     expect(asked('', '10.96.0.1:80')).toBe('192.168.1.7 10.96.0.1 80/TCP')
     expect(asked('', '[fd00::1]:80')).toBe('fd01::7 fd00::1 80/TCP')
-    const question = readQuestion(readerOf('', '10.96.0.1:80'))
-    if (question === undefined) throw new Error('no question')
+    const question = questionOf('', '10.96.0.1:80')
     expect(formatIp(resolveQuestion(question, snapshotOf([])).from)).toBe('127.0.0.1')
   })
 
@@ -60,8 +63,7 @@ describe('a question', () => {
     ['a node port', { type: 'NodePort', ports: [{ port: 80, nodePort: 30080 }] }, {}, '192.168.1.7 30080'],
     ['its ClusterIP where it has nothing else', {}, {}, '10.96.0.1 80'],
   ])('from outside is about %s', (_, spec, more, expected) => {
-    const question = readQuestion(readerOf('outside', 'ns/web'))
-    if (question === undefined) throw new Error('no question')
+    const question = questionOf('outside', 'ns/web')
     const snapshot = snapshotOf([service('web', { clusterIP: '10.96.0.1', ...spec }, more), node({})])
     const { from, to, port } = resolveQuestion(question, snapshot)
     expect(`${formatIp(to)} ${port}`).toBe(expected)
@@ -71,10 +73,7 @@ describe('a question', () => {
   it('F150: about a Service that the daemon does not hold is answered with its refusal', () => {
     const refused = { object: 'Service ns/new', field: '', value: '', reason: 'no room', service: 'ns/new' }
     const known = { snapshot: SNAPSHOT, refusedObjects: [refused] }
-    const about = (name: string) => {
-      const question = readQuestion(readerOf('outside', name))
-      if (question !== undefined) requireHeld(question, known)
-    }
+    const about = (name: string) => requireHeld(questionOf('outside', name), known)
     expect(() => about('ns/new:80')).toThrow('Service ns/new is not served: no room')
     expect(() => about('ns/web:80')).not.toThrow()
     expect(() => about('ns/unknown:80')).not.toThrow()

@@ -8,6 +8,7 @@ import {
 } from '../../../../src/inspect/why/explain-question.ts'
 import { type Explanation, explained, followed } from '../../../../src/inspect/why/explanation.ts'
 import type { KernelOutcome, Outcome } from '../../../../src/inspect/why/outcome.ts'
+import type { Refusal } from '../../../../src/model/fields.ts'
 import { resolve } from '../../../../src/model/resolve.ts'
 import { resolveOptions } from '../../../../src/modes/resolve-options.ts'
 import { ip } from '../../../support/addresses.ts'
@@ -31,6 +32,8 @@ export interface Asked {
   readonly localIps?: readonly string[]
   readonly quarantined?: ReadonlyMap<string, string>
   readonly unanswered?: Unanswered
+  /** EndpointSlices and Services that are refused as a whole. */
+  readonly refusedObjects?: readonly Refusal[]
 }
 
 export function explain(objects: readonly Fields[], asked: Asked): Explanation {
@@ -44,7 +47,7 @@ export function explain(objects: readonly Fields[], asked: Asked): Explanation {
   const since = refusedMs === undefined ? undefined : { wallMs: refusedMs, orEarlier: false }
   const loaded = {
     ...finish(resolve(resolveOptions(CONFIG), undefined, snapshot)),
-    refusedObjects: [],
+    refusedObjects: asked.refusedObjects ?? [],
     refusedSince: () => since,
     notKnown: asked.notKnown ?? [],
     quarantined: asked.quarantined ?? new Map(),

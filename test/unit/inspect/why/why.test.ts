@@ -3,6 +3,7 @@ import type { UnansweredRow } from '../../../../src/inspect/live/unanswered-rows
 import { whyText } from '../../../../src/inspect/why/why.ts'
 import { pictureOf, svgText } from '../../../../src/inspect/why/why-picture.ts'
 import { DRAINING, type Fields, service, UNREADY } from '../../model/objects.ts'
+import { unansweredRow } from '../live/rows.ts'
 import {
   ABSENT,
   type Asked,
@@ -17,6 +18,13 @@ import {
   unready,
   web,
 } from './explained.ts'
+
+const RANGES = { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }
+const NAMED = [
+  { name: 'http', port: 80 },
+  { name: 'dns', port: 53, protocol: 'UDP' },
+]
+const LOCAL_ONLY = { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }
 
 describe('the answer', () => {
   it.each<[string, readonly Fields[], Asked?]>([
@@ -46,17 +54,17 @@ describe('the answer', () => {
     ],
     [
       'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 1 is not on this node; the connection is dropped',
-      web([ready(1, THERE)], { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }, BALANCED),
+      web([ready(1, THERE)], LOCAL_ONLY, BALANCED),
       { to: '198.51.100.9:80' },
     ],
     [
       'served: always 10.1.0.1:8080',
-      web([ready(1, THERE)], { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }, BALANCED),
+      web([ready(1, THERE)], LOCAL_ONLY, BALANCED),
       { from: 'node/here', to: '198.51.100.9:80' },
     ],
     [
       'not admitted: ns/web admits only 10.0.0.0/8, and 203.0.113.253 is outside',
-      web([ready(1)], { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }, BALANCED),
+      web([ready(1)], RANGES, BALANCED),
       { to: '198.51.100.9:80' },
     ],
     [
@@ -69,8 +77,8 @@ describe('the answer', () => {
       { to: '192.168.1.8:30080', localIps: ['192.168.1.7', '192.168.1.8'] },
     ],
     [
-      'wrong port: ns/web has no port 81/TCP at 10.96.0.1; it has 80/TCP',
-      web([ready(1)]),
+      'wrong port: ns/web has no port 81/TCP at 10.96.0.1; it has 80/TCP (http), 53/UDP (dns)',
+      web([ready(1)], { ports: NAMED }),
       { to: 'svc/ns/web:81' },
     ],
     [
@@ -167,6 +175,7 @@ describe('the answer', () => {
 
 const ASKED = { from: 'outside', to: 'svc/ns/web' }
 const PLAIN = { color: false, columns: undefined }
+const STEP = { chain: 'ip kube-proxy x', rule: 7, text: 'counter drop', elements: [] }
 
 describe('the text', () => {
   const objects = web([ready(1), unready(2, { nodeName: 'th\u202eere\u001b[2J' })])
@@ -182,8 +191,7 @@ describe('the text', () => {
   })
 
   it('shows the path in the kernel where that differs, and no share', () => {
-    const step = { chain: 'ip kube-proxy x', rule: 7, text: 'counter drop', elements: [] }
-    const text = whyText(explain(objects, { kernel: different({ rules: [step] }) }), ASKED, PLAIN)
+    const text = whyText(explain(objects, { kernel: different({ rules: [STEP] }) }), ASKED, PLAIN)
     expect(text).toContain('\nPath in the kernel:\n  ip kube-proxy x, rule 7: counter drop\n')
     expect(text).toContain('\n  in   10.1.0.1:8080 on here: ready\n')
     const none = whyText(explain(objects, { kernel: different({}) }), ASKED, PLAIN)
@@ -191,8 +199,7 @@ describe('the text', () => {
   })
 
   it('shows the path in the kernel where that is another with the same end', () => {
-    const step = { chain: 'ip kube-proxy x', rule: 7, text: 'counter drop', elements: [] }
-    const text = whyText(explain(objects, { kernel: { ...SAME, rules: [step] } }), ASKED, PLAIN)
+    const text = whyText(explain(objects, { kernel: { ...SAME, rules: [STEP] } }), ASKED, PLAIN)
     expect(text).toContain(
       '\nPath in the kernel, by other rules than expected:\n  ip kube-proxy x, rule 7: counter drop\n',
     )
@@ -234,47 +241,69 @@ describe('the text', () => {
     expect(text('192.0.2.1')).not.toContain('icmp_ratelimit')
   })
 
-  it('says what it could not ask', () => {
-    const unknown = explain(objects, { kernel: { kind: 'unknown', reason: 'EPERM' } })
-    expect(unknown.notKnown).toEqual(['what the kernel does: EPERM'])
-    const pod = web([ready(1, { ...THERE, targetRef: { kind: 'Pod', name: 'client' } })])
-    expect(explain(pod, { from: 'pod/ns/client' }).notKnown).toEqual([
-      "what node there does: the client runs there, and its packets meet that node's rules first",
-    ])
-  })
+  const ranged = web([ready(1)], RANGES, BALANCED)
+  const dns = [
+    service('dns', {
+      ports: [
+        { name: 'dns-udp', port: 53, protocol: 'UDP' },
+        { name: 'dns-tcp', port: 53, protocol: 'TCP' },
+      ],
+    }),
+  ]
+  const others = (...chains: readonly string[]): Asked => ({ kernel: { ...SAME, others: chains } })
 
-  it('names chains of other programs, whose verdict is not known', () => {
-    const found = (others: readonly string[]) => explain(objects, { kernel: { ...SAME, others } }).notKnown
-    expect(found(['ip foreign pre'])).toEqual([
-      'what chain ip foreign pre does with the packet; `kprobe verify --prove` follows it',
-    ])
-    expect(found(['ip a', 'ip b', 'ip c', 'ip d', 'ip e', 'ip f'])).toEqual([
-      'what chains ip a, ip b, ip c, ip d, ip e, 1 more do with the packet; `kprobe verify --prove` follows it',
-    ])
-  })
-
-  it('says that outside stands for one address where source ranges admit some clients', () => {
-    const spec = { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }
-    const ranged = web([ready(1)], spec, BALANCED)
-    const to = '198.51.100.9:80'
-    expect(explain(ranged, { to }).notKnown).toEqual([
-      "whether the source ranges admit the client: outside stands for 203.0.113.253; give the client's address",
-    ])
-    expect(explain(ranged, { from: '203.0.113.253', to }).notKnown).toEqual([])
-  })
-
-  it('says which of two protocols it is about', () => {
-    const ports = ['UDP', 'TCP'].map(protocol => ({
-      name: `dns-${protocol.toLowerCase()}`,
-      port: 53,
-      protocol,
-    }))
-    const dns = [service('dns', { ports })]
-    expect(explain(dns, { to: 'ns/dns:53' }).notKnown).toEqual([
-      'what happens to 53/TCP (dns-tcp): this is about 53/UDP; --proto selects another',
-    ])
-    expect(explain(dns, { to: 'ns/dns:53/TCP' }).notKnown).toEqual([])
-    expect(explain(dns, { to: 'ns/dns:dns-tcp' }).notKnown).toEqual([])
+  it.each<[string, readonly Fields[], Asked, readonly string[]]>([
+    [
+      'of a kernel that cannot be read',
+      objects,
+      { kernel: { kind: 'unknown', reason: 'EPERM' } },
+      ['what the kernel does: EPERM'],
+    ],
+    [
+      'of the node of a client elsewhere',
+      web([ready(1, { ...THERE, targetRef: { kind: 'Pod', name: 'client' } })]),
+      { from: 'pod/ns/client' },
+      ["what node there does: the client runs there, and its packets meet that node's rules first"],
+    ],
+    [
+      'of a chain of another program',
+      objects,
+      others('ip foreign pre'),
+      ['what chain ip foreign pre does with the packet; `kprobe verify --prove` follows it'],
+    ],
+    [
+      'of many such chains',
+      objects,
+      others('ip a', 'ip b', 'ip c', 'ip d', 'ip e', 'ip f'),
+      [
+        'what chains ip a, ip b, ip c, ip d, ip e, 1 more do with the packet; `kprobe verify --prove` follows it',
+      ],
+    ],
+    [
+      'of clients outside, where source ranges admit some',
+      ranged,
+      { to: '198.51.100.9:80' },
+      [
+        "whether the source ranges admit the client: outside stands for 203.0.113.253; give the client's address",
+      ],
+    ],
+    ['of a client with an address', ranged, { from: '203.0.113.253', to: '198.51.100.9:80' }, []],
+    [
+      'of another protocol at the port',
+      dns,
+      { to: 'ns/dns:53' },
+      ['what happens to 53/TCP (dns-tcp): this is about 53/UDP; --proto selects another'],
+    ],
+    ['of a port with its protocol', dns, { to: 'ns/dns:53/TCP' }, []],
+    ['of a port by its name', dns, { to: 'ns/dns:dns-tcp' }, []],
+    [
+      'of endpoints without conntrack',
+      objects,
+      { unanswered: { rows: [], seenS: 0, limits: 'conntrack cannot be read: EPERM' } },
+      ['whether all endpoints answer: conntrack cannot be read: EPERM'],
+    ],
+  ])('says what is not known %s', (_, its, asked, notKnown) => {
+    expect(explain(its, asked).notKnown).toEqual(notKnown)
   })
 
   it('fits into 80 columns, and has a color only on a terminal', () => {
@@ -328,19 +357,10 @@ describe('the picture', () => {
 })
 
 describe('endpoints that do not answer', () => {
-  const row = (last: number, counts: string, more: Partial<UnansweredRow> = {}): UnansweredRow => {
-    const [unanswered, connections] = counts.split('/').map(Number)
+  const row = (last: number, counts: string, more: Partial<UnansweredRow> = {}) => {
+    const [unanswered = 0, connections = 0] = counts.split('/').map(Number)
     const endpoint = `10.1.0.${last}:8080`
-    const its = { connections: connections ?? 0, unanswered: unanswered ?? 0 }
-    return {
-      service: 'ns/web',
-      protocol: 'TCP',
-      endpoint,
-      isOneClient: false,
-      isOneWay: false,
-      ...its,
-      ...more,
-    }
+    return unansweredRow({ service: 'ns/web', endpoint, unanswered, connections, ...more })
   }
   const asked = (...rows: UnansweredRow[]) =>
     explain(web([ready(1), ready(2)]), { unanswered: { rows, seenS: 60 } })
@@ -380,12 +400,5 @@ describe('endpoints that do not answer', () => {
   it('do not hide damaged rules', () => {
     const unanswered = { rows: [row(1, '3/3')], seenS: 60 }
     expect(explain(web([ready(1)]), { kernel: different({}), unanswered }).answer).toMatch(/^rules differ/)
-  })
-
-  it('are not known without conntrack', () => {
-    const unanswered = { rows: [], seenS: 0, limits: 'conntrack cannot be read: EPERM' }
-    expect(explain(web([ready(1)]), { unanswered }).notKnown).toEqual([
-      'whether all endpoints answer: conntrack cannot be read: EPERM',
-    ])
   })
 })

@@ -1,11 +1,28 @@
-import { expect, it } from 'vitest'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { beforeEach, expect, it } from 'vitest'
 import { failureText } from '../../../src/base/errors.ts'
 import { EXIT_USAGE } from '../../../src/cli/io.ts'
-import { usageErrors, usageWarnings } from '../../../src/cli/request.ts'
+import { readRequest, usageErrors, usageWarnings } from '../../../src/cli/request.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { temporaryFolder } from '../../support/folder.ts'
+
+let io: FakeIo
+
+beforeEach(() => {
+  io = new FakeIo()
+})
+
+it('reads the file that --config names, and names what it has in vain', async () => {
+  const path = join(temporaryFolder(), 'config.yaml')
+  const head = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
+  writeFileSync(path, `${head}clusterCIDRS: 10.0.0.0/8\n`)
+  const request = await readRequest([`--config=${path}`], io, { command: 'plan', extra: [] })
+  expect(request).toMatchObject({ config: { source: { kind: 'kube' } } })
+  expect(io.stderr).toMatch(/^kprobe plan: .*clusterCIDRS/)
+})
 
 it('tells every error with its place, and where help is', () => {
-  const io = new FakeIo()
   const errors = [
     { path: '--v', message: 'is no level' },
     { path: 'c.yaml:3:15: conntrack.min', message: 'cannot be negative' },
@@ -19,7 +36,6 @@ it('tells every error with its place, and where help is', () => {
 })
 
 it('keeps what others wrote on its line', () => {
-  const io = new FakeIo()
   usageErrors(io, 'run', [{ path: '--a\nb\u001b[31m', message: 'x\u202ey' }])
   usageWarnings(io, 'plan', ['c.yaml:1:1: a\rb: no such field'])
   expect(io.stderr.split('\n')).toHaveLength(4)
