@@ -60,7 +60,14 @@ it('iptables mode counts by reason and Service', async () => {
   await send('10.96.0.1', 53, 2)
   // The rules of external addresses see what arrives, and nothing that this node sends.
   await lab.trace([
-    { from: 'outside', source: '198.51.100.9', protocol: 'UDP', destination: '192.0.2.7', port: 53, tries: 1 },
+    {
+      from: 'outside',
+      source: '198.51.100.9',
+      protocol: 'UDP',
+      destination: '192.0.2.7',
+      port: 53,
+      tries: 1,
+    },
   ])
   await send('10.96.0.2', 53, 2)
   expect((await refused()).toSorted()).toEqual([
