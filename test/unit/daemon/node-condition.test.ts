@@ -1,5 +1,4 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { whyNotConditionType } from '../../../src/config/read-config.ts'
 import type { ApiAnswer, ApiQuestion } from '../../../src/daemon/cluster.ts'
 import { conditionPatch, NodeCondition } from '../../../src/daemon/node-condition.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
@@ -266,21 +265,4 @@ it('is not patched where the Node says so, and is where the Node is odd', () => 
   expect(patch({ status: { conditions: [ready, { type: TYPE, ...state }] } })).toBeUndefined()
   for (const node of [undefined, {}, { status: { conditions: 'none' } }, { status: { conditions: [7] } }])
     expect(patch(node)?.status.conditions).toHaveLength(1)
-})
-
-describe('the type of the condition', () => {
-  it.each(['ServiceProxyReady', 'example.com/ProxyReady', 'a'])('may be %s', type => {
-    expect(whyNotConditionType(type)).toBeUndefined()
-  })
-
-  it.each([
-    ['Ready', 'is a condition that kubelet'],
-    ['NetworkUnavailable', 'is a condition that kubelet'],
-    ['with blank', 'is not the type'],
-    ['/x', 'is not the type'],
-    ['x/', 'is not the type'],
-    ['x'.repeat(317), 'is not the type'],
-  ])('is not %s', (type, why) => {
-    expect(whyNotConditionType(type)).toContain(why)
-  })
 })
