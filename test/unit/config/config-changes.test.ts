@@ -2,7 +2,6 @@ import { expect, it } from 'vitest'
 import { configChanges, fieldChanges, needsRestart } from '../../../src/config/config-changes.ts'
 import { configFrom, requestFrom } from '../../support/parse-flags.ts'
 
-
 it('sorts what differs by what it takes to apply it', () => {
   const before = configFrom([])
   const after = configFrom([

@@ -1,15 +1,9 @@
-import { afterEach, expect, it } from 'vitest'
+import { expect, it, onTestFinished } from 'vitest'
 import { type BesideReading, KubeProxyWatch } from '../../../src/daemon/beside.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { createMetrics } from '../../support/metrics.ts'
 import { recordedLog } from '../../support/recorded-log.ts'
-
-const opened: KubeProxyWatch[] = []
-
-afterEach(async () => {
-  for (const watch of opened.splice(0)) await watch.stop()
-})
 
 const SERVICES = 'KUBE-SERVICES in ip nat'
 const CHECK = 'cluster-ips-check in ip kube-proxy'
@@ -51,7 +45,7 @@ function rig({ writesChains = false, start = {} as Seen } = {}) {
     metrics,
     tell: fact => events.push(fact),
   })
-  opened.push(watch)
+  onTestFinished(() => watch.stop())
   const beside = async () => /^kprobe_kube_proxy_beside (\d)$/m.exec(await metrics.text())?.[1]
   const see = async (now: Seen | 'unreadable', minutes = 1) => {
     found = now

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import type { ApiAnswer, ApiQuestion } from '../../../src/daemon/cluster.ts'
 import { conditionPatch, NodeCondition } from '../../../src/daemon/node-condition.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
@@ -10,42 +10,26 @@ const TYPE = 'ServiceProxyReady'
 
 type Condition = Readonly<Record<string, string>>
 
-interface World {
-  healthy: boolean
-  /** What the kernel lacks. */
-  left: readonly PlanLine[]
-  /** Services that the kernel rejects. */
-  rejected: readonly string[]
-  /** Why the server fails; empty while it answers. */
-  down: string
-  /** Milliseconds that a read of the kernel takes. */
-  readMs: number
-  /** Why the kernel cannot be read; empty while it can. */
-  unreadable: string
-  /** Happens while a change is on its way to the server. */
-  meanwhile: () => void
-}
-
-const opened: NodeCondition[] = []
-
-afterEach(async () => {
-  for (const condition of opened.splice(0)) await condition.stop()
-})
-
 /** A Node at a server that merges conditions by their type, and a kernel that is read back. */
 function rig() {
   const clock = new FakeClock()
   const { log, said } = recordedLog()
   const requests: string[] = []
   const conditions = new Map<string, Condition>([['Ready', { type: 'Ready', status: 'True' }]])
-  const world: World = {
+  const world = {
     healthy: true,
-    left: [],
-    rejected: [],
+    /** What the kernel lacks. */
+    left: new Array<PlanLine>(),
+    /** Services that the kernel rejects. */
+    rejected: new Array<string>(),
+    /** Why the server fails; empty while it answers. */
     down: '',
+    /** Milliseconds that a read of the kernel takes. */
     readMs: 0,
+    /** Why the kernel cannot be read; empty while it can. */
     unreadable: '',
-    meanwhile: () => undefined,
+    /** Happens while a change is on its way to the server. */
+    meanwhile: (): void => undefined,
   }
   let reads = 0
   const metrics = createMetrics()
@@ -85,7 +69,7 @@ function rig() {
     send,
     metrics,
   })
-  opened.push(condition)
+  onTestFinished(() => condition.stop())
   return { clock, condition, conditions, world, requests, said, metrics, reads: () => reads }
 }
 

@@ -175,7 +175,6 @@ describe('tuneConntrack', () => {
 
 const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'
 
-
 describe('route_localnet', () => {
   it('is set where NodePorts answer at 127.0.0.1', async () => {
     put(LOCALNET, '0\n')
