@@ -254,9 +254,7 @@ describe('a plane that watches its generation', () => {
   })
 
   it('is asked again when its generation changed during a pass', async () => {
-    const { clock, plane, offer } = watchedBench()
-    offer({ a: '1' })
-    await clock.advance(1_000)
+    const { clock, plane, offer } = await running(watchedBench())
     plane.commitMs = 600
     plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
     offer({ a: '2' })
@@ -279,9 +277,7 @@ describe('a plane that watches its generation', () => {
   })
 
   it('ends the watch with the reconciler', async () => {
-    const { clock, plane, offer, reconciler } = watchedBench()
-    offer({ a: '1' })
-    await clock.advance(1_000)
+    const { clock, plane, reconciler } = await running(watchedBench())
     await reconciler.stop()
     const { reads } = plane
     plane.tamper(new Map())
