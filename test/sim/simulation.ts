@@ -240,7 +240,9 @@ class Simulation {
       const { table } = change(compute({}, []), { objects }).resolved
       const wanted = finish(plane.render(table, { base: state, without: new Set() }))
       const plan = finish(plane.diff(state, wanted))
-      return [...plan.describe()].map(({ verb, object, service }) => `${verb} ${object} (${service ?? 'all'})`)
+      return [...plan.describe()].map(
+        ({ verb, object, service }) => `${verb} ${object} (${service ?? 'all'})`,
+      )
     } finally {
       await client.close()
     }

@@ -55,7 +55,8 @@ const IPVS_FILE = `mode: ipvs
 iptables: { masqueradeAll: true, masqueradeBit: 3 }
 nftables: { masqueradeBit: 5, syncPeriod: 7m }
 ipvs:
-  { scheduler: lc, syncPeriod: 45s, minSyncPeriod: 1s, strictARP: true, tcpTimeout: 2h, tcpFinTimeout: 30s, udpTimeout: 20s }
+  { scheduler: lc, syncPeriod: 45s, minSyncPeriod: 1s, strictARP: true,
+    tcpTimeout: 2h, tcpFinTimeout: 30s, udpTimeout: 20s }
 `
 const IPTABLES_FLAGS = [
   '--iptables-masquerade-bit=9',
@@ -141,7 +142,12 @@ it.each<[string, readonly string[], string | undefined, object]>([
     `mode: iptables${IPTABLES_SECTION}`,
     { ...OF_IPTABLES_SECTION, iptables: { localhostNodePorts: false, optimize: true } },
   ],
-  ['the section of iptables in userspace mode', [], `mode: userspace${IPTABLES_SECTION}`, OF_IPTABLES_SECTION],
+  [
+    'the section of iptables in userspace mode',
+    [],
+    `mode: userspace${IPTABLES_SECTION}`,
+    OF_IPTABLES_SECTION,
+  ],
   [
     'the periods of iptables mode in userspace mode',
     [USERSPACE, ...PACE_OF_IPTABLES],
@@ -245,7 +251,10 @@ describe('NodePorts at 127.0.0.1', () => {
 })
 
 it.each([
-  [['--iptables-optimize', '--ipvs-digest-period=2s'], 'nftables mode: --ipvs-digest-period, --iptables-optimize'],
+  [
+    ['--iptables-optimize', '--ipvs-digest-period=2s'],
+    'nftables mode: --ipvs-digest-period, --iptables-optimize',
+  ],
   [[IPTABLES, '--iptables-optimize', '--connection-metrics-max=0'], undefined],
   [
     [IPTABLES, '--connection-metrics-max=1000', '--balance=maglev'],

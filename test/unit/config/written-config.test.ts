@@ -9,7 +9,8 @@ function requestOf(...argv: string[]): RunRequest {
 }
 
 it('writes the fields that kube-proxy does not have only when they are set', () => {
-  const linesOf = (...flags: string[]) => writtenConfig(requestOf('--write-config-to=f', ...flags).settings).split('\n')
+  const linesOf = (...flags: string[]) =>
+    writtenConfig(requestOf('--write-config-to=f', ...flags).settings).split('\n')
   const lines = linesOf('--conntrack-tcp-timeout-time-wait=45s')
   expect(lines).toContain('  tcpTimeWaitTimeout: 45s')
   expect(lines.filter(line => /tcpFinWait|stateDir|nodeCondition|prove|syncShare/.test(line))).toEqual([])

@@ -25,7 +25,7 @@ const readingOf = ({ pids = [], ports = {}, rules = {} }: Seen): BesideReading =
 })
 
 /** The watch of a daemon that starts where this is seen. */
-function rig({ writesChains = false, start = {} as Seen } = {}) {
+function rig({ writesChains = false, start = {} }: { writesChains?: boolean; start?: Seen } = {}) {
   const clock = new FakeClock()
   const { log, said } = recordedLog(2)
   const metrics = createMetrics()

@@ -19,7 +19,9 @@ const SMAPS = [
   mapping('7ffff0000000-7ffff0002000 r-xp 00000000 00:00 0                          [vdso]'),
   mapping('7f1000000000-7f1000001000 r--s 00000000 fe:00 9      /var/data'),
   mapping('7f2000000000-7f2000003000 r--p 00000000 fe:00 9      /usr/lib/a library'),
-  mapping('7f3000000000-7f3000003000 r--p 00000000 fe:00 9      /usr/lib/relocated and swapped out', { swapKb: 12 }),
+  mapping('7f3000000000-7f3000003000 r--p 00000000 fe:00 9      /usr/lib/relocated and swapped out', {
+    swapKb: 12,
+  }),
 ].join('')
 
 describe('the flags of V8', () => {

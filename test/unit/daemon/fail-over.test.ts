@@ -236,7 +236,9 @@ it('lets a new pod begin at the address of one that was out', async () => {
 })
 
 it('does not count endpoints that are gone', async () => {
-  const { conntrack, answering, clock, change, silent } = watching({ given: objects({ pods: [DEAD, ALIVE, THIRD] }) })
+  const { conntrack, answering, clock, change, silent } = watching({
+    given: objects({ pods: [DEAD, ALIVE, THIRD] }),
+  })
   await clock.advance(2_000)
   expect(silent()).toEqual([DEAD])
   change(objects({ pods: [ALIVE, THIRD] }))

@@ -114,7 +114,6 @@ async function started(...[start, clock]: Parameters<typeof switcher>): Promise<
   return mine
 }
 
-
 test('the mode from before retires once its last pass has ended, which would repair what goes', async () => {
   const mine = await started()
   retired.length = 0

@@ -5,8 +5,8 @@ import {
   maskOf,
   membersOf,
   networkLock,
-  takeLock,
   type TakeLock,
+  takeLock,
 } from '../../../src/daemon/network-lock.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'

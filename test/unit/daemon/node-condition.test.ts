@@ -19,9 +19,9 @@ function rig() {
   const world = {
     healthy: true,
     /** What the kernel lacks. */
-    left: new Array<PlanLine>(),
+    left: [] as PlanLine[],
     /** Services that the kernel rejects. */
-    rejected: new Array<string>(),
+    rejected: [] as string[],
     /** Why the server fails; empty while it answers. */
     down: '',
     /** Milliseconds that a read of the kernel takes. */

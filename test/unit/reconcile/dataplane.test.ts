@@ -1,6 +1,12 @@
 import { expect, it } from 'vitest'
 import { finish, systemClock } from '../../../src/base/clock.ts'
-import { COMMITS_MAX, type Dataplane, differenceOf, dryRun, type Plan } from '../../../src/reconcile/dataplane.ts'
+import {
+  COMMITS_MAX,
+  type Dataplane,
+  differenceOf,
+  dryRun,
+  type Plan,
+} from '../../../src/reconcile/dataplane.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { tableOf } from '../../support/tables.ts'
 

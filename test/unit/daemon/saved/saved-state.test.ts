@@ -30,7 +30,7 @@ async function save(snapshot: Snapshot = STATE): Promise<string> {
 }
 
 /** A SavedState 42 s after the file was confirmed, with an intake that takes everything. */
-function rig({ mayServe = () => true, owner = OWNER, isLocked = () => false } = {}) {
+function rig({ mayServe = (): boolean => true, owner = OWNER, isLocked = (): boolean => false } = {}) {
   const clock = new FakeClock()
   const { log, lines, said } = recordedLog()
   const offered: Snapshot[] = []

@@ -6,7 +6,16 @@ import { applyEvents, EMPTY_SNAPSHOT } from '../../../../src/model/snapshot.ts'
 import { jsonPieces } from '../../../../src/telemetry/admin-server.ts'
 import { ip } from '../../../support/addresses.ts'
 import { serviceCidrOf } from '../../../support/apiserver/generator.ts'
-import { endpoint, eventsOf, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../../model/objects.ts'
+import {
+  endpoint,
+  eventsOf,
+  node,
+  OPTIONS,
+  service,
+  slice,
+  snapshotOf,
+  tableOf,
+} from '../../model/objects.ts'
 
 const OBJECTS = [
   node({ zone: 'a' }),

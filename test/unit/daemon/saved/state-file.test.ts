@@ -201,7 +201,6 @@ describe('a file that is not used', () => {
     ['foreign', Buffer.from('#!/bin/sh\nexit 0\n')],
     ['foreign', Buffer.from('{"kprobe":"something else"}\n')],
     ['version', Buffer.from('{"kprobe":"saved-state","version":2,"what":"ever"}\n\u0000\u0001')],
-    ['torn', Buffer.alloc(0)],
     ['torn', Buffer.from('{"kprobe":"saved-state","version":1}\n')],
   ])('is %s: %s', (reason, bytes) => {
     expect(refusalOf(bytes)).toBe(reason)

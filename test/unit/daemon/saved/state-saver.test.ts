@@ -8,7 +8,7 @@ import { eventsOf, service, snapshotOf } from '../../model/objects.ts'
 const OWNER = { node: 'here', proxy: '', server: 'https://192.0.2.1', authorities: [] }
 
 /** A saver with a disk in memory; `advance` takes seconds. */
-function rig({ failing = () => false } = {}) {
+function rig({ failing = (): boolean => false } = {}) {
   const clock = new FakeClock()
   const writes: string[] = []
   /** Bytes of each file that was written, whole or not. */
@@ -96,18 +96,21 @@ describe('StateSaver', () => {
     expect(writes).toHaveLength(1)
   })
 
-  it.each([false, true])('rests after a large state: 128 KB a second on average; disk full: %s', async isFull => {
-    const { saver, tries, advance } = rig({ failing: () => isFull })
-    saver.offer(large)
-    await advance(2)
-    const seconds = (tries[0] ?? 0) / 128_000
-    expect(seconds).toBeGreaterThan(15)
-    saver.offer(next(large, 'more'))
-    await advance(seconds - 2)
-    expect(tries).toHaveLength(1)
-    await advance(4)
-    expect(tries).toHaveLength(2)
-  })
+  it.each([false, true])(
+    'rests after a large state: 128 KB a second on average; disk full: %s',
+    async isFull => {
+      const { saver, tries, advance } = rig({ failing: () => isFull })
+      saver.offer(large)
+      await advance(2)
+      const seconds = (tries[0] ?? 0) / 128_000
+      expect(seconds).toBeGreaterThan(15)
+      saver.offer(next(large, 'more'))
+      await advance(seconds - 2)
+      expect(tries).toHaveLength(1)
+      await advance(4)
+      expect(tries).toHaveLength(2)
+    },
+  )
 
   it('neither saves nor confirms what it has while another source has not delivered everything', async () => {
     const { saver, writes, confirms, advance, hear, reconnect } = rig()
