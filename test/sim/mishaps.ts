@@ -8,9 +8,11 @@ import {
   tableObject,
 } from '../support/apiserver/faults.ts'
 import type { Random } from '../support/apiserver/random.ts'
+import type { FakeKernel } from '../support/fake-kernel/kernel.ts'
 
 const RESOURCES = ['services', 'endpointslices', 'nodes', 'servicecidrs'] as const
 const CODES = [401, 403, 410, 429, 500, 502, 503, 504] as const
+const ENDINGS = ['end', 'reset', 'stall', 'rst-stream'] as const
 
 /** Something for the server to get wrong for a few requests, and what it is called. */
 export function mishap(random: Random): { readonly name: string; readonly rule: FaultRule } {
@@ -29,17 +31,9 @@ const FAULTS: readonly ((random: Random) => Fault)[] = [
     html: random.chance(0.2),
     ...(random.chance(0.4) ? { retryAfter: random.pick(['7', '0', '-1', 'soon', '99999999999']) } : {}),
   }),
-  random => ({ kind: 'ending', ending: random.pick(['end', 'reset', 'stall', 'rst-stream']), at: 'before' }),
-  random => ({
-    kind: 'ending',
-    ending: random.pick(['end', 'reset', 'stall', 'rst-stream']),
-    at: { events: random.int(0, 5) },
-  }),
-  random => ({
-    kind: 'ending',
-    ending: random.pick(['end', 'reset', 'stall', 'rst-stream']),
-    at: { bytes: random.int(0, 2_000) },
-  }),
+  random => ({ kind: 'ending', ending: random.pick(ENDINGS), at: 'before' }),
+  random => ({ kind: 'ending', ending: random.pick(ENDINGS), at: { events: random.int(0, 5) } }),
+  random => ({ kind: 'ending', ending: random.pick(ENDINGS), at: { bytes: random.int(0, 2_000) } }),
   random => ({
     kind: 'event',
     after: random.int(0, 4),
@@ -78,4 +72,29 @@ const FAULTS: readonly ((random: Random) => Fault)[] = [
 
 function bigintAsText(_name: string, value: unknown): unknown {
   return typeof value === 'bigint' ? String(value) : value
+}
+
+/** Somebody else at the kernel's tables, or the kernel itself out of sorts. Gives what was done, in words. */
+export function damage(kernel: FakeKernel, random: Random): string {
+  const [name, table] = [...kernel.space.tables][0] ?? []
+  const dice = random.int(0, 9)
+  if (dice < 3 || name === undefined || table === undefined) return refuse(kernel, random)
+  kernel.generation++
+  if (dice < 5) {
+    kernel.space.tables.delete(name)
+    return `delete table ${name}`
+  }
+  const sets = [...table.sets.values()].filter(({ elements }) => elements.size > 0)
+  if (sets.length === 0) return 'nothing'
+  const set = random.pick(sets)
+  const key = random.pick([...set.elements.keys()])
+  set.elements.delete(key)
+  return `delete an element of ${set.name}`
+}
+
+function refuse(kernel: FakeKernel, random: Random): string {
+  const code = random.pick(['ENOMEM', 'ENOBUFS', 'EINTR', 'EBUSY'])
+  let left = random.int(1, 3)
+  kernel.forced.push({ code, matches: () => left-- > 0 })
+  return `${left} refusals with ${code}`
 }

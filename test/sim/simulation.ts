@@ -1,29 +1,26 @@
+import { finish } from '../../src/base/clock.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { acceptFor } from '../../src/source/kube/wire/encodings.ts'
 import { FaultScript } from '../support/apiserver/faults.ts'
 import { MemoryNetwork } from '../support/apiserver/memory-network.ts'
 import { createRandom, type Random } from '../support/apiserver/random.ts'
 import { Semantics } from '../support/apiserver/semantics.ts'
-import { Store } from '../support/apiserver/store.ts'
+import { metadataOf, Store } from '../support/apiserver/store.ts'
 import { FakeClock, settle } from '../support/fake-clock.ts'
 import { FakeKernel } from '../support/fake-kernel/kernel.ts'
-import { damage } from './damage.ts'
-import { differences } from './judge.ts'
-import { mishap } from './mishaps.ts'
+import { change, compute, NODE_NAME, planeOn } from '../support/pipeline.ts'
+import { damage, mishap } from './mishaps.ts'
 import { NodeProcess } from './node-process.ts'
 import { Objects } from './objects.ts'
 
-export interface Outcome {
-  readonly seed: number
+interface Outcome {
   /** One line for whatever happened, with its time: the same for the same seed. */
   readonly trace: readonly string[]
   /** Invariants that did not hold; empty when all is well. */
   readonly complaints: readonly string[]
-  /** Simulated milliseconds from the end of all faults until the kernel held everything. */
-  readonly healedMs: number
-  readonly requests: number
 }
 
-export interface SimulationOptions {
+interface SimulationOptions {
   /** For tests of the judge: what nobody is to notice but him. */
   readonly beforeJudging?: (kernel: FakeKernel) => void
 }
@@ -47,7 +44,7 @@ const START_VERSIONS = ['1', '100', '9007199254740990', '18446744073709551610', 
 const TURNS_MAX = 200
 
 /** A cluster, its API server, the network and one node, all out of one seed; and then everything goes wrong. */
-export class Simulation {
+class Simulation {
   readonly #seed: number
   readonly #beforeJudging: (kernel: FakeKernel) => void
   readonly #random: Random
@@ -94,13 +91,12 @@ export class Simulation {
       await this.#step()
       await this.#pass(this.#random.pick([0, 10, 100, 1_000, 5_000, 30_000]))
     }
-    const healedMs = await this.#heal()
+    await this.#heal()
     this.#beforeJudging(this.#kernel)
     await this.#judge()
     await this.#end()
     this.#checkRate()
-    const { length: requests } = this.#requestTimes
-    return { seed: this.#seed, trace: this.#trace, complaints: this.#complaints, healedMs, requests }
+    return { trace: this.#trace, complaints: this.#complaints }
   }
 
   async #step(): Promise<void> {
@@ -164,8 +160,8 @@ export class Simulation {
     await this.#process.start()
   }
 
-  /** Everything works again; gives how long it takes until the kernel shows it. */
-  async #heal(): Promise<number> {
+  /** Everything works again, until the kernel shows it. */
+  async #heal(): Promise<void> {
     this.#tell('heal')
     this.#faults.clear()
     this.#network.heal()
@@ -174,10 +170,9 @@ export class Simulation {
     for (let lookMs = HEAL_STEP_MS; this.#clock.nowMs() - healedAtMs < HEAL_MS_MAX; ) {
       await this.#pass(HEAL_STEP_MS)
       if (!this.#isWell() || this.#clock.nowMs() - healedAtMs < lookMs) continue
-      if ((await this.#differences()).length === 0) break
+      if ((await this.#differences()).length === 0) return
       lookMs *= 2
     }
-    return this.#clock.nowMs() - healedAtMs
   }
 
   async #judge(): Promise<void> {
@@ -232,8 +227,29 @@ export class Simulation {
     })
   }
 
+  /** What would have to be done for the kernel to hold what the objects ask for; empty when it does (INV-3). */
+  async #lacking(): Promise<readonly string[]> {
+    const { store, groupsOff } = this.#semantics
+    const client = createNftClient({ transport: this.#kernel.open(), clock: this.#clock })
+    const plane = planeOn(client, {})
+    try {
+      const { state } = await plane.observe()
+      const node = store.list('nodes').filter(object => metadataOf(object).name === NODE_NAME)
+      const cidrs = groupsOff.has('networking.k8s.io') ? [] : store.list('servicecidrs')
+      const objects = [...node, ...cidrs, ...store.list('services'), ...store.list('endpointslices')]
+      const { table } = change(compute({}, []), { objects }).resolved
+      const wanted = finish(plane.render(table, { base: state, without: new Set() }))
+      const plan = finish(plane.diff(state, wanted))
+      return [...plan.describe()].map(
+        ({ verb, object, service }) => `${verb} ${object} (${service ?? 'all'})`,
+      )
+    } finally {
+      await client.close()
+    }
+  }
+
   #differences(): Promise<readonly string[]> {
-    return this.#driven(differences(this.#semantics, this.#kernel, this.#clock))
+    return this.#driven(this.#lacking())
   }
 
   async #stop(): Promise<void> {

@@ -1,6 +1,7 @@
 import * as telemetry from '../../src/telemetry/metrics.ts'
 
-const NOTHING: telemetry.MetricsOptions = {
+/** What a daemon gives whose parts say nothing. */
+export const NO_SOURCES: telemetry.MetricsOptions = {
   build: { version: '0.0.0', commit: '', date: '' },
   features: [],
   staleS: () => undefined,
@@ -17,5 +18,5 @@ const NOTHING: telemetry.MetricsOptions = {
 
 /** The metrics of a daemon whose parts say nothing, but for those that are given. */
 export function createMetrics(options: Partial<telemetry.MetricsOptions> = {}): telemetry.Metrics {
-  return telemetry.createMetrics({ ...NOTHING, ...options })
+  return telemetry.createMetrics({ ...NO_SOURCES, ...options })
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Pacer } from '../../../src/base/clock.ts'
+import { backoffMs, Pacer } from '../../../src/base/clock.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 
 /** A pacer whose runs are noted with their times, and last `runMs`. */
@@ -265,4 +265,10 @@ describe('a pacer', () => {
     }
     expect(delays).toEqual(nows.map(() => 60_000))
   })
+})
+
+it('scatters retries over the upper half of each step', () => {
+  const options = { minMs: 100, maxMs: 1_000 }
+  expect(backoffMs(3, { ...options, random: () => 0 })).toBe(200)
+  expect(backoffMs(3, { ...options, random: () => 0.5 })).toBe(300)
 })

@@ -6,21 +6,13 @@ it('escapes whatever could break a line or hide in it', () => {
 })
 
 it('counts in words', () => {
-  expect([count(0, 'Service'), count(1, 'Service'), count(2, 'Service')]).toEqual([
-    '0 Services',
-    '1 Service',
-    '2 Services',
-  ])
+  const counts = [0, 1, 2].map(number => count(number, 'Service'))
+  expect(counts).toEqual(['0 Services', '1 Service', '2 Services'])
 })
 
 it('prints sizes', () => {
-  expect([bytesText(0), bytesText(1023), bytesText(1024), bytesText(5_662_310), bytesText(2 ** 41)]).toEqual([
-    '0 B',
-    '1023 B',
-    '1.0 KiB',
-    '5.4 MiB',
-    '2048.0 GiB',
-  ])
+  const sizes = [0, 1023, 1024, 5_662_310, 2 ** 41].map(bytes => bytesText(bytes))
+  expect(sizes).toEqual(['0 B', '1023 B', '1.0 KiB', '5.4 MiB', '2048.0 GiB'])
 })
 
 it('puts parts together to pieces of some length, and asks for no part too early', () => {

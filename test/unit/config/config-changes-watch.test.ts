@@ -1,11 +1,11 @@
-import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { mkdir, rename, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { FollowedText } from '../../../src/base/followed-text.ts'
 import { CONFIG_BYTES_MAX, readFollowed } from '../../../src/config/config-document.ts'
 import type { ConfigError } from '../../../src/config/flag.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { temporaryFolder } from '../../support/folder.ts'
 import { eventually } from '../../support/patience.ts'
 
 let folder: string
@@ -14,16 +14,13 @@ let watch: FollowedText<readonly ConfigError[]> | undefined
 /** What the watch told, a word a call. */
 let told: string[]
 
-beforeEach(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'kprobe-config-'))
+beforeEach(() => {
+  folder = temporaryFolder()
   clock = new FakeClock()
   told = []
 })
 
-afterEach(async () => {
-  await watch?.stop()
-  await rm(folder, { recursive: true })
-})
+afterEach(() => watch?.stop())
 
 /** Follows a file that said `text`; texts that begin with "bad" are refused. */
 function follow(path: string, text = 'one'): void {

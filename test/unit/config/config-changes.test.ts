@@ -1,15 +1,10 @@
 import { expect, it } from 'vitest'
-import type { Config } from '../../../src/config/config.ts'
 import { configChanges, fieldChanges, needsRestart } from '../../../src/config/config-changes.ts'
 import { configFrom, requestFrom } from '../../support/parse-flags.ts'
 
-function configOf(...argv: string[]): Config {
-  return configFrom(argv)
-}
-
 it('sorts what differs by what it takes to apply it', () => {
-  const before = configOf()
-  const after = configOf(
+  const before = configFrom([])
+  const after = configFrom([
     '-v4',
     '--cluster-cidr=10.0.0.0/8',
     '--conntrack-min=7',
@@ -18,7 +13,7 @@ it('sorts what differs by what it takes to apply it', () => {
     '--bind-address-hard-fail',
     '--hostname-override=other',
     '--masquerade-bit=3',
-  )
+  ])
   expect(configChanges(before, after)).toEqual({
     live: ['detectLocal', 'verbosity', 'conntrack'],
     restart: ['client', 'metricsBindAddress', 'bindAddressHardFail'],
@@ -27,7 +22,7 @@ it('sorts what differs by what it takes to apply it', () => {
 })
 
 it('classifies every field that a configuration has', () => {
-  const config = configOf('--proxy-mode=ipvs')
+  const config = configFrom(['--proxy-mode=ipvs'])
   const none: Partial<Record<string, unknown>> = Object.fromEntries(
     Object.keys(config).map(field => [field, Symbol('another')]),
   )

@@ -4,13 +4,9 @@ import { modelFlags } from '../../../src/config/daemon-config.ts'
 import { MODEL_FLAGS } from '../../../src/config/flags.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 
-function configOf(...argv: string[]): Config {
-  return configFrom(argv)
-}
-
 function again(config: Config): Config {
   const texts = Object.entries(modelFlags(config)).filter(([, text]) => text !== '')
-  return configOf(...texts.map(([flag, text]) => `--${flag}=${text}`))
+  return configFrom(texts.map(([flag, text]) => `--${flag}=${text}`))
 }
 
 /** Flags of the model that modelFlags leaves out: where objects are read, and another name of --masquerade-bit. */
@@ -59,13 +55,13 @@ describe('modelFlags', () => {
       '--ipvs-digest-period=250ms',
     ],
   ])('give the same configuration again: %j', (...argv) => {
-    const config = configOf(...argv)
+    const config = configFrom(argv)
     expect(again(config)).toEqual(config)
   })
 
   it('has every flag that decides what the kernel should hold', () => {
     const modes = ['nftables', 'ipvs', 'iptables', 'userspace']
-    const written = modes.flatMap(mode => Object.keys(modelFlags(configOf(`--proxy-mode=${mode}`))))
+    const written = modes.flatMap(mode => Object.keys(modelFlags(configFrom([`--proxy-mode=${mode}`]))))
     const names = MODEL_FLAGS.map(({ name }) => name).filter(name => !name.startsWith('kube-api-'))
     expect(new Set([...written, ...NOT_GIVEN])).toEqual(new Set(names))
   })

@@ -1,20 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/ip.ts'
-import type { Config } from '../../../src/config/config.ts'
 import { MODE_NAMES } from '../../../src/config/modes.ts'
-import { errorsFrom, parsedOf, parseFlags } from '../../support/parse-flags.ts'
+import { configFrom, errorsFrom, parseFlags } from '../../support/parse-flags.ts'
 
-const SOURCE = '--source=file:/tmp/objects'
-
-function parse(...argv: string[]) {
-  return parseFlags(argv, { hostName: 'Node-A' })
-}
-
-function configOf(...argv: string[]): Config {
-  return parsedOf(parse(SOURCE, ...argv)).config
-}
-
-const errorsOf = (...argv: string[]) => errorsFrom([SOURCE, ...argv])
+const configOf = (...argv: string[]) => configFrom(argv, undefined, 'Node-A')
+const errorsOf = (...argv: string[]) => errorsFrom(argv)
 
 describe('parseFlags', () => {
   it('gives the documented defaults that a file of kubeadm does not have', () => {
@@ -45,7 +35,7 @@ describe('parseFlags', () => {
   })
 
   it('takes any name in any mode for a command that programs nothing', () => {
-    const argv = [SOURCE, '--service-proxy-name=ipvs', '--proxy-mode=iptables']
+    const argv = ['--service-proxy-name=ipvs', '--proxy-mode=iptables']
     expect(parseFlags(argv, { hostName: 'a', modeless: true })).toMatchObject({ kind: 'ok' })
     expect(parseFlags([...argv, '--service-proxy-name=A'], { hostName: 'a', modeless: true })).toMatchObject({
       kind: 'errors',
@@ -54,10 +44,6 @@ describe('parseFlags', () => {
 
   it('freezes the configuration', () => {
     expect(Object.isFrozen(configOf())).toBe(true)
-  })
-
-  it('lower-cases and trims the host name that is given', () => {
-    expect(configOf('--hostname-override', ' Worker-1 ').nodeName).toBe('worker-1')
   })
 
   it.each([['--cluster-cidr=10.0.0.0/8,192.168.0.0/16'], ['--cluster-cidr=10.0.0.0/8,fd00::/8,fd01::/16']])(
@@ -151,12 +137,8 @@ describe('parseFlags', () => {
   })
 
   it('watches the API server unless it is given files', () => {
-    const parsed = parse()
-    expect(parsed.kind === 'ok' && parsed.value.config.source).toEqual({ kind: 'kube' })
-    expect(parse('--source=kube').kind).toBe('ok')
-    expect(parse('--source=file:')).toMatchObject({
-      kind: 'errors',
-      errors: [{ path: '--source', message: 'file: needs a path' }],
-    })
+    expect(configOf().source).toEqual({ kind: 'kube' })
+    expect(configOf('--source=kube').source).toEqual({ kind: 'kube' })
+    expect(errorsOf('--source=file:')).toEqual(['--source: file: needs a path'])
   })
 })

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { parse as parseYaml } from 'yaml'
 import { parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
-import { publishedConfig, writtenConfig } from '../../../src/config/written-config.ts'
+import { goYaml, publishedConfig, writtenConfig } from '../../../src/config/written-config.ts'
 import { requestFrom } from '../../support/parse-flags.ts'
 
 function requestOf(...argv: string[]): RunRequest {
@@ -9,27 +9,14 @@ function requestOf(...argv: string[]): RunRequest {
 }
 
 it('writes the fields that kube-proxy does not have only when they are set', () => {
-  const { settings } = requestOf('--write-config-to=f', '--conntrack-tcp-timeout-time-wait=45s')
-  const lines = writtenConfig(settings).split('\n')
+  const linesOf = (...flags: string[]) =>
+    writtenConfig(requestOf('--write-config-to=f', ...flags).settings).split('\n')
+  const lines = linesOf('--conntrack-tcp-timeout-time-wait=45s')
   expect(lines).toContain('  tcpTimeWaitTimeout: 45s')
-  expect(lines.filter(line => line.includes('tcpFinWaitTimeout'))).toEqual([])
-  expect(lines.filter(line => /stateDir|nodeCondition|prove|syncShare/.test(line))).toEqual([])
-  const more = requestOf(
-    '--write-config-to=f',
-    '--state-dir=/var/lib/x',
-    '--node-condition',
-    '--prove=full',
-    '--sync-share=5',
-  )
-  const written = writtenConfig(more.settings).split('\n')
-  expect(written).toEqual(
-    expect.arrayContaining([
-      'stateDir: /var/lib/x',
-      'nodeCondition: ServiceProxyReady',
-      'prove: full',
-      'syncShare: 5',
-    ]),
-  )
+  expect(lines.filter(line => /tcpFinWait|stateDir|nodeCondition|prove|syncShare/.test(line))).toEqual([])
+  const more = linesOf('--state-dir=/var/lib/x', '--node-condition', '--prove=full', '--sync-share=5')
+  const wanted = ['stateDir: /var/lib/x', 'nodeCondition: ServiceProxyReady', 'prove: full', 'syncShare: 5']
+  expect(more).toEqual(expect.arrayContaining(wanted))
 })
 
 it('writes what flags say', () => {
@@ -81,4 +68,34 @@ it('writes what another YAML reader reads alike, and what means the same when it
   const again = parseRequest([], { hostName: 'Host' }, { path: 'f', text })
   expect(again).toMatchObject({ kind: 'ok', value: { config, warnings: [] } })
   expect(again.kind === 'ok' && writtenConfig(again.value.settings)).toBe(text)
+})
+
+// Each as Go's library prints it: what would be read as something else has double quotes, what has a place in YAML's
+// grammar has single ones.
+it.each([
+  ['', '""'],
+  ['abc', 'abc'],
+  ['0.0.0.0:10256', '0.0.0.0:10256'],
+  ['[::]:10256', "'[::]:10256'"],
+  ['::', "'::'"],
+  ['::1', '::1'],
+  ['0', '"0"'],
+  ['1e3', '"1e3"'],
+  ['10:30', '"10:30"'],
+  ['yes', '"yes"'],
+  ['null', '"null"'],
+  ['2001-01-01', '"2001-01-01"'],
+  ['a: b', "'a: b'"],
+  ['#x', "'#x'"],
+  ["it's", "it's"],
+  ["'x", "'''x'"],
+  ['a\tb', '"a\\tb"'],
+])('prints the text %j', (text, printed) => {
+  expect(goYaml({ a: text })).toBe(`a: ${printed}\n`)
+})
+
+it('sorts names, and does not indent lists', () => {
+  expect(goYaml({ b: [{ z: 1, x: null }, 'text'], a: { c: [], d: {} }, e: false })).toBe(
+    'a:\n  c: []\n  d: {}\nb:\n- x: null\n  z: 1\n- text\ne: false\n',
+  )
 })

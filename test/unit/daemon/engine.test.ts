@@ -4,35 +4,25 @@ import { describe, expect, it } from 'vitest'
 import { flagOf, pagesOfFiles } from '../../../src/daemon/engine.ts'
 import { releasePages } from '../../../src/netlink/native.ts'
 
-const SMAPS = `00400000-00e00000 r--p 00000000 fe:00 83      /usr/bin/node
-Size:              10240 kB
-Anonymous:             0 kB
-Swap:                  0 kB
-00e00000-01000000 r-xp 00a00000 fe:00 83      /usr/bin/node
-Anonymous:             0 kB
-Swap:                  0 kB
-01000000-01002000 r--p 00c00000 fe:00 83      /usr/bin/node
-Anonymous:             8 kB
-Swap:                  0 kB
-01002000-01003000 rw-p 00c02000 fe:00 83      /usr/bin/node
-Anonymous:             0 kB
-Swap:                  0 kB
-7f0000000000-7f0000001000 r-xp 00000000 00:00 0
-Anonymous:             0 kB
-Swap:                  0 kB
-7ffff0000000-7ffff0002000 r-xp 00000000 00:00 0                          [vdso]
-Anonymous:             0 kB
-Swap:                  0 kB
-7f1000000000-7f1000001000 r--s 00000000 fe:00 9      /var/data
-Anonymous:             0 kB
-Swap:                  0 kB
-7f2000000000-7f2000003000 r--p 00000000 fe:00 9      /usr/lib/a library
-Anonymous:             0 kB
-Swap:                  0 kB
-7f3000000000-7f3000003000 r--p 00000000 fe:00 9      /usr/lib/relocated and swapped out
-Anonymous:             0 kB
-Swap:                 12 kB
-`
+/** A mapping as /proc/PID/smaps has it. */
+function mapping(head: string, { anonymousKb = 0, swapKb = 0 } = {}): string {
+  const field = (name: string, kb: number) => `${`${name}:`.padEnd(16)}${String(kb).padStart(8)} kB\n`
+  return `${head}\n${field('Size', 10_240)}${field('Anonymous', anonymousKb)}${field('Swap', swapKb)}`
+}
+
+const SMAPS = [
+  mapping('00400000-00e00000 r--p 00000000 fe:00 83      /usr/bin/node'),
+  mapping('00e00000-01000000 r-xp 00a00000 fe:00 83      /usr/bin/node'),
+  mapping('01000000-01002000 r--p 00c00000 fe:00 83      /usr/bin/node', { anonymousKb: 8 }),
+  mapping('01002000-01003000 rw-p 00c02000 fe:00 83      /usr/bin/node'),
+  mapping('7f0000000000-7f0000001000 r-xp 00000000 00:00 0'),
+  mapping('7ffff0000000-7ffff0002000 r-xp 00000000 00:00 0                          [vdso]'),
+  mapping('7f1000000000-7f1000001000 r--s 00000000 fe:00 9      /var/data'),
+  mapping('7f2000000000-7f2000003000 r--p 00000000 fe:00 9      /usr/lib/a library'),
+  mapping('7f3000000000-7f3000003000 r--p 00000000 fe:00 9      /usr/lib/relocated and swapped out', {
+    swapKb: 12,
+  }),
+].join('')
 
 describe('the flags of V8', () => {
   it('are known to this Node.js, and raise the usual value', () => {

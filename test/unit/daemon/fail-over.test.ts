@@ -21,8 +21,7 @@ interface ObjectWords {
   readonly nodeNames?: Readonly<Record<string, string>>
 }
 
-function objects(words: ObjectWords = {}): readonly unknown[] {
-  const { isAsking = true, pods = [DEAD, ALIVE], spec = {}, nodeNames = {} } = words
+function objects({ isAsking = true, pods = [DEAD, ALIVE], spec = {}, nodeNames = {} }: ObjectWords = {}) {
   const annotations = isAsking ? { 'kprobe.io/fail-over': 'passive' } : {}
   const endpoints = pods.map(each =>
     endpoint(each, { targetRef: { kind: 'Pod', name: `pod-${each}` }, nodeName: nodeNames[each] ?? 'there' }),
@@ -57,17 +56,8 @@ const answer = (by: string) =>
 
 const OPTIONS = { options: { balancing: { policy: 'random' } } } as const
 
-interface Words {
-  readonly given?: readonly unknown[]
-  /** These answer the client between all readings. */
-  readonly alive?: readonly string[]
-  /** The rules follow. */
-  readonly syncs?: boolean
-}
-
-/** A daemon whose syncs are done at once. */
-function watching(entries: readonly Entry[], words: Words = {}) {
-  const { given = objects(), alive = [ALIVE], syncs = true } = words
+/** A daemon whose rules follow at once if it syncs. The endpoints in `alive` answer the client between all readings. */
+function watching({ entries = attempts(), given = objects(), alive = [ALIVE], syncs = true } = {}) {
   const conntrack = new FakeConntrack(entries)
   const answering = new Set(alive)
   conntrack.during = ({ isAnswered }) => {
@@ -121,7 +111,7 @@ function watching(entries: readonly Entry[], words: Words = {}) {
 }
 
 it('reads nothing before a Service requests it, and once a second afterwards', async () => {
-  const { clock, change, readings } = watching([], { given: objects({ isAsking: false }) })
+  const { clock, change, readings } = watching({ entries: [], given: objects({ isAsking: false }) })
   await clock.advance(600_000)
   expect(readings()).toBe(0)
   change(objects())
@@ -133,7 +123,7 @@ it('reads nothing before a Service requests it, and once a second afterwards', a
 })
 
 it('takes an endpoint out at the second reading, deletes its attempts, and reports it', async () => {
-  const { conntrack, clock, lines, facts, metrics, served } = watching(attempts())
+  const { conntrack, clock, lines, facts, metrics, served } = watching()
   await clock.advance(1_000)
   expect(served()).toBe(2)
   await clock.advance(1_000)
@@ -149,7 +139,7 @@ it('takes an endpoint out at the second reading, deletes its attempts, and repor
 })
 
 it('lets it back after 10 s, and after twice the time where it is silent again', async () => {
-  const { conntrack, clock, lines, facts, metrics, served } = watching(attempts())
+  const { conntrack, clock, lines, facts, metrics, served } = watching()
   await clock.advance(2_000)
   await clock.advance(9_000)
   expect(served()).toBe(1)
@@ -174,7 +164,7 @@ it('lets it back after 10 s, and after twice the time where it is silent again',
 
 it('lets all back when the annotation goes, and in a mode without fail-over', async () => {
   for (const end of ['annotation', 'mode'] as const) {
-    const { clock, change, failOver, served, metrics } = watching(attempts())
+    const { clock, change, failOver, served, metrics } = watching()
     await clock.advance(2_000)
     expect(served()).toBe(1)
     if (end === 'annotation') change(objects({ isAsking: false }))
@@ -185,7 +175,7 @@ it('lets all back when the annotation goes, and in a mode without fail-over', as
 })
 
 it('logs once that conntrack cannot be read, and changes nothing then', async () => {
-  const { conntrack, clock, lines, served } = watching(attempts())
+  const { conntrack, clock, lines, served } = watching()
   conntrack.failure = new Error('no conntrack')
   await clock.advance(60_000)
   expect(lines.map(({ msg }) => msg)).toEqual(['cannot read conntrack: no endpoint fails over; retrying'])
@@ -196,7 +186,7 @@ it('logs once that conntrack cannot be read, and changes nothing then', async ()
 })
 
 it('lets an endpoint back at once when all others of its list are silent', async () => {
-  const { conntrack, answering, clock, lines, served, silent } = watching(attempts())
+  const { conntrack, answering, clock, lines, served, silent } = watching()
   await clock.advance(2_000)
   expect(silent()).toEqual([DEAD])
   answering.clear()
@@ -215,7 +205,7 @@ it('lets an endpoint back at once when all others of its list are silent', async
 it.each(['annotation', 'endpoint', 'mode'] as const)(
   'judges nothing by a view that changed: %s',
   async end => {
-    const { conntrack, clock, change, failOver, silent, facts } = watching(attempts())
+    const { conntrack, clock, change, failOver, silent, facts } = watching()
     const { during } = conntrack
     await clock.advance(1_000)
     conntrack.during = filter => {
@@ -233,7 +223,7 @@ it.each(['annotation', 'endpoint', 'mode'] as const)(
 )
 
 it('lets a new pod begin at the address of one that was out', async () => {
-  const { conntrack, clock, change, served, silent, metrics } = watching(attempts())
+  const { conntrack, clock, change, served, silent, metrics } = watching()
   await clock.advance(2_000)
   conntrack.entries = []
   change(objects({ pods: [DEAD, ALIVE, THIRD] }))
@@ -246,7 +236,7 @@ it('lets a new pod begin at the address of one that was out', async () => {
 })
 
 it('does not count endpoints that are gone', async () => {
-  const { conntrack, answering, clock, change, silent } = watching(attempts(), {
+  const { conntrack, answering, clock, change, silent } = watching({
     given: objects({ pods: [DEAD, ALIVE, THIRD] }),
   })
   await clock.advance(2_000)
@@ -262,26 +252,26 @@ it('does not count endpoints that are gone', async () => {
 it('takes out what all lists that have it can leave out', async () => {
   const spec = { type: 'NodePort', externalTrafficPolicy: 'Local', ports: [{ port: 80, nodePort: 30_080 }] }
   const given = objects({ spec, nodeNames: { [DEAD]: 'here' } })
-  const here = watching(attempts(), { given })
+  const here = watching({ given })
   await here.clock.advance(5_000)
   expect(here.portsOf()[0]).toMatchObject({ cluster: [{}, {}], local: [{}] })
   expect(here.lines).toEqual([])
   expect(here.silent()).toEqual([])
-  const elsewhere = watching(attempts(), { given: objects({ spec, nodeNames: { [ALIVE]: 'here' } }) })
+  const elsewhere = watching({ given: objects({ spec, nodeNames: { [ALIVE]: 'here' } }) })
   await elsewhere.clock.advance(2_000)
   expect(elsewhere.portsOf()[0]).toMatchObject({ cluster: [{}], local: [{}] })
   expect(elsewhere.lines).toHaveLength(1)
 })
 
 it('deletes no attempt while the rules lead to the endpoint', async () => {
-  const { conntrack, clock, lines } = watching(attempts(), { syncs: false })
+  const { conntrack, clock, lines } = watching({ syncs: false })
   await clock.advance(5_000)
   expect(lines).toHaveLength(1)
   expect(conntrack.deleted).toEqual([])
 })
 
 it('compares answers with the reading before alone', async () => {
-  const { conntrack, clock, lines } = watching(attempts(), { alive: [] })
+  const { conntrack, clock, lines } = watching({ alive: [] })
   await clock.advance(1_000)
   conntrack.entries = []
   await clock.advance(5_000)
@@ -292,9 +282,7 @@ it('compares answers with the reading before alone', async () => {
 
 it('reports an endpoint of two ports once', async () => {
   const ports = [{ port: 80 }, { name: 'admin', port: 81 }]
-  const { clock, lines, facts, metrics, portsOf } = watching(attempts(), {
-    given: objects({ spec: { ports } }),
-  })
+  const { clock, lines, facts, metrics, portsOf } = watching({ given: objects({ spec: { ports } }) })
   await clock.advance(4_000)
   expect(portsOf().map(({ cluster }) => cluster.length)).toEqual([1, 1])
   expect([lines.length, facts.length]).toEqual([1, 1])
@@ -302,7 +290,7 @@ it('reports an endpoint of two ports once', async () => {
 })
 
 it('judges on where nothing can be deleted, and logs that once', async () => {
-  const { conntrack, clock, lines, served } = watching(attempts())
+  const { conntrack, clock, lines, served } = watching()
   conntrack.deleteFailure = new Error('no deletion')
   await clock.advance(9_000)
   expect(served()).toBe(1)
@@ -315,7 +303,7 @@ it('judges on where nothing can be deleted, and logs that once', async () => {
 })
 
 it('ends within a reading, and reports nothing then', async () => {
-  const { conntrack, clock, lines, failOver, silent } = watching(attempts())
+  const { conntrack, clock, lines, failOver, silent } = watching()
   await clock.advance(1_000)
   let stopped: Promise<void> | undefined
   conntrack.during = () => {

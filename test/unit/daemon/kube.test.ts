@@ -173,18 +173,4 @@ describe('runDaemon with the API server', () => {
     run.stop.abort()
     expect(await end).toBe(0)
   })
-
-  it('applies a changed configuration while Services are served', async () => {
-    void start()
-    await until(() => run.syncs.length > 0, 'first sync')
-    const generation = run.kernel.generation
-    await run.reconfigure?.(configOf('--masquerade-all'))
-    await until(() => run.kernel.generation > generation, 'the new rules')
-    expect(await services()).toHaveLength(20)
-    const connections = server.accepted
-    await run.reconfigure?.(configOf('--masquerade-all', '--kube-api-qps=50'))
-    await until(() => server.accepted > connections, 'another connection')
-    server.store.create('services', serviceOf(77, {}))
-    await until(async () => (await services()).length === 21, 'the creation')
-  })
 })

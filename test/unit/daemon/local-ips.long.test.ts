@@ -77,31 +77,30 @@ function start(...flags: string[]): void {
 const SOON = { timeout: patientMs(), interval: 20 }
 const nodePorts = async () =>
   (await run.rows()).flatMap(({ frontend }) => (frontend.includes(':30080') ? [frontend] : [])).sort()
+const nodePortsAt = (wanted: readonly string[]) =>
+  vi.waitFor(async () => expect(await nodePorts()).toEqual(wanted), SOON)
 const said = (text: string) => run.logged.filter(line => line.includes(text)).length
 
 describe('runDaemon with NodePorts on a range of addresses', () => {
   it('follows the addresses of this machine', async () => {
     start()
-    await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080']), SOON)
+    await nodePortsAt(['192.0.2.1:30080'])
     addresses = [1, 7]
-    await vi.waitFor(
-      async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080', '192.0.2.7:30080']),
-      SOON,
-    )
+    await nodePortsAt(['192.0.2.1:30080', '192.0.2.7:30080'])
     addresses = []
-    await vi.waitFor(async () => expect(await nodePorts()).toEqual([]), SOON)
+    await nodePortsAt([])
   })
 
   it('closes no NodePort because they cannot be read, says so once, and follows them afterwards', async () => {
     start()
-    await vi.waitFor(async () => expect(await nodePorts()).toHaveLength(1), SOON)
+    await nodePortsAt(['192.0.2.1:30080'])
     failure = 'ENOMEM'
     addresses = [7]
     await vi.waitFor(() => expect(failures).toBeGreaterThan(1), SOON)
     expect(await nodePorts()).toEqual(['192.0.2.1:30080'])
     expect(said('cannot read the addresses of this machine; the last ones stay in use')).toBe(1)
     failure = ''
-    await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.7:30080']), SOON)
+    await nodePortsAt(['192.0.2.7:30080'])
     expect(said('can be read again')).toBe(1)
   })
 
@@ -112,7 +111,7 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
     await vi.waitFor(() => expect(failures).toBeGreaterThan(1), SOON)
     expect([run.syncs.length, run.kernel.generation]).toEqual([0, 1])
     failure = ''
-    await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080']), SOON)
+    await nodePortsAt(['192.0.2.1:30080'])
   })
 
   it('waits for them no longer once nothing depends on them', async () => {

@@ -8,7 +8,7 @@ import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
 import { MODES } from '../../../src/modes/registry.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/pass.ts'
-import { FakeClock } from '../../support/fake-clock.ts'
+import { FakeClock, settle } from '../../support/fake-clock.ts'
 
 /* docs/decisions/0015: who programs the kernel, and when the mode from before goes. The planes are not ours here. */
 
@@ -73,14 +73,9 @@ vi.mock('../../../src/modes/registry.ts', async original => {
 })
 
 afterEach(() => {
-  begun.length = 0
-  warned.length = 0
-  told.length = 0
-  retired.length = 0
-  known.length = 0
-  failures.clear()
+  for (const list of [begun, warned, told, retired, known]) list.length = 0
+  for (const modes of [failures, lacking]) modes.clear()
   hasForeign = true
-  lacking.clear()
   servicesOf = 'IPv6'
 })
 
@@ -119,17 +114,13 @@ async function started(...[start, clock]: Parameters<typeof switcher>): Promise<
   return mine
 }
 
-async function settled(): Promise<void> {
-  for (let turn = 0; turn < 10; turn++) await Promise.resolve()
-}
-
 test('the mode from before retires once its last pass has ended, which would repair what goes', async () => {
   const mine = await started()
   retired.length = 0
   await mine.change(configOf('ipvs'))
   expect(mine.current.mode).toBe('nftables')
   begun[1]?.report(SYNCED)
-  await settled()
+  await settle()
   expect(mine.current.mode).toBe('ipvs')
   expect(retired).toEqual([])
   begun[0]?.stopped()
@@ -212,7 +203,7 @@ test.each([
   async (before, after) => {
     const mine = switcher(configOf(before, { rules: 'iptables' }))
     begun[0]?.report(SYNCED)
-    await settled()
+    await settle()
     await expect(mine.change(configOf(after, { rules: 'iptables' }))).rejects.toThrow(
       /chains of the same names/,
     )

@@ -6,6 +6,7 @@ import {
   membersOf,
   networkLock,
   type TakeLock,
+  takeLock,
 } from '../../../src/daemon/network-lock.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
@@ -176,4 +177,12 @@ describe('membersOf', () => {
     for (const each of masks) expect(each & 0xfff).toBe(0)
     for (const each of masks) expect(each).toBeGreaterThan(0)
   })
+})
+
+it('takeLock gives a name to one holder, and says to others who has it', async () => {
+  const take = (name: string, holder: string) => takeLock(`kprobe-test/${process.pid}/${name}`, holder)
+  const locks = [await take('a', 'first'), await take('b', 'third')]
+  expect(locks.map(({ kind }) => kind)).toEqual(['held', 'held'])
+  expect(await take('a', 'second')).toEqual({ kind: 'busy', holder: 'first' })
+  for (const lock of locks) await release(lock)
 })

@@ -1,5 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest'
-import { whyNotConditionType } from '../../../src/config/read-config.ts'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import type { ApiAnswer, ApiQuestion } from '../../../src/daemon/cluster.ts'
 import { conditionPatch, NodeCondition } from '../../../src/daemon/node-condition.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
@@ -11,42 +10,26 @@ const TYPE = 'ServiceProxyReady'
 
 type Condition = Readonly<Record<string, string>>
 
-interface World {
-  healthy: boolean
-  /** What the kernel lacks. */
-  left: readonly PlanLine[]
-  /** Services that the kernel rejects. */
-  rejected: readonly string[]
-  /** Why the server fails; empty while it answers. */
-  down: string
-  /** Milliseconds that a read of the kernel takes. */
-  readMs: number
-  /** Why the kernel cannot be read; empty while it can. */
-  unreadable: string
-  /** Happens while a change is on its way to the server. */
-  meanwhile: () => void
-}
-
-const opened: NodeCondition[] = []
-
-afterEach(async () => {
-  for (const condition of opened.splice(0)) await condition.stop()
-})
-
 /** A Node at a server that merges conditions by their type, and a kernel that is read back. */
 function rig() {
   const clock = new FakeClock()
   const { log, said } = recordedLog()
   const requests: string[] = []
   const conditions = new Map<string, Condition>([['Ready', { type: 'Ready', status: 'True' }]])
-  const world: World = {
+  const world = {
     healthy: true,
-    left: [],
-    rejected: [],
+    /** What the kernel lacks. */
+    left: [] as PlanLine[],
+    /** Services that the kernel rejects. */
+    rejected: [] as string[],
+    /** Why the server fails; empty while it answers. */
     down: '',
+    /** Milliseconds that a read of the kernel takes. */
     readMs: 0,
+    /** Why the kernel cannot be read; empty while it can. */
     unreadable: '',
-    meanwhile: () => undefined,
+    /** Happens while a change is on its way to the server. */
+    meanwhile: (): void => undefined,
   }
   let reads = 0
   const metrics = createMetrics()
@@ -86,7 +69,7 @@ function rig() {
     send,
     metrics,
   })
-  opened.push(condition)
+  onTestFinished(() => condition.stop())
   return { clock, condition, conditions, world, requests, said, metrics, reads: () => reads }
 }
 
@@ -266,21 +249,4 @@ it('is not patched where the Node says so, and is where the Node is odd', () => 
   expect(patch({ status: { conditions: [ready, { type: TYPE, ...state }] } })).toBeUndefined()
   for (const node of [undefined, {}, { status: { conditions: 'none' } }, { status: { conditions: [7] } }])
     expect(patch(node)?.status.conditions).toHaveLength(1)
-})
-
-describe('the type of the condition', () => {
-  it.each(['ServiceProxyReady', 'example.com/ProxyReady', 'a'])('may be %s', type => {
-    expect(whyNotConditionType(type)).toBeUndefined()
-  })
-
-  it.each([
-    ['Ready', 'is a condition that kubelet'],
-    ['NetworkUnavailable', 'is a condition that kubelet'],
-    ['with blank', 'is not the type'],
-    ['/x', 'is not the type'],
-    ['x/', 'is not the type'],
-    ['x'.repeat(317), 'is not the type'],
-  ])('is not %s', (type, why) => {
-    expect(whyNotConditionType(type)).toContain(why)
-  })
 })

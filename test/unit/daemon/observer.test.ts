@@ -6,6 +6,7 @@ import { generationOf, type Plan } from '../../../src/reconcile/dataplane.ts'
 import type { FailedFamily } from '../../../src/reconcile/quarantine.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { NO_SOURCES } from '../../support/metrics.ts'
 import { node as nodeObject, service, snapshotOf, tableOf } from '../model/objects.ts'
 
 let clock: FakeClock
@@ -24,25 +25,16 @@ beforeEach(() => {
   isEligible = false
   failed = undefined
   observer = new Observer({
+    ...NO_SOURCES,
     log: createLog({ format: 'text', verbosity: 0, destination: { write: line => void logged.push(line) } }),
     clock,
     wallMs: () => 0,
     nodeName: 'node',
     syncPeriodMs: 30_000,
-    build: { version: '0.0.0', commit: '', date: '' },
     source: () => status,
     quarantined: () => 0,
     failedFamily: () => failed,
     eligibleWithoutNode: () => isEligible,
-    servers: () => ({ ready: false }),
-    features: [],
-    connections: undefined,
-    addMetrics: () => undefined,
-    ofMode: () => Promise.resolve({}),
-    servedStaleS: () => undefined,
-    proofAgeS: () => undefined,
-    unanswered: () => undefined,
-    refused: async () => [],
     mode: () => findMode(mode),
     tell: () => undefined,
   })
@@ -55,6 +47,7 @@ async function numberOf(metric: string): Promise<number> {
 
 const heard = (heardMs: number | undefined): SourceStatus => ({ missing: [], heardMs, trouble: undefined })
 const STALE = 'kprobe_source_stale_seconds'
+const SYNCED = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
 
 describe('Observer', () => {
   it('counts the silence of a source from the start while it was never heard', async () => {
@@ -92,15 +85,14 @@ describe('Observer', () => {
     failed = { family: 'IPv6', error: new Error('ip6 kube-proxy: EOPNOTSUPP') }
     for (const failures of [1, 2, 3])
       observer.report({ kind: 'family-failed', ...failed, retryMs: 1_000, failures })
-    const event = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
-    observer.synced(event, snapshotOf([]), tableOf([]))
+    observer.synced(SYNCED, snapshotOf([]), tableOf([]))
     const errors = logged.filter(line => line.includes('IP family'))
     expect(errors).toEqual([expect.stringMatching(/^E .*family=IPv6.*EOPNOTSUPP/)])
     expect(await numberOf('kprobe_family_programmed{ip_family="IPv6"}')).toBe(0)
     expect(await numberOf('kprobe_family_programmed{ip_family="IPv4"}')).toBe(1)
     failed = undefined
     observer.report({ kind: 'family-restored', family: 'IPv6' })
-    observer.synced(event, snapshotOf([]), tableOf([]))
+    observer.synced(SYNCED, snapshotOf([]), tableOf([]))
     expect(await numberOf('kprobe_family_programmed{ip_family="IPv6"}')).toBe(1)
   })
 
@@ -109,8 +101,7 @@ describe('Observer', () => {
     observer.refused([{ location: 'services', refusal }])
     observer.refused([{ location: 'services', refusal }])
     const objects = [service('web', { externalIPs: ['127.0.0.1'] })]
-    const event = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
-    observer.synced(event, snapshotOf(objects), tableOf(objects))
+    observer.synced(SYNCED, snapshotOf(objects), tableOf(objects))
     expect(await numberOf('kprobe_refusals')).toBe(2)
     expect(logged.filter(line => line.includes(' refused '))).toHaveLength(2)
     expect(logged[0]).toContain('location=services')
@@ -158,17 +149,16 @@ describe('an offered Snapshot', () => {
   const pending = 'kubeproxy_sync_proxy_rules_service_changes_pending'
   const total = 'kubeproxy_sync_proxy_rules_service_changes_total'
   const first = snapshotOf([service('web')])
-  const synced = { kind: 'synced', number: 1, reason: 'change', durationMs: 1, looked: false } as const
 
   it('is counted by the sync that programs it', async () => {
     observer.offered(first)
-    observer.synced(synced, first, tableOf([service('web')]))
+    observer.synced(SYNCED, first, tableOf([service('web')]))
     expect([await numberOf(total), await numberOf(pending)]).toEqual([1, 0])
     expect(observer.health.liveness().code).toBe(200)
   })
 
   it('waits since it was offered, whenever that is asked for', async () => {
-    observer.synced({ ...synced, number: 0 }, first, tableOf([service('web')]))
+    observer.synced({ ...SYNCED, number: 0 }, first, tableOf([service('web')]))
     observer.offered(first)
     await clock.advance(59_999)
     expect(observer.health.healthy).toBe(true)

@@ -1,7 +1,7 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { beforeEach, describe, expect, it } from 'vitest'
-import type { Config, ConntrackConfig } from '../../../src/config/config.ts'
+import type { ConntrackConfig } from '../../../src/config/config.ts'
 import { CONNTRACK_MAX, conntrackSysctls, tuneConntrack, tuneMode } from '../../../src/daemon/tune.ts'
 import { planSysctls, SYSCTLS, type SysctlPlan } from '../../../src/kernel/sysctl/sysctls.ts'
 import { iptablesOptions } from '../../../src/modes/iptables/settings.ts'
@@ -9,32 +9,9 @@ import { temporaryFolder } from '../../support/folder.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 
 /** kube-proxy's defaults. */
-const DEFAULTS: ConntrackConfig = {
-  maxPerCore: 32_768,
-  min: 131_072,
-  tcpEstablishedTimeoutMs: 86_400_000,
-  tcpCloseWaitTimeoutMs: 3_600_000,
-  tcpFinWaitTimeoutMs: undefined,
-  tcpTimeWaitTimeoutMs: undefined,
-  tcpBeLiberal: false,
-  udpTimeoutMs: undefined,
-  udpStreamTimeoutMs: undefined,
-  lower: false,
-}
+const DEFAULTS = configFrom([]).conntrack
 
 type Values = Readonly<Record<keyof typeof SYSCTLS, number | undefined>>
-
-const KEYS = [
-  'max',
-  'hashSize',
-  'tcpEstablished',
-  'tcpCloseWait',
-  'tcpFinWait',
-  'tcpTimeWait',
-  'tcpBeLiberal',
-  'udp',
-  'udpStream',
-] as const
 
 /** What a kernel starts with. */
 const FRESH: Values = {
@@ -49,14 +26,9 @@ const FRESH: Values = {
   udpStream: 120,
 }
 
-function planned(
-  settings: Partial<ConntrackConfig> = {},
-  values: Partial<Values> = {},
-  processors = 2,
-): SysctlPlan {
-  const present: Values = { ...FRESH, ...values }
-  const byName = new Map<string, number | undefined>()
-  for (const key of KEYS) byName.set(SYSCTLS[key].name, present[key])
+function planned(settings: Partial<ConntrackConfig> = {}, values: Partial<Values> = {}, processors = 2) {
+  const present = new Map<string, number | undefined>(Object.entries({ ...FRESH, ...values }))
+  const byName = new Map(Object.entries(SYSCTLS).map(([key, { name }]) => [name, present.get(key)]))
   return planSysctls(conntrackSysctls({ ...DEFAULTS, ...settings }, processors), byName)
 }
 
@@ -203,14 +175,10 @@ describe('tuneConntrack', () => {
 
 const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'
 
-function configOf(...argv: readonly string[]): Config {
-  return configFrom(argv)
-}
-
 describe('route_localnet', () => {
   it('is set where NodePorts answer at 127.0.0.1', async () => {
     put(LOCALNET, '0\n')
-    const { written, failed } = await tuneMode(configOf('--proxy-mode=iptables'), { root })
+    const { written, failed } = await tuneMode(configFrom(['--proxy-mode=iptables']), { root })
     expect(written.map(({ name, before, value }) => [name, before, value])).toEqual([
       ['net/ipv4/conf/all/route_localnet', 0, 1],
     ])
@@ -225,12 +193,12 @@ describe('route_localnet', () => {
     [['--proxy-mode=userspace']],
   ])('is left alone with %j', async argv => {
     put(LOCALNET, '0\n')
-    expect(await tuneMode(configOf(...argv), { root })).toEqual({ written: [], left: [], failed: [] })
+    expect(await tuneMode(configFrom(argv), { root })).toEqual({ written: [], left: [], failed: [] })
     expect(readFileSync(root + LOCALNET, 'utf8')).toBe('0\n')
   })
 
   it('that is not there is more than left as it is', async () => {
-    const { failed, left } = await tuneMode(configOf('--proxy-mode=iptables'), { root })
+    const { failed, left } = await tuneMode(configFrom(['--proxy-mode=iptables']), { root })
     expect(left).toEqual([])
     expect(failed.map(({ name }) => name)).toEqual(['net/ipv4/conf/all/route_localnet'])
   })
@@ -238,7 +206,7 @@ describe('route_localnet', () => {
 
 describe('packets in state INVALID', () => {
   const liberal = (setting: number | undefined, ...argv: readonly string[]) =>
-    iptablesOptions(configOf('--proxy-mode=iptables', ...argv), { setting: () => setting }).tcpBeLiberal
+    iptablesOptions(configFrom(['--proxy-mode=iptables', ...argv]), { setting: () => setting }).tcpBeLiberal
 
   it('are dropped unless connection tracking is liberal, or will be', () => {
     expect(liberal(0)).toBe(false)

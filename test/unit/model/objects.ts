@@ -3,7 +3,7 @@ import { formatCidr, formatIp, formatIpPort, type Ip } from '../../../src/base/i
 import { isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
-import { parseObject } from '../../../src/model/parse.ts'
+import { type ParseOptions, parseObject } from '../../../src/model/parse.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 
@@ -87,9 +87,9 @@ export const OPTIONS: ResolveOptions = {
   bindAddress: undefined,
 }
 
-export function eventsOf(objects: readonly unknown[]): SourceEvent[] {
+export function eventsOf(objects: readonly unknown[], options: ParseOptions = {}): SourceEvent[] {
   return objects.map(object => {
-    const event = parseObject(object)
+    const event = parseObject(object, undefined, options)
     if (event === undefined || isRefusal(event)) throw new Error(`no event: ${JSON.stringify(event)}`)
     return event
   })

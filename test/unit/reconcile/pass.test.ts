@@ -8,7 +8,7 @@ describe('a doubt about what is wanted', () => {
     const plane = new FakePlane()
     plane.kernel = new Map(['a', 'b', 'c'].map(key => [key, '1']))
     const asked: (readonly [held: number, wanted: number])[] = []
-    const doubts: Doubts = (held, wanted) => {
+    const doubts = (held: FakePlane['kernel'], wanted: FakePlane['kernel']) => {
       asked.push([held.size, wanted.size])
       return Promise.resolve(asked.length === 1)
     }
@@ -26,8 +26,6 @@ describe('a doubt about what is wanted', () => {
     expect([...plane.kernel.keys()]).toEqual(['a'])
   })
 })
-
-type Doubts = NonNullable<NonNullable<Parameters<typeof bench>[1]>['doubts']>
 
 /** A kernel that rejects these Services. */
 function poisoned(...services: readonly string[]) {

@@ -45,6 +45,21 @@ for (const { how, start } of [
       expect(plane.commits).toHaveLength(2)
     })
 
+    it('makes that again when another program commits after the look', async () => {
+      const { clock, plane, offer, kinds } = await running(start())
+      plane.rebuilds = true
+      const render = plane.render.bind(plane)
+      plane.render = function* (table, options) {
+        if (plane.observations === 2) plane.tamper(new Map([['b', '1']]))
+        return yield* render(table, options)
+      }
+      offer({ a: '2' })
+      await clock.advance(100)
+      expect(kinds()).toContain('stale')
+      expect(plane.observations).toBe(3)
+      expect(plane.kernel).toEqual(new Map([['a', '2']]))
+    })
+
     it('looks once, and commits nothing, when a foreign commit did not touch us', async () => {
       const { clock, plane } = await running(start())
       plane.tamper(plane.kernel)
@@ -239,9 +254,7 @@ describe('a plane that watches its generation', () => {
   })
 
   it('is asked again when its generation changed during a pass', async () => {
-    const { clock, plane, offer } = watchedBench()
-    offer({ a: '1' })
-    await clock.advance(1_000)
+    const { clock, plane, offer } = await running(watchedBench())
     plane.commitMs = 600
     plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
     offer({ a: '2' })
@@ -264,9 +277,7 @@ describe('a plane that watches its generation', () => {
   })
 
   it('ends the watch with the reconciler', async () => {
-    const { clock, plane, offer, reconciler } = watchedBench()
-    offer({ a: '1' })
-    await clock.advance(1_000)
+    const { clock, plane, reconciler } = await running(watchedBench())
     await reconciler.stop()
     const { reads } = plane
     plane.tamper(new Map())

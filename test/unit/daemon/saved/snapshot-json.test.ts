@@ -1,35 +1,32 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
-import { readSnapshotJson, snapshotJson } from '../../../../src/daemon/saved/snapshot-json.ts'
-import { isRefusal } from '../../../../src/model/fields.ts'
-import { parseObject } from '../../../../src/model/parse.ts'
+import { readSnapshotJson, serviceJson, snapshotJson } from '../../../../src/daemon/saved/snapshot-json.ts'
 import { resolve } from '../../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../../src/model/snapshot.ts'
 import { jsonPieces } from '../../../../src/telemetry/admin-server.ts'
 import { ip } from '../../../support/addresses.ts'
-import { endpoint, node, OPTIONS, service, slice, snapshotOf } from '../../model/objects.ts'
+import { serviceCidrOf } from '../../../support/apiserver/generator.ts'
+import {
+  endpoint,
+  eventsOf,
+  node,
+  OPTIONS,
+  service,
+  slice,
+  snapshotOf,
+  tableOf,
+} from '../../model/objects.ts'
 
 const OBJECTS = [
   node({ zone: 'a' }),
-  {
-    apiVersion: 'networking.k8s.io/v1',
-    kind: 'ServiceCIDR',
-    metadata: { name: 'k' },
-    spec: { cidrs: ['10.96.0.0/12'] },
-  },
+  serviceCidrOf(['10.96.0.0/12']),
   service('web', { externalIPs: ['192.0.2.255', '127.0.0.1'], loadBalancerSourceRanges: ['10.0.0.0/8'] }),
   service('six', { clusterIP: 'fd00::ff', ports: [{ name: 'ip', port: 80 }] }),
   slice('web-1', 'web', [endpoint('10.1.0.1', { nodeName: 'ip', zone: 'a', targetRef: { uid: 'u' } })]),
   service(
     'near',
     { clusterIP: '10.96.0.3' },
-    {
-      metadata: {
-        namespace: 'ns',
-        name: 'near',
-        annotations: { 'kprobe.io/balance': 'local-first', 'kprobe.io/weights': 'zone=a:3' },
-      },
-    },
+    { metadata: { annotations: { 'kprobe.io/balance': 'local-first', 'kprobe.io/weights': 'zone=a:3' } } },
   ),
 ]
 
@@ -52,21 +49,12 @@ describe('readSnapshotJson', () => {
   })
 
   it('writes addresses as text, and neither annotations, labels nor host names', () => {
-    const metadata = {
-      namespace: 'ns',
-      name: 'web',
-      annotations: { token: 'secret' },
-      labels: { a: 'secret' },
-    }
+    const metadata = { annotations: { token: 'secret' }, labels: { a: 'secret' } }
     const objects = [
       service('web', {}, { metadata }),
       slice('web-1', 'web', [endpoint('10.1.0.1', { hostname: 'secret' })]),
     ]
-    const events = objects.map(object => {
-      const event = parseObject(object, undefined, { details: true })
-      if (event === undefined || isRefusal(event)) throw new Error('no event')
-      return event
-    })
+    const events = eventsOf(objects, { details: true })
     const text = JSON.stringify(through(snapshotJson(applyEvents(EMPTY_SNAPSHOT, events))))
     expect(text).toContain('"clusterIps":["10.96.0.1"]')
     expect(text).toContain('"ip":"10.1.0.1"')
@@ -87,4 +75,42 @@ describe('readSnapshotJson', () => {
   ])('throws: %s', (message, value) => {
     expect(() => finish(readSnapshotJson(value))).toThrow(message)
   })
+})
+
+it('serviceJson gives frontends, endpoints and refusals as fields', () => {
+  const table = tableOf([
+    node(),
+    service('web', {
+      type: 'LoadBalancer',
+      externalIPs: ['127.0.0.1'],
+      sessionAffinity: 'ClientIP',
+      ports: [{ port: 80, nodePort: 30080 }],
+    }),
+    slice('web-1', 'web', [endpoint('10.0.0.1', { nodeName: 'here' }), endpoint('10.0.0.2')]),
+  ])
+  const found = table.services.get('ns/web')
+  const json = found === undefined ? undefined : serviceJson(found)
+  expect(json).toMatchObject({
+    service: 'ns/web',
+    ports: [
+      {
+        name: 'ns/web',
+        family: 'IPv4',
+        protocol: 'TCP',
+        affinitySeconds: 10_800,
+        frontends: [
+          { kind: 'ClusterIP', ip: '10.96.0.1', port: 80, route: { kind: 'internal', over: 'cluster' } },
+          { kind: 'NodePort', port: 30080, route: { kind: 'external-cluster' } },
+        ],
+        cluster: [
+          { ip: '10.0.0.1', port: 8080, local: true },
+          { ip: '10.0.0.2', port: 8080, local: false },
+        ],
+      },
+    ],
+    refusals: [{ object: 'Service ns/web', field: 'spec.externalIPs[0]', value: '127.0.0.1' }],
+  })
+  expect(JSON.parse(JSON.stringify(json))).toEqual(json)
+  expect(json?.ports[0]).not.toHaveProperty('scheduler')
+  expect(json).not.toHaveProperty('wholes')
 })

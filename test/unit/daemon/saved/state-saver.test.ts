@@ -8,7 +8,7 @@ import { eventsOf, service, snapshotOf } from '../../model/objects.ts'
 const OWNER = { node: 'here', proxy: '', server: 'https://192.0.2.1', authorities: [] }
 
 /** A saver with a disk in memory; `advance` takes seconds. */
-function rig(options: { readonly failing?: () => boolean } = {}) {
+function rig({ failing = (): boolean => false } = {}) {
   const clock = new FakeClock()
   const writes: string[] = []
   /** Bytes of each file that was written, whole or not. */
@@ -23,7 +23,7 @@ function rig(options: { readonly failing?: () => boolean } = {}) {
       write: async chunks => {
         const bytes = Buffer.concat([...chunks])
         tries.push(bytes.length)
-        if (options.failing?.() === true) throw new Error('ENOSPC')
+        if (failing()) throw new Error('ENOSPC')
         writes.push(bytes.toString())
         return bytes.length
       },
@@ -96,30 +96,21 @@ describe('StateSaver', () => {
     expect(writes).toHaveLength(1)
   })
 
-  it('rests longer after a large state: 128 KiB a second on average', async () => {
-    const { saver, writes, advance } = rig()
-    saver.offer(large)
-    await advance(2)
-    const seconds = (writes[0]?.length ?? 0) / 128_000
-    expect(seconds).toBeGreaterThan(15)
-    saver.offer(next(large, 'more'))
-    await advance(seconds - 2)
-    expect(writes).toHaveLength(1)
-    await advance(4)
-    expect(writes).toHaveLength(2)
-  })
-
-  it('rests as long after a large state that cannot be written', async () => {
-    const { saver, tries, advance } = rig({ failing: () => true })
-    saver.offer(large)
-    await advance(2)
-    const seconds = (tries[0] ?? 0) / 128_000
-    expect(seconds).toBeGreaterThan(15)
-    await advance(seconds - 2)
-    expect(tries).toHaveLength(1)
-    await advance(4)
-    expect(tries).toHaveLength(2)
-  })
+  it.each([false, true])(
+    'rests after a large state: 128 KB a second on average; disk full: %s',
+    async isFull => {
+      const { saver, tries, advance } = rig({ failing: () => isFull })
+      saver.offer(large)
+      await advance(2)
+      const seconds = (tries[0] ?? 0) / 128_000
+      expect(seconds).toBeGreaterThan(15)
+      saver.offer(next(large, 'more'))
+      await advance(seconds - 2)
+      expect(tries).toHaveLength(1)
+      await advance(4)
+      expect(tries).toHaveLength(2)
+    },
+  )
 
   it('neither saves nor confirms what it has while another source has not delivered everything', async () => {
     const { saver, writes, confirms, advance, hear, reconnect } = rig()

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { PersistentMap } from '../../../src/base/collections.ts'
+import { cut, joined, listFor, PersistentMap, trimmed } from '../../../src/base/collections.ts'
 
 type Entry = readonly [string, number | undefined]
 
@@ -63,18 +63,13 @@ describe('a persistent map', () => {
 
   test('is itself when nothing changes: a value set again, an absent key removed', () => {
     const map = PersistentMap.from([['a', 1]])
-    expect(
-      map.with([
-        ['a', 1],
-        ['b', undefined],
-      ]),
-    ).toBe(map)
-    expect(map.with([])).toBe(map)
-    const same = new Map<string, number | undefined>([
+    const same: Entry[] = [
       ['a', 1],
       ['b', undefined],
-    ])
-    expect(map.withOwn(same)).toBe(map)
+    ]
+    expect(map.with(same)).toBe(map)
+    expect(map.with([])).toBe(map)
+    expect(map.withOwn(new Map(same))).toBe(map)
     expect(map.withOwn(new Map())).toBe(map)
     expect(PersistentMap.empty().withOwn(new Map([['b', undefined]])).size).toBe(0)
   })
@@ -122,4 +117,18 @@ describe('a persistent map', () => {
     expect(held.entries()).toEqual([['stays', 0]])
     expect(between.get('round-99')).toBe(99)
   })
+})
+
+test('a list cut to the items that it was given is that list, and has no others', () => {
+  const list = listFor<number>(100_000)
+  for (let at = 0; at < 3; at++) list[at] = at
+  expect(cut(list, 3)).toEqual([0, 1, 2])
+  expect(cut(list, 3)).toBe(list)
+  expect(cut(listFor(5), 0)).toBe(trimmed([]))
+})
+
+test('joined text is its parts in order', () => {
+  expect(joined(['ns', '/', 'web'])).toBe('ns/web')
+  expect(joined(['ns', 'web'], '/')).toBe('ns/web')
+  expect(joined([])).toBe('')
 })
