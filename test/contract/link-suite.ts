@@ -1,9 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { formatIp, type Ip, parseIp } from '../../src/base/ip.ts'
+import { formatIp, type Ip } from '../../src/base/ip.ts'
 import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createAddressReader } from '../../src/kernel/link/links.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import { ip } from '../support/addresses.ts'
 
 /** Devices of a network namespace, real or not, and what others see of them and do to them. */
 export interface LinkTarget {
@@ -26,11 +27,7 @@ const NAME = 'kube-ipvs0'
 const NOBODY = { add: [], remove: [] }
 
 export function ips(...texts: readonly string[]): readonly Ip[] {
-  return texts.map(text => {
-    const ip = parseIp(text)
-    if (ip === undefined) throw new Error(text)
-    return ip
-  })
+  return texts.map(ip)
 }
 
 /** The dummy device and its addresses, and the reader that leaves them out. Each test begins without such a device. */

@@ -179,9 +179,4 @@ function lifetime(at: Sockets): void {
     expect(received(other)).toEqual([])
     expect(() => socket.sendSync(batch([]))).toThrow(/EBADF/)
   })
-
-  test('every socket has a port of its own', () => {
-    const { target, socket } = at()
-    expect(target.open().portId).not.toBe(socket.portId)
-  })
 }
