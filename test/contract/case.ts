@@ -17,3 +17,17 @@ export interface Case extends Answer {
   /** What kernels up to this version answer instead. */
   readonly older?: Answer & { readonly upTo: readonly [major: number, minor: number] }
 }
+
+/** The kernel answers with these replies, if any, and there is no new generation. */
+export function answers(
+  title: string,
+  replies: readonly string[],
+  batches: Pick<Case, 'given' | 'batch'>,
+): Case {
+  return { title, replies, ...batches }
+}
+
+/** The kernel commits the batch without a word. */
+export function takes(title: string, batch: readonly Raw[], given: readonly Raw[] = []): Case {
+  return { title, given, batch, replies: [], commits: true }
+}

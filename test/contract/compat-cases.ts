@@ -1,8 +1,6 @@
-import type { Case } from './case.ts'
+import { answers, type Case, takes } from './case.ts'
 import * as of from './objects.ts'
 import { APPEND, attribute, CREATE, MSG, nest, nft, type Raw, str, u32 } from './wire.ts'
-
-const commits = true
 
 interface Place {
   readonly table: string
@@ -10,16 +8,8 @@ interface Place {
   readonly protocol?: number
 }
 
-function table(name: string): Raw {
-  return nft(MSG.newTable, CREATE, str(1, name))
-}
-
-function chain(name: string, member: string, hook?: of.Hook): Raw {
-  const base =
-    hook === undefined
-      ? []
-      : [nest(4, u32(1, hook.hooknum), u32(2, hook.priority)), u32(5, 1), str(7, hook.type)]
-  return nft(MSG.newChain, CREATE, str(1, name), str(3, member), ...base)
+function chain(table: string, name: string, hook?: of.Hook): Raw {
+  return of.chain(name, hook, table)
 }
 
 function rule({ table, chain, protocol }: Place, ...expressions: readonly Buffer[]): Raw {
@@ -28,11 +18,14 @@ function rule({ table, chain, protocol }: Place, ...expressions: readonly Buffer
 }
 
 /** A match or target whose structure is zeros behind `head`. */
-function extension(kind: 'match' | 'target', name: string, of: Structure): Buffer {
-  const { revision, length, head = [] } = of
+function extension(
+  kind: 'match' | 'target',
+  name: string,
+  { revision, length, head = [] }: Structure,
+): Buffer {
   const info = Buffer.alloc(length)
   info.set(head)
-  return nest(1, str(1, kind), nest(2, str(1, name), u32(2, revision), attribute(3, info)))
+  return of.expression(kind, str(1, name), u32(2, revision), attribute(3, info))
 }
 
 interface Structure {
@@ -50,8 +43,8 @@ const TCP = extension('match', 'tcp', { revision: 0, length: 16 })
 
 const FILTER = { table: 'filter', chain: 'c' }
 const NAT = { table: 'nat', chain: 'c' }
-const FILTERS = [table('filter'), chain('filter', 'c')]
-const NATS = [table('nat'), chain('nat', 'c')]
+const FILTERS = [of.table(0, 'filter'), chain('filter', 'c')]
+const NATS = [of.table(0, 'nat'), chain('nat', 'c')]
 const PRE: of.Hook = { type: 'nat', hooknum: 0, priority: -100 }
 const POST: of.Hook = { type: 'nat', hooknum: 4, priority: 100 }
 const FILTER_IN: of.Hook = { type: 'filter', hooknum: 1, priority: 0 }
@@ -65,93 +58,69 @@ const ofStructures: readonly Case[] = [
     batch: [rule(FILTER, extension(kind, 'nope', { revision: 0, length: 8 }))],
     replies: ['2 ENOENT @44'],
   })),
-  {
-    title: 'refuses a revision that it does not have',
+  answers('refuses a revision that it does not have', ['2 ENOENT @44', '3 ENOENT @44'], {
     given: FILTERS,
     batch: [
       rule(FILTER, extension('match', 'comment', { ...COMMENT, revision: 7 })),
       rule(FILTER, extension('target', 'MARK', { revision: 9, length: 8 })),
     ],
-    replies: ['2 ENOENT @44', '3 ENOENT @44'],
-  },
-  {
-    title: 'refuses a structure that is too short or too long',
-    given: FILTERS,
-    batch: [8, 255, 264].map(length => rule(FILTER, extension('match', 'comment', { ...COMMENT, length }))),
-    replies: ['2 EINVAL @44', '3 EINVAL @44', '4 EINVAL @44'],
-  },
-  {
-    title: 'takes a structure with and without its padding',
-    given: FILTERS,
-    batch: [12, 16].map(length =>
+  }),
+  answers(
+    'refuses a structure that is too short or too long',
+    ['2 EINVAL @44', '3 EINVAL @44', '4 EINVAL @44'],
+    {
+      given: FILTERS,
+      batch: [8, 255, 264].map(length => rule(FILTER, extension('match', 'comment', { ...COMMENT, length }))),
+    },
+  ),
+  takes(
+    'takes a structure with and without its padding',
+    [12, 16].map(length =>
       rule({ ...FILTER, protocol: 6 }, extension('match', 'tcp', { revision: 0, length })),
     ),
-    replies: [],
-    commits,
-  },
-  {
-    title: 'wants the protocol of a match that has one',
+    FILTERS,
+  ),
+  answers('wants the protocol of a match that has one', ['2 EINVAL @44', '3 EINVAL @44'], {
     given: FILTERS,
     batch: [rule(FILTER, TCP), rule({ ...FILTER, protocol: 17 }, TCP)],
-    replies: ['2 EINVAL @44', '3 EINVAL @44'],
-  },
+  }),
 ]
 
 const ofTables: readonly Case[] = [
-  {
-    title: 'takes MARK anywhere',
-    given: FILTERS,
-    batch: [rule(FILTER, MARK)],
-    replies: [],
-    commits,
-  },
-  {
-    title: 'refuses to translate addresses outside the table nat',
+  takes('takes MARK anywhere', [rule(FILTER, MARK)], FILTERS),
+  answers('refuses to translate addresses outside the table nat', ['2 EINVAL @44', '3 EINVAL @44'], {
     given: FILTERS,
     batch: [rule(FILTER, MASQUERADE), rule({ ...FILTER, protocol: 6 }, DNAT)],
-    replies: ['2 EINVAL @44', '3 EINVAL @44'],
-  },
-  {
-    title: 'translates in a chain of the table nat',
-    given: NATS,
-    batch: [rule(NAT, MASQUERADE), rule({ ...NAT, protocol: 6 }, DNAT)],
-    replies: [],
-    commits,
-  },
-  {
-    title: 'refuses to reject outside the table filter',
+  }),
+  takes(
+    'translates in a chain of the table nat',
+    [rule(NAT, MASQUERADE), rule({ ...NAT, protocol: 6 }, DNAT)],
+    NATS,
+  ),
+  answers('refuses to reject outside the table filter', ['2 EINVAL @40'], {
     given: NATS,
     batch: [rule(NAT, REJECT)],
-    replies: ['2 EINVAL @40'],
-  },
+  }),
 ]
 
 const ofHooks: readonly Case[] = [
-  {
-    title: 'refuses a translation at a hook where it does not work',
+  answers('refuses a translation at a hook where it does not work', ['2 EINVAL @40', '3 EINVAL @44'], {
     given: [...NATS, chain('nat', 'PRE', PRE), chain('nat', 'POST', POST)],
     batch: [rule({ table: 'nat', chain: 'PRE' }, MASQUERADE), rule({ table: 'nat', chain: 'POST' }, DNAT)],
-    replies: ['2 EINVAL @40', '3 EINVAL @44'],
-  },
-  {
-    title: 'translates at its hooks',
-    given: [...NATS, chain('nat', 'PRE', PRE), chain('nat', 'POST', POST)],
-    batch: [rule({ table: 'nat', chain: 'POST' }, MASQUERADE), rule({ table: 'nat', chain: 'PRE' }, DNAT)],
-    replies: [],
-    commits,
-  },
-  {
-    title: 'refuses a translation in a chain that is not of the type nat',
+  }),
+  takes(
+    'translates at its hooks',
+    [rule({ table: 'nat', chain: 'POST' }, MASQUERADE), rule({ table: 'nat', chain: 'PRE' }, DNAT)],
+    [...NATS, chain('nat', 'PRE', PRE), chain('nat', 'POST', POST)],
+  ),
+  answers('refuses a translation in a chain that is not of the type nat', ['2 EINVAL'], {
     given: [...NATS, chain('nat', 'FPRE', FILTER_PRE)],
     batch: [rule({ table: 'nat', chain: 'FPRE' }, DNAT)],
-    replies: ['2 EINVAL'],
-  },
-  {
-    title: 'rejects only packets that come in or pass',
+  }),
+  answers('rejects only packets that come in or pass', ['3 EINVAL @48'], {
     given: [...FILTERS, chain('filter', 'IN', FILTER_IN), chain('filter', 'POST', FILTER_POST)],
     batch: [rule({ table: 'filter', chain: 'IN' }, REJECT), rule({ table: 'filter', chain: 'POST' }, REJECT)],
-    replies: ['3 EINVAL @48'],
-  },
+  }),
   {
     title: 'refuses a jump to a translation from a hook where it does not work',
     given: [...NATS, chain('nat', 'POST', POST), rule(NAT, DNAT)],
@@ -159,13 +128,11 @@ const ofHooks: readonly Case[] = [
     replies: ['2 EINVAL'],
     older: { upTo: [6, 1], replies: ['2 EINVAL @44'] },
   },
-  {
-    title: 'takes a jump to a translation from its hook',
-    given: [...NATS, chain('nat', 'PRE', PRE), rule(NAT, DNAT)],
-    batch: [rule({ table: 'nat', chain: 'PRE' }, of.jump('c'))],
-    replies: [],
-    commits,
-  },
+  takes(
+    'takes a jump to a translation from its hook',
+    [rule({ table: 'nat', chain: 'PRE' }, of.jump('c'))],
+    [...NATS, chain('nat', 'PRE', PRE), rule(NAT, DNAT)],
+  ),
 ]
 
 /** What nft_compat takes and refuses. */

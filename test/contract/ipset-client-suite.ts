@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { expect, type TestAPI, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { growthOf } from '../../src/kernel/ipset/grow.ts'
@@ -15,7 +15,7 @@ import '../support/properties.ts'
 import { ip } from '../support/addresses.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../support/fake-ipset/arbitraries.ts'
 import { runs } from '../support/runs.ts'
-import type { Versioned } from './target.ts'
+import { lent, type Versioned } from './target.ts'
 
 /** A kernel, real or not, that has no sets. */
 export interface IpsetTarget extends Versioned {
@@ -32,24 +32,24 @@ interface Bench {
   readonly target: IpsetTarget
   readonly client: IpsetClient
 }
-type At = () => Bench
+type BenchTest = TestAPI<{ readonly bench: Bench }>
 
 export function ipsetClientSuite(factory: IpsetTargetFactory): void {
-  let bench: Bench
-  beforeEach(() => {
-    const target = factory()
-    bench = { target, client: new IpsetClient({ transport: target.open(), clock: systemClock }) }
+  const benches = test.extend<{ readonly bench: Bench }>({
+    async bench({ task: _ }, use) {
+      const target = factory()
+      const client = new IpsetClient({ transport: target.open(), clock: systemClock })
+      await lent(client, () => use({ target, client }))
+    },
   })
-  afterEach(() => bench.client.close())
-  const at: At = () => bench
 
-  reading(at)
-  entries(at)
-  entriesUnsent(at)
-  sets(at)
-  wrongNames(at)
-  references(at)
-  amounts(at)
+  reading(benches)
+  entries(benches)
+  entriesUnsent(benches)
+  sets(benches)
+  wrongNames(benches)
+  references(benches)
+  amounts(benches)
 }
 
 const A = setOf('KUBE-CLUSTER-IP', 'hash:ip,port')
@@ -82,23 +82,20 @@ async function messagesOf({ client }: Bench, ...operations: readonly IpsetOperat
   return failures.map(({ error }) => error.message)
 }
 
-function reading(at: At): void {
-  test('knows the revisions of the kernel', () => {
-    const { client } = at()
+function reading(test: BenchTest): void {
+  test('knows the revisions of the kernel', ({ bench: { client } }) => {
     expect(client.revision('hash:ip,port', 'IPv4')).toBeGreaterThanOrEqual(5)
     expect(client.revision('hash:ip,port,net', 'IPv6')).toBeGreaterThanOrEqual(7)
     expect(client.revision('bitmap:port', 'IPv4')).toBe(3)
   })
 
-  test('finds nothing where there is nothing', async () => {
-    const { client } = at()
+  test('finds nothing where there is nothing', async ({ bench: { client } }) => {
     expect(await client.headers()).toEqual({ headers: [], foreign: [] })
     expect(await client.list(['KUBE-CLUSTER-IP'])).toEqual([])
     expect([client.indexOf('KUBE-CLUSTER-IP'), client.nameOf(7)]).toEqual([undefined, undefined])
   })
 
-  test('reads random sets as they were written', async () => {
-    const bench = at()
+  test('reads random sets as they were written', async ({ bench }) => {
     await fc.assert(
       fc.asyncProperty(anyFilledSet('S', 150), async filled => {
         await done(bench, ...create(filled.set), add(filled))
@@ -116,8 +113,7 @@ function reading(at: At): void {
     )
   })
 
-  test('names what is not ours, and leaves it alone', async () => {
-    const bench = at()
+  test('names what is not ours, and leaves it alone', async ({ bench }) => {
     bench.target.makeForeign('somebody-elses')
     await done(bench, ...create(IPS))
     const { headers, foreign } = await bench.client.headers()
@@ -135,9 +131,8 @@ function sortedKeys(entries: readonly IpsetEntry[]): string[] {
   return entries.map(entry => entryKey('', entry)).sort()
 }
 
-function entries(at: At): void {
-  test('adds what is there and deletes what is not without a word', async () => {
-    const bench = at()
+function entries(test: BenchTest): void {
+  test('adds what is there and deletes what is not without a word', async ({ bench }) => {
     const both = { set: IPS, entries: ips('10.0.0.1', '10.0.0.2') }
     await done(bench, ...create(IPS), add(both), add(both))
     expect(await textsOf(bench, IPS.name)).toEqual(['10.0.0.1', '10.0.0.2'])
@@ -149,8 +144,7 @@ function entries(at: At): void {
     expect(await textsOf(bench, IPS.name)).toEqual(['10.0.0.2'])
   })
 
-  test('no entry suffers from another that the kernel refuses', async () => {
-    const bench = at()
+  test('no entry suffers from another that the kernel refuses', async ({ bench }) => {
     const texts = Array.from({ length: 600 }, (_, i) => `10.0.${i >> 8}.${i & 255}`)
     const bad = [0, 3, 4, 250, 499, 500, 599]
     const all = ips(...texts.map((text, i) => (bad.includes(i) ? '0.0.0.0' : text)))
@@ -167,8 +161,7 @@ function entries(at: At): void {
     expect((await textsOf(bench, IPS.name)).length).toBe(600 - bad.length)
   })
 
-  test('a set that is full says so for each entry that is left out, and for no other', async () => {
-    const bench = at()
+  test('a set that is full says so for each entry that is left out, and for no other', async ({ bench }) => {
     const small = { ...A, maxElements: 100 }
     await done(bench, ...create(small), add({ set: small, entries: manyEntries(50) }))
     // Those that are there are at the end, behind those that do not fit.
@@ -184,9 +177,10 @@ function entries(at: At): void {
   })
 }
 
-function entriesUnsent(at: At): void {
-  test('entries for a set that is not there are refused all at once; deleting them is done already', async () => {
-    const bench = at()
+function entriesUnsent(test: BenchTest): void {
+  test('entries for a set that is not there are refused all at once; deleting them is done already', async ({
+    bench,
+  }) => {
     const add3 = add({ set: A, entries: manyEntries(3) }, ['a/a', 'b/b', 'c/c'])
     const { failures, messages } = await bench.client.commit([add3, { ...add3, verb: 'delete-entries' }])
     expect(messages).toBe(2)
@@ -196,16 +190,14 @@ function entriesUnsent(at: At): void {
   })
 }
 
-function sets(at: At): void {
-  test('a set that is there is as good as a new one, whatever its size', async () => {
-    const bench = at()
+function sets(test: BenchTest): void {
+  test('a set that is there is as good as a new one, whatever its size', async ({ bench }) => {
     await done(bench, ...create(A), add({ set: A, entries: manyEntries(2) }), ...create(A))
     await done(bench, ...create({ ...A, maxElements: 1 << 20, hashSize: 4096 }))
     expect((await bench.client.headers()).headers).toMatchObject([{ set: A, elements: 2 }])
   })
 
-  test('a set of another type is not, and the error names it', async () => {
-    const bench = at()
+  test('a set of another type is not, and the error names it', async ({ bench }) => {
     await done(bench, ...create(A))
     const asOther = (changes: Partial<Ipset>) => messagesOf(bench, ...create({ ...A, ...changes }))
     expect(await asOther({ type: 'hash:ip' })).toEqual([
@@ -216,8 +208,7 @@ function sets(at: At): void {
     ])
   })
 
-  test('swaps contents, and names keep their numbers', async () => {
-    const bench = at()
+  test('swaps contents, and names keep their numbers', async ({ bench }) => {
     await done(bench, ...create(A, B), add({ set: A, entries: manyEntries(1) }))
     const before = [bench.client.indexOf(A.name), bench.client.indexOf(B.name)]
     expect(new Set(before).size).toBe(2)
@@ -228,9 +219,8 @@ function sets(at: At): void {
   })
 }
 
-function wrongNames(at: At): void {
-  test('says what is wrong with a swap', async () => {
-    const bench = at()
+function wrongNames(test: BenchTest): void {
+  test('says what is wrong with a swap', async ({ bench }) => {
     const swap = (name: string, other: string) => messagesOf(bench, { verb: 'swap', name, with: other })
     await done(bench, ...create(A, IPS))
     expect(await swap(A.name, IPS.name)).toEqual([
@@ -244,8 +234,7 @@ function wrongNames(at: At): void {
     ])
   })
 
-  test('destroys what is there and what is not, and nothing without a name', async () => {
-    const bench = at()
+  test('destroys what is there and what is not, and nothing without a name', async ({ bench }) => {
     await done(bench, ...create(A, B), { verb: 'destroy', name: A.name }, { verb: 'destroy', name: A.name })
     expect((await bench.client.headers()).headers.map(({ set }) => set.name)).toEqual([B.name])
     // Without the attribute of the name, the kernel would destroy every set.
@@ -255,9 +244,8 @@ function wrongNames(at: At): void {
   })
 }
 
-function references(at: At): void {
-  test('a set that is referred to is not destroyed, and the error says so', async () => {
-    const bench = at()
+function references(test: BenchTest): void {
+  test('a set that is referred to is not destroyed, and the error says so', async ({ bench }) => {
     await done(bench, ...create(A))
     bench.target.refer(A.name)
     expect(await messagesOf(bench, { verb: 'destroy', name: A.name })).toEqual([
@@ -266,8 +254,9 @@ function references(at: At): void {
     expect((await bench.client.headers()).headers[0]).toMatchObject({ references: 1 })
   })
 
-  test('a set that is referred to grows by build-and-swap, and what a crash left of another try does not matter', async () => {
-    const bench = at()
+  test('a set that is referred to grows by build-and-swap, and what a crash left of another try does not matter', async ({
+    bench,
+  }) => {
     const small = { ...A, maxElements: 8 }
     await done(bench, ...create(small), add({ set: small, entries: manyEntries(8) }))
     bench.target.refer(A.name)
@@ -288,9 +277,10 @@ function references(at: At): void {
   })
 }
 
-function amounts(at: At): void {
-  test('10,000 entries take at most 25 messages, one takes one, and a list of them comes whole', async () => {
-    const bench = at()
+function amounts(test: BenchTest): void {
+  test('10,000 entries take at most 25 messages, one takes one, and a list of them comes whole', async ({
+    bench,
+  }) => {
     const large = { ...A, hashSize: 8192 }
     const all = manyEntries(10_000)
     await done(bench, ...create(large))
@@ -306,8 +296,8 @@ function amounts(at: At): void {
     expect((await bench.client.headers()).headers[0]).toMatchObject({ elements: 1 })
   })
 
-  test('nothing to do takes no message', async () => {
-    const result = await at().client.commit([add({ set: A, entries: [] })])
+  test('nothing to do takes no message', async ({ bench }) => {
+    const result = await bench.client.commit([add({ set: A, entries: [] })])
     expect(result).toEqual({ unknown: undefined, failures: [], bytes: 0, messages: 0 })
   })
 }

@@ -100,23 +100,25 @@ const adt = (set: string, ...elements: readonly Buffer[]): Buffer[] => [
   nest(8, ...elements),
 ]
 
+/** Cases of a kernel that was given the same before. */
+function withGiven(given: MessageCase['given']) {
+  return (title: string, asked: MessageCase['asked'], ...replies: readonly string[]): MessageCase => ({
+    title,
+    ...(given && { given }),
+    asked,
+    replies,
+  })
+}
+
 function cases(): readonly MessageCase[] {
   return [...creating(), ...changing(), ...asking()]
 }
 
 function creating(): readonly MessageCase[] {
   const given = [[CMD.create, ...made('a')]] as const
-  const creates = (
-    title: string,
-    attributes: readonly Buffer[],
-    reply: string,
-    flags = ACK,
-  ): MessageCase => ({
-    title: `create: ${title}`,
-    given,
-    asked: [CMD.create, flags, ...attributes],
-    replies: [reply],
-  })
+  const of = withGiven(given)
+  const creates = (title: string, attributes: readonly Buffer[], reply: string, flags = ACK): MessageCase =>
+    of(`create: ${title}`, [CMD.create, flags, ...attributes], reply)
   return [
     creates('the same again', made('a'), '0'),
     creates('the same again with NLM_F_EXCL', made('a'), '-17', ACK | EXCL),
@@ -154,12 +156,7 @@ function changing(): readonly MessageCase[] {
     [CMD.create, ...made('b', { family: 10 })],
     [CMD.add, ...adt('a', element(1, 10, 0, 0, 1), element(2, 10, 0, 0, 2))],
   ] as const
-  const asks = (title: string, asked: MessageCase['asked'], reply: string): MessageCase => ({
-    title,
-    given,
-    asked,
-    replies: [reply],
-  })
+  const asks = withGiven(given)
   const two = adt('a', element(1, 10, 0, 0, 3), element(2, 10, 0, 0, 1), element(3, 10, 0, 0, 4))
   return [
     asks('add: what is there', [CMD.add, ACK, ...two], '0'),
@@ -204,12 +201,7 @@ function changing(): readonly MessageCase[] {
 function asking(): readonly MessageCase[] {
   const given = [[CMD.create, ...made('a')]] as const
   const index = number16(11 | NET, 0)
-  const tell = (title: string, asked: MessageCase['asked'], reply: string): MessageCase => ({
-    title,
-    given,
-    asked,
-    replies: [reply],
-  })
+  const tell = withGiven(given)
   const found = Buffer.concat([protocol(7), index]).toString('hex')
   return [
     tell('a type that there is not', [CMD.type, 0, protocol(), str(3, 'nothing'), byte(5, 2)], '-4098'),
@@ -222,17 +214,16 @@ function asking(): readonly MessageCase[] {
     ),
     tell('the name of no number', [CMD.byIndex, 0, protocol(7), number16(11 | NET, 99)], '-2'),
     tell('a list of no set', [CMD.list, 0x300, protocol(), name('z')], '-2'),
-    {
-      title: 'names alone',
-      given,
-      asked: [CMD.list, 0x300, protocol(), number32(6, 2)],
-      replies: [`7 ${Buffer.concat([protocol(), name('a')]).toString('hex')}`, 'done 0'],
-    },
-    {
-      title: 'the number of a set',
-      given,
-      asked: [CMD.byName, 0, protocol(7), name('a')],
-      replies: [expect.stringContaining(found.slice(16))],
-    },
+    tell(
+      'names alone',
+      [CMD.list, 0x300, protocol(), number32(6, 2)],
+      `7 ${Buffer.concat([protocol(), name('a')]).toString('hex')}`,
+      'done 0',
+    ),
+    tell(
+      'the number of a set',
+      [CMD.byName, 0, protocol(7), name('a')],
+      expect.stringContaining(found.slice(16)),
+    ),
   ]
 }

@@ -1,13 +1,13 @@
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { expect, type TestAPI, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/collections.ts'
-import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import type { Chain, ChainHook, Expression, NftFamily, Ruleset, Table } from '../../src/kernel/nft/state.ts'
 import type { Transaction } from '../../src/kernel/nft/transaction.ts'
 import { canonicalText } from '../support/fake-kernel/ruleset-model.ts'
 import * as of from './objects.ts'
-import type { Target, TargetFactory } from './target.ts'
+import { lent, type TargetFactory, type Tools } from './target.ts'
 import { batch, generationOf, received } from './wire.ts'
 
 const FAMILIES = ['ip', 'ip6'] as const
@@ -24,16 +24,21 @@ const HOOKS: readonly ChainHook[] = [
 
 /** Rules about ipsets: by name up here, by number down there. */
 export function ipsetSuite(factory: TargetFactory): void {
-  let target: Target
-  let client: NftClient
-  beforeEach(() => {
-    target = factory()
-    for (const family of FAMILIES) for (const name of NAMES[family]) target.createIpset(name, family)
-    client = createNftClient({ transport: target.open(), clock: systemClock, ipsets: target.ipsets() })
+  const tools = test.extend<Tools>({
+    async target({ task: _ }, use) {
+      const target = factory()
+      for (const family of FAMILIES) for (const name of NAMES[family]) target.createIpset(name, family)
+      await use(target)
+    },
+    client: ({ target }, use) =>
+      lent(createNftClient({ transport: target.open(), clock: systemClock, ipsets: target.ipsets() }), use),
   })
-  afterEach(() => client.close())
+  writing(tools)
+  namesAndChecks(tools)
+}
 
-  test('are read back as they were written, in both families and at every hook', async () => {
+function writing(test: TestAPI<Tools>): void {
+  test('are read back as they were written, in both families and at every hook', async ({ client }) => {
     const wanted = rulesetOf('KUBE-CLUSTER-IP', 'KUBE-6-CLUSTER-IP')
     expect(await client.commit(plan(NOTHING, wanted))).toMatchObject({ outcome: 'committed', failures: [] })
     const { ruleset } = await client.list(ALL)
@@ -41,7 +46,7 @@ export function ipsetSuite(factory: TargetFactory): void {
     expect(plan(ruleset, wanted)).toEqual([])
   })
 
-  test('are told apart by their sets', async () => {
+  test('are told apart by their sets', async ({ client }) => {
     const wanted = rulesetOf('KUBE-LOOP-BACK', 'KUBE-6-LOOP-BACK')
     await client.commit(plan(NOTHING, rulesetOf('KUBE-CLUSTER-IP', 'KUBE-6-CLUSTER-IP')))
     const { ruleset } = await client.list(ALL)
@@ -49,19 +54,19 @@ export function ipsetSuite(factory: TargetFactory): void {
     expect(plan((await client.list(ALL)).ruleset, wanted)).toEqual([])
   })
 
-  test('about a set that does not exist are not sent, and the error names it', async () => {
+  test('about a set that does not exist are not sent, and the error names it', async ({ client }) => {
     const generation = client.generation()
     const transaction = plan(NOTHING, { tables: [tableOf('ip', 'NO-SUCH-SET', HOOKS.slice(0, 1))] })
     await expect(client.commit(transaction)).rejects.toThrow(/match ipset NO-SUCH-SET: ENOENT/)
     expect(client.generation()).toBe(generation)
   })
-
-  namesAndChecks(() => ({ target, client }))
 }
 
-function namesAndChecks(at: () => { readonly target: Target; readonly client: NftClient }): void {
-  test('show the number of a set whose name nobody knows, so that they are written anew', async () => {
-    const { target, client } = at()
+function namesAndChecks(test: TestAPI<Tools>): void {
+  test('show the number of a set whose name nobody knows, so that they are written anew', async ({
+    target,
+    client,
+  }) => {
     const wanted = rulesetOf('KUBE-CLUSTER-IP', 'KUBE-6-CLUSTER-IP')
     await client.commit(plan(NOTHING, wanted))
     const nameless = createNftClient({ transport: target.open(), clock: systemClock })
@@ -72,8 +77,7 @@ function namesAndChecks(at: () => { readonly target: Target; readonly client: Nf
     await nameless.close()
   })
 
-  test('are checked by the kernel', () => {
-    const { target } = at()
+  test('are checked by the kernel', ({ target }) => {
     const socket = target.open()
     const index = target.ipsets().indexOf('KUBE-CLUSTER-IP') ?? 255
     const refusals = (match: Buffer): readonly string[] => {

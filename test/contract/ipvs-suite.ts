@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { describe, expect, type TestAPI, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { u32be } from '../../src/base/octets.ts'
 import { IpvsClient, type IpvsResult } from '../../src/kernel/ipvs/client.ts'
@@ -25,7 +25,7 @@ import {
   real,
   virtual,
 } from '../support/ipvs-objects.ts'
-import type { SocketLimits } from './target.ts'
+import { lent, type SocketLimits } from './target.ts'
 import { received } from './wire.ts'
 
 /** What the kernel has, as `ipvsadm -S -n` says it. */
@@ -56,15 +56,10 @@ export interface IpvsTarget {
 
 /** What the client and any kernel do together; `factory` makes a new one, and that before is not used any more. */
 export function ipvsSuite(factory: () => IpvsTarget): void {
-  let open: IpvsTarget['open']
-  let client: IpvsClient
-  beforeEach(() => {
-    open = factory().open
-    client = new IpvsClient({ transport: open(), clock: systemClock })
+  const tools = test.extend<Tools>({
+    open: ({ task: _ }, use) => use(factory().open),
+    client: ({ open }, use) => lent(new IpvsClient({ transport: open(), clock: systemClock }), use),
   })
-  afterEach(() => client.close())
-
-  const tools = (): Tools => ({ client, open })
   describe('virtual servers', () => servers(tools))
   describe('virtual servers', () => neighbors(tools))
   describe('real servers', () => destinations(tools))
@@ -80,9 +75,8 @@ interface Tools {
   readonly open: IpvsTarget['open']
 }
 
-function servers(at: () => Tools): void {
-  test('of all protocols and both families are made, read and deleted', async () => {
-    const { client } = at()
+function servers(test: TestAPI<Tools>): void {
+  test('of all protocols and both families are made, read and deleted', async ({ client }) => {
     const all = [
       A,
       virtual('10.96.0.1', 443, { protocol: 'UDP', scheduler: 'wlc' }),
@@ -97,8 +91,9 @@ function servers(at: () => Tools): void {
     expect(await saved(client)).toEqual([])
   })
 
-  test('keep persistence, its netmask and the flags of the scheduler, and lose them again', async () => {
-    const { client } = at()
+  test('keep persistence, its netmask and the flags of the scheduler, and lose them again', async ({
+    client,
+  }) => {
     const sticky = { flags: IP_VS_SVC_F_PERSISTENT, timeoutS: 10_800 }
     const all = [
       virtual('10.96.0.1', 1, sticky),
@@ -121,8 +116,7 @@ function servers(at: () => Tools): void {
     ])
   })
 
-  test('change their scheduler and keep their real servers', async () => {
-    const { client } = at()
+  test('change their scheduler and keep their real servers', async ({ client }) => {
     await client.commit([newServer(A), newDestination(A, POD)])
     expect(await client.commit([changeServer({ ...A, scheduler: 'wrr' })])).toMatchObject(DONE)
     expect(await saved(client)).toEqual([
@@ -132,17 +126,15 @@ function servers(at: () => Tools): void {
   })
 }
 
-function neighbors(at: () => Tools): void {
-  test('take their real servers with them', async () => {
-    const { client } = at()
+function neighbors(test: TestAPI<Tools>): void {
+  test('take their real servers with them', async ({ client }) => {
     await client.commit([newServer(A), newDestination(A, POD), newServer(B)])
     expect(await client.commit([deleteServer(A)])).toMatchObject(DONE)
     expect(await saved(client)).toEqual(['-A -t 10.96.0.2:80 -s rr'])
     expect(await client.destinations([A, B])).toEqual([[], []])
   })
 
-  test('of marks are skipped', async () => {
-    const { client, open } = at()
+  test('of marks are skipped', async ({ client, open }) => {
     const socket = open()
     const family = findFamily(new Connection({ transport: socket, clock: systemClock }), 'IPVS')
     for (const [sequence, number] of [AF_INET, AF_INET6].entries()) {
@@ -157,9 +149,8 @@ function neighbors(at: () => Tools): void {
   })
 }
 
-function destinations(at: () => Tools): void {
-  test('are made, changed, read and deleted', async () => {
-    const { client } = at()
+function destinations(test: TestAPI<Tools>): void {
+  test('are made, changed, read and deleted', async ({ client }) => {
     const other = real('10.0.0.2', 8080)
     await client.commit([newServer(A), newServer(V6)])
     const made = [newDestination(A, POD), newDestination(A, other), newDestination(V6, POD6)]
@@ -171,8 +162,7 @@ function destinations(at: () => Tools): void {
     expect(ofV6).toMatchObject([{ destination: POD6, ...idle }])
   })
 
-  test('with the same address differ by their port, and may forward in other ways', async () => {
-    const { client } = at()
+  test('with the same address differ by their port, and may forward in other ways', async ({ client }) => {
     await client.commit([newServer(A)])
     const all = [real('10.0.0.1', 1), real('10.0.0.1', 2, 5), real('10.0.0.3', 443, 1, 3)]
     expect(await client.commit(all.map(each => newDestination(A, each)))).toMatchObject(DONE)
@@ -183,15 +173,13 @@ function destinations(at: () => Tools): void {
     ])
   })
 
-  test('come back after they were deleted', async () => {
-    const { client } = at()
+  test('come back after they were deleted', async ({ client }) => {
     await client.commit([newServer(A), newDestination(A, POD), deleteDestination(A, POD)])
     expect(await client.commit([newDestination(A, POD)])).toMatchObject(DONE)
     expect((await saved(client)).slice(1)).toEqual(['-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 1'])
   })
 
-  test('are listed for servers in the order they were asked for', async () => {
-    const { client } = at()
+  test('are listed for servers in the order they were asked for', async ({ client }) => {
     const all = Array.from({ length: 40 }, (_, i) => virtual('10.96.1.1', 1000 + i))
     await client.commit(
       all.flatMap((each, i) => [newServer(each), newDestination(each, real('10.0.0.1', 1 + i))]),
@@ -203,9 +191,8 @@ function destinations(at: () => Tools): void {
   })
 }
 
-function wrongly(at: () => Tools): void {
-  test('what is there already is rejected, and stays as it is', async () => {
-    const { client } = at()
+function wrongly(test: TestAPI<Tools>): void {
+  test('what is there already is rejected, and stays as it is', async ({ client }) => {
     await client.commit([newServer(A), newDestination(A, POD)])
     const result = await client.commit([
       newServer({ ...A, scheduler: 'lc' }),
@@ -218,8 +205,7 @@ function wrongly(at: () => Tools): void {
     ])
   })
 
-  test('what is not there is not changed', async () => {
-    const { client } = at()
+  test('what is not there is not changed', async ({ client }) => {
     await client.commit([newServer(B)])
     const result = await client.commit([
       changeServer(A),
@@ -234,17 +220,17 @@ function wrongly(at: () => Tools): void {
     ])
   })
 
-  test('what is gone needs no deleting', async () => {
-    const { client } = at()
+  test('what is gone needs no deleting', async ({ client }) => {
     await client.commit([newServer(B)])
     const gone = [deleteServer(A), deleteDestination(A, POD), deleteDestination(B, POD)]
     expect(await client.commit(gone)).toMatchObject(DONE)
   })
 }
 
-function refusals(at: () => Tools): void {
-  test('a scheduler that the kernel lacks is ENOENT, and everything else is carried out', async () => {
-    const { client } = at()
+function refusals(test: TestAPI<Tools>): void {
+  test('a scheduler that the kernel lacks is ENOENT, and everything else is carried out', async ({
+    client,
+  }) => {
     const lacking = { ...A, scheduler: 'nosuch' }
     const result = await client.commit([
       newServer(B),
@@ -265,47 +251,41 @@ function refusals(at: () => Tools): void {
     ])
   })
 
-  test('a server keeps its scheduler when the kernel lacks the new one', async () => {
-    const { client } = at()
+  test('a server keeps its scheduler when the kernel lacks the new one', async ({ client }) => {
     await client.commit([newServer(A)])
     expect(codes(await client.commit([changeServer({ ...A, scheduler: 'nosuch' })]))).toEqual(['ENOENT'])
     expect(await saved(client)).toEqual(['-A -t 10.96.0.1:443 -s rr'])
   })
 
-  test('a scheduler whose name is too long is EINVAL', async () => {
-    const { client } = at()
+  test('a scheduler whose name is too long is EINVAL', async ({ client }) => {
     expect(codes(await client.commit([newServer({ ...A, scheduler: 'x'.repeat(16) })]))).toEqual(['EINVAL'])
     expect(codes(await client.commit([newServer({ ...A, scheduler: 'x'.repeat(15) })]))).toEqual(['ENOENT'])
   })
 }
 
-function wrongValues(at: () => Tools): void {
-  test('prefixes of no length that there is are EINVAL', async () => {
-    const { client } = at()
+function wrongValues(test: TestAPI<Tools>): void {
+  test('prefixes of no length that there is are EINVAL', async ({ client }) => {
     const lengths = [0, 129, 1, 128]
     const all = lengths.map((netmask, i) => newServer(virtual('fd00:96::1', 1 + i, { netmask })))
     expect(codes(await client.commit(all))).toEqual(['EINVAL', 'EINVAL'])
     expect(await client.servers()).toHaveLength(2)
   })
 
-  test.each(['0.0.0.0', '224.0.0.1', '255.255.255.255', '::', 'ff02::1', '::ffff:10.0.0.1'])(
+  test.for(['0.0.0.0', '224.0.0.1', '255.255.255.255', '::', 'ff02::1', '::ffff:10.0.0.1'])(
     'no packet can be sent to %s: EINVAL',
-    async address => {
-      const { client } = at()
+    async (address, { client }) => {
       const server = address.includes(':') ? V6 : A
       const result = await client.commit([newServer(server), newDestination(server, real(address, 80))])
       expect(codes(result)).toEqual(['EINVAL'])
     },
   )
 
-  test('a real server of the other family is EINVAL', async () => {
-    const { client } = at()
+  test('a real server of the other family is EINVAL', async ({ client }) => {
     const result = await client.commit([newServer(A), newDestination(A, POD6)])
     expect(codes(result)).toEqual(['EINVAL'])
   })
 
-  test('a weight beyond 31 bits is ERANGE', async () => {
-    const { client } = at()
+  test('a weight beyond 31 bits is ERANGE', async ({ client }) => {
     const heavy = [real('10.0.0.1', 1, 0x8000_0000), real('10.0.0.1', 2, 0x7fff_ffff)]
     const result = await client.commit([newServer(A), ...heavy.map(each => newDestination(A, each))])
     expect(codes(result)).toEqual(['ERANGE'])
@@ -313,16 +293,15 @@ function wrongValues(at: () => Tools): void {
   })
 }
 
-function settings(at: () => Tools): void {
-  test('IPVS tells its version and the size of its table', () => {
-    expect(at().client.hasIpv6()).toBe(true)
-    const { version, connectionTableSize } = at().client.info()
+function settings(test: TestAPI<Tools>): void {
+  test('IPVS tells its version and the size of its table', ({ client }) => {
+    expect(client.hasIpv6()).toBe(true)
+    const { version, connectionTableSize } = client.info()
     expect(version).toMatch(/^1\.\d+\.\d+$/)
     expect(connectionTableSize).toBeGreaterThan(0)
   })
 
-  test('timeouts are set, and those of 0 stay what they are', () => {
-    const { client } = at()
+  test('timeouts are set, and those of 0 stay what they are', ({ client }) => {
     client.setTimeouts({ tcpS: 1000, tcpFinS: 100, udpS: 200 })
     expect(client.timeouts()).toEqual({ tcpS: 1000, tcpFinS: 100, udpS: 200 })
     client.setTimeouts({ tcpS: 0, tcpFinS: 101, udpS: 0 })
@@ -330,8 +309,8 @@ function settings(at: () => Tools): void {
     client.setTimeouts({ tcpS: 900, tcpFinS: 120, udpS: 300 })
   })
 
-  test('a timeout beyond what the kernel counts is EINVAL', () => {
-    expect(() => at().client.setTimeouts({ tcpS: 0x7fff_ffff, tcpFinS: 0, udpS: 0 })).toThrow(
+  test('a timeout beyond what the kernel counts is EINVAL', ({ client }) => {
+    expect(() => client.setTimeouts({ tcpS: 0x7fff_ffff, tcpFinS: 0, udpS: 0 })).toThrow(
       'set timeouts of IPVS to 2147483647, 0 and 0 seconds: EINVAL',
     )
   })
@@ -340,26 +319,25 @@ function settings(at: () => Tools): void {
 /** More than a part of a dump, or of a datagram, holds. */
 const MANY = 300
 
-function sockets(at: () => Tools): void {
+function sockets(test: TestAPI<Tools>): void {
   const many = Array.from({ length: MANY }, (_, i) => virtual(`10.97.${i >> 8}.${i & 255}`, 80))
 
-  test('many servers are told in several parts, and none is missing', async () => {
-    const { client } = at()
+  test('many servers are told in several parts, and none is missing', async ({ client }) => {
     const result = await client.commit(many.map(newServer))
     expect(result).toMatchObject({ ...DONE, messages: MANY })
     expect(new Set((await client.servers()).map(serverKey))).toEqual(new Set(many.map(serverKey)))
   })
 
-  test('many real servers of one server are told in several parts, and none is missing', async () => {
-    const { client } = at()
+  test('many real servers of one server are told in several parts, and none is missing', async ({
+    client,
+  }) => {
     const all = many.map(({ ip, port }) => ({ ip, port, weight: 1, forwarding: 0 }))
     await client.commit([newServer(A), ...all.map(each => newDestination(A, each))])
     const [list = []] = await client.destinations([A])
     expect(new Set(list.map(({ destination }) => destination.ip))).toEqual(new Set(all.map(each => each.ip)))
   })
 
-  test('what the send buffer does not hold goes in several datagrams', async () => {
-    const { open, client } = at()
+  test('what the send buffer does not hold goes in several datagrams', async ({ open, client }) => {
     const small = open({ sendBytesMax: 8_192 })
     const other = new IpvsClient({ transport: small, clock: systemClock })
     const lacking = many.map((each, i) =>
@@ -371,8 +349,10 @@ function sockets(at: () => Tools): void {
     await other.close()
   })
 
-  test('errors that the receive buffer does not hold make the outcome unknown; what was asked for is done', async () => {
-    const { open, client } = at()
+  test('errors that the receive buffer does not hold make the outcome unknown; what was asked for is done', async ({
+    open,
+    client,
+  }) => {
     const other = new IpvsClient({ transport: open({ receiveBytesMax: 16_384 }), clock: systemClock })
     await client.commit([newServer(A)])
     const gone = many.map(({ ip, port }) => deleteDestination(A, { ip, port, weight: 1, forwarding: 0 }))
@@ -383,8 +363,7 @@ function sockets(at: () => Tools): void {
     await other.close()
   })
 
-  test('a socket has one dump at a time', async () => {
-    const { open, client } = at()
+  test('a socket has one dump at a time', async ({ open, client }) => {
     await client.commit(many.map(newServer))
     const socket: Transport = open()
     const family = findFamily(new Connection({ transport: socket, clock: systemClock }), 'IPVS')

@@ -1,6 +1,7 @@
 import { describe } from 'vitest'
-import { formatIp, parseIp } from '../../src/base/ip.ts'
+import { formatIp } from '../../src/base/ip.ts'
 import { AF_INET, AF_INET6 } from '../../src/netlink/constants.ts'
+import { ip } from '../support/addresses.ts'
 import { FakeLinks } from '../support/fake-link/kernel.ts'
 import { type LinkTarget, linkSuite } from './link-suite.ts'
 
@@ -17,11 +18,9 @@ const fake = (): LinkTarget => {
     addLink: (name, kind) => kernel.add(name, kind),
     addAddress(name, address) {
       const [text = '', prefix] = address.split('/')
-      const ip = parseIp(text)
-      if (ip === undefined) throw new Error(address)
       kernel.addAddress(name, {
-        family: ip.length === 4 ? AF_INET : AF_INET6,
-        ip,
+        family: text.includes(':') ? AF_INET6 : AF_INET,
+        ip: ip(text),
         prefixLength: Number(prefix),
         flags: 0,
       })

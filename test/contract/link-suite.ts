@@ -1,9 +1,11 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { afterEach, describe, expect, type TestAPI, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { formatIp, type Ip, parseIp } from '../../src/base/ip.ts'
+import { formatIp, type Ip } from '../../src/base/ip.ts'
 import { DummyClient } from '../../src/kernel/link/dummy.ts'
 import { createAddressReader } from '../../src/kernel/link/links.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import { ip } from '../support/addresses.ts'
+import { lent } from './target.ts'
 
 /** Devices of a network namespace, real or not, and what others see of them and do to them. */
 export interface LinkTarget {
@@ -26,37 +28,32 @@ const NAME = 'kube-ipvs0'
 const NOBODY = { add: [], remove: [] }
 
 export function ips(...texts: readonly string[]): readonly Ip[] {
-  return texts.map(text => {
-    const ip = parseIp(text)
-    if (ip === undefined) throw new Error(text)
-    return ip
-  })
+  return texts.map(ip)
 }
 
 /** The dummy device and its addresses, and the reader that leaves them out. Each test begins without such a device. */
 export function linkSuite(factory: () => LinkTarget): void {
-  let target: LinkTarget
-  let client: DummyClient
-  beforeEach(() => {
-    target = factory()
-    client = new DummyClient({ transport: target.open(), clock: systemClock })
+  const tools = test.extend<Tools>({
+    target: ({ task: _ }, use) => use(factory()),
+    client: ({ target }, use) => lent(new DummyClient({ transport: target.open(), clock: systemClock }), use),
   })
-  afterEach(() => client.close())
 
-  describe('a dummy device', () => devices(() => ({ target, client })))
+  describe('a dummy device', () => devices(tools))
   describe('addresses of a dummy device', () => {
-    changes(() => ({ target, client }))
-    prefixesAndNumbers(() => ({ target, client }))
-    refusals(() => ({ target, client }))
+    changes(tools)
+    prefixesAndNumbers(tools)
+    refusals(tools)
   })
-  describe('addresses of all other devices', () => others(() => ({ target, client })))
+  describe('addresses of all other devices', () => others(tools))
 }
 
-type At = () => { readonly target: LinkTarget; readonly client: DummyClient }
+interface Tools {
+  readonly target: LinkTarget
+  readonly client: DummyClient
+}
 
-function devices(at: At): void {
-  test('is made once, of its kind, and left down', async () => {
-    const { target, client } = at()
+function devices(test: TestAPI<Tools>): void {
+  test('is made once, of its kind, and left down', async ({ target, client }) => {
     expect(await client.addresses(NAME)).toBeUndefined()
     client.ensure(NAME)
     expect(target.sight(NAME)).toEqual({ kind: 'dummy', up: false, addresses: [] })
@@ -64,16 +61,14 @@ function devices(at: At): void {
     expect(await client.addresses(NAME)).toEqual([])
   })
 
-  test('that somebody else made is as good', async () => {
-    const { target, client } = at()
+  test('that somebody else made is as good', async ({ target, client }) => {
     target.addLink(NAME, 'dummy')
     target.addAddress(NAME, '10.96.0.1/32')
     client.ensure(NAME)
     expect(await client.addresses(NAME)).toEqual(ips('10.96.0.1'))
   })
 
-  test('goes with its addresses, and going twice is going', async () => {
-    const { target, client } = at()
+  test('goes with its addresses, and going twice is going', async ({ target, client }) => {
     client.ensure(NAME)
     await client.commit(NAME, { add: ips('10.96.0.1', 'fd00:96::1'), remove: [] })
     client.remove(NAME)
@@ -82,8 +77,10 @@ function devices(at: At): void {
     expect(await client.addresses(NAME)).toBeUndefined()
   })
 
-  test('is not what another device of that name is taken for, which stays as it is', async () => {
-    const { target, client } = at()
+  test('is not what another device of that name is taken for, which stays as it is', async ({
+    target,
+    client,
+  }) => {
     target.addLink(NAME, 'bridge')
     target.addAddress(NAME, '10.96.0.1/32')
     const before = target.sight(NAME)
@@ -97,16 +94,14 @@ function devices(at: At): void {
     expect(target.sight(NAME)).toEqual(before)
   })
 
-  test('cannot have a name that is too long, nor be the loopback device', () => {
-    const { client } = at()
+  test('cannot have a name that is too long, nor be the loopback device', ({ client }) => {
     expect(() => client.ensure('n'.repeat(16))).toThrow(/ERANGE/)
     expect(() => client.ensure('lo')).toThrow(/not a dummy device/)
   })
 }
 
-function changes(at: At): void {
-  test('come in both families, for one host each, and go', async () => {
-    const { target, client } = at()
+function changes(test: TestAPI<Tools>): void {
+  test('come in both families, for one host each, and go', async ({ target, client }) => {
     client.ensure(NAME)
     const add = ips('10.96.0.10', '10.96.0.1', 'fd00:96::10', '203.0.113.7', 'fd00:96::1')
     const added = await client.commit(NAME, { add, remove: [] })
@@ -122,8 +117,7 @@ function changes(at: At): void {
     )
   })
 
-  test('are no error when they are there, or gone, already', async () => {
-    const { target, client } = at()
+  test('are no error when they are there, or gone, already', async ({ target, client }) => {
     client.ensure(NAME)
     const both = ips('10.96.0.1', 'fd00:96::1')
     for (let round = 0; round < 2; round++) {
@@ -137,8 +131,7 @@ function changes(at: At): void {
     expect(await client.commit(NAME, NOBODY)).toMatchObject({ failures: [], messages: 0, bytes: 0 })
   })
 
-  test('are its own alone', async () => {
-    const { target, client } = at()
+  test('are its own alone', async ({ target, client }) => {
     target.addLink('other0', 'dummy')
     target.addAddress('other0', '192.0.2.1/24')
     target.addAddress('other0', '10.96.0.1/32')
@@ -149,9 +142,8 @@ function changes(at: At): void {
   })
 }
 
-function prefixesAndNumbers(at: At): void {
-  test('go whatever prefix somebody gave them, in IPv4', async () => {
-    const { target, client } = at()
+function prefixesAndNumbers(test: TestAPI<Tools>): void {
+  test('go whatever prefix somebody gave them, in IPv4', async ({ target, client }) => {
     client.ensure(NAME)
     target.addAddress(NAME, '10.96.0.1/24')
     expect(await client.addresses(NAME)).toEqual(ips('10.96.0.1'))
@@ -159,8 +151,7 @@ function prefixesAndNumbers(at: At): void {
     expect(target.sight(NAME)?.addresses).toEqual([])
   })
 
-  test('are sent by the hundred', async () => {
-    const { client } = at()
+  test('are sent by the hundred', async ({ client }) => {
     client.ensure(NAME)
     const many = ips(...Array.from({ length: 450 }, (_, i) => `10.97.${i >> 8}.${i & 255}`))
     expect(await client.commit(NAME, { add: many, remove: [] })).toMatchObject({
@@ -173,9 +164,8 @@ function prefixesAndNumbers(at: At): void {
   })
 }
 
-function refusals(at: At): void {
-  test('that the kernel refuses are named, and the others are there', async () => {
-    const { target, client } = at()
+function refusals(test: TestAPI<Tools>): void {
+  test('that the kernel refuses are named, and the others are there', async ({ target, client }) => {
     client.ensure(NAME)
     const { failures, unknown } = await client.commit(NAME, {
       add: ips('10.96.0.1', '::1', '10.96.0.2'),
@@ -187,15 +177,14 @@ function refusals(at: At): void {
     expect(target.sight(NAME)?.addresses).toEqual(['10.96.0.1/32', '10.96.0.2/32'])
   })
 
-  test('cannot be added without the device, and need not be removed', async () => {
-    const { client } = at()
+  test('cannot be added without the device, and need not be removed', async ({ client }) => {
     const changes = { add: ips('10.96.0.1'), remove: ips('10.96.0.2') }
     const { failures } = await client.commit(NAME, changes)
     expect(failures.map(({ ip, code }) => [formatIp(ip), code])).toEqual([['10.96.0.1', 'ENODEV']])
   })
 }
 
-function others(at: At): void {
+function others(test: TestAPI<Tools>): void {
   const readers: { close(): Promise<void> }[] = []
   afterEach(async () => {
     await Promise.all(readers.splice(0).map(reader => reader.close()))
@@ -208,8 +197,7 @@ function others(at: At): void {
     return reader
   }
 
-  test('are read without those of the device, whether it is there or not', async () => {
-    const { target, client } = at()
+  test('are read without those of the device, whether it is there or not', async ({ target, client }) => {
     target.addLink('other0', 'dummy')
     target.addAddress('other0', '192.0.2.1/32')
     const all = readerOf(target)
@@ -227,8 +215,7 @@ function others(at: At): void {
     }
   })
 
-  test('are read again when they change, and not when those of the device do', async () => {
-    const { target, client } = at()
+  test('are read again when they change, and not when those of the device do', async ({ target, client }) => {
     target.addLink('other0', 'dummy')
     client.ensure(NAME)
     const reader = readerOf(target, NAME)

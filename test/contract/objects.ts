@@ -3,8 +3,8 @@ import { APPEND, attribute, CREATE, MSG, nest, nft, type Raw, str, u32, u64 } fr
 /** The objects that the suites are about, as messages in the table `ip t`. */
 export const TABLE = 't'
 
-export function table(flags = 0): Raw {
-  return nft(MSG.newTable, CREATE, str(1, TABLE), u32(2, flags))
+export function table(flags = 0, name = TABLE): Raw {
+  return nft(MSG.newTable, CREATE, str(1, name), u32(2, flags))
 }
 
 export function deleteTable(): Raw {
@@ -17,12 +17,12 @@ export interface Hook {
   readonly priority: number
 }
 
-export function chain(name: string, hook?: Hook): Raw {
+export function chain(name: string, hook?: Hook, tableName = TABLE): Raw {
   const base =
     hook === undefined
       ? []
       : [nest(4, u32(1, hook.hooknum), u32(2, hook.priority)), u32(5, 1), str(7, hook.type)]
-  return nft(MSG.newChain, CREATE, str(1, TABLE), str(3, name), ...base)
+  return nft(MSG.newChain, CREATE, str(1, tableName), str(3, name), ...base)
 }
 
 export const PREROUTING: Hook = { type: 'nat', hooknum: 0, priority: -100 }
@@ -41,7 +41,7 @@ export function flushChain(name: string): Raw {
   return nft(MSG.delRule, 0, str(1, TABLE), str(2, name))
 }
 
-function expression(name: string, ...data: readonly Buffer[]): Buffer {
+export function expression(name: string, ...data: readonly Buffer[]): Buffer {
   return nest(1, str(1, name), nest(2, ...data))
 }
 

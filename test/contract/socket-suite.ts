@@ -1,7 +1,7 @@
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { expect, type TestAPI, test } from 'vitest'
 import type { Transport } from '../../src/netlink/transport.ts'
 import * as of from './objects.ts'
-import type { Target, TargetFactory } from './target.ts'
+import { lent, type Target, type TargetFactory } from './target.ts'
 import {
   batch,
   DUMP,
@@ -20,31 +20,29 @@ const NFNLGRP_NFTABLES = 7
 
 /** What a socket does: limits, loss, order, watching, notifications. */
 export function socketSuite(factory: TargetFactory): void {
-  let target: Target
-  let socket: Transport
-  beforeEach(() => {
-    target = factory()
-    socket = target.open()
+  const sockets = test.extend<Sockets>({
+    target: ({ task: _ }, use) => use(factory()),
+    socket: ({ target }, use) => lent(target.open(), use),
   })
-  afterEach(() => socket.close())
-
-  limits(() => target)
-  lazyDumps(() => ({ target, socket }))
-  notifications(() => ({ target, socket }))
-  lifetime(() => ({ target, socket }))
+  limits(sockets)
+  lazyDumps(sockets)
+  notifications(sockets)
+  lifetime(sockets)
 }
 
-function limits(target: () => Target): void {
-  test('a datagram longer than the send buffer is refused, and nothing of it is done', () => {
-    const small = target().open({ sendBytesMax: 8192 })
+function limits(test: TestAPI<Sockets>): void {
+  test('a datagram longer than the send buffer is refused, and nothing of it is done', ({ target }) => {
+    const small = target.open({ sendBytesMax: 8192 })
     const before = generationOf(small)
     const chains = Array.from({ length: 2000 }, (_, i) => of.chain(`chain-${i}`))
     expect(() => small.sendSync(batch([of.table(), ...chains]))).toThrow(/EMSGSIZE/)
     expect(generationOf(small)).toBe(before)
   })
 
-  test('replies that do not fit the receive buffer are lost, and the loss is told once; the batch is committed', () => {
-    const small = target().open({ receiveBytesMax: 16_384 })
+  test('replies that do not fit the receive buffer are lost, and the loss is told once; the batch is committed', ({
+    target,
+  }) => {
+    const small = target.open({ receiveBytesMax: 16_384 })
     const chains = Array.from({ length: 600 }, (_, i) => acknowledged(of.chain(`chain-${i}`)))
     small.sendSync(batch([of.table(), ...chains]))
     const replies = received(small)
@@ -54,8 +52,8 @@ function limits(target: () => Target): void {
     expect(received(small)).toEqual([])
   })
 
-  test('a datagram longer than the reader has room for is lost, and told', () => {
-    const socket = target().open()
+  test('a datagram longer than the reader has room for is lost, and told', ({ target }) => {
+    const socket = target.open()
     socket.sendSync(batch([of.table(), ...Array.from({ length: 100 }, (_, i) => of.chain(`chain-${i}`))]))
     socket.sendSync(encoded(nft(MSG.getChain, DUMP), 5))
     expect(() => socket.receive(new Uint8Array(64))).toThrow(/EMSGSIZE/)
@@ -66,13 +64,15 @@ function acknowledged(message: Raw): Raw {
   return { ...message, flags: message.flags | 4 }
 }
 
-type Sockets = () => { readonly target: Target; readonly socket: Transport }
+interface Sockets {
+  readonly target: Target
+  readonly socket: Transport
+}
 
 const KEYS = Array.from({ length: 5000 }, (_, i) => String.fromCharCode(10, i >> 16, (i >> 8) & 255, i & 255))
 
-function lazyDumps(at: Sockets): void {
-  test('a dump of many elements comes in several datagrams, and is complete', () => {
-    const { socket } = at()
+function lazyDumps(test: TestAPI<Sockets>): void {
+  test('a dump of many elements comes in several datagrams, and is complete', ({ socket }) => {
     fill(socket)
     socket.sendSync(encoded(nft(MSG.getElem, DUMP, str(1, 't'), str(2, 's')), 5))
     const parts = [...datagrams(socket)]
@@ -82,8 +82,10 @@ function lazyDumps(at: Sockets): void {
     expect(types(parts).at(-1)).toBe(3)
   })
 
-  test('a dump of chains says that it was interrupted when somebody commits in between; one of elements does not', () => {
-    const { target, socket } = at()
+  test('a dump of chains says that it was interrupted when somebody commits in between; one of elements does not', ({
+    target,
+    socket,
+  }) => {
     fill(socket)
     const other = target.open()
     expect(
@@ -121,9 +123,11 @@ function types(parts: readonly (Buffer | string)[]): number[] {
   return parts.flatMap(part => (typeof part === 'string' ? [] : messagesIn(part).map(m => m.readUInt16LE(4))))
 }
 
-function notifications(at: Sockets): void {
-  test('a member of the group hears what others commit, and then of the generation and who made it', () => {
-    const { target, socket } = at()
+function notifications(test: TestAPI<Sockets>): void {
+  test('a member of the group hears what others commit, and then of the generation and who made it', ({
+    target,
+    socket,
+  }) => {
     const listener = target.open()
     listener.join(NFNLGRP_NFTABLES)
     socket.sendSync(batch([of.table(), of.chain('c')]))
@@ -133,8 +137,10 @@ function notifications(at: Sockets): void {
     expect(heard.at(-1)?.readUInt32BE(24)).toBe(generationOf(socket))
   })
 
-  test('a batch that is refused is not announced, and neither is anything to a socket that left', () => {
-    const { target, socket } = at()
+  test('a batch that is refused is not announced, and neither is anything to a socket that left', ({
+    target,
+    socket,
+  }) => {
     const listener = target.open()
     listener.join(NFNLGRP_NFTABLES)
     socket.sendSync(batch([of.table(), of.deleteChain('nope')]))
@@ -145,9 +151,8 @@ function notifications(at: Sockets): void {
   })
 }
 
-function lifetime(at: Sockets): void {
-  test('a watcher is called when something waits, and not after it was ended', async () => {
-    const { socket } = at()
+function lifetime(test: TestAPI<Sockets>): void {
+  test('a watcher is called when something waits, and not after it was ended', async ({ socket }) => {
     let calls = 0
     const waiting = new Promise<void>(resolve => {
       const end = socket.watch(() => {
@@ -165,8 +170,7 @@ function lifetime(at: Sockets): void {
     expect(received(socket)).toEqual(['2 OK'])
   })
 
-  test('a send from the pool is done when it settles, and closing waits for it', async () => {
-    const { target } = at()
+  test('a send from the pool is done when it settles, and closing waits for it', async ({ target }) => {
     const socket = target.open()
     await socket.send(batch([acknowledged(of.table())]))
     expect(received(socket)).toEqual(['2 OK'])
@@ -178,10 +182,5 @@ function lifetime(at: Sockets): void {
     other.sendSync(batch([of.rule('c', of.counter())]))
     expect(received(other)).toEqual([])
     expect(() => socket.sendSync(batch([]))).toThrow(/EBADF/)
-  })
-
-  test('every socket has a port of its own', () => {
-    const { target, socket } = at()
-    expect(target.open().portId).not.toBe(socket.portId)
   })
 }

@@ -1,4 +1,6 @@
 import { release } from 'node:os'
+import { systemClock } from '../../src/base/clock.ts'
+import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { IpsetNames } from '../../src/kernel/nft/ipset-match.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 
@@ -31,4 +33,22 @@ export function isUpTo({ version }: Versioned, [major, minor]: readonly [number,
 export function versionOfThisKernel(): readonly [number, number] {
   const [major = 0, minor = 0] = release().split('.').map(Number)
   return [major, minor]
+}
+
+export interface Tools {
+  readonly target: Target
+  readonly client: NftClient
+}
+
+export function clientOf(target: Target): NftClient {
+  return createNftClient({ transport: target.open(), clock: systemClock })
+}
+
+/** Lends something for one test, which closes it. */
+export async function lent<T extends { close(): Promise<void> }>(
+  one: T,
+  use: (one: T) => Promise<void>,
+): Promise<void> {
+  await use(one)
+  await one.close()
 }

@@ -1,3 +1,5 @@
+import { AttributeWriter, type ByteView, ByteWriter, viewOf } from '../../src/netlink/attribute.ts'
+import { type Message, readMessages } from '../../src/netlink/message.ts'
 import { SystemError, type Transport } from '../../src/netlink/transport.ts'
 
 type Answer = Uint8Array | SystemError
@@ -129,4 +131,19 @@ export function errorMessage(sequence: number, errno: number, attributes = ''): 
 
 export function doneMessage(sequence: number, errno = 0): string {
   return message({ type: 3, flags: 2, sequence, payload: u32(-errno >>> 0) })
+}
+
+/** The first message of a datagram, as decoders take it. */
+export function firstMessage(bytes: Uint8Array): readonly [view: ByteView, message: Message] {
+  const view = viewOf(bytes)
+  const [first] = readMessages(view)
+  if (first === undefined) throw new Error('no message')
+  return [view, first]
+}
+
+/** What is written into a buffer that has to grow. */
+export function written(run: (out: AttributeWriter) => void): Uint8Array {
+  const out = new ByteWriter(1)
+  run(new AttributeWriter(out))
+  return out.written().slice()
 }

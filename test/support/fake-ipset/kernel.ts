@@ -2,7 +2,7 @@ import { INDEX, TYPE } from '../../../src/kernel/ipset/state.ts'
 import { viewOf } from '../../../src/netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'
-import { type Message, readMessages } from '../../../src/netlink/message.ts'
+import { readMessages } from '../../../src/netlink/message.ts'
 import { Refusal } from '../fake-kernel/objects.ts'
 import { errorReply } from '../fake-kernel/replies.ts'
 import { answerEach, FakeSocket, type SocketKernel, type SocketOptions } from '../fake-kernel/socket.ts'
@@ -46,10 +46,6 @@ export class FakeIpsetKernel implements SocketKernel {
     return new FakeSocket(this, ++this.#ports, options)
   }
 
-  forget(): void {
-    // Sockets leave nothing behind: nobody is notified of anything.
-  }
-
   set(name: string): FakeIpset | undefined {
     return this.slots.find(set => set?.name === name)
   }
@@ -80,14 +76,12 @@ export class FakeIpsetKernel implements SocketKernel {
 
   accept(datagram: Uint8Array, from: FakeSocket): void {
     this.datagrams++
-    const view = viewOf(datagram)
-    const messages = readMessages(view)
-    const [first] = messages
+    const [first] = readMessages(viewOf(datagram))
     if (this.#options.isPrivileged === false && first !== undefined) {
-      from.enqueue(errorReply(asked(first), { errno: errnoNumber('EPERM'), offset: undefined }, from.portId))
+      from.enqueue(errorReply(first, { errno: errnoNumber('EPERM') }, from.portId))
       return
     }
-    answerEach(datagram, from, ({ message }) => {
+    answerEach(datagram, from, ({ view, message }) => {
       if (message.type >> 8 !== 6) refuse(ERR.EINVAL)
       const command = message.type & 255
       this.handled.push(command)
@@ -120,6 +114,7 @@ export class FakeIpsetKernel implements SocketKernel {
             portId: from.portId,
             detail: request.number(6) ?? 0,
           }),
+          sequence,
         )
         return true
       case 9:
@@ -249,10 +244,6 @@ export class FakeIpsetKernel implements SocketKernel {
     if (request.attribute(2) === undefined) return this.slots.filter(set => set !== undefined)
     return [this.#named(request, 2)]
   }
-}
-
-function asked(message: Message) {
-  return { ...message, length: message.end - message.start + NLMSG_HDRLEN }
 }
 
 /** Questions about indexes take protocol 7 alone, the others 6 and newer. */

@@ -1,7 +1,6 @@
 import { SET } from '../../../src/kernel/ipset/state.ts'
-import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { NLM_F_MULTI, NLMSG_ERROR } from '../../../src/netlink/constants.ts'
-import { closeMessage, openMessage, writeNfGenMsg } from '../../../src/netlink/message.ts'
+import { writeNfGenMsg } from '../../../src/netlink/message.ts'
 import {
   type AttributeSet,
   type Attributes,
@@ -9,7 +8,7 @@ import {
   type ValuesOf,
   writeAttributes,
 } from '../../../src/netlink/schema.ts'
-import { doneMessage } from '../fake-kernel/replies.ts'
+import { kernelMessage } from '../fake-kernel/replies.ts'
 import { type FakeElement, type FakeIpset, TYPES } from './sets.ts'
 
 export interface ReplyHead {
@@ -24,13 +23,10 @@ export function ipsetMessage<F extends Fields>(
   table: AttributeSet<F>,
   values: Attributes<F>,
 ): Uint8Array {
-  const out = new ByteWriter(4096)
-  const start = openMessage(out, { type: (6 << 8) | command, flags, sequence })
-  out.patchU32(start + 12, portId)
-  writeNfGenMsg(out, { family: 2, resourceId: 0 })
-  writeAttributes(new AttributeWriter(out), table, values)
-  closeMessage(out, start)
-  return out.written()
+  return kernelMessage({ type: (6 << 8) | command, flags, sequence, portId }, out => {
+    writeNfGenMsg(out.out, { family: 2, resourceId: 0 })
+    writeAttributes(out, table, values)
+  })
 }
 
 /** The whole refused message, with the line of the culprit where the request has its own (call_ad). */
@@ -40,13 +36,10 @@ export function refusedEntry(
 ): Uint8Array {
   const copy = Buffer.from(request)
   copy.writeUInt32LE(line, lineAt)
-  const out = new ByteWriter(copy.length + 32)
-  const start = openMessage(out, { type: NLMSG_ERROR, flags: 0, sequence: copy.readUInt32LE(8) })
-  out.patchU32(start + 12, portId)
-  out.u32(-errno >>> 0)
-  out.octets(copy.toString('latin1'))
-  closeMessage(out, start)
-  return out.written()
+  return kernelMessage({ type: NLMSG_ERROR, flags: 0, sequence: copy.readUInt32LE(8), portId }, ({ out }) => {
+    out.u32(-errno >>> 0)
+    out.raw(copy)
+  })
 }
 
 interface ListAsked extends Omit<ReplyHead, 'command' | 'flags'> {
@@ -71,7 +64,6 @@ export function* listMessages(sets: readonly FakeIpset[], asked: ListAsked): Ite
       set.listings--
     }
   }
-  yield doneMessage(asked.sequence, asked.portId)
 }
 
 function* setMessages(set: FakeIpset, head: ReplyHead, detail: number): IterableIterator<Uint8Array> {

@@ -30,13 +30,16 @@ export class FakeRequest {
   }
 
   number(type: number): number | undefined {
-    const found = this.#attributes.get(type)
-    return found && this.numberAt(found)
+    return this.#numberOf(this.#attributes.get(type))
   }
 
   string(type: number): string | undefined {
     const found = this.#attributes.get(type)
     return found && this.view.bytes.toString('utf8', found.start, found.end).replace(/\0.*$/s, '')
+  }
+
+  #numberOf(found: RawAttribute | undefined): number | undefined {
+    return found && this.numberAt(found)
   }
 
   numberAt({ start, end }: RawAttribute): number {
@@ -87,9 +90,9 @@ export class FakeRequest {
       bytes: () => ({
         ip: this.#address(attributes.get(1)),
         port: this.marked(attributes, 4),
-        protocol: numberOr(attributes.get(7), found => this.numberAt(found)),
+        protocol: this.#numberOf(attributes.get(7)),
         ip2: this.#address(attributes.get(20)),
-        prefix2: numberOr(attributes.get(21), found => this.numberAt(found)),
+        prefix2: this.#numberOf(attributes.get(21)),
       }),
     }
   }
@@ -102,11 +105,4 @@ export class FakeRequest {
     if (found === undefined || !found.network) return refuse(ERR.PROTOCOL)
     return this.view.bytes.toString('latin1', found.start, found.end)
   }
-}
-
-function numberOr(
-  found: RawAttribute | undefined,
-  read: (found: RawAttribute) => number,
-): number | undefined {
-  return found && read(found)
 }

@@ -74,7 +74,7 @@ const IPPROTO_ICMP = 1
 const IPPROTO_ICMPV6 = 58
 
 /** The element as the set keeps it: with what the type has no use for cleared. Refuses what the kernel refuses. */
-export function normalized(set: FakeIpset, element: FakeElement): FakeElement {
+function normalized(set: FakeIpset, element: FakeElement): FakeElement {
   const { type } = set
   if (type === 'bitmap:port') return { port: element.port ?? refuse(ERR.PROTOCOL) }
   const ip = addressIn(set, element.ip)
@@ -115,17 +115,12 @@ export function addOrDelete(
   element: FakeElement,
   verb: 'add' | 'replace' | 'delete',
 ): number {
-  try {
-    const value = normalized(set, element)
-    const key = elementKey(value)
-    if (verb === 'delete') return set.elements.delete(key) ? 0 : ERR.EXIST
-    const isThere = set.elements.has(key)
-    if (isThere && verb === 'add') return ERR.EXIST
-    if (!isThere && set.type !== 'bitmap:port' && set.elements.size >= set.maxElements) return ERR.HASH_FULL
-    set.elements.set(key, value)
-    return 0
-  } catch (error) {
-    if (error instanceof Refusal) return error.errno
-    throw error
-  }
+  const value = normalized(set, element)
+  const key = elementKey(value)
+  if (verb === 'delete') return set.elements.delete(key) ? 0 : ERR.EXIST
+  const isThere = set.elements.has(key)
+  if (isThere && verb === 'add') return ERR.EXIST
+  if (!isThere && set.type !== 'bitmap:port' && set.elements.size >= set.maxElements) return ERR.HASH_FULL
+  set.elements.set(key, value)
+  return 0
 }

@@ -31,8 +31,14 @@ import type { Message } from '../../../src/netlink/message.ts'
 import { readAttributes } from '../../../src/netlink/schema.ts'
 import { refuse } from '../fake-kernel/call.ts'
 import { Refusal } from '../fake-kernel/objects.ts'
-import { doneMessage } from '../fake-kernel/replies.ts'
-import { answerEach, FakeSocket, type SocketKernel, type SocketOptions } from '../fake-kernel/socket.ts'
+import type { ReplyHead } from '../fake-kernel/replies.ts'
+import {
+  type Asked,
+  answerEach,
+  FakeSocket,
+  type SocketKernel,
+  type SocketOptions,
+} from '../fake-kernel/socket.ts'
 import { addressKey, destinationKeyOf, type FakeDestination, type FakeServer } from './objects.ts'
 import {
   addressIn,
@@ -43,7 +49,7 @@ import {
   destinationIn,
   settingsIn,
 } from './parse.ts'
-import { destinationMessage, genericMessage, type ReplyHead, serverMessage } from './replies.ts'
+import { destinationMessage, genericMessage, serverMessage } from './replies.ts'
 
 export interface FakeIpvsOptions {
   /** Those that the kernel has or can load. */
@@ -53,32 +59,12 @@ export interface FakeIpvsOptions {
   readonly isPrivileged?: boolean
 }
 
-const SCHEDULERS = [
-  'rr',
-  'wrr',
-  'lc',
-  'wlc',
-  'lblc',
-  'lblcr',
-  'dh',
-  'sh',
-  'mh',
-  'sed',
-  'nq',
-  'fo',
-  'ovf',
-] as const
+const SCHEDULERS = 'rr wrr lc wlc lblc lblcr dh sh mh sed nq fo ovf'.split(' ')
 const FAMILY_ID_FIRST = 0x1c
 const VERSION_CODE = 0x010201
 const CONNECTION_TABLE_SIZE = 4096
 /** INT_MAX / HZ. */
 const TIMEOUT_MAX_S = Math.floor(0x7fff_ffff / 250)
-
-interface Asked {
-  readonly view: ByteView
-  readonly message: Message
-  readonly from: FakeSocket
-}
 
 /**
  * IPVS of one network namespace, in memory, spoken to in bytes over generic netlink. What it refuses and how is what
@@ -87,8 +73,6 @@ interface Asked {
 export class FakeIpvs implements SocketKernel {
   readonly servers = new Map<string, FakeServer>()
   timeouts: IpvsTimeouts = { tcpS: 900, tcpFinS: 120, udpS: 300 }
-  /** IPVS_CMD_* in the order in which they came. */
-  readonly commands: number[] = []
   #familyId: number | undefined = FAMILY_ID_FIRST
   #loads = 0
   #ports = 1000
@@ -119,28 +103,23 @@ export class FakeIpvs implements SocketKernel {
     this.#familyId = FAMILY_ID_FIRST + ++this.#loads
   }
 
-  forget(): void {
-    // A socket leaves nothing behind.
-  }
-
   accept(datagram: Uint8Array, from: FakeSocket): void {
-    answerEach(datagram, from, asked => (this.#answer(asked) === 'dump' ? 'answered' : undefined))
+    answerEach(datagram, from, asked => this.#answer(asked))
   }
 
-  #answer(asked: Asked): 'dump' | 'done' {
+  #answer(asked: Asked): 'answered' | 'done' {
     const { view, message, from } = asked
     if (message.type === GENL_ID_CTRL) return this.#control(asked)
     if (message.type !== this.#familyId) return refuse('ENOENT')
     const { command } = readGenlMsgHdr(view, message)
-    this.commands.push(command)
     const dumps = (message.flags & NLM_F_DUMP) === NLM_F_DUMP
     const makeDump = dumps ? this.#dumpOf(command) : undefined
     const write = dumps ? undefined : this.#requestOf(command)
     if (makeDump === undefined && write === undefined) return refuse('EOPNOTSUPP')
     if (!this.#isPrivileged) return refuse('EPERM')
     if (makeDump !== undefined) {
-      from.startDump(ended(makeDump(asked), message.sequence, from.portId))
-      return 'dump'
+      from.startDump(makeDump(asked), message.sequence)
+      return 'answered'
     }
     write?.(asked)
     return 'done'
@@ -287,11 +266,6 @@ export class FakeIpvs implements SocketKernel {
 
 function settingsOf({ weight, forwarding, connectionsMax, connectionsLow }: FakeDestination) {
   return { weight, forwarding, connectionsMax, connectionsLow }
-}
-
-function* ended(messages: Iterable<Uint8Array>, sequence: number, portId: number): Generator<Uint8Array> {
-  yield* messages
-  yield doneMessage(sequence, portId)
 }
 
 /** The virtual server that a test looks into: by its address of 4 or 16 bytes. */

@@ -120,7 +120,6 @@ export function deleteChain(call: Call): void {
   for (const reference of chainReferences(table)) {
     if (reference === chain.name) refuse('EBUSY', offsetOf(call, CHAIN.fields.name[0]))
   }
-  if (call.journal.referencedBefore(table, chain.name)) refuse('EBUSY', offsetOf(call, CHAIN.fields.name[0]))
   call.journal.notices.push(() => chainNotice(call, { table, chain }))
   call.journal.remove(table.chains, chain.name)
 }
@@ -182,9 +181,4 @@ function flush(call: Call, { table, chain }: { readonly table: FakeTable; readon
     call.journal.went(rule.handle)
     call.journal.notices.push(() => ruleNotice(call, { table, chain, rule, kind: NFT_MSG_DELRULE }))
   }
-}
-
-/** For the journal: what led to chains when the transaction began. */
-export function referencesOf(table: FakeTable): ReadonlySet<string> {
-  return new Set(chainReferences(table))
 }

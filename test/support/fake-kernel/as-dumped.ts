@@ -30,44 +30,38 @@ function clearNestFlags({ data, bytes }: ByteView, start: number, end: number): 
 function asDumped(expression: ExpressionAttributes): ExpressionAttributes {
   switch (expression.tag) {
     case 'unknown':
+    case 'masq':
+    case 'reject':
+    case 'match':
+    case 'target':
+    case 'limit':
+    case 'log':
       return expression
     case 'payload':
-      return { tag: 'payload', data: named(expression.data) }
     case 'meta':
-      return { tag: 'meta', data: named(expression.data) }
     case 'ct':
-      return { tag: 'ct', data: named(expression.data) }
     case 'cmp':
-      return { tag: 'cmp', data: named(expression.data) }
+    case 'immediate':
+    case 'hash':
+    case 'fib':
+      return renamed(expression)
     case 'bitwise':
       return { tag: 'bitwise', data: { ...named(expression.data), op: 0 } }
     case 'lookup':
       return { tag: 'lookup', data: { flags: 0, ...named(expression.data) } }
-    case 'immediate':
-      return { tag: 'immediate', data: named(expression.data) }
     case 'numgen':
       return { tag: 'numgen', data: { offset: 0, ...named(expression.data) } }
-    case 'hash':
-      return { tag: 'hash', data: named(expression.data) }
     case 'nat':
       return { tag: 'nat', data: nat(expression.data) }
-    case 'masq':
-      return { tag: 'masq', data: expression.data }
-    case 'reject':
-      return { tag: 'reject', data: expression.data }
-    case 'fib':
-      return { tag: 'fib', data: named(expression.data) }
     case 'dynset':
       return { tag: 'dynset', data: { flags: 0, ...named(expression.data) } }
-    case 'match':
-    case 'target':
-      return expression
-    case 'limit':
-    case 'log':
-      return expression
     case 'counter':
       return { tag: 'counter', data: { bytes: 0n, packets: 0n, ...expression.data } }
   }
+}
+
+function renamed<E extends { readonly data: object }>(expression: E): E {
+  return { ...expression, data: named(expression.data) }
 }
 
 type Nat = Extract<ExpressionAttributes, { tag: 'nat' }>['data']

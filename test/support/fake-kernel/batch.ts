@@ -24,26 +24,18 @@ import {
 import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../../src/netlink/message.ts'
 import { attributeSet } from '../../../src/netlink/schema.ts'
-import {
-  deleteChain,
-  deleteRule,
-  deleteTable,
-  newChain,
-  newRule,
-  newTable,
-  referencesOf,
-} from './apply-chains.ts'
+import { deleteChain, deleteRule, deleteTable, newChain, newRule, newTable } from './apply-chains.ts'
 import { deleteElements, deleteSet, newElements, newSet } from './apply-sets.ts'
 import { attributesOf, type Call, familyIn } from './call.ts'
 import { checkTable } from './check-table.ts'
 import type { FakeKernel } from './kernel.ts'
 import { Journal, type Notice, Refusal } from './objects.ts'
-import type { Asked, Verdict } from './replies.ts'
+import type { Verdict } from './replies.ts'
 
 export interface BatchOutcome {
   /** Whether anything changed. */
   readonly committed: boolean
-  readonly replies: readonly { readonly asked: Asked; readonly verdict: Verdict }[]
+  readonly replies: readonly { readonly asked: Message; readonly verdict: Verdict }[]
   /** What there is to tell, when committed. */
   readonly notices: readonly (() => Notice)[]
 }
@@ -62,7 +54,7 @@ const HANDLERS: ReadonlyMap<number, (call: Call) => void> = new Map([
 ])
 
 const BATCH_BEGIN = attributeSet({ generation: [NFNL_BATCH_GENID, u32be] })
-const SUCCESS: Verdict = { errno: 0, offset: undefined }
+const SUCCESS: Verdict = { errno: 0 }
 
 /**
  * nfnetlink_rcv_skb_batch: every message is tried and every refusal is reported; unless all went well and the batch has
@@ -81,7 +73,7 @@ function staleness(kernel: FakeKernel, view: ByteView): BatchOutcome['replies'][
   if (begin === undefined) return undefined
   const { generation } = attributesOf({ view, message: begin }, BATCH_BEGIN)
   if (generation === undefined || generation === kernel.generation) return undefined
-  return { asked: askedIn(begin), verdict: { errno: errnoNumber('ERESTART'), offset: undefined } }
+  return { asked: begin, verdict: { errno: errnoNumber('ERESTART') } }
 }
 
 interface Attempt {
@@ -91,24 +83,14 @@ interface Attempt {
 }
 
 function attempt(kernel: FakeKernel, view: ByteView, options: { readonly checkEach: boolean }): Attempt {
-  const journal = new Journal(lingering(kernel))
-  const run = readBatch(kernel, view, { ...options, journal })
-  if (run.complete && !run.failed) {
-    const loops = ![...journal.toValidate].every(isSound)
-    if (!loops) {
-      const committed = journal.changes > 0
-      return { outcome: { committed, replies: run.replies, notices: journal.notices }, loops: false }
-    }
-    journal.rollBack()
-    return { outcome: { committed: false, replies: run.replies, notices: [] }, loops: true }
-  }
+  const journal = new Journal()
+  const { complete, failed, replies } = readBatch(kernel, view, { ...options, journal })
+  const isWhole = complete && !failed
+  const loops = isWhole && ![...journal.toValidate].every(isSound)
+  if (isWhole && !loops)
+    return { outcome: { committed: journal.changes > 0, replies, notices: journal.notices }, loops }
   journal.rollBack()
-  return { outcome: { committed: false, replies: run.replies, notices: [] }, loops: false }
-}
-
-function lingering(kernel: FakeKernel): ConstructorParameters<typeof Journal>[0] {
-  if (kernel.old.referencesLinger !== true) return new Map()
-  return new Map([...kernel.space.tables.values()].map(table => [table, referencesOf(table)] as const))
+  return { outcome: { committed: false, replies, notices: [] }, loops }
 }
 
 function isSound(table: Parameters<typeof checkTable>[0]): boolean {
@@ -124,7 +106,7 @@ function isSound(table: Parameters<typeof checkTable>[0]): boolean {
 interface Run {
   complete: boolean
   failed: boolean
-  replies: { readonly asked: Asked; readonly verdict: Verdict }[]
+  replies: { readonly asked: Message; readonly verdict: Verdict }[]
 }
 
 interface RunOptions {
@@ -143,13 +125,13 @@ function readBatch(kernel: FakeKernel, view: ByteView, options: RunOptions): Run
     const wantsAck = (message.flags & NLM_F_ACK) !== 0
     if (message.type === NFNL_MSG_BATCH_END) {
       run.complete = true
-      const isAcked = wantsAck && !run.failed && kernel.old.batchEndIsSilent !== true
-      if (isAcked) run.replies.push({ asked: askedIn(message), verdict: SUCCESS })
+      const isAcked = wantsAck && !run.failed
+      if (isAcked) run.replies.push({ asked: message, verdict: SUCCESS })
       return run
     }
     const verdict = at === 0 ? SUCCESS : verdictOn(kernel, { view, message, ...options })
     if (verdict.errno !== 0) run.failed = true
-    if (wantsAck || verdict.errno !== 0) run.replies.push({ asked: askedIn(message), verdict })
+    if (wantsAck || verdict.errno !== 0) run.replies.push({ asked: message, verdict })
     at = align4(message.end)
   }
   return run
@@ -163,10 +145,10 @@ interface Step extends RunOptions {
 function verdictOn(kernel: FakeKernel, step: Step): Verdict {
   const { view, message, journal } = step
   const forced = kernel.forced.find(({ matches }) => matches(message))
-  if (forced !== undefined) return { errno: errnoNumber(forced.code), offset: undefined }
+  if (forced !== undefined) return { errno: errnoNumber(forced.code) }
   const handler = message.type >> 8 === NFNL_SUBSYS_NFTABLES ? HANDLERS.get(message.type & 255) : undefined
   const isRequest = (message.flags & NLM_F_REQUEST) !== 0
-  if (!isRequest || handler === undefined) return { errno: errnoNumber('EINVAL'), offset: undefined }
+  if (!isRequest || handler === undefined) return { errno: errnoNumber('EINVAL') }
   journal.blame = undefined
   const heard = journal.notices.length
   const family = familyIn(view, message)
@@ -184,7 +166,7 @@ function verdictOn(kernel: FakeKernel, step: Step): Verdict {
 
 function repeated({ view, message, family }: Pick<Call, 'view' | 'message' | 'family'>): Notice {
   const body = view.bytes.subarray(message.start + NFGENMSG_LENGTH, message.end)
-  return { kind: message.type & 255, family, asked: message, body }
+  return { kind: message.type & 255, family, asked: message, write: ({ out }) => out.raw(body) }
 }
 
 function changesJumps({ type }: Message): boolean {
@@ -204,8 +186,4 @@ function messageAt({ data }: ByteView, at: number): Message | undefined {
     start: at + NLMSG_HDRLEN,
     end: at + length,
   }
-}
-
-function askedIn(message: Message): Asked {
-  return { ...message, length: message.end - message.start + NLMSG_HDRLEN }
 }

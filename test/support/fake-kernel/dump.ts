@@ -17,7 +17,7 @@ import {
   NFTA_RULE_HANDLE,
 } from '../../../src/kernel/nft/constants.ts'
 import { CHAIN, RULE, SET, type SET_ELEMENT, SET_ELEMENTS, TABLE } from '../../../src/kernel/nft/schema.ts'
-import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
+import type { AttributeWriter } from '../../../src/netlink/attribute.ts'
 import { type ValuesOf, writeAttributes } from '../../../src/netlink/schema.ts'
 import { attributesOf, type Call, chainOf, offsetOf, refuse, tableOf } from './call.ts'
 import type { FakeChain, FakeElement, FakeRule, FakeSet, FakeTable } from './objects.ts'
@@ -95,27 +95,27 @@ function* rules(
       if (asked.chain !== undefined && asked.chain !== chain.name) continue
       let position: bigint | undefined
       for (const rule of chain.rules) {
-        const body = ruleBody({ table, chain, rule, position })
-        yield messageOf(heads(NFT_MSG_NEWRULE, table.family), body)
+        const place = { table, chain, rule, position }
+        yield messageOf(heads(NFT_MSG_NEWRULE, table.family), out => writeRule(out, place))
         position = rule.handle
       }
     }
   }
 }
 
-/** nf_tables_fill_rule_info: the expressions go out as they are kept. */
-export function ruleBody(about: {
+export interface RulePlace {
   readonly table: FakeTable
   readonly chain: FakeChain
   readonly rule: FakeRule
-  readonly position: bigint | undefined
-}): Uint8Array {
-  const { table, chain, rule, position } = about
-  const out = new AttributeWriter(new ByteWriter(64 + rule.dumped.length))
+  /** The handle of the rule before. */
+  readonly position?: bigint | undefined
+}
+
+/** nf_tables_fill_rule_info: the expressions go out as they are kept. */
+export function writeRule(out: AttributeWriter, { table, chain, rule, position }: RulePlace): void {
   writeAttributes(out, RULE, { table: table.name, chain: chain.name, handle: rule.handle, position })
   out.octets(NFTA_RULE_EXPRESSIONS, rule.dumped)
   writeAttributes(out, RULE, { userdata: rule.userdata })
-  return out.out.written()
 }
 
 /** NFT_MSG_GETRULE of one rule. */
@@ -127,7 +127,7 @@ export function ruleByHandle(call: Call, head: ObjectHead): Uint8Array {
   const index = chain.rules.findIndex(({ handle }) => handle === values.handle)
   const rule = chain.rules[index] ?? refuse('ENOENT', offsetOf(call, NFTA_RULE_HANDLE))
   const position = chain.rules[index - 1]?.handle
-  return messageOf(head, ruleBody({ table, chain, rule, position }))
+  return messageOf(head, out => writeRule(out, { table, chain, rule, position }))
 }
 
 function* sets(call: Call, heads: Heads, name: string | undefined): Dump {

@@ -1,48 +1,29 @@
 import { NFT_MSG_DELCHAIN, NFT_MSG_DELTABLE } from '../../../src/kernel/nft/constants.ts'
 import { CHAIN, TABLE } from '../../../src/kernel/nft/schema.ts'
-import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { writeAttributes } from '../../../src/netlink/schema.ts'
 import type { Call } from './call.ts'
-import { chainValues, ruleBody } from './dump.ts'
-import type { FakeChain, FakeRule, FakeTable, Notice } from './objects.ts'
+import { chainValues, type RulePlace, writeRule } from './dump.ts'
+import type { FakeChain, FakeTable, Notice } from './objects.ts'
 
 /** What the kernel tells listeners of objects that came or went. */
 
-export function tableNotice(call: Call, { family, name, flags, handle }: FakeTable): Notice {
-  return notice(call, { family, kind: NFT_MSG_DELTABLE }, out =>
-    writeAttributes(out, TABLE, { name, flags, use: 0, handle }),
-  )
+export function tableNotice({ message }: Call, { family, name, flags, handle }: FakeTable): Notice {
+  const values = { name, flags, use: 0, handle }
+  return { kind: NFT_MSG_DELTABLE, family, asked: message, write: out => writeAttributes(out, TABLE, values) }
 }
 
 export function chainNotice(
-  call: Call,
+  { message }: Call,
   { table, chain }: { readonly table: FakeTable; readonly chain: FakeChain },
 ): Notice {
-  return notice(call, { family: table.family, kind: NFT_MSG_DELCHAIN }, out =>
-    writeAttributes(out, CHAIN, chainValues(table, chain)),
-  )
+  const { family } = table
+  const values = chainValues(table, chain)
+  return { kind: NFT_MSG_DELCHAIN, family, asked: message, write: out => writeAttributes(out, CHAIN, values) }
 }
 
 export function ruleNotice(
-  call: Call,
-  about: {
-    readonly table: FakeTable
-    readonly chain: FakeChain
-    readonly rule: FakeRule
-    readonly kind: number
-  },
-): Notice {
-  const { table, chain, rule, kind } = about
-  const body = ruleBody({ table, chain, rule, position: undefined })
-  return { kind, family: table.family, asked: call.message, body }
-}
-
-function notice(
   { message }: Call,
-  { kind, family }: { readonly kind: number; readonly family: number },
-  write: (out: AttributeWriter) => void,
+  { kind, ...about }: RulePlace & { readonly kind: number },
 ): Notice {
-  const out = new ByteWriter(256)
-  write(new AttributeWriter(out))
-  return { kind, family, asked: message, body: out.written() }
+  return { kind, family: about.table.family, asked: message, write: out => writeRule(out, about) }
 }

@@ -1,5 +1,6 @@
 import type { Octets } from '../../../src/base/octets.ts'
 import type { DATA, ExpressionAttributes, HOOK, SET } from '../../../src/kernel/nft/schema.ts'
+import type { AttributeWriter } from '../../../src/netlink/attribute.ts'
 import type { ValuesOf } from '../../../src/netlink/schema.ts'
 
 /** What the fake keeps of nf_tables: objects that change in place, each change with a way back (see Journal). */
@@ -44,14 +45,14 @@ export class Handles {
   }
 }
 
-/** What listeners hear of a change; sequence and flags are those of the message that asked for it. */
+/** What listeners hear of a change; the sequence number is that of the message that asked for it. */
 export interface Notice {
   /** NFT_MSG_*. */
   readonly kind: number
   readonly family: number
-  readonly asked: { readonly sequence: number; readonly flags: number }
-  /** Attributes, as the kernel words them. */
-  readonly body: Uint8Array
+  readonly asked: { readonly sequence: number }
+  /** Appends the attributes, as the kernel words them. */
+  readonly write: (out: AttributeWriter) => void
 }
 
 export interface FakeSet {
@@ -106,16 +107,6 @@ export class Journal {
   readonly toValidate = new Set<FakeTable>()
   /** Where in the message to look for the culprit, if a refusal does not say. */
   blame: (() => number | undefined) | undefined
-  readonly #before: ReadonlyMap<FakeTable, ReadonlySet<string>>
-
-  /** `before` gives, on kernels that still count them, the chains that were led to before the transaction. */
-  constructor(before: ReadonlyMap<FakeTable, ReadonlySet<string>>) {
-    this.#before = before
-  }
-
-  referencedBefore(table: FakeTable, chain: string): boolean {
-    return this.#before.get(table)?.has(chain) === true
-  }
 
   /** A rule goes in this batch. */
   went(handle: bigint): void {
@@ -159,8 +150,6 @@ export interface Namespace {
   readonly tables: Map<string, FakeTable>
   /** Names of ipsets by number. What is in them is none of nf_tables' business. */
   readonly ipsets: Map<number, string>
-  /** Names of nfacct's objects. */
-  readonly accounts: Set<string>
   /** Expressions and types of chains whose module is missing: `2 reject` for those of one family, `nat chain`, `10 table`. */
   readonly absent: Set<string>
   /** Milliseconds, for elements with timeouts. */

@@ -1,11 +1,11 @@
 import { type ByteView, viewOf } from '../../../src/netlink/attribute.ts'
-import { NLM_F_ACK, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
+import { NLM_F_ACK } from '../../../src/netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../../src/netlink/message.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 import { refuse } from './call.ts'
 import { Refusal } from './objects.ts'
-import { errorReply, joined } from './replies.ts'
+import { doneMessage, errorReply } from './replies.ts'
 
 export interface SocketOptions {
   /** SO_SNDBUF: longest datagram to send, bytes. */
@@ -14,43 +14,31 @@ export interface SocketOptions {
   readonly receiveBytesMax?: number
   /** Longest datagram of a dump, bytes. */
   readonly dumpBytesMax?: number
-  readonly faults?: SocketFaults
   /** What the kernel tells of whoever commits through this socket. */
-  readonly processId?: number
   readonly processName?: string
-}
-
-/** Hooks at the socket's two ends; each may throw what the system call would throw. */
-export interface SocketFaults {
-  /** Sees each datagram before the kernel does, and may change it. */
-  onSend?: (datagram: Uint8Array) => Uint8Array
-  /** Sees each datagram before the reader does; undefined loses it. */
-  onReceive?: (datagram: Uint8Array) => Uint8Array | undefined
-  /** What `send` waits for before the kernel begins, as if another committer held it up. */
-  beforeAsyncSend?: () => Promise<void>
 }
 
 export interface SocketKernel {
   /** Works on a datagram while its sender waits. */
   accept(datagram: Uint8Array, from: FakeSocket): void
-  forget(socket: FakeSocket): void
+  forget?(socket: FakeSocket): void
 }
 
 /** One netlink socket of a kernel in memory. */
 export class FakeSocket implements Transport {
   readonly portId: number
   readonly sendLimitBytes: number
-  readonly processId: number
+  readonly processId = 4242
   readonly processName: string
   readonly groups = new Set<number>()
-  readonly faults: SocketFaults
   readonly #kernel: SocketKernel
-  readonly #limits: Required<Pick<SocketOptions, 'sendBytesMax' | 'receiveBytesMax' | 'dumpBytesMax'>>
+  readonly #receiveBytesMax: number
+  readonly #dumpBytesMax: number
   readonly #queue: Uint8Array[] = []
   readonly #sending = new Set<Promise<void>>()
   #queuedBytes = 0
   #overrun = false
-  #dump: IterableIterator<Uint8Array> | undefined
+  #dump: Iterator<Uint8Array> | undefined
   #carried: Uint8Array | undefined
   #watcher: (() => void) | undefined
   #closed = false
@@ -58,26 +46,23 @@ export class FakeSocket implements Transport {
   constructor(kernel: SocketKernel, portId: number, options: SocketOptions) {
     this.#kernel = kernel
     this.portId = portId
-    this.processId = options.processId ?? 4242
     this.processName = options.processName ?? 'fake'
-    this.faults = options.faults ?? {}
-    const { sendBytesMax = 1 << 30, receiveBytesMax = 8 << 20, dumpBytesMax = 32 << 10 } = options
-    this.sendLimitBytes = sendBytesMax
-    this.#limits = { sendBytesMax, receiveBytesMax, dumpBytesMax }
+    this.sendLimitBytes = options.sendBytesMax ?? 1 << 30
+    this.#receiveBytesMax = options.receiveBytesMax ?? 8 << 20
+    this.#dumpBytesMax = options.dumpBytesMax ?? 32 << 10
   }
 
   sendSync(datagram: Uint8Array): void {
     if (this.#closed) throw systemError('sendmsg', 'EBADF')
-    const sent = this.faults.onSend?.(datagram) ?? datagram
-    if (sent.length > this.#limits.sendBytesMax) throw systemError('sendmsg', 'EMSGSIZE')
+    if (datagram.length > this.sendLimitBytes) throw systemError('sendmsg', 'EMSGSIZE')
     // A copy: the kernel keeps nothing of the sender's memory.
-    this.#kernel.accept(Uint8Array.from(sent), this)
+    this.#kernel.accept(Uint8Array.from(datagram), this)
   }
 
   async send(datagram: Uint8Array): Promise<void> {
     if (this.#closed) throw systemError('sendmsg', 'EBADF')
     const work = (async () => {
-      await (this.faults.beforeAsyncSend?.() ?? new Promise(resolve => setImmediate(resolve)))
+      await new Promise(resolve => setImmediate(resolve))
       this.sendSync(datagram)
     })()
     this.#sending.add(work)
@@ -94,21 +79,13 @@ export class FakeSocket implements Transport {
       this.#overrun = false
       throw systemError('recvmsg', 'ENOBUFS')
     }
-    for (let datagram = this.#take(); datagram !== undefined; datagram = this.#take()) {
-      const seen = this.faults.onReceive === undefined ? datagram : this.faults.onReceive(datagram)
-      if (seen === undefined) continue
-      if (seen.length > into.length) throw systemError('recvmsg', 'EMSGSIZE')
-      into.set(seen)
-      return seen.length
-    }
-    return undefined
-  }
-
-  #take(): Uint8Array | undefined {
     const datagram = this.#queue.shift()
     if (datagram !== undefined) this.#queuedBytes -= datagramCost(datagram)
     this.#continueDump()
-    return datagram
+    if (datagram === undefined) return undefined
+    if (datagram.length > into.length) throw systemError('recvmsg', 'EMSGSIZE')
+    into.set(datagram)
+    return datagram.length
   }
 
   watch(readable: () => void): () => void {
@@ -131,13 +108,13 @@ export class FakeSocket implements Transport {
     await Promise.allSettled([...this.#sending])
     this.#closed = true
     this.#watcher = undefined
-    this.#kernel.forget(this)
+    this.#kernel.forget?.(this)
   }
 
   /** Used by the kernel: one datagram for the reader, or none and ENOBUFS at the next read. */
   enqueue(datagram: Uint8Array): void {
     const cost = datagramCost(datagram)
-    if (this.#queuedBytes + cost > this.#limits.receiveBytesMax) this.#overrun = true
+    if (this.#queuedBytes + cost > this.#receiveBytesMax) this.#overrun = true
     else {
       this.#queue.push(datagram)
       this.#queuedBytes += cost
@@ -146,9 +123,9 @@ export class FakeSocket implements Transport {
   }
 
   /** Used by the kernel: the first datagram is made now, each other one when its predecessor is read. */
-  startDump(messages: IterableIterator<Uint8Array>): void {
+  startDump(messages: Iterable<Uint8Array>, sequence: number): void {
     if (this.#dump !== undefined) refuse('EBUSY')
-    this.#dump = messages
+    this.#dump = ended(messages, doneMessage(sequence, this.portId))
     this.#continueDump()
   }
 
@@ -162,14 +139,14 @@ export class FakeSocket implements Transport {
         this.#dump = undefined
         break
       }
-      if (length > 0 && length + next.value.length > this.#limits.dumpBytesMax) {
+      if (length > 0 && length + next.value.length > this.#dumpBytesMax) {
         this.#carried = next.value
         break
       }
       parts.push(next.value)
       length += next.value.length
     }
-    this.enqueue(joined(parts))
+    this.enqueue(Buffer.concat(parts))
   }
 
   /** Level-triggered, like the event loop's polling: it calls for as long as something is waiting. */
@@ -183,18 +160,24 @@ export class FakeSocket implements Transport {
   }
 }
 
-export function systemError(syscall: string, code: string): SystemError {
+function* ended(messages: Iterable<Uint8Array>, done: Uint8Array): Generator<Uint8Array> {
+  yield* messages
+  yield done
+}
+
+function systemError(syscall: string, code: string): SystemError {
   return new SystemError(syscall, errnoNumber(code), code)
 }
 
-/** A waiting datagram takes its buffer and the kernel's handleCache-keeping: 256 acknowledgements fill 212,992 bytes. */
+/** A waiting datagram takes its buffer and the kernel's book-keeping: 256 acknowledgements fill 212,992 bytes. */
 const DATAGRAM_COST_MIN = 832
 
 function datagramCost(datagram: Uint8Array): number {
   return Math.max(DATAGRAM_COST_MIN, datagram.length + 512)
 }
 
-interface Asked {
+/** A message that came through a socket. */
+export interface Asked {
   readonly view: ByteView
   readonly message: Message
   readonly from: FakeSocket
@@ -207,9 +190,8 @@ interface Asked {
 export function answerEach(datagram: Uint8Array, from: FakeSocket, answer: (asked: Asked) => unknown): void {
   const view = viewOf(datagram)
   for (const message of readMessages(view)) {
-    const echoed = { ...message, length: message.end - message.start + NLMSG_HDRLEN }
     const reply = (errno: number, offset?: number): void =>
-      from.enqueue(errorReply(echoed, { errno, offset }, from.portId))
+      from.enqueue(errorReply(message, { errno, offset }, from.portId))
     try {
       const isAnswered = answer({ view, message, from }) === 'answered'
       if (!isAnswered && (message.flags & NLM_F_ACK) !== 0) reply(0)

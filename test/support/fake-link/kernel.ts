@@ -16,22 +16,18 @@ import {
   readIfAddrMsg,
   readIfInfoMsg,
 } from '../../../src/kernel/link/links.ts'
-import type { ByteView } from '../../../src/netlink/attribute.ts'
 import {
   AF_INET,
   AF_INET6,
   NLM_F_CREATE,
   NLM_F_DUMP,
-  NLM_F_DUMP_INTR,
   NLM_F_EXCL,
   NLM_F_MULTI,
   NLM_F_REQUEST,
 } from '../../../src/netlink/constants.ts'
-import type { Message } from '../../../src/netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../../src/netlink/schema.ts'
 import { refuse } from '../fake-kernel/call.ts'
-import { doneMessage } from '../fake-kernel/replies.ts'
-import { answerEach, FakeSocket, type SocketOptions } from '../fake-kernel/socket.ts'
+import { type Asked, answerEach, FakeSocket, type SocketOptions } from '../fake-kernel/socket.ts'
 import { addressMessage, linkMessage } from './replies.ts'
 
 export interface FakeLink {
@@ -48,12 +44,8 @@ export interface FakeAddress {
   readonly flags: number
 }
 
-interface Call {
-  readonly view: ByteView
-  readonly message: Message
-  readonly from: FakeSocket
-}
-
+/** struct rtnl_link_ops that are there. */
+const KINDS: ReadonlySet<string> = new Set(['dummy', 'veth', 'bridge'])
 const NAME_BYTES_MAX = 15
 const LOOPBACK_V6 = `${'\0'.repeat(15)}\x01`
 
@@ -63,13 +55,8 @@ const LOOPBACK_V6 = `${'\0'.repeat(15)}\x01`
  */
 export class FakeLinks {
   readonly links = new Map<number, FakeLink>()
-  /** struct rtnl_link_ops that are there. */
-  readonly kinds = new Set(['dummy', 'veth', 'bridge'])
   /** The sysctl net.ipv6.conf.default.disable_ipv6. */
   disablesIpv6 = false
-  datagrams = 0
-  /** Tears the next so many dumps. */
-  torn = 0
   readonly #sockets = new Set<FakeSocket>()
   #indexes = 0
   #ports = 2000
@@ -108,11 +95,10 @@ export class FakeLinks {
   }
 
   accept(datagram: Uint8Array, from: FakeSocket): void {
-    this.datagrams++
     answerEach(datagram, from, asked => this.#request(asked))
   }
 
-  #request(call: Call): void {
+  #request(call: Asked): void {
     const { type, flags } = call.message
     if ((flags & NLM_F_REQUEST) === 0) refuse('EINVAL')
     if (type === RTM_GETLINK) this.#getLink(call)
@@ -124,7 +110,7 @@ export class FakeLinks {
     else refuse('EOPNOTSUPP')
   }
 
-  #getLink({ view, message, from }: Call): void {
+  #getLink({ view, message, from }: Asked): void {
     if ((message.flags & NLM_F_DUMP) !== 0) refuse('EOPNOTSUPP')
     const { index, values } = linkIn({ view, message })
     if (index === 0 && values.name === undefined) refuse('EINVAL')
@@ -132,7 +118,7 @@ export class FakeLinks {
     from.enqueue(linkMessage(link, { sequence: message.sequence, portId: from.portId }))
   }
 
-  #newLink({ view, message }: Call): void {
+  #newLink({ view, message }: Asked): void {
     const { index, values } = linkIn({ view, message })
     const { name = '', info } = values
     if (index !== 0 || name === '') refuse('EINVAL')
@@ -141,11 +127,11 @@ export class FakeLinks {
       return
     }
     if ((message.flags & NLM_F_CREATE) === 0) refuse('ENODEV')
-    if (!this.kinds.has(info?.kind ?? '')) refuse('EOPNOTSUPP')
+    if (!KINDS.has(info?.kind ?? '')) refuse('EOPNOTSUPP')
     this.add(name, info?.kind)
   }
 
-  #deleteLink({ view, message }: Call): void {
+  #deleteLink({ view, message }: Asked): void {
     const { index, values } = linkIn({ view, message })
     if (index === 0 && values.name === undefined) refuse('EINVAL')
     const link = (index === 0 ? this.byName(values.name ?? '') : this.links.get(index)) ?? refuse('ENODEV')
@@ -154,22 +140,22 @@ export class FakeLinks {
     this.links.delete(link.index)
   }
 
-  #dumpAddresses({ view, message, from }: Call): void {
+  #dumpAddresses({ view, message, from }: Asked): void {
     if ((message.flags & NLM_F_DUMP) !== NLM_F_DUMP) refuse('EOPNOTSUPP')
     readIfAddrMsg(view, message)
     const { sequence } = message
-    const flags = NLM_F_MULTI | (this.torn > 0 ? NLM_F_DUMP_INTR : 0)
-    this.torn = Math.max(0, this.torn - 1)
-    const head = { type: RTM_NEWADDR, flags, sequence, portId: from.portId }
+    const head = { type: RTM_NEWADDR, flags: NLM_F_MULTI, sequence, portId: from.portId }
     const all = [...this.links.values()].flatMap(link => link.addresses.map(address => ({ link, address })))
     // The kernel goes through one family after the other.
     all.sort((a, b) => a.address.family - b.address.family)
-    const messages = all.map(({ link, address }) => addressMessage(link.index, address, head))
-    from.startDump([...messages, doneMessage(sequence, from.portId)].values())
+    from.startDump(
+      all.map(({ link, address }) => addressMessage(link.index, address, head)),
+      sequence,
+    )
   }
 
   /** inet_rtm_newaddr, inet6_rtm_newaddr. */
-  #newAddress({ view, message }: Call): void {
+  #newAddress({ view, message }: Asked): void {
     const { head, ip, link } = this.#addressIn({ view, message })
     if (head.prefixLength > ip.length * 8) refuse('EINVAL')
     // addrconf_add_dev.
@@ -186,7 +172,7 @@ export class FakeLinks {
   }
 
   /** inet_rtm_deladdr looks at the prefix only when it is given IFA_ADDRESS, inet6_rtm_deladdr always. */
-  #deleteAddress({ view, message }: Call): void {
+  #deleteAddress({ view, message }: Asked): void {
     const { head, ip, link, values } = this.#addressIn({ view, message })
     const isPrefixGiven = head.family !== AF_INET || values.address !== undefined
     const at = link.addresses.findIndex(
@@ -197,7 +183,7 @@ export class FakeLinks {
     this.#notify(RTM_DELADDR, link, address)
   }
 
-  #addressIn({ view, message }: Pick<Call, 'view' | 'message'>): {
+  #addressIn({ view, message }: Omit<Asked, 'from'>): {
     readonly head: IfAddrMsg
     readonly values: ValuesOf<typeof ADDRESS>
     readonly ip: Ip
@@ -220,7 +206,7 @@ export class FakeLinks {
   }
 }
 
-function linkIn({ view, message }: Pick<Call, 'view' | 'message'>) {
+function linkIn({ view, message }: Omit<Asked, 'from'>) {
   const index = readIfInfoMsg(view, message)
   const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
   const values = readAttributes(view, LINK, span)

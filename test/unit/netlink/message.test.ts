@@ -4,7 +4,6 @@ import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {
   addFlags,
   closeMessage,
-  type Message,
   openMessage,
   readDone,
   readError,
@@ -18,15 +17,10 @@ import {
   datagram,
   doneMessage,
   errorMessage,
+  firstMessage,
   message,
   u32,
 } from '../../support/scripted-transport.ts'
-
-function only(bytes: Uint8Array): Message {
-  const [first] = readMessages(viewOf(bytes))
-  if (first === undefined) throw new Error('no message')
-  return first
-}
 
 describe('a message', () => {
   it('gets another sequence number in place, also in the middle of a buffer', () => {
@@ -47,7 +41,7 @@ describe('a message', () => {
     expect(bytes).toEqual(
       datagram(message({ type: 0x0a0c, flags: 0x405, sequence: 0xfffffff0, payload: '\x0a\0\x0a\x0b' })),
     )
-    const read = only(bytes)
+    const [, read] = firstMessage(bytes)
     expect(read).toEqual({ type: 0x0a0c, flags: 0x405, sequence: 0xfffffff0, portId: 0, start: 16, end: 20 })
     expect(readNfGenMsg(viewOf(bytes), read)).toEqual({ family: 10, resourceId: 0x0a0b })
   })
@@ -70,12 +64,12 @@ describe('a message', () => {
 
   it('is refused without its nfgenmsg', () => {
     const bytes = datagram(message({ type: 1, payload: 'abc' }))
-    expect(() => readNfGenMsg(viewOf(bytes), only(bytes))).toThrow(NetlinkError)
+    expect(() => readNfGenMsg(...firstMessage(bytes))).toThrow(NetlinkError)
   })
 })
 
 describe('an error', () => {
-  const read = (bytes: Uint8Array) => readError(viewOf(bytes), only(bytes))
+  const read = (bytes: Uint8Array) => readError(...firstMessage(bytes))
   const offset = attribute(2, u32(56))
   const text = attribute(1, 'no way\0')
 
@@ -114,7 +108,7 @@ describe('an error', () => {
 })
 
 describe('the end of a dump', () => {
-  const read = (bytes: string) => readDone(viewOf(datagram(bytes)), only(datagram(bytes)))
+  const read = (bytes: string) => readDone(...firstMessage(datagram(bytes)))
 
   it.each([
     ['an error', doneMessage(1, 4), 4],

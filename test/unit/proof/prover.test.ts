@@ -10,6 +10,7 @@ import { cappedSnapshot } from '../../../src/model/memory-caps.ts'
 import type { Prover } from '../../../src/proof/prover.ts'
 import { healthHandler } from '../../../src/telemetry/health.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { FaultyTransport } from '../../support/faulty-transport.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { meaningConfigOf } from '../../support/proof.ts'
 import { Rig } from '../../support/rig.ts'
@@ -97,7 +98,7 @@ class World extends ProverWorld {
       if (this.isTorn) this.kernel.generation++
       return datagram
     }
-    return this.kernel.open({ faults: { onSend } })
+    return new FaultyTransport(this.kernel.open(), { onSend })
   }
 
   #held() {

@@ -1,4 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { folderCircleComplaints, openDoorComplaints, wallComplaints } from '../../support/folder-rules.ts'
+import { factsOf, functionsOfC } from '../../support/source-facts.ts'
 import {
   castComplaints,
   circleComplaints,
@@ -13,53 +15,106 @@ import {
   unfinishedComplaints,
 } from '../../support/source-rules.ts'
 
-const importing = (path: string, module: string) =>
-  importComplaints(file(path, `import type { A } from '${module}'\n`))
+/* What the rules accept is what src/ contains: test/architecture.test.ts holds them against it. */
 
-describe('modeNameComplaints', () => {
-  const naming = (path: string, text: string) => modeNameComplaints(file(path, text))
+type Rule = (source: ReturnType<typeof file>) => readonly string[]
 
-  it('refuses a comparison with the name of a mode outside of the modes', () => {
-    expect(naming('src/daemon/daemon.ts', "if (mode === 'ipvs') stop()\n")).toHaveLength(1)
-    expect(naming('src/modes/ipvs/mode.ts', "export const NAME = 'ipvs'\n")).toEqual([])
-    expect(naming('src/daemon/daemon.ts', "// 'ipvs' is a mode\nconst text = 'IPVS mode'\n")).toEqual([])
+const REFUSED: readonly (readonly [rule: Rule, path: string, texts: readonly string[]])[] = [
+  [modeNameComplaints, 'src/daemon/daemon.ts', ["if (mode === 'ipvs') stop()\n"]],
+  [castComplaints, 'src/a.ts', ['const b = c as D', 'const b = c as\n  D']],
+  [unfinishedComplaints, 'src/a.ts', ['// TODO: the rest']],
+  [
+    openDoorComplaints,
+    'src/optional-parts.ts',
+    ["import { Prover } from './proof/prover.ts'", "export { Prover } from './proof/prover.ts'"],
+  ],
+  [
+    loadingComplaints,
+    'src/inspect/check/dump.ts',
+    ["process.getBuiltinModule('fs')", "import { createRequire } from 'node:module'", 'await import(name)'],
+  ],
+  [
+    exitComplaints,
+    'src/cli/run.ts',
+    [
+      'process.exitCode = 1',
+      "import { exit } from 'node:process'",
+      "import process from 'process'",
+      'const { env, exit } = process',
+      'const { exit: end } = globalThis.process',
+      'const here = process\nhere.exit(1)',
+      "process['exit'](1)",
+      'process?.exit(1)',
+    ],
+  ],
+  [
+    moduleStateComplaints,
+    'src/a.ts',
+    [
+      'let a = 1',
+      'export let a',
+      'var a',
+      'const a = new Map()',
+      'const a = Buffer.alloc(4)',
+      'const a: Map<A, B> = new Map(b)',
+      'const a = {}',
+      'export const a = [\n  1,\n]',
+      'const a: number[] = []',
+      'const a: Record<string, A> = {}',
+      'const a: { b: number } = { b: 1 }',
+      'const a = new Set()',
+    ],
+  ],
+]
+
+for (const [rule, path, texts] of REFUSED)
+  describe(rule.name, () => {
+    it.each(texts)('refuses %s', text => {
+      expect(rule(file(path, text))).toHaveLength(1)
+    })
+  })
+
+it.each<[Rule, string, string]>([
+  [modeNameComplaints, 'src/daemon/daemon.ts', "// 'ipvs' is a mode\nconst text = 'IPVS mode'\n"],
+  [exitComplaints, 'src/cli/run.ts', '// process.exit(1)'],
+  [castComplaints, 'src/a.ts', "export {\n  a as b,\n} from './b.ts'"],
+  [openDoorComplaints, 'src/optional-parts.ts', "export type { Prover } from './proof/prover.ts'"],
+  [moduleStateComplaints, 'src/a.ts', 'const { a } = b'],
+  [sizeComplaints, 'src/a.ts', 'x\n'.repeat(450)],
+])('accepts %O in %s: %s', (rule, path, text) => {
+  expect(rule(file(path, text))).toEqual([])
+})
+
+describe('importComplaints and wallComplaints', () => {
+  it.each<[Rule, string, string]>([
+    [importComplaints, 'src/base/ip.ts', '../model/service.ts'],
+    [importComplaints, 'src/modes/nftables/plane.ts', '../../reconcile/reconciler.ts'],
+    [importComplaints, 'src/modes/ipvs/plan.ts', '../iptables/plan.ts'],
+    [importComplaints, 'src/modes/mode.ts', './iptables/plan.ts'],
+    [importComplaints, 'src/inspect/check/dump.ts', '../../modes/ipvs/read.ts'],
+    [importComplaints, 'src/daemon/open.ts', '../modes/nftables/mode.ts'],
+    [importComplaints, 'src/config/settings-from-flags.ts', '../modes/registry.ts'],
+    [importComplaints, 'src/inspect/check/dump.ts', '../../main.ts'],
+    [importComplaints, 'src/inspect/nodes/nodes.ts', './client-node.ts'],
+    [importComplaints, 'src/model/resolve.ts', 'node:fs'],
+    [importComplaints, 'src/inspect/check/dump.ts', 'ffi-rs'],
+    [importComplaints, 'src/base/log.ts', 'prom-client'],
+    [importComplaints, 'src/newcomer/a.ts', '../base/ip.ts'],
+    [importComplaints, 'src/base/ip.ts', './octets'],
+    [wallComplaints, 'src/daemon/open.ts', '../proof/prover.ts'],
+    [wallComplaints, 'src/cli/cleanup.ts', '../inspect/check/doctor.ts'],
+    [wallComplaints, 'src/config/own-flags.ts', '../api/grpc/address.ts'],
+    [wallComplaints, 'src/daemon/open.ts', '../relay/open.ts'],
+  ])('%O: refuses %s importing %s', (rule, path, module) => {
+    expect(rule(file(path, `import type { A } from '${module}'\n`))).toHaveLength(1)
   })
 })
 
-describe('importComplaints', () => {
-  it('allows what the architecture allows', () => {
-    expect(importing('src/model/resolve.ts', '../base/ip.ts')).toEqual([])
-    expect(importing('src/modes/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
-    expect(importing('src/modes/registry.ts', './ipvs/mode.ts')).toEqual([])
-    expect(importing('src/base/unix-socket.ts', 'node:net')).toEqual([])
-    expect(importing('src/modes/foreign/legacy-iptables.ts', 'ffi-rs')).toEqual([])
-    expect(importing('src/inspect/nodes/cluster-client.ts', './client-node.ts')).toEqual([])
-  })
-
-  it.each([
-    ['src/base/ip.ts', '../model/service.ts'],
-    ['src/modes/nftables/plane.ts', '../../reconcile/reconciler.ts'],
-    ['src/modes/ipvs/plan.ts', '../iptables/plan.ts'],
-    ['src/modes/mode.ts', './iptables/plan.ts'],
-    ['src/inspect/check/dump.ts', '../../modes/ipvs/read.ts'],
-    ['src/daemon/open.ts', '../modes/nftables/mode.ts'],
-    ['src/config/settings-from-flags.ts', '../modes/registry.ts'],
-    ['src/inspect/check/dump.ts', '../../main.ts'],
-    ['src/inspect/nodes/nodes.ts', './client-node.ts'],
-    ['src/model/resolve.ts', 'node:fs'],
-    ['src/inspect/check/dump.ts', 'ffi-rs'],
-    ['src/base/log.ts', 'prom-client'],
-  ])('refuses %s importing %s', (path, module) => {
-    expect(importing(path, module)).toHaveLength(1)
-  })
-
-  it('refuses a folder that no rule knows, a missing extension, and starting processes', () => {
-    expect(importing('src/newcomer/a.ts', '../base/ip.ts')[0]).toContain('has no import rule')
-    expect(importing('src/base/ip.ts', './octets')[0]).toContain('without its extension')
-    expect(importing('src/inspect/check/dump.ts', 'node:child_process')[0]).toContain(
-      'only api/exec.ts and source/kube/client/exec-plugin.ts start programs',
-    )
-  })
+it('importComplaints: refuses to start processes elsewhere', () => {
+  const source = file('src/inspect/check/dump.ts', "import 'node:child_process'")
+  expect(importComplaints(source)[0]).toContain(
+    'only api/exec.ts and source/kube/client/exec-plugin.ts start programs',
+  )
 })
 
 describe('circleComplaints', () => {
@@ -73,13 +128,23 @@ describe('circleComplaints', () => {
       'circle: src/a.ts -> src/b.ts -> src/d.ts -> src/a.ts',
     )
   })
+
+  it('names folders that import each other by different files, at every depth', () => {
+    const up = file('src/config/flags.ts', "import { MODES } from '../modes/registry.ts'")
+    const down = file('src/modes/mode.ts', "import type { Config } from '../config/config.ts'")
+    expect(folderCircleComplaints([up, down])).toEqual(['circle: src/config -> src/modes -> src/config'])
+    const a = file('src/kernel/nft/a.ts', "import '../xt/b.ts'")
+    const b = file('src/kernel/xt/c.ts', "import '../nft/d.ts'")
+    expect(folderCircleComplaints([a, b])).toEqual([
+      'circle: src/kernel/nft -> src/kernel/xt -> src/kernel/nft',
+    ])
+  })
 })
 
 describe('sizeComplaints', () => {
   const body = (lines: number): string => '  step()\n'.repeat(lines)
 
   it('names long files and long functions', () => {
-    expect(sizeComplaints(file('src/a.ts', 'x\n'.repeat(450)))).toEqual([])
     expect(sizeComplaints(file('src/a.ts', 'x\n'.repeat(451)))).toEqual([
       'src/a.ts: 451 lines, more than 450',
     ])
@@ -96,97 +161,69 @@ describe('sizeComplaints', () => {
   })
 })
 
-describe('moduleStateComplaints', () => {
-  const complaints = (text: string): string[] => moduleStateComplaints(file('src/a.ts', text))
+it('wants kebab-case for TypeScript and snake_case for C', () => {
+  const wrong = ['src/fakeClock.ts', 'src/Fake.ts', 'native/netlinkSocket.c']
+  expect(wrong.flatMap(nameComplaints)).toHaveLength(3)
+})
 
-  it.each([
-    'let a = 1',
-    'export let a',
-    'var a',
-    'const a = new Map()',
-    'const a = Buffer.alloc(4)',
-    'const a: Map<A, B> = new Map(b)',
-    'const a = {}',
-    'export const a = [\n  1,\n]',
-    'const a: number[] = []',
-    'const a: Record<string, A> = {}',
-    'const a: { b: number } = { b: 1 }',
-    'const a = new Set()',
-  ])('refuses %s', text => {
-    expect(complaints(text)).toHaveLength(1)
+const spans = (source: string): string[] =>
+  factsOf(source).functions.map(({ name, line, lines }) => `${name}@${line}+${lines}`)
+
+describe('functions', () => {
+  it('are measured from their first line to the closing brace, with methods and arrow functions', () => {
+    expect(spans('function f(\n  a: number,\n): void {\n}\n')).toEqual(['f@1+4'])
+    expect(spans('class A {\n  async #m(): Promise<void> {\n  }\n  get size() {\n  }\n}')).toEqual([
+      '#m@2+2',
+      'size@4+2',
+    ])
+    expect(spans('const g = (a: T): U => {\n}\nrun(x => {\n})')).toEqual(['g@1+2', 'arrow function@3+2'])
   })
 
-  it.each([
-    'const a = 1',
-    'const a: ReadonlyMap<A, B> = new Map(b)',
-    'function f() {\n  let a = 1\n  const b = new Map()\n}',
-    'const f = () => new Map()',
-    'const a = {\n  b: [1],\n} as const',
-    'const a = { b: 1 } as const',
-    'const a: readonly number[] = []',
-    'const a: Readonly<Record<string, A>> = {\n  b: 1,\n}',
-    'const a: Named = { b: 1 }',
-    'const { a } = b',
-  ])('accepts %s', text => {
-    expect(complaints(text)).toEqual([])
+  it('have generics and return types that are objects', () => {
+    expect(spans('function f<T>(a: T): { b: T } | undefined {\n}')).toEqual(['f@1+2'])
+    expect(spans('export function* walk<V>(a: V): Steps<V> {\n}')).toEqual(['walk@1+2'])
+  })
+
+  it('are no other braces, nor those of strings, comments and regular expressions', () => {
+    expect(spans('if (a) {\n}\nswitch (b) {\n  case c(d): {\n  }\n}\ntry {\n} catch (e) {\n}')).toEqual([])
+    expect(spans("const a = 'function f() {'\n// () => {\nconst b = /{/\ninterface C {\n}")).toEqual([])
+  })
+
+  it('of C end at a brace in the first column', () => {
+    const source =
+      'static int helper(int a);\nstatic int\nopen_it(int a)\n{\n  if (a) {\n  }\n}\nstruct s {\n  int b;\n};\n'
+    expect(functionsOfC(source)).toEqual([{ name: 'open_it', line: 3, lines: 5 }])
+    expect(functionsOfC('int f(int a,\n      int b)\n{\n}\nint g(void) {\n}\n')).toEqual([
+      { name: 'f', line: 1, lines: 4 },
+      { name: 'g', line: 5, lines: 2 },
+    ])
   })
 })
 
-describe('the rules on words and names', () => {
-  it('lets only main.ts exit', () => {
-    expect(exitComplaints(file('src/main.ts', 'process.exit(1)'))).toEqual([])
-    expect(exitComplaints(file('src/cli/run.ts', 'process.exitCode = 1'))).toHaveLength(1)
-    expect(exitComplaints(file('src/cli/run.ts', '// process.exit(1)'))).toEqual([])
-    expect(
-      exitComplaints(file('src/cli/run.ts', 'const pid = process.pid\nconst { env } = process')),
-    ).toEqual([])
+describe('imports', () => {
+  it('are imports, type imports, re-exports, bare and dynamic imports, over several lines', () => {
+    const source = [
+      "import a from './a.ts'",
+      "import type { B } from './b.ts'",
+      "import {\n  c,\n  type D,\n} from '../c.ts'",
+      "export * from './e.ts'",
+      "import 'node:f'",
+      "const g = await import('./g.ts')",
+      "type H = import('./h.ts').H",
+      "// import i from './i.ts'",
+      'const j = "from \'./j.ts\'"',
+      "Buffer.from('k')",
+    ].join('\n')
+    const modules = ['./a.ts', './b.ts', '../c.ts', './e.ts', 'node:f', './g.ts', './h.ts']
+    expect(factsOf(source).imports).toEqual(modules)
   })
+})
 
-  it.each([
-    "import { exit } from 'node:process'",
-    "import process from 'process'",
-    'const { env, exit } = process',
-    'const { exit: end } = globalThis.process',
-    'const here = process\nhere.exit(1)',
-    "process['exit'](1)",
-    'process?.exit(1)',
-  ])('sees the end of a process in %s', text => {
-    expect(exitComplaints(file('src/cli/run.ts', text))).toHaveLength(1)
-  })
-
-  it('sees modules that no import names', () => {
-    const loading = (text: string, path = 'src/inspect/check/dump.ts') => loadingComplaints(file(path, text))
-    expect(loading("process.getBuiltinModule('fs')")).toHaveLength(1)
-    expect(loading("import { createRequire } from 'node:module'")).toHaveLength(1)
-    expect(loading('await import(name)')).toHaveLength(1)
-    expect(loading("await import('yaml')")).toEqual([])
-    expect(loading('createRequire(import.meta.url)(path)', 'src/netlink/native.ts')).toEqual([])
-  })
-
-  it('tells casts from constants and renamings', () => {
-    expect(castComplaints(file('src/a.ts', 'const b = c as D'))).toEqual([
-      'src/a.ts:1: a cast: const b = c as D',
+describe('state', () => {
+  it('is of the module itself, and not inside of a function or a block', () => {
+    expect(factsOf('let a = 1\nfunction f() {\n  let b = 2\n}\n{\n  let c\n}\nexport let d').state).toEqual([
+      'let a',
+      'let d',
     ])
-    expect(castComplaints(file('src/a.ts', 'const b = c as\n  D'))).toHaveLength(1)
-    expect(castComplaints(file('src/a.ts', 'const b = [1] as const'))).toEqual([])
-    expect(castComplaints(file('src/a.ts', "export {\n  a as b,\n} from './b.ts'"))).toEqual([])
-    expect(
-      castComplaints(file('src/a.ts', "import { b as c } from './b.ts'\nimport * as d from 'd'")),
-    ).toEqual([])
-    expect(castComplaints(file('src/netlink/schema.ts', 'const b = c as D'))).toEqual([])
-  })
-
-  it('finds words for what is left for later', () => {
-    expect(unfinishedComplaints(file('src/a.ts', '// TODO: the rest'))).toHaveLength(1)
-    expect(unfinishedComplaints(file('src/a.ts', '// all done'))).toEqual([])
-  })
-
-  it('wants kebab-case for TypeScript and snake_case for C', () => {
-    expect(
-      ['src/a/fake-clock.ts', 'test/a.test.ts', 'native/netlink_socket.c'].flatMap(nameComplaints),
-    ).toEqual([])
-    expect(
-      ['src/fakeClock.ts', 'src/Fake.ts', 'native/netlinkSocket.c'].flatMap(nameComplaints),
-    ).toHaveLength(3)
   })
 })

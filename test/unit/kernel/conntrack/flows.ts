@@ -17,8 +17,20 @@ import {
 } from '../../../../src/kernel/conntrack/flow.ts'
 import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
 import { octets, u16be } from '../../../../src/netlink/codecs.ts'
-import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
-import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'
+import {
+  NLM_F_ACK,
+  NLM_F_CREATE,
+  NLM_F_EXCL,
+  NLM_F_REQUEST,
+  NLMSG_ERROR,
+} from '../../../../src/netlink/constants.ts'
+import {
+  closeMessage,
+  openMessage,
+  readError,
+  readMessages,
+  writeNfGenMsg,
+} from '../../../../src/netlink/message.ts'
 import {
   attributeSet,
   nested,
@@ -182,9 +194,7 @@ export function inject(transport: Transport, entries: Iterable<Entry>): number {
 
 /** Acknowledgements of success in a datagram. */
 function accepted(bytes: Uint8Array): number {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  let count = 0
-  for (let at = 0; at + 20 <= bytes.length; at += (view.getUint32(at, true) + 3) & ~3)
-    if (view.getUint16(at + 4, true) === 2 && view.getInt32(at + 16, true) === 0) count++
-  return count
+  const view = viewOf(bytes)
+  return readMessages(view).filter(each => each.type === NLMSG_ERROR && readError(view, each).errno === 0)
+    .length
 }

@@ -1,23 +1,20 @@
 import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../../src/base/ip.ts'
 import { decodeRecord, isPlain, plainKey } from '../../../../src/kernel/conntrack/record.ts'
-import { ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
-import { readMessages } from '../../../../src/netlink/message.ts'
+import { ByteWriter } from '../../../../src/netlink/attribute.ts'
+import { firstMessage } from '../../../support/scripted-transport.ts'
 import { appendNew, type Entry, entry } from './flows.ts'
 
 /** An entry as the kernel writes its tuples. */
 function messageOf(each: Entry) {
   const out = new ByteWriter(256)
   appendNew(out, each, 1)
-  const view = viewOf(out.written().slice())
-  const [message] = readMessages(view)
-  if (message === undefined) throw new Error('no message')
-  return { view, message }
+  return firstMessage(out.written().slice())
 }
 
 describe('the plain reading of an entry', () => {
   it.each(['TCP', 'UDP'] as const)('agrees with the tables for %s over IPv4', protocol => {
-    const { view, message } = messageOf(
+    const [view, message] = messageOf(
       entry('203.0.113.250:65535', '240.0.0.1:80', '10.1.2.3:8080', { protocol }),
     )
     expect(isPlain(view, message)).toBe(true)
@@ -30,13 +27,13 @@ describe('the plain reading of an entry', () => {
   })
 
   it('leaves IPv6 to the tables', () => {
-    const { view, message } = messageOf(entry('[fd00::9]:4000', '[fd00::1]:53', '[fd00::2]:5353'))
+    const [view, message] = messageOf(entry('[fd00::9]:4000', '[fd00::1]:53', '[fd00::2]:5353'))
     expect(isPlain(view, message)).toBe(false)
     expect(formatIp(decodeRecord(view, message)?.answerer ?? '')).toBe('fd00::2')
   })
 
   it('leaves everything to the tables whose headers differ in any octet, or that is cut short', () => {
-    const { view, message } = messageOf(entry('203.0.113.250:4000', '192.0.2.1:80', '10.1.2.3:8080'))
+    const [view, message] = messageOf(entry('203.0.113.250:4000', '192.0.2.1:80', '10.1.2.3:8080'))
     const headers = [4, 8, 12, 20, 28, 32, 40, 48, 56, 60, 64, 72, 80, 84, 92, 100]
     for (const offset of headers.flatMap(at => [at, at + 1, at + 2, at + 3])) {
       const at = message.start + offset

@@ -1,13 +1,22 @@
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { IpsetClient } from '../../../../src/kernel/ipset/client.ts'
+import { IpsetClient, listIpsetNames, listRequest } from '../../../../src/kernel/ipset/client.ts'
 import type { Ipset, IpsetOperation } from '../../../../src/kernel/ipset/state.ts'
+import { Connection } from '../../../../src/netlink/connection.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { add, manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { FakeIpsetKernel, type FakeIpsetOptions } from '../../../support/fake-ipset/kernel.ts'
 import { TYPES } from '../../../support/fake-ipset/sets.ts'
-import type { SocketFaults, SocketOptions } from '../../../support/fake-kernel/socket.ts'
+import { FaultyTransport, type TransportFaults } from '../../../support/faulty-transport.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
+import {
+  attribute,
+  datagram,
+  errorMessage,
+  message,
+  ScriptedTransport,
+  sequenceOf,
+} from '../../../support/scripted-transport.ts'
 
 const A = setOf('KUBE-CLUSTER-IP', 'hash:ip,port')
 
@@ -15,9 +24,10 @@ function create(set: Ipset): IpsetOperation {
   return { verb: 'create', set }
 }
 
-function start(options: FakeIpsetOptions = {}, socket: SocketOptions = {}) {
+function start(options: FakeIpsetOptions = {}, faults: TransportFaults = {}) {
   const kernel = new FakeIpsetKernel(options)
-  const client = new IpsetClient({ transport: kernel.open(socket), clock: systemClock })
+  const transport = new FaultyTransport(kernel.open(), faults)
+  const client = new IpsetClient({ transport, clock: systemClock })
   return { kernel, client }
 }
 
@@ -82,21 +92,17 @@ it('does not destroy twice where the kernel minds', async () => {
   })
 })
 
-function lossy(faults: SocketFaults) {
-  return start({}, { faults })
-}
-
 it('does not believe a datagram without an answer to its last message', async () => {
-  const faults: SocketFaults = {}
-  const { client } = lossy(faults)
+  const faults: TransportFaults = {}
+  const { client } = start({}, faults)
   await client.commit([create(A)])
   faults.onReceive = () => undefined
   expect((await client.commit([add({ set: A, entries: manyEntries(1) })])).unknown).toBeDefined()
 })
 
 it('does not know what came of it when the kernel cannot be asked in between', async () => {
-  const faults: SocketFaults = {}
-  const { kernel, client } = lossy(faults)
+  const faults: TransportFaults = {}
+  const { kernel, client } = start({}, faults)
   let sends = 0
   faults.onSend = datagram => {
     // The revisions of a type, a set with its entry, and the revisions of another type.
@@ -166,3 +172,29 @@ it('keeps working on several commits at once', async () => {
 function commitOne(client: IpsetClient, set: Ipset): Promise<unknown> {
   return client.commit([create(set), add({ set, entries: manyEntries(3000) })])
 }
+
+describe('the names of all sets', () => {
+  const names = (answer: (sequence: number) => Uint8Array) => {
+    const transport = new ScriptedTransport(sent => [answer(sequenceOf(sent))])
+    return listIpsetNames(new Connection({ transport, clock: systemClock }))
+  }
+
+  it('are asked for alone', () => {
+    const payload = `\0\0\0\0${attribute(1, '\x06')}${attribute(6, '\0\0\0\x02')}`
+    const sent = message({ type: 0x607, flags: 0x301, sequence: 7, payload })
+    expect(Buffer.from(listRequest(7))).toEqual(Buffer.from(datagram(sent)))
+  })
+
+  it('are none where the kernel has no ipsets, and no other error is hidden', async () => {
+    const refused = (errno: number) => names(sequence => datagram(errorMessage(sequence, errno)))
+    expect(await refused(22)).toEqual([])
+    await expect(refused(1)).rejects.toThrow('EPERM')
+  })
+
+  it('are those that the kernel tells', async () => {
+    const { kernel, client } = start()
+    await client.commit([create(A), create({ ...A, name: 'mine' })])
+    const connection = new Connection({ transport: kernel.open(), clock: systemClock })
+    expect(await listIpsetNames(connection)).toEqual([A.name, 'mine'])
+  })
+})

@@ -4,8 +4,8 @@ import { formatIp } from '../../../../src/base/ip.ts'
 import { createAddressReader } from '../../../../src/kernel/link/links.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
-import type { SocketFaults } from '../../../support/fake-kernel/socket.ts'
 import { FakeLinks } from '../../../support/fake-link/kernel.ts'
+import { FaultyTransport } from '../../../support/faulty-transport.ts'
 import {
   attribute,
   datagram,
@@ -109,13 +109,13 @@ describe('an excepted device', () => {
 
   function start(onSend: (sent: Uint8Array, kernel: FakeLinks) => void = () => undefined) {
     const kernel = new FakeLinks()
-    const faults: SocketFaults = {
-      onSend(sent) {
-        onSend(sent, kernel)
-        return sent
-      },
-    }
-    const openTransport = () => kernel.open({ faults })
+    const openTransport = () =>
+      new FaultyTransport(kernel.open(), {
+        onSend(sent) {
+          onSend(sent, kernel)
+          return sent
+        },
+      })
     kernel.add('eth0', undefined)
     kernel.addAddress('eth0', { family: 2, ip: NODE, prefixLength: 24, flags: 0 })
     return { kernel, reader: createAddressReader({ openTransport, clock: systemClock, except: NAME }) }

@@ -2,9 +2,10 @@ import { describe, expect, it } from 'vitest'
 import { formatIp, type Ip } from '../../../../src/base/ip.ts'
 import { DummyClient } from '../../../../src/kernel/link/dummy.ts'
 import { OutcomeUnknownError } from '../../../../src/netlink/errors.ts'
+import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
-import { type SocketFaults, systemError } from '../../../support/fake-kernel/socket.ts'
 import { FakeLinks } from '../../../support/fake-link/kernel.ts'
+import { FaultyTransport, type TransportFaults } from '../../../support/faulty-transport.ts'
 import {
   attribute,
   datagram,
@@ -25,31 +26,27 @@ function manyIps(count: number): readonly Ip[] {
   return Array.from({ length: count }, (_, i) => String.fromCharCode(10, 97, i >> 8, i & 255))
 }
 
-function start(faults: SocketFaults = {}) {
+function start(faults: TransportFaults = {}) {
   const kernel = new FakeLinks()
   const clock = new FakeClock()
-  const client = new DummyClient({ transport: kernel.open({ faults }), clock })
+  const client = new DummyClient({ transport: new FaultyTransport(kernel.open(), faults), clock })
   return { kernel, clock, client }
 }
 
 describe('what is sent', () => {
   const GETLINK = 18
-  const answering = (existing: boolean) =>
-    new ScriptedTransport(sent => {
-      const sequence = sequenceOf(sent)
-      if (typeOf(sent) !== GETLINK || !existing) {
-        return [datagram(errorMessage(sequence, typeOf(sent) === GETLINK ? 19 : 0))]
-      }
-      const info = nest(18, attribute(1, 'dummy\0'))
-      return [datagram(message({ type: 16, sequence, payload: u32(0) + u32(7) + u32(0) + u32(0) + info }))]
-    })
-  const lastSent = (transport: ScriptedTransport) => Buffer.from(transport.sent.at(-1) ?? [])
+  const transport = new ScriptedTransport(sent => {
+    const sequence = sequenceOf(sent)
+    if (typeOf(sent) !== GETLINK) return [datagram(errorMessage(sequence, 0))]
+    const info = nest(18, attribute(1, 'dummy\0'))
+    return [datagram(message({ type: 16, sequence, payload: u32(0) + u32(7) + u32(0) + u32(0) + info }))]
+  })
+  const lastSent = () => Buffer.from(transport.sent.at(-1) ?? [])
 
   it('adds and removes addresses, of which the last asks for an acknowledgement', async () => {
-    const transport = answering(true)
     const client = new DummyClient({ transport, clock: new FakeClock() })
     await client.commit(NAME, { add: [V4, V6], remove: [V4, V6] })
-    const first = sequenceOf(lastSent(transport))
+    const first = sequenceOf(lastSent())
     const changes = [
       { type: 20, flags: 0x601, payload: `\x02\x20\0\0${u32(7)}${attribute(1, V4)}${attribute(2, V4)}` },
       { type: 20, flags: 0x601, payload: `\x0a\x80\x02\0${u32(7)}${attribute(2, V6)}` },
@@ -57,13 +54,13 @@ describe('what is sent', () => {
       { type: 21, flags: 0x005, payload: `\x0a\x80\0\0${u32(7)}${attribute(2, V6)}` },
     ]
     const messages = changes.map((change, i) => message({ ...change, sequence: first + i }))
-    expect(lastSent(transport)).toEqual(Buffer.from(datagram(...messages)))
+    expect(lastSent()).toEqual(Buffer.from(datagram(...messages)))
   })
 })
 
 describe('what goes wrong with a dummy device', () => {
   it('is no device that somebody else makes at the same time', () => {
-    const made = (kind: string): SocketFaults => ({
+    const made = (kind: string): TransportFaults => ({
       onSend(sent) {
         if (typeOf(sent) === 16 && kernel?.byName(NAME) === undefined) kernel?.add(NAME, kind)
         return sent
@@ -108,7 +105,7 @@ describe('what goes wrong with a dummy device', () => {
     let sends = 0
     const { kernel, client } = start({
       onSend(sent) {
-        if (typeOf(sent) === 20 && ++sends === 2) throw systemError('sendmsg', 'EPERM')
+        if (typeOf(sent) === 20 && ++sends === 2) throw new SystemError('sendmsg', 1, 'EPERM')
         return sent
       },
     })

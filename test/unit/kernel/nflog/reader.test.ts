@@ -2,12 +2,17 @@ import { expect, it } from 'vitest'
 import { parseIp } from '../../../../src/base/ip.ts'
 import { u16be, zeros } from '../../../../src/base/octets.ts'
 import { decodeLogged, readLog } from '../../../../src/kernel/nflog/reader.ts'
-import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { octets, string, u32be } from '../../../../src/netlink/codecs.ts'
-import { encodeMessage, readMessages, writeNfGenMsg } from '../../../../src/netlink/message.ts'
+import { encodeMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'
 import { attributeSet, writeAttributes } from '../../../../src/netlink/schema.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
-import { ScriptedTransport } from '../../../support/scripted-transport.ts'
+import {
+  datagram,
+  errorMessage,
+  firstMessage,
+  ScriptedTransport,
+  sequenceOf,
+} from '../../../support/scripted-transport.ts'
 
 const PACKET = attributeSet({
   payload: [9, octets],
@@ -24,11 +29,7 @@ function bytesOf(type: number, payload: string, sequence = 4): Uint8Array {
 }
 
 function decoded(type: number, payload: string) {
-  const bytes = bytesOf(type, payload)
-  const view = viewOf(bytes)
-  const [message] = readMessages(view)
-  if (message === undefined) throw new Error('no message')
-  return decodeLogged(view, message)
+  return decodeLogged(...firstMessage(bytesOf(type, payload)))
 }
 
 it('reads addresses, ports, prefix and sequence number of a logged packet', () => {
@@ -51,7 +52,7 @@ it('numbers packets that are not IP, too, and skips other messages', () => {
 })
 
 it('counts as lost only what the kernel did not deliver, and takes what waits at the end', () => {
-  const transport = new ScriptedTransport(datagram => [acknowledgment(datagram)])
+  const transport = new ScriptedTransport(sent => [datagram(errorMessage(sequenceOf(sent), 0))])
   let [taken, lost] = [0, 0]
   const stop = readLog({
     transport,
@@ -70,14 +71,3 @@ it('counts as lost only what the kernel did not deliver, and takes what waits at
   stop()
   expect([taken, lost, transport.watched]).toEqual([6, 2, false])
 })
-
-/** NLMSG_ERROR with the number 0. */
-function acknowledgment(datagram: Uint8Array): Uint8Array {
-  const header = Buffer.from(datagram.slice(0, 16))
-  const answer = Buffer.alloc(36)
-  answer.writeUInt32LE(36, 0)
-  answer.writeUInt16LE(2, 4)
-  answer.writeUInt32LE(header.readUInt32LE(8), 8)
-  header.copy(answer, 20)
-  return answer
-}

@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
+import { generationReader } from '../../../../src/kernel/nft/dump.ts'
 import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
+import { Connection } from '../../../../src/netlink/connection.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { columns } from '../../../support/owned.ts'
@@ -20,6 +22,10 @@ import { declare } from '../../../support/whole-ruleset.ts'
 const GETGEN = 0x0a10
 const BATCH_BEGIN = 0x10
 const TABLES = [{ family: 'ip', name: 't' }] as const
+
+const idOf = (generation: number) => attribute(1, be32(generation))
+const generationAnswer = (sequence: number, attributes: string) =>
+  datagram(message({ type: 0x0a0f, sequence, payload: `\0\0\0\0${attributes}` }))
 
 type Answer = Uint8Array | SystemError
 
@@ -43,8 +49,7 @@ function start() {
     const sequence = sequenceOf(sent)
     if (typeOf(sent) === BATCH_BEGIN) return kernel.batch(sequence)
     if (typeOf(sent) !== GETGEN) return [datagram(doneMessage(sequence))]
-    const payload = `\0\0\0\0${attribute(1, be32(kernel.generation))}`
-    return [datagram(message({ type: 0x0a0f, sequence, payload }))]
+    return [generationAnswer(sequence, idOf(kernel.generation))]
   })
   const send = transport.send.bind(transport)
   transport.send = bytes => {
@@ -85,16 +90,6 @@ describe('a commit', () => {
     expect(transport.closed).toBe(true)
   })
 
-  it('is unknown when the generation stayed, even if acknowledged', async () => {
-    const { client, kernel } = start()
-    kernel.batch = first => [datagram(errorMessage(first + 1, 0))]
-    expect(await client.commit([ADD_CHAIN])).toMatchObject({
-      outcome: 'unknown',
-      generation: 10,
-      failures: [],
-    })
-  })
-
   it('is not refused because the question for the generation behind it failed', async () => {
     const ENOMEM = 12
     const { client, kernel, transport } = start()
@@ -133,47 +128,12 @@ describe('a commit', () => {
     expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'unknown', generation: 10 })
   })
 
-  it('is refused with an error for each message that failed', async () => {
-    const { client, kernel } = start()
-    const elements = addElements(3)
-    kernel.batch = first => [
-      datagram(errorMessage(first + 1, 31), errorMessage(first + 2, 17, attribute(2, '\x4c\0\0\0'))),
-    ]
-    const { outcome, failures } = await client.commit([ADD_CHAIN, elements])
-    expect(outcome).toBe('refused')
-    expect(failures.map(({ error }) => error.message)).toEqual([
-      'add chain ip kube-proxy c: EMLINK (Too many links)',
-      'add element ip kube-proxy frontends (ns1/web-1): EEXIST (File exists)',
-    ])
-    expect(failures.map(({ operation }) => operation)).toEqual([ADD_CHAIN, elements])
-    expect(failures[1]?.elements.map(({ group }) => group)).toEqual(['ns1/web-1'])
-  })
-
-  it('names all elements of a message when the kernel did not say which', async () => {
-    const { client, kernel } = start()
-    kernel.batch = first => [datagram(errorMessage(first + 1, 23))]
-    const { failures } = await client.commit([addElements(5)])
-    expect(failures[0]?.elements).toHaveLength(5)
-    expect(failures[0]?.error.message).toContain('(one of 5 elements of 5 groups): ENFILE')
-  })
-
   it('blames an error about the whole batch on no element', async () => {
     const { client, kernel } = start()
     kernel.batch = first => [datagram(errorMessage(first, 1))]
     const { outcome, failures } = await client.commit([addElements(1), ADD_CHAIN])
     expect(outcome).toBe('refused')
     expect(failures).toMatchObject([{ elements: [], error: { code: 'EPERM', operation: 'commit' } }])
-  })
-
-  it('is stale, without failures, when the kernel moved on from the generation asked for', async () => {
-    const { client, kernel, transport } = start()
-    kernel.batch = first => [datagram(errorMessage(first, 85))]
-    expect(await client.commit([ADD_CHAIN], { generation: 9 })).toMatchObject({
-      outcome: 'stale',
-      failures: [],
-    })
-    const batch = transport.sent.find(sent => typeOf(sent) === BATCH_BEGIN)
-    expect(batch?.subarray(20, 28)).toEqual(datagram(attribute(1, be32(9))))
   })
 
   it('names a generation three times, and then none', async () => {
@@ -251,35 +211,20 @@ describe('a commit', () => {
     expect(asSent.length).toBeGreaterThan(0)
     expect(inFlight).toEqual(asSent)
   })
-})
 
-describe('a send that fails', () => {
-  const failing = (times: number, code: string) => {
+  it('is refused after four sends that failed, since nothing was sent', async () => {
     const { client, kernel, clock } = start()
     let sends = 0
-    const commit = kernel.batch
-    kernel.batch = first => {
-      if (sends++ < times) throw new SystemError('sendmsg', 1, code)
-      return commit(first)
+    kernel.batch = () => {
+      sends++
+      throw new SystemError('sendmsg', 1, 'ENOBUFS')
     }
-    return { client, clock, sends: () => sends }
-  }
-
-  it.each(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])('with %s is tried again', async code => {
-    const { client, clock } = failing(2, code)
-    const result = client.commit([ADD_CHAIN])
-    await clock.advance(100)
-    expect(await result).toMatchObject({ outcome: 'committed', generation: 11, foreign: false })
-  })
-
-  it('again and again is a refusal, since nothing was sent', async () => {
-    const { client, clock, sends } = failing(99, 'ENOBUFS')
     const result = client.commit([ADD_CHAIN])
     await clock.advance(1000)
     const { outcome, failures } = await result
     expect(outcome).toBe('refused')
     expect(failures[0]?.error.message).toMatch(/ENOBUFS .*nothing was sent/)
-    expect(sends()).toBe(4)
+    expect(sends).toBe(4)
   })
 })
 
@@ -297,8 +242,7 @@ describe('a listing', () => {
     const transport = new ScriptedTransport(sent => {
       const sequence = sequenceOf(sent)
       if (typeOf(sent) === GETGEN) {
-        const payload = `\0\0\0\0${attribute(1, be32(kernel.generation))}`
-        return [datagram(message({ type: 0x0a0f, sequence, payload }))]
+        return [generationAnswer(sequence, idOf(kernel.generation))]
       }
       const extra = disturb(kernel, ++dumps)
       if (extra === 'ENOENT') return [datagram(errorMessage(sequence, 2))]
@@ -362,5 +306,49 @@ describe('a listing', () => {
   it('lets a generation that is read in between count as seen', async () => {
     const { client } = listing(() => '')
     expect((await client.list(TABLES)).generation).toBe(client.generation())
+  })
+})
+
+describe('a reader of the generation', () => {
+  const PROCESS_NAME = attribute(2, 'nft\0')
+  const reading = (answer: (sequence: number) => Uint8Array) => {
+    const transport = new ScriptedTransport(sent => [answer(sequenceOf(sent))])
+    return { transport, read: generationReader(new Connection({ transport, clock: new FakeClock() })) }
+  }
+
+  it('reads each generation, also one beyond 31 bits', () => {
+    let generation = 7
+    const { read } = reading(sequence => generationAnswer(sequence, PROCESS_NAME + idOf(generation)))
+    expect(read()).toBe(7)
+    generation = 0xfffffffe
+    expect(read()).toBe(0xfffffffe)
+  })
+
+  it('sends the same datagram each time, under another sequence number', () => {
+    const { read, transport } = reading(sequence => generationAnswer(sequence, idOf(7)))
+    read()
+    read()
+    const [first = new Uint8Array(), second = new Uint8Array()] = transport.sent
+    expect(sequenceOf(first)).not.toBe(sequenceOf(second))
+    expect([...first.slice(0, 8), ...first.slice(12)]).toEqual([...second.slice(0, 8), ...second.slice(12)])
+  })
+
+  it.each<[string, (sequence: number) => Uint8Array, string]>([
+    [
+      'without the generation',
+      sequence => generationAnswer(sequence, PROCESS_NAME),
+      'a message without its id',
+    ],
+    ['without attributes', sequence => generationAnswer(sequence, ''), 'a message without its id'],
+    [
+      'that is empty',
+      sequence => datagram(errorMessage(sequence, 0)),
+      'read nf_tables generation: EPROTO (Protocol error): an empty answer',
+    ],
+  ])('rejects an answer %s, whatever it read before', (_, broken, words) => {
+    const answers = [(sequence: number) => generationAnswer(sequence, idOf(8)), broken]
+    const { read } = reading(sequence => answers.shift()?.(sequence) ?? new Uint8Array())
+    expect(read()).toBe(8)
+    expect(read).toThrow(words)
   })
 })

@@ -7,22 +7,24 @@ import {
   decodeRule,
   familyOf,
 } from '../../../../src/kernel/nft/decode.ts'
-import { viewOf } from '../../../../src/netlink/attribute.ts'
-import { type Message, readMessages } from '../../../../src/netlink/message.ts'
-import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'
+import type { ByteView } from '../../../../src/netlink/attribute.ts'
+import type { Message } from '../../../../src/netlink/message.ts'
+import {
+  attribute,
+  be32,
+  datagram,
+  firstMessage,
+  message,
+  nest,
+} from '../../../support/scripted-transport.ts'
 
 /** Dumps as the kernel sends them: with everything it adds. */
 
 const TABLE = attribute(1, 't\0')
 
-function decode<T>(
-  run: (view: ReturnType<typeof viewOf>, message: Message) => T,
-  ...attributes: readonly string[]
-): T {
-  const view = viewOf(datagram(message({ type: 0x0a00, payload: `\x02\0\0\0${attributes.join('')}` })))
-  const [first] = readMessages(view)
-  if (first === undefined) throw new Error('no message')
-  return run(view, first)
+function decode<T>(run: (view: ByteView, message: Message) => T, ...attributes: readonly string[]): T {
+  const payload = `\x02\0\0\0${attributes.join('')}`
+  return run(...firstMessage(datagram(message({ type: 0x0a00, payload }))))
 }
 
 function u32s(...values: readonly (readonly [type: number, value: number])[]): string {
@@ -134,7 +136,6 @@ it.each([
   ['\x02', 'ip'],
   ['\x07', undefined],
 ])('takes no other families for ours: %j is %s', (family, expected) => {
-  const view = viewOf(datagram(message({ type: 0x0a00, payload: `${family}\0\0\0` })))
-  const [first] = readMessages(view)
-  expect(first && familyOf(view, first)).toBe(expected)
+  const bytes = datagram(message({ type: 0x0a00, payload: `${family}\0\0\0` }))
+  expect(familyOf(...firstMessage(bytes))).toBe(expected)
 })

@@ -1,17 +1,25 @@
+import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { u32host } from '../../../../src/base/octets.ts'
-import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
-import type {
-  EncodedTransaction,
-  Operation,
-  OwnedElement,
-  Transaction,
+import { ELEMENT_BYTES_MAX, encodeBatch, writeElement } from '../../../../src/kernel/nft/encode.ts'
+import { SET_ELEMENT } from '../../../../src/kernel/nft/schema.ts'
+import type { Element } from '../../../../src/kernel/nft/state.ts'
+import {
+  type EncodedTransaction,
+  errorWordsOf,
+  type Operation,
+  type OwnedElement,
+  type Transaction,
 } from '../../../../src/kernel/nft/transaction.ts'
+import { commentOf, commentUserdata, encodeUserdata } from '../../../../src/kernel/nft/userdata.ts'
 import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
+import { writeAttributes } from '../../../../src/netlink/schema.ts'
+import * as arbitrary from '../../../support/nft-arbitraries.ts'
 import { columns } from '../../../support/owned.ts'
-import { attribute, be32, datagram, message } from '../../../support/scripted-transport.ts'
+import { runs } from '../../../support/runs.ts'
+import { attribute, be32, datagram, message, nest, written } from '../../../support/scripted-transport.ts'
 import { declare } from '../../../support/whole-ruleset.ts'
 
 const IP4 = '\x02\0\0\0'
@@ -22,36 +30,13 @@ function encode(transaction: Transaction, generation?: number): EncodedTransacti
   return finish(encodeBatch(transaction, { firstSequence: 1, generation }))
 }
 
-/** The messages between batch begin and batch end, as [type, flags, payload without nfgenmsg]. */
-function bodies(batch: EncodedTransaction): readonly (readonly [number, number, string])[] {
-  const view = viewOf(batch.bytes)
-  return readMessages(view)
-    .slice(1, -1)
-    .map(({ type, flags, start, end }) => {
-      expect(type >> 8).toBe(10)
-      expect(view.bytes.toString('latin1', start, start + 4)).toBe(IP4)
-      return [type & 255, flags, view.bytes.toString('latin1', start + 4, end)]
-    })
-}
-
-function owned(set: string, ...keys: readonly number[]): OwnedElement[] {
-  return keys.map(key => ({
+function adding(set: string, ...keys: readonly number[]): Extract<Operation, { verb: 'add-elements' }> {
+  const owned = keys.map(key => ({
     element: { set, key: u32host(key), data: u32host(key), comment: '' },
     group: `group ${key}`,
   }))
-}
-
-function elements(
-  verb: 'add-elements' | 'delete-elements',
-  set: string,
-  ...keys: readonly number[]
-): Operation {
-  return {
-    ...target,
-    verb,
-    set: declare(set, { flags: 8, dataType: 7, dataLength: 4 }),
-    ...columns(owned(set, ...keys)),
-  }
+  const declared = declare(set, { flags: 8, dataType: 7, dataLength: 4 })
+  return { ...target, verb: 'add-elements', set: declared, ...columns(owned) }
 }
 
 describe('a batch', () => {
@@ -78,74 +63,30 @@ describe('a batch', () => {
     const begin = message({ type: 0x10, flags: 1, sequence: 1, payload })
     expect(bytes.subarray(0, begin.length)).toEqual(datagram(begin))
   })
-
-  it('of nothing is begin and end', () => {
-    expect(readMessages(viewOf(encode([]).bytes)).map(({ type, flags }) => [type, flags])).toEqual([
-      [0x10, 1],
-      [0x11, 1],
-    ])
-  })
-})
-
-describe('an operation', () => {
-  const of = (operation: Operation) => bodies(encode([operation]))[0]
-  const table = attribute(1, 't\0')
-
-  it.each([
-    ['flush-chain', 8, attribute(2, 'c\0')],
-    ['delete-chain', 5, attribute(3, 'c\0')],
-  ] as const)('%s names the chain', (verb, type, name) => {
-    expect(of({ ...target, verb, chain: 'c' })).toEqual([type, 5, table + name])
-  })
 })
 
 describe('element operations', () => {
-  /** Each message as verb, set and keys, in order. */
-  function sketch(batch: EncodedTransaction): string[] {
-    return bodies(batch).map(([type], index) => {
-      const inMessage = batch.elementsAt(index + 2)
-      const keys = inMessage.map(({ element }) => element.key.charCodeAt(0))
-      return `${type === 12 ? 'add' : 'delete'} ${inMessage[0]?.element.set} ${keys.join(',')}`
-    })
-  }
-
-  it('have a message each, in their order', () => {
-    const batch = encode([elements('delete-elements', 'b', 4), elements('add-elements', 'b', 6, 7)])
-    expect(sketch(batch)).toEqual(['delete b 4', 'add b 6,7'])
-  })
-
-  it('do not pass an operation on another kind of object', () => {
-    const batch = encode([
-      elements('add-elements', 'a', 1),
-      { ...target, verb: 'flush-chain', chain: 'c' },
-      elements('add-elements', 'a', 2),
-    ])
+  it('do not pass an operation on another kind of object, and send nothing without elements', () => {
+    const flush: Operation = { ...target, verb: 'flush-chain', chain: 'c' }
+    const batch = encode([adding('a', 1), flush, adding('a', 2), adding('a')])
     expect(batch.messages).toBe(5)
-    expect(batch.operationAt(3)).toEqual({ ...target, verb: 'flush-chain', chain: 'c' })
+    expect(batch.operationAt(3)).toEqual(flush)
   })
 
-  it('without elements send nothing', () => {
-    expect(encode([elements('add-elements', 'a')]).messages).toBe(2)
-  })
+  const keys = Array.from({ length: 10_000 }, (_, key) => key)
 
   it('are spread over lists of 64,000 bytes at most, and nothing is lost between them', () => {
-    const keys = Array.from({ length: 10_000 }, (_, key) => key)
-    const batch = encode([
-      elements('add-elements', 'a', ...keys.slice(0, 4567)),
-      elements('add-elements', 'a', ...keys.slice(4567)),
-    ])
+    const batch = encode([adding('a', ...keys.slice(0, 4567)), adding('a', ...keys.slice(4567))])
     const all: string[] = []
-    for (let sequence = 2; sequence < batch.messages; sequence++) {
+    for (let sequence = 2; sequence < batch.messages; sequence++)
       all.push(...batch.elementsAt(sequence).map(({ group }) => group))
-    }
     expect(all).toEqual(keys.map(key => `group ${key}`))
-    for (const [, , payload] of bodies(batch)) expect(payload.length).toBeLessThan(64_100)
+    for (const { start, end } of readMessages(viewOf(batch.bytes))) expect(end - start).toBeLessThan(64_100)
     expect(batch.messages).toBeLessThan(2 + 7)
   })
 
   it('take pauses while there are many', () => {
-    const keys = Array.from({ length: 10_000 }, (_, key) => key)
-    const steps = encodeBatch([elements('add-elements', 'a', ...keys)], { firstSequence: 1 })
+    const steps = encodeBatch([adding('a', ...keys)], { firstSequence: 1 })
     let pauses = 0
     while (steps.next().done !== true) pauses++
     expect(pauses).toBeGreaterThanOrEqual(4)
@@ -153,7 +94,7 @@ describe('element operations', () => {
 })
 
 describe('a refused message', () => {
-  const first = elements('add-elements', 'a', 1, 2, 3, 4)
+  const first = adding('a', 1, 2, 3, 4)
   const batch = encode([{ ...target, verb: 'add-table', flags: 0, comment: undefined }, first])
   /** Where the elements of message 3 begin: header, nfgenmsg, table, set, list header. */
   const elementsStart = 16 + 4 + 8 + 8 + 4
@@ -173,4 +114,76 @@ describe('a refused message', () => {
       expect(batch.elementsAt(3, offset)).toHaveLength(4)
     },
   )
+
+  it('names whom the elements serve, as long as they are few', () => {
+    const owned = (group: string): OwnedElement => ({
+      element: { set: 's', key: group, data: undefined, comment: '' },
+      group,
+    })
+    const text = (...groups: readonly string[]) => errorWordsOf(first, groups.map(owned)).object
+    expect(text('ns1/a', 'ns1/a')).toMatch(/ \(ns1\/a\)$/)
+    expect(text('ns1/a', '', 'ns1/b')).toMatch(/ \(ns1\/a, ns1\/b\)$/)
+    expect(text('a', 'b', 'c', 'd', 'd')).toMatch(/ \(one of 5 elements of 4 groups\)$/)
+    expect(text('')).not.toContain('(')
+  })
+})
+
+describe('an element', () => {
+  const SET = declare('things', { timeoutMs: 10_000 })
+
+  it('that packets made has its expiration, and a timeout where that of the set is shorter', () => {
+    const plain: Element = { set: 'a', key: 'k', data: undefined, comment: '' }
+    const expiring = (expiresMs: number) => written(out => writeElement(out, SET, { ...plain, expiresMs }))
+    const key = nest(1, attribute(1, 'k'))
+    const time = (ms: number) => be32(0) + be32(ms)
+    expect(expiring(9000)).toEqual(datagram(nest(1, key, attribute(5, time(9000)))))
+    expect(expiring(20_000)).toEqual(
+      datagram(nest(1, key, attribute(4, time(20_000)), attribute(5, time(20_000)))),
+    )
+  })
+
+  it('is what the table writes, and never longer than announced', () => {
+    fc.assert(
+      fc.property(arbitrary.element, element => {
+        const { key, data, comment } = element
+        const value = typeof data === 'string' ? { value: data } : data && { verdict: data }
+        const userdata = commentUserdata(0, comment)
+        const wanted = written(out => {
+          out.openNest(1)
+          writeAttributes(out, SET_ELEMENT, { key: { value: key }, data: value, userdata })
+          out.close()
+        })
+        expect(written(out => writeElement(out, SET, { ...element, expiresMs: 0 }))).toEqual(wanted)
+        const { length } = written(out => writeElement(out, SET, element))
+        expect(length).toBeLessThanOrEqual(ELEMENT_BYTES_MAX)
+      }),
+      { numRuns: runs(1000) },
+    )
+  })
+})
+
+describe('a comment', () => {
+  it('is UTF-8 with its NUL', () => {
+    expect(commentUserdata(0, 'é')).toBe('\0\x03\xc3\xa9\0')
+    expect(commentUserdata(0, '')).toBeUndefined()
+  })
+
+  it('comes back as it was', () => {
+    fc.assert(
+      fc.property(arbitrary.comment, text => {
+        expect(commentOf(0, commentUserdata(0, text))).toBe(text)
+      }),
+    )
+  })
+
+  it('is found behind items of other types', () => {
+    expect(commentOf(7, '\0\x01x\x07\x03ab\0')).toBe('ab')
+  })
+
+  it('is refused when it is longer than the userdata that the kernel stores', () => {
+    expect(encodeUserdata([{ type: 0, value: 'x'.repeat(254) }])).toHaveLength(256)
+    expect(() => encodeUserdata([{ type: 0, value: 'x'.repeat(255) }])).toThrow(
+      /257 bytes is longer than 256/,
+    )
+  })
 })

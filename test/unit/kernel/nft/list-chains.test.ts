@@ -4,6 +4,7 @@ import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { compiledOf } from '../../../support/compiled.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { FaultyTransport } from '../../../support/faulty-transport.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 
 const NAT = { family: 'ip', table: 'nat' } as const
@@ -39,7 +40,8 @@ async function start(chains: readonly string[], meddle: Operation) {
       return datagram
     },
   }
-  const client = createNftClient({ transport: kernel.open({ faults }), clock: systemClock })
+  const transport = new FaultyTransport(kernel.open(), faults)
+  const client = createNftClient({ transport, clock: systemClock })
   const rules = Array.from({ length: RULES }, (_, i) =>
     rule('add-rule', chains[i % chains.length] ?? '', `${i}`),
   )

@@ -7,6 +7,7 @@ import type { Element } from '../../../../src/kernel/nft/state.ts'
 import { type Operation, splitBatch } from '../../../../src/kernel/nft/transaction.ts'
 import { compiledOf } from '../../../support/compiled.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { FaultyTransport, messagesIn } from '../../../support/faulty-transport.ts'
 import { columns } from '../../../support/owned.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 import { declare } from '../../../support/whole-ruleset.ts'
@@ -63,20 +64,18 @@ describe('a batch that is longer than the socket takes', () => {
       28,
       ...parts.slice(1).map(() => 20),
     ])
-    for (const part of parts) expect(flags(part).at(-2)).toSatisfy((value: number) => (value & 4) !== 0)
+    for (const part of parts) expect((messagesIn(part).at(-2)?.flags ?? 0) & 4).toBe(4)
   })
 
   test('names the generation that the parts before lead to where a message is bound to it', () => {
     const parts = splitBatch(bytesOf(ELEMENTS), 8_192, message => message === 9 || message === 15)
     const named = parts.map(part => generationIn(part))
     const bound = named.flatMap((generation, i) => (generation === undefined ? [] : [[i, generation]]))
-    const places = [9, 15].map(message =>
-      parts.findIndex(part =>
-        sequences(part)
-          .slice(1, -1)
-          .includes(1 + message),
-      ),
-    )
+    const carries = (message: number) => (part: Uint8Array) =>
+      sequences(part)
+        .slice(1, -1)
+        .includes(1 + message)
+    const places = [9, 15].map(message => parts.findIndex(carries(message)))
     expect(places[0]).toBeGreaterThan(0)
     expect(places[1]).toBeGreaterThan(places[0] ?? 0)
     expect(bound).toEqual([0, ...places].map(i => [i, 7 + i]))
@@ -86,12 +85,12 @@ describe('a batch that is longer than the socket takes', () => {
   test.skipIf(IS_QUICK)('deletes no rule by a number that may be another rule’s by then', async () => {
     const kernel = new FakeKernel()
     let parts = 0
-    const beforeAsyncSend = async (): Promise<void> => {
+    const beforePoolSend = async (): Promise<void> => {
       if (++parts !== 2) return
       const theirs = [1, 2, 3, 4].map(n => rule(`theirs ${n}`))
       await other.commit([{ ...TARGET, verb: 'delete-table' }, ...table, chain, ...theirs])
     }
-    const socket = kernel.open({ sendBytesMax: 100 << 10, faults: { beforeAsyncSend } })
+    const socket = new FaultyTransport(kernel.open({ sendBytesMax: 100 << 10 }), { beforePoolSend })
     const client = createNftClient({ transport: socket, clock: systemClock })
     const other = createNftClient({ transport: kernel.open(), clock: systemClock })
     const chain: Operation = {
@@ -142,16 +141,6 @@ describe('a batch that is longer than the socket takes', () => {
   })
 })
 
-function headers(batch: Uint8Array): DataView[] {
-  const views: DataView[] = []
-  for (let at = 0; at < batch.length; ) {
-    const view = new DataView(batch.buffer, batch.byteOffset + at, 16)
-    views.push(view)
-    at += (view.getUint32(0, true) + 3) & ~3
-  }
-  return views
-}
-
 /** NFNL_BATCH_GENID of its begin. */
 function generationIn(batch: Uint8Array): number | undefined {
   const view = new DataView(batch.buffer, batch.byteOffset)
@@ -159,9 +148,5 @@ function generationIn(batch: Uint8Array): number | undefined {
 }
 
 function sequences(batch: Uint8Array): number[] {
-  return headers(batch).map(view => view.getUint32(8, true))
-}
-
-function flags(batch: Uint8Array): number[] {
-  return headers(batch).map(view => view.getUint16(6, true))
+  return messagesIn(batch).map(({ sequence }) => sequence)
 }

@@ -3,7 +3,7 @@ import { type Listener, listListeners, reach } from '../../../../src/kernel/sock
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { ip } from '../../../support/addresses.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
-import { ScriptedTransport, sequenceOf } from '../../../support/scripted-transport.ts'
+import { datagram, errorMessage, ScriptedTransport, sequenceOf } from '../../../support/scripted-transport.ts'
 
 function listener(bound: string, more: Partial<Listener> = {}): Listener {
   return { protocol: 'TCP', ip: ip(bound), port: 80, device: 0, uid: 0, inode: 1, v6Only: false, ...more }
@@ -25,16 +25,7 @@ it.each<readonly [string, string, Partial<Listener>, ReturnType<typeof reach>]>(
 })
 
 it('is no error where the kernel has no inet_diag', () => {
-  // NLMSG_ERROR with -ENOENT.
-  const answer = (sent: Uint8Array) => {
-    const error = Buffer.alloc(36)
-    error.writeUInt32LE(36, 0)
-    error.writeUInt16LE(2, 4)
-    error.writeUInt32LE(sequenceOf(sent), 8)
-    error.writeInt32LE(-2, 16)
-    return [new Uint8Array(error)]
-  }
-  const transport = new ScriptedTransport(answer)
+  const transport = new ScriptedTransport(sent => [datagram(errorMessage(sequenceOf(sent), 2))])
   expect(listListeners(new Connection({ transport, clock: new FakeClock() }))).toEqual([])
   expect(transport.sent).toHaveLength(4)
 })

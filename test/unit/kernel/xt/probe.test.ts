@@ -1,6 +1,12 @@
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { missingText, probeXt, XT_EXTENSIONS } from '../../../../src/kernel/xt/probe.ts'
+import {
+  compatRequest,
+  hasXtExtension,
+  missingText,
+  probeXt,
+  XT_EXTENSIONS,
+} from '../../../../src/kernel/xt/probe.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { errnoNumber } from '../../../../src/netlink/errors.ts'
 import {
@@ -11,7 +17,9 @@ import {
   sequenceOf,
 } from '../../../support/scripted-transport.ts'
 
-/** A kernel that has everything but what `lacks` says of the request's bytes. */
+const MATCH = { name: 'set', revision: 4, family: 2 }
+
+/** A kernel that has everything but what `lacks` says of the request's bytes, by the error it gives. */
 function kernelWithout(lacks: (request: string) => string | undefined): {
   readonly connection: Connection
   readonly asked: readonly Uint8Array[]
@@ -24,6 +32,28 @@ function kernelWithout(lacks: (request: string) => string | undefined): {
   })
   return { connection: new Connection({ transport, clock: systemClock }), asked: transport.sent }
 }
+
+it('asks for a match of a revision as linux/netfilter/nf_tables_compat.h has it', () => {
+  expect(Buffer.from(compatRequest(MATCH, 7)).toString('hex')).toBe(
+    // nlmsghdr, nfgenmsg, NFTA_COMPAT_NAME "set", NFTA_COMPAT_REV 4, NFTA_COMPAT_TYPE 0.
+    ['2c000000', '000b', '0100', '07000000', '00000000', '02', '00', '0000'].join('') +
+      '0800010073657400' +
+      '0800020000000004' +
+      '0800030000000000',
+  )
+})
+
+describe('hasXtExtension', () => {
+  const has = (code: string) => hasXtExtension(kernelWithout(() => code).connection, MATCH)
+
+  it.each(['EINVAL', 'ENOENT', 'EPROTONOSUPPORT'])('says no after %s', code => {
+    expect(has(code)).toBe(false)
+  })
+
+  it('does not take another refusal for a no', () => {
+    expect(() => has('EPERM')).toThrow(/EPERM/)
+  })
+})
 
 it('asks for each match and target in both families, and misses none where all are there', () => {
   const { connection, asked } = kernelWithout(() => undefined)

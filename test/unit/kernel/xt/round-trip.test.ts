@@ -4,6 +4,7 @@ import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
+import * as structs from '../../../../src/kernel/xt/struct.ts'
 import { runs } from '../../../support/runs.ts'
 import { IPSETS, ruleOf } from '../../../support/xt-arbitraries.ts'
 import { address } from '../../../support/xt-words.ts'
@@ -51,35 +52,41 @@ function isAllInWords({ inInterface, outInterface, matches }: XtRule): boolean {
 }
 
 describe('what no rule can say', () => {
-  const rule = (parts: Partial<XtRule>): XtRule => ({ matches: [], target: undefined, ...parts })
-  const refused: readonly (readonly [what: string, rule: XtRule, why: string])[] = [
-    ['a long comment', rule({ matches: [{ kind: 'comment', text: 'é'.repeat(128) }] }), 'EMSGSIZE'],
-    ['a comment with a NUL', rule({ matches: [{ kind: 'comment', text: 'a\0b' }] }), 'EMSGSIZE'],
-    ['a long name', rule({ inInterface: { name: 'x'.repeat(16), inverted: false } }), 'EMSGSIZE'],
-    ['no name', rule({ outInterface: { name: '', inverted: false } }), 'EMSGSIZE'],
-    ['an address of the other family', rule({ source: address('::1', 128) }), 'EMSGSIZE'],
-    ['no address at all', rule({ source: address('10.0.0.0', 0, true) }), 'EMSGSIZE'],
-    ['a protocol above 255', rule({ protocol: { number: 256, inverted: false } }), 'EMSGSIZE'],
-    ['words of the other family', rule({ target: { kind: 'REJECT', with: 'icmp6-no-route' } }), 'EMSGSIZE'],
-    [
-      'DNAT to the other family',
-      rule({ target: { kind: 'DNAT', ip: '\0'.repeat(16), port: 1 } }),
-      'EMSGSIZE',
-    ],
-    ['a nameless list', rule({ matches: [recent('')] }), 'EMSGSIZE'],
-    ['a list of 200 bytes', rule({ matches: [recent('n'.repeat(200))] }), 'EMSGSIZE'],
-    ['a counter of 32 bytes', rule({ matches: [{ kind: 'nfacct', name: 'n'.repeat(32) }] }), 'EMSGSIZE'],
-    [
-      'a set that does not exist',
-      rule({ matches: [{ kind: 'set', set: 'none', dimensions: ['src'], inverted: false }] }),
-      'ENOENT',
-    ],
+  const recent = (name: string) => ({ kind: 'recent', mode: 'set', name, seconds: 0, reap: false }) as const
+  const refused: readonly (readonly [what: string, parts: Partial<XtRule>])[] = [
+    ['a long comment', { matches: [{ kind: 'comment', text: 'é'.repeat(128) }] }],
+    ['a comment with a NUL', { matches: [{ kind: 'comment', text: 'a\0b' }] }],
+    ['a long name', { inInterface: { name: 'x'.repeat(16), inverted: false } }],
+    ['no name', { outInterface: { name: '', inverted: false } }],
+    ['an address of the other family', { source: address('::1', 128) }],
+    ['no address at all', { source: address('10.0.0.0', 0, true) }],
+    ['a protocol above 255', { protocol: { number: 256, inverted: false } }],
+    ['words of the other family', { target: { kind: 'REJECT', with: 'icmp6-no-route' } }],
+    ['DNAT to the other family', { target: { kind: 'DNAT', ip: '\0'.repeat(16), port: 1 } }],
+    ['a nameless list', { matches: [recent('')] }],
+    ['a list of 200 bytes', { matches: [recent('n'.repeat(200))] }],
+    ['a counter of 32 bytes', { matches: [{ kind: 'nfacct', name: 'n'.repeat(32) }] }],
   ]
-  it.each(refused)('%s', (_, one, why) => {
-    expect(() => compileRule(one, 'ip', indexOf)).toThrow(why)
+  const compile = (parts: Partial<XtRule>) =>
+    compileRule({ matches: [], target: undefined, ...parts }, 'ip', indexOf)
+
+  it.each(refused)('%s', (_, parts) => {
+    expect(() => compile(parts)).toThrow('EMSGSIZE')
   })
 
-  function recent(name: string) {
-    return { kind: 'recent', mode: 'set', name, seconds: 0, reap: false } as const
-  }
+  it('a set that does not exist', () => {
+    const none = { kind: 'set', set: 'none', dimensions: ['src'], inverted: false } as const
+    expect(() => compile({ matches: [none] })).toThrow('ENOENT')
+  })
+})
+
+const tables = Object.entries(structs).flatMap(([name, its]) =>
+  typeof its === 'object' && 'fields' in its ? [{ title: name, ...its }] : [],
+)
+
+// Gaps between fields are found, and structures written, in the order of the table.
+it.each(tables)('the fields of $title are in the order of their offsets, and fit', ({ size, fields }) => {
+  const ends = Object.values(fields).map(({ offset, length }) => ({ from: offset, to: offset + length }))
+  for (const [i, { from }] of ends.entries()) expect(from).toBeGreaterThanOrEqual(ends[i - 1]?.to ?? 0)
+  expect(ends.at(-1)?.to).toBeLessThanOrEqual(size)
 })

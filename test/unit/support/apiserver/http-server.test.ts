@@ -1,9 +1,9 @@
+import { type ClientHttp2Session, connect } from 'node:http2'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import { afterEach, describe, expect, it } from 'vitest'
 import { errorEvent } from '../../../support/apiserver/faults.ts'
 import { ApiServer } from '../../../support/apiserver/http-server.ts'
-import { service } from './ask.ts'
-import { askHttp1, askHttp2, session } from './client.ts'
+import { service } from './service.ts'
 
 const SERVICES = '/api/v1/services'
 const WATCH = `${SERVICES}?watch=true&resourceVersion=0`
@@ -15,39 +15,72 @@ afterEach(async () => {
   for (const cleanup of cleanups.splice(0).reverse()) await cleanup()
 })
 
-async function started(): Promise<ApiServer> {
+async function started(): Promise<{ readonly server: ApiServer; readonly on: ClientHttp2Session }> {
   const server = await ApiServer.start()
   cleanups.push(() => server.close())
   for (const name of ['a', 'b', 'c']) server.store.create('services', service(name))
-  return server
+  const on = connect(server.url, { ca: server.authority?.caPem })
+  on.on('error', () => undefined)
+  cleanups.push(() => on.destroy())
+  return { server, on }
 }
 
-function sessionWith(server: ApiServer) {
-  const made = session(server)
-  cleanups.push(() => made.destroy())
-  return made
+interface Answer {
+  readonly code: number
+  readonly headers: { readonly [name: string]: unknown }
+  /** What came, whole or not. */
+  readonly body: Buffer
+  /** Undefined after a good end. */
+  readonly error: Error | undefined
+}
+
+interface AskOptions {
+  /** Called at each piece, with all that came; true ends the request. */
+  readonly enough?: (soFar: Buffer) => boolean
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+function ask(on: ClientHttp2Session, path: string, options: AskOptions = {}): Promise<Answer> {
+  const { enough = () => false } = options
+  return new Promise(resolve => {
+    const stream = on.request({ ':path': path, ...options.headers })
+    let code = 0
+    let error: Error | undefined
+    let headers: Answer['headers'] = {}
+    const chunks: Buffer[] = []
+    stream.on('response', given => {
+      code = Number(given[':status'])
+      headers = given
+    })
+    stream.on('data', (chunk: Buffer) => {
+      chunks.push(chunk)
+      if (enough(Buffer.concat(chunks))) stream.close()
+    })
+    stream.on('error', thrown => {
+      error = thrown
+    })
+    stream.on('close', () => resolve({ code, headers, body: Buffer.concat(chunks), error }))
+  })
 }
 
 const lines = (body: Buffer): number => body.toString().split('\n').length - 1
 
 describe('faults of HTTP/2 (F27)', () => {
   it('a stream is reset after k events, the connection is not', async () => {
-    const server = await started()
-    const on = sessionWith(server)
+    const { server, on } = await started()
     const at = { events: 2 }
     server.faults.add({ times: 1, faults: [{ kind: 'ending', ending: 'rst-stream', at }] })
-    const { error, body } = await askHttp2(on, WATCH)
+    const { error, body } = await ask(on, WATCH)
     expect(error).toMatchObject({ message: expect.stringContaining('NGHTTP2_INTERNAL_ERROR') })
     expect(lines(body)).toBe(2)
-    expect((await askHttp2(on, SERVICES)).code).toBe(200)
+    expect((await ask(on, SERVICES)).code).toBe(200)
   })
 
   it('GOAWAY leaves the streams there are alone', async () => {
-    const server = await started()
-    const on = sessionWith(server)
+    const { server, on } = await started()
     server.faults.add({ times: 1, faults: [{ kind: 'goaway', at: { events: 1 } }] })
     const told = new Promise(resolve => on.once('goaway', resolve))
-    const answer = askHttp2(on, WATCH, {
+    const answer = ask(on, WATCH, {
       enough: body => {
         if (lines(body) === 3) server.store.delete('services', 'ns/a')
         return lines(body) === 4
@@ -60,7 +93,7 @@ describe('faults of HTTP/2 (F27)', () => {
 
 describe('faults in responses', () => {
   it('are events that were never there, lost, doubled and turned round', async () => {
-    const server = await started()
+    const { server, on } = await started()
     const second = (_event: unknown, index: number) => index === 1
     server.faults.add({
       faults: [
@@ -71,7 +104,7 @@ describe('faults in responses', () => {
         { kind: 'ending', ending: 'end', at: { events: 3 } },
       ],
     })
-    const { body } = await askHttp1(server, WATCH)
+    const { body } = await ask(on, WATCH)
     const events = body
       .toString()
       .trimEnd()
@@ -82,14 +115,14 @@ describe('faults in responses', () => {
   })
 
   it('are bytes out of place and answers that trickle (F24, F28)', async () => {
-    const server = await started()
+    const { server, on } = await started()
     server.faults.add({
       faults: [
         { kind: 'bytes', at: { bytes: 5 }, bytes: () => Buffer.from('??') },
         { kind: 'slow', bytesPerSecond: 100 },
       ],
     })
-    const { body } = await askHttp1(server, SERVICES, { enough: soFar => soFar.length >= 12 })
+    const { body } = await ask(on, SERVICES, { enough: soFar => soFar.length >= 12 })
     expect(body.toString().slice(0, 12)).toBe('{"kin??d":"S')
   })
 })
@@ -99,9 +132,9 @@ describe('compression', () => {
   const STREAMING = `${SERVICES}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true`
 
   it('is of watches that begin with a list, with a gzip member for each flush', async () => {
-    const server = await started()
+    const { server, on } = await started()
     const initial: Buffer[] = []
-    const { body, ...answer } = await askHttp2(sessionWith(server), STREAMING, {
+    const { body, ...answer } = await ask(on, STREAMING, {
       headers,
       enough: soFar => {
         if (initial.length === 0) {
@@ -119,13 +152,10 @@ describe('compression', () => {
   })
 
   it('is not of other watches, nor of what Kubernetes 1.36 sends', async () => {
-    const server = await started()
-    const on = sessionWith(server)
+    const { server, on } = await started()
     const enough = () => true
-    expect((await askHttp2(on, WATCH, { headers, enough })).headers).not.toHaveProperty('content-encoding')
+    expect((await ask(on, WATCH, { headers, enough })).headers).not.toHaveProperty('content-encoding')
     server.semantics.watchListCompression = false
-    expect((await askHttp2(on, STREAMING, { headers, enough })).headers).not.toHaveProperty(
-      'content-encoding',
-    )
+    expect((await ask(on, STREAMING, { headers, enough })).headers).not.toHaveProperty('content-encoding')
   })
 })

@@ -6,7 +6,7 @@ import { MemoryNetwork } from '../../../support/apiserver/memory-network.ts'
 import { createRandom } from '../../../support/apiserver/random.ts'
 import { Semantics } from '../../../support/apiserver/semantics.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
-import { service } from './ask.ts'
+import { service } from './service.ts'
 
 const SERVICES = '/api/v1/services'
 

@@ -2,11 +2,21 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { IpsetClient } from '../../../../src/kernel/ipset/client.ts'
-import { entryKey } from '../../../../src/kernel/ipset/state.ts'
+import { ENTRY_BYTES_MAX, entryWriter, type NumberedEntry } from '../../../../src/kernel/ipset/messages.ts'
+import { ENTRY, entryKey, type Ipset } from '../../../../src/kernel/ipset/state.ts'
+import { AttributeWriter, ByteWriter } from '../../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../../src/netlink/errors.ts'
-import { add, anyFilledSet, manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
+import { writeAttributes } from '../../../../src/netlink/schema.ts'
+import {
+  add,
+  anyEntry,
+  anyFilledSet,
+  anySet,
+  manyEntries,
+  setOf,
+} from '../../../support/fake-ipset/arbitraries.ts'
 import { FakeIpsetKernel } from '../../../support/fake-ipset/kernel.ts'
-import type { SocketFaults } from '../../../support/fake-kernel/socket.ts'
+import { FaultyTransport, type TransportFaults } from '../../../support/faulty-transport.ts'
 import { runs } from '../../../support/runs.ts'
 
 /** Waits a fraction of the time for what does not come. */
@@ -16,9 +26,9 @@ const hasty: Clock = {
   after: (ms, run) => systemClock.after(ms / 75, run),
 }
 
-function connect(faults: SocketFaults) {
+function connect(faults: TransportFaults) {
   const kernel = new FakeIpsetKernel()
-  const transport = kernel.open({ faults })
+  const transport = new FaultyTransport(kernel.open(), faults)
   return { kernel, client: new IpsetClient({ transport, clock: hasty }) }
 }
 
@@ -48,7 +58,7 @@ describe('a list', () => {
 
   /** What becomes of bytes on their way: a list, or a NetlinkError, and never anything else. */
   async function survives(change: (datagram: Buffer) => Uint8Array): Promise<'read' | 'refused'> {
-    const faults: SocketFaults = {}
+    const faults: TransportFaults = {}
     const { client } = connect(faults)
     await client.commit([{ verb: 'create', set }, add({ set, entries: many })])
     faults.onReceive = datagram => change(Buffer.from(datagram))
@@ -103,7 +113,7 @@ it.each<[what: string, change: (copy: Buffer) => Uint8Array]>([
   ['has the line 0', copy => copy.fill(0, LINE_AT + 4, LINE_AT + 8)],
   ['has a line that was not sent', copy => copy.fill(0xff, LINE_AT + 4, LINE_AT + 8)],
 ])('a refusal whose copy %s is one of all entries of the message', async (_, change) => {
-  const faults: SocketFaults = {}
+  const faults: TransportFaults = {}
   const { client } = connect(faults)
   const set = setOf('S', 'hash:ip,port')
   await client.commit([{ verb: 'create', set }])
@@ -127,3 +137,49 @@ function withLength(message: Buffer): Buffer {
   message.writeUInt32LE(message.length, 0)
   return message
 }
+
+describe('a written entry', () => {
+  const written = (write: (out: AttributeWriter) => void): string => {
+    // Full of something else, so that what is not written shows.
+    const out = new AttributeWriter(new ByteWriter(256))
+    out.out.bytes.fill(0xee)
+    write(out)
+    return Buffer.from(out.out.written()).toString('hex')
+  }
+
+  const byTable = (out: AttributeWriter, { type }: Ipset, { entry, line }: NumberedEntry): void => {
+    const address = (ip = '') => (ip.length === 4 ? { v4: ip } : { v6: ip })
+    const { ip, protocol, port, ip2, prefix2 } = entry
+    const fields = type.split(/[:,]/).slice(1)
+    out.openNest(7)
+    writeAttributes(out, ENTRY, {
+      ip: fields[0] === 'ip' ? address(ip) : undefined,
+      port: fields.includes('port') ? port : undefined,
+      protocol: fields.includes('port') && fields[0] === 'ip' ? protocol : undefined,
+      ip2: fields.length === 3 ? address(ip2) : undefined,
+      prefix2: fields[2] === 'net' ? prefix2 : undefined,
+      line,
+    })
+    out.close()
+  }
+
+  it('is what the table writes of the fields that the type has, within its bound', () => {
+    const anyLine = fc.integer({ min: 1, max: 0xffff_ffff })
+    const anyPlaced = anySet('s').chain(set =>
+      // Fields that the type has no use for are not written.
+      fc.record({
+        set: fc.constant(set),
+        entry: anyEntry(set),
+        extra: anyEntry(setOf('x', 'hash:ip,port,net')),
+      }),
+    )
+    fc.assert(
+      fc.property(anyPlaced, anyLine, ({ set, entry, extra }, line) => {
+        const wanted = written(out => byTable(out, set, { entry, line }))
+        expect(written(out => entryWriter(set)(out, { entry: { ...extra, ...entry }, line }))).toBe(wanted)
+        expect(wanted.length / 2).toBeLessThanOrEqual(ENTRY_BYTES_MAX)
+      }),
+      { numRuns: runs(500) },
+    )
+  })
+})
