@@ -18,6 +18,7 @@ export function clientSuite(factory: TargetFactory): void {
     client: ({ target }, use) => lent(clientOf(target), use),
   })
   roundTrips(tools)
+  amounts(tools)
   results(tools)
   failures(tools)
 }
@@ -73,7 +74,9 @@ function roundTrips(test: TestAPI<Tools>): void {
   test('tables that do not exist are left out', async ({ client }) => {
     expect((await client.list(ALL)).ruleset.tables).toEqual([])
   })
+}
 
+function amounts(test: TestAPI<Tools>): void {
   test('thousands of elements arrive in one commit, from the pool, and are read back', async ({ client }) => {
     const many = Array.from({ length: 7000 }, (_, i): Element => {
       return {

@@ -10,13 +10,8 @@ const TYPE = 'ServiceProxyReady'
 
 type Condition = Readonly<Record<string, string>>
 
-/** A Node at a server that merges conditions by their type, and a kernel that is read back. */
-function rig() {
-  const clock = new FakeClock()
-  const { log, said } = recordedLog()
-  const requests: string[] = []
-  const conditions = new Map<string, Condition>([['Ready', { type: 'Ready', status: 'True' }]])
-  const world = {
+function newWorld() {
+  return {
     healthy: true,
     /** What the kernel lacks. */
     left: [] as PlanLine[],
@@ -31,6 +26,15 @@ function rig() {
     /** Happens while a change is on its way to the server. */
     meanwhile: (): void => undefined,
   }
+}
+
+/** A Node at a server that merges conditions by their type, and a kernel that is read back. */
+function rig() {
+  const clock = new FakeClock()
+  const { log, said } = recordedLog()
+  const requests: string[] = []
+  const conditions = new Map<string, Condition>([['Ready', { type: 'Ready', status: 'True' }]])
+  const world = newWorld()
   let reads = 0
   const metrics = createMetrics()
   const send = ({ method, body }: ApiQuestion): Promise<ApiAnswer> => {
