@@ -27,9 +27,10 @@ export const LIFE_SETS: readonly LifeSet[] = [
   },
   {
     name: 'upgrade',
-    what: 'daemon, relay and saved state between the release before (--previous) and this checkout',
+    what: 'daemon, relay, chart and saved state between the release before (--previous) and this checkout',
     runs: [
       { proxy: 'kprobe', form: 'relay', ...MODE, only: '^upgrade$' },
+      { proxy: 'kprobe', form: 'chart', ...MODE, only: '^upgrade-chart$' },
       { proxy: 'kprobe', form: 'process', ...MODE, only: '^saved-state$' },
     ],
   },

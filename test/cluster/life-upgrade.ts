@@ -12,9 +12,9 @@ import {
   podsOf,
   proxyOf,
 } from './life-steps.ts'
-import { installVersion } from './pods.ts'
+import { installVersion, rollBackChart, stopPods } from './pods.ts'
 import { buildPrevious, commitOf } from './previous.ts'
-import { cleanUp, healthy, metricsOf, startOne, stopOne } from './proxies.ts'
+import { cleanUp, configzOf, healthy, metricsOf, startOne, stopOne } from './proxies.ts'
 import type { NodePlan } from './site.ts'
 
 /*
@@ -23,15 +23,24 @@ import type { NodePlan } from './site.ts'
  */
 
 const SAVED_MAX_MS = 60_000
+const CONFIGURED_MAX_MS = 60_000
 
 export const UPGRADES: readonly LifeEvent[] = [
   {
     name: 'upgrade',
     what: 'the version before takes over, then this one, the one before again, and this one',
-    suits: (proxy, { previous }) => isKprobe(proxy) && isPod(proxy) && previous !== undefined,
+    suits: (proxy, { previous }) =>
+      isKprobe(proxy) && isPod(proxy) && proxy.form !== 'chart' && previous !== undefined,
     run: async life => {
-      for (const version of await versionsOf(life)) await replaceVersion(life, version)
+      const [before, now] = versionsOf(life)
+      for (const version of [before, now, before, now]) await replaceVersion(life, version)
     },
+  },
+  {
+    name: 'upgrade-chart',
+    what: 'helm removes the release, installs the version before, upgrades to this one, rolls back, and upgrades again',
+    suits: (proxy, { previous }) => isKprobe(proxy) && proxy.form === 'chart' && previous !== undefined,
+    run: upgradeChart,
   },
   {
     name: 'saved-state',
@@ -47,21 +56,54 @@ interface Version {
   readonly root: string
   /** The tag of its image; undefined for the one of this checkout. */
   readonly tag: string | undefined
+  /** In nftables mode, of the chart's configuration alone: shows which revision a daemon has read. */
+  readonly syncPeriod: string
 }
 
-/** Gives N-1, N, N-1, N. */
-async function versionsOf({ tools, previous = '' }: Life): Promise<readonly Version[]> {
-  const before = { root: buildPrevious(tools.root, previous), tag: 'previous' }
-  const now = { root: tools.root, tag: undefined }
-  return [before, now, before, now]
+/** Gives N-1 and N. */
+function versionsOf({ tools, previous = '' }: Life): readonly [Version, Version] {
+  return [
+    { root: buildPrevious(tools.root, previous), tag: 'previous', syncPeriod: '40s' },
+    { root: tools.root, tag: undefined, syncPeriod: '50s' },
+  ]
 }
 
-async function replaceVersion(life: Life, { root, tag }: Version): Promise<void> {
-  const { site, tools, signal } = life
-  signal.throwIfAborted()
-  await installVersion({ ...podsOf(life), tools: { ...tools, root }, tag })
+async function replaceVersion(life: Life, version: Version): Promise<void> {
+  const { root, tag, syncPeriod } = version
+  life.signal.throwIfAborted()
+  const config = { nftables: { syncPeriod } }
+  await installVersion({ ...podsOf(life), tools: { ...life.tools, root }, tag, config })
+  await requireVersion(life, version)
+}
+
+async function upgradeChart(life: Life): Promise<void> {
+  const [before, now] = versionsOf(life)
+  // Its rules stay until the version before takes over.
+  await stopPods(podsOf(life))
+  await replaceVersion(life, before)
+  await replaceVersion(life, now)
+  life.signal.throwIfAborted()
+  rollBackChart(podsOf(life))
+  await requireVersion(life, before)
+  await replaceVersion(life, now)
+}
+
+/** Throws unless each node has this version, which follows what changes. */
+async function requireVersion(life: Life, { root, syncPeriod }: Version): Promise<void> {
+  const { site } = life
   for (const node of site.nodes) requireCommit(life, node, root)
+  if (proxyOf(life).form === 'chart') for (const node of site.nodes) await configured(life, node, syncPeriod)
   await followed(life)
+}
+
+/** A daemon follows its ConfigMap by itself, and kubelet may update it late. */
+async function configured({ tools }: Life, node: NodePlan, syncPeriod: string): Promise<void> {
+  const pattern = new RegExp(`"syncPeriod":\\s*"${syncPeriod}"`)
+  await eventually(() => pattern.test(configzOf(node, tools)), {
+    limitMs: CONFIGURED_MAX_MS,
+    stepMs: 500,
+    describe: () => `${node.name} has no syncPeriod of ${syncPeriod}: ${configzOf(node, tools)}`,
+  })
 }
 
 function requireCommit({ tools }: Life, node: NodePlan, root: string): void {
@@ -96,7 +138,8 @@ async function startFromStates(life: Life): Promise<void> {
   await stopOne(node, running, tools)
   try {
     await start(tools.root, { stateDir })
-    for (const { root } of await versionsOf(life)) {
+    const [before, now] = versionsOf(life)
+    for (const { root } of [before, now, before, now]) {
       signal.throwIfAborted()
       await metricIs(life, 'kprobe_saved_state_saves_total{outcome="saved"}', saves => saves > 0)
       await stopOne(node, running, tools)

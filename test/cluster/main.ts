@@ -2,6 +2,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { findPrograms } from './binaries.ts'
+import { requireHelm } from './chart.ts'
 import {
   type Cluster,
   openCluster,
@@ -171,11 +172,10 @@ function sets(options: Options, session: Session): Promise<number> {
   const previous = previousOf(options)
   if (previous === undefined && options.lifeSets.some(({ name }) => name === 'upgrade'))
     throw new Error('upgrade: no tag of a release before HEAD; give --previous COMMIT')
-  return freshLives(
-    { ...options, previous },
-    session,
-    options.lifeSets.flatMap(({ runs }) => runs),
-  )
+  const runs = options.lifeSets.flatMap(each => each.runs)
+  // The runs before it take minutes.
+  if (runs.some(({ form }) => form === 'chart')) requireHelm(session.binaries)
+  return freshLives({ ...options, previous }, session, runs)
 }
 
 function previousOf({ previous }: Options): string | undefined {

@@ -81,7 +81,8 @@ Options, with their defaults:
   --proxy kprobe         or kube-proxy, or both with a comma
   --mode nftables        or iptables, or userspace (kprobe), or several with commas
   --as process           kprobe is a process of the checkout; daemonset: pods of deploy/kubernetes with the project's
-                         image; relay: the same, with relays on two nodes; chart: those of the Helm chart; kubeadm: pods of kubeadm's kube-proxy, whose image alone is another one
+                         image; relay: the same, with relays on two nodes; chart: those of the Helm chart, by helm;
+                         kubeadm: pods of kubeadm's kube-proxy, whose image alone is another one
   --etcd 1               members of the store; the event quorum needs 3
   --procs 4              tests at once
   --only PATTERN         of the sets, tests with such names alone; of life, such events

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { createAuthority } from '../support/tls.ts'
+import { ChartRelease } from './chart.ts'
 import { Kubectl } from './control-plane.ts'
 import { kubeadmObjects } from './kubeadm.ts'
 import type { NodeTools } from './node.ts'
@@ -61,6 +62,8 @@ export interface Pods {
   readonly proxy: ProxyName
   /** Of the image; the version without one. */
   readonly tag?: string | undefined
+  /** Further fields of the configuration; of the chart alone. */
+  readonly config?: object
 }
 
 /** Builds the image, gives it to every node, and applies the manifests. Resolves when every pod is ready. */
@@ -98,11 +101,20 @@ function install(pods: Pods): void {
 
 /** Replaces the version in pods by that of the tree `tools.root`, node by node, as docs/upgrades.md says. */
 export async function installVersion(pods: Pods): Promise<void> {
-  const kubectl = kubectlOf(pods)
   install(pods)
-  const daemonSet = ['daemonset', NAMES[pods.form], '--namespace', NAMESPACE]
-  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=180s'])
+  rolledOut(pods)
   if (pods.form === 'relay') await requireRelays(pods)
+}
+
+/** Gives every node the version and the configuration that the chart's revision before has. */
+export function rollBackChart(pods: Pods): void {
+  releaseOf(pods).rollBack()
+  rolledOut(pods)
+}
+
+function rolledOut(pods: Pods): void {
+  const daemonSet = ['daemonset', NAMES[pods.form], '--namespace', NAMESPACE]
+  kubectlOf(pods).must(['rollout', 'status', ...daemonSet, '--timeout=180s'])
 }
 
 /** Builds the image of the tree `tools.root`, gives it to every node, and gives its name. */
@@ -180,7 +192,8 @@ export async function settledPods(pods: Pods): Promise<void> {
 export async function stopPods(pods: Pods): Promise<void> {
   const { form } = pods
   const kubectl = kubectlOf(pods)
-  kubectl.must(['delete', '--namespace', NAMESPACE, 'daemonset', NAMES[form]])
+  if (form === 'chart') releaseOf(pods).uninstall()
+  else kubectl.must(['delete', '--namespace', NAMESPACE, 'daemonset', NAMES[form]])
   if (form === 'relay') kubectl.must(['delete', ...RELAYS])
   await eventually(() => podsOf(kubectl, form).length === 0, {
     limitMs: GONE_MAX_MS,
@@ -295,9 +308,8 @@ function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeT
 }
 
 function applyOurs(pods: Pods): void {
-  const kubectl = kubectlOf(pods)
-  if (pods.form === 'chart') kubectl.must(['apply', '-f', '-'], renderChart(pods))
-  else kubectl.must(['apply', '-k', writeOverlay(pods)])
+  if (pods.form === 'chart') releaseOf(pods).apply(pods.tools.root, valuesOf(pods))
+  else kubectlOf(pods).must(['apply', '-k', writeOverlay(pods)])
 }
 
 /** What docs/relay.md tells a user to do: labels of nodes, and certificates. */
@@ -320,22 +332,19 @@ function prepareRelays({ site }: Pods, kubectl: Kubectl): void {
   ])
 }
 
-/** What a user sets: the cluster's own values. */
-function renderChart({ site, tools, mode, tag }: Pods): string {
-  const helm = tools.binaries.path('helm')
-  if (!existsSync(helm)) throw new Error('helm is not built yet: node test/reference/build.mjs')
-  const values = {
+function releaseOf({ site, tools }: Pods): ChartRelease {
+  return new ChartRelease(site, tools, NAMESPACE)
+}
+
+/** Gives what a user sets in the chart: the cluster's own values. */
+function valuesOf({ site, mode, tag, config }: Pods): object {
+  return {
     apiServer: site.apiUrl,
     clusterCIDR: podCidr(site),
     mode,
-    config: { conntrack: SHARED_CONNTRACK },
+    config: { conntrack: SHARED_CONNTRACK, ...config },
     ...(tag === undefined ? {} : { image: { tag } }),
   }
-  const chart = join(tools.root, 'deploy/helm/kprobe')
-  return execFileSync(helm, ['template', 'kprobe', chart, '--namespace', NAMESPACE, '--values', '-'], {
-    input: JSON.stringify(values),
-    encoding: 'utf8',
-  })
 }
 
 /** What a user writes: a kustomization above an overlay of the project, with the cluster's own values. Gives its folder. */

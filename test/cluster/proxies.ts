@@ -12,6 +12,7 @@ const SERVES_MAX_MS = 120_000
 const ENDS_MAX_MS = 30_000
 const HEALTH = 'http://127.0.0.1:10256/healthz'
 const METRICS = 'http://127.0.0.1:10249/metrics'
+const CONFIGZ = 'http://127.0.0.1:10249/configz'
 const MODE = 'http://127.0.0.1:10249/proxyMode'
 
 /** A cluster, as far as proxies are concerned. */
@@ -208,6 +209,11 @@ function environmentOf({ binaries }: NodeTools): Readonly<Record<string, string>
 
 export function metricsOf({ name }: NodePlan, tools: NodeTools): string {
   return ask(tools, tools.namespaces.node(name), METRICS) ?? ''
+}
+
+/** The configuration that the proxy of a node has, as JSON. */
+export function configzOf({ name }: NodePlan, tools: NodeTools): string {
+  return ask(tools, tools.namespaces.node(name), CONFIGZ) ?? ''
 }
 
 /** kube-proxy is healthy before it has written a rule. */

@@ -22,6 +22,8 @@ const MAIN_HEALTH = 20_256
 const RED_HEALTH = 30_256
 const OTHER_POD = '10.0.1.5'
 const CHANGES = 8
+/** A change may cost the main kprobe a commit, one for what it leaves behind, and a repair of what kube-proxy wrote. */
+const MAIN_COMMITS_MAX = 3 * (1 + CHANGES)
 /** kprobe looks each minute, and a process has to be there twice. */
 const SEEN_MAX_MS = 600_000
 
@@ -79,27 +81,26 @@ async function changeRed({ red }: Three, address: string): Promise<void> {
   await red.loggedAfter('committed', () => rig.plane.api.put(redSlice(address)))
 }
 
-const FAMILIES = 2
-
 /**
- * Resolves when the main kprobe has written nothing while red has, and kube-proxy has answered each change once: it watches
- * the EndpointSlices of all proxies. Gives the changes of red.
+ * Resolves when the main kprobe has not written while red has, and kube-proxy has made no sync of its own: it filters
+ * Services by the label of their proxy, but no EndpointSlices, and makes a sync for each. Gives the changes of red.
  */
 async function calm(three: Three): Promise<number> {
   const { main, peer } = three
-  const work = async () => ({ commits: commits(main), syncs: await syncs(peer) })
   const addresses = [OTHER_POD, RED_POD, OTHER_POD, RED_POD]
   let rounds = 0
   let seen = ''
   const isCalm = async () => {
     rounds++
     await main.caughtUp()
-    const before = await work()
+    const commitsBefore = commits(main)
+    const syncsBefore = await syncs(peer)
     for (const address of addresses) await changeRed(three, address)
     await main.caughtUp()
-    const after = await work()
-    seen = `${JSON.stringify(before)}, then ${JSON.stringify(after)}`
-    return before.commits === after.commits && after.syncs - before.syncs <= FAMILIES * addresses.length
+    const newCommits = commits(main) - commitsBefore
+    const newSyncs = (await syncs(peer)) - syncsBefore
+    seen = `${newCommits} commits and ${newSyncs} syncs while red had ${addresses.length} changes`
+    return newCommits === 0 && newSyncs <= addresses.length
   }
   await eventually(isCalm, { describe: () => seen })
   return rounds * addresses.length
@@ -148,10 +149,14 @@ describe.skipIf(!HAS_IPTABLES).each([
       await expect.poll(() => packetsToBoth(rig), { interval: 200 }).toEqual(bothServed(address, endpoints))
     }
     const changesOfRed = CHANGES + (await calm(three))
-    console.log(`${commits(main)} commits of the main kprobe, ${await syncs(peer)} syncs of kube-proxy`)
+    console.log(
+      `${commits(main)} commits of the main kprobe, ${await syncs(peer)} syncs of kube-proxy, ${changesOfRed} changes of red`,
+    )
     expect(commits(red)).toBe(1 + changesOfRed)
-    for (const words of ['repaired foreign changes', "another process changes kprobe's tables"])
-      expect(red.said(words)).toEqual([])
+    expect(commits(main)).toBeLessThanOrEqual(MAIN_COMMITS_MAX)
+    expect(red.said('repaired foreign changes')).toEqual([])
+    // In iptables mode all three share tables, and red takes a deleted rule that it has not read for one of its own.
+    if (ours === 'nftables') expect(red.said("another process changes kprobe's tables")).toEqual([])
     await expectNamed(three, sign)
     await peer.stop()
     await rig.setEndpoints(ENDPOINTS)
