@@ -61,6 +61,13 @@ export interface Held<State> {
   readonly passes: number
 }
 
+/** What a pass brought to the kernel, and the time from the start of the first pass for it. */
+interface Served {
+  readonly resolved: Resolved
+  readonly reason: PassReason
+  readonly durationMs: number
+}
+
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
 const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
 
@@ -89,7 +96,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #error: Error | undefined
   #synced: number | undefined
   /** The kernel serves this since the last pass, which left something for the next. */
-  #served: { readonly resolved: Resolved; readonly reason: PassReason } | undefined
+  #served: Served | undefined
   #passes = 0
   #committedMs = Number.NEGATIVE_INFINITY
   /** Processor time of the process at the end of the last pass. */
@@ -112,6 +119,7 @@ export class Reconciler<State, P extends Plan<State>> {
       watchWriters: report => plane.watchWriters(report),
       onDrift: sign => {
         this.#pass.invalidate()
+        this.#served = undefined
         options.report({
           kind: 'foreign-commit',
           generation: sign.generation,
@@ -218,14 +226,10 @@ export class Reconciler<State, P extends Plan<State>> {
     const isHealTime = clock.nowMs() >= this.#healAtMs
     const reason = weightier(isHealTime ? 'period' : undefined, this.#pending ?? 'retry')
     this.#pending = undefined
-    const served = this.#served
-    this.#served = undefined
-    // While changes keep coming, each pass may leave something: what the last one brought is in force nevertheless.
-    if (served !== undefined && this.#snapshot !== served.resolved.snapshot)
-      this.#settle(served.resolved, served.reason)
-    this.#began ??= { atMs: clock.nowMs(), looked: false }
     if (isHealTime) this.#pass.invalidate()
     try {
+      this.#settleServed()
+      this.#began ??= { atMs: clock.nowMs(), looked: false }
       const resolved = await this.#resolveNewest()
       if (resolved === undefined) return
       const { complete, serves, looked } = await this.#pass.run(resolved.table, reason)
@@ -233,10 +237,10 @@ export class Reconciler<State, P extends Plan<State>> {
       this.#began.looked ||= looked
       this.#pacer.succeeded()
       this.#error = undefined
-      if (complete) this.#settle(resolved, reason)
+      if (complete) this.#settle({ resolved, reason, durationMs: this.#tookMs })
       else {
         this.#pending ??= 'change'
-        if (serves === true) this.#served = { resolved, reason }
+        if (serves === true) this.#served = { resolved, reason, durationMs: this.#tookMs }
       }
     } catch (thrown) {
       this.#error = errorOf(thrown)
@@ -258,12 +262,24 @@ export class Reconciler<State, P extends Plan<State>> {
     return this.#resolved
   }
 
-  #settle(resolved: Resolved, reason: PassReason): void {
+  /** While changes keep coming, each pass may leave something: what the last one brought is in force nevertheless. */
+  #settleServed(): void {
+    const served = this.#served
+    this.#served = undefined
+    if (served !== undefined && this.#snapshot !== served.resolved.snapshot) this.#settle(served)
+  }
+
+  /** Time since the first of the passes that together bring the kernel to a Snapshot began. */
+  get #tookMs(): number {
+    const nowMs = this.#options.clock.nowMs()
+    return nowMs - (this.#began?.atMs ?? nowMs)
+  }
+
+  #settle({ resolved, reason, durationMs }: Served): void {
     if (this.#options.driftPollMs > 0 && !this.#pacer.isStopped) this.#drift.start()
     this.#synced = resolved.table.number
-    const { atMs, looked } = this.#began ?? { atMs: this.#options.clock.nowMs(), looked: false }
+    const looked = this.#began?.looked ?? false
     this.#began = undefined
-    const durationMs = this.#options.clock.nowMs() - atMs
     this.#options.report({ kind: 'synced', number: resolved.table.number, reason, durationMs, looked })
   }
 }

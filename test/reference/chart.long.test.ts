@@ -264,11 +264,11 @@ describe.skipIf(helm === undefined)('the chart', () => {
   test('takes requests and limits from the table of docs/sizing.md', () => {
     const of = (...values: readonly string[]) => at(container(render(...values)), 'resources')
     expect(of('sizing.services=2000', 'sizing.endpoints=15000', 'sizing.changesPerSecond=20')).toEqual({
-      requests: { cpu: '65m', memory: '128Mi' },
+      requests: { cpu: '45m', memory: '128Mi' },
       limits: { memory: '512Mi' },
     })
     expect(of('sizing.services=30000', 'sizing.changesPerSecond=1', 'mode=iptables')).toEqual({
-      requests: { cpu: '175m', memory: '288Mi' },
+      requests: { cpu: '125m', memory: '288Mi' },
       limits: { memory: '640Mi' },
     })
     const { status, stderr } = template([...CLUSTER, '--set', 'sizing.services=90000'])

@@ -121,7 +121,8 @@ export const SET_NAMES: readonly SetName[] = [
 
 /**
  * Tests whether an element is an endpoint with a number of its own (session affinity). Clients that `affinity` sends to
- * it find their way there until it leaves, and the rules choose anew for a packet that misses it.
+ * it find their way there until it leaves, and the rules choose anew for a packet that misses it. (One that is between two
+ * lookups while the last endpoint leaves finds none and passes untranslated.)
  */
 export function isNumbered({ set, key }: Element): boolean {
   return ENDPOINTS_MAPS.has(set) && readPairKey(key).slot === undefined
