@@ -210,4 +210,21 @@ describe('pacing', () => {
     expect(plane.kernel.size).toBeGreaterThan(2)
     expect(kinds().filter(kind => kind === 'synced').length).toBeGreaterThanOrEqual(4)
   })
+
+  it('reports nothing as synced that another program damaged before the next pass', async () => {
+    const plane = new FakePlane()
+    plane.twoCommits = true
+    const { clock, offer, events } = bench(plane, { minIntervalMs: 2_000 })
+    offer({ old: '1' })
+    await clock.advance(3_000)
+    offer({ a: '1' })
+    await settle()
+    offer({ a: '1', b: '1' })
+    plane.kernel = new Map()
+    plane.generationNow++
+    await clock.advance(10_000)
+    const numbers = events.flatMap(event => (event.kind === 'synced' ? [event.number] : []))
+    expect(numbers).not.toContain(2)
+    expect(numbers).toContain(3)
+  })
 })
