@@ -64,7 +64,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, readonly [Application, ...Part
   connectionMetricsMax: ['process'],
   // The source keeps the fields that the API publishes from the start, or not at all.
   api: ['process'],
-  // Flags alone set these.
+  // Their sockets are opened once. Both are flags without a field of the file.
   adminSocket: ['process'],
   ui: ['process'],
 }

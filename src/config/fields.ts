@@ -28,7 +28,7 @@ interface Format {
 type Flags =
   /** The flag of kube-proxy, without dashes. Beside a file it has no effect, except for logging. */
   | { readonly flag: string; readonly overFile?: string }
-  /** The flag that overrides the file, and the flag of kube-proxy. Errors name it where the field is unset. */
+  /** kube-proxy has no flag for the field; this one of kprobe overrides the file, and errors name it. */
   | { readonly flag?: undefined; readonly overFile: string }
   | { readonly flag?: undefined; readonly overFile?: undefined; readonly fileOnly: true }
 
