@@ -249,21 +249,20 @@ export function trimmed<T>(list: readonly T[]): readonly T[] {
   return list.length === 0 ? EMPTY : list.slice()
 }
 
-/** A list to be filled by index (`list[at] = item`), with room for `length` items and no more; see cut(). */
-export function listFor<T>(length: number): T[] {
-  return new Array<T>(length)
-}
-
-/** A list of listFor() when it has the items it will have: what is beyond them are holes. */
-export function cut<T>(list: T[], length: number): readonly T[] {
-  if (length === 0) return EMPTY
-  if (length < list.length) list.length = length
-  return list
-}
-
 /** The parts as one piece of text: + and templates keep every part alive until the result is read. */
 export function joined(parts: readonly string[], separator = ''): string {
   return parts.join(separator)
+}
+
+/** Maps a list, and leaves out what gives undefined. */
+export function mapDefined<T, R>(list: readonly T[], of: (item: T, index: number) => R | undefined): R[] {
+  const results: R[] = []
+  // V8 takes several times as long for flatMap.
+  list.forEach((item, index) => {
+    const result = of(item, index)
+    if (result !== undefined) results.push(result)
+  })
+  return results
 }
 
 /** Appends an item to the list of a key, and creates the list for the first one. */

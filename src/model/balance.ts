@@ -28,19 +28,19 @@ const WEIGHT_MAX = 100
 const WEIGHT_RULES_MAX = 256
 
 /** Reads both annotations; an empty object where there are none. */
-export function readBalance(findings: Findings, annotations: unknown): { readonly balance?: ServiceBalance } {
+export function readBalance(findings: Findings, annotations: unknown): ServiceBalance | undefined {
   const { [BALANCE_ANNOTATION]: word, [WEIGHTS_ANNOTATION]: text } = isJson(annotations) ? annotations : {}
-  if (word === undefined && text === undefined) return {}
-  return { balance: { policy: readPolicy(findings, word), weights: readWeights(findings, text) } }
+  if (word === undefined && text === undefined) return undefined
+  return { policy: readPolicy(findings, word), weights: readWeights(findings, text) }
 }
 
-export function readFailOver(findings: Findings, annotations: unknown): Pick<Service, 'failsOver'> {
+export function readFailOver(findings: Findings, annotations: unknown): true | undefined {
   const word = isJson(annotations) ? annotations[FAIL_OVER_ANNOTATION] : undefined
-  if (word === undefined) return {}
-  if (word === PASSIVE) return { failsOver: true }
+  if (word === undefined) return undefined
+  if (word === PASSIVE) return true
   const reason = `not a kind of fail-over; ${PASSIVE} is accepted; ignored`
   refuse(findings, `metadata.annotations[${FAIL_OVER_ANNOTATION}]`, word, reason)
-  return {}
+  return undefined
 }
 
 function readPolicy(findings: Findings, word: unknown): BalancePolicy | undefined {

@@ -153,7 +153,8 @@ function restate(draft: Draft, { service, found }: Claimant, how: Restate): void
     draft.clusterIps.set(ip, after)
     draft.contested += contests(after) - contests(claimants)
   }
-  if (clusterIps.length + externalIps.length === 0 || !isOurs(draft.here, service)) return
+  if (clusterIps.length + externalIps.length === 0 || hasOnlyClusterIps(service)) return
+  if (!isOurs(draft.here, service)) return
   const externals = externalsOf(draft.here, service)
   for (const ip of externals) draft.externals.set(ip, how(draft.externals.get(ip), key))
   const held = heldOf(draft.here, service, externals)
@@ -163,6 +164,12 @@ function restate(draft: Draft, { service, found }: Claimant, how: Restate): void
       restatePlace(draft, key, place, how)
   for (const place of placesOnNode(draft.here, service, held)) restatePlace(draft, key, place, how)
   if (service.headless === 'whole') for (const ip of held) restatePlace(draft, key, wholePlace(ip), how)
+}
+
+/** Most Services claim no other address, and no port of the node. */
+function hasOnlyClusterIps({ externalIps, loadBalancerIps, healthCheckNodePort, ports }: Service): boolean {
+  const others = externalIps.length + loadBalancerIps.length + healthCheckNodePort
+  return others === 0 && ports.every(({ nodePort }) => nodePort === 0)
 }
 
 function restatePlace(draft: Draft, key: ServiceKey, place: string, how: Restate): void {
@@ -217,6 +224,7 @@ function meet(draft: Draft, key: ServiceKey, claimants: Claimants): void {
 }
 
 function including(claimants: Claimants, key: ServiceKey): Claimants {
+  if (claimants.length === 0) return [key]
   return claimants.includes(key) ? claimants : [...claimants, key].sort()
 }
 

@@ -1,3 +1,4 @@
+import { mapDefined } from '../base/collections.ts'
 import type { Family } from '../base/ip.ts'
 import { weighed } from './balance.ts'
 import type { Backend, Frontend, PortFrontends, Route } from './frontend.ts'
@@ -29,36 +30,39 @@ export interface Wanted extends Pick<ServicePortSpec, 'name' | 'protocol'> {
 
 /** The endpoints of a port in one family, sorted by address and port, each once. */
 export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candidate[] {
-  const lists = slices.flatMap(slice =>
-    portsIn(slice, wanted).map(port =>
-      slice.endpoints.map((endpoint, index): Candidate => ({ endpoint, port, slice, index })),
-    ),
-  )
-  return eachOnce(lists)
+  const all: Candidate[] = []
+  for (const slice of slices)
+    for (const port of portsIn(slice, wanted))
+      slice.endpoints.forEach((endpoint, index) => {
+        all.push({ endpoint, port, slice, index })
+      })
+  return eachOnce(all)
 }
 
 /** All endpoints of a family, sorted by address, each once, whatever ports their slices list; their port is 0. */
 export function wholeCandidatesOf(slices: SliceList, family: Family): readonly Candidate[] {
-  const lists = slices
+  const all = slices
     .filter(slice => slice.family === family)
-    .map(slice => slice.endpoints.map((endpoint, index) => ({ endpoint, port: 0, slice, index })))
-  return eachOnce(lists)
+    .flatMap(slice => slice.endpoints.map((endpoint, index) => ({ endpoint, port: 0, slice, index })))
+  return eachOnce(all)
 }
 
 /** The ports of a slice that have the wanted name and protocol; none in another family. */
 function portsIn({ family, ports }: EndpointSlice, wanted: Wanted): readonly number[] {
   if (family !== wanted.family) return []
-  return ports.flatMap(({ name, protocol, port }) =>
-    name === wanted.name && protocol === wanted.protocol ? [port] : [],
+  return mapDefined(ports, ({ name, protocol, port }) =>
+    name === wanted.name && protocol === wanted.protocol ? port : undefined,
   )
 }
 
-/** Sorts candidates, each once. Of equal ones, those of earlier lists come first for best(). */
-function eachOnce(lists: readonly (readonly Candidate[])[]): readonly Candidate[] {
+/** Sorts candidates, each once. Of equal ones, those of earlier slices come first for best(). */
+function eachOnce(all: readonly Candidate[]): readonly Candidate[] {
+  // A slice has its endpoints in order: only several slices, or one that has an address twice, need more.
+  if (isAscending(all)) return all
   const once: Candidate[] = []
   const uids: TargetUids = new Map()
   let run: [Candidate, ...Candidate[]] | undefined
-  for (const candidate of lists.flat().sort(compare)) {
+  for (const candidate of all.toSorted(compare)) {
     if (run !== undefined && compare(run[0], candidate) === 0) run.push(candidate)
     else {
       if (run !== undefined) once.push(best(run, uids))
@@ -67,6 +71,15 @@ function eachOnce(lists: readonly (readonly Candidate[])[]): readonly Candidate[
   }
   if (run !== undefined) once.push(best(run, uids))
   return once
+}
+
+function isAscending(all: readonly Candidate[]): boolean {
+  let before: Candidate | undefined
+  for (const candidate of all) {
+    if (before !== undefined && compare(before, candidate) >= 0) return false
+    before = candidate
+  }
+  return true
 }
 
 /** All candidates are of one family, so that addresses compare as text. */

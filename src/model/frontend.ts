@@ -65,7 +65,7 @@ export interface PortFrontends {
   /** Maximum time that connections continue to an endpoint that is gone (kprobe.io/tcp-drain), milliseconds; TCP only. */
   readonly tcpDrainMs?: number | undefined
   readonly frontends: readonly Frontend[]
-  /** Sorted by address and port, without duplicates. Empty lists are not used by any route. */
+  /** Sorted by address and port, without duplicates. A list that no route uses is empty, whatever endpoints the port has. */
   readonly cluster: readonly Backend[]
   readonly local: readonly Backend[]
 }
@@ -79,12 +79,12 @@ export interface ServiceFrontends {
   /** Refusals of the Service, of its slices, and those found while resolving (such as a contested address). */
   readonly refusals: readonly Refusal[]
   /** Absent unless the Service has a health check node port. */
-  readonly healthCheck?: HealthCheck
+  readonly healthCheck?: HealthCheck | undefined
   /**
    * One a family, of a headless Service that lists no ports; absent otherwise. The planes of `kprobe run` translate ports
    * and have no place for them: back ends of other kinds do.
    */
-  readonly wholes?: readonly WholeAddresses[]
+  readonly wholes?: readonly WholeAddresses[] | undefined
 }
 
 /**
@@ -97,7 +97,7 @@ export interface WholeAddresses {
   /** reject, external-cluster or external-local. */
   readonly route: Route
   readonly affinityTimeoutS: number
-  /** Sorted by address, without duplicates; their port is 0. Empty lists are not used by the route. */
+  /** Sorted by address, without duplicates; their port is 0. A list that the route does not use is empty. */
   readonly cluster: readonly Backend[]
   readonly local: readonly Backend[]
 }

@@ -68,15 +68,17 @@ function readClusterIps(findings: Findings, spec: Json): readonly Ip[] {
   // Objects older than dual stack have the singular field only.
   const values = listed.length > 0 ? listed : [spec.clusterIP]
   const ips: Ip[] = []
-  for (const [index, value] of values.entries()) {
-    const field = listed.length > 0 ? `spec.clusterIPs[${index}]` : 'spec.clusterIP'
+  values.forEach((value, index) => {
     const family = readFamily(families[index])
     const ip = readAddress(value, family)
-    if (ip === undefined) refuse(findings, field, value, whyNotAddress(value, family))
-    else if (hasFamily(ips, ip))
-      refuse(findings, field, value, `a second ${familyOf(ip)} address; a Service has one per family`)
-    else ips.push(ip)
-  }
+    if (ip !== undefined && !hasFamily(ips, ip)) {
+      ips.push(ip)
+      return
+    }
+    const field = listed.length > 0 ? `spec.clusterIPs[${index}]` : 'spec.clusterIP'
+    const second = ip && `a second ${familyOf(ip)} address; a Service has one per family`
+    refuse(findings, field, value, second ?? whyNotAddress(value, family))
+  })
   return trimmed(ips)
 }
 
@@ -147,8 +149,11 @@ interface SourceRanges {
   readonly unreadable: ReadonlySet<Family>
 }
 
+const NO_RANGES: SourceRanges = { cidrs: [], written: [], unreadable: new Set() }
+
 function readSourceRanges(findings: Findings, value: unknown): SourceRanges {
   const list = listField(findings, value, 'spec.loadBalancerSourceRanges')
+  if (list.length === 0) return NO_RANGES
   const cidrs: Cidr[] = []
   const refused = new Set<Family>()
   for (const [index, text] of list.entries()) {
@@ -174,5 +179,5 @@ function isGuarded(findings: Findings, { unreadable }: SourceRanges, ip: Ip): bo
 }
 
 function unique(ips: readonly Ip[]): readonly Ip[] {
-  return trimmed([...new Set(ips)])
+  return trimmed(ips.length < 2 ? ips : [...new Set(ips)])
 }

@@ -64,13 +64,18 @@ export function parseService(watched: WatchedIdentity, pool = new ValuePool()): 
   const isIdle = type === 'ExternalName' || (headless === undefined && isHeadless(spec))
   const read = headless === undefined ? readAddresses : readHeadlessAddresses
   const addresses = isIdle ? NO_ADDRESSES : read(findings, spec, status)
+  // Without spreads: V8 keeps what follows one outside of the object, and the objects are many.
   return {
     key: identity.key,
     uid: typeof metadata.uid === 'string' ? metadata.uid : '',
     creationTimestamp: readTime(metadata.creationTimestamp),
     type,
     ports: pool.servicePorts(readPorts(findings, spec.ports)),
-    ...addresses,
+    clusterIps: addresses.clusterIps,
+    externalIps: addresses.externalIps,
+    loadBalancerIps: addresses.loadBalancerIps,
+    sourceRanges: addresses.sourceRanges,
+    writtenRanges: addresses.writtenRanges,
     internalTrafficPolicy: readPolicy(findings, spec.internalTrafficPolicy, 'spec.internalTrafficPolicy'),
     externalTrafficPolicy,
     affinityTimeoutS: readAffinity(findings, spec),
@@ -81,8 +86,8 @@ export function parseService(watched: WatchedIdentity, pool = new ValuePool()): 
     ),
     tcpDrainMs: readTcpDrain(findings, metadata.annotations),
     ipvsScheduler: readIpvsScheduler(findings, metadata.annotations),
-    ...readBalance(findings, metadata.annotations),
-    ...readFailOver(findings, metadata.annotations),
+    balance: readBalance(findings, metadata.annotations),
+    failsOver: readFailOver(findings, metadata.annotations),
     proxyName,
     headless: isIdle ? undefined : headless,
     refusals: isIdle ? NO_REFUSALS : refusalsOf(findings),

@@ -1,4 +1,4 @@
-import { joined, trimmed } from '../base/collections.ts'
+import { joined, mapDefined, trimmed } from '../base/collections.ts'
 import { compareIps, type Family, type Ip } from '../base/ip.ts'
 import {
   type Findings,
@@ -171,7 +171,7 @@ export function parseEndpointSlice(
     return { ...refusal, service: `${identity.namespace}/${service}` }
   }
   const ports = pool.endpointPorts(readPorts(identity, root.ports))
-  const endpoints = readEndpoints({ findings: identity, family, pool }, root.endpoints)
+  const { endpoints, names, uids } = readEndpoints({ findings: identity, family, pool }, root.endpoints)
   const triggerTimeMs = readTriggerTime(identity)
   return {
     key: identity.key,
@@ -179,7 +179,9 @@ export function parseEndpointSlice(
     family,
     triggerTimeMs,
     ports,
-    ...endpoints,
+    endpoints,
+    targetNames: names.some(isGiven) ? joined(names, ',') : undefined,
+    targetUids: uids.some(isGiven) ? joined(uids, ',') : undefined,
     refusals: refusalsOf(identity),
   }
 }
@@ -194,7 +196,7 @@ export function readTriggerTime({ metadata }: Pick<WatchedIdentity, 'metadata'>)
 
 function readPorts(findings: Findings, value: unknown): readonly EndpointPort[] {
   const list = listField(findings, value, 'ports')
-  return trimmed(list.flatMap((item, index) => readPort(findings, item, index) ?? []))
+  return trimmed(mapDefined(list, (item, index) => readPort(findings, item, index)))
 }
 
 function readPort(findings: Findings, value: unknown, index: number): EndpointPort | undefined {
@@ -222,24 +224,16 @@ interface EndpointReading {
   readonly pool: ValuePool
 }
 
-/** What an EndpointSlice has of its endpoints. */
-interface SlicePart {
-  readonly endpoints: readonly Endpoint[]
-  targetNames?: string
-  targetUids?: string
-}
-
 /** The endpoints of a slice, sorted by address, with the names and UIDs of their pods. */
-function readEndpoints(reading: EndpointReading, value: unknown): SlicePart {
-  const read = listField(reading.findings, value, 'endpoints')
-    .flatMap((item, index) => readEndpoint(reading, item, index) ?? [])
-    .sort((a, b) => compareIps(a.endpoint.ip, b.endpoint.ip))
-  const slice: SlicePart = { endpoints: read.map(({ endpoint }) => endpoint) }
-  const names = read.map(({ name }) => name)
-  const uids = read.map(({ uid }) => uid)
-  if (names.some(isGiven)) slice.targetNames = joined(names, ',')
-  if (uids.some(isGiven)) slice.targetUids = joined(uids, ',')
-  return slice
+function readEndpoints(reading: EndpointReading, value: unknown) {
+  const list = listField(reading.findings, value, 'endpoints')
+  const read = mapDefined(list, (item, index) => readEndpoint(reading, item, index))
+  read.sort((a, b) => compareIps(a.endpoint.ip, b.endpoint.ip))
+  return {
+    endpoints: read.map(({ endpoint }) => endpoint),
+    names: read.map(({ name }) => name),
+    uids: read.map(({ uid }) => uid),
+  }
 }
 
 function isGiven(text: string): boolean {
@@ -276,8 +270,12 @@ function readEndpoint(reading: EndpointReading, value: unknown, index: number): 
   return {
     endpoint: { ip, traits },
     name: isPod && typeof name === 'string' && isDnsSubdomain(name) ? name : '',
-    uid: typeof uid === 'string' ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : '',
+    uid: typeof uid === 'string' ? escaped(uid) : '',
   }
+}
+
+function escaped(uid: string): string {
+  return /[%,]/.test(uid) ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : uid
 }
 
 /** Consumers must take the first address only: the API says that they are interchangeable. An empty list has none. */

@@ -1,3 +1,4 @@
+import { joined } from '../base/collections.ts'
 import {
   anyContains,
   type Cidr,
@@ -69,14 +70,14 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
   const { name, protocol } = port
   const displayName = name === '' ? service.key : `${service.key}:${name}`
   return {
-    key: `${service.key}:${name}/${protocol}/${family}`,
+    key: joined([service.key, ':', name, '/', protocol, '/', family]),
     displayName,
     service: service.key,
     family,
     protocol,
     affinityTimeoutS: service.affinityTimeoutS,
     scheduler: service.ipvsScheduler,
-    ...(balance && { balance }),
+    balance,
     tcpDrainMs: protocol === 'TCP' ? service.tcpDrainMs : undefined,
     frontends,
     cluster: lists.cluster,
@@ -246,6 +247,7 @@ export function externalsOf(
   service: Service,
   findings: Findings,
 ): readonly External[] {
+  if (service.loadBalancerIps.length + service.externalIps.length === 0) return []
   const caught = (kind: External['kind'], ips: readonly Ip[]) =>
     ips.filter(ip => {
       const reason = whyNotCaught(ownership.here, kind, ip) ?? whyNotFree(ownership, service, ip)

@@ -1,3 +1,4 @@
+import { trimmed } from '../base/collections.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { balanceOf, failsOver } from './balance.ts'
 import {
@@ -14,7 +15,6 @@ import {
   needsOf,
   selectBackends,
   survey,
-  type Wanted,
   wholeCandidatesOf,
 } from './endpoint-choice.ts'
 import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './fields.ts'
@@ -28,7 +28,7 @@ import {
 import { isOurs } from './node-context.ts'
 import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
 import { isApiAddress, takenKeys } from './reserved.ts'
-import type { EndpointSlice, Service, ServicePortSpec, SliceList } from './service.ts'
+import type { EndpointSlice, Service, SliceList } from './service.ts'
 
 /** Gives what a Service means; undefined when it is another proxy's, or has neither addresses nor refusals. */
 export function resolveService(
@@ -38,28 +38,18 @@ export function resolveService(
 ): ServiceFrontends | undefined {
   if (!isServed(ownership, service)) return undefined
   const work = begin(ownership, service, slices)
-  const ports = placesOf(service).flatMap(
-    place => resolvePort(work, { ...place, among: candidatesOf(work.slices, place) }) ?? [],
-  )
-  return complete(work, slices, ports)
-}
-
-interface PortPlace extends Wanted {
-  readonly port: ServicePortSpec
-  /** Undefined for a headless Service. */
-  readonly clusterIp: Ip | undefined
-}
-
-function placesOf(service: Service): readonly PortPlace[] {
-  const { ports, headless } = service
   const members = membersOf(service)
-  return ports.flatMap(port =>
-    members.map(member => {
+  const ports: PortFrontends[] = []
+  for (const port of service.ports)
+    for (const member of members) {
       const { name, protocol } = port
-      const clusterIp = headless === undefined ? member : undefined
-      return { port, name, protocol, family: familyOf(member), clusterIp }
-    }),
-  )
+      const family = familyOf(member)
+      const clusterIp = service.headless === undefined ? member : undefined
+      const among = candidatesOf(work.slices, { name, protocol, family })
+      const resolved = resolvePort(work, { port, family, clusterIp, among })
+      if (resolved !== undefined) ports.push(resolved)
+    }
+  return complete(work, slices, ports)
 }
 
 function isServed({ here }: AddressOwnership, service: Service): boolean {
@@ -101,8 +91,8 @@ function complete(work: ServiceWork, slices: SliceList, ports: readonly PortFron
     clusterIps: work.isContested ? ownClusterIps(ownership, service) : service.clusterIps,
     ports,
     refusals: allRefusals(service, slices, findings),
-    ...(wholes && { wholes }),
-    ...(healthCheck && { healthCheck }),
+    wholes,
+    healthCheck,
   }
 }
 
@@ -124,10 +114,11 @@ function ownClusterIps(ownership: AddressOwnership, service: Service): readonly 
 
 /** Collects the refusals of the Service, its slices and the resolver, each once: both families lose one NodePort. */
 function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
-  const found = new Map(
-    refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
-  )
-  return [service.refusals, ...slices.map(({ refusals }) => refusals), [...found.values()]].flat()
+  const found = refusalsOf(findings)
+  const known = [...service.refusals, ...slices.flatMap(({ refusals }) => refusals)]
+  if (found.length === 0) return trimmed(known)
+  const once = new Map(found.map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]))
+  return [...known, ...once.values()]
 }
 
 /** The whole addresses of a headless Service without ports that no older Service has, by family. */

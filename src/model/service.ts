@@ -46,7 +46,7 @@ export interface Service {
   /** Annotations kprobe.io/balance and kprobe.io/weights; absent where the Service has neither. */
   readonly balance?: ServiceBalance | undefined
   /** Annotation kprobe.io/fail-over is `passive`. */
-  readonly failsOver?: true
+  readonly failsOver?: true | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
   /** Absent for Services with ClusterIPs, and for those that no named proxy serves. */
@@ -146,9 +146,9 @@ export interface EndpointSlice {
    * Names of the endpoints' pods in the order of `endpoints`, joined by commas: one text, because there are many of them.
    * Absent where no endpoint has one.
    */
-  readonly targetNames?: string
+  readonly targetNames?: string | undefined
   /** UIDs of the same pods. They distinguish a pod that moved between slices from one that inherited an address. */
-  readonly targetUids?: string
+  readonly targetUids?: string | undefined
   readonly refusals: readonly Refusal[]
 }
 

@@ -274,8 +274,8 @@ function serviceIn(saved: Service, pool: ValuePool): Service {
     healthCheckNodePort: saved.healthCheckNodePort,
     tcpDrainMs: saved.tcpDrainMs,
     ipvsScheduler: saved.ipvsScheduler,
-    ...(saved.balance === undefined ? {} : { balance: saved.balance }),
-    ...(saved.failsOver === undefined ? {} : { failsOver: saved.failsOver }),
+    balance: saved.balance,
+    failsOver: saved.failsOver,
     proxyName: saved.proxyName,
     headless: saved.headless,
     refusals: saved.refusals,
@@ -302,8 +302,8 @@ function sliceIn(saved: SavedSlice, pool: ValuePool): EndpointSlice {
     ports: pool.endpointPorts(saved.ports),
     endpoints,
     refusals: saved.refusals,
-    ...(targetNames === undefined ? {} : { targetNames }),
-    ...(targetUids === undefined ? {} : { targetUids }),
+    targetNames,
+    targetUids,
   }
 }
 

@@ -56,14 +56,14 @@ export function serviceElements(
 ): ElementGroup | OutOfNumbers {
   const { model, addressLength } = context.layout
   const ips = clusterIps.filter(ip => ip.length === addressLength)
-  const parts: (readonly Element[])[] = [ips.map(key => elementOf('cluster-ips', key))]
+  const elements = ips.map(key => elementOf('cluster-ips', key))
   for (const port of ports) {
     if (port.family !== model || port.frontends.length === 0) continue
     const made = portElements(context, port, before)
     if ('reason' in made) return made
-    parts.push(made)
+    for (const element of made) elements.push(element)
   }
-  return trimmed(parts.flat())
+  return trimmed(elements)
 }
 
 function elementOf(set: SetName, key: Octets, data?: Octets, comment = ''): Element {
@@ -82,7 +82,7 @@ function portElements(
   if (frontends === undefined) return NO_CODES_LEFT
   const endpoints = port.affinityTimeoutS > 0 ? affineElements(port, base, before) : dealt(port, base, before)
   if (endpoints === undefined) return TOO_MANY_ENDPOINTS
-  return [frontends, endpoints, rangeElements(context.layout, port, base)].flat()
+  return [...frontends, ...endpoints, ...rangeElements(context.layout, port, base)]
 }
 
 /** Gives undefined when there are not enough codes. */
@@ -130,15 +130,17 @@ function listsOf({ frontends, cluster, local }: PortFrontends, base: number): re
 function dealt(port: PortFrontends, base: number, before: ElementGroup): readonly Element[] {
   const set = ENDPOINTS[port.protocol]
   const slots = slotsOf(before, set)
-  return listsOf(port, base).flatMap(({ list, backends }) => {
+  const { balance } = port
+  const elements: Element[] = []
+  for (const { list, backends } of listsOf(port, base)) {
     const values = backends.map(endpointData)
-    const { balance } = port
     const filled =
       balance === undefined
         ? assignSlots(values, slots.get(list))
         : balancedSlots({ backends, values, before: slots.get(list) }, balance)
-    return slotElements(set, list, filled)
-  })
+    for (const element of slotElements(set, list, filled)) elements.push(element)
+  }
+  return elements
 }
 
 /** Makes the elements of a list's slots. Empty slots have none. */
@@ -147,7 +149,11 @@ function slotElements(
   list: number,
   filled: readonly Octets[],
 ): readonly Element[] {
-  return filled.flatMap((data, slot) => (data === GAP ? [] : [elementOf(set, pairKey(list, slot), data)]))
+  const elements: Element[] = []
+  filled.forEach((data, slot) => {
+    if (data !== GAP) elements.push(elementOf(set, pairKey(list, slot), data))
+  })
+  return elements
 }
 
 /**
@@ -191,6 +197,7 @@ function rangeElements(
   base: number,
 ): readonly Element[] {
   const ranges = frontends.flatMap(({ sourceRanges = [] }) => sourceRanges)
+  if (ranges.length === 0) return []
   const own = ranges.filter(({ ip }) => ip.length === addressLength)
   const keys = new Set(own.map(({ ip, bits }) => u32host(base + bits) + ip))
   return [...keys].map(key => elementOf('ranges', key))
@@ -239,8 +246,11 @@ function unguardedTarget({ route }: Frontend, port: PortFrontends): string | num
 /** Slots by list id. A list has gaps if another program changed the map. */
 type SlotTable = ReadonlyMap<number, Slots>
 
+const NO_SLOTS: SlotTable = new Map()
+
 /** Reads the slots from elements. Slot numbers above the number of elements are not ours: they would take memory. */
 function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
+  if (group.length === 0) return NO_SLOTS
   const tables = new Map<number, (Octets | undefined)[]>()
   for (const { set: of, key, data } of group) {
     if (of !== set || typeof data !== 'string') continue

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { cut, joined, listFor, PersistentMap, trimmed } from '../../../src/base/collections.ts'
+import { joined, PersistentMap } from '../../../src/base/collections.ts'
 
 type Entry = readonly [string, number | undefined]
 
@@ -117,14 +117,6 @@ describe('a persistent map', () => {
     expect(held.entries()).toEqual([['stays', 0]])
     expect(between.get('round-99')).toBe(99)
   })
-})
-
-test('a list cut to the items that it was given is that list, and has no others', () => {
-  const list = listFor<number>(100_000)
-  for (let at = 0; at < 3; at++) list[at] = at
-  expect(cut(list, 3)).toEqual([0, 1, 2])
-  expect(cut(list, 3)).toBe(list)
-  expect(cut(listFor(5), 0)).toBe(trimmed([]))
 })
 
 test('joined text is its parts in order', () => {

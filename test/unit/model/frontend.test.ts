@@ -59,6 +59,6 @@ describe('healthCheckOf', () => {
   ])('is absent with %s', (_, spec) => {
     const found = tableOf([node(), service('web', spec)]).services.get('ns/web')
     expect(found).toBeDefined()
-    expect(found).not.toHaveProperty('healthCheck')
+    expect(found?.healthCheck).toBeUndefined()
   })
 })
